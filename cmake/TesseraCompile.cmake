@@ -1,0 +1,44 @@
+# Flags that hold for every file. They are part of the precompiled header, so
+# all targets share them; a flag for one file belongs to that file (see core/).
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+add_compile_options(
+  -Wall -Wextra
+  # One set of code-generation flags for libraries and programs: CMake's own
+  # -fPIC/-fPIE split would need two precompiled headers.
+  -fPIC -fno-semantic-interposition
+  # Same bits on every path: a fused multiply-add in one loop and not in
+  # another would break the equality of the strategies.
+  -ffp-contract=off -fno-math-errno)
+
+# at::RecordFunction has another layout without NDEBUG than the one LibTorch
+# was built with, so even debug builds define it. Own checks: TESSERA_DCHECK.
+add_compile_definitions(NDEBUG)
+if(CMAKE_BUILD_TYPE STREQUAL "Debug")
+  add_compile_definitions(TESSERA_DEBUG_CHECKS)
+endif()
+
+if(TESSERA_SANITIZE)
+  # vptr: LibTorch's hidden type information makes it report good casts.
+  add_compile_options(-fsanitize=${TESSERA_SANITIZE} -fno-sanitize-recover=all
+                      -fno-omit-frame-pointer)
+  if(TESSERA_SANITIZE MATCHES "undefined")
+    add_compile_options(-fno-sanitize=vptr)
+  endif()
+  add_link_options(-fsanitize=${TESSERA_SANITIZE})
+endif()
+
+find_program(TESSERA_LLD ld.lld)
+if(TESSERA_LLD)
+  add_link_options(-fuse-ld=lld)
+endif()
+
+find_program(TESSERA_CCACHE ccache)
+if(TESSERA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${TESSERA_CCACHE})
+  add_compile_options(-fpch-preprocess)  # lets ccache see through the precompiled header
+endif()

@@ -1,0 +1,23 @@
+# cmake --install, and what find_package(Tessera) reads afterwards.
+include(CMakePackageConfigHelpers)
+
+set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Tessera)
+install(TARGETS tessera tessera_core tessera_optim tessera_ddp tessera_zero EXPORT TesseraTargets)
+install(EXPORT TesseraTargets NAMESPACE Tessera:: DESTINATION ${config_dir})
+install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindLibTorch.cmake DESTINATION ${config_dir})
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+install(FILES ${PROJECT_SOURCE_DIR}/tessera.h
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera OPTIONAL)
+foreach(folder core optim ddp zero)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera FILES_MATCHING PATTERN "*.h")
+endforeach()
+
+configure_package_config_file(
+  ${PROJECT_SOURCE_DIR}/cmake/TesseraConfig.cmake.in ${PROJECT_BINARY_DIR}/TesseraConfig.cmake
+  INSTALL_DESTINATION ${config_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/TesseraConfigVersion.cmake
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/TesseraConfig.cmake
+              ${PROJECT_BINARY_DIR}/TesseraConfigVersion.cmake DESTINATION ${config_dir})

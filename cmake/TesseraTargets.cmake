@@ -1,0 +1,37 @@
+# How a folder becomes a target. Sources are globbed: a new file needs no edit.
+
+# tessera_library(<folder> <dependencies>...): libtessera_<folder>.a, Tessera::<folder>.
+function(tessera_library name)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cc)
+  if(NOT sources)
+    file(TOUCH ${CMAKE_CURRENT_BINARY_DIR}/empty.cc)
+    set(sources ${CMAKE_CURRENT_BINARY_DIR}/empty.cc)
+  endif()
+  add_library(tessera_${name} STATIC ${sources})
+  add_library(Tessera::${name} ALIAS tessera_${name})
+  set_target_properties(tessera_${name} PROPERTIES EXPORT_NAME ${name})
+  target_compile_features(tessera_${name} PUBLIC cxx_std_20)
+  target_include_directories(
+    tessera_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
+                           $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_link_libraries(tessera_${name} PUBLIC ${ARGN})
+
+  # Arithmetic loops: vectorised, and without the precompiled header, whose
+  # flags would have to be the same.
+  set(kernels ${sources})
+  list(FILTER kernels INCLUDE REGEX "kernels[^/]*\\.cc$")
+  set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS "-O3"
+                                                    SKIP_PRECOMPILE_HEADERS ON)
+endfunction()
+
+# tessera_use_pch(<target>): torch/torch.h costs 24 s per file; precompiled once
+# and shared, about a third. Only for targets whose files include it.
+function(tessera_use_pch target)
+  if(NOT TARGET tessera_pch)
+    file(TOUCH ${PROJECT_BINARY_DIR}/pch.cc)
+    add_library(tessera_pch OBJECT ${PROJECT_BINARY_DIR}/pch.cc)
+    target_link_libraries(tessera_pch PRIVATE LibTorch::torch_cpu)
+    target_precompile_headers(tessera_pch PRIVATE ${PROJECT_SOURCE_DIR}/cmake/pch.h)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM tessera_pch)
+endfunction()
