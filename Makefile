@@ -1,0 +1,77 @@
+# make            what there is
+# JOBS=n          compile and test this many at once (default: the cores)
+# TORCH=2.15.0    another pinned LibTorch; it gets build folders of its own
+# TESSERA_TORCH=  a folder with a LibTorch that is there already
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+JOBS ?= $(shell nproc)
+TORCH ?= 2.11.0
+export JOBS TORCH
+suffix := $(if $(filter-out 2.11.0,$(TORCH)),-$(TORCH))
+release := build/release$(suffix)
+
+# $(call build,preset,targets): configure and build.
+build = torch=$$(cmake/bootstrap.sh path); \
+  cmake --preset $(1) -B build/$(1)$(suffix) -DTESSERA_TORCH="$$torch" >build/$(1)$(suffix).log 2>&1 \
+    || { cat build/$(1)$(suffix).log; exit 1; }; \
+  cmake --build build/$(1)$(suffix) -j $(JOBS) $(if $(2),--target $(2))
+
+# $(call check,preset,ctest arguments): run tests; .ci/run shows the log's summary again.
+check = ctest --test-dir build/$(1)$(suffix) -j $(JOBS) --output-on-failure --no-tests=error \
+  --output-log build/$(1)$(suffix)/ctest.log $(2)
+
+.PHONY: help bootstrap build test test-release test-all core-asan core-tsan all-asan all-tsan \
+  demo tidy format clean
+.NOTPARALLEL:  # the builds take turns; each uses all JOBS
+
+help:
+	@echo 'make demo        train the GPT example on two ranks and print the memory comparison'
+	@echo 'make test        build all, run all tests; core also under the sanitizers'
+	@echo 'make test-all    also every test under the sanitizers, and the newest LibTorch'
+	@echo 'make build       build all (build/release)'
+	@echo 'make tidy        clang-tidy on the files changed since BASE (default: origin, else HEAD~1)'
+	@echo 'make format      clang-format on all files'
+	@echo 'make clean       remove build/'
+	@echo 'Each fetches what it needs (cmake/bootstrap.sh). JOBS=n, TORCH=2.15.0, TESSERA_TORCH=<dir>.'
+
+bootstrap:
+	@mkdir -p build
+	@cmake/bootstrap.sh
+
+build: bootstrap
+	@$(call build,release)
+
+test-release: build
+	@$(call check,release)
+
+# Communication, layout, sched and step are core: it has the threads and the raw memory.
+test: test-release core-asan core-tsan
+
+core-asan core-tsan: core-%: bootstrap
+	@$(call build,$*,core_test)
+	@$(call check,$*,-L '^core$$')
+
+all-asan all-tsan: all-%: bootstrap
+	@$(call build,$*)
+	@$(call check,$*,-LE 'install|tree')
+
+test-all: test-release all-asan all-tsan
+	@$(MAKE) --no-print-directory test-release TORCH=2.15.0
+
+demo: bootstrap
+	@$(call build,release,gpt quickstart tessera-run)
+	@examples/demo.sh $(release)/bin
+
+BASE ?= $(shell git rev-parse -q --verify origin/HEAD || git rev-parse -q --verify HEAD~1)
+tidy:
+	@mkdir -p build
+	@cmake/bootstrap.sh lint
+	@cmake/tidy.sh build/tidy$(suffix) $(BASE)
+
+format:
+	@git ls-files '*.h' '*.cc' | xargs -r clang-format -i
+
+clean:
+	rm -rf build

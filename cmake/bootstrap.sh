@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# Gets what a build needs: Debian's packages, and LibTorch into a cache outside
+# the tree, shared by all clones. Run again, it does nothing.
+#
+#   cmake/bootstrap.sh          install and fetch what is missing
+#   cmake/bootstrap.sh path     print the LibTorch folder, do nothing else
+#   cmake/bootstrap.sh lint     also clang-tidy and clang-format
+#
+#   TORCH=2.15.0                another pinned version (cmake/wheels-*.txt)
+#   TESSERA_TORCH=<folder>      use this LibTorch (include/ and lib/), fetch none
+#   XDG_CACHE_HOME              the cache is $XDG_CACHE_HOME/tessera
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+version=${TORCH:-2.11.0}
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/tessera
+torch=${TESSERA_TORCH:-$cache/libtorch-$version}
+
+say() { echo "bootstrap: $*" >&2; }
+die() { say "$@"; exit 1; }
+
+# Each line: Debian package, then how to see that it is there.
+requirements() {
+  cat <<'LIST'
+g++              command g++
+cmake            command cmake
+ninja-build      command ninja
+git              command git
+lld              command ld.lld
+python3          command python3
+python3-pip      pip
+libabsl-dev      header absl/status/statusor.h
+libgtest-dev     header gtest/gtest.h
+libgmock-dev     header gmock/gmock.h
+libbenchmark-dev header benchmark/benchmark.h
+nlohmann-json3-dev header nlohmann/json.hpp
+libxxhash-dev    header xxhash.h
+LIST
+  if [[ ${1:-} == lint ]]; then
+    echo "clang-tidy command clang-tidy"
+    echo "clang-format command clang-format"
+  fi
+}
+
+# A python3 with pip: the user's, or else the system's.
+python_with_pip() {
+  local python
+  for python in python3 /usr/bin/python3; do
+    if "$python" -m pip --version >/dev/null 2>&1; then echo "$python"; return; fi
+  done
+  return 1
+}
+
+is_there() {  # kind, what
+  case $1 in
+    command) command -v "$2" >/dev/null ;;
+    header) command -v g++ >/dev/null && echo "#include <$2>" | g++ -std=c++20 -E -x c++ - >/dev/null 2>&1 ;;
+    pip) [[ -n ${TESSERA_TORCH:-} || -d $torch ]] || python_with_pip >/dev/null ;;
+  esac
+}
+
+install_packages() {
+  local package kind what missing=()
+  while read -r package kind what; do
+    is_there "$kind" "$what" || missing+=("$package")
+  done < <(requirements "$@")
+  [[ ${#missing[@]} -gt 0 ]] || return 0
+  if ! command -v apt-get >/dev/null; then
+    die "missing, by the names of Debian's packages: ${missing[*]}; install them and run this again"
+  elif [[ $(id -u) != 0 ]]; then
+    die "missing; run as root: apt-get install ${missing[*]}"
+  fi
+  say "installing Debian's packages: ${missing[*]}"
+  apt-get -qq update
+  DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# Only include/ and the CPU libraries are unpacked: half a gigabyte, not two.
+# All libraries go into one folder, where LibTorch's own run path finds them.
+unpack() {  # python, folder with wheels, destination
+  "$1" - "$2" "$3" <<'PYTHON'
+import fnmatch, pathlib, shutil, sys, zipfile
+wheels, destination = map(pathlib.Path, sys.argv[1:])
+libraries = ["torch/lib/lib%s" % name for name in
+             ("c10.so", "torch_cpu.so", "shm.so", "gomp.so.*")]
+libraries += ["nvidia/*/lib/libcudart.so.*", "nvidia/*/lib/libcupti.so.*"]
+for wheel in wheels.glob("*.whl"):
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if name.startswith("torch/include/") and not name.endswith("/"):
+                target = destination / name[len("torch/"):]
+            elif any(fnmatch.fnmatch(name, pattern) for pattern in libraries):
+                target = destination / "lib" / pathlib.PurePath(name).name
+            elif ".dist-info/licenses/" in name and not name.endswith("/"):
+                target = destination / "licenses" / name.replace(".dist-info/licenses", "")
+            else:
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(name) as source, open(target, "wb") as sink:
+                shutil.copyfileobj(source, sink, 1 << 20)
+PYTHON
+}
+
+fetch_torch() {
+  local wheels=$cache/wheels-$version partial=$torch.partial python resume=()
+  python=$(python_with_pip) || die "no python3 with pip"
+  say "fetching LibTorch $version into $cache (about 550 MB)"
+  mkdir -p "$wheels"
+  # Whole files are kept in any case; a newer pip continues within one, too.
+  if "$python" -m pip download --help | grep -q -- --resume-retries; then
+    resume=(--resume-retries 20)
+  fi
+  # pip checks every hash, also of files that an interrupted run left here. The
+  # wheels are only unpacked, so the Python they are for need not be this one.
+  "$python" -m pip download --disable-pip-version-check --no-cache-dir --no-deps "${resume[@]}" \
+    --require-hashes --only-binary=:all: --implementation cp --python-version 3.11 --abi cp311 \
+    --abi none --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 \
+    --platform manylinux2014_x86_64 --dest "$wheels" -r "$here/wheels-$version.txt" >&2
+  say "unpacking into $torch"
+  rm -rf "$partial"
+  mkdir -p "$partial"
+  unpack "$python" "$wheels" "$partial"
+  mv "$partial" "$torch"  # one rename: a folder of this name is complete
+  rm -rf "$wheels"
+}
+
+if [[ ${1:-} == path ]]; then echo "$torch"; exit; fi
+[[ $(uname -sm) == "Linux x86_64" ]] || die "LibTorch is pinned for Linux on x86_64, this is $(uname -sm)"
+
+if [[ -n ${TESSERA_TORCH:-} ]]; then
+  [[ -e $torch/lib/libtorch_cpu.so && -d $torch/include/ATen ]] ||
+    die "TESSERA_TORCH=$torch: no lib/libtorch_cpu.so and include/ATen there"
+elif [[ ! -e $here/wheels-$version.txt ]]; then
+  die "TORCH=$version is not pinned; there are: $(cd "$here" && ls wheels-*.txt | tr '\n' ' ')"
+fi
+
+mkdir -p "$cache"
+exec 9>"$cache/lock"  # two clones at once: the second waits, then finds all done
+flock -n 9 || { say "waiting for another bootstrap"; flock 9; }
+install_packages "$@"
+[[ -d $torch ]] || fetch_torch
+say "LibTorch: $torch"

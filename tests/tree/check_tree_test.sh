@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Negative control of check_tree.sh: each rule must catch its deliberate break.
+#   check_tree_test.sh
+set -euo pipefail
+check=$(cd "$(dirname "$0")" && pwd)/check_tree.sh
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+
+good() {
+  rm -rf "${tree:?}"/*
+  mkdir -p "$tree"/{core/layout,ddp,zero,tests/core,tools/run}
+  printf '#pragma once\n#include <cstdint>\n' >"$tree/core/layout/flat.h"
+  printf '#include "tessera/core/layout/flat.h"\n' >"$tree/ddp/reducer.cc"
+  printf 'case Strategy::kDdp:\n' >"$tree/zero/parallelize.cc"
+  printf '#include "tessera/zero/x.h"\ncase Strategy::kDdp:\n' >"$tree/tests/core/x_test.cc"
+}
+
+failed=0
+expect() {  # rule
+  local output
+  if output=$("$check" "$tree"); then
+    echo "not caught: $1"; failed=1
+  elif [[ $(grep -c '^\[' <<<"$output") != 1 || $output != "[$1]"* ]]; then
+    echo "$1: got: $output"; failed=1
+  fi
+  good
+}
+
+good
+"$check" "$tree" || { echo "a good tree was refused"; failed=1; }
+printf '#include "tessera/zero/x.h"\n' >>"$tree/core/layout/flat.h"; expect include-direction
+printf '#include "tessera/fsdp/x.h"\n' >>"$tree/ddp/reducer.cc"; expect include-direction
+printf '#include "layout/flat.h"\n' >>"$tree/ddp/reducer.cc"; expect include-direction
+printf '#include <c10/core/Device.h>\n' >"$tree/tools/run/main.cc"; expect launcher-without-torch
+printf '\n' >"$tree/core/bare.h"; expect pragma-once
+seq 401 | sed 's/^/\/\//' >"$tree/ddp/long.cc"; expect file-size
+printf '#include <torch/torch.h>\n' >>"$tree/core/layout/flat.h"; expect torch-in-core-header
+printf 'case Strategy::kZero1:\n' >"$tree/ddp/x.cc"; expect one-strategy-switch
+printf '  std::exit(1);\n' >"$tree/ddp/x.cc"; expect library-calls-exit
+printf '#include "absl/synchronization/mutex.h"\n' >"$tree/ddp/x.cc"; expect no-absl-mutex
+exit $failed
