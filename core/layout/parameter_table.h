@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera {
+
+/// A parameter under one of its registered names.
+struct NamedTensor {
+  std::string name;
+  at::Tensor tensor;
+};
+
+/// One distinct parameter of a model.
+struct Parameter {
+  std::string name;  ///< its first name in registration order; used in messages and state
+  std::vector<std::string> other_names;  ///< further names of the same tensor (tied parameters)
+  at::Tensor tensor;                     ///< the user's own tensor, not a copy
+  bool is_trainable;                     ///< requires_grad when the table was made
+};
+
+/// The distinct parameters of a model in registration order: what layout, optimizer and messages
+/// count by. Immutable.
+class ParameterTable {
+ public:
+  /// `registered` is what Module::named_parameters() lists without removing duplicates: tied
+  /// parameters (one tensor under several names) become one entry. Undefined tensors are left out.
+  /// Throws c10::Error that lists every problem, each with the parameter's name: more than one
+  /// device, a device other than CPU, a layout other than strided, an integral, complex or
+  /// quantized dtype, storages of two entries that overlap (a tie made by aliasing; the remedy is
+  /// to register one tensor twice), non-leaf tensors.
+  explicit ParameterTable(std::vector<NamedTensor> registered);
+
+  size_t size() const { return parameters_.size(); }
+  const Parameter& operator[](size_t index) const { return parameters_[index]; }
+  std::vector<Parameter>::const_iterator begin() const { return parameters_.begin(); }
+  std::vector<Parameter>::const_iterator end() const { return parameters_.end(); }
+
+  /// One line per parameter (index, all names, dtype, shape, strides, trainable) for comparison
+  /// across ranks.
+  std::vector<std::string> lines() const;
+
+ private:
+  std::vector<Parameter> parameters_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,77 @@
+#include "tessera/core/layout/unit_plan.h"
+
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+namespace tessera {
+
+UnitPlan::UnitPlan(const ParameterTable& table, std::vector<Membership> units, int slices)
+    : unit_of_(table.size(), -1), position_of_(table.size(), 0) {
+  units_.reserve(units.size());
+  for (Membership& membership : units) {
+    TORCH_INTERNAL_ASSERT(!membership.parameters.empty(), "unit '", membership.name, "' is empty");
+    std::vector<int64_t> numels;
+    numels.reserve(membership.parameters.size());
+    for (size_t index : membership.parameters) {
+      TORCH_INTERNAL_ASSERT(index < table.size(), "unit '", membership.name, "' lists parameter ",
+                            index, " of ", table.size());
+      const Parameter& parameter = table[index];
+      TORCH_INTERNAL_ASSERT(parameter.is_trainable, "unit '", membership.name,
+                            "' lists the frozen parameter '", parameter.name, "'");
+      TORCH_INTERNAL_ASSERT(unit_of_[index] < 0, "parameter '", parameter.name,
+                            "' is listed twice, the second time in unit '", membership.name, "'");
+      TORCH_INTERNAL_ASSERT(parameter.tensor.scalar_type() ==
+                                table[membership.parameters.front()].tensor.scalar_type(),
+                            "unit '", membership.name, "' mixes dtypes at parameter '",
+                            parameter.name, "'");
+      unit_of_[index] = static_cast<std::ptrdiff_t>(units_.size());
+      position_of_[index] = numels.size();
+      numels.push_back(parameter.tensor.numel());
+    }
+    const c10::ScalarType dtype = table[membership.parameters.front()].tensor.scalar_type();
+    units_.push_back({.name = std::move(membership.name),
+                      .parameters = std::move(membership.parameters),
+                      .layout = FlatLayout(dtype, std::move(numels), slices)});
+  }
+  for (size_t index = 0; index < table.size(); ++index) {
+    TORCH_INTERNAL_ASSERT(unit_of_[index] >= 0 || !table[index].is_trainable, "parameter '",
+                          table[index].name, "' is in no unit");
+  }
+}
+
+bool UnitPlan::has_place(size_t parameter) const {
+  return parameter < unit_of_.size() && unit_of_[parameter] >= 0;
+}
+
+UnitPlan::Place UnitPlan::place(size_t parameter) const {
+  TORCH_INTERNAL_ASSERT(has_place(parameter), "parameter ", parameter, " is in no unit");
+  return {static_cast<size_t>(unit_of_[parameter]), position_of_[parameter]};
+}
+
+int64_t UnitPlan::numel() const {
+  int64_t sum = 0;
+  for (const PlannedUnit& unit : units_) sum += unit.layout.numel();
+  return sum;
+}
+
+int64_t UnitPlan::bytes() const {
+  int64_t sum = 0;
+  for (const PlannedUnit& unit : units_) sum += unit.layout.bytes();
+  return sum;
+}
+
+std::vector<std::string> UnitPlan::lines(const ParameterTable& table) const {
+  std::vector<std::string> lines;
+  lines.reserve(units_.size());
+  for (const PlannedUnit& unit : units_) {
+    std::string line = "unit '" + unit.name + "': " + c10::toString(unit.layout.dtype()) +
+                       " numel " + std::to_string(unit.layout.numel()) + " slices " +
+                       std::to_string(unit.layout.slices()) + " parameters";
+    for (size_t index : unit.parameters) line += " '" + table[index].name + "'";
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+}  // namespace tessera

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "tessera/core/layout/flat_layout.h"
+#include "tessera/core/layout/parameter_table.h"
+
+namespace tessera {
+
+/// One unit: parameters of one dtype that are communicated together.
+struct PlannedUnit {
+  std::string name;                ///< "bucket 0", "layers.3", ...
+  std::vector<size_t> parameters;  ///< indices into the ParameterTable, in buffer order
+  FlatLayout layout;               ///< its i-th parameter is parameters[i]
+};
+
+/// Which unit and which place in it every trainable parameter has. Fixed when the model is
+/// parallelized: moving a parameter later would move optimizer state between ranks.
+class UnitPlan {
+ public:
+  struct Place {
+    size_t unit;
+    size_t position;  ///< index within PlannedUnit::parameters and its layout
+  };
+
+  /// Each entry of `units` becomes a unit, in launch order. Every trainable parameter must occur
+  /// exactly once and no frozen one; dtypes within a unit must agree: TORCH_INTERNAL_ASSERT
+  /// otherwise (the rules that make lists guarantee it).
+  struct Membership {
+    std::string name;
+    std::vector<size_t> parameters;
+  };
+  UnitPlan(const ParameterTable& table, std::vector<Membership> units, int slices);
+
+  size_t size() const { return units_.size(); }
+  const PlannedUnit& operator[](size_t unit) const { return units_[unit]; }
+  std::vector<PlannedUnit>::const_iterator begin() const { return units_.begin(); }
+  std::vector<PlannedUnit>::const_iterator end() const { return units_.end(); }
+
+  /// Whether parameter `index` of the table is in a unit (trainable), and where. place() asserts
+  /// has_place().
+  bool has_place(size_t parameter) const;
+  Place place(size_t parameter) const;
+
+  /// Sum of the units' padded sizes. numel mixes dtypes only if units do.
+  int64_t numel() const;
+  int64_t bytes() const;
+
+  /// One line per unit (name, dtype, numel, slices, member names) for comparison across ranks.
+  std::vector<std::string> lines(const ParameterTable& table) const;
+
+ private:
+  std::vector<PlannedUnit> units_;
+  std::vector<std::ptrdiff_t> unit_of_;  // per table entry; -1 when it has no place
+  std::vector<size_t> position_of_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string_view>
+
+namespace tessera {
+
+/// What the engine's memory is for. Activations and gradients in flight inside autograd are the
+/// user's and not counted.
+enum class MemoryClass : uint8_t {
+  kParameters,  ///< flat parameter buffers
+  kGradients,   ///< reduced gradients that last until the step
+  kOptimizer,   ///< moments and masters
+  kLanding,     ///< buffers in which gradients land before they are reduced
+  kControl,     ///< votes and other small buffers
+};
+inline constexpr size_t kMemoryClasses = 5;
+
+std::string_view to_string(MemoryClass memory_class);
+
+/// Bytes by class.
+struct MemoryBytes {
+  std::array<int64_t, kMemoryClasses> by_class{};
+  int64_t& operator[](MemoryClass c) { return by_class[static_cast<size_t>(c)]; }
+  int64_t operator[](MemoryClass c) const { return by_class[static_cast<size_t>(c)]; }
+  int64_t total() const;
+  friend bool operator==(const MemoryBytes&, const MemoryBytes&) = default;
+};
+
+/// Counts what this rank's engine holds now and held at most. Thread-safe.
+class MemoryMeter {
+ public:
+  void add(MemoryClass memory_class, int64_t bytes);
+  void remove(MemoryClass memory_class, int64_t bytes);
+  MemoryBytes now() const;
+  /// The largest value each class had, and the largest total, since the last reset.
+  MemoryBytes peak() const;
+  int64_t peak_total_bytes() const;
+  void reset_peak();
+  /// How often add() was called: constant over a step that allocates nothing.
+  int64_t allocations() const;
+
+ private:
+  mutable std::mutex mutex_;
+  MemoryBytes now_;
+  MemoryBytes peak_;
+  int64_t peak_total_bytes_ = 0;
+  int64_t allocations_ = 0;
+};
+
+/// Proportional set size of this process in bytes (/proc/self/smaps_rollup): shared pages are
+/// divided by their users. -1 where unknown.
+int64_t process_pss_bytes();
+
+}  // namespace tessera

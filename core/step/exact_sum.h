@@ -1,0 +1,46 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace tessera {
+
+/// A sum of doubles without rounding, so that the result does not depend on the order or grouping
+/// of the terms: a wide fixed-point number (Kulisch accumulator) that covers the whole range of
+/// finite doubles. Value type; merging is integer addition, so ranks can exchange words.
+class ExactSum {
+ public:
+  /// Number of 64-bit words of the exchanged form.
+  static constexpr size_t kWords = 70;
+
+  /// Adds one term. NaN and infinities are remembered as such: the sum is NaN (or the infinity)
+  /// from then on.
+  void add(double term);
+
+  /// Adds another accumulator; commutative and associative to the bit.
+  void merge(const ExactSum& other);
+
+  /// The exchanged form: kWords words, equal for equal sums. Forms of up to 2^30 ranks may also be
+  /// added word by word (an int64 SUM collective) and then loaded.
+  void store(std::span<int64_t, kWords> words) const;
+  static ExactSum load(std::span<const int64_t, kWords> words);
+
+  /// The sum rounded once to the nearest double.
+  double value() const;
+
+ private:
+  /// Carries what exceeds 32 bits from each digit into the next: the one form that equal sums
+  /// share.
+  void normalize();
+
+  // Digits of 32 bits in units of 2^-1074, the least first; each word keeps carries (and signs) of
+  // its own until normalize. The last three words count terms that are no numbers: NaN, +infinity,
+  // -infinity.
+  std::array<int64_t, kWords> words_{};
+  // Every digit is below (unnormalized_ + 1) * 2^32 in magnitude.
+  int64_t unnormalized_ = 0;
+};
+
+}  // namespace tessera

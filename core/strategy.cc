@@ -1,0 +1,50 @@
+#include "tessera/core/strategy.h"
+
+#include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
+
+namespace tessera {
+
+const std::vector<StrategyName>& strategy_names() {
+  static const std::vector<StrategyName> names = {
+      {Strategy::kDdp, "ddp", "", "everything on every rank; gradients are all-reduced"},
+      {Strategy::kZero1, "zero1", "", "optimizer state split over ranks"},
+      {Strategy::kZero2, "zero2", "", "gradients and optimizer state split over ranks"},
+      {Strategy::kZero3, "zero3", "fsdp",
+       "parameters, gradients and optimizer state split over ranks"},
+  };
+  return names;
+}
+
+std::string_view to_string(Strategy strategy) {
+  for (const StrategyName& row : strategy_names()) {
+    if (row.strategy == strategy) return row.name;
+  }
+  return "unknown strategy";
+}
+
+absl::StatusOr<Strategy> parse_strategy(std::string_view text) {
+  std::string known;
+  for (const StrategyName& row : strategy_names()) {
+    if (text == row.name || (!row.alias.empty() && text == row.alias)) return row.strategy;
+    known.append(known.empty() ? "" : ", ").append(row.name);
+    if (!row.alias.empty()) known.append(" (or ").append(row.alias).append(")");
+  }
+  return absl::InvalidArgumentError(absl::StrCat("[strategy] name: got \"",
+                                                 absl::string_view(text.data(), text.size()),
+                                                 "\", expected one of ", known));
+}
+
+bool AbslParseFlag(absl::string_view text, Strategy* strategy, std::string* error) {
+  absl::StatusOr<Strategy> parsed = parse_strategy(std::string_view(text.data(), text.size()));
+  if (!parsed.ok()) {
+    *error = std::string(parsed.status().message());
+    return false;
+  }
+  *strategy = *parsed;
+  return true;
+}
+
+std::string AbslUnparseFlag(Strategy strategy) { return std::string(to_string(strategy)); }
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <absl/status/statusor.h>
+#include <absl/strings/string_view.h>
+
+namespace tessera {
+
+/// How the state of training is spread over ranks. The strategies compute the same parameters, to
+/// the bit on CPU; they differ in memory and traffic.
+enum class Strategy : uint8_t {
+  kDdp,    ///< everything on every rank; gradients are all-reduced
+  kZero1,  ///< optimizer state split over ranks
+  kZero2,  ///< gradients and optimizer state split over ranks
+  kZero3,  ///< parameters, gradients and optimizer state split over ranks ("fsdp")
+};
+
+/// Over how many ranks each kind of state is split: parameters | gradients | optimizer | world,
+/// each a divisor of the next. A strategy is a choice of these three numbers (zero/placement.h).
+struct Degrees {
+  int parameters = 1;
+  int gradients = 1;
+  int optimizer = 1;
+  friend bool operator==(const Degrees&, const Degrees&) = default;
+};
+
+/// One row of the table behind flags, help texts and messages.
+struct StrategyName {
+  Strategy strategy;
+  std::string_view name;   ///< what to_string prints and flags take
+  std::string_view alias;  ///< a second spelling flags take, or empty
+  std::string_view summary;
+};
+
+/// All strategies in order of rising sharding.
+const std::vector<StrategyName>& strategy_names();
+
+std::string_view to_string(Strategy strategy);
+
+/// Reads "ddp", "zero1", "zero2", "zero3" or "fsdp"; anything else is an error that lists them.
+absl::StatusOr<Strategy> parse_strategy(std::string_view text);
+
+/// Makes ABSL_FLAG(tessera::Strategy, ...) work.
+bool AbslParseFlag(absl::string_view text, Strategy* strategy, std::string* error);
+std::string AbslUnparseFlag(Strategy strategy);
+
+}  // namespace tessera
