@@ -29,7 +29,7 @@ checkpoint:$checkpoint
 tools:$checkpoint tools
 examples:$checkpoint examples tessera.h
 bench:$checkpoint bench tessera.h
-tests:$checkpoint tools tests tessera.h
+tests:$checkpoint tools examples tests tessera.h
 LIST
 }
 
