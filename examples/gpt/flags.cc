@@ -1,0 +1,163 @@
+#include "tessera/examples/gpt/flags.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <vector>
+
+#include <absl/flags/flag.h>
+#include <absl/flags/parse.h>
+#include <absl/flags/usage.h>
+#include <absl/flags/usage_config.h>
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+
+namespace {
+
+std::string strategy_help() {
+  std::vector<std::string> rows;
+  for (const tessera::StrategyName& row : tessera::strategy_names()) {
+    rows.push_back(absl::StrCat(std::string(row.name), ": ", std::string(row.summary)));
+  }
+  return absl::StrCat("how the state of training is spread over ranks; ",
+                      absl::StrJoin(rows, "; "));
+}
+
+/// The headers of the LibTorch this was built with, or of the one in use: text that is there on
+/// every machine.
+std::string default_data() {
+  const char* torch = std::getenv("TESSERA_TORCH");
+  return torch != nullptr && *torch != '\0' ? absl::StrCat(torch, "/include")
+                                            : TESSERA_TORCH_INCLUDE;
+}
+
+}  // namespace
+
+ABSL_FLAG(tessera::Strategy, strategy, tessera::Strategy::kDdp, strategy_help());
+ABSL_FLAG(int64_t, layers, 4, "blocks of the model");
+ABSL_FLAG(int64_t, heads, 4, "attention heads; divides --width");
+ABSL_FLAG(int64_t, width, 128, "values per position");
+ABSL_FLAG(int64_t, context, 128, "bytes the model looks back, and length of a sequence");
+ABSL_FLAG(
+    std::string, data, "",
+    "text to train on: a file or a directory, all files below it; default: the C++ headers of "
+    "LibTorch");
+ABSL_FLAG(int64_t, data_bytes, int64_t{16} << 20, "read at most so many bytes of --data");
+ABSL_FLAG(int64_t, batch, 8, "sequences per rank and micro-step");
+ABSL_FLAG(int64_t, accumulate, 1, "micro-steps (backward passes) per step");
+ABSL_FLAG(bool, no_sync, false,
+          "add the gradients of micro-steps on each rank and reduce them once per step; default: "
+          "reduce in each micro-step");
+ABSL_FLAG(int64_t, steps, 600, "updates to make");
+ABSL_FLAG(double, lr, 2e-3, "highest learning rate");
+ABSL_FLAG(double, min_lr, 2e-4, "learning rate at the end of the cosine");
+ABSL_FLAG(int64_t, warmup, 30, "steps in which the learning rate rises from 0");
+ABSL_FLAG(double, weight_decay, 0.1,
+          "of matrices; biases, norms and embeddings are trained without");
+ABSL_FLAG(double, clip, 1.0, "largest global norm of the gradient; 0: do not clip");
+ABSL_FLAG(uint64_t, seed, 1, "of the model's initial values and of the sample");
+ABSL_FLAG(int64_t, eval_every, 0, "steps between held-out losses; 0: at the end only");
+ABSL_FLAG(int64_t, eval_batches, 64,
+          "size of the held-out text to judge by, in batches of --batch, over all ranks; 0: all");
+ABSL_FLAG(int64_t, log_every, 20,
+          "steps between lines of progress where the output is no terminal");
+ABSL_FLAG(bool, memory, false, "print the memory of every rank by class at the end");
+ABSL_FLAG(std::string, losses_out, "",
+          "write step, loss and gradient norm of every step to this file, with all digits");
+ABSL_FLAG(int64_t, sample_bytes, 400, "bytes of text to generate at the end");
+ABSL_FLAG(double, temperature, 0.8, "of the sample; 0: always the likeliest byte");
+ABSL_FLAG(std::string, prompt, "namespace ", "beginning of the sample");
+
+namespace gpt {
+
+Flags read_flags(int argc, char** argv) {
+  absl::SetProgramUsageMessage(
+      "trains a byte-level GPT on text.\n"
+      "One rank: gpt --steps 100\n"
+      "Two ranks: tessera-run --standalone --nproc-per-node 2 gpt --strategy zero2");
+  absl::FlagsUsageConfig usage;
+  usage.contains_help_flags = [](absl::string_view file) {
+    return absl::StrContains(file, "gpt/flags.cc");
+  };
+  usage.normalize_filename = [](absl::string_view) { return std::string("gpt/flags.cc"); };
+  absl::SetFlagsUsageConfig(usage);
+  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  TORCH_CHECK(rest.size() == 1, "[gpt] arguments: got '", rest[1],
+              "', expected flags only; give text with --data");
+
+  Flags flags;
+  flags.strategy = absl::GetFlag(FLAGS_strategy);
+  flags.model = {.layers = absl::GetFlag(FLAGS_layers),
+                 .heads = absl::GetFlag(FLAGS_heads),
+                 .width = absl::GetFlag(FLAGS_width),
+                 .context = absl::GetFlag(FLAGS_context)};
+  flags.data = absl::GetFlag(FLAGS_data);
+  if (flags.data.empty()) flags.data = default_data();
+  flags.data_bytes = absl::GetFlag(FLAGS_data_bytes);
+  flags.batch = absl::GetFlag(FLAGS_batch);
+  flags.accumulate = absl::GetFlag(FLAGS_accumulate);
+  flags.no_sync = absl::GetFlag(FLAGS_no_sync);
+  flags.rate = {.peak = absl::GetFlag(FLAGS_lr),
+                .floor = absl::GetFlag(FLAGS_min_lr),
+                .warmup_steps = absl::GetFlag(FLAGS_warmup),
+                .steps = absl::GetFlag(FLAGS_steps)};
+  flags.weight_decay = absl::GetFlag(FLAGS_weight_decay);
+  if (const double clip = absl::GetFlag(FLAGS_clip); clip != 0.0) flags.clip = clip;
+  flags.seed = absl::GetFlag(FLAGS_seed);
+  flags.eval_every = absl::GetFlag(FLAGS_eval_every);
+  flags.eval_batches = absl::GetFlag(FLAGS_eval_batches);
+  flags.log_every = absl::GetFlag(FLAGS_log_every);
+  flags.memory = absl::GetFlag(FLAGS_memory);
+  flags.losses_out = absl::GetFlag(FLAGS_losses_out);
+  flags.prompt = absl::GetFlag(FLAGS_prompt);
+  flags.sampling = {.new_bytes = absl::GetFlag(FLAGS_sample_bytes),
+                    .temperature = absl::GetFlag(FLAGS_temperature),
+                    .seed = flags.seed};
+  return flags;
+}
+
+absl::Status validate(const Flags& flags) {
+  std::vector<std::string> problems;
+  const auto at_least = [&](const char* name, double value, double least) {
+    if (!(value >= least) || !std::isfinite(value)) {
+      problems.push_back(
+          absl::StrCat("[gpt] --", name, ": got ", value, ", expected ", least, " or more"));
+    }
+  };
+  const auto count = [&](const char* name, int64_t value, int64_t least) {
+    at_least(name, static_cast<double>(value), static_cast<double>(least));
+  };
+  count("layers", flags.model.layers, 1);
+  count("heads", flags.model.heads, 1);
+  count("width", flags.model.width, 1);
+  count("context", flags.model.context, 1);
+  if (flags.model.heads >= 1 && flags.model.width % flags.model.heads != 0) {
+    problems.push_back(absl::StrCat("[gpt] --width: got ", flags.model.width,
+                                    ", expected a multiple of --heads ", flags.model.heads));
+  }
+  count("data_bytes", flags.data_bytes, 1);
+  count("batch", flags.batch, 1);
+  count("accumulate", flags.accumulate, 1);
+  count("steps", flags.rate.steps, 1);
+  at_least("lr", flags.rate.peak, 0.0);
+  at_least("min_lr", flags.rate.floor, 0.0);
+  count("warmup", flags.rate.warmup_steps, 0);
+  at_least("weight_decay", flags.weight_decay, 0.0);
+  if (!(flags.clip > 0.0)) {
+    problems.push_back(absl::StrCat("[gpt] --clip: got ", flags.clip,
+                                    ", expected a norm above 0, or 0 not to clip"));
+  }
+  count("eval_every", flags.eval_every, 0);
+  count("eval_batches", flags.eval_batches, 0);
+  count("log_every", flags.log_every, 1);
+  count("sample_bytes", flags.sampling.new_bytes, 0);
+  at_least("temperature", flags.sampling.temperature, 0.0);
+  if (flags.no_sync && flags.accumulate == 1) {
+    problems.push_back(
+        "[gpt] --no_sync: got --accumulate 1, expected 2 or more; there is nothing to add up");
+  }
+  if (problems.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
+}
+
+}  // namespace gpt

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include <absl/status/status.h>
+
+#include "tessera/core/strategy.h"
+#include "tessera/examples/gpt/generate.h"
+#include "tessera/examples/gpt/model.h"
+#include "tessera/examples/gpt/schedule.h"
+
+namespace gpt {
+
+/// What the command line says. The table of names, defaults and help texts is in flags.cc.
+struct Flags {
+  tessera::Strategy strategy = tessera::Strategy::kDdp;
+  ModelSizes model;
+
+  std::string data;
+  int64_t data_bytes = 0;
+  int64_t batch = 0;       ///< sequences per rank and micro-step
+  int64_t accumulate = 0;  ///< micro-steps per step
+  bool no_sync = false;    ///< add micro-steps locally, reduce once
+  RateCurve rate;
+  double weight_decay = 0.0;
+  double clip = std::numeric_limits<double>::infinity();
+  uint64_t seed = 0;
+
+  int64_t eval_every = 0;    ///< steps; 0 only at the end
+  int64_t eval_batches = 0;  ///< batches over all ranks; 0 all held-out text
+  int64_t log_every = 0;
+  bool memory = false;
+  std::string losses_out;
+
+  std::string prompt;
+  Sampling sampling;
+};
+
+/// Reads the command line; as Abseil does, prints help or a list of unknown flags and leaves the
+/// process when asked to or when there is one.
+Flags read_flags(int argc, char** argv);
+
+/// OK, or an error that lists every value out of range.
+absl::Status validate(const Flags& flags);
+
+}  // namespace gpt

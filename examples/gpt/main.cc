@@ -1,0 +1,172 @@
+// Trains a byte-level GPT on real text, on one rank or many, under any strategy.
+//
+//   tessera-run --standalone --nproc-per-node 2 build/release/bin/gpt --strategy zero2 --memory
+//
+// Prints progress, the loss on held-out text beside the unigram entropy that a model without
+// context could reach, a hash of the parameters (the same for every strategy) and a sample. `gpt
+// --help` lists the flags.
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tessera/examples/gpt/batches.h"
+#include "tessera/examples/gpt/corpus.h"
+#include "tessera/examples/gpt/evaluation.h"
+#include "tessera/examples/gpt/flags.h"
+#include "tessera/examples/gpt/generate.h"
+#include "tessera/examples/gpt/memory_table.h"
+#include "tessera/examples/gpt/model.h"
+#include "tessera/examples/gpt/progress.h"
+#include "tessera/examples/gpt/schedule.h"
+#include "tessera/tessera.h"
+
+namespace {
+
+using gpt::Batch;
+using gpt::Flags;
+
+void require(const absl::Status& status) {
+  TORCH_CHECK(status.ok(), std::string(status.message()));
+}
+
+tessera::OptimizerPlan optimizer_plan(const Flags& flags) {
+  auto options = torch::optim::AdamWOptions(flags.rate.peak).betas({0.9, 0.95}).eps(1e-8);
+  auto without_decay = options;
+  without_decay.weight_decay(0.0);
+  return {options.weight_decay(flags.weight_decay),
+          {{.name = "biases, norms, embeddings",
+            .selects = [](std::string_view parameter) { return !gpt::Gpt::decays(parameter); },
+            .options = without_decay}}};
+}
+
+/// Forward and backward of one step; returns the mean loss over micro-steps and ranks. Collective.
+double accumulate_gradients(const Flags& flags, gpt::Gpt& model, tessera::Engine& engine,
+                            gpt::Batches& batches, tessera::ProcessGroup& world) {
+  at::Tensor sum = at::zeros({1}, at::kDouble);
+  for (int64_t micro = 0; micro < flags.accumulate; ++micro) {
+    std::optional<tessera::Engine::NoSync> local;
+    if (flags.no_sync && micro + 1 < flags.accumulate) local.emplace(engine.no_sync());
+    const Batch batch = batches.next();
+    const at::Tensor loss =
+        model.loss(batch.text, batch.target) / static_cast<double>(flags.accumulate);
+    loss.backward();
+    sum += loss.detach();
+  }
+  world.all_reduce(sum, tessera::ReduceOp::kAvg, "loss")->wait();
+  return sum.item<double>();
+}
+
+/// A file that may be absent (no path given, another rank).
+class LossFile {
+ public:
+  explicit LossFile(const std::string& path)
+      : file_(path.empty() ? nullptr : std::fopen(path.c_str(), "w")) {
+    TORCH_CHECK(path.empty() || file_ != nullptr, "[gpt] --losses_out: got '", path,
+                "', which cannot be written; give another path");
+  }
+  void write(int64_t step, double loss, double grad_norm) {
+    if (file_) std::fprintf(file_.get(), "%ld %.17g %.17g\n", step, loss, grad_norm);
+  }
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+void train(const Flags& flags) {
+  absl::StatusOr<gpt::Corpus> read = gpt::Corpus::read(flags.data, flags.data_bytes);
+  require(read.status());
+  const gpt::Corpus& corpus = *read;
+
+  std::shared_ptr<tessera::ProcessGroup> world = tessera::init_process_group();
+  const bool is_first = world->rank() == 0;
+  require(corpus.check_size(flags.model.context, flags.batch * world->size()));
+  gpt::Batches batches(gpt::Windows(corpus.training(), flags.model.context), flags.batch,
+                       world->rank(), world->size());
+  const gpt::Windows held_out(corpus.held_out(), flags.model.context);
+  const gpt::EvaluationSize evaluation = {.sequences = flags.eval_batches * flags.batch,
+                                          .batch = flags.batch};
+
+  torch::manual_seed(flags.seed);
+  auto model = std::make_shared<gpt::Gpt>(flags.model);
+  auto engine =
+      tessera::parallelize(model, optimizer_plan(flags),
+                           {.strategy = flags.strategy, .max_grad_norm = flags.clip}, world);
+  gpt::Schedule schedule(engine->optimizer(), flags.rate);
+
+  const int64_t tokens_per_step =
+      flags.batch * flags.model.context * flags.accumulate * world->size();
+  if (is_first) {
+    int64_t numel = 0;
+    for (const at::Tensor& parameter : model->parameters()) numel += parameter.numel();
+    std::printf(
+        "%s on %d rank%s: %.2f M parameters, %.1f MiB of text in %ld files, %ld tokens per step\n",
+        std::string(to_string(flags.strategy)).c_str(), world->size(),
+        world->size() == 1 ? "" : "s", static_cast<double>(numel) / 1e6,
+        static_cast<double>(corpus.size_bytes()) / (1 << 20), corpus.files(), tokens_per_step);
+  }
+  LossFile losses(is_first ? flags.losses_out : "");
+  std::optional<gpt::Progress> progress;
+  if (is_first) {
+    progress.emplace(stdout, gpt::Progress::display_of(stdout),
+                     gpt::Progress::Options{.steps = flags.rate.steps,
+                                            .tokens_per_step = tokens_per_step,
+                                            .log_every = flags.log_every});
+  }
+
+  double held_out_loss = 0.0;
+  for (int64_t step = 1; step <= flags.rate.steps; ++step) {
+    const double loss = accumulate_gradients(flags, *model, *engine, batches, *world);
+    schedule.step();
+    const tessera::StepResult result = engine->step();
+    losses.write(step, loss, result.grad_norm);
+    if (progress) progress->report(step, loss, flags.rate.at(step - 1));
+
+    const bool is_last = step == flags.rate.steps;
+    if (is_last || (flags.eval_every > 0 && step % flags.eval_every == 0)) {
+      held_out_loss = gpt::held_out_loss(*model, held_out, evaluation, *world);
+      if (progress && !is_last) {
+        progress->pause();
+        std::printf("held-out loss %.4f after step %ld\n", held_out_loss, step);
+        progress->resume();
+      }
+    }
+  }
+
+  const uint64_t hash = engine->parameter_hash();
+  const std::string memory =
+      flags.memory ? gpt::memory_table(*engine, static_cast<int>(flags.accumulate), *world) : "";
+  const auto whole = engine->full_parameters();
+  if (!is_first) return;
+  std::printf("%s", memory.c_str());
+  std::printf("held-out loss    %.6f nats per byte\n", held_out_loss);
+  std::printf("unigram entropy  %.6f nats per byte, the least without context\n",
+              corpus.unigram_entropy());
+  std::printf("parameters       %016lx\n", hash);
+  if (flags.sampling.new_bytes > 0) {
+    std::printf("sample:\n%s\n",
+                gpt::printable(gpt::generate(*model, flags.prompt, flags.sampling)).c_str());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  try {
+    const Flags flags = gpt::read_flags(argc, argv);
+    require(gpt::validate(flags));
+    train(flags);
+  } catch (const c10::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what_without_backtrace());
+    return 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

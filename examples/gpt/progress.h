@@ -1,0 +1,63 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+namespace gpt {
+
+/// What one line of progress says.
+struct ProgressLine {
+  int64_t step = 0;  ///< steps done
+  int64_t steps = 0;
+  double loss = 0.0;          ///< nats per byte, mean over ranks
+  double rate = 0.0;          ///< learning rate
+  double tokens_per_s = 0.0;  ///< of all ranks together
+  int64_t pss_bytes = -1;     ///< memory of this rank; -1 where unknown
+  double left_s = 0.0;
+
+  /// One line without its end.
+  std::string text() const;
+};
+
+/// Reports how training goes: one line that is redrawn on a terminal, and elsewhere a line every
+/// `log_every` steps and at the first and last one. For one rank; local.
+class Progress {
+ public:
+  enum class Display { kLines, kTerminal };
+
+  struct Options {
+    int64_t steps = 1;
+    int64_t tokens_per_step = 1;  ///< of all ranks together
+    int64_t log_every = 10;
+  };
+
+  Progress(std::FILE* out, Display display, const Options& options);
+
+  /// What suits `out`.
+  static Display display_of(std::FILE* out);
+
+  /// Step number `step`, counted from 1, is done.
+  void report(int64_t step, double loss, double rate);
+
+  /// Ends a line that is being redrawn, so that others can print; the time until the next resume()
+  /// is not training's.
+  void pause();
+  void resume();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  bool is_due(int64_t step) const;
+
+  std::FILE* out_;
+  Display display_;
+  Options options_;
+  Clock::time_point last_step_;
+  Clock::time_point last_draw_;
+  double step_s_ = 0.0;  // smoothed
+  bool is_line_open_ = false;
+};
+
+}  // namespace gpt

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <torch/torch.h>
+
+namespace gpt {
+
+/// What a model reads and what it should say, both int64 [batch, context]; target is the text one
+/// byte later.
+struct Batch {
+  at::Tensor text;
+  at::Tensor target;
+};
+
+/// A text cut into windows of context + 1 bytes, each beginning on the last byte of the one before.
+/// A view, no copy.
+class Windows {
+ public:
+  /// `bytes` is uint8 [n], n > context.
+  Windows(const at::Tensor& bytes, int64_t context);
+
+  int64_t size() const { return windows_.size(0); }
+
+  /// The windows of these numbers, in this order.
+  Batch batch(const std::vector<size_t>& numbers) const;
+
+ private:
+  at::Tensor windows_;  // uint8 [size, context + 1]
+};
+
+}  // namespace gpt
