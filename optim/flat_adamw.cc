@@ -1,0 +1,230 @@
+#include "tessera/optim/flat_adamw.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include <ATen/ops/zeros_like.h>
+
+#include "tessera/optim/adamw_kernels.h"
+#include "tessera/optim/adamw_options.h"
+
+namespace tessera {
+
+namespace {
+
+using torch::optim::AdamWOptions;
+using torch::optim::OptimizerParamGroup;
+
+class FlatAdamw final : public FlatOptimizer {
+ public:
+  FlatAdamw(const ParameterTable& table, const OptimizerPlan& plan,
+            const std::vector<size_t>& group_of, std::vector<OptimizerShard> shards);
+
+  void update(std::span<const at::Tensor> gradients, std::span<const uint8_t> used,
+              double gradient_scale) override;
+  int64_t state_bytes() const override;
+  void append_hyper_parameters(std::vector<int64_t>& words) const override;
+  std::vector<std::string> hyper_parameter_names() const override;
+
+ private:
+  struct Moments {
+    at::Tensor first;
+    at::Tensor second;
+  };
+
+  /// The options of group `group` as they are now; null where the user put another type there.
+  const AdamWOptions* options(size_t group) const;
+  void check_groups() const;
+  void check_arguments(std::span<const at::Tensor> gradients, std::span<const uint8_t> used) const;
+  AdamwCoefficients coefficients(size_t parameter, double gradient_scale) const;
+
+  std::vector<std::string> group_names_;
+  std::vector<std::vector<at::Tensor>> group_parameters_;  // as given, to notice edits
+  std::vector<size_t> group_of_;
+  std::vector<OptimizerShard> shards_;
+  std::vector<Moments> moments_;  // one per shard
+  // Per entry of the table.
+  std::vector<int64_t> steps_;
+  std::vector<AdamwCoefficients> coefficients_;
+};
+
+std::vector<std::vector<at::Tensor>> parameters_by_group(const ParameterTable& table,
+                                                         const std::vector<size_t>& group_of,
+                                                         size_t groups) {
+  TORCH_CHECK(group_of.size() == table.size(), "[optim] group_of: got ", group_of.size(),
+              " entries, expected ", table.size(), "; pass what OptimizerPlan::assign returned");
+  std::vector<std::vector<at::Tensor>> parameters(groups);
+  for (size_t index = 0; index < table.size(); ++index) {
+    TORCH_CHECK(group_of[index] < groups, "[optim] group_of: got group ", group_of[index],
+                " for parameter '", table[index].name, "', expected less than ", groups,
+                "; pass what OptimizerPlan::assign returned");
+    if (table[index].is_trainable) parameters[group_of[index]].push_back(table[index].tensor);
+  }
+  return parameters;
+}
+
+FlatAdamw::FlatAdamw(const ParameterTable& table, const OptimizerPlan& plan,
+                     const std::vector<size_t>& group_of, std::vector<OptimizerShard> shards)
+    : FlatOptimizer(std::vector<OptimizerParamGroup>{},
+                    std::make_unique<AdamWOptions>(plan.defaults)),
+      group_parameters_(parameters_by_group(table, group_of, plan.groups.size() + 1)),
+      group_of_(group_of),
+      shards_(std::move(shards)),
+      steps_(table.size(), 0),
+      coefficients_(table.size()) {
+  for (size_t group = 0; group < group_parameters_.size(); ++group) {
+    group_names_.push_back(group == 0 ? "defaults" : "group '" + plan.groups[group - 1].name + "'");
+    const AdamWOptions& options = group == 0 ? plan.defaults : plan.groups[group - 1].options;
+    add_param_group({group_parameters_[group], std::make_unique<AdamWOptions>(options)});
+  }
+  check_groups();
+  for (const OptimizerShard& shard : shards_) {
+    const at::Tensor& values = shard.values;
+    TORCH_CHECK(values.defined() && values.dim() == 1 && values.is_contiguous(),
+                "[optim] shard: got ", values.defined() ? values.dim() : 0,
+                " dimensions, expected a contiguous 1-d tensor");
+    TORCH_CHECK(values.scalar_type() == c10::kFloat || values.scalar_type() == c10::kDouble,
+                "[optim] parameter dtype: got ", values.scalar_type(),
+                ", expected Float or Double; training 16-bit parameters is not available yet");
+    for (const Segment& segment : shard.segments) {
+      TORCH_CHECK(segment.parameter < table.size() && table[segment.parameter].is_trainable &&
+                      segment.buffer_offset >= 0 && segment.numel >= 0 &&
+                      segment.buffer_offset + segment.numel <= values.numel(),
+                  "[optim] segment: got parameter ", segment.parameter, " at elements ",
+                  segment.buffer_offset, " to ", segment.buffer_offset + segment.numel,
+                  ", expected a trainable parameter inside the shard's ", values.numel(),
+                  " elements");
+    }
+    const at::Tensor plain = values.detach();
+    moments_.push_back({at::zeros_like(plain), at::zeros_like(plain)});
+  }
+}
+
+const AdamWOptions* FlatAdamw::options(size_t group) const {
+  if (group >= param_groups_.size() || !param_groups_[group].has_options()) return nullptr;
+  return dynamic_cast<const AdamWOptions*>(&param_groups_[group].options());
+}
+
+void FlatAdamw::check_groups() const {
+  TORCH_CHECK(param_groups_.size() == group_parameters_.size(), "[optim] parameter groups: got ",
+              param_groups_.size(), ", expected ", group_parameters_.size(),
+              "; groups are fixed by the OptimizerPlan given to parallelize");
+  for (size_t group = 0; group < param_groups_.size(); ++group) {
+    const std::vector<at::Tensor>& present = param_groups_[group].params();
+    const std::vector<at::Tensor>& given = group_parameters_[group];
+    TORCH_CHECK(std::equal(present.begin(), present.end(), given.begin(), given.end(),
+                           [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); }),
+                "[optim] ", group_names_[group],
+                ": got a foreign list of parameters, expected the one given to parallelize; choose "
+                "parameters by an OptimizerPlan");
+    const AdamWOptions* now = options(group);
+    TORCH_CHECK(now != nullptr, "[optim] ", group_names_[group],
+                ": got options of another type, expected AdamWOptions");
+    const std::vector<std::string> problems = adamw_problems(group_names_[group], *now);
+    TORCH_CHECK(problems.empty(), problems.front());
+  }
+}
+
+void FlatAdamw::check_arguments(std::span<const at::Tensor> gradients,
+                                std::span<const uint8_t> used) const {
+  TORCH_CHECK(used.size() == steps_.size(), "[optim] used: got ", used.size(),
+              " entries, expected ", steps_.size());
+  TORCH_CHECK(gradients.size() == shards_.size(), "[optim] gradients: got ", gradients.size(),
+              ", expected ", shards_.size());
+  for (size_t s = 0; s < shards_.size(); ++s) {
+    const at::Tensor& values = shards_[s].values;
+    TORCH_CHECK(gradients[s].defined() && gradients[s].dim() == 1 && gradients[s].is_contiguous() &&
+                    gradients[s].numel() == values.numel() &&
+                    gradients[s].scalar_type() == values.scalar_type(),
+                "[optim] gradient ", s, ": got ", gradients[s].defined() ? gradients[s].numel() : 0,
+                " elements of ",
+                gradients[s].defined() ? c10::toString(gradients[s].scalar_type()) : "nothing",
+                ", expected a contiguous 1-d tensor of ", values.numel(), " of ",
+                values.scalar_type());
+  }
+}
+
+AdamwCoefficients FlatAdamw::coefficients(size_t parameter, double gradient_scale) const {
+  const AdamWOptions& now = *options(group_of_[parameter]);
+  const auto [beta1, beta2] = now.betas();
+  const auto step = static_cast<double>(steps_[parameter]);
+  return {.gradient_scale = gradient_scale,
+          .decay = 1.0 - now.lr() * now.weight_decay(),
+          .beta1 = beta1,
+          .beta2 = beta2,
+          .step_size = now.lr() / (1.0 - std::pow(beta1, step)),
+          .root_correction2 = std::sqrt(1.0 - std::pow(beta2, step)),
+          .eps = now.eps()};
+}
+
+void FlatAdamw::update(std::span<const at::Tensor> gradients, std::span<const uint8_t> used,
+                       double gradient_scale) {
+  check_groups();
+  check_arguments(gradients, used);
+  for (size_t parameter = 0; parameter < steps_.size(); ++parameter) {
+    if (used[parameter] == 0) continue;
+    ++steps_[parameter];
+    coefficients_[parameter] = coefficients(parameter, gradient_scale);
+  }
+  for (size_t s = 0; s < shards_.size(); ++s) {
+    const auto update_segments = [&]<typename T>(T* values) {
+      const T* gradient = gradients[s].const_data_ptr<T>();
+      T* first = moments_[s].first.mutable_data_ptr<T>();
+      T* second = moments_[s].second.mutable_data_ptr<T>();
+      for (const Segment& segment : shards_[s].segments) {
+        if (used[segment.parameter] == 0) continue;
+        const int64_t at = segment.buffer_offset;
+        adamw_update(values + at, gradient + at, first + at, second + at, segment.numel,
+                     coefficients_[segment.parameter]);
+      }
+    };
+    if (shards_[s].values.scalar_type() == c10::kFloat) {
+      update_segments(shards_[s].values.mutable_data_ptr<float>());
+    } else {
+      update_segments(shards_[s].values.mutable_data_ptr<double>());
+    }
+  }
+}
+
+int64_t FlatAdamw::state_bytes() const {
+  int64_t bytes = 0;
+  for (const Moments& moments : moments_) {
+    bytes += static_cast<int64_t>(moments.first.nbytes() + moments.second.nbytes());
+  }
+  return bytes;
+}
+
+// Never throws and always appends the same number of words: a rank whose groups are broken must
+// reach the vote, which then reports the difference. update() refuses broken groups.
+void FlatAdamw::append_hyper_parameters(std::vector<int64_t>& words) const {
+  words.push_back(static_cast<int64_t>(param_groups_.size()));
+  for (size_t group = 0; group < group_names_.size(); ++group) {
+    const AdamWOptions* now = options(group);
+    for (double value : now != nullptr ? adamw_values(*now) : decltype(adamw_values(*now)){}) {
+      words.push_back(std::bit_cast<int64_t>(value));
+    }
+    words.push_back(now != nullptr && now->amsgrad() ? 1 : 0);
+  }
+}
+
+std::vector<std::string> FlatAdamw::hyper_parameter_names() const {
+  std::vector<std::string> names = {"number of parameter groups"};
+  for (const std::string& group : group_names_) {
+    for (const char* name : kAdamwNames) names.push_back(group + ": " + name);
+    names.push_back(group + ": amsgrad");
+  }
+  return names;
+}
+
+}  // namespace
+
+std::unique_ptr<FlatOptimizer> make_flat_adamw(const ParameterTable& table,
+                                               const OptimizerPlan& plan,
+                                               const std::vector<size_t>& group_of,
+                                               std::vector<OptimizerShard> shards) {
+  return std::make_unique<FlatAdamw>(table, plan, group_of, std::move(shards));
+}
+
+}  // namespace tessera
