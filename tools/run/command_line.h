@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace tessera {
+
+/// What `tessera-run` was asked to do.
+struct CommandLine {
+  /// Print `help_text()` and do nothing else; the other members are then without meaning.
+  bool help = false;
+  /// Ranks to start on this host, 1 to `kMaxWorkers`.
+  int worker_count = 1;
+  /// Time between SIGTERM and SIGKILL when the job is ended early, in milliseconds.
+  int64_t grace_ms = 20000;
+  /// The program (a path, or a name to find in PATH) and its arguments, untouched.
+  std::vector<std::string> program;
+};
+
+/// Largest value of `--nproc-per-node`.
+inline constexpr int kMaxWorkers = 4096;
+
+/// Reads the arguments after `argv[0]`. Flags end at the first argument that is not one, or after
+/// `--`; everything from there on is the program. `core_count` is what `--nproc-per-node auto`
+/// means. Local, no side effect. Errors: InvalidArgument listing all problems, one per line.
+absl::StatusOr<CommandLine> parse_command_line(const std::vector<std::string>& arguments,
+                                               int core_count);
+
+/// The text of `--help`, made from the same table that the parser reads.
+std::string help_text();
+
+}  // namespace tessera

@@ -1,0 +1,29 @@
+#include "tessera/tools/run/ending.h"
+
+#include <string.h>
+#include <sys/wait.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace tessera {
+
+bool Ending::success() const { return WIFEXITED(wait_status_) && WEXITSTATUS(wait_status_) == 0; }
+
+int Ending::signal() const { return WIFSIGNALED(wait_status_) ? WTERMSIG(wait_status_) : 0; }
+
+int Ending::exit_code() const {
+  return WIFSIGNALED(wait_status_) ? 128 + WTERMSIG(wait_status_) : WEXITSTATUS(wait_status_);
+}
+
+std::string Ending::describe() const {
+  if (signal() == 0) return absl::StrCat("exited with code ", exit_code());
+  return absl::StrCat("died of signal ", signal(), " (", signal_name(signal()), ")",
+                      WCOREDUMP(wait_status_) ? ", core dumped" : "");
+}
+
+std::string signal_name(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name != nullptr ? absl::StrCat("SIG", name) : absl::StrCat("signal ", signal);
+}
+
+}  // namespace tessera

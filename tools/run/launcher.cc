@@ -1,0 +1,370 @@
+#include "tessera/tools/run/launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "tessera/tools/run/store_directory.h"
+#include "tessera/tools/run/worker_environment.h"
+
+namespace tessera {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// A process that outlives its worker (the `tee` of a shell, say) may finish by itself this long.
+constexpr milliseconds kLinger(1000);
+/// The kernel needs about nothing to end a killed process, unless a device holds it.
+constexpr milliseconds kGiveUp(10000);
+/// How long a terminal that takes nothing may delay the end of a job that is over.
+constexpr milliseconds kFlush(20000);
+/// `timeout` and some shells send one request twice, as themselves and as a group.
+constexpr milliseconds kSameRequest(250);
+/// Groups whose processes are not our children end without a signal to us.
+constexpr int kGroupPoll_ms = 50;
+constexpr size_t kReadLimit_bytes = 64 * 1024;
+constexpr size_t kDrainLimit_bytes = 1024 * 1024;
+
+std::string new_run_id() {
+  std::array<char, 16> bytes{};
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) return "none";
+  return absl::BytesToHexString({bytes.data(), bytes.size()});
+}
+
+std::string count_of(int count, const char* noun) {
+  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
+}
+
+std::string seconds(int64_t ms) { return absl::StrCat(static_cast<double>(ms) / 1000, " s"); }
+
+}  // namespace
+
+Launcher::Launcher(Job job)
+    : job_(std::move(job)), stdout_(STDOUT_FILENO), stderr_(STDERR_FILENO) {}
+
+int Launcher::run() {
+  auto signals = SignalInbox::open();
+  if (!signals.ok()) {
+    say(std::string(signals.status().message()));
+    stderr_.write_some();
+    return kSystemExit;
+  }
+  // Orphans of the workers come to us and are reaped, also where we are process 1.
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  const auto directory = create_store_directory();
+  if (!directory.ok()) {
+    say(std::string(directory.status().message()));
+    stderr_.write_some();
+    return kNoStoreExit;
+  }
+  auto watcher = Watcher::start(*directory);
+  if (!watcher.ok()) {
+    say(std::string(watcher.status().message()));
+    stderr_.write_some();
+    remove_store_directory(*directory);
+    return kSystemExit;
+  }
+  watcher_ = std::move(*watcher);
+
+  const absl::Status started = start_workers(*directory, *signals);
+  if (!started.ok()) {
+    say(std::string(started.message()));
+    own_failure_exit_ = absl::IsNotFound(started)           ? kNotFoundExit
+                        : absl::IsPermissionDenied(started) ? kCannotRunExit
+                                                            : kSystemExit;
+    begin_ending();
+  }
+  loop(*signals);
+  watcher_->finish();
+  // In case the watcher was killed.
+  remove_store_directory(*directory);
+  return exit_code();
+}
+
+absl::Status Launcher::start_workers(const std::string& store_directory,
+                                     const SignalInbox& signals) {
+  WorkerPlace place;
+  place.world_size = job_.worker_count;
+  place.core_count = job_.core_count;
+  place.store = absl::StrCat("file://", store_directory, "/store");
+  place.run_id = new_run_id();
+  if (!is_set(job_.inherited, "OMP_NUM_THREADS")) {
+    const int threads = threads_per_worker(job_.core_count, job_.worker_count);
+    say(absl::StrCat("OMP_NUM_THREADS is not set; giving ", count_of(job_.worker_count, "worker"),
+                     " ", count_of(threads, "thread"), " each on ",
+                     count_of(job_.core_count, "core")));
+  }
+  for (place.rank = 0; place.rank < job_.worker_count; ++place.rank) {
+    auto worker = Worker::start(
+        place.rank,
+        {job_.program, worker_environment(job_.inherited, place), signals.original_mask()},
+        *watcher_);
+    if (!worker.ok()) return worker.status();
+    workers_.push_back(std::move(*worker));
+  }
+  return absl::OkStatus();
+}
+
+void Launcher::loop(SignalInbox& signals) {
+  while (!abandoned_) {
+    forget_empty_groups();
+    if (count_running() == 0 && !any_group_alive()) {
+      // Whoever left its group may hold a pipe for ever: take what is there, wait for nobody.
+      read_all_output();
+      if (!flush_until_ && first_failure_ && job_.worker_count > 1) {
+        say(absl::StrCat("first failure: ", describe(*first_failure_)));
+      }
+      if (stdout_.empty() && stderr_.empty()) return;
+      if (!flush_until_) flush_until_ = Clock::now() + kFlush;
+    }
+    check_deadlines();
+    wait_for_events(signals);
+  }
+}
+
+void Launcher::wait_for_events(SignalInbox& signals) {
+  std::vector<pollfd> polled = {{signals.poll_fd(), POLLIN, 0}};
+  for (Sink* sink : {&stdout_, &stderr_}) {
+    polled.push_back({sink->empty() ? -1 : sink->poll_fd(), POLLOUT, 0});
+  }
+  for (auto& worker : workers_) {
+    // A full sink stops the reading, and with it, in time, the workers that write.
+    const int out = stdout_.full() ? -1 : worker->out().pipe.get();
+    const int err = stderr_.full() ? -1 : worker->err().pipe.get();
+    polled.push_back({out, POLLIN, 0});
+    polled.push_back({err, POLLIN, 0});
+  }
+  if (poll(polled.data(), polled.size(), poll_timeout_ms()) < 0) return;
+
+  if (polled[0].revents != 0) take_signals(signals);
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (polled[3 + 2 * i].revents != 0) {
+      workers_[i]->out().read_into(stdout_.buffer(), kReadLimit_bytes);
+    }
+    if (polled[4 + 2 * i].revents != 0) {
+      workers_[i]->err().read_into(stderr_.buffer(), kReadLimit_bytes);
+    }
+  }
+  for (const size_t i : {size_t{1}, size_t{2}}) {
+    if (polled[i].revents == 0) continue;
+    Sink& sink = i == 1 ? stdout_ : stderr_;
+    if (const int error = sink.write_some(); error != 0) {
+      say(absl::StrCat("cannot write to ", i == 1 ? "stdout" : "stderr", ": ", strerror(error),
+                       "; what the workers write there is dropped from here on"));
+    }
+  }
+}
+
+void Launcher::take_signals(SignalInbox& signals) {
+  bool child_ended = false;
+  while (const std::optional<int> signal = signals.next()) {
+    if (*signal == SIGCHLD) {
+      child_ended = true;
+    } else if (*signal == SIGUSR1 || *signal == SIGUSR2) {
+      signal_groups(*signal);
+    } else {
+      take_ending_signal(*signal);
+    }
+  }
+  if (child_ended) reap();
+}
+
+void Launcher::take_ending_signal(int signal) {
+  const Clock::time_point now = Clock::now();
+  if (flush_until_) {
+    abandoned_ = true;
+  } else if (ending_signal_ == 0) {
+    ending_signal_ = signal;
+    signalled_ = now;
+    say(absl::StrCat("got ", signal_name(signal), "; passing it on to ",
+                     count_of(count_running(), "worker"), ", SIGKILL after ",
+                     seconds(job_.grace_ms), " or at the next signal"));
+    signal_groups(signal);
+    signal_groups(SIGCONT);
+    if (!kill_at_) kill_at_ = now + milliseconds(job_.grace_ms);
+  } else if (now - signalled_ < kSameRequest) {
+    return;
+  } else if (!kill_sent_) {
+    kill_groups(absl::StrCat("got ", signal_name(signal), " after ", signal_name(ending_signal_)));
+  } else {
+    abandoned_ = true;
+  }
+}
+
+void Launcher::reap() {
+  std::vector<Worker*> ended;
+  int status = 0;
+  while (const pid_t pid = waitpid(-1, &status, WNOHANG)) {
+    if (pid < 0) break;
+    for (auto& worker : workers_) {
+      if (worker->pid() != pid) continue;
+      worker->set_ending(Ending(status));
+      ended.push_back(worker.get());
+    }
+    if (pid == watcher_->pid()) {
+      say("the watcher process was killed; should the launcher be killed too, processes that the "
+          "workers started would stay");
+    }
+  }
+  if (!ended.empty()) record_endings(ended);
+}
+
+void Launcher::record_endings(std::vector<Worker*>& ended) {
+  // Of those that ended at one look, a signal is the likelier cause and an error the consequence.
+  std::stable_sort(ended.begin(), ended.end(), [](const Worker* a, const Worker* b) {
+    return std::pair(a->ending()->signal() == 0, a->rank()) <
+           std::pair(b->ending()->signal() == 0, b->rank());
+  });
+  for (Worker* worker : ended) {
+    // What it wrote comes before what is said about it.
+    for (auto [stream, sink] :
+         {std::pair(&worker->out(), &stdout_), std::pair(&worker->err(), &stderr_)}) {
+      stream->read_into(sink->buffer(), kDrainLimit_bytes);
+      stream->lines.finish(sink->buffer());
+    }
+    const Ending& ending = *worker->ending();
+    const bool is_ending = kill_at_.has_value();
+    const bool ended_by_us =
+        is_ending && (ending.signal() == SIGKILL || ending.signal() == SIGTERM ||
+                      (ending.signal() != 0 && ending.signal() == ending_signal_));
+    if (ending.success() || ended_by_us) continue;
+    const Failure failure{worker->rank(), worker->pid(), ending};
+    if (first_failure_ || own_failure_exit_ != 0) {
+      say(absl::StrCat("after that, ", describe(failure)));
+      continue;
+    }
+    first_failure_ = failure;
+    say(describe(failure));
+    // After a signal to us the others are on their way already, at their own pace.
+    if (!is_ending) begin_ending();
+  }
+}
+
+void Launcher::begin_ending() {
+  if (count_running() > 0) {
+    say(absl::StrCat("ending the other ", count_of(count_running(), "worker"),
+                     " (SIGTERM, SIGKILL after ", seconds(job_.grace_ms), ")"));
+  }
+  signal_groups(SIGTERM);
+  signal_groups(SIGCONT);
+  term_sent_ = true;
+  if (!kill_at_) kill_at_ = Clock::now() + milliseconds(job_.grace_ms);
+}
+
+void Launcher::check_deadlines() {
+  const Clock::time_point now = Clock::now();
+  const bool leftovers = count_running() == 0 && any_group_alive();
+  if (leftovers && !term_sent_) {
+    if (!linger_until_) linger_until_ = now + kLinger;
+    if (now >= *linger_until_) {
+      for (auto& worker : workers_) {
+        if (!worker->group_is_alive()) continue;
+        say(absl::StrCat("rank ", worker->rank(), " ended and left processes behind; ending them"));
+      }
+      begin_ending();
+    }
+  }
+  if (kill_at_ && !kill_sent_ && now >= *kill_at_ && any_group_alive()) {
+    kill_groups(absl::StrCat("not ended after ", seconds(job_.grace_ms)));
+  }
+  if (give_up_at_ && now >= *give_up_at_ && any_group_alive()) {
+    for (auto& worker : workers_) {
+      if (!worker->group_is_alive()) continue;
+      say(absl::StrCat("rank ", worker->rank(), " (process group ", worker->pid(),
+                       ") does not die; leaving it to the kernel"));
+    }
+    stderr_.write_some();
+    abandoned_ = true;
+  }
+  if (flush_until_ && now >= *flush_until_) abandoned_ = true;
+}
+
+void Launcher::forget_empty_groups() {
+  for (auto& worker : workers_) {
+    if (worker->notice_group_end()) watcher_->forget(worker->pid());
+  }
+}
+
+void Launcher::read_all_output() {
+  for (auto& worker : workers_) {
+    for (auto [stream, sink] :
+         {std::pair(&worker->out(), &stdout_), std::pair(&worker->err(), &stderr_)}) {
+      stream->read_into(sink->buffer(), kDrainLimit_bytes);
+      stream->lines.finish(sink->buffer());
+      stream->pipe.close();
+    }
+  }
+}
+
+int Launcher::count_running() const {
+  return static_cast<int>(std::count_if(workers_.begin(), workers_.end(),
+                                        [](const auto& worker) { return !worker->ending(); }));
+}
+
+bool Launcher::any_group_alive() const {
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const auto& worker) { return worker->group_is_alive(); });
+}
+
+void Launcher::signal_groups(int signal) {
+  for (auto& worker : workers_) worker->signal_group(signal);
+}
+
+void Launcher::kill_groups(const std::string& why) {
+  for (auto& worker : workers_) {
+    if (!worker->group_is_alive()) continue;
+    say(absl::StrCat("rank ", worker->rank(), " (pid ", worker->pid(), "): ", why,
+                     "; sending SIGKILL"));
+  }
+  signal_groups(SIGKILL);
+  kill_sent_ = true;
+  give_up_at_ = Clock::now() + kGiveUp;
+}
+
+int Launcher::poll_timeout_ms() const {
+  Deadline next = flush_until_;
+  const auto consider = [&next](const Deadline& deadline) {
+    if (deadline && (!next || *deadline < *next)) next = deadline;
+  };
+  // A deadline that has nothing left to do must not turn the loop into a spin.
+  if (any_group_alive()) {
+    if (!term_sent_) consider(linger_until_);
+    consider(kill_sent_ ? give_up_at_ : kill_at_);
+  }
+  int timeout_ms = -1;
+  if (next) {
+    const auto left = std::chrono::ceil<milliseconds>(*next - Clock::now()).count();
+    timeout_ms = static_cast<int>(std::clamp<int64_t>(left, 0, 1000000));
+  }
+  if (count_running() == 0 && any_group_alive()) {
+    timeout_ms = timeout_ms < 0 ? kGroupPoll_ms : std::min(timeout_ms, kGroupPoll_ms);
+  }
+  return timeout_ms;
+}
+
+std::string Launcher::describe(const Failure& failure) {
+  return absl::StrCat("rank ", failure.rank, " (pid ", failure.pid, ") ",
+                      failure.ending.describe());
+}
+
+void Launcher::say(const std::string& message) {
+  stderr_.buffer().append("tessera-run: ").append(message).push_back('\n');
+}
+
+int Launcher::exit_code() const {
+  if (own_failure_exit_ != 0) return own_failure_exit_;
+  if (first_failure_) return first_failure_->ending.exit_code();
+  return ending_signal_ != 0 ? 128 + ending_signal_ : 0;
+}
+
+}  // namespace tessera

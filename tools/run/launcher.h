@@ -1,0 +1,97 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tessera/tools/run/ending.h"
+#include "tessera/tools/run/signal_inbox.h"
+#include "tessera/tools/run/sink.h"
+#include "tessera/tools/run/watcher.h"
+#include "tessera/tools/run/worker.h"
+
+namespace tessera {
+
+/// Exit codes of the launcher's own, as in sysexits.h and the shell.
+inline constexpr int kUsageExit = 64;
+inline constexpr int kSystemExit = 71;
+inline constexpr int kNoStoreExit = 73;
+inline constexpr int kCannotRunExit = 126;
+inline constexpr int kNotFoundExit = 127;
+
+/// One job: what to start and how many times.
+struct Job {
+  std::vector<std::string> program;
+  /// The launcher's own environment, as "NAME=value" strings.
+  std::vector<std::string> inherited;
+  int worker_count = 1;
+  int core_count = 1;
+  int64_t grace_ms = 20000;
+};
+
+/// Starts the workers of a job, passes on their output and signals, and ends all of them when one
+/// fails. See docs/launching.md for what a user sees of it. One per process; the process has one
+/// thread and makes no other children.
+class Launcher {
+ public:
+  explicit Launcher(Job job);
+
+  /// Runs the job to its end and returns the exit code for the process. Blocks. Nothing of the job
+  /// is left when it returns, except a process that left its group or that the kernel cannot kill.
+  int run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Deadline = std::optional<Clock::time_point>;
+
+  struct Failure {
+    int rank;
+    pid_t pid;
+    Ending ending;
+  };
+
+  absl::Status start_workers(const std::string& store_directory, const SignalInbox& signals);
+  void loop(SignalInbox& signals);
+  void wait_for_events(SignalInbox& signals);
+  void take_signals(SignalInbox& signals);
+  void take_ending_signal(int signal);
+  void reap();
+  void record_endings(std::vector<Worker*>& ended);
+  void begin_ending();
+  void check_deadlines();
+  void forget_empty_groups();
+  void read_all_output();
+
+  int count_running() const;
+  bool any_group_alive() const;
+  void signal_groups(int signal);
+  void kill_groups(const std::string& why);
+  int poll_timeout_ms() const;
+  static std::string describe(const Failure& failure);
+  void say(const std::string& message);
+  int exit_code() const;
+
+  Job job_;
+  Sink stdout_;
+  Sink stderr_;
+  std::unique_ptr<Watcher> watcher_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+
+  std::optional<Failure> first_failure_;
+  int own_failure_exit_ = 0;     // the launcher could not start a worker
+  int ending_signal_ = 0;        // the first signal that told the launcher to end
+  Clock::time_point signalled_;  // when it came
+  bool term_sent_ = false;       // SIGTERM went to all groups
+  bool kill_sent_ = false;       // SIGKILL did
+  bool abandoned_ = false;       // stop waiting for whatever is still there
+  Deadline linger_until_;        // processes outliving their worker are left alone until then
+  Deadline kill_at_;             // the end of the grace
+  Deadline give_up_at_;          // a killed process should be gone by then
+  Deadline flush_until_;         // the job is over; the terminal may take that long
+};
+
+}  // namespace tessera

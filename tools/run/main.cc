@@ -1,0 +1,56 @@
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_replace.h"
+#include "tessera/tools/run/command_line.h"
+#include "tessera/tools/run/launcher.h"
+
+namespace {
+
+/// Cores that this process may run on, which a container may have made fewer than there are.
+int count_cores() {
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof(cores), &cores) == 0) return CPU_COUNT(&cores);
+  return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+}
+
+/// A pipe must not land on a standard descriptor that the caller has closed.
+bool open_standard_descriptors() {
+  int fd;
+  do {
+    fd = open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  return fd >= 0 && close(fd) == 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (!open_standard_descriptors()) return tessera::kSystemExit;
+  const int core_count = count_cores();
+  auto command = tessera::parse_command_line({argv + 1, argv + argc}, core_count);
+  if (!command.ok()) {
+    const std::string problems =
+        absl::StrReplaceAll(command.status().message(), {{"\n", "\ntessera-run: "}});
+    fprintf(stderr, "tessera-run: %s\nSee tessera-run --help\n", problems.c_str());
+    return tessera::kUsageExit;
+  }
+  if (command->help) {
+    const std::string text = tessera::help_text();
+    return fputs(text.c_str(), stdout) >= 0 && fflush(stdout) == 0 ? 0 : tessera::kSystemExit;
+  }
+  tessera::Job job;
+  job.program = std::move(command->program);
+  for (char** entry = environ; *entry != nullptr; ++entry) job.inherited.emplace_back(*entry);
+  job.worker_count = command->worker_count;
+  job.core_count = core_count;
+  job.grace_ms = command->grace_ms;
+  return tessera::Launcher(std::move(job)).run();
+}

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <signal.h>
+
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "tessera/tools/run/file_descriptor.h"
+
+namespace tessera {
+
+/// Turns the signals of this process into something to poll. One per process, in a process with
+/// one thread. Takes SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 (each unless it was ignored
+/// when the process started, as under nohup) and SIGCHLD; SIGPIPE is held off.
+class SignalInbox {
+ public:
+  /// Blocks the signals from here on. Errors: Internal with the system's reason.
+  static absl::StatusOr<SignalInbox> open();
+
+  /// Readable when a signal waits.
+  int poll_fd() const { return fd_.get(); }
+  /// The next signal that came, or nothing. Does not block.
+  std::optional<int> next();
+  /// The mask that the process had before; a program started from here gets it back.
+  const sigset_t& original_mask() const { return original_mask_; }
+
+ private:
+  SignalInbox() = default;
+
+  FileDescriptor fd_;
+  sigset_t original_mask_;
+};
+
+}  // namespace tessera

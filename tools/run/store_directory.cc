@@ -1,0 +1,36 @@
+#include "tessera/tools/run/store_directory.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <filesystem>
+#include <system_error>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace tessera {
+
+absl::StatusOr<std::string> create_store_directory() {
+  const char* place = getenv("TMPDIR");
+  if (place == nullptr || *place == '\0') place = "/tmp";
+  char parent[PATH_MAX];
+  std::string path;
+  if (realpath(place, parent) != nullptr) {
+    path = absl::StrCat(parent, "/tessera-run-XXXXXX");
+    if (mkdtemp(path.data()) != nullptr) return path;
+  }
+  return absl::UnavailableError(absl::StrCat("cannot make a directory under ", place, ": ",
+                                             strerror(errno),
+                                             "; set TMPDIR to a place that can be "
+                                             "written to"));
+}
+
+void remove_store_directory(const std::string& directory) {
+  std::error_code ignored;
+  std::filesystem::remove_all(directory, ignored);
+}
+
+}  // namespace tessera

@@ -1,0 +1,60 @@
+#include "tessera/tools/run/worker_environment.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+
+namespace tessera {
+namespace {
+
+std::string name_of(const std::string& entry) { return entry.substr(0, entry.find('=')); }
+
+}  // namespace
+
+int threads_per_worker(int core_count, int world_size) {
+  return std::max(1, core_count / world_size);
+}
+
+bool is_set(const std::vector<std::string>& inherited, const std::string& name) {
+  return std::any_of(inherited.begin(), inherited.end(),
+                     [&](const std::string& entry) { return name_of(entry) == name; });
+}
+
+std::vector<std::string> worker_environment(const std::vector<std::string>& inherited,
+                                            const WorkerPlace& place) {
+  const std::string rank = absl::StrCat(place.rank);
+  const std::string world_size = absl::StrCat(place.world_size);
+  std::map<std::string, std::string> ours = {
+      {"RANK", rank},
+      {"WORLD_SIZE", world_size},
+      {"LOCAL_RANK", rank},
+      {"LOCAL_WORLD_SIZE", world_size},
+      {"GROUP_RANK", "0"},
+      {"GROUP_WORLD_SIZE", "1"},
+      {"ROLE_NAME", "default"},
+      {"ROLE_RANK", rank},
+      {"ROLE_WORLD_SIZE", world_size},
+      {"TORCHELASTIC_RESTART_COUNT", "0"},
+      {"TORCHELASTIC_MAX_RESTARTS", "0"},
+      {"TORCHELASTIC_RUN_ID", place.run_id},
+      {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+      {"TESSERA_STORE", place.store},
+  };
+  if (!is_set(inherited, "OMP_NUM_THREADS")) {
+    ours["OMP_NUM_THREADS"] = absl::StrCat(threads_per_worker(place.core_count, place.world_size));
+  }
+  std::vector<std::string> environment;
+  for (const std::string& entry : inherited) {
+    const std::string name = name_of(entry);
+    // An error file or an address of an outer launcher is not this job's.
+    if (name == "MASTER_ADDR" || name == "MASTER_PORT" || name == "TORCHELASTIC_ERROR_FILE") {
+      continue;
+    }
+    if (ours.count(name) == 0) environment.push_back(entry);
+  }
+  for (const auto& [name, value] : ours) environment.push_back(absl::StrCat(name, "=", value));
+  return environment;
+}
+
+}  // namespace tessera

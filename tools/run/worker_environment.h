@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// Where one worker stands in a job on one host.
+struct WorkerPlace {
+  int rank = 0;
+  int world_size = 1;
+  /// Cores that the job may use, shared evenly among the ranks.
+  int core_count = 1;
+  /// Value of TESSERA_STORE: "file://" and an absolute path.
+  std::string store;
+  /// Value of TORCHELASTIC_RUN_ID; unique to this start.
+  std::string run_id;
+};
+
+/// Value that OMP_NUM_THREADS gets when the user has set none: max(1, cores / ranks).
+int threads_per_worker(int core_count, int world_size);
+
+/// Whether `inherited` ("NAME=value" strings) sets `name`.
+bool is_set(const std::vector<std::string>& inherited, const std::string& name);
+
+/// The worker's environment as "NAME=value" strings: `inherited` with the variables that torchrun
+/// gives its workers, plus TESSERA_STORE. OMP_NUM_THREADS is set only if it is not there.
+/// MASTER_ADDR and MASTER_PORT are not set, and inherited ones are taken out: the job meets in a
+/// file, no port is open, and an address left over from another job would be a trap.
+std::vector<std::string> worker_environment(const std::vector<std::string>& inherited,
+                                            const WorkerPlace& place);
+
+}  // namespace tessera
