@@ -13,22 +13,26 @@
 
 namespace tessera {
 
-/// Makes `model` train on all ranks of `world` under options.strategy. Collective over `world`; blocks until all ranks have come.
+/// Makes `model` train on all ranks of `world` under options.strategy. Collective over `world`;
+/// blocks until all ranks have come.
 ///
-/// All ranks must have built the same model (names, shapes, strides, dtypes, requires_grad, ties), optimizer plan and options: differences throw c10::Error
-/// on every rank that names the first one. Parameters and buffers of rank 0 are given to all ranks; buffers stay local afterwards. Trainable
-/// parameters move into flat buffers (the tensors stay the user's own objects; raw pointers taken before are stale).
-/// The model is kept alive by the engine (or must outlive it when given by reference). Only parameters present now are trained; frozen ones
-/// stay where they are.
+/// All ranks must have built the same model (names, shapes, strides, dtypes, requires_grad, ties),
+/// optimizer plan and options: differences throw c10::Error on every rank that names the first one.
+/// Parameters and buffers of rank 0 are given to all ranks; buffers stay local afterwards.
+/// Trainable parameters move into flat buffers (the tensors stay the user's own objects; raw
+/// pointers taken before are stale). The model is kept alive by the engine (or must outlive it when
+/// given by reference). Only parameters present now are trained; frozen ones stay where they are.
 ///
-/// Refused by name: Strategy::kZero3, 16-bit parameters, devices other than CPU, a model on several devices, parameters that another engine
-/// owns or that have a post-accumulate-gradient hook already, gradients present before (call zero_grad first).
-std::unique_ptr<Engine> parallelize(std::shared_ptr<torch::nn::Module> model, OptimizerPlan optimizer,
-                                    Options options, std::shared_ptr<ProcessGroup> world);
+/// Refused by name: Strategy::kZero3, 16-bit parameters, devices other than CPU, a model on several
+/// devices, parameters that another engine owns or that have a post-accumulate-gradient hook
+/// already, gradients present before (call zero_grad first).
+std::unique_ptr<Engine> parallelize(std::shared_ptr<torch::nn::Module> model,
+                                    OptimizerPlan optimizer, Options options,
+                                    std::shared_ptr<ProcessGroup> world);
 
 /// As above for a model that the caller keeps alive longer than the engine.
-std::unique_ptr<Engine> parallelize(torch::nn::Module& model, OptimizerPlan optimizer, Options options,
-                                    std::shared_ptr<ProcessGroup> world);
+std::unique_ptr<Engine> parallelize(torch::nn::Module& model, OptimizerPlan optimizer,
+                                    Options options, std::shared_ptr<ProcessGroup> world);
 
 /// As above for a module holder (TORCH_MODULE).
 template <typename Contained>

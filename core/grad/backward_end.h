@@ -1,0 +1,46 @@
+#pragma once
+
+#include <memory>
+
+namespace tessera {
+
+/// Is told when an outermost backward on its thread is over. Note [End of backward] in
+/// backward_end.cc says how that is known.
+class BackwardListener {
+ public:
+  virtual ~BackwardListener() = default;
+
+  /// The outermost backward (or autograd::grad) has run to its end; every hook has fired. Runs
+  /// inside backward(), so an exception reaches its caller.
+  virtual void backward_ended() = 0;
+
+  /// The outermost backward ended in an exception.
+  virtual void backward_failed() noexcept = 0;
+};
+
+/// Registers a listener for the backwards of the thread that makes it, until it is destroyed.
+/// Local, cheap; a callback per autograd node (about 10 ns) stays installed process-wide while any
+/// watch lives.
+class BackwardWatch {
+ public:
+  /// `listener` must outlive the watch.
+  explicit BackwardWatch(BackwardListener& listener);
+  ~BackwardWatch();
+  BackwardWatch(const BackwardWatch&) = delete;
+  BackwardWatch& operator=(const BackwardWatch&) = delete;
+
+  /// Whether the code that asks runs inside a backward whose end this watch's listener will be told
+  /// about. False in a hook means that backward was called on a thread that does not know the
+  /// listener.
+  bool is_inside_backward() const;
+
+ private:
+  struct Slot;
+  struct Token;
+  struct Observer;
+
+  std::shared_ptr<Slot> slot_;
+  BackwardListener* listener_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,55 @@
+#include "tessera/core/grad/gradient_hook.h"
+
+#include <utility>
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace tessera {
+
+/// What the hooks reach the sink by. Outlives the GradientHook inside a graph that still holds the
+/// node; `sink` is null from then on.
+struct GradientHook::Target {
+  size_t index;
+  GradientSink* sink;
+
+  struct Before : torch::autograd::FunctionPreHook {
+    explicit Before(std::shared_ptr<Target> to) : target(std::move(to)) {}
+    torch::autograd::variable_list operator()(
+        const torch::autograd::variable_list& gradients) override {
+      if (target->sink != nullptr) target->sink->before_gradient(target->index);
+      return gradients;
+    }
+    std::shared_ptr<Target> target;
+  };
+
+  struct After : torch::autograd::PostAccumulateGradHook {
+    explicit After(std::shared_ptr<Target> to) : target(std::move(to)) {}
+    void operator()(const torch::autograd::Variable& parameter) override {
+      if (target->sink == nullptr) return;
+      at::Tensor gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
+      target->sink->gradient(target->index, std::move(gradient));
+    }
+    std::shared_ptr<Target> target;
+  };
+};
+
+GradientHook::GradientHook(const at::Tensor& parameter, size_t index, GradientSink& sink)
+    : parameter_(parameter), target_(std::make_shared<Target>(Target{index, &sink})) {
+  accumulator_ = torch::autograd::impl::grad_accumulator(parameter_);
+  accumulator_->add_pre_hook(std::make_unique<Target::Before>(target_));
+  torch::autograd::impl::set_post_acc_grad_hooks(parameter_,
+                                                 std::make_unique<Target::After>(target_));
+}
+
+GradientHook::~GradientHook() {
+  target_->sink = nullptr;
+  torch::autograd::impl::post_acc_grad_hooks(parameter_).reset();
+}
+
+bool GradientHook::is_taken(const at::Tensor& parameter) {
+  return torch::autograd::impl::post_acc_grad_hooks(parameter) != nullptr;
+}
+
+}  // namespace tessera

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include <ATen/core/Tensor.h>
+
+namespace torch::autograd {
+struct Node;
+}  // namespace torch::autograd
+
+namespace tessera {
+
+/// Receives the gradients of an engine's parameters as autograd finishes them. Called on the thread
+/// that runs backward.
+class GradientSink {
+ public:
+  virtual ~GradientSink() = default;
+
+  /// Autograd is about to accumulate into parameter `index`. Whatever `.grad` shows the user must
+  /// be taken away now, or autograd would add to it.
+  virtual void before_gradient(size_t index) = 0;
+
+  /// A gradient of parameter `index` is complete; it is moved out of `.grad`. May be sparse; its
+  /// strides may differ from the parameter's.
+  virtual void gradient(size_t index, at::Tensor gradient) = 0;
+};
+
+/// Connects one parameter to a sink for as long as it lives: each gradient that reaches the
+/// parameter's AccumulateGrad node goes to the sink, and `.grad` stays undefined. With `.grad`
+/// undefined autograd hands over the fresh gradient without a copy. Exceptions of the sink reach
+/// the caller of backward().
+class GradientHook {
+ public:
+  /// `parameter` is a leaf that requires grad; `sink` must outlive the hook.
+  GradientHook(const at::Tensor& parameter, size_t index, GradientSink& sink);
+  ~GradientHook();
+  GradientHook(const GradientHook&) = delete;
+  GradientHook& operator=(const GradientHook&) = delete;
+
+  /// Whether `parameter`'s only post-accumulate hook is taken, by an engine or by somebody else.
+  static bool is_taken(const at::Tensor& parameter);
+
+ private:
+  struct Target;
+
+  at::Tensor parameter_;
+  std::shared_ptr<Target> target_;
+  /// Autograd holds the node weakly; without this the pre-hook would be lost between steps.
+  std::shared_ptr<torch::autograd::Node> accumulator_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,95 @@
+#include "tessera/core/grad/landing.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
+
+#include "tessera/core/grad/finite_kernels.h"
+#include "tessera/core/layout/flat_buffer.h"
+
+namespace tessera {
+namespace {
+
+char* address(const at::Tensor& buffer, int64_t offset_numel) {
+  return static_cast<char*>(buffer.mutable_data_ptr()) +
+         offset_numel * static_cast<int64_t>(buffer.element_size());
+}
+
+void fill_zero(const at::Tensor& buffer, int64_t begin, int64_t end) {
+  if (end > begin) {
+    std::memset(address(buffer, begin), 0,
+                static_cast<size_t>(end - begin) * buffer.element_size());
+  }
+}
+
+}  // namespace
+
+Landing::Landing(const ParameterTable& table, const PlannedUnit& unit)
+    : table_(table), unit_(unit), state_(unit.parameters.size(), State::kUndefined) {}
+
+void Landing::open(at::Tensor buffer) {
+  TORCH_INTERNAL_ASSERT(!is_open() && buffer.numel() == unit_.layout.numel());
+  buffer_ = std::move(buffer);
+  std::fill(state_.begin(), state_.end(), State::kUndefined);
+  landed_now_ = 0;
+  is_filled_ = false;
+}
+
+at::Tensor Landing::close() { return std::exchange(buffer_, at::Tensor()); }
+
+void Landing::begin_micro_step() {
+  for (State& state : state_) {
+    if (state == State::kNow) state = State::kOld;
+  }
+  landed_now_ = 0;
+}
+
+int64_t Landing::land(size_t position, const at::Tensor& gradient) {
+  const at::Tensor& parameter = table_[unit_.parameters[position]].tensor;
+  const Range range = unit_.layout.parameter_range(position);
+  State& state = state_[position];
+  // After fill_missing zeros are there, so what comes later is added to them.
+  const bool is_first = state == State::kUndefined && !is_filled_;
+
+  if (is_first && !gradient.is_sparse() && gradient.scalar_type() == buffer_.scalar_type() &&
+      gradient.strides() == parameter.strides() && is_non_overlapping_dense(parameter)) {
+    std::memcpy(address(buffer_, range.begin), gradient.const_data_ptr(),
+                static_cast<size_t>(range.numel) * buffer_.element_size());
+  } else {
+    at::Tensor place = view_like(buffer_, range, parameter);
+    if (is_first && !gradient.is_sparse()) {
+      place.copy_(gradient);
+    } else {
+      if (is_first) place.zero_();
+      place.add_(gradient);
+    }
+  }
+  if (state != State::kNow) ++landed_now_;
+  state = State::kNow;
+  return count_non_finite(buffer_, range);
+}
+
+void Landing::fill_missing() {
+  if (is_filled_) return;
+  int64_t end_of_last = 0;
+  for (size_t position = 0; position < state_.size(); ++position) {
+    const Range range = unit_.layout.parameter_range(position);
+    fill_zero(buffer_, end_of_last, range.begin);
+    if (state_[position] == State::kUndefined) fill_zero(buffer_, range.begin, range.end());
+    end_of_last = range.end();
+  }
+  fill_zero(buffer_, end_of_last, unit_.layout.numel());
+  is_filled_ = true;
+}
+
+void Landing::drop(size_t position) {
+  const Range range = unit_.layout.parameter_range(position);
+  if (state_[position] == State::kNow) --landed_now_;
+  state_[position] = State::kUndefined;
+  fill_zero(buffer_, range.begin, range.end());
+}
+
+}  // namespace tessera

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/layout/parameter_table.h"
+#include "tessera/core/layout/unit_plan.h"
+
+namespace tessera {
+
+/// Where one unit's gradients land on their way from autograd to the reduction: a full flat buffer
+/// laid out like the unit's parameters. Knows which parameters have landed. Used by one thread.
+class Landing {
+ public:
+  /// Lands gradients of `unit` (of `table`); both must outlive the landing.
+  Landing(const ParameterTable& table, const PlannedUnit& unit);
+
+  /// Whether it has a buffer.
+  bool is_open() const { return buffer_.defined(); }
+
+  /// Takes `buffer` [unit numel], contents undefined. Nothing has landed in it.
+  void open(at::Tensor buffer);
+
+  /// Gives the buffer away; nothing has landed any more.
+  at::Tensor close();
+
+  /// Forgets which parameters have landed in this micro-step but keeps their values: what lands
+  /// next is added.
+  void begin_micro_step();
+
+  /// Copies `gradient` to the place of the unit's parameter `position`, or adds it if something is
+  /// there already. Dense or sparse; any strides. Returns how many elements of the place are NaN or
+  /// infinite afterwards.
+  int64_t land(size_t position, const at::Tensor& gradient);
+
+  /// Whether every parameter of the unit has landed since begin_micro_step() (or open()).
+  bool is_complete() const { return landed_now_ == unit_.parameters.size(); }
+
+  /// Writes zeros wherever nothing has landed, padding included, so that the whole buffer may be
+  /// reduced.
+  void fill_missing();
+
+  /// Makes parameter `position` zero and forgets that it landed.
+  void drop(size_t position);
+
+  const at::Tensor& buffer() const { return buffer_; }
+
+ private:
+  enum class State : uint8_t { kUndefined, kOld, kNow };
+
+  const ParameterTable& table_;
+  const PlannedUnit& unit_;
+  at::Tensor buffer_;         // [unit numel]
+  std::vector<State> state_;  // per position
+  size_t landed_now_ = 0;
+  bool is_filled_ = false;  // padding and missing places hold zeros
+};
+
+}  // namespace tessera

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/memory/memory_meter.h"
+
+namespace tessera {
+
+/// Memory for full units that comes and goes: a free list of equally large buffers per dtype, so
+/// that after the first steps nothing is allocated. Used by one thread.
+class SlabPool {
+ public:
+  /// Allocates [numel] elements; usually ProcessGroup::allocate.
+  using Allocate = std::function<at::Tensor(int64_t numel, at::ScalarType dtype)>;
+
+  /// What happens to the contents of a slab that is given back.
+  enum class OnRelease : uint8_t {
+    kKeep,
+    kPoison,  ///< fill with NaN, so that a late read shows
+  };
+
+  /// Bytes are counted by `meter`, which must outlive the pool.
+  SlabPool(Allocate allocate, MemoryMeter& meter, OnRelease on_release);
+  ~SlabPool();
+  SlabPool(const SlabPool&) = delete;
+  SlabPool& operator=(const SlabPool&) = delete;
+
+  /// Makes slabs of `dtype` at least `numel` long. Called for every unit before the first acquire.
+  void reserve(at::ScalarType dtype, int64_t numel);
+
+  /// A buffer [numel] of `dtype`, contents undefined. Never waits: the pool grows when no slab is
+  /// free. numel must have been reserved.
+  at::Tensor acquire(at::ScalarType dtype, int64_t numel);
+
+  /// Gives back what acquire returned.
+  void release(const at::Tensor& slab);
+
+  /// Slabs made so far, free or in use.
+  int64_t slabs() const { return slabs_; }
+
+ private:
+  struct Shelf {
+    int64_t slab_numel = 0;
+    std::vector<at::Tensor> free;  // whole slabs
+  };
+
+  Allocate allocate_;
+  MemoryMeter& meter_;
+  OnRelease on_release_;
+  std::map<at::ScalarType, Shelf> shelves_;
+  int64_t slabs_ = 0;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace tessera

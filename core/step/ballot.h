@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/comm/process_group.h"
+
+namespace tessera {
+
+/// Fixed-size papers of 64-bit integers that all ranks fill in and all ranks read: one small
+/// all-gather, after which every rank decides from the same words and so decides alike. Allocates
+/// only when made.
+class Ballot {
+ public:
+  /// `group` must outlive the ballot. words >= 1, equal on all ranks.
+  Ballot(ProcessGroup& group, int64_t words);
+
+  /// This rank's words, to be filled in before exchange().
+  std::span<int64_t> mine() { return {mine_, static_cast<size_t>(words_)}; }
+
+  /// Collective, blocking. Wire: (N - 1) * words * 8 bytes received per rank.
+  void exchange(std::string_view tag);
+
+  /// Words of `rank` as of the last exchange().
+  std::span<const int64_t> of(int rank) const {
+    return {all_ + rank * words_, static_cast<size_t>(words_)};
+  }
+
+  int64_t bytes() const { return (size_ + 1) * words_ * static_cast<int64_t>(sizeof(int64_t)); }
+
+ private:
+  ProcessGroup& group_;
+  int64_t size_;
+  int64_t words_;
+  at::Tensor input_;   // [words]
+  at::Tensor output_;  // [size * words]
+  int64_t* mine_;
+  const int64_t* all_;
+};
+
+}  // namespace tessera

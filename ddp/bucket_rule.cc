@@ -1,0 +1,37 @@
+#include "tessera/ddp/bucket_rule.h"
+
+#include <map>
+
+#include <absl/strings/str_cat.h>
+
+namespace tessera {
+namespace {
+
+struct OpenBucket {
+  size_t index;
+  int64_t bytes = 0;
+};
+
+}  // namespace
+
+std::vector<UnitPlan::Membership> bucket_membership(const ParameterTable& table,
+                                                    int64_t first_bucket_bytes,
+                                                    int64_t bucket_bytes) {
+  std::vector<UnitPlan::Membership> buckets;
+  std::map<at::ScalarType, OpenBucket> open;
+  for (size_t i = table.size(); i-- > 0;) {
+    const Parameter& parameter = table[i];
+    if (!parameter.is_trainable) continue;
+    const at::ScalarType dtype = parameter.tensor.scalar_type();
+    auto [it, is_new] = open.try_emplace(dtype, OpenBucket{buckets.size()});
+    if (is_new) buckets.push_back({absl::StrCat("bucket ", buckets.size()), {}});
+    OpenBucket& bucket = it->second;
+    buckets[bucket.index].parameters.push_back(i);
+    bucket.bytes += static_cast<int64_t>(parameter.tensor.nbytes());
+    const int64_t limit_bytes = bucket.index == 0 ? first_bucket_bytes : bucket_bytes;
+    if (bucket.bytes >= limit_bytes) open.erase(it);
+  }
+  return buckets;
+}
+
+}  // namespace tessera

@@ -1,0 +1,81 @@
+#include "tessera/ddp/gradient_handles.h"
+
+#include <utility>
+
+#include <ATen/ops/empty.h>
+#include <absl/strings/str_cat.h>
+#include <c10/core/Storage.h>
+
+#include "tessera/core/layout/flat_buffer.h"
+
+namespace tessera {
+namespace {
+
+/// A tensor like `parameter` without memory: any read of its data throws `text`.
+at::Tensor tombstone(const at::Tensor& parameter, const std::string& text) {
+  c10::Storage storage(c10::Storage::use_byte_size_t(), parameter.nbytes(),
+                       c10::DataPtr(nullptr, parameter.device()), /*allocator=*/nullptr,
+                       /*resizable=*/false);
+  storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(text);
+  at::Tensor tensor = at::empty({0}, parameter.options().requires_grad(false));
+  tensor.set_(storage, 0, parameter.sizes(), flat_strides(parameter));
+  return tensor;
+}
+
+}  // namespace
+
+GradientHandles::GradientHandles(const ParameterTable& table, std::vector<at::Tensor> whole)
+    : table_(table), whole_(std::move(whole)), tombstones_(table.size()), shown_(table.size()) {}
+
+void GradientHandles::hide(size_t index) {
+  at::Tensor& grad = table_[index].tensor.mutable_grad();
+  if (!grad.defined()) return;
+  TORCH_CHECK(grad.is_same(shown_[index]), "[grad] '", table_[index].name,
+              "': .grad was assigned outside the engine; the engine owns the gradients between "
+              "backward and step. Clear it (.grad() = {}) before backward");
+  grad.reset();
+  shown_[index].reset();
+}
+
+void GradientHandles::hide_all() {
+  for (size_t i = 0; i < shown_.size(); ++i) {
+    if (!shown_[i].defined()) continue;
+    at::Tensor& grad = table_[i].tensor.mutable_grad();
+    if (grad.is_same(shown_[i])) grad.reset();
+    shown_[i].reset();
+  }
+}
+
+void GradientHandles::show(size_t index, Content content) {
+  const Parameter& parameter = table_[index];
+  if (content == Content::kReduced && whole_[index].defined()) {
+    shown_[index] = whole_[index];
+  } else {
+    if (!tombstones_[index].defined()) {
+      tombstones_[index] =
+          tombstone(parameter.tensor,
+                    absl::StrCat("[grad] the gradient of '", parameter.name,
+                                 "' is sharded or not reduced yet; use Options::max_grad_norm or "
+                                 "StepResult::grad_norm instead of reading .grad"));
+    }
+    shown_[index] = tombstones_[index];
+  }
+  parameter.tensor.mutable_grad() = shown_[index];
+}
+
+GradientHandles::Cleared GradientHandles::cleared() const {
+  Cleared cleared;
+  size_t left = 0;
+  for (size_t i = 0; i < shown_.size(); ++i) {
+    if (!shown_[i].defined()) continue;
+    if (table_[i].tensor.grad().defined()) {
+      ++left;
+    } else {
+      cleared.parameters.push_back(i);
+    }
+  }
+  cleared.all = left == 0 && !cleared.parameters.empty();
+  return cleared;
+}
+
+}  // namespace tessera

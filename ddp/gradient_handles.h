@@ -1,0 +1,50 @@
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/layout/parameter_table.h"
+
+namespace tessera {
+
+/// What users see as `.grad` between backward and step. Where a whole reduced gradient exists it is
+/// that; elsewhere a tombstone: a tensor of the right shape whose data cannot be read, so that code
+/// such as torch::nn::utils::clip_grad_norm_ fails with a message instead of computing with zeros.
+/// Clearing `.grad` is how users drop a gradient (zero_grad of a torch optimizer or a module); the
+/// handles tell which are gone.
+class GradientHandles {
+ public:
+  /// `whole[i]` is the reduced gradient of parameter i of `table` in its shape, or undefined where
+  /// none is ever whole.
+  GradientHandles(const ParameterTable& table, std::vector<at::Tensor> whole);
+
+  /// Takes the handle of parameter `index` away so that autograd can accumulate. Throws c10::Error
+  /// if `.grad` is somebody else's tensor.
+  void hide(size_t index);
+  void hide_all();
+
+  /// Stops expecting the handle of `index`, which the user has cleared.
+  void forget(size_t index) { shown_[index].reset(); }
+
+  /// Shows the gradient of `index`: reduced over ranks, or so far only summed on this rank
+  /// (no_sync), which is never readable.
+  enum class Content : uint8_t { kReduced, kLocal };
+  void show(size_t index, Content content);
+
+  /// Parameters whose handle was shown and has been cleared by the user since. `all` is set if at
+  /// least one was shown and none is left.
+  struct Cleared {
+    std::vector<size_t> parameters;
+    bool all = false;
+  };
+  Cleared cleared() const;
+
+ private:
+  const ParameterTable& table_;
+  std::vector<at::Tensor> whole_;
+  std::vector<at::Tensor> tombstones_;  // made when first shown
+  std::vector<at::Tensor> shown_;       // what `.grad` was set to; undefined if hidden
+};
+
+}  // namespace tessera

@@ -1,0 +1,371 @@
+#include "tessera/zero/sharded_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/comm/refusal.h"
+#include "tessera/core/errors.h"
+#include "tessera/core/layout/flat_buffer.h"
+#include "tessera/core/memory/memory_formula.h"
+#include "tessera/core/step/grad_norm.h"
+#include "tessera/core/step/parameter_hash.h"
+#include "tessera/core/step/publish.h"
+#include "tessera/ddp/replica_sync.h"
+#include "tessera/optim/flat_adamw.h"
+#include "tessera/zero/partition.h"
+
+namespace tessera {
+
+// Note [The step is a fence]
+// Parameters change in step() and modify_parameters() only, and between two of them no rank changes
+// a byte that another may read. step() first finishes every reduction, then votes; only a unanimous
+// vote lets any rank write. What one rank finds wrong (a parameter written elsewhere, an open
+// scope, no backward, a non-finite gradient) it puts on its paper instead of throwing, so that all
+// ranks throw together and none is left waiting.
+
+namespace {
+
+/// Numbers of StepVote::Paper::misuse: FlatParameters::Violation, then these.
+constexpr int64_t kOpenScope = 100;
+
+std::vector<Range> kept_ranges(const UnitPlan& plan, const Reducer& reducer) {
+  std::vector<Range> kept;
+  for (size_t unit = 0; unit < plan.size(); ++unit) kept.push_back(reducer.reduced(unit).kept());
+  return kept;
+}
+
+}  // namespace
+
+ShardedEngine::ShardedEngine(Parts parts, std::vector<at::Tensor> buffers)
+    : parts_(std::move(parts)),
+      flat_(
+          parts_.table, parts_.plan,
+          [this](int64_t numel, at::ScalarType dtype) {
+            return parts_.group->allocate(numel, dtype);
+          },
+          meter_),
+      reducer_(
+          *parts_.group, parts_.table, parts_.plan, parts_.degrees,
+          parts_.options.poison_freed ? SlabPool::OnRelease::kPoison : SlabPool::OnRelease::kKeep,
+          meter_, history_),
+      handles_(parts_.table, whole_gradients()),
+      optimizer_(make_flat_adamw(
+          parts_.table, parts_.optimizer, parts_.group_of,
+          optimizer_shards(parts_.plan, flat_.values(), kept_ranges(parts_.plan, reducer_)))),
+      gradients_(parts_.plan.size()),
+      vote_(*parts_.group, parts_.table, optimizer_->hyper_parameter_names(),
+            [this](int64_t misuse, int64_t subject) { return explain_misuse(misuse, subject); }),
+      hash_ballot_(*parts_.group, 1),
+      watch_(*this),
+      open_scopes_(std::make_shared<int>(0)) {
+  meter_.add(MemoryClass::kOptimizer, optimizer_->state_bytes());
+  meter_.add(MemoryClass::kControl, vote_.bytes() + hash_ballot_.bytes());
+
+  std::vector<at::Tensor> replicas = all_parameters();
+  replicas.insert(replicas.end(), buffers.begin(), buffers.end());
+  const at::NoGradGuard no_grad;
+  sync_replicas(*parts_.group, replicas, /*from_rank=*/0, "initial state");
+  flat_.accept();
+
+  for (size_t i = 0; i < parts_.table.size(); ++i) {
+    if (!parts_.plan.has_place(i)) continue;
+    GradientSink& sink = *this;
+    hooks_.push_back(std::make_unique<GradientHook>(parts_.table[i].tensor, i, sink));
+  }
+}
+
+ShardedEngine::~ShardedEngine() { handles_.hide_all(); }
+
+std::vector<at::Tensor> ShardedEngine::whole_gradients() const {
+  std::vector<at::Tensor> whole(parts_.table.size());
+  for (size_t i = 0; i < whole.size(); ++i) {
+    if (!parts_.plan.has_place(i)) continue;
+    const UnitPlan::Place place = parts_.plan.place(i);
+    const FlatLayout& layout = parts_.plan[place.unit].layout;
+    const ReducedGradient& reduced = reducer_.reduced(place.unit);
+    if (reduced.kept().numel != layout.numel() || !reduced.own_buffer().defined()) continue;
+    whole[i] = view_like(reduced.own_buffer(), layout.parameter_range(place.position),
+                         parts_.table[i].tensor);
+  }
+  return whole;
+}
+
+std::vector<at::Tensor> ShardedEngine::all_parameters() const {
+  std::vector<at::Tensor> tensors = flat_.values();
+  for (size_t i = 0; i < parts_.table.size(); ++i) {
+    if (!parts_.plan.has_place(i)) tensors.push_back(parts_.table[i].tensor);
+  }
+  return tensors;
+}
+
+void ShardedEngine::require_usable() const {
+  TORCH_CHECK(failure_.empty(), "[engine] this engine failed earlier and cannot go on: ", failure_);
+}
+
+void ShardedEngine::fail(const std::string& cause) noexcept {
+  if (!failure_.empty()) return;
+  failure_ = absl::StrCat("rank ", parts_.group->rank(), ": ", cause);
+  // Peers may wait for reductions that will never come.
+  parts_.group->abort(failure_);
+}
+
+// --- Backward ---
+
+void ShardedEngine::before_gradient(size_t index) {
+  require_usable();
+  TORCH_CHECK(watch_.is_inside_backward(), "[grad] '", parts_.table[index].name,
+              "': backward runs on a thread that does not know this engine, so its end would go "
+              "unnoticed; call backward on the thread that called parallelize");
+  if (!in_micro_step_) begin_micro_step();
+  handles_.hide(index);
+}
+
+void ShardedEngine::begin_micro_step() {
+  adopt_cleared_gradients();
+  reducer_.begin_micro_step(no_sync_depth_ > 0 ? Reducer::Mode::kAddLocally
+                                               : Reducer::Mode::kReduce);
+  in_micro_step_ = true;
+}
+
+void ShardedEngine::gradient(size_t index, at::Tensor gradient) {
+  // A parameter that left its unit may have another shape; the vote will name it.
+  if (!flat_.lives_here(index)) return;
+  try {
+    reducer_.land(index, gradient.detach());
+  } catch (const CommError& error) {
+    fail(error.cause());
+    throw;
+  }
+}
+
+void ShardedEngine::backward_ended() {
+  if (!in_micro_step_) {
+    saw_other_backward_ = true;
+    return;
+  }
+  end_micro_step();
+}
+
+void ShardedEngine::end_micro_step() {
+  in_micro_step_ = false;
+  ++backwards_;
+  try {
+    reducer_.end_micro_step();
+  } catch (const CommError& error) {
+    fail(error.cause());
+    throw;
+  }
+  show_gradients();
+}
+
+void ShardedEngine::backward_failed() noexcept {
+  if (!in_micro_step_) return;
+  in_micro_step_ = false;
+  fail("its backward ended in an exception");
+}
+
+void ShardedEngine::show_gradients() {
+  for (size_t i = 0; i < parts_.table.size(); ++i) {
+    if (reducer_.local()[i] != 0) {
+      handles_.show(i, GradientHandles::Content::kLocal);
+    } else if (reducer_.used()[i] != 0) {
+      handles_.show(i, GradientHandles::Content::kReduced);
+    }
+  }
+}
+
+void ShardedEngine::adopt_cleared_gradients() {
+  const GradientHandles::Cleared cleared = handles_.cleared();
+  if (cleared.all) {
+    zero_grad();
+    return;
+  }
+  for (const size_t index : cleared.parameters) {
+    handles_.forget(index);
+    reducer_.drop(index);
+    history_.record(RollingHash::Event::kDrop, static_cast<int64_t>(index));
+  }
+}
+
+void ShardedEngine::zero_grad() {
+  require_usable();
+  TORCH_CHECK(!in_micro_step_, "[engine] zero_grad: called inside backward; call it after");
+  clear();
+  history_.record(RollingHash::Event::kZeroGradient, 0);
+}
+
+void ShardedEngine::clear() {
+  handles_.hide_all();
+  reducer_.clear();
+  backwards_ = 0;
+  saw_other_backward_ = false;
+}
+
+// --- Step ---
+
+StepResult ShardedEngine::step() {
+  require_usable();
+  TORCH_CHECK(!in_micro_step_, "[engine] step: called inside backward; call it after");
+  const at::NoGradGuard no_grad;
+  try {
+    adopt_cleared_gradients();
+    // Peers may have gradients in a backward that gave this rank none; then it still takes part
+    // with zeros.
+    const bool is_idle = backwards_ == 0 && saw_other_backward_;
+    if (is_idle || reducer_.has_local()) {
+      reducer_.begin_micro_step(Reducer::Mode::kReduce);
+      reducer_.end_micro_step();
+      if (is_idle) backwards_ = 1;
+    }
+
+    StepVote::Paper paper;
+    paper.step = steps_ + 1;
+    paper.backwards = backwards_;
+    paper.history = history_.value();
+    find_misuse(paper);
+    const std::vector<int64_t>& non_finite = reducer_.non_finite();
+    for (size_t i = 0; i < non_finite.size(); ++i) {
+      if (non_finite[i] == 0) continue;
+      if (paper.non_finite == 0) paper.non_finite_parameter = static_cast<int64_t>(i);
+      paper.non_finite += non_finite[i];
+    }
+    if (backwards_ > 0) paper.squares = squares();
+    hyper_parameters_.clear();
+    optimizer_->append_hyper_parameters(hyper_parameters_);
+    const double norm = vote_.agree(paper, hyper_parameters_);
+
+    apply(clip_factor(norm, parts_.options.max_grad_norm));
+    StepResult result{.committed = true, .step = ++steps_, .grad_norm = norm};
+    for (const uint8_t used : reducer_.used()) result.used_parameters += used;
+    clear();
+    history_.record(RollingHash::Event::kStep, steps_);
+    return result;
+  } catch (const CommError& error) {
+    fail(error.cause());
+    throw;
+  }
+}
+
+void ShardedEngine::find_misuse(StepVote::Paper& paper) const {
+  if (*open_scopes_ > 0) {
+    paper.misuse = kOpenScope;
+    return;
+  }
+  const FlatParameters::Finding finding = flat_.inspect();
+  paper.misuse = static_cast<int64_t>(finding.violation);
+  paper.misuse_subject = static_cast<int64_t>(finding.parameter);
+}
+
+std::string ShardedEngine::explain_misuse(int64_t misuse, int64_t subject) const {
+  if (misuse == kOpenScope) {
+    return "step() was called while a full_parameters() scope is open; end the scope first";
+  }
+  return describe(static_cast<FlatParameters::Violation>(misuse),
+                  parts_.table[static_cast<size_t>(subject)].name);
+}
+
+ExactSum ShardedEngine::squares() const {
+  ExactSum sum;
+  for (size_t unit = 0; unit < parts_.plan.size(); ++unit) {
+    const ReducedGradient& reduced = reducer_.reduced(unit);
+    const FlatLayout& layout = parts_.plan[unit].layout;
+    // Each rank counts its own slice only, also where it keeps more.
+    for (Segment segment : layout.segments(layout.slice_range(parts_.group->rank()))) {
+      segment.buffer_offset -= reduced.kept().begin;
+      add_squares(reduced.value(), segment, sum);
+    }
+  }
+  return sum;
+}
+
+void ShardedEngine::apply(double scale) {
+  const std::vector<uint8_t>& used = reducer_.used();
+  for (size_t unit = 0; unit < gradients_.size(); ++unit) {
+    gradients_[unit] = reducer_.reduced(unit).value();
+  }
+  optimizer_->update(gradients_, used, scale);
+
+  for (size_t unit = 0; unit < parts_.plan.size(); ++unit) {
+    const std::vector<size_t>& members = parts_.plan[unit].parameters;
+    const bool is_updated = std::any_of(members.begin(), members.end(),
+                                        [&used](size_t index) { return used[index] != 0; });
+    if (is_updated && parts_.degrees.optimizer > 1) {
+      publish(*parts_.group, flat_.values()[unit], parts_.plan[unit].name);
+    }
+  }
+  for (size_t i = 0; i < used.size(); ++i) {
+    if (used[i] != 0) flat_.bump_version(i);
+  }
+  flat_.accept();
+}
+
+// --- Reading and writing parameters ---
+
+void ShardedEngine::modify_parameters(int from_rank, const std::function<void()>& write) {
+  require_usable();
+  TORCH_CHECK(from_rank >= 0 && from_rank < parts_.group->size(),
+              "[engine] modify_parameters: got from_rank ", from_rank, ", expected 0 to ",
+              parts_.group->size() - 1, "; name a rank of the world");
+  TORCH_CHECK(!in_micro_step_, "[engine] modify_parameters: called inside backward; call it after");
+  const at::NoGradGuard no_grad;
+  std::string problem;
+  const auto inspect = [&](const char* when) {
+    const FlatParameters::Finding finding = flat_.inspect();
+    if (!problem.empty() || finding.violation == FlatParameters::Violation::kNone) return;
+    problem = absl::StrCat(when, describe(finding.violation, parts_.table[finding.parameter].name));
+  };
+  try {
+    inspect("before modify_parameters: ");
+    try {
+      write();
+    } catch (const std::exception& error) {
+      fail(absl::StrCat("modify_parameters ended in an exception: ", error.what()));
+      throw;
+    }
+    flat_.accept();
+    inspect("inside modify_parameters: ");
+    refuse_together(*parts_.group, problem, "engine");
+    sync_replicas(*parts_.group, all_parameters(), from_rank, "modify_parameters");
+  } catch (const CommError& error) {
+    fail(error.cause());
+    throw;
+  }
+  for (size_t i = 0; i < parts_.table.size(); ++i) flat_.bump_version(i);
+  flat_.accept();
+}
+
+Engine::FullParameters ShardedEngine::full_parameters() {
+  require_usable();
+  try {
+    parts_.group->barrier("full_parameters");
+  } catch (const CommError& error) {
+    fail(error.cause());
+    throw;
+  }
+  ++*open_scopes_;
+  return FullParameters(open_scopes_.get(), [scopes = open_scopes_](void*) { --*scopes; });
+}
+
+uint64_t ShardedEngine::parameter_hash() {
+  require_usable();
+  const at::NoGradGuard no_grad;
+  const uint64_t hash = hash_parameters(parts_.table);
+  hash_ballot_.mine()[0] = static_cast<int64_t>(hash);
+  hash_ballot_.exchange("parameter_hash");
+  for (int rank = 1; rank < parts_.group->size(); ++rank) {
+    TORCH_CHECK(hash_ballot_.of(rank)[0] == hash_ballot_.of(0)[0], "[engine] parameter_hash: rank ",
+                rank,
+                " holds other parameters than rank 0; was "
+                "one written outside engine->modify_parameters()?");
+  }
+  return hash;
+}
+
+MemoryBytes ShardedEngine::predicted_memory(int micro_steps) const {
+  return memory_formula(parts_.plan, parts_.degrees, micro_steps);
+}
+
+}  // namespace tessera
