@@ -1,6 +1,4 @@
 # The examples run as a reader of the README would run them, at tiny sizes.
-enable_testing()
-
 # tessera_example_test(<name> <ranks> <expected last lines> <program> <arguments>...)
 function(tessera_example_test name ranks expected program)
   set(command $<TARGET_FILE:${program}> ${ARGN})

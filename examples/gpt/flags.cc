@@ -49,8 +49,8 @@ ABSL_FLAG(bool, no_sync, false,
           "add the gradients of micro-steps on each rank and reduce them once per step; default: "
           "reduce in each micro-step");
 ABSL_FLAG(int64_t, steps, 600, "updates to make");
-ABSL_FLAG(double, lr, 2e-3, "highest learning rate");
-ABSL_FLAG(double, min_lr, 2e-4, "learning rate at the end of the cosine");
+ABSL_FLAG(double, lr, 3e-3, "highest learning rate");
+ABSL_FLAG(double, min_lr, 3e-4, "learning rate at the end of the cosine");
 ABSL_FLAG(int64_t, warmup, 30, "steps in which the learning rate rises from 0");
 ABSL_FLAG(double, weight_decay, 0.1,
           "of matrices; biases, norms and embeddings are trained without");
