@@ -1,0 +1,121 @@
+#include "tessera/core/comm/loopback_group.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include <ATen/ops/from_blob.h>
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/errors.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kPageBytes = 4096;
+
+void copy(const at::Tensor& to, const at::Tensor& from) {
+  if (from.numel() == 0 || to.data_ptr() == from.data_ptr()) return;
+  std::memcpy(to.data_ptr(), from.const_data_ptr(), from.nbytes());
+}
+
+}  // namespace
+
+struct LoopbackGroup::World {
+  std::mutex mutex;
+  bool poisoned = false;
+  std::string cause;
+
+  void poison(std::string_view text) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (poisoned) return;
+    poisoned = true;
+    cause = std::string(text);
+  }
+};
+
+LoopbackGroup::LoopbackGroup(std::string name)
+    : LoopbackGroup(std::move(name), std::make_shared<World>()) {}
+
+LoopbackGroup::LoopbackGroup(std::string name, std::shared_ptr<World> world)
+    : name_(std::move(name)),
+      world_(std::move(world)),
+      uncaught_at_start_(std::uncaught_exceptions()) {}
+
+LoopbackGroup::~LoopbackGroup() {
+  if (std::uncaught_exceptions() > uncaught_at_start_) {
+    abort("rank 0 left while an exception unwound");
+  }
+}
+
+void LoopbackGroup::begin(const char* op, std::string_view tag) {
+  const int64_t sequence = sequence_++;
+  std::lock_guard<std::mutex> lock(world_->mutex);
+  if (world_->poisoned) {
+    throw CommError({op, name_, sequence, 0, std::string(tag)}, world_->cause);
+  }
+}
+
+std::shared_ptr<Work> LoopbackGroup::all_reduce(const at::Tensor& tensor, ReduceOp op,
+                                                std::string_view tag) {
+  check_all_reduce(tensor, op);
+  begin("all_reduce", tag);
+  return completed_work();
+}
+
+std::shared_ptr<Work> LoopbackGroup::reduce_scatter(const at::Tensor& output,
+                                                    const at::Tensor& input, ReduceOp op,
+                                                    std::string_view tag) {
+  check_reduce_scatter(output, input, op, 1);
+  begin("reduce_scatter", tag);
+  copy(output, input);
+  return completed_work();
+}
+
+std::shared_ptr<Work> LoopbackGroup::all_gather(const at::Tensor& output, const at::Tensor& input,
+                                                std::string_view tag) {
+  check_all_gather(output, input, 1);
+  begin("all_gather", tag);
+  copy(output, input);
+  return completed_work();
+}
+
+std::shared_ptr<Work> LoopbackGroup::broadcast(const at::Tensor& tensor, int root,
+                                               std::string_view tag) {
+  check_broadcast(tensor, root, 1);
+  begin("broadcast", tag);
+  return completed_work();
+}
+
+void LoopbackGroup::barrier(std::string_view tag) { begin("barrier", tag); }
+
+at::Tensor LoopbackGroup::allocate(int64_t numel, at::ScalarType dtype) {
+  const int64_t bytes = check_allocate(numel, dtype);
+  const int64_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  void* data = std::aligned_alloc(kPageBytes, rounded > 0 ? rounded : kPageBytes);
+  TORCH_CHECK(data != nullptr, "[comm] allocate: got no memory for ", bytes, " bytes, expected ",
+              numel, " elements of ", c10::toString(dtype), "; use smaller buffers or free memory");
+  return at::from_blob(
+      data, {numel}, [](void* memory) { std::free(memory); }, at::TensorOptions().dtype(dtype));
+}
+
+std::shared_ptr<ProcessGroup> LoopbackGroup::subgroup(const std::vector<int>& ranks,
+                                                      std::string_view name) {
+  check_subgroup(ranks, name, 1, subgroup_names_);
+  begin("subgroup", name);
+  subgroup_names_.insert(std::string(name));
+  return std::shared_ptr<LoopbackGroup>(
+      new LoopbackGroup(absl::StrCat(name_, "/", std::string(name)), world_));
+}
+
+void LoopbackGroup::abort(std::string_view cause) noexcept {
+  try {
+    world_->poison(cause);
+  } catch (...) {  // out of memory while copying the text: nobody else is there to be told
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/core/comm/process_group.h"
+
+namespace tessera {
+
+/// The world of one: every collective is a local copy or nothing, after the same checks as on any
+/// other backend. Needs no launcher, no store and no environment. Memory from allocate() is
+/// ordinary memory, aligned to a page.
+class LoopbackGroup final : public ProcessGroup {
+ public:
+  explicit LoopbackGroup(std::string name = "world");
+  ~LoopbackGroup() override;
+
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::string_view name() const override { return name_; }
+  std::string_view backend() const override { return "loopback"; }
+
+  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
+                                   std::string_view tag = {}) override;
+  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                                       ReduceOp op, std::string_view tag = {}) override;
+  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
+                                   std::string_view tag = {}) override;
+  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
+                                  std::string_view tag = {}) override;
+  void barrier(std::string_view tag = {}) override;
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
+  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
+                                         std::string_view name) override;
+  void abort(std::string_view cause) noexcept override;
+
+ private:
+  struct World;  // the cause of an abort(), shared by all groups made from one world
+
+  LoopbackGroup(std::string name, std::shared_ptr<World> world);
+  void begin(const char* op, std::string_view tag);
+
+  std::string name_;
+  std::shared_ptr<World> world_;
+  std::set<std::string, std::less<>> subgroup_names_;
+  int64_t sequence_ = 0;
+  int uncaught_at_start_ = 0;
+};
+
+}  // namespace tessera

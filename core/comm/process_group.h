@@ -1,0 +1,117 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/comm/work.h"
+
+namespace tessera {
+
+/// kAvg is the sum divided once by the number of ranks; floating dtypes only. kMin and kMax keep
+/// NaN.
+enum class ReduceOp : uint8_t { kSum, kAvg, kMin, kMax };
+
+std::string_view to_string(ReduceOp op);
+
+/// Ranks that communicate. Every collective is called by every rank of the group in the same order;
+/// each call is compared across ranks (op, reduce op, root, dtype, numel, sequence, tag) before it
+/// touches data, and a difference raises a CommError that names both calls on every rank.
+///
+/// Tensors are contiguous CPU tensors of fp32, fp64, bf16, fp16, int64, int32 or uint8. Sums run in
+/// rank order; bf16 and fp16 are accumulated in fp32 and rounded once. So every rank receives the
+/// same bits, and reduce_scatter gives the same bits as the matching slice of all_reduce.
+///
+/// All collectives return at once or run in the call, as the backend decides; results are valid
+/// after Work::wait(). Misuse (shape, dtype, device) throws c10::Error before anything is sent;
+/// failure throws CommError, from the call or from wait(), and poisons the group.
+///
+/// A group is used by one thread at a time. Destroying it is local and never blocks: it marks this
+/// rank as having left (later collectives of the others name it); destroyed while an exception
+/// unwinds, it poisons the group.
+class ProcessGroup {
+ public:
+  virtual ~ProcessGroup() = default;
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  /// This process's number in the group, 0 <= rank() < size().
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// Unique among the groups of one world; "world" for the outermost.
+  virtual std::string_view name() const = 0;
+  /// "loopback", "shm", ...
+  virtual std::string_view backend() const = 0;
+
+  /// Combines `tensor` over ranks in place; all ranks receive the result.
+  /// `tag` names what is reduced in errors and traces and must be equal on all ranks. All
+  /// collectives take one.
+  virtual std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
+                                           std::string_view tag = {}) = 0;
+
+  /// Combines `input` [size() * n] over ranks and leaves slice rank() in `output` [n]. `output` may
+  /// be this rank's own slice of `input`; then the rest of `input` is left as it was.
+  virtual std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                                               ReduceOp op, std::string_view tag = {}) = 0;
+
+  /// Concatenates every rank's `input` [n] in rank order into `output` [size() * n]. `input` may be
+  /// this rank's own slice of `output` (in place).
+  virtual std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
+                                           std::string_view tag = {}) = 0;
+
+  /// Copies `tensor` of rank `root` to every rank.
+  virtual std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
+                                          std::string_view tag = {}) = 0;
+
+  /// Blocks until every rank has called it.
+  virtual void barrier(std::string_view tag = {}) = 0;
+
+  /// Local. An uninitialised 1-d CPU tensor in memory that the backend moves without staging
+  /// (shared memory for shm, ordinary memory for loopback); its data is aligned to a page. Throws
+  /// c10::Error naming the size if there is no space.
+  virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
+
+  /// Collective over this group: a new group of the given ranks of this one (strictly ascending;
+  /// rank i of the new group is ranks[i]), with its own sequence of collectives. Every rank of this
+  /// group calls it with the same arguments; ranks outside the list receive nullptr. `name` must be
+  /// new; the new group is called "<name() of this>/<name>".
+  virtual std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
+                                                 std::string_view name) = 0;
+
+  /// Local. Poisons the group and every group made from the same world: all ranks' pending and
+  /// later calls throw CommError with `cause`. The first cause wins. Never throws, never blocks.
+  virtual void abort(std::string_view cause) noexcept = 0;
+
+ protected:
+  ProcessGroup() = default;
+};
+
+/// Throws c10::Error unless the tensors of a collective are what ProcessGroup asks for. Every
+/// backend begins with these.
+void check_collective_tensor(const char* op, const char* argument, const at::Tensor& tensor);
+void check_all_reduce(const at::Tensor& tensor, ReduceOp op);
+void check_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, int size);
+void check_all_gather(const at::Tensor& output, const at::Tensor& input, int size);
+void check_broadcast(const at::Tensor& tensor, int root, int size);
+/// Throws c10::Error if `slice` is a slice of `whole` (of one of the forms the checks above accept)
+/// but not slice `rank`.
+void check_own_slice(const char* op, const at::Tensor& slice, const at::Tensor& whole, int rank);
+
+/// Throws c10::Error unless `ranks` and `name` may make a subgroup of a group of `size` ranks whose
+/// earlier subgroups are `names`.
+void check_subgroup(const std::vector<int>& ranks, std::string_view name, int size,
+                    const std::set<std::string, std::less<>>& names);
+
+/// Throws c10::Error unless allocate(numel, dtype) makes sense; returns the number of bytes.
+int64_t check_allocate(int64_t numel, at::ScalarType dtype);
+
+/// A group of all ranks of `group` with a sequence of its own: subgroup() over every rank.
+/// Collective.
+std::shared_ptr<ProcessGroup> duplicate(ProcessGroup& group, std::string_view name);
+
+}  // namespace tessera

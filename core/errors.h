@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include <c10/util/Exception.h>
+
+/// Checks an invariant of ours in builds that define TESSERA_DEBUG_CHECKS. LibTorch forces NDEBUG
+/// on every file that includes it (another NDEBUG setting changes the layout of its
+/// RecordFunction), so `assert` is never available.
+#ifdef TESSERA_DEBUG_CHECKS
+#define TESSERA_DCHECK(...) TORCH_INTERNAL_ASSERT(__VA_ARGS__)
+#else
+#define TESSERA_DCHECK(...) static_cast<void>(0)
+#endif
+
+namespace tessera {
+
+/// Where a collective failed. Fields that are not known are left at their defaults.
+struct CommErrorContext {
+  std::string op;         ///< "all_reduce", "barrier", ...
+  std::string group;      ///< name of the process group
+  int64_t sequence = -1;  ///< number of the collective within its group
+  int rank = -1;          ///< the rank that raises (in the group)
+  std::string tag;        ///< what was communicated: a bucket, "vote", ...
+};
+
+/// A collective that failed or timed out, a peer that died or left, calls that differ between
+/// ranks. The group that raised it is poisoned: every later call on it, on every rank, rethrows the
+/// same cause.
+class CommError : public std::runtime_error {
+ public:
+  /// `cause` says what happened and names the rank that is to blame where it is known. what() is
+  /// "[comm] <op> #<sequence> '<tag>' on group '<group>', rank <rank>: <cause>".
+  CommError(CommErrorContext context, std::string cause);
+
+  const CommErrorContext& context() const { return context_; }
+
+  /// The text without its context: equal on every rank of the group, so that a log of all ranks
+  /// names one cause.
+  const std::string& cause() const { return cause_; }
+
+ private:
+  CommErrorContext context_;
+  std::string cause_;
+};
+
+}  // namespace tessera

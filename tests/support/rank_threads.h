@@ -1,0 +1,36 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/core/comm/process_group.h"
+#include "tessera/core/comm/rendezvous.h"
+
+namespace tessera::testing {
+
+/// What a rank does. The group is this rank's own world; it leaves when the body returns.
+using RankBody = std::function<void(std::shared_ptr<ProcessGroup>)>;
+
+struct RankThreadOptions {
+  /// "auto": loopback for one rank, else shm.
+  std::string backend = "auto";
+  /// Time-out of the groups' collectives.
+  std::chrono::milliseconds timeout = std::chrono::seconds(20);
+  ProcessGroupOptions::Lane lane = ProcessGroupOptions::Lane::kInline;
+  /// After this long the state of each rank is printed and the test binary aborts.
+  std::chrono::milliseconds deadline = std::chrono::seconds(60);
+};
+
+/// Runs `body` on `size` threads, each a rank of one world inside this process, with one ATen
+/// thread each. Returns when all have finished. If any rank threw, throws std::runtime_error with
+/// every rank's message, the ones that are no consequence of another rank's failure first.
+void run_ranks(int size, const RankBody& body, const RankThreadOptions& options = {});
+
+/// As run_ranks, but returns what() of each rank's exception; "" for a rank that returned.
+std::vector<std::string> run_ranks_expecting_errors(int size, const RankBody& body,
+                                                    const RankThreadOptions& options = {});
+
+}  // namespace tessera::testing
