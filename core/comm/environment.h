@@ -1,0 +1,54 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+namespace tessera {
+
+/// How a process learns about its job from the variables that tessera-run and torchrun export:
+///   RANK, WORLD_SIZE                this rank and the number of ranks; both or neither
+///   LOCAL_RANK, LOCAL_WORLD_SIZE    the same on this host; both or neither
+///   TESSERA_STORE                   where ranks meet: file:///dir/file, in a directory of mode
+///   0700 that is ours MASTER_ADDR, MASTER_PORT        or: address and port of a TCP store; both or
+///   neither TORCHELASTIC_USE_AGENT_STORE    True: torchrun's agent hosts the store at that
+///   address, so rank 0 does not TESSERA_JOB_TOKEN               a secret that all ranks of a job
+///   must share (optional)
+/// Integers are read strictly: digits only, the whole string. With none of the first six set, a
+/// process is a world of one.
+struct Environment {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+  std::string store_url;    ///< "" unless TESSERA_STORE is set
+  std::string master_addr;  ///< "" unless MASTER_* are set
+  int master_port = 0;
+  bool agent_store = false;
+  std::string job_token;
+};
+
+/// Gives the value of a variable, or nothing if it is not set.
+using EnvironmentLookup = std::function<std::optional<std::string>(const char* name)>;
+
+/// The process's own environment.
+std::optional<std::string> process_environment(const char* name);
+
+/// What the caller brings along and the environment need not say.
+struct EnvironmentNeeds {
+  bool identity = true;  ///< read RANK, WORLD_SIZE, LOCAL_*
+  bool store = true;     ///< read TESSERA_STORE, MASTER_*
+};
+
+/// Local. Reads and checks all variables; the error lists every problem, not only the first.
+absl::StatusOr<Environment> read_environment(const EnvironmentLookup& lookup = process_environment,
+                                             EnvironmentNeeds needs = {});
+
+/// Local. The path in a file:// url, if it is absolute and lies in a directory that exists, belongs
+/// to this user and is closed to all others.
+absl::StatusOr<std::string> parse_store_url(const std::string& url);
+
+}  // namespace tessera

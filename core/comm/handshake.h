@@ -1,0 +1,31 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include <c10/util/intrusive_ptr.h>
+
+#include "tessera/core/comm/shm/world.h"
+
+namespace c10d {
+class Store;
+}  // namespace c10d
+
+namespace tessera {
+
+/// Who wants to meet whom.
+struct HandshakeOptions {
+  int rank = 0;
+  int world_size = 1;
+  std::string job_token;
+  std::chrono::milliseconds timeout;
+};
+
+/// Collective over the ranks of a job. Returns the shared memory world in which all ranks met. See
+/// Note [Handshake]. Throws CommError on every rank that can know when a rank number is taken
+/// twice, when world sizes, builds or job tokens differ, when ranks are on different hosts, when a
+/// rank dies meanwhile, and at the time-out, naming the missing ranks.
+std::shared_ptr<shm::World> meet(c10d::Store& store, const HandshakeOptions& options);
+
+}  // namespace tessera

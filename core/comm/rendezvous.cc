@@ -1,0 +1,181 @@
+#include "tessera/core/comm/rendezvous.h"
+
+#include <netdb.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "tessera/core/comm/environment.h"
+#include "tessera/core/comm/handshake.h"
+#include "tessera/core/comm/loopback_group.h"
+#include "tessera/core/comm/shm/group.h"
+#include "tessera/core/errors.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kLargestWorld = 4096;
+constexpr int kSpinCount = 2000;
+
+void check_options(const ProcessGroupOptions& options) {
+  TORCH_CHECK(options.rank.has_value() == options.world_size.has_value(),
+              "[rendezvous] options: got ", options.rank ? "rank" : "world_size", " without ",
+              options.rank ? "world_size" : "rank", ", expected both or neither; set both");
+  if (options.rank) {
+    TORCH_CHECK(
+        *options.world_size >= 1 && *options.rank >= 0 && *options.rank < *options.world_size,
+        "[rendezvous] options: got rank ", *options.rank, " of world_size ", *options.world_size,
+        ", expected 0 <= rank < world_size; correct them");
+  }
+  TORCH_CHECK(options.timeout.count() > 0, "[rendezvous] options: got a timeout of ",
+              options.timeout.count(), " ms, expected more than 0; leave it out for 10 minutes");
+  const std::string& backend = options.backend;
+  TORCH_CHECK(backend != "nccl" && backend != "mpi" && backend != "gloo",
+              "[rendezvous] options: got backend '", backend,
+              "', which is not built yet, expected 'auto', 'loopback' or 'shm'; use 'auto'");
+  TORCH_CHECK(backend == "auto" || backend == "loopback" || backend == "shm",
+              "[rendezvous] options: got backend '", backend,
+              "', expected 'auto', 'loopback' or 'shm'; use 'auto'");
+}
+
+Environment environment_for(const ProcessGroupOptions& options) {
+  EnvironmentNeeds needs;
+  needs.identity = !options.rank.has_value();
+  needs.store = options.store == nullptr && options.store_url.empty();
+  auto environment = read_environment(process_environment, needs);
+  TORCH_CHECK(environment.ok(), std::string(environment.status().message()));
+  if (options.rank) {
+    environment->rank = *options.rank;
+    environment->world_size = *options.world_size;
+  }
+  return *std::move(environment);
+}
+
+/// A listening socket on this address only: a store that opened its own would listen on all
+/// interfaces.
+int listen_at(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  TORCH_CHECK(error == 0, "[rendezvous] MASTER_ADDR: got '", host, "', which is unknown (",
+              ::gai_strerror(error), "), expected a name or address of this host; correct it");
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, ::freeaddrinfo);
+  int reason = 0;
+  for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
+    const int fd = ::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+      reason = errno;
+      continue;
+    }
+    const int on = 1;
+    ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (::bind(fd, address->ai_addr, address->ai_addrlen) == 0 && ::listen(fd, SOMAXCONN) == 0) {
+      return fd;
+    }
+    reason = errno;
+    ::close(fd);
+  }
+  TORCH_CHECK(reason != EADDRINUSE, "[rendezvous] MASTER_PORT: got ", port, " at ", host,
+              ", which another program uses, expected a free port; choose another one");
+  TORCH_CHECK(false, "[rendezvous] MASTER_ADDR, MASTER_PORT: got ", host, ":", port,
+              ", which rank 0 cannot listen at (", std::strerror(reason),
+              "), expected an address of its own; correct them");
+}
+
+c10::intrusive_ptr<c10d::Store> tcp_store(const Environment& environment,
+                                          std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions store;
+  store.port = static_cast<uint16_t>(environment.master_port);
+  store.waitWorkers = false;
+  store.timeout = timeout;
+  // torchrun's agent hosts the store at this very address; binding it again would fail.
+  store.isServer = environment.rank == 0 && !environment.agent_store;
+  if (store.isServer) {
+    store.masterListenFd = listen_at(environment.master_addr, environment.master_port);
+  }
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(environment.master_addr, store);
+  } catch (const c10::Error& error) {
+    throw CommError(
+        {"init_process_group", "world", -1, environment.rank, ""},
+        absl::StrCat("no store answered at MASTER_ADDR ", environment.master_addr, ", MASTER_PORT ",
+                     environment.master_port, " within ", timeout.count(),
+                     " ms; is rank 0 there? (", error.what_without_backtrace(), ")"));
+  }
+}
+
+c10::intrusive_ptr<c10d::Store> store_for(const ProcessGroupOptions& options,
+                                          const Environment& environment) {
+  if (options.store != nullptr) return options.store;
+  const std::string& url = options.store_url.empty() ? environment.store_url : options.store_url;
+  if (url.empty()) return tcp_store(environment, options.timeout);
+  auto path = parse_store_url(url);
+  TORCH_CHECK(path.ok(), "[rendezvous] store_url: ", std::string(path.status().message()));
+  return c10::make_intrusive<c10d::FileStore>(*path, -1);
+}
+
+int core_count() {
+  cpu_set_t cores;
+  return ::sched_getaffinity(0, sizeof(cores), &cores) == 0 ? std::max(CPU_COUNT(&cores), 1) : 1;
+}
+
+std::shared_ptr<ProcessGroup> shm_group(const ProcessGroupOptions& options,
+                                        std::shared_ptr<shm::World> world) {
+  const int cores = core_count();
+  const int ranks = world->size();
+  Lane::Mode mode = Lane::Mode::kInline;
+  if (options.lane == ProcessGroupOptions::Lane::kThread) mode = Lane::Mode::kThread;
+  if (options.lane == ProcessGroupOptions::Lane::kAuto && cores >= 2 * ranks) {
+    mode = Lane::Mode::kThread;
+  }
+  shm::Member::Options member_options;
+  member_options.timeout = options.timeout;
+  // Spinning ranks take the cores away from those they wait for.
+  const int threads = mode == Lane::Mode::kThread ? 2 * ranks : ranks;
+  member_options.spin_count = threads <= cores ? kSpinCount : 0;
+  shm::Channel& channel = world->channel();
+  auto memory = world->segment();
+  const int rank = world->rank();
+  auto member = std::make_unique<shm::Member>(std::move(world), std::move(memory), channel, rank,
+                                              "world", member_options);
+  return std::make_shared<shm::Group>(std::move(member), mode);
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> init_process_group(ProcessGroupOptions options) {
+  check_options(options);
+  const Environment environment = environment_for(options);
+  TORCH_CHECK(environment.world_size <= kLargestWorld, "[rendezvous] WORLD_SIZE: got ",
+              environment.world_size, " ranks on one host, expected at most ", kLargestWorld,
+              "; more come with several hosts");
+  if (environment.world_size == 1) {
+    if (options.backend != "shm") return std::make_shared<LoopbackGroup>();
+    return shm_group(options, shm::World::create({::getpid()}));
+  }
+  TORCH_CHECK(options.backend != "loopback", "[rendezvous] options: got backend 'loopback' for ",
+              environment.world_size, " ranks, expected one rank; use 'auto'");
+  const auto store = store_for(options, environment);
+  HandshakeOptions handshake;
+  handshake.rank = environment.rank;
+  handshake.world_size = environment.world_size;
+  handshake.job_token = environment.job_token;
+  handshake.timeout = options.timeout;
+  auto group = shm_group(options, meet(*store, handshake));
+  group->barrier("init_process_group");  // the store and rank 0's descriptors are needed until here
+  return group;
+}
+
+}  // namespace tessera

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <c10/util/intrusive_ptr.h>
+
+#include "tessera/core/comm/process_group.h"
+
+namespace c10d {
+class Store;
+}  // namespace c10d
+
+namespace tessera {
+
+/// How a process finds its peers. Everything left out is read from the environment (environment.h
+/// lists the variables); with no variable set the process is a world of one.
+struct ProcessGroupOptions {
+  /// This rank and the number of ranks; both or neither. Default: RANK and WORLD_SIZE.
+  std::optional<int> rank;
+  std::optional<int> world_size;
+  /// "file:///dir/file" in a directory only this user can read. Default: TESSERA_STORE, else
+  /// MASTER_ADDR and MASTER_PORT.
+  std::string store_url;
+  /// A store that is there already; wins over store_url.
+  c10::intrusive_ptr<c10d::Store> store;
+  /// How long ranks wait for each other: to meet at start, and in every collective. Range: > 0. A
+  /// dead peer is noticed at once, whatever the time-out; it bounds a peer that is alive and does
+  /// not come (stuck, stopped, in an endless loop).
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  /// "auto", "loopback" or "shm". auto: loopback for one rank, else shm.
+  std::string backend = "auto";
+  /// Whether asynchronous collectives run in a thread of their own (kThread), inside the call
+  /// (kInline), or as cores allow (kAuto: a thread when there are at least twice as many cores as
+  /// ranks on this host).
+  enum class Lane : uint8_t { kAuto, kInline, kThread } lane = Lane::kAuto;
+};
+
+/// Collective over all ranks of the job: meets the peers and returns the world. Checks that no rank
+/// number is taken twice and that all ranks agree on the world size, before any other use. Without
+/// a launcher it returns a world of one and communicates with nobody. Throws c10::Error that lists
+/// every problem of the environment at once, and CommError when peers do not come within the
+/// time-out (naming the missing ranks) or do not fit.
+std::shared_ptr<ProcessGroup> init_process_group(ProcessGroupOptions options = {});
+
+}  // namespace tessera

@@ -1,0 +1,237 @@
+#include "tessera/core/comm/shm/arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <random>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include <ATen/ops/from_blob.h>
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/process_group.h"
+
+namespace tessera::shm {
+namespace {
+
+constexpr int64_t kPageBytes = 4096;
+constexpr int64_t kSmallestSegmentBytes = int64_t{1} << 20;
+
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+std::string error_text() { return std::strerror(errno); }
+
+/// Which segments this process has mapped already. Process-wide by nature: it is what makes rank
+/// threads share one mapping.
+struct Mapped {
+  std::mutex mutex;
+  std::unordered_map<uint64_t, std::weak_ptr<Segment>> segments;
+};
+
+Mapped& mapped() {
+  static Mapped* const instance =
+      new Mapped;  // never destroyed: segments may outlive static destruction
+  return *instance;
+}
+
+/// Random in its upper half, so that ids of processes differ, and counted in its lower half.
+uint64_t next_segment_id() {
+  static const uint64_t base = uint64_t{std::random_device{}()} << 32;
+  static std::atomic<uint32_t> count{0};
+  return base + ++count;
+}
+
+/// Closes a descriptor unless it was released.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+char* map(int fd, int64_t bytes) {
+  // Populated at once: a first touch costs more than a microsecond per page, and would cost it
+  // inside a collective.
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+  return data == MAP_FAILED ? nullptr : static_cast<char*>(data);
+}
+
+}  // namespace
+
+Segment::Segment(uint64_t id, int fd, char* data, int64_t size_bytes)
+    : id_(id), fd_(fd), data_(data), size_bytes_(size_bytes) {}
+
+Segment::~Segment() {
+  ::munmap(data_, size_bytes_);
+  if (fd_ >= 0) ::close(fd_);
+}
+
+std::shared_ptr<Segment> Segment::create(int64_t bytes) {
+  const int64_t size_bytes = round_up(std::max<int64_t>(bytes, 1), kPageBytes);
+  const std::string what = absl::StrCat("[comm] shared memory: got no space for ", size_bytes,
+                                        " bytes, expected a new segment of that size; ");
+  Descriptor fd(::memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  TORCH_CHECK(fd.get() >= 0, what, "memfd_create said: ", error_text());
+  // Over the file size limit the kernel would send SIGXFSZ, which ends the process.
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    TORCH_CHECK(static_cast<rlim_t>(size_bytes) <= limit.rlim_cur, what,
+                "the limit of file sizes is ", limit.rlim_cur, " bytes; raise it (ulimit -f)");
+  }
+  // Memory is taken now: a sparse file would be an error at the first write instead, as SIGBUS.
+  int result;
+  do {
+    result = ::fallocate(fd.get(), 0, 0, size_bytes);
+  } while (result != 0 && errno == EINTR);
+  TORCH_CHECK(result == 0, what, "fallocate said: ", error_text(), "; free memory or use less");
+  TORCH_CHECK(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0, what,
+              "sealing failed: ", error_text());
+  char* data = map(fd.get(), size_bytes);
+  TORCH_CHECK(data != nullptr, what, "mmap said: ", error_text());
+  const uint64_t id = next_segment_id();
+  std::shared_ptr<Segment> segment(new Segment(id, fd.release(), data, size_bytes));
+  Mapped& all = mapped();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  all.segments[id] = segment;
+  return segment;
+}
+
+std::shared_ptr<Segment> Segment::open(const SharedRange& range) {
+  Mapped& all = mapped();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  std::weak_ptr<Segment>& known = all.segments[range.segment_id];
+  if (auto segment = known.lock()) return segment;
+  const std::string path = absl::StrCat("/proc/", range.pid, "/fd/", range.fd);
+  Descriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  TORCH_CHECK(fd.get() >= 0, "[comm] shared memory: got no access to ", path, " of a peer (",
+              error_text(), "), expected a process of the same user; start all ranks alike");
+  const auto size_bytes = static_cast<int64_t>(range.segment_bytes);
+  TORCH_CHECK(::lseek(fd.get(), 0, SEEK_END) == size_bytes, "[comm] shared memory: got ", path,
+              " of another size, expected ", size_bytes, " bytes; the peer has closed it");
+  char* data = map(fd.get(), size_bytes);
+  TORCH_CHECK(data != nullptr, "[comm] shared memory: got no mapping of ", size_bytes,
+              " bytes of a peer, expected one; mmap said: ", error_text());
+  std::shared_ptr<Segment> segment(new Segment(range.segment_id, -1, data, size_bytes));
+  known = segment;
+  return segment;
+}
+
+SharedRange Segment::range(int64_t offset_bytes) const {
+  SharedRange range;
+  range.segment_id = id_;
+  range.offset_bytes = static_cast<uint64_t>(offset_bytes);
+  range.segment_bytes = static_cast<uint64_t>(size_bytes_);
+  range.pid = ::getpid();
+  range.fd = fd_;
+  return range;
+}
+
+std::shared_ptr<Arena> Arena::create() { return std::shared_ptr<Arena>(new Arena()); }
+
+char* Arena::allocate(int64_t bytes) {
+  const int64_t rounded = round_up(std::max<int64_t>(bytes, 1), kPageBytes);
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [address, region] : regions_) {
+    if (char* block = allocate_in(*region, rounded)) return block;
+  }
+  auto region = std::make_unique<Region>();
+  region->segment = Segment::create(std::max(rounded, kSmallestSegmentBytes));
+  const int64_t segment_bytes = region->segment->size_bytes();
+  region->blocks[0] = {segment_bytes, false};
+  reserved_bytes_ += segment_bytes;
+  Region& added = *(regions_[region->segment->data()] = std::move(region));
+  return allocate_in(added, rounded);
+}
+
+char* Arena::allocate_in(Region& region, int64_t bytes) {
+  for (auto& [offset, block] : region.blocks) {
+    if (block.used || block.size_bytes < bytes) continue;
+    if (block.size_bytes > bytes) {
+      region.blocks[offset + bytes] = {block.size_bytes - bytes, false};
+      block.size_bytes = bytes;
+    }
+    block.used = true;
+    used_bytes_ += bytes;
+    return region.segment->data() + offset;
+  }
+  return nullptr;
+}
+
+void Arena::free(char* data) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Region* region = region_of(data);
+  if (region == nullptr) return;
+  auto& blocks = region->blocks;
+  auto block = blocks.find(data - region->segment->data());
+  if (block == blocks.end()) return;
+  block->second.used = false;
+  used_bytes_ -= block->second.size_bytes;
+  auto next = std::next(block);
+  if (next != blocks.end() && !next->second.used) {
+    block->second.size_bytes += next->second.size_bytes;
+    blocks.erase(next);
+  }
+  if (block != blocks.begin()) {
+    auto before = std::prev(block);
+    if (!before->second.used) {
+      before->second.size_bytes += block->second.size_bytes;
+      blocks.erase(block);
+    }
+  }
+}
+
+at::Tensor Arena::allocate_tensor(int64_t numel, at::ScalarType dtype) {
+  char* block = allocate(check_allocate(numel, dtype));
+  auto give_back = [arena = shared_from_this()](void* data) {
+    arena->free(static_cast<char*>(data));
+  };
+  return at::from_blob(block, {numel}, std::move(give_back), at::TensorOptions().dtype(dtype));
+}
+
+Arena::Region* Arena::region_of(const void* data) const {
+  const auto* address = static_cast<const char*>(data);
+  auto after = regions_.upper_bound(address);
+  if (after == regions_.begin()) return nullptr;
+  Region* region = std::prev(after)->second.get();
+  return address < region->segment->data() + region->segment->size_bytes() ? region : nullptr;
+}
+
+std::optional<SharedRange> Arena::find(const void* data, int64_t bytes) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const Region* region = region_of(data);
+  if (region == nullptr) return std::nullopt;
+  const int64_t offset = static_cast<const char*>(data) - region->segment->data();
+  if (offset + bytes > region->segment->size_bytes()) return std::nullopt;
+  return region->segment->range(offset);
+}
+
+int64_t Arena::reserved_bytes() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return reserved_bytes_;
+}
+
+int64_t Arena::used_bytes() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return used_bytes_;
+}
+
+}  // namespace tessera::shm

@@ -1,0 +1,341 @@
+#include "tessera/core/comm/shm/group.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/shm/reduce_kernels.h"
+#include "tessera/core/errors.h"
+
+namespace tessera::shm {
+namespace {
+
+// Slices of a reduction begin at multiples of this, so that ranks write to different cache lines.
+constexpr int64_t kSliceMultiple = 64;
+
+/// The part of [0, numel) that a rank reduces for all.
+struct Slice {
+  int64_t begin;
+  int64_t numel;
+};
+
+Slice slice_of(int64_t numel, int size, int rank) {
+  const int64_t share = (numel + size - 1) / size;
+  const int64_t stride = (share + kSliceMultiple - 1) / kSliceMultiple * kSliceMultiple;
+  const int64_t begin = std::min(stride * rank, numel);
+  return {begin, std::min(stride, numel - begin)};
+}
+
+char* data_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.data_ptr()); }
+
+void copy(char* to, const char* from, int64_t bytes) {
+  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+}  // namespace
+
+Group::Group(std::unique_ptr<Member> member, Lane::Mode mode)
+    : uncaught_at_start_(std::uncaught_exceptions()),
+      member_(std::move(member)),
+      arena_(member_->world().arena()),
+      sources_(member_->size()),
+      lane_(mode) {
+  member_->note_caller();
+}
+
+Group::~Group() {
+  if (std::uncaught_exceptions() > uncaught_at_start_) {
+    char text[80];
+    std::snprintf(text, sizeof(text), "rank %d left while an exception unwound",
+                  member_->world().rank());
+    member_->abort(text);
+  }
+  member_->stop();  // the lane's thread comes back at once, so that joining it does not block
+  lane_.close();
+  if (staging_ != nullptr) arena_->free(staging_);
+}
+
+/// Turns whatever goes wrong in the middle of a collective into the same CommError on all ranks:
+/// the others wait for this one.
+template <typename Body>
+void Group::guard(Body&& body) {
+  try {
+    body();
+  } catch (const CommError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    member_->fail(absl::StrCat("rank ", rank(), " failed: ", error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    member_->fail(absl::StrCat("rank ", rank(), " failed: ", error.what()));
+  }
+}
+
+template <typename Body>
+std::shared_ptr<Work> Group::run(std::string_view tag, Body&& body) {
+  member_->note_caller();
+  if (lane_.mode() == Lane::Mode::kInline) {
+    guard([&] { body(tag); });
+    return completed_work();
+  }
+  return lane_.post([this, tag = std::string(tag), body = std::forward<Body>(body)] {
+    guard([&] { body(tag); });
+  });
+}
+
+std::shared_ptr<Work> Group::all_reduce(const at::Tensor& tensor, ReduceOp op,
+                                        std::string_view tag) {
+  check_all_reduce(tensor, op);
+  return run(tag, [this, tensor, op](std::string_view name) { do_all_reduce(tensor, op, name); });
+}
+
+std::shared_ptr<Work> Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                                            ReduceOp op, std::string_view tag) {
+  check_reduce_scatter(output, input, op, size());
+  check_own_slice("reduce_scatter", output, input, rank());
+  return run(tag, [this, output, input, op](std::string_view name) {
+    do_reduce_scatter(output, input, op, name);
+  });
+}
+
+std::shared_ptr<Work> Group::all_gather(const at::Tensor& output, const at::Tensor& input,
+                                        std::string_view tag) {
+  check_all_gather(output, input, size());
+  check_own_slice("all_gather", input, output, rank());
+  return run(tag,
+             [this, output, input](std::string_view name) { do_all_gather(output, input, name); });
+}
+
+std::shared_ptr<Work> Group::broadcast(const at::Tensor& tensor, int root, std::string_view tag) {
+  check_broadcast(tensor, root, size());
+  return run(tag,
+             [this, tensor, root](std::string_view name) { do_broadcast(tensor, root, name); });
+}
+
+void Group::barrier(std::string_view tag) {
+  run(tag, [this](std::string_view name) { do_barrier(name); })->wait();
+}
+
+at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
+  return arena_->allocate_tensor(numel, dtype);
+}
+
+void Group::abort(std::string_view cause) noexcept { member_->abort(cause); }
+
+CallDescriptor Group::describe_call(Op op, std::string_view tag, const at::Tensor& tensor) {
+  CallDescriptor call = member_->next_call(op, tag);
+  call.dtype = static_cast<int8_t>(tensor.scalar_type());
+  call.numel = tensor.numel();
+  return call;
+}
+
+void Group::expose(CallDescriptor& call, const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return;
+  if (const auto range = arena_->find(tensor.const_data_ptr(), tensor.nbytes())) {
+    call.source = *range;
+    return;
+  }
+  call.staged = true;
+  call.source = *arena_->find(staging(), kStagingBytes);
+}
+
+char* Group::staging() {
+  if (staging_ == nullptr) staging_ = arena_->allocate(kStagingBytes);
+  return staging_;
+}
+
+bool Group::anyone_staged() {
+  for (int rank = 0; rank < size(); ++rank) {
+    if (member_->call_of(rank).staged) return true;
+  }
+  return false;
+}
+
+void Group::do_all_reduce(const at::Tensor& tensor, ReduceOp op, std::string_view tag) {
+  const auto dtype = tensor.scalar_type();
+  const auto element = static_cast<int64_t>(tensor.element_size());
+  const int64_t numel = tensor.numel();
+  const int64_t chunk = kStagingBytes / element;
+  char* const own = data_of(tensor);
+  CallDescriptor call = describe_call(Op::kAllReduce, tag, tensor);
+  call.reduce_op = static_cast<uint8_t>(op);
+  expose(call, tensor);
+  // The first chunk is staged before the call is posted, which saves a phase.
+  if (call.staged) copy(staging_, own, std::min(chunk, numel) * element);
+  member_->post(call, lane_);
+  const int64_t step = anyone_staged() ? chunk : std::max<int64_t>(numel, 1);
+  for (int64_t begin = 0; begin < numel; begin += step) {
+    const int64_t count = std::min(step, numel - begin);
+    if (begin > 0) {
+      if (call.staged) copy(staging_, own + begin * element, count * element);
+      phase();
+    }
+    const Slice slice = slice_of(count, size(), rank());
+    if (slice.numel > 0) {
+      for (int peer = 0; peer < size(); ++peer) {
+        const int64_t offset = member_->call_of(peer).staged ? slice.begin : begin + slice.begin;
+        sources_[peer] = member_->source_of(peer) + offset * element;
+      }
+      reduce(dtype, op, sources_.data(), size(), sources_.data(), size(), slice.numel);
+    }
+    phase();
+    if (call.staged) copy(own + begin * element, staging_, count * element);
+  }
+  member_->finish();
+}
+
+void Group::do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                              std::string_view tag) {
+  const auto dtype = input.scalar_type();
+  const auto element = static_cast<int64_t>(input.element_size());
+  const int64_t numel = output.numel();  // of one slice
+  const int64_t chunk = std::max<int64_t>(kStagingBytes / element / size(), 1);
+  char* const own = data_of(input);
+  char* const target = data_of(output);
+  CallDescriptor call = describe_call(Op::kReduceScatter, tag, input);
+  call.reduce_op = static_cast<uint8_t>(op);
+  expose(call, input);
+  // Staged inputs lie as [slice][chunk]; a rank's own slice is read where it is.
+  const auto stage = [&](int64_t begin, int64_t count) {
+    if (!call.staged) return;
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank()) continue;
+      copy(staging_ + peer * chunk * element, own + (peer * numel + begin) * element,
+           count * element);
+    }
+  };
+  stage(0, std::min(chunk, numel));
+  member_->post(call, lane_);
+  const int64_t step = anyone_staged() ? chunk : std::max<int64_t>(numel, 1);
+  for (int64_t begin = 0; begin < numel; begin += step) {
+    const int64_t count = std::min(step, numel - begin);
+    if (begin > 0) {
+      stage(begin, count);
+      phase();
+    }
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank()) {
+        sources_[peer] = own + (rank() * numel + begin) * element;
+      } else if (member_->call_of(peer).staged) {
+        sources_[peer] = member_->source_of(peer) + rank() * chunk * element;
+      } else {
+        sources_[peer] = member_->source_of(peer) + (rank() * numel + begin) * element;
+      }
+    }
+    char* const block = target + begin * element;
+    reduce(dtype, op, sources_.data(), size(), &block, 1, count);
+    phase();
+  }
+  member_->finish();
+}
+
+void Group::do_all_gather(const at::Tensor& output, const at::Tensor& input, std::string_view tag) {
+  const auto element = static_cast<int64_t>(input.element_size());
+  const int64_t numel = input.numel();
+  const int64_t chunk = kStagingBytes / element;
+  char* const own = data_of(input);
+  char* const target = data_of(output);
+  CallDescriptor call = describe_call(Op::kAllGather, tag, input);
+  expose(call, input);
+  if (call.staged) copy(staging_, own, std::min(chunk, numel) * element);
+  member_->post(call, lane_);
+  const int64_t step = anyone_staged() ? chunk : std::max<int64_t>(numel, 1);
+  for (int64_t begin = 0; begin < numel; begin += step) {
+    const int64_t count = std::min(step, numel - begin);
+    if (begin > 0) {
+      if (call.staged) copy(staging_, own + begin * element, count * element);
+      phase();
+    }
+    for (int peer = 0; peer < size(); ++peer) {
+      char* const to = target + (peer * numel + begin) * element;
+      if (peer == rank()) {
+        copy(to, own + begin * element, count * element);
+      } else {
+        const int64_t offset = member_->call_of(peer).staged ? 0 : begin;
+        copy(to, member_->source_of(peer) + offset * element, count * element);
+      }
+    }
+    phase();
+  }
+  member_->finish();
+}
+
+void Group::do_broadcast(const at::Tensor& tensor, int root, std::string_view tag) {
+  const auto element = static_cast<int64_t>(tensor.element_size());
+  const int64_t numel = tensor.numel();
+  const int64_t chunk = kStagingBytes / element;
+  char* const own = data_of(tensor);
+  CallDescriptor call = describe_call(Op::kBroadcast, tag, tensor);
+  call.root = root;
+  if (rank() == root) expose(call, tensor);
+  if (call.staged) copy(staging_, own, std::min(chunk, numel) * element);
+  member_->post(call, lane_);
+  const bool staged = member_->call_of(root).staged;
+  const int64_t step = staged ? chunk : std::max<int64_t>(numel, 1);
+  for (int64_t begin = 0; begin < numel; begin += step) {
+    const int64_t count = std::min(step, numel - begin);
+    if (begin > 0) {
+      if (call.staged) copy(staging_, own + begin * element, count * element);
+      phase();
+    }
+    if (rank() != root) {
+      const int64_t offset = staged ? 0 : begin;
+      copy(own + begin * element, member_->source_of(root) + offset * element, count * element);
+    }
+    phase();
+  }
+  member_->finish();
+}
+
+void Group::do_barrier(std::string_view tag) {
+  member_->post(member_->next_call(Op::kBarrier, tag), lane_);
+  member_->finish();
+}
+
+std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
+                                              std::string_view name) {
+  check_subgroup(ranks, name, size(), subgroup_names_);
+  subgroup_names_.insert(std::string(name));
+  std::unique_ptr<Member> member;
+  run(name, [this, &ranks, &member](std::string_view own_name) {
+    member = do_subgroup(ranks, own_name);
+  })->wait();
+  if (member == nullptr) return nullptr;
+  return std::make_shared<Group>(std::move(member), lane_.mode());
+}
+
+std::unique_ptr<Member> Group::do_subgroup(const std::vector<int>& ranks, std::string_view name) {
+  const auto own = std::find(ranks.begin(), ranks.end(), rank());
+  const int leader = ranks.front();
+  const auto count = static_cast<int>(ranks.size());
+  CallDescriptor call = member_->next_call(
+      Op::kSubgroup, absl::StrCat(std::string(name), " [", absl::StrJoin(ranks, ", "), "]"));
+  std::shared_ptr<Segment> memory;
+  if (rank() == leader) {
+    memory = Segment::create(Channel::bytes(count));
+    Channel* channel = Channel::create(memory->data(), memory->id(), count);
+    for (int i = 0; i < count; ++i) {
+      channel->slot(i).world_rank = member_->world_rank(ranks[i]);
+      channel->slot(i).caller.store(0, std::memory_order_relaxed);
+    }
+    call.source = memory->range(0);
+  }
+  member_->post(call, lane_);
+  if (own != ranks.end() && memory == nullptr) {
+    memory = Segment::open(member_->call_of(leader).source);
+  }
+  phase();  // the leader may let go of the descriptor once all have opened it
+  member_->finish();
+  if (own == ranks.end()) return nullptr;
+  auto* channel = reinterpret_cast<Channel*>(memory->data());
+  return std::make_unique<Member>(
+      member_->world_ptr(), std::move(memory), *channel, static_cast<int>(own - ranks.begin()),
+      absl::StrCat(member_->group_name(), "/", std::string(name)), member_->options());
+}
+
+}  // namespace tessera::shm

@@ -1,0 +1,254 @@
+#include "tessera/core/comm/shm/member.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/errors.h"
+
+namespace tessera::shm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long a sleeper trusts that it will be woken before it looks for dead, poisoned or missing
+// peers.
+constexpr auto kSlice = std::chrono::milliseconds(20);
+// A wait as long as this may be a deadlock between groups.
+constexpr auto kSuspicious = std::chrono::milliseconds(700);
+constexpr auto kBetweenLooks = std::chrono::milliseconds(200);
+
+uint64_t hash_of(std::string_view text) {  // FNV-1a
+  uint64_t hash = 14695981039346656037u;
+  for (const char character : text) {
+    hash = (hash ^ static_cast<unsigned char>(character)) * 1099511628211u;
+  }
+  return hash;
+}
+
+/// Counts as a sleeper while alive, so that arriving peers know whether anyone needs waking.
+class Sleeper {
+ public:
+  explicit Sleeper(std::atomic<uint32_t>& sleepers) : sleepers_(sleepers) {
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  }
+  ~Sleeper() { sleepers_.fetch_sub(1, std::memory_order_seq_cst); }
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+
+ private:
+  std::atomic<uint32_t>& sleepers_;
+};
+
+/// Keeps a record of a blocked call published while alive.
+class BlockedRecord {
+ public:
+  explicit BlockedRecord(World& world) : world_(world) {}
+  ~BlockedRecord() { retract(); }
+  BlockedRecord(const BlockedRecord&) = delete;
+  BlockedRecord& operator=(const BlockedRecord&) = delete;
+
+  void confirm(const Blocked& blocked) { place_ = world_.publish(blocked, place_); }
+  void retract() { world_.retract(std::exchange(place_, -1)); }
+
+  /// Looks for a circle; returns the text of one that is proved by now, else "".
+  std::string look() {
+    Circle circle = world_.find_circle(place_);
+    if (circle.proves(seen_)) return circle.text;
+    // The first sight is kept as long as it is the same circle, so that slow threads have time to
+    // confirm.
+    if (circle.text != seen_.text || circle.members.size() != seen_.members.size()) {
+      seen_ = std::move(circle);
+    } else {
+      for (size_t i = 0; i < circle.members.size(); ++i) {
+        if (circle.members[i].version != seen_.members[i].version) {
+          seen_ = std::move(circle);
+          break;
+        }
+      }
+    }
+    return "";
+  }
+
+ private:
+  World& world_;
+  int place_ = -1;
+  Circle seen_;
+};
+
+}  // namespace
+
+Member::Member(std::shared_ptr<World> world, std::shared_ptr<Segment> memory, Channel& channel,
+               int rank, std::string group_name, Options options)
+    : world_(std::move(world)),
+      memory_(std::move(memory)),
+      channel_(channel),
+      rank_(rank),
+      group_name_(std::move(group_name)),
+      options_(options) {}
+
+Member::~Member() {
+  channel_.slot(rank_).left.store(1, std::memory_order_release);
+  futex_wake_all(channel_.arrivals);
+}
+
+CallDescriptor Member::next_call(Op op, std::string_view tag) {
+  call_ = CallDescriptor();
+  call_.sequence = ++sequence_;
+  call_.op = static_cast<uint8_t>(op);
+  call_.tag_hash = hash_of(tag);
+  call_.tag_length = static_cast<uint32_t>(tag.size());
+  std::memcpy(call_.tag, tag.data(), std::min(tag.size(), CallDescriptor::kTagBytes));
+  throw_if_failed();
+  return call_;
+}
+
+void Member::post(const CallDescriptor& call, const Lane& lane) {
+  call_ = call;
+  channel_.slot(rank_).calls[sequence_ & 1] = call;
+  arrive_and_wait(lane);
+  const CallDescriptor& first = call_of(0);
+  for (int rank = 1; rank < size(); ++rank) {
+    const CallDescriptor& other = call_of(rank);
+    if (same_call(first, other)) continue;
+    fail(absl::StrCat(name_of(rank), " called ", describe(other), " where ", name_of(0), " called ",
+                      describe(first)));
+  }
+}
+
+void Member::arrive_and_wait(const Lane& lane) {
+  const auto size = static_cast<uint32_t>(channel_.size);
+  channel_.slot(rank_).arrivals.store(++phase_, std::memory_order_release);
+  const uint32_t target = phase_ * size;  // wraps together with the counter
+  if (channel_.arrivals.fetch_add(1, std::memory_order_seq_cst) + 1 == target) {
+    // Sequentially consistent with a sleeper's own increment: it sees our arrival, or we see it.
+    if (channel_.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(channel_.arrivals);
+    return;
+  }
+  for (int i = 0; i < options_.spin_count; ++i) {
+    if (static_cast<int32_t>(channel_.arrivals.load(std::memory_order_acquire) - target) >= 0) {
+      return;
+    }
+    spin_pause();
+  }
+  wait_slowly(target, lane);
+}
+
+void Member::wait_slowly(uint32_t target, const Lane& lane) {
+  Sleeper sleeper(channel_.sleepers);
+  BlockedRecord record(*world_);
+  const auto start = Clock::now();
+  auto next_look = start + kSuspicious;
+  while (true) {
+    const uint32_t seen = channel_.arrivals.load(std::memory_order_acquire);
+    if (static_cast<int32_t>(seen - target) >= 0) return;
+    throw_if_failed();
+    if (stopping_.load(std::memory_order_acquire)) {
+      throw_error("the group was destroyed while this collective ran");
+    }
+    check_leavers();
+    const auto now = Clock::now();
+    const auto left = start + options_.timeout - now;
+    if (left <= Clock::duration::zero()) {
+      fail(absl::StrCat("timed out: waited ", options_.timeout.count(), " ms for ",
+                        missing_names()));
+    }
+    if (futex_wait(channel_.arrivals, seen, std::min<Clock::duration>(kSlice, left))) {
+      world_->check_peers();
+    }
+    if (now < next_look) continue;
+    next_look = now + kBetweenLooks;
+    const int missing = first_missing();
+    const int64_t thread =
+        lane.mode() == Lane::Mode::kInline ? current_thread_id() : lane.awaiting_thread();
+    if (missing < 0 ||
+        thread == 0) {  // nobody is blocked by a lane whose results nobody asks for yet
+      record.retract();
+      continue;
+    }
+    ChannelSlot& slot = channel_.slot(missing);
+    record.confirm(
+        {thread, slot.world_rank, slot.caller.load(std::memory_order_relaxed),
+         absl::StrCat(describe(call_), " #", sequence_, " on group '", group_name_, "'")});
+    const std::string deadlock = record.look();
+    if (!deadlock.empty()) abort(deadlock);
+  }
+}
+
+void Member::finish() { channel_.slot(rank_).collectives.fetch_add(1, std::memory_order_relaxed); }
+
+char* Member::source_of(int rank) {
+  const SharedRange& range = call_of(rank).source;
+  char*& base = bases_[range.segment_id];
+  if (base == nullptr) base = world_->resolve(range) - range.offset_bytes;
+  return base + range.offset_bytes;
+}
+
+void Member::throw_if_failed() {
+  if (channel_.poison.is_set()) throw_error(channel_.poison.cause());
+  if (world_->poison().is_set()) throw_error(world_->poison().cause());
+}
+
+void Member::check_leavers() {
+  for (int rank = 0; rank < size(); ++rank) {
+    ChannelSlot& slot = channel_.slot(rank);
+    if (slot.left.load(std::memory_order_acquire) == 0) continue;
+    if (static_cast<int32_t>(slot.arrivals.load(std::memory_order_acquire) - phase_) >= 0) continue;
+    throw_if_failed();  // it poisons before it leaves, and then that is the cause
+    fail(absl::StrCat(name_of(rank), " left the group after ",
+                      slot.collectives.load(std::memory_order_relaxed), " collectives"));
+  }
+}
+
+void Member::fail(const std::string& cause) {
+  channel_.poison.set(cause);
+  futex_wake_all(channel_.arrivals);
+  throw_error(channel_.poison.cause());
+}
+
+void Member::abort(std::string_view cause) noexcept {
+  world_->poison().set(cause);
+  futex_wake_all(channel_.arrivals);
+  futex_wake_all(world_->channel().arrivals);  // other groups look within a slice
+}
+
+void Member::stop() {
+  stopping_.store(true, std::memory_order_release);
+  futex_wake_all(channel_.arrivals);
+}
+
+void Member::throw_error(const std::string& cause) {
+  const size_t shown = std::min<size_t>(call_.tag_length, CallDescriptor::kTagBytes);
+  throw CommError({to_string(static_cast<Op>(call_.op)), group_name_, sequence_, rank_,
+                   std::string(call_.tag, shown)},
+                  cause);
+}
+
+int Member::first_missing() const {
+  for (int rank = 0; rank < channel_.size; ++rank) {
+    const uint32_t arrivals = channel_.slot(rank).arrivals.load(std::memory_order_acquire);
+    if (static_cast<int32_t>(arrivals - phase_) < 0) return rank;
+  }
+  return -1;
+}
+
+std::string Member::name_of(int rank) const {
+  const int world_rank = channel_.slot(rank).world_rank;
+  if (world_rank == rank) return absl::StrCat("rank ", rank);
+  return absl::StrCat("rank ", rank, " (rank ", world_rank, " of the world)");
+}
+
+std::string Member::missing_names() const {
+  std::string names;
+  for (int rank = 0; rank < channel_.size; ++rank) {
+    const ChannelSlot& slot = channel_.slot(rank);
+    if (static_cast<int32_t>(slot.arrivals.load(std::memory_order_acquire) - phase_) >= 0) continue;
+    absl::StrAppend(&names, names.empty() ? "" : ", ", name_of(rank), ", which has finished ",
+                    slot.collectives.load(std::memory_order_relaxed), " collectives");
+  }
+  return names.empty() ? "nobody" : names;
+}
+
+}  // namespace tessera::shm

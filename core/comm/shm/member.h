@@ -1,0 +1,100 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tessera/core/comm/shm/sync.h"
+#include "tessera/core/comm/shm/world.h"
+#include "tessera/core/sched/lane.h"
+
+namespace tessera::shm {
+
+/// This rank's end of one channel: posts calls, waits for the others, and turns everything that can
+/// go wrong into one CommError. See Note [Collective order] and Note [Poison]. Collectives are
+/// called by one thread at a time.
+class Member {
+ public:
+  struct Options {
+    std::chrono::milliseconds timeout;
+    /// How often a wait looks before it sleeps; 0 where ranks outnumber cores.
+    int spin_count = 0;
+  };
+
+  /// `memory` holds the channel and is kept alive.
+  Member(std::shared_ptr<World> world, std::shared_ptr<Segment> memory, Channel& channel, int rank,
+         std::string group_name, Options options);
+  /// Marks this rank as having left and wakes whoever waits for it.
+  ~Member();
+  Member(const Member&) = delete;
+  Member& operator=(const Member&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return channel_.size; }
+  World& world() { return *world_; }
+  const std::shared_ptr<World>& world_ptr() const { return world_; }
+  const std::string& group_name() const { return group_name_; }
+  const Options& options() const { return options_; }
+  int world_rank(int rank) { return channel_.slot(rank).world_rank; }
+
+  /// Called by the thread that asks for a collective, before it runs in whatever thread.
+  void note_caller() {
+    channel_.slot(rank_).caller.store(current_thread_id(), std::memory_order_relaxed);
+  }
+
+  /// An empty descriptor with the next sequence number. Throws CommError if the group or the world
+  /// has failed.
+  CallDescriptor next_call(Op op, std::string_view tag);
+
+  /// Posts the call, waits for the calls of all ranks and compares them. `lane` says which thread
+  /// is blocked meanwhile.
+  void post(const CallDescriptor& call, const Lane& lane);
+
+  /// Ends a phase: waits until all ranks have ended theirs.
+  void arrive_and_wait(const Lane& lane);
+
+  /// Counts the call as finished.
+  void finish();
+
+  /// The posted call of a rank, and the address here of the memory it names. After post(), until
+  /// finish().
+  const CallDescriptor& call_of(int rank) { return channel_.slot(rank).calls[sequence_ & 1]; }
+  char* source_of(int rank);
+
+  /// Poisons the group and throws CommError with its first cause.
+  [[noreturn]] void fail(const std::string& cause);
+
+  /// Poisons the world. Never throws.
+  void abort(std::string_view cause) noexcept;
+
+  /// A blocked call throws CommError soon: this rank is leaving.
+  void stop();
+
+ private:
+  void wait_slowly(uint32_t target, const Lane& lane);
+  void throw_if_failed();
+  void check_leavers();
+  [[noreturn]] void throw_error(const std::string& cause);
+  int first_missing() const;
+  std::string name_of(int rank) const;
+  std::string missing_names() const;
+
+  const std::shared_ptr<World> world_;
+  const std::shared_ptr<Segment> memory_;
+  Channel& channel_;
+  const int rank_;
+  const std::string group_name_;
+  const Options options_;
+  std::atomic<bool> stopping_{false};
+  int64_t sequence_ = -1;
+  CallDescriptor call_;  // the last one, for errors: after a failure the slot belongs to slow peers
+  uint32_t phase_ = 0;
+  std::unordered_map<uint64_t, char*> bases_;  // of peers' segments, without the world's lock
+};
+
+}  // namespace tessera::shm

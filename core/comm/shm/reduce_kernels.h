@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+
+#include <c10/core/ScalarType.h>
+
+#include "tessera/core/comm/process_group.h"
+
+namespace tessera::shm {
+
+/// Local. Combines `numel` elements of `ranks` sources, in the order given, and writes the result
+/// to every target. Targets may be sources. Elementwise: element i of the result depends on element
+/// i of the sources alone, so any cut of the range into calls gives the same bits.
+///
+/// fp32 and fp64 are summed in their own precision, bf16 and fp16 in fp32 and rounded once; AVG is
+/// one true division of the sum by `ranks`; MIN and MAX give NaN where any source is NaN; integers
+/// wrap.
+void reduce(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int ranks,
+            char* const* targets, int target_count, int64_t numel);
+
+}  // namespace tessera::shm

@@ -1,0 +1,130 @@
+#include "tessera/core/comm/shm/sync.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <ctime>
+#include <new>
+
+#include <absl/strings/str_cat.h>
+#include <c10/core/ScalarType.h>
+
+#include "tessera/core/comm/process_group.h"
+
+namespace tessera::shm {
+namespace {
+
+uint32_t* futex_word(std::atomic<uint32_t>& word) { return reinterpret_cast<uint32_t*>(&word); }
+
+const char* dtype_name(int8_t dtype) {
+  switch (static_cast<at::ScalarType>(dtype)) {
+    case at::kFloat:
+      return "float32";
+    case at::kDouble:
+      return "float64";
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kHalf:
+      return "float16";
+    case at::kLong:
+      return "int64";
+    case at::kInt:
+      return "int32";
+    case at::kByte:
+      return "uint8";
+    default:
+      return "unknown";
+  }
+}
+
+}  // namespace
+
+bool futex_wait(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds limit) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
+  timespec wait{};
+  wait.tv_sec = seconds.count();
+  wait.tv_nsec = (limit - seconds).count();
+  // Not FUTEX_PRIVATE: the word is shared between processes.
+  const long result = ::syscall(SYS_futex, futex_word(word), FUTEX_WAIT, value, &wait, nullptr, 0);
+  return result != 0 && errno == ETIMEDOUT;
+}
+
+void futex_wake_all(std::atomic<uint32_t>& word) {
+  ::syscall(SYS_futex, futex_word(word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void Poison::set(std::string_view cause) noexcept {
+  uint32_t expected = kClean;
+  if (!state_.compare_exchange_strong(expected, kWriting, std::memory_order_acq_rel)) return;
+  const size_t length = std::min(cause.size(), kTextBytes);
+  std::memcpy(text_, cause.data(), length);
+  length_ = static_cast<uint32_t>(length);
+  state_.store(kSet, std::memory_order_release);
+}
+
+std::string Poison::cause() const {
+  if (state_.load(std::memory_order_acquire) == kClean) return "";
+  // The writer is copying its text, or died while it did.
+  for (int i = 0; i < 1000 && state_.load(std::memory_order_acquire) != kSet; ++i) {
+    const timespec pause{0, 1000000};
+    ::nanosleep(&pause, nullptr);
+  }
+  if (state_.load(std::memory_order_acquire) != kSet)
+    return "a rank died while it reported an error";
+  return std::string(text_, length_);
+}
+
+const char* to_string(Op op) {
+  switch (op) {
+    case Op::kAllReduce:
+      return "all_reduce";
+    case Op::kReduceScatter:
+      return "reduce_scatter";
+    case Op::kAllGather:
+      return "all_gather";
+    case Op::kBroadcast:
+      return "broadcast";
+    case Op::kBarrier:
+      return "barrier";
+    case Op::kSubgroup:
+      return "subgroup";
+  }
+  return "unknown";
+}
+
+bool same_call(const CallDescriptor& a, const CallDescriptor& b) {
+  return a.sequence == b.sequence && a.op == b.op && a.reduce_op == b.reduce_op &&
+         a.dtype == b.dtype && a.root == b.root && a.numel == b.numel && a.tag_hash == b.tag_hash &&
+         a.tag_length == b.tag_length &&
+         std::memcmp(a.tag, b.tag, std::min<size_t>(a.tag_length, CallDescriptor::kTagBytes)) == 0;
+}
+
+std::string describe(const CallDescriptor& call) {
+  const auto op = static_cast<Op>(call.op);
+  std::string text = to_string(op);
+  if (op == Op::kAllReduce || op == Op::kReduceScatter) {
+    absl::StrAppend(&text, " ", std::string(to_string(static_cast<ReduceOp>(call.reduce_op))));
+  }
+  if (op != Op::kBarrier && op != Op::kSubgroup) {
+    absl::StrAppend(&text, " ", dtype_name(call.dtype), "[", call.numel, "]");
+  }
+  if (op == Op::kBroadcast) absl::StrAppend(&text, " from rank ", call.root);
+  const size_t shown = std::min<size_t>(call.tag_length, CallDescriptor::kTagBytes);
+  return absl::StrCat(text, " '", std::string(call.tag, shown),
+                      shown < call.tag_length ? "..." : "", "'");
+}
+
+Channel* Channel::create(void* memory, uint64_t id, int size) {
+  auto* channel = new (memory) Channel();
+  channel->id = id;
+  channel->size = size;
+  for (int rank = 0; rank < size; ++rank) new (&channel->slot(rank)) ChannelSlot();
+  return channel;
+}
+
+}  // namespace tessera::shm

@@ -1,0 +1,122 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "tessera/core/comm/shm/arena.h"
+
+namespace tessera::shm {
+
+// Everything in this file lives in memory that several processes map, so it holds no pointers and
+// works at any address. Words shared by processes are lock-free atomics; a futex word is one of 32
+// bits.
+static_assert(std::atomic<uint32_t>::is_always_lock_free);
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+/// Blocks until `word` differs from `value`, someone wakes it, or `limit` has passed; may return
+/// early. Returns whether the limit passed.
+bool futex_wait(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds limit);
+void futex_wake_all(std::atomic<uint32_t>& word);
+
+/// Tells the core that this is a loop of waiting.
+inline void spin_pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+/// Note [Poison]
+/// ~~~~~~~~~~~~~
+/// A group that failed stays failed, on every rank and with one cause: the first rank that notices
+/// writes the text here, and whoever notices anything later, or only calls again, throws that text
+/// and not its own. There is one Poison per group (differing calls, time-outs, a rank that left)
+/// and one per world (a dead process, abort(), an unwinding exception, a deadlock between groups).
+/// Waits look at both in every slice of time; calls look at both before they begin.
+class Poison {
+ public:
+  /// Sets the cause unless there is one. Wait-free: a rank that dies in here leaves a poison
+  /// without text.
+  void set(std::string_view cause) noexcept;
+  bool is_set() const { return state_.load(std::memory_order_acquire) != kClean; }
+  /// The first cause; "" while there is none.
+  std::string cause() const;
+
+ private:
+  enum State : uint32_t { kClean, kWriting, kSet };
+  static constexpr size_t kTextBytes = 2000;
+
+  std::atomic<uint32_t> state_{kClean};
+  uint32_t length_ = 0;
+  char text_[kTextBytes];
+};
+
+/// What a rank calls: the fingerprint that is compared across ranks, and where its data lies.
+struct CallDescriptor {
+  static constexpr size_t kTagBytes = 100;
+
+  int64_t sequence = 0;
+  uint8_t op = 0;         // Op
+  uint8_t reduce_op = 0;  // ReduceOp, where the op reduces
+  int8_t dtype = 0;
+  bool staged = false;  // `source` is a staging area through which the data passes in chunks
+  int32_t root = 0;
+  int64_t numel = 0;
+  uint64_t tag_hash = 0;
+  uint32_t tag_length = 0;
+  char tag[kTagBytes] = {};  // the beginning of the tag, for messages
+  SharedRange source;
+};
+
+enum class Op : uint8_t { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kBarrier, kSubgroup };
+const char* to_string(Op op);
+
+/// Whether two ranks call the same collective. Where the data lies may differ.
+bool same_call(const CallDescriptor& a, const CallDescriptor& b);
+
+/// "all_reduce SUM float32[1024] 'bucket 3'".
+std::string describe(const CallDescriptor& call);
+
+/// One rank's side of a channel.
+struct alignas(64) ChannelSlot {
+  std::atomic<uint32_t> arrivals;     // phases this rank has entered
+  std::atomic<uint32_t> left;         // 1 once the rank's group is destroyed
+  std::atomic<uint64_t> collectives;  // finished by this rank
+  std::atomic<int64_t> caller;        // id of the thread that called last
+  int32_t world_rank;
+  // Two, used in turn: a rank may post its next call while a slow peer still reads this one, but
+  // not the one after it, because the next call is complete only when that peer has posted it too.
+  alignas(64) CallDescriptor calls[2];
+};
+
+/// The shared side of a process group. `size` slots follow it in memory.
+///
+/// Note [Collective order]
+/// ~~~~~~~~~~~~~~~~~~~~~~~
+/// A collective is a few phases. In each, a rank does its part, then adds one to `arrivals` and
+/// waits until the sum says that all have. Nobody enters phase k+1 before all have entered phase k,
+/// so one word that counts up to size * k serves all phases, and is the futex word that sleepers
+/// wait for; the slots' own counters only say who is missing. The first phase of every collective
+/// is the posting of its CallDescriptor: all ranks then see all calls, compare them in the same
+/// way, and throw the same text if they differ, before anyone has touched data.
+struct alignas(64) Channel {
+  alignas(64) std::atomic<uint32_t> arrivals;
+  alignas(64) std::atomic<uint32_t> sleepers;
+  alignas(64) uint64_t id;
+  int32_t size;
+  Poison poison;
+
+  ChannelSlot& slot(int rank) { return reinterpret_cast<ChannelSlot*>(this + 1)[rank]; }
+  static int64_t bytes(int size) {
+    return static_cast<int64_t>(sizeof(Channel) + size * sizeof(ChannelSlot));
+  }
+  /// Makes a channel in zeroed memory of bytes(size).
+  static Channel* create(void* memory, uint64_t id, int size);
+};
+
+}  // namespace tessera::shm

@@ -1,0 +1,220 @@
+#include "tessera/core/comm/shm/world.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+namespace tessera::shm {
+namespace {
+
+// Note [Deadlock between groups]
+// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+// A skipped collective is caught by comparing calls when the next call of the same group comes.
+// With two groups it may never come: rank 0 waits in group A for rank 1, which skipped that call
+// and waits in group B for rank 0. So whoever has waited for most of a second publishes a record
+// (its thread, its call, the first rank it misses and the thread there that uses that group), and
+// follows the records. Every collective needs all of its ranks, so blocked threads that wait for
+// each other in a circle can never move. A thread without a record ends the search: it may still
+// come. Threads, not ranks, are followed, because another thread of a rank may serve that group. A
+// record may be stale: its thread could go on but has not run yet. So a circle counts only when it
+// is seen twice and every thread in it has confirmed in between that it still has to wait. Waits
+// never become unsatisfied again, so at the first look all of them held at once.
+
+/// Holds a RankState's lock, or gives up if its holder died.
+class RankLock {
+ public:
+  explicit RankLock(std::atomic<uint32_t>& word) : word_(word) {
+    for (int i = 0; i < 100000 && !owned_; ++i) {
+      uint32_t expected = 0;
+      owned_ = word_.compare_exchange_weak(expected, 1, std::memory_order_acquire);
+      if (!owned_) spin_pause();
+    }
+  }
+  ~RankLock() {
+    if (owned_) word_.store(0, std::memory_order_release);
+  }
+  RankLock(const RankLock&) = delete;
+  RankLock& operator=(const RankLock&) = delete;
+  bool owned() const { return owned_; }
+
+ private:
+  std::atomic<uint32_t>& word_;
+  bool owned_ = false;
+};
+
+int open_pidfd(int pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
+
+}  // namespace
+
+std::shared_ptr<World> World::create(const std::vector<int>& pids) {
+  const auto size = static_cast<int>(pids.size());
+  auto segment = Segment::create(ControlPage::bytes(size));
+  auto* page = new (segment->data()) ControlPage();
+  page->size = size;
+  for (int rank = 0; rank < size; ++rank) {
+    new (&page->rank(rank)) RankState();
+    page->rank(rank).pid = pids[rank];
+  }
+  Channel::create(&page->channel(), segment->id(), size);
+  for (int rank = 0; rank < size; ++rank) page->channel().slot(rank).world_rank = rank;
+  return std::shared_ptr<World>(new World(0, size, std::move(segment)));
+}
+
+std::shared_ptr<World> World::open(int rank, int size, const SharedRange& page) {
+  return std::shared_ptr<World>(new World(rank, size, Segment::open(page)));
+}
+
+World::World(int rank, int size, std::shared_ptr<Segment> segment)
+    : rank_(rank),
+      size_(size),
+      segment_(std::move(segment)),
+      page_(reinterpret_cast<ControlPage*>(segment_->data())) {
+  pidfds_.assign(size_, -1);
+  for (int peer = 0; peer < size_; ++peer) {
+    const int pid = page_->rank(peer).pid;
+    if (pid != ::getpid()) pidfds_[peer] = open_pidfd(pid);
+  }
+}
+
+World::~World() {
+  page_->rank(rank_).left.store(1, std::memory_order_release);
+  for (int fd : pidfds_) {
+    if (fd >= 0) ::close(fd);
+  }
+}
+
+char* World::resolve(const SharedRange& range) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::shared_ptr<Segment>& segment = segments_[range.segment_id];
+  if (segment == nullptr) segment = Segment::open(range);
+  return segment->data() + range.offset_bytes;
+}
+
+void World::check_peers() {
+  const int own_pid = ::getpid();
+  for (int rank = 0; rank < size_; ++rank) {
+    RankState& state = page_->rank(rank);
+    if (state.pid == own_pid || state.left.load(std::memory_order_acquire) != 0) continue;
+    bool ended;
+    if (pidfds_[rank] >= 0) {
+      pollfd handle{pidfds_[rank], POLLIN, 0};
+      ended = ::poll(&handle, 1, 0) > 0;
+    } else {  // it ended before it could be watched, or pidfd_open is not allowed here
+      ended = ::kill(state.pid, 0) != 0 && errno == ESRCH;
+    }
+    // Asked again: it may have left in an orderly way just before its process ended.
+    if (ended && state.left.load(std::memory_order_acquire) == 0) {
+      poison().set(absl::StrCat("rank ", rank, " (pid ", state.pid, ") died"));
+      return;
+    }
+  }
+}
+
+int World::publish(const Blocked& blocked, int place) {
+  RankState& state = page_->rank(rank_);
+  RankLock lock(state.lock);
+  if (!lock.owned()) return place;
+  if (place >= 0) {
+    BlockedCall& call = state.blocked[place];
+    if (call.thread == blocked.thread && call.waits_for_rank == blocked.waits_for_rank &&
+        call.waits_for_thread == blocked.waits_for_thread) {
+      ++call.confirmed;
+      return place;
+    }
+  }
+  for (int i = 0; i < RankState::kBlockedCalls && place < 0; ++i) {
+    if (state.blocked[i].thread == 0) place = i;
+  }
+  if (place < 0) return -1;
+  BlockedCall& call = state.blocked[place];
+  call.thread = blocked.thread;
+  call.version = ++state.version;
+  call.confirmed = 0;
+  call.waits_for_rank = blocked.waits_for_rank;
+  call.waits_for_thread = blocked.waits_for_thread;
+  call.length = static_cast<uint32_t>(std::min(blocked.text.size(), sizeof(call.text)));
+  std::memcpy(call.text, blocked.text.data(), call.length);
+  return place;
+}
+
+void World::retract(int place) {
+  if (place < 0) return;
+  RankState& state = page_->rank(rank_);
+  RankLock lock(state.lock);
+  state.blocked[place].thread = 0;
+}
+
+bool World::snapshot(int rank, int64_t thread, BlockedCall& call) {
+  RankState& state = page_->rank(rank);
+  RankLock lock(state.lock);
+  if (!lock.owned() || thread == 0) return false;
+  for (const BlockedCall& candidate : state.blocked) {
+    if (candidate.thread != thread) continue;
+    call = candidate;
+    return true;
+  }
+  return false;
+}
+
+Circle World::find_circle(int place) {
+  struct Step {
+    int rank;
+    BlockedCall call;
+  };
+  if (place < 0) return {};
+  std::vector<Step> steps;
+  int rank = rank_;
+  int64_t thread = page_->rank(rank_).blocked[place].thread;  // written by this thread only
+  while (true) {
+    const auto seen = std::find_if(steps.begin(), steps.end(), [&](const Step& step) {
+      return step.rank == rank && step.call.thread == thread;
+    });
+    if (seen != steps.end()) {
+      steps.erase(steps.begin(), seen);
+      break;
+    }
+    Step step{rank, {}};
+    if (!snapshot(rank, thread, step.call)) return {};
+    rank = step.call.waits_for_rank;
+    thread = step.call.waits_for_thread;
+    steps.push_back(step);
+  }
+  // Begun at the lowest rank, so that everyone who finds this circle writes the same text.
+  std::rotate(steps.begin(),
+              std::min_element(steps.begin(), steps.end(),
+                               [](const Step& a, const Step& b) { return a.rank < b.rank; }),
+              steps.end());
+  Circle circle;
+  circle.text = "deadlock between groups:";
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const BlockedCall& call = steps[i].call;
+    circle.members.push_back({steps[i].rank, call.version, call.confirmed});
+    absl::StrAppend(&circle.text, i == 0 ? " " : "; ", "rank ", steps[i].rank, " is in ",
+                    std::string(call.text, call.length), " and waits for rank ",
+                    call.waits_for_rank);
+  }
+  return circle;
+}
+
+bool Circle::proves(const Circle& earlier) const {
+  if (members.empty() || members.size() != earlier.members.size()) return false;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const Member& now = members[i];
+    const Member& then = earlier.members[i];
+    if (now.rank != then.rank || now.version != then.version || now.confirmed <= then.confirmed) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace tessera::shm

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tessera/core/comm/shm/arena.h"
+#include "tessera/core/comm/shm/sync.h"
+
+namespace tessera::shm {
+
+/// A call that a thread of a rank is blocked in, for Note [Deadlock between groups].
+struct BlockedCall {
+  int64_t thread = 0;      // 0: unused
+  uint64_t version = 0;    // another number whenever the record says something else
+  uint64_t confirmed = 0;  // how often its thread has seen since then that it still has to wait
+  int64_t waits_for_thread = 0;
+  int32_t waits_for_rank = 0;
+  uint32_t length = 0;
+  char text[240];
+};
+
+/// One rank's side of the control page.
+struct alignas(64) RankState {
+  static constexpr int kBlockedCalls = 8;
+
+  int32_t pid;
+  std::atomic<uint32_t> left;  // 1 once the rank's last group is gone
+  std::atomic<uint32_t> lock;  // guards what follows; never held across a system call
+  uint64_t version;
+  BlockedCall blocked[kBlockedCalls];
+};
+
+/// The shared page of a world: who takes part, and why everyone stopped. `size` RankStates and the
+/// world's own Channel follow.
+struct alignas(64) ControlPage {
+  int32_t size;
+  Poison poison;
+
+  RankState& rank(int rank) { return reinterpret_cast<RankState*>(this + 1)[rank]; }
+  Channel& channel() { return *reinterpret_cast<Channel*>(&rank(size)); }
+  static int64_t bytes(int size) {
+    return static_cast<int64_t>(sizeof(ControlPage) + size * sizeof(RankState)) +
+           Channel::bytes(size);
+  }
+};
+
+/// A call that a rank is blocked in, as that rank tells the others.
+struct Blocked {
+  int64_t thread = 0;
+  int waits_for_rank = 0;  // in the world
+  int64_t waits_for_thread = 0;
+  std::string text;
+};
+
+/// A circle of blocked calls that was seen once.
+struct Circle {
+  struct Member {
+    int rank;
+    uint64_t version;
+    uint64_t confirmed;
+  };
+  std::vector<Member> members;  // empty: there is none
+  std::string text;             // names every call; equal on all ranks
+
+  /// Whether `earlier` was this circle too and every thread in it has confirmed its wait since:
+  /// then it is a deadlock.
+  bool proves(const Circle& earlier) const;
+};
+
+/// What all groups of one rank share: the control page, the arena, the peers. The rank leaves the
+/// world when the last group, and so this object, is gone. Thread-safe.
+class World {
+ public:
+  /// Local. Rank 0 makes the control page for ranks of these processes; the others open it by the
+  /// range that rank 0 made known.
+  static std::shared_ptr<World> create(const std::vector<int>& pids);
+  static std::shared_ptr<World> open(int rank, int size, const SharedRange& page);
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::shared_ptr<Arena>& arena() const { return arena_; }
+  const std::shared_ptr<Segment>& segment() const { return segment_; }
+  Channel& channel() { return page_->channel(); }
+  Poison& poison() { return page_->poison; }
+  SharedRange page() const { return segment_->range(0); }
+
+  /// Local. The address here of a peer's memory; mapped at the first use. The peer must be alive.
+  char* resolve(const SharedRange& range);
+
+  /// Local, does not block. Sets the world's poison if the process of a rank has ended without
+  /// leaving.
+  void check_peers();
+
+  /// Local. Publishes that a thread is blocked, or (with the place that an earlier call returned)
+  /// that it still is. Returns the place of the record; negative if there is no room, and nothing
+  /// is published.
+  int publish(const Blocked& blocked, int place);
+  void retract(int place);
+
+  /// Local. Follows who waits for whom, from a published call of this rank.
+  Circle find_circle(int place);
+
+ private:
+  World(int rank, int size, std::shared_ptr<Segment> segment);
+  bool snapshot(int rank, int64_t thread, BlockedCall& call);
+
+  const int rank_;
+  const int size_;
+  const std::shared_ptr<Segment> segment_;
+  ControlPage* const page_;
+  const std::shared_ptr<Arena> arena_ = Arena::create();
+  std::vector<int>
+      pidfds_;  // by rank; -1 for ranks of this process and where the kernel gives none
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, std::shared_ptr<Segment>> segments_;  // of peers, by id
+};
+
+}  // namespace tessera::shm

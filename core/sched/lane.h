@@ -1,0 +1,78 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "tessera/core/comm/work.h"
+
+namespace tessera {
+
+/// An ordered queue of communication. Closures run one after the other in the order they were
+/// posted, inside post() or in one thread of the lane. Used by one posting thread at a time; the
+/// Work it returns may be waited on from any thread.
+class Lane {
+ public:
+  enum class Mode : uint8_t {
+    kInline,  ///< post() runs the closure; an exception leaves post() itself
+    kThread,  ///< a thread runs the closures; an exception leaves Work::wait()
+  };
+
+  explicit Lane(Mode mode);
+
+  ~Lane();
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  /// Local. Runs or queues `closure`. Allocates nothing in inline mode.
+  template <typename Closure>
+  std::shared_ptr<Work> post(Closure&& closure) {
+    if (mode_ == Mode::kInline) {
+      std::forward<Closure>(closure)();
+      return completed_work();
+    }
+    return enqueue(std::function<void()>(std::forward<Closure>(closure)));
+  }
+
+  /// Blocks until everything posted so far has finished, well or not.
+  void drain();
+
+  /// Discards what has not begun (its Work throws CommError) and joins the thread, hence blocks
+  /// while a closure runs: whoever owns the lane makes that closure return first. Nothing may be
+  /// posted afterwards. The destructor does it too.
+  void close();
+
+  Mode mode() const { return mode_; }
+
+  /// The kernel's id of a thread that is blocked in drain() or in wait() of a Work of this lane, 0
+  /// if there is none. In inline mode, or when asked by the closure itself, the caller of post() is
+  /// the one that is blocked.
+  int64_t awaiting_thread() const { return awaiting_thread_->load(std::memory_order_relaxed); }
+
+ private:
+  class Task;
+
+  std::shared_ptr<Work> enqueue(std::function<void()> closure);
+  void run();
+
+  const Mode mode_;
+  const std::shared_ptr<std::atomic<int64_t>> awaiting_thread_ =
+      std::make_shared<std::atomic<int64_t>>(0);
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Task>> queue_;
+  bool busy_ = false;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+/// The kernel's id of the calling thread, unique among the threads of a PID namespace.
+int64_t current_thread_id();
+
+}  // namespace tessera
