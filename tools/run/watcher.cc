@@ -33,13 +33,11 @@ void send(int fd, Record record) {
   } while (count < 0 && errno == EINTR);
 }
 
-/// The watcher's whole life. `pipe` is not one of the three standard descriptors.
+/// The watcher's whole life, with all signals blocked. `pipe` is not one of the three standard
+/// descriptors.
 [[noreturn]] void watch(int pipe, const std::string& directory) {
   setsid();
   prctl(PR_SET_NAME, "tessera-watch");
-  sigset_t all;
-  sigfillset(&all);
-  sigprocmask(SIG_SETMASK, &all, nullptr);
   // Neither the launcher's output nor its folder may stay in use because of this process.
   const int null = open("/dev/null", O_RDWR);
   for (const int fd : {0, 1, 2}) dup2(null, fd);
@@ -72,7 +70,11 @@ absl::StatusOr<std::unique_ptr<Watcher>> Watcher::start(const std::string& direc
   }
   FileDescriptor read_end(ends[0]);
   FileDescriptor write_end(ends[1]);
+  sigset_t all, before;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, &before);
   const pid_t pid = fork();
+  if (pid != 0) sigprocmask(SIG_SETMASK, &before, nullptr);
   if (pid < 0) {
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot start the watcher process: ", strerror(errno)));

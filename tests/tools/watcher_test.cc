@@ -1,0 +1,126 @@
+#include "tessera/tools/run/watcher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "launched_job.h"
+
+namespace tessera {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+/// Descriptors of the processes whose "pid N" `job` prints, once there are `count` of them.
+std::vector<FileDescriptor> watch_printed(LaunchedJob& job, size_t count) {
+  const auto deadline = std::chrono::steady_clock::now() + kTooLong;
+  while (std::chrono::steady_clock::now() < deadline &&
+         (job.printed_pids().size() < count || job.out().back() != '\n')) {
+    job.read_for_a_moment();
+  }
+  std::vector<FileDescriptor> processes;
+  for (const pid_t pid : job.printed_pids()) processes.push_back(watch_process(pid));
+  EXPECT_EQ(processes.size(), count);
+  return processes;
+}
+
+bool becomes_empty(const TestDirectory& directory) {
+  const auto deadline = std::chrono::steady_clock::now() + kTooLong;
+  while (!directory.empty()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return true;
+}
+
+TEST(WatcherTest, AKilledLauncherLeavesNoWorkerNoChildAndNoDirectory) {
+  TestDirectory tmp;
+  // Each rank has a child of its own, and neither heeds SIGTERM.
+  LaunchedJob job({"--nproc-per-node=3", "/bin/sh", "-c",
+                   "trap '' TERM HUP; (while :; do sleep 0.05; done) & echo pid $!; echo pid $$; "
+                   "while :; do sleep 0.05; done"},
+                  {{"TMPDIR", tmp.path()}});
+  const auto processes = watch_printed(job, 6);
+  for (const FileDescriptor& process : processes) EXPECT_TRUE(process.is_open());
+  EXPECT_FALSE(tmp.empty());
+  job.signal(SIGKILL);
+  EXPECT_TRUE(all_end(processes, kTooLong));
+  EXPECT_TRUE(becomes_empty(tmp));
+  // Nobody holds the launcher's output: what reads it comes to an end too.
+  EXPECT_EQ(job.wait(), 128 + SIGKILL);
+}
+
+TEST(WatcherTest, ControlAProcessThatLeftItsGroupIsSeenToSurvive) {
+  LaunchedJob job({"/bin/sh", "-c",
+                   "setsid sh -c 'echo pid $$; exec sleep 1000 >/dev/null 2>&1' & sleep 1000"});
+  const auto processes = watch_printed(job, 1);
+  job.signal(SIGKILL);
+  EXPECT_EQ(job.wait(), 128 + SIGKILL);
+  EXPECT_FALSE(all_end(processes, milliseconds(300)));
+  kill(job.printed_pids().at(0), SIGKILL);
+  EXPECT_TRUE(all_end(processes, kTooLong));
+}
+
+TEST(WatcherTest, AWatcherThatIsKilledIsReportedAndTheDirectoryStillRemoved) {
+  TestDirectory tmp;
+  LaunchedJob job({"/bin/sh", "-c", "echo ready; exec sleep 1000"}, {{"TMPDIR", tmp.path()}});
+  ASSERT_TRUE(job.read_until("ready"));
+  pid_t watcher = -1;
+  for (const pid_t pid : process_tree(job.pid())) {
+    if (look_up_process(pid).name == "tessera-watch") watcher = pid;
+  }
+  ASSERT_GT(watcher, 0);
+  kill(watcher, SIGKILL);
+  EXPECT_TRUE(job.read_until("the watcher process was killed"));
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(), 143);
+  EXPECT_TRUE(tmp.empty());
+}
+
+TEST(WatcherTest, TheSignalsOfATerminalDoNotEndIt) {
+  TestDirectory tmp;
+  std::filesystem::create_directory(tmp.path() + "/store");
+  auto watcher = Watcher::start(tmp.path() + "/store");
+  ASSERT_TRUE(watcher.ok()) << watcher.status();
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP}) {
+    kill((*watcher)->pid(), signal);
+  }
+  std::vector<FileDescriptor> process;
+  process.push_back(watch_process((*watcher)->pid()));
+  EXPECT_FALSE(all_end(process, milliseconds(0)));
+  EXPECT_FALSE(tmp.empty());
+  (*watcher)->finish();
+  EXPECT_TRUE(all_end(process, milliseconds(0)));
+  EXPECT_TRUE(tmp.empty());
+}
+
+TEST(WatcherTest, AForgottenGroupIsLeftAlone) {
+  TestDirectory tmp;
+  const auto start_group = [] {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      setpgid(0, 0);
+      while (true) pause();
+    }
+    setpgid(pid, pid);
+    return pid;
+  };
+  const pid_t kept = start_group(), forgotten = start_group();
+  auto watcher = Watcher::start(tmp.path() + "/store");
+  ASSERT_TRUE(watcher.ok()) << watcher.status();
+  (*watcher)->add(kept);
+  (*watcher)->add(forgotten);
+  (*watcher)->forget(forgotten);
+  (*watcher)->finish();
+  int status = 0;
+  EXPECT_EQ(waitpid(kept, &status, 0), kept);
+  EXPECT_EQ(WTERMSIG(status), SIGKILL);
+  EXPECT_EQ(waitpid(forgotten, &status, WNOHANG), 0);
+  kill(forgotten, SIGKILL);
+  waitpid(forgotten, &status, 0);
+}
+
+}  // namespace
+}  // namespace tessera

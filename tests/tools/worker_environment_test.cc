@@ -1,0 +1,52 @@
+#include "tessera/tools/run/worker_environment.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace tessera {
+namespace {
+
+using ::testing::Contains;
+using ::testing::Not;
+using ::testing::UnorderedElementsAre;
+
+WorkerPlace place_of_two() { return {2, 3, 8, "file:///tmp/dir/store", "abc"}; }
+
+TEST(WorkerEnvironmentTest, SetsWhatTorchrunSets) {
+  EXPECT_THAT(
+      worker_environment({"PATH=/bin", "EMPTY=", "A=b=c"}, place_of_two()),
+      UnorderedElementsAre("PATH=/bin", "EMPTY=", "A=b=c", "RANK=2", "WORLD_SIZE=3", "LOCAL_RANK=2",
+                           "LOCAL_WORLD_SIZE=3", "GROUP_RANK=0", "GROUP_WORLD_SIZE=1",
+                           "ROLE_NAME=default", "ROLE_RANK=2", "ROLE_WORLD_SIZE=3",
+                           "TORCHELASTIC_RESTART_COUNT=0", "TORCHELASTIC_MAX_RESTARTS=0",
+                           "TORCHELASTIC_RUN_ID=abc", "TORCHELASTIC_USE_AGENT_STORE=False",
+                           "TESSERA_STORE=file:///tmp/dir/store", "OMP_NUM_THREADS=2"));
+}
+
+TEST(WorkerEnvironmentTest, ReplacesWhatAnOuterLauncherLeft) {
+  const auto environment =
+      worker_environment({"RANK=7", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=29500",
+                          "TESSERA_STORE=file:///old", "TORCHELASTIC_ERROR_FILE=/x", "RANKS=9"},
+                         place_of_two());
+  EXPECT_THAT(environment, Contains("RANK=2"));
+  EXPECT_THAT(environment, Contains("RANKS=9"));
+  for (const char* gone : {"RANK=7", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=29500",
+                           "TESSERA_STORE=file:///old", "TORCHELASTIC_ERROR_FILE=/x"}) {
+    EXPECT_THAT(environment, Not(Contains(gone)));
+  }
+}
+
+TEST(WorkerEnvironmentTest, TheUsersThreadCountStays) {
+  const auto environment = worker_environment({"OMP_NUM_THREADS=5"}, place_of_two());
+  EXPECT_THAT(environment, Contains("OMP_NUM_THREADS=5"));
+  EXPECT_THAT(environment, Not(Contains("OMP_NUM_THREADS=2")));
+}
+
+TEST(WorkerEnvironmentTest, ThreadsAreSharedButNeverNone) {
+  EXPECT_EQ(threads_per_worker(8, 1), 8);
+  EXPECT_EQ(threads_per_worker(8, 3), 2);
+  EXPECT_EQ(threads_per_worker(2, 5), 1);
+}
+
+}  // namespace
+}  // namespace tessera
