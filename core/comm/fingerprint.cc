@@ -1,10 +1,11 @@
 #include "tessera/core/comm/fingerprint.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 
+#include <ATen/ops/empty.h>
 #include <absl/strings/str_cat.h>
-#include <absl/strings/str_join.h>
-#include <absl/strings/str_split.h>
 #include <c10/util/Exception.h>
 #include <xxhash.h>
 
@@ -13,45 +14,86 @@
 namespace tessera {
 namespace {
 
-/// Lines never contain it, so that joined lines split again.
-constexpr char kSeparator = '\x1f';
+constexpr int kShownRanks = 4;
 
-std::string first_difference(const std::string& theirs, const std::string& reference) {
-  const std::vector<std::string> mine = absl::StrSplit(theirs, kSeparator);
-  const std::vector<std::string> zero = absl::StrSplit(reference, kSeparator);
-  const size_t common = std::min(mine.size(), zero.size());
-  for (size_t i = 0; i < common; ++i) {
-    if (mine[i] != zero[i]) {
-      return absl::StrCat("at entry ", i, ": '", mine[i], "', rank 0 has '", zero[i], "'");
+/// Every line with its length before it, so that different lists never have the same bytes.
+std::string serialize(const std::vector<std::string>& lines) {
+  std::string bytes;
+  for (const std::string& line : lines) {
+    const auto length = static_cast<uint64_t>(line.size());
+    bytes.append(reinterpret_cast<const char*>(&length), sizeof(length));
+    bytes.append(line);
+  }
+  return bytes;
+}
+
+std::vector<std::string> deserialize(std::string_view bytes) {
+  std::vector<std::string> lines;
+  while (!bytes.empty()) {
+    uint64_t length = 0;
+    std::memcpy(&length, bytes.data(), sizeof(length));
+    lines.emplace_back(bytes.substr(sizeof(length), length));
+    bytes.remove_prefix(sizeof(length) + length);
+  }
+  return lines;
+}
+
+std::string entry(const std::vector<std::string>& lines, size_t index) {
+  return index < lines.size() ? absl::StrCat("'", lines[index], "'") : "nothing";
+}
+
+/// "" if they are equal.
+std::string difference(int rank, const std::vector<std::string>& lines,
+                       const std::vector<std::string>& expected) {
+  const size_t most = std::max(lines.size(), expected.size());
+  for (size_t i = 0; i < most; ++i) {
+    const bool same = i < lines.size() && i < expected.size() && lines[i] == expected[i];
+    if (same) continue;
+    std::string text = absl::StrCat("rank ", rank, " differs from rank 0 at entry ", i, ": ",
+                                    entry(lines, i), " vs ", entry(expected, i));
+    if (lines.size() != expected.size()) {
+      absl::StrAppend(&text, " (", lines.size(), " entries vs ", expected.size(), ")");
     }
+    return text;
   }
-  if (mine.size() > common) {
-    return absl::StrCat("at entry ", common, ": '", mine[common], "', rank 0 has nothing there");
-  }
-  return absl::StrCat("at entry ", common, ": nothing, rank 0 has '", zero[common], "' there");
+  return "";
 }
 
 }  // namespace
 
 void require_equal(ProcessGroup& group, const std::vector<std::string>& lines,
                    std::string_view what) {
-  const std::string text = absl::StrJoin(lines, std::string(1, kSeparator));
-  const uint64_t hash = XXH3_64bits(text.data(), text.size());
-  const std::vector<std::string> hashes = exchange_texts(group, absl::StrCat(hash), "fingerprint");
-  if (std::all_of(hashes.begin(), hashes.end(),
-                  [&hashes](const std::string& other) { return other == hashes[0]; })) {
-    return;
+  constexpr int64_t kWords = 3;
+  const std::string bytes = serialize(lines);
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  at::Tensor own = at::empty({kWords}, at::kLong);
+  auto* words = own.mutable_data_ptr<int64_t>();
+  words[0] = static_cast<int64_t>(bytes.size());
+  words[1] = static_cast<int64_t>(hash.low64);
+  words[2] = static_cast<int64_t>(hash.high64);
+  at::Tensor all = at::empty({kWords * group.size()}, at::kLong);
+  group.all_gather(all, own, "fingerprint")->wait();
+  const auto* gathered = all.const_data_ptr<int64_t>();
+  bool equal = true;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const int64_t* theirs = gathered + rank * kWords;
+    equal = equal && std::equal(theirs, theirs + kWords, gathered);
   }
-  const std::vector<std::string> texts = exchange_texts(group, text, "fingerprint texts");
-  std::string message;
-  for (size_t rank = 1; rank < texts.size(); ++rank) {
-    if (texts[rank] == texts[0]) continue;
-    absl::StrAppend(&message, message.empty() ? "" : "\n", "[",
-                    absl::string_view(what.data(), what.size()), "] rank ", rank,
-                    " differs from rank 0 ", first_difference(texts[rank], texts[0]),
-                    "; all ranks must pass the same");
+  if (equal) return;
+  const std::vector<std::string> texts = exchange_texts(group, bytes, "fingerprint texts");
+  const std::vector<std::string> expected = deserialize(texts[0]);
+  std::string text;
+  int shown = 0;
+  for (int rank = 1; rank < group.size(); ++rank) {
+    const std::string found = difference(rank, deserialize(texts[rank]), expected);
+    if (found.empty()) continue;
+    if (shown++ == kShownRanks) {
+      absl::StrAppend(&text, "; and more ranks");
+      break;
+    }
+    absl::StrAppend(&text, text.empty() ? "" : "; ", found);
   }
-  TORCH_CHECK(false, message);
+  TORCH_CHECK(false, "[", what, "] ", text, "; all ranks must pass the same");
 }
 
 }  // namespace tessera

@@ -8,11 +8,11 @@
 
 namespace tessera {
 
-/// Makes sure that all ranks describe something alike. If any rank's `lines` differ from rank 0's,
-/// every rank throws the same c10::Error "[what] rank R differs from rank 0 at entry I: '...' here,
-/// '...' on rank 0", one line for each rank that differs, with the first difference of each.
-/// Collective, blocking. One small all-gather when all agree; the texts travel only on a
-/// difference.
+/// Collective. Checks that all ranks have the same lines, for instance one line per parameter.
+/// Cheap when they do: two integers per rank are exchanged, the texts only on a difference. Then
+/// every rank throws the same c10::Error:
+///   [what] rank 1 differs from rank 0 at entry 5: '<line of rank 1>' vs '<line of rank 0>'; ...
+/// with the first difference of each rank that differs from rank 0. Entries count from 0.
 void require_equal(ProcessGroup& group, const std::vector<std::string>& lines,
                    std::string_view what);
 

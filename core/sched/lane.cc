@@ -101,6 +101,11 @@ void Lane::drain() {
   awaiting_thread_->store(0, std::memory_order_relaxed);
 }
 
+bool Lane::is_idle() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return queue_.empty() && !busy_;
+}
+
 void Lane::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {

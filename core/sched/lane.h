@@ -43,6 +43,9 @@ class Lane {
   /// Blocks until everything posted so far has finished, well or not.
   void drain();
 
+  /// Local, does not block. Whether everything posted so far has finished.
+  bool is_idle();
+
   /// Discards what has not begun (its Work throws CommError) and joins the thread, hence blocks
   /// while a closure runs: whoever owns the lane makes that closure return first. Nothing may be
   /// posted afterwards. The destructor does it too.
