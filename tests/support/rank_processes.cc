@@ -1,0 +1,225 @@
+#include "tessera/tests/support/rank_processes.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <stdexcept>
+#include <utility>
+
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+extern char** environ;
+
+namespace tessera::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kFlag = "--rank_body=";
+
+std::map<std::string, std::function<void()>>& bodies() {
+  static std::map<std::string, std::function<void()>> registered;
+  return registered;
+}
+
+std::map<std::string, std::string> current_environment() {
+  std::map<std::string, std::string> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const size_t equals = text.find('=');
+    if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  return variables;
+}
+
+int exit_code_of(int status) {
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+}  // namespace
+
+struct RankProcesses::Child {
+  pid_t pid = -1;
+  int output_fd = -1;
+  bool ended = false;
+  RankResult result;
+};
+
+RankProcessBody::RankProcessBody(const char* name, std::function<void()> body) {
+  bodies()[name] = std::move(body);
+}
+
+RankProcesses::RankProcesses(int size, const std::string& body, RankProcessOptions options)
+    : started_(Clock::now()), deadline_(options.deadline) {
+  char directory[] = "/tmp/tessera-test-XXXXXX";  // mkdtemp makes it with mode 0700
+  if (::mkdtemp(directory) == nullptr) throw std::runtime_error("mkdtemp failed");
+  directory_ = directory;
+  for (int rank = 0; rank < size; ++rank) start(rank, size, body, options);
+}
+
+RankProcesses::~RankProcesses() {
+  for (auto& child : children_) {
+    if (!child->ended) {
+      ::kill(child->pid, SIGKILL);
+      ::waitpid(child->pid, nullptr, 0);
+    }
+    if (child->output_fd >= 0) ::close(child->output_fd);
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(directory_, ignored);
+}
+
+void RankProcesses::start(int rank, int size, const std::string& body,
+                          const RankProcessOptions& options) {
+  auto variables = current_environment();
+  variables["RANK"] = variables["LOCAL_RANK"] = absl::StrCat(rank);
+  variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] = absl::StrCat(size);
+  variables["TESSERA_STORE"] = absl::StrCat("file://", directory_, "/store");
+  variables["OMP_NUM_THREADS"] = "1";
+  for (const auto& [name, value] : options.environment) variables[name] = value;
+  if (const auto own = options.environment_of_rank.find(rank);
+      own != options.environment_of_rank.end()) {
+    for (const auto& [name, value] : own->second) variables[name] = value;
+  }
+  std::vector<std::string> entries;
+  for (const auto& [name, value] : variables) {
+    if (!value.empty()) entries.push_back(absl::StrCat(name, "=", value));
+  }
+  // Everything that allocates happens before fork: the parent may have threads.
+  std::vector<char*> environment;
+  for (auto& entry : entries) environment.push_back(entry.data());
+  environment.push_back(nullptr);
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  std::string flag = absl::StrCat(kFlag, body);
+  char* arguments[] = {const_cast<char*>(program.c_str()), flag.data(), nullptr};
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe2 failed");
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) throw std::runtime_error("fork failed");
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(127);
+    ::dup2(ends[1], STDOUT_FILENO);
+    ::dup2(ends[1], STDERR_FILENO);
+    ::execve(program.c_str(), arguments, environment.data());
+    ::_exit(127);
+  }
+  ::close(ends[1]);
+  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  auto child = std::make_unique<Child>();
+  child->pid = pid;
+  child->output_fd = ends[0];
+  children_.push_back(std::move(child));
+}
+
+/// Reads what there is, waits at most `wait_ms` for more, and notices who has ended. Returns
+/// whether anyone still runs.
+bool RankProcesses::pump(int wait_ms) {
+  std::vector<pollfd> handles;
+  for (auto& child : children_) {
+    if (child->output_fd >= 0) handles.push_back({child->output_fd, POLLIN, 0});
+  }
+  if (handles.empty()) {
+    ::usleep(1000);
+  } else {
+    ::poll(handles.data(), handles.size(), wait_ms);
+  }
+  bool running = false;
+  for (auto& child : children_) {
+    char buffer[4096];
+    while (child->output_fd >= 0) {
+      const ssize_t count = ::read(child->output_fd, buffer, sizeof(buffer));
+      if (count > 0) {
+        child->result.output.append(buffer, count);
+      } else if (count == 0) {
+        ::close(std::exchange(child->output_fd, -1));
+      } else {
+        break;
+      }
+    }
+    int status = 0;
+    if (!child->ended && ::waitpid(child->pid, &status, WNOHANG) == child->pid) {
+      child->ended = true;
+      child->result.exit_code = exit_code_of(status);
+      child->result.ran =
+          std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - started_);
+    }
+    running = running || !child->ended || child->output_fd >= 0;
+  }
+  return running;
+}
+
+bool RankProcesses::wait_for_output(int rank, const std::string& text) {
+  const Child& child = *children_.at(rank);
+  while (!absl::StrContains(child.result.output, text)) {
+    if (child.ended && child.output_fd < 0) return false;
+    if (Clock::now() - started_ > deadline_) return false;
+    pump(20);
+  }
+  return true;
+}
+
+void RankProcesses::kill(int rank) { kill(rank, SIGKILL); }
+
+void RankProcesses::kill(int rank, int signal) {
+  if (!children_.at(rank)->ended) ::kill(children_[rank]->pid, signal);
+}
+
+pid_t RankProcesses::pid(int rank) const { return children_.at(rank)->pid; }
+
+std::vector<RankResult> RankProcesses::wait() {
+  while (pump(20)) {
+    if (Clock::now() - started_ <= deadline_) continue;
+    for (auto& child : children_) {
+      if (child->ended) continue;
+      child->result.timed_out = true;
+      ::kill(child->pid, SIGKILL);
+    }
+  }
+  std::vector<RankResult> results;
+  for (auto& child : children_) results.push_back(child->result);
+  return results;
+}
+
+std::vector<RankResult> run_rank_processes(int size, const std::string& body,
+                                           RankProcessOptions options) {
+  RankProcesses processes(size, body, std::move(options));
+  return processes.wait();
+}
+
+int run_rank_body_if_asked(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (!absl::StartsWith(argument, kFlag)) continue;
+    const auto body = bodies().find(argument.substr(std::string(kFlag).size()));
+    if (body == bodies().end()) {
+      std::fprintf(stderr, "no rank body of this name: %s\n", argument.c_str());
+      return 3;
+    }
+    try {
+      body->second();
+    } catch (const c10::Error& error) {
+      std::fprintf(stderr, "%s\n", error.what_without_backtrace());
+      return 1;
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+      return 1;
+    }
+    return ::testing::Test::HasFailure() ? 2 : 0;
+  }
+  return -1;
+}
+
+}  // namespace tessera::testing

@@ -1,0 +1,114 @@
+#include "tessera/tests/support/recording_group.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+namespace tessera::testing {
+
+void Recording::add(RecordedCall call) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  calls_.push_back(std::move(call));
+}
+
+std::vector<RecordedCall> Recording::calls() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return calls_;
+}
+
+void Recording::clear() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  calls_.clear();
+}
+
+double Recording::sent_bytes(std::string_view op) const {
+  double sum = 0;
+  for (const RecordedCall& call : calls()) {
+    if (op.empty() || call.op == op) sum += call.sent_bytes;
+  }
+  return sum;
+}
+
+int64_t Recording::count(std::string_view op) const {
+  int64_t number = 0;
+  for (const RecordedCall& call : calls()) number += op.empty() || call.op == op;
+  return number;
+}
+
+std::vector<std::string> Recording::lines() const {
+  std::vector<std::string> lines;
+  for (const RecordedCall& call : calls()) {
+    lines.push_back(absl::StrCat(call.op, " ", call.tag, " ", call.tensor_bytes));
+  }
+  return lines;
+}
+
+void Recording::fail_call(int64_t number) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  until_failure_ = number;
+}
+
+void Recording::maybe_fail(std::string_view op, std::string_view tag) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (until_failure_ < 0 || until_failure_-- > 0) return;
+  throw std::runtime_error(absl::StrCat("recording group: call ", calls_.size(), " (",
+                                        std::string(op), " '", std::string(tag),
+                                        "') was made to fail"));
+}
+
+RecordingGroup::RecordingGroup(std::shared_ptr<ProcessGroup> inner,
+                               std::shared_ptr<Recording> recording)
+    : inner_(std::move(inner)), recording_(std::move(recording)) {}
+
+void RecordingGroup::record(std::string_view op, std::string_view tag, int64_t tensor_bytes,
+                            double factor) {
+  recording_->maybe_fail(op, tag);
+  recording_->add({std::string(op), std::string(tag), std::string(name()), tensor_bytes,
+                   factor * static_cast<double>(tensor_bytes)});
+}
+
+std::shared_ptr<Work> RecordingGroup::all_reduce(const at::Tensor& tensor, ReduceOp op,
+                                                 std::string_view tag) {
+  record("all_reduce", tag, tensor.nbytes(), 2.0 * (size() - 1) / size());
+  return inner_->all_reduce(tensor, op, tag);
+}
+
+std::shared_ptr<Work> RecordingGroup::reduce_scatter(const at::Tensor& output,
+                                                     const at::Tensor& input, ReduceOp op,
+                                                     std::string_view tag) {
+  record("reduce_scatter", tag, input.nbytes(), 1.0 * (size() - 1) / size());
+  return inner_->reduce_scatter(output, input, op, tag);
+}
+
+std::shared_ptr<Work> RecordingGroup::all_gather(const at::Tensor& output, const at::Tensor& input,
+                                                 std::string_view tag) {
+  record("all_gather", tag, output.nbytes(), 1.0 * (size() - 1) / size());
+  return inner_->all_gather(output, input, tag);
+}
+
+std::shared_ptr<Work> RecordingGroup::broadcast(const at::Tensor& tensor, int root,
+                                                std::string_view tag) {
+  record("broadcast", tag, tensor.nbytes(), rank() == root && size() > 1 ? 1.0 : 0.0);
+  return inner_->broadcast(tensor, root, tag);
+}
+
+void RecordingGroup::barrier(std::string_view tag) {
+  record("barrier", tag, 0, 0.0);
+  inner_->barrier(tag);
+}
+
+at::Tensor RecordingGroup::allocate(int64_t numel, at::ScalarType dtype) {
+  return inner_->allocate(numel, dtype);
+}
+
+std::shared_ptr<ProcessGroup> RecordingGroup::subgroup(const std::vector<int>& ranks,
+                                                       std::string_view name) {
+  auto made = inner_->subgroup(ranks, name);
+  if (made == nullptr) return nullptr;
+  return std::make_shared<RecordingGroup>(std::move(made), recording_);
+}
+
+void RecordingGroup::abort(std::string_view cause) noexcept { inner_->abort(cause); }
+
+}  // namespace tessera::testing

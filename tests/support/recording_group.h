@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/core/comm/process_group.h"
+
+namespace tessera::testing {
+
+/// One call of a collective.
+struct RecordedCall {
+  std::string op;  ///< "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"
+  std::string tag;
+  std::string group;  ///< name of the group it ran on
+  int64_t tensor_bytes =
+      0;                  ///< of the whole: the tensor, reduce_scatter's input, all_gather's output
+  double sent_bytes = 0;  ///< by this rank, by the textbook formula of a ring
+};
+
+/// What one rank did, on a recording group and all its subgroups, in order. Thread-safe.
+class Recording {
+ public:
+  void add(RecordedCall call);
+  std::vector<RecordedCall> calls() const;
+  void clear();
+  /// Sums over calls whose op is `op` ("" for all of them).
+  double sent_bytes(std::string_view op = {}) const;
+  int64_t count(std::string_view op = {}) const;
+  /// One line per call, "op tag bytes", for comparing orders in tests.
+  std::vector<std::string> lines() const;
+
+  /// Call number `number` from now on (0 is the next) throws instead of running: on this rank,
+  /// before anything is sent.
+  void fail_call(int64_t number);
+  /// Counts a call; throws std::runtime_error "recording group: call <n> (<op> '<tag>') was made to
+  /// fail" when its turn has come.
+  void maybe_fail(std::string_view op, std::string_view tag);
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<RecordedCall> calls_;
+  int64_t until_failure_ = -1;
+};
+
+/// Passes everything on to another group and writes down what it was. Sent bytes: all_reduce 2
+/// (N-1)/N S, reduce_scatter and all_gather (N-1)/N S, broadcast S from the root, barrier 0.
+class RecordingGroup final : public ProcessGroup {
+ public:
+  RecordingGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<Recording> recording);
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::string_view name() const override { return inner_->name(); }
+  std::string_view backend() const override { return inner_->backend(); }
+  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
+                                   std::string_view tag = {}) override;
+  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                                       ReduceOp op, std::string_view tag = {}) override;
+  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
+                                   std::string_view tag = {}) override;
+  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
+                                  std::string_view tag = {}) override;
+  void barrier(std::string_view tag = {}) override;
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
+  /// Records into the same recording.
+  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
+                                         std::string_view name) override;
+  void abort(std::string_view cause) noexcept override;
+
+  const std::shared_ptr<Recording>& recording() const { return recording_; }
+
+ private:
+  void record(std::string_view op, std::string_view tag, int64_t tensor_bytes, double factor);
+
+  std::shared_ptr<ProcessGroup> inner_;
+  std::shared_ptr<Recording> recording_;
+};
+
+}  // namespace tessera::testing
