@@ -1,0 +1,127 @@
+#include "tessera/optim/flat_optimizer.h"
+
+#include <sstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/optim/flat_adamw.h"
+
+namespace tessera {
+namespace {
+
+using testing::HasSubstr;
+using torch::optim::AdamWOptions;
+
+template <typename Call>
+std::string message_of(Call call) {
+  try {
+    call();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "nothing was thrown";
+}
+
+class FlatOptimizerMisuse : public testing::Test {
+ protected:
+  void update() { optimizer_->update(gradients_, used_, 1.0); }
+
+  const ParameterTable table_{{{"w", torch::ones({3}).requires_grad_()}, {"f", torch::ones({3})}}};
+  const OptimizerPlan plan_{AdamWOptions(0.1)};
+  const at::Tensor values_ = torch::ones({64});
+  std::vector<at::Tensor> gradients_ = {torch::ones({64})};
+  std::vector<uint8_t> used_ = {1, 0};
+  std::unique_ptr<FlatOptimizer> optimizer_ =
+      make_flat_adamw(table_, plan_, {0, 0}, {{values_, {{0, 0, 0, 3}}}});
+};
+
+TEST_F(FlatOptimizerMisuse, StepSaveAndLoadSayWhatToDo) {
+  EXPECT_THAT(message_of([&] { optimizer_->step(); }), HasSubstr("[optim] step: "));
+  EXPECT_THAT(message_of([&] { optimizer_->step(); }), HasSubstr("call engine->step()"));
+  std::stringstream stream;
+  EXPECT_THAT(message_of([&] { torch::save(*optimizer_, stream); }),
+              HasSubstr("[optim] save: got torch::save"));
+  torch::serialize::InputArchive archive;
+  EXPECT_THAT(message_of([&] { optimizer_->load(archive); }),
+              HasSubstr("[optim] load: got torch::load"));
+}
+
+TEST_F(FlatOptimizerMisuse, ForeignParametersAreRefused) {
+  optimizer_->param_groups()[0].params().push_back(torch::ones({2}));
+  EXPECT_THAT(message_of([&] { update(); }),
+              HasSubstr("[optim] defaults: got a foreign list of parameters"));
+  optimizer_->param_groups()[0].params() = {torch::ones({3})};
+  EXPECT_THAT(message_of([&] { update(); }), HasSubstr("got a foreign list of parameters"));
+  EXPECT_TRUE(values_.eq(1).all().item<bool>()) << "nothing was applied";
+}
+
+TEST_F(FlatOptimizerMisuse, AddedGroupsAreRefusedAndShowInTheVote) {
+  std::vector<int64_t> before;
+  optimizer_->append_hyper_parameters(before);
+  optimizer_->add_param_group(torch::optim::OptimizerParamGroup({torch::ones({2})}));
+  std::vector<int64_t> after;
+  optimizer_->append_hyper_parameters(after);
+  EXPECT_EQ(before.size(), after.size());
+  EXPECT_NE(before, after);
+  EXPECT_THAT(message_of([&] { update(); }),
+              HasSubstr("[optim] parameter groups: got 2, expected 1; groups are fixed"));
+}
+
+TEST_F(FlatOptimizerMisuse, OptionsOfAnotherTypeOrOutOfRangeAreRefused) {
+  auto& group = optimizer_->param_groups()[0];
+  group.options().set_lr(-1);
+  EXPECT_THAT(message_of([&] { update(); }), HasSubstr("[optim] defaults: lr: got -1"));
+  static_cast<AdamWOptions&>(group.options()).lr(0.1).amsgrad(true);
+  EXPECT_THAT(message_of([&] { update(); }), HasSubstr("AMSGrad is not available yet"));
+  group.set_options(std::make_unique<torch::optim::SGDOptions>(0.1));
+  EXPECT_THAT(message_of([&] { update(); }),
+              HasSubstr("[optim] defaults: got options of another type, expected AdamWOptions"));
+  std::vector<int64_t> words;
+  optimizer_->append_hyper_parameters(words);
+  EXPECT_EQ(words.size(), optimizer_->hyper_parameter_names().size());
+}
+
+TEST_F(FlatOptimizerMisuse, WrongArgumentsOfUpdateAreRefused) {
+  used_.pop_back();
+  EXPECT_THAT(message_of([&] { update(); }), HasSubstr("[optim] used: got 1 entries, expected 2"));
+  used_.push_back(0);
+  gradients_[0] = torch::ones({63});
+  EXPECT_THAT(message_of([&] { update(); }),
+              HasSubstr("[optim] gradient 0: got 63 elements of Float"));
+  gradients_[0] = torch::ones({64}, torch::kDouble);
+  EXPECT_THAT(message_of([&] { update(); }), HasSubstr("64 elements of Double"));
+  gradients_.clear();
+  EXPECT_THAT(message_of([&] { update(); }), HasSubstr("[optim] gradients: got 0, expected 1"));
+}
+
+TEST_F(FlatOptimizerMisuse, WrongShardsAreRefused) {
+  const auto make = [&](OptimizerShard shard) {
+    return message_of([&] { make_flat_adamw(table_, plan_, {0, 0}, {std::move(shard)}); });
+  };
+  EXPECT_THAT(make({torch::ones({64}, torch::kBFloat16), {}}),
+              HasSubstr("[optim] parameter dtype: got BFloat16, expected Float or Double; training "
+                        "16-bit parameters is not available yet"));
+  EXPECT_THAT(make({torch::ones({8, 8}), {}}), HasSubstr("[optim] shard: got 2 dimensions"));
+  EXPECT_THAT(make({torch::ones({64}), {{0, 62, 0, 3}}}),
+              HasSubstr("[optim] segment: got parameter 0 at elements 62 to 65"));
+  EXPECT_THAT(make({torch::ones({64}), {{1, 0, 0, 3}}}),
+              HasSubstr("[optim] segment: got parameter 1"));
+  EXPECT_THAT(message_of([&] { make_flat_adamw(table_, plan_, {0}, {}); }),
+              HasSubstr("[optim] group_of: got 1 entries, expected 2"));
+  EXPECT_THAT(message_of([&] {
+                make_flat_adamw(table_, plan_, {1, 0}, {});
+              }),
+              HasSubstr("[optim] group_of: got group 1 for parameter 'w', expected less than 1"));
+}
+
+TEST_F(FlatOptimizerMisuse, NegativeControlRightUseIsAccepted) {
+  EXPECT_EQ(message_of([&] { update(); }), "nothing was thrown");
+  EXPECT_TRUE(values_.narrow(0, 0, 3).ne(1).all().item<bool>());
+  EXPECT_TRUE(values_.slice(0, 3).eq(1).all().item<bool>()) << "outside the segment";
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "tessera/core/layout/flat_buffer.h"
+#include "tessera/core/layout/unit_plan.h"
+#include "tessera/optim/flat_adamw.h"
+
+namespace tessera {
+
+/// Parameters in one flat buffer that is updated by one FlatOptimizer per slice, as that many ranks
+/// would, in one process.
+class ShardedModel {
+ public:
+  /// Trainable parameters are those of `tensors` that require grad; all in one unit.
+  ShardedModel(std::vector<NamedTensor> tensors, const OptimizerPlan& plan, int slices)
+      : table_(std::move(tensors)), units_(table_, {{"unit", trainable(table_)}}, slices) {
+    const FlatLayout& layout = units_[0].layout;
+    flat_ = torch::zeros({layout.numel()}, layout.dtype());
+    gradient_ = torch::zeros_like(flat_);
+    for (size_t i = 0; i < layout.parameters(); ++i) {
+      move_into(flat_, layout.parameter_range(i), table_[units_[0].parameters[i]].tensor);
+    }
+    const std::vector<size_t> group_of = plan.assign(table_).value();
+    for (int slice = 0; slice < slices; ++slice) {
+      const Range range = layout.slice_range(slice);
+      OptimizerShard shard{flat_.narrow(0, range.begin, range.numel), layout.segments(range)};
+      for (Segment& segment : shard.segments) {
+        segment.parameter = units_[0].parameters[segment.parameter];
+        segment.buffer_offset -= range.begin;
+      }
+      optimizers_.push_back(make_flat_adamw(table_, plan, group_of, {std::move(shard)}));
+    }
+  }
+
+  const ParameterTable& table() const { return table_; }
+  const at::Tensor& flat() const { return flat_; }
+  FlatOptimizer& optimizer(int slice) { return *optimizers_[static_cast<size_t>(slice)]; }
+
+  /// One update by all slices. `gradients` has one entry per parameter of the table, undefined
+  /// where unused.
+  void update(const std::vector<at::Tensor>& gradients, double scale = 1.0) {
+    std::vector<uint8_t> used(table_.size(), 0);
+    const FlatLayout& layout = units_[0].layout;
+    for (size_t i = 0; i < layout.parameters(); ++i) {
+      const size_t parameter = units_[0].parameters[i];
+      const at::Tensor& gradient = gradients[parameter];
+      used[parameter] = gradient.defined() ? 1 : 0;
+      if (!gradient.defined()) continue;
+      view_like(gradient_, layout.parameter_range(i), table_[parameter].tensor).copy_(gradient);
+    }
+    for (int slice = 0; slice < layout.slices(); ++slice) {
+      const Range range = layout.slice_range(slice);
+      const at::Tensor own = gradient_.narrow(0, range.begin, range.numel);
+      optimizer(slice).update({&own, 1}, used, scale);
+    }
+  }
+
+ private:
+  static std::vector<size_t> trainable(const ParameterTable& table) {
+    std::vector<size_t> indices;
+    for (size_t i = 0; i < table.size(); ++i) {
+      if (table[i].is_trainable) indices.push_back(i);
+    }
+    return indices;
+  }
+
+  ParameterTable table_;
+  UnitPlan units_;
+  at::Tensor flat_;
+  at::Tensor gradient_;
+  std::vector<std::unique_ptr<FlatOptimizer>> optimizers_;
+};
+
+}  // namespace tessera
