@@ -5,6 +5,8 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
+#include "tessera/core/number_text.h"
+
 namespace tessera {
 namespace {
 
@@ -26,7 +28,7 @@ absl::Status validate(const Options& options) {
   // Written so that NaN fails too.
   if (!(options.max_grad_norm > 0.0)) {
     problems.push_back(
-        absl::StrCat("max_grad_norm: got ", options.max_grad_norm,
+        absl::StrCat("max_grad_norm: got ", number_text(options.max_grad_norm),
                      "; allowed (0, infinity]; leave it out to train without clipping"));
   }
   check_bucket_bytes("bucket_bytes", options.bucket_bytes, problems);
@@ -39,7 +41,7 @@ absl::Status validate(const Options& options) {
 std::vector<std::string> lines(const Options& options) {
   const std::string_view strategy = to_string(options.strategy);
   return {absl::StrCat("strategy ", absl::string_view(strategy.data(), strategy.size())),
-          absl::StrCat("max_grad_norm ", options.max_grad_norm),
+          absl::StrCat("max_grad_norm ", number_text(options.max_grad_norm)),
           absl::StrCat("bucket_bytes ", options.bucket_bytes),
           absl::StrCat("first_bucket_bytes ", options.first_bucket_bytes),
           absl::StrCat("poison_freed ", options.poison_freed ? 1 : 0)};

@@ -1,0 +1,10 @@
+#pragma once
+
+#include <string>
+
+namespace tessera {
+
+/// The shortest text that reads back as the same value, so that different values never look alike.
+std::string number_text(double value);
+
+}  // namespace tessera
