@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include <ATen/ops/empty.h>
 #include <absl/strings/str_cat.h>
 #include <c10/core/Storage.h>
+#include <c10/core/TensorImpl.h>
 
 #include "tessera/core/layout/flat_buffer.h"
 
@@ -17,15 +17,21 @@ at::Tensor tombstone(const at::Tensor& parameter, const std::string& text) {
                        c10::DataPtr(nullptr, parameter.device()), /*allocator=*/nullptr,
                        /*resizable=*/false);
   storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(text);
-  at::Tensor tensor = at::empty({0}, parameter.options().requires_grad(false));
-  tensor.set_(storage, 0, parameter.sizes(), flat_strides(parameter));
+  // Built by hand: the factories and set_() look at the data.
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), parameter.dtype());
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(parameter.sizes(), flat_strides(parameter));
   return tensor;
 }
 
 }  // namespace
 
 GradientHandles::GradientHandles(const ParameterTable& table, std::vector<at::Tensor> whole)
-    : table_(table), whole_(std::move(whole)), tombstones_(table.size()), shown_(table.size()) {}
+    : table_(table),
+      whole_(std::move(whole)),
+      tombstones_(table.size()),
+      shown_(table.size()),
+      versions_(table.size()) {}
 
 void GradientHandles::hide(size_t index) {
   at::Tensor& grad = table_[index].tensor.mutable_grad();
@@ -38,6 +44,7 @@ void GradientHandles::hide(size_t index) {
 }
 
 void GradientHandles::hide_all() {
+  edits_ = 0;
   for (size_t i = 0; i < shown_.size(); ++i) {
     if (!shown_[i].defined()) continue;
     at::Tensor& grad = table_[i].tensor.mutable_grad();
@@ -50,6 +57,7 @@ void GradientHandles::show(size_t index, Content content) {
   const Parameter& parameter = table_[index];
   if (content == Content::kReduced && whole_[index].defined()) {
     shown_[index] = whole_[index];
+    versions_[index] = shown_[index]._version();
   } else {
     if (!tombstones_[index].defined()) {
       tombstones_[index] =
@@ -76,6 +84,24 @@ GradientHandles::Cleared GradientHandles::cleared() const {
   }
   cleared.all = left == 0 && !cleared.parameters.empty();
   return cleared;
+}
+
+std::optional<size_t> GradientHandles::replaced() const {
+  for (size_t i = 0; i < shown_.size(); ++i) {
+    if (!table_[i].is_trainable) continue;
+    const at::Tensor& grad = table_[i].tensor.grad();
+    if (grad.defined() && !grad.is_same(shown_[i])) return i;
+  }
+  return std::nullopt;
+}
+
+int64_t GradientHandles::count_edits() {
+  for (size_t i = 0; i < shown_.size(); ++i) {
+    if (!shown_[i].defined() || !shown_[i].is_same(whole_[i])) continue;
+    const int64_t version = shown_[i]._version();
+    edits_ += version - std::exchange(versions_[i], version);
+  }
+  return edits_;
 }
 
 }  // namespace tessera

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -40,11 +43,20 @@ class GradientHandles {
   };
   Cleared cleared() const;
 
+  /// The first trainable parameter whose `.grad` is a tensor that is not its handle, if any.
+  std::optional<size_t> replaced() const;
+
+  /// How often users have written whole gradients in place since hide_all(). Also called before
+  /// the engine itself writes gradients that are shown; show() counts from anew.
+  int64_t count_edits();
+
  private:
   const ParameterTable& table_;
   std::vector<at::Tensor> whole_;
   std::vector<at::Tensor> tombstones_;  // made when first shown
   std::vector<at::Tensor> shown_;       // what `.grad` was set to; undefined if hidden
+  std::vector<int64_t> versions_;       // of shown_ when its edits were counted last
+  int64_t edits_ = 0;
 };
 
 }  // namespace tessera

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
 
 namespace tessera {
 
@@ -145,7 +147,12 @@ void Reducer::retire_completed() {
   }
 }
 
-void Reducer::agree() {
+void Reducer::retire_all() {
+  for (; !in_flight_.empty(); in_flight_.pop_front()) retire(in_flight_.front());
+}
+
+/// Returns what is wrong, the same on every rank, or "".
+std::string Reducer::agree() {
   const std::span<int64_t> mine = ballot_.mine();
   std::fill(mine.begin(), mine.end(), int64_t{0});
   mine[0] = history_.value();
@@ -162,9 +169,12 @@ void Reducer::agree() {
 
   for (int rank = 0; rank < group_.size(); ++rank) {
     const std::span<const int64_t> paper = ballot_.of(rank);
-    TORCH_CHECK(paper[0] == ballot_.of(0)[0], "[grad] rank ", rank,
-                " and rank 0 differ in what they reduced or dropped before this "
-                "backward; call backward, no_sync and zero_grad alike on all ranks");
+    if (paper[0] != ballot_.of(0)[0]) {
+      return absl::StrCat("[grad] rank ", rank,
+                          " and rank 0 differ in what they reduced or dropped before the end of "
+                          "this backward; call backward, no_sync and zero_grad alike on all ranks; "
+                          "engine->zero_grad() on all ranks lets training go on");
+    }
     for (size_t unit = 0; unit < plan_.size(); ++unit) {
       rounds_[unit] = std::max(rounds_[unit], static_cast<size_t>(paper[1 + unit]));
     }
@@ -173,6 +183,7 @@ void Reducer::agree() {
       used_[i] |= static_cast<uint8_t>((bits >> (i % kBitsPerWord)) & 1);
     }
   }
+  return "";
 }
 
 void Reducer::end_micro_step() {
@@ -186,7 +197,12 @@ void Reducer::end_micro_step() {
     launch(next_launch_++, 0);
     retire_completed();
   }
-  agree();
+  const std::string disagreement = agree();
+  if (!disagreement.empty()) {
+    // All ranks have posted the same collectives so far; they finish before anyone leaves.
+    retire_all();
+    TORCH_CHECK(false, disagreement);
+  }
   const size_t rounds = rounds_.empty() ? 0 : *std::max_element(rounds_.begin(), rounds_.end());
   for (size_t round = 1; round < rounds; ++round) {
     for (size_t unit = 0; unit < plan_.size(); ++unit) {
@@ -194,7 +210,7 @@ void Reducer::end_micro_step() {
       retire_completed();
     }
   }
-  for (; !in_flight_.empty(); in_flight_.pop_front()) retire(in_flight_.front());
+  retire_all();
   std::fill(local_.begin(), local_.end(), uint8_t{0});
   has_local_ = false;
   history_.record(RollingHash::Event::kMicroStep, 0);

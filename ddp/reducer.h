@@ -42,7 +42,8 @@ class Reducer {
 
   /// The backward is over. Under kReduce: collective, blocking; contributes zeros for what this
   /// rank did not produce, agrees with all ranks on rounds and used parameters, and waits until
-  /// everything is reduced.
+  /// everything is reduced. Throws the same c10::Error on every rank where ranks differ in what
+  /// they reduced or dropped since the last step; clear() on all ranks mends that.
   void end_micro_step();
 
   /// Whether sums of kAddLocally wait to be reduced.
@@ -76,7 +77,8 @@ class Reducer {
   void launch_complete_units();
   void retire(const InFlight& reduction);
   void retire_completed();
-  void agree();
+  void retire_all();
+  std::string agree();
 
   ProcessGroup& group_;
   const ParameterTable& table_;

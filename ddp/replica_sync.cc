@@ -8,10 +8,10 @@ void sync_replicas(ProcessGroup& group, const std::vector<at::Tensor>& tensors, 
   for (const at::Tensor& tensor : tensors) {
     if (tensor.numel() == 0) continue;
     const at::Tensor detached = tensor.detach();
-    const bool is_bool = detached.scalar_type() == at::kBool;
-    at::Tensor wire = is_bool ? detached.to(at::kByte) : detached.contiguous();
-    group.broadcast(wire.reshape({-1}), from_rank, what)->wait();
-    if (!wire.is_same(detached)) detached.copy_(wire);
+    const at::Tensor values = detached.contiguous();
+    // Bytes, because groups do not know every dtype that a buffer may have.
+    group.broadcast(values.reshape({-1}).view(at::kByte), from_rank, what)->wait();
+    if (!values.is_same(detached)) detached.copy_(values);
   }
 }
 

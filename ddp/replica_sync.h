@@ -9,9 +9,9 @@
 
 namespace tessera {
 
-/// Gives every rank the values that rank `from_rank` holds in `tensors` (any strides and supported
-/// dtypes; equal shapes on all ranks). Collective, blocking. bool travels as uint8; other dtypes
-/// the group does not move throw c10::Error that names the tensor by `what`.
+/// Gives every rank the values that rank `from_rank` holds in `tensors` (any strides and dtypes;
+/// equal shapes on all ranks). Collective, blocking; one broadcast per tensor, of its bytes. `what`
+/// names them in errors.
 void sync_replicas(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int from_rank,
                    std::string_view what);
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <ATen/ops/zeros_like.h>
+#include <absl/strings/str_cat.h>
 
 #include "tessera/optim/adamw_kernels.h"
 #include "tessera/optim/adamw_options.h"
@@ -24,6 +25,7 @@ class FlatAdamw final : public FlatOptimizer {
 
   void update(std::span<const at::Tensor> gradients, std::span<const uint8_t> used,
               double gradient_scale) override;
+  std::string problem() const override;
   int64_t state_bytes() const override;
   void append_hyper_parameters(std::vector<int64_t>& words) const override;
   std::vector<std::string> hyper_parameter_names() const override;
@@ -36,7 +38,6 @@ class FlatAdamw final : public FlatOptimizer {
 
   /// The options of group `group` as they are now; null where the user put another type there.
   const AdamWOptions* options(size_t group) const;
-  void check_groups() const;
   void check_arguments(std::span<const at::Tensor> gradients, std::span<const uint8_t> used) const;
   AdamwCoefficients coefficients(size_t parameter, double gradient_scale) const;
 
@@ -79,7 +80,8 @@ FlatAdamw::FlatAdamw(const ParameterTable& table, const OptimizerPlan& plan,
     const AdamWOptions& options = group == 0 ? plan.defaults : plan.groups[group - 1].options;
     add_param_group({group_parameters_[group], std::make_unique<AdamWOptions>(options)});
   }
-  check_groups();
+  const std::string unusable = problem();
+  TORCH_CHECK(unusable.empty(), unusable);
   for (const OptimizerShard& shard : shards_) {
     const at::Tensor& values = shard.values;
     TORCH_CHECK(values.defined() && values.dim() == 1 && values.is_contiguous(),
@@ -107,24 +109,31 @@ const AdamWOptions* FlatAdamw::options(size_t group) const {
   return dynamic_cast<const AdamWOptions*>(&param_groups_[group].options());
 }
 
-void FlatAdamw::check_groups() const {
-  TORCH_CHECK(param_groups_.size() == group_parameters_.size(), "[optim] parameter groups: got ",
-              param_groups_.size(), ", expected ", group_parameters_.size(),
-              "; groups are fixed by the OptimizerPlan given to parallelize");
+std::string FlatAdamw::problem() const {
+  if (param_groups_.size() != group_parameters_.size()) {
+    return absl::StrCat("[optim] parameter groups: got ", param_groups_.size(), ", expected ",
+                        group_parameters_.size(),
+                        "; groups are fixed by the OptimizerPlan given to parallelize");
+  }
   for (size_t group = 0; group < param_groups_.size(); ++group) {
     const std::vector<at::Tensor>& present = param_groups_[group].params();
     const std::vector<at::Tensor>& given = group_parameters_[group];
-    TORCH_CHECK(std::equal(present.begin(), present.end(), given.begin(), given.end(),
-                           [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); }),
-                "[optim] ", group_names_[group],
-                ": got a foreign list of parameters, expected the one given to parallelize; choose "
-                "parameters by an OptimizerPlan");
+    if (!std::equal(present.begin(), present.end(), given.begin(), given.end(),
+                    [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); })) {
+      return absl::StrCat("[optim] ", group_names_[group],
+                          ": got a foreign list of parameters, expected the one given to "
+                          "parallelize; choose parameters by an OptimizerPlan");
+    }
     const AdamWOptions* now = options(group);
-    TORCH_CHECK(now != nullptr, "[optim] ", group_names_[group],
-                ": got options of another type, expected AdamWOptions");
+    if (now == nullptr) {
+      return absl::StrCat("[optim] ", group_names_[group],
+                          ": got options of another type, expected AdamWOptions; change the values "
+                          "of the options that are there");
+    }
     const std::vector<std::string> problems = adamw_problems(group_names_[group], *now);
-    TORCH_CHECK(problems.empty(), problems.front());
+    if (!problems.empty()) return problems.front();
   }
+  return "";
 }
 
 void FlatAdamw::check_arguments(std::span<const at::Tensor> gradients,
@@ -161,7 +170,8 @@ AdamwCoefficients FlatAdamw::coefficients(size_t parameter, double gradient_scal
 
 void FlatAdamw::update(std::span<const at::Tensor> gradients, std::span<const uint8_t> used,
                        double gradient_scale) {
-  check_groups();
+  const std::string unusable = problem();
+  TORCH_CHECK(unusable.empty(), unusable);
   check_arguments(gradients, used);
   for (size_t parameter = 0; parameter < steps_.size(); ++parameter) {
     if (used[parameter] == 0) continue;
@@ -197,7 +207,7 @@ int64_t FlatAdamw::state_bytes() const {
 }
 
 // Never throws and always appends the same number of words: a rank whose groups are broken must
-// reach the vote, which then reports the difference. update() refuses broken groups.
+// reach the vote, which refuses what problem() says.
 void FlatAdamw::append_hyper_parameters(std::vector<int64_t>& words) const {
   words.push_back(static_cast<int64_t>(param_groups_.size()));
   for (size_t group = 0; group < group_names_.size(); ++group) {

@@ -43,6 +43,10 @@ class FlatOptimizer : public torch::optim::Optimizer {
   virtual void update(std::span<const at::Tensor> gradients, std::span<const uint8_t> used,
                       double gradient_scale) = 0;
 
+  /// What makes the parameter groups unusable now, "[optim] <what>: got X, expected Y; <remedy>";
+  /// empty if nothing. Asked before the vote, so that all ranks refuse together. Local.
+  virtual std::string problem() const = 0;
+
   /// Bytes of moments this optimizer keeps on this rank: for AdamW twice the shards' bytes, padding
   /// included.
   virtual int64_t state_bytes() const = 0;

@@ -21,20 +21,8 @@
 namespace tessera {
 namespace {
 
-/// Everything about the model and the options that can be said without the other ranks. Throws
-/// c10::Error.
-ShardedEngine::Parts examine(torch::nn::Module& model, OptimizerPlan optimizer, Options options,
-                             int world_size) {
-  const absl::Status status = validate(options);
-  TORCH_CHECK(status.ok(), std::string(status.message()));
-  const Degrees degrees = placement(options.strategy, world_size);
-
-  std::vector<NamedTensor> registered;
-  for (const auto& parameter : model.named_parameters()) {
-    registered.push_back({parameter.key(), parameter.value()});
-  }
-  ParameterTable table(std::move(registered));
-
+/// Lists what keeps `table` from being trained under `options`; empty if nothing.
+std::vector<std::string> problems_of(const ParameterTable& table) {
   std::vector<std::string> problems;
   for (const Parameter& parameter : table) {
     const at::ScalarType dtype = parameter.tensor.scalar_type();
@@ -55,27 +43,90 @@ ShardedEngine::Parts examine(torch::nn::Module& model, OptimizerPlan optimizer, 
                                       "' has a gradient already; call model->zero_grad() first"));
     }
   }
-  for (const auto& buffer : model.named_buffers()) {
-    if (buffer.value().defined() && !buffer.value().is_cpu()) {
-      problems.push_back(absl::StrCat("buffer '", buffer.key(), "': got device ",
-                                      buffer.value().device().str(),
+  return problems;
+}
+
+std::vector<std::string> problems_of(const std::vector<NamedTensor>& buffers) {
+  std::vector<std::string> problems;
+  for (const NamedTensor& buffer : buffers) {
+    if (!buffer.tensor.is_cpu()) {
+      problems.push_back(absl::StrCat("buffer '", buffer.name, "': got device ",
+                                      buffer.tensor.device().str(),
                                       ", expected cpu; one engine trains a model on one device"));
+    } else if (buffer.tensor.layout() != at::kStrided) {
+      problems.push_back(absl::StrCat("buffer '", buffer.name,
+                                      "': got a sparse tensor, expected a "
+                                      "strided one; call to_dense() first"));
     }
   }
-  absl::StatusOr<std::vector<size_t>> group_of = optimizer.assign(table);
-  if (!group_of.ok()) problems.emplace_back(group_of.status().message());
-  TORCH_CHECK(problems.empty(), absl::StrJoin(problems, "\n"));
+  return problems;
+}
 
-  UnitPlan plan(table, bucket_membership(table, options.first_bucket_bytes, options.bucket_bytes),
+std::vector<NamedTensor> buffers_of(const torch::nn::Module& model) {
+  std::vector<NamedTensor> buffers;
+  for (const auto& buffer : model.named_buffers()) {
+    if (buffer.value().defined()) buffers.push_back({buffer.key(), buffer.value()});
+  }
+  return buffers;
+}
+
+std::vector<NamedTensor> parameters_of(const torch::nn::Module& model) {
+  std::vector<NamedTensor> parameters;
+  for (const auto& parameter : model.named_parameters()) {
+    parameters.push_back({parameter.key(), parameter.value()});
+  }
+  return parameters;
+}
+
+/// Runs `body` and returns what it returns, or nothing after adding what it throws to `problems`.
+template <typename Body>
+auto attempt(std::vector<std::string>& problems, Body&& body) -> std::optional<decltype(body())> {
+  try {
+    return body();
+  } catch (const c10::Error& error) {
+    problems.emplace_back(error.what_without_backtrace());
+  } catch (const std::exception& error) {  // also from the user's predicates
+    problems.emplace_back(error.what());
+  }
+  return std::nullopt;
+}
+
+/// Everything about the model and the options that can be said without the other ranks. Nothing if
+/// `problems` has got entries: all that is wrong.
+std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, OptimizerPlan optimizer,
+                                            Options options, int world_size,
+                                            std::vector<std::string>& problems) {
+  const absl::Status status = validate(options);
+  if (!status.ok()) problems.emplace_back(status.message());
+  const auto degrees = attempt(problems, [&] { return placement(options.strategy, world_size); });
+  if (model == nullptr) {
+    problems.emplace_back("[parallelize] model: got null, expected a module; pass the model");
+    return std::nullopt;
+  }
+  auto table = attempt(problems, [&] { return ParameterTable(parameters_of(*model)); });
+  if (table.has_value()) {
+    for (std::string& problem : problems_of(*table)) problems.push_back(std::move(problem));
+  }
+  for (std::string& problem : problems_of(buffers_of(*model))) {
+    problems.push_back(std::move(problem));
+  }
+  if (!table.has_value()) return std::nullopt;
+  auto group_of = attempt(problems, [&] { return optimizer.assign(*table); });
+  if (group_of.has_value() && !group_of->ok()) {
+    problems.emplace_back(group_of->status().message());
+  }
+  if (!problems.empty()) return std::nullopt;
+
+  UnitPlan plan(*table, bucket_membership(*table, options.first_bucket_bytes, options.bucket_bytes),
                 world_size);
-  return {.group = nullptr,
-          .table = std::move(table),
-          .plan = std::move(plan),
-          .options = options,
-          .degrees = degrees,
-          .optimizer = std::move(optimizer),
-          .group_of = *std::move(group_of),
-          .model = nullptr};
+  return ShardedEngine::Parts{.group = nullptr,
+                              .table = *std::move(table),
+                              .plan = std::move(plan),
+                              .options = options,
+                              .degrees = *degrees,
+                              .optimizer = std::move(optimizer),
+                              .group_of = **std::move(group_of),
+                              .model = nullptr};
 }
 
 /// What all ranks must have in common, most telling first.
@@ -107,25 +158,18 @@ int64_t next_engine_number(ProcessGroup& world) {
 }
 
 std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> owned,
-                                    torch::nn::Module& model, OptimizerPlan optimizer,
+                                    torch::nn::Module* model, OptimizerPlan optimizer,
                                     Options options, const std::shared_ptr<ProcessGroup>& world) {
   TORCH_CHECK(world != nullptr,
               "[parallelize] world: got null, expected a process group; pass "
               "init_process_group()'s result");
   // A rank that has to refuse does it together with the others, so that none is left waiting.
-  std::optional<ShardedEngine::Parts> parts;
-  std::string problem;
-  try {
-    parts.emplace(examine(model, std::move(optimizer), std::move(options), world->size()));
-  } catch (const c10::Error& error) {
-    problem = error.what_without_backtrace();
-  }
-  refuse_together(*world, problem, "parallelize");
+  std::vector<std::string> problems;
+  std::optional<ShardedEngine::Parts> parts =
+      examine(model, std::move(optimizer), std::move(options), world->size(), problems);
+  refuse_together(*world, absl::StrJoin(problems, "\n"), "parallelize");
 
-  std::vector<NamedTensor> buffers;
-  for (const auto& buffer : model.named_buffers()) {
-    if (buffer.value().defined()) buffers.push_back({buffer.key(), buffer.value()});
-  }
+  const std::vector<NamedTensor> buffers = buffers_of(*model);
   require_equal(*world, fingerprint(*parts, buffers), "parallelize");
 
   parts->group = duplicate(*world, absl::StrCat("engine ", next_engine_number(*world)));
@@ -140,14 +184,13 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> owned,
 std::unique_ptr<Engine> parallelize(std::shared_ptr<torch::nn::Module> model,
                                     OptimizerPlan optimizer, Options options,
                                     std::shared_ptr<ProcessGroup> world) {
-  TORCH_CHECK(model != nullptr, "[parallelize] model: got null, expected a module");
-  torch::nn::Module& module = *model;
+  torch::nn::Module* module = model.get();
   return make_engine(std::move(model), module, std::move(optimizer), std::move(options), world);
 }
 
 std::unique_ptr<Engine> parallelize(torch::nn::Module& model, OptimizerPlan optimizer,
                                     Options options, std::shared_ptr<ProcessGroup> world) {
-  return make_engine(nullptr, model, std::move(optimizer), std::move(options), world);
+  return make_engine(nullptr, &model, std::move(optimizer), std::move(options), world);
 }
 
 }  // namespace tessera

@@ -28,8 +28,11 @@ namespace tessera {
 
 namespace {
 
-/// Numbers of StepVote::Paper::misuse: FlatParameters::Violation, then these.
-constexpr int64_t kOpenScope = 100;
+/// c10::Error carries a backtrace that no peer wants to read.
+std::string text_of(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  return torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
+}
 
 std::vector<Range> kept_ranges(const UnitPlan& plan, const Reducer& reducer) {
   std::vector<Range> kept;
@@ -56,8 +59,7 @@ ShardedEngine::ShardedEngine(Parts parts, std::vector<at::Tensor> buffers)
           parts_.table, parts_.optimizer, parts_.group_of,
           optimizer_shards(parts_.plan, flat_.values(), kept_ranges(parts_.plan, reducer_)))),
       gradients_(parts_.plan.size()),
-      vote_(*parts_.group, parts_.table, optimizer_->hyper_parameter_names(),
-            [this](int64_t misuse, int64_t subject) { return explain_misuse(misuse, subject); }),
+      vote_(*parts_.group, parts_.table, optimizer_->hyper_parameter_names()),
       hash_ballot_(*parts_.group, 1),
       watch_(*this),
       open_scopes_(std::make_shared<int>(0)) {
@@ -101,15 +103,41 @@ std::vector<at::Tensor> ShardedEngine::all_parameters() const {
   return tensors;
 }
 
+// --- Failure ---
+
 void ShardedEngine::require_usable() const {
-  TORCH_CHECK(failure_.empty(), "[engine] this engine failed earlier and cannot go on: ", failure_);
+  if (failure_.has_value()) throw CommError(*failure_);
 }
 
-void ShardedEngine::fail(const std::string& cause) noexcept {
-  if (!failure_.empty()) return;
-  failure_ = absl::StrCat("rank ", parts_.group->rank(), ": ", cause);
+void ShardedEngine::require_outside_backward(const char* call) const {
+  TORCH_CHECK(!in_micro_step_ && !watch_.is_inside_backward(), "[engine] ", call,
+              ": called inside backward; call it after backward has returned");
+}
+
+/// This rank cannot go on, for a reason that its peers do not know.
+void ShardedEngine::fail(const std::string& what) noexcept {
+  if (failure_.has_value()) return;
+  const int rank = parts_.group->rank();
+  const std::string cause = absl::StrCat("rank ", rank, " ", what);
+  failure_.emplace(CommErrorContext{"engine", std::string(parts_.group->name()), -1, rank, ""},
+                   cause);
   // Peers may wait for reductions that will never come.
-  parts_.group->abort(failure_);
+  parts_.group->abort(cause);
+}
+
+void ShardedEngine::fail(const CommError& error) noexcept {
+  if (!failure_.has_value()) failure_ = error;
+}
+
+/// Runs collective code; a failed collective ends the engine.
+template <typename Body>
+auto ShardedEngine::guard(Body&& body) {
+  try {
+    return body();
+  } catch (const CommError& error) {
+    fail(error);
+    throw;
+  }
 }
 
 // --- Backward ---
@@ -120,11 +148,18 @@ void ShardedEngine::before_gradient(size_t index) {
               "': backward runs on a thread that does not know this engine, so its end would go "
               "unnoticed; call backward on the thread that called parallelize");
   if (!in_micro_step_) begin_micro_step();
-  handles_.hide(index);
+  try {
+    handles_.hide(index);
+  } catch (const c10::Error& error) {
+    hook_error_ = error.what_without_backtrace();
+    throw;
+  }
 }
 
 void ShardedEngine::begin_micro_step() {
+  hook_error_.clear();
   adopt_cleared_gradients();
+  handles_.count_edits();
   reducer_.begin_micro_step(no_sync_depth_ > 0 ? Reducer::Mode::kAddLocally
                                                : Reducer::Mode::kReduce);
   in_micro_step_ = true;
@@ -134,9 +169,9 @@ void ShardedEngine::gradient(size_t index, at::Tensor gradient) {
   // A parameter that left its unit may have another shape; the vote will name it.
   if (!flat_.lives_here(index)) return;
   try {
-    reducer_.land(index, gradient.detach());
-  } catch (const CommError& error) {
-    fail(error.cause());
+    guard([&] { reducer_.land(index, gradient.detach()); });
+  } catch (const c10::Error& error) {
+    hook_error_ = error.what_without_backtrace();
     throw;
   }
 }
@@ -152,19 +187,17 @@ void ShardedEngine::backward_ended() {
 void ShardedEngine::end_micro_step() {
   in_micro_step_ = false;
   ++backwards_;
-  try {
-    reducer_.end_micro_step();
-  } catch (const CommError& error) {
-    fail(error.cause());
-    throw;
-  }
+  guard([&] { reducer_.end_micro_step(); });
   show_gradients();
 }
 
 void ShardedEngine::backward_failed() noexcept {
   if (!in_micro_step_) return;
   in_micro_step_ = false;
-  fail("its backward ended in an exception");
+  fail(hook_error_.empty()
+           ? "left backward by an exception, which that rank reports; the gradients of this step "
+             "are incomplete and the engine cannot go on"
+           : absl::StrCat("left backward by an exception: ", hook_error_));
 }
 
 void ShardedEngine::show_gradients() {
@@ -180,7 +213,7 @@ void ShardedEngine::show_gradients() {
 void ShardedEngine::adopt_cleared_gradients() {
   const GradientHandles::Cleared cleared = handles_.cleared();
   if (cleared.all) {
-    zero_grad();
+    clear();
     return;
   }
   for (const size_t index : cleared.parameters) {
@@ -192,9 +225,8 @@ void ShardedEngine::adopt_cleared_gradients() {
 
 void ShardedEngine::zero_grad() {
   require_usable();
-  TORCH_CHECK(!in_micro_step_, "[engine] zero_grad: called inside backward; call it after");
+  require_outside_backward("zero_grad");
   clear();
-  history_.record(RollingHash::Event::kZeroGradient, 0);
 }
 
 void ShardedEngine::clear() {
@@ -202,30 +234,25 @@ void ShardedEngine::clear() {
   reducer_.clear();
   backwards_ = 0;
   saw_other_backward_ = false;
+  history_ = history_at_step_;
 }
 
 // --- Step ---
 
 StepResult ShardedEngine::step() {
   require_usable();
-  TORCH_CHECK(!in_micro_step_, "[engine] step: called inside backward; call it after");
+  require_outside_backward("step");
   const at::NoGradGuard no_grad;
-  try {
+  return guard([&] {
     adopt_cleared_gradients();
-    // Peers may have gradients in a backward that gave this rank none; then it still takes part
-    // with zeros.
-    const bool is_idle = backwards_ == 0 && saw_other_backward_;
-    if (is_idle || reducer_.has_local()) {
-      reducer_.begin_micro_step(Reducer::Mode::kReduce);
-      reducer_.end_micro_step();
-      if (is_idle) backwards_ = 1;
-    }
+    reduce_in_step();
 
     StepVote::Paper paper;
     paper.step = steps_ + 1;
     paper.backwards = backwards_;
     paper.history = history_.value();
-    find_misuse(paper);
+    paper.gradient_edits = handles_.count_edits();
+    paper.misuse = find_misuse();
     const std::vector<int64_t>& non_finite = reducer_.non_finite();
     for (size_t i = 0; i < non_finite.size(); ++i) {
       if (non_finite[i] == 0) continue;
@@ -240,31 +267,40 @@ StepResult ShardedEngine::step() {
     apply(clip_factor(norm, parts_.options.max_grad_norm));
     StepResult result{.committed = true, .step = ++steps_, .grad_norm = norm};
     for (const uint8_t used : reducer_.used()) result.used_parameters += used;
-    clear();
     history_.record(RollingHash::Event::kStep, steps_);
+    history_at_step_ = history_;
+    clear();
     return result;
-  } catch (const CommError& error) {
-    fail(error.cause());
-    throw;
-  }
+  });
 }
 
-void ShardedEngine::find_misuse(StepVote::Paper& paper) const {
+/// Reduces what no_sync() left on this rank. Peers may have gradients in a backward that gave this
+/// rank none; then it takes part with zeros.
+void ShardedEngine::reduce_in_step() {
+  const bool is_idle = backwards_ == 0 && saw_other_backward_;
+  if (!is_idle && !reducer_.has_local()) return;
+  handles_.count_edits();
+  reducer_.begin_micro_step(Reducer::Mode::kReduce);
+  reducer_.end_micro_step();
+  if (is_idle) backwards_ = 1;
+  show_gradients();
+}
+
+/// "" if nothing on this rank speaks against the step.
+std::string ShardedEngine::find_misuse() const {
   if (*open_scopes_ > 0) {
-    paper.misuse = kOpenScope;
-    return;
-  }
-  const FlatParameters::Finding finding = flat_.inspect();
-  paper.misuse = static_cast<int64_t>(finding.violation);
-  paper.misuse_subject = static_cast<int64_t>(finding.parameter);
-}
-
-std::string ShardedEngine::explain_misuse(int64_t misuse, int64_t subject) const {
-  if (misuse == kOpenScope) {
     return "step() was called while a full_parameters() scope is open; end the scope first";
   }
-  return describe(static_cast<FlatParameters::Violation>(misuse),
-                  parts_.table[static_cast<size_t>(subject)].name);
+  const FlatParameters::Finding finding = flat_.inspect();
+  if (finding.violation != FlatParameters::Violation::kNone) {
+    return describe(finding.violation, parts_.table[finding.parameter].name);
+  }
+  if (const std::optional<size_t> replaced = handles_.replaced()) {
+    return absl::StrCat("[grad] '", parts_.table[*replaced].name,
+                        "': .grad was assigned outside the engine, which would not use it; write "
+                        "into the tensor that is there (ddp), or clear it (.grad() = {})");
+  }
+  return optimizer_->problem();
 }
 
 ExactSum ShardedEngine::squares() const {
@@ -306,60 +342,61 @@ void ShardedEngine::apply(double scale) {
 
 void ShardedEngine::modify_parameters(int from_rank, const std::function<void()>& write) {
   require_usable();
-  TORCH_CHECK(from_rank >= 0 && from_rank < parts_.group->size(),
-              "[engine] modify_parameters: got from_rank ", from_rank, ", expected 0 to ",
-              parts_.group->size() - 1, "; name a rank of the world");
-  TORCH_CHECK(!in_micro_step_, "[engine] modify_parameters: called inside backward; call it after");
+  require_outside_backward("modify_parameters");
   const at::NoGradGuard no_grad;
-  std::string problem;
-  const auto inspect = [&](const char* when) {
-    const FlatParameters::Finding finding = flat_.inspect();
-    if (!problem.empty() || finding.violation == FlatParameters::Violation::kNone) return;
-    problem = absl::StrCat(when, describe(finding.violation, parts_.table[finding.parameter].name));
-  };
-  try {
-    inspect("before modify_parameters: ");
+  guard([&] {
+    std::string problem;
+    if (from_rank < 0 || from_rank >= parts_.group->size()) {
+      problem =
+          absl::StrCat("modify_parameters: got from_rank ", from_rank, ", expected 0 to ",
+                       parts_.group->size() - 1, "; name a rank of the world, the same on all");
+    } else if (from_rank == parts_.group->rank() && !write) {
+      problem = absl::StrCat("modify_parameters: got nothing to run on from_rank ", from_rank,
+                             ", whose values all ranks take; pass a function there");
+    } else {
+      problem = find_moved();
+    }
+    refuse_together(*parts_.group, problem, "engine");
     try {
-      write();
+      if (write) write();
     } catch (const std::exception& error) {
-      fail(absl::StrCat("modify_parameters ended in an exception: ", error.what()));
+      fail(absl::StrCat("left modify_parameters by an exception: ", text_of(error)));
       throw;
     }
-    flat_.accept();
-    inspect("inside modify_parameters: ");
-    refuse_together(*parts_.group, problem, "engine");
+    refuse_together(*parts_.group, find_moved(), "engine");
     sync_replicas(*parts_.group, all_parameters(), from_rank, "modify_parameters");
-  } catch (const CommError& error) {
-    fail(error.cause());
-    throw;
-  }
+  });
   for (size_t i = 0; i < parts_.table.size(); ++i) flat_.bump_version(i);
   flat_.accept();
 }
 
+/// What hinders modify_parameters, or "". Writes do not: it mends them.
+std::string ShardedEngine::find_moved() const {
+  const FlatParameters::Finding finding = flat_.inspect_places();
+  return describe(finding.violation, parts_.table[finding.parameter].name);
+}
+
 Engine::FullParameters ShardedEngine::full_parameters() {
   require_usable();
-  try {
-    parts_.group->barrier("full_parameters");
-  } catch (const CommError& error) {
-    fail(error.cause());
-    throw;
-  }
+  require_outside_backward("full_parameters");
+  guard([&] { parts_.group->barrier("full_parameters"); });
   ++*open_scopes_;
   return FullParameters(open_scopes_.get(), [scopes = open_scopes_](void*) { --*scopes; });
 }
 
 uint64_t ShardedEngine::parameter_hash() {
   require_usable();
+  require_outside_backward("parameter_hash");
   const at::NoGradGuard no_grad;
   const uint64_t hash = hash_parameters(parts_.table);
   hash_ballot_.mine()[0] = static_cast<int64_t>(hash);
-  hash_ballot_.exchange("parameter_hash");
+  guard([&] { hash_ballot_.exchange("parameter_hash"); });
   for (int rank = 1; rank < parts_.group->size(); ++rank) {
     TORCH_CHECK(hash_ballot_.of(rank)[0] == hash_ballot_.of(0)[0], "[engine] parameter_hash: rank ",
                 rank,
-                " holds other parameters than rank 0; was "
-                "one written outside engine->modify_parameters()?");
+                " holds other parameters than rank 0; was one written outside "
+                "engine->modify_parameters()? engine->modify_parameters(0, []{}) gives all ranks "
+                "rank 0's");
   }
   return hash;
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +9,7 @@
 
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/engine.h"
+#include "tessera/core/errors.h"
 #include "tessera/core/grad/backward_end.h"
 #include "tessera/core/grad/gradient_hook.h"
 #include "tessera/core/layout/flat_parameters.h"
@@ -66,22 +67,28 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   void backward_failed() noexcept override;
 
   void require_usable() const;
+  void require_outside_backward(const char* call) const;
+  void reduce_in_step();
   void begin_micro_step();
   void end_micro_step();
   void adopt_cleared_gradients();
   void show_gradients();
   void clear();
-  void find_misuse(StepVote::Paper& paper) const;
-  std::string explain_misuse(int64_t misuse, int64_t subject) const;
+  std::string find_misuse() const;
+  std::string find_moved() const;
   ExactSum squares() const;
   void apply(double scale);
   std::vector<at::Tensor> whole_gradients() const;
   std::vector<at::Tensor> all_parameters() const;
-  void fail(const std::string& cause) noexcept;
+  void fail(const std::string& what) noexcept;
+  void fail(const CommError& error) noexcept;
+  template <typename Body>
+  auto guard(Body&& body);
 
   Parts parts_;
   MemoryMeter meter_;
-  RollingHash history_;
+  RollingHash history_;          // since training began, without what zero_grad() dropped
+  RollingHash history_at_step_;  // as of the last step
   FlatParameters flat_;
   Reducer reducer_;
   GradientHandles handles_;
@@ -99,7 +106,8 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   bool in_micro_step_ = false;
   int no_sync_depth_ = 0;
   std::shared_ptr<int> open_scopes_;  // full_parameters scopes alive
-  std::string failure_;  // why this rank's engine can no longer be used; empty if it can
+  std::string hook_error_;            // what a gradient hook of ours threw in this backward
+  std::optional<CommError> failure_;  // why the engine can no longer be used
 };
 
 }  // namespace tessera

@@ -35,15 +35,22 @@ bool FlatParameters::lives_here(size_t index) const {
                   table_[index].tensor);
 }
 
-FlatParameters::Finding FlatParameters::inspect() const {
+FlatParameters::Finding FlatParameters::inspect_places() const {
   for (size_t i = 0; i < table_.size(); ++i) {
-    const at::Tensor& tensor = table_[i].tensor;
     if (!plan_.has_place(i)) {
-      if (tensor.requires_grad()) return {Violation::kUnfrozen, i};
+      if (table_[i].tensor.requires_grad()) return {Violation::kUnfrozen, i};
     } else if (!lives_here(i)) {
       return {Violation::kMoved, i};
     }
-    if (tensor._version() != versions_[i]) return {Violation::kWritten, i};
+  }
+  return {};
+}
+
+FlatParameters::Finding FlatParameters::inspect() const {
+  const Finding finding = inspect_places();
+  if (finding.violation != Violation::kNone) return finding;
+  for (size_t i = 0; i < table_.size(); ++i) {
+    if (table_[i].tensor._version() != versions_[i]) return {Violation::kWritten, i};
   }
   return {};
 }
@@ -69,8 +76,9 @@ std::string describe(FlatParameters::Violation violation, const std::string& par
     case FlatParameters::Violation::kWritten:
       return absl::StrCat(
           "parameter '", parameter,
-          "' was written outside engine->modify_parameters(); write it inside, so that "
-          "all ranks take the new values");
+          "' was written outside engine->modify_parameters(); write it inside, so that all ranks "
+          "take the new values (an engine->modify_parameters(rank, []{}) now gives all ranks what "
+          "`rank` holds)");
     case FlatParameters::Violation::kUnfrozen:
       return absl::StrCat(
           "parameter '", parameter,

@@ -48,6 +48,8 @@ class FlatParameters {
     size_t parameter = 0;
   };
   Finding inspect() const;
+  /// As inspect(), without writes to values: what modify_parameters() cannot mend.
+  Finding inspect_places() const;
 
   /// Declares the present values right: remembers all version counters.
   void accept();

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,23 +24,19 @@ class StepVote {
     int64_t non_finite = 0;  ///< how many NaN or infinite gradient elements it produced itself
     int64_t non_finite_parameter = -1;  ///< the first parameter among them, -1 if none
     ExactSum squares;                   ///< its part of the squared gradient norm
-    int64_t misuse = 0;          ///< what it found wrong before the step, a number >= 1 the caller
-                                 ///< explains; 0 if nothing
-    int64_t misuse_subject = 0;  ///< which parameter, where that applies
+    int64_t gradient_edits = 0;         ///< in-place writes to `.grad` by the user
+    std::string misuse;  ///< what it found wrong before the step, "<what>; <remedy>", or empty
   };
-
-  /// Explains Paper::misuse to the user: "<what>; <remedy>".
-  using ExplainMisuse = std::function<std::string(int64_t misuse, int64_t subject)>;
 
   /// `hyper_parameter_names` name the words every rank passes to agree(). `table` and `group` must
   /// outlive the vote.
   StepVote(ProcessGroup& group, const ParameterTable& table,
-           std::vector<std::string> hyper_parameter_names, ExplainMisuse explain_misuse);
+           std::vector<std::string> hyper_parameter_names);
 
   /// Collective, blocking. Returns the global gradient norm when the step may be committed. Throws
   /// c10::Error, the same on every rank, naming the first problem and its ranks (misuse, step
-  /// number, missing backward, reductions, a hyper-parameter) or the non-finite gradient's rank and
-  /// parameter.
+  /// number, missing backward, reductions, edited gradients, a hyper-parameter) or the non-finite
+  /// gradient's rank and parameter.
   double agree(const Paper& paper, const std::vector<int64_t>& hyper_parameters);
 
   int64_t bytes() const { return ballot_.bytes(); }
@@ -54,18 +49,18 @@ class StepVote {
     kNonFinite,
     kNonFiniteParameter,
     kMisuse,
-    kMisuseSubject,
+    kGradientEdits,
     kSquares,
     kHyperParameters = kSquares + ExactSum::kWords
   };
 
   int64_t word(int rank, size_t index) const { return ballot_.of(rank)[index]; }
   void require_equal(size_t index, const char* what, const char* remedy) const;
+  [[noreturn]] void refuse_misuse(const std::string& misuse) const;
 
   ProcessGroup& group_;
   const ParameterTable& table_;
   std::vector<std::string> names_;
-  ExplainMisuse explain_misuse_;
   Ballot ballot_;
 };
 
