@@ -7,7 +7,7 @@
 
 #include <set>
 
-#include "launched_job.h"
+#include "tessera/tests/tools/launched_job.h"
 
 namespace tessera {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "launched_job.h"
+#include "tessera/tests/tools/launched_job.h"
 
 namespace tessera {
 namespace {
