@@ -8,8 +8,12 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bin=${1:-$here/build/release/bin}
 ranks=${RANKS:-2}
-steps=${STEPS:-600}
+steps=${STEPS:-900}
 strategies=(ddp zero1 zero2)
+
+# What tessera-run would choose, without its remark for each run.
+threads=$(($(nproc) / ranks))
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}
 
 for program in tessera-run gpt; do
   if [[ ! -x $bin/$program ]]; then
@@ -26,8 +30,11 @@ gpt() {
 }
 
 echo "== 1. One training, three strategies, $ranks ranks: the first five steps =="
+# More parameters and less text than in part 2: memory is the point.
+sizes=(--layers=6 --heads=8 --width=512 --context=64 --batch=2)
 for strategy in "${strategies[@]}"; do
-  gpt --strategy="$strategy" --steps=5 --warmup=0 --eval_batches=4 --sample_bytes=0 --memory \
+  gpt --strategy="$strategy" "${sizes[@]}" --steps=5 --lr=3e-4 --warmup=1 --eval_batches=4 \
+    --sample_bytes=0 --memory \
     --losses_out="$scratch/$strategy.losses" >"$scratch/$strategy.out" || {
     cat "$scratch/$strategy.out"
     exit 1
@@ -64,13 +71,14 @@ for strategy in "${strategies[@]}"; do
   fi
 done
 echo
-grep -h -E '^parameters ' "$scratch/ddp.out"
+grep -E '^ddp on ' "$scratch/ddp.out" | sed 's/^ddp on/each on/'
+grep -E '^parameters ' "$scratch/ddp.out"
 echo 'Losses, gradient norms, held-out loss and parameters are equal, character for character.'
 
 echo
 grep '^memory, MiB' "$scratch/ddp.out"
 for strategy in "${strategies[@]}"; do
-  grep -E "^$strategy +rank" "$scratch/$strategy.out"
+  grep -E "^$strategy +rank +[0-9]+ +(predicted|measured)" "$scratch/$strategy.out"
 done
 
 echo
