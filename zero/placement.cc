@@ -14,7 +14,8 @@ Degrees placement(Strategy strategy, int world_size) {
       return {.parameters = 1, .gradients = world_size, .optimizer = world_size};
     case Strategy::kZero3:
       TORCH_CHECK(
-          false, "[zero] strategy: got zero3, which is not available yet; use ddp, zero1 or zero2");
+          false,
+          "[zero] strategy: got zero3 (fsdp), which is not available yet; use ddp, zero1 or zero2");
   }
   TORCH_INTERNAL_ASSERT(false, "strategy ", static_cast<int>(strategy));
 }

@@ -6,14 +6,11 @@
 #include <ATen/core/grad_mode.h>
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/refusal.h"
 #include "tessera/core/errors.h"
 #include "tessera/core/layout/flat_buffer.h"
 #include "tessera/core/memory/memory_formula.h"
 #include "tessera/core/step/grad_norm.h"
-#include "tessera/core/step/parameter_hash.h"
 #include "tessera/core/step/publish.h"
-#include "tessera/ddp/replica_sync.h"
 #include "tessera/optim/flat_adamw.h"
 #include "tessera/zero/partition.h"
 
@@ -60,17 +57,12 @@ ShardedEngine::ShardedEngine(Parts parts, std::vector<at::Tensor> buffers)
           optimizer_shards(parts_.plan, flat_.values(), kept_ranges(parts_.plan, reducer_)))),
       gradients_(parts_.plan.size()),
       vote_(*parts_.group, parts_.table, optimizer_->hyper_parameter_names()),
-      hash_ballot_(*parts_.group, 1),
-      watch_(*this),
-      open_scopes_(std::make_shared<int>(0)) {
+      access_(*parts_.group, parts_.table, parts_.plan, flat_),
+      watch_(*this) {
   meter_.add(MemoryClass::kOptimizer, optimizer_->state_bytes());
-  meter_.add(MemoryClass::kControl, vote_.bytes() + hash_ballot_.bytes());
+  meter_.add(MemoryClass::kControl, vote_.bytes() + access_.bytes());
 
-  std::vector<at::Tensor> replicas = all_parameters();
-  replicas.insert(replicas.end(), buffers.begin(), buffers.end());
-  const at::NoGradGuard no_grad;
-  sync_replicas(*parts_.group, replicas, /*from_rank=*/0, "initial state");
-  flat_.accept();
+  access_.sync(/*from_rank=*/0, buffers, "initial state");
 
   for (size_t i = 0; i < parts_.table.size(); ++i) {
     if (!parts_.plan.has_place(i)) continue;
@@ -93,14 +85,6 @@ std::vector<at::Tensor> ShardedEngine::whole_gradients() const {
                          parts_.table[i].tensor);
   }
   return whole;
-}
-
-std::vector<at::Tensor> ShardedEngine::all_parameters() const {
-  std::vector<at::Tensor> tensors = flat_.values();
-  for (size_t i = 0; i < parts_.table.size(); ++i) {
-    if (!parts_.plan.has_place(i)) tensors.push_back(parts_.table[i].tensor);
-  }
-  return tensors;
 }
 
 // --- Failure ---
@@ -288,7 +272,7 @@ void ShardedEngine::reduce_in_step() {
 
 /// "" if nothing on this rank speaks against the step.
 std::string ShardedEngine::find_misuse() const {
-  if (*open_scopes_ > 0) {
+  if (access_.has_open_scope()) {
     return "step() was called while a full_parameters() scope is open; end the scope first";
   }
   const FlatParameters::Finding finding = flat_.inspect();
@@ -343,62 +327,27 @@ void ShardedEngine::apply(double scale) {
 void ShardedEngine::modify_parameters(int from_rank, const std::function<void()>& write) {
   require_usable();
   require_outside_backward("modify_parameters");
-  const at::NoGradGuard no_grad;
-  guard([&] {
-    std::string problem;
-    if (from_rank < 0 || from_rank >= parts_.group->size()) {
-      problem =
-          absl::StrCat("modify_parameters: got from_rank ", from_rank, ", expected 0 to ",
-                       parts_.group->size() - 1, "; name a rank of the world, the same on all");
-    } else if (from_rank == parts_.group->rank() && !write) {
-      problem = absl::StrCat("modify_parameters: got nothing to run on from_rank ", from_rank,
-                             ", whose values all ranks take; pass a function there");
-    } else {
-      problem = find_moved();
-    }
-    refuse_together(*parts_.group, problem, "engine");
+  const auto write_or_fail = [&] {
     try {
-      if (write) write();
+      write();
     } catch (const std::exception& error) {
       fail(absl::StrCat("left modify_parameters by an exception: ", text_of(error)));
       throw;
     }
-    refuse_together(*parts_.group, find_moved(), "engine");
-    sync_replicas(*parts_.group, all_parameters(), from_rank, "modify_parameters");
-  });
-  for (size_t i = 0; i < parts_.table.size(); ++i) flat_.bump_version(i);
-  flat_.accept();
-}
-
-/// What hinders modify_parameters, or "". Writes do not: it mends them.
-std::string ShardedEngine::find_moved() const {
-  const FlatParameters::Finding finding = flat_.inspect_places();
-  return describe(finding.violation, parts_.table[finding.parameter].name);
+  };
+  guard([&] { access_.modify(from_rank, write ? std::function<void()>(write_or_fail) : nullptr); });
 }
 
 Engine::FullParameters ShardedEngine::full_parameters() {
   require_usable();
   require_outside_backward("full_parameters");
-  guard([&] { parts_.group->barrier("full_parameters"); });
-  ++*open_scopes_;
-  return FullParameters(open_scopes_.get(), [scopes = open_scopes_](void*) { --*scopes; });
+  return guard([&] { return access_.open_scope(); });
 }
 
 uint64_t ShardedEngine::parameter_hash() {
   require_usable();
   require_outside_backward("parameter_hash");
-  const at::NoGradGuard no_grad;
-  const uint64_t hash = hash_parameters(parts_.table);
-  hash_ballot_.mine()[0] = static_cast<int64_t>(hash);
-  guard([&] { hash_ballot_.exchange("parameter_hash"); });
-  for (int rank = 1; rank < parts_.group->size(); ++rank) {
-    TORCH_CHECK(hash_ballot_.of(rank)[0] == hash_ballot_.of(0)[0], "[engine] parameter_hash: rank ",
-                rank,
-                " holds other parameters than rank 0; was one written outside "
-                "engine->modify_parameters()? engine->modify_parameters(0, []{}) gives all ranks "
-                "rank 0's");
-  }
-  return hash;
+  return guard([&] { return access_.hash(); });
 }
 
 MemoryBytes ShardedEngine::predicted_memory(int micro_steps) const {

@@ -17,13 +17,13 @@
 #include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/memory_meter.h"
 #include "tessera/core/options.h"
-#include "tessera/core/step/ballot.h"
 #include "tessera/core/step/rolling_hash.h"
 #include "tessera/core/step/step_vote.h"
 #include "tessera/ddp/gradient_handles.h"
 #include "tessera/ddp/reducer.h"
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/optim/optimizer_plan.h"
+#include "tessera/zero/parameter_access.h"
 
 namespace tessera {
 
@@ -75,11 +75,9 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   void show_gradients();
   void clear();
   std::string find_misuse() const;
-  std::string find_moved() const;
   ExactSum squares() const;
   void apply(double scale);
   std::vector<at::Tensor> whole_gradients() const;
-  std::vector<at::Tensor> all_parameters() const;
   void fail(const std::string& what) noexcept;
   void fail(const CommError& error) noexcept;
   template <typename Body>
@@ -96,7 +94,7 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   std::vector<int64_t> hyper_parameters_;
   std::vector<at::Tensor> gradients_;  // per unit, as the optimizer takes them
   StepVote vote_;
-  Ballot hash_ballot_;
+  ParameterAccess access_;
   BackwardWatch watch_;
   std::vector<std::unique_ptr<GradientHook>> hooks_;
 
@@ -105,7 +103,6 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   bool saw_other_backward_ = false;  // a backward that gave this model nothing, since the last step
   bool in_micro_step_ = false;
   int no_sync_depth_ = 0;
-  std::shared_ptr<int> open_scopes_;  // full_parameters scopes alive
   std::string hook_error_;            // what a gradient hook of ours threw in this backward
   std::optional<CommError> failure_;  // why the engine can no longer be used
 };
