@@ -1,20 +1,26 @@
 # The examples run as a reader of the README would run them, at tiny sizes.
-# tessera_example_test(<name> <ranks> <expected last lines> <program> <arguments>...)
-function(tessera_example_test name ranks expected program)
-  set(command $<TARGET_FILE:${program}> ${ARGN})
-  if(ranks GREATER 1)
-    set(command $<TARGET_FILE:tessera-run> --standalone --nproc-per-node ${ranks} -- ${command})
-  endif()
-  add_test(NAME ${name} COMMAND ${command})
-  set_tests_properties(${name} PROPERTIES LABELS examples TIMEOUT 120 ENVIRONMENT OMP_NUM_THREADS=1
-                                          PASS_REGULAR_EXPRESSION "${expected}")
-endfunction()
-
-set(tiny_gpt --layers=1 --heads=2 --width=32 --context=32 --batch=2 --steps=3 --sample_bytes=8
-             --data=${PROJECT_SOURCE_DIR}/examples --memory)
 foreach(ranks 1 2 3)
-  tessera_example_test(examples.quickstart.${ranks} ${ranks} "parameters [0-9a-f]+" quickstart
-                       --epochs=2 --strategy=zero2)
-  tessera_example_test(examples.gpt.${ranks} ${ranks} "held-out loss .*parameters .*sample:" gpt
-                       ${tiny_gpt} --strategy=zero1)
+  add_test(NAME examples.strategies.${ranks}
+           COMMAND ${PROJECT_SOURCE_DIR}/tests/examples/equal_strategies.sh
+                   $<TARGET_FILE_DIR:gpt> ${ranks} ${PROJECT_SOURCE_DIR}/examples)
+  list(APPEND examples_tests examples.strategies.${ranks})
 endforeach()
+
+# tessera_example_refusal(<name> <expected message> <arguments of gpt>...): on two ranks.
+function(tessera_example_refusal name expected)
+  add_test(NAME examples.refuses.${name}
+           COMMAND tessera-run --standalone --nproc-per-node 2 -- $<TARGET_FILE:gpt> ${ARGN})
+  set_tests_properties(examples.refuses.${name} PROPERTIES PASS_REGULAR_EXPRESSION "${expected}")
+  set(examples_tests ${examples_tests} examples.refuses.${name} PARENT_SCOPE)
+endfunction()
+tessera_example_refusal(missing_data "--data: got '/no/such/text' .No such file or directory."
+                        --data=/no/such/text)
+tessera_example_refusal(short_data "--data: got [0-9]+ bytes of text, expected about [0-9]+"
+                        --data=${CMAKE_CURRENT_LIST_FILE})
+tessera_example_refusal(zero3 "zero3.*not available" --strategy=zero3
+                        --data=${PROJECT_SOURCE_DIR}/examples)
+tessera_example_refusal(flags "--batch: got 0.*--width: got 10|--width: got 10.*--batch: got 0"
+                        --batch=0 --width=10)
+
+set_tests_properties(${examples_tests} PROPERTIES LABELS examples TIMEOUT 120
+                                                  ENVIRONMENT OMP_NUM_THREADS=1)

@@ -138,8 +138,9 @@ void train(const Flags& flags) {
   }
 
   const uint64_t hash = engine->parameter_hash();
-  const std::string memory =
-      flags.memory ? gpt::memory_table(*engine, static_cast<int>(flags.accumulate), *world) : "";
+  // What is added locally is reduced once.
+  const int reductions = flags.no_sync ? 1 : static_cast<int>(flags.accumulate);
+  const std::string memory = flags.memory ? gpt::memory_table(*engine, reductions, *world) : "";
   const auto whole = engine->full_parameters();
   if (!is_first) return;
   std::printf("%s", memory.c_str());

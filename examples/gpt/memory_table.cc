@@ -21,9 +21,9 @@ std::string cell(int64_t bytes) {
 
 }  // namespace
 
-std::string memory_table(const tessera::Engine& engine, int micro_steps,
+std::string memory_table(const tessera::Engine& engine, int reductions,
                          tessera::ProcessGroup& world) {
-  MemoryBytes kinds[kKindCount] = {engine.predicted_memory(micro_steps), engine.memory().now(),
+  MemoryBytes kinds[kKindCount] = {engine.predicted_memory(reductions), engine.memory().now(),
                                    engine.memory().peak()};
   const int64_t totals[kKindCount] = {kinds[0].total(), kinds[1].total(),
                                       engine.memory().peak_total_bytes()};
