@@ -139,6 +139,14 @@ std::vector<std::string> fingerprint(const ShardedEngine::Parts& parts,
   };
   append(parts.table.lines());
   append(parts.optimizer.lines());
+  // Predicates cannot be compared, what they select can.
+  for (size_t i = 0; i < parts.group_of.size(); ++i) {
+    const size_t group = parts.group_of[i];
+    all.push_back(absl::StrCat(
+        "parameter '", parts.table[i].name, "' trains under ",
+        group == 0 ? "the defaults"
+                   : absl::StrCat("group '", parts.optimizer.groups[group - 1].name, "'")));
+  }
   append(parts.plan.lines(parts.table));
   for (const NamedTensor& buffer : buffers) {
     all.push_back(absl::StrCat("buffer ", buffer.name, " ",
