@@ -1,0 +1,59 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/core/comm/process_group.h"
+
+namespace tessera::testing {
+
+/// A deliberate break of a reduction.
+enum class Break : uint8_t {
+  kNone,
+  kDropBucket,   ///< the last rank does not receive what was reduced for "bucket 1"
+  kSkipAverage,  ///< sums where a mean was asked for
+  kShiftSlice,   ///< results lie one element off, as if padding were counted wrongly
+  kDropPublish,  ///< the last rank does not receive the others' new parameters of "bucket 0"
+};
+
+/// Passes everything on to another group and breaks one thing, without any error: what the suites'
+/// comparisons must notice by themselves.
+class BrokenGroup final : public ProcessGroup {
+ public:
+  BrokenGroup(std::shared_ptr<ProcessGroup> inner, Break what)
+      : inner_(std::move(inner)), break_(what) {}
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::string_view name() const override { return inner_->name(); }
+  std::string_view backend() const override { return inner_->backend(); }
+  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
+                                   std::string_view tag = {}) override;
+  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                                       ReduceOp op, std::string_view tag = {}) override;
+  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
+                                   std::string_view tag = {}) override;
+  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
+                                  std::string_view tag = {}) override {
+    return inner_->broadcast(tensor, root, tag);
+  }
+  void barrier(std::string_view tag = {}) override { inner_->barrier(tag); }
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
+    return inner_->allocate(numel, dtype);
+  }
+  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
+                                         std::string_view name) override;
+  void abort(std::string_view cause) noexcept override { inner_->abort(cause); }
+
+ private:
+  bool is_last() const { return rank() == size() - 1; }
+  ReduceOp broken(ReduceOp op) const;
+  void damage(const at::Tensor& result, const at::Tensor& before, std::string_view tag) const;
+
+  std::shared_ptr<ProcessGroup> inner_;
+  Break break_;
+};
+
+}  // namespace tessera::testing

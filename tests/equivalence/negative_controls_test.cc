@@ -1,0 +1,137 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+#include <torch/torch.h>
+
+#include "tessera/tests/equivalence/broken_group.h"
+#include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/oracle.h"
+#include "tessera/tests/support/training.h"
+
+// A comparison that cannot fail proves nothing: each break here must be caught by the functions
+// that the equivalence suite uses.
+
+namespace tessera::testing {
+
+std::shared_ptr<Work> BrokenGroup::all_reduce(const at::Tensor& tensor, ReduceOp op,
+                                              std::string_view tag) {
+  const at::Tensor before = tensor.clone();
+  inner_->all_reduce(tensor, broken(op), tag)->wait();
+  damage(tensor, before, tag);
+  return completed_work();
+}
+
+std::shared_ptr<Work> BrokenGroup::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                                                  ReduceOp op, std::string_view tag) {
+  const at::Tensor before = input.narrow(0, rank() * output.numel(), output.numel()).clone();
+  inner_->reduce_scatter(output, input, broken(op), tag)->wait();
+  damage(output, before, tag);
+  return completed_work();
+}
+
+std::shared_ptr<Work> BrokenGroup::all_gather(const at::Tensor& output, const at::Tensor& input,
+                                              std::string_view tag) {
+  const at::Tensor before = output.clone();
+  inner_->all_gather(output, input, tag)->wait();
+  if (break_ == Break::kDropPublish && is_last() && tag == "bucket 0") output.copy_(before);
+  return completed_work();
+}
+
+std::shared_ptr<ProcessGroup> BrokenGroup::subgroup(const std::vector<int>& ranks,
+                                                    std::string_view name) {
+  auto made = inner_->subgroup(ranks, name);
+  if (made == nullptr) return nullptr;
+  return std::make_shared<BrokenGroup>(std::move(made), break_);
+}
+
+ReduceOp BrokenGroup::broken(ReduceOp op) const {
+  return break_ == Break::kSkipAverage && op == ReduceOp::kAvg ? ReduceOp::kSum : op;
+}
+
+void BrokenGroup::damage(const at::Tensor& result, const at::Tensor& before,
+                         std::string_view tag) const {
+  if (break_ == Break::kDropBucket && is_last() && tag == "bucket 1") result.copy_(before);
+  if (break_ == Break::kShiftSlice) result.copy_(result.roll(1));
+}
+
+namespace {
+
+constexpr int kWorld = 3;
+
+Outcome train_broken(Strategy strategy, Break what) {
+  return train_on_threads(subject("OddMlp"), at::kDouble, strategy, schedules().front(), kWorld, {},
+                          [what](std::shared_ptr<ProcessGroup> world) {
+                            return std::make_shared<BrokenGroup>(std::move(world), what);
+                          });
+}
+
+/// What the suite says about a run that was broken: the differences, or that ranks drifted apart.
+std::string verdict(Strategy strategy, Break what) {
+  static const Outcome expected = oracle(subject("OddMlp"), schedules().front(), kWorld);
+  try {
+    return differences(train_broken(strategy, what), expected, subject("OddMlp").tolerance);
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+}
+
+class NegativeControl : public ::testing::TestWithParam<Strategy> {};
+
+TEST_P(NegativeControl, AnUnbrokenDecoratorPasses) {
+  EXPECT_EQ(verdict(GetParam(), Break::kNone), "");
+}
+TEST_P(NegativeControl, ADroppedBucketIsCaught) {
+  EXPECT_NE(verdict(GetParam(), Break::kDropBucket), "");
+}
+TEST_P(NegativeControl, ASkippedAverageIsCaught) {
+  EXPECT_NE(verdict(GetParam(), Break::kSkipAverage), "");
+}
+TEST_P(NegativeControl, AShiftedSliceIsCaught) {
+  EXPECT_NE(verdict(GetParam(), Break::kShiftSlice), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(, NegativeControl,
+                         ::testing::Values(Strategy::kDdp, Strategy::kZero1, Strategy::kZero2),
+                         [](const auto& info) { return std::string(to_string(info.param)); });
+
+TEST(Comparison, AMissingPublishIsCaughtAsRanksThatDiffer) {
+  EXPECT_THAT(verdict(Strategy::kZero1, Break::kDropPublish),
+              ::testing::HasSubstr("ranks of one world differ"));
+  EXPECT_THAT(verdict(Strategy::kZero2, Break::kDropPublish),
+              ::testing::HasSubstr("ranks of one world differ"));
+}
+
+TEST(Comparison, OneOtherBitIsCaught) {
+  const std::map<std::string, at::Tensor> expected = {{"weight", at::ones({3})}};
+  std::map<std::string, at::Tensor> got = {{"weight", at::ones({3})}};
+  EXPECT_EQ(bit_differences(got, expected), "");
+  got["weight"][1] = std::nextafter(1.0F, 2.0F);
+  EXPECT_THAT(bit_differences(got, expected), ::testing::HasSubstr("'weight' element 1 of 3"));
+  got["weight"] = at::ones({3});
+  got["other"] = at::ones({1});
+  EXPECT_THAT(bit_differences(got, expected), ::testing::HasSubstr("'other': not expected"));
+  EXPECT_THAT(bit_differences({}, expected), ::testing::HasSubstr("'weight': missing"));
+}
+
+TEST(Comparison, SignedZerosAndNansDoNotPass) {
+  const std::map<std::string, at::Tensor> zero = {{"weight", at::zeros({1})}};
+  const std::map<std::string, at::Tensor> minus_zero = {{"weight", -at::zeros({1})}};
+  EXPECT_NE(bit_differences(minus_zero, zero), "");
+  const std::map<std::string, at::Tensor> nan = {
+      {"weight", at::full({1}, std::numeric_limits<double>::quiet_NaN())}};
+  EXPECT_NE(differences(nan, zero, 1e-3), "");
+}
+
+TEST(Comparison, OneStepTooFewIsCaught) {
+  Schedule schedule = schedules().front();
+  const Outcome expected = oracle(subject("TiedMlp"), schedule, 1);
+  --schedule.steps;
+  EXPECT_NE(differences(oracle(subject("TiedMlp"), schedule, 1), expected, 1e-3), "");
+}
+
+}  // namespace
+}  // namespace tessera::testing

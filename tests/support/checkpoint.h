@@ -1,0 +1,14 @@
+#pragma once
+
+#include <functional>
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera::testing {
+
+/// Runs `block` without a graph and again inside backward, where it calls backward a second time
+/// (re-entrant activation checkpointing, as torch.utils.checkpoint with use_reentrant=True).
+/// `input` must require grad.
+at::Tensor checkpoint(std::function<at::Tensor(const at::Tensor&)> block, const at::Tensor& input);
+
+}  // namespace tessera::testing

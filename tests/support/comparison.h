@@ -1,0 +1,25 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/tests/support/training.h"
+
+namespace tessera::testing {
+
+/// What differs, one line each with the worst element; empty if nothing does. Bits: also 0 and -0,
+/// or two NaNs, differ unless all their bits agree. Tolerance: |a - b| <= tolerance * max(1,
+/// largest |b| of the tensor); NaN never passes.
+std::string bit_differences(const std::map<std::string, at::Tensor>& got,
+                            const std::map<std::string, at::Tensor>& expected);
+std::string bit_differences(const std::vector<double>& got, const std::vector<double>& expected);
+std::string bit_differences(const Outcome& got, const Outcome& expected);
+
+std::string differences(const std::map<std::string, at::Tensor>& got,
+                        const std::map<std::string, at::Tensor>& expected, double tolerance);
+std::string differences(const Outcome& got, const Outcome& expected, double tolerance);
+
+}  // namespace tessera::testing

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <vector>
+
+#include <torch/optim/adamw.h>
+
+#include "tessera/tests/support/training.h"
+
+namespace tessera::testing {
+
+/// torch::optim::AdamW over the distinct trainable parameters of `model`, grouped as `plan` says.
+torch::optim::AdamW plain_optimizer(const torch::nn::Module& model, const OptimizerPlan& plan);
+
+/// The distinct trainable parameters of `model`: Module::parameters() lists tied ones twice.
+std::vector<at::Tensor> distinct_parameters(const torch::nn::Module& model);
+
+/// What training gives without Tessera: one process, torch::optim::AdamW and clip_grad_norm_, the
+/// batches of all `size` ranks in one forward where the model allows it. In fp64.
+Outcome oracle(const Subject& subject, const Schedule& schedule, int size);
+
+}  // namespace tessera::testing

@@ -1,0 +1,146 @@
+#include "tessera/tests/support/training.h"
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+#include <torch/torch.h>
+
+#include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/rank_threads.h"
+#include "tessera/zero/parallelize.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr uint64_t kModelSeed = 42;
+
+bool is_bias(std::string_view name) { return name.find("bias") != std::string_view::npos; }
+bool is_first(std::string_view name) { return name.substr(0, 5) == "first"; }
+
+bool has_trainable(const torch::nn::Module& model, bool (*selects)(std::string_view)) {
+  for (const auto& entry : model.named_parameters()) {
+    if (entry.value().requires_grad() && selects(entry.key())) return true;
+  }
+  return false;
+}
+
+Options options_for(Strategy strategy, const Schedule& schedule, const TrainOptions& train) {
+  return {.strategy = strategy,
+          .max_grad_norm = schedule.max_grad_norm,
+          .bucket_bytes = schedule.bucket_bytes,
+          .first_bucket_bytes = std::min(schedule.bucket_bytes, Options().first_bucket_bytes),
+          .poison_freed = train.poison_freed};
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& stream, const Schedule& schedule) {
+  return stream << schedule.name;
+}
+
+const std::vector<Schedule>& schedules() {
+  static const std::vector<Schedule> all = {
+      {.name = "Once", .bucket_bytes = 1024},
+      {.name = "OnceClipped", .max_grad_norm = 0.05},
+      {.name = "ThriceClipped", .micro_steps = 3, .max_grad_norm = 0.05, .bucket_bytes = 4096},
+      {.name = "ThriceNoSync",
+       .micro_steps = 3,
+       .sync = Schedule::Sync::kLast,
+       .bucket_bytes = 1024}};
+  return all;
+}
+
+OptimizerPlan make_plan(const torch::nn::Module& model) {
+  const auto options = [](double lr, double weight_decay) {
+    return torch::optim::AdamWOptions(lr).eps(1e-6).weight_decay(weight_decay);
+  };
+  OptimizerPlan plan(options(0.02, 0.1));
+  if (has_trainable(model, is_bias)) plan.groups.push_back({"biases", is_bias, options(0.03, 0.0)});
+  const auto is_first_weight = [](std::string_view name) {
+    return is_first(name) && !is_bias(name);
+  };
+  if (has_trainable(model, is_first_weight)) {
+    plan.groups.push_back({"first", is_first_weight, options(0.01, 0.2).betas({0.8, 0.95})});
+  }
+  return plan;
+}
+
+Batch batch_of(const Subject& subject, at::ScalarType dtype, const Schedule& schedule,
+               const Moment& moment, int micro_step) {
+  const int seed = 10000 + moment.step * 1000 + micro_step * 100 + moment.rank;
+  return draw_batch(subject, dtype, schedule.rows, static_cast<uint64_t>(seed));
+}
+
+at::Tensor loss_of(Net& net, const Batch& batch, const Moment& moment, const Schedule& schedule) {
+  const at::Tensor output = net.forward(batch.input, moment);
+  return at::mse_loss(output, batch.target) / static_cast<double>(schedule.micro_steps);
+}
+
+std::map<std::string, at::Tensor> copy_parameters(const torch::nn::Module& model) {
+  std::map<std::string, at::Tensor> copies;
+  for (const auto& entry : model.named_parameters()) {
+    copies[entry.key()] = entry.value().detach().contiguous().clone();
+  }
+  return copies;
+}
+
+Outcome train(const Subject& subject, at::ScalarType dtype, Strategy strategy,
+              const Schedule& schedule, const std::shared_ptr<ProcessGroup>& world,
+              const TrainOptions& options) {
+  const int rank = world->rank();
+  const std::shared_ptr<Net> net =
+      prepare(subject.make(), dtype, kModelSeed + static_cast<uint64_t>(rank));
+  const std::unique_ptr<Engine> engine =
+      parallelize(net, make_plan(*net), options_for(strategy, schedule, options), world);
+
+  Outcome outcome;
+  for (int step = 0; step < schedule.steps; ++step) {
+    const Moment moment{.step = step, .rank = rank};
+    for (int micro = 0; micro < schedule.micro_steps; ++micro) {
+      std::optional<Engine::NoSync> no_sync;
+      if (schedule.sync == Schedule::Sync::kLast && micro + 1 < schedule.micro_steps) {
+        no_sync.emplace(engine->no_sync());
+      }
+      const Batch batch = batch_of(subject, dtype, schedule, moment, micro);
+      const at::Tensor loss = loss_of(*net, batch, moment, schedule);
+      loss.backward();
+      outcome.losses.push_back(loss.item<double>());
+    }
+    outcome.grad_norms.push_back(engine->step().grad_norm);
+    if (options.after_step) options.after_step(*engine, step);
+  }
+  outcome.parameters = copy_parameters(*net);
+  return outcome;
+}
+
+Outcome train_on_threads(const Subject& subject, at::ScalarType dtype, Strategy strategy,
+                         const Schedule& schedule, int size, const TrainOptions& options,
+                         const Decorate& decorate) {
+  std::vector<Outcome> by_rank(static_cast<size_t>(size));
+  run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
+    const auto rank = static_cast<size_t>(world->rank());
+    if (decorate) world = decorate(std::move(world));
+    by_rank[rank] = train(subject, dtype, strategy, schedule, world, options);
+  });
+
+  Outcome whole = by_rank[0];
+  for (Outcome& outcome : by_rank) {
+    const std::string difference = bit_differences(outcome.parameters, whole.parameters) +
+                                   bit_differences(outcome.grad_norms, whole.grad_norms);
+    if (!difference.empty()) {
+      throw std::runtime_error("ranks of one world differ:\n" + difference);
+    }
+    whole.losses_by_rank.push_back(outcome.losses);
+  }
+  for (size_t i = 0; i < whole.losses.size(); ++i) {
+    double sum = 0.0;
+    for (const auto& losses : whole.losses_by_rank) sum += losses[i];
+    whole.losses[i] = sum / size;
+  }
+  return whole;
+}
+
+}  // namespace tessera::testing

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "tessera/core/comm/process_group.h"
+#include "tessera/core/engine.h"
+#include "tessera/core/options.h"
+#include "tessera/optim/optimizer_plan.h"
+#include "tessera/tests/support/models.h"
+
+namespace tessera::testing {
+
+/// How a training run goes; every rank and the oracle follow the same one.
+struct Schedule {
+  std::string name;
+  int steps = 4;
+  int micro_steps = 1;
+  enum class Sync : uint8_t {
+    kEach,  ///< reduce in each micro-step
+    kLast,  ///< no_sync for all but the last
+  } sync = Sync::kEach;
+  double max_grad_norm = std::numeric_limits<double>::infinity();
+  int64_t bucket_bytes = Options().bucket_bytes;
+  int64_t rows = 4;  ///< samples per rank and micro-step
+};
+
+/// Prints the name, for messages of tests.
+std::ostream& operator<<(std::ostream& stream, const Schedule& schedule);
+
+/// The schedules of the equivalence suite: accumulation 1 and 3, both modes, with and without
+/// clipping, many buckets and few.
+const std::vector<Schedule>& schedules();
+
+/// AdamW under which the suite trains: eps 1e-6, and two groups by name where the model has such
+/// parameters.
+OptimizerPlan make_plan(const torch::nn::Module& model);
+
+/// The batch of one rank in one micro-step.
+Batch batch_of(const Subject& subject, at::ScalarType dtype, const Schedule& schedule,
+               const Moment& moment, int micro_step);
+
+/// The user's loss: the mean over the rank's batch, divided by the number of micro-steps.
+at::Tensor loss_of(Net& net, const Batch& batch, const Moment& moment, const Schedule& schedule);
+
+/// What a run left behind.
+struct Outcome {
+  std::vector<double> losses;                       ///< [step][micro-step], mean over ranks
+  std::vector<std::vector<double>> losses_by_rank;  ///< [rank][step * micro-step]; empty: unknown
+  std::vector<double> grad_norms;                   ///< [step]
+  std::map<std::string, at::Tensor> parameters;     ///< contiguous copies by every name
+};
+
+/// Copies of all parameters of `model` by name.
+std::map<std::string, at::Tensor> copy_parameters(const torch::nn::Module& model);
+
+/// What train() may be told besides the schedule.
+struct TrainOptions {
+  bool poison_freed = false;
+  /// Called after each step, before the parameters are copied.
+  std::function<void(Engine&, int step)> after_step = {};
+};
+
+/// One rank's training under an engine. Ranks start from different parameters; rank 0's count.
+Outcome train(const Subject& subject, at::ScalarType dtype, Strategy strategy,
+              const Schedule& schedule, const std::shared_ptr<ProcessGroup>& world,
+              const TrainOptions& options = {});
+
+/// Trains on `size` ranks that are threads. Throws std::runtime_error if the ranks' parameters or
+/// norms differ from each other. `decorate` may put another group in front of each rank's.
+using Decorate = std::function<std::shared_ptr<ProcessGroup>(std::shared_ptr<ProcessGroup> world)>;
+Outcome train_on_threads(const Subject& subject, at::ScalarType dtype, Strategy strategy,
+                         const Schedule& schedule, int size, const TrainOptions& options = {},
+                         const Decorate& decorate = {});
+
+}  // namespace tessera::testing
