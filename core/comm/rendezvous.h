@@ -16,13 +16,13 @@ namespace tessera {
 /// lists the variables); with no variable set the process is a world of one.
 struct ProcessGroupOptions {
   /// This rank and the number of ranks; both or neither. Default: RANK and WORLD_SIZE.
-  std::optional<int> rank;
-  std::optional<int> world_size;
+  std::optional<int> rank = std::nullopt;
+  std::optional<int> world_size = std::nullopt;
   /// "file:///dir/file" in a directory only this user can read. Default: TESSERA_STORE, else
   /// MASTER_ADDR and MASTER_PORT.
-  std::string store_url;
+  std::string store_url = {};
   /// A store that is there already; wins over store_url.
-  c10::intrusive_ptr<c10d::Store> store;
+  c10::intrusive_ptr<c10d::Store> store = {};
   /// How long ranks wait for each other: to meet at start, and in every collective. Range: > 0. A
   /// dead peer is noticed at once, whatever the time-out; it bounds a peer that is alive and does
   /// not come (stuck, stopped, in an endless loop).

@@ -106,6 +106,11 @@ bool Lane::is_idle() {
   return queue_.empty() && !busy_;
 }
 
+bool Lane::is_closing() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return stopping_;
+}
+
 void Lane::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {

@@ -45,6 +45,8 @@ class Lane {
 
   /// Local, does not block. Whether everything posted so far has finished.
   bool is_idle();
+  /// Local, does not block. Whether close() has begun.
+  bool is_closing();
 
   /// Discards what has not begun (its Work throws CommError) and joins the thread, hence blocks
   /// while a closure runs: whoever owns the lane makes that closure return first. Nothing may be

@@ -24,9 +24,9 @@ class RankProcessBody {
 struct RankProcessOptions {
   /// Set in every rank besides RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and TESSERA_STORE; ""
   /// unsets a variable.
-  std::map<std::string, std::string> environment;
+  std::map<std::string, std::string> environment = {};
   /// The same for single ranks; wins.
-  std::map<int, std::map<std::string, std::string>> environment_of_rank;
+  std::map<int, std::map<std::string, std::string>> environment_of_rank = {};
   /// After this long all ranks are killed and `timed_out` says so.
   std::chrono::milliseconds deadline = std::chrono::seconds(60);
 };

@@ -84,8 +84,8 @@ std::vector<std::string> run_ranks_expecting_errors(int size, const RankBody& bo
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     ProcessGroupOptions group_options;
-    group_options.rank = rank;
-    group_options.world_size = size;
+    group_options.rank = options.rank_of ? options.rank_of(rank) : rank;
+    group_options.world_size = options.world_size_of ? options.world_size_of(rank) : size;
     group_options.store = store;
     group_options.timeout = options.timeout;
     group_options.backend = options.backend;

@@ -20,6 +20,10 @@ struct RankThreadOptions {
   /// Time-out of the groups' collectives.
   std::chrono::milliseconds timeout = std::chrono::seconds(20);
   ProcessGroupOptions::Lane lane = ProcessGroupOptions::Lane::kInline;
+  /// What thread i believes to be its rank and the world's size; by default i and the number of
+  /// threads.
+  std::function<int(int thread)> rank_of = nullptr;
+  std::function<int(int thread)> world_size_of = nullptr;
   /// After this long the state of each rank is printed and the test binary aborts.
   std::chrono::milliseconds deadline = std::chrono::seconds(60);
 };

@@ -9,6 +9,8 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <limits>
 #include <random>
 #include <string>
 #include <unordered_map>
@@ -68,6 +70,31 @@ class Descriptor {
   int fd_;
 };
 
+/// The number after `label` in a file of the kernel, in units of `unit_bytes`; nothing if there is
+/// none.
+std::optional<int64_t> read_bytes(const char* path, const std::string& label, int64_t unit_bytes) {
+  std::ifstream file(path);
+  std::string word;
+  while (!label.empty() && file >> word && word != label) {
+  }
+  int64_t value = 0;
+  if (!(file >> value)) return std::nullopt;
+  return value * unit_bytes;
+}
+
+/// How much memory this host, or the container that we run in, can still give.
+int64_t available_bytes() {
+  constexpr int64_t kKib = 1024;
+  const auto free = read_bytes("/proc/meminfo", "MemAvailable:", kKib);
+  const auto swap = read_bytes("/proc/meminfo", "SwapFree:", kKib);
+  int64_t bytes = free ? *free + swap.value_or(0) : std::numeric_limits<int64_t>::max();
+  const auto limit = read_bytes("/sys/fs/cgroup/memory.max", "", 1);
+  const auto used = read_bytes("/sys/fs/cgroup/memory.current", "", 1);
+  const auto cached = read_bytes("/sys/fs/cgroup/memory.stat", "inactive_file", 1);
+  if (limit && used) bytes = std::min(bytes, *limit - *used + cached.value_or(0));
+  return bytes;
+}
+
 char* map(int fd, int64_t bytes) {
   // Populated at once: a first touch costs more than a microsecond per page, and would cost it
   // inside a collective.
@@ -97,6 +124,10 @@ std::shared_ptr<Segment> Segment::create(int64_t bytes) {
     TORCH_CHECK(static_cast<rlim_t>(size_bytes) <= limit.rlim_cur, what,
                 "the limit of file sizes is ", limit.rlim_cur, " bytes; raise it (ulimit -f)");
   }
+  // The kernel takes page after page for fallocate, and kills a process when there are none left.
+  const int64_t available = available_bytes();
+  TORCH_CHECK(size_bytes <= available, what, "this host has ", available,
+              " bytes left; free memory or use less");
   // Memory is taken now: a sparse file would be an error at the first write instead, as SIGBUS.
   int result;
   do {
@@ -150,30 +181,39 @@ std::shared_ptr<Arena> Arena::create() { return std::shared_ptr<Arena>(new Arena
 char* Arena::allocate(int64_t bytes) {
   const int64_t rounded = round_up(std::max<int64_t>(bytes, 1), kPageBytes);
   std::lock_guard<std::mutex> lock(mutex_);
+  // The smallest hole that fits: large ones stay whole for large blocks, so a program that repeats
+  // itself never grows.
+  Region* best = nullptr;
+  int64_t best_offset = 0;
+  int64_t best_bytes = std::numeric_limits<int64_t>::max();
   for (auto& [address, region] : regions_) {
-    if (char* block = allocate_in(*region, rounded)) return block;
+    for (const auto& [offset, block] : region->blocks) {
+      if (block.used || block.size_bytes < rounded || block.size_bytes >= best_bytes) continue;
+      best = region.get();
+      best_offset = offset;
+      best_bytes = block.size_bytes;
+    }
   }
+  if (best != nullptr) return take(*best, best_offset, rounded);
   auto region = std::make_unique<Region>();
   region->segment = Segment::create(std::max(rounded, kSmallestSegmentBytes));
   const int64_t segment_bytes = region->segment->size_bytes();
   region->blocks[0] = {segment_bytes, false};
   reserved_bytes_ += segment_bytes;
-  Region& added = *(regions_[region->segment->data()] = std::move(region));
-  return allocate_in(added, rounded);
+  Region& added = *region;
+  regions_[added.segment->data()] = std::move(region);
+  return take(added, 0, rounded);
 }
 
-char* Arena::allocate_in(Region& region, int64_t bytes) {
-  for (auto& [offset, block] : region.blocks) {
-    if (block.used || block.size_bytes < bytes) continue;
-    if (block.size_bytes > bytes) {
-      region.blocks[offset + bytes] = {block.size_bytes - bytes, false};
-      block.size_bytes = bytes;
-    }
-    block.used = true;
-    used_bytes_ += bytes;
-    return region.segment->data() + offset;
+char* Arena::take(Region& region, int64_t offset, int64_t bytes) {
+  Block& block = region.blocks.at(offset);
+  if (block.size_bytes > bytes) {
+    region.blocks[offset + bytes] = {block.size_bytes - bytes, false};
+    block.size_bytes = bytes;
   }
-  return nullptr;
+  block.used = true;
+  used_bytes_ += bytes;
+  return region.segment->data() + offset;
 }
 
 void Arena::free(char* data) {

@@ -87,7 +87,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
     std::map<int64_t, Block> blocks;  // by offset; they cover the segment without gaps
   };
 
-  char* allocate_in(Region& region, int64_t bytes);
+  char* take(Region& region, int64_t offset, int64_t bytes);
   Region* region_of(const void* data) const;
 
   mutable std::mutex mutex_;

@@ -1,0 +1,162 @@
+// Shared memory of one rank: alignment, reuse, sealing, mapping once, and running out.
+#include "tessera/core/comm/shm/arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/Functions.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace tessera::shm {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Arena, BlocksAreAlignedApartAndReused) {
+  auto arena = Arena::create();
+  std::vector<char*> blocks;
+  for (const int64_t bytes : {1, 4096, 5000, 100000}) {
+    blocks.push_back(arena->allocate(bytes));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(blocks.back()) % 4096, 0u);
+    std::memset(blocks.back(), static_cast<int>(blocks.size()), bytes);
+  }
+  EXPECT_EQ(blocks[0][0], 1);
+  EXPECT_EQ(blocks[2][4999], 3);
+  const int64_t reserved = arena->reserved_bytes();
+  arena->free(blocks[1]);
+  arena->free(blocks[2]);
+  // The two neighbours have become one hole of three pages.
+  EXPECT_EQ(arena->allocate(3 * 4096), blocks[1]);
+  EXPECT_EQ(arena->reserved_bytes(), reserved);
+  EXPECT_EQ(blocks[3][99999], 4);
+}
+
+TEST(Arena, ManyRoundsOfTensorsReserveNoMore) {
+  auto arena = Arena::create();
+  int64_t reserved = 0;
+  for (int round = 0; round < 20; ++round) {
+    std::vector<at::Tensor> tensors;
+    for (int i = 1; i < 30; ++i) tensors.push_back(arena->allocate_tensor(i * 10000, at::kFloat));
+    for (int i = 0; i < 29; i += 2) tensors[i] = at::Tensor();
+    tensors.push_back(arena->allocate_tensor(3, at::kByte));
+    if (round == 0) reserved = arena->reserved_bytes();
+    EXPECT_EQ(arena->reserved_bytes(), reserved);
+  }
+  EXPECT_EQ(arena->used_bytes(), 0);
+}
+
+TEST(Arena, ATensorKeepsTheArena) {
+  auto arena = Arena::create();
+  at::Tensor tensor = arena->allocate_tensor(1000, at::kDouble);
+  arena.reset();
+  tensor.fill_(2);
+  EXPECT_EQ(tensor.sum().item<double>(), 2000.0);
+}
+
+TEST(Arena, FindsWhatLiesInside) {
+  auto arena = Arena::create();
+  const at::Tensor inside = arena->allocate_tensor(1000, at::kFloat);
+  const at::Tensor outside = at::empty({1000});
+  const auto range = arena->find(inside[3].data_ptr(), 4);
+  ASSERT_TRUE(range.has_value());
+  EXPECT_EQ(range->offset_bytes % 4096, 12u);
+  EXPECT_FALSE(arena->find(outside.data_ptr(), 4).has_value());
+  EXPECT_FALSE(arena->find(inside.data_ptr(), int64_t{1} << 30).has_value());
+}
+
+TEST(Arena, OneProcessMapsASegmentOnce) {
+  auto segment = Segment::create(10000);
+  EXPECT_EQ(segment->size_bytes(), 12288);
+  auto same = Segment::open(segment->range(4096));
+  EXPECT_EQ(same.get(), segment.get());
+}
+
+TEST(Arena, SegmentsAreSealedAndNotInherited) {
+  auto segment = Segment::create(10000);
+  EXPECT_EQ(::fcntl(segment->fd(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+  EXPECT_EQ(::fcntl(segment->fd(), F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  EXPECT_NE(::ftruncate(segment->fd(), 0), 0) << "a peer could take the memory away";
+  EXPECT_NE(::ftruncate(segment->fd(), 1 << 20), 0);
+  // Negative control: an unsealed memfd can be cut, which would be SIGBUS for everyone who has
+  // mapped it.
+  const int unsealed = ::memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  EXPECT_EQ(::ftruncate(unsealed, 4096), 0);
+  EXPECT_EQ(::ftruncate(unsealed, 0), 0);
+  ::close(unsealed);
+}
+
+TEST(Arena, MemoryIsThereFromTheStart) {
+  auto segment = Segment::create(1 << 20);
+  unsigned char resident[256] = {};
+  ASSERT_EQ(::mincore(segment->data(), 1 << 20, resident), 0);
+  for (const unsigned char page : resident) EXPECT_EQ(page & 1, 1);
+}
+
+TEST(Arena, NoSpaceIsAnErrorWithTheSizeAndNotASignal) {
+  rlimit before;
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  rlimit limit = before;
+  limit.rlim_cur = 1 << 20;
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+  std::string text;
+  auto arena = Arena::create();
+  try {
+    arena->allocate(2 << 20);
+  } catch (const c10::Error& error) {
+    text = error.what_without_backtrace();
+  }
+  EXPECT_NE(arena->allocate(1000), nullptr) << "what fits still works";
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_THAT(text, HasSubstr("got no space for 2097152 bytes, expected a new segment"));
+  EXPECT_THAT(text, HasSubstr("the limit of file sizes is 1048576 bytes"));
+  // More than any machine has. The kernel would try, page by page, and kill someone when there are
+  // none left.
+  try {
+    arena->allocate(int64_t{1} << 60);
+    FAIL() << "an exbibyte";
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("bytes left; free memory or use less"));
+  }
+}
+
+TEST(Arena, APeerThatIsGoneIsAnError) {
+  SharedRange range;
+  range.segment_id = 12345;
+  range.segment_bytes = 4096;
+  range.pid = ::getpid();
+  range.fd = 9999;
+  try {
+    Segment::open(range);
+    FAIL() << "no such descriptor";
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("got no access to /proc/"));
+  }
+}
+
+TEST(Arena, ThreadsAllocateAtOnce) {
+  auto arena = Arena::create();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&arena, i] {
+      for (int round = 0; round < 200; ++round) {
+        at::Tensor tensor = arena->allocate_tensor(100 * (i + 1), at::kInt);
+        std::memset(tensor.data_ptr(), i, tensor.nbytes());
+        const auto* bytes = static_cast<const char*>(tensor.const_data_ptr());
+        for (size_t b = 0; b < tensor.nbytes(); ++b) ASSERT_EQ(bytes[b], i);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(arena->used_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace tessera::shm

@@ -1,0 +1,363 @@
+// Everything that can go wrong between ranks that are threads: one cause, on every rank, and never
+// a hang.
+#include <sys/resource.h>
+
+#include <atomic>
+#include <future>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/Functions.h>
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/core/comm/process_group.h"
+#include "tessera/core/errors.h"
+#include "tessera/tests/support/rank_threads.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::RankThreadOptions;
+using testing::run_ranks_expecting_errors;
+using Lane = ProcessGroupOptions::Lane;
+
+using Call = std::function<void(ProcessGroup&)>;
+
+struct Difference {
+  const char* name;
+  Call usual;
+  Call other;  // what rank 1 does instead
+  const char* text;
+};
+
+std::vector<Difference> differences() {
+  const auto reduce = [](int64_t numel, at::ScalarType dtype, ReduceOp op, const char* tag) {
+    return
+        [=](ProcessGroup& group) { group.all_reduce(at::zeros({numel}, dtype), op, tag)->wait(); };
+  };
+  const auto broadcast = [](int root) {
+    return [=](ProcessGroup& group) { group.broadcast(at::zeros({3}), root, "b")->wait(); };
+  };
+  const Call usual = reduce(1024, at::kFloat, ReduceOp::kSum, "bucket 3");
+  return {
+      {"op", usual, [](ProcessGroup& group) { group.barrier(); },
+       "rank 1 called barrier '' where rank 0 called all_reduce SUM float32[1024] 'bucket 3'"},
+      {"reduce op", usual, reduce(1024, at::kFloat, ReduceOp::kMax, "bucket 3"),
+       "rank 1 called all_reduce MAX float32[1024] 'bucket 3' where rank 0 called all_reduce SUM"},
+      {"dtype of equal size", usual, reduce(1024, at::kInt, ReduceOp::kSum, "bucket 3"),
+       "rank 1 called all_reduce SUM int32[1024] 'bucket 3' where"},
+      {"numel", usual, reduce(1023, at::kFloat, ReduceOp::kSum, "bucket 3"),
+       "rank 1 called all_reduce SUM float32[1023] 'bucket 3' where"},
+      {"tag", usual, reduce(1024, at::kFloat, ReduceOp::kSum, "bucket 4"),
+       "rank 1 called all_reduce SUM float32[1024] 'bucket 4' where"},
+      {"root", broadcast(0), broadcast(1),
+       "rank 1 called broadcast float32[3] from rank 1 'b' where rank 0 called broadcast "
+       "float32[3] from rank 0 'b'"},
+      {"gather or scatter",
+       [](ProcessGroup& group) {
+         group.all_gather(at::zeros({group.size()}), at::zeros({1}))->wait();
+       },
+       [](ProcessGroup& group) {
+         group.reduce_scatter(at::zeros({1}), at::zeros({group.size()}), ReduceOp::kMin)->wait();
+       },
+       "rank 1 called reduce_scatter MIN float32[3] '' where rank 0 called all_gather float32[1]"},
+      {"subgroup ranks",
+       [](ProcessGroup& group) {
+         group.subgroup({0, 1}, "part");
+       },
+       [](ProcessGroup& group) {
+         group.subgroup({0, 2}, "part");
+       },
+       "rank 1 called subgroup 'part [0, 2]' where rank 0 called subgroup 'part [0, 1]'"},
+      {"skipped",
+       [](ProcessGroup& group) {
+         group.barrier("first");
+         group.barrier("second");
+       },
+       [](ProcessGroup& group) { group.barrier("second"); },
+       "rank 1 called barrier 'second' where rank 0 called barrier 'first'"},
+  };
+}
+
+TEST(Failures, EveryDifferenceBetweenCallsIsNamedOnEveryRank) {
+  for (const Lane lane : {Lane::kInline, Lane::kThread}) {
+    for (const Difference& difference : differences()) {
+      const auto errors = run_ranks_expecting_errors(
+          3,
+          [&](std::shared_ptr<ProcessGroup> group) {
+            (group->rank() == 1 ? difference.other : difference.usual)(*group);
+          },
+          {.lane = lane});
+      EXPECT_THAT(errors, Each(HasSubstr(difference.text))) << difference.name;
+    }
+  }
+}
+
+TEST(Failures, TagsThatDifferOnlyAfterTheStoredPartDiffer) {
+  const auto errors = run_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> group) {
+    group->barrier(std::string(200, 'x') + (group->rank() == 0 ? "a" : "b"));
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("rank 1 called barrier 'xxx")));
+}
+
+TEST(Failures, AMismatchTouchesNoData) {
+  const auto errors = run_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> group) {
+    at::Tensor tensor = group->allocate(100, at::kFloat);
+    tensor.fill_(group->rank());
+    try {
+      group->all_reduce(tensor.narrow(0, 0, 100 - group->rank()), ReduceOp::kSum)->wait();
+    } catch (const CommError& error) {
+      EXPECT_EQ(tensor.sum().item<float>(), 100.0f * group->rank());
+      EXPECT_EQ(error.context().op, "all_reduce");
+      EXPECT_EQ(error.context().rank, group->rank());
+      EXPECT_EQ(error.context().group, "world");
+      throw;
+    }
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("float32[99]")));
+}
+
+TEST(Failures, AFailedGroupRethrowsItsFirstCauseAndOthersGoOn) {
+  const auto errors = run_ranks_expecting_errors(3, [](std::shared_ptr<ProcessGroup> world) {
+    auto other = duplicate(*world, "other");
+    std::string first;
+    try {
+      world->barrier(absl::StrCat("by ", world->rank() == 2 ? "two" : "the rest"));
+    } catch (const CommError& error) {
+      first = error.cause();
+    }
+    for (int i = 0; i < 3; ++i) {
+      at::Tensor tensor = at::ones({1});
+      other->all_reduce(tensor, ReduceOp::kSum)->wait();
+      EXPECT_EQ(tensor.item<float>(), 3.0f);
+      try {
+        world->all_reduce(tensor, ReduceOp::kSum)->wait();
+        ADD_FAILURE() << "a poisoned group went on";
+      } catch (const CommError& error) {
+        EXPECT_EQ(error.cause(), first);
+      }
+    }
+    throw std::runtime_error(first);
+  });
+  EXPECT_THAT(errors,
+              Each("rank 2 called barrier 'by two' where rank 0 called barrier 'by the rest'"));
+}
+
+TEST(Failures, ASkippedCollectiveAmongTwoGroupsIsADeadlockWithANameNotATimeOut) {
+  for (const Lane lane : {Lane::kInline, Lane::kThread}) {
+    const auto errors = run_ranks_expecting_errors(
+        3,
+        [](std::shared_ptr<ProcessGroup> world) {
+          auto control = duplicate(*world, "control");
+          world->barrier("before");
+          control->barrier("before");
+          at::Tensor bucket = at::zeros({10});
+          if (world->rank() != 1) world->all_reduce(bucket, ReduceOp::kSum, "bucket 7")->wait();
+          control->all_reduce(at::zeros({2}), ReduceOp::kSum, "vote")->wait();
+        },
+        {.timeout = std::chrono::seconds(50), .lane = lane});
+    EXPECT_THAT(errors, Each(HasSubstr("deadlock between groups: rank 0 is in all_reduce SUM "
+                                       "float32[10] 'bucket 7'")));
+    EXPECT_THAT(errors, Each(HasSubstr("rank 1 is in all_reduce SUM float32[2] 'vote'")));
+  }
+}
+
+TEST(Failures, ACircleOfThreeGroupsIsFound) {
+  const auto errors = run_ranks_expecting_errors(
+      3,
+      [](std::shared_ptr<ProcessGroup> world) {
+        const std::vector<std::vector<int>> pairs = {{0, 1}, {1, 2}, {0, 2}};
+        std::vector<std::shared_ptr<ProcessGroup>> groups;
+        for (size_t i = 0; i < pairs.size(); ++i) {
+          groups.push_back(world->subgroup(pairs[i], absl::StrCat("pair ", i)));
+        }
+        const int first[] = {0, 1,
+                             2};  // rank r enters group first[r], whose other rank is elsewhere
+        groups[first[world->rank()]]->barrier();
+      },
+      {.timeout = std::chrono::seconds(50)});
+  EXPECT_THAT(errors, Each(HasSubstr("deadlock between groups: rank 0 is in barrier '' #0 on group "
+                                     "'world/pair 0' and waits for rank 1; rank 1 is in")));
+}
+
+// Ranks that compute, however long, are no deadlock; nor is a slow one behind a chain of waits.
+TEST(Failures, ASlowRankIsNoDeadlock) {
+  std::promise<void> go;
+  auto gate = go.get_future().share();
+  auto waker = std::async(std::launch::async, [&] {
+    std::this_thread::sleep_for(std::chrono::seconds(2));  // how slow the slow rank is
+    go.set_value();
+  });
+  testing::run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
+    auto a = duplicate(*world, "a");
+    auto pair = world->subgroup({0, 1}, "pair");
+    if (world->rank() == 2) gate.wait();
+    if (world->rank() == 1) a->barrier("chain");  // waits for rank 2, and rank 0 waits for rank 1
+    if (pair != nullptr) pair->barrier();
+    if (world->rank() != 1) a->barrier("chain");
+  });
+}
+
+TEST(Failures, ATimeOutNamesTheMissingRanks) {
+  std::promise<void> done;
+  auto gate = done.get_future().share();
+  std::atomic<int> failed{0};
+  const auto errors = run_ranks_expecting_errors(4,
+                                                 [&](std::shared_ptr<ProcessGroup> world) {
+                                                   world->barrier("fine");
+                                                   if (world->rank() == 1 || world->rank() == 3) {
+                                                     gate.wait();
+                                                     world->barrier("late");
+                                                   }
+                                                   try {
+                                                     world->barrier("late");
+                                                   } catch (const CommError&) {
+                                                     if (++failed == 2) done.set_value();
+                                                     throw;
+                                                   }
+                                                 },
+                                                 {.timeout = std::chrono::milliseconds(400)});
+  EXPECT_THAT(errors, Each(HasSubstr("timed out: waited 400 ms for rank 1, which has finished 2 "
+                                     "collectives, rank 3, which has finished 2 collectives")));
+}
+
+TEST(Failures, ARankThatLeftIsNamed) {
+  for (const Lane lane : {Lane::kInline, Lane::kThread}) {
+    const auto errors = run_ranks_expecting_errors(
+        3,
+        [](std::shared_ptr<ProcessGroup> world) {
+          for (int i = 0; i < 4; ++i) world->barrier();
+          if (world->rank() == 2) return;
+          world->all_reduce(at::zeros({1}), ReduceOp::kSum, "after")->wait();
+        },
+        {.lane = lane});
+    // init_process_group itself is the fifth.
+    const auto text = HasSubstr("rank 2 left the group after 5 collectives");
+    EXPECT_THAT(errors, ElementsAre(text, text, ""));
+  }
+}
+
+TEST(Failures, ARankOfASubgroupIsNamedByBothItsNumbers) {
+  const auto errors = run_ranks_expecting_errors(4, [](std::shared_ptr<ProcessGroup> world) {
+    auto upper = world->subgroup({2, 3}, "upper");
+    if (world->rank() == 2) upper->barrier();
+  });
+  EXPECT_THAT(errors[2], HasSubstr("rank 1 (rank 3 of the world) left the group after 0"));
+}
+
+TEST(Failures, AnExceptionThatUnwindsPoisonsTheWholeWorld) {
+  for (const Lane lane : {Lane::kInline, Lane::kThread}) {
+    const auto errors =
+        run_ranks_expecting_errors(3,
+                                   [](std::shared_ptr<ProcessGroup> world) {
+                                     auto other = duplicate(*world, "other");
+                                     if (world->rank() == 1) throw std::runtime_error("bad batch");
+                                     (world->rank() == 0 ? world : other)->barrier("step");
+                                   },
+                                   {.lane = lane});
+    const auto text = HasSubstr("rank 1 left while an exception unwound");
+    EXPECT_THAT(errors, ElementsAre(text, "bad batch", text));
+  }
+}
+
+TEST(Failures, AnAbortReachesAllGroupsOfTheWorldAndItsFirstCauseWins) {
+  const auto errors = run_ranks_expecting_errors(3, [](std::shared_ptr<ProcessGroup> world) {
+    auto other = duplicate(*world, "other");
+    if (world->rank() == 2) {
+      other->abort("rank 2 saw a NaN");
+      other->abort("a second thought");
+    }
+    (world->rank() == 0 ? world : other)->barrier("step");
+  });
+  EXPECT_THAT(errors, Each(HasSubstr(": rank 2 saw a NaN")));
+}
+
+TEST(Failures, DestroyingAGroupWithWorkInFlightNeitherBlocksNorLosesTheWait) {
+  std::atomic<int> cancelled{0};
+  run_ranks_expecting_errors(2,
+                             [&](std::shared_ptr<ProcessGroup> world) {
+                               if (world->rank() == 1) return;
+                               std::vector<std::shared_ptr<Work>> works;
+                               for (int i = 0; i < 3; ++i)
+                                 works.push_back(world->all_reduce(at::zeros({5}), ReduceOp::kSum));
+                               world.reset();
+                               for (auto& work : works) {
+                                 try {
+                                   work->wait();
+                                 } catch (const CommError&) {
+                                   ++cancelled;
+                                 }
+                               }
+                             },
+                             {.lane = Lane::kThread});
+  EXPECT_EQ(cancelled, 3);
+}
+
+/// Limits the size of files, shared memory included, while alive.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    rlimit limit = before_;
+    limit.rlim_cur = bytes;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_;
+};
+
+TEST(Failures, NoSpaceIsAnErrorThatNamesTheSize) {
+  const auto errors = run_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> world) {
+    world->barrier("both are here");
+    FileSizeLimit limit(8 << 20);
+    world->allocate(4 << 20, at::kFloat);
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("[comm] shared memory: got no space for 16777216 bytes")));
+}
+
+// Staging memory is taken inside a collective: the others must learn why it cannot go on.
+TEST(Failures, NoSpaceForStagingIsEveryRanksError) {
+  FileSizeLimit limit(64 << 10);
+  const auto errors = run_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> world) {
+    if (world->rank() == 1) {
+      world->all_reduce(at::zeros({10}), ReduceOp::kSum)->wait();
+    } else {
+      world->barrier();
+    }
+  });
+  EXPECT_THAT(errors,
+              Each(HasSubstr("rank 1 failed: [comm] shared memory: got no space for 1048576")));
+}
+
+TEST(Failures, ARankNumberGivenTwiceIsNamedOnEveryRank) {
+  const auto errors = run_ranks_expecting_errors(
+      3, [](std::shared_ptr<ProcessGroup>) { FAIL() << "the ranks met"; },
+      {.rank_of = [](int thread) { return std::min(thread, 1); }});
+  EXPECT_THAT(errors, Each(HasSubstr("RANK 1 was given twice, to pid ")));
+}
+
+TEST(Failures, MissingRanksAreNamedWhenTheyDoNotCome) {
+  const auto errors = run_ranks_expecting_errors(
+      2, [](std::shared_ptr<ProcessGroup>) { FAIL() << "the ranks met"; },
+      {.timeout = std::chrono::milliseconds(300), .world_size_of = [](int) { return 4; }});
+  EXPECT_THAT(errors, Each(HasSubstr("timed out after 300 ms: rank 2, rank 3 did not come")));
+}
+
+TEST(Failures, WorldSizesThatDifferAreNamedOnEveryRank) {
+  const auto errors = run_ranks_expecting_errors(
+      3, [](std::shared_ptr<ProcessGroup>) { FAIL() << "the ranks met"; },
+      {.world_size_of = [](int thread) { return thread == 1 ? 4 : 3; }});
+  EXPECT_THAT(errors, Each(HasSubstr("rank 1 has WORLD_SIZE 4 where rank 0 has 3")));
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,93 @@
+// Lanes: order, exceptions, draining, closing.
+#include "tessera/core/sched/lane.h"
+
+#include <future>
+#include <stdexcept>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tessera/core/errors.h"
+
+namespace tessera {
+namespace {
+
+TEST(Lane, InlineRunsInTheCallAndThrowsFromIt) {
+  Lane lane(Lane::Mode::kInline);
+  const auto caller = std::this_thread::get_id();
+  std::thread::id ran;
+  auto work = lane.post([&] { ran = std::this_thread::get_id(); });
+  EXPECT_EQ(ran, caller);
+  EXPECT_TRUE(work->is_completed());
+  work->wait();
+  EXPECT_EQ(work, completed_work()) << "the inline path allocates nothing";
+  EXPECT_THROW(lane.post([] { throw std::runtime_error("now"); }), std::runtime_error);
+  lane.drain();
+}
+
+TEST(Lane, AThreadRunsClosuresInOrder) {
+  Lane lane(Lane::Mode::kThread);
+  std::vector<int> order;
+  std::vector<std::shared_ptr<Work>> works;
+  for (int i = 0; i < 1000; ++i) works.push_back(lane.post([&order, i] { order.push_back(i); }));
+  works[500]->wait();
+  lane.drain();
+  EXPECT_TRUE(lane.is_idle());
+  ASSERT_EQ(order.size(), 1000u);
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(order[i], i);
+  EXPECT_TRUE(works.back()->is_completed());
+}
+
+TEST(Lane, AnExceptionLeavesItsOwnWaitEachTimeAndTheLaneGoesOn) {
+  Lane lane(Lane::Mode::kThread);
+  auto bad = lane.post([] { throw std::runtime_error("broken"); });
+  auto good = lane.post([] {});
+  EXPECT_THROW(bad->wait(), std::runtime_error);
+  EXPECT_THROW(bad->wait(), std::runtime_error);
+  EXPECT_TRUE(bad->is_completed());
+  good->wait();
+}
+
+TEST(Lane, ClosingDiscardsWhatHasNotBegun) {
+  std::promise<void> begun;
+  std::promise<void> go;
+  auto gate = go.get_future();
+  bool ran = false;
+  std::shared_ptr<Work> running, waiting;
+  {
+    Lane lane(Lane::Mode::kThread);
+    running = lane.post([&] {
+      begun.set_value();
+      gate.wait();
+    });
+    waiting = lane.post([&ran] { ran = true; });
+    begun.get_future().wait();
+    EXPECT_FALSE(lane.is_idle());
+    EXPECT_FALSE(running->is_completed());
+    // The lane stops only when what runs has returned, and that happens once it is being closed.
+    std::thread closer([&lane] { lane.close(); });
+    while (!lane.is_closing()) std::this_thread::yield();
+    go.set_value();
+    closer.join();
+  }
+  running->wait();
+  EXPECT_THROW(waiting->wait(), CommError);
+  EXPECT_FALSE(ran);
+}
+
+TEST(Lane, KnowsWhoIsBlockedOnIt) {
+  Lane lane(Lane::Mode::kThread);
+  EXPECT_EQ(lane.awaiting_thread(), 0);
+  auto work = lane.post([&lane] {
+    while (lane.awaiting_thread() == 0) std::this_thread::yield();
+  });
+  work->wait();  // ends only because it is seen
+  EXPECT_EQ(lane.awaiting_thread(), 0);
+  lane.post([&lane] {
+    while (lane.awaiting_thread() == 0) std::this_thread::yield();
+  });
+  lane.drain();
+}
+
+}  // namespace
+}  // namespace tessera
