@@ -21,10 +21,9 @@ std::string ProgressLine::text() const {
   const auto left = static_cast<int64_t>(std::llround(left_s));
   const std::string memory =
       pss_bytes < 0 ? "?" : absl::StrFormat("%d", pss_bytes / (int64_t{1} << 20));
-  return absl::StrFormat(
-      "step %*d/%d  loss %.4f  lr %.2e  %.0f tokens/s  memory %s MiB  left %d:%02d",
-      static_cast<int>(std::to_string(steps).size()), step, steps, loss, rate, tokens_per_s, memory,
-      left / 60, left % 60);
+  return absl::StrFormat("step %*d/%d  loss %.4f  lr %.2e  %.0f tok/s  %s MiB  left %d:%02d",
+                         static_cast<int>(std::to_string(steps).size()), step, steps, loss, rate,
+                         tokens_per_s, memory, left / 60, left % 60);
 }
 
 Progress::Progress(std::FILE* out, Display display, const Options& options)

@@ -17,7 +17,7 @@ struct ProgressLine {
   int64_t pss_bytes = -1;     ///< memory of this rank; -1 where unknown
   double left_s = 0.0;
 
-  /// One line without its end.
+  /// One line without its end, short enough for a terminal of 80 columns.
   std::string text() const;
 };
 

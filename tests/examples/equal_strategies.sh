@@ -29,7 +29,7 @@ gpt() { # <strategy> <further arguments>
   [[ $(grep -c "^\(\[0\] \)\?$strategy *rank [0-9]* *measured" "$scratch/out") -eq $ranks ]]
   cat "$scratch/losses"
   # Neither speed nor memory, but the hash and the sample.
-  grep -v -E 'tokens/s|rank|tokens per step' "$scratch/out"
+  grep -v -E 'tok/s|rank|tokens per step' "$scratch/out"
 }
 
 same() { # <program> <arguments>: under all strategies
