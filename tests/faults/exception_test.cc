@@ -1,0 +1,163 @@
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/tests/faults/fault_ranks.h"
+#include "tessera/tests/faults/trainer.h"
+
+// Exceptions of the user's own code on one rank: the others are not left waiting, and what was half
+// done is not used.
+namespace tessera::testing {
+namespace {
+
+using ::testing::Each;
+
+using Exceptions = StrategyAndWorld;
+INSTANTIATE_TEST_SUITE_P(Faults, Exceptions, ::testing::ValuesIn(settings({1, 2, 3})),
+                         setting_name);
+
+/// An operator whose backward throws where `state` says so.
+struct Fragile : torch::autograd::Function<Fragile> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
+                            bool breaks) {
+    context->saved_data["breaks"] = breaks;
+    return input.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    if (context->saved_data["breaks"].toBool()) throw std::runtime_error("fragile operator broke");
+    return {gradients[0], at::Tensor()};
+  }
+};
+
+/// Peers of `who` lose contact with a cause that begins with `begin`; those in `who` threw `own`.
+void expect_blame(const std::vector<Outcome>& outcomes, Who who, const std::string& own,
+                  const std::string& cause) {
+  const int size = static_cast<int>(outcomes.size());
+  for (int rank = 0; rank < size; ++rank) {
+    if (is_among(who, rank, size)) {
+      EXPECT_THAT(outcomes[rank], is_other(own)) << "rank " << rank;
+    } else {
+      EXPECT_THAT(outcomes[rank], is_comm_error(first_of(who, size) + cause)) << "rank " << rank;
+    }
+  }
+}
+
+TEST_P(Exceptions, InForward) {
+  for (const Who who : kOneRank) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      trainer.train(0);
+      if (trainer.is_among(who)) throw std::runtime_error("out of data");
+      trainer.train(1);
+    });
+    expect_blame(outcomes, who, "out of data", " left while an exception unwound");
+  }
+}
+
+TEST_P(Exceptions, InAGradientHook) {
+  for (const Who who : kOneRank) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      trainer.model->first->weight.register_hook([&](const at::Tensor&) {
+        if (trainer.is_among(who)) throw std::runtime_error("hook broke");
+      });
+      trainer.train(0);
+    });
+    expect_blame(outcomes, who, "hook broke", " left backward by an exception");
+  }
+}
+
+// In the middle: later layers have delivered their gradients.
+TEST_P(Exceptions, InACustomFunction) {
+  for (const Who who : kOneRank) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      Net& net = *trainer.model;
+      const at::Tensor hidden = torch::tanh(net.first->forward(trainer.input(0)));
+      const at::Tensor passed = Fragile::apply(hidden, trainer.is_among(who));
+      (net.scale * net.second->forward(passed)).sum().backward();
+    });
+    expect_blame(outcomes, who, "fragile operator broke", " left backward by an exception");
+  }
+}
+
+// At the top: nothing of this backward has reached any engine. Caught on all ranks, it is as if the
+// batch had been left out.
+TEST_P(Exceptions, BeforeTheFirstGradient) {
+  const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+    trainer.train(0);
+    const at::Tensor loss = Fragile::apply(trainer.loss(1), true);
+    EXPECT_THAT(outcome_of([&] { loss.backward(); }), is_other("fragile operator broke"));
+    EXPECT_EQ(trainer.train(2).step, 2);
+    trainer.engine->parameter_hash();
+  });
+  EXPECT_THAT(outcomes, Each(is_fine()));
+}
+
+TEST_P(Exceptions, BeforeTheFirstGradientOnOneRank) {
+  for (const Who who : kOneRank) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      Fragile::apply(trainer.loss(1), trainer.is_among(who)).backward();
+      trainer.engine->step();
+    });
+    expect_blame(outcomes, who, "fragile operator broke", " left while an exception unwound");
+  }
+}
+
+// A program that catches the exception and goes on: every later call of the engine, on every rank,
+// tells the cause again.
+TEST_P(Exceptions, ABackwardAfterAFailedOne) {
+  for (const Who who : kOneRank) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      const std::string cause = first_of(who, size()) + " left backward by an exception";
+      bool breaks = trainer.is_among(who);
+      trainer.model->first->weight.register_hook([&breaks](const at::Tensor&) {
+        if (breaks) throw std::runtime_error("hook broke");
+      });
+      const Outcome first = outcome_of([&] { trainer.backward(0); });
+      EXPECT_THAT(first, breaks ? is_other("hook broke") : is_comm_error(cause));
+      breaks = false;
+      EXPECT_THAT(outcome_of([&] { trainer.backward(1); }), is_comm_error(cause));
+      EXPECT_THAT(outcome_of([&] { trainer.engine->step(); }), is_comm_error(cause));
+      EXPECT_THAT(outcome_of([&] { trainer.engine->zero_grad(); }), is_comm_error(cause));
+      EXPECT_THAT(outcome_of([&] { trainer.engine->modify_parameters(0, [] {}); }),
+                  is_comm_error(cause));
+      EXPECT_THAT(outcome_of([&] { trainer.engine->parameter_hash(); }), is_comm_error(cause));
+      auto scope = trainer.engine->full_parameters();
+    });
+    EXPECT_THAT(outcomes,
+                every_rank_loses_contact({first_of(who, size()) + " left backward by an exception",
+                                          "the gradients of this step are incomplete"}));
+  }
+}
+
+TEST_P(Exceptions, WhileTheEngineIsMade) {
+  for (const Who who : kOneRank) {
+    SCOPED_TRACE(who);
+    const auto outcomes = outcomes_of_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
+      if (is_among(who, *world)) throw std::runtime_error("no such file");
+      Trainer trainer(world, strategy());
+    });
+    expect_blame(outcomes, who, "no such file", " left while an exception unwound");
+  }
+}
+
+// The engine and the world outlive the exception's reach, but the model can still be read.
+TEST_P(Exceptions, ParametersStayReadable) {
+  const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+    trainer.train(0);
+    const at::Tensor before = trainer.model->first->weight.detach().clone();
+    trainer.model->first->weight.register_hook(
+        [](const at::Tensor&) { throw std::runtime_error("hook broke"); });
+    outcome_of([&] { trainer.backward(1); });
+    EXPECT_TRUE(torch::equal(trainer.model->first->weight, before));
+    trainer.engine.reset();
+    EXPECT_TRUE(torch::equal(trainer.model->first->weight, before));
+  });
+  EXPECT_THAT(outcomes, Each(is_fine()));
+}
+
+}  // namespace
+}  // namespace tessera::testing

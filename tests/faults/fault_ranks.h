@@ -1,0 +1,179 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/core/comm/process_group.h"
+#include "tessera/core/errors.h"
+#include "tessera/core/strategy.h"
+#include "tessera/tests/support/rank_threads.h"
+
+namespace tessera::testing {
+
+/// What a fault may take from its occurrence until every rank has reported it. The groups' own
+/// time-out is longer, so a fault that only a time-out ends fails its test. Sanitizers make
+/// everything slower.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr std::chrono::seconds kFaultDeadline(50);
+#else
+inline constexpr std::chrono::seconds kFaultDeadline(5);
+#endif
+inline constexpr std::chrono::seconds kGroupTimeout = 4 * kFaultDeadline;
+
+/// How one rank ended, or what a piece of code threw.
+struct Outcome {
+  enum class Kind : uint8_t { kFine, kMisuse, kComm, kOther };
+  Kind kind = Kind::kFine;
+  std::string text;  ///< without backtrace; of a CommError only its cause, which ranks share
+};
+
+inline std::ostream& operator<<(std::ostream& out, const Outcome& outcome) {
+  switch (outcome.kind) {
+    case Outcome::Kind::kFine:
+      return out << "no error";
+    case Outcome::Kind::kMisuse:
+      return out << "c10::Error \"" << outcome.text << "\"";
+    case Outcome::Kind::kComm:
+      return out << "CommError \"" << outcome.text << "\"";
+    case Outcome::Kind::kOther:
+      break;
+  }
+  return out << "exception \"" << outcome.text << "\"";
+}
+
+template <typename Body>
+Outcome outcome_of(Body&& body) {
+  try {
+    body();
+  } catch (const CommError& error) {
+    return {Outcome::Kind::kComm, error.cause()};
+  } catch (const c10::Error& error) {
+    return {Outcome::Kind::kMisuse, error.what_without_backtrace()};
+  } catch (const std::exception& error) {
+    return {Outcome::Kind::kOther, error.what()};
+  }
+  return {};
+}
+
+/// Runs `body` on rank threads; returns how each rank ended. What a body throws leaves it as in a
+/// program without a catch. Ranks that are not done at the deadline end the test program, which
+/// prints what each of them does.
+inline std::vector<Outcome> outcomes_of_ranks(int size, const RankBody& body,
+                                              std::chrono::milliseconds deadline = kFaultDeadline) {
+  std::vector<Outcome> outcomes(static_cast<size_t>(size));
+  RankThreadOptions options;
+  options.timeout = kGroupTimeout;
+  options.deadline = deadline;
+  run_ranks(
+      size,
+      [&](std::shared_ptr<ProcessGroup> world) {
+        const auto rank = static_cast<size_t>(world->rank());
+        outcomes[rank] = outcome_of([&] { body(std::move(world)); });
+      },
+      options);
+  return outcomes;
+}
+
+/// Every rank ended by an error of `kind` with the same text, and the text contains each of
+/// `parts`.
+MATCHER_P2(EveryRankThrows, kind, parts, "") {
+  if (arg.empty()) return false;
+  for (size_t rank = 0; rank < arg.size(); ++rank) {
+    if (arg[rank].kind != kind || arg[rank].text != arg[0].text) {
+      *result_listener << "rank " << rank << " differs in kind, or in text from rank 0";
+      return false;
+    }
+  }
+  for (const std::string& part : parts) {
+    if (arg[0].text.find(part) != std::string::npos) continue;
+    *result_listener << "no \"" << part << "\" in it";
+    return false;
+  }
+  return true;
+}
+
+using Parts = std::vector<std::string>;
+
+inline auto every_rank_refuses(const Parts& parts) {
+  return EveryRankThrows(Outcome::Kind::kMisuse, parts);
+}
+inline auto every_rank_loses_contact(const Parts& parts) {
+  return EveryRankThrows(Outcome::Kind::kComm, parts);
+}
+
+inline auto is_misuse(const std::string& part) {
+  return ::testing::AllOf(::testing::Field(&Outcome::kind, Outcome::Kind::kMisuse),
+                          ::testing::Field(&Outcome::text, ::testing::HasSubstr(part)));
+}
+inline auto is_comm_error(const std::string& part) {
+  return ::testing::AllOf(::testing::Field(&Outcome::kind, Outcome::Kind::kComm),
+                          ::testing::Field(&Outcome::text, ::testing::HasSubstr(part)));
+}
+inline auto is_other(const std::string& part) {
+  return ::testing::AllOf(::testing::Field(&Outcome::kind, Outcome::Kind::kOther),
+                          ::testing::Field(&Outcome::text, ::testing::HasSubstr(part)));
+}
+inline auto is_fine() { return ::testing::Field(&Outcome::kind, Outcome::Kind::kFine); }
+
+/// Which ranks do something wrong.
+enum class Who : uint8_t { kEveryRank, kFirstRank, kLastRank };
+inline constexpr Who kAnyone[] = {Who::kEveryRank, Who::kFirstRank, Who::kLastRank};
+inline constexpr Who kOneRank[] = {Who::kFirstRank, Who::kLastRank};
+
+inline bool is_among(Who who, int rank, int size) {
+  return who == Who::kEveryRank || rank == (who == Who::kFirstRank ? 0 : size - 1);
+}
+inline bool is_among(Who who, ProcessGroup& world) {
+  return is_among(who, world.rank(), world.size());
+}
+/// "rank 2" for the first of them.
+inline std::string first_of(Who who, int size) {
+  return absl::StrCat("rank ", who == Who::kLastRank ? size - 1 : 0);
+}
+inline std::ostream& operator<<(std::ostream& out, Who who) {
+  switch (who) {
+    case Who::kEveryRank:
+      return out << "every rank";
+    case Who::kFirstRank:
+      return out << "the first rank";
+    case Who::kLastRank:
+      break;
+  }
+  return out << "the last rank";
+}
+
+/// What a suite runs over.
+struct Setting {
+  Strategy strategy;
+  int size;
+};
+
+inline std::string setting_name(const ::testing::TestParamInfo<Setting>& info) {
+  return absl::StrCat(std::string(to_string(info.param.strategy)), "_", info.param.size);
+}
+
+/// Every strategy at every size.
+inline std::vector<Setting> settings(const std::vector<int>& sizes) {
+  std::vector<Setting> all;
+  for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2}) {
+    for (const int size : sizes) all.push_back({strategy, size});
+  }
+  return all;
+}
+
+class StrategyAndWorld : public ::testing::TestWithParam<Setting> {
+ protected:
+  int size() const { return GetParam().size; }
+  Strategy strategy() const { return GetParam().strategy; }
+};
+
+}  // namespace tessera::testing

@@ -1,0 +1,184 @@
+#include <functional>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/tests/faults/fault_ranks.h"
+#include "tessera/tests/faults/trainer.h"
+
+// Parameters that are written, replaced or unfrozen behind the engine's back: the next step is
+// refused on all ranks, by name.
+namespace tessera::testing {
+namespace {
+
+using ::testing::Each;
+
+using ParameterMisuse = StrategyAndWorld;
+INSTANTIATE_TEST_SUITE_P(Faults, ParameterMisuse, ::testing::ValuesIn(settings({1, 2, 3})),
+                         setting_name);
+
+/// Something done to the model between two steps, and what step() says to it.
+struct Deed {
+  std::string name;
+  std::function<void(Net&)> run;
+  std::string text;
+};
+
+constexpr const char* kMoved =
+    "was re-assigned, converted or resized after parallelize and is no "
+    "longer what the engine trains; write values inside "
+    "engine->modify_parameters()";
+constexpr const char* kWritten = "was written outside engine->modify_parameters(); write it inside";
+
+std::vector<Deed> deeds() {
+  return {
+      {"add_", [](Net& net) { net.second->bias.add_(1.0); },
+       std::string("parameter 'second.bias' ") + kWritten},
+      {"write of a frozen parameter", [](Net& net) { net.frozen.zero_(); },
+       std::string("parameter 'frozen' ") + kWritten},
+      {"write through a view", [](Net& net) { net.first->weight[0].zero_(); },
+       std::string("parameter 'first.weight' ") + kWritten},
+      {"torch::nn::init", [](Net& net) { torch::nn::init::zeros_(net.first->bias); },
+       std::string("parameter 'first.bias' ") + kWritten},
+      {"set_data", [](Net& net) { net.second->bias.set_data(net.second->bias.clone()); },
+       std::string("parameter 'second.bias' ") + kMoved},
+      {"to(kDouble)", [](Net& net) { net.to(torch::kDouble); },
+       std::string("parameter 'scale' ") + kMoved},
+      {"vector_to_parameters",
+       [](Net& net) {
+         torch::nn::utils::vector_to_parameters(
+             torch::nn::utils::parameters_to_vector(net.parameters()), net.parameters());
+       },
+       std::string("parameter 'scale' ") + kMoved},
+      {"resize_", [](Net& net) { net.second->bias.set_data(torch::zeros({14})); },
+       std::string("parameter 'second.bias' ") + kMoved},
+      {"unfreezing", [](Net& net) { net.frozen.requires_grad_(true); },
+       "parameter 'frozen' was frozen at parallelize and requires grad now; set requires_grad "
+       "before parallelize"},
+  };
+}
+
+TEST_P(ParameterMisuse, RefusedByNameOnEveryRank) {
+  for (const Deed& deed : deeds()) {
+    for (const Who who : kAnyone) {
+      SCOPED_TRACE(::testing::Message() << deed.name << " on " << who);
+      const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+        EXPECT_TRUE(trainer.train(0).committed);
+        trainer.backward(1);
+        if (trainer.is_among(who)) {
+          const at::NoGradGuard no_grad;
+          deed.run(*trainer.model);
+        }
+        trainer.engine->step();
+      });
+      EXPECT_THAT(outcomes, every_rank_refuses({"[step] " + first_of(who, size()) + ": ", deed.text,
+                                                "Nothing was applied."}));
+    }
+  }
+}
+
+// Before backward, where autograd itself sees the replaced parameter.
+TEST_P(ParameterMisuse, RefusedAfterABackwardWithTheReplacedParameter) {
+  for (const Who who : kAnyone) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      EXPECT_TRUE(trainer.train(0).committed);
+      if (trainer.is_among(who)) {
+        trainer.model->second->bias.set_data(trainer.model->second->bias.detach().clone());
+      }
+      trainer.train(1);
+    });
+    EXPECT_THAT(outcomes, every_rank_refuses({"[step] " + first_of(who, size()) + ": ",
+                                              std::string("parameter 'second.bias' ") + kMoved}));
+  }
+}
+
+TEST_P(ParameterMisuse, RefusedAfterABackwardInAnotherDtype) {
+  for (const Who who : kAnyone) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      EXPECT_TRUE(trainer.train(0).committed);
+      at::Tensor input = trainer.input(1);
+      if (trainer.is_among(who)) {
+        trainer.model->to(torch::kDouble);
+        input = input.to(torch::kDouble);
+      }
+      trainer.model->forward(input).sum().backward();
+      trainer.engine->step();
+    });
+    EXPECT_THAT(outcomes, every_rank_refuses({"[step] " + first_of(who, size()) + ": ",
+                                              std::string("parameter 'scale' ") + kMoved}));
+  }
+}
+
+TEST_P(ParameterMisuse, NamedByModifyParametersToo) {
+  for (const Who who : kAnyone) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      if (trainer.is_among(who)) trainer.model->scale.set_data(torch::ones({}));
+      trainer.engine->modify_parameters(0, [] { FAIL() << "must not run"; });
+    });
+    EXPECT_THAT(outcomes, every_rank_refuses({"[engine] " + first_of(who, size()) + ": ",
+                                              std::string("parameter 'scale' ") + kMoved}));
+  }
+}
+
+// What the message tells the user to do works: everyone takes one rank's values.
+TEST_P(ParameterMisuse, AWriteCanBeMended) {
+  for (const Who who : kAnyone) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      trainer.backward(0);
+      if (trainer.is_among(who)) {
+        const at::NoGradGuard no_grad;
+        trainer.model->second->bias.add_(trainer.world->rank() + 1.0);
+      }
+      EXPECT_THAT(outcome_of([&] { trainer.engine->step(); }), is_misuse(kWritten));
+      trainer.engine->modify_parameters(size() - 1, [] {});
+      EXPECT_TRUE(trainer.engine->step().committed);
+      EXPECT_TRUE(trainer.train(1).committed);
+      trainer.engine->parameter_hash();  // throws if ranks differ
+    });
+    EXPECT_THAT(outcomes, Each(is_fine()));
+  }
+}
+
+// The negative control of the two above: the hash sees what mending undoes. `.data()` has a version
+// counter of its own, so that step() cannot see this write.
+TEST_P(ParameterMisuse, HashSeesADifferenceBetweenRanks) {
+  if (size() == 1) return;
+  const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+    trainer.engine->parameter_hash();
+    if (trainer.world->rank() == 1) trainer.model->second->bias.data().add_(1.0);
+    trainer.engine->parameter_hash();
+  });
+  EXPECT_THAT(outcomes,
+              every_rank_refuses({"[engine] parameter_hash: rank 1 holds other parameters than "
+                                  "rank 0; was one written outside engine->modify_parameters()?"}));
+}
+
+// An optimizer that the user made over the model's parameters.
+TEST_P(ParameterMisuse, ForeignOptimizer) {
+  for (const Who who : kAnyone) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      torch::optim::AdamW foreign(trainer.model->parameters(), torch::optim::AdamWOptions(0.1));
+      trainer.backward(0);
+      if (trainer.is_among(who)) {
+        const Outcome outcome = outcome_of([&] { foreign.step(); });
+        if (strategy() == Strategy::kDdp || size() == 1) {
+          EXPECT_THAT(outcome, is_fine());
+        } else {  // it has no gradient to read
+          EXPECT_THAT(outcome, is_misuse("[grad] the gradient of 'scale' is sharded"));
+        }
+      }
+      trainer.engine->step();
+    });
+    // AdamW applies its weight decay before it reads the gradient.
+    EXPECT_THAT(outcomes, every_rank_refuses({"[step] " + first_of(who, size()) + ": ",
+                                              std::string("parameter 'scale' ") + kWritten}));
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing

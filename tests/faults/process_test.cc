@@ -1,0 +1,216 @@
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/core/comm/rendezvous.h"
+#include "tessera/tests/faults/fault_ranks.h"
+#include "tessera/tests/faults/killing_group.h"
+#include "tessera/tests/faults/trainer.h"
+#include "tessera/tests/support/rank_processes.h"
+
+// Ranks that are real processes, one of which dies of SIGKILL at a chosen point of its second step:
+// the others report it by name and end.
+namespace tessera::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+void die() { ::kill(::getpid(), SIGKILL); }
+
+/// Trains until it is killed or loses its peers. FAULT_POINT says where FAULT_RANK dies.
+void train_and_die() {
+  const std::string point = variable("FAULT_POINT");
+  ProcessGroupOptions options;
+  options.timeout = kGroupTimeout;
+  auto world = init_process_group(options);
+  const bool is_victim = absl::StrCat(world->rank()) == variable("FAULT_RANK");
+  std::string deadly_tag;
+  if (is_victim && point == "reduction") deadly_tag = "bucket 1";
+  if (is_victim && point == "vote") deadly_tag = "vote of the step";
+  if (is_victim && point == "publish") deadly_tag = "bucket 0";
+  auto group = std::make_shared<KillingGroup>(world);
+  Trainer trainer(group, *parse_strategy(variable("FAULT_STRATEGY")));
+
+  trainer.train(0);
+  std::printf("made a step\n");
+  std::fflush(stdout);
+  const at::Tensor loss = trainer.loss(1);
+  if (is_victim && point == "forward") die();
+  if (is_victim && point == "exit") std::quick_exit(0);
+  if (is_victim && point == "exception") throw std::runtime_error("out of data");
+  if (point != "publish") group->die_in(deadly_tag);
+  if (is_victim && point == "hook") {
+    trainer.model->first->weight.register_hook([](const at::Tensor&) { die(); });
+  }
+  loss.backward();
+  if (is_victim && point == "between") die();
+  if (point == "publish") group->die_in(deadly_tag);
+  trainer.engine->step();
+  trainer.train(2);  // reaches what the last step's publish left waiting
+  std::printf("still alive\n");
+}
+const RankProcessBody kTrainAndDie("train_and_die", train_and_die);
+
+struct Death {
+  std::string point;
+  Strategy strategy;
+  int size;
+  int victim;
+};
+
+std::vector<Death> deaths() {
+  std::vector<Death> all;
+  for (const std::string point : {"forward", "hook", "reduction", "between", "vote"}) {
+    for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2}) {
+      if (strategy == Strategy::kDdp) all.push_back({point, strategy, 2, 1});
+      all.push_back({point, strategy, 3, point == "vote" ? 0 : 1});
+    }
+  }
+  all.push_back({"publish", Strategy::kZero1, 3, 2});
+  all.push_back({"publish", Strategy::kZero2, 2, 0});
+  return all;
+}
+
+class DeadRank : public ::testing::TestWithParam<Death> {};
+INSTANTIATE_TEST_SUITE_P(Faults, DeadRank, ::testing::ValuesIn(deaths()), [](const auto& info) {
+  return absl::StrCat(info.param.point, "_", std::string(to_string(info.param.strategy)), "_",
+                      info.param.size);
+});
+
+RankProcessOptions job(const std::string& point, Strategy strategy, int victim) {
+  RankProcessOptions options;
+  options.environment = {{"FAULT_POINT", point},
+                         {"FAULT_RANK", absl::StrCat(victim)},
+                         {"FAULT_STRATEGY", std::string(to_string(strategy))}};
+  return options;
+}
+
+/// Waits until all have ended; each survivor within the deadline after the victim.
+std::vector<RankResult> wait_for_end(RankProcesses& ranks, int victim) {
+  std::vector<RankResult> results = ranks.wait();
+  for (const RankResult& result : results) {
+    EXPECT_FALSE(result.timed_out) << result.output;
+    EXPECT_LT(result.ran - results[victim].ran, kFaultDeadline);
+  }
+  return results;
+}
+
+TEST_P(DeadRank, IsNamedByTheSurvivors) {
+  const auto& [point, strategy, size, victim] = GetParam();
+  RankProcesses ranks(size, "train_and_die", job(point, strategy, victim));
+  const pid_t victim_pid = ranks.pid(victim);
+  const auto results = wait_for_end(ranks, victim);
+  for (int rank = 0; rank < size; ++rank) {
+    SCOPED_TRACE(::testing::Message() << "rank " << rank);
+    EXPECT_THAT(results[rank].output, HasSubstr("made a step"));
+    EXPECT_THAT(results[rank].output, Not(HasSubstr("still alive")));
+    if (rank == victim) {
+      EXPECT_EQ(results[rank].exit_code, 128 + SIGKILL);
+    } else {
+      EXPECT_EQ(results[rank].exit_code, 1);
+      EXPECT_THAT(results[rank].output,
+                  HasSubstr(absl::StrCat("rank ", victim, " (pid ", victim_pid, ") died")));
+      EXPECT_THAT(results[rank].output, HasSubstr("[comm] "));
+    }
+  }
+}
+
+// The negative control: nobody dies, everybody ends well.
+TEST(ProcessFaults, NobodyDies) {
+  RankProcesses ranks(3, "train_and_die", job("nowhere", Strategy::kZero2, 0));
+  for (const RankResult& result : ranks.wait()) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_THAT(result.output, HasSubstr("still alive"));
+  }
+}
+
+TEST(ProcessFaults, ExceptionInForward) {
+  for (const int size : {2, 3}) {
+    const int victim = size - 1;
+    RankProcesses ranks(size, "train_and_die", job("exception", Strategy::kDdp, victim));
+    const auto results = wait_for_end(ranks, victim);
+    for (int rank = 0; rank < size; ++rank) {
+      EXPECT_EQ(results[rank].exit_code, 1);
+      EXPECT_THAT(results[rank].output,
+                  HasSubstr(rank == victim ? std::string("out of data")
+                                           : absl::StrCat("rank ", victim,
+                                                          " left while an "
+                                                          "exception unwound")));
+    }
+  }
+}
+
+// exit(0) in the middle of training is a death like any other.
+TEST(ProcessFaults, ExitInTheMiddle) {
+  RankProcesses ranks(3, "train_and_die", job("exit", Strategy::kZero1, 1));
+  const auto results = wait_for_end(ranks, 1);
+  EXPECT_EQ(results[1].exit_code, 0);
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(results[rank].exit_code, 1);
+    EXPECT_THAT(results[rank].output, HasSubstr("rank 1 (pid "));
+  }
+}
+
+/// Runs a job under tessera-run, both streams in `output`; returns its exit code.
+int run_under_launcher(int size, const std::string& environment, std::string& output) {
+  const auto own = std::filesystem::read_symlink("/proc/self/exe");
+  const std::string command =
+      absl::StrCat(environment, " ", (own.parent_path() / "tessera-run").string(),
+                   " --standalone --nproc-per-node ", size, " -- ", own.string(),
+                   " --rank_body=train_and_die 2>&1");
+  FILE* stream = ::popen(command.c_str(), "r");
+  if (stream == nullptr) return -1;
+  char buffer[4096];
+  while (const size_t count = std::fread(buffer, 1, sizeof(buffer), stream)) {
+    output.append(buffer, count);
+  }
+  const int status = ::pclose(stream);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(ProcessFaults, LauncherNamesTheDeadRankAndReturnsItsCode) {
+  for (const std::string point : {"forward", "reduction", "vote"}) {
+    SCOPED_TRACE(point);
+    std::string output;
+    const int code = run_under_launcher(
+        3, absl::StrCat("FAULT_POINT=", point, " FAULT_RANK=1 FAULT_STRATEGY=zero2"), output);
+    EXPECT_EQ(code, 128 + SIGKILL) << output;
+    EXPECT_THAT(output, HasSubstr("first failure: rank 1 "));
+    EXPECT_THAT(output, HasSubstr("died of signal 9 (SIGKILL)"));
+  }
+}
+
+TEST(ProcessFaults, LauncherNamesTheRankWithTheException) {
+  std::string output;
+  const int code =
+      run_under_launcher(2, "FAULT_POINT=exception FAULT_RANK=1 FAULT_STRATEGY=ddp", output);
+  EXPECT_EQ(code, 1) << output;
+  EXPECT_THAT(output, HasSubstr("out of data"));
+}
+
+TEST(ProcessFaults, LauncherReturnsZeroWhenNobodyDies) {
+  std::string output;
+  const int code =
+      run_under_launcher(2, "FAULT_POINT=nowhere FAULT_RANK=1 FAULT_STRATEGY=zero1", output);
+  EXPECT_EQ(code, 0) << output;
+  EXPECT_THAT(output, Not(HasSubstr("first failure")));
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,231 @@
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/tests/faults/fault_ranks.h"
+#include "tessera/tests/faults/trainer.h"
+
+// What parallelize refuses, by name: on every rank with one text, also when only one rank has to
+// refuse.
+namespace tessera::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+/// What a rank is about to pass to parallelize.
+struct Arguments {
+  std::shared_ptr<Net> net = std::make_shared<Net>();
+  std::shared_ptr<torch::nn::Module> model = net;
+  OptimizerPlan plan = adamw();
+  Options options = small_buckets(Strategy::kZero2);
+};
+
+struct Refusal {
+  std::string name;
+  std::function<void(Arguments&)> spoil;
+  Parts parts;
+};
+
+struct ForeignHook : torch::autograd::PostAccumulateGradHook {
+  void operator()(const torch::autograd::Variable&) override {}
+};
+
+void add_parameter(Arguments& arguments, const at::Tensor& tensor, bool requires_grad = false) {
+  arguments.net->register_parameter("odd", tensor, requires_grad);
+}
+
+std::vector<Refusal> refusals() {
+  return {
+      {"Zero3",
+       [](Arguments& a) { a.options.strategy = Strategy::kZero3; },
+       {"strategy: got zero3", "not available yet; use ddp, zero1 or zero2"}},
+      {"Fsdp",
+       [](Arguments& a) { a.options.strategy = *parse_strategy("fsdp"); },
+       {"strategy: got zero3", "(fsdp)", "not available yet"}},
+      {"Bfloat16",
+       [](Arguments& a) { add_parameter(a, torch::ones({2}, torch::kBFloat16), true); },
+       {"parameter 'odd': got dtype BFloat16", "16-bit parameters are not available yet"}},
+      {"Half",
+       [](Arguments& a) { add_parameter(a, torch::ones({2}, torch::kHalf), true); },
+       {"parameter 'odd': got dtype Half", "16-bit parameters are not available yet"}},
+      {"Integer",
+       [](Arguments& a) { add_parameter(a, torch::ones({2}, torch::kLong)); },
+       {"parameter 'odd': got dtype Long", "register other tensors as buffers"}},
+      {"Complex",
+       [](Arguments& a) { add_parameter(a, torch::ones({2}, torch::kComplexFloat), true); },
+       {"parameter 'odd': got dtype ComplexFloat", "register other tensors as buffers"}},
+      {"SeveralDevices",
+       [](Arguments& a) { add_parameter(a, torch::empty({2}, torch::kMeta), true); },
+       {"devices: got parameters on", "meta ('odd')", "cpu ('scale')",
+        "expected one device per engine"}},
+      {"BufferElsewhere",
+       [](Arguments& a) { a.net->register_buffer("odd", torch::empty({2}, torch::kMeta)); },
+       {"buffer 'odd': got device meta", "one engine trains a model on one device"}},
+      {"SparseBuffer",
+       [](Arguments& a) { a.net->register_buffer("odd", torch::ones({2}).to_sparse()); },
+       {"buffer 'odd': got a sparse tensor", "to_dense()"}},
+      {"Gradient",
+       [](Arguments& a) { a.net->scale.mutable_grad() = torch::ones({}); },
+       {"parameter 'scale' has a gradient already", "zero_grad()"}},
+      {"ForeignHook",
+       [](Arguments& a) {
+         torch::autograd::impl::set_post_acc_grad_hooks(a.net->scale,
+                                                        std::make_unique<ForeignHook>());
+       },
+       {"parameter 'scale' belongs to another engine or has a post-accumulate-gradient hook",
+        "remove the hook first"}},
+      {"Aliases",
+       [](Arguments& a) {
+         const at::Tensor weight = a.net->first->weight;
+         add_parameter(a, weight.detach(), true);
+       },
+       {"parameters ", "'odd'", "'first.weight'", "overlapping memory", "under both names"}},
+      {"NullModel", [](Arguments& a) { a.model = nullptr; }, {"model: got null", "pass the model"}},
+      {"OptionsOutOfRange",
+       [](Arguments& a) {
+         a.options.max_grad_norm = -1.0;
+         a.options.bucket_bytes = 1;
+         a.options.first_bucket_bytes = int64_t{3} << 30;
+       },
+       {"max_grad_norm: got -1; allowed (0, infinity]", "bucket_bytes: got 1; allowed 1 KiB",
+        "first_bucket_bytes: got 3221225472; allowed 1 KiB"}},
+      {"NanNorm",
+       [](Arguments& a) { a.options.max_grad_norm = std::nan(""); },
+       {"max_grad_norm: got nan; allowed (0, infinity]"}},
+      {"OptimizerOutOfRange",
+       [](Arguments& a) {
+         a.plan.defaults.lr(-1.0).eps(-2.0).betas({0.9, 1.0});
+       },
+       {"lr: got -1", "beta2: got 1, expected 0 <= beta2 < 1", "eps: got -2"}},
+      {"Amsgrad",
+       [](Arguments& a) { a.plan.defaults.amsgrad(true); },
+       {"amsgrad: got true", "AMSGrad is not available yet"}},
+      {"GroupWithoutParameters",
+       [](Arguments& a) {
+         a.plan.groups.push_back({"none", [](std::string_view) { return false; }, adamw()});
+       },
+       {"none"}},
+      {"PredicateThrows",
+       [](Arguments& a) {
+         a.plan.groups.push_back({"broken",
+                                  [](std::string_view name) -> bool {
+                                    throw std::runtime_error("cannot choose " + std::string(name));
+                                  },
+                                  adamw()});
+       },
+       {"cannot choose "}},
+      {"EverythingAtOnce",
+       [](Arguments& a) {
+         a.options.strategy = Strategy::kZero3;
+         a.options.bucket_bytes = 1;
+         a.plan.defaults.lr(-1.0);
+         a.net->scale.mutable_grad() = torch::ones({});
+         a.net->register_buffer("odd", torch::empty({2}, torch::kMeta));
+       },
+       {"strategy: got zero3", "bucket_bytes: got 1", "lr: got -1",
+        "parameter 'scale' has a gradient", "buffer 'odd': got device meta"}},
+  };
+}
+
+class Refused : public ::testing::TestWithParam<Refusal> {};
+
+TEST_P(Refused, ByNameOnEveryRank) {
+  for (const int size : {1, 2, 3}) {
+    for (const Who who : kAnyone) {
+      SCOPED_TRACE(::testing::Message() << "world " << size << ", " << who);
+      const auto outcomes = outcomes_of_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
+        Arguments arguments;
+        if (is_among(who, *world)) GetParam().spoil(arguments);
+        parallelize(arguments.model, arguments.plan, arguments.options, world);
+      });
+      Parts parts = GetParam().parts;
+      parts.push_back("[parallelize] " + first_of(who, size) + ": ");
+      EXPECT_THAT(outcomes, every_rank_refuses(parts));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, Refused, ::testing::ValuesIn(refusals()),
+                         [](const auto& info) { return info.param.name; });
+
+// The negative control of the above, and what a refusal leaves behind: nothing.
+TEST(Refusals, LeaveTheWorldAndTheModelUsable) {
+  const auto outcomes = outcomes_of_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
+    Arguments arguments;
+    Options refused = arguments.options;
+    if (world->rank() == 1) refused.bucket_bytes = 1;
+    EXPECT_THAT(outcome_of([&] { parallelize(arguments.model, arguments.plan, refused, world); }),
+                is_misuse("bucket_bytes"));
+    const auto engine = parallelize(arguments.model, arguments.plan, arguments.options, world);
+    arguments.net->forward(torch::ones({2, 11})).sum().backward();
+    EXPECT_TRUE(engine->step().committed);
+  });
+  EXPECT_THAT(outcomes, Each(is_fine()));
+}
+
+TEST(Refusals, NullWorld) {
+  const Outcome outcome =
+      outcome_of([] { parallelize(std::make_shared<Net>(), adamw(), Options(), nullptr); });
+  EXPECT_THAT(outcome, is_misuse("[parallelize] world: got null, expected a process group"));
+}
+
+TEST(Refusals, ModelOwnedByAnotherEngine) {
+  for (const int size : {1, 2, 3}) {
+    const auto outcomes = outcomes_of_ranks(size, [](std::shared_ptr<ProcessGroup> world) {
+      const auto net = std::make_shared<Net>();
+      const auto engine = parallelize(net, adamw(), small_buckets(Strategy::kDdp), world);
+      parallelize(net, adamw(), small_buckets(Strategy::kZero1), world);
+    });
+    EXPECT_THAT(outcomes, every_rank_refuses({"parameter 'scale' belongs to another engine",
+                                              "destroy that engine"}));
+  }
+}
+
+TEST(Refusals, ModelIsFreeWhenItsEngineIsGone) {
+  const auto outcomes = outcomes_of_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
+    const auto net = std::make_shared<Net>();
+    parallelize(net, adamw(), small_buckets(Strategy::kDdp), world).reset();
+    const auto engine = parallelize(net, adamw(), small_buckets(Strategy::kZero1), world);
+    net->forward(torch::ones({2, 11})).sum().backward();
+    EXPECT_TRUE(engine->step().committed);
+  });
+  EXPECT_THAT(outcomes, Each(is_fine()));
+}
+
+TEST(Refusals, UnknownStrategy) {
+  const auto unknown = parse_strategy("zero9");
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_THAT(std::string(unknown.status().message()),
+              HasSubstr("[strategy] name: got \"zero9\", expected one of ddp, zero1, zero2, zero3 "
+                        "(or fsdp)"));
+}
+
+// Buffers of a dtype that no collective knows are no reason to refuse.
+TEST(Refusals, NotForUnusualBuffers) {
+  const auto outcomes = outcomes_of_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
+    const auto net = std::make_shared<Net>();
+    const auto fill = [&](at::ScalarType dtype) {
+      return torch::full({3}, world->rank() == 0 ? 1 : 0, torch::TensorOptions(dtype));
+    };
+    net->register_buffer("flags", fill(torch::kBool));
+    net->register_buffer("short", fill(torch::kShort));
+    net->register_buffer("complex", fill(torch::kComplexDouble));
+    net->register_buffer("strided", torch::full({4, 4}, world->rank()).t().slice(0, 0, 3));
+    const auto engine = parallelize(net, adamw(), small_buckets(Strategy::kZero1), world);
+    for (const auto& buffer : net->named_buffers()) {
+      const double expected = buffer.key() == "strided" ? 0 : 1;
+      EXPECT_TRUE(
+          torch::all(buffer.value() == torch::full({1}, expected).to(buffer.value().dtype()))
+              .item<bool>())
+          << buffer.key() << " on rank " << world->rank();
+    }
+  });
+  EXPECT_THAT(outcomes, Each(is_fine()));
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,261 @@
+#include <thread>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/tests/faults/fault_ranks.h"
+#include "tessera/tests/faults/trainer.h"
+
+// Calls of the engine in the wrong state or with wrong arguments. All ranks, or one of them, get it
+// wrong; all ranks must say the same, and where nothing was lost training must go on.
+namespace tessera::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+using StateMisuse = StrategyAndWorld;
+INSTANTIATE_TEST_SUITE_P(Faults, StateMisuse, ::testing::ValuesIn(settings({1, 2, 3})),
+                         setting_name);
+
+TEST_P(StateMisuse, StepWithoutBackward) {
+  const auto outcomes = train_ranks(GetParam(), [](Trainer& trainer) {
+    EXPECT_TRUE(trainer.train(0).committed);
+    trainer.engine->step();
+  });
+  EXPECT_THAT(outcomes, every_rank_refuses({size() == 1   ? "[step] rank 0 called"
+                                            : size() == 2 ? "[step] rank 0, 1 called"
+                                                          : "[step] rank 0, 1, 2 called",
+                                            "step() without a backward since the last step; call "
+                                            "loss.backward() first. Nothing was applied."}));
+}
+
+TEST_P(StateMisuse, TrainingGoesOnAfterStepWithoutBackward) {
+  const auto outcomes = train_ranks(GetParam(), [](Trainer& trainer) {
+    EXPECT_THAT(outcome_of([&] { trainer.engine->step(); }), is_misuse("without a backward"));
+    EXPECT_EQ(trainer.train(0).step, 1);
+    trainer.engine->parameter_hash();
+  });
+  EXPECT_THAT(outcomes, Each(is_fine()));
+}
+
+TEST_P(StateMisuse, StepOfTheOptimizer) {
+  const auto outcomes = train_ranks(GetParam(), [](Trainer& trainer) {
+    trainer.backward(0);
+    trainer.engine->optimizer().step();
+  });
+  EXPECT_THAT(outcomes, every_rank_refuses({"[optim] step", "call engine->step()"}));
+}
+
+TEST_P(StateMisuse, StepInsideFullParameters) {
+  for (const Who who : kAnyone) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      trainer.backward(0);
+      auto scope = trainer.engine->full_parameters();
+      if (!trainer.is_among(who)) scope.reset();
+      const Outcome outcome = outcome_of([&] { trainer.engine->step(); });
+      EXPECT_THAT(outcome, is_misuse("step() was called while a full_parameters() scope is open; "
+                                     "end the scope first"));
+      EXPECT_THAT(outcome, is_misuse("[step] " + first_of(who, trainer.world->size())));
+      scope.reset();
+      EXPECT_TRUE(trainer.engine->step().committed);
+    });
+    EXPECT_THAT(outcomes, Each(is_fine()));
+  }
+}
+
+// From a hook near the loss, before this backward has given the engine anything: the engine is as
+// before.
+TEST_P(StateMisuse, CallsInsideBackward) {
+  const std::vector<std::pair<std::string, std::function<void(Engine&)>>> calls = {
+      {"step", [](Engine& engine) { engine.step(); }},
+      {"zero_grad", [](Engine& engine) { engine.zero_grad(); }},
+      {"modify_parameters", [](Engine& engine) { engine.modify_parameters(0, [] {}); }},
+      {"full_parameters", [](Engine& engine) { auto scope = engine.full_parameters(); }},
+      {"parameter_hash", [](Engine& engine) { engine.parameter_hash(); }},
+  };
+  const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+    for (const auto& [name, call] : calls) {
+      const at::Tensor squares = trainer.model->forward(trainer.input(0)).square();
+      squares.register_hook([&](const at::Tensor&) { call(*trainer.engine); });
+      EXPECT_THAT(outcome_of([&] { squares.mean().backward(); }),
+                  is_misuse("[engine] " + name + ": called inside backward; call it after"));
+    }
+    EXPECT_TRUE(trainer.train(0).committed);
+  });
+  EXPECT_THAT(outcomes, Each(is_fine()));
+}
+
+// From a hook on a parameter, in the middle of the reductions: the engine cannot go on.
+TEST_P(StateMisuse, StepInTheMiddleOfBackward) {
+  for (const Who who : kOneRank) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      trainer.model->first->weight.register_hook([&](const at::Tensor&) {
+        if (trainer.is_among(who)) trainer.engine->step();
+      });
+      trainer.backward(0);
+    });
+    for (int rank = 0; rank < size(); ++rank) {
+      if (is_among(who, rank, size())) {
+        EXPECT_THAT(outcomes[rank], is_misuse("[engine] step: called inside backward"));
+      } else {
+        EXPECT_THAT(outcomes[rank],
+                    is_comm_error(first_of(who, size()) + " left backward by an exception"));
+      }
+    }
+  }
+}
+
+TEST_P(StateMisuse, ModifyFromARankThatIsNone) {
+  for (const int wrong : {-1, size(), 1000}) {
+    for (const Who who : kAnyone) {
+      SCOPED_TRACE(who);
+      const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+        const int from_rank = trainer.is_among(who) ? wrong : 0;
+        EXPECT_THAT(outcome_of([&] { trainer.engine->modify_parameters(from_rank, [] {}); }),
+                    is_misuse(absl::StrCat(
+                        "[engine] ", first_of(who, size()), ": modify_parameters: got from_rank ",
+                        wrong, ", expected 0 to ", size() - 1, "; name a rank of the world")));
+        EXPECT_TRUE(trainer.train(0).committed);
+        trainer.engine->modify_parameters(from_rank, [] {});
+      });
+      // Without a catch it is the same text everywhere.
+      EXPECT_THAT(outcomes, every_rank_refuses({"modify_parameters: got from_rank "}));
+    }
+  }
+}
+
+TEST_P(StateMisuse, ModifyWithoutAFunction) {
+  const int last = size() - 1;
+  const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+    // On other ranks it may be empty.
+    const auto fill = [&] { trainer.model->scale.fill_(2.0); };
+    trainer.engine->modify_parameters(
+        last, trainer.world->rank() == last ? std::function<void()>(fill) : nullptr);
+    EXPECT_EQ(trainer.model->scale.item<float>(), 2.0F);
+    trainer.engine->modify_parameters(last, nullptr);
+  });
+  EXPECT_THAT(outcomes, every_rank_refuses({absl::StrCat("[engine] rank ", last),
+                                            "modify_parameters: got nothing to run on from_rank ",
+                                            "pass a function there"}));
+}
+
+TEST_P(StateMisuse, WriterThrows) {
+  for (const Who who : kOneRank) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      const Outcome outcome = outcome_of([&] {
+        trainer.engine->modify_parameters(0, [&] {
+          if (trainer.is_among(who)) throw std::runtime_error("cannot read weights");
+        });
+      });
+      const std::string cause =
+          first_of(who, size()) + " left modify_parameters by an exception: cannot read weights";
+      if (trainer.is_among(who)) {
+        EXPECT_THAT(outcome, is_other("cannot read weights"));
+      } else {
+        EXPECT_THAT(outcome, is_comm_error(cause));
+      }
+      EXPECT_THAT(outcome_of([&] { trainer.engine->zero_grad(); }), is_comm_error(cause));
+      trainer.train(0);
+    });
+    EXPECT_THAT(outcomes, every_rank_loses_contact(
+                              {first_of(who, size()) + " left modify_parameters by an exception"}));
+  }
+}
+
+TEST_P(StateMisuse, WriterReassignsAParameter) {
+  for (const Who who : kAnyone) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      trainer.engine->modify_parameters(0, [&] {
+        if (trainer.is_among(who)) trainer.model->scale.set_data(torch::zeros({}));
+      });
+    });
+    EXPECT_THAT(outcomes, every_rank_refuses({"[engine] " + first_of(who, size()),
+                                              "parameter 'scale' was re-assigned, converted or "
+                                              "resized after parallelize"}));
+  }
+}
+
+TEST_P(StateMisuse, BackwardOnAnotherThread) {
+  const auto outcomes = train_ranks(GetParam(), [](Trainer& trainer) {
+    Outcome outcome;
+    std::thread([&] { outcome = outcome_of([&] { trainer.backward(0); }); }).join();
+    EXPECT_THAT(outcome, is_misuse("backward runs on a thread that does not know this engine"));
+    EXPECT_THAT(outcome, is_misuse("call backward on the thread that called parallelize"));
+    EXPECT_TRUE(trainer.train(0).committed);
+  });
+  EXPECT_THAT(outcomes, Each(is_fine()));
+}
+
+TEST_P(StateMisuse, GradientAssignedBeforeBackward) {
+  for (const Who who : kOneRank) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      if (trainer.is_among(who)) trainer.model->scale.mutable_grad() = torch::ones({});
+      trainer.backward(0);
+    });
+    for (int rank = 0; rank < size(); ++rank) {
+      const char* text = "[grad] 'scale': .grad was assigned outside the engine";
+      if (is_among(who, rank, size())) {
+        EXPECT_THAT(outcomes[rank], is_misuse(text));
+      } else {
+        EXPECT_THAT(outcomes[rank], is_comm_error(first_of(who, size()) +
+                                                  " left backward by an exception: " + text));
+      }
+    }
+  }
+}
+
+TEST_P(StateMisuse, GradientReplacedAfterBackward) {
+  for (const Who who : kAnyone) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      trainer.backward(0);
+      if (trainer.is_among(who)) trainer.model->scale.mutable_grad() = torch::ones({});
+      const Outcome outcome = outcome_of([&] { trainer.engine->step(); });
+      EXPECT_THAT(outcome, is_misuse("[step] " + first_of(who, size()) +
+                                     ": [grad] 'scale': .grad was assigned outside the engine"));
+      trainer.model->scale.mutable_grad().reset();
+      trainer.engine->zero_grad();
+      EXPECT_TRUE(trainer.train(1).committed);
+    });
+    EXPECT_THAT(outcomes, Each(is_fine()));
+  }
+}
+
+TEST_P(StateMisuse, TombstonesCannotBeRead) {
+  const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+    trainer.backward(0);
+    const at::Tensor grad = trainer.model->first->weight.grad();
+    ASSERT_EQ(grad.sizes(), trainer.model->first->weight.sizes());
+    const Outcome read = outcome_of([&] { grad.sum(); });
+    const Outcome clip =
+        outcome_of([&] { torch::nn::utils::clip_grad_norm_(trainer.model->parameters(), 1.0); });
+    if (strategy() == Strategy::kDdp || size() == 1) {
+      EXPECT_THAT(read, is_fine());
+      EXPECT_THAT(clip, is_fine());
+    } else {
+      EXPECT_THAT(read, is_misuse("[grad] the gradient of 'first.weight' is sharded"));
+      EXPECT_THAT(clip, is_misuse("use Options::max_grad_norm or StepResult::grad_norm"));
+    }
+    EXPECT_TRUE(trainer.engine->step().committed);
+  });
+  EXPECT_THAT(outcomes, Each(is_fine()));
+}
+
+TEST_P(StateMisuse, LocalSumsCannotBeRead) {
+  const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+    const auto scope = trainer.engine->no_sync();
+    trainer.backward(0);
+    EXPECT_THAT(outcome_of([&] { trainer.model->scale.grad().item(); }),
+                is_misuse("[grad] the gradient of 'scale' is sharded or not reduced yet"));
+  });
+  EXPECT_THAT(outcomes, Each(is_fine()));
+}
+
+}  // namespace
+}  // namespace tessera::testing
