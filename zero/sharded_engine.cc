@@ -280,9 +280,10 @@ std::string ShardedEngine::find_misuse() const {
     return describe(finding.violation, parts_.table[finding.parameter].name);
   }
   if (const std::optional<size_t> replaced = handles_.replaced()) {
-    return absl::StrCat("[grad] '", parts_.table[*replaced].name,
-                        "': .grad was assigned outside the engine, which would not use it; write "
-                        "into the tensor that is there (ddp), or clear it (.grad() = {})");
+    return absl::StrCat(
+        "[grad] '", parts_.table[*replaced].name,
+        "': .grad was assigned outside the engine, which would not use it; write "
+        "into the tensor that is there (ddp), or clear it (.mutable_grad().reset())");
   }
   return optimizer_->problem();
 }
