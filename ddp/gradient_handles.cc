@@ -24,6 +24,17 @@ at::Tensor tombstone(const at::Tensor& parameter, const std::string& text) {
   return tensor;
 }
 
+/// The elements of `view` as a tensor that autograd does not know as a view: torch optimizers'
+/// zero_grad() detaches gradients in place, which is refused for views.
+at::Tensor without_base(const at::Tensor& view) {
+  if (!view.defined()) return view;
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(view.storage()), c10::DispatchKeySet(c10::DispatchKey::CPU), view.dtype());
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(view.sizes(), view.strides(),
+                                                      view.storage_offset());
+  return tensor;
+}
+
 }  // namespace
 
 GradientHandles::GradientHandles(const ParameterTable& table, std::vector<at::Tensor> whole)
@@ -31,14 +42,16 @@ GradientHandles::GradientHandles(const ParameterTable& table, std::vector<at::Te
       whole_(std::move(whole)),
       tombstones_(table.size()),
       shown_(table.size()),
-      versions_(table.size()) {}
+      versions_(table.size()) {
+  for (at::Tensor& gradient : whole_) gradient = without_base(gradient);
+}
 
 void GradientHandles::hide(size_t index) {
   at::Tensor& grad = table_[index].tensor.mutable_grad();
   if (!grad.defined()) return;
   TORCH_CHECK(grad.is_same(shown_[index]), "[grad] '", table_[index].name,
               "': .grad was assigned outside the engine; the engine owns the gradients between "
-              "backward and step. Clear it (.grad() = {}) before backward");
+              "backward and step. Clear it (.mutable_grad().reset()) before backward");
   grad.reset();
   shown_[index].reset();
 }
