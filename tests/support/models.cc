@@ -73,7 +73,8 @@ struct UnusedEverywhere : Net {
     return last(at::tanh(first(input)));
   }
   nn::Linear first = register_module("first", nn::Linear(7, 13));
-  nn::Linear unused = register_module("unused", nn::Linear(13, 13));
+  nn::Linear unused = register_module("unused", nn::Linear(13, 29));
+  nn::Linear unused_too = register_module("unused_too", nn::Linear(29, 13));
   nn::Linear last = register_module("last", nn::Linear(13, 5));
 };
 

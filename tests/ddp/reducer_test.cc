@@ -1,0 +1,218 @@
+#include "tessera/ddp/reducer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "tessera/ddp/bucket_rule.h"
+#include "tessera/tests/support/rank_threads.h"
+#include "tessera/tests/support/recording_group.h"
+#include "tessera/zero/placement.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::ElementsAre;
+using Mode = Reducer::Mode;
+
+constexpr int64_t kNumel = 256;  // 1 KiB: one bucket for each parameter
+
+/// Three parameters in three units: the last one registered is unit 0.
+struct Rig {
+  Rig(std::shared_ptr<ProcessGroup> world, Strategy strategy)
+      : group(std::make_shared<testing::RecordingGroup>(std::move(world),
+                                                        std::make_shared<testing::Recording>())),
+        table({{"a", parameter()}, {"b", parameter()}, {"c", parameter()}}),
+        plan(table, bucket_membership(table, 1024, 1024), group->size()),
+        reducer(*group, table, plan, placement(strategy, group->size()),
+                SlabPool::OnRelease::kPoison, meter, history) {
+    group->recording()->clear();
+  }
+
+  static at::Tensor parameter() { return at::zeros({kNumel}).set_requires_grad(true); }
+  void land(size_t index, double value) { reducer.land(index, at::full({kNumel}, value)); }
+
+  /// Tags of the reductions so far.
+  std::vector<std::string> reduced_tags() const {
+    std::vector<std::string> tags;
+    for (const auto& call : group->recording()->calls()) {
+      if (call.op != "all_gather") tags.push_back(call.tag);
+    }
+    return tags;
+  }
+  /// The reduced gradient of parameter `index`: every element of what this rank keeps.
+  float value(size_t index) const {
+    const at::Tensor& kept = reducer.reduced(plan.place(index).unit).value();
+    EXPECT_EQ(kept.min().item<float>(), kept.max().item<float>());
+    return kept[0].item<float>();
+  }
+
+  std::shared_ptr<testing::RecordingGroup> group;
+  MemoryMeter meter;
+  RollingHash history;
+  ParameterTable table;
+  UnitPlan plan;
+  Reducer reducer;
+};
+
+class ReducerTest : public ::testing::TestWithParam<Strategy> {
+ protected:
+  void on_ranks(int size, const std::function<void(Rig&)>& body) {
+    testing::run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
+      Rig rig(std::move(world), GetParam());
+      body(rig);
+    });
+  }
+};
+
+TEST_P(ReducerTest, StartsUnitsInThePlansOrderAsSoonAsTheyAreComplete) {
+  on_ranks(2, [](Rig& rig) {
+    rig.reducer.begin_micro_step(Mode::kReduce);
+    rig.land(1, 1.0);  // unit 1: must wait for unit 0
+    EXPECT_TRUE(rig.reduced_tags().empty());
+    rig.land(2, 1.0);  // unit 0: both go
+    EXPECT_THAT(rig.reduced_tags(), ElementsAre("bucket 0", "bucket 1"));
+    rig.land(0, 1.0);
+    EXPECT_THAT(rig.reduced_tags(), ElementsAre("bucket 0", "bucket 1", "bucket 2"));
+    rig.reducer.end_micro_step();
+    EXPECT_EQ(rig.reduced_tags().size(), 3u);
+  });
+}
+
+TEST_P(ReducerTest, AveragesOverRanksAndAddsOverMicroSteps) {
+  on_ranks(2, [](Rig& rig) {
+    for (int micro = 0; micro < 2; ++micro) {
+      rig.reducer.begin_micro_step(Mode::kReduce);
+      for (size_t i = 0; i < 3; ++i) rig.land(i, rig.group->rank() * 3.0 + static_cast<double>(i));
+      rig.reducer.end_micro_step();
+    }
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(rig.value(i), 2.0F * (1.5F + static_cast<float>(i)));
+    }
+    EXPECT_THAT(rig.reducer.used(), ElementsAre(1, 1, 1));
+  });
+}
+
+TEST_P(ReducerTest, ContributesZerosForWhatARankDidNotProduce) {
+  on_ranks(2, [](Rig& rig) {
+    rig.reducer.begin_micro_step(Mode::kReduce);
+    if (rig.group->rank() == 1) rig.land(1, 4.0);
+    rig.reducer.end_micro_step();
+    EXPECT_EQ(rig.value(1), 2.0F);
+    EXPECT_EQ(rig.value(0), 0.0F);
+    EXPECT_THAT(rig.reducer.used(), ElementsAre(0, 1, 0));
+  });
+}
+
+TEST_P(ReducerTest, ReducesTheRoundsOfAParameterOneAfterTheOther) {
+  on_ranks(2, [](Rig& rig) {
+    rig.reducer.begin_micro_step(Mode::kReduce);
+    for (size_t i = 3; i-- > 0;) rig.land(i, 2.0);
+    if (rig.group->rank() == 0) rig.land(1, 6.0);  // a second firing on one rank only
+    rig.reducer.end_micro_step();
+    EXPECT_THAT(rig.reduced_tags(), ElementsAre("bucket 0", "bucket 1", "bucket 2", "bucket 1"));
+    EXPECT_EQ(rig.value(1), 5.0F);
+    EXPECT_EQ(rig.value(0), 2.0F);
+  });
+}
+
+TEST_P(ReducerTest, SendsNothingWhileItAddsLocally) {
+  on_ranks(2, [](Rig& rig) {
+    rig.reducer.begin_micro_step(Mode::kAddLocally);
+    for (size_t i = 0; i < 3; ++i) rig.land(i, 1.0);
+    rig.land(0, 1.0);
+    rig.reducer.end_micro_step();
+    EXPECT_EQ(rig.group->recording()->count(), 0);
+    EXPECT_TRUE(rig.reducer.has_local());
+    EXPECT_THAT(rig.reducer.local(), ElementsAre(1, 1, 1));
+    EXPECT_THAT(rig.reducer.used(), ElementsAre(0, 0, 0));
+
+    rig.reducer.begin_micro_step(Mode::kReduce);
+    rig.land(2, 1.0);  // the others keep what they have
+    rig.reducer.end_micro_step();
+    EXPECT_FALSE(rig.reducer.has_local());
+    EXPECT_EQ(rig.value(0), 2.0F);
+    EXPECT_EQ(rig.value(1), 1.0F);
+    EXPECT_EQ(rig.value(2), 2.0F);
+  });
+}
+
+TEST_P(ReducerTest, LocalSumsAfterAReducedMicroStepAreAddedToIt) {
+  on_ranks(2, [](Rig& rig) {
+    rig.reducer.begin_micro_step(Mode::kReduce);
+    rig.land(0, 8.0);
+    rig.reducer.end_micro_step();
+    rig.reducer.begin_micro_step(Mode::kAddLocally);
+    rig.land(0, 1.0);
+    rig.reducer.end_micro_step();
+    rig.reducer.begin_micro_step(Mode::kReduce);
+    rig.reducer.end_micro_step();
+    EXPECT_EQ(rig.value(0), 9.0F);
+  });
+}
+
+TEST_P(ReducerTest, ForgetsEverythingWhenCleared) {
+  on_ranks(2, [](Rig& rig) {
+    rig.reducer.begin_micro_step(Mode::kReduce);
+    rig.land(0, std::numeric_limits<double>::infinity());
+    rig.reducer.end_micro_step();
+    EXPECT_EQ(rig.reducer.non_finite()[0], kNumel);
+    rig.reducer.begin_micro_step(Mode::kAddLocally);
+    rig.land(1, 5.0);
+    rig.reducer.end_micro_step();
+    rig.reducer.clear();
+    EXPECT_FALSE(rig.reducer.has_local());
+    EXPECT_THAT(rig.reducer.used(), ElementsAre(0, 0, 0));
+    EXPECT_THAT(rig.reducer.non_finite(), ElementsAre(0, 0, 0));
+
+    rig.reducer.begin_micro_step(Mode::kReduce);
+    rig.land(0, 1.0);
+    rig.reducer.end_micro_step();
+    EXPECT_EQ(rig.value(0), 1.0F);
+    EXPECT_EQ(rig.value(1), 0.0F);
+  });
+}
+
+TEST_P(ReducerTest, DropsOneParameter) {
+  on_ranks(2, [](Rig& rig) {
+    rig.reducer.begin_micro_step(Mode::kReduce);
+    for (size_t i = 0; i < 3; ++i) rig.land(i, 1.0);
+    rig.reducer.end_micro_step();
+    rig.reducer.drop(1);
+    EXPECT_EQ(rig.value(1), 0.0F);
+    EXPECT_EQ(rig.value(0), 1.0F);
+    EXPECT_THAT(rig.reducer.used(), ElementsAre(1, 0, 1));
+  });
+}
+
+TEST_P(ReducerTest, RanksThatDifferAllSayWhichOneAndCanGoOn) {
+  on_ranks(2, [](Rig& rig) {
+    const RollingHash before = rig.history;
+    if (rig.group->rank() == 1) rig.history.record(RollingHash::Event::kDrop, 0);
+    rig.reducer.begin_micro_step(Mode::kReduce);
+    EXPECT_THAT([&] { rig.reducer.end_micro_step(); },
+                ::testing::ThrowsMessage<c10::Error>(::testing::HasSubstr(
+                    "[grad] rank 1 and rank 0 differ in what they reduced or dropped")));
+    rig.reducer.clear();
+    rig.history = before;
+    rig.reducer.begin_micro_step(Mode::kReduce);
+    rig.land(0, 1.0);
+    rig.reducer.end_micro_step();
+    EXPECT_EQ(rig.value(0), 1.0F);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(, ReducerTest,
+                         ::testing::Values(Strategy::kDdp, Strategy::kZero1, Strategy::kZero2),
+                         [](const auto& info) { return std::string(to_string(info.param)); });
+
+}  // namespace
+}  // namespace tessera

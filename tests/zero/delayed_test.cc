@@ -1,0 +1,149 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/delayed_group.h"
+#include "tessera/tests/support/training.h"
+
+// Every collective late and every freed buffer full of NaN: what the engine reads too early or
+// writes too soon shows as other bits.
+
+namespace tessera::testing {
+namespace {
+
+using Case = std::tuple<Strategy, std::string /*model*/, Schedule>;
+
+class DelayedLanes : public ::testing::TestWithParam<Case> {};
+
+TEST_P(DelayedLanes, FindEveryWaitInPlace) {
+  const auto& [strategy, model, schedule] = GetParam();
+  constexpr int kWorld = 3;
+  const Outcome expected = train_on_threads(subject(model), at::kFloat, strategy, schedule, kWorld);
+  const Outcome delayed = train_on_threads(
+      subject(model), at::kFloat, strategy, schedule, kWorld, {.poison_freed = true},
+      [](std::shared_ptr<ProcessGroup> world) {
+        return std::make_shared<DelayedGroup>(
+            std::move(world), DelayOptions{.seed = 7, .longest = std::chrono::microseconds(500)});
+      });
+  EXPECT_EQ(bit_differences(delayed, expected), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , DelayedLanes,
+    ::testing::Combine(::testing::Values(Strategy::kDdp, Strategy::kZero1, Strategy::kZero2),
+                       ::testing::Values("OddMlp", "Branches", "RankOrder", "CheckpointedTwice",
+                                         "CheckpointedOnSomeRanks"),
+                       ::testing::ValuesIn(schedules())),
+    [](const auto& info) {
+      return std::string(to_string(std::get<0>(info.param))) + "_" + std::get<1>(info.param) + "_" +
+             std::get<2>(info.param).name;
+    });
+
+struct Promised final : Work {
+  bool is_completed() override { return true; }
+  void wait() override {}
+};
+
+/// As if the engine had forgotten to wait: a reduction runs only when the next collective is
+/// called; until then its result holds NaN.
+class ImpatientGroup final : public ProcessGroup {
+ public:
+  explicit ImpatientGroup(std::shared_ptr<ProcessGroup> inner) : inner_(std::move(inner)) {}
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::string_view name() const override { return inner_->name(); }
+  std::string_view backend() const override { return inner_->backend(); }
+  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
+                                   std::string_view tag) override {
+    return later(tensor, [=, tag = std::string(tag), group = inner_] {
+      group->all_reduce(tensor, op, tag)->wait();
+    });
+  }
+  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                                       ReduceOp op, std::string_view tag) override {
+    return later(output, [=, tag = std::string(tag), group = inner_] {
+      group->reduce_scatter(output, input, op, tag)->wait();
+    });
+  }
+  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
+                                   std::string_view tag) override {
+    catch_up();
+    return inner_->all_gather(output, input, tag);
+  }
+  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
+                                  std::string_view tag) override {
+    catch_up();
+    return inner_->broadcast(tensor, root, tag);
+  }
+  void barrier(std::string_view tag) override {
+    catch_up();
+    inner_->barrier(tag);
+  }
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
+    return inner_->allocate(numel, dtype);
+  }
+  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
+                                         std::string_view name) override {
+    return std::make_shared<ImpatientGroup>(inner_->subgroup(ranks, name));
+  }
+  void abort(std::string_view cause) noexcept override { inner_->abort(cause); }
+
+ private:
+  std::shared_ptr<Work> later(const at::Tensor& result, std::function<void()> collective) {
+    catch_up();
+    const at::Tensor before = result.clone();
+    std::memset(result.data_ptr(), 0xff, result.nbytes());  // all bits set is a NaN
+    pending_ = [result, before, collective = std::move(collective)] {
+      std::memcpy(result.data_ptr(), before.data_ptr(), before.nbytes());
+      collective();
+    };
+    return std::make_shared<Promised>();
+  }
+  void catch_up() {
+    if (pending_) std::exchange(pending_, {})();
+  }
+
+  std::shared_ptr<ProcessGroup> inner_;
+  std::function<void()> pending_;
+};
+
+class MissingWait : public ::testing::TestWithParam<Strategy> {};
+
+/// Three micro-steps: under zero1 a first reduced slice is left where it is and read in the step
+/// only, when later collectives have long brought it.
+TEST_P(MissingWait, IsCaught) {
+  const Schedule& schedule = schedules()[2];
+  ASSERT_EQ(schedule.micro_steps, 3);
+  const Outcome expected = train_on_threads(subject("OddMlp"), at::kFloat, GetParam(), schedule, 3);
+  std::string verdict;
+  try {
+    verdict = bit_differences(
+        train_on_threads(subject("OddMlp"), at::kFloat, GetParam(), schedule, 3, {},
+                         [](std::shared_ptr<ProcessGroup> world) {
+                           return std::make_shared<ImpatientGroup>(std::move(world));
+                         }),
+        expected);
+  } catch (const std::runtime_error& error) {
+    verdict = error.what();
+  }
+  EXPECT_NE(verdict, "");
+}
+
+INSTANTIATE_TEST_SUITE_P(, MissingWait,
+                         ::testing::Values(Strategy::kDdp, Strategy::kZero1, Strategy::kZero2),
+                         [](const auto& info) { return std::string(to_string(info.param)); });
+
+}  // namespace
+}  // namespace tessera::testing

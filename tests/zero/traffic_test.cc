@@ -1,0 +1,207 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <torch/torch.h>
+
+#include "tessera/core/step/exact_sum.h"
+#include "tessera/ddp/bucket_rule.h"
+#include "tessera/tests/support/models.h"
+#include "tessera/tests/support/rank_threads.h"
+#include "tessera/tests/support/recording_group.h"
+#include "tessera/tests/support/training.h"
+#include "tessera/zero/parallelize.h"
+
+// What each strategy sends, call by call, against the formula of the layout: 2 P per step where all
+// is replicated, P in and P out where it is sharded, plus small agreements that are named here.
+
+namespace tessera::testing {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+constexpr int64_t kBucketBytes = 1024;
+constexpr int kMicroSteps = 3;
+
+/// The expected calls of one training loop, from the layout alone.
+class Formula {
+ public:
+  Formula(const Engine& engine, int groups, int size)
+      : table_(engine.parameters()),
+        plan_(table_, bucket_membership(table_, kBucketBytes, kBucketBytes), size),
+        is_sharded_(engine.strategy() != Strategy::kDdp && size > 1),
+        groups_(groups),
+        size_(size) {}
+
+  /// One backward that sends.
+  void micro_step(Lines& lines) const {
+    const char* op = is_sharded_ ? "reduce_scatter " : "all_reduce ";
+    for (const PlannedUnit& unit : plan_) {
+      lines.push_back(absl::StrCat(op, unit.name, " ", unit.layout.bytes()));
+    }
+    const auto bit_words = static_cast<int64_t>((table_.size() + 63) / 64);
+    ballot(lines, "end of backward", 1 + static_cast<int64_t>(plan_.size()) + bit_words);
+  }
+
+  /// step() after it, where only the units that hold `used` parameters are published.
+  void step(Lines& lines, const std::function<bool(const std::string&)>& used) const {
+    constexpr int64_t kFixedWords = 7;
+    constexpr int64_t kWordsPerGroup = 6;
+    ballot(lines, "vote of the step",
+           kFixedWords + static_cast<int64_t>(ExactSum::kWords) + 1 + kWordsPerGroup * groups_);
+    if (!is_sharded_) return;
+    for (const PlannedUnit& unit : plan_) {
+      bool is_used = false;
+      for (const size_t index : unit.parameters) is_used |= used(table_[index].name);
+      if (!is_used) continue;
+      lines.push_back(absl::StrCat("all_gather ", unit.name, " ", unit.layout.bytes()));
+    }
+  }
+
+  int64_t bytes() const { return plan_.bytes(); }
+
+ private:
+  void ballot(Lines& lines, const char* tag, int64_t words) const {
+    lines.push_back(absl::StrCat("all_gather ", tag, " ", size_ * words * 8));
+  }
+
+  const ParameterTable& table_;
+  UnitPlan plan_;
+  bool is_sharded_;  // a world of one is replicated under every strategy
+  int groups_;
+  int size_;
+};
+
+/// What one rank's loop did and what the formula says.
+struct Traffic {
+  Lines lines;
+  Lines expected;
+  double large_bytes = 0;  ///< sent for buckets
+  int64_t plan_bytes = 0;
+};
+
+bool is_small(const RecordedCall& call) { return call.tag.rfind("bucket", 0) != 0; }
+
+std::vector<Traffic> traffic(const Subject& subject, Strategy strategy, int size,
+                             Schedule::Sync sync,
+                             const std::function<bool(const std::string&)>& used) {
+  std::vector<Traffic> by_rank(static_cast<size_t>(size));
+  run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
+    Traffic& mine = by_rank[static_cast<size_t>(world->rank())];
+    const auto recording = std::make_shared<Recording>();
+    const auto group = std::make_shared<RecordingGroup>(world, recording);
+    const std::shared_ptr<Net> net = prepare(subject.make(), at::kFloat, 1);
+    const OptimizerPlan plan = make_plan(*net);
+    const auto engine = parallelize(
+        net, plan,
+        {.strategy = strategy, .bucket_bytes = kBucketBytes, .first_bucket_bytes = kBucketBytes},
+        group);
+    const Formula formula(*engine, static_cast<int>(plan.groups.size()) + 1, size);
+    mine.plan_bytes = formula.bytes();
+    recording->clear();
+
+    const Schedule schedule{.name = "", .micro_steps = kMicroSteps, .sync = sync};
+    const auto backward = [&](int micro) {
+      const Moment moment{.step = 0, .rank = world->rank()};
+      const Batch batch = batch_of(subject, at::kFloat, schedule, moment, micro);
+      loss_of(*net, batch, moment, schedule).backward();
+    };
+    for (int micro = 0; micro < kMicroSteps; ++micro) {
+      if (sync == Schedule::Sync::kLast && micro + 1 < kMicroSteps) {
+        const int64_t before = recording->count();
+        const Engine::NoSync no_sync = engine->no_sync();
+        backward(micro);
+        EXPECT_EQ(recording->count(), before) << "no_sync sent something";
+      } else {
+        backward(micro);
+        formula.micro_step(mine.expected);
+      }
+    }
+    engine->step();
+    formula.step(mine.expected, used);
+
+    mine.lines = recording->lines();
+    for (const RecordedCall& call : recording->calls()) {
+      if (!is_small(call)) mine.large_bytes += call.sent_bytes;
+    }
+  });
+  return by_rank;
+}
+
+bool all_used(const std::string&) { return true; }
+
+class TrafficTest : public ::testing::TestWithParam<std::tuple<Strategy, int>> {
+ protected:
+  Strategy strategy() const { return std::get<0>(GetParam()); }
+  int size() const { return std::get<1>(GetParam()); }
+  double share() const { return static_cast<double>(size() - 1) / size(); }
+  bool is_sharded() const { return strategy() != Strategy::kDdp && size() > 1; }
+};
+
+TEST_P(TrafficTest, FollowsTheFormulaCallByCallOnEveryRank) {
+  for (const Traffic& rank :
+       traffic(subject("DeepMlp"), strategy(), size(), Schedule::Sync::kEach, all_used)) {
+    EXPECT_EQ(rank.lines, rank.expected);
+    const double reductions = kMicroSteps * (is_sharded() ? 1 : 2);
+    const double publishing = is_sharded() ? 1 : 0;
+    EXPECT_DOUBLE_EQ(rank.large_bytes,
+                     (reductions + publishing) * share() * static_cast<double>(rank.plan_bytes));
+  }
+}
+
+TEST_P(TrafficTest, NoSyncSendsOnceWhateverTheNumberOfMicroSteps) {
+  for (const Traffic& rank :
+       traffic(subject("DeepMlp"), strategy(), size(), Schedule::Sync::kLast, all_used)) {
+    EXPECT_EQ(rank.lines, rank.expected);
+    EXPECT_DOUBLE_EQ(rank.large_bytes, 2 * share() * static_cast<double>(rank.plan_bytes));
+  }
+}
+
+TEST_P(TrafficTest, HasOneOrderOnRanksWhoseBackwardsRunInDifferentOrders) {
+  const std::vector<Traffic> ranks =
+      traffic(subject("RankOrder"), strategy(), size(), Schedule::Sync::kEach, all_used);
+  for (const Traffic& rank : ranks) EXPECT_EQ(rank.lines, ranks[0].lines);
+  EXPECT_EQ(ranks[0].lines, ranks[0].expected);
+}
+
+TEST_P(TrafficTest, HasOneOrderOnRanksThatTakeDifferentBranches) {
+  const std::vector<Traffic> ranks =
+      traffic(subject("Branches"), strategy(), size(), Schedule::Sync::kEach, all_used);
+  for (const Traffic& rank : ranks) EXPECT_EQ(rank.lines, ranks[0].lines);
+}
+
+TEST_P(TrafficTest, BucketsThatNobodyUsedAreReducedButNotPublished) {
+  const auto used = [](const std::string& name) { return name.rfind("unused", 0) != 0; };
+  const std::vector<Traffic> ranks =
+      traffic(subject("UnusedEverywhere"), strategy(), size(), Schedule::Sync::kEach, used);
+  EXPECT_EQ(ranks[0].lines, ranks[0].expected);
+  EXPECT_THAT(ranks[0].lines, ::testing::Contains(::testing::HasSubstr(" bucket 1 ")));
+  EXPECT_THAT(ranks[0].lines,
+              ::testing::Not(::testing::Contains(::testing::HasSubstr("all_gather bucket 1 "))));
+}
+
+/// The negative control: one bucket more or less in the formula is noticed.
+TEST_P(TrafficTest, AMissingBucketWouldShow) {
+  Traffic rank =
+      traffic(subject("DeepMlp"), strategy(), size(), Schedule::Sync::kEach, all_used)[0];
+  ASSERT_GT(rank.expected.size(), 10u);
+  rank.lines.erase(rank.lines.begin() + 3);
+  EXPECT_NE(rank.lines, rank.expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(, TrafficTest,
+                         ::testing::Combine(::testing::Values(Strategy::kDdp, Strategy::kZero1,
+                                                              Strategy::kZero2),
+                                            ::testing::Values(1, 2, 3, 4)),
+                         [](const auto& info) {
+                           return std::string(to_string(std::get<0>(info.param))) + "_World" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+}  // namespace
+}  // namespace tessera::testing
