@@ -67,12 +67,14 @@ Outcome outcome_of(Body&& body) {
 /// Runs `body` on rank threads; returns how each rank ended. What a body throws leaves it as in a
 /// program without a catch. Ranks that are not done at the deadline end the test program, which
 /// prints what each of them does.
-inline std::vector<Outcome> outcomes_of_ranks(int size, const RankBody& body,
-                                              std::chrono::milliseconds deadline = kFaultDeadline) {
+inline std::vector<Outcome> outcomes_of_ranks(
+    int size, const RankBody& body, std::chrono::milliseconds deadline = kFaultDeadline,
+    ProcessGroupOptions::Lane lane = ProcessGroupOptions::Lane::kInline) {
   std::vector<Outcome> outcomes(static_cast<size_t>(size));
   RankThreadOptions options;
   options.timeout = kGroupTimeout;
   options.deadline = deadline;
+  options.lane = lane;
   run_ranks(
       size,
       [&](std::shared_ptr<ProcessGroup> world) {
@@ -155,17 +157,20 @@ inline std::ostream& operator<<(std::ostream& out, Who who) {
 struct Setting {
   Strategy strategy;
   int size;
+  ProcessGroupOptions::Lane lane = ProcessGroupOptions::Lane::kInline;
 };
 
 inline std::string setting_name(const ::testing::TestParamInfo<Setting>& info) {
-  return absl::StrCat(std::string(to_string(info.param.strategy)), "_", info.param.size);
+  return absl::StrCat(std::string(to_string(info.param.strategy)), "_", info.param.size,
+                      info.param.lane == ProcessGroupOptions::Lane::kThread ? "_lane_thread" : "");
 }
 
-/// Every strategy at every size.
+/// Every strategy at every size, and at the largest also with collectives in a thread of their own.
 inline std::vector<Setting> settings(const std::vector<int>& sizes) {
   std::vector<Setting> all;
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2}) {
     for (const int size : sizes) all.push_back({strategy, size});
+    all.push_back({strategy, sizes.back(), ProcessGroupOptions::Lane::kThread});
   }
   return all;
 }

@@ -75,10 +75,11 @@ class Trainer {
 /// Runs `body` with a trainer on every rank; returns how each ended.
 inline std::vector<Outcome> train_ranks(Setting setting,
                                         const std::function<void(Trainer&)>& body) {
-  return outcomes_of_ranks(setting.size, [&](std::shared_ptr<ProcessGroup> world) {
+  const auto make_and_run = [&](std::shared_ptr<ProcessGroup> world) {
     Trainer trainer(std::move(world), setting.strategy);
     body(trainer);
-  });
+  };
+  return outcomes_of_ranks(setting.size, make_and_run, kFaultDeadline, setting.lane);
 }
 
 }  // namespace tessera::testing
