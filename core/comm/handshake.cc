@@ -84,13 +84,12 @@ class Meeting {
       if (!conflict.empty()) {
         if (!conflict_seen) conflict_seen = now;
         if (missing().empty() || now - *conflict_seen > kLinger) {
-          for (const Hello& hello : live_) store_.set(verdict_key(hello.nonce), conflict);
-          give_up(conflict);
+          condemn(conflict);
         }
       } else if (options_.rank == 0 && missing().empty()) {
         return welcome();
       }
-      if (now - start > options_.timeout) give_up(time_out_text());
+      if (now - start > options_.timeout) condemn(time_out_text());
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, kLongestPause);
     }
@@ -105,6 +104,12 @@ class Meeting {
   }
 
  private:
+  /// Gives up for all ranks that are there, so that they say the same.
+  [[noreturn]] void condemn(const std::string& cause) {
+    for (const Hello& hello : live_) store_.set(verdict_key(hello.nonce), cause);
+    give_up(cause);
+  }
+
   std::optional<std::string> read(const std::string& key) {
     if (!store_.check({key})) return std::nullopt;
     return store_.get_to_str(key);

@@ -8,6 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <exception>
+#include <future>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -26,6 +30,8 @@ namespace {
 
 constexpr int kLargestWorld = 4096;
 constexpr int kSpinCount = 2000;
+// A store that cannot connect says more than we could, a little after its own time-out.
+constexpr auto kGrace = std::chrono::milliseconds(500);
 
 void check_options(const ProcessGroupOptions& options) {
   TORCH_CHECK(options.rank.has_value() == options.world_size.has_value(),
@@ -105,14 +111,30 @@ c10::intrusive_ptr<c10d::Store> tcp_store(const Environment& environment,
   if (store.isServer) {
     store.masterListenFd = listen_at(environment.master_addr, environment.master_port);
   }
+  const auto unreachable = [&](const std::string& reason) {
+    return CommError({"init_process_group", "world", -1, environment.rank, ""},
+                     absl::StrCat("no store answered at MASTER_ADDR ", environment.master_addr,
+                                  ", MASTER_PORT ", environment.master_port, " within ",
+                                  timeout.count(), " ms; is rank 0 there? (", reason, ")"));
+  };
+  // A client that reaches some other program waits for its answer without limit, so it is made in a
+  // thread that can be left behind.
+  auto made = std::make_shared<std::promise<c10::intrusive_ptr<c10d::Store>>>();
+  auto result = made->get_future();
+  std::thread([made, store, host = environment.master_addr] {
+    try {
+      made->set_value(c10::make_intrusive<c10d::TCPStore>(host, store));
+    } catch (...) {
+      made->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (result.wait_for(timeout + kGrace) != std::future_status::ready) {
+    throw unreachable("something accepts connections there, but is no store");
+  }
   try {
-    return c10::make_intrusive<c10d::TCPStore>(environment.master_addr, store);
+    return result.get();
   } catch (const c10::Error& error) {
-    throw CommError(
-        {"init_process_group", "world", -1, environment.rank, ""},
-        absl::StrCat("no store answered at MASTER_ADDR ", environment.master_addr, ", MASTER_PORT ",
-                     environment.master_port, " within ", timeout.count(),
-                     " ms; is rank 0 there? (", error.what_without_backtrace(), ")"));
+    throw unreachable(error.what_without_backtrace());
   }
 }
 

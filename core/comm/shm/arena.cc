@@ -105,7 +105,7 @@ char* map(int fd, int64_t bytes) {
 }  // namespace
 
 Segment::Segment(uint64_t id, int fd, char* data, int64_t size_bytes)
-    : id_(id), fd_(fd), data_(data), size_bytes_(size_bytes) {}
+    : id_(id), pid_(::getpid()), fd_(fd), data_(data), size_bytes_(size_bytes) {}
 
 Segment::~Segment() {
   ::munmap(data_, size_bytes_);
@@ -171,7 +171,7 @@ SharedRange Segment::range(int64_t offset_bytes) const {
   range.segment_id = id_;
   range.offset_bytes = static_cast<uint64_t>(offset_bytes);
   range.segment_bytes = static_cast<uint64_t>(size_bytes_);
-  range.pid = ::getpid();
+  range.pid = pid_;
   range.fd = fd_;
   return range;
 }

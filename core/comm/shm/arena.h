@@ -50,7 +50,8 @@ class Segment {
   Segment(uint64_t id, int fd, char* data, int64_t size_bytes);
 
   const uint64_t id_;
-  int fd_;
+  const int pid_;
+  const int fd_;
   char* const data_;
   const int64_t size_bytes_;
 };

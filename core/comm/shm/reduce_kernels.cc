@@ -80,6 +80,31 @@ void combine_block(typename AccumulatorOf<T>::type* __restrict accumulator,
   }
 }
 
+/// The same for the first two sources, which saves a pass over the accumulator.
+template <typename T, typename Operation>
+void combine_first_two(typename AccumulatorOf<T>::type* __restrict accumulator, const T* first,
+                       const T* second, int64_t numel) {
+  using Accumulator = typename AccumulatorOf<T>::type;
+  for (int64_t i = 0; i < numel; ++i) {
+    accumulator[i] = Operation::template combine<Value<T>, Accumulator>(
+        static_cast<Accumulator>(static_cast<Value<T>>(first[i])),
+        static_cast<Value<T>>(second[i]));
+  }
+}
+
+/// Division by a power of two and multiplication with its inverse round the same exact number,
+/// hence give the same bits; the multiplication is several times as fast.
+template <typename Accumulator>
+void divide_block(Accumulator* accumulator, int64_t numel, int ranks) {
+  const auto divisor = static_cast<Accumulator>(ranks);
+  if ((ranks & (ranks - 1)) == 0) {
+    const Accumulator inverse = 1 / divisor;
+    for (int64_t i = 0; i < numel; ++i) accumulator[i] *= inverse;
+  } else {
+    for (int64_t i = 0; i < numel; ++i) accumulator[i] /= divisor;
+  }
+}
+
 template <typename T>
 void store_block(T* __restrict target, const typename AccumulatorOf<T>::type* __restrict result,
                  int64_t numel) {
@@ -94,16 +119,18 @@ void reduce_as(const char* const* sources, int ranks, char* const* targets, int 
   for (int64_t begin = 0; begin < numel; begin += kBlockNumel) {
     const int64_t count = std::min(kBlockNumel, numel - begin);
     const T* first = reinterpret_cast<const T*>(sources[0]) + begin;
-    for (int64_t i = 0; i < count; ++i) accumulator[i] = static_cast<Value<T>>(first[i]);
-    for (int rank = 1; rank < ranks; ++rank) {
+    if (ranks == 1) {
+      for (int64_t i = 0; i < count; ++i) accumulator[i] = static_cast<Value<T>>(first[i]);
+    } else {
+      combine_first_two<T, Operation>(accumulator, first,
+                                      reinterpret_cast<const T*>(sources[1]) + begin, count);
+    }
+    for (int rank = 2; rank < ranks; ++rank) {
       combine_block<T, Operation>(accumulator, reinterpret_cast<const T*>(sources[rank]) + begin,
                                   count);
     }
     if constexpr (std::is_floating_point_v<Accumulator>) {
-      if (divide) {
-        const auto divisor = static_cast<Accumulator>(ranks);
-        for (int64_t i = 0; i < count; ++i) accumulator[i] /= divisor;
-      }
+      if (divide) divide_block(accumulator, count, ranks);
     }
     T* result = reinterpret_cast<T*>(targets[0]) + begin;
     store_block<T>(result, accumulator, count);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
 
 namespace tessera::shm {
 namespace {
@@ -66,11 +67,19 @@ std::shared_ptr<World> World::create(const std::vector<int>& pids) {
   }
   Channel::create(&page->channel(), segment->id(), size);
   for (int rank = 0; rank < size; ++rank) page->channel().slot(rank).world_rank = rank;
+  page->ready.store(1, std::memory_order_release);
   return std::shared_ptr<World>(new World(0, size, std::move(segment)));
 }
 
 std::shared_ptr<World> World::open(int rank, int size, const SharedRange& page) {
-  return std::shared_ptr<World>(new World(rank, size, Segment::open(page)));
+  auto segment = Segment::open(page);
+  // Rank 0 made the page known through the store after it was ready; this load orders what follows
+  // after that.
+  const auto* control = reinterpret_cast<const ControlPage*>(segment->data());
+  TORCH_CHECK(control->ready.load(std::memory_order_acquire) == 1 && control->size == size,
+              "[comm] shared memory: got a page that is no world of ", size,
+              " ranks, expected rank 0's; start all ranks from one build");
+  return std::shared_ptr<World>(new World(rank, size, std::move(segment)));
 }
 
 World::World(int rank, int size, std::shared_ptr<Segment> segment)

@@ -39,6 +39,7 @@ struct alignas(64) RankState {
 /// The shared page of a world: who takes part, and why everyone stopped. `size` RankStates and the
 /// world's own Channel follow.
 struct alignas(64) ControlPage {
+  std::atomic<uint32_t> ready;  // 1 once rank 0 has filled in the rest
   int32_t size;
   Poison poison;
 

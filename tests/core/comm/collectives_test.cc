@@ -148,8 +148,8 @@ void check_reductions(ProcessGroup& group, Memory memory, const std::vector<at::
   const int rank = group.rank();
   const int size = group.size();
   const std::string what =
-      std::to_string(numel) + " " + std::string(c10::toString(inputs[0].scalar_type())) +
-      " " + std::string(to_string(op)) + " memory " + std::to_string(static_cast<int>(memory));
+      std::to_string(numel) + " " + std::string(c10::toString(inputs[0].scalar_type())) + " " +
+      std::string(to_string(op)) + " memory " + std::to_string(static_cast<int>(memory));
   const auto wanted = reference(cut(inputs, 0, numel * size), op);
 
   const at::Tensor all = make_copy(group, memory, inputs[rank].narrow(0, 0, numel * size));

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include <ATen/Functions.h>
 #include <absl/strings/str_cat.h>
@@ -235,7 +237,7 @@ TEST(Processes, ARankGivenTwiceIsNamedByAll) {
   RankProcessOptions options;
   options.environment_of_rank[2] = {{"RANK", "1"}, {"LOCAL_RANK", "1"}};
   RankProcesses ranks(3, "sums", options);
-  const auto pids = std::minmax(ranks.pid(1), ranks.pid(2));
+  const std::pair<int, int> pids = std::minmax({ranks.pid(1), ranks.pid(2)});
   const auto results = ranks.wait();
   expect_failure(
       results, -1,
