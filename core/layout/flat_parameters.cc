@@ -1,15 +1,29 @@
 #include "tessera/core/layout/flat_parameters.h"
 
+#include <algorithm>
+
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
+#include <xxhash.h>
 
 #include "tessera/core/layout/flat_buffer.h"
 
 namespace tessera {
+namespace {
+
+constexpr int64_t kSampleNumel = 64;
+
+uint64_t sample(const at::Tensor& tensor) {
+  if (!tensor.is_cpu() || !is_non_overlapping_dense(tensor) || tensor.numel() == 0) return 0;
+  const int64_t numel = std::min(tensor.numel(), kSampleNumel);
+  return XXH3_64bits(tensor.const_data_ptr(), static_cast<size_t>(numel) * tensor.element_size());
+}
+
+}  // namespace
 
 FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan,
                                const Allocate& allocate, MemoryMeter& meter)
-    : table_(table), plan_(plan), meter_(meter), versions_(table.size()) {
+    : table_(table), plan_(plan), meter_(meter), versions_(table.size()), samples_(table.size()) {
   for (const PlannedUnit& unit : plan) {
     at::Tensor values = allocate(unit.layout.numel(), unit.layout.dtype());
     values.zero_();
@@ -50,13 +64,19 @@ FlatParameters::Finding FlatParameters::inspect() const {
   const Finding finding = inspect_places();
   if (finding.violation != Violation::kNone) return finding;
   for (size_t i = 0; i < table_.size(); ++i) {
-    if (table_[i].tensor._version() != versions_[i]) return {Violation::kWritten, i};
+    const at::Tensor& tensor = table_[i].tensor;
+    if (tensor._version() != versions_[i] || sample(tensor) != samples_[i]) {
+      return {Violation::kWritten, i};
+    }
   }
   return {};
 }
 
 void FlatParameters::accept() {
-  for (size_t i = 0; i < table_.size(); ++i) versions_[i] = table_[i].tensor._version();
+  for (size_t i = 0; i < table_.size(); ++i) {
+    versions_[i] = table_[i].tensor._version();
+    samples_[i] = sample(table_[i].tensor);
+  }
 }
 
 void FlatParameters::bump_version(size_t index) {

@@ -34,15 +34,16 @@ class FlatParameters {
   enum class Violation : uint8_t {
     kNone,
     kMoved,     ///< no longer lives in its unit: re-assigned, converted or resized
-    kWritten,   ///< its version counter moved
+    kWritten,   ///< its version counter moved, or its first elements changed without that
     kUnfrozen,  ///< was frozen when the model was parallelized and requires grad now
   };
 
   /// Whether parameter `index` still lives in its unit. Local, a few nanoseconds.
   bool lives_here(size_t index) const;
 
-  /// The first parameter that was touched outside accept(), and how. Local; a few nanoseconds per
-  /// parameter.
+  /// The first parameter that was touched outside accept(), and how. Local; reads 64 elements of
+  /// each parameter, because torch's SGD and others write through .data(), which has a version
+  /// counter of its own.
   struct Finding {
     Violation violation = Violation::kNone;
     size_t parameter = 0;
@@ -51,7 +52,7 @@ class FlatParameters {
   /// As inspect(), without writes to values: what modify_parameters() cannot mend.
   Finding inspect_places() const;
 
-  /// Declares the present values right: remembers all version counters.
+  /// Declares the present values right: remembers all version counters and first elements.
   void accept();
 
   /// Tells autograd that the values of parameter `index` changed, so that graphs made before fail
@@ -64,6 +65,7 @@ class FlatParameters {
   MemoryMeter& meter_;
   std::vector<at::Tensor> values_;
   std::vector<int64_t> versions_;  // per table entry
+  std::vector<uint64_t> samples_;  // per table entry: a hash of the first elements
 };
 
 /// What to tell the user: "<parameter> <what happened>; <remedy>".

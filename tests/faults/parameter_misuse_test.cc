@@ -34,6 +34,8 @@ std::vector<Deed> deeds() {
   return {
       {"add_", [](Net& net) { net.second->bias.add_(1.0); },
        std::string("parameter 'second.bias' ") + kWritten},
+      {"write through .data()", [](Net& net) { net.second->weight.data().mul_(2.0); },
+       std::string("parameter 'second.weight' ") + kWritten},
       {"write of a frozen parameter", [](Net& net) { net.frozen.zero_(); },
        std::string("parameter 'frozen' ") + kWritten},
       {"write through a view", [](Net& net) { net.first->weight[0].zero_(); },
@@ -144,17 +146,33 @@ TEST_P(ParameterMisuse, AWriteCanBeMended) {
 }
 
 // The negative control of the two above: the hash sees what mending undoes. `.data()` has a version
-// counter of its own, so that step() cannot see this write.
+// counter of its own, and step() looks at the first 64 elements only, so it would not see this write.
 TEST_P(ParameterMisuse, HashSeesADifferenceBetweenRanks) {
   if (size() == 1) return;
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     trainer.engine->parameter_hash();
-    if (trainer.world->rank() == 1) trainer.model->second->bias.data().add_(1.0);
+    if (trainer.world->rank() == 1) trainer.model->first->weight.data()[20].add_(1.0);
     trainer.engine->parameter_hash();
   });
   EXPECT_THAT(outcomes,
               every_rank_refuses({"[engine] parameter_hash: rank 1 holds other parameters than "
                                   "rank 0; was one written outside engine->modify_parameters()?"}));
+}
+
+// torch::optim::SGD writes through .data(), which no version counter sees.
+TEST_P(ParameterMisuse, ForeignSgd) {
+  if (strategy() != Strategy::kDdp && size() > 1) return;  // there it has no gradient to read
+  for (const Who who : kAnyone) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      torch::optim::SGD foreign(trainer.model->parameters(), torch::optim::SGDOptions(0.1));
+      trainer.backward(0);
+      if (trainer.is_among(who)) foreign.step();
+      trainer.engine->step();
+    });
+    EXPECT_THAT(outcomes, every_rank_refuses({"[step] " + first_of(who, size()) + ": ",
+                                              std::string("parameter 'scale' ") + kWritten}));
+  }
 }
 
 // An optimizer that the user made over the model's parameters.
