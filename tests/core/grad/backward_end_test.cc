@@ -1,0 +1,224 @@
+#include "tessera/core/grad/backward_end.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "tessera/tests/support/checkpoint.h"
+
+namespace tessera {
+namespace {
+
+struct Counter final : BackwardListener {
+  void backward_ended() override {
+    ++ended;
+    if (throws_at_end) throw std::runtime_error("the listener fails");
+  }
+  void backward_failed() noexcept override { ++failed; }
+
+  int ended = 0;
+  int failed = 0;
+  bool throws_at_end = false;
+};
+
+at::Tensor leaf() { return at::ones({3}, at::kFloat).set_requires_grad(true); }
+
+class BackwardEnd : public ::testing::Test {
+ protected:
+  Counter counter;
+  BackwardWatch watch{counter};
+};
+
+TEST_F(BackwardEnd, ComesOnceForAPlainBackward) {
+  const at::Tensor x = leaf();
+  at::tanh(x * x).sum().backward();
+  EXPECT_EQ(counter.ended, 1);
+  EXPECT_EQ(counter.failed, 0);
+  (x * 2).sum().backward();
+  EXPECT_EQ(counter.ended, 2);
+}
+
+TEST_F(BackwardEnd, ComesAfterTheLastGradient) {
+  const at::Tensor x = leaf();
+  const at::Tensor y = leaf();
+  std::vector<int> ended_at_hook;
+  for (const at::Tensor& tensor : {x, y}) {
+    tensor.register_hook([&](const at::Tensor&) { ended_at_hook.push_back(counter.ended); });
+  }
+  (at::tanh(x) * y).sum().backward();
+  EXPECT_EQ(ended_at_hook, (std::vector<int>{0, 0}));
+  EXPECT_EQ(counter.ended, 1);
+}
+
+TEST_F(BackwardEnd, ComesForAutogradGradToo) {
+  const at::Tensor x = leaf();
+  torch::autograd::grad({(x * x).sum()}, {x});
+  EXPECT_EQ(counter.ended, 1);
+  EXPECT_FALSE(x.grad().defined());
+}
+
+TEST_F(BackwardEnd, ComesOncePerBackwardOfADoubleBackward) {
+  const at::Tensor x = leaf();
+  const at::Tensor gradient =
+      torch::autograd::grad({x.pow(3).sum()}, {x}, {}, /*retain_graph=*/true,
+                            /*create_graph=*/true)[0];
+  EXPECT_EQ(counter.ended, 1);
+  gradient.sum().backward();
+  EXPECT_EQ(counter.ended, 2);
+  EXPECT_TRUE(at::equal(x.grad(), at::full({3}, 6.0F)));
+}
+
+TEST_F(BackwardEnd, ComesEachTimeAKeptGraphRuns) {
+  const at::Tensor x = leaf();
+  const at::Tensor loss = at::tanh(x).sum();
+  loss.backward({}, /*retain_graph=*/true);
+  loss.backward();
+  EXPECT_EQ(counter.ended, 2);
+}
+
+TEST_F(BackwardEnd, ComesOnceAtTheOutermostEndOfNestedBackwards) {
+  const at::Tensor weight = leaf();
+  std::vector<int> ended_at_hook;
+  weight.register_hook([&](const at::Tensor&) { ended_at_hook.push_back(counter.ended); });
+  const auto inner = [&](const at::Tensor& x) { return at::tanh(x * weight); };
+  const auto outer = [&](const at::Tensor& x) { return testing::checkpoint(inner, inner(x)); };
+  const at::Tensor x = leaf();
+  testing::checkpoint(outer, testing::checkpoint(outer, at::tanh(x))).sum().backward();
+  EXPECT_EQ(counter.ended, 1);
+  EXPECT_EQ(counter.failed, 0);
+  EXPECT_GE(ended_at_hook.size(), 4u);
+  for (const int ended : ended_at_hook) EXPECT_EQ(ended, 0);
+}
+
+/// Deeper nesting than autograd's limit on one thread: it moves on to threads of its pool.
+TEST_F(BackwardEnd, ComesOnceWhenNestingMovesToOtherThreads) {
+  const at::Tensor weight = leaf();
+  std::function<at::Tensor(const at::Tensor&, int)> nested = [&](const at::Tensor& x, int depth) {
+    if (depth == 0) return at::tanh(x * weight);
+    return testing::checkpoint(
+        [&nested, depth](const at::Tensor& y) { return nested(y * 1.0, depth - 1); }, x);
+  };
+  const at::Tensor x = leaf();
+  nested(x * 1.0, 80).sum().backward();
+  EXPECT_EQ(counter.ended, 1);
+  EXPECT_EQ(counter.failed, 0);
+}
+
+TEST_F(BackwardEnd, AnExceptionInAHookIsAFailureAndTheNextBackwardWorks) {
+  const at::Tensor x = leaf();
+  bool throws = true;
+  x.register_hook([&](const at::Tensor&) {
+    if (throws) throw std::runtime_error("the hook fails");
+  });
+  EXPECT_ANY_THROW(at::tanh(x).sum().backward());
+  EXPECT_EQ(counter.ended, 0);
+  EXPECT_EQ(counter.failed, 1);
+  throws = false;
+  at::tanh(x).sum().backward();
+  EXPECT_EQ(counter.ended, 1);
+  EXPECT_EQ(counter.failed, 1);
+}
+
+struct FailingOperator : torch::autograd::Function<FailingOperator> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list&) {
+    throw std::runtime_error("the operator fails");
+  }
+};
+
+TEST_F(BackwardEnd, AnExceptionInAnOperatorIsAFailureAndTheNextBackwardWorks) {
+  const at::Tensor x = leaf();
+  EXPECT_ANY_THROW(at::tanh(FailingOperator::apply(at::tanh(x))).sum().backward());
+  EXPECT_EQ(counter.ended, 0);
+  EXPECT_EQ(counter.failed, 1);
+  at::tanh(x).sum().backward();
+  EXPECT_EQ(counter.ended, 1);
+}
+
+TEST_F(BackwardEnd, AnExceptionInsideANestedBackwardIsOneFailure) {
+  const at::Tensor x = leaf();
+  const auto failing = [](const at::Tensor& y) { return FailingOperator::apply(at::tanh(y)); };
+  EXPECT_ANY_THROW(testing::checkpoint(failing, at::tanh(x)).sum().backward());
+  EXPECT_EQ(counter.ended, 0);
+  EXPECT_EQ(counter.failed, 1);
+}
+
+TEST_F(BackwardEnd, AllListenersAreToldInTheOrderTheyCame) {
+  Counter second;
+  std::optional<BackwardWatch> second_watch(std::in_place, second);
+  leaf().sum().backward();
+  at::tanh(leaf()).sum().backward();
+  EXPECT_EQ(counter.ended, second.ended);
+  EXPECT_EQ(counter.ended, 2);
+  second_watch.reset();
+  at::tanh(leaf()).sum().backward();
+  EXPECT_EQ(counter.ended, 3);
+  EXPECT_EQ(second.ended, 2);
+}
+
+TEST_F(BackwardEnd, AListenerThatThrowsFailsTheOthersAndReachesTheCaller) {
+  Counter second;
+  const BackwardWatch second_watch(second);
+  counter.throws_at_end = true;
+  EXPECT_ANY_THROW(at::tanh(leaf()).sum().backward());
+  EXPECT_EQ(second.ended, 0);
+  EXPECT_EQ(second.failed, 1);
+  counter.throws_at_end = false;
+  at::tanh(leaf()).sum().backward();
+  EXPECT_EQ(second.ended, 1);
+}
+
+TEST_F(BackwardEnd, OnlyCodeInsideBackwardIsInside) {
+  EXPECT_FALSE(watch.is_inside_backward());
+  const at::Tensor x = leaf();
+  bool inside = false;
+  x.register_hook([&](const at::Tensor&) { inside = watch.is_inside_backward(); });
+  at::tanh(x).sum().backward();
+  EXPECT_TRUE(inside);
+  EXPECT_FALSE(watch.is_inside_backward());
+}
+
+TEST_F(BackwardEnd, ABackwardOfAnotherThreadIsNotOurs) {
+  const at::Tensor x = leaf();
+  bool inside = true;
+  x.register_hook([&](const at::Tensor&) { inside = watch.is_inside_backward(); });
+  std::thread([&] { at::tanh(x).sum().backward(); }).join();
+  EXPECT_FALSE(inside);
+  EXPECT_EQ(counter.ended, 0);
+  EXPECT_EQ(counter.failed, 0);
+}
+
+TEST_F(BackwardEnd, TwoThreadsWithWatchesOfTheirOwnDoNotMeet) {
+  std::vector<int> ended(2);
+  std::vector<std::thread> threads;
+  for (int& count : ended) {
+    threads.emplace_back([&count] {
+      Counter own;
+      const BackwardWatch own_watch(own);
+      for (int i = 0; i < 50; ++i) at::tanh(leaf()).sum().backward();
+      count = own.ended;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(ended, (std::vector<int>{50, 50}));
+  EXPECT_EQ(counter.ended, 0);
+}
+
+TEST(BackwardWatch, NothingIsToldAfterItsEnd) {
+  Counter counter;
+  { const BackwardWatch watch(counter); }
+  at::tanh(leaf()).sum().backward();
+  EXPECT_EQ(counter.ended, 0);
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,87 @@
+#include "tessera/core/sched/slab_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <torch/torch.h>
+
+namespace tessera {
+namespace {
+
+class SlabPoolTest : public ::testing::Test {
+ protected:
+  SlabPool make(SlabPool::OnRelease on_release = SlabPool::OnRelease::kKeep) {
+    return SlabPool([](int64_t numel, at::ScalarType dtype) { return at::empty({numel}, dtype); },
+                    meter, on_release);
+  }
+  int64_t landing_bytes() const { return meter.now()[MemoryClass::kLanding]; }
+
+  MemoryMeter meter;
+};
+
+TEST_F(SlabPoolTest, GrowsWhenNoSlabIsFreeAndReusesTheRest) {
+  {
+    SlabPool pool = make();
+    pool.reserve(at::kFloat, 100);
+    pool.reserve(at::kFloat, 300);
+    const at::Tensor a = pool.acquire(at::kFloat, 100);
+    const at::Tensor b = pool.acquire(at::kFloat, 300);
+    EXPECT_EQ(a.numel(), 100);
+    EXPECT_EQ(b.numel(), 300);
+    EXPECT_FALSE(a.is_alias_of(b));
+    EXPECT_EQ(pool.slabs(), 2);
+    EXPECT_EQ(landing_bytes(), 2 * 300 * 4);
+
+    pool.release(a);
+    const at::Tensor c = pool.acquire(at::kFloat, 300);  // larger than what lay there before
+    EXPECT_TRUE(c.is_alias_of(a));
+    EXPECT_EQ(pool.slabs(), 2);
+    EXPECT_EQ(meter.allocations(), 2);
+  }
+  EXPECT_EQ(landing_bytes(), 0);
+}
+
+TEST_F(SlabPoolTest, KeepsDtypesApart) {
+  SlabPool pool = make();
+  pool.reserve(at::kFloat, 100);
+  pool.reserve(at::kDouble, 50);
+  pool.release(pool.acquire(at::kFloat, 100));
+  const at::Tensor wide = pool.acquire(at::kDouble, 50);
+  EXPECT_EQ(wide.scalar_type(), at::kDouble);
+  EXPECT_EQ(pool.slabs(), 2);
+}
+
+TEST_F(SlabPoolTest, PoisonsTheWholeSlabOnRelease) {
+  SlabPool pool = make(SlabPool::OnRelease::kPoison);
+  pool.reserve(at::kFloat, 300);
+  at::Tensor slab = pool.acquire(at::kFloat, 300);
+  slab.zero_();
+  pool.release(slab.narrow(0, 0, 100));
+  EXPECT_TRUE(slab.isnan().all().item<bool>());
+}
+
+TEST_F(SlabPoolTest, KeepsContentsOtherwise) {
+  SlabPool pool = make();
+  pool.reserve(at::kFloat, 300);
+  at::Tensor slab = pool.acquire(at::kFloat, 300);
+  slab.zero_();
+  pool.release(slab);
+  EXPECT_FALSE(slab.isnan().any().item<bool>());
+}
+
+TEST_F(SlabPoolTest, TakesUnitsWithoutElements) {
+  SlabPool pool = make(SlabPool::OnRelease::kPoison);
+  pool.reserve(at::kFloat, 0);
+  const at::Tensor slab = pool.acquire(at::kFloat, 0);
+  EXPECT_EQ(slab.numel(), 0);
+  pool.release(slab);
+}
+
+TEST_F(SlabPoolTest, RefusesWhatWasNotReserved) {
+  SlabPool pool = make();
+  pool.reserve(at::kFloat, 10);
+  EXPECT_THROW(pool.acquire(at::kFloat, 11), c10::Error);
+  EXPECT_THROW(pool.acquire(at::kDouble, 1), c10::Error);
+}
+
+}  // namespace
+}  // namespace tessera
