@@ -146,7 +146,8 @@ TEST_P(ParameterMisuse, AWriteCanBeMended) {
 }
 
 // The negative control of the two above: the hash sees what mending undoes. `.data()` has a version
-// counter of its own, and step() looks at the first 64 elements only, so it would not see this write.
+// counter of its own, and step() looks at the first 64 elements only, so it would not see this
+// write.
 TEST_P(ParameterMisuse, HashSeesADifferenceBetweenRanks) {
   if (size() == 1) return;
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
