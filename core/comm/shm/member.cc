@@ -1,7 +1,6 @@
 #include "tessera/core/comm/shm/member.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -100,7 +99,7 @@ CallDescriptor Member::next_call(Op op, std::string_view tag) {
   call_.op = static_cast<uint8_t>(op);
   call_.tag_hash = hash_of(tag);
   call_.tag_length = static_cast<uint32_t>(tag.size());
-  std::memcpy(call_.tag, tag.data(), std::min(tag.size(), CallDescriptor::kTagBytes));
+  tag.copy(call_.tag, CallDescriptor::kTagBytes);
   throw_if_failed();
   return call_;
 }

@@ -61,9 +61,7 @@ void futex_wake_all(std::atomic<uint32_t>& word) {
 void Poison::set(std::string_view cause) noexcept {
   uint32_t expected = kClean;
   if (!state_.compare_exchange_strong(expected, kWriting, std::memory_order_acq_rel)) return;
-  const size_t length = std::min(cause.size(), kTextBytes);
-  std::memcpy(text_, cause.data(), length);
-  length_ = static_cast<uint32_t>(length);
+  length_ = static_cast<uint32_t>(cause.copy(text_, kTextBytes));
   state_.store(kSet, std::memory_order_release);
 }
 
