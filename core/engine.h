@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "tessera/core/layout/parameter_table.h"
 #include "tessera/core/memory/memory_meter.h"
@@ -64,8 +65,9 @@ class Engine {
   /// nothing; the first backward outside it reduces the local sum. Local. Scopes nest.
   class NoSync {
    public:
-    explicit NoSync(int& depth) : depth_(&depth) { ++*depth_; }
-    NoSync(NoSync&& other) noexcept : depth_(other.depth_) { other.depth_ = nullptr; }
+    /// `depth` counts the scopes alive; it may outlive the engine in one.
+    explicit NoSync(std::shared_ptr<int> depth) : depth_(std::move(depth)) { ++*depth_; }
+    NoSync(NoSync&& other) noexcept = default;
     NoSync(const NoSync&) = delete;
     NoSync& operator=(const NoSync&) = delete;
     NoSync& operator=(NoSync&&) = delete;
@@ -74,7 +76,7 @@ class Engine {
     }
 
    private:
-    int* depth_;
+    std::shared_ptr<int> depth_;
   };
   [[nodiscard]] virtual NoSync no_sync() = 0;
 

@@ -144,8 +144,8 @@ void ShardedEngine::begin_micro_step() {
   hook_error_.clear();
   adopt_cleared_gradients();
   handles_.count_edits();
-  reducer_.begin_micro_step(no_sync_depth_ > 0 ? Reducer::Mode::kAddLocally
-                                               : Reducer::Mode::kReduce);
+  reducer_.begin_micro_step(*no_sync_depth_ > 0 ? Reducer::Mode::kAddLocally
+                                                : Reducer::Mode::kReduce);
   in_micro_step_ = true;
 }
 

@@ -102,7 +102,7 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   int64_t backwards_ = 0;            // of this model, since the last step
   bool saw_other_backward_ = false;  // a backward that gave this model nothing, since the last step
   bool in_micro_step_ = false;
-  int no_sync_depth_ = 0;
+  std::shared_ptr<int> no_sync_depth_ = std::make_shared<int>(0);
   std::string hook_error_;            // what a gradient hook of ours threw in this backward
   std::optional<CommError> failure_;  // why the engine can no longer be used
 };

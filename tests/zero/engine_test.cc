@@ -182,6 +182,13 @@ TEST_P(EngineUse, AParameterOutlivesModelAndEngine) {
   });
 }
 
+TEST_P(EngineUse, ANoSyncScopeMayOutliveItsEngine) {
+  on_ranks([](Rank& rank) {
+    const Engine::NoSync scope = rank.engine->no_sync();
+    rank.engine.reset();
+  });
+}
+
 TEST_P(EngineUse, AGraphThatOutlivesTheEngineBelongsToTorch) {
   on_ranks([](Rank& rank) {
     const at::Tensor loss = rank.loss(0);
