@@ -6,6 +6,12 @@ foreach(ranks 1 2 3)
   list(APPEND examples_tests examples.strategies.${ranks})
 endforeach()
 
+add_test(NAME examples.all_reduce
+         COMMAND tessera-run --standalone --nproc-per-node 3 -- $<TARGET_FILE:all_reduce>)
+set_tests_properties(examples.all_reduce PROPERTIES PASS_REGULAR_EXPRESSION
+                     "rank [0-2] of 3 .shm.: 1 . ... . 3 = 6")
+list(APPEND examples_tests examples.all_reduce)
+
 # tessera_example_refusal(<name> <expected message> <arguments of gpt>...): on two ranks.
 function(tessera_example_refusal name expected)
   add_test(NAME examples.refuses.${name}

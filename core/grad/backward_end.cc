@@ -1,6 +1,7 @@
 #include "tessera/core/grad/backward_end.h"
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -22,15 +23,19 @@ namespace tessera {
 // that dies with the graph task; a token that dies before it was used reports the failure.
 
 namespace {
-// The one slot of ThreadLocalDebugInfo that LibTorch itself neither reads nor writes.
-constexpr c10::DebugInfoKind kSlotKind = c10::DebugInfoKind::PRODUCER_INFO;
+
+/// The one slot of ThreadLocalDebugInfo that LibTorch itself neither reads nor writes. (A function,
+/// because newer LibTorch has no constant for it.)
+c10::DebugInfoKind slot_kind() { return c10::DebugInfoKind::PRODUCER_INFO; }
+
 }  // namespace
 
 /// What a rank's thread knows: its listeners, and whether a callback is queued for the backward
 /// under way.
 struct BackwardWatch::Slot : c10::DebugInfoBase, std::enable_shared_from_this<Slot> {
   std::vector<BackwardListener*> listeners;
-  bool armed = false;
+  // Autograd's threads hand over inside LibTorch's lock, which the thread sanitizer does not see.
+  std::atomic<bool> armed = false;
 };
 
 struct BackwardWatch::Token {
@@ -73,7 +78,7 @@ struct BackwardWatch::Observer {
   }
 
   static std::unique_ptr<at::ObserverContext> on_node_start(const at::RecordFunction&) {
-    auto* slot = dynamic_cast<Slot*>(c10::ThreadLocalDebugInfo::get(kSlotKind));
+    auto* slot = dynamic_cast<Slot*>(c10::ThreadLocalDebugInfo::get(slot_kind()));
     if (slot == nullptr || slot->armed || slot->listeners.empty()) return nullptr;
     auto token = std::make_shared<Token>(slot->shared_from_this());
     torch::autograd::Engine::get_default_engine().queue_callback([token] { token->use(); });
@@ -94,10 +99,10 @@ struct BackwardWatch::Observer {
 };
 
 BackwardWatch::BackwardWatch(BackwardListener& listener) : listener_(&listener) {
-  auto* known = dynamic_cast<Slot*>(c10::ThreadLocalDebugInfo::get(kSlotKind));
+  auto* known = dynamic_cast<Slot*>(c10::ThreadLocalDebugInfo::get(slot_kind()));
   if (known == nullptr) {
     slot_ = std::make_shared<Slot>();
-    c10::ThreadLocalDebugInfo::_push(kSlotKind, slot_);
+    c10::ThreadLocalDebugInfo::_push(slot_kind(), slot_);
   } else {
     slot_ = known->shared_from_this();
   }
@@ -111,7 +116,7 @@ BackwardWatch::~BackwardWatch() {
 }
 
 bool BackwardWatch::is_inside_backward() const {
-  return slot_->armed && c10::ThreadLocalDebugInfo::get(kSlotKind) == slot_.get();
+  return slot_->armed && c10::ThreadLocalDebugInfo::get(slot_kind()) == slot_.get();
 }
 
 }  // namespace tessera

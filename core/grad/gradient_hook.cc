@@ -37,8 +37,10 @@ struct GradientHook::Target {
 
 GradientHook::GradientHook(const at::Tensor& parameter, size_t index, GradientSink& sink)
     : parameter_(parameter), target_(std::make_shared<Target>(Target{index, &sink})) {
-  accumulator_ = torch::autograd::impl::grad_accumulator(parameter_);
-  accumulator_->add_pre_hook(std::make_unique<Target::Before>(target_));
+  // A shared_ptr in LibTorch 2.11, an intrusive_ptr in 2.15.
+  auto accumulator = torch::autograd::impl::grad_accumulator(parameter_);
+  accumulator->add_pre_hook(std::make_unique<Target::Before>(target_));
+  accumulator_ = std::make_shared<decltype(accumulator)>(std::move(accumulator));
   torch::autograd::impl::set_post_acc_grad_hooks(parameter_,
                                                  std::make_unique<Target::After>(target_));
 }

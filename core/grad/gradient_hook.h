@@ -5,10 +5,6 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace torch::autograd {
-struct Node;
-}  // namespace torch::autograd
-
 namespace tessera {
 
 /// Receives the gradients of an engine's parameters as autograd finishes them. Called on the thread
@@ -47,7 +43,7 @@ class GradientHook {
   at::Tensor parameter_;
   std::shared_ptr<Target> target_;
   /// Autograd holds the node weakly; without this the pre-hook would be lost between steps.
-  std::shared_ptr<torch::autograd::Node> accumulator_;
+  std::shared_ptr<void> accumulator_;
 };
 
 }  // namespace tessera
