@@ -51,6 +51,11 @@ int64_t Landing::land(size_t position, const at::Tensor& gradient) {
   const at::Tensor& parameter = table_[unit_.parameters[position]].tensor;
   const Range range = unit_.layout.parameter_range(position);
   State& state = state_[position];
+  if (state != State::kNow) ++landed_now_;
+  if (range.numel == 0) {  // a buffer without elements has no address to copy to
+    state = State::kNow;
+    return 0;
+  }
   // After fill_missing zeros are there, so what comes later is added to them.
   const bool is_first = state == State::kUndefined && !is_filled_;
 
@@ -67,7 +72,6 @@ int64_t Landing::land(size_t position, const at::Tensor& gradient) {
       place.add_(gradient);
     }
   }
-  if (state != State::kNow) ++landed_now_;
   state = State::kNow;
   return count_non_finite(buffer_, range);
 }
