@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/core/comm/process_group.h"
+#include "tessera/tests/support/forwarding_group.h"
 
 namespace tessera::testing {
 
@@ -20,15 +21,11 @@ enum class Break : uint8_t {
 
 /// Passes everything on to another group and breaks one thing, without any error: what the suites'
 /// comparisons must notice by themselves.
-class BrokenGroup final : public ProcessGroup {
+class BrokenGroup final : public ForwardingGroup {
  public:
   BrokenGroup(std::shared_ptr<ProcessGroup> inner, Break what)
-      : inner_(std::move(inner)), break_(what) {}
+      : ForwardingGroup(std::move(inner)), break_(what) {}
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  std::string_view name() const override { return inner_->name(); }
-  std::string_view backend() const override { return inner_->backend(); }
   std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
                                    std::string_view tag = {}) override;
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
@@ -40,19 +37,14 @@ class BrokenGroup final : public ProcessGroup {
     return inner_->broadcast(tensor, root, tag);
   }
   void barrier(std::string_view tag = {}) override { inner_->barrier(tag); }
-  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
-    return inner_->allocate(numel, dtype);
-  }
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
-  void abort(std::string_view cause) noexcept override { inner_->abort(cause); }
 
  private:
   bool is_last() const { return rank() == size() - 1; }
   ReduceOp broken(ReduceOp op) const;
   void damage(const at::Tensor& result, const at::Tensor& before, std::string_view tag) const;
 
-  std::shared_ptr<ProcessGroup> inner_;
   Break break_;
 };
 

@@ -10,12 +10,13 @@
 #include <vector>
 
 #include "tessera/core/comm/process_group.h"
+#include "tessera/tests/support/forwarding_group.h"
 
 namespace tessera::testing {
 
 /// Passes everything on to another group, until a collective with a given tag comes: there the
 /// process ends by SIGKILL. Its subgroups do the same.
-class KillingGroup final : public ProcessGroup {
+class KillingGroup final : public ForwardingGroup {
  public:
   explicit KillingGroup(std::shared_ptr<ProcessGroup> inner)
       : KillingGroup(std::move(inner), std::make_shared<std::string>()) {}
@@ -23,10 +24,6 @@ class KillingGroup final : public ProcessGroup {
   /// From now on; "" for never.
   void die_in(std::string tag) { *deadly_tag_ = std::move(tag); }
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  std::string_view name() const override { return inner_->name(); }
-  std::string_view backend() const override { return inner_->backend(); }
   std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
                                    std::string_view tag) override {
     check(tag);
@@ -51,26 +48,21 @@ class KillingGroup final : public ProcessGroup {
     check(tag);
     inner_->barrier(tag);
   }
-  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
-    return inner_->allocate(numel, dtype);
-  }
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override {
     std::shared_ptr<ProcessGroup> group = inner_->subgroup(ranks, name);
     if (group == nullptr) return nullptr;
     return std::shared_ptr<ProcessGroup>(new KillingGroup(std::move(group), deadly_tag_));
   }
-  void abort(std::string_view cause) noexcept override { inner_->abort(cause); }
 
  private:
   KillingGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<std::string> deadly_tag)
-      : inner_(std::move(inner)), deadly_tag_(std::move(deadly_tag)) {}
+      : ForwardingGroup(std::move(inner)), deadly_tag_(std::move(deadly_tag)) {}
 
   void check(std::string_view tag) {
     if (!deadly_tag_->empty() && tag == *deadly_tag_) ::kill(::getpid(), SIGKILL);
   }
 
-  std::shared_ptr<ProcessGroup> inner_;
   std::shared_ptr<std::string> deadly_tag_;
 };
 

@@ -35,7 +35,7 @@ bool overlap(const at::Tensor& a, const at::Tensor& b) {
 }  // namespace
 
 DelayedGroup::DelayedGroup(std::shared_ptr<ProcessGroup> inner, DelayOptions options)
-    : inner_(std::move(inner)),
+    : ForwardingGroup(std::move(inner)),
       options_(options),
       random_(options.seed * 1000003 + static_cast<uint64_t>(inner_->rank())),
       lane_(Lane::Mode::kThread) {}
@@ -101,10 +101,6 @@ void DelayedGroup::barrier(std::string_view tag) {
   late([this, tag = std::string(tag)] { inner_->barrier(tag); })->wait();
 }
 
-at::Tensor DelayedGroup::allocate(int64_t numel, at::ScalarType dtype) {
-  return inner_->allocate(numel, dtype);
-}
-
 std::shared_ptr<ProcessGroup> DelayedGroup::subgroup(const std::vector<int>& ranks,
                                                      std::string_view name) {
   std::shared_ptr<ProcessGroup> made;
@@ -114,7 +110,5 @@ std::shared_ptr<ProcessGroup> DelayedGroup::subgroup(const std::vector<int>& ran
   options.seed = random_();
   return std::make_shared<DelayedGroup>(std::move(made), options);
 }
-
-void DelayedGroup::abort(std::string_view cause) noexcept { inner_->abort(cause); }
 
 }  // namespace tessera::testing

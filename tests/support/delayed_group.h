@@ -11,6 +11,7 @@
 
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/sched/lane.h"
+#include "tessera/tests/support/forwarding_group.h"
 
 namespace tessera::testing {
 
@@ -23,15 +24,11 @@ struct DelayOptions {
 /// then results hold NaN (0x7f bytes for integers) and inputs are as the caller left them, so that
 /// a missing wait() shows. Inputs given to reduce are read late on purpose: what is written to them
 /// before wait() is reduced, and so shows as well.
-class DelayedGroup final : public ProcessGroup {
+class DelayedGroup final : public ForwardingGroup {
  public:
   explicit DelayedGroup(std::shared_ptr<ProcessGroup> inner, DelayOptions options = {});
   ~DelayedGroup() override;
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  std::string_view name() const override { return inner_->name(); }
-  std::string_view backend() const override { return inner_->backend(); }
   std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
                                    std::string_view tag = {}) override;
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
@@ -41,16 +38,13 @@ class DelayedGroup final : public ProcessGroup {
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
                                   std::string_view tag = {}) override;
   void barrier(std::string_view tag = {}) override;
-  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
   /// Delayed too, in a thread of its own.
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
-  void abort(std::string_view cause) noexcept override;
 
  private:
   std::shared_ptr<Work> late(std::function<void()> collective);
 
-  std::shared_ptr<ProcessGroup> inner_;
   DelayOptions options_;
   std::mt19937_64 random_;
   Lane lane_;

@@ -59,7 +59,7 @@ void Recording::maybe_fail(std::string_view op, std::string_view tag) {
 
 RecordingGroup::RecordingGroup(std::shared_ptr<ProcessGroup> inner,
                                std::shared_ptr<Recording> recording)
-    : inner_(std::move(inner)), recording_(std::move(recording)) {}
+    : ForwardingGroup(std::move(inner)), recording_(std::move(recording)) {}
 
 void RecordingGroup::record(std::string_view op, std::string_view tag, int64_t tensor_bytes,
                             double factor) {
@@ -98,17 +98,11 @@ void RecordingGroup::barrier(std::string_view tag) {
   inner_->barrier(tag);
 }
 
-at::Tensor RecordingGroup::allocate(int64_t numel, at::ScalarType dtype) {
-  return inner_->allocate(numel, dtype);
-}
-
 std::shared_ptr<ProcessGroup> RecordingGroup::subgroup(const std::vector<int>& ranks,
                                                        std::string_view name) {
   auto made = inner_->subgroup(ranks, name);
   if (made == nullptr) return nullptr;
   return std::make_shared<RecordingGroup>(std::move(made), recording_);
 }
-
-void RecordingGroup::abort(std::string_view cause) noexcept { inner_->abort(cause); }
 
 }  // namespace tessera::testing

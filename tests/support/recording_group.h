@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/core/comm/process_group.h"
+#include "tessera/tests/support/forwarding_group.h"
 
 namespace tessera::testing {
 
@@ -48,14 +49,10 @@ class Recording {
 
 /// Passes everything on to another group and writes down what it was. Sent bytes: all_reduce 2
 /// (N-1)/N S, reduce_scatter and all_gather (N-1)/N S, broadcast S from the root, barrier 0.
-class RecordingGroup final : public ProcessGroup {
+class RecordingGroup final : public ForwardingGroup {
  public:
   RecordingGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<Recording> recording);
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  std::string_view name() const override { return inner_->name(); }
-  std::string_view backend() const override { return inner_->backend(); }
   std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
                                    std::string_view tag = {}) override;
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
@@ -65,18 +62,15 @@ class RecordingGroup final : public ProcessGroup {
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
                                   std::string_view tag = {}) override;
   void barrier(std::string_view tag = {}) override;
-  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
   /// Records into the same recording.
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
-  void abort(std::string_view cause) noexcept override;
 
   const std::shared_ptr<Recording>& recording() const { return recording_; }
 
  private:
   void record(std::string_view op, std::string_view tag, int64_t tensor_bytes, double factor);
 
-  std::shared_ptr<ProcessGroup> inner_;
   std::shared_ptr<Recording> recording_;
 };
 
