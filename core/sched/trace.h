@@ -57,7 +57,6 @@ class Trace {
   struct Slot;
   static constexpr size_t kBlockSlots = 4096;
 
-  Slot* next_slot();
   uint32_t intern(std::string_view name);
 
   const size_t capacity_;

@@ -1,0 +1,141 @@
+#include "tessera/zero/trace_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include <ATen/ops/zeros.h>
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/comm/refusal.h"
+#include "tessera/core/comm/text_exchange.h"
+
+namespace tessera {
+namespace {
+
+constexpr size_t kPieceBytes = size_t{1} << 20;
+
+/// A file that appears under its name when it is complete. The first thing that goes wrong is kept
+/// as problem(), what follows does nothing.
+class PendingFile {
+ public:
+  explicit PendingFile(std::string path) : path_(std::move(path)), target_(path_) { open(); }
+
+  ~PendingFile() {
+    if (fd_ >= 0) ::close(fd_);
+    if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  }
+  PendingFile(const PendingFile&) = delete;
+  PendingFile& operator=(const PendingFile&) = delete;
+
+  void append(std::string_view text) {
+    while (problem_.empty() && !text.empty()) {
+      const ssize_t written = ::write(fd_, text.data(), text.size());
+      if (written >= 0) {
+        text.remove_prefix(static_cast<size_t>(written));
+      } else if (errno != EINTR) {
+        fail(std::strerror(errno));
+      }
+    }
+  }
+
+  void commit() {
+    if (!problem_.empty()) return;
+    // Some file systems say only now that there is no space.
+    if (!temporary_.empty() && ::fsync(fd_) != 0) return fail(std::strerror(errno));
+    const int fd = fd_;
+    fd_ = -1;
+    if (::close(fd) != 0) return fail(std::strerror(errno));
+    if (temporary_.empty()) return;
+    if (::rename(temporary_.c_str(), target_.c_str()) != 0) return fail(std::strerror(errno));
+    temporary_.clear();
+  }
+
+  const std::string& problem() const { return problem_; }
+
+ private:
+  void open() {
+    if (path_.empty()) return fail("the name is empty");
+    // The rename shall replace the file that a link points to, and no device.
+    if (char* resolved = ::realpath(path_.c_str(), nullptr)) {
+      target_ = resolved;
+      std::free(resolved);
+    }
+    struct stat status;
+    if (::stat(target_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+      if (!S_ISCHR(status.st_mode)) return fail("it exists and is not a file");
+      fd_ = ::open(target_.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY);
+      if (fd_ < 0) fail(std::strerror(errno));
+      return;
+    }
+    std::string name = target_ + ".XXXXXX";
+    fd_ = ::mkostemp(name.data(), O_CLOEXEC);
+    if (fd_ < 0) return fail(std::strerror(errno));
+    temporary_ = std::move(name);
+  }
+
+  void fail(std::string_view reason) {
+    problem_ = absl::StrCat("cannot write '", path_, "': ");
+    problem_ += reason;
+    problem_ += "; name a file that this rank can write";
+  }
+
+  std::string path_;
+  std::string target_;
+  std::string temporary_;
+  std::string problem_;
+  int fd_ = -1;
+};
+
+/// The earliest begin on any rank, so that times in the file are small and exact.
+int64_t common_origin(ProcessGroup& group, int64_t first_ns) {
+  const at::Tensor earliest = at::zeros({1}, at::kLong);
+  earliest.mutable_data_ptr<int64_t>()[0] = first_ns;
+  group.all_reduce(earliest, ReduceOp::kMin, "trace")->wait();
+  return earliest.const_data_ptr<int64_t>()[0];
+}
+
+}  // namespace
+
+void write_trace(ProcessGroup& group, const Trace& trace, const std::string& path) {
+  std::optional<PendingFile> file;  // on rank 0
+  if (group.rank() == 0) file.emplace(path);
+  const auto refuse_if_failed = [&] {
+    refuse_together(group, file ? std::string_view(file->problem()) : "", "trace");
+  };
+  refuse_if_failed();
+
+  ChromeEvents events(trace, group.rank());
+  const int64_t origin_ns = common_origin(group, events.first_ns());
+  if (file) file->append(kChromeTraceHead);
+  std::string_view separator;
+  for (;;) {
+    // A rank that cannot write takes part to the end: the others are in this collective.
+    const std::vector<std::string> pieces =
+        exchange_texts(group, events.next(origin_ns, kPieceBytes), "trace");
+    if (std::all_of(pieces.begin(), pieces.end(), [](const auto& p) { return p.empty(); })) break;
+    if (!file) continue;
+    for (const std::string& piece : pieces) {
+      if (piece.empty()) continue;
+      file->append(separator);
+      file->append(piece);
+      separator = ",\n";
+    }
+  }
+  if (file) {
+    file->append(kChromeTraceTail);
+    file->commit();
+  }
+  refuse_if_failed();
+}
+
+}  // namespace tessera
