@@ -2,7 +2,6 @@
 
 #include <vector>
 
-#include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
 namespace tessera {
@@ -19,19 +18,13 @@ DeviceMesh DeviceMesh::create(ProcessGroup& group, int rows, int columns,
   mesh.sizes_ = {rows, columns};
   mesh.place_ = {group.rank() / columns, group.rank() % columns};
   mesh.names_ = names;
-  // Every rank takes part in making every group, its own or not.
-  for (int column = 0; column < columns; ++column) {
-    std::vector<int> ranks;
-    for (int row = 0; row < rows; ++row) ranks.push_back(row * columns + column);
-    auto made = group.subgroup(ranks, absl::StrCat(names[0], ".", column));
-    if (made != nullptr) mesh.groups_[0] = std::move(made);
+  std::vector<int> row_of_rank;
+  std::vector<int> column_of_rank;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    row_of_rank.push_back(rank / columns);
+    column_of_rank.push_back(rank % columns);
   }
-  for (int row = 0; row < rows; ++row) {
-    std::vector<int> ranks;
-    for (int column = 0; column < columns; ++column) ranks.push_back(row * columns + column);
-    auto made = group.subgroup(ranks, absl::StrCat(names[1], ".", row));
-    if (made != nullptr) mesh.groups_[1] = std::move(made);
-  }
+  mesh.groups_ = {split(group, column_of_rank, names[0]), split(group, row_of_rank, names[1])};
   return mesh;
 }
 

@@ -35,6 +35,32 @@ struct LoopbackGroup::World {
     poisoned = true;
     cause = std::string(text);
   }
+
+  void throw_if_poisoned(const char* op, const std::string& group, int64_t sequence,
+                         std::string_view tag) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (poisoned) throw CommError({op, group, sequence, 0, std::string(tag)}, cause);
+  }
+};
+
+/// The window of the only rank.
+class LoopbackGroup::OwnWindow final : public Window {
+ public:
+  OwnWindow(std::shared_ptr<World> world, std::string group, at::Tensor own)
+      : world_(std::move(world)), group_(std::move(group)), own_(std::move(own)) {}
+
+  void read(int rank, int64_t begin, const at::Tensor& to, std::string_view tag) override {
+    check_read(rank, begin, to, 1, own_.numel(), own_.scalar_type());
+    world_->throw_if_poisoned("read", group_, -1, tag);
+    if (to.numel() == 0) return;
+    const auto* from = static_cast<const char*>(own_.const_data_ptr());
+    std::memmove(to.data_ptr(), from + begin * to.element_size(), to.nbytes());
+  }
+
+ private:
+  const std::shared_ptr<World> world_;
+  const std::string group_;
+  const at::Tensor own_;
 };
 
 LoopbackGroup::LoopbackGroup(std::string name)
@@ -52,11 +78,7 @@ LoopbackGroup::~LoopbackGroup() {
 }
 
 void LoopbackGroup::begin(const char* op, std::string_view tag) {
-  const int64_t sequence = sequence_++;
-  std::lock_guard<std::mutex> lock(world_->mutex);
-  if (world_->poisoned) {
-    throw CommError({op, name_, sequence, 0, std::string(tag)}, world_->cause);
-  }
+  world_->throw_if_poisoned(op, name_, sequence_++, tag);
 }
 
 std::shared_ptr<Work> LoopbackGroup::all_reduce(const at::Tensor& tensor, ReduceOp op,
@@ -68,8 +90,8 @@ std::shared_ptr<Work> LoopbackGroup::all_reduce(const at::Tensor& tensor, Reduce
 
 std::shared_ptr<Work> LoopbackGroup::reduce_scatter(const at::Tensor& output,
                                                     const at::Tensor& input, ReduceOp op,
-                                                    std::string_view tag) {
-  check_reduce_scatter(output, input, op, 1);
+                                                    std::string_view tag, int slice) {
+  check_reduce_scatter(output, input, op, 1, slice);
   begin("reduce_scatter", tag);
   copy(output, input);
   return completed_work();
@@ -100,6 +122,12 @@ at::Tensor LoopbackGroup::allocate(int64_t numel, at::ScalarType dtype) {
               numel, " elements of ", c10::toString(dtype), "; use smaller buffers or free memory");
   return at::from_blob(
       data, {numel}, [](void* memory) { std::free(memory); }, at::TensorOptions().dtype(dtype));
+}
+
+std::unique_ptr<Window> LoopbackGroup::make_window(const at::Tensor& own, std::string_view name) {
+  check_window(own, name);
+  begin("make_window", name);
+  return std::make_unique<OwnWindow>(world_, name_, own);
 }
 
 std::shared_ptr<ProcessGroup> LoopbackGroup::subgroup(const std::vector<int>& ranks,

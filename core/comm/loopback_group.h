@@ -23,23 +23,28 @@ class LoopbackGroup final : public ProcessGroup {
   int size() const override { return 1; }
   std::string_view name() const override { return name_; }
   std::string_view backend() const override { return "loopback"; }
+  bool runs_in_background() const override { return false; }
 
   std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
                                    std::string_view tag = {}) override;
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       ReduceOp op, std::string_view tag = {}) override;
+                                       ReduceOp op, std::string_view tag = {},
+                                       int slice = kOwnRank) override;
   std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
                                    std::string_view tag = {}) override;
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
                                   std::string_view tag = {}) override;
   void barrier(std::string_view tag = {}) override;
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
+  /// Takes any memory, because no peer has to find it.
+  std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override;
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
   void abort(std::string_view cause) noexcept override;
 
  private:
   struct World;  // the cause of an abort(), shared by all groups made from one world
+  class OwnWindow;
 
   LoopbackGroup(std::string name, std::shared_ptr<World> world);
   void begin(const char* op, std::string_view tag);

@@ -1,9 +1,11 @@
 #include "tessera/core/comm/process_group.h"
 
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include <ATen/core/Tensor.h>
+#include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
@@ -94,8 +96,8 @@ void check_all_reduce(const at::Tensor& tensor, ReduceOp op) {
   check_reduce_op("all_reduce", tensor, op);
 }
 
-void check_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
-                          int size) {
+void check_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, int size,
+                          int slice) {
   check_collective_tensor("reduce_scatter", "output", output);
   check_collective_tensor("reduce_scatter", "input", input);
   check_same_dtype("reduce_scatter", output, input);
@@ -104,6 +106,9 @@ void check_reduce_scatter(const at::Tensor& output, const at::Tensor& input, Red
               input.numel(), " and output of ", output.numel(), " elements on ", size,
               " ranks, expected input of ", output.numel() * size,
               "; pad the input to a multiple of the ranks");
+  TORCH_CHECK(slice == ProcessGroup::kOwnRank || (slice >= 0 && slice < size),
+              "[comm] reduce_scatter: got slice ", slice, ", expected 0 to ", size - 1,
+              ", or kOwnRank; the input has one slice for each rank");
   check_slice_or_apart("reduce_scatter", "output", output, "input", input, size);
 }
 
@@ -118,15 +123,15 @@ void check_all_gather(const at::Tensor& output, const at::Tensor& input, int siz
   check_slice_or_apart("all_gather", "input", input, "output", output, size);
 }
 
-void check_own_slice(const char* op, const at::Tensor& slice, const at::Tensor& whole, int rank) {
+void check_own_slice(const char* op, const at::Tensor& slice, const at::Tensor& whole, int own) {
   if (slice.numel() == 0) return;
   const auto offset = static_cast<const char*>(slice.const_data_ptr()) -
                       static_cast<const char*>(whole.const_data_ptr());
   const auto slice_bytes = static_cast<std::ptrdiff_t>(slice.nbytes());
   if (offset < 0 || offset >= static_cast<std::ptrdiff_t>(whole.nbytes())) return;
-  TORCH_CHECK(offset == rank * slice_bytes, "[comm] ", op, ": got slice ", offset / slice_bytes,
-              " of the whole on rank ", rank, ", expected slice ", rank,
-              " or memory apart; use this rank's own slice");
+  TORCH_CHECK(offset == own * slice_bytes, "[comm] ", op, ": got slice ", offset / slice_bytes,
+              " of the whole, expected slice ", own,
+              ", which is this rank's, or memory apart; use this rank's own slice");
 }
 
 void check_broadcast(const at::Tensor& tensor, int root, int size) {
@@ -162,6 +167,28 @@ std::shared_ptr<ProcessGroup> duplicate(ProcessGroup& group, std::string_view na
   std::vector<int> ranks(group.size());
   std::iota(ranks.begin(), ranks.end(), 0);
   return group.subgroup(ranks, name);
+}
+
+std::shared_ptr<ProcessGroup> split(ProcessGroup& group, const std::vector<int>& color_of_rank,
+                                    std::string_view name) {
+  const auto count = static_cast<int>(color_of_rank.size());
+  TORCH_CHECK(count == group.size(), "[comm] split '", name, "': got ", count,
+              " colours, expected ", group.size(), ", one for each rank of group '", group.name(),
+              "'; correct them");
+  std::vector<int> colors;  // by first rank
+  std::map<int, std::vector<int>> ranks_of;
+  for (int rank = 0; rank < count; ++rank) {
+    std::vector<int>& ranks = ranks_of[color_of_rank[rank]];
+    if (ranks.empty()) colors.push_back(color_of_rank[rank]);
+    ranks.push_back(rank);
+  }
+  // Every rank takes part in making every group, its own or not.
+  std::shared_ptr<ProcessGroup> own;
+  for (const int color : colors) {
+    auto made = group.subgroup(ranks_of[color], absl::StrCat(std::string(name), " ", color));
+    if (made != nullptr) own = std::move(made);
+  }
+  return own;
 }
 
 }  // namespace tessera

@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/core/comm/window.h"
 #include "tessera/core/comm/work.h"
 
 namespace tessera {
@@ -36,6 +37,9 @@ std::string_view to_string(ReduceOp op);
 /// unwinds, it poisons the group.
 class ProcessGroup {
  public:
+  /// For reduce_scatter: the slice with this rank's number.
+  static constexpr int kOwnRank = -1;
+
   virtual ~ProcessGroup() = default;
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
@@ -47,6 +51,9 @@ class ProcessGroup {
   virtual std::string_view name() const = 0;
   /// "loopback", "shm", ...
   virtual std::string_view backend() const = 0;
+  /// Whether collectives run beside the caller, so that starting them early overlaps them with what
+  /// the caller does; otherwise they run in the call.
+  virtual bool runs_in_background() const = 0;
 
   /// Combines `tensor` over ranks in place; all ranks receive the result.
   /// `tag` names what is reduced in errors and traces and must be equal on all ranks. All
@@ -54,10 +61,14 @@ class ProcessGroup {
   virtual std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
                                            std::string_view tag = {}) = 0;
 
-  /// Combines `input` [size() * n] over ranks and leaves slice rank() in `output` [n]. `output` may
-  /// be this rank's own slice of `input`; then the rest of `input` is left as it was.
+  /// Combines `input` [size() * n] over ranks and leaves slice `slice` in `output` [n]: by default
+  /// (kOwnRank) slice rank(). The ranks' slices must be a permutation; two ranks that ask for one
+  /// slice are a CommError that names both, on every rank. `output` may be that slice of `input`
+  /// itself; then the rest of `input` is left as it was. Sums run in rank order whoever receives
+  /// them.
   virtual std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                               ReduceOp op, std::string_view tag = {}) = 0;
+                                               ReduceOp op, std::string_view tag = {},
+                                               int slice = kOwnRank) = 0;
 
   /// Concatenates every rank's `input` [n] in rank order into `output` [size() * n]. `input` may be
   /// this rank's own slice of `output` (in place).
@@ -75,6 +86,13 @@ class ProcessGroup {
   /// (shared memory for shm, ordinary memory for loopback); its data is aligned to a page. Throws
   /// c10::Error naming the size if there is no space.
   virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
+
+  /// Collective; blocks until all ranks have called it. A window over every rank's `own`, which is
+  /// contiguous, 1-d, of equal dtype and numel on all ranks (0 is allowed) and lies in memory from
+  /// allocate(), as a whole or as a view. The window keeps `own` alive, and peers' memory mapped.
+  /// `name` is compared across ranks. Memory of another kind on any rank is a c10::Error on every
+  /// rank that names these ranks; the group is as good as before.
+  virtual std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) = 0;
 
   /// Collective over this group: a new group of the given ranks of this one (strictly ascending;
   /// rank i of the new group is ranks[i]), with its own sequence of collectives. Every rank of this
@@ -95,12 +113,13 @@ class ProcessGroup {
 /// backend begins with these.
 void check_collective_tensor(const char* op, const char* argument, const at::Tensor& tensor);
 void check_all_reduce(const at::Tensor& tensor, ReduceOp op);
-void check_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, int size);
+void check_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, int size,
+                          int slice);
 void check_all_gather(const at::Tensor& output, const at::Tensor& input, int size);
 void check_broadcast(const at::Tensor& tensor, int root, int size);
 /// Throws c10::Error if `slice` is a slice of `whole` (of one of the forms the checks above accept)
-/// but not slice `rank`.
-void check_own_slice(const char* op, const at::Tensor& slice, const at::Tensor& whole, int rank);
+/// but not slice number `own`.
+void check_own_slice(const char* op, const at::Tensor& slice, const at::Tensor& whole, int own);
 
 /// Throws c10::Error unless `ranks` and `name` may make a subgroup of a group of `size` ranks whose
 /// earlier subgroups are `names`.
@@ -113,5 +132,12 @@ int64_t check_allocate(int64_t numel, at::ScalarType dtype);
 /// A group of all ranks of `group` with a sequence of its own: subgroup() over every rank.
 /// Collective.
 std::shared_ptr<ProcessGroup> duplicate(ProcessGroup& group, std::string_view name);
+
+/// Collective over `group`, whose rank r has the colour color_of_rank[r]; every rank passes the
+/// same. Makes one subgroup per distinct colour, of its ranks in ascending order, called
+/// "<name> <colour>", and returns the one of this rank. Throws c10::Error unless there is one
+/// colour for each rank.
+std::shared_ptr<ProcessGroup> split(ProcessGroup& group, const std::vector<int>& color_of_rank,
+                                    std::string_view name);
 
 }  // namespace tessera

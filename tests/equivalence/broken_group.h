@@ -29,7 +29,8 @@ class BrokenGroup final : public ForwardingGroup {
   std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
                                    std::string_view tag = {}) override;
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       ReduceOp op, std::string_view tag = {}) override;
+                                       ReduceOp op, std::string_view tag = {},
+                                       int slice = kOwnRank) override;
   std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
                                    std::string_view tag = {}) override;
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,

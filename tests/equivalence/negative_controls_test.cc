@@ -26,9 +26,10 @@ std::shared_ptr<Work> BrokenGroup::all_reduce(const at::Tensor& tensor, ReduceOp
 }
 
 std::shared_ptr<Work> BrokenGroup::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                                  ReduceOp op, std::string_view tag) {
-  const at::Tensor before = input.narrow(0, rank() * output.numel(), output.numel()).clone();
-  inner_->reduce_scatter(output, input, broken(op), tag)->wait();
+                                                  ReduceOp op, std::string_view tag, int slice) {
+  const int own = slice == kOwnRank ? rank() : slice;
+  const at::Tensor before = input.narrow(0, own * output.numel(), output.numel()).clone();
+  inner_->reduce_scatter(output, input, broken(op), tag, slice)->wait();
   damage(output, before, tag);
   return completed_work();
 }

@@ -14,8 +14,8 @@
 
 namespace tessera::testing {
 
-/// Passes everything on to another group, until a collective with a given tag comes: there the
-/// process ends by SIGKILL. Its subgroups do the same.
+/// Passes everything on to another group, until a collective or a read of a window with a given tag
+/// comes: there the process ends by SIGKILL. Its subgroups do the same.
 class KillingGroup final : public ForwardingGroup {
  public:
   explicit KillingGroup(std::shared_ptr<ProcessGroup> inner)
@@ -30,9 +30,9 @@ class KillingGroup final : public ForwardingGroup {
     return inner_->all_reduce(tensor, op, tag);
   }
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       ReduceOp op, std::string_view tag) override {
+                                       ReduceOp op, std::string_view tag, int slice) override {
     check(tag);
-    return inner_->reduce_scatter(output, input, op, tag);
+    return inner_->reduce_scatter(output, input, op, tag, slice);
   }
   std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
                                    std::string_view tag) override {
@@ -48,6 +48,13 @@ class KillingGroup final : public ForwardingGroup {
     check(tag);
     inner_->barrier(tag);
   }
+  std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override {
+    check(name);
+    const auto before = [deadly_tag = deadly_tag_](int, const at::Tensor&, std::string_view tag) {
+      die_if(*deadly_tag, tag);
+    };
+    return std::make_unique<WatchedWindow>(inner_->make_window(own, name), before);
+  }
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override {
     std::shared_ptr<ProcessGroup> group = inner_->subgroup(ranks, name);
@@ -59,8 +66,9 @@ class KillingGroup final : public ForwardingGroup {
   KillingGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<std::string> deadly_tag)
       : ForwardingGroup(std::move(inner)), deadly_tag_(std::move(deadly_tag)) {}
 
-  void check(std::string_view tag) {
-    if (!deadly_tag_->empty() && tag == *deadly_tag_) ::kill(::getpid(), SIGKILL);
+  void check(std::string_view tag) { die_if(*deadly_tag_, tag); }
+  static void die_if(const std::string& deadly_tag, std::string_view tag) {
+    if (!deadly_tag.empty() && tag == deadly_tag) ::kill(::getpid(), SIGKILL);
   }
 
   std::shared_ptr<std::string> deadly_tag_;

@@ -1,6 +1,7 @@
 #include "tessera/tests/support/delayed_group.h"
 
 #include <cstring>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -67,13 +68,13 @@ std::shared_ptr<Work> DelayedGroup::all_reduce(const at::Tensor& tensor, ReduceO
 
 std::shared_ptr<Work> DelayedGroup::reduce_scatter(const at::Tensor& output,
                                                    const at::Tensor& input, ReduceOp op,
-                                                   std::string_view tag) {
-  check_reduce_scatter(output, input, op, size());
+                                                   std::string_view tag, int slice) {
+  check_reduce_scatter(output, input, op, size(), slice);
   auto own = overlap(output, input) ? bytes_of(output) : Bytes();
   poison(output);
-  return late([this, output, input, op, tag = std::string(tag), own = std::move(own)] {
+  return late([this, output, input, op, tag = std::string(tag), own = std::move(own), slice] {
     restore(output, own);
-    inner_->reduce_scatter(output, input, op, tag)->wait();
+    inner_->reduce_scatter(output, input, op, tag, slice)->wait();
   });
 }
 
@@ -99,6 +100,30 @@ std::shared_ptr<Work> DelayedGroup::broadcast(const at::Tensor& tensor, int root
 
 void DelayedGroup::barrier(std::string_view tag) {
   late([this, tag = std::string(tag)] { inner_->barrier(tag); })->wait();
+}
+
+std::unique_ptr<Window> DelayedGroup::make_window(const at::Tensor& own, std::string_view name) {
+  std::unique_ptr<Window> made;
+  late([&] { made = inner_->make_window(own, name); })->wait();
+  struct Delays {
+    std::mutex mutex;  // several threads may read at once
+    std::mt19937_64 random;
+    std::uniform_int_distribution<int64_t> delay;
+  };
+  auto delays = std::make_shared<Delays>();
+  delays->random.seed(random_());
+  delays->delay = std::uniform_int_distribution<int64_t>(0, options_.longest.count());
+  const auto before = [delays, own](int, const at::Tensor& to, std::string_view) {
+    // What the inner window refuses, or reads from itself, stays as it is.
+    if (to.defined() && to.is_contiguous() && !overlap(to, own)) poison(to);
+    std::chrono::microseconds pause;
+    {
+      std::lock_guard<std::mutex> lock(delays->mutex);
+      pause = std::chrono::microseconds(delays->delay(delays->random));
+    }
+    std::this_thread::sleep_for(pause);
+  };
+  return std::make_unique<WatchedWindow>(std::move(made), before);
 }
 
 std::shared_ptr<ProcessGroup> DelayedGroup::subgroup(const std::vector<int>& ranks,

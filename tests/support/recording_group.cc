@@ -68,6 +68,18 @@ void RecordingGroup::record(std::string_view op, std::string_view tag, int64_t t
                    factor * static_cast<double>(tensor_bytes)});
 }
 
+std::unique_ptr<Window> RecordingGroup::make_window(const at::Tensor& own, std::string_view name) {
+  record("window", name, static_cast<int64_t>(own.nbytes()), 0.0);
+  const auto before = [recording = recording_, group = std::string(this->name()),
+                       own_rank = rank()](int from, const at::Tensor& to, std::string_view tag) {
+    recording->maybe_fail("read", tag);
+    const auto bytes = static_cast<int64_t>(to.nbytes());
+    recording->add({"read", std::string(tag), group, bytes,
+                    from == own_rank ? 0.0 : static_cast<double>(bytes)});
+  };
+  return std::make_unique<WatchedWindow>(inner_->make_window(own, name), before);
+}
+
 std::shared_ptr<Work> RecordingGroup::all_reduce(const at::Tensor& tensor, ReduceOp op,
                                                  std::string_view tag) {
   record("all_reduce", tag, tensor.nbytes(), 2.0 * (size() - 1) / size());
@@ -76,9 +88,9 @@ std::shared_ptr<Work> RecordingGroup::all_reduce(const at::Tensor& tensor, Reduc
 
 std::shared_ptr<Work> RecordingGroup::reduce_scatter(const at::Tensor& output,
                                                      const at::Tensor& input, ReduceOp op,
-                                                     std::string_view tag) {
+                                                     std::string_view tag, int slice) {
   record("reduce_scatter", tag, input.nbytes(), 1.0 * (size() - 1) / size());
-  return inner_->reduce_scatter(output, input, op, tag);
+  return inner_->reduce_scatter(output, input, op, tag, slice);
 }
 
 std::shared_ptr<Work> RecordingGroup::all_gather(const at::Tensor& output, const at::Tensor& input,

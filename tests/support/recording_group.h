@@ -14,11 +14,12 @@ namespace tessera::testing {
 
 /// One call of a collective.
 struct RecordedCall {
-  std::string op;  ///< "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"
+  std::string op;  ///< "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier",
+                   ///< "window", "read"
   std::string tag;
-  std::string group;  ///< name of the group it ran on
-  int64_t tensor_bytes =
-      0;                  ///< of the whole: the tensor, reduce_scatter's input, all_gather's output
+  std::string group;         ///< name of the group it ran on
+  int64_t tensor_bytes = 0;  ///< of the whole: the tensor, reduce_scatter's input, all_gather's
+                             ///< output; what is read
   double sent_bytes = 0;  ///< by this rank, by the textbook formula of a ring
 };
 
@@ -48,7 +49,8 @@ class Recording {
 };
 
 /// Passes everything on to another group and writes down what it was. Sent bytes: all_reduce 2
-/// (N-1)/N S, reduce_scatter and all_gather (N-1)/N S, broadcast S from the root, barrier 0.
+/// (N-1)/N S, reduce_scatter and all_gather (N-1)/N S, broadcast S from the root, barrier 0,
+/// make_window ("window") 0, read of another rank's buffer S: the bytes it made that rank send.
 class RecordingGroup final : public ForwardingGroup {
  public:
   RecordingGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<Recording> recording);
@@ -56,12 +58,15 @@ class RecordingGroup final : public ForwardingGroup {
   std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
                                    std::string_view tag = {}) override;
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       ReduceOp op, std::string_view tag = {}) override;
+                                       ReduceOp op, std::string_view tag = {},
+                                       int slice = kOwnRank) override;
   std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
                                    std::string_view tag = {}) override;
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
                                   std::string_view tag = {}) override;
   void barrier(std::string_view tag = {}) override;
+  /// Reads record into the same recording, also when the group is gone.
+  std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override;
   /// Records into the same recording.
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;

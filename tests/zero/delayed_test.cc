@@ -72,9 +72,9 @@ class ImpatientGroup final : public ProcessGroup {
     });
   }
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       ReduceOp op, std::string_view tag) override {
+                                       ReduceOp op, std::string_view tag, int slice) override {
     return later(output, [=, tag = std::string(tag), group = inner_] {
-      group->reduce_scatter(output, input, op, tag)->wait();
+      group->reduce_scatter(output, input, op, tag, slice)->wait();
     });
   }
   std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
@@ -90,6 +90,11 @@ class ImpatientGroup final : public ProcessGroup {
   void barrier(std::string_view tag) override {
     catch_up();
     inner_->barrier(tag);
+  }
+  bool runs_in_background() const override { return true; }
+  std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override {
+    catch_up();
+    return inner_->make_window(own, name);
   }
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
     return inner_->allocate(numel, dtype);

@@ -95,11 +95,12 @@ std::shared_ptr<Work> Group::all_reduce(const at::Tensor& tensor, ReduceOp op,
 }
 
 std::shared_ptr<Work> Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                            ReduceOp op, std::string_view tag) {
-  check_reduce_scatter(output, input, op, size());
-  check_own_slice("reduce_scatter", output, input, rank());
-  return run(tag, [this, output, input, op](std::string_view name) {
-    do_reduce_scatter(output, input, op, name);
+                                            ReduceOp op, std::string_view tag, int slice) {
+  check_reduce_scatter(output, input, op, size(), slice);
+  const int own = slice == kOwnRank ? rank() : slice;
+  check_own_slice("reduce_scatter", output, input, own);
+  return run(tag, [this, output, input, op, own](std::string_view name) {
+    do_reduce_scatter(output, input, op, name, own);
   });
 }
 
@@ -156,41 +157,58 @@ bool Group::anyone_staged() {
   return false;
 }
 
-void Group::do_all_reduce(const at::Tensor& tensor, ReduceOp op, std::string_view tag) {
-  const auto dtype = tensor.scalar_type();
-  const auto element = static_cast<int64_t>(tensor.element_size());
-  const int64_t numel = tensor.numel();
-  const int64_t chunk = kStagingBytes / element;
-  char* const own = data_of(tensor);
-  CallDescriptor call = describe_call(Op::kAllReduce, tag, tensor);
-  call.reduce_op = static_cast<uint8_t>(op);
-  expose(call, tensor);
+/// What all collectives that move data have in common. Posts the call; then `part(begin, count)`
+/// runs for one range of [0, numel) after the other, a range being a chunk if data passes through
+/// anyone's staging area and everything otherwise. Before each, a rank that stages lets
+/// `stage(begin, count)` fill its area; `part` ends with a phase, after which the areas may be
+/// filled again.
+template <typename Stage, typename Part>
+void Group::in_chunks(const CallDescriptor& call, int64_t numel, int64_t chunk, Stage&& stage,
+                      Part&& part) {
   // The first chunk is staged before the call is posted, which saves a phase.
-  if (call.staged) copy(staging_, own, std::min(chunk, numel) * element);
+  if (call.staged) stage(0, std::min(chunk, numel));
   member_->post(call, lane_);
+  if (call.op == static_cast<uint8_t>(Op::kReduceScatter)) member_->check_slices();
   const int64_t step = anyone_staged() ? chunk : std::max<int64_t>(numel, 1);
   for (int64_t begin = 0; begin < numel; begin += step) {
     const int64_t count = std::min(step, numel - begin);
     if (begin > 0) {
-      if (call.staged) copy(staging_, own + begin * element, count * element);
+      if (call.staged) stage(begin, count);
       phase();
     }
-    const Slice slice = slice_of(count, size(), rank());
-    if (slice.numel > 0) {
-      for (int peer = 0; peer < size(); ++peer) {
-        const int64_t offset = member_->call_of(peer).staged ? slice.begin : begin + slice.begin;
-        sources_[peer] = member_->source_of(peer) + offset * element;
-      }
-      reduce(dtype, op, sources_.data(), size(), sources_.data(), size(), slice.numel);
-    }
-    phase();
-    if (call.staged) copy(own + begin * element, staging_, count * element);
+    part(begin, count);
   }
   member_->finish();
 }
 
+void Group::do_all_reduce(const at::Tensor& tensor, ReduceOp op, std::string_view tag) {
+  const auto dtype = tensor.scalar_type();
+  const auto element = static_cast<int64_t>(tensor.element_size());
+  char* const own = data_of(tensor);
+  CallDescriptor call = describe_call(Op::kAllReduce, tag, tensor);
+  call.reduce_op = static_cast<uint8_t>(op);
+  expose(call, tensor);
+  const auto stage = [&](int64_t begin, int64_t count) {
+    copy(staging_, own + begin * element, count * element);
+  };
+  in_chunks(call, tensor.numel(), kStagingBytes / element, stage,
+            [&](int64_t begin, int64_t count) {
+              const Slice slice = slice_of(count, size(), rank());
+              if (slice.numel > 0) {
+                for (int peer = 0; peer < size(); ++peer) {
+                  const int64_t offset =
+                      member_->call_of(peer).staged ? slice.begin : begin + slice.begin;
+                  sources_[peer] = member_->source_of(peer) + offset * element;
+                }
+                reduce(dtype, op, sources_.data(), size(), sources_.data(), size(), slice.numel);
+              }
+              phase();
+              if (call.staged) copy(own + begin * element, staging_, count * element);
+            });
+}
+
 void Group::do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
-                              std::string_view tag) {
+                              std::string_view tag, int slice) {
   const auto dtype = input.scalar_type();
   const auto element = static_cast<int64_t>(input.element_size());
   const int64_t numel = output.numel();  // of one slice
@@ -199,58 +217,42 @@ void Group::do_reduce_scatter(const at::Tensor& output, const at::Tensor& input,
   char* const target = data_of(output);
   CallDescriptor call = describe_call(Op::kReduceScatter, tag, input);
   call.reduce_op = static_cast<uint8_t>(op);
+  call.slice = slice;
   expose(call, input);
-  // Staged inputs lie as [slice][chunk]; a rank's own slice is read where it is.
+  // Staged inputs lie as [slice][chunk]; what a rank receives of its own input is read where it is.
   const auto stage = [&](int64_t begin, int64_t count) {
-    if (!call.staged) return;
-    for (int peer = 0; peer < size(); ++peer) {
-      if (peer == rank()) continue;
-      copy(staging_ + peer * chunk * element, own + (peer * numel + begin) * element,
-           count * element);
+    for (int i = 0; i < size(); ++i) {
+      if (i == slice) continue;
+      copy(staging_ + i * chunk * element, own + (i * numel + begin) * element, count * element);
     }
   };
-  stage(0, std::min(chunk, numel));
-  member_->post(call, lane_);
-  const int64_t step = anyone_staged() ? chunk : std::max<int64_t>(numel, 1);
-  for (int64_t begin = 0; begin < numel; begin += step) {
-    const int64_t count = std::min(step, numel - begin);
-    if (begin > 0) {
-      stage(begin, count);
-      phase();
-    }
+  in_chunks(call, numel, chunk, stage, [&](int64_t begin, int64_t count) {
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank()) {
-        sources_[peer] = own + (rank() * numel + begin) * element;
+        sources_[peer] = own + (slice * numel + begin) * element;
       } else if (member_->call_of(peer).staged) {
-        sources_[peer] = member_->source_of(peer) + rank() * chunk * element;
+        sources_[peer] = member_->source_of(peer) + slice * chunk * element;
       } else {
-        sources_[peer] = member_->source_of(peer) + (rank() * numel + begin) * element;
+        sources_[peer] = member_->source_of(peer) + (slice * numel + begin) * element;
       }
     }
     char* const block = target + begin * element;
     reduce(dtype, op, sources_.data(), size(), &block, 1, count);
     phase();
-  }
-  member_->finish();
+  });
 }
 
 void Group::do_all_gather(const at::Tensor& output, const at::Tensor& input, std::string_view tag) {
   const auto element = static_cast<int64_t>(input.element_size());
   const int64_t numel = input.numel();
-  const int64_t chunk = kStagingBytes / element;
   char* const own = data_of(input);
   char* const target = data_of(output);
   CallDescriptor call = describe_call(Op::kAllGather, tag, input);
   expose(call, input);
-  if (call.staged) copy(staging_, own, std::min(chunk, numel) * element);
-  member_->post(call, lane_);
-  const int64_t step = anyone_staged() ? chunk : std::max<int64_t>(numel, 1);
-  for (int64_t begin = 0; begin < numel; begin += step) {
-    const int64_t count = std::min(step, numel - begin);
-    if (begin > 0) {
-      if (call.staged) copy(staging_, own + begin * element, count * element);
-      phase();
-    }
+  const auto stage = [&](int64_t begin, int64_t count) {
+    copy(staging_, own + begin * element, count * element);
+  };
+  in_chunks(call, numel, kStagingBytes / element, stage, [&](int64_t begin, int64_t count) {
     for (int peer = 0; peer < size(); ++peer) {
       char* const to = target + (peer * numel + begin) * element;
       if (peer == rank()) {
@@ -261,40 +263,68 @@ void Group::do_all_gather(const at::Tensor& output, const at::Tensor& input, std
       }
     }
     phase();
-  }
-  member_->finish();
+  });
 }
 
 void Group::do_broadcast(const at::Tensor& tensor, int root, std::string_view tag) {
   const auto element = static_cast<int64_t>(tensor.element_size());
-  const int64_t numel = tensor.numel();
-  const int64_t chunk = kStagingBytes / element;
   char* const own = data_of(tensor);
   CallDescriptor call = describe_call(Op::kBroadcast, tag, tensor);
   call.root = root;
   if (rank() == root) expose(call, tensor);
-  if (call.staged) copy(staging_, own, std::min(chunk, numel) * element);
-  member_->post(call, lane_);
-  const bool staged = member_->call_of(root).staged;
-  const int64_t step = staged ? chunk : std::max<int64_t>(numel, 1);
-  for (int64_t begin = 0; begin < numel; begin += step) {
-    const int64_t count = std::min(step, numel - begin);
-    if (begin > 0) {
-      if (call.staged) copy(staging_, own + begin * element, count * element);
-      phase();
-    }
-    if (rank() != root) {
-      const int64_t offset = staged ? 0 : begin;
-      copy(own + begin * element, member_->source_of(root) + offset * element, count * element);
-    }
-    phase();
-  }
-  member_->finish();
+  const auto stage = [&](int64_t begin, int64_t count) {
+    copy(staging_, own + begin * element, count * element);
+  };
+  in_chunks(
+      call, tensor.numel(), kStagingBytes / element, stage, [&](int64_t begin, int64_t count) {
+        if (rank() != root) {
+          const int64_t offset = member_->call_of(root).staged ? 0 : begin;
+          copy(own + begin * element, member_->source_of(root) + offset * element, count * element);
+        }
+        phase();
+      });
 }
 
 void Group::do_barrier(std::string_view tag) {
   member_->post(member_->next_call(Op::kBarrier, tag), lane_);
   member_->finish();
+}
+
+std::unique_ptr<tessera::Window> Group::make_window(const at::Tensor& own, std::string_view name) {
+  check_window(own, name);
+  std::unique_ptr<Window> window;
+  std::string problem;
+  run(name, [this, &own, &window, &problem](std::string_view own_name) {
+    window = do_make_window(own, own_name, problem);
+  })->wait();
+  TORCH_CHECK(problem.empty(), problem);
+  return window;
+}
+
+std::unique_ptr<Window> Group::do_make_window(const at::Tensor& own, std::string_view name,
+                                              std::string& problem) {
+  CallDescriptor call = describe_call(Op::kMakeWindow, name, own);
+  if (own.numel() > 0) {
+    // Memory that nobody else can map is posted like the rest, so that all ranks learn of it.
+    const auto range = arena_->find(own.const_data_ptr(), own.nbytes());
+    call.staged = !range;
+    if (range) call.source = *range;
+  }
+  member_->post(call, lane_);
+  std::vector<std::string> culprits;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (member_->call_of(rank).staged) culprits.push_back(member_->name_of(rank));
+  }
+  std::unique_ptr<Window> window;
+  if (culprits.empty()) window = std::make_unique<Window>(*member_, own);
+  phase();  // owners may let go of their descriptors once all have opened them
+  member_->finish();
+  if (!culprits.empty()) {
+    problem = absl::StrCat("[comm] make_window '", std::string(name), "': got private memory on ",
+                           absl::StrJoin(culprits, ", "),
+                           ", expected memory that peers can map; it must come from allocate()");
+  }
+  return window;
 }
 
 std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,

@@ -9,6 +9,7 @@
 
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/comm/shm/member.h"
+#include "tessera/core/comm/shm/window.h"
 #include "tessera/core/sched/lane.h"
 
 namespace tessera::shm {
@@ -27,13 +28,15 @@ class Group final : public ProcessGroup {
   int size() const override { return member_->size(); }
   std::string_view name() const override { return member_->group_name(); }
   std::string_view backend() const override { return "shm"; }
+  bool runs_in_background() const override { return lane_.mode() == Lane::Mode::kThread; }
 
   /// Bytes: each rank reads numel / size() elements of every rank and writes them to every rank.
   std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
                                    std::string_view tag = {}) override;
   /// Bytes: each rank reads its slice of every rank's input.
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       ReduceOp op, std::string_view tag = {}) override;
+                                       ReduceOp op, std::string_view tag = {},
+                                       int slice = kOwnRank) override;
   /// Bytes: each rank copies every other rank's input.
   std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
                                    std::string_view tag = {}) override;
@@ -41,6 +44,9 @@ class Group final : public ProcessGroup {
                                   std::string_view tag = {}) override;
   void barrier(std::string_view tag = {}) override;
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
+  /// Costs one collective and the mapping of peers' segments that are not mapped yet.
+  std::unique_ptr<tessera::Window> make_window(const at::Tensor& own,
+                                               std::string_view name) override;
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
   void abort(std::string_view cause) noexcept override;
@@ -55,13 +61,18 @@ class Group final : public ProcessGroup {
   char* staging();
   bool anyone_staged();
   void phase() { member_->arrive_and_wait(lane_); }
+  template <typename Stage, typename Part>
+  void in_chunks(const CallDescriptor& call, int64_t numel, int64_t chunk, Stage&& stage,
+                 Part&& part);
 
   void do_all_reduce(const at::Tensor& tensor, ReduceOp op, std::string_view tag);
   void do_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
-                         std::string_view tag);
+                         std::string_view tag, int slice);
   void do_all_gather(const at::Tensor& output, const at::Tensor& input, std::string_view tag);
   void do_broadcast(const at::Tensor& tensor, int root, std::string_view tag);
   void do_barrier(std::string_view tag);
+  std::unique_ptr<Window> do_make_window(const at::Tensor& own, std::string_view name,
+                                         std::string& problem);
   std::unique_ptr<Member> do_subgroup(const std::vector<int>& ranks, std::string_view name);
 
   const int uncaught_at_start_;

@@ -176,6 +176,21 @@ void Member::wait_slowly(uint32_t target, const Lane& lane) {
   }
 }
 
+void Member::check_slices() {
+  bool usual = true;
+  for (int rank = 0; rank < size(); ++rank) usual = usual && call_of(rank).slice == rank;
+  if (usual) return;
+  // All ranks see all calls, so all find the same two.
+  for (int rank = 1; rank < size(); ++rank) {
+    for (int other = 0; other < rank; ++other) {
+      if (call_of(rank).slice != call_of(other).slice) continue;
+      fail(absl::StrCat(name_of(rank), " and ", name_of(other), " both asked for slice ",
+                        call_of(rank).slice, " of ", describe(call_of(rank)),
+                        "; the ranks' slices must be a permutation"));
+    }
+  }
+}
+
 void Member::finish() { channel_.slot(rank_).collectives.fetch_add(1, std::memory_order_relaxed); }
 
 char* Member::source_of(int rank) {

@@ -40,6 +40,10 @@ class Member {
   const std::shared_ptr<World>& world_ptr() const { return world_; }
   const std::string& group_name() const { return group_name_; }
   const Options& options() const { return options_; }
+  /// What holds the channel.
+  const std::shared_ptr<Segment>& memory() const { return memory_; }
+  /// The group's own; the world has another.
+  const Poison& poison() const { return channel_.poison; }
   int world_rank(int rank) { return channel_.slot(rank).world_rank; }
 
   /// Called by the thread that asks for a collective, before it runs in whatever thread.
@@ -58,6 +62,9 @@ class Member {
   /// Ends a phase: waits until all ranks have ended theirs.
   void arrive_and_wait(const Lane& lane);
 
+  /// After post(): fails on every rank unless the slices that the ranks ask for are a permutation.
+  void check_slices();
+
   /// Counts the call as finished.
   void finish();
 
@@ -65,6 +72,9 @@ class Member {
   /// finish().
   const CallDescriptor& call_of(int rank) { return channel_.slot(rank).calls[sequence_ & 1]; }
   char* source_of(int rank);
+
+  /// "rank 1", and its number in the world where that is another one.
+  std::string name_of(int rank) const;
 
   /// Poisons the group and throws CommError with its first cause.
   [[noreturn]] void fail(const std::string& cause);
@@ -81,7 +91,6 @@ class Member {
   void check_leavers();
   [[noreturn]] void throw_error(const std::string& cause);
   int first_missing() const;
-  std::string name_of(int rank) const;
   std::string missing_names() const;
 
   const std::shared_ptr<World> world_;

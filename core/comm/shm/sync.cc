@@ -91,6 +91,8 @@ const char* to_string(Op op) {
       return "barrier";
     case Op::kSubgroup:
       return "subgroup";
+    case Op::kMakeWindow:
+      return "make_window";
   }
   return "unknown";
 }

@@ -66,6 +66,7 @@ struct CallDescriptor {
   int8_t dtype = 0;
   bool staged = false;  // `source` is a staging area through which the data passes in chunks
   int32_t root = 0;
+  int32_t slice = -1;  // which slice this rank receives of a reduce_scatter; may differ
   int64_t numel = 0;
   uint64_t tag_hash = 0;
   uint32_t tag_length = 0;
@@ -73,7 +74,15 @@ struct CallDescriptor {
   SharedRange source;
 };
 
-enum class Op : uint8_t { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kBarrier, kSubgroup };
+enum class Op : uint8_t {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kBroadcast,
+  kBarrier,
+  kSubgroup,
+  kMakeWindow
+};
 const char* to_string(Op op);
 
 /// Whether two ranks call the same collective. Where the data lies may differ.
