@@ -105,7 +105,9 @@ TEST_F(TraceFileTest, MergesAllRanks) {
     }
     EXPECT_THAT(processes, SizeIs(size));
     EXPECT_EQ(fs::status(path).permissions(), fs::perms::owner_read | fs::perms::owner_write);
-    if (size == 3) EXPECT_GT(fs::file_size(path), size_t{2} << 20) << "more than one piece";
+    if (size == 3) {
+      EXPECT_GT(fs::file_size(path), size_t{2} << 20) << "more than one piece";
+    }
   }
   EXPECT_THAT(files(), SizeIs(2)) << "no temporary is left";
 }

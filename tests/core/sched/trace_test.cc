@@ -184,8 +184,12 @@ TEST(ChromeJsonTest, NamesProcessesAndRowsInOrder) {
   for (const Json& event : file.at("traceEvents")) {
     EXPECT_EQ(event.at("pid"), 7);
     const Json& name = event.at("name");
-    if (name == "process_name") EXPECT_EQ(event.at("args").at("name"), "rank 7");
-    if (name == "process_sort_index") EXPECT_EQ(event.at("args").at("sort_index"), 7);
+    if (name == "process_name") {
+      EXPECT_EQ(event.at("args").at("name"), "rank 7");
+    }
+    if (name == "process_sort_index") {
+      EXPECT_EQ(event.at("args").at("sort_index"), 7);
+    }
     EXPECT_NE(name, "process_labels") << "nothing was dropped";
     if (name == "thread_sort_index") {
       sorted[event.at("args").at("sort_index")] = rows.at(event.at("tid"));
