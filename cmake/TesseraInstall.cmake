@@ -2,14 +2,14 @@
 include(CMakePackageConfigHelpers)
 
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Tessera)
-install(TARGETS tessera tessera_core tessera_optim tessera_ddp tessera_zero EXPORT TesseraTargets)
+install(TARGETS tessera tessera_core tessera_optim tessera_ddp tessera_fsdp tessera_zero EXPORT TesseraTargets)
 install(EXPORT TesseraTargets NAMESPACE Tessera:: DESTINATION ${config_dir})
 install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindLibTorch.cmake DESTINATION ${config_dir})
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 install(FILES ${PROJECT_SOURCE_DIR}/tessera.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera OPTIONAL)
-foreach(folder core optim ddp zero)
+foreach(folder core optim ddp fsdp zero)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera FILES_MATCHING PATTERN "*.h")
 endforeach()

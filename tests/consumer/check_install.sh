@@ -16,5 +16,5 @@ env -u TESSERA_TORCH "$cmake" -S "$here" -B "$scratch/build" -G Ninja \
 "$scratch/build/consumer"
 
 # Every header that ships is there, and nothing but headers.
-diff <(cd "$here/../.." && find tessera.h core optim ddp zero -name '*.h' | sort) \
+diff <(cd "$here/../.." && find tessera.h core optim ddp fsdp zero -name '*.h' | sort) \
      <(cd "$scratch/moved/include/tessera" && find . -type f | sed 's,^\./,,' | sort)

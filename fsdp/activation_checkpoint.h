@@ -1,0 +1,218 @@
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+
+namespace tessera {
+
+/// How checkpoint() recomputes.
+struct CheckpointOptions {
+  /// Whether the recomputation sees the CPU generator as the forward saw it, so that dropout drops
+  /// the same elements. Default true. Costs a copy of the generator's state (5 KiB kept per
+  /// checkpoint, a few microseconds in forward and in backward); set it to false only when `fn`
+  /// draws no random numbers.
+  bool preserve_random_state = true;
+};
+
+/// The part of checkpoint() that knows tensors only.
+namespace internal {
+
+/// Replaces, or reads, every tensor in a value made of at::Tensor and std:: containers; anything
+/// else holds none.
+template <typename T>
+struct TensorsIn : std::false_type {
+  template <typename Visit>
+  static void visit(T&, const Visit&) {}
+};
+
+template <>
+struct TensorsIn<at::Tensor> : std::true_type {
+  template <typename Visit>
+  static void visit(at::Tensor& value, const Visit& visit) {
+    visit(value);
+  }
+};
+
+template <typename T>
+struct TensorsIn<std::optional<T>> : TensorsIn<T>::type {
+  template <typename Visit>
+  static void visit(std::optional<T>& value, const Visit& visit) {
+    if (value.has_value()) TensorsIn<T>::visit(*value, visit);
+  }
+};
+
+template <typename T>
+struct TensorsIn<std::vector<T>> : TensorsIn<T>::type {
+  template <typename Visit>
+  static void visit(std::vector<T>& value, const Visit& visit) {
+    if constexpr (TensorsIn<T>::value) {
+      for (T& element : value) TensorsIn<T>::visit(element, visit);
+    }
+  }
+};
+
+template <typename T, size_t kSize>
+struct TensorsIn<std::array<T, kSize>> : TensorsIn<T>::type {
+  template <typename Visit>
+  static void visit(std::array<T, kSize>& value, const Visit& visit) {
+    for (T& element : value) TensorsIn<T>::visit(element, visit);
+  }
+};
+
+template <typename First, typename Second>
+struct TensorsIn<std::pair<First, Second>>
+    : std::disjunction<TensorsIn<First>, TensorsIn<Second>>::type {
+  template <typename Visit>
+  static void visit(std::pair<First, Second>& value, const Visit& visit) {
+    TensorsIn<First>::visit(value.first, visit);
+    TensorsIn<Second>::visit(value.second, visit);
+  }
+};
+
+template <typename... Elements>
+struct TensorsIn<std::tuple<Elements...>> : std::disjunction<TensorsIn<Elements>...>::type {
+  template <typename Visit>
+  static void visit(std::tuple<Elements...>& value, const Visit& visit) {
+    std::apply([&](Elements&... elements) { (TensorsIn<Elements>::visit(elements, visit), ...); },
+               value);
+  }
+};
+
+/// Takes the tensors out of `value`, in order, and leaves undefined ones.
+template <typename T>
+std::vector<at::Tensor> take_tensors(T& value) {
+  std::vector<at::Tensor> tensors;
+  TensorsIn<T>::visit(value, [&tensors](at::Tensor& tensor) {
+    tensors.push_back(std::move(tensor));
+    tensor = at::Tensor();
+  });
+  return tensors;
+}
+
+/// Puts `tensors` where take_tensors() found its own.
+template <typename T>
+void put_tensors(T& value, const std::vector<at::Tensor>& tensors) {
+  size_t next = 0;
+  TensorsIn<T>::visit(value, [&](at::Tensor& tensor) { tensor = tensors.at(next++); });
+}
+
+/// A function and its inputs, without the tensors among them.
+template <typename Fn, typename... Inputs>
+class CheckpointedCall {
+ public:
+  using Result = std::decay_t<std::invoke_result_t<Fn&, Inputs&...>>;
+
+  template <typename F, typename... I>
+  explicit CheckpointedCall(F&& fn, I&&... inputs)
+      : fn_(std::forward<F>(fn)), inputs_(std::forward<I>(inputs)...) {}
+
+  std::vector<at::Tensor> take_inputs() { return take_tensors(inputs_); }
+
+  Result run(const std::vector<at::Tensor>& tensors) {
+    std::tuple<Inputs...> inputs = inputs_;
+    put_tensors(inputs, tensors);
+    return std::apply([this](Inputs&... input) { return std::invoke(fn_, input...); }, inputs);
+  }
+
+ private:
+  Fn fn_;
+  std::tuple<Inputs...> inputs_;
+};
+
+/// From input tensors to output tensors.
+using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
+
+/// Runs `first` on `inputs` without a graph and returns its outputs with one node behind them that
+/// runs `again` in backward. Grad mode must be on.
+std::vector<at::Tensor> run_checkpointed(const CheckpointOptions& options,
+                                         std::vector<at::Tensor> inputs,
+                                         const TensorFunction& first, TensorFunction again);
+
+}  // namespace internal
+
+/// Activation checkpointing: runs `fn(inputs...)` without a graph and keeps only its inputs; when
+/// backward comes by, runs it again with one, and backward through that (re-entrant, as
+/// torch.utils.checkpoint with use_reentrant=True). Activations of `fn` live only while its own
+/// backward runs, for one more forward. Local, blocking; works under every strategy and without an
+/// engine. Returns what `fn` returns:
+///
+///     x = tessera::checkpoint(block, x);                            // a module holder
+///     x = tessera::checkpoint([this](const at::Tensor& x) { return attend(norm(x)); }, x);
+///     auto [h, c] = tessera::checkpoint(&Net::cell, this, h, c, 3);  // any number and kind
+///
+/// `fn` (copied or moved) is anything std::invoke takes; it and what it refers to must live until
+/// backward. Parameters are used from inside it. It must do the same when run again: same branches,
+/// no writes to its inputs; buffers such as BatchNorm's running statistics are updated twice.
+///
+/// Inputs: tensors (defined or not, any dtype, requiring grad or not), std::vector, tuple, pair,
+/// array and optional of them, and any other copyable value. `fn` is handed lvalues of copies. A
+/// tensor with a graph of its own must be an input, not captured: that is refused in backward.
+///
+/// Outputs: a tensor, or std::vector, tuple, pair, array or optional of tensors. Those of floating
+/// or complex dtype require grad afterwards, even if nothing in `fn` does: the graph that would
+/// tell is not built. No input needs to require grad for the parameters in `fn` to get their
+/// gradients.
+///
+/// The recomputation sees the CPU generator (see CheckpointOptions) and the autocast state of the
+/// forward, whatever thread it runs on; both are put back before gradients are computed, and after
+/// an exception. Autocast's cache of casted parameters is not used in the forward (a parameter used
+/// n times in `fn` is cast n times there) and emptied around the recomputation.
+///
+/// Without grad mode it just calls `fn`. Checkpoints nest to any depth. A second backward needs
+/// retain_graph=true in the first and recomputes again.
+///
+/// Throws c10::Error: in forward if `fn` writes to an input, or if an input is not on the CPU while
+/// the random state is to be preserved; in backward if an input was modified in between (autograd's
+/// own check), for create_graph=true, for autograd::grad() and backward(inputs=...), which cannot
+/// reach parameters inside `fn`, if `fn` returns other shapes or dtypes than before, and if it
+/// captured a tensor with a graph of its own. An exception of `fn` reaches the caller of forward or
+/// backward as it is.
+///
+/// Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
+template <typename Fn, typename... Inputs>
+auto checkpoint(const CheckpointOptions& options, Fn&& fn, Inputs&&... inputs) {
+  using Call = internal::CheckpointedCall<std::decay_t<Fn>, std::decay_t<Inputs>...>;
+  using Result = typename Call::Result;
+  static_assert(internal::TensorsIn<Result>::value,
+                "checkpoint: fn must return at::Tensor, or std::vector, tuple, pair, array or "
+                "optional of it");
+  static_assert(!(std::is_same_v<std::decay_t<Inputs>, at::TensorList> || ...),
+                "checkpoint: an at::TensorList does not own its tensors; pass a std::vector");
+  auto call = std::make_shared<Call>(std::forward<Fn>(fn), std::forward<Inputs>(inputs)...);
+  std::vector<at::Tensor> tensors = call->take_inputs();
+  if (!c10::GradMode::is_enabled()) return call->run(tensors);
+
+  std::optional<Result> result;
+  const std::vector<at::Tensor> outputs = internal::run_checkpointed(
+      options, std::move(tensors),
+      [&](const std::vector<at::Tensor>& in) {
+        result.emplace(call->run(in));
+        return internal::take_tensors(*result);
+      },
+      [call](const std::vector<at::Tensor>& in) {
+        Result again = call->run(in);
+        return internal::take_tensors(again);
+      });
+  internal::put_tensors(*result, outputs);
+  return *std::move(result);
+}
+
+/// As above with the default options.
+template <typename Fn, typename... Inputs>
+requires(!std::same_as<std::remove_cvref_t<Fn>, CheckpointOptions>) auto checkpoint(
+    Fn&& fn, Inputs&&... inputs) {
+  return checkpoint(CheckpointOptions{}, std::forward<Fn>(fn), std::forward<Inputs>(inputs)...);
+}
+
+}  // namespace tessera

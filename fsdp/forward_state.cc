@@ -1,0 +1,95 @@
+#include "tessera/fsdp/forward_state.h"
+
+#include <mutex>
+
+#include <ATen/CPUGeneratorImpl.h>
+
+namespace tessera {
+namespace {
+
+at::Tensor random_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_random_state(const at::Tensor& state) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_state(state);
+}
+
+/// For destructors.
+void put_back_random_state(const at::Tensor& state) noexcept {
+  try {
+    if (state.defined()) set_random_state(state);
+  } catch (...) {  // a state that the generator itself gave out: only memory can be short
+  }
+}
+
+}  // namespace
+
+// Note [Autocast's cache]
+// Autocast keeps the 16-bit copy of each parameter that it has cast, whether or not the cast was
+// recorded in a graph. A copy made in the forward, without one, would serve later uses of the
+// parameter, whose gradients would be lost without a word; so the forward runs without the cache. A
+// copy that belongs to the surrounding graph would tie the recomputation to it, and copies made in
+// the recomputation would outlive its graph; so the cache is emptied before and after it. In
+// between it is as in an unchecked forward: a parameter used twice is cast once, and its gradients
+// are added in 16 bits, which keeps the bits of the unchecked model.
+
+AutocastState::AutocastState() : uses_cache_(at::autocast::is_autocast_cache_enabled()) {
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const at::DeviceType type = at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i];
+    devices_[i] = {at::autocast::is_autocast_enabled(type), at::autocast::get_autocast_dtype(type)};
+  }
+}
+
+void AutocastState::install() const {
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const at::DeviceType type = at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i];
+    at::autocast::set_autocast_enabled(type, devices_[i].is_enabled);
+    at::autocast::set_autocast_dtype(type, devices_[i].dtype);
+  }
+  at::autocast::set_autocast_cache_enabled(uses_cache_);
+}
+
+bool AutocastState::is_enabled() const {
+  for (const Device& device : devices_) {
+    if (device.is_enabled) return true;
+  }
+  return false;
+}
+
+ForwardState::ForwardState(Random random_use)
+    : random(random_use == Random::kKept ? random_state() : at::Tensor()) {}
+
+ForwardScope::ForwardScope(const ForwardState& state) : state_(state) {
+  at::autocast::set_autocast_cache_enabled(false);
+}
+
+ForwardScope::~ForwardScope() {
+  outside_.install();
+  if (!is_finished_) put_back_random_state(state_.random);
+}
+
+ReplayScope::ReplayScope(const ForwardState& state)
+    : outside_(state.random.defined() ? ForwardState::Random::kKept
+                                      : ForwardState::Random::kIgnored),
+      empties_cache_(state.autocast.is_enabled()) {
+  if (state.random.defined()) set_random_state(state.random);
+  state.autocast.install();
+  // An autocast region that the function itself opens must not be the outermost one: leaving that
+  // empties the cache.
+  at::autocast::increment_nesting();
+  if (empties_cache_) at::autocast::clear_cache();
+}
+
+ReplayScope::~ReplayScope() {
+  if (empties_cache_) at::autocast::clear_cache();
+  at::autocast::decrement_nesting();
+  outside_.autocast.install();
+  put_back_random_state(outside_.random);
+}
+
+}  // namespace tessera

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <array>
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/Tensor.h>
+
+namespace tessera {
+
+/// This thread's autocast state, as far as LibTorch publishes it: enabled and dtype for every
+/// device, and whether the cache is used. Local, some tens of nanoseconds.
+class AutocastState {
+ public:
+  /// Takes down the state as it is.
+  AutocastState();
+
+  /// Makes it the state of the calling thread.
+  void install() const;
+
+  bool is_enabled() const;  ///< for any device
+
+ private:
+  struct Device {
+    bool is_enabled;
+    at::ScalarType dtype;
+  };
+  std::array<Device, at::autocast::_AUTOCAST_SUPPORTED_DEVICES.size()> devices_;
+  bool uses_cache_;
+};
+
+/// What a function sees besides its arguments and must see again when it is run again: the autocast
+/// state and, if asked for, the CPU generator. Local.
+struct ForwardState {
+  enum class Random : uint8_t { kKept, kIgnored };
+  /// Takes down the state of the calling thread. kKept copies 5 KiB.
+  explicit ForwardState(Random random);
+
+  AutocastState autocast;
+  at::Tensor random;  ///< of the CPU generator; undefined if ignored
+};
+
+/// While it lives, the calling thread runs the forward that `state` was taken down for: without
+/// autocast's cache (see Note [Autocast's cache] in forward_state.cc). Afterwards autocast is as it
+/// was, and if finish() was not called, because an exception came, the generator too.
+class ForwardScope {
+ public:
+  /// `state` must outlive the scope.
+  explicit ForwardScope(const ForwardState& state);
+  ~ForwardScope();
+  ForwardScope(const ForwardScope&) = delete;
+  ForwardScope& operator=(const ForwardScope&) = delete;
+
+  void finish() { is_finished_ = true; }
+
+ private:
+  const ForwardState& state_;
+  AutocastState outside_;
+  bool is_finished_ = false;
+};
+
+/// While it lives, the calling thread sees the state of the forward, whatever thread that ran on.
+/// Afterwards it sees its own again.
+class ReplayScope {
+ public:
+  explicit ReplayScope(const ForwardState& state);
+  ~ReplayScope();
+  ReplayScope(const ReplayScope&) = delete;
+  ReplayScope& operator=(const ReplayScope&) = delete;
+
+ private:
+  ForwardState outside_;
+  bool empties_cache_;
+};
+
+}  // namespace tessera
