@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -11,16 +12,26 @@
 
 namespace tessera {
 
+/// What users may see as `.grad` of one parameter.
+struct GradientView {
+  at::Tensor whole;      ///< the reduced gradient in the parameter's shape and dtype, or undefined
+  std::string obstacle;  ///< where it is undefined: "is sharded over ranks", ... ("the gradient of
+                         ///< X <obstacle>")
+};
+
 /// What users see as `.grad` between backward and step. Where a whole reduced gradient exists it is
 /// that; elsewhere a tombstone: a tensor of the right shape whose data cannot be read, so that code
 /// such as torch::nn::utils::clip_grad_norm_ fails with a message instead of computing with zeros.
 /// Clearing `.grad` is how users drop a gradient (zero_grad of a torch optimizer or a module); the
 /// handles tell which are gone.
+///
+/// A whole gradient exists under ddp where gradients are reduced in the parameter's dtype. 16-bit
+/// parameters whose gradients are summed in fp32 (the default) have tombstones: a rounded copy
+/// would cost memory, and what users wrote to it would be lost.
 class GradientHandles {
  public:
-  /// `whole[i]` is the reduced gradient of parameter i of `table` in its shape, or undefined where
-  /// none is ever whole.
-  GradientHandles(const ParameterTable& table, std::vector<at::Tensor> whole);
+  /// `views[i]` is of parameter i of `table`, which must outlive the handles.
+  GradientHandles(const ParameterTable& table, std::vector<GradientView> views);
 
   /// Takes the handle of parameter `index` away so that autograd can accumulate. Throws c10::Error
   /// if `.grad` is somebody else's tensor.
@@ -51,11 +62,14 @@ class GradientHandles {
   int64_t count_edits();
 
  private:
+  const at::Tensor& tombstone_of(size_t index, Content content);
+
   const ParameterTable& table_;
-  std::vector<at::Tensor> whole_;
-  std::vector<at::Tensor> tombstones_;  // made when first shown
-  std::vector<at::Tensor> shown_;       // what `.grad` was set to; undefined if hidden
-  std::vector<int64_t> versions_;       // of shown_ when its edits were counted last
+  std::vector<GradientView> views_;
+  std::vector<at::Tensor> sharded_;  // tombstones of reduced gradients, made when first shown
+  std::vector<at::Tensor> local_;    // tombstones of local sums, made when first shown
+  std::vector<at::Tensor> shown_;    // what `.grad` was set to; undefined if hidden
+  std::vector<int64_t> versions_;    // of shown_ when its edits were counted last
   int64_t edits_ = 0;
 };
 

@@ -1,73 +1,107 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <string_view>
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/comm/process_group.h"
-#include "tessera/core/layout/flat_layout.h"
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/memory_meter.h"
-#include "tessera/core/strategy.h"
+#include "tessera/ddp/reduce_groups.h"
 
 namespace tessera {
 
 /// The reduced gradient of one unit while it waits for the step: the sum over micro-steps of the
-/// mean over ranks, in the unit's dtype. Which part of it this rank keeps, and where, follows from
-/// the degrees:
-///   g = o = 1 (ddp): the whole unit in a buffer of its own.
-///   g = o = N (zero2): this rank's slice in a buffer of its own.
-///   g = 1, o = N (zero1): this rank's slice, left inside the landing buffer where the reduction
-///   put it; a buffer of its own is made when a second part has to be added.
+/// mean over ranks, in the unit's reduce dtype. A rank ends with its optimizer slice. Where that
+/// lives meanwhile follows from the degrees p | g | o of a world of N:
+///   o = 1 (ddp): the whole unit in a buffer of its own.
+///   g = o (zero2, zero3, HSDP): the slice in a buffer of its own.
+///   g = 1 < o (zero1): the slice, left inside the landing buffer where the reduction put it; a
+///   buffer of its own is made when a second part has to be added. Where the wire's dtype is not
+///   the sums', it has that buffer from the start.
+///   1 < g < o: the gradient slice in a buffer of its own, summed over g ranks in each micro-step;
+///   finish() adds the sums of the N / g others once and leaves the mean in the optimizer slice of
+///   it.
+///
+/// A micro-step calls reduce() on the landing buffer and waits, then gather() and waits, then
+/// add(); all three on every rank in the same order.
 class ReducedGradient {
  public:
-  /// `group`, `layout` and `meter` must outlive it.
-  ReducedGradient(ProcessGroup& group, const FlatLayout& layout, Degrees degrees,
+  /// `groups`, `unit` and `meter` must outlive it. Local (allocates).
+  ReducedGradient(const ReduceGroups& groups, const PlannedUnit& unit, const SliceMap& slices,
                   MemoryMeter& meter);
   ~ReducedGradient();
   ReducedGradient(ReducedGradient&& other) noexcept;
   ReducedGradient(const ReducedGradient&) = delete;
   ReducedGradient& operator=(const ReducedGradient&) = delete;
 
-  /// The part of the unit that this rank keeps.
+  /// The part of the unit that this rank ends with: its optimizer slice.
   Range kept() const { return kept_; }
 
-  /// Whether parts stay where the reduction left them as long as possible, so that the landing
-  /// buffer must not be reused before vacate().
-  bool stays_in_landing() const { return stays_in_landing_; }
+  /// Whether the whole landing buffer is kept from micro-step to micro-step (g = 1 < o), so that
+  /// nothing else may use it and it must not be filled again before vacate().
+  bool keeps_landing() const { return keeps_landing_; }
 
-  /// Starts the reduction of a full landing buffer [unit numel]; its kept range holds the mean when
-  /// the Work is done. Collective.
+  /// Starts the reduction of a full landing buffer [unit numel] of the wire's dtype: of all of it,
+  /// this rank's atom or, where partial sums are kept, the gradient slice. Collective.
   std::shared_ptr<Work> reduce(const at::Tensor& landing, std::string_view tag);
 
-  /// Adds the kept range of a reduced landing buffer.
+  /// Starts completing the optimizer slice after reduce(); null if it is complete. Collective over
+  /// the replicas.
+  std::shared_ptr<Work> gather(const at::Tensor& landing, std::string_view tag);
+
+  /// Adds what reduce() and gather() left in the landing buffer.
   void add(const at::Tensor& landing);
 
   /// Moves a value that lives in the landing buffer to a buffer of its own.
   void vacate();
 
-  /// The value [kept().numel]. Undefined before the first add().
+  /// Partial sums only, each on every rank in this order and waited for: start adding the other
+  /// ranks' sums; start completing the optimizer slice (null if it is complete); divide by the
+  /// number of ranks. value() is defined afterwards. A later add() takes partial sums up again;
+  /// the mean so far is kept, rounded once more unless N is a power of two.
+  std::shared_ptr<Work> reduce_sums(std::string_view tag);
+  std::shared_ptr<Work> gather_sums(std::string_view tag);
+  void divide();
+
+  /// The mean [kept().numel]; undefined while there is none (nothing added, or partial sums).
   const at::Tensor& value() const { return value_; }
 
-  /// The buffer behind value() if it always is the same one (defined under ddp and zero2).
-  const at::Tensor& own_buffer() const { return own_; }
+  /// The buffer behind value() if that is the whole unit and always the same one (ddp).
+  const at::Tensor& whole() const;
 
-  /// Makes [begin, begin + numel) of the unit zero where this rank keeps it.
+  /// Makes [begin, begin + numel) of the unit zero where this rank has it.
   void drop(Range range);
 
   /// Forgets the value.
-  void clear() { value_.reset(); }
+  void clear();
 
  private:
   void make_own();
+  void take_up_sums();
+  at::Tensor of_own(Range range) const { return of(own_, own_range_, range); }
+  static at::Tensor of(const at::Tensor& buffer, Range held, Range range) {
+    return buffer.narrow(0, range.begin - held.begin, range.numel);
+  }
 
-  ProcessGroup* group_;
-  const FlatLayout* layout_;
+  const ReduceGroups* groups_;
+  const PlannedUnit* unit_;
   MemoryMeter* meter_;
+  int world_size_;
+  int gradient_slice_;    // slice numbers for reduce_scatter
+  int atom_;              // of all ranks
+  int atom_across_sums_;  // of the ranks that add partial sums
   bool is_whole_;
-  bool stays_in_landing_;
+  bool keeps_landing_;
+  bool keeps_sums_;
+  bool has_sums_ = false;  // own_ holds partial sums
+  Range atom_range_;
   Range kept_;
-  at::Tensor own_;    // [kept numel]
-  at::Tensor value_;  // own_, or a view of the landing buffer
+  Range own_range_;   // what own_ holds
+  at::Tensor own_;    // [own_range_ numel], reduce dtype
+  at::Tensor value_;  // own_ or a part of it, or a view of the landing buffer
 };
 
 }  // namespace tessera

@@ -9,28 +9,41 @@
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/grad/landing.h"
 #include "tessera/core/layout/parameter_table.h"
+#include "tessera/core/layout/slice_map.h"
 #include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/memory_meter.h"
 #include "tessera/core/sched/slab_pool.h"
 #include "tessera/core/step/ballot.h"
+#include "tessera/core/step/exact_sum.h"
 #include "tessera/core/step/rolling_hash.h"
-#include "tessera/core/strategy.h"
+#include "tessera/ddp/gradient_handles.h"
+#include "tessera/ddp/reduce_groups.h"
 #include "tessera/ddp/reduced_gradient.h"
 
 namespace tessera {
 
+class Trace;
+
 /// Takes gradients from autograd to the reduced gradients that the step uses: lands them in full
-/// unit buffers, reduces each unit as soon as it is complete (in the plan's order, the same on all
-/// ranks), and adds the results of the backwards of one step. Note [Rounds] and Note [Agreed order]
-/// in reducer.cc. Used by one thread.
+/// unit buffers of the wire's dtype, reduces each unit as soon as it is complete (in the plan's
+/// order, the same on all ranks), and adds the results of the backwards of one step in the reduce
+/// dtype. For every row of Degrees; where g is 1 or o the bits are those of the rank-order sum,
+/// whatever the row. Note [Rounds] and Note [Agreed order] in reducer.cc. Used by one thread.
+///
+/// Memory: see ReducedGradient and memory_formula.h for what lasts. Landing buffers are pooled by
+/// dtype, those of units of kind kRoot in a pool of their own, because each pool's buffers have the
+/// size of its largest unit; under g = 1 < o each unit has its own.
 class Reducer {
  public:
-  /// Whether a backward sends (kReduce) or only adds on this rank (kAddLocally, no_sync).
+  /// Whether a backward sends (kReduce) or only adds on this rank, in the wire's dtype
+  /// (kAddLocally, no_sync).
   enum class Mode : uint8_t { kReduce, kAddLocally };
 
-  /// References must outlive the reducer. Collective (allocates from `group`, sends nothing).
-  Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan, Degrees degrees,
-          SlabPool::OnRelease on_release, MemoryMeter& meter, RollingHash& history);
+  /// References and `trace` (may be null) must outlive the reducer. Collective: makes subgroups of
+  /// `group` where the degrees need them.
+  Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
+          const SliceMap& slices, SlabPool::OnRelease on_release, MemoryMeter& meter,
+          RollingHash& history, Trace* trace);
   ~Reducer();
 
   /// A backward begins to deliver gradients. Local.
@@ -46,6 +59,13 @@ class Reducer {
   /// they reduced or dropped since the last step; clear() on all ranks mends that.
   void end_micro_step();
 
+  /// Collective, blocking; called by step() on every rank before squares() and the vote. Where
+  /// partial sums are kept (1 < g < o) it makes them means, once; elsewhere, or when there is
+  /// nothing new, it does nothing. Ranks that made different numbers of micro-steps do nothing
+  /// either: the vote refuses their step. Wire: S / g bytes per unit are reduce-scattered over N /
+  /// g ranks and S / o gathered over N / o, plus one word per rank.
+  void finish();
+
   /// Whether sums of kAddLocally wait to be reduced.
   bool has_local() const { return has_local_; }
 
@@ -58,50 +78,81 @@ class Reducer {
   const std::vector<uint8_t>& used() const { return used_; }
   /// Per table entry: 1 if this rank holds a sum for it that is not reduced yet.
   const std::vector<uint8_t>& local() const { return local_; }
-  /// Per table entry: NaN or infinite elements that this rank produced since the last clear.
+  /// Per table entry: NaN or infinite elements that this rank produced since the last clear,
+  /// counted in the wire's dtype: what overflows there counts.
   const std::vector<int64_t>& non_finite() const { return non_finite_; }
 
-  /// The reduced gradient of a unit. Its value is defined after a reduced micro-step.
-  const ReducedGradient& reduced(size_t unit) const { return reduced_[unit]; }
+  /// The part of `unit` whose gradient this rank ends with: its optimizer slice. `unit` is below
+  /// UnitPlan::trainable_size(), here and below.
+  Range kept(size_t unit) const { return reduced_[unit].kept(); }
+
+  /// The mean gradient of what is kept of `unit` [kept numel] in the masters' dtype, as the
+  /// optimizer wants it; undefined before the first reduced micro-step (and before finish() where
+  /// partial sums are kept). Read only; valid until the next micro-step, clear() or drop(). Where
+  /// the reduce dtype is another one it is converted into scratch memory, which is used again as
+  /// soon as nobody holds the tensor: a caller that takes one unit after the other needs room for
+  /// one, counted as landing.
+  at::Tensor gradient(size_t unit);
+
+  /// This rank's part of the squared norm of gradient(): of its own atom of every unit, without
+  /// padding, so that the sum over ranks is the same under every strategy. Local.
+  ExactSum squares();
+
+  /// What users may see as `.grad`, per table entry.
+  std::vector<GradientView> gradient_views() const;
 
  private:
   struct InFlight {
     size_t unit;
     size_t round;
     std::shared_ptr<Work> work;
+    bool is_gathering;
+    int64_t begin_ns;
   };
+  enum class Wait : uint8_t { kNever, kUntilDone };
 
+  SlabPool& pool(size_t unit);
   Landing& open_landing(size_t unit, size_t round);
   void close_landing(size_t unit, size_t round);
   void launch(size_t unit, size_t round);
   void launch_complete_units();
-  void retire(const InFlight& reduction);
-  void retire_completed();
-  void retire_all();
+  bool advance(InFlight& reduction, Wait wait);
+  void retire(Wait wait);
+  void trace_reduction(size_t unit, int64_t begin_ns) const;
   std::string agree();
+  at::Tensor scratch(int64_t numel, at::ScalarType dtype);
 
   ProcessGroup& group_;
   const ParameterTable& table_;
   const UnitPlan& plan_;
+  const SliceMap& slices_;
   RollingHash& history_;
   MemoryMeter& meter_;
-  SlabPool pool_;
+  Trace* const trace_;
+  const size_t units_;  // with gradients
+  const bool keeps_sums_;
+  ReduceGroups groups_;
+  SlabPool plain_pool_;
+  SlabPool root_pool_;
 
   std::vector<ReducedGradient> reduced_;                         // per unit
   std::vector<std::vector<std::unique_ptr<Landing>>> landings_;  // per unit and round
   std::vector<at::Tensor> dedicated_;  // per unit: landing of round 0 where it is kept (zero1)
-  std::deque<InFlight> in_flight_;     // in launch order
+  std::vector<at::Tensor> scratch_;
+  std::deque<InFlight> in_flight_;  // in launch order
 
   Mode mode_ = Mode::kReduce;
   bool has_local_ = false;
-  size_t next_launch_ = 0;       // units before it have launched round 0 in this micro-step
-  std::vector<size_t> firings_;  // per table entry, in this micro-step
-  std::vector<size_t> rounds_;   // per unit, in this micro-step; agreed over ranks after agree()
-  std::vector<uint8_t> local_;   // per table entry
-  std::vector<uint8_t> used_;    // per table entry
+  bool is_announced_ = false;        // all ranks are known to reduce in this micro-step
+  int64_t unfinished_ = 0;           // reduced micro-steps since finish() or clear()
+  size_t next_launch_ = 0;           // units before it have launched round 0 in this micro-step
+  std::vector<size_t> firings_;      // per table entry, in this micro-step
+  std::vector<size_t> rounds_;       // per unit, in this micro-step; agreed after agree()
+  std::vector<uint8_t> local_;       // per table entry
+  std::vector<uint8_t> used_;        // per table entry
   std::vector<int64_t> non_finite_;  // per table entry
-  std::vector<std::string> tags_;    // per unit
   Ballot ballot_;
+  Ballot finish_ballot_;
 };
 
 }  // namespace tessera

@@ -1,11 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/layout/parameter_table.h"
+#include "tessera/core/non_finite.h"
 #include "tessera/core/step/ballot.h"
 #include "tessera/core/step/exact_sum.h"
 
@@ -23,9 +26,20 @@ class StepVote {
     int64_t history = 0;     ///< RollingHash of everything it reduced and dropped
     int64_t non_finite = 0;  ///< how many NaN or infinite gradient elements it produced itself
     int64_t non_finite_parameter = -1;  ///< the first parameter among them, -1 if none
-    ExactSum squares;                   ///< its part of the squared gradient norm
+    ExactSum squares;                   ///< its part of the squared norm of the scaled gradients
+    double loss_scale = 1.0;            ///< what the losses of its backwards were multiplied with
     int64_t gradient_edits = 0;         ///< in-place writes to `.grad` by the user
     std::string misuse;  ///< what it found wrong before the step, "<what>; <remedy>", or empty
+  };
+
+  /// What all ranks know after it, equal on all.
+  struct Verdict {
+    /// Global norm of the mean gradient without the loss scale; not finite if `non_finite` is set.
+    double grad_norm = 0.0;
+    /// Set if a rank produced NaN or infinite elements, or the mean over ranks has some: the step
+    /// must not be applied. Only in the second case parameters are "" and elements 0; the ranks are
+    /// those whose part of the mean is not finite.
+    std::optional<NonFiniteReport> non_finite;
   };
 
   /// `hyper_parameter_names` name the words every rank passes to agree(). `table` and `group` must
@@ -33,13 +47,19 @@ class StepVote {
   StepVote(ProcessGroup& group, const ParameterTable& table,
            std::vector<std::string> hyper_parameter_names);
 
-  /// Collective, blocking. Returns the global gradient norm when the step may be committed. Throws
-  /// c10::Error, the same on every rank, naming the first problem and its ranks (misuse, step
-  /// number, missing backward, reductions, edited gradients, a hyper-parameter) or the non-finite
-  /// gradient's rank and parameter.
-  double agree(const Paper& paper, const std::vector<int64_t>& hyper_parameters);
+  /// Collective, blocking. Throws c10::Error, the same on every rank, naming the first problem and
+  /// its ranks: misuse, step number, missing backward, reductions, edited gradients, the loss scale
+  /// or a hyper-parameter. Non-finite gradients are no error here.
+  Verdict agree(const Paper& paper, const std::vector<int64_t>& hyper_parameters);
 
-  int64_t bytes() const { return ballot_.bytes(); }
+  /// Collective, blocking; called on every rank with the same report. Asks the user what to do
+  /// (Options::ask_non_finite) and agrees on the answer. Where ranks answer differently, or the
+  /// function throws on some, all ranks throw c10::Error that names them; a rank whose function
+  /// threw rethrows its exception.
+  NonFinite ask(const std::function<NonFinite(const NonFiniteReport&)>& ask_non_finite,
+                const NonFiniteReport& report);
+
+  int64_t bytes() const { return ballot_.bytes() + answers_.bytes(); }
 
  private:
   enum Word : size_t {
@@ -50,18 +70,25 @@ class StepVote {
     kNonFiniteParameter,
     kMisuse,
     kGradientEdits,
+    kLossScale,
     kSquares,
     kHyperParameters = kSquares + ExactSum::kWords
   };
 
   int64_t word(int rank, size_t index) const { return ballot_.of(rank)[index]; }
   void require_equal(size_t index, const char* what, const char* remedy) const;
+  void require_equal_number(size_t index, const std::string& what) const;
   [[noreturn]] void refuse_misuse(const std::string& misuse) const;
+  std::optional<NonFiniteReport> find_non_finite(const Paper& paper) const;
 
   ProcessGroup& group_;
   const ParameterTable& table_;
   std::vector<std::string> names_;
   Ballot ballot_;
+  Ballot answers_;
 };
+
+/// The error text of NonFinite::kStop: ranks and parameters, and what to do.
+std::string describe(const NonFiniteReport& report);
 
 }  // namespace tessera

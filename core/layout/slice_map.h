@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tessera/core/layout/flat_layout.h"
+#include "tessera/core/strategy.h"
+
+namespace tessera {
+
+/// Which slices of every unit a rank has under degrees p | g | o and a world of N. Pure arithmetic.
+///
+/// Note [Slice map]
+/// Write rank = a + p*b + g*c + o*d with a < p, b < g/p, c < o/g, d < N/o. The rank has slice a of
+/// the parameters (of p), slice a(g/p)+b of the gradients (of g), slice [a(g/p)+b](o/g)+c of the
+/// optimizer state (of o), and owns atom {[a(g/p)+b](o/g)+c}(N/o)+d (of N). Each slice lies inside
+/// the one before it, and ranks that share one unit's parameters are neighbours:
+///   gather   all-gather over the ranks that differ in a only;
+///   reduce   reduce-scatter over all N ranks to the atoms, then all-gather over d;
+///   publish  all-gather over c, then over b, inside the parameter slice.
+/// The names: ddp d = rank, zero1 c = rank, zero2 b = rank, zero3 a = rank.
+class SliceMap {
+ public:
+  /// The coordinates of a rank.
+  enum class Axis : uint8_t { kParameters, kGradients, kOptimizer, kReplicas };  // a, b, c, d
+
+  /// Throws c10::Error that names the degrees and the world unless each divides the next.
+  SliceMap(Degrees degrees, int world_size, int rank);
+
+  const Degrees& degrees() const { return degrees_; }
+  int world_size() const { return world_size_; }
+  int rank() const { return rank_; }
+
+  int coordinate(Axis axis) const;
+  /// How many values the coordinate has: p, g/p, o/g or N/o.
+  int extent(Axis axis) const;
+
+  /// Indices of this rank's slices; parts of how many: the degree, or world_size() for the atom.
+  int parameter_slice() const;
+  int gradient_slice() const;
+  int optimizer_slice() const;
+  int atom() const;
+
+  /// This rank's slices of a unit, in its elements.
+  Range parameters(const FlatLayout& layout) const;
+  Range gradients(const FlatLayout& layout) const;
+  Range optimizer(const FlatLayout& layout) const;
+  Range atom(const FlatLayout& layout) const;
+
+  /// The ranks that agree with this one in every coordinate but those of `axes`, ascending.
+  std::vector<int> peers(const std::vector<Axis>& axes) const;
+  /// For split(): per rank of the world the lowest rank of its peers along `axes`.
+  std::vector<int> colors(const std::vector<Axis>& axes) const;
+
+ private:
+  int weight(Axis axis) const;
+
+  Degrees degrees_;
+  int world_size_;
+  int rank_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <c10/core/ScalarType.h>
+
+namespace tessera {
+
+/// In which dtypes training computes, communicates and remembers. Each field is one of Float,
+/// Double, BFloat16 and Half; unset fields follow from the model. Inputs are cast by the user,
+/// buffers keep their dtype.
+struct Precision {
+  /// What the model computes with and what is gathered. Unset: each parameter's own dtype. Narrower
+  /// than the model's: parameters are converted when the model is parallelized and the masters keep
+  /// the values they had before.
+  std::optional<c10::ScalarType> parameters = {};
+
+  /// What gradients travel in. Sums of 16-bit gradients are formed in fp32 and rounded once. Unset:
+  /// as parameters.
+  std::optional<c10::ScalarType> wire = {};
+
+  /// What reduced gradients are kept in and micro-steps are added in; at least as wide as wire.
+  /// Unset: as master.
+  std::optional<c10::ScalarType> reduce = {};
+
+  /// What the optimizer works in: Float or Double, at least as wide as parameters. Unset: the
+  /// model's own dtype, Float where that has 16 bits.
+  std::optional<c10::ScalarType> master = {};
+
+  friend bool operator==(const Precision&, const Precision&) = default;
+};
+
+/// The dtypes of one unit.
+struct UnitPrecision {
+  c10::ScalarType parameters;
+  c10::ScalarType wire;
+  c10::ScalarType reduce;
+  c10::ScalarType master;
+
+  /// Whether the optimizer's values are a copy of their own rather than the parameters themselves.
+  bool has_masters() const { return master != parameters; }
+  friend bool operator==(const UnitPrecision&, const UnitPrecision&) = default;
+};
+
+/// `precision` for parameters that the user made in `dtype`, with what was unset filled in.
+UnitPrecision resolve(const Precision& precision, c10::ScalarType dtype);
+
+/// What is wrong with `precision` for parameters that the user made in `dtype`, "precision.<field>:
+/// got X; allowed Y; what to do" each; empty if nothing.
+std::vector<std::string> problems_of(const Precision& precision, c10::ScalarType dtype);
+
+/// One line for comparison across ranks.
+std::string to_string(const Precision& precision);
+
+}  // namespace tessera

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/core/options.h"
+
+namespace tessera {
+
+/// The schedule of a dynamic loss scale, as torch.amp.GradScaler: it shrinks at once after a step
+/// whose gradients were not finite and grows after enough good steps in a row. Local; equal on all
+/// ranks because the vote decides what overflowed.
+class LossScaler {
+ public:
+  /// Throws c10::Error unless the values are in the ranges that LossScale states.
+  explicit LossScaler(LossScale schedule);
+
+  /// What losses are multiplied with now. Finite and above 0, in fp32 too.
+  double scale() const { return scale_; }
+  /// Steps without overflow since the scale last changed.
+  int64_t good_steps() const { return good_steps_; }
+
+  /// A step was made (overflowed: dropped). An overflow multiplies the scale with backoff, the
+  /// growth_interval-th good step in a row with growth; neither leaves the range of normal fp32
+  /// numbers.
+  void update(bool overflowed);
+
+  /// Continues a run. Throws c10::Error unless scale is finite and above 0 and good_steps is at
+  /// least 0.
+  void load(double scale, int64_t good_steps);
+
+ private:
+  LossScale schedule_;
+  double scale_;
+  int64_t good_steps_ = 0;
+};
+
+}  // namespace tessera
