@@ -7,8 +7,14 @@
 #include <utility>
 
 #include "tessera/core/layout/parameter_table.h"
+#include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/memory_meter.h"
+#include "tessera/core/state_dict.h"
 #include "tessera/core/strategy.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
 
 namespace torch::optim {
 class Optimizer;
@@ -17,12 +23,24 @@ class Optimizer;
 namespace tessera {
 
 class ProcessGroup;
+class Trace;
+
+/// What happened to the units of a model whose parameters are split. Local.
+struct GatherCounts {
+  int64_t gathers = 0;      ///< units made whole
+  int64_t prefetched = 0;   ///< of them, begun before their first use
+  int64_t frees = 0;        ///< units freed
+  int64_t bytes = 0;        ///< copied from other ranks
+  int64_t slabs_grown = 0;  ///< slabs beyond the two that the memory formula counts
+};
 
 /// What one step did. Equal on all ranks.
 struct StepResult {
-  bool committed = false;  ///< the update was applied
-  int64_t step = 0;        ///< number of updates applied so far, this one included
-  double grad_norm = 0.0;  ///< global 2-norm of the averaged gradient before clipping
+  bool committed = false;   ///< the update was applied; false: non-finite gradients were skipped
+  int64_t step = 0;         ///< number of updates applied so far, this one included
+  double grad_norm = 0.0;   ///< global 2-norm of the averaged gradient before clipping, without the
+                            ///< loss scale; not finite if skipped
+  double loss_scale = 1.0;  ///< in force for the backwards of this step
   int64_t used_parameters =
       0;  ///< trainable parameters that had a gradient on any rank and were updated
 };
@@ -31,8 +49,15 @@ struct StepResult {
 /// The loop is the user's own: forward, loss.backward(), engine->step(). Gradients are the mean
 /// over ranks and the sum over backwards since the last step.
 ///
+/// Where parameters are split (zero3, hybrids), an operator that reads a parameter finds it whole,
+/// in forward, backward and recomputation; between uses its memory is gone, and any other access
+/// (raw pointers, torch::save) throws an error that names the unit: gather() it, or take
+/// full_parameters(). On one host ranks gather without each other, so they may take different
+/// branches or evaluate alone.
+///
 /// Collective calls are made by every rank in the same order: backward outside no_sync() (its
-/// reductions), step(), modify_parameters(), full_parameters(), parameter_hash(). An engine belongs
+/// reductions), step(), modify_parameters(), full_parameters(), parameter_hash(), state_dict(),
+/// load_state_dict(). An engine belongs
 /// to the thread that made it; backward runs on that thread. Several engines may live in one
 /// process (a GAN), each used in the same order on all ranks.
 ///
@@ -40,8 +65,8 @@ struct StepResult {
 /// engine. A non-finite gradient makes step() throw c10::Error on all ranks with nothing applied;
 /// zero_grad() then lets training go on.
 ///
-/// Destroying an engine is local: its hooks are removed and the parameters stay whole in memory of
-/// their own.
+/// Destroying an engine is local: its hooks are removed; the parameters stay whole in memory of
+/// their own, or, where they are split, throw when they are read.
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -57,6 +82,11 @@ class Engine {
   /// For learning rate schedulers and for reading or changing hyper-parameters (on all ranks
   /// alike). Its step() throws; its zero_grad() acts as this engine's at the next backward or step.
   virtual torch::optim::Optimizer& optimizer() = 0;
+
+  /// Local. The loss to call backward on under Options::loss_scale: `loss` times loss_scale(). The
+  /// loss itself elsewhere.
+  virtual at::Tensor scale(const at::Tensor& loss) = 0;
+  virtual double loss_scale() const = 0;
 
   /// Local; made by all ranks alike. Drops the gradients of this step, reduced and landed.
   virtual void zero_grad() = 0;
@@ -87,9 +117,30 @@ class Engine {
 
   /// Collective. While the returned scope lives, every parameter is whole on every rank and may be
   /// read by any means (saving, raw pointers). step() inside it is an error. Costs nothing where
-  /// parameters are never split.
+  /// parameters are never split, their full size elsewhere.
   using FullParameters = std::shared_ptr<void>;
   [[nodiscard]] virtual FullParameters full_parameters() = 0;
+
+  /// Local on one host. While the returned scope lives, the units of `module`'s parameters are
+  /// whole on this rank and may be read by any means. step() inside it is an error. `module` is
+  /// (part of) the model; throws c10::Error for a module without parameters of this engine.
+  using Gathered = std::shared_ptr<void>;
+  [[nodiscard]] virtual Gathered gather(const torch::nn::Module& module) = 0;
+
+  /// Local, blocking. Waits for what step() has left under way: parameters that are being
+  /// published. Operators wait by themselves; raw pointers need it.
+  virtual void wait() = 0;
+
+  /// Collective. The state of the run (see StateDict). Under kOneRank the other ranks than `rank`
+  /// get an empty one. Values are copies.
+  [[nodiscard]] virtual StateDict state_dict(StateScope scope, int rank = 0) = 0;
+
+  /// Collective. Makes the state of the run what `state` says: every rank passes what it has
+  /// (everything, nothing, any pieces); together they must cover every entry of this engine and
+  /// nothing else. Throws c10::Error on every rank that lists missing, unknown and differing
+  /// entries, with nothing changed. Where ranks pass the same element, the lowest rank's counts.
+  /// Gradients of this step are dropped.
+  virtual void load_state_dict(const StateDict& state) = 0;
 
   /// Collective. A hash over the names and values of all parameters in registration order and
   /// logical element order; equal values give equal hashes whatever the strategy and world size.
@@ -99,6 +150,15 @@ class Engine {
   virtual Strategy strategy() const = 0;
   virtual const ParameterTable& parameters() const = 0;
   virtual ProcessGroup& group() = 0;
+  /// Over how many ranks each kind of state is split.
+  virtual const Degrees& degrees() const = 0;
+  /// The units (or buckets) that parameters are communicated in.
+  virtual const UnitPlan& units() const = 0;
+
+  /// What was gathered since the engine was made; zeros where parameters are not split. Local.
+  virtual GatherCounts gather_counts() const = 0;
+  /// What this rank did when; null unless Options::trace.
+  virtual const Trace* trace() const = 0;
 
   /// Memory this engine holds on this rank, by class. Local.
   virtual const MemoryMeter& memory() const = 0;

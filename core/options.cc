@@ -1,5 +1,6 @@
 #include "tessera/core/options.h"
 
+#include <cmath>
 #include <vector>
 
 #include <absl/strings/str_cat.h>
@@ -21,6 +22,28 @@ void check_bucket_bytes(const char* field, int64_t bytes, std::vector<std::strin
   }
 }
 
+// Written so that NaN fails too.
+void check_loss_scale(const LossScale& scale, std::vector<std::string>& problems) {
+  const auto check = [&problems](const char* field, double value, bool is_right,
+                                 const char* allowed) {
+    if (is_right) return;
+    problems.push_back(absl::StrCat("loss_scale.", field, ": got ", number_text(value),
+                                    "; allowed ", allowed, "; the default suits most models"));
+  };
+  check("initial", scale.initial, scale.initial > 0.0 && std::isfinite(scale.initial),
+        "(0, infinity)");
+  check("growth", scale.growth, scale.growth >= 1.0 && std::isfinite(scale.growth),
+        "[1, infinity)");
+  check("backoff", scale.backoff, scale.backoff > 0.0 && scale.backoff <= 1.0, "(0, 1]");
+  check("growth_interval", static_cast<double>(scale.growth_interval), scale.growth_interval >= 1,
+        "1 or more");
+}
+
+template <typename Value>
+std::string text_of(const std::optional<Value>& value) {
+  return value.has_value() ? absl::StrCat(static_cast<int64_t>(*value)) : "unset";
+}
+
 }  // namespace
 
 absl::Status validate(const Options& options) {
@@ -33,6 +56,19 @@ absl::Status validate(const Options& options) {
   }
   check_bucket_bytes("bucket_bytes", options.bucket_bytes, problems);
   check_bucket_bytes("first_bucket_bytes", options.first_bucket_bytes, problems);
+  if (options.degrees.has_value() != (options.strategy == Strategy::kHybrid)) {
+    problems.push_back(
+        options.degrees.has_value()
+            ? absl::StrCat("degrees: got ", to_string(*options.degrees), " beside strategy ",
+                           std::string(to_string(options.strategy)),
+                           "; allowed with strategy hybrid only; leave one of the two out")
+            : "degrees: got none; strategy hybrid needs them; set {parameters, gradients, "
+              "optimizer}");
+  }
+  if (options.loss_scale.has_value()) check_loss_scale(*options.loss_scale, problems);
+  if (options.ask_non_finite && options.on_non_finite.has_value()) {
+    problems.emplace_back("on_non_finite: got a policy beside ask_non_finite; set one of the two");
+  }
   if (problems.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("[options] ", absl::StrJoin(problems, "\n[options] ")));
@@ -40,11 +76,27 @@ absl::Status validate(const Options& options) {
 
 std::vector<std::string> lines(const Options& options) {
   const std::string_view strategy = to_string(options.strategy);
+  const std::optional<LossScale>& scale = options.loss_scale;
   return {absl::StrCat("strategy ", absl::string_view(strategy.data(), strategy.size())),
+          absl::StrCat("degrees ", options.degrees ? to_string(*options.degrees) : "unset"),
+          absl::StrCat("wrap ", options.wrap.name),
+          absl::StrCat("reshard_after_forward ", text_of(options.reshard_after_forward)),
           absl::StrCat("max_grad_norm ", number_text(options.max_grad_norm)),
+          to_string(options.precision),
+          absl::StrCat(
+              "loss_scale ",
+              scale ? absl::StrCat(number_text(scale->initial), " ", number_text(scale->growth),
+                                   " ", number_text(scale->backoff), " ", scale->growth_interval)
+                    : "unset"),
+          absl::StrCat("on_non_finite ", text_of(options.on_non_finite)),
+          absl::StrCat("ask_non_finite ", options.ask_non_finite ? "set" : "unset"),
           absl::StrCat("bucket_bytes ", options.bucket_bytes),
           absl::StrCat("first_bucket_bytes ", options.first_bucket_bytes),
-          absl::StrCat("poison_freed ", options.poison_freed ? 1 : 0)};
+          absl::StrCat("prefetch ", text_of(options.prefetch)),
+          absl::StrCat("poison_freed ", options.poison_freed ? 1 : 0),
+          absl::StrCat("free_eagerly ", options.free_eagerly ? 1 : 0),
+          absl::StrCat("strict_slabs ", options.strict_slabs ? 1 : 0),
+          absl::StrCat("trace ", options.trace ? 1 : 0)};
 }
 
 }  // namespace tessera

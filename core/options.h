@@ -1,29 +1,75 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <absl/status/status.h>
 
+#include "tessera/core/non_finite.h"
+#include "tessera/core/precision.h"
 #include "tessera/core/strategy.h"
+#include "tessera/core/wrap_policy.h"
 
 namespace tessera {
+
+/// Dynamic loss scaling, for fp16: the loss is multiplied before backward so that small gradients
+/// do not vanish, the update divides by the same. Source: arXiv 1710.03740, section 3.2.
+struct LossScale {
+  double initial = 65536.0;        ///< a power of two keeps gradients' bits; range (0, infinity)
+  double growth = 2.0;             ///< range [1, infinity)
+  double backoff = 0.5;            ///< range (0, 1]
+  int64_t growth_interval = 2000;  ///< steps without overflow before it grows; at least 1
+  friend bool operator==(const LossScale&, const LossScale&) = default;
+};
 
 /// How an engine trains. A plain aggregate: name the fields you change. All ranks must pass the
 /// same values; parallelize compares them.
 struct Options {
   // --- What is sharded (changes memory and traffic, never results) ---
 
-  /// Default kDdp. kZero3 is not available yet and refused.
   Strategy strategy = Strategy::kDdp;
+
+  /// The three degrees of Strategy::kHybrid; must be set with it and only with it. Each divides the
+  /// next, the last one the world: HSDP over S of S * R ranks is {S, S, S}.
+  std::optional<Degrees> degrees = {};
+
+  /// Which modules become units where parameters are split (degree above 1); an error elsewhere.
+  WrapPolicy wrap = {};
+
+  /// Over how many ranks a unit stays split between its forward and its backward. Range: divisors
+  /// of the parameters' degree. Unset: that degree itself, so a unit is freed and gathered again.
+  /// 1 keeps it whole until backward has ended (faster, more memory). Between them, backward
+  /// gathers from a second shard among that many neighbouring ranks. An error where parameters are
+  /// not split.
+  std::optional<int> reshard_after_forward = {};
+
+  /// Parameters whose (first) name it accepts are left to the user: not synchronised, split, hooked
+  /// or updated.
+  std::function<bool(std::string_view parameter)> ignores = {};
 
   // --- Numerics (changes results) ---
 
   /// Gradients are scaled down to this global 2-norm before the update. Range (0, infinity];
   /// infinity, the default, does not clip.
   double max_grad_norm = std::numeric_limits<double>::infinity();
+
+  /// The dtypes of parameters, gradients and masters.
+  Precision precision = {};
+
+  /// Set: losses are scaled by Engine::scale() before backward, and non-finite gradients are
+  /// skipped unless on_non_finite says otherwise.
+  std::optional<LossScale> loss_scale = {};
+
+  /// What to do with non-finite gradients. Unset: kSkip under loss_scale, else kStop.
+  std::optional<NonFinite> on_non_finite = {};
+
+  /// Asked instead, on every rank with the same report; must answer alike on all ranks.
+  std::function<NonFinite(const NonFiniteReport&)> ask_non_finite = {};
 
   // --- Performance (changes speed and peak memory only) ---
 
@@ -33,11 +79,25 @@ struct Options {
   int64_t bucket_bytes = int64_t{25} << 20;
   int64_t first_bucket_bytes = int64_t{1} << 20;
 
+  /// Gathers the unit that is expected next while the present one computes, where communication
+  /// runs beside computation. An error where parameters are not split.
+  std::optional<bool> prefetch = {};
+
   // --- Diagnostics (change nothing but speed) ---
 
-  /// Fills every landing buffer with NaN when it is freed, so that a read that comes too early or
-  /// too late shows.
+  /// Fills every landing buffer and every slab with NaN when it is freed, so that a read that comes
+  /// too early or too late shows.
   bool poison_freed = false;
+
+  /// A unit is whole only while an operator uses it, also in a world of one: the harshest test of
+  /// a model's accesses. Needs a strategy that splits parameters.
+  bool free_eagerly = false;
+
+  /// A unit that finds no free slab is an error instead of growing the pool.
+  bool strict_slabs = false;
+
+  /// Records what the engine does when (Engine::trace()).
+  bool trace = false;
 };
 
 /// OK, or an InvalidArgument status that lists every field out of range as "field: value; allowed;

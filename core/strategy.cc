@@ -1,7 +1,9 @@
 #include "tessera/core/strategy.h"
 
 #include <absl/status/status.h>
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_split.h>
 
 namespace tessera {
 
@@ -12,6 +14,7 @@ const std::vector<StrategyName>& strategy_names() {
       {Strategy::kZero2, "zero2", "", "gradients and optimizer state split over ranks"},
       {Strategy::kZero3, "zero3", "fsdp",
        "parameters, gradients and optimizer state split over ranks"},
+      {Strategy::kHybrid, "hybrid", "", "each split over as many ranks as the degrees p,g,o say"},
   };
   return names;
 }
@@ -46,5 +49,35 @@ bool AbslParseFlag(absl::string_view text, Strategy* strategy, std::string* erro
 }
 
 std::string AbslUnparseFlag(Strategy strategy) { return std::string(to_string(strategy)); }
+
+std::string to_string(const Degrees& degrees) {
+  return absl::StrCat(degrees.parameters, ",", degrees.gradients, ",", degrees.optimizer);
+}
+
+absl::StatusOr<Degrees> parse_degrees(std::string_view text) {
+  const absl::string_view view(text.data(), text.size());
+  const std::vector<absl::string_view> parts = absl::StrSplit(view, ',');
+  Degrees degrees;
+  if (parts.size() == 3 && absl::SimpleAtoi(parts[0], &degrees.parameters) &&
+      absl::SimpleAtoi(parts[1], &degrees.gradients) &&
+      absl::SimpleAtoi(parts[2], &degrees.optimizer)) {
+    return degrees;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("[strategy] degrees: got \"", view,
+                   "\", expected three numbers \"parameters,gradients,optimizer\" such as 2,4,4"));
+}
+
+bool AbslParseFlag(absl::string_view text, Degrees* degrees, std::string* error) {
+  absl::StatusOr<Degrees> parsed = parse_degrees(std::string_view(text.data(), text.size()));
+  if (!parsed.ok()) {
+    *error = std::string(parsed.status().message());
+    return false;
+  }
+  *degrees = *parsed;
+  return true;
+}
+
+std::string AbslUnparseFlag(const Degrees& degrees) { return to_string(degrees); }
 
 }  // namespace tessera

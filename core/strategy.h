@@ -13,14 +13,16 @@ namespace tessera {
 /// How the state of training is spread over ranks. The strategies compute the same parameters, to
 /// the bit on CPU; they differ in memory and traffic.
 enum class Strategy : uint8_t {
-  kDdp,    ///< everything on every rank; gradients are all-reduced
-  kZero1,  ///< optimizer state split over ranks
-  kZero2,  ///< gradients and optimizer state split over ranks
-  kZero3,  ///< parameters, gradients and optimizer state split over ranks ("fsdp")
+  kDdp,     ///< everything on every rank; gradients are all-reduced
+  kZero1,   ///< optimizer state split over ranks
+  kZero2,   ///< gradients and optimizer state split over ranks
+  kZero3,   ///< parameters, gradients and optimizer state split over ranks ("fsdp")
+  kHybrid,  ///< each split over as many ranks as Options::degrees says
 };
 
 /// Over how many ranks each kind of state is split: parameters | gradients | optimizer | world,
-/// each a divisor of the next. A strategy is a choice of these three numbers (zero/placement.h).
+/// each a divisor of the next. A strategy is a choice of these three numbers (zero/placement.h);
+/// which slices a rank has under them is in core/layout/slice_map.h.
 struct Degrees {
   int parameters = 1;
   int gradients = 1;
@@ -41,11 +43,18 @@ const std::vector<StrategyName>& strategy_names();
 
 std::string_view to_string(Strategy strategy);
 
-/// Reads "ddp", "zero1", "zero2", "zero3" or "fsdp"; anything else is an error that lists them.
+/// Reads "ddp", "zero1", "zero2", "zero3", "fsdp" or "hybrid"; anything else is an error that lists
+/// them.
 absl::StatusOr<Strategy> parse_strategy(std::string_view text);
 
 /// Makes ABSL_FLAG(tessera::Strategy, ...) work.
 bool AbslParseFlag(absl::string_view text, Strategy* strategy, std::string* error);
 std::string AbslUnparseFlag(Strategy strategy);
+
+/// "p,g,o", as flags take it: "2,4,4".
+std::string to_string(const Degrees& degrees);
+absl::StatusOr<Degrees> parse_degrees(std::string_view text);
+bool AbslParseFlag(absl::string_view text, Degrees* degrees, std::string* error);
+std::string AbslUnparseFlag(const Degrees& degrees);
 
 }  // namespace tessera

@@ -1,11 +1,14 @@
 #include "tessera/zero/placement.h"
 
+#include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
+
+#include "tessera/core/layout/slice_map.h"
 
 namespace tessera {
 
-Degrees placement(Strategy strategy, int world_size) {
-  switch (strategy) {
+Degrees placement(const Options& options, int world_size) {
+  switch (options.strategy) {
     case Strategy::kDdp:
       return {.parameters = 1, .gradients = 1, .optimizer = 1};
     case Strategy::kZero1:
@@ -13,11 +16,43 @@ Degrees placement(Strategy strategy, int world_size) {
     case Strategy::kZero2:
       return {.parameters = 1, .gradients = world_size, .optimizer = world_size};
     case Strategy::kZero3:
-      TORCH_CHECK(
-          false,
-          "[zero] strategy: got zero3 (fsdp), which is not available yet; use ddp, zero1 or zero2");
+      return {.parameters = world_size, .gradients = world_size, .optimizer = world_size};
+    case Strategy::kHybrid:
+      TORCH_CHECK(options.degrees.has_value(), "[zero] degrees: got none, strategy hybrid needs them");
+      return SliceMap(*options.degrees, world_size, /*rank=*/0).degrees();
   }
-  TORCH_INTERNAL_ASSERT(false, "strategy ", static_cast<int>(strategy));
+  TORCH_INTERNAL_ASSERT(false, "strategy ", static_cast<int>(options.strategy));
+}
+
+bool splits_parameters(const Options& options) {
+  constexpr int kManyRanks = 2;
+  return options.degrees.has_value() ? options.degrees->parameters > 1
+         : options.strategy != Strategy::kHybrid && placement(options, kManyRanks).parameters > 1;
+}
+
+int ranks_after_forward(const Options& options, const Degrees& degrees) {
+  const int all = degrees.parameters;
+  if (!options.reshard_after_forward.has_value() || all == 1) return all;
+  const int ranks = *options.reshard_after_forward;
+  TORCH_CHECK(ranks >= 1 && all % ranks == 0, "[zero] reshard_after_forward: got ", ranks,
+              ", expected a divisor of the ", all,
+              " ranks that parameters are split over; 1 keeps units whole, leave it out to free "
+              "them");
+  return ranks;
+}
+
+std::string ignored_option(const Options& options) {
+  if (splits_parameters(options)) return "";
+  const char* name = nullptr;
+  if (options.wrap.choose) name = "wrap";
+  if (options.reshard_after_forward.has_value()) name = "reshard_after_forward";
+  if (options.prefetch.has_value()) name = "prefetch";
+  if (options.free_eagerly) name = "free_eagerly";
+  if (options.strict_slabs) name = "strict_slabs";
+  if (name == nullptr) return "";
+  return absl::StrCat("[options] ", name, ": is set, but strategy ",
+                      std::string(to_string(options.strategy)),
+                      " does not split parameters and would ignore it; leave it out, or use zero3");
 }
 
 }  // namespace tessera

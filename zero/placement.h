@@ -1,12 +1,27 @@
 #pragma once
 
+#include <string>
+
+#include "tessera/core/options.h"
 #include "tessera/core/strategy.h"
 
 namespace tessera {
 
 /// The table behind the strategies: over how many of `world_size` ranks each one splits parameters,
-/// gradients and optimizer state. The only switch on Strategy. Throws c10::Error for a strategy
-/// that is not available yet.
-Degrees placement(Strategy strategy, int world_size);
+/// gradients and optimizer state. The only switch on Strategy. Throws c10::Error unless the degrees
+/// of a hybrid fit the world.
+Degrees placement(const Options& options, int world_size);
+
+/// Whether the strategy splits parameters, were the world large enough: then options about units
+/// have a meaning.
+bool splits_parameters(const Options& options);
+
+/// Options::reshard_after_forward with what was unset filled in. Throws c10::Error unless it fits
+/// the degrees.
+int ranks_after_forward(const Options& options, const Degrees& degrees);
+
+/// Names the first option that is set and that the strategy ignores, "<option>: got ...; ..."; ""
+/// if there is none.
+std::string ignored_option(const Options& options);
 
 }  // namespace tessera

@@ -43,10 +43,12 @@ int64_t FlatLayout::bytes() const {
 
 int64_t FlatLayout::slice_bytes() const { return bytes() / slices_; }
 
-Range FlatLayout::slice_range(int slice) const {
-  TORCH_CHECK(slice >= 0 && slice < slices_, "[layout] slice: got ", slice,
-              ", expected one of 0 to ", slices_ - 1);
-  return {slice * slice_numel(), slice_numel()};
+Range FlatLayout::part(int index, int count) const {
+  TORCH_CHECK(count >= 1 && slices_ % count == 0, "[layout] parts: got ", count,
+              ", expected a divisor of the ", slices_, " slices");
+  TORCH_CHECK(index >= 0 && index < count, "[layout] slice: got ", index, ", expected one of 0 to ",
+              count - 1);
+  return {index * (numel_ / count), numel_ / count};
 }
 
 std::vector<Segment> FlatLayout::segments(Range range) const {

@@ -59,7 +59,9 @@ class FlatLayout {
   /// Where parameter `index` lies, without its padding.
   Range parameter_range(size_t index) const { return {offsets_[index], numels_[index]}; }
   /// Slice `slice` of the buffer, 0 <= slice < slices().
-  Range slice_range(int slice) const;
+  Range slice_range(int slice) const { return part(slice, slices_); }
+  /// Part `index` of the buffer cut into `count` equal parts; count divides slices().
+  Range part(int index, int count) const;
 
   /// The pieces of parameters inside `range`, in buffer order, without padding and without empty
   /// pieces. range.begin is a multiple of alignment_numel(dtype()), as every slice's is.

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include <ATen/ops/empty.h>
 #include <absl/strings/str_cat.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <xxhash.h>
 
@@ -13,49 +15,107 @@ namespace {
 
 constexpr int64_t kSampleNumel = 64;
 
-uint64_t sample(const at::Tensor& tensor) {
-  if (!tensor.is_cpu() || !is_non_overlapping_dense(tensor) || tensor.numel() == 0) return 0;
-  const int64_t numel = std::min(tensor.numel(), kSampleNumel);
-  return XXH3_64bits(tensor.const_data_ptr(), static_cast<size_t>(numel) * tensor.element_size());
+/// The elements of `parameter` at their place in `flat`, converted.
+void copy_into(const at::Tensor& flat, Range range, const at::Tensor& parameter) {
+  view_like(flat, range, parameter).copy_(parameter);
+}
+
+std::string access_error(const PlannedUnit& unit) {
+  return absl::StrCat("[fsdp] unit '", unit.name,
+                      "': its parameters are split over ranks and their memory is free, so they "
+                      "cannot be read this way; use operators, or hold engine->gather(module) or "
+                      "engine->full_parameters() meanwhile");
 }
 
 }  // namespace
 
 FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan,
+                               const SliceMap& slices, Residence residence,
                                const Allocate& allocate, MemoryMeter& meter)
-    : table_(table), plan_(plan), meter_(meter), versions_(table.size()), samples_(table.size()) {
+    : table_(table),
+      plan_(plan),
+      slices_(slices),
+      residence_(residence),
+      meter_(meter),
+      versions_(table.size()),
+      samples_(table.size()) {
+  const c10::NoGradGuard no_grad;
+  full_.reserve(plan.size());
   for (const PlannedUnit& unit : plan) {
-    at::Tensor values = allocate(unit.layout.numel(), unit.layout.dtype());
-    values.zero_();
+    const FlatLayout& layout = unit.layout;
+    // A split unit is whole only while it is cut; that memory need not be shared.
+    at::Tensor whole = is_split() ? at::empty({layout.numel()}, layout.dtype())
+                                  : allocate(layout.numel(), layout.dtype());
+    whole.zero_();
+    FreeableBuffer& full = full_.emplace_back(layout.numel(), layout.dtype(), access_error(unit));
+    full.attach(whole);
     for (size_t position = 0; position < unit.parameters.size(); ++position) {
-      move_into(values, unit.layout.parameter_range(position),
-                table[unit.parameters[position]].tensor);
+      const at::Tensor& parameter = table[unit.parameters[position]].tensor;
+      const Range range = layout.parameter_range(position);
+      copy_into(whole, range, parameter);
+      parameter.set_data(view_like(full.tensor(), range, parameter));
     }
-    meter_.add(MemoryClass::kParameters, unit.layout.bytes());
-    values_.push_back(std::move(values));
+    if (is_split()) {
+      const Range range = slices.parameters(layout);
+      at::Tensor shard = allocate(range.numel, layout.dtype());
+      shard.copy_(whole.narrow(0, range.begin, range.numel));
+      full.detach();
+      shards_.push_back(std::move(shard));
+    } else {
+      shards_.push_back(std::move(whole));
+    }
+    meter_.add(MemoryClass::kParameters, static_cast<int64_t>(shards_.back().nbytes()));
   }
   accept();
 }
 
 FlatParameters::~FlatParameters() {
-  for (const PlannedUnit& unit : plan_) {
-    meter_.remove(MemoryClass::kParameters, unit.layout.bytes());
+  for (size_t unit = 0; unit < full_.size(); ++unit) {
+    meter_.remove(MemoryClass::kParameters, static_cast<int64_t>(shards_[unit].nbytes()));
+    if (!is_split()) {
+      full_[unit].permit();
+      continue;
+    }
+    if (full_[unit].has_memory()) full_[unit].detach();
+    full_[unit].set_access_error(
+        absl::StrCat("[fsdp] unit '", plan_[unit].name,
+                     "': its parameters were split over ranks and the engine that could gather "
+                     "them is gone; copy the model inside engine->full_parameters() before"));
   }
+}
+
+Range FlatParameters::shard_range(size_t unit) const {
+  return is_split() ? slices_.parameters(plan_[unit].layout) : Range{0, plan_[unit].layout.numel()};
+}
+
+uint64_t FlatParameters::sample(size_t index) const {
+  const at::Tensor& tensor = table_[index].tensor;
+  if (plan_.has_place(index)) {
+    // Writes to split parameters are seen by the access observer.
+    if (is_split() || !lives_here(index)) return 0;
+  }
+  if (!tensor.is_cpu() || !is_non_overlapping_dense(tensor) || tensor.numel() == 0) return 0;
+  const auto nbytes =
+      static_cast<size_t>(std::min(tensor.numel(), kSampleNumel)) * tensor.element_size();
+  if (!plan_.has_place(index)) return XXH3_64bits(tensor.const_data_ptr(), nbytes);
+  // By way of the memory: while a unit is being published its tensors throw.
+  const at::Tensor& memory = full_[plan_.place(index).unit].memory();
+  const auto* data = static_cast<const char*>(memory.const_data_ptr());
+  return XXH3_64bits(data + tensor.storage_offset() * tensor.element_size(), nbytes);
 }
 
 bool FlatParameters::lives_here(size_t index) const {
   const UnitPlan::Place place = plan_.place(index);
-  return lives_in(values_[place.unit], plan_[place.unit].layout.parameter_range(place.position),
-                  table_[index].tensor);
+  return lives_in(full_[place.unit].tensor(),
+                  plan_[place.unit].layout.parameter_range(place.position), table_[index].tensor);
 }
 
 FlatParameters::Finding FlatParameters::inspect_places() const {
   for (size_t i = 0; i < table_.size(); ++i) {
-    if (!plan_.has_place(i)) {
-      if (table_[i].tensor.requires_grad()) return {Violation::kUnfrozen, i};
-    } else if (!lives_here(i)) {
-      return {Violation::kMoved, i};
+    if (!table_[i].is_trainable && table_[i].tensor.requires_grad()) {
+      return {Violation::kUnfrozen, i};
     }
+    if (plan_.has_place(i) && !lives_here(i)) return {Violation::kMoved, i};
   }
   return {};
 }
@@ -64,8 +124,7 @@ FlatParameters::Finding FlatParameters::inspect() const {
   const Finding finding = inspect_places();
   if (finding.violation != Violation::kNone) return finding;
   for (size_t i = 0; i < table_.size(); ++i) {
-    const at::Tensor& tensor = table_[i].tensor;
-    if (tensor._version() != versions_[i] || sample(tensor) != samples_[i]) {
+    if (table_[i].tensor._version() != versions_[i] || sample(i) != samples_[i]) {
       return {Violation::kWritten, i};
     }
   }
@@ -75,7 +134,7 @@ FlatParameters::Finding FlatParameters::inspect() const {
 void FlatParameters::accept() {
   for (size_t i = 0; i < table_.size(); ++i) {
     versions_[i] = table_[i].tensor._version();
-    samples_[i] = sample(table_[i].tensor);
+    samples_[i] = sample(i);
   }
 }
 

@@ -7,28 +7,44 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/core/layout/freeable_buffer.h"
 #include "tessera/core/layout/parameter_table.h"
+#include "tessera/core/layout/slice_map.h"
 #include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/memory_meter.h"
 
 namespace tessera {
 
-/// The trainable parameters of a model as views of one flat buffer per unit, and the watch over
-/// them: every write outside the engine is noticed.
+/// The parameters of a plan as views of one flat buffer per unit, this rank's shards of them, and
+/// the watch over them: every write outside the engine is noticed. A unit is resident (its shard is
+/// the whole buffer, which never goes away) or split (the shard is a part, the full buffer has
+/// memory only while somebody gathers it).
 class FlatParameters {
  public:
   using Allocate = std::function<at::Tensor(int64_t numel, at::ScalarType dtype)>;
+  enum class Residence : uint8_t { kResident, kSplit };
 
-  /// Moves the trainable parameters of `table` into buffers made by `allocate`. References must
-  /// outlive it. The parameters stay views of the buffers when it is destroyed.
-  FlatParameters(const ParameterTable& table, const UnitPlan& plan, const Allocate& allocate,
-                 MemoryMeter& meter);
+  /// Moves the parameters of `table` that have a place into buffers, converting them to their
+  /// unit's dtype: shards made by `allocate`, full buffers of split units left without memory.
+  /// References must outlive it.
+  FlatParameters(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
+                 Residence residence, const Allocate& allocate, MemoryMeter& meter);
+  /// Resident parameters keep their values in their buffers; split ones throw when read.
   ~FlatParameters();
   FlatParameters(const FlatParameters&) = delete;
   FlatParameters& operator=(const FlatParameters&) = delete;
 
-  /// Per unit: [unit numel], padding zero.
-  const std::vector<at::Tensor>& values() const { return values_; }
+  /// What the parameters of `unit` are views of: [unit numel].
+  FreeableBuffer& full(size_t unit) { return full_[unit]; }
+  const FreeableBuffer& full(size_t unit) const { return full_[unit]; }
+
+  /// This rank's slice of the parameters of `unit`: [unit numel / p], padding zero; of a resident
+  /// unit the full buffer's memory.
+  const at::Tensor& shard(size_t unit) const { return shards_[unit]; }
+  /// Where it lies in the unit.
+  Range shard_range(size_t unit) const;
+
+  bool is_split() const { return residence_ == Residence::kSplit; }
 
   /// What is wrong with a parameter.
   enum class Violation : uint8_t {
@@ -42,8 +58,8 @@ class FlatParameters {
   bool lives_here(size_t index) const;
 
   /// The first parameter that was touched outside accept(), and how. Local; reads 64 elements of
-  /// each parameter, because torch's SGD and others write through .data(), which has a version
-  /// counter of its own.
+  /// each resident parameter, because torch's SGD and others write through .data(), which has a
+  /// version counter of its own.
   struct Finding {
     Violation violation = Violation::kNone;
     size_t parameter = 0;
@@ -60,10 +76,15 @@ class FlatParameters {
   void bump_version(size_t index);
 
  private:
+  uint64_t sample(size_t index) const;
+
   const ParameterTable& table_;
   const UnitPlan& plan_;
+  const SliceMap& slices_;
+  const Residence residence_;
   MemoryMeter& meter_;
-  std::vector<at::Tensor> values_;
+  std::vector<FreeableBuffer> full_;
+  std::vector<at::Tensor> shards_;
   std::vector<int64_t> versions_;  // per table entry
   std::vector<uint64_t> samples_;  // per table entry: a hash of the first elements
 };

@@ -6,7 +6,8 @@
 
 namespace tessera {
 
-UnitPlan::UnitPlan(const ParameterTable& table, std::vector<Membership> units, int slices)
+UnitPlan::UnitPlan(const ParameterTable& table, std::vector<Membership> units, int slices,
+                   const Precision& precision)
     : unit_of_(table.size(), -1), position_of_(table.size(), 0) {
   units_.reserve(units.size());
   for (Membership& membership : units) {
@@ -17,8 +18,10 @@ UnitPlan::UnitPlan(const ParameterTable& table, std::vector<Membership> units, i
       TORCH_INTERNAL_ASSERT(index < table.size(), "unit '", membership.name, "' lists parameter ",
                             index, " of ", table.size());
       const Parameter& parameter = table[index];
-      TORCH_INTERNAL_ASSERT(parameter.is_trainable, "unit '", membership.name,
-                            "' lists the frozen parameter '", parameter.name, "'");
+      TORCH_INTERNAL_ASSERT(parameter.is_trainable == (membership.kind != UnitKind::kFrozen),
+                            "unit '", membership.name, "' lists the ",
+                            parameter.is_trainable ? "trainable" : "frozen", " parameter '",
+                            parameter.name, "'");
       TORCH_INTERNAL_ASSERT(unit_of_[index] < 0, "parameter '", parameter.name,
                             "' is listed twice, the second time in unit '", membership.name, "'");
       TORCH_INTERNAL_ASSERT(parameter.tensor.scalar_type() ==
@@ -29,10 +32,16 @@ UnitPlan::UnitPlan(const ParameterTable& table, std::vector<Membership> units, i
       position_of_[index] = numels.size();
       numels.push_back(parameter.tensor.numel());
     }
-    const c10::ScalarType dtype = table[membership.parameters.front()].tensor.scalar_type();
+    const UnitPrecision dtypes =
+        resolve(precision, table[membership.parameters.front()].tensor.scalar_type());
     units_.push_back({.name = std::move(membership.name),
                       .parameters = std::move(membership.parameters),
-                      .layout = FlatLayout(dtype, std::move(numels), slices)});
+                      .layout = FlatLayout(dtypes.parameters, std::move(numels), slices),
+                      .precision = dtypes,
+                      .kind = membership.kind});
+    if (membership.kind == UnitKind::kFrozen) continue;
+    TORCH_INTERNAL_ASSERT(++trainable_size_ == units_.size(), "unit '", units_.back().name,
+                          "' follows a frozen one");
   }
   for (size_t index = 0; index < table.size(); ++index) {
     TORCH_INTERNAL_ASSERT(unit_of_[index] >= 0 || !table[index].is_trainable, "parameter '",
@@ -66,6 +75,9 @@ std::vector<std::string> UnitPlan::lines(const ParameterTable& table) const {
   lines.reserve(units_.size());
   for (const PlannedUnit& unit : units_) {
     std::string line = "unit '" + unit.name + "': " + c10::toString(unit.layout.dtype()) +
+                       (unit.kind == UnitKind::kRoot     ? " root"
+                        : unit.kind == UnitKind::kFrozen ? " frozen"
+                                                         : "") +
                        " numel " + std::to_string(unit.layout.numel()) + " slices " +
                        std::to_string(unit.layout.slices()) + " parameters";
     for (size_t index : unit.parameters) line += " '" + table[index].name + "'";

@@ -24,14 +24,19 @@ class SlabPool {
     kPoison,  ///< fill with NaN, so that a late read shows
   };
 
-  /// Bytes are counted by `meter`, which must outlive the pool.
-  SlabPool(Allocate allocate, MemoryMeter& meter, OnRelease on_release);
+  /// Bytes are counted by `meter`, which must outlive the pool, as `memory_class`.
+  SlabPool(Allocate allocate, MemoryMeter& meter, MemoryClass memory_class, OnRelease on_release);
   ~SlabPool();
   SlabPool(const SlabPool&) = delete;
   SlabPool& operator=(const SlabPool&) = delete;
 
   /// Makes slabs of `dtype` at least `numel` long. Called for every unit before the first acquire.
   void reserve(at::ScalarType dtype, int64_t numel);
+
+  /// Makes `count` free slabs of `dtype` now. After the last reserve().
+  void fill(at::ScalarType dtype, int64_t count);
+  /// Free slabs of `dtype`.
+  int64_t free_slabs(at::ScalarType dtype) const;
 
   /// A buffer [numel] of `dtype`, contents undefined. Never waits: the pool grows when no slab is
   /// free. numel must have been reserved.
@@ -49,8 +54,11 @@ class SlabPool {
     std::vector<at::Tensor> free;  // whole slabs
   };
 
+  at::Tensor make(Shelf& shelf, at::ScalarType dtype);
+
   Allocate allocate_;
   MemoryMeter& meter_;
+  MemoryClass memory_class_;
   OnRelease on_release_;
   std::map<at::ScalarType, Shelf> shelves_;
   int64_t slabs_ = 0;

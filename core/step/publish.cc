@@ -2,9 +2,10 @@
 
 namespace tessera {
 
-void publish(ProcessGroup& group, const at::Tensor& values, std::string_view unit) {
+std::shared_ptr<Work> publish(ProcessGroup& group, const at::Tensor& values,
+                              std::string_view unit) {
   const int64_t slice_numel = values.numel() / group.size();
-  group.all_gather(values, values.narrow(0, group.rank() * slice_numel, slice_numel), unit)->wait();
+  return group.all_gather(values, values.narrow(0, group.rank() * slice_numel, slice_numel), unit);
 }
 
 }  // namespace tessera

@@ -11,7 +11,7 @@ class SlabPoolTest : public ::testing::Test {
  protected:
   SlabPool make(SlabPool::OnRelease on_release = SlabPool::OnRelease::kKeep) {
     return SlabPool([](int64_t numel, at::ScalarType dtype) { return at::empty({numel}, dtype); },
-                    meter, on_release);
+                    meter, MemoryClass::kLanding, on_release);
   }
   int64_t landing_bytes() const { return meter.now()[MemoryClass::kLanding]; }
 

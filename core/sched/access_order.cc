@@ -1,0 +1,29 @@
+#include "tessera/core/sched/access_order.h"
+
+#include <algorithm>
+
+namespace tessera {
+
+namespace {
+
+// Evaluation may go on for ever without a step; later uses share one place.
+constexpr int64_t kMostUses = 64;
+
+}  // namespace
+
+std::optional<size_t> AccessOrder::visit(Phase phase, size_t unit) {
+  int64_t& uses = uses_[{phase, unit}];
+  const Place place{phase, unit, std::min(uses++, kMostUses)};
+  if (last_.has_value() && std::get<Phase>(*last_) == phase) next_[*last_] = unit;
+  last_ = place;
+  const auto expected = next_.find(place);
+  if (expected == next_.end()) return std::nullopt;
+  return expected->second;
+}
+
+void AccessOrder::begin() {
+  uses_.clear();
+  last_.reset();
+}
+
+}  // namespace tessera

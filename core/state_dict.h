@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera {
+
+/// A run of elements of a named tensor.
+struct StatePiece {
+  int64_t begin = 0;  ///< of the first element, counted in the memory order that the entry's
+                      ///< strides give
+  at::Tensor values;  ///< 1-d, contiguous, CPU; memory of its own
+};
+
+/// One named tensor of a state: whole (one piece that covers it) or in part.
+struct StateEntry {
+  std::vector<int64_t> sizes;    ///< empty for a number
+  std::vector<int64_t> strides;  ///< dense and without overlap: contiguous, channels_last, ...
+  at::ScalarType dtype = at::kFloat;
+  std::vector<StatePiece> pieces;  ///< may overlap: of two pieces that have an element the first
+                                   ///< counts
+
+  int64_t numel() const;
+  /// What is malformed (negative sizes, strides that overlap or leave gaps, a piece that is out of
+  /// range or of another dtype), "got X, expected Y"; empty if nothing. Local.
+  std::string problem() const;
+  /// Whether one piece covers all elements. merge() does not join pieces: an entry whose pieces
+  /// cover it together is not whole.
+  bool is_whole() const;
+  /// The tensor, in its logical shape; shares memory with the piece. Throws c10::Error unless
+  /// is_whole(), and if it is malformed.
+  at::Tensor tensor() const;
+};
+
+/// The state of a training run in memory, by name: "model.<parameter or buffer>",
+/// "optimizer.<parameter>.exp_avg", ".exp_avg_sq", ".step", ".master" (where the optimizer works on
+/// more precise copies of the parameters), "optimizer.<group>.lr" and the other hyper-parameters
+/// (the group without a name of its own is "defaults"), "engine.steps", "scaler.scale",
+/// "scaler.good_steps" (under Options::loss_scale). Counts are int64, other numbers double, both
+/// without dimensions. Names and values do not depend on the strategy or the number of ranks.
+/// Shared parameters and buffers appear under their first name. Buffers are rank 0's.
+struct StateDict {
+  std::map<std::string, StateEntry> entries;
+
+  /// Adds the pieces of `other`, e.g. of another rank, behind those that are here; no values are
+  /// copied. Throws c10::Error, naming the entry, where sizes, strides or dtypes differ; then
+  /// nothing has been added.
+  void merge(StateDict other);
+};
+
+/// Who gets what from Engine::state_dict().
+enum class StateScope : uint8_t {
+  kEveryRank,  ///< all of it, on every rank
+  kOneRank,    ///< all of it on one rank, nothing on the others
+  kSharded,    ///< what each rank keeps; together the ranks have every element exactly once
+};
+
+}  // namespace tessera

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/core/access/access_observer.h"
+#include "tessera/core/comm/process_group.h"
+#include "tessera/core/engine.h"
+#include "tessera/core/errors.h"
+#include "tessera/core/layout/flat_parameters.h"
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/core/layout/unit_plan.h"
+#include "tessera/core/memory/memory_meter.h"
+#include "tessera/core/sched/access_order.h"
+#include "tessera/core/sched/lane.h"
+#include "tessera/core/sched/slab_pool.h"
+#include "tessera/core/sched/trace.h"
+#include "tessera/fsdp/unit_source.h"
+
+namespace tessera {
+
+/// Makes the units of split parameters whole when operators touch them and frees them afterwards.
+/// Note [Whole while needed] in gathered_units.cc. Local between fences: on one host a rank gathers
+/// without the others.
+class GatheredUnits {
+ public:
+  struct Setting {
+    int ranks_after_forward = 0;  ///< 1 keeps units whole until backward has ended; p frees them
+    bool prefetch = false;
+    bool free_eagerly = false;
+    bool strict_slabs = false;
+    bool poison_freed = false;
+    std::function<bool()> is_inside_backward;
+  };
+
+  /// `flat` is split; its units have no memory now. References must outlive it. Collective.
+  GatheredUnits(ProcessGroup& group, const UnitPlan& plan, const ParameterTable& table,
+                const SliceMap& slices, FlatParameters& flat, Setting setting, MemoryMeter& meter,
+                Trace* trace);
+  ~GatheredUnits();
+  GatheredUnits(const GatheredUnits&) = delete;
+  GatheredUnits& operator=(const GatheredUnits&) = delete;
+
+  /// Frees every unit that nothing holds or uses, the root too, and waits for prefetches. At the
+  /// end of backward, and before shards change.
+  void free_all();
+
+  /// The shards have new values; called by all ranks, with a barrier of theirs behind it, before
+  /// anything is gathered.
+  void values_changed();
+
+  /// Keeps `units` whole in memory of their own until the scope ends; local. The scope may outlive
+  /// this object.
+  enum class HoldMode : uint8_t { kReadOnly, kWritable };
+  std::shared_ptr<void> hold(const std::vector<size_t>& units, HoldMode mode);
+  std::shared_ptr<void> hold_all(HoldMode mode);
+  /// Whether a scope is open.
+  bool is_holding() const;
+
+  /// What a gather failed with; the operators that needed it have thrown the same.
+  std::optional<CommError> failure() const;
+
+  GatherCounts counts() const;
+
+ private:
+  class Unit;
+  struct Body;
+  std::shared_ptr<Body> body_;
+  std::unique_ptr<AccessObserver> observer_;
+};
+
+}  // namespace tessera
