@@ -33,11 +33,6 @@ class BrokenGroup final : public ForwardingGroup {
                                        int slice = kOwnRank) override;
   std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
                                    std::string_view tag = {}) override;
-  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
-                                  std::string_view tag = {}) override {
-    return inner_->broadcast(tensor, root, tag);
-  }
-  void barrier(std::string_view tag = {}) override { inner_->barrier(tag); }
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
 

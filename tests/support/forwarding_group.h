@@ -27,8 +27,9 @@ class WatchedWindow final : public Window {
   const Before before_;
 };
 
-/// The part that groups wrapped around another group have in common: who they are is who the inner
-/// one is. Wrappers add their collectives.
+/// The part that groups wrapped around another group have in common: who they are and what they do
+/// is what the inner one is and does. Wrappers override what they change, and subgroup(), because
+/// subgroups are to be wrapped as well.
 class ForwardingGroup : public ProcessGroup {
  public:
   int rank() const override { return inner_->rank(); }
@@ -36,6 +37,24 @@ class ForwardingGroup : public ProcessGroup {
   std::string_view name() const override { return inner_->name(); }
   std::string_view backend() const override { return inner_->backend(); }
   bool runs_in_background() const override { return inner_->runs_in_background(); }
+  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
+                                   std::string_view tag = {}) override {
+    return inner_->all_reduce(tensor, op, tag);
+  }
+  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                                       ReduceOp op, std::string_view tag = {},
+                                       int slice = kOwnRank) override {
+    return inner_->reduce_scatter(output, input, op, tag, slice);
+  }
+  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
+                                   std::string_view tag = {}) override {
+    return inner_->all_gather(output, input, tag);
+  }
+  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
+                                  std::string_view tag = {}) override {
+    return inner_->broadcast(tensor, root, tag);
+  }
+  void barrier(std::string_view tag = {}) override { inner_->barrier(tag); }
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override {
     return inner_->make_window(own, name);
   }

@@ -78,6 +78,56 @@ TEST(Groups, TensorsOutliveTheirGroup) {
   });
 }
 
+TEST(Groups, SplitMakesOneGroupOfEachColour) {
+  run_ranks(5, [](std::shared_ptr<ProcessGroup> world) {
+    const std::vector<int> colors = {7, -1, 7, -1, 7};
+    auto part = split(*world, colors, "parts");
+    const bool odd = world->rank() % 2 == 1;
+    EXPECT_EQ(part->name(), odd ? "world/parts -1" : "world/parts 7");
+    EXPECT_EQ(part->size(), odd ? 2 : 3);
+    EXPECT_EQ(part->rank(), world->rank() / 2);
+    EXPECT_EQ(sum_of_ranks(*part, world->rank()), odd ? 4 : 6);
+    EXPECT_EQ(split(*part, std::vector<int>(part->size(), 0), "all")->size(), part->size());
+    const std::vector<int> apart = {4, 3, 2, 1, 0};
+    auto alone = split(*world, apart, "alone");
+    EXPECT_EQ(alone->size(), 1);
+    EXPECT_EQ(alone->name(), "world/alone " + std::to_string(4 - world->rank()));
+  });
+  run_ranks(1, [](std::shared_ptr<ProcessGroup> world) {
+    EXPECT_EQ(split(*world, {9}, "parts")->name(), "world/parts 9");
+  });
+}
+
+TEST(Groups, SplitRefusesWrongAndUnequalColours) {
+  EXPECT_THAT(run_ranks_expecting_errors(3,
+                                         [](std::shared_ptr<ProcessGroup> world) {
+                                           split(*world, {0, 1}, "parts");
+                                         }),
+              Each(HasSubstr("[comm] split 'parts': got 2 colours, expected 3, one for each rank "
+                             "of group 'world'")));
+  EXPECT_THAT(run_ranks_expecting_errors(3,
+                                         [](std::shared_ptr<ProcessGroup> world) {
+                                           const int last = world->rank() == 2 ? 2 : 1;
+                                           split(*world, {0, 1, last}, "parts");
+                                         }),
+              Each(HasSubstr("rank 2 called subgroup 'parts 1 [1]' where rank 0 called subgroup "
+                             "'parts 1 [1, 2]'")));
+}
+
+TEST(Groups, SayWhetherTheyRunInTheBackground) {
+  for (const int size : {1, 2}) {
+    for (const Lane lane : {Lane::kInline, Lane::kThread}) {
+      run_ranks(size,
+                [&](std::shared_ptr<ProcessGroup> world) {
+                  const bool wanted = lane == Lane::kThread && world->backend() != "loopback";
+                  EXPECT_EQ(world->runs_in_background(), wanted);
+                  EXPECT_EQ(duplicate(*world, "copy")->runs_in_background(), wanted);
+                },
+                {.lane = lane});
+    }
+  }
+}
+
 TEST(Groups, MeshGroupsFollowRowsAndColumns) {
   run_ranks(6, [](std::shared_ptr<ProcessGroup> world) {
     const DeviceMesh mesh = DeviceMesh::create(*world, 2, 3, {"replicate", "shard"});

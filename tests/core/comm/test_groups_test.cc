@@ -3,6 +3,7 @@
 #include <future>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/Functions.h>
@@ -56,6 +57,87 @@ TEST(RecordingGroup, FailsTheCallItWasToldTo) {
       });
   EXPECT_THAT(errors[1], HasSubstr("call 2 (barrier '2') was made to fail"));
   EXPECT_THAT(errors[0], HasSubstr("rank 1 left"));
+}
+
+TEST(RecordingGroup, CountsReadsOfOtherRanks) {
+  run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
+    auto recording = std::make_shared<Recording>();
+    RecordingGroup group(world, recording);
+    const int rank = world->rank();
+    const auto window = group.make_window(world->allocate(10, at::kFloat), "w");
+    window->read(rank, 0, at::zeros({10}), "own");
+    window->read((rank + 1) % 3, 3, at::zeros({7}), "other");
+    EXPECT_DOUBLE_EQ(recording->sent_bytes(), 28.0);
+    EXPECT_DOUBLE_EQ(recording->sent_bytes("read"), 28.0);
+    EXPECT_THAT(recording->lines(), ElementsAre("window w 40", "read own 40", "read other 28"));
+    EXPECT_EQ(recording->calls()[2].group, "world");
+    group.reduce_scatter(at::zeros({1}), at::zeros({3}), ReduceOp::kSum, "s", (rank + 1) % 3)
+        ->wait();
+  });
+}
+
+TEST(RecordingGroup, FailsTheReadItWasToldTo) {
+  const auto errors =
+      testing::run_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> world) {
+        auto recording = std::make_shared<Recording>();
+        RecordingGroup group(world, recording);
+        const auto window = group.make_window(world->allocate(10, at::kFloat), "w");
+        if (world->rank() == 1) recording->fail_call(1);
+        for (int i = 0; i < 3; ++i) window->read(0, 0, at::zeros({1}), std::to_string(i));
+        group.barrier();
+      });
+  EXPECT_THAT(errors[1], HasSubstr("call 2 (read '1') was made to fail"));
+  EXPECT_THAT(errors[0], HasSubstr("rank 1 left"));
+}
+
+/// Writes down what a buffer holds when the read of it begins.
+class ObservingGroup final : public testing::ForwardingGroup {
+ public:
+  ObservingGroup(std::shared_ptr<ProcessGroup> inner, std::vector<int>& seen)
+      : ForwardingGroup(std::move(inner)), seen_(seen) {}
+
+  std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override {
+    const auto before = [this](int, const at::Tensor& to, std::string_view) {
+      seen_.push_back(*to.const_data_ptr<int>());
+    };
+    return std::make_unique<testing::WatchedWindow>(inner_->make_window(own, name), before);
+  }
+  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
+                                         std::string_view name) override {
+    return inner_->subgroup(ranks, name);
+  }
+
+ private:
+  std::vector<int>& seen_;
+};
+
+// Negative control too: a plain group leaves what was there.
+TEST(DelayedGroup, ReadsHoldPoisonUntilTheyReturn) {
+  for (const bool delayed : {true, false}) {
+    run_ranks(2, [&](std::shared_ptr<ProcessGroup> world) {
+      std::vector<int> seen;
+      std::shared_ptr<ProcessGroup> group = std::make_shared<ObservingGroup>(world, seen);
+      if (delayed) group = std::make_shared<DelayedGroup>(group);
+      EXPECT_EQ(group->runs_in_background(), delayed);
+      const int rank = world->rank();
+      const at::Tensor own = world->allocate(1, at::kInt);
+      own.fill_(rank);
+      const auto window = group->make_window(own, "w");
+      group->barrier();
+      const at::Tensor to = at::full({1}, 42, at::kInt);
+      window->read(1 - rank, 0, to, "unit");
+      EXPECT_EQ(to.item<int>(), 1 - rank);
+      window->read(rank, 0, own, "itself");
+      EXPECT_EQ(own.item<int>(), rank);
+      EXPECT_THAT(seen, ElementsAre(delayed ? 0x7f7f7f7f : 42, rank));
+      const at::Tensor whole = at::ones({2}, at::kInt);
+      const int slice = 1 - rank;
+      group->reduce_scatter(whole.narrow(0, slice, 1), whole, ReduceOp::kSum, "s", slice)->wait();
+      EXPECT_EQ(whole[slice].item<int>(), 2);
+      EXPECT_EQ(whole[rank].item<int>(), 1);
+      group->barrier();
+    });
+  }
 }
 
 TEST(DelayedGroup, GivesTheSameResultsToThoseWhoWait) {
