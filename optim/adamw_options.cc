@@ -26,6 +26,12 @@ std::array<double, kAdamwNames.size()> adamw_values(const torch::optim::AdamWOpt
   return {options.lr(), beta1, beta2, options.eps(), options.weight_decay()};
 }
 
+void set_adamw_values(torch::optim::AdamWOptions& options,
+                      const std::array<double, kAdamwNames.size()>& values) {
+  const auto [lr, beta1, beta2, eps, weight_decay] = values;
+  options.lr(lr).betas({beta1, beta2}).eps(eps).weight_decay(weight_decay);
+}
+
 std::vector<std::string> adamw_problems(const std::string& subject,
                                         const torch::optim::AdamWOptions& options) {
   std::vector<std::string> problems;

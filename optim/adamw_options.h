@@ -13,6 +13,9 @@ namespace tessera {
 inline constexpr std::array<const char*, 5> kAdamwNames = {"lr", "beta1", "beta2", "eps",
                                                            "weight_decay"};
 std::array<double, kAdamwNames.size()> adamw_values(const torch::optim::AdamWOptions& options);
+/// The other way round; amsgrad is left as it is.
+void set_adamw_values(torch::optim::AdamWOptions& options,
+                      const std::array<double, kAdamwNames.size()>& values);
 
 /// What is out of range in `options`, one line each "[optim] <subject>: <name>: got X, expected Y";
 /// none if all is well. amsgrad, which is not available yet, is refused here.

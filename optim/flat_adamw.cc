@@ -1,6 +1,7 @@
 #include "tessera/optim/flat_adamw.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <utility>
@@ -30,6 +31,13 @@ class FlatAdamw final : public FlatOptimizer {
   void append_hyper_parameters(std::vector<int64_t>& words) const override;
   std::vector<std::string> hyper_parameter_names() const override;
 
+  std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq"}; }
+  const at::Tensor& state(size_t shard, size_t name) const override;
+  int64_t& step_count(size_t parameter) override { return steps_.at(parameter); }
+  std::vector<HyperParameter> hyper_parameters() const override;
+  std::vector<std::string> problems_of(std::span<const double> values) const override;
+  void set_hyper_parameters(std::span<const double> values) override;
+
  private:
   struct Moments {
     at::Tensor first;
@@ -38,10 +46,13 @@ class FlatAdamw final : public FlatOptimizer {
 
   /// The options of group `group` as they are now; null where the user put another type there.
   const AdamWOptions* options(size_t group) const;
+  /// problem() without the values' ranges: groups that are not what parallelize made.
+  std::string replaced_groups() const;
   void check_arguments(std::span<const at::Tensor> gradients, std::span<const uint8_t> used) const;
   AdamwCoefficients coefficients(size_t parameter, double gradient_scale) const;
 
-  std::vector<std::string> group_names_;
+  std::vector<std::string> group_names_;                   // for messages
+  std::vector<std::string> state_groups_;                  // HyperParameter::group
   std::vector<std::vector<at::Tensor>> group_parameters_;  // as given, to notice edits
   std::vector<size_t> group_of_;
   std::vector<OptimizerShard> shards_;
@@ -50,6 +61,29 @@ class FlatAdamw final : public FlatOptimizer {
   std::vector<int64_t> steps_;
   std::vector<AdamwCoefficients> coefficients_;
 };
+
+using AdamwValues = std::array<double, kAdamwNames.size()>;
+
+AdamwValues values_of_group(std::span<const double> values, size_t group) {
+  AdamwValues own;
+  std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(group * own.size()), own.size(),
+              own.begin());
+  return own;
+}
+
+/// Entries of a state are found by these names, so no two groups may share one.
+std::vector<std::string> unique_group_names(const std::vector<OptimizerGroup>& groups) {
+  std::vector<std::string> names = {"defaults"};
+  for (const OptimizerGroup& group : groups) {
+    const auto is_taken = [&names](const std::string& name) {
+      return name.empty() || std::find(names.begin(), names.end(), name) != names.end();
+    };
+    std::string name = group.name;
+    while (is_taken(name)) name += absl::StrCat(" #", names.size());
+    names.push_back(std::move(name));
+  }
+  return names;
+}
 
 std::vector<std::vector<at::Tensor>> parameters_by_group(const ParameterTable& table,
                                                          const std::vector<size_t>& group_of,
@@ -70,6 +104,7 @@ FlatAdamw::FlatAdamw(const ParameterTable& table, const OptimizerPlan& plan,
                      const std::vector<size_t>& group_of, std::vector<OptimizerShard> shards)
     : FlatOptimizer(std::vector<OptimizerParamGroup>{},
                     std::make_unique<AdamWOptions>(plan.defaults)),
+      state_groups_(unique_group_names(plan.groups)),
       group_parameters_(parameters_by_group(table, group_of, plan.groups.size() + 1)),
       group_of_(group_of),
       shards_(std::move(shards)),
@@ -89,7 +124,7 @@ FlatAdamw::FlatAdamw(const ParameterTable& table, const OptimizerPlan& plan,
                 " dimensions, expected a contiguous 1-d tensor");
     TORCH_CHECK(values.scalar_type() == c10::kFloat || values.scalar_type() == c10::kDouble,
                 "[optim] parameter dtype: got ", values.scalar_type(),
-                ", expected Float or Double; training 16-bit parameters is not available yet");
+                ", expected Float or Double; parameters of 16 bits train over masters");
     for (const Segment& segment : shard.segments) {
       TORCH_CHECK(segment.parameter < table.size() && table[segment.parameter].is_trainable &&
                       segment.buffer_offset >= 0 && segment.numel >= 0 &&
@@ -109,7 +144,7 @@ const AdamWOptions* FlatAdamw::options(size_t group) const {
   return dynamic_cast<const AdamWOptions*>(&param_groups_[group].options());
 }
 
-std::string FlatAdamw::problem() const {
+std::string FlatAdamw::replaced_groups() const {
   if (param_groups_.size() != group_parameters_.size()) {
     return absl::StrCat("[optim] parameter groups: got ", param_groups_.size(), ", expected ",
                         group_parameters_.size(),
@@ -124,13 +159,20 @@ std::string FlatAdamw::problem() const {
                           ": got a foreign list of parameters, expected the one given to "
                           "parallelize; choose parameters by an OptimizerPlan");
     }
-    const AdamWOptions* now = options(group);
-    if (now == nullptr) {
+    if (options(group) == nullptr) {
       return absl::StrCat("[optim] ", group_names_[group],
                           ": got options of another type, expected AdamWOptions; change the values "
                           "of the options that are there");
     }
-    const std::vector<std::string> problems = adamw_problems(group_names_[group], *now);
+  }
+  return "";
+}
+
+std::string FlatAdamw::problem() const {
+  std::string replaced = replaced_groups();
+  if (!replaced.empty()) return replaced;
+  for (size_t group = 0; group < group_names_.size(); ++group) {
+    const auto problems = adamw_problems(group_names_[group], *options(group));
     if (!problems.empty()) return problems.front();
   }
   return "";
@@ -212,7 +254,7 @@ void FlatAdamw::append_hyper_parameters(std::vector<int64_t>& words) const {
   words.push_back(static_cast<int64_t>(param_groups_.size()));
   for (size_t group = 0; group < group_names_.size(); ++group) {
     const AdamWOptions* now = options(group);
-    for (double value : now != nullptr ? adamw_values(*now) : decltype(adamw_values(*now)){}) {
+    for (double value : now != nullptr ? adamw_values(*now) : AdamwValues{}) {
       words.push_back(std::bit_cast<int64_t>(value));
     }
     words.push_back(now != nullptr && now->amsgrad() ? 1 : 0);
@@ -226,6 +268,49 @@ std::vector<std::string> FlatAdamw::hyper_parameter_names() const {
     names.push_back(group + ": amsgrad");
   }
   return names;
+}
+
+const at::Tensor& FlatAdamw::state(size_t shard, size_t name) const {
+  TORCH_INTERNAL_ASSERT(name < 2);
+  const Moments& moments = moments_.at(shard);
+  return name == 0 ? moments.first : moments.second;
+}
+
+std::vector<HyperParameter> FlatAdamw::hyper_parameters() const {
+  std::vector<HyperParameter> all;
+  for (size_t group = 0; group < state_groups_.size(); ++group) {
+    const AdamWOptions* now = options(group);
+    const AdamwValues values = now != nullptr ? adamw_values(*now) : AdamwValues{};
+    for (size_t i = 0; i < values.size(); ++i) {
+      all.push_back({state_groups_[group], kAdamwNames[i], values[i]});
+    }
+  }
+  return all;
+}
+
+std::vector<std::string> FlatAdamw::problems_of(std::span<const double> values) const {
+  TORCH_INTERNAL_ASSERT(values.size() == state_groups_.size() * kAdamwNames.size());
+  std::vector<std::string> problems;
+  if (std::string replaced = replaced_groups(); !replaced.empty()) {
+    problems.push_back(std::move(replaced));
+  }
+  for (size_t group = 0; group < state_groups_.size(); ++group) {
+    AdamWOptions loaded;
+    set_adamw_values(loaded, values_of_group(values, group));
+    for (std::string& problem : adamw_problems(group_names_[group], loaded)) {
+      problems.push_back(std::move(problem));
+    }
+  }
+  return problems;
+}
+
+void FlatAdamw::set_hyper_parameters(std::span<const double> values) {
+  const std::vector<std::string> problems = problems_of(values);
+  TORCH_CHECK(problems.empty(), problems.front());
+  for (size_t group = 0; group < state_groups_.size(); ++group) {
+    set_adamw_values(static_cast<AdamWOptions&>(param_groups_[group].options()),
+                     values_of_group(values, group));
+  }
 }
 
 }  // namespace

@@ -12,14 +12,14 @@ torch::Tensor FlatOptimizer::step(LossClosure) {
 
 void FlatOptimizer::save(torch::serialize::OutputArchive&) const {
   TORCH_CHECK(false,
-              "[optim] save: got torch::save, expected none; saving a sharded optimizer is not "
-              "available yet");
+              "[optim] save: got torch::save, expected none; take engine->state_dict(), which has "
+              "the optimizer's state by name");
 }
 
 void FlatOptimizer::load(torch::serialize::InputArchive&) {
   TORCH_CHECK(false,
-              "[optim] load: got torch::load, expected none; loading a sharded optimizer is not "
-              "available yet");
+              "[optim] load: got torch::load, expected none; call engine->load_state_dict(), which "
+              "takes the optimizer's state by name");
 }
 
 }  // namespace tessera

@@ -102,8 +102,8 @@ TEST_F(FlatOptimizerMisuse, WrongShardsAreRefused) {
     return message_of([&] { make_flat_adamw(table_, plan_, {0, 0}, {std::move(shard)}); });
   };
   EXPECT_THAT(make({torch::ones({64}, torch::kBFloat16), {}}),
-              HasSubstr("[optim] parameter dtype: got BFloat16, expected Float or Double; training "
-                        "16-bit parameters is not available yet"));
+              HasSubstr("[optim] parameter dtype: got BFloat16, expected Float or Double; "
+                        "parameters of 16 bits train over masters"));
   EXPECT_THAT(make({torch::ones({8, 8}), {}}), HasSubstr("[optim] shard: got 2 dimensions"));
   EXPECT_THAT(make({torch::ones({64}), {{0, 62, 0, 3}}}),
               HasSubstr("[optim] segment: got parameter 0 at elements 62 to 65"));
