@@ -37,13 +37,15 @@ at::Tensor without_base(const at::Tensor& view) {
 
 }  // namespace
 
-GradientHandles::GradientHandles(const ParameterTable& table, std::vector<at::Tensor> whole)
+GradientHandles::GradientHandles(const ParameterTable& table, std::vector<GradientView> views)
     : table_(table),
-      whole_(std::move(whole)),
-      tombstones_(table.size()),
+      views_(std::move(views)),
+      sharded_(table.size()),
+      local_(table.size()),
       shown_(table.size()),
       versions_(table.size()) {
-  for (at::Tensor& gradient : whole_) gradient = without_base(gradient);
+  TORCH_INTERNAL_ASSERT(views_.size() == table.size());
+  for (GradientView& view : views_) view.whole = without_base(view.whole);
 }
 
 void GradientHandles::hide(size_t index) {
@@ -66,22 +68,30 @@ void GradientHandles::hide_all() {
   }
 }
 
-void GradientHandles::show(size_t index, Content content) {
-  const Parameter& parameter = table_[index];
-  if (content == Content::kReduced && whole_[index].defined()) {
-    shown_[index] = whole_[index];
-    versions_[index] = shown_[index]._version();
-  } else {
-    if (!tombstones_[index].defined()) {
-      tombstones_[index] =
-          tombstone(parameter.tensor,
-                    absl::StrCat("[grad] the gradient of '", parameter.name,
-                                 "' is sharded or not reduced yet; use Options::max_grad_norm or "
-                                 "StepResult::grad_norm instead of reading .grad"));
-    }
-    shown_[index] = tombstones_[index];
+const at::Tensor& GradientHandles::tombstone_of(size_t index, Content content) {
+  const bool is_local = content == Content::kLocal;
+  at::Tensor& tensor = is_local ? local_[index] : sharded_[index];
+  if (!tensor.defined()) {
+    const Parameter& parameter = table_[index];
+    tensor = tombstone(
+        parameter.tensor,
+        absl::StrCat("[grad] the gradient of '", parameter.name, "' ",
+                     is_local ? "is sharded or not reduced yet" : views_[index].obstacle,
+                     "; use Options::max_grad_norm or StepResult::grad_norm instead of reading "
+                     ".grad"));
   }
-  parameter.tensor.mutable_grad() = shown_[index];
+  return tensor;
+}
+
+void GradientHandles::show(size_t index, Content content) {
+  const at::Tensor& whole = views_[index].whole;
+  if (content == Content::kReduced && whole.defined()) {
+    shown_[index] = whole;
+    versions_[index] = whole._version();
+  } else {
+    shown_[index] = tombstone_of(index, content);
+  }
+  table_[index].tensor.mutable_grad() = shown_[index];
 }
 
 GradientHandles::Cleared GradientHandles::cleared() const {
@@ -110,7 +120,7 @@ std::optional<size_t> GradientHandles::replaced() const {
 
 int64_t GradientHandles::count_edits() {
   for (size_t i = 0; i < shown_.size(); ++i) {
-    if (!shown_[i].defined() || !shown_[i].is_same(whole_[i])) continue;
+    if (!shown_[i].defined() || !shown_[i].is_same(views_[i].whole)) continue;
     const int64_t version = shown_[i]._version();
     edits_ += version - std::exchange(versions_[i], version);
   }

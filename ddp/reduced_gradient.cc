@@ -3,69 +3,134 @@
 #include <algorithm>
 #include <utility>
 
+#include <c10/util/Exception.h>
+
 namespace tessera {
 
-ReducedGradient::ReducedGradient(ProcessGroup& group, const FlatLayout& layout, Degrees degrees,
-                                 MemoryMeter& meter)
-    : group_(&group),
-      layout_(&layout),
+ReducedGradient::ReducedGradient(const ReduceGroups& groups, const PlannedUnit& unit,
+                                 const SliceMap& slices, MemoryMeter& meter)
+    : groups_(&groups),
+      unit_(&unit),
       meter_(&meter),
-      is_whole_(degrees.optimizer == 1),
-      stays_in_landing_(degrees.gradients < degrees.optimizer),
-      kept_(is_whole_ ? Range{0, layout.numel()} : layout.slice_range(group.rank())) {
-  if (!stays_in_landing_) make_own();
+      world_size_(slices.world_size()),
+      gradient_slice_(slices.gradient_slice()),
+      atom_(slices.atom()),
+      atom_across_sums_(slices.atom() %
+                        (slices.world_size() / std::max(slices.degrees().gradients, 1))),
+      is_whole_(slices.degrees().optimizer == 1),
+      keeps_landing_(slices.degrees().gradients == 1 && slices.degrees().optimizer > 1),
+      keeps_sums_(keeps_partial_sums(slices.degrees())),
+      atom_range_(slices.atom(unit.layout)),
+      kept_(slices.optimizer(unit.layout)),
+      own_range_(keeps_sums_ ? slices.gradients(unit.layout) : kept_) {
+  const bool may_stay_in_landing = keeps_landing_ && unit.precision.wire == unit.precision.reduce;
+  if (!may_stay_in_landing) make_own();
 }
 
-ReducedGradient::ReducedGradient(ReducedGradient&& other) noexcept
-    : group_(other.group_),
-      layout_(other.layout_),
-      meter_(other.meter_),
-      is_whole_(other.is_whole_),
-      stays_in_landing_(other.stays_in_landing_),
-      kept_(other.kept_),
-      own_(std::exchange(other.own_, at::Tensor())),
-      value_(std::exchange(other.value_, at::Tensor())) {}
+ReducedGradient::ReducedGradient(ReducedGradient&& other) noexcept = default;
 
 ReducedGradient::~ReducedGradient() {
   if (own_.defined()) meter_->remove(MemoryClass::kGradients, static_cast<int64_t>(own_.nbytes()));
 }
 
 void ReducedGradient::make_own() {
-  own_ = group_->allocate(kept_.numel, layout_->dtype());
+  own_ = groups_->all->allocate(own_range_.numel, unit_->precision.reduce);
   own_.zero_();
   meter_->add(MemoryClass::kGradients, static_cast<int64_t>(own_.nbytes()));
 }
 
+const at::Tensor& ReducedGradient::whole() const {
+  static const at::Tensor kNone;
+  return is_whole_ ? own_ : kNone;
+}
+
 std::shared_ptr<Work> ReducedGradient::reduce(const at::Tensor& landing, std::string_view tag) {
-  if (is_whole_) return group_->all_reduce(landing, ReduceOp::kAvg, tag);
-  return group_->reduce_scatter(landing.narrow(0, kept_.begin, kept_.numel), landing,
-                                ReduceOp::kAvg, tag);
+  if (keeps_sums_) {
+    return groups_->within_sums->reduce_scatter(
+        landing.narrow(0, own_range_.begin, own_range_.numel), landing, ReduceOp::kSum, tag,
+        gradient_slice_);
+  }
+  if (is_whole_) return groups_->all->all_reduce(landing, ReduceOp::kAvg, tag);
+  return groups_->all->reduce_scatter(landing.narrow(0, atom_range_.begin, atom_range_.numel),
+                                      landing, ReduceOp::kAvg, tag, atom_);
+}
+
+std::shared_ptr<Work> ReducedGradient::gather(const at::Tensor& landing, std::string_view tag) {
+  if (keeps_sums_ || groups_->replicas == nullptr) return nullptr;
+  return groups_->replicas->all_gather(landing.narrow(0, kept_.begin, kept_.numel),
+                                       landing.narrow(0, atom_range_.begin, atom_range_.numel),
+                                       tag);
 }
 
 void ReducedGradient::add(const at::Tensor& landing) {
+  if (keeps_sums_) {
+    const at::Tensor part = landing.narrow(0, own_range_.begin, own_range_.numel);
+    if (value_.defined()) take_up_sums();
+    if (has_sums_) {
+      own_.add_(part);
+    } else {
+      own_.copy_(part);
+    }
+    has_sums_ = true;
+    return;
+  }
   const at::Tensor part = landing.narrow(0, kept_.begin, kept_.numel);
   if (value_.defined()) {
     value_.add_(part);
-  } else if (stays_in_landing_) {
-    value_ = part;
-  } else {
+  } else if (own_.defined()) {
     own_.copy_(part);
     value_ = own_;
+  } else {
+    value_ = part;
   }
 }
 
 void ReducedGradient::vacate() {
-  if (!value_.defined() || value_.is_same(own_)) return;
-  if (!own_.defined()) make_own();
+  if (!value_.defined() || own_.defined()) return;
+  make_own();
   own_.copy_(value_);
   value_ = own_;
 }
 
+std::shared_ptr<Work> ReducedGradient::reduce_sums(std::string_view tag) {
+  TORCH_INTERNAL_ASSERT(has_sums_);
+  return groups_->across_sums->reduce_scatter(of_own(atom_range_), own_, ReduceOp::kSum, tag,
+                                              atom_across_sums_);
+}
+
+std::shared_ptr<Work> ReducedGradient::gather_sums(std::string_view tag) {
+  if (groups_->replicas == nullptr) return nullptr;
+  return groups_->replicas->all_gather(of_own(kept_), of_own(atom_range_), tag);
+}
+
+void ReducedGradient::divide() {
+  value_ = of_own(kept_).div_(world_size_);
+  has_sums_ = false;
+}
+
+// The mean becomes this rank's share of a sum again: its own atom, which no other rank contributes.
+void ReducedGradient::take_up_sums() {
+  of_own(atom_range_).mul_(world_size_);
+  own_.narrow(0, 0, atom_range_.begin - own_range_.begin).zero_();
+  own_.narrow(0, atom_range_.end() - own_range_.begin, own_range_.end() - atom_range_.end())
+      .zero_();
+  value_.reset();
+  has_sums_ = true;
+}
+
 void ReducedGradient::drop(Range range) {
-  if (!value_.defined()) return;
-  const int64_t begin = std::max(range.begin, kept_.begin);
-  const int64_t end = std::min(range.end(), kept_.end());
-  if (begin < end) value_.narrow(0, begin - kept_.begin, end - begin).zero_();
+  const auto zero = [range](const at::Tensor& buffer, Range held) {
+    const int64_t begin = std::max(range.begin, held.begin);
+    const int64_t end = std::min(range.end(), held.end());
+    if (begin < end) of(buffer, held, {begin, end - begin}).zero_();
+  };
+  if (has_sums_) zero(own_, own_range_);
+  if (value_.defined()) zero(value_, kept_);
+}
+
+void ReducedGradient::clear() {
+  value_.reset();
+  has_sums_ = false;
 }
 
 }  // namespace tessera

@@ -7,6 +7,10 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/layout/flat_buffer.h"
+#include "tessera/core/sched/trace.h"
+#include "tessera/core/step/grad_norm.h"
+
 namespace tessera {
 
 // Note [Rounds]
@@ -21,59 +25,84 @@ namespace tessera {
 // Units are launched strictly in the plan's order, whatever order their gradients come in, so that
 // ranks whose backwards run in different orders post the same sequence of collectives. Rounds after
 // the first follow after the agreement, by round and unit.
+//
+// Note [Announced reductions]
+// Collectives are compared within one group only. Where micro-steps reduce over subgroups (partial
+// sums), a rank that is elsewhere (in step(), say) would be waited for in vain, so each micro-step
+// and each finish() begins with a small collective of all ranks. Gathers over replicas follow a
+// reduction over all ranks and need none.
 
 namespace {
 
 constexpr size_t kBitsPerWord = 64;
 
-int64_t ballot_words(const UnitPlan& plan, const ParameterTable& table) {
-  return static_cast<int64_t>(1 + plan.size() + (table.size() + kBitsPerWord - 1) / kBitsPerWord);
+int64_t ballot_words(size_t units, const ParameterTable& table) {
+  return static_cast<int64_t>(1 + units + (table.size() + kBitsPerWord - 1) / kBitsPerWord);
+}
+
+SlabPool::Allocate allocate_from(ProcessGroup& group) {
+  return [&group](int64_t numel, at::ScalarType dtype) { return group.allocate(numel, dtype); };
 }
 
 }  // namespace
 
 Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
-                 Degrees degrees, SlabPool::OnRelease on_release, MemoryMeter& meter,
-                 RollingHash& history)
+                 const SliceMap& slices, SlabPool::OnRelease on_release, MemoryMeter& meter,
+                 RollingHash& history, Trace* trace)
     : group_(group),
       table_(table),
       plan_(plan),
+      slices_(slices),
       history_(history),
       meter_(meter),
-      pool_([&group](int64_t numel, at::ScalarType dtype) { return group.allocate(numel, dtype); },
-            meter, on_release),
-      landings_(plan.size()),
-      dedicated_(plan.size()),
+      trace_(trace),
+      units_(plan.trainable_size()),
+      groups_(make_reduce_groups(group, slices)),
+      plain_pool_(allocate_from(group), meter, MemoryClass::kLanding, on_release),
+      root_pool_(allocate_from(group), meter, MemoryClass::kLanding, on_release),
+      landings_(units_),
+      dedicated_(units_),
+      scratch_(meter, MemoryClass::kLanding),
       firings_(table.size()),
-      rounds_(plan.size()),
+      rounds_(units_),
       local_(table.size()),
       used_(table.size()),
       non_finite_(table.size()),
-      ballot_(group, ballot_words(plan, table)) {
-  reduced_.reserve(plan.size());
-  for (size_t unit = 0; unit < plan.size(); ++unit) {
-    const FlatLayout& layout = plan[unit].layout;
-    pool_.reserve(layout.dtype(), layout.numel());
-    reduced_.emplace_back(group, layout, degrees, meter);
-    if (reduced_.back().stays_in_landing()) {
-      dedicated_[unit] = group.allocate(layout.numel(), layout.dtype());
-      meter.add(MemoryClass::kLanding, layout.bytes());
+      ballot_(group, ballot_words(units_, table)) {
+  reduced_.reserve(units_);
+  for (size_t unit = 0; unit < units_; ++unit) {
+    const int64_t numel = plan[unit].layout.numel();
+    const at::ScalarType wire = plan[unit].precision.wire;
+    pool(unit).reserve(wire, numel);
+    reduced_.emplace_back(groups_, plan[unit], slices, meter);
+    if (reduced_.back().keeps_landing()) {
+      dedicated_[unit] = group.allocate(numel, wire);
+      meter.add(MemoryClass::kLanding, static_cast<int64_t>(dedicated_[unit].nbytes()));
     }
-    tags_.push_back(plan[unit].name);
   }
-  meter.add(MemoryClass::kControl, ballot_.bytes());
+  if (groups_.across_sums != nullptr) finish_ballot_.emplace(group, 1);
+  meter.add(MemoryClass::kControl, control_bytes());
 }
 
 Reducer::~Reducer() {
   for (const at::Tensor& buffer : dedicated_) {
-    if (buffer.defined())
-      meter_.remove(MemoryClass::kLanding, static_cast<int64_t>(buffer.nbytes()));
+    if (!buffer.defined()) continue;
+    meter_.remove(MemoryClass::kLanding, static_cast<int64_t>(buffer.nbytes()));
   }
-  meter_.remove(MemoryClass::kControl, ballot_.bytes());
+  meter_.remove(MemoryClass::kControl, control_bytes());
+}
+
+int64_t Reducer::control_bytes() const {
+  return ballot_.bytes() + (finish_ballot_.has_value() ? finish_ballot_->bytes() : 0);
+}
+
+SlabPool& Reducer::pool(size_t unit) {
+  return plan_[unit].kind == UnitKind::kRoot ? root_pool_ : plain_pool_;
 }
 
 void Reducer::begin_micro_step(Mode mode) {
   mode_ = mode;
+  is_announced_ = false;
   next_launch_ = 0;
   std::fill(firings_.begin(), firings_.end(), 0);
   std::fill(rounds_.begin(), rounds_.end(), 1);
@@ -91,8 +120,8 @@ Landing& Reducer::open_landing(size_t unit, size_t round) {
     reduced_[unit].vacate();
     landing.open(dedicated_[unit]);
   } else {
-    const FlatLayout& layout = plan_[unit].layout;
-    landing.open(pool_.acquire(layout.dtype(), layout.numel()));
+    const PlannedUnit& planned = plan_[unit];
+    landing.open(pool(unit).acquire(planned.precision.wire, planned.layout.numel()));
   }
   return landing;
 }
@@ -102,7 +131,7 @@ void Reducer::close_landing(size_t unit, size_t round) {
   if (!landing.is_open()) return;
   const at::Tensor buffer = landing.close();
   const bool is_dedicated = round == 0 && dedicated_[unit].defined();
-  if (!is_dedicated) pool_.release(buffer);
+  if (!is_dedicated) pool(unit).release(buffer);
 }
 
 void Reducer::land(size_t index, const at::Tensor& gradient) {
@@ -119,36 +148,52 @@ void Reducer::land(size_t index, const at::Tensor& gradient) {
 }
 
 void Reducer::launch_complete_units() {
-  while (next_launch_ < plan_.size()) {
+  while (next_launch_ < units_) {
     const auto& rounds = landings_[next_launch_];
     if (rounds.empty() || !rounds[0]->is_open() || !rounds[0]->is_complete()) break;
     launch(next_launch_++, 0);
   }
-  retire_completed();
+  retire(Wait::kNever);
 }
 
 void Reducer::launch(size_t unit, size_t round) {
+  if (finish_ballot_.has_value() && !is_announced_) group_.barrier("reductions of a micro-step");
+  is_announced_ = true;
   Landing& landing = open_landing(unit, round);
   landing.fill_missing();
   history_.record(RollingHash::Event::kReduce, static_cast<int64_t>(unit));
-  in_flight_.push_back({unit, round, reduced_[unit].reduce(landing.buffer(), tags_[unit])});
+  const int64_t begin_ns = trace_ != nullptr ? Trace::now_ns() : 0;
+  in_flight_.push_back({.unit = unit,
+                        .round = round,
+                        .work = reduced_[unit].reduce(landing.buffer(), plan_[unit].name),
+                        .is_gathering = false,
+                        .begin_ns = begin_ns});
 }
 
-void Reducer::retire(const InFlight& reduction) {
-  reduction.work->wait();
-  reduced_[reduction.unit].add(landings_[reduction.unit][reduction.round]->buffer());
-  close_landing(reduction.unit, reduction.round);
-}
-
-void Reducer::retire_completed() {
-  while (!in_flight_.empty() && in_flight_.front().work->is_completed()) {
-    retire(in_flight_.front());
-    in_flight_.pop_front();
+/// Whether the reduction is done; until then, takes it as far as it goes (kNever) or all the way.
+bool Reducer::advance(InFlight& reduction, Wait wait) {
+  const size_t unit = reduction.unit;
+  const at::Tensor buffer = landings_[unit][reduction.round]->buffer();
+  for (;;) {
+    if (wait == Wait::kNever && !reduction.work->is_completed()) return false;
+    reduction.work->wait();
+    if (reduction.is_gathering) break;
+    std::shared_ptr<Work> gather = reduced_[unit].gather(buffer, plan_[unit].name);
+    if (gather == nullptr) break;
+    reduction.work = std::move(gather);
+    reduction.is_gathering = true;
   }
+  reduced_[unit].add(buffer);
+  if (trace_ != nullptr) {
+    trace_->record(TraceTrack::kReduce, plan_[unit].name, reduction.begin_ns, Trace::now_ns(),
+                   static_cast<int64_t>(buffer.nbytes()));
+  }
+  close_landing(unit, reduction.round);
+  return true;
 }
 
-void Reducer::retire_all() {
-  for (; !in_flight_.empty(); in_flight_.pop_front()) retire(in_flight_.front());
+void Reducer::retire(Wait wait) {
+  while (!in_flight_.empty() && advance(in_flight_.front(), wait)) in_flight_.pop_front();
 }
 
 /// Returns what is wrong, the same on every rank, or "".
@@ -156,10 +201,10 @@ std::string Reducer::agree() {
   const std::span<int64_t> mine = ballot_.mine();
   std::fill(mine.begin(), mine.end(), int64_t{0});
   mine[0] = history_.value();
-  for (size_t unit = 0; unit < plan_.size(); ++unit) {
+  for (size_t unit = 0; unit < units_; ++unit) {
     mine[1 + unit] = static_cast<int64_t>(rounds_[unit]);
   }
-  const size_t first_bits = 1 + plan_.size();
+  const size_t first_bits = 1 + units_;
   for (size_t i = 0; i < table_.size(); ++i) {
     const auto bit = static_cast<int64_t>(uint64_t{local_[i]} << (i % kBitsPerWord));
     mine[first_bits + i / kBitsPerWord] |= bit;
@@ -175,7 +220,7 @@ std::string Reducer::agree() {
                           "this backward; call backward, no_sync and zero_grad alike on all ranks; "
                           "engine->zero_grad() on all ranks lets training go on");
     }
-    for (size_t unit = 0; unit < plan_.size(); ++unit) {
+    for (size_t unit = 0; unit < units_; ++unit) {
       rounds_[unit] = std::max(rounds_[unit], static_cast<size_t>(paper[1 + unit]));
     }
     for (size_t i = 0; i < table_.size(); ++i) {
@@ -193,31 +238,110 @@ void Reducer::end_micro_step() {
     return;
   }
   const at::NoGradGuard no_grad;
-  while (next_launch_ < plan_.size()) {
+  while (next_launch_ < units_) {
     launch(next_launch_++, 0);
-    retire_completed();
+    retire(Wait::kNever);
   }
   const std::string disagreement = agree();
   if (!disagreement.empty()) {
     // All ranks have posted the same collectives so far; they finish before anyone leaves.
-    retire_all();
+    retire(Wait::kUntilDone);
     TORCH_CHECK(false, disagreement);
   }
   const size_t rounds = rounds_.empty() ? 0 : *std::max_element(rounds_.begin(), rounds_.end());
   for (size_t round = 1; round < rounds; ++round) {
-    for (size_t unit = 0; unit < plan_.size(); ++unit) {
+    for (size_t unit = 0; unit < units_; ++unit) {
       if (rounds_[unit] > round) launch(unit, round);
-      retire_completed();
+      retire(Wait::kNever);
     }
   }
-  retire_all();
+  retire(Wait::kUntilDone);
   std::fill(local_.begin(), local_.end(), uint8_t{0});
   has_local_ = false;
+  ++unfinished_;
   history_.record(RollingHash::Event::kMicroStep, 0);
 }
 
+void Reducer::finish() {
+  if (!finish_ballot_.has_value()) return;
+  finish_ballot_->mine()[0] = unfinished_;
+  finish_ballot_->exchange("end of partial sums");
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    if (finish_ballot_->of(rank)[0] != unfinished_) return;
+  }
+  if (std::exchange(unfinished_, 0) == 0) return;
+
+  const at::NoGradGuard no_grad;
+  // All of them at once where communication runs beside this thread; the buffers exist anyway.
+  std::vector<std::shared_ptr<Work>> works(units_);
+  const auto wait_for_all = [&works] {
+    for (const std::shared_ptr<Work>& work : works) {
+      if (work != nullptr) work->wait();
+    }
+  };
+  const TraceSpan span(trace_, TraceTrack::kReduce, "partial sums");
+  for (size_t unit = 0; unit < units_; ++unit) {
+    works[unit] = reduced_[unit].reduce_sums(plan_[unit].name);
+  }
+  wait_for_all();
+  for (size_t unit = 0; unit < units_; ++unit) {
+    works[unit] = reduced_[unit].gather_sums(plan_[unit].name);
+  }
+  wait_for_all();
+  for (ReducedGradient& reduced : reduced_) reduced.divide();
+}
+
+at::Tensor Reducer::gradient(size_t unit) {
+  const at::Tensor& value = reduced_[unit].value();
+  const at::ScalarType master = plan_[unit].precision.master;
+  if (!value.defined() || value.scalar_type() == master) return value;
+  const at::NoGradGuard no_grad;
+  return scratch_.acquire(value.numel(), master).copy_(value);
+}
+
+ExactSum Reducer::squares() {
+  ExactSum sum;
+  for (size_t unit = 0; unit < units_; ++unit) {
+    const UnitPrecision& precision = plan_[unit].precision;
+    // What is finite may overflow in narrower masters; wider ones take the same values.
+    const bool is_narrowed =
+        c10::elementSize(precision.master) < c10::elementSize(precision.reduce);
+    const at::Tensor value = is_narrowed ? gradient(unit) : reduced_[unit].value();
+    if (!value.defined()) continue;
+    const FlatLayout& layout = plan_[unit].layout;
+    // Each rank counts its own atom only, also where it keeps more.
+    for (Segment segment : layout.segments(slices_.atom(layout))) {
+      segment.buffer_offset -= reduced_[unit].kept().begin;
+      add_squares(value, segment, sum);
+    }
+  }
+  return sum;
+}
+
+std::vector<GradientView> Reducer::gradient_views() const {
+  std::vector<GradientView> views(table_.size());
+  for (size_t i = 0; i < views.size(); ++i) {
+    if (!plan_.has_place(i) || plan_.place(i).unit >= units_) continue;
+    const UnitPlan::Place place = plan_.place(i);
+    const PlannedUnit& unit = plan_[place.unit];
+    const at::Tensor& whole = reduced_[place.unit].whole();
+    if (!whole.defined()) {
+      views[i].obstacle = "is sharded over ranks";
+    } else if (whole.scalar_type() != unit.precision.parameters) {
+      views[i].obstacle = absl::StrCat("is kept in ", c10::toString(unit.precision.reduce),
+                                       " (Precision::reduce), which .grad "
+                                       "of a parameter in ",
+                                       c10::toString(unit.precision.parameters), " cannot be");
+    } else {
+      views[i].whole =
+          view_like(whole, unit.layout.parameter_range(place.position), table_[i].tensor);
+    }
+  }
+  return views;
+}
+
 void Reducer::clear() {
-  for (size_t unit = 0; unit < plan_.size(); ++unit) {
+  for (size_t unit = 0; unit < units_; ++unit) {
     reduced_[unit].clear();
     for (size_t round = 0; round < landings_[unit].size(); ++round) close_landing(unit, round);
   }
@@ -225,6 +349,7 @@ void Reducer::clear() {
   std::fill(used_.begin(), used_.end(), uint8_t{0});
   std::fill(non_finite_.begin(), non_finite_.end(), int64_t{0});
   has_local_ = false;
+  unfinished_ = 0;
 }
 
 void Reducer::drop(size_t index) {

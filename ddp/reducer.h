@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "tessera/ddp/gradient_handles.h"
 #include "tessera/ddp/reduce_groups.h"
 #include "tessera/ddp/reduced_gradient.h"
+#include "tessera/ddp/scratch_buffers.h"
 
 namespace tessera {
 
@@ -118,9 +120,8 @@ class Reducer {
   void launch_complete_units();
   bool advance(InFlight& reduction, Wait wait);
   void retire(Wait wait);
-  void trace_reduction(size_t unit, int64_t begin_ns) const;
   std::string agree();
-  at::Tensor scratch(int64_t numel, at::ScalarType dtype);
+  int64_t control_bytes() const;
 
   ProcessGroup& group_;
   const ParameterTable& table_;
@@ -130,7 +131,6 @@ class Reducer {
   MemoryMeter& meter_;
   Trace* const trace_;
   const size_t units_;  // with gradients
-  const bool keeps_sums_;
   ReduceGroups groups_;
   SlabPool plain_pool_;
   SlabPool root_pool_;
@@ -138,8 +138,8 @@ class Reducer {
   std::vector<ReducedGradient> reduced_;                         // per unit
   std::vector<std::vector<std::unique_ptr<Landing>>> landings_;  // per unit and round
   std::vector<at::Tensor> dedicated_;  // per unit: landing of round 0 where it is kept (zero1)
-  std::vector<at::Tensor> scratch_;
-  std::deque<InFlight> in_flight_;  // in launch order
+  ScratchBuffers scratch_;             // for gradient()
+  std::deque<InFlight> in_flight_;     // in launch order
 
   Mode mode_ = Mode::kReduce;
   bool has_local_ = false;
@@ -152,7 +152,7 @@ class Reducer {
   std::vector<uint8_t> used_;        // per table entry
   std::vector<int64_t> non_finite_;  // per table entry
   Ballot ballot_;
-  Ballot finish_ballot_;
+  std::optional<Ballot> finish_ballot_;  // where partial sums are kept
 };
 
 }  // namespace tessera

@@ -31,7 +31,8 @@ Landing::Landing(const ParameterTable& table, const PlannedUnit& unit)
     : table_(table), unit_(unit), state_(unit.parameters.size(), State::kUndefined) {}
 
 void Landing::open(at::Tensor buffer) {
-  TORCH_INTERNAL_ASSERT(!is_open() && buffer.numel() == unit_.layout.numel());
+  TORCH_INTERNAL_ASSERT(!is_open() && buffer.numel() == unit_.layout.numel() &&
+                        buffer.scalar_type() == unit_.precision.wire);
   buffer_ = std::move(buffer);
   std::fill(state_.begin(), state_.end(), State::kUndefined);
   landed_now_ = 0;

@@ -11,7 +11,8 @@
 namespace tessera {
 
 /// Where one unit's gradients land on their way from autograd to the reduction: a full flat buffer
-/// laid out like the unit's parameters. Knows which parameters have landed. Used by one thread.
+/// laid out like the unit's parameters, in the dtype in which they are sent. Knows which parameters
+/// have landed. Used by one thread.
 class Landing {
  public:
   /// Lands gradients of `unit` (of `table`); both must outlive the landing.
@@ -20,7 +21,7 @@ class Landing {
   /// Whether it has a buffer.
   bool is_open() const { return buffer_.defined(); }
 
-  /// Takes `buffer` [unit numel], contents undefined. Nothing has landed in it.
+  /// Takes `buffer` [unit numel] of the wire's dtype, contents undefined. Nothing has landed in it.
   void open(at::Tensor buffer);
 
   /// Gives the buffer away; nothing has landed any more.
@@ -31,8 +32,9 @@ class Landing {
   void begin_micro_step();
 
   /// Copies `gradient` to the place of the unit's parameter `position`, or adds it if something is
-  /// there already. Dense or sparse; any strides. Returns how many elements of the place are NaN or
-  /// infinite afterwards.
+  /// there already, and rounds once to the buffer's dtype. Dense or sparse; any strides. Returns
+  /// how many elements of the place are NaN or infinite afterwards, which includes finite ones that
+  /// the buffer's dtype cannot hold.
   int64_t land(size_t position, const at::Tensor& gradient);
 
   /// Whether every parameter of the unit has landed since begin_micro_step() (or open()).

@@ -1,14 +1,17 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "tessera/core/layout/parameter_table.h"
 
 namespace tessera {
 
-/// A hash (XXH3, 64 bits) over names, dtypes, shapes and values of all parameters, values in
-/// logical element order, so that it does not depend on strides or layout. Local; reads every
-/// parameter once.
-uint64_t hash_parameters(const ParameterTable& table);
+/// A hash (XXH3, 64 bits) over name, dtype, shape and values of a parameter, values in logical
+/// element order, so that it does not depend on strides or layout. Local; reads it once.
+uint64_t hash_parameter(const Parameter& parameter);
+
+/// The hash of a model whose parameters have `hashes`, in registration order.
+uint64_t combine_hashes(std::span<const uint64_t> hashes);
 
 }  // namespace tessera

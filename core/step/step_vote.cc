@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <exception>
+#include <limits>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -13,19 +15,45 @@
 #include "tessera/core/number_text.h"
 
 namespace tessera {
+namespace {
+
+constexpr const char* kNothingApplied =
+    "Nothing was applied; engine->zero_grad() drops these gradients.";
+
+// Beside the values of NonFinite on the ballot of answers.
+constexpr int64_t kThrew = -1;
+
+std::string answer_name(int64_t word) {
+  if (word == static_cast<int64_t>(NonFinite::kStop)) return "kStop";
+  if (word == static_cast<int64_t>(NonFinite::kSkip)) return "kSkip";
+  return absl::StrCat("no answer (", word, ")");
+}
+
+}  // namespace
 
 StepVote::StepVote(ProcessGroup& group, const ParameterTable& table,
                    std::vector<std::string> hyper_parameter_names)
     : group_(group),
       table_(table),
       names_(std::move(hyper_parameter_names)),
-      ballot_(group, static_cast<int64_t>(kHyperParameters + names_.size())) {}
+      ballot_(group, static_cast<int64_t>(kHyperParameters + names_.size())),
+      answers_(group, /*words=*/1) {}
 
 void StepVote::require_equal(size_t index, const char* what, const char* remedy) const {
   for (int rank = 1; rank < group_.size(); ++rank) {
     TORCH_CHECK(word(rank, index) == word(0, index), "[step] ", what, " differs: rank 0 has ",
                 word(0, index), ", rank ", rank, " has ", word(rank, index), "; ", remedy,
                 ". Nothing was applied.");
+  }
+}
+
+/// As require_equal, for words that are bit patterns of doubles.
+void StepVote::require_equal_number(size_t index, const std::string& what) const {
+  for (int rank = 1; rank < group_.size(); ++rank) {
+    TORCH_CHECK(word(rank, index) == word(0, index), "[step] ", what, " differs: rank 0 has ",
+                number_text(std::bit_cast<double>(word(0, index))), ", rank ", rank, " has ",
+                number_text(std::bit_cast<double>(word(rank, index))),
+                "; set it alike on all ranks. Nothing was applied.");
   }
 }
 
@@ -41,7 +69,8 @@ void StepVote::refuse_misuse(const std::string& misuse) const {
   TORCH_CHECK(false, message, ". Nothing was applied.");
 }
 
-double StepVote::agree(const Paper& paper, const std::vector<int64_t>& hyper_parameters) {
+StepVote::Verdict StepVote::agree(const Paper& paper,
+                                  const std::vector<int64_t>& hyper_parameters) {
   TORCH_INTERNAL_ASSERT(hyper_parameters.size() == names_.size());
   const std::span<int64_t> mine = ballot_.mine();
   mine[kStep] = paper.step;
@@ -51,6 +80,7 @@ double StepVote::agree(const Paper& paper, const std::vector<int64_t>& hyper_par
   mine[kNonFiniteParameter] = paper.non_finite_parameter;
   mine[kMisuse] = paper.misuse.empty() ? 0 : 1;
   mine[kGradientEdits] = paper.gradient_edits;
+  mine[kLossScale] = std::bit_cast<int64_t>(paper.loss_scale);
   paper.squares.store(mine.subspan<kSquares, ExactSum::kWords>());
   std::copy(hyper_parameters.begin(), hyper_parameters.end(), mine.begin() + kHyperParameters);
 
@@ -78,40 +108,106 @@ double StepVote::agree(const Paper& paper, const std::vector<int64_t>& hyper_par
                 "edit gradients alike on all ranks, or use Options::max_grad_norm; zero_grad() on "
                 "all ranks lets training go on");
 
+  require_equal_number(kLossScale, "the loss scale");
   for (size_t i = 0; i < names_.size(); ++i) {
-    const size_t index = kHyperParameters + i;
-    for (int rank = 1; rank < group_.size(); ++rank) {
-      TORCH_CHECK(word(rank, index) == word(0, index), "[step] hyper-parameter ", names_[i],
-                  " differs: rank 0 has ", number_text(std::bit_cast<double>(word(0, index))),
-                  ", rank ", rank, " has ", number_text(std::bit_cast<double>(word(rank, index))),
-                  "; set it alike on all ranks. Nothing was applied.");
-    }
+    require_equal_number(kHyperParameters + i, "hyper-parameter " + names_[i]);
   }
 
-  std::vector<std::string> culprits;
+  Verdict verdict{.grad_norm = 0.0, .non_finite = find_non_finite(paper)};
+  ExactSum squares;
+  for (int rank = 0; rank < group_.size(); ++rank) squares.merge(squares_of(rank));
+  verdict.grad_norm = std::sqrt(squares.value()) / paper.loss_scale;
+  if (verdict.non_finite.has_value() && std::isfinite(verdict.grad_norm)) {
+    verdict.grad_norm = std::numeric_limits<double>::quiet_NaN();
+  }
+  return verdict;
+}
+
+ExactSum StepVote::squares_of(int rank) const {
+  return ExactSum::load(ballot_.of(rank).subspan<kSquares, ExactSum::kWords>());
+}
+
+std::optional<NonFiniteReport> StepVote::find_non_finite(const Paper& paper) const {
+  NonFiniteReport report{.step = paper.step, .loss_scale = paper.loss_scale, .gradients = {}};
   for (int rank = 0; rank < group_.size(); ++rank) {
     if (word(rank, kNonFinite) == 0) continue;
     const auto parameter = static_cast<size_t>(word(rank, kNonFiniteParameter));
-    culprits.push_back(absl::StrCat("rank ", rank, " produced ", word(rank, kNonFinite),
-                                    " NaN or infinite elements, first in '", table_[parameter].name,
+    report.gradients.push_back({rank, table_[parameter].name, word(rank, kNonFinite)});
+  }
+  if (report.gradients.empty()) {
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      if (!std::isfinite(squares_of(rank).value())) report.gradients.push_back({rank, "", 0});
+    }
+  }
+  if (report.gradients.empty()) return std::nullopt;
+  return report;
+}
+
+NonFinite StepVote::ask(const std::function<NonFinite(const NonFiniteReport&)>& ask_non_finite,
+                        const NonFiniteReport& report) {
+  std::exception_ptr thrown;
+  std::string text;
+  NonFinite answer = NonFinite::kStop;
+  try {
+    answer = ask_non_finite(report);
+  } catch (const c10::Error& error) {
+    thrown = std::current_exception();
+    text = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    thrown = std::current_exception();
+    text = error.what();
+  } catch (...) {
+    thrown = std::current_exception();
+    text = "an exception of unknown type";
+  }
+  answers_.mine()[0] = thrown != nullptr ? kThrew : static_cast<int64_t>(answer);
+  answers_.exchange("answers of ask_non_finite");
+
+  std::vector<std::string> answers;
+  bool has_thrown = false;
+  bool differs = false;
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const int64_t word = answers_.of(rank)[0];
+    has_thrown = has_thrown || word == kThrew;
+    differs = differs || word != answers_.of(0)[0];
+    answers.push_back(absl::StrCat("rank ", rank, " ", answer_name(word)));
+  }
+  if (has_thrown) {
+    const std::vector<std::string> texts = exchange_texts(group_, text, "ask_non_finite");
+    if (thrown != nullptr) std::rethrow_exception(thrown);
+    std::string message;
+    for (size_t rank = 0; rank < texts.size(); ++rank) {
+      if (answers_.of(static_cast<int>(rank))[0] != kThrew) continue;
+      absl::StrAppend(&message, message.empty() ? "" : "\n", "[step] rank ", rank,
+                      ": Options::ask_non_finite threw: ", texts[rank]);
+    }
+    TORCH_CHECK(false, message, ". ", kNothingApplied);
+  }
+  TORCH_CHECK(!differs, "[step] Options::ask_non_finite: got different answers (",
+              absl::StrJoin(answers, ", "),
+              "), expected one; decide by the report alone, which is the same on all ranks. ",
+              kNothingApplied);
+  return answer;
+}
+
+std::string describe(const NonFiniteReport& report) {
+  const std::string scaled =
+      report.loss_scale == 1.0 ? ""
+                               : absl::StrCat(" under loss scale ", number_text(report.loss_scale));
+  std::vector<std::string> culprits;
+  for (const NonFiniteGradient& gradient : report.gradients) {
+    if (gradient.parameter.empty()) {
+      return absl::StrCat("[step] non-finite gradient", scaled,
+                          ": every rank's gradient is finite, the norm of their mean is not. "
+                          "Nothing was applied; scale the loss down, engine->zero_grad() drops "
+                          "these gradients.");
+    }
+    culprits.push_back(absl::StrCat("rank ", gradient.rank, " produced ", gradient.elements,
+                                    " NaN or infinite elements, first in '", gradient.parameter,
                                     "'"));
   }
-  TORCH_CHECK(culprits.empty(), "[step] non-finite gradient: ", absl::StrJoin(culprits, "; "),
-              ". Nothing was applied; engine->zero_grad() drops these gradients.");
-
-  ExactSum squares;
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    squares.merge(ExactSum::load(ballot_.of(rank).subspan<kSquares, ExactSum::kWords>()));
-  }
-  const double norm = std::sqrt(squares.value());
-  TORCH_CHECK(
-      std::isfinite(norm),
-      "[step] non-finite gradient: every rank's gradient is finite, the norm of their mean is not "
-      "(",
-      norm,
-      "). Nothing was applied; scale the loss down, engine->zero_grad() drops these "
-      "gradients.");
-  return norm;
+  return absl::StrCat("[step] non-finite gradient", scaled, ": ", absl::StrJoin(culprits, "; "),
+                      ". ", kNothingApplied);
 }
 
 }  // namespace tessera

@@ -79,6 +79,7 @@ class StepVote {
   void require_equal(size_t index, const char* what, const char* remedy) const;
   void require_equal_number(size_t index, const std::string& what) const;
   [[noreturn]] void refuse_misuse(const std::string& misuse) const;
+  ExactSum squares_of(int rank) const;
   std::optional<NonFiniteReport> find_non_finite(const Paper& paper) const;
 
   ProcessGroup& group_;

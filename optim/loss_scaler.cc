@@ -1,0 +1,54 @@
+#include "tessera/optim/loss_scaler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <c10/util/Exception.h>
+
+namespace tessera {
+namespace {
+
+constexpr double kLargest = std::numeric_limits<float>::max();
+constexpr double kSmallest = std::numeric_limits<float>::min();
+
+bool is_scale(double value) { return std::isfinite(value) && value > 0.0; }
+
+}  // namespace
+
+LossScaler::LossScaler(LossScale schedule) : schedule_(schedule), scale_(schedule.initial) {
+  TORCH_CHECK(is_scale(schedule.initial), "[optim] loss_scale.initial: got ", schedule.initial,
+              ", expected a finite number above 0; 65536 suits fp16");
+  TORCH_CHECK(std::isfinite(schedule.growth) && schedule.growth >= 1.0,
+              "[optim] loss_scale.growth: got ", schedule.growth,
+              ", expected a finite number of at least 1; 1 never grows");
+  TORCH_CHECK(schedule.backoff > 0.0 && schedule.backoff <= 1.0, "[optim] loss_scale.backoff: got ",
+              schedule.backoff, ", expected a number above 0 and at most 1; 1 never shrinks");
+  TORCH_CHECK(schedule.growth_interval >= 1, "[optim] loss_scale.growth_interval: got ",
+              schedule.growth_interval, ", expected at least 1 step");
+}
+
+void LossScaler::update(bool overflowed) {
+  if (overflowed) {
+    good_steps_ = 0;
+    // A scale that was set below the smallest number stays where it is.
+    scale_ = std::max(scale_ * schedule_.backoff, std::min(scale_, kSmallest));
+    return;
+  }
+  if (++good_steps_ < schedule_.growth_interval) return;
+  good_steps_ = 0;
+  const double grown = scale_ * schedule_.growth;
+  if (grown <= kLargest) scale_ = grown;
+}
+
+void LossScaler::load(double scale, int64_t good_steps) {
+  TORCH_CHECK(is_scale(scale), "[optim] loss scale: got ", scale,
+              ", expected a finite number above 0; load the scaler's state of a run of this "
+              "library");
+  TORCH_CHECK(good_steps >= 0, "[optim] loss scale: got ", good_steps,
+              " good steps, expected at least 0; load the scaler's state of a run of this library");
+  scale_ = scale;
+  good_steps_ = good_steps;
+}
+
+}  // namespace tessera
