@@ -1,25 +1,113 @@
 #include "tessera/core/memory/memory_formula.h"
 
+#include <algorithm>
+#include <map>
+
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
 namespace tessera {
+namespace {
 
-MemoryBytes memory_formula(const UnitPlan& plan, Degrees degrees, int micro_steps) {
+int64_t bytes_in(const PlannedUnit& unit, c10::ScalarType dtype) {
+  return unit.layout.numel() * static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+/// Equally large buffers: how many are needed at most, and how large they are.
+struct Buffers {
+  int64_t wanted = 0;
+  int64_t largest_bytes = 0;
+  void add(int64_t bytes) {
+    ++wanted;
+    largest_bytes = std::max(largest_bytes, bytes);
+  }
+  int64_t bytes(int64_t at_most) const { return std::min(wanted, at_most) * largest_bytes; }
+};
+using BuffersByDtype = std::map<c10::ScalarType, Buffers>;
+
+int64_t bytes_of(const BuffersByDtype& shelves, int64_t at_most) {
+  int64_t sum = 0;
+  for (const auto& [dtype, buffers] : shelves) sum += buffers.bytes(at_most);
+  return sum;
+}
+
+void check(const MemorySetting& setting) {
+  const Degrees& degrees = setting.degrees;
   TORCH_CHECK(degrees.parameters >= 1 && degrees.gradients >= 1 && degrees.optimizer >= 1,
               "[memory] degrees: got ", degrees.parameters, " | ", degrees.gradients, " | ",
               degrees.optimizer, ", expected at least 1 each");
-  TORCH_CHECK(micro_steps >= 1, "[memory] micro_steps: got ", micro_steps, ", expected at least 1");
-  const bool whole_gradient_lands = degrees.gradients == 1 && degrees.optimizer > 1;
-  MemoryBytes bytes;
-  for (const PlannedUnit& unit : plan) {
-    const int64_t unit_bytes = unit.layout.bytes();
-    bytes[MemoryClass::kParameters] += unit_bytes / degrees.parameters;
-    bytes[MemoryClass::kOptimizer] += 2 * unit_bytes / degrees.optimizer;
-    if (!whole_gradient_lands || micro_steps > 1) {
-      bytes[MemoryClass::kGradients] += unit_bytes / degrees.optimizer;
-    }
-    if (whole_gradient_lands) bytes[MemoryClass::kLanding] += unit_bytes;
+  TORCH_CHECK(setting.micro_steps >= 1, "[memory] micro_steps: got ", setting.micro_steps,
+              ", expected at least 1");
+  TORCH_CHECK(setting.is_split || degrees.parameters == 1, "[memory] is_split: got false with ",
+              degrees.parameters, " slices of the parameters, expected true");
+  const int after_forward = setting.ranks_after_forward;
+  TORCH_CHECK(after_forward >= 0 && after_forward <= degrees.parameters &&
+                  (after_forward == 0 || degrees.parameters % after_forward == 0),
+              "[memory] ranks_after_forward: got ", after_forward, ", expected a divisor of ",
+              degrees.parameters);
+}
+
+/// Whether the reduced slice stays inside a landing buffer that holds the whole gradient.
+bool lands_in_place(const Degrees& degrees) {
+  return degrees.gradients == 1 && degrees.optimizer > 1;
+}
+
+int64_t gradient_bytes(const PlannedUnit& unit, const MemorySetting& setting) {
+  const Degrees& degrees = setting.degrees;
+  const UnitPrecision& precision = unit.precision;
+  if (lands_in_place(degrees) && setting.micro_steps == 1 && precision.wire == precision.reduce) {
+    return 0;
   }
+  const bool keeps_partial_sums = degrees.gradients > 1 && degrees.gradients < degrees.optimizer;
+  return bytes_in(unit, precision.reduce) /
+         (keeps_partial_sums ? degrees.gradients : degrees.optimizer);
+}
+
+}  // namespace
+
+MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
+  check(setting);
+  const Degrees& degrees = setting.degrees;
+  const int after_forward = setting.ranks_after_forward;
+  const bool stays_whole = degrees.parameters > 1 && after_forward == 1;
+  const bool has_second_shard = after_forward > 1 && after_forward < degrees.parameters;
+  MemoryBytes bytes;
+  BuffersByDtype slabs;
+  for (const PlannedUnit& unit : plan) {
+    const int64_t whole_bytes = unit.layout.bytes();
+    bytes[MemoryClass::kParameters] += whole_bytes / degrees.parameters;
+    if (has_second_shard) bytes[MemoryClass::kParameters] += whole_bytes / after_forward;
+    if (setting.is_split) {
+      if (unit.kind == UnitKind::kRoot) {
+        bytes[MemoryClass::kRoot] += whole_bytes;
+      } else if (stays_whole) {
+        bytes[MemoryClass::kSlabs] += whole_bytes;
+      } else {
+        slabs[unit.layout.dtype()].add(whole_bytes);
+      }
+    }
+    if (unit.kind == UnitKind::kFrozen) continue;
+    const int64_t values = unit.precision.has_masters() ? 3 : 2;  // moments, masters
+    bytes[MemoryClass::kOptimizer] +=
+        values * bytes_in(unit, unit.precision.master) / degrees.optimizer;
+    bytes[MemoryClass::kGradients] += gradient_bytes(unit, setting);
+    if (lands_in_place(degrees)) {
+      bytes[MemoryClass::kLanding] += bytes_in(unit, unit.precision.wire);
+    }
+  }
+  bytes[MemoryClass::kSlabs] += bytes_of(slabs, 2);
+  return bytes;
+}
+
+MemoryBytes memory_peak_formula(const UnitPlan& plan, const MemorySetting& setting) {
+  MemoryBytes bytes = memory_formula(plan, setting);
+  if (lands_in_place(setting.degrees)) return bytes;
+  BuffersByDtype landings;
+  for (const PlannedUnit& unit : plan) {
+    if (unit.kind == UnitKind::kFrozen) continue;
+    landings[unit.precision.wire].add(bytes_in(unit, unit.precision.wire));
+  }
+  bytes[MemoryClass::kLanding] += bytes_of(landings, setting.is_split ? 2 : 1);
   return bytes;
 }
 

@@ -6,18 +6,40 @@
 
 namespace tessera {
 
+/// What the formula needs to know besides the units.
+struct MemorySetting {
+  Degrees degrees;
+  int micro_steps = 1;          ///< backwards per step, each reduced by itself; at least 1
+  bool is_split = false;        ///< units are gathered and freed (degrees.parameters > 1)
+  int ranks_after_forward = 0;  ///< Options::reshard_after_forward, resolved: 1 keeps units whole,
+                                ///< degrees.parameters frees them, between: a second shard
+};
+
 /// Persistent bytes per rank that training with AdamW keeps, from the layout alone: what
-/// docs/strategies.md calls the memory formula, padding included. P stands for a unit's padded
-/// bytes, N for the world:
-///   parameters: P / p.   optimizer: 2 P / o.
-///   gradients:  P / o where reduced gradients have a buffer of their own. They have none under
-///   zero1 (g = 1, o = N > 1) with one
-///               micro-step, where the reduced slice stays in the landing buffer; ddp (g = o = 1):
-///               P.
-///   landing:    P under zero1, which keeps the whole gradient. Elsewhere landing buffers are
-///   pooled, come and go, and are not part of the formula (0 here).
+/// docs/memory.md calls the memory formula, padding included. For each unit, with P its padded
+/// bytes in the parameters' dtype, S in the reduced gradients' and M in the masters':
+///   parameters: P / p (+ P / n of a second shard, 1 < n < p).
+///   gradients:  S / o (S / g where 1 < g < o) where reduced gradients have a buffer of their own.
+///   They have none under zero1 (g = 1, o > 1) with one micro-step and equal dtypes of wire and
+///   sums, where the reduced slice stays in the landing buffer; none for frozen units.
+///   optimizer:  2 M / o, 3 M / o with masters; none for frozen units.
+///   slabs:      two of the largest unit of each dtype that is not root (one if there is only one
+///   such unit); every such unit's own where units stay whole after forward.
+///   root:       P of root units.
+///   landing:    the full gradient in the wire's dtype under zero1, which keeps it. Elsewhere
+///   landing buffers are pooled, come and go, and are not part of the formula (0 here).
 /// control is 0 here: it is small and depends on the number of parameters, not on P.
-/// `micro_steps` >= 1: backwards per step.
-MemoryBytes memory_formula(const UnitPlan& plan, Degrees degrees, int micro_steps);
+MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
+
+/// The most bytes per rank that training with AdamW holds at once: memory_formula() and the pooled
+/// landing buffers. In the pool every buffer has the size of the largest unit of its wire dtype;
+/// `landings` are open at once. Under zero1 landing buffers are persistent and there is no pool.
+///
+/// Exact where communication runs inside the calls (as many ranks as cores, or more) and gradients
+/// come in the plan's order: then landings is 1, or 2 where parameters are split, because the root
+/// unit's gradients come first and last. An upper bound where a model's blocks are of unequal size;
+/// too low where communication lags behind backward in a thread of its own, where no_sync() keeps
+/// every unit's gradients, and for a module used twice in one backward.
+MemoryBytes memory_peak_formula(const UnitPlan& plan, const MemorySetting& setting);
 
 }  // namespace tessera

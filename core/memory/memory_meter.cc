@@ -17,6 +17,10 @@ std::string_view to_string(MemoryClass memory_class) {
       return "gradients";
     case MemoryClass::kOptimizer:
       return "optimizer";
+    case MemoryClass::kSlabs:
+      return "slabs";
+    case MemoryClass::kRoot:
+      return "root";
     case MemoryClass::kLanding:
       return "landing";
     case MemoryClass::kControl:

@@ -11,13 +11,15 @@ namespace tessera {
 /// What the engine's memory is for. Activations and gradients in flight inside autograd are the
 /// user's and not counted.
 enum class MemoryClass : uint8_t {
-  kParameters,  ///< flat parameter buffers
+  kParameters,  ///< flat parameter buffers, or this rank's shards of them
   kGradients,   ///< reduced gradients that last until the step
   kOptimizer,   ///< moments and masters
+  kSlabs,       ///< memory for units that are whole for a while
+  kRoot,        ///< the root unit's own buffer, where parameters are split
   kLanding,     ///< buffers in which gradients land before they are reduced
   kControl,     ///< votes and other small buffers
 };
-inline constexpr size_t kMemoryClasses = 5;
+inline constexpr size_t kMemoryClasses = 7;
 
 std::string_view to_string(MemoryClass memory_class);
 

@@ -10,80 +10,235 @@
 namespace tessera {
 namespace {
 
-MemoryBytes bytes_of(int64_t parameters, int64_t gradients, int64_t optimizer, int64_t landing) {
-  MemoryBytes bytes;
-  bytes[MemoryClass::kParameters] = parameters;
-  bytes[MemoryClass::kGradients] = gradients;
-  bytes[MemoryClass::kOptimizer] = optimizer;
-  bytes[MemoryClass::kLanding] = landing;
-  return bytes;
+/// Bytes as the tests write them down; control is always 0.
+struct Expected {
+  int64_t parameters = 0, gradients = 0, optimizer = 0, slabs = 0, root = 0, landing = 0;
+
+  operator MemoryBytes() const {  // NOLINT: a notation
+    MemoryBytes bytes;
+    bytes[MemoryClass::kParameters] = parameters;
+    bytes[MemoryClass::kGradients] = gradients;
+    bytes[MemoryClass::kOptimizer] = optimizer;
+    bytes[MemoryClass::kSlabs] = slabs;
+    bytes[MemoryClass::kRoot] = root;
+    bytes[MemoryClass::kLanding] = landing;
+    return bytes;
+  }
+};
+
+MemorySetting resident(Degrees degrees, int micro_steps = 1) {
+  return {.degrees = degrees, .micro_steps = micro_steps};
 }
 
-/// For a world of 3: 1000 fp32 elements pad to 1024, with slices to 1152 (4608 bytes); 10 fp64
-/// elements pad to 64, with slices to 192 (1536 bytes). P = 6144 bytes.
-UnitPlan example_plan(int slices) {
-  const ParameterTable table({{"a", at::zeros({1000}).requires_grad_()},
+MemorySetting split(Degrees degrees, int ranks_after_forward = 0) {
+  return {.degrees = degrees, .is_split = true, .ranks_after_forward = ranks_after_forward};
+}
+
+at::Tensor trainable(int64_t numel, at::ScalarType dtype = at::kFloat) {
+  return at::zeros({numel}, dtype).requires_grad_();
+}
+
+/// Two buckets. For a world of 3: 1000 fp32 elements pad to 1024, with slices to 1152 (4608 bytes);
+/// 10 fp64 elements pad to 64, with slices to 192 (1536 bytes). P = 6144 bytes.
+UnitPlan buckets(int slices) {
+  const ParameterTable table({{"a", trainable(1000)},
                               {"frozen", at::zeros({1 << 20})},
-                              {"b", at::zeros({10}, at::kDouble).requires_grad_()}});
+                              {"b", trainable(10, at::kDouble)}});
   return UnitPlan(table, {{"bucket 0", {2}}, {"bucket 1", {0}}}, slices);
 }
 
-TEST(MemoryFormula, RowsOfTheTableByHand) {
-  const UnitPlan plan = example_plan(3);
+/// What a wrapped model has. For a world of 4 slices are multiples of 64 elements in fp32, of 128
+/// in bf16, so buffers of 256 and of 512; in elements:
+///   blocks.1 700 -> 768 (bf16: 1024), blocks.0 500 -> 512, root 100 -> 256 (bf16: 512),
+///   frozen 2000 -> 2048.
+UnitPlan wrapped(const Precision& precision = {}) {
+  const ParameterTable table({{"embedding", trainable(100)},
+                              {"blocks.0", trainable(500)},
+                              {"blocks.1", trainable(700)},
+                              {"frozen", at::zeros({2000})}});
+  return UnitPlan(table,
+                  {{"blocks.1", {2}, UnitKind::kPlain},
+                   {"blocks.0", {1}, UnitKind::kPlain},
+                   {"root", {0}, UnitKind::kRoot},
+                   {"frozen", {3}, UnitKind::kFrozen}},
+                  4, precision);
+}
+
+TEST(MemoryFormula, RowsWithWholeParametersByHand) {
+  const UnitPlan plan = buckets(3);
   ASSERT_EQ(plan.bytes(), 6144);
-  for (int micro_steps : {1, 2, 5}) {
+  for (const int micro_steps : {1, 2, 5}) {
     SCOPED_TRACE(micro_steps);
-    EXPECT_EQ(memory_formula(plan, {1, 1, 1}, micro_steps), bytes_of(6144, 6144, 12288, 0))
+    EXPECT_EQ(memory_formula(plan, resident({1, 1, 1}, micro_steps)),
+              (Expected{.parameters = 6144, .gradients = 6144, .optimizer = 12288}))
         << "ddp";
-    EXPECT_EQ(memory_formula(plan, {1, 3, 3}, micro_steps), bytes_of(6144, 2048, 4096, 0))
+    EXPECT_EQ(memory_formula(plan, resident({1, 3, 3}, micro_steps)),
+              (Expected{.parameters = 6144, .gradients = 2048, .optimizer = 4096}))
         << "zero2";
-    EXPECT_EQ(memory_formula(plan, {3, 3, 3}, micro_steps), bytes_of(2048, 2048, 4096, 0))
-        << "zero3";
   }
-  EXPECT_EQ(memory_formula(plan, {1, 1, 3}, 1), bytes_of(6144, 0, 4096, 6144)) << "zero1";
-  EXPECT_EQ(memory_formula(plan, {1, 1, 3}, 2), bytes_of(6144, 2048, 4096, 6144)) << "zero1, k = 2";
+  EXPECT_EQ(memory_formula(plan, resident({1, 1, 3})),
+            (Expected{.parameters = 6144, .optimizer = 4096, .landing = 6144}))
+      << "zero1";
+  EXPECT_EQ(memory_formula(plan, resident({1, 1, 3}, 2)),
+            (Expected{.parameters = 6144, .gradients = 2048, .optimizer = 4096, .landing = 6144}))
+      << "zero1, two micro-steps";
+}
+
+TEST(MemoryFormula, SplitRowsByHand) {
+  const UnitPlan plan = wrapped();
+  // fp32: 3072 + 2048 + 1024 trainable bytes, 8192 frozen ones.
+  ASSERT_EQ(plan.bytes(), 6144 + 8192);
+  EXPECT_EQ(memory_formula(plan, split({4, 4, 4})), (Expected{.parameters = 14336 / 4,
+                                                              .gradients = 6144 / 4,
+                                                              .optimizer = 2 * 6144 / 4,
+                                                              .slabs = 2 * 8192,
+                                                              .root = 1024}))
+      << "zero3; a frozen unit needs slabs too and is the largest";
+  EXPECT_EQ(memory_formula(plan, split({4, 4, 4}, 4)), memory_formula(plan, split({4, 4, 4})))
+      << "freed after forward, said aloud";
+  EXPECT_EQ(memory_formula(plan, split({4, 4, 4}, 1)), (Expected{.parameters = 14336 / 4,
+                                                                 .gradients = 6144 / 4,
+                                                                 .optimizer = 2 * 6144 / 4,
+                                                                 .slabs = 3072 + 2048 + 8192,
+                                                                 .root = 1024}))
+      << "zero3, units stay whole after forward";
+  EXPECT_EQ(memory_formula(plan, split({4, 4, 4}, 2)),
+            (Expected{.parameters = 14336 / 4 + 14336 / 2,
+                      .gradients = 6144 / 4,
+                      .optimizer = 2 * 6144 / 4,
+                      .slabs = 2 * 8192,
+                      .root = 1024}))
+      << "zero3 with a second shard over two ranks";
+}
+
+TEST(MemoryFormula, HybridRowsByHand) {
+  const UnitPlan plan = wrapped();
+  EXPECT_EQ(memory_formula(plan, split({2, 2, 2})), (Expected{.parameters = 14336 / 2,
+                                                              .gradients = 6144 / 2,
+                                                              .optimizer = 2 * 6144 / 2,
+                                                              .slabs = 2 * 8192,
+                                                              .root = 1024}))
+      << "HSDP";
+  EXPECT_EQ(memory_formula(plan, split({2, 4, 4})), (Expected{.parameters = 14336 / 2,
+                                                              .gradients = 6144 / 4,
+                                                              .optimizer = 2 * 6144 / 4,
+                                                              .slabs = 2 * 8192,
+                                                              .root = 1024}))
+      << "parameters split inside a smaller group";
+  const UnitPlan whole = buckets(4);
+  // 1024 fp32 elements leave no padding in 4 slices, 64 fp64 ones do: 256. P = 4096 + 2048 bytes.
+  ASSERT_EQ(whole.bytes(), 6144);
+  EXPECT_EQ(memory_formula(whole, resident({1, 2, 4})),
+            (Expected{.parameters = 6144, .gradients = 6144 / 2, .optimizer = 2 * 6144 / 4}))
+      << "partial sums: gradients of the larger slice are kept";
+  EXPECT_EQ(memory_formula(whole, resident({1, 1, 2})),
+            (Expected{.parameters = 6144, .optimizer = 2 * 6144 / 2, .landing = 6144}))
+      << "zero1 over two of four ranks";
+}
+
+TEST(MemoryFormula, SixteenBitsByHand) {
+  // Wire bf16; sums and masters fp32. Elements: 1024 + 512 + 512 trainable, 2048 frozen.
+  const UnitPlan plan = wrapped({.parameters = at::kBFloat16});
+  ASSERT_EQ(plan.numel(), 2048 + 2048);
+  ASSERT_EQ(plan.bytes(), 2 * 4096);
+  EXPECT_EQ(memory_formula(plan, split({4, 4, 4})), (Expected{.parameters = 2 * 4096 / 4,
+                                                              .gradients = 4 * 2048 / 4,
+                                                              .optimizer = 3 * 4 * 2048 / 4,
+                                                              .slabs = 2 * 2 * 2048,
+                                                              .root = 2 * 512}));
+  const ParameterTable table({{"w", trainable(1024)}});
+  const UnitPlan one(table, {{"bucket 0", {0}}}, 4, {.parameters = at::kBFloat16});
+  EXPECT_EQ(memory_formula(one, resident({1, 1, 4})), (Expected{.parameters = 2 * 1024,
+                                                                .gradients = 4 * 1024 / 4,
+                                                                .optimizer = 3 * 4 * 1024 / 4,
+                                                                .landing = 2 * 1024}))
+      << "zero1: sums in fp32 cannot stay in a landing buffer of bf16";
+  const UnitPlan narrow(table, {{"bucket 0", {0}}}, 4,
+                        {.parameters = at::kBFloat16, .reduce = at::kBFloat16});
+  EXPECT_EQ(memory_formula(narrow, resident({1, 1, 4}))[MemoryClass::kGradients], 0);
+}
+
+TEST(MemoryFormula, EachDtypeHasSlabsOfItsOwn) {
+  const ParameterTable table({{"a", trainable(256)},
+                              {"b", trainable(512)},
+                              {"c", trainable(1024)},
+                              {"d", trainable(100, at::kDouble)}});
+  const UnitPlan plan(table, {{"d", {3}}, {"c", {2}}, {"b", {1}}, {"a", {0}}}, 2);
+  // Two of fp32's largest, the only one of fp64: 100 elements pad to 128.
+  EXPECT_EQ(memory_formula(plan, split({2, 2, 2}))[MemoryClass::kSlabs], 2 * 4096 + 1024);
 }
 
 TEST(MemoryFormula, AtWorldOneAllStrategiesAreOne) {
-  const UnitPlan plan = example_plan(1);
+  const UnitPlan plan = buckets(1);
   ASSERT_EQ(plan.bytes(), 1024 * 4 + 64 * 8);
-  EXPECT_EQ(memory_formula(plan, {1, 1, 1}, 1), bytes_of(4608, 4608, 9216, 0));
+  EXPECT_EQ(memory_formula(plan, resident({1, 1, 1})),
+            (Expected{.parameters = 4608, .gradients = 4608, .optimizer = 9216}));
+  // Freed eagerly, for tests: the shard is whole and the units have slabs beside it.
+  EXPECT_EQ(
+      memory_formula(plan, split({1, 1, 1}, 1)),
+      (Expected{.parameters = 4608, .gradients = 4608, .optimizer = 9216, .slabs = 4096 + 512}));
 }
 
 TEST(MemoryFormula, TotalsAreTheTextbookOnesWithoutPadding) {
   // 64 * 4 * 3 elements in one parameter leave no padding at a world of 4: a = 4 bytes each.
-  const ParameterTable table({{"w", at::zeros({768}).requires_grad_()}});
+  const ParameterTable table({{"w", trainable(768)}});
   const UnitPlan plan(table, {{"bucket 0", {0}}}, 4);
   const int64_t p = 768 * 4;
   ASSERT_EQ(plan.bytes(), p);
-  EXPECT_EQ(memory_formula(plan, {1, 1, 1}, 1).total(), 4 * p);
-  EXPECT_EQ(memory_formula(plan, {1, 1, 4}, 1).total(), 2 * p + 2 * p / 4);
-  EXPECT_EQ(memory_formula(plan, {1, 4, 4}, 1).total(), p + 3 * p / 4);
-  EXPECT_EQ(memory_formula(plan, {4, 4, 4}, 1).total(), 4 * p / 4);
+  EXPECT_EQ(memory_formula(plan, resident({1, 1, 1})).total(), 4 * p);
+  EXPECT_EQ(memory_formula(plan, resident({1, 1, 4})).total(), 2 * p + 2 * p / 4);
+  EXPECT_EQ(memory_formula(plan, resident({1, 4, 4})).total(), p + 3 * p / 4);
+  EXPECT_EQ(memory_formula(plan, split({4, 4, 4})).total(), 4 * p / 4 + /*gathered*/ p);
 }
 
 TEST(MemoryFormula, NothingTrainableNeedsNothing) {
   const ParameterTable table({{"frozen", at::zeros({5})}});
-  EXPECT_EQ(memory_formula(UnitPlan(table, {}, 2), {1, 2, 2}, 3), MemoryBytes{});
+  EXPECT_EQ(memory_formula(UnitPlan(table, {}, 2), resident({1, 2, 2}, 3)), MemoryBytes{});
+}
+
+TEST(MemoryPeakFormula, AddsThePooledLandingByHand) {
+  const auto landing = [](const UnitPlan& plan, const MemorySetting& setting) {
+    const MemoryBytes peak = memory_peak_formula(plan, setting);
+    MemoryBytes persistent = memory_formula(plan, setting);
+    const int64_t pooled = peak[MemoryClass::kLanding] - persistent[MemoryClass::kLanding];
+    persistent[MemoryClass::kLanding] += pooled;
+    EXPECT_EQ(peak, persistent) << "only landing differs";
+    return pooled;
+  };
+  EXPECT_EQ(landing(buckets(3), resident({1, 1, 1})), 4608 + 1536) << "one of each dtype";
+  EXPECT_EQ(landing(buckets(3), resident({1, 3, 3})), 4608 + 1536);
+  EXPECT_EQ(landing(buckets(3), resident({1, 1, 3})), 0) << "zero1 has no pool";
+  EXPECT_EQ(landing(wrapped(), split({4, 4, 4})), 2 * 3072) << "no frozen unit lands";
+  EXPECT_EQ(landing(wrapped({.parameters = at::kBFloat16}), split({4, 4, 4})), 2 * 2048);
 }
 
 TEST(MemoryFormulaNegativeControl, RowsDifferAndWrongArgumentsAreRefused) {
-  const UnitPlan plan = example_plan(3);
-  EXPECT_NE(memory_formula(plan, {1, 1, 3}, 1), memory_formula(plan, {1, 1, 3}, 2));
-  EXPECT_NE(memory_formula(plan, {1, 1, 3}, 1), memory_formula(plan, {1, 3, 3}, 1));
-  EXPECT_NE(memory_formula(plan, {1, 3, 3}, 1), memory_formula(example_plan(2), {1, 2, 2}, 1));
-  const auto message_of = [&](Degrees degrees, int micro_steps) -> std::string {
+  const UnitPlan plan = buckets(3);
+  EXPECT_NE(memory_formula(plan, resident({1, 1, 3})),
+            memory_formula(plan, resident({1, 1, 3}, 2)));
+  EXPECT_NE(memory_formula(plan, resident({1, 1, 3})), memory_formula(plan, resident({1, 3, 3})));
+  EXPECT_NE(memory_formula(plan, resident({1, 3, 3})),
+            memory_formula(buckets(2), resident({1, 2, 2})));
+  EXPECT_NE(memory_formula(wrapped(), split({4, 4, 4})),
+            memory_formula(wrapped(), split({4, 4, 4}, 1)));
+  EXPECT_NE(memory_formula(wrapped(), split({4, 4, 4})),
+            memory_formula(wrapped(), split({2, 4, 4})));
+  const auto message_of = [&](const MemorySetting& setting) -> std::string {
     try {
-      memory_formula(plan, degrees, micro_steps);
+      memory_formula(plan, setting);
     } catch (const c10::Error& error) {
       return error.what_without_backtrace();
     }
     return "nothing was thrown";
   };
-  EXPECT_THAT(message_of({1, 0, 3}, 1),
+  EXPECT_THAT(message_of(resident({1, 0, 3})),
               testing::HasSubstr("[memory] degrees: got 1 | 0 | 3, expected at least 1 each"));
-  EXPECT_THAT(message_of({1, 1, 3}, 0),
+  EXPECT_THAT(message_of(resident({1, 1, 3}, 0)),
               testing::HasSubstr("[memory] micro_steps: got 0, expected at least 1"));
+  EXPECT_THAT(message_of(resident({3, 3, 3})),
+              testing::HasSubstr("[memory] is_split: got false with 3 slices of the parameters"));
+  EXPECT_THAT(message_of(split({3, 3, 3}, 2)),
+              testing::HasSubstr("[memory] ranks_after_forward: got 2, expected a divisor of 3"));
 }
 
 }  // namespace
