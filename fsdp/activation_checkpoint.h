@@ -107,11 +107,23 @@ void put_tensors(T& value, const std::vector<at::Tensor>& tensors) {
   TensorsIn<T>::visit(value, [&](at::Tensor& tensor) { tensor = tensors.at(next++); });
 }
 
+/// fn->forward(inputs...) where there is such a thing, else std::invoke. A holder's own operator()
+/// cannot tell what a Sequential returns.
+template <typename Fn, typename... Inputs>
+decltype(auto) call_module_or_function(Fn& fn, Inputs&... inputs) {
+  if constexpr (requires { fn->forward(inputs...); }) {
+    return fn->forward(inputs...);
+  } else {
+    return std::invoke(fn, inputs...);
+  }
+}
+
 /// A function and its inputs, without the tensors among them.
 template <typename Fn, typename... Inputs>
 class CheckpointedCall {
  public:
-  using Result = std::decay_t<std::invoke_result_t<Fn&, Inputs&...>>;
+  using Result = std::decay_t<decltype(call_module_or_function(std::declval<Fn&>(),
+                                                               std::declval<Inputs&>()...))>;
 
   template <typename F, typename... I>
   explicit CheckpointedCall(F&& fn, I&&... inputs)
@@ -122,7 +134,8 @@ class CheckpointedCall {
   Result run(const std::vector<at::Tensor>& tensors) {
     std::tuple<Inputs...> inputs = inputs_;
     put_tensors(inputs, tensors);
-    return std::apply([this](Inputs&... input) { return std::invoke(fn_, input...); }, inputs);
+    return std::apply([this](Inputs&... input) { return call_module_or_function(fn_, input...); },
+                      inputs);
   }
 
  private:
@@ -151,9 +164,10 @@ std::vector<at::Tensor> run_checkpointed(const CheckpointOptions& options,
 ///     x = tessera::checkpoint([this](const at::Tensor& x) { return attend(norm(x)); }, x);
 ///     auto [h, c] = tessera::checkpoint(&Net::cell, this, h, c, 3);  // any number and kind
 ///
-/// `fn` (copied or moved) is anything std::invoke takes; it and what it refers to must live until
-/// backward. Parameters are used from inside it. It must do the same when run again: same branches,
-/// no writes to its inputs; buffers such as BatchNorm's running statistics are updated twice.
+/// `fn` (copied or moved) is a module holder, a pointer to a module or anything that std::invoke
+/// takes; it and what it refers to must live until backward. Parameters are used from inside it. It
+/// must do the same when run again: same branches, no writes to its inputs; buffers such as
+/// BatchNorm's running statistics are updated twice.
 ///
 /// Inputs: tensors (defined or not, any dtype, requiring grad or not), std::vector, tuple, pair,
 /// array and optional of them, and any other copyable value. `fn` is handed lvalues of copies. A
