@@ -1,0 +1,34 @@
+#pragma once
+
+#include <vector>
+
+#include "tessera/core/layout/parameter_table.h"
+#include "tessera/core/layout/unit_plan.h"
+#include "tessera/core/wrap_policy.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace tessera {
+
+/// Which parameters form which unit where parameters are split: every parameter of `table`, which
+/// may leave out some of the model's, occurs in one unit.
+///
+/// A parameter belongs to the innermost module that `policy` (made empty: wrap_blocks()) chose
+/// around it. One with several names (tied, or of a module registered twice) belongs to the
+/// innermost unit around all of them. What no unit has is the root unit, called "root". A unit of
+/// several dtypes becomes one per dtype ("layers.0 (Double)"), one with frozen parameters a
+/// trainable and a frozen one ("layers.0 (frozen)"). Units without parameters vanish.
+///
+/// Order: the order in which backward is likely to finish with them, i.e. by the first parameter's
+/// place in the table, last one first; root units behind the others, frozen ones at the end. Within
+/// a unit parameters keep the table's order. Nothing depends on the rank or the world.
+///
+/// Local. Throws c10::Error that lists every name in the policy's choice that the model does not
+/// have, that occurs twice or that owns no parameters, every empty list, and the names there are.
+std::vector<UnitPlan::Membership> unit_membership(const torch::nn::Module& model,
+                                                  const ParameterTable& table,
+                                                  const WrapPolicy& policy);
+
+}  // namespace tessera
