@@ -102,12 +102,13 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
 MemoryBytes memory_peak_formula(const UnitPlan& plan, const MemorySetting& setting) {
   MemoryBytes bytes = memory_formula(plan, setting);
   if (lands_in_place(setting.degrees)) return bytes;
-  BuffersByDtype landings;
+  BuffersByDtype blocks, roots;  // they have pools of their own
   for (const PlannedUnit& unit : plan) {
     if (unit.kind == UnitKind::kFrozen) continue;
-    landings[unit.precision.wire].add(bytes_in(unit, unit.precision.wire));
+    BuffersByDtype& pool = unit.kind == UnitKind::kRoot ? roots : blocks;
+    pool[unit.precision.wire].add(bytes_in(unit, unit.precision.wire));
   }
-  bytes[MemoryClass::kLanding] += bytes_of(landings, setting.is_split ? 2 : 1);
+  bytes[MemoryClass::kLanding] += bytes_of(blocks, 1) + bytes_of(roots, 1);
   return bytes;
 }
 

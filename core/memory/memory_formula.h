@@ -32,14 +32,13 @@ struct MemorySetting {
 MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
 
 /// The most bytes per rank that training with AdamW holds at once: memory_formula() and the pooled
-/// landing buffers. In the pool every buffer has the size of the largest unit of its wire dtype;
-/// `landings` are open at once. Under zero1 landing buffers are persistent and there is no pool.
+/// landing buffers, one as large as the largest unit that is not root and one as large as the root,
+/// per dtype of the wire. Under zero1 landing buffers are persistent and there is no pool.
 ///
-/// Exact where communication runs inside the calls (as many ranks as cores, or more) and gradients
-/// come in the plan's order: then landings is 1, or 2 where parameters are split, because the root
-/// unit's gradients come first and last. An upper bound where a model's blocks are of unequal size;
-/// too low where communication lags behind backward in a thread of its own, where no_sync() keeps
-/// every unit's gradients, and for a module used twice in one backward.
+/// Exact where communication runs inside the calls (fewer than two cores per rank) and gradients
+/// come in the plan's order, one unit after the other. More is held where communication lags behind
+/// backward in a thread of its own, under no_sync(), which keeps every unit's gradients, for a
+/// module used twice in one backward, and where Precision::reduce is not the masters' dtype.
 MemoryBytes memory_peak_formula(const UnitPlan& plan, const MemorySetting& setting);
 
 }  // namespace tessera

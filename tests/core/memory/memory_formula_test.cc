@@ -208,8 +208,8 @@ TEST(MemoryPeakFormula, AddsThePooledLandingByHand) {
   EXPECT_EQ(landing(buckets(3), resident({1, 1, 1})), 4608 + 1536) << "one of each dtype";
   EXPECT_EQ(landing(buckets(3), resident({1, 3, 3})), 4608 + 1536);
   EXPECT_EQ(landing(buckets(3), resident({1, 1, 3})), 0) << "zero1 has no pool";
-  EXPECT_EQ(landing(wrapped(), split({4, 4, 4})), 2 * 3072) << "no frozen unit lands";
-  EXPECT_EQ(landing(wrapped({.parameters = at::kBFloat16}), split({4, 4, 4})), 2 * 2048);
+  EXPECT_EQ(landing(wrapped(), split({4, 4, 4})), 3072 + 1024) << "no frozen unit lands";
+  EXPECT_EQ(landing(wrapped({.parameters = at::kBFloat16}), split({4, 4, 4})), 2048 + 1024);
 }
 
 TEST(MemoryFormulaNegativeControl, RowsDifferAndWrongArgumentsAreRefused) {
