@@ -11,6 +11,7 @@
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
+#include <absl/types/optional.h>
 
 namespace {
 
@@ -21,6 +22,29 @@ std::string strategy_help() {
   }
   return absl::StrCat("how the state of training is spread over ranks; ",
                       absl::StrJoin(rows, "; "));
+}
+
+/// A dtype on the command line.
+struct Dtype {
+  c10::ScalarType type = c10::ScalarType::Float;
+};
+
+bool AbslParseFlag(absl::string_view text, Dtype* dtype, std::string* error) {
+  for (const auto& [name, type] : {std::pair("float", c10::ScalarType::Float),
+                                   std::pair("bfloat16", c10::ScalarType::BFloat16),
+                                   std::pair("float16", c10::ScalarType::Half)}) {
+    if (text != name) continue;
+    dtype->type = type;
+    return true;
+  }
+  *error = absl::StrCat("got '", text, "', expected float, bfloat16 or float16");
+  return false;
+}
+
+std::string AbslUnparseFlag(const Dtype& dtype) {
+  return dtype.type == c10::ScalarType::Float      ? "float"
+         : dtype.type == c10::ScalarType::BFloat16 ? "bfloat16"
+                                                   : "float16";
 }
 
 /// The headers of the LibTorch this was built with, or of the one in use: text that is there on
@@ -34,6 +58,16 @@ std::string default_data() {
 }  // namespace
 
 ABSL_FLAG(tessera::Strategy, strategy, tessera::Strategy::kDdp, strategy_help());
+ABSL_FLAG(absl::optional<tessera::Degrees>, degrees, {},
+          "p,g,o of the strategy hybrid: over how many ranks parameters, gradients and optimizer "
+          "state are split, as in 2,2,4");
+ABSL_FLAG(int, reshard_after_forward, 0,
+          "over how many ranks units stay split between forward and backward; 1 keeps them whole; "
+          "0: over as many as before");
+ABSL_FLAG(Dtype, param_dtype, {},
+          "what the model computes with: float, bfloat16 or float16; the optimizer's values are "
+          "fp32 always");
+ABSL_FLAG(bool, loss_scale, false, "scale the loss dynamically, for float16");
 ABSL_FLAG(int64_t, layers, 4, "blocks of the model");
 ABSL_FLAG(int64_t, heads, 4, "attention heads; divides --width");
 ABSL_FLAG(int64_t, width, 128, "values per position");
@@ -64,17 +98,37 @@ ABSL_FLAG(int64_t, log_every, 20,
 ABSL_FLAG(bool, memory, false, "print the memory of every rank by class at the end");
 ABSL_FLAG(std::string, losses_out, "",
           "write step, loss and gradient norm of every step to this file, with all digits");
+ABSL_FLAG(std::string, trace, "",
+          "record what every rank does when into this file, for ui.perfetto.dev");
 ABSL_FLAG(int64_t, sample_bytes, 400, "bytes of text to generate at the end");
 ABSL_FLAG(double, temperature, 0.8, "of the sample; 0: always the likeliest byte");
 ABSL_FLAG(std::string, prompt, "namespace ", "beginning of the sample");
 
 namespace gpt {
+namespace {
+
+tessera::Options read_options() {
+  tessera::Options options;
+  options.strategy = absl::GetFlag(FLAGS_strategy);
+  if (const auto degrees = absl::GetFlag(FLAGS_degrees)) options.degrees = *degrees;
+  if (const int ranks = absl::GetFlag(FLAGS_reshard_after_forward); ranks != 0) {
+    options.reshard_after_forward = ranks;
+  }
+  if (const double clip = absl::GetFlag(FLAGS_clip); clip != 0.0) options.max_grad_norm = clip;
+  const c10::ScalarType dtype = absl::GetFlag(FLAGS_param_dtype).type;
+  if (dtype != c10::ScalarType::Float) options.precision.parameters = dtype;
+  if (absl::GetFlag(FLAGS_loss_scale)) options.loss_scale.emplace();
+  options.trace = !absl::GetFlag(FLAGS_trace).empty();
+  return options;
+}
+
+}  // namespace
 
 Flags read_flags(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "trains a byte-level GPT on text.\n"
       "One rank: gpt --steps 100\n"
-      "Two ranks: tessera-run --standalone --nproc-per-node 2 gpt --strategy zero2");
+      "Two ranks: tessera-run --standalone --nproc-per-node 2 gpt --strategy zero3");
   absl::FlagsUsageConfig usage;
   usage.contains_help_flags = [](absl::string_view file) {
     return absl::StrContains(file, "gpt/flags.cc");
@@ -86,11 +140,11 @@ Flags read_flags(int argc, char** argv) {
               "', expected flags only; give text with --data");
 
   Flags flags;
-  flags.strategy = absl::GetFlag(FLAGS_strategy);
-  flags.model = {.layers = absl::GetFlag(FLAGS_layers),
-                 .heads = absl::GetFlag(FLAGS_heads),
-                 .width = absl::GetFlag(FLAGS_width),
-                 .context = absl::GetFlag(FLAGS_context)};
+  flags.options = read_options();
+  flags.model.layers = absl::GetFlag(FLAGS_layers);
+  flags.model.heads = absl::GetFlag(FLAGS_heads);
+  flags.model.width = absl::GetFlag(FLAGS_width);
+  flags.model.context = absl::GetFlag(FLAGS_context);
   flags.data = absl::GetFlag(FLAGS_data);
   if (flags.data.empty()) flags.data = default_data();
   flags.data_bytes = absl::GetFlag(FLAGS_data_bytes);
@@ -102,13 +156,13 @@ Flags read_flags(int argc, char** argv) {
                 .warmup_steps = absl::GetFlag(FLAGS_warmup),
                 .steps = absl::GetFlag(FLAGS_steps)};
   flags.weight_decay = absl::GetFlag(FLAGS_weight_decay);
-  if (const double clip = absl::GetFlag(FLAGS_clip); clip != 0.0) flags.clip = clip;
   flags.seed = absl::GetFlag(FLAGS_seed);
   flags.eval_every = absl::GetFlag(FLAGS_eval_every);
   flags.eval_batches = absl::GetFlag(FLAGS_eval_batches);
   flags.log_every = absl::GetFlag(FLAGS_log_every);
   flags.memory = absl::GetFlag(FLAGS_memory);
   flags.losses_out = absl::GetFlag(FLAGS_losses_out);
+  flags.trace = absl::GetFlag(FLAGS_trace);
   flags.prompt = absl::GetFlag(FLAGS_prompt);
   flags.sampling = {.new_bytes = absl::GetFlag(FLAGS_sample_bytes),
                     .temperature = absl::GetFlag(FLAGS_temperature),
@@ -118,6 +172,9 @@ Flags read_flags(int argc, char** argv) {
 
 absl::Status validate(const Flags& flags) {
   std::vector<std::string> problems;
+  if (const absl::Status options = tessera::validate(flags.options); !options.ok()) {
+    problems.emplace_back(options.message());
+  }
   const auto at_least = [&](const char* name, double value, double least) {
     if (!(value >= least) || !std::isfinite(value)) {
       problems.push_back(
@@ -143,10 +200,6 @@ absl::Status validate(const Flags& flags) {
   at_least("min_lr", flags.rate.floor, 0.0);
   count("warmup", flags.rate.warmup_steps, 0);
   at_least("weight_decay", flags.weight_decay, 0.0);
-  if (!(flags.clip > 0.0)) {
-    problems.push_back(absl::StrCat("[gpt] --clip: got ", flags.clip,
-                                    ", expected a norm above 0, or 0 not to clip"));
-  }
   count("eval_every", flags.eval_every, 0);
   count("eval_batches", flags.eval_batches, 0);
   count("log_every", flags.log_every, 1);

@@ -1,12 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <string>
 
 #include <absl/status/status.h>
 
-#include "tessera/core/strategy.h"
+#include "tessera/core/options.h"
 #include "tessera/examples/gpt/generate.h"
 #include "tessera/examples/gpt/model.h"
 #include "tessera/examples/gpt/schedule.h"
@@ -15,7 +14,8 @@ namespace gpt {
 
 /// What the command line says. The table of names, defaults and help texts is in flags.cc.
 struct Flags {
-  tessera::Strategy strategy = tessera::Strategy::kDdp;
+  tessera::Options options;  ///< strategy, degrees, reshard_after_forward, precision, loss scale,
+                             ///< clipping, trace
   ModelSizes model;
 
   std::string data;
@@ -25,7 +25,6 @@ struct Flags {
   bool no_sync = false;    ///< add micro-steps locally, reduce once
   RateCurve rate;
   double weight_decay = 0.0;
-  double clip = std::numeric_limits<double>::infinity();
   uint64_t seed = 0;
 
   int64_t eval_every = 0;    ///< steps; 0 only at the end
@@ -33,6 +32,7 @@ struct Flags {
   int64_t log_every = 0;
   bool memory = false;
   std::string losses_out;
+  std::string trace;  ///< file for the trace; empty: none
 
   std::string prompt;
   Sampling sampling;

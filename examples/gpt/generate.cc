@@ -18,8 +18,10 @@ std::string generate(Gpt& model, const std::string& prompt, const Sampling& samp
     for (size_t at = text.size() - std::min(text.size(), context); at < text.size(); ++at) {
       seen.push_back(static_cast<unsigned char>(text[at]));
     }
-    const at::Tensor logits =
-        model.forward(torch::tensor(seen, at::kLong).unsqueeze(0)).select(1, -1).squeeze(0);
+    const at::Tensor logits = model.forward(torch::tensor(seen, at::kLong).unsqueeze(0))
+                                  .select(1, -1)
+                                  .squeeze(0)
+                                  .to(at::kFloat);
     const at::Tensor next =
         sampling.temperature > 0
             ? at::multinomial(at::softmax(logits / sampling.temperature, 0), 1, false, generator)

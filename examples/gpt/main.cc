@@ -1,6 +1,6 @@
 // Trains a byte-level GPT on real text, on one rank or many, under any strategy.
 //
-//   tessera-run --standalone --nproc-per-node 2 build/release/bin/gpt --strategy zero2 --memory
+//   tessera-run --standalone --nproc-per-node 2 build/release/bin/gpt --strategy zero3 --memory
 //
 // Prints progress, the loss on held-out text beside the unigram entropy that a model without
 // context could reach, a hash of the parameters (the same for every strategy) and a sample. `gpt
@@ -21,6 +21,7 @@
 #include "tessera/examples/gpt/progress.h"
 #include "tessera/examples/gpt/schedule.h"
 #include "tessera/tessera.h"
+#include "tessera/zero/trace_file.h"
 
 namespace {
 
@@ -51,7 +52,7 @@ double accumulate_gradients(const Flags& flags, gpt::Gpt& model, tessera::Engine
     const Batch batch = batches.next();
     const at::Tensor loss =
         model.loss(batch.text, batch.target) / static_cast<double>(flags.accumulate);
-    loss.backward();
+    engine.scale(loss).backward();
     sum += loss.detach();
   }
   world.all_reduce(sum, tessera::ReduceOp::kAvg, "loss")->wait();
@@ -93,9 +94,7 @@ void train(const Flags& flags) {
 
   torch::manual_seed(flags.seed);
   auto model = std::make_shared<gpt::Gpt>(flags.model);
-  auto engine =
-      tessera::parallelize(model, optimizer_plan(flags),
-                           {.strategy = flags.strategy, .max_grad_norm = flags.clip}, world);
+  auto engine = tessera::parallelize(model, optimizer_plan(flags), flags.options, world);
   gpt::Schedule schedule(engine->optimizer(), flags.rate);
 
   const int64_t tokens_per_step =
@@ -105,7 +104,7 @@ void train(const Flags& flags) {
     for (const at::Tensor& parameter : model->parameters()) numel += parameter.numel();
     std::printf(
         "%s on %d rank%s: %.2f M parameters, %.1f MiB of text in %ld files, %ld tokens per step\n",
-        std::string(to_string(flags.strategy)).c_str(), world->size(),
+        std::string(to_string(engine->strategy())).c_str(), world->size(),
         world->size() == 1 ? "" : "s", static_cast<double>(numel) / 1e6,
         static_cast<double>(corpus.size_bytes()) / (1 << 20), corpus.files(), tokens_per_step);
   }
@@ -141,7 +140,10 @@ void train(const Flags& flags) {
   // What is added locally is reduced once.
   const int reductions = flags.no_sync ? 1 : static_cast<int>(flags.accumulate);
   const std::string memory = flags.memory ? gpt::memory_table(*engine, reductions, *world) : "";
-  const auto whole = engine->full_parameters();
+  if (!flags.trace.empty()) {
+    tessera::write_trace(engine->group(), *engine->trace(), flags.trace);
+  }
+  const auto whole = engine->full_parameters();  // the sample is one rank's alone
   if (!is_first) return;
   std::printf("%s", memory.c_str());
   std::printf("held-out loss    %.6f nats per byte\n", held_out_loss);

@@ -1,5 +1,8 @@
 #include "tessera/examples/gpt/memory_table.h"
 
+#include <string_view>
+#include <vector>
+
 #include <absl/strings/str_format.h>
 #include <torch/torch.h>
 
@@ -39,20 +42,27 @@ std::string memory_table(const tessera::Engine& engine, int reductions,
   at::Tensor all = at::empty({world.size() * mine.numel()}, at::kLong);
   world.all_gather(all, mine, "memory")->wait();
 
-  std::string table = absl::StrFormat("%-22s", "memory, MiB");
-  for (size_t c = 0; c < kMemoryClasses; ++c) {
-    const std::string_view name = to_string(static_cast<tessera::MemoryClass>(c));
-    table += absl::StrFormat("%11s", std::string(name));
+  // A class that nobody uses under this strategy needs no column.
+  const at::Tensor sums = all.view({world.size(), -1})
+                              .narrow(1, 0, kKindCount * kColumns)
+                              .reshape({-1, kColumns})
+                              .sum(0);
+  std::vector<int64_t> shown;
+  std::string table = absl::StrFormat("%-23s", "memory, MiB");
+  for (int64_t c = 0; c < kColumns; ++c) {
+    if (sums[c].item<int64_t>() == 0) continue;
+    shown.push_back(c);
+    const std::string name(c == kColumns - 1 ? "total"
+                                             : to_string(static_cast<tessera::MemoryClass>(c)));
+    table += absl::StrFormat("%11s", name);
   }
-  table += absl::StrFormat("%11s%11s\n", "total", "PSS");
+  table += absl::StrFormat("%11s\n", "PSS");
   const std::string strategy(to_string(engine.strategy()));
   for (int rank = 0; rank < world.size(); ++rank) {
     const at::Tensor theirs = all.narrow(0, rank * mine.numel(), mine.numel());
     for (int64_t kind = 0; kind < kKindCount; ++kind) {
-      table += absl::StrFormat("%-6s rank %-2d %-9s", strategy, rank, kKinds[kind]);
-      for (int64_t c = 0; c < kColumns; ++c) {
-        table += cell(theirs[kind * kColumns + c].item<int64_t>());
-      }
+      table += absl::StrFormat("%-6s rank %-2d %-10s", strategy, rank, kKinds[kind]);
+      for (const int64_t c : shown) table += cell(theirs[kind * kColumns + c].item<int64_t>());
       const int64_t pss_bytes = theirs[-1].item<int64_t>();
       if (kind == 1 && pss_bytes >= 0) table += cell(pss_bytes);
       table += '\n';

@@ -63,7 +63,7 @@ class Block : public nn::Module {
 
 Gpt::Gpt(const ModelSizes& sizes)
     : sizes_(sizes),
-      bytes_(register_module("bytes", nn::Embedding(kVocabulary, sizes.width))),
+      bytes_(register_module("bytes", nn::Embedding(sizes.vocabulary, sizes.width))),
       positions_(register_module("positions", nn::Embedding(sizes.context, sizes.width))),
       blocks_(register_module("blocks", nn::ModuleList())),
       norm_(register_module("norm", nn::LayerNorm(nn::LayerNormOptions({sizes.width})))) {
@@ -83,7 +83,9 @@ at::Tensor Gpt::forward(const at::Tensor& text) {
 }
 
 at::Tensor Gpt::loss(const at::Tensor& text, const at::Tensor& target) {
-  return at::cross_entropy_loss(forward(text).flatten(0, 1), target.flatten());
+  at::Tensor logits = forward(text).flatten(0, 1);
+  if (logits.element_size() < 4) logits = logits.to(at::kFloat);
+  return at::cross_entropy_loss(logits, target.flatten());
 }
 
 bool Gpt::decays(std::string_view parameter) {

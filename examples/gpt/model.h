@@ -7,14 +7,15 @@
 
 namespace gpt {
 
-/// Distinct bytes: the vocabulary needs no tokenizer.
+/// Distinct bytes: this vocabulary needs no tokenizer.
 inline constexpr int64_t kVocabulary = 256;
 
 struct ModelSizes {
   int64_t layers = 4;
-  int64_t heads = 4;      ///< divides width
-  int64_t width = 128;    ///< values per position
-  int64_t context = 128;  ///< positions, in bytes of text
+  int64_t heads = 4;                 ///< divides width
+  int64_t width = 128;               ///< values per position
+  int64_t context = 128;             ///< positions, in bytes of text
+  int64_t vocabulary = kVocabulary;  ///< distinct tokens
 };
 
 /// A byte-level GPT (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019):
@@ -28,12 +29,12 @@ class Gpt : public torch::nn::Module {
  public:
   explicit Gpt(const ModelSizes& sizes);
 
-  /// Text [batch, length] of int64 in [0, 256), 1 <= length <= context, to logits [batch, length,
-  /// 256] of the byte that follows each position.
+  /// Text [batch, length] of int64 in [0, vocabulary), 1 <= length <= context, to logits [batch,
+  /// length, vocabulary] of the token that follows each position.
   at::Tensor forward(const at::Tensor& text);
 
   /// Mean cross-entropy, a scalar in nats per byte, of predicting `target` (what follows each
-  /// position of `text`).
+  /// position of `text`). Computed in fp32 where parameters have 16 bits.
   at::Tensor loss(const at::Tensor& text, const at::Tensor& target);
 
   const ModelSizes& sizes() const { return sizes_; }

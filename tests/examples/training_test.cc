@@ -174,13 +174,15 @@ TEST(Flags, ListsEveryValueOutOfRange) {
   flags.model.width = 10;
   flags.batch = 0;
   flags.rate.peak = -1.0;
-  flags.clip = -2.0;
+  flags.options.max_grad_norm = -2.0;
+  flags.options.strategy = tessera::Strategy::kHybrid;
   flags.no_sync = true;
   const std::string message(validate(flags).message());
   EXPECT_THAT(message, HasSubstr("[gpt] --width: got 10, expected a multiple of --heads 4"));
   EXPECT_THAT(message, HasSubstr("[gpt] --batch: got 0, expected 1 or more"));
   EXPECT_THAT(message, HasSubstr("[gpt] --lr: got -1, expected 0 or more"));
-  EXPECT_THAT(message, HasSubstr("[gpt] --clip: got -2, expected a norm above 0"));
+  EXPECT_THAT(message, HasSubstr("[options] max_grad_norm: got -2"));
+  EXPECT_THAT(message, HasSubstr("[options] degrees: got none; strategy hybrid needs them"));
   EXPECT_THAT(message, HasSubstr("[gpt] --no_sync: got --accumulate 1"));
 }
 

@@ -1,0 +1,167 @@
+// Compares what the strategies need: trains a small GPT for a few steps under each, every one in a
+// process of its own, and prints bytes by class, predicted and measured.
+//
+//   tessera-run --standalone --nproc-per-node 4 build/release/bin/memory_compare --svg memory.svg
+//
+// `memory_compare --help` lists the flags. Rank 0 prints and writes the files.
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <absl/flags/flag.h>
+#include <absl/flags/parse.h>
+#include <absl/flags/usage.h>
+#include <absl/flags/usage_config.h>
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/comm/environment.h"
+#include "tessera/examples/memory_compare/fresh_process.h"
+#include "tessera/examples/memory_compare/measurement.h"
+#include "tessera/examples/memory_compare/row.h"
+#include "tessera/examples/memory_compare/svg_chart.h"
+#include "tessera/examples/memory_compare/table.h"
+#include "tessera/tessera.h"
+
+ABSL_FLAG(std::string, rows, "",
+          "what to compare, separated by spaces: ddp, zero1, zero2, zero3, zero3:R "
+          "(reshard_after_forward), hybrid:p,g,o, hybrid:p,g,o:R; default: all that the number of "
+          "ranks allows");
+ABSL_FLAG(int64_t, layers, 6, "blocks of the model");
+ABSL_FLAG(int64_t, heads, 8, "attention heads; divides --width");
+ABSL_FLAG(int64_t, width, 512, "values per position");
+ABSL_FLAG(int64_t, vocabulary, 256, "distinct tokens");
+ABSL_FLAG(int64_t, sequence, 64, "tokens per sequence");
+ABSL_FLAG(int64_t, batch, 1, "sequences per rank and step");
+ABSL_FLAG(int64_t, steps, 3, "updates per row; the first two make what later ones use again");
+ABSL_FLAG(std::string, param_dtype, "float",
+          "what the model computes with: float or bfloat16 (over fp32 masters)");
+ABSL_FLAG(std::string, markdown, "", "write the table as Markdown to this file too");
+ABSL_FLAG(std::string, svg, "", "write a chart to this file");
+
+namespace {
+
+using memory_compare::Comparison;
+using memory_compare::Row;
+using memory_compare::Workload;
+
+Workload read_workload() {
+  Workload workload;
+  workload.model = {.layers = absl::GetFlag(FLAGS_layers),
+                    .heads = absl::GetFlag(FLAGS_heads),
+                    .width = absl::GetFlag(FLAGS_width),
+                    .context = absl::GetFlag(FLAGS_sequence),
+                    .vocabulary = absl::GetFlag(FLAGS_vocabulary)};
+  workload.batch = absl::GetFlag(FLAGS_batch);
+  workload.steps = absl::GetFlag(FLAGS_steps);
+  std::string problems;
+  const auto at_least_one = [&](const char* name, int64_t value) {
+    if (value >= 1) return;
+    absl::StrAppend(&problems, "[memory_compare] --", name, ": got ", value,
+                    ", expected 1 or more\n");
+  };
+  at_least_one("layers", workload.model.layers);
+  at_least_one("heads", workload.model.heads);
+  at_least_one("width", workload.model.width);
+  at_least_one("vocabulary", workload.model.vocabulary);
+  at_least_one("sequence", workload.model.context);
+  at_least_one("batch", workload.batch);
+  at_least_one("steps", workload.steps);
+  if (workload.model.heads >= 1 && workload.model.width % workload.model.heads != 0) {
+    absl::StrAppend(&problems, "[memory_compare] --width: got ", workload.model.width,
+                    ", expected a multiple of --heads ", workload.model.heads, "\n");
+  }
+  const std::string dtype = absl::GetFlag(FLAGS_param_dtype);
+  if (dtype == "bfloat16") {
+    workload.parameters = c10::ScalarType::BFloat16;
+  } else if (dtype != "float") {
+    absl::StrAppend(&problems, "[memory_compare] --param_dtype: got '", dtype,
+                    "', expected float or bfloat16\n");
+  }
+  if (!problems.empty()) problems.pop_back();
+  TORCH_CHECK(problems.empty(), problems);
+  return workload;
+}
+
+tessera::Environment read_job() {
+  const absl::StatusOr<tessera::Environment> job = tessera::read_environment();
+  TORCH_CHECK(job.ok(), std::string(job.status().message()));
+  // Each row meets in a file of its own; a TCP store of a row could still be there for the next.
+  TORCH_CHECK(job->world_size == 1 || !job->store_url.empty(),
+              "[memory_compare] TESSERA_STORE: not set in a world of ", job->world_size,
+              ", expected a file that ranks meet in; start it with tessera-run");
+  return *job;
+}
+
+std::vector<Row> read_rows(int ranks) {
+  const std::string text = absl::GetFlag(FLAGS_rows);
+  if (text.empty()) return memory_compare::default_rows(ranks);
+  const absl::StatusOr<std::vector<Row>> rows = memory_compare::parse_rows(text);
+  TORCH_CHECK(rows.ok(), std::string(rows.status().message()));
+  TORCH_CHECK(!rows->empty(), "[memory_compare] --rows: got no row, expected at least one");
+  return *rows;
+}
+
+void write_file(const std::string& flag, const std::string& path, const std::string& text) {
+  std::FILE* file = std::fopen(path.c_str(), "w");
+  const bool is_written =
+      file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  const bool is_closed = file != nullptr && std::fclose(file) == 0;
+  TORCH_CHECK(is_written && is_closed, "[memory_compare] --", flag, ": got '", path,
+              "', which cannot be written; give another path");
+}
+
+void compare() {
+  const tessera::Environment job = read_job();
+  Comparison comparison{.workload = read_workload(), .ranks = job.world_size, .rows = {}};
+  const std::vector<Row> rows = read_rows(job.world_size);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::vector<int64_t> words = memory_compare::run_in_fresh_process([&] {
+      tessera::ProcessGroupOptions meeting;
+      if (!job.store_url.empty()) meeting.store_url = absl::StrCat(job.store_url, ".row", i);
+      const auto world = tessera::init_process_group(meeting);
+      return to_words(memory_compare::measure(rows[i], comparison.workload, world));
+    });
+    comparison.rows.push_back({rows[i], memory_compare::from_words(words)});
+  }
+  if (job.rank != 0) return;
+  std::printf("%s", to_table(comparison, memory_compare::TableFormat::kAligned).c_str());
+  if (const std::string path = absl::GetFlag(FLAGS_markdown); !path.empty()) {
+    write_file("markdown", path, to_table(comparison, memory_compare::TableFormat::kMarkdown));
+  }
+  if (const std::string path = absl::GetFlag(FLAGS_svg); !path.empty()) {
+    write_file("svg", path, to_svg(to_chart(comparison)));
+    std::printf("chart: %s\n", path.c_str());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage(
+      "compares the memory of all strategies on one model.\n"
+      "tessera-run --standalone --nproc-per-node 4 memory_compare --svg memory.svg");
+  absl::FlagsUsageConfig usage;
+  usage.contains_help_flags = [](absl::string_view file) {
+    return absl::StrContains(file, "memory_compare/main.cc");
+  };
+  usage.normalize_filename = [](absl::string_view) {
+    return std::string("memory_compare/main.cc");
+  };
+  absl::SetFlagsUsageConfig(usage);
+  absl::ParseCommandLine(argc, argv);
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  try {
+    compare();
+  } catch (const c10::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what_without_backtrace());
+    return 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <c10/core/ScalarType.h>
+
+#include "tessera/core/comm/process_group.h"
+#include "tessera/core/memory/memory_meter.h"
+#include "tessera/examples/gpt/model.h"
+#include "tessera/examples/memory_compare/row.h"
+
+namespace memory_compare {
+
+/// What is trained: a GPT on random text.
+struct Workload {
+  gpt::ModelSizes model;
+  int64_t batch = 2;  ///< sequences per rank, each as long as the model's context
+  int64_t steps = 3;
+  c10::ScalarType parameters = c10::ScalarType::Float;  ///< what the model computes with
+};
+
+/// What one rank held.
+struct RankMemory {
+  tessera::MemoryBytes held;  ///< by the engine, after the last step
+  int64_t peak_bytes = 0;     ///< most that the engine held at once, control included
+  int64_t pss_bytes = -1;     ///< most that the process had of the samples; -1 where unknown
+  int64_t slabs_grown = 0;    ///< GatherCounts::slabs_grown
+  friend bool operator==(const RankMemory&, const RankMemory&) = default;
+};
+
+/// What one row needs: as the formulas say, the same on all ranks, and as measured on each.
+struct Measurement {
+  int64_t parameter_numel = 0;      ///< of the model, without padding
+  tessera::MemoryBytes persistent;  ///< memory_formula()
+  tessera::MemoryBytes peak;        ///< memory_peak_formula(): persistent and pooled landing
+  std::vector<RankMemory> ranks;
+  friend bool operator==(const Measurement&, const Measurement&) = default;
+};
+
+/// Trains `workload` for a few steps as `row` says and reads the engine's meter. PSS is sampled
+/// after forward, backward and update of the last step; it means something only in a process that
+/// has done nothing before. Collective over `world`; every rank receives everything. Throws
+/// c10::Error where the row does not fit the world.
+Measurement measure(const Row& row, const Workload& workload,
+                    const std::shared_ptr<tessera::ProcessGroup>& world);
+
+/// Whether every rank holds exactly what the formula says in every class that lasts: all but
+/// control, and landing where it is pooled.
+bool is_exact(const Measurement& measurement);
+
+/// A measurement as numbers, for a pipe between processes, and back. from_words throws
+/// std::invalid_argument for what to_words cannot have made.
+std::vector<int64_t> to_words(const Measurement& measurement);
+Measurement from_words(const std::vector<int64_t>& words);
+
+/// What PyTorch's DistributedDataParallel with AdamW needs in fp32, modelled and not measured: 20
+/// bytes per parameter. The parameter, its gradient, the gradient's copy in a bucket (it is none
+/// only under gradient_as_bucket_view, which is off by default; listed as landing) and two moments,
+/// 4 bytes each.
+tessera::MemoryBytes pytorch_ddp(int64_t parameter_numel);
+
+}  // namespace memory_compare

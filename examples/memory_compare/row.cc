@@ -1,0 +1,87 @@
+#include "tessera/examples/memory_compare/row.h"
+
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+#include <absl/strings/str_split.h>
+
+namespace memory_compare {
+
+using tessera::Degrees;
+using tessera::Strategy;
+
+std::string to_string(const Row& row) {
+  std::string text(tessera::to_string(row.strategy));
+  if (row.degrees.has_value()) absl::StrAppend(&text, ":", tessera::to_string(*row.degrees));
+  if (row.reshard_after_forward.has_value()) {
+    absl::StrAppend(&text, ":", *row.reshard_after_forward);
+  }
+  return text;
+}
+
+absl::StatusOr<Row> parse_row(const std::string& text) {
+  const auto bad = [&](const std::string& why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("[memory_compare] --rows: got '", text, "', ", why));
+  };
+  const std::vector<std::string> parts = absl::StrSplit(text, ':');
+  const absl::StatusOr<Strategy> strategy = tessera::parse_strategy(parts[0]);
+  if (!strategy.ok()) return bad(std::string(strategy.status().message()));
+  Row row{.strategy = *strategy, .degrees = {}, .reshard_after_forward = {}};
+  size_t next = 1;
+  if (row.strategy == Strategy::kHybrid) {
+    if (parts.size() < 2) return bad("expected degrees behind it, as in hybrid:2,2,4");
+    const absl::StatusOr<Degrees> degrees = tessera::parse_degrees(parts[next++]);
+    if (!degrees.ok()) return bad(std::string(degrees.status().message()));
+    row.degrees = *degrees;
+  }
+  if (next < parts.size()) {
+    int ranks = 0;
+    if (!absl::SimpleAtoi(parts[next], &ranks) || ranks < 1) {
+      return bad("expected a number of ranks from 1 behind the last colon, as in zero3:1");
+    }
+    row.reshard_after_forward = ranks;
+    ++next;
+  }
+  if (next < parts.size()) return bad("expected strategy[:degrees][:reshard_after_forward]");
+  return row;
+}
+
+absl::StatusOr<std::vector<Row>> parse_rows(const std::string& text) {
+  std::vector<Row> rows;
+  std::vector<std::string> problems;
+  for (const std::string& part :
+       std::vector<std::string>(absl::StrSplit(text, ' ', absl::SkipEmpty()))) {
+    const absl::StatusOr<Row> row = parse_row(part);
+    if (row.ok()) {
+      rows.push_back(*row);
+    } else {
+      problems.emplace_back(row.status().message());
+    }
+  }
+  if (problems.empty()) return rows;
+  return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
+}
+
+std::vector<Row> default_rows(int ranks) {
+  std::vector<Row> rows;
+  const auto add = [&rows](Strategy strategy, std::optional<Degrees> degrees = {},
+                           std::optional<int> reshard_after_forward = {}) {
+    rows.push_back({strategy, degrees, reshard_after_forward});
+  };
+  add(Strategy::kDdp);
+  if (ranks == 1) return rows;
+  add(Strategy::kZero1);
+  add(Strategy::kZero2);
+  add(Strategy::kZero3);
+  add(Strategy::kZero3, {}, 1);
+  int largest = ranks - 1;
+  while (ranks % largest != 0) --largest;
+  if (largest == 1) return rows;
+  add(Strategy::kHybrid, Degrees{largest, largest, largest});
+  add(Strategy::kHybrid, Degrees{largest, ranks, ranks});
+  add(Strategy::kHybrid, Degrees{1, largest, ranks});
+  return rows;
+}
+
+}  // namespace memory_compare

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <absl/status/statusor.h>
+
+#include "tessera/core/strategy.h"
+
+namespace memory_compare {
+
+/// One row of the comparison: a way to spread the state of training.
+struct Row {
+  tessera::Strategy strategy = tessera::Strategy::kDdp;
+  std::optional<tessera::Degrees> degrees;   ///< of a hybrid
+  std::optional<int> reshard_after_forward;  ///< Options::reshard_after_forward
+  friend bool operator==(const Row&, const Row&) = default;
+};
+
+/// "zero3", "zero3:1" (reshard_after_forward), "hybrid:2,4,4", "hybrid:4,4,4:2": what flags take
+/// and tables show.
+std::string to_string(const Row& row);
+absl::StatusOr<Row> parse_row(const std::string& text);
+
+/// Rows separated by spaces; the error lists every bad one.
+absl::StatusOr<std::vector<Row>> parse_rows(const std::string& text);
+
+/// What a world of `ranks` can show: the named strategies, zero3 with units that stay whole, and,
+/// where a number S divides the world, the hybrids S,S,S (HSDP), 1,S,world and S,world,world for
+/// the largest S below the world. One rank has nothing to split: ddp alone.
+std::vector<Row> default_rows(int ranks);
+
+}  // namespace memory_compare

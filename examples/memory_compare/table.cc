@@ -1,0 +1,227 @@
+#include "tessera/examples/memory_compare/table.h"
+
+#include <algorithm>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
+
+namespace memory_compare {
+namespace {
+
+using tessera::kMemoryClasses;
+using tessera::MemoryBytes;
+using tessera::MemoryClass;
+
+constexpr MemoryClass kShown[] = {MemoryClass::kParameters, MemoryClass::kGradients,
+                                  MemoryClass::kOptimizer,  MemoryClass::kSlabs,
+                                  MemoryClass::kRoot,       MemoryClass::kLanding};
+constexpr const char* kPyTorch = "PyTorch DDP, fp32";
+
+double mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+std::string cell(int64_t bytes) { return absl::StrFormat("%.2f", mib(bytes)); }
+
+/// What the formulas speak of: everything but control.
+MemoryBytes without_control(MemoryBytes bytes) {
+  bytes[MemoryClass::kControl] = 0;
+  return bytes;
+}
+
+int64_t peak_of(const RankMemory& rank) {
+  return rank.peak_bytes - rank.held[MemoryClass::kControl];
+}
+
+using Cells = std::vector<std::string>;
+
+Cells line_of(const std::string& row, const std::string& what, const MemoryBytes& bytes) {
+  Cells cells = {row, what};
+  for (const MemoryClass shown : kShown) cells.push_back(cell(bytes[shown]));
+  cells.push_back(cell(without_control(bytes).total()));
+  return cells;
+}
+
+/// One line for each run of ranks that held the same.
+void append_measured(const Measurement& measurement, std::vector<Cells>& lines) {
+  const std::vector<RankMemory>& ranks = measurement.ranks;
+  for (size_t first = 0, last = 0; first < ranks.size(); first = last + 1) {
+    last = first;
+    int64_t pss_bytes = ranks[first].pss_bytes;
+    while (last + 1 < ranks.size() &&
+           without_control(ranks[last + 1].held) == without_control(ranks[first].held) &&
+           peak_of(ranks[last + 1]) == peak_of(ranks[first])) {
+      pss_bytes = std::max(pss_bytes, ranks[++last].pss_bytes);
+    }
+    const std::string who = first == last ? absl::StrCat("measured, rank ", first)
+                                          : absl::StrCat("measured, ranks ", first, "-", last);
+    Cells cells = line_of("", who, ranks[first].held);
+    cells.push_back(cell(peak_of(ranks[first])));
+    cells.push_back(pss_bytes >= 0 ? cell(pss_bytes) : "?");
+    lines.push_back(std::move(cells));
+  }
+}
+
+std::vector<Cells> cells_of(const Comparison& comparison) {
+  std::vector<Cells> lines;
+  Cells head = {"MiB per rank", ""};
+  for (const MemoryClass shown : kShown) head.emplace_back(to_string(shown));
+  head.insert(head.end(), {"total", "peak", "PSS"});
+  lines.push_back(std::move(head));
+  lines.push_back(line_of(kPyTorch, "modelled",
+                          pytorch_ddp(comparison.rows.front().measurement.parameter_numel)));
+  for (const auto& [row, measurement] : comparison.rows) {
+    lines.push_back(line_of(to_string(row), "predicted", measurement.peak));
+    lines.back().push_back(cell(measurement.peak.total()));
+    append_measured(measurement, lines);
+  }
+  for (Cells& line : lines) line.resize(lines.front().size());
+  return lines;
+}
+
+std::string align(const std::vector<Cells>& lines) {
+  std::vector<size_t> widths(lines.front().size());
+  for (const Cells& line : lines) {
+    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  }
+  std::string text;
+  for (const Cells& line : lines) {
+    std::string out;
+    for (size_t i = 0; i < line.size(); ++i) {
+      const int width = static_cast<int>(widths[i]);
+      out += i < 2 ? absl::StrFormat("%-*s  ", width, line[i])
+                   : absl::StrFormat("%*s  ", width, line[i]);
+    }
+    out.erase(out.find_last_not_of(' ') + 1);
+    absl::StrAppend(&text, out, "\n");
+  }
+  return text;
+}
+
+std::string mark_down(const std::vector<Cells>& lines) {
+  std::string text;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    absl::StrAppend(&text, "| ", absl::StrJoin(lines[i], " | "), " |\n");
+    if (i > 0) continue;
+    for (size_t column = 0; column < lines[i].size(); ++column)
+      text += column < 2 ? "|---" : "|--:";
+    text += "|\n";
+  }
+  return text;
+}
+
+/// Which rows are not as predicted.
+std::string verdict(const Comparison& comparison) {
+  std::vector<std::string> differing, above;
+  int64_t grown = 0;
+  for (const auto& [row, measurement] : comparison.rows) {
+    if (!is_exact(measurement)) differing.push_back(to_string(row));
+    for (const RankMemory& rank : measurement.ranks) {
+      grown = std::max(grown, rank.slabs_grown);
+      if (peak_of(rank) <= measurement.peak.total()) continue;
+      if (above.empty() || above.back() != to_string(row)) above.push_back(to_string(row));
+    }
+  }
+  std::string text =
+      differing.empty()
+          ? "Persistent bytes are as predicted, to the byte, in every row."
+          : absl::StrCat("Persistent bytes are not as predicted: ", absl::StrJoin(differing, ", "),
+                         ".");
+  if (grown > 0) absl::StrAppend(&text, " Slabs beyond the planned ones: ", grown, ".");
+  if (!above.empty()) {
+    absl::StrAppend(&text, " Peaks above the predicted ones: ", absl::StrJoin(above, ", "), ".");
+  }
+  return text;
+}
+
+std::vector<std::string> notes(const Comparison& comparison) {
+  int64_t control_bytes = 0;
+  for (const auto& [row, measurement] : comparison.rows) {
+    for (const RankMemory& rank : measurement.ranks) {
+      control_bytes = std::max(control_bytes, rank.held[MemoryClass::kControl]);
+    }
+  }
+  return {
+      verdict(comparison),
+      "Landing is pooled (persistent under zero1): predicted for units that land one after the "
+      "other.",
+      absl::StrFormat("total: held after the last step; peak: most at once. Both without control "
+                      "(votes, ballots), at most %.2f MiB.",
+                      mib(control_bytes)),
+      "PSS: the whole process (LibTorch, activations, shared pages by share), largest of forward, "
+      "backward and update.",
+      "PyTorch DDP is modelled, not measured: 20 bytes per parameter without padding: parameter, "
+      "gradient, its copy in a bucket",
+      "(under landing; gradient_as_bucket_view is off by default) and AdamW's two moments."};
+}
+
+const RankMemory& largest_of(const Measurement& measurement) {
+  return *std::max_element(measurement.ranks.begin(), measurement.ranks.end(),
+                           [](const RankMemory& a, const RankMemory& b) {
+                             return without_control(a.held).total() <
+                                    without_control(b.held).total();
+                           });
+}
+
+Chart::Bar bar_of(const std::string& label, const MemoryBytes& bytes) {
+  Chart::Bar bar;
+  bar.label = label;
+  for (const MemoryClass shown : kShown) bar.values.push_back(mib(bytes[shown]));
+  bar.note = absl::StrFormat("%.1f", mib(without_control(bytes).total()));
+  return bar;
+}
+
+}  // namespace
+
+std::string describe_model(const Comparison& comparison) {
+  const gpt::ModelSizes& sizes = comparison.workload.model;
+  const c10::ScalarType dtype = comparison.workload.parameters;
+  return absl::StrFormat(
+      "GPT with %d layers, width %d, vocabulary %d; %s parameters, AdamW; %d sequence%s of %d "
+      "tokens per rank",
+      sizes.layers, sizes.width, sizes.vocabulary,
+      dtype == c10::ScalarType::Float ? "fp32" : c10::toString(dtype), comparison.workload.batch,
+      comparison.workload.batch == 1 ? "" : "s", sizes.context);
+}
+
+std::string to_table(const Comparison& comparison, TableFormat format) {
+  const std::string title = absl::StrFormat(
+      "Memory of %.2f M parameters on %d rank%s",
+      static_cast<double>(comparison.rows.front().measurement.parameter_numel) / 1e6,
+      comparison.ranks, comparison.ranks == 1 ? "" : "s");
+  const std::vector<Cells> cells = cells_of(comparison);
+  if (format == TableFormat::kAligned) {
+    return absl::StrCat(title, ": ", describe_model(comparison), "\n\n", align(cells), "\n",
+                        absl::StrJoin(notes(comparison), "\n"), "\n");
+  }
+  return absl::StrCat("## ", title, "\n\n", describe_model(comparison), ".\n\n", mark_down(cells),
+                      "\n", absl::StrJoin(notes(comparison), "\n"), "\n");
+}
+
+Chart to_chart(const Comparison& comparison) {
+  Chart chart;
+  chart.title = absl::StrFormat(
+      "Memory per rank: %.2f M parameters on %d rank%s",
+      static_cast<double>(comparison.rows.front().measurement.parameter_numel) / 1e6,
+      comparison.ranks, comparison.ranks == 1 ? "" : "s");
+  chart.subtitle = describe_model(comparison);
+  chart.axis = "MiB held by the rank that holds most, without activations";
+  chart.outline_name = "predicted by the formula";
+  chart.hatched_name = "modelled, not measured";
+  chart.series = {
+      {"parameters", "#3f6ea6", "#6f9fd8"}, {"gradients", "#c7833a", "#d99b55"},
+      {"optimizer", "#5f8d6b", "#7fb08c"},  {"slabs (gathered units)", "#8b6fa8", "#a98fc7"},
+      {"root unit", "#c2aed6", "#d3c3e4"},  {"landing gradients", "#9aa0a6", "#868d94"}};
+  chart.bars.push_back(
+      bar_of(kPyTorch, pytorch_ddp(comparison.rows.front().measurement.parameter_numel)));
+  chart.bars.back().fill = Chart::Fill::kHatched;
+  for (const auto& [row, measurement] : comparison.rows) {
+    chart.bars.push_back(bar_of(to_string(row), largest_of(measurement).held));
+    chart.bars.back().outline = mib(measurement.peak.total());
+  }
+  chart.footnotes = {
+      "zero3:1 keeps units whole after forward; hybrid:p,g,o splits parameters, gradients and",
+      "optimizer state over p, g and o ranks. PyTorch DDP: 20 bytes per parameter (parameter,",
+      "gradient, its copy in a bucket, two moments)."};
+  return chart;
+}
+
+}  // namespace memory_compare

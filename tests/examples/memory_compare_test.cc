@@ -1,0 +1,227 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tessera/examples/memory_compare/fresh_process.h"
+#include "tessera/examples/memory_compare/measurement.h"
+#include "tessera/examples/memory_compare/row.h"
+#include "tessera/examples/memory_compare/table.h"
+#include "tessera/tests/support/rank_threads.h"
+
+namespace memory_compare {
+namespace {
+
+using tessera::MemoryClass;
+using tessera::Strategy;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::vector<std::string> texts(const std::vector<Row>& rows) {
+  std::vector<std::string> texts;
+  for (const Row& row : rows) texts.push_back(to_string(row));
+  return texts;
+}
+
+TEST(Rows, DefaultsAreWhatTheWorldAllows) {
+  EXPECT_THAT(texts(default_rows(1)), ElementsAre("ddp"));
+  EXPECT_THAT(texts(default_rows(2)), ElementsAre("ddp", "zero1", "zero2", "zero3", "zero3:1"));
+  EXPECT_EQ(default_rows(3).size(), 5u);
+  EXPECT_THAT(texts(default_rows(6)), ElementsAre("ddp", "zero1", "zero2", "zero3", "zero3:1",
+                                                  "hybrid:3,3,3", "hybrid:3,6,6", "hybrid:1,3,6"));
+}
+
+TEST(Rows, AreReadAsTheyAreWritten) {
+  for (const char* text : {"ddp", "zero3", "zero3:1", "hybrid:2,4,4", "hybrid:4,4,4:2"}) {
+    const auto row = parse_row(text);
+    ASSERT_TRUE(row.ok()) << row.status();
+    EXPECT_EQ(to_string(*row), text);
+  }
+  EXPECT_EQ(parse_row("fsdp")->strategy, Strategy::kZero3);
+  EXPECT_THAT(texts(*parse_rows("  ddp zero3:1 ")), ElementsAre("ddp", "zero3:1"));
+}
+
+TEST(Rows, EveryBadOneIsListed) {
+  const auto rows = parse_rows("zero4 hybrid ddp hybrid:2,x,2 zero3:0 zero3:1:2");
+  ASSERT_FALSE(rows.ok());
+  const std::string message(rows.status().message());
+  EXPECT_THAT(message, HasSubstr("[memory_compare] --rows: got 'zero4', "));
+  EXPECT_THAT(message, HasSubstr("got 'hybrid', expected degrees behind it"));
+  EXPECT_THAT(message, HasSubstr("got 'hybrid:2,x,2', "));
+  EXPECT_THAT(message, HasSubstr("got 'zero3:0', expected a number of ranks from 1"));
+  EXPECT_THAT(message, HasSubstr("got 'zero3:1:2', expected strategy[:degrees]"));
+}
+
+/// Blocks of odd sizes, so that everything is padded.
+Workload tiny(c10::ScalarType parameters = c10::ScalarType::Float) {
+  Workload workload;
+  workload.model = {.layers = 3, .heads = 2, .width = 22, .context = 7, .vocabulary = 31};
+  workload.batch = 2;
+  workload.steps = 3;
+  workload.parameters = parameters;
+  return workload;
+}
+
+Measurement measure_on_threads(const Row& row, const Workload& workload, int ranks) {
+  std::mutex mutex;
+  std::vector<Measurement> by_rank;
+  tessera::testing::run_ranks(ranks, [&](std::shared_ptr<tessera::ProcessGroup> world) {
+    Measurement measurement = measure(row, workload, world);
+    const std::lock_guard lock(mutex);
+    by_rank.push_back(std::move(measurement));
+  });
+  for (const Measurement& other : by_rank) EXPECT_EQ(other, by_rank.front());
+  return by_rank.front();
+}
+
+class EveryRow : public ::testing::TestWithParam<int> {};
+
+TEST_P(EveryRow, HoldsWhatTheFormulaSaysToTheByte) {
+  for (const c10::ScalarType dtype : {c10::ScalarType::Float, c10::ScalarType::BFloat16}) {
+    for (const Row& row : default_rows(GetParam())) {
+      SCOPED_TRACE(to_string(row) + " " + c10::toString(dtype));
+      const Measurement measurement = measure_on_threads(row, tiny(dtype), GetParam());
+      ASSERT_EQ(measurement.ranks.size(), static_cast<size_t>(GetParam()));
+      EXPECT_TRUE(is_exact(measurement));
+      for (const RankMemory& rank : measurement.ranks) {
+        for (size_t c = 0; c < tessera::kMemoryClasses; ++c) {
+          const auto memory_class = static_cast<MemoryClass>(c);
+          if (memory_class == MemoryClass::kControl || memory_class == MemoryClass::kLanding) {
+            continue;
+          }
+          EXPECT_EQ(rank.held[memory_class], measurement.persistent[memory_class])
+              << to_string(memory_class);
+        }
+        EXPECT_EQ(rank.slabs_grown, 0);
+        EXPECT_GE(rank.peak_bytes, rank.held.total());
+        EXPECT_GT(rank.pss_bytes, 0);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, EveryRow, ::testing::Values(1, 2, 3, 4),
+                         [](const auto& info) { return "World" + std::to_string(info.param); });
+
+TEST(Measurement, RowsThatShouldDifferDo) {
+  const auto total = [](const char* row) {
+    return measure_on_threads(*parse_row(row), tiny(), 2).persistent.total();
+  };
+  EXPECT_GT(total("ddp"), total("zero1"));
+  EXPECT_GT(total("zero1"), total("zero2"));
+  EXPECT_GT(total("zero3:1"), total("zero3"));
+}
+
+Measurement made_up() {
+  Measurement measurement;
+  measurement.parameter_numel = int64_t{3} << 20;
+  measurement.persistent[MemoryClass::kParameters] = int64_t{12} << 20;
+  measurement.persistent[MemoryClass::kOptimizer] = int64_t{24} << 20;
+  measurement.peak = measurement.persistent;
+  measurement.peak[MemoryClass::kLanding] = int64_t{2} << 20;
+  measurement.ranks.resize(2);
+  for (RankMemory& rank : measurement.ranks) {
+    rank.held = measurement.peak;
+    rank.held[MemoryClass::kControl] = 1000;
+    rank.peak_bytes = rank.held.total();
+    rank.pss_bytes = int64_t{99} << 20;
+  }
+  return measurement;
+}
+
+TEST(Measurement, IsExactOrNot) {
+  EXPECT_TRUE(is_exact(made_up()));
+  Measurement more = made_up();
+  ++more.ranks[1].held[MemoryClass::kParameters];
+  EXPECT_FALSE(is_exact(more)) << "the negative control";
+  Measurement zero1 = made_up();
+  zero1.persistent[MemoryClass::kLanding] = int64_t{1} << 20;
+  EXPECT_FALSE(is_exact(zero1)) << "landing that lasts counts";
+}
+
+TEST(Measurement, TravelsAsWords) {
+  std::vector<int64_t> words = to_words(made_up());
+  EXPECT_EQ(from_words(words), made_up());
+  words.pop_back();
+  EXPECT_THAT([&] { from_words(words); }, ::testing::ThrowsMessage<std::invalid_argument>(
+                                              HasSubstr("[memory_compare] result: got a cut one")));
+  EXPECT_THROW(from_words({}), std::invalid_argument);
+}
+
+TEST(Measurement, PyTorchNeedsTwentyBytesPerParameter) {
+  EXPECT_EQ(pytorch_ddp(1000).total(), 20000);
+}
+
+Comparison comparison_of(const Measurement& measurement) {
+  return {.workload = tiny(), .ranks = 2, .rows = {{*parse_row("zero2"), measurement}}};
+}
+
+TEST(Table, SaysWhetherBytesAreAsPredicted) {
+  const std::string good = to_table(comparison_of(made_up()), TableFormat::kAligned);
+  EXPECT_THAT(good, HasSubstr("Memory of 3.15 M parameters on 2 ranks: GPT with 3 layers"));
+  EXPECT_THAT(good, HasSubstr("PyTorch DDP, fp32  modelled"));
+  EXPECT_THAT(good, HasSubstr("zero2              predicted"));
+  EXPECT_THAT(good, HasSubstr("measured, ranks 0-1       12.00       0.00      24.00"));
+  EXPECT_THAT(good, HasSubstr("Persistent bytes are as predicted, to the byte, in every row."));
+  EXPECT_THAT(good, Not(HasSubstr("Peaks above")));
+
+  Measurement off = made_up();
+  off.ranks[1].held[MemoryClass::kOptimizer] += 1 << 20;
+  off.ranks[1].peak_bytes += 1 << 20;
+  const std::string bad = to_table(comparison_of(off), TableFormat::kAligned);
+  EXPECT_THAT(bad, HasSubstr("Persistent bytes are not as predicted: zero2."));
+  EXPECT_THAT(bad, HasSubstr("Peaks above the predicted ones: zero2."));
+  EXPECT_THAT(bad, HasSubstr("measured, rank 1 "));
+}
+
+TEST(Table, IsMarkdownToo) {
+  const std::string text = to_table(comparison_of(made_up()), TableFormat::kMarkdown);
+  EXPECT_THAT(text, HasSubstr("## Memory of 3.15 M parameters on 2 ranks\n"));
+  EXPECT_THAT(text, HasSubstr("\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"));
+  EXPECT_THAT(text, HasSubstr("| zero2 | predicted | 12.00 | 0.00 | 24.00 |"));
+}
+
+TEST(ToChart, FramesThePrediction) {
+  const Chart chart = to_chart(comparison_of(made_up()));
+  ASSERT_EQ(chart.bars.size(), 2u);
+  EXPECT_EQ(chart.bars[0].fill, Chart::Fill::kHatched);
+  EXPECT_FALSE(chart.bars[0].outline.has_value());
+  EXPECT_EQ(chart.bars[1].label, "zero2");
+  EXPECT_EQ(chart.bars[1].outline, 38.0);
+  EXPECT_THAT(chart.bars[1].values, ElementsAre(12, 0, 24, 0, 0, 2));
+}
+
+TEST(FreshProcess, ReturnsWhatItsBodyDoes) {
+  int here = 0;
+  const std::vector<int64_t> large(100000, 7);
+  EXPECT_EQ(run_in_fresh_process([&] {
+              here = 1;
+              return large;
+            }),
+            large);
+  EXPECT_EQ(here, 0) << "the body ran in this process";
+}
+
+TEST(FreshProcess, ItsEndIsReported) {
+  EXPECT_THAT(
+      [] {
+        run_in_fresh_process([]() -> std::vector<int64_t> { throw std::runtime_error("no"); });
+      },
+      ::testing::ThrowsMessage<std::runtime_error>(HasSubstr("failed; it has said why")));
+  EXPECT_THAT(
+      [] {
+        run_in_fresh_process([]() -> std::vector<int64_t> {
+          std::raise(SIGKILL);
+          return {};
+        });
+      },
+      ::testing::ThrowsMessage<std::runtime_error>(HasSubstr("died of signal 9")));
+}
+
+}  // namespace
+}  // namespace memory_compare
