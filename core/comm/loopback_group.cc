@@ -57,6 +57,16 @@ class LoopbackGroup::OwnWindow final : public Window {
     std::memmove(to.data_ptr(), from + begin * to.element_size(), to.nbytes());
   }
 
+  int64_t load(int rank, int64_t index) const override {
+    check_word(rank, index, 1, own_.numel(), own_.scalar_type());
+    return load_word(own_.const_data_ptr<int64_t>() + index);
+  }
+
+  void store(int64_t index, int64_t value) override {
+    check_word(0, index, 1, own_.numel(), own_.scalar_type());
+    store_word(own_.mutable_data_ptr<int64_t>() + index, value);
+  }
+
  private:
   const std::shared_ptr<World> world_;
   const std::string group_;

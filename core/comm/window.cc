@@ -1,5 +1,7 @@
 #include "tessera/core/comm/window.h"
 
+#include <atomic>
+
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/process_group.h"
@@ -27,6 +29,24 @@ void check_read(int rank, int64_t begin, const at::Tensor& to, int size, int64_t
   TORCH_CHECK(begin >= 0 && begin <= numel && to.numel() <= numel - begin,
               "[comm] read: got elements ", begin, " to ", begin + to.numel(), " of rank ", rank,
               ", expected a range within 0 to ", numel, "; correct it");
+}
+
+void check_word(int rank, int64_t index, int size, int64_t numel, at::ScalarType dtype) {
+  TORCH_CHECK(rank >= 0 && rank < size, "[comm] load: got rank ", rank, ", expected 0 to ",
+              size - 1, "; ranks are numbered within the group");
+  TORCH_CHECK(dtype == at::kLong && index >= 0 && index < numel, "[comm] load: got word ", index,
+              " of a window of ", numel, " ", c10::toString(dtype),
+              ", expected a word of a window of int64; correct it");
+}
+
+int64_t load_word(const void* address) {
+  // C++20 has no atomic_ref to const; nothing is written.
+  auto* word = static_cast<int64_t*>(const_cast<void*>(address));
+  return std::atomic_ref<int64_t>(*word).load(std::memory_order_acquire);
+}
+
+void store_word(void* address, int64_t value) {
+  std::atomic_ref<int64_t>(*static_cast<int64_t*>(address)).store(value, std::memory_order_release);
 }
 
 }  // namespace tessera

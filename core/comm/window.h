@@ -13,8 +13,8 @@ namespace tessera {
 /// Reads see what the owner wrote before any collective that both ranks have taken part in since.
 /// Who guards against reading while the owner writes is the caller (epochs, fences). A window keeps
 /// the buffers readable by itself: after its group is gone, and after an owner has left, reads work
-/// on and give what the owner's memory held last. Thread-safe: several threads of a rank may read
-/// at once.
+/// on and give what the owner's memory held last. Reads do not look for dead peers; the collectives
+/// around them do. Thread-safe: several threads of a rank may read at once.
 class Window {
  public:
   virtual ~Window() = default;
@@ -28,6 +28,12 @@ class Window {
   /// rank, range or tensor that the window does not have.
   virtual void read(int rank, int64_t begin, const at::Tensor& to, std::string_view tag = {}) = 0;
 
+  /// Local, do not block; windows of int64 only. Word `index` of rank `rank`'s buffer, and of this
+  /// rank's own: who loads a value that a rank has stored also sees what that rank wrote to any
+  /// shared memory before it stored (acquire, release). Not collective, no failure is looked for.
+  virtual int64_t load(int rank, int64_t index) const = 0;
+  virtual void store(int64_t index, int64_t value) = 0;
+
  protected:
   Window() = default;
 };
@@ -40,5 +46,13 @@ void check_window(const at::Tensor& own, std::string_view name);
 /// `numel` elements of `dtype`, in a window of `size` ranks.
 void check_read(int rank, int64_t begin, const at::Tensor& to, int size, int64_t numel,
                 at::ScalarType dtype);
+
+/// Throws c10::Error unless word `index` of rank `rank` may be loaded from a window of `size` ranks
+/// and `numel` elements of `dtype`.
+void check_word(int rank, int64_t index, int size, int64_t numel, at::ScalarType dtype);
+
+/// The word at `address`, which other threads and processes may store meanwhile.
+int64_t load_word(const void* address);
+void store_word(void* address, int64_t value);
 
 }  // namespace tessera

@@ -21,6 +21,8 @@ class WatchedWindow final : public Window {
     before_(rank, to, tag);
     inner_->read(rank, begin, to, tag);
   }
+  int64_t load(int rank, int64_t index) const override { return inner_->load(rank, index); }
+  void store(int64_t index, int64_t value) override { inner_->store(index, value); }
 
  private:
   const std::unique_ptr<Window> inner_;

@@ -37,4 +37,14 @@ void Window::read(int rank, int64_t begin, const at::Tensor& to, std::string_vie
   std::memmove(to.data_ptr(), sources_[rank] + begin * element, to.nbytes());
 }
 
+int64_t Window::load(int rank, int64_t index) const {
+  check_word(rank, index, static_cast<int>(sources_.size()), own_.numel(), own_.scalar_type());
+  return load_word(sources_[rank] + index * static_cast<int64_t>(sizeof(int64_t)));
+}
+
+void Window::store(int64_t index, int64_t value) {
+  check_word(rank_, index, static_cast<int>(sources_.size()), own_.numel(), own_.scalar_type());
+  store_word(own_.mutable_data_ptr<int64_t>() + index, value);
+}
+
 }  // namespace tessera::shm

@@ -21,6 +21,8 @@ class Window final : public tessera::Window {
   Window(Member& member, at::Tensor own);
 
   void read(int rank, int64_t begin, const at::Tensor& to, std::string_view tag = {}) override;
+  int64_t load(int rank, int64_t index) const override;
+  void store(int64_t index, int64_t value) override;
 
  private:
   const at::Tensor own_;

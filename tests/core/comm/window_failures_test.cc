@@ -107,6 +107,18 @@ TEST(WindowFailures, MisuseThrowsAndHarmsNothing) {
        "[comm] read: got elements 8 to 11 of rank 0"},
       {[](ProcessGroup&, Window& w) { w.read(0, 11, at::zeros({0})); },
        "[comm] read: got elements 11 to 11 of rank 0"},
+      {[](ProcessGroup&, Window& w) { w.load(0, 0); },
+       "[comm] load: got word 0 of a window of 10 Float, expected a word of a window of int64"},
+      {[](ProcessGroup&, Window& w) { w.store(0, 1); },
+       "got word 0 of a window of 10 Float, expected a word of a window of int64"},
+      {[](ProcessGroup& g, Window&) {
+         g.make_window(g.allocate(3, at::kLong), "words")->load(g.size() - 1, 3);
+       },
+       "[comm] load: got word 3 of a window of 3 Long"},
+      {[](ProcessGroup& g, Window&) {
+         g.make_window(g.allocate(3, at::kLong), "words")->load(g.size(), 0);
+       },
+       "[comm] load: got rank "},
       {[](ProcessGroup&, Window& w) { w.read(0, 0, at::zeros({1}, at::kInt)); },
        "[comm] read: got 'to' of Int, expected Float"},
       {[](ProcessGroup&, Window& w) {
