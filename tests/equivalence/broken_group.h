@@ -13,10 +13,12 @@ namespace tessera::testing {
 /// A deliberate break of a reduction.
 enum class Break : uint8_t {
   kNone,
-  kDropBucket,   ///< the last rank does not receive what was reduced for "bucket 1"
+  kDropBucket,   ///< the last rank does not receive what was reduced for one bucket or unit
   kSkipAverage,  ///< sums where a mean was asked for
   kShiftSlice,   ///< results lie one element off, as if padding were counted wrongly
   kDropPublish,  ///< the last rank does not receive the others' new parameters of "bucket 0"
+  kDropGather,   ///< the last rank finds zeros where it gathers one unit from other ranks
+  kShiftGather,  ///< what it gathers of that unit lies one element off
 };
 
 /// Passes everything on to another group and breaks one thing, without any error: what the suites'
@@ -33,6 +35,7 @@ class BrokenGroup final : public ForwardingGroup {
                                        int slice = kOwnRank) override;
   std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
                                    std::string_view tag = {}) override;
+  std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override;
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
 

@@ -62,11 +62,10 @@ Batch batch_at(int step, int rank, at::ScalarType dtype) {
 /// How the discriminator's stale gradients are dropped.
 enum class Clearing : uint8_t { kEngine, kOptimizer, kModule, kNever };
 
-Tensors train_pair(at::ScalarType dtype, Strategy strategy, Clearing clearing,
+Tensors train_pair(at::ScalarType dtype, const Row& row, Clearing clearing,
                    const std::shared_ptr<ProcessGroup>& world) {
   Pair pair(dtype, 5 + static_cast<uint64_t>(world->rank()));
-  const Options options{
-      .strategy = strategy, .max_grad_norm = 0.2, .bucket_bytes = 1024, .first_bucket_bytes = 1024};
+  const Options options = options_of(row, {.name = "", .max_grad_norm = 0.2, .bucket_bytes = 1024});
   const auto generator = parallelize(pair.generator, make_plan(*pair.generator), options, world);
   const auto discriminator =
       parallelize(pair.discriminator, make_plan(*pair.discriminator), options, world);
@@ -109,48 +108,47 @@ Tensors plain_pair(int size) {
   return pair.parameters();
 }
 
-Tensors pair_on_threads(at::ScalarType dtype, Strategy strategy, Clearing clearing, int size) {
+Tensors pair_on_threads(at::ScalarType dtype, const Row& row, Clearing clearing, int size) {
   std::vector<Tensors> by_rank(static_cast<size_t>(size));
   run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
-    by_rank[static_cast<size_t>(world->rank())] = train_pair(dtype, strategy, clearing, world);
+    by_rank[static_cast<size_t>(world->rank())] = train_pair(dtype, row, clearing, world);
   });
   for (const Tensors& parameters : by_rank) EXPECT_EQ(bit_differences(parameters, by_rank[0]), "");
   return by_rank[0];
 }
 
-class TwoEngines : public ::testing::TestWithParam<std::tuple<Strategy, int>> {};
+class TwoEngines : public ::testing::TestWithParam<std::tuple<Row, int>> {};
 
 TEST_P(TwoEngines, TrainLikeAPlainLoopHoweverStaleGradientsAreDropped) {
-  const auto [strategy, size] = GetParam();
+  const auto& [row, size] = GetParam();
   const Tensors expected = plain_pair(size);
   for (const Clearing clearing : {Clearing::kEngine, Clearing::kOptimizer, Clearing::kModule}) {
-    EXPECT_EQ(differences(pair_on_threads(at::kDouble, strategy, clearing, size), expected, 1e-12),
-              "")
+    EXPECT_EQ(differences(pair_on_threads(at::kDouble, row, clearing, size), expected, 1e-12), "")
         << "clearing " << static_cast<int>(clearing);
   }
 }
 
 TEST_P(TwoEngines, TrainToTheBitsOfDdp) {
-  const auto [strategy, size] = GetParam();
-  EXPECT_EQ(bit_differences(pair_on_threads(at::kFloat, strategy, Clearing::kEngine, size),
-                            pair_on_threads(at::kFloat, Strategy::kDdp, Clearing::kEngine, size)),
-            "");
+  const auto& [row, size] = GetParam();
+  EXPECT_EQ(
+      bit_differences(pair_on_threads(at::kFloat, row, Clearing::kEngine, size),
+                      pair_on_threads(at::kFloat, row_of(Strategy::kDdp), Clearing::kEngine, size)),
+      "");
 }
 
 /// The negative control: with stale gradients left in place the comparison must fail.
 TEST_P(TwoEngines, StaleGradientsWouldShow) {
-  const auto [strategy, size] = GetParam();
-  EXPECT_NE(differences(pair_on_threads(at::kDouble, strategy, Clearing::kNever, size),
-                        plain_pair(size), 1e-12),
+  const auto& [row, size] = GetParam();
+  EXPECT_NE(differences(pair_on_threads(at::kDouble, row, Clearing::kNever, size), plain_pair(size),
+                        1e-12),
             "");
 }
 
 INSTANTIATE_TEST_SUITE_P(, TwoEngines,
-                         ::testing::Combine(::testing::Values(Strategy::kDdp, Strategy::kZero1,
-                                                              Strategy::kZero2),
+                         ::testing::Combine(::testing::ValuesIn(named_rows()),
                                             ::testing::Values(1, 2, 3, 4)),
                          [](const auto& info) {
-                           return std::string(to_string(std::get<0>(info.param))) + "_World" +
+                           return std::get<0>(info.param).name + "_World" +
                                   std::to_string(std::get<1>(info.param));
                          });
 

@@ -25,15 +25,16 @@ namespace {
 constexpr const char* kSeedVariable = "TESSERA_TEST_SEED_SHIFT";
 
 /// Trains every listed model under one strategy and prints one line of hashes for each.
-void train_and_print(Strategy strategy) {
+void train_and_print(const Row& row) {
   const auto world = init_process_group();
   at::set_num_threads(1);
-  for (const char* name : {"OddMlp", "TiedMlp", "Branches", "CheckpointedTwice", "BatchNorm",
-                           "SparseEmbedding", "Lstm", "MixedDtypes"}) {
+  for (const char* name :
+       {"OddMlp", "TiedMlp", "Branches", "CheckpointedTwice", "BatchNorm", "SparseEmbedding",
+        "Lstm", "MixedDtypes", "Blocks", "CheckpointedBlocks", "BranchingBlocks"}) {
     for (const Schedule& schedule : schedules()) {
       uint64_t hash = 0;
       const Outcome outcome =
-          train(subject(name), at::kFloat, strategy, schedule, world,
+          train(subject(name), at::kFloat, row, schedule, world,
                 {.after_step = [&hash](Engine& engine, int) { hash = engine.parameter_hash(); }});
       std::ostringstream line;
       line << name << " " << schedule.name << " " << std::hex << hash << std::hexfloat;
@@ -44,15 +45,14 @@ void train_and_print(Strategy strategy) {
 }
 
 /// A model with dropout: it draws from the process's own generator.
-void train_with_dropout(Strategy strategy) {
+void train_with_dropout(const Row& row) {
   const auto world = init_process_group();
   const char* shift = std::getenv(kSeedVariable);
   torch::manual_seed(static_cast<uint64_t>(100 + world->rank() + (shift ? std::atoi(shift) : 0)));
   torch::nn::Sequential model(torch::nn::Linear(7, 13), torch::nn::Tanh(), torch::nn::Dropout(0.5),
                               torch::nn::Linear(13, 5));
-  const auto engine =
-      parallelize(model, torch::optim::AdamWOptions(0.01),
-                  {.strategy = strategy, .bucket_bytes = 1024, .first_bucket_bytes = 1024}, world);
+  const auto engine = parallelize(model, torch::optim::AdamWOptions(0.01),
+                                  options_of(row, {.name = "", .bucket_bytes = 1024}), world);
   for (int step = 0; step < 4; ++step) {
     model->forward(at::randn({4, 7})).pow(2).mean().backward();
     engine->step();
@@ -60,15 +60,18 @@ void train_with_dropout(Strategy strategy) {
   std::cout << "result dropout " << std::hex << engine->parameter_hash() << "\n";
 }
 
-const RankProcessBody kDdp("equivalence_ddp", [] { train_and_print(Strategy::kDdp); });
-const RankProcessBody kZero1("equivalence_zero1", [] { train_and_print(Strategy::kZero1); });
-const RankProcessBody kZero2("equivalence_zero2", [] { train_and_print(Strategy::kZero2); });
-const RankProcessBody kDropoutDdp("dropout_ddp", [] { train_with_dropout(Strategy::kDdp); });
-const RankProcessBody kDropoutZero1("dropout_zero1", [] { train_with_dropout(Strategy::kZero1); });
-const RankProcessBody kDropoutZero2("dropout_zero2", [] { train_with_dropout(Strategy::kZero2); });
+const char* const kRowVariable = "TESSERA_TEST_ROW";
+
+/// The row that a job trains under, from its environment.
+Row row_of_job() { return row_called(std::getenv(kRowVariable)); }
+
+const RankProcessBody kTrain("equivalence", [] { train_and_print(row_of_job()); });
+const RankProcessBody kDropout("dropout", [] { train_with_dropout(row_of_job()); });
 
 /// The result lines that all ranks of a job have printed alike.
-std::string results(int size, const std::string& body, RankProcessOptions options = {}) {
+std::string results(int size, const std::string& body, const std::string& row,
+                    RankProcessOptions options = {}) {
+  options.environment[kRowVariable] = row;
   std::set<std::string> of_ranks;
   for (const RankResult& rank : run_rank_processes(size, body, std::move(options))) {
     EXPECT_EQ(rank.exit_code, 0) << rank.output;
@@ -86,24 +89,35 @@ std::string results(int size, const std::string& body, RankProcessOptions option
 
 class ProcessEquivalence : public ::testing::TestWithParam<int> {};
 
-TEST_P(ProcessEquivalence, AllStrategiesPrintTheSameHashesAndNorms) {
-  const std::string expected = results(GetParam(), "equivalence_ddp");
-  EXPECT_EQ(std::count(expected.begin(), expected.end(), '\n'), 32);
-  EXPECT_EQ(results(GetParam(), "equivalence_zero1"), expected);
-  EXPECT_EQ(results(GetParam(), "equivalence_zero2"), expected);
+/// Rows that must give what ddp gives.
+std::vector<std::string> rows_of_job(int size) {
+  std::vector<std::string> names = {"zero1", "zero2", "zero3", "zero3_reshard_1"};
+  if (size == 2) names.emplace_back("zero3_blocks");
+  if (size == 3) names.emplace_back("hybrid_3_3_3");
+  if (size == 4) names = {"zero3_reshard_2", "hybrid_2_2_2", "hybrid_2_4_4"};
+  return names;
+}
+
+TEST_P(ProcessEquivalence, AllRowsPrintTheSameHashesAndNorms) {
+  const std::string expected = results(GetParam(), "equivalence", "ddp");
+  EXPECT_EQ(std::count(expected.begin(), expected.end(), '\n'), 44);
+  for (const std::string& row : rows_of_job(GetParam())) {
+    EXPECT_EQ(results(GetParam(), "equivalence", row), expected) << row;
+  }
 }
 
 TEST_P(ProcessEquivalence, ModelsThatDrawRandomNumbersTrainAlike) {
-  const std::string expected = results(GetParam(), "dropout_ddp");
-  EXPECT_EQ(results(GetParam(), "dropout_zero1"), expected);
-  EXPECT_EQ(results(GetParam(), "dropout_zero2"), expected);
+  const std::string expected = results(GetParam(), "dropout", "ddp");
+  for (const std::string& row : rows_of_job(GetParam())) {
+    EXPECT_EQ(results(GetParam(), "dropout", row), expected) << row;
+  }
   // The negative control: other random numbers give another hash.
   RankProcessOptions other_numbers;
   other_numbers.environment[kSeedVariable] = "1";
-  EXPECT_NE(results(GetParam(), "dropout_zero2", other_numbers), expected);
+  EXPECT_NE(results(GetParam(), "dropout", "zero3", other_numbers), expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(, ProcessEquivalence, ::testing::Values(2, 3),
+INSTANTIATE_TEST_SUITE_P(, ProcessEquivalence, ::testing::Values(2, 3, 4),
                          [](const auto& info) { return "World" + std::to_string(info.param); });
 
 }  // namespace

@@ -3,55 +3,84 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
-#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/models.h"
 #include "tessera/tests/support/oracle.h"
+#include "tessera/tests/support/row.h"
 #include "tessera/tests/support/training.h"
 
-// The heart of the tests: a strategy changes where state lives, never what is computed. In fp64
-// every strategy is compared with a plain LibTorch loop on the concatenated batch; in fp32 the
-// strategies are compared with each other, to the bit.
+// The heart of the tests: a row of the table of strategies changes where state lives, never what is
+// computed. In fp64 rows are compared with a plain LibTorch loop on the concatenated batch; in fp32
+// and with bf16 parameters they are compared with ddp, to the bit. ddp and zero3 run every model
+// under every schedule in every world; of the other rows each runs every model, with schedules that
+// take turns.
 
 namespace tessera::testing {
 namespace {
 
-using Case = std::tuple<Strategy, int /*world*/, Subject, Schedule>;
-
-std::string strategy_label(Strategy strategy) {
-  std::string label(to_string(strategy));
-  label[0] = static_cast<char>(std::toupper(label[0]));
-  return label;
-}
+struct Case {
+  Row row;
+  int world;
+  Subject subject;
+  Schedule schedule;
+  at::ScalarType dtype = at::kFloat;
+};
 
 std::string name_of(const ::testing::TestParamInfo<Case>& info) {
-  const auto& [strategy, world, subject, schedule] = info.param;
-  return strategy_label(strategy) + "_World" + std::to_string(world) + "_" + subject.name + "_" +
-         schedule.name;
+  const auto& [row, world, subject, schedule, dtype] = info.param;
+  return row.name + "_World" + std::to_string(world) + "_" + subject.name + "_" + schedule.name;
 }
 
-/// The outcome that all strategies of one world, model and schedule are compared with, made once.
-const Outcome& remembered(std::map<std::string, Outcome>& memory, int world, const Subject& subject,
-                          const Schedule& schedule, const std::function<Outcome()>& make) {
-  const std::string key = std::to_string(world) + " " + subject.name + " " + schedule.name;
+/// The outcome that all rows of one world, model and schedule are compared with, made once.
+const Outcome& remembered(std::map<std::string, Outcome>& memory, const Case& wanted,
+                          const std::function<Outcome()>& make) {
+  const std::string key =
+      std::to_string(wanted.world) + " " + wanted.subject.name + " " + wanted.schedule.name;
   const auto it = memory.find(key);
   return it != memory.end() ? it->second : memory.emplace(key, make()).first->second;
+}
+
+bool is_fully_covered(const Row& row) {
+  return row.name == "ddp" || row.name == "zero3" || row.name == "zero3_reshard_1";
+}
+
+/// What of the product of rows, worlds, models and schedules is run.
+std::vector<Case> covering(const std::vector<Subject>& subjects,
+                           const std::function<bool(const Row&)>& wants) {
+  std::vector<Case> cases;
+  size_t turn = 0;
+  for (const int world : {1, 2, 3, 4, 6}) {
+    for (const Row& row : rows_of_world(world)) {
+      if (!wants(row)) continue;
+      // The large world is for the hybrids that no smaller one has.
+      if (world == 6 && !row.degrees.has_value()) continue;
+      for (const Subject& subject : subjects) {
+        ++turn;
+        for (size_t i = 0; i < schedules().size(); ++i) {
+          if (!is_fully_covered(row) && i != turn % schedules().size()) continue;
+          cases.push_back({row, world, subject, schedules()[i]});
+        }
+      }
+      ++turn;  // else a model would meet the same schedule under every row
+    }
+  }
+  return cases;
 }
 
 class OracleEquivalence : public ::testing::TestWithParam<Case> {};
 
 TEST_P(OracleEquivalence, TrainsLikeAPlainLoopOnTheConcatenatedBatch) {
   static std::map<std::string, Outcome> memory;
-  const auto& [strategy, world, subject, schedule] = GetParam();
-  const Subject& model = subject;
-  const Schedule& plan = schedule;
-  const int size = world;
+  const Case& run = GetParam();
   const Outcome& expected =
-      remembered(memory, world, subject, schedule, [&] { return oracle(model, plan, size); });
-  const Outcome got = train_on_threads(subject, at::kDouble, strategy, schedule, world);
-  EXPECT_EQ(differences(got, expected, subject.tolerance), "");
+      remembered(memory, run, [&] { return oracle(run.subject, run.schedule, run.world); });
+  const Outcome got = train_on_threads(run.subject, at::kDouble, run.row, run.schedule, run.world);
+  EXPECT_EQ(differences(got, expected, run.subject.tolerance), "");
 }
 
 std::vector<Subject> comparable_subjects() {
@@ -62,54 +91,123 @@ std::vector<Subject> comparable_subjects() {
   return comparable;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    , OracleEquivalence,
-    ::testing::Combine(::testing::Values(Strategy::kDdp, Strategy::kZero1, Strategy::kZero2),
-                       ::testing::Values(1, 2, 3, 4), ::testing::ValuesIn(comparable_subjects()),
-                       ::testing::ValuesIn(schedules())),
-    name_of);
+/// Rows that have the bits of ddp need no oracle of their own; zero3 has one all the same.
+bool has_own_oracle(const Row& row) {
+  return row.name == "ddp" || row.name == "zero3" || !row.keeps_bits();
+}
+
+INSTANTIATE_TEST_SUITE_P(Scenario39, OracleEquivalence,
+                         ::testing::ValuesIn(covering(comparable_subjects(), has_own_oracle)),
+                         name_of);
 
 class StrategyEquivalence : public ::testing::TestWithParam<Case> {};
 
 TEST_P(StrategyEquivalence, TrainsToTheBitsOfDdp) {
   static std::map<std::string, Outcome> memory;
-  const auto& [strategy, world, subject, schedule] = GetParam();
-  const Subject& model = subject;
-  const Schedule& plan = schedule;
-  const int size = world;
-  const Outcome& expected = remembered(memory, world, subject, schedule, [&] {
-    return train_on_threads(model, at::kFloat, Strategy::kDdp, plan, size);
+  const Case& run = GetParam();
+  const Outcome& expected = remembered(memory, run, [&] {
+    return train_on_threads(run.subject, at::kFloat, row_of(Strategy::kDdp), run.schedule,
+                            run.world);
   });
-  const Outcome got = train_on_threads(subject, at::kFloat, strategy, schedule, world);
+  const Outcome got = train_on_threads(run.subject, at::kFloat, run.row, run.schedule, run.world);
   EXPECT_EQ(bit_differences(got, expected), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(, StrategyEquivalence,
-                         ::testing::Combine(::testing::Values(Strategy::kZero1, Strategy::kZero2),
-                                            ::testing::Values(1, 2, 3, 4),
-                                            ::testing::ValuesIn(subjects()),
-                                            ::testing::ValuesIn(schedules())),
+INSTANTIATE_TEST_SUITE_P(Scenario39, StrategyEquivalence,
+                         ::testing::ValuesIn(covering(subjects(),
+                                                      [](const Row& row) {
+                                                        return row.keeps_bits() &&
+                                                               row.name != "ddp";
+                                                      })),
                          name_of);
 
+/// 16-bit parameters: made by the user in bf16, or converted from a model in fp32, whose values the
+/// masters keep.
+std::vector<Case> bf16_cases() {
+  std::vector<Case> cases;
+  for (const int world : {1, 2, 3, 4}) {
+    for (Row row : rows_of_world(world)) {
+      if (row.name == "ddp" || !row.keeps_bits()) continue;
+      for (const char* model : {"OddMlp", "Blocks", "CheckpointedBlocks", "TiedBlocks",
+                                "FrozenBlocks", "ThreeUnits", "Branches", "Embedding"}) {
+        const Schedule& schedule = schedules()[cases.size() / 2 % schedules().size()];
+        const bool is_converted = cases.size() % 2 == 0;
+        if (is_converted) row.precision.parameters = at::kBFloat16;
+        cases.push_back(
+            {row, world, subject(model), schedule, is_converted ? at::kFloat : at::kBFloat16});
+      }
+    }
+  }
+  return cases;
+}
+
+class Bf16Equivalence : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Bf16Equivalence, TrainsToTheBitsOfDdp) {
+  const Case& run = GetParam();
+  Row ddp = row_of(Strategy::kDdp);
+  ddp.precision = run.row.precision;
+  const Outcome expected = train_on_threads(run.subject, run.dtype, ddp, run.schedule, run.world);
+  const Outcome got = train_on_threads(run.subject, run.dtype, run.row, run.schedule, run.world);
+  EXPECT_EQ(got.parameters.begin()->second.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(bit_differences(got, expected), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(, Bf16Equivalence, ::testing::ValuesIn(bf16_cases()), name_of);
+
+/// The negative control: masters that start from rounded values end elsewhere.
+TEST(RunsOfOneRow, MastersOfAConvertedModelKeepWhatBf16CannotHold) {
+  Row row = row_of(Strategy::kZero3);
+  const Schedule& schedule = schedules().front();
+  const Outcome rounded = train_on_threads(subject("OddMlp"), at::kBFloat16, row, schedule, 2);
+  row.precision.parameters = at::kBFloat16;
+  const Outcome converted = train_on_threads(subject("OddMlp"), at::kFloat, row, schedule, 2);
+  EXPECT_NE(bit_differences(converted.parameters, rounded.parameters), "");
+}
+
 /// Repeating a run must give the same bits, or comparing bits would prove nothing.
-TEST(RunsOfOneStrategy, RepeatTheirOwnBits) {
+TEST(RunsOfOneRow, RepeatTheirOwnBits) {
   const Schedule& schedule = schedules().back();
-  const Outcome first =
-      train_on_threads(subject("Branches"), at::kFloat, Strategy::kZero2, schedule, 3);
-  const Outcome second =
-      train_on_threads(subject("Branches"), at::kFloat, Strategy::kZero2, schedule, 3);
-  EXPECT_EQ(bit_differences(first, second), "");
+  for (const Strategy strategy : {Strategy::kZero2, Strategy::kZero3}) {
+    const auto run = [&] {
+      return train_on_threads(subject("Branches"), at::kFloat, row_of(strategy), schedule, 3);
+    };
+    EXPECT_EQ(bit_differences(run(), run()), "");
+  }
 }
 
 /// The sizes of buckets decide what is sent together, not what is computed.
-TEST(RunsOfOneStrategy, KeepTheirBitsWithOtherBuckets) {
+TEST(RunsOfOneRow, KeepTheirBitsWithOtherBuckets) {
   Schedule schedule = schedules().back();
-  const Outcome small =
-      train_on_threads(subject("DeepMlp"), at::kFloat, Strategy::kZero1, schedule, 3);
+  const Row row = row_of(Strategy::kZero1);
+  const Outcome small = train_on_threads(subject("DeepMlp"), at::kFloat, row, schedule, 3);
   schedule.bucket_bytes = Options().bucket_bytes;
-  const Outcome large =
-      train_on_threads(subject("DeepMlp"), at::kFloat, Strategy::kZero1, schedule, 3);
+  const Outcome large = train_on_threads(subject("DeepMlp"), at::kFloat, row, schedule, 3);
   EXPECT_EQ(bit_differences(small, large), "");
+}
+
+/// So do units, from one for the whole model to one for each layer.
+TEST(RunsOfOneRow, KeepTheirBitsWithOtherUnits) {
+  for (const char* model : {"Blocks", "TiedBlocks", "FrozenBlocks", "MixedDtypes"}) {
+    Row row = row_of(Strategy::kZero3);
+    const Outcome layers = train_on_threads(subject(model), at::kFloat, row, schedules().back(), 3);
+    for (const Row::Wrap wrap : {Row::Wrap::kBlocks, Row::Wrap::kWhole}) {
+      row.wrap = wrap;
+      const Outcome got = train_on_threads(subject(model), at::kFloat, row, schedules().back(), 3);
+      EXPECT_EQ(bit_differences(got, layers), "") << model;
+    }
+  }
+}
+
+TEST(RunsOfOneRow, KeepTheirBitsWithAndWithoutPrefetch) {
+  Row row = row_of(Strategy::kZero3);
+  const auto run = [&row](std::optional<bool> prefetch) {
+    row.prefetch = prefetch;
+    return train_on_threads(subject("BranchingBlocks"), at::kFloat, row, schedules().front(), 3);
+  };
+  const Outcome by_default = run(std::nullopt);
+  EXPECT_EQ(bit_differences(run(false), by_default), "");
+  EXPECT_EQ(bit_differences(run(true), by_default), "");
 }
 
 }  // namespace

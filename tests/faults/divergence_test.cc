@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::Each;
 
-using Divergence = StrategyAndWorld;
+using Divergence = RowAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, Divergence, ::testing::ValuesIn(settings({2, 3})), setting_name);
 
 TEST_P(Divergence, ExtraBackward) {
@@ -26,7 +26,7 @@ TEST_P(Divergence, ExtraBackward) {
     });
     EXPECT_THAT(outcomes,
                 every_rank_loses_contact({first_of(who, size()) + " called ", "where rank",
-                                          "'bucket 0'", "'vote of the step'"}));
+                                          first_unit(), "'vote of the step'"}));
   }
 }
 
@@ -40,7 +40,7 @@ TEST_P(Divergence, SkippedBackward) {
     });
     EXPECT_THAT(outcomes,
                 every_rank_loses_contact({first_of(who, size()) + " called ", "where rank",
-                                          "'bucket 0'", "'vote of the step'"}));
+                                          first_unit(), "'vote of the step'"}));
   }
 }
 
@@ -53,7 +53,7 @@ TEST_P(Divergence, ExtraStep) {
       trainer.train(1);
     });
     EXPECT_THAT(outcomes, every_rank_loses_contact({first_of(who, size()) + " called ",
-                                                    "'bucket 0'", "'vote of the step'"}));
+                                                    first_unit(), "'vote of the step'"}));
   }
 }
 
@@ -70,7 +70,7 @@ TEST_P(Divergence, BackwardOnAnotherThread) {
       }
       trainer.engine->step();
     });
-    EXPECT_THAT(outcomes, every_rank_loses_contact({"'bucket 0'", "'vote of the step'"}));
+    EXPECT_THAT(outcomes, every_rank_loses_contact({first_unit(), "'vote of the step'"}));
   }
 }
 
@@ -187,7 +187,7 @@ TEST_P(Divergence, FullParametersOnOneRank) {
       if (trainer.is_among(who)) auto scope = trainer.engine->full_parameters();
       trainer.train(0);
     });
-    EXPECT_THAT(outcomes, every_rank_loses_contact({"barrier 'full_parameters'", "'bucket 0'"}));
+    EXPECT_THAT(outcomes, every_rank_loses_contact({"barrier 'full_parameters'", first_unit()}));
   }
 }
 
@@ -215,7 +215,7 @@ TEST_P(Divergence, OwnCollectiveSkippedOnOneRank) {
       trainer.train(1);
     });
     EXPECT_THAT(outcomes, every_rank_loses_contact({"deadlock between groups", "'of the user'",
-                                                    "'bucket 0'", first_of(who, size())}));
+                                                    first_unit(), first_of(who, size())}));
   }
 }
 

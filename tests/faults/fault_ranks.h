@@ -14,8 +14,8 @@
 
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/errors.h"
-#include "tessera/core/strategy.h"
 #include "tessera/tests/support/rank_threads.h"
+#include "tessera/tests/support/row.h"
 
 namespace tessera::testing {
 
@@ -155,30 +155,36 @@ inline std::ostream& operator<<(std::ostream& out, Who who) {
 
 /// What a suite runs over.
 struct Setting {
-  Strategy strategy;
+  Row row;
   int size;
   ProcessGroupOptions::Lane lane = ProcessGroupOptions::Lane::kInline;
 };
 
 inline std::string setting_name(const ::testing::TestParamInfo<Setting>& info) {
-  return absl::StrCat(std::string(to_string(info.param.strategy)), "_", info.param.size,
+  return absl::StrCat(info.param.row.name, "_", info.param.size,
                       info.param.lane == ProcessGroupOptions::Lane::kThread ? "_lane_thread" : "");
 }
 
-/// Every strategy at every size, and at the largest also with collectives in a thread of their own.
+/// Every named row at every size, and at the largest also with collectives in a thread of their
+/// own; HSDP on four ranks.
 inline std::vector<Setting> settings(const std::vector<int>& sizes) {
   std::vector<Setting> all;
-  for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2}) {
-    for (const int size : sizes) all.push_back({strategy, size});
-    all.push_back({strategy, sizes.back(), ProcessGroupOptions::Lane::kThread});
+  for (const Row& row : named_rows()) {
+    for (const int size : sizes) all.push_back({row, size});
+    all.push_back({row, sizes.back(), ProcessGroupOptions::Lane::kThread});
   }
+  all.push_back({hybrid(2, 2, 2), 4});
   return all;
 }
 
-class StrategyAndWorld : public ::testing::TestWithParam<Setting> {
+class RowAndWorld : public ::testing::TestWithParam<Setting> {
  protected:
   int size() const { return GetParam().size; }
-  Strategy strategy() const { return GetParam().strategy; }
+  const Row& row() const { return GetParam().row; }
+  bool has_whole_gradients() const { return row().degrees_at(size()).optimizer == 1; }
+  bool splits_parameters() const { return row().degrees_at(size()).parameters > 1; }
+  /// What is reduced first of Trainer's model, in quotes, as messages name it.
+  std::string first_unit() const { return splits_parameters() ? "'second'" : "'bucket 0'"; }
 };
 
 }  // namespace tessera::testing

@@ -16,7 +16,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-using Numerics = StrategyAndWorld;
+using Numerics = RowAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, Numerics, ::testing::ValuesIn(settings({1, 2, 3})), setting_name);
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -149,7 +149,7 @@ TEST_P(Numerics, LargeGradientsAreNoError) {
 
 // Whole gradients may be edited, as long as all ranks do.
 TEST_P(Numerics, EditedGradients) {
-  if (strategy() != Strategy::kDdp || size() == 1) return;
+  if (row().strategy != Strategy::kDdp || size() == 1) return;
   for (const Who who : kAnyone) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {

@@ -41,15 +41,24 @@ void train_and_die() {
   auto world = init_process_group(options);
   const bool is_victim = absl::StrCat(world->rank()) == variable("FAULT_RANK");
   std::string deadly_tag;
-  if (is_victim && point == "reduction") deadly_tag = "bucket 1";
+  const Row row = row_called(variable("FAULT_ROW"));
+  const bool is_split = row.splits_parameters();
+  if (is_victim && point == "reduction") deadly_tag = is_split ? "first" : "bucket 1";
+  if (is_victim && point == "gather") deadly_tag = "second";
+  if (is_victim && point == "full_parameters") deadly_tag = "full_parameters";
   if (is_victim && point == "vote") deadly_tag = "vote of the step";
   if (is_victim && point == "publish") deadly_tag = "bucket 0";
   auto group = std::make_shared<KillingGroup>(world);
-  Trainer trainer(group, *parse_strategy(variable("FAULT_STRATEGY")));
+  Trainer trainer(group, row);
 
   trainer.train(0);
   std::printf("made a step\n");
   std::fflush(stdout);
+  if (point == "gather" || point == "full_parameters") group->die_in(deadly_tag);
+  if (point == "full_parameters" || point == "full_scope") {
+    const auto whole = trainer.engine->full_parameters();
+    if (is_victim) die();
+  }
   const at::Tensor loss = trainer.loss(1);
   if (is_victim && point == "forward") die();
   if (is_victim && point == "exit") std::quick_exit(0);
@@ -69,7 +78,7 @@ const RankProcessBody kTrainAndDie("train_and_die", train_and_die);
 
 struct Death {
   std::string point;
-  Strategy strategy;
+  Row row;
   int size;
   int victim;
 };
@@ -77,27 +86,33 @@ struct Death {
 std::vector<Death> deaths() {
   std::vector<Death> all;
   for (const std::string point : {"forward", "hook", "reduction", "between", "vote"}) {
-    for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2}) {
-      if (strategy == Strategy::kDdp) all.push_back({point, strategy, 2, 1});
-      all.push_back({point, strategy, 3, point == "vote" ? 0 : 1});
+    for (const Row& row : named_rows()) {
+      if (row.strategy == Strategy::kDdp) all.push_back({point, row, 2, 1});
+      all.push_back({point, row, 3, point == "vote" ? 0 : 1});
     }
   }
-  all.push_back({"publish", Strategy::kZero1, 3, 2});
-  all.push_back({"publish", Strategy::kZero2, 2, 0});
+  all.push_back({"publish", row_of(Strategy::kZero1), 3, 2});
+  all.push_back({"publish", row_of(Strategy::kZero2), 2, 0});
+  for (const std::string point : {"gather", "full_parameters", "full_scope"}) {
+    all.push_back({point, row_of(Strategy::kZero3), 3, 1});
+    all.push_back({point, row_of(Strategy::kZero3), 2, 0});
+  }
+  for (const std::string point : {"gather", "reduction", "vote"}) {
+    all.push_back({point, hybrid(2, 2, 2), 4, 3});
+  }
+  all.push_back({"gather", resharding(1), 3, 2});
   return all;
 }
 
 class DeadRank : public ::testing::TestWithParam<Death> {};
 INSTANTIATE_TEST_SUITE_P(Faults, DeadRank, ::testing::ValuesIn(deaths()), [](const auto& info) {
-  return absl::StrCat(info.param.point, "_", std::string(to_string(info.param.strategy)), "_",
-                      info.param.size);
+  return absl::StrCat(info.param.point, "_", info.param.row.name, "_", info.param.size);
 });
 
-RankProcessOptions job(const std::string& point, Strategy strategy, int victim) {
+RankProcessOptions job(const std::string& point, const Row& row, int victim) {
   RankProcessOptions options;
-  options.environment = {{"FAULT_POINT", point},
-                         {"FAULT_RANK", absl::StrCat(victim)},
-                         {"FAULT_STRATEGY", std::string(to_string(strategy))}};
+  options.environment = {
+      {"FAULT_POINT", point}, {"FAULT_RANK", absl::StrCat(victim)}, {"FAULT_ROW", row.name}};
   return options;
 }
 
@@ -112,8 +127,8 @@ std::vector<RankResult> wait_for_end(RankProcesses& ranks, int victim) {
 }
 
 TEST_P(DeadRank, IsNamedByTheSurvivors) {
-  const auto& [point, strategy, size, victim] = GetParam();
-  RankProcesses ranks(size, "train_and_die", job(point, strategy, victim));
+  const auto& [point, row, size, victim] = GetParam();
+  RankProcesses ranks(size, "train_and_die", job(point, row, victim));
   const pid_t victim_pid = ranks.pid(victim);
   const auto results = wait_for_end(ranks, victim);
   for (int rank = 0; rank < size; ++rank) {
@@ -133,17 +148,19 @@ TEST_P(DeadRank, IsNamedByTheSurvivors) {
 
 // The negative control: nobody dies, everybody ends well.
 TEST(ProcessFaults, NobodyDies) {
-  RankProcesses ranks(3, "train_and_die", job("nowhere", Strategy::kZero2, 0));
-  for (const RankResult& result : ranks.wait()) {
-    EXPECT_EQ(result.exit_code, 0) << result.output;
-    EXPECT_THAT(result.output, HasSubstr("still alive"));
+  for (const Row& row : {row_of(Strategy::kZero2), row_of(Strategy::kZero3)}) {
+    RankProcesses ranks(3, "train_and_die", job("nowhere", row, 0));
+    for (const RankResult& result : ranks.wait()) {
+      EXPECT_EQ(result.exit_code, 0) << result.output;
+      EXPECT_THAT(result.output, HasSubstr("still alive"));
+    }
   }
 }
 
 TEST(ProcessFaults, ExceptionInForward) {
   for (const int size : {2, 3}) {
     const int victim = size - 1;
-    RankProcesses ranks(size, "train_and_die", job("exception", Strategy::kDdp, victim));
+    RankProcesses ranks(size, "train_and_die", job("exception", row_of(Strategy::kDdp), victim));
     const auto results = wait_for_end(ranks, victim);
     for (int rank = 0; rank < size; ++rank) {
       EXPECT_EQ(results[rank].exit_code, 1);
@@ -158,7 +175,7 @@ TEST(ProcessFaults, ExceptionInForward) {
 
 // exit(0) in the middle of training is a death like any other.
 TEST(ProcessFaults, ExitInTheMiddle) {
-  RankProcesses ranks(3, "train_and_die", job("exit", Strategy::kZero1, 1));
+  RankProcesses ranks(3, "train_and_die", job("exit", row_of(Strategy::kZero1), 1));
   const auto results = wait_for_end(ranks, 1);
   EXPECT_EQ(results[1].exit_code, 0);
   for (const int rank : {0, 2}) {
@@ -189,7 +206,7 @@ TEST(ProcessFaults, LauncherNamesTheDeadRankAndReturnsItsCode) {
     SCOPED_TRACE(point);
     std::string output;
     const int code = run_under_launcher(
-        3, absl::StrCat("FAULT_POINT=", point, " FAULT_RANK=1 FAULT_STRATEGY=zero2"), output);
+        3, absl::StrCat("FAULT_POINT=", point, " FAULT_RANK=1 FAULT_ROW=zero2"), output);
     EXPECT_EQ(code, 128 + SIGKILL) << output;
     EXPECT_THAT(output, HasSubstr("first failure: rank 1 "));
     EXPECT_THAT(output, HasSubstr("died of signal 9 (SIGKILL)"));
@@ -199,7 +216,7 @@ TEST(ProcessFaults, LauncherNamesTheDeadRankAndReturnsItsCode) {
 TEST(ProcessFaults, LauncherNamesTheRankWithTheException) {
   std::string output;
   const int code =
-      run_under_launcher(2, "FAULT_POINT=exception FAULT_RANK=1 FAULT_STRATEGY=ddp", output);
+      run_under_launcher(2, "FAULT_POINT=exception FAULT_RANK=1 FAULT_ROW=ddp", output);
   EXPECT_EQ(code, 1) << output;
   EXPECT_THAT(output, HasSubstr("out of data"));
 }
@@ -207,7 +224,7 @@ TEST(ProcessFaults, LauncherNamesTheRankWithTheException) {
 TEST(ProcessFaults, LauncherReturnsZeroWhenNobodyDies) {
   std::string output;
   const int code =
-      run_under_launcher(2, "FAULT_POINT=nowhere FAULT_RANK=1 FAULT_STRATEGY=zero1", output);
+      run_under_launcher(2, "FAULT_POINT=nowhere FAULT_RANK=1 FAULT_ROW=zero1", output);
   EXPECT_EQ(code, 0) << output;
   EXPECT_THAT(output, Not(HasSubstr("first failure")));
 }

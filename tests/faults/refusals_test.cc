@@ -21,7 +21,7 @@ struct Arguments {
   std::shared_ptr<Net> net = std::make_shared<Net>();
   std::shared_ptr<torch::nn::Module> model = net;
   OptimizerPlan plan = adamw();
-  Options options = small_buckets(Strategy::kZero2);
+  Options options = small_buckets(row_of(Strategy::kZero2));
 };
 
 struct Refusal {
@@ -40,18 +40,62 @@ void add_parameter(Arguments& arguments, const at::Tensor& tensor, bool requires
 
 std::vector<Refusal> refusals() {
   return {
-      {"Zero3",
-       [](Arguments& a) { a.options.strategy = Strategy::kZero3; },
-       {"strategy: got zero3", "not available yet; use ddp, zero1 or zero2"}},
-      {"Fsdp",
-       [](Arguments& a) { a.options.strategy = *parse_strategy("fsdp"); },
-       {"strategy: got zero3", "(fsdp)", "not available yet"}},
-      {"Bfloat16",
-       [](Arguments& a) { add_parameter(a, torch::ones({2}, torch::kBFloat16), true); },
-       {"parameter 'odd': got dtype BFloat16", "16-bit parameters are not available yet"}},
-      {"Half",
-       [](Arguments& a) { add_parameter(a, torch::ones({2}, torch::kHalf), true); },
-       {"parameter 'odd': got dtype Half", "16-bit parameters are not available yet"}},
+      {"DegreesBesideAName",
+       [](Arguments& a) {
+         a.options.degrees = Degrees{1, 1, 1};
+       },
+       {"degrees: got 1,1,1 beside strategy zero2", "leave one of the two out"}},
+      {"HybridWithoutDegrees",
+       [](Arguments& a) { a.options.strategy = Strategy::kHybrid; },
+       {"degrees: got none", "strategy hybrid needs them"}},
+      {"DegreesThatDoNotDivide",
+       [](Arguments& a) {
+         a.options.strategy = Strategy::kHybrid;
+         a.options.degrees = Degrees{2, 5, 5};
+       },
+       {"degrees: got 2,5,5 on a world of ", "each divides the next"}},
+      {"ReshardWithoutSplit",
+       [](Arguments& a) { a.options.reshard_after_forward = 1; },
+       {"reshard_after_forward", "zero2"}},
+      {"WrapWithoutSplit", [](Arguments& a) { a.options.wrap = wrap_layers(); }, {"wrap", "zero2"}},
+      {"PrefetchWithoutSplit",
+       [](Arguments& a) { a.options.prefetch = true; },
+       {"prefetch", "zero2"}},
+      {"FreeEagerlyWithoutSplit",
+       [](Arguments& a) { a.options.free_eagerly = true; },
+       {"free_eagerly", "zero2"}},
+      {"StrictSlabsWithoutSplit",
+       [](Arguments& a) { a.options.strict_slabs = true; },
+       {"strict_slabs", "zero2"}},
+      {"ReshardThatDoesNotDivide",
+       [](Arguments& a) {
+         a.options = small_buckets(row_of(Strategy::kZero3));
+         a.options.reshard_after_forward = 7;
+       },
+       {"reshard_after_forward: got 7", "expected a divisor"}},
+      {"NarrowMasters",
+       [](Arguments& a) { a.options.precision.master = torch::kBFloat16; },
+       {"precision.master: got BFloat16; allowed Float, Double", "leave it out"}},
+      {"IntegersOnTheWire",
+       [](Arguments& a) { a.options.precision.wire = torch::kInt; },
+       {"precision.wire: got Int; allowed Float, Double, BFloat16, Half"}},
+      {"WrapThatChoosesNothingKnown",
+       [](Arguments& a) {
+         a.options = small_buckets(row_of(Strategy::kZero3));
+         a.options.wrap.choose = [](const torch::nn::Module&) {
+           return std::vector<std::vector<std::string>>{{"third"}};
+         };
+       },
+       {"third"}},
+      {"WrapThatThrows",
+       [](Arguments& a) {
+         a.options = small_buckets(row_of(Strategy::kZero3));
+         a.options.wrap.choose =
+             [](const torch::nn::Module&) -> std::vector<std::vector<std::string>> {
+           throw std::runtime_error("cannot wrap this");
+         };
+       },
+       {"cannot wrap this"}},
       {"Integer",
        [](Arguments& a) { add_parameter(a, torch::ones({2}, torch::kLong)); },
        {"parameter 'odd': got dtype Long", "register other tensors as buffers"}},
@@ -120,13 +164,13 @@ std::vector<Refusal> refusals() {
        {"cannot choose "}},
       {"EverythingAtOnce",
        [](Arguments& a) {
-         a.options.strategy = Strategy::kZero3;
+         a.options.strategy = Strategy::kHybrid;
          a.options.bucket_bytes = 1;
          a.plan.defaults.lr(-1.0);
          a.net->scale.mutable_grad() = torch::ones({});
          a.net->register_buffer("odd", torch::empty({2}, torch::kMeta));
        },
-       {"strategy: got zero3", "bucket_bytes: got 1", "lr: got -1",
+       {"degrees: got none", "bucket_bytes: got 1", "lr: got -1",
         "parameter 'scale' has a gradient", "buffer 'odd': got device meta"}},
   };
 }
@@ -177,8 +221,8 @@ TEST(Refusals, ModelOwnedByAnotherEngine) {
   for (const int size : {1, 2, 3}) {
     const auto outcomes = outcomes_of_ranks(size, [](std::shared_ptr<ProcessGroup> world) {
       const auto net = std::make_shared<Net>();
-      const auto engine = parallelize(net, adamw(), small_buckets(Strategy::kDdp), world);
-      parallelize(net, adamw(), small_buckets(Strategy::kZero1), world);
+      const auto engine = parallelize(net, adamw(), small_buckets(row_of(Strategy::kDdp)), world);
+      parallelize(net, adamw(), small_buckets(row_of(Strategy::kZero1)), world);
     });
     EXPECT_THAT(outcomes, every_rank_refuses({"parameter 'scale' belongs to another engine",
                                               "destroy that engine"}));
@@ -188,8 +232,8 @@ TEST(Refusals, ModelOwnedByAnotherEngine) {
 TEST(Refusals, ModelIsFreeWhenItsEngineIsGone) {
   const auto outcomes = outcomes_of_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
     const auto net = std::make_shared<Net>();
-    parallelize(net, adamw(), small_buckets(Strategy::kDdp), world).reset();
-    const auto engine = parallelize(net, adamw(), small_buckets(Strategy::kZero1), world);
+    parallelize(net, adamw(), small_buckets(row_of(Strategy::kDdp)), world).reset();
+    const auto engine = parallelize(net, adamw(), small_buckets(row_of(Strategy::kZero1)), world);
     net->forward(torch::ones({2, 11})).sum().backward();
     EXPECT_TRUE(engine->step().committed);
   });
@@ -215,7 +259,7 @@ TEST(Refusals, NotForUnusualBuffers) {
     net->register_buffer("short", fill(torch::kShort));
     net->register_buffer("complex", fill(torch::kComplexDouble));
     net->register_buffer("strided", torch::full({4, 4}, world->rank()).t().slice(0, 0, 3));
-    const auto engine = parallelize(net, adamw(), small_buckets(Strategy::kZero1), world);
+    const auto engine = parallelize(net, adamw(), small_buckets(row_of(Strategy::kZero1)), world);
     for (const auto& buffer : net->named_buffers()) {
       const double expected = buffer.key() == "strided" ? 0 : 1;
       EXPECT_TRUE(

@@ -17,7 +17,8 @@
 
 namespace tessera::testing {
 
-/// Odd sizes, a parameter smaller than the world, a frozen one; three buckets of 1 KiB.
+/// Odd sizes, a parameter smaller than the world, a frozen one; three buckets of 1 KiB, or the
+/// units "first" and "second" and the root's "scale" and "frozen".
 struct Net : torch::nn::Module {
   Net() {
     first = register_module("first", torch::nn::Linear(11, 37));
@@ -34,9 +35,8 @@ struct Net : torch::nn::Module {
   at::Tensor frozen;
 };
 
-inline Options small_buckets(Strategy strategy) {
-  Options options;
-  options.strategy = strategy;
+inline Options small_buckets(const Row& row) {
+  Options options = options_of(row);
   options.bucket_bytes = 1024;
   options.first_bucket_bytes = 1024;
   return options;
@@ -49,9 +49,9 @@ inline torch::optim::AdamWOptions adamw() {
 /// One rank's training run.
 class Trainer {
  public:
-  Trainer(std::shared_ptr<ProcessGroup> world_group, Strategy strategy)
+  Trainer(std::shared_ptr<ProcessGroup> world_group, const Row& row)
       : world(std::move(world_group)),
-        engine(parallelize(model, adamw(), small_buckets(strategy), world)) {}
+        engine(parallelize(model, adamw(), small_buckets(row), world)) {}
 
   /// Depends on the rank and the number of the batch only.
   at::Tensor input(int batch) const {
@@ -76,7 +76,7 @@ class Trainer {
 inline std::vector<Outcome> train_ranks(Setting setting,
                                         const std::function<void(Trainer&)>& body) {
   const auto make_and_run = [&](std::shared_ptr<ProcessGroup> world) {
-    Trainer trainer(std::move(world), setting.strategy);
+    Trainer trainer(std::move(world), setting.row);
     body(trainer);
   };
   return outcomes_of_ranks(setting.size, make_and_run, kFaultDeadline, setting.lane);

@@ -7,6 +7,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
+#include "tessera/tests/support/block_models.h"
 #include "tessera/tests/support/checkpoint.h"
 
 namespace tessera::testing {
@@ -326,6 +327,7 @@ std::vector<Subject> make_subjects() {
        .input_shape = {7},
        .target_shape = {5}});
   add({.name = "Gapped", .make = maker<Gapped>(), .input_shape = {7}, .target_shape = {5}});
+  for (Subject& subject : block_subjects()) add(std::move(subject));
   return all;
 }
 
@@ -354,12 +356,16 @@ const Subject& subject(const std::string& name) {
 }
 
 std::shared_ptr<Net> prepare(std::shared_ptr<Net> net, at::ScalarType dtype, uint64_t seed) {
-  const at::NoGradGuard no_grad;
   net->to(dtype);
   net->arrange(dtype);
-  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-  for (const auto& entry : net->named_parameters()) entry.value().normal_(0.0, 0.3, generator);
+  draw_parameters(*net, seed);
   return net;
+}
+
+void draw_parameters(const torch::nn::Module& model, uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  for (const auto& entry : model.named_parameters()) entry.value().normal_(0.0, 0.3, generator);
 }
 
 Batch draw_batch(const Subject& subject, at::ScalarType dtype, int64_t rows, uint64_t seed) {

@@ -53,6 +53,9 @@ const Subject& subject(const std::string& name);
 /// ranks that are threads do not disturb each other.
 std::shared_ptr<Net> prepare(std::shared_ptr<Net> net, at::ScalarType dtype, uint64_t seed);
 
+/// Gives all parameters of `model` values that depend on `seed` only.
+void draw_parameters(const torch::nn::Module& model, uint64_t seed);
+
 struct Batch {
   at::Tensor input;
   at::Tensor target;

@@ -27,15 +27,15 @@ bool has_trainable(const torch::nn::Module& model, bool (*selects)(std::string_v
   return false;
 }
 
-Options options_for(Strategy strategy, const Schedule& schedule, const TrainOptions& train) {
-  return {.strategy = strategy,
-          .max_grad_norm = schedule.max_grad_norm,
-          .bucket_bytes = schedule.bucket_bytes,
-          .first_bucket_bytes = std::min(schedule.bucket_bytes, Options().first_bucket_bytes),
-          .poison_freed = train.poison_freed};
-}
-
 }  // namespace
+
+Options options_of(const Row& row, const Schedule& schedule) {
+  Options options = options_of(row);
+  options.max_grad_norm = schedule.max_grad_norm;
+  options.bucket_bytes = schedule.bucket_bytes;
+  options.first_bucket_bytes = std::min(schedule.bucket_bytes, Options().first_bucket_bytes);
+  return options;
+}
 
 std::ostream& operator<<(std::ostream& stream, const Schedule& schedule) {
   return stream << schedule.name;
@@ -87,14 +87,15 @@ std::map<std::string, at::Tensor> copy_parameters(const torch::nn::Module& model
   return copies;
 }
 
-Outcome train(const Subject& subject, at::ScalarType dtype, Strategy strategy,
+Outcome train(const Subject& subject, at::ScalarType dtype, const Row& row,
               const Schedule& schedule, const std::shared_ptr<ProcessGroup>& world,
               const TrainOptions& options) {
   const int rank = world->rank();
   const std::shared_ptr<Net> net =
       prepare(subject.make(), dtype, kModelSeed + static_cast<uint64_t>(rank));
   const std::unique_ptr<Engine> engine =
-      parallelize(net, make_plan(*net), options_for(strategy, schedule, options), world);
+      parallelize(net, make_plan(*net), options_of(row, schedule), world);
+  const at::ScalarType computed = row.precision.parameters.value_or(dtype);
 
   Outcome outcome;
   for (int step = 0; step < schedule.steps; ++step) {
@@ -104,10 +105,11 @@ Outcome train(const Subject& subject, at::ScalarType dtype, Strategy strategy,
       if (schedule.sync == Schedule::Sync::kLast && micro + 1 < schedule.micro_steps) {
         no_sync.emplace(engine->no_sync());
       }
-      const Batch batch = batch_of(subject, dtype, schedule, moment, micro);
+      const Batch batch = batch_of(subject, computed, schedule, moment, micro);
       const at::Tensor loss = loss_of(*net, batch, moment, schedule);
       loss.backward();
       outcome.losses.push_back(loss.item<double>());
+      if (options.after_backward) options.after_backward(*engine, step);
     }
     outcome.grad_norms.push_back(engine->step().grad_norm);
     if (options.after_step) options.after_step(*engine, step);
@@ -116,14 +118,14 @@ Outcome train(const Subject& subject, at::ScalarType dtype, Strategy strategy,
   return outcome;
 }
 
-Outcome train_on_threads(const Subject& subject, at::ScalarType dtype, Strategy strategy,
+Outcome train_on_threads(const Subject& subject, at::ScalarType dtype, const Row& row,
                          const Schedule& schedule, int size, const TrainOptions& options,
                          const Decorate& decorate) {
   std::vector<Outcome> by_rank(static_cast<size_t>(size));
   run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
     const auto rank = static_cast<size_t>(world->rank());
     if (decorate) world = decorate(std::move(world));
-    by_rank[rank] = train(subject, dtype, strategy, schedule, world, options);
+    by_rank[rank] = train(subject, dtype, row, schedule, world, options);
   });
 
   Outcome whole = by_rank[0];

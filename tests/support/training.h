@@ -11,9 +11,9 @@
 
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/engine.h"
-#include "tessera/core/options.h"
 #include "tessera/optim/optimizer_plan.h"
 #include "tessera/tests/support/models.h"
+#include "tessera/tests/support/row.h"
 
 namespace tessera::testing {
 
@@ -62,20 +62,24 @@ std::map<std::string, at::Tensor> copy_parameters(const torch::nn::Module& model
 
 /// What train() may be told besides the schedule.
 struct TrainOptions {
-  bool poison_freed = false;
-  /// Called after each step, before the parameters are copied.
+  /// Called after each backward and after each step, before the parameters are copied.
+  std::function<void(Engine&, int step)> after_backward = {};
   std::function<void(Engine&, int step)> after_step = {};
 };
 
-/// One rank's training under an engine. Ranks start from different parameters; rank 0's count.
-Outcome train(const Subject& subject, at::ScalarType dtype, Strategy strategy,
+/// `row` and `schedule` as an engine takes them.
+Options options_of(const Row& row, const Schedule& schedule);
+
+/// One rank's training under an engine. Ranks start from different parameters; rank 0's count. The
+/// model is made in `dtype`; batches have the dtype that it computes with.
+Outcome train(const Subject& subject, at::ScalarType dtype, const Row& row,
               const Schedule& schedule, const std::shared_ptr<ProcessGroup>& world,
               const TrainOptions& options = {});
 
 /// Trains on `size` ranks that are threads. Throws std::runtime_error if the ranks' parameters or
 /// norms differ from each other. `decorate` may put another group in front of each rank's.
 using Decorate = std::function<std::shared_ptr<ProcessGroup>(std::shared_ptr<ProcessGroup> world)>;
-Outcome train_on_threads(const Subject& subject, at::ScalarType dtype, Strategy strategy,
+Outcome train_on_threads(const Subject& subject, at::ScalarType dtype, const Row& row,
                          const Schedule& schedule, int size, const TrainOptions& options = {},
                          const Decorate& decorate = {});
 

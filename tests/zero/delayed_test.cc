@@ -22,31 +22,45 @@
 namespace tessera::testing {
 namespace {
 
-using Case = std::tuple<Strategy, std::string /*model*/, Schedule>;
+using Case = std::tuple<Row, std::string /*model*/, Schedule>;
+
+/// Prefetching is on where lanes run in the background, which the delayed ones say they do.
+std::vector<Row> delayed_rows() {
+  std::vector<Row> rows = named_rows();
+  for (Row row : {resharding(1), resharding(2), hybrid(2, 2, 2), hybrid(2, 4, 4)}) {
+    rows.push_back(std::move(row));
+  }
+  for (Row& row : rows) {
+    if (row.splits_parameters()) row.prefetch = true;
+  }
+  return rows;
+}
 
 class DelayedLanes : public ::testing::TestWithParam<Case> {};
 
 TEST_P(DelayedLanes, FindEveryWaitInPlace) {
-  const auto& [strategy, model, schedule] = GetParam();
-  constexpr int kWorld = 3;
-  const Outcome expected = train_on_threads(subject(model), at::kFloat, strategy, schedule, kWorld);
+  const auto& [row, model, schedule] = GetParam();
+  const int world = row.suits(3) ? 3 : 4;
+  Row poisoned = row;
+  poisoned.poison_freed = true;
+  const Outcome expected = train_on_threads(subject(model), at::kFloat, row, schedule, world);
   const Outcome delayed = train_on_threads(
-      subject(model), at::kFloat, strategy, schedule, kWorld, {.poison_freed = true},
-      [](std::shared_ptr<ProcessGroup> world) {
+      subject(model), at::kFloat, poisoned, schedule, world, {},
+      [](std::shared_ptr<ProcessGroup> group) {
         return std::make_shared<DelayedGroup>(
-            std::move(world), DelayOptions{.seed = 7, .longest = std::chrono::microseconds(500)});
+            std::move(group), DelayOptions{.seed = 7, .longest = std::chrono::microseconds(500)});
       });
   EXPECT_EQ(bit_differences(delayed, expected), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    , DelayedLanes,
-    ::testing::Combine(::testing::Values(Strategy::kDdp, Strategy::kZero1, Strategy::kZero2),
+    Scenario45, DelayedLanes,
+    ::testing::Combine(::testing::ValuesIn(delayed_rows()),
                        ::testing::Values("OddMlp", "Branches", "RankOrder", "CheckpointedTwice",
-                                         "CheckpointedOnSomeRanks"),
+                                         "CheckpointedOnSomeRanks", "Blocks", "BranchingBlocks"),
                        ::testing::ValuesIn(schedules())),
     [](const auto& info) {
-      return std::string(to_string(std::get<0>(info.param))) + "_" + std::get<1>(info.param) + "_" +
+      return std::get<0>(info.param).name + "_" + std::get<1>(info.param) + "_" +
              std::get<2>(info.param).name;
     });
 
@@ -101,7 +115,9 @@ class ImpatientGroup final : public ProcessGroup {
   }
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override {
-    return std::make_shared<ImpatientGroup>(inner_->subgroup(ranks, name));
+    auto made = inner_->subgroup(ranks, name);
+    if (made == nullptr) return nullptr;
+    return std::make_shared<ImpatientGroup>(std::move(made));
   }
   void abort(std::string_view cause) noexcept override { inner_->abort(cause); }
 
@@ -124,7 +140,7 @@ class ImpatientGroup final : public ProcessGroup {
   std::function<void()> pending_;
 };
 
-class MissingWait : public ::testing::TestWithParam<Strategy> {};
+class MissingWait : public ::testing::TestWithParam<Row> {};
 
 /// Three micro-steps: under zero1 a first reduced slice is left where it is and read in the step
 /// only, when later collectives have long brought it.
@@ -146,9 +162,8 @@ TEST_P(MissingWait, IsCaught) {
   EXPECT_NE(verdict, "");
 }
 
-INSTANTIATE_TEST_SUITE_P(, MissingWait,
-                         ::testing::Values(Strategy::kDdp, Strategy::kZero1, Strategy::kZero2),
-                         [](const auto& info) { return std::string(to_string(info.param)); });
+INSTANTIATE_TEST_SUITE_P(, MissingWait, ::testing::ValuesIn(named_rows()),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace tessera::testing

@@ -4,19 +4,24 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "tessera/tests/support/rank_threads.h"
+#include "tessera/tests/support/row.h"
 #include "tessera/tests/support/training.h"
 #include "tessera/zero/parallelize.h"
 
 namespace tessera::testing {
-inline Options options_of(Strategy strategy) {
-  return {.strategy = strategy, .bucket_bytes = 1024, .first_bucket_bytes = 1024};
+/// As `row` says, with small buckets.
+inline Options small_options_of(const Row& row) {
+  Options options = options_of(row);
+  options.bucket_bytes = 1024;
+  options.first_bucket_bytes = 1024;
+  return options;
 }
 
 inline torch::optim::AdamWOptions adamw() { return torch::optim::AdamWOptions(0.02).eps(1e-6); }
@@ -32,18 +37,21 @@ inline at::Tensor loss_on(Net& net, int rank, int step) {
                  schedule);
 }
 
-/// Runs an engine under each strategy, alone and on three ranks.
-class EngineTest : public ::testing::TestWithParam<std::tuple<Strategy, int>> {
+/// Runs an engine under each row, alone and on three ranks (hybrids on two or four).
+class EngineTest : public ::testing::TestWithParam<std::pair<Row, int>> {
  protected:
-  Strategy strategy() const { return std::get<0>(GetParam()); }
-  int size() const { return std::get<1>(GetParam()); }
-  bool has_whole_gradients() const { return strategy() == Strategy::kDdp || size() == 1; }
+  const Row& row() const { return GetParam().first; }
+  int size() const { return GetParam().second; }
+  bool has_whole_gradients() const { return row().degrees_at(size()).optimizer == 1; }
+  bool splits_parameters() const {
+    return row().splits_parameters() && (size() > 1 || row().free_eagerly);
+  }
 
   /// One rank with a model of two odd layers.
   struct Rank {
-    Rank(std::shared_ptr<ProcessGroup> group, Strategy strategy, double max_grad_norm = INFINITY)
+    Rank(std::shared_ptr<ProcessGroup> group, const Row& row, double max_grad_norm = INFINITY)
         : world(std::move(group)), net(make_net()) {
-      Options options = options_of(strategy);
+      Options options = small_options_of(row);
       options.max_grad_norm = max_grad_norm;
       engine = parallelize(net, adamw(), options, world);
     }
@@ -60,21 +68,29 @@ class EngineTest : public ::testing::TestWithParam<std::tuple<Strategy, int>> {
 
   void on_ranks(const std::function<void(Rank&)>& body) const {
     run_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
-      Rank rank(std::move(world), strategy());
+      Rank rank(std::move(world), row());
       body(rank);
     });
   }
 };
 
-inline std::string name_of(const ::testing::TestParamInfo<std::tuple<Strategy, int>>& info) {
-  return std::string(to_string(std::get<0>(info.param))) + "_World" +
-         std::to_string(std::get<1>(info.param));
+inline std::string name_of(const ::testing::TestParamInfo<std::pair<Row, int>>& info) {
+  return info.param.first.name + "_World" + std::to_string(info.param.second);
 }
 
 /// What every suite here runs over.
-inline auto strategies_and_worlds() {
-  return ::testing::Combine(::testing::Values(Strategy::kDdp, Strategy::kZero1, Strategy::kZero2),
-                            ::testing::Values(1, 3));
+inline auto rows_and_worlds() {
+  std::vector<std::pair<Row, int>> all;
+  for (const Row& row : named_rows()) {
+    for (const int world : {1, 3}) all.emplace_back(row, world);
+  }
+  all.emplace_back(hostile(row_of(Strategy::kZero3)), 1);
+  all.emplace_back(hostile(row_of(Strategy::kZero3)), 3);
+  all.emplace_back(resharding(1), 3);
+  all.emplace_back(hybrid(2, 2, 2), 2);
+  all.emplace_back(hybrid(2, 2, 2), 4);
+  all.emplace_back(hybrid(1, 2, 4), 4);
+  return ::testing::ValuesIn(all);
 }
 
 }  // namespace tessera::testing

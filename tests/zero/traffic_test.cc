@@ -10,15 +10,15 @@
 #include <torch/torch.h>
 
 #include "tessera/core/step/exact_sum.h"
-#include "tessera/ddp/bucket_rule.h"
 #include "tessera/tests/support/models.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
 #include "tessera/tests/support/training.h"
 #include "tessera/zero/parallelize.h"
 
-// What each strategy sends, call by call, against the formula of the layout: 2 P per step where all
-// is replicated, P in and P out where it is sharded, plus small agreements that are named here.
+// What each row sends, call by call, against the formula of the layout: 2 P per step where all is
+// replicated, P in and P out where it is sharded, plus small agreements that are named here. What
+// gathers read is in tests/fsdp/gathered_units_test.cc.
 
 namespace tessera::testing {
 namespace {
@@ -33,8 +33,9 @@ class Formula {
  public:
   Formula(const Engine& engine, int groups, int size)
       : table_(engine.parameters()),
-        plan_(table_, bucket_membership(table_, kBucketBytes, kBucketBytes), size),
-        is_sharded_(engine.strategy() != Strategy::kDdp && size > 1),
+        plan_(engine.units()),
+        is_sharded_(engine.degrees().optimizer > 1),
+        publishes_(is_sharded_ && engine.degrees().parameters == 1),
         groups_(groups),
         size_(size) {}
 
@@ -54,7 +55,7 @@ class Formula {
     constexpr int64_t kWordsPerGroup = 6;
     ballot(lines, "vote of the step",
            kFixedWords + static_cast<int64_t>(ExactSum::kWords) + 1 + kWordsPerGroup * groups_);
-    if (!is_sharded_) return;
+    if (!publishes_) return;
     for (const PlannedUnit& unit : plan_) {
       bool is_used = false;
       for (const size_t index : unit.parameters) is_used |= used(table_[index].name);
@@ -63,6 +64,7 @@ class Formula {
     }
   }
 
+  bool publishes() const { return publishes_; }
   int64_t bytes() const { return plan_.bytes(); }
 
  private:
@@ -71,8 +73,9 @@ class Formula {
   }
 
   const ParameterTable& table_;
-  UnitPlan plan_;
-  bool is_sharded_;  // a world of one is replicated under every strategy
+  const UnitPlan& plan_;
+  bool is_sharded_;  // a world of one is replicated under every row
+  bool publishes_;   // split parameters are gathered when they are used
   int groups_;
   int size_;
 };
@@ -85,10 +88,11 @@ struct Traffic {
   int64_t plan_bytes = 0;
 };
 
-bool is_small(const RecordedCall& call) { return call.tag.rfind("bucket", 0) != 0; }
+bool is_small(const RecordedCall& call) {
+  return call.tag == "end of backward" || call.tag == "vote of the step";
+}
 
-std::vector<Traffic> traffic(const Subject& subject, Strategy strategy, int size,
-                             Schedule::Sync sync,
+std::vector<Traffic> traffic(const Subject& subject, const Row& row, int size, Schedule::Sync sync,
                              const std::function<bool(const std::string&)>& used) {
   std::vector<Traffic> by_rank(static_cast<size_t>(size));
   run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
@@ -97,10 +101,8 @@ std::vector<Traffic> traffic(const Subject& subject, Strategy strategy, int size
     const auto group = std::make_shared<RecordingGroup>(world, recording);
     const std::shared_ptr<Net> net = prepare(subject.make(), at::kFloat, 1);
     const OptimizerPlan plan = make_plan(*net);
-    const auto engine = parallelize(
-        net, plan,
-        {.strategy = strategy, .bucket_bytes = kBucketBytes, .first_bucket_bytes = kBucketBytes},
-        group);
+    const auto engine =
+        parallelize(net, plan, options_of(row, {.name = "", .bucket_bytes = kBucketBytes}), group);
     const Formula formula(*engine, static_cast<int>(plan.groups.size()) + 1, size);
     mine.plan_bytes = formula.bytes();
     recording->clear();
@@ -125,8 +127,9 @@ std::vector<Traffic> traffic(const Subject& subject, Strategy strategy, int size
     engine->step();
     formula.step(mine.expected, used);
 
-    mine.lines = recording->lines();
     for (const RecordedCall& call : recording->calls()) {
+      if (call.op == "read") continue;
+      mine.lines.push_back(absl::StrCat(call.op, " ", call.tag, " ", call.tensor_bytes));
       if (!is_small(call)) mine.large_bytes += call.sent_bytes;
     }
   });
@@ -135,20 +138,21 @@ std::vector<Traffic> traffic(const Subject& subject, Strategy strategy, int size
 
 bool all_used(const std::string&) { return true; }
 
-class TrafficTest : public ::testing::TestWithParam<std::tuple<Strategy, int>> {
+class TrafficTest : public ::testing::TestWithParam<std::tuple<Row, int>> {
  protected:
-  Strategy strategy() const { return std::get<0>(GetParam()); }
+  const Row& row() const { return std::get<0>(GetParam()); }
   int size() const { return std::get<1>(GetParam()); }
   double share() const { return static_cast<double>(size() - 1) / size(); }
-  bool is_sharded() const { return strategy() != Strategy::kDdp && size() > 1; }
+  bool is_sharded() const { return row().degrees_at(size()).optimizer > 1; }
+  bool publishes() const { return is_sharded() && row().degrees_at(size()).parameters == 1; }
 };
 
 TEST_P(TrafficTest, FollowsTheFormulaCallByCallOnEveryRank) {
   for (const Traffic& rank :
-       traffic(subject("DeepMlp"), strategy(), size(), Schedule::Sync::kEach, all_used)) {
+       traffic(subject("DeepMlp"), row(), size(), Schedule::Sync::kEach, all_used)) {
     EXPECT_EQ(rank.lines, rank.expected);
     const double reductions = kMicroSteps * (is_sharded() ? 1 : 2);
-    const double publishing = is_sharded() ? 1 : 0;
+    const double publishing = publishes() ? 1 : 0;
     EXPECT_DOUBLE_EQ(rank.large_bytes,
                      (reductions + publishing) * share() * static_cast<double>(rank.plan_bytes));
   }
@@ -156,29 +160,31 @@ TEST_P(TrafficTest, FollowsTheFormulaCallByCallOnEveryRank) {
 
 TEST_P(TrafficTest, NoSyncSendsOnceWhateverTheNumberOfMicroSteps) {
   for (const Traffic& rank :
-       traffic(subject("DeepMlp"), strategy(), size(), Schedule::Sync::kLast, all_used)) {
+       traffic(subject("DeepMlp"), row(), size(), Schedule::Sync::kLast, all_used)) {
     EXPECT_EQ(rank.lines, rank.expected);
-    EXPECT_DOUBLE_EQ(rank.large_bytes, 2 * share() * static_cast<double>(rank.plan_bytes));
+    const double transfers = is_sharded() && !publishes() ? 1 : 2;
+    EXPECT_DOUBLE_EQ(rank.large_bytes, transfers * share() * static_cast<double>(rank.plan_bytes));
   }
 }
 
 TEST_P(TrafficTest, HasOneOrderOnRanksWhoseBackwardsRunInDifferentOrders) {
   const std::vector<Traffic> ranks =
-      traffic(subject("RankOrder"), strategy(), size(), Schedule::Sync::kEach, all_used);
+      traffic(subject("RankOrder"), row(), size(), Schedule::Sync::kEach, all_used);
   for (const Traffic& rank : ranks) EXPECT_EQ(rank.lines, ranks[0].lines);
   EXPECT_EQ(ranks[0].lines, ranks[0].expected);
 }
 
 TEST_P(TrafficTest, HasOneOrderOnRanksThatTakeDifferentBranches) {
   const std::vector<Traffic> ranks =
-      traffic(subject("Branches"), strategy(), size(), Schedule::Sync::kEach, all_used);
+      traffic(subject("Branches"), row(), size(), Schedule::Sync::kEach, all_used);
   for (const Traffic& rank : ranks) EXPECT_EQ(rank.lines, ranks[0].lines);
 }
 
 TEST_P(TrafficTest, BucketsThatNobodyUsedAreReducedButNotPublished) {
+  if (row().splits_parameters()) return;  // has no buckets
   const auto used = [](const std::string& name) { return name.rfind("unused", 0) != 0; };
   const std::vector<Traffic> ranks =
-      traffic(subject("UnusedEverywhere"), strategy(), size(), Schedule::Sync::kEach, used);
+      traffic(subject("UnusedEverywhere"), row(), size(), Schedule::Sync::kEach, used);
   EXPECT_EQ(ranks[0].lines, ranks[0].expected);
   EXPECT_THAT(ranks[0].lines, ::testing::Contains(::testing::HasSubstr(" bucket 1 ")));
   EXPECT_THAT(ranks[0].lines,
@@ -187,19 +193,17 @@ TEST_P(TrafficTest, BucketsThatNobodyUsedAreReducedButNotPublished) {
 
 /// The negative control: one bucket more or less in the formula is noticed.
 TEST_P(TrafficTest, AMissingBucketWouldShow) {
-  Traffic rank =
-      traffic(subject("DeepMlp"), strategy(), size(), Schedule::Sync::kEach, all_used)[0];
+  Traffic rank = traffic(subject("DeepMlp"), row(), size(), Schedule::Sync::kEach, all_used)[0];
   ASSERT_GT(rank.expected.size(), 10u);
   rank.lines.erase(rank.lines.begin() + 3);
   EXPECT_NE(rank.lines, rank.expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(, TrafficTest,
-                         ::testing::Combine(::testing::Values(Strategy::kDdp, Strategy::kZero1,
-                                                              Strategy::kZero2),
+                         ::testing::Combine(::testing::ValuesIn(named_rows()),
                                             ::testing::Values(1, 2, 3, 4)),
                          [](const auto& info) {
-                           return std::string(to_string(std::get<0>(info.param))) + "_World" +
+                           return std::get<0>(info.param).name + "_World" +
                                   std::to_string(std::get<1>(info.param));
                          });
 

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/models.h"
+#include "tessera/tests/support/rank_threads.h"
+#include "tessera/tests/support/row.h"
+#include "tessera/tests/support/training.h"
+#include "tessera/zero/parallelize.h"
+
+namespace tessera::testing {
+
+/// Two units, "first" and "second", and a root with "scale".
+struct TwoLayers : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& input) { return second(at::tanh(first(input))) * scale; }
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(5, 7));
+  torch::nn::Linear second = register_module("second", torch::nn::Linear(7, 3));
+  at::Tensor scale = register_parameter("scale", torch::ones({3}));
+};
+
+/// One rank with a split model, and an untouched copy of it that was never given to an engine.
+struct SplitRank {
+  SplitRank(std::shared_ptr<ProcessGroup> group, const Row& row)
+      : world(std::move(group)), options(options_of(row)) {
+    draw_parameters(*plain, 5);
+    draw_parameters(*model, 5);
+    engine = parallelize(model, torch::optim::AdamWOptions(0.02).eps(1e-6), options, world);
+  }
+
+  at::Tensor input(int step) const {
+    return at::sin(at::arange(20, at::kFloat) * (1 + step) + world->rank()).view({4, 5});
+  }
+  StepResult train(int step) const {
+    model->forward(input(step)).square().mean().backward();
+    return engine->step();
+  }
+  /// Touches the other units, so that nothing but use keeps this one whole.
+  void free_first() const {
+    const at::NoGradGuard no_grad;
+    (model->second->weight.sum() + model->second->bias.sum()).item<float>();
+  }
+
+  std::shared_ptr<ProcessGroup> world;
+  Options options;
+  std::shared_ptr<TwoLayers> model = std::make_shared<TwoLayers>();
+  std::shared_ptr<TwoLayers> plain = std::make_shared<TwoLayers>();
+  std::unique_ptr<Engine> engine;
+};
+
+/// Runs `body` on rank threads with a model split as `row` says.
+inline void on_split_ranks(int size, const Row& row, const std::function<void(SplitRank&)>& body) {
+  run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
+    SplitRank rank(std::move(world), row);
+    body(rank);
+  });
+}
+
+/// Where accesses are tried: alone under the hostile policy, and on three ranks as usual.
+inline std::vector<std::pair<int, Row>> split_settings() {
+  return {{1, hostile(row_of(Strategy::kZero3))},
+          {3, row_of(Strategy::kZero3)},
+          {3, hostile(row_of(Strategy::kZero3))}};
+}
+
+/// A refusal that says which unit cannot be read.
+inline auto names_unit(const std::string& unit) {
+  return ::testing::ThrowsMessage<c10::Error>(
+      ::testing::AllOf(::testing::HasSubstr("[fsdp] unit '" + unit + "'"),
+                       ::testing::HasSubstr("engine->gather(module)")));
+}
+
+}  // namespace tessera::testing

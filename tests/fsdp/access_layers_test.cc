@@ -1,0 +1,134 @@
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/layer_cases.h"
+#include "tessera/tests/support/models.h"
+#include "tessera/tests/support/rank_threads.h"
+#include "tessera/tests/support/row.h"
+#include "tessera/tests/support/training.h"
+#include "tessera/zero/parallelize.h"
+
+// The harshest policy over every kind of layer: a unit is whole only while an operator uses it, and
+// the memory it leaves holds NaN. An access that is missed throws, crashes or gives other bits.
+
+namespace tessera::testing {
+namespace {
+
+constexpr int kSteps = 3;
+
+/// What a run around one layer leaves behind on one rank.
+struct Trained {
+  std::vector<double> losses;
+  std::map<std::string, at::Tensor> state;  ///< parameters and buffers
+};
+
+std::map<std::string, at::Tensor> copy_state(const torch::nn::Module& model) {
+  std::map<std::string, at::Tensor> state = copy_parameters(model);
+  for (const auto& buffer : model.named_buffers()) {
+    state["buffer " + buffer.key()] = buffer.value().clone();
+  }
+  return state;
+}
+
+torch::optim::AdamWOptions adamw() { return torch::optim::AdamWOptions(0.02).eps(1e-6); }
+
+/// The first loss of rank 0 without any engine.
+double plain_loss(const LayerCase& layer) {
+  torch::nn::Module model;
+  const LayerCase::Loss loss_with = layer.build(model);
+  draw_parameters(model, 11);
+  Inputs inputs(0, 0);
+  return loss_with(inputs).item<double>();
+}
+
+Trained train_with_engine(const LayerCase& layer, const Row& row,
+                          const std::shared_ptr<ProcessGroup>& world) {
+  const auto model = std::make_shared<torch::nn::Module>();
+  const LayerCase::Loss loss_with = layer.build(*model);
+  draw_parameters(*model, 11);
+  const auto engine = parallelize(model, adamw(), options_of(row), world);
+  Trained run;
+  for (int step = 0; step < kSteps; ++step) {
+    Inputs inputs(world->rank(), step);
+    const at::Tensor loss = loss_with(inputs);
+    run.losses.push_back(loss.item<double>());
+    loss.backward();
+    engine->step();
+  }
+  run.state = copy_state(*model);
+  if (row.free_eagerly) {
+    const GatherCounts counts = engine->gather_counts();
+    EXPECT_GT(counts.gathers, 2 * kSteps) << "nothing was freed";
+    EXPECT_EQ(counts.gathers, counts.frees);
+  }
+  return run;
+}
+
+std::vector<Trained> train_on_ranks(const LayerCase& layer, const Row& row, int size) {
+  std::vector<Trained> by_rank(static_cast<size_t>(size));
+  run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
+    by_rank[static_cast<size_t>(world->rank())] = train_with_engine(layer, row, world);
+  });
+  return by_rank;
+}
+
+using Case = std::tuple<LayerCase, int /*world*/>;
+
+class HostilePolicy : public ::testing::TestWithParam<Case> {};
+
+TEST_P(HostilePolicy, GivesTheBitsOfTheUnshardedCopy) {
+  const auto& [layer, size] = GetParam();
+  const std::vector<Trained> expected = train_on_ranks(layer, row_of(Strategy::kDdp), size);
+  const std::vector<Trained> got = train_on_ranks(layer, hostile(row_of(Strategy::kZero3)), size);
+  for (size_t rank = 0; rank < got.size(); ++rank) {
+    EXPECT_EQ(bit_differences(got[rank].losses, expected[rank].losses), "") << "rank " << rank;
+    EXPECT_EQ(bit_differences(got[rank].state, expected[rank].state), "") << "rank " << rank;
+  }
+  if (size == 1) {
+    EXPECT_EQ(got[0].losses[0], plain_loss(layer));
+  }
+}
+
+/// Freed as usual, each layer a unit.
+TEST_P(HostilePolicy, IsNoHarsherThanTheUsualOne) {
+  const auto& [layer, size] = GetParam();
+  Row row = row_of(Strategy::kZero3);
+  row.poison_freed = true;
+  const std::vector<Trained> expected = train_on_ranks(layer, row_of(Strategy::kDdp), size);
+  const std::vector<Trained> got = train_on_ranks(layer, row, size);
+  for (size_t rank = 0; rank < got.size(); ++rank) {
+    EXPECT_EQ(bit_differences(got[rank].losses, expected[rank].losses), "") << "rank " << rank;
+    EXPECT_EQ(bit_differences(got[rank].state, expected[rank].state), "") << "rank " << rank;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, HostilePolicy,
+                         ::testing::Combine(::testing::ValuesIn(layer_cases()),
+                                            ::testing::Values(1, 3)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param).name + "_World" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+/// The negative control: one operator that nobody sees throws under this policy, naming the unit.
+TEST(HostilePolicyControl, AMissedOperatorDoesNotPass) {
+  run_ranks(1, [](std::shared_ptr<ProcessGroup> world) {
+    torch::nn::Linear model(5, 7);
+    Row row = hostile(row_of(Strategy::kZero3));
+    const auto engine = parallelize(model, adamw(), options_of(row), world);
+    EXPECT_TRUE(model(at::ones({2, 5})).isfinite().all().item<bool>());
+    const at::RecordFunctionGuard unseen(/*is_enabled=*/false);
+    EXPECT_THROW(model(at::ones({2, 5})), c10::Error);
+  });
+}
+
+}  // namespace
+}  // namespace tessera::testing

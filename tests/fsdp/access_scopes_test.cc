@@ -1,0 +1,143 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <torch/torch.h>
+
+#include "tessera/tests/fsdp/gatherer.h"
+
+// Gathers that are no training step: one rank that evaluates, modules gathered on request, and
+// units that stay split over fewer ranks after forward. Names with a number are scenarios of
+// docs/testing.md.
+
+namespace tessera::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+// --- Alone ---
+
+/// On one host a gather needs nobody else: one rank evaluates, in any number, while the others do
+/// nothing.
+TEST(GatheredUnits, OneRankEvaluatesAlone) {
+  for (const int who : {0, 2}) {
+    on_gatherers(3, blocks_row(), [who](Gatherer& rank) {
+      rank.train(0);
+      if (rank.world->rank() == who) {
+        for (int step = 1; step < 4; ++step) rank.evaluate(step);
+      }
+      rank.train(1);
+      if (rank.world->rank() == who) rank.evaluate(9);
+      rank.engine->parameter_hash();
+    });
+  }
+}
+
+TEST(GatheredUnits, RanksEvaluateOnDifferentBranches) {
+  on_gatherers(
+      3, row_of(Strategy::kZero3),
+      [](Gatherer& rank) {
+        for (int step = 0; step < 4; ++step) {
+          rank.train(step);
+          for (int i = 0; i <= rank.world->rank(); ++i) rank.evaluate(step + i);
+        }
+        rank.engine->parameter_hash();
+      },
+      "BranchingBlocks");
+}
+
+// --- On request ---
+
+TEST(GatheredUnits, AGatheredModuleStaysWholeUntilItsScopeEnds) {
+  on_gatherers(3, blocks_row(), [](Gatherer& rank) {
+    const auto block = rank.net->named_modules()["blocks.3"];
+    const at::Tensor weight = block->named_parameters()["linear.weight"];
+    const at::Tensor expected = weight.detach().clone();
+    {
+      const auto outer = rank.engine->gather(*block);
+      const auto inner = rank.engine->gather(*block);
+      rank.evaluate(0);
+      EXPECT_EQ(*weight.const_data_ptr<float>(), expected.view(-1)[0].item<float>());
+      EXPECT_THROW(rank.net->named_parameters()["blocks.4.linear.weight"].const_data_ptr(),
+                   c10::Error);
+    }
+    EXPECT_THROW(weight.const_data_ptr(), c10::Error);
+    EXPECT_THAT([&] { auto scope = rank.engine->gather(torch::nn::LinearImpl(2, 2)); },
+                ThrowsMessage<c10::Error>(HasSubstr("gather")));
+    {
+      const auto all = rank.engine->gather(*rank.net);
+      for (const at::Tensor& parameter : rank.net->parameters()) parameter.const_data_ptr();
+    }
+    rank.train(0);
+    rank.engine->parameter_hash();
+  });
+}
+
+TEST(GatheredUnits, BackwardAndEvaluationRunInsideAScopeAndAStepDoesNot) {
+  on_gatherers(3, blocks_row(), [](Gatherer& rank) {
+    auto scope = rank.engine->gather(*rank.net->named_modules()["blocks.2"]);
+    rank.loss(0).backward();
+    EXPECT_THAT([&] { rank.engine->step(); }, ThrowsMessage<c10::Error>(HasSubstr("scope")));
+    scope.reset();
+    EXPECT_TRUE(rank.engine->step().committed);
+    Gatherer untouched(rank.world, blocks_row());
+    untouched.train(0);
+    EXPECT_EQ(rank.engine->parameter_hash(), untouched.engine->parameter_hash());
+  });
+}
+
+TEST(GatheredUnits, AScopeMayOutliveItsEngine) {
+  on_gatherers(3, blocks_row(), [](Gatherer& rank) {
+    const auto scope = rank.engine->gather(*rank.net);
+    const auto whole = rank.engine->full_parameters();
+    rank.engine.reset();
+  });
+}
+
+// --- Onto fewer ranks ---
+
+TEST(GatheredUnits, Scenario48_AUnitSplitOverFewerRanksAfterForwardIsReadFromThem) {
+  on_gatherers(4, blocks_row(2), [](Gatherer& rank) {
+    rank.train(0);
+    rank.recording->clear();
+    const at::Tensor loss = rank.loss(1);
+    const double forward = rank.recording->sent_bytes("read");
+    rank.recording->clear();
+    loss.backward();
+    const double backward = rank.recording->sent_bytes("read");
+    double blocks = 0;
+    for (const PlannedUnit& unit : rank.engine->units()) {
+      if (unit.kind != UnitKind::kRoot) blocks += static_cast<double>(unit.layout.bytes());
+    }
+    const double root = static_cast<double>(rank.engine->units().bytes()) - blocks;
+    const double last = blocks / 7;
+    EXPECT_DOUBLE_EQ(forward, (blocks + root) * 3 / 4);
+    // A neighbour that has not freed a unit yet has no second shard of it; then the first ones are
+    // read.
+    EXPECT_GE(backward, (blocks - last) / 2);
+    EXPECT_LE(backward, (blocks - last) * 3 / 4);
+    rank.engine->step();
+    const MemoryBytes now = rank.engine->memory().now();
+    EXPECT_EQ(now[MemoryClass::kParameters],
+              rank.engine->predicted_memory(1)[MemoryClass::kParameters]);
+    EXPECT_GT(now[MemoryClass::kParameters], rank.engine->units().bytes() / 4);
+  });
+}
+
+TEST(GatheredUnits, Scenario48_ANumberThatDoesNotDivideIsRefusedByName) {
+  for (const int wrong : {0, -1, 3, 5, 8}) {
+    const auto errors = run_ranks_expecting_errors(4, [&](std::shared_ptr<ProcessGroup> group) {
+      const Gatherer rank(group, blocks_row(wrong));
+    });
+    for (const std::string& error : errors) {
+      EXPECT_THAT(error, HasSubstr(absl::StrCat("reshard_after_forward: got ", wrong)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,197 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "tessera/tests/fsdp/access_fixture.h"
+
+// Writes to split parameters. An operator that writes one is refused at once, by name, because the
+// shards of the other ranks would not know; what replaces a parameter's memory is refused by the
+// next step.
+
+namespace tessera::testing {
+namespace {
+
+using at::Tensor;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+struct Write {
+  std::string name;
+  std::function<void(SplitRank&)> run;
+};
+
+std::ostream& operator<<(std::ostream& stream, const Write& write) { return stream << write.name; }
+std::string name_of(const ::testing::TestParamInfo<Write>& info) { return info.param.name; }
+
+std::vector<Write> writes() {
+  return {
+      {"Add", [](SplitRank& rank) { rank.model->first->weight.add_(1.0); }},
+      {"AddItself",
+       [](SplitRank& rank) { rank.model->first->weight.add_(rank.model->first->weight); }},
+      {"ThroughAView", [](SplitRank& rank) { rank.model->first->weight[2].zero_(); }},
+      {"ThroughATransposedView",
+       [](SplitRank& rank) { rank.model->first->weight.t().narrow(0, 1, 2).mul_(2.0); }},
+      {"ThroughData", [](SplitRank& rank) { rank.model->first->weight.data().mul_(2.0); }},
+      {"ThroughDetach", [](SplitRank& rank) { rank.model->first->weight.detach().fill_(2.0); }},
+      {"Copy",
+       [](SplitRank& rank) {
+         rank.model->first->weight.copy_(at::ones({7, 5}));
+       }},
+      {"Init",
+       [](SplitRank& rank) { torch::nn::init::xavier_uniform_(rank.model->first->weight); }},
+      {"Out",
+       [](SplitRank& rank) {
+         at::add_out(rank.model->first->weight, at::ones({7, 5}), at::ones({7, 5}));
+       }},
+      {"Foreach",
+       [](SplitRank& rank) {
+         std::vector<Tensor> list = {rank.model->first->bias};
+         at::_foreach_mul_(list, 2.0);
+       }},
+      {"IndexPut",
+       [](SplitRank& rank) {
+         rank.model->first->weight.index_put_({torch::tensor({1})}, at::zeros({5}));
+       }},
+      {"ForeignOptimizer",
+       [](SplitRank& rank) {
+         torch::optim::AdamW foreign({rank.model->first->weight},
+                                     torch::optim::AdamWOptions(0.1).weight_decay(0.1));
+         rank.model->first->weight.mutable_grad() = at::ones({7, 5});
+         try {
+           foreign.step();
+         } catch (...) {
+           rank.model->first->weight.mutable_grad().reset();
+           throw;
+         }
+         rank.model->first->weight.mutable_grad().reset();
+       }},
+  };
+}
+
+class WriteTest : public ::testing::TestWithParam<Write> {};
+
+TEST_P(WriteTest, IsRefusedByNameAndChangesNothing) {
+  for (const auto& [size, row] : split_settings()) {
+    for (const bool is_whole : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << row << " world " << size << " whole " << is_whole);
+      on_split_ranks(size, row, [&, &split = row](SplitRank& rank) {
+        const at::NoGradGuard no_grad;
+        rank.free_first();
+        Engine::Gathered scope;
+        if (is_whole) scope = rank.engine->gather(*rank.model->first);
+        EXPECT_THAT([&] { GetParam().run(rank); },
+                    ThrowsMessage<c10::Error>(AllOf(HasSubstr("[fsdp] unit 'first'"),
+                                                    HasSubstr("writes"), HasSubstr("'first."),
+                                                    HasSubstr("engine->modify_parameters()"))));
+        scope.reset();
+        EXPECT_EQ(bit_differences(copy_parameters(*rank.model), copy_parameters(*rank.plain)), "");
+        const at::AutoGradMode grad(true);
+        const SplitRank untouched(rank.world, split);
+        EXPECT_EQ(rank.train(0).grad_norm, untouched.train(0).grad_norm);
+        EXPECT_EQ(rank.engine->parameter_hash(), untouched.engine->parameter_hash());
+      });
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, WriteTest, ::testing::ValuesIn(writes()), name_of);
+
+/// The same writes inside modify_parameters() are what the message asks for. Also the negative
+/// control: they do change something.
+TEST(WriteTest, IsTakenByAllRanksInsideModifyParameters) {
+  for (const Write& write : writes()) {
+    if (write.name == "ForeignOptimizer") continue;
+    for (const auto& [size, row] : split_settings()) {
+      SCOPED_TRACE(::testing::Message() << write << " " << row << " world " << size);
+      on_split_ranks(size, row, [&](SplitRank& rank) {
+        rank.train(0);
+        const auto before = copy_parameters(*rank.model);
+        const int from_rank = rank.world->size() - 1;
+        rank.engine->modify_parameters(from_rank, [&] {
+          if (rank.world->rank() == from_rank) write.run(rank);
+        });
+        EXPECT_NE(bit_differences(copy_parameters(*rank.model), before), "");
+        EXPECT_TRUE(rank.train(1).committed);
+        rank.engine->parameter_hash();
+      });
+    }
+  }
+}
+
+// --- What takes a parameter out of its unit ---
+
+std::vector<Write> replacements() {
+  return {
+      {"ToDouble", [](SplitRank& rank) { rank.model->to(at::kDouble); }},
+      {"Load",
+       [](SplitRank& rank) {
+         std::stringstream stream;
+         torch::save(rank.plain, stream);
+         torch::load(rank.model, stream);
+       }},
+      {"VectorToParameters",
+       [](SplitRank& rank) {
+         torch::nn::utils::vector_to_parameters(
+             torch::nn::utils::parameters_to_vector(rank.plain->parameters()),
+             rank.model->parameters());
+       }},
+      {"SetData",
+       [](SplitRank& rank) {
+         rank.model->first->weight.set_data(rank.plain->first->weight.detach().clone());
+       }},
+  };
+}
+
+class ReplacementTest : public ::testing::TestWithParam<Write> {};
+
+TEST_P(ReplacementTest, HasTheRightValuesAndIsRefusedByTheNextStep) {
+  for (const auto& [size, row] : split_settings()) {
+    SCOPED_TRACE(::testing::Message() << row << " world " << size);
+    on_split_ranks(size, row, [&](SplitRank& rank) {
+      {
+        const at::NoGradGuard no_grad;
+        GetParam().run(rank);
+      }
+      EXPECT_TRUE(at::allclose(rank.model->first->weight.to(at::kFloat), rank.plain->first->weight,
+                               0.0, 0.0));
+      const at::ScalarType dtype = rank.model->first->weight.scalar_type();
+      EXPECT_THAT(
+          [&] {
+            rank.model->forward(rank.input(0).to(dtype)).sum().backward();
+            rank.engine->step();
+          },
+          ThrowsMessage<c10::Error>(
+              AllOf(HasSubstr("parameter '"),
+                    HasSubstr("was re-assigned, converted or resized after parallelize"))));
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, ReplacementTest, ::testing::ValuesIn(replacements()), name_of);
+
+/// An operator of the model's own forward that writes its weight.
+TEST(WriteTest, AnEmbeddingThatRenormalizesItsWeightIsRefused) {
+  run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
+    torch::nn::Sequential model(
+        torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 7).max_norm(0.1)));
+    Row row = row_of(Strategy::kZero3);
+    const auto engine =
+        parallelize(model, torch::optim::AdamWOptions(0.01), options_of(row), world);
+    EXPECT_THAT(
+        [&] {
+          model->forward(torch::tensor({1, 2, 3}));
+        },
+        ThrowsMessage<c10::Error>(AllOf(HasSubstr("[fsdp] unit '0'"), HasSubstr("'0.weight'"),
+                                        HasSubstr("engine->modify_parameters()"))));
+  });
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,235 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <torch/torch.h>
+
+#include "tessera/tests/fsdp/gatherer.h"
+#include "tessera/tests/support/comparison.h"
+
+// When units are gathered and freed, in what order, in how much memory and with how many bytes.
+// Names with a number are scenarios of docs/testing.md.
+
+namespace tessera::testing {
+namespace {
+
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+constexpr int kBlocks = 7;  // of the model Blocks; what is around them is the root unit
+
+// --- How often ---
+
+/// fully_shard gathers blocks + 1 times in forward and blocks times in backward. Here the block
+/// that is live when forward turns into backward stays, and the root stays whole for both.
+TEST(GatheredUnits, Scenario43_CollectiveCountsPerPass) {
+  on_gatherers(3, blocks_row(), [](Gatherer& rank) {
+    rank.gathers();
+    for (int step = 0; step < 3; ++step) {
+      const at::Tensor loss = rank.loss(step);
+      EXPECT_EQ(rank.gathers(), kBlocks + 1);
+      loss.backward();
+      EXPECT_EQ(rank.gathers(), kBlocks - 1);
+      rank.recording->clear();
+      rank.engine->step();
+      EXPECT_EQ(rank.gathers(), 0);
+      EXPECT_EQ(rank.recording->count("read"), 0);
+      EXPECT_EQ(rank.recording->count("reduce_scatter"), 0) << "reductions belong to backward";
+    }
+  });
+}
+
+TEST(GatheredUnits, Scenario43_UnitsThatStayWholeAreGatheredOncePerStep) {
+  on_gatherers(3, blocks_row(1), [](Gatherer& rank) {
+    rank.gathers();
+    for (int step = 0; step < 3; ++step) {
+      const at::Tensor loss = rank.loss(step);
+      EXPECT_EQ(rank.gathers(), kBlocks + 1);
+      loss.backward();
+      EXPECT_EQ(rank.gathers(), 0);
+      rank.engine->step();
+    }
+  });
+}
+
+TEST(GatheredUnits, Scenario43_EachMicroStepGathersAndReduces) {
+  for (const bool is_local : {false, true}) {
+    on_gatherers(3, blocks_row(), [is_local](Gatherer& rank) {
+      rank.recording->clear();
+      rank.gathers();
+      for (int micro = 0; micro < 3; ++micro) {
+        std::optional<Engine::NoSync> no_sync;
+        if (is_local && micro < 2) no_sync.emplace(rank.engine->no_sync());
+        rank.loss(micro).backward();
+        EXPECT_EQ(rank.gathers(), 2 * kBlocks);
+        const int64_t reduced = is_local ? (micro < 2 ? 0 : 1) : micro + 1;
+        EXPECT_EQ(rank.recording->count("reduce_scatter"), reduced * (kBlocks + 1));
+      }
+      rank.engine->step();
+    });
+  }
+}
+
+TEST(GatheredUnits, Scenario43_EvaluationGathersEachUnitOnce) {
+  on_gatherers(3, blocks_row(), [](Gatherer& rank) {
+    rank.train(0);
+    rank.gathers();
+    rank.evaluate(1);
+    EXPECT_EQ(rank.gathers(), kBlocks + 1);
+  });
+}
+
+// --- In which order ---
+
+std::vector<std::string> blocks_down_from(int last) {
+  std::vector<std::string> names;
+  for (int i = last; i >= 0; --i) names.push_back(absl::StrCat("blocks.", i));
+  return names;
+}
+
+TEST(GatheredUnits, Scenario44_OrderFollowsTheModelAndPrefetchingDoesNotChangeIt) {
+  for (const bool prefetch : {false, true}) {
+    Row row = blocks_row();
+    row.prefetch = prefetch;
+    on_gatherers(2, row, [prefetch](Gatherer& rank) {
+      std::vector<std::string> forward = {"root"};
+      for (int i = 0; i < kBlocks; ++i) forward.push_back(absl::StrCat("blocks.", i));
+      for (int step = 0; step < 4; ++step) {
+        rank.gathered();
+        const at::Tensor loss = rank.loss(step);
+        if (!prefetch || step == 0) {
+          EXPECT_THAT(rank.gathered(), ElementsAreArray(forward));
+        }
+        rank.gathered();
+        loss.backward();
+        if (!prefetch || step == 0) {
+          EXPECT_THAT(rank.gathered(), ElementsAreArray(blocks_down_from(kBlocks - 2)));
+        }
+        rank.engine->step();
+      }
+      const GatherCounts counts = rank.engine->gather_counts();
+      if (prefetch) {
+        EXPECT_GT(counts.prefetched, counts.gathers / 2);
+      } else {
+        EXPECT_EQ(counts.prefetched, 0);
+      }
+    });
+  }
+}
+
+/// Branches change between steps, so prefetches go wrong: what was fetched for nothing is dropped,
+/// and nothing stale is used.
+TEST(GatheredUnits, Scenario44_ADynamicGraphLeavesNoStaleGather) {
+  for (const std::string model : {"BranchingBlocks", "Branches", "RankOrder"}) {
+    Row prefetching = row_of(Strategy::kZero3);
+    prefetching.prefetch = true;
+    prefetching.poison_freed = true;
+    Schedule schedule = schedules().front();
+    schedule.steps = 8;
+    const auto check = [](Engine& engine, int) {
+      const GatherCounts counts = engine.gather_counts();
+      EXPECT_EQ(counts.gathers, counts.frees) << "a unit is still whole after the step";
+    };
+    const Outcome got = train_on_threads(subject(model), at::kFloat, prefetching, schedule, 3,
+                                         {.after_step = check});
+    const Outcome expected =
+        train_on_threads(subject(model), at::kFloat, row_of(Strategy::kDdp), schedule, 3);
+    EXPECT_EQ(bit_differences(got, expected), "") << model;
+  }
+}
+
+// --- In how much memory ---
+
+TEST(GatheredUnits, TwoSlabsAreEnoughForAChainOfBlocks) {
+  for (const bool prefetch : {false, true}) {
+    Row row = blocks_row();
+    row.strict_slabs = true;
+    row.prefetch = prefetch;
+    on_gatherers(3, row, [](Gatherer& rank) {
+      for (int step = 0; step < 3; ++step) rank.train(step);
+      EXPECT_EQ(rank.engine->gather_counts().slabs_grown, 0);
+      EXPECT_EQ(rank.engine->memory().now()[MemoryClass::kSlabs],
+                2 * rank.engine->units()[0].layout.bytes());
+    });
+  }
+}
+
+/// An operator that reads three units needs three slabs.
+TEST(GatheredUnits, MoreSlabsAreCountedOnceAndKept) {
+  on_gatherers(
+      3, row_of(Strategy::kZero3),
+      [](Gatherer& rank) {
+        EXPECT_EQ(rank.engine->gather_counts().slabs_grown, 0);
+        rank.train(0);
+        const int64_t grown = rank.engine->gather_counts().slabs_grown;
+        EXPECT_GE(grown, 1);
+        for (int step = 1; step < 4; ++step) rank.train(step);
+        EXPECT_EQ(rank.engine->gather_counts().slabs_grown, grown);
+      },
+      "ThreeUnits");
+}
+
+TEST(GatheredUnits, MoreSlabsAreAnErrorInStrictMode) {
+  Row row = row_of(Strategy::kZero3);
+  row.strict_slabs = true;
+  on_gatherers(
+      3, row,
+      [](Gatherer& rank) {
+        EXPECT_THAT([&] { rank.loss(0); },
+                    ThrowsMessage<c10::Error>(
+                        ::testing::AllOf(HasSubstr("[fsdp] unit '"), HasSubstr("no free slab"),
+                                         HasSubstr("wrap policy"), HasSubstr("strict_slabs"))));
+      },
+      "ThreeUnits");
+}
+
+// --- With how many bytes ---
+
+/// What windows read from other ranks is what the trace says was gathered, and nothing else.
+TEST(GatheredUnits, TrafficIsTheTraceTimesTheShareOfOthers) {
+  for (Row row : {blocks_row(), blocks_row(1), row_of(Strategy::kZero3)}) {
+    for (const int size : {1, 2, 3, 4}) {
+      for (const bool prefetch : {false, true}) {
+        row.prefetch = prefetch;
+        on_gatherers(size, row, [size](Gatherer& rank) {
+          for (int step = 0; step < 3; ++step) rank.train(step);
+          rank.evaluate(3);
+          int64_t gathered_bytes = 0;
+          for (const Trace::Span& span : rank.engine->trace()->spans()) {
+            if (span.track == TraceTrack::kGather) gathered_bytes += span.bytes;
+          }
+          EXPECT_EQ(rank.recording->sent_bytes("read"),
+                    static_cast<double>(gathered_bytes / size * (size - 1)));
+          EXPECT_EQ(rank.recording->sent_bytes("read"),
+                    static_cast<double>(rank.engine->gather_counts().bytes));
+        });
+      }
+    }
+  }
+}
+
+/// Three times the parameters per step: forward, backward, reduction. The last block and the root
+/// are gathered once.
+TEST(GatheredUnits, OneStepMovesThreeTimesTheParametersAtMost) {
+  on_gatherers(3, blocks_row(), [](Gatherer& rank) {
+    rank.train(0);
+    rank.recording->clear();
+    rank.train(1);
+    double share = 0;
+    double saved = 0;
+    for (const PlannedUnit& unit : rank.engine->units()) {
+      const double bytes = static_cast<double>(unit.layout.bytes()) * 2 / 3;
+      share += bytes;
+      if (unit.kind == UnitKind::kRoot || unit.name == "blocks.6") saved += bytes;
+    }
+    EXPECT_DOUBLE_EQ(rank.recording->sent_bytes("read"), 2 * share - saved);
+    EXPECT_DOUBLE_EQ(rank.recording->sent_bytes("reduce_scatter"), share);
+  });
+}
+
+}  // namespace
+}  // namespace tessera::testing

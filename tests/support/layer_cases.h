@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+namespace tessera::testing {
+
+/// Inputs that depend on rank and step only.
+class Inputs {
+ public:
+  Inputs(int rank, int step);
+  /// Normally distributed, in fp32.
+  at::Tensor normal(std::vector<int64_t> sizes);
+  /// int64 in [0, high).
+  at::Tensor integers(int64_t high, std::vector<int64_t> sizes);
+
+ private:
+  at::Generator generator_;
+};
+
+/// A model around one kind of layer.
+struct LayerCase {
+  std::string name;
+  /// Registers layers in `model` and returns what computes a loss with them. It holds the layers as
+  /// torch modules, as a user's forward does, and knows nothing of Tessera.
+  using Loss = std::function<at::Tensor(Inputs&)>;
+  std::function<Loss(torch::nn::Module& model)> build;
+};
+
+std::ostream& operator<<(std::ostream& stream, const LayerCase& layer);
+
+/// One for each kind of torch::nn layer that is known to reach its parameters in a way of its own.
+const std::vector<LayerCase>& layer_cases();
+
+}  // namespace tessera::testing

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "tessera/core/options.h"
+
+namespace tessera::testing {
+
+/// A row of the table of strategies, with what tests vary beside it: everything about a run that
+/// must not change its results (but for `precision`).
+struct Row {
+  std::string name;  ///< part of test names: letters, digits and underscores
+  Strategy strategy = Strategy::kDdp;
+  std::optional<Degrees> degrees = {};
+  std::optional<int> reshard_after_forward = {};
+  /// How parameters are wrapped where they are split.
+  enum class Wrap : uint8_t {
+    kLayers,  ///< each module with parameters of its own is a unit: as many as there can be
+    kBlocks,  ///< the default policy
+    kWhole,   ///< one unit for all
+  } wrap = Wrap::kLayers;
+  Precision precision = {};
+  std::optional<bool> prefetch = {};
+  bool poison_freed = false;
+  bool free_eagerly = false;
+  bool strict_slabs = false;
+
+  /// Whether this row can split parameters (in a world of more than one).
+  bool splits_parameters() const;
+  /// Whether it has the bits of ddp: rows with 1 < g < o keep partial sums.
+  bool keeps_bits() const;
+  /// Whether `world` ranks can be divided as it says.
+  bool suits(int world) const;
+  /// Over how many of `world` ranks each kind of state is split.
+  Degrees degrees_at(int world) const;
+};
+
+/// Prints the name, for messages of tests.
+std::ostream& operator<<(std::ostream& stream, const Row& row);
+
+/// The row of a named strategy.
+Row row_of(Strategy strategy);
+/// A hybrid row; HSDP is {s, s, s}.
+Row hybrid(int parameters, int gradients, int optimizer);
+/// zero3 whose units stay split over `ranks` between forward and backward; 1 keeps them whole.
+Row resharding(int ranks);
+/// `row` under which a unit is whole only while an operator uses it and freed memory holds NaN.
+Row hostile(Row row);
+
+/// ddp, zero1, zero2 and zero3.
+const std::vector<Row>& named_rows();
+/// All rows of the equivalence suite that divide `world`: the named ones, zero3 resharding, wrapped
+/// by default and hostile, hybrids.
+std::vector<Row> rows_of_world(int world);
+
+/// The one of them, in any world, that is called `name`. Throws std::out_of_range.
+Row row_called(const std::string& name);
+
+/// The options that say `row`.
+Options options_of(const Row& row);
+
+/// Each module that has parameters of its own is a unit, but for the model itself.
+WrapPolicy wrap_layers();
+
+}  // namespace tessera::testing
