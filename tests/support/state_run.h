@@ -1,0 +1,84 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "tessera/core/comm/process_group.h"
+#include "tessera/optim/flat_adamw.h"
+#include "tessera/zero/state_transfer.h"
+
+namespace tessera::testing {
+
+/// How a run keeps its state.
+struct StateRow {
+  std::string name;
+  std::function<Degrees(int world)> degrees;
+  bool splits;  ///< parameters, so that frozen ones have a place too
+};
+
+/// What runs of the suite differ in besides.
+struct StateModel {
+  at::ScalarType dtype = at::kFloat;
+  bool is_contiguous = false;  ///< instead of channels_last and transposed parameters
+  bool has_scaler = false;
+};
+
+/// The slices of one rank without an engine around them: parameters, masters, moments, buffers and
+/// counters whose values are random bits that depend on a seed and the entry's name alone.
+class StateRun {
+ public:
+  StateRun(std::shared_ptr<ProcessGroup> world, const StateRow& row, StateModel model = {});
+
+  /// Makes every slice what `seed` says. Buffers of other ranks than 0 get other bits.
+  void fill(uint64_t seed);
+
+  StateDict save(StateScope scope, int rank = 0) { return transfer_->save(scope, rank, counters_); }
+  void load(const StateDict& state) { transfer_->load(state, counters_); }
+
+  /// What differs in this rank's slices from fill(seed), padding included and buffers on all ranks
+  /// equal; empty if nothing.
+  std::string differences_from(uint64_t seed) const;
+
+  /// The whole state that fill(seed) means, made without the code under test.
+  static StateDict expected(uint64_t seed, const StateModel& model);
+
+  EngineCounters& counters() { return counters_; }
+  FlatOptimizer& optimizer() { return *optimizer_; }
+  const ParameterTable& table() const { return table_; }
+
+ private:
+  /// One tensor of slices: this rank's part of one kind of value of a unit.
+  struct Slice {
+    at::Tensor values;
+    Range range;
+    size_t unit;
+    std::string prefix;
+    std::string suffix;
+  };
+  std::vector<Slice> slices_of_rank() const;
+
+  std::shared_ptr<ProcessGroup> world_;
+  StateModel model_;
+  ParameterTable table_;
+  SliceMap slices_;
+  UnitPlan plan_;
+  MemoryMeter meter_;
+  std::vector<NamedTensor> buffers_;
+  std::unique_ptr<MasterValues> masters_;
+  std::unique_ptr<FlatParameters> flat_;
+  std::unique_ptr<FlatOptimizer> optimizer_;
+  std::unique_ptr<StateTransfer> transfer_;
+  EngineCounters counters_;
+};
+
+/// The rows that divide `world`: ddp, zero1, zero2, zero3 and hybrids.
+std::vector<StateRow> state_rows(int world);
+
+/// What differs between two whole states, bit for bit; empty if nothing.
+std::string bit_differences(const StateDict& got, const StateDict& expected);
+
+}  // namespace tessera::testing
