@@ -1,47 +1,33 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "tessera/core/access/access_observer.h"
 #include "tessera/core/comm/process_group.h"
+#include "tessera/core/comm/window.h"
 #include "tessera/core/engine.h"
 #include "tessera/core/errors.h"
 #include "tessera/core/layout/flat_parameters.h"
 #include "tessera/core/layout/slice_map.h"
 #include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/memory_meter.h"
-#include "tessera/core/sched/access_order.h"
-#include "tessera/core/sched/lane.h"
-#include "tessera/core/sched/slab_pool.h"
 #include "tessera/core/sched/trace.h"
-#include "tessera/fsdp/unit_source.h"
+#include "tessera/fsdp/residency.h"
 
 namespace tessera {
 
-/// Makes the units of split parameters whole when operators touch them and frees them afterwards.
-/// Note [Whole while needed] in gathered_units.cc. Local between fences: on one host a rank gathers
-/// without the others.
+/// Makes the units of split parameters whole when operators touch them and frees them afterwards:
+/// the residency of a model's units, the sources they are read from and the observer that sees
+/// operators. Local between fences: on one host a rank gathers without the others.
 class GatheredUnits {
  public:
-  struct Setting {
-    int ranks_after_forward = 0;  ///< 1 keeps units whole until backward has ended; p frees them
-    bool prefetch = false;
-    bool free_eagerly = false;
-    bool strict_slabs = false;
-    bool poison_freed = false;
-    std::function<bool()> is_inside_backward;
-  };
-
   /// `flat` is split; its units have no memory now. References must outlive it. Collective.
   GatheredUnits(ProcessGroup& group, const UnitPlan& plan, const ParameterTable& table,
-                const SliceMap& slices, FlatParameters& flat, Setting setting, MemoryMeter& meter,
-                Trace* trace);
+                const SliceMap& slices, FlatParameters& flat, ResidencySetting setting,
+                MemoryMeter& meter, Trace* trace);
   ~GatheredUnits();
   GatheredUnits(const GatheredUnits&) = delete;
   GatheredUnits& operator=(const GatheredUnits&) = delete;
@@ -59,8 +45,6 @@ class GatheredUnits {
   enum class HoldMode : uint8_t { kReadOnly, kWritable };
   std::shared_ptr<void> hold(const std::vector<size_t>& units, HoldMode mode);
   std::shared_ptr<void> hold_all(HoldMode mode);
-  /// Whether a scope is open.
-  bool is_holding() const;
 
   /// What a gather failed with; the operators that needed it have thrown the same.
   std::optional<CommError> failure() const;
@@ -68,9 +52,8 @@ class GatheredUnits {
   GatherCounts counts() const;
 
  private:
-  class Unit;
-  struct Body;
-  std::shared_ptr<Body> body_;
+  std::unique_ptr<Window> stamps_;        // of second shards; null if there are none
+  std::shared_ptr<Residency> residency_;  // shared with open scopes
   std::unique_ptr<AccessObserver> observer_;
 };
 

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,9 @@
 #include "tessera/core/grad/gradient_hook.h"
 #include "tessera/core/step/ballot.h"
 #include "tessera/ddp/bucket_rule.h"
+#include "tessera/ddp/replica_sync.h"
+#include "tessera/fsdp/unit_membership.h"
+#include "tessera/fsdp/wrap_rules.h"
 #include "tessera/zero/placement.h"
 #include "tessera/zero/sharded_engine.h"
 
@@ -22,15 +26,11 @@ namespace tessera {
 namespace {
 
 /// Lists what keeps `table` from being trained under `options`; empty if nothing.
-std::vector<std::string> problems_of(const ParameterTable& table) {
+std::vector<std::string> problems_of(const ParameterTable& table, const Precision& precision) {
   std::vector<std::string> problems;
   for (const Parameter& parameter : table) {
-    const at::ScalarType dtype = parameter.tensor.scalar_type();
-    if (dtype != at::kFloat && dtype != at::kDouble) {
-      problems.push_back(absl::StrCat("parameter '", parameter.name, "': got dtype ",
-                                      c10::toString(dtype),
-                                      ", expected float or double; 16-bit parameters are not "
-                                      "available yet"));
+    for (const std::string& problem : problems_of(precision, parameter.tensor.scalar_type())) {
+      problems.push_back(absl::StrCat("parameter '", parameter.name, "': ", problem));
     }
     if (parameter.is_trainable && GradientHook::is_taken(parameter.tensor)) {
       problems.push_back(
@@ -70,9 +70,18 @@ std::vector<NamedTensor> buffers_of(const torch::nn::Module& model) {
   return buffers;
 }
 
-std::vector<NamedTensor> parameters_of(const torch::nn::Module& model) {
+/// What the engine trains. A parameter that is ignored under one name is ignored under all.
+std::vector<NamedTensor> parameters_of(const torch::nn::Module& model, const Options& options) {
+  const auto all = model.named_parameters();
+  std::set<const c10::TensorImpl*> ignored;
+  for (const auto& parameter : all) {
+    if (options.ignores && options.ignores(parameter.key())) {
+      ignored.insert(parameter.value().unsafeGetTensorImpl());
+    }
+  }
   std::vector<NamedTensor> parameters;
-  for (const auto& parameter : model.named_parameters()) {
+  for (const auto& parameter : all) {
+    if (ignored.count(parameter.value().unsafeGetTensorImpl()) > 0) continue;
     parameters.push_back({parameter.key(), parameter.value()});
   }
   return parameters;
@@ -98,14 +107,21 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
                                             std::vector<std::string>& problems) {
   const absl::Status status = validate(options);
   if (!status.ok()) problems.emplace_back(status.message());
-  const auto degrees = attempt(problems, [&] { return placement(options.strategy, world_size); });
+  const auto degrees = attempt(problems, [&] { return placement(options, world_size); });
+  const auto after_forward = attempt(
+      problems, [&] { return degrees.has_value() ? ranks_after_forward(options, *degrees) : 1; });
+  if (!options.wrap.choose && splits_parameters(options)) options.wrap = wrap_blocks();
+  if (std::string ignored = ignored_option(options); !ignored.empty()) {
+    problems.push_back(std::move(ignored));
+  }
   if (model == nullptr) {
     problems.emplace_back("[parallelize] model: got null, expected a module; pass the model");
     return std::nullopt;
   }
-  auto table = attempt(problems, [&] { return ParameterTable(parameters_of(*model)); });
+  auto table = attempt(problems, [&] { return ParameterTable(parameters_of(*model, options)); });
   if (table.has_value()) {
-    for (std::string& problem : problems_of(*table)) problems.push_back(std::move(problem));
+    for (std::string& problem : problems_of(*table, options.precision))
+      problems.push_back(std::move(problem));
   }
   for (std::string& problem : problems_of(buffers_of(*model))) {
     problems.push_back(std::move(problem));
@@ -117,13 +133,20 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
   }
   if (!problems.empty()) return std::nullopt;
 
-  UnitPlan plan(*table, bucket_membership(*table, options.first_bucket_bytes, options.bucket_bytes),
-                world_size);
+  const ParameterStore::Setting store = store_setting(options, *degrees, *after_forward);
+  auto membership = attempt(problems, [&] {
+    return store.residence == FlatParameters::Residence::kSplit
+               ? unit_membership(*model, *table, options.wrap)
+               : bucket_membership(*table, options.first_bucket_bytes, options.bucket_bytes);
+  });
+  if (!membership.has_value()) return std::nullopt;
+  UnitPlan plan(*table, *std::move(membership), world_size, options.precision);
   return ShardedEngine::Parts{.group = nullptr,
                               .table = *std::move(table),
                               .plan = std::move(plan),
                               .options = options,
                               .degrees = *degrees,
+                              .store = store,
                               .optimizer = std::move(optimizer),
                               .group_of = **std::move(group_of),
                               .model = nullptr};
@@ -156,6 +179,14 @@ std::vector<std::string> fingerprint(const ShardedEngine::Parts& parts,
   return all;
 }
 
+std::vector<at::Tensor> state_of(const ParameterTable& table,
+                                 const std::vector<NamedTensor>& buffers) {
+  std::vector<at::Tensor> tensors;
+  for (const Parameter& parameter : table) tensors.push_back(parameter.tensor);
+  for (const NamedTensor& buffer : buffers) tensors.push_back(buffer.tensor);
+  return tensors;
+}
+
 /// A number that no other engine of this world has: rank 0 counts. Collective.
 int64_t next_engine_number(ProcessGroup& world) {
   static std::atomic<int64_t> engines_made{0};
@@ -180,11 +211,13 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> owned,
   const std::vector<NamedTensor> buffers = buffers_of(*model);
   require_equal(*world, fingerprint(*parts, buffers), "parallelize");
 
+  parts->store.gather.prefetch =
+      parts->options.prefetch.value_or(true) && world->runs_in_background();
   parts->group = duplicate(*world, absl::StrCat("engine ", next_engine_number(*world)));
+  // Before anything moves or is rounded.
+  sync_replicas(*parts->group, state_of(parts->table, buffers), /*from_rank=*/0, "initial state");
   parts->model = std::move(owned);
-  std::vector<at::Tensor> buffer_tensors;
-  for (const NamedTensor& buffer : buffers) buffer_tensors.push_back(buffer.tensor);
-  return std::make_unique<ShardedEngine>(*std::move(parts), std::move(buffer_tensors));
+  return std::make_unique<ShardedEngine>(*std::move(parts), buffers);
 }
 
 }  // namespace

@@ -19,13 +19,14 @@ namespace tessera {
 /// All ranks must have built the same model (names, shapes, strides, dtypes, requires_grad, ties),
 /// optimizer plan and options: differences throw c10::Error on every rank that names the first one.
 /// Parameters and buffers of rank 0 are given to all ranks; buffers stay local afterwards.
-/// Trainable parameters move into flat buffers (the tensors stay the user's own objects; raw
-/// pointers taken before are stale). The model is kept alive by the engine (or must outlive it when
-/// given by reference). Only parameters present now are trained; frozen ones stay where they are.
+/// Parameters move into flat buffers (the tensors stay the user's own objects; raw pointers taken
+/// before are stale), converted if Options::precision says so; where parameters are split, each
+/// rank keeps its slice of them. The model is kept alive by the engine (or must outlive it when
+/// given by reference). Only parameters present now are trained; frozen ones are never written.
 ///
-/// Refused by name: Strategy::kZero3, 16-bit parameters, devices other than CPU, a model on several
-/// devices, parameters that another engine owns or that have a post-accumulate-gradient hook
-/// already, gradients present before (call zero_grad first).
+/// Refused by name: options that do not fit the world or that the strategy would ignore, devices
+/// other than CPU, a model on several devices, parameters that another engine owns or that have a
+/// post-accumulate-gradient hook already, gradients present before (call zero_grad first).
 std::unique_ptr<Engine> parallelize(std::shared_ptr<torch::nn::Module> model,
                                     OptimizerPlan optimizer, Options options,
                                     std::shared_ptr<ProcessGroup> world);

@@ -1,5 +1,8 @@
 #include "tessera/zero/parameter_access.h"
 
+#include <set>
+#include <utility>
+
 #include <ATen/core/grad_mode.h>
 #include <absl/strings/str_cat.h>
 
@@ -10,29 +13,25 @@
 namespace tessera {
 
 ParameterAccess::ParameterAccess(ProcessGroup& group, const ParameterTable& table,
-                                 const UnitPlan& plan, FlatParameters& flat)
-    : group_(group), table_(table), plan_(plan), flat_(flat), ballot_(group, 1) {}
-
-void ParameterAccess::sync(int from_rank, const std::vector<at::Tensor>& others,
-                           std::string_view what) {
-  const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> tensors = flat_.values();
-  for (size_t i = 0; i < table_.size(); ++i) {
-    if (!plan_.has_place(i)) tensors.push_back(table_[i].tensor);
-  }
-  tensors.insert(tensors.end(), others.begin(), others.end());
-  sync_replicas(group_, tensors, from_rank, what);
-  flat_.accept();
-}
+                                 const UnitPlan& plan, ParameterStore& store)
+    : group_(group), table_(table), plan_(plan), store_(store), ballot_(group, 1) {}
 
 void ParameterAccess::modify(int from_rank, const std::function<void()>& write) {
   const at::NoGradGuard no_grad;
+  store_.finish();
   refuse_together(group_, problem_of(from_rank, write != nullptr), "engine");
-  if (write) write();
-  refuse_together(group_, find_moved(), "engine");
-  sync(from_rank, {}, "modify_parameters");
-  for (size_t i = 0; i < table_.size(); ++i) flat_.bump_version(i);
-  flat_.accept();
+  {
+    const std::shared_ptr<void> hold = store_.hold_all(GatheredUnits::HoldMode::kWritable);
+    if (write) write();
+    refuse_together(group_, find_moved(), "engine");
+    std::vector<at::Tensor> tensors = store_.wholes();
+    for (size_t i = 0; i < table_.size(); ++i) {
+      if (!plan_.has_place(i)) tensors.push_back(table_[i].tensor);
+    }
+    sync_replicas(group_, tensors, from_rank, "modify_parameters");
+    store_.take_wholes();
+  }
+  store_.announce();
 }
 
 std::string ParameterAccess::problem_of(int from_rank, bool has_writer) const {
@@ -49,19 +48,64 @@ std::string ParameterAccess::problem_of(int from_rank, bool has_writer) const {
 
 /// What hinders modify_parameters, or "". Writes do not: it mends them.
 std::string ParameterAccess::find_moved() const {
-  const FlatParameters::Finding finding = flat_.inspect_places();
+  const FlatParameters::Finding finding = store_.flat().inspect_places();
   return describe(finding.violation, table_[finding.parameter].name);
+}
+
+/// A scope around `hold` that has_open_scope() knows.
+std::shared_ptr<void> ParameterAccess::count(std::shared_ptr<void> hold) {
+  ++*open_scopes_;
+  return {open_scopes_.get(), [scopes = open_scopes_, hold = std::move(hold)](void*) mutable {
+            --*scopes;
+            hold.reset();
+          }};
 }
 
 std::shared_ptr<void> ParameterAccess::open_scope() {
   group_.barrier("full_parameters");
-  ++*open_scopes_;
-  return {open_scopes_.get(), [scopes = open_scopes_](void*) { --*scopes; }};
+  return count(store_.hold_all(GatheredUnits::HoldMode::kReadOnly));
+}
+
+std::shared_ptr<void> ParameterAccess::gather(const torch::nn::Module& module) {
+  std::set<size_t> units;
+  for (const auto& parameter : module.named_parameters()) {
+    for (size_t i = 0; i < table_.size(); ++i) {
+      if (plan_.has_place(i) && table_[i].tensor.is_same(parameter.value())) {
+        units.insert(plan_.place(i).unit);
+      }
+    }
+  }
+  TORCH_CHECK(!units.empty(), "[engine] gather: got a module '", module.name(),
+              "' without parameters of this engine, expected (part of) the model that was "
+              "parallelized");
+  return count(store_.hold({units.begin(), units.end()}));
+}
+
+void ParameterAccess::refuse_open_scopes(const char* call) {
+  refuse_together(group_,
+                  has_open_scope()
+                      ? absl::StrCat(call,
+                                     ": called while a full_parameters() or gather() scope is "
+                                     "open; end the scope first")
+                      : "",
+                  "engine");
 }
 
 uint64_t ParameterAccess::hash() {
   const at::NoGradGuard no_grad;
-  const uint64_t hash = hash_parameters(table_);
+  store_.finish();
+  // Unit by unit, so that one of them is whole at a time.
+  std::vector<uint64_t> hashes(table_.size());
+  for (size_t unit = 0; unit < plan_.size(); ++unit) {
+    const std::shared_ptr<void> hold = store_.hold({unit});
+    for (const size_t index : plan_[unit].parameters) {
+      hashes[index] = hash_parameter(table_[index]);
+    }
+  }
+  for (size_t i = 0; i < table_.size(); ++i) {
+    if (!plan_.has_place(i)) hashes[i] = hash_parameter(table_[i]);
+  }
+  const uint64_t hash = combine_hashes(hashes);
   ballot_.mine()[0] = static_cast<int64_t>(hash);
   ballot_.exchange("parameter_hash");
   for (int rank = 1; rank < group_.size(); ++rank) {

@@ -3,37 +3,39 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
 
 #include "tessera/core/comm/process_group.h"
-#include "tessera/core/layout/flat_parameters.h"
 #include "tessera/core/layout/parameter_table.h"
 #include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/step/ballot.h"
+#include "tessera/zero/parameter_store.h"
 
 namespace tessera {
 
 /// Reads and writes of parameters outside the step: what Engine::modify_parameters, full_parameters
-/// and parameter_hash do.
+/// gather and parameter_hash do.
 class ParameterAccess {
  public:
   /// References must outlive it. Collective (allocates from `group`, sends nothing).
   ParameterAccess(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
-                  FlatParameters& flat);
-
-  /// Gives all ranks the parameters of rank `from_rank`, and `others` too. Collective, blocking.
-  void sync(int from_rank, const std::vector<at::Tensor>& others, std::string_view what);
+                  ParameterStore& store);
 
   /// Engine::modify_parameters. Exceptions of `write` pass through; peers wait until somebody
   /// aborts the group.
   void modify(int from_rank, const std::function<void()>& write);
 
-  /// Engine::full_parameters, and whether such a scope is open on this rank.
+  /// Engine::full_parameters and gather, and whether such a scope is open on this rank.
   std::shared_ptr<void> open_scope();
+  std::shared_ptr<void> gather(const torch::nn::Module& module);
   bool has_open_scope() const { return *open_scopes_ > 0; }
+  /// Collective. Throws c10::Error on every rank that names the ranks where a scope is open.
+  void refuse_open_scopes(const char* call);
 
   /// Engine::parameter_hash.
   uint64_t hash();
@@ -43,11 +45,12 @@ class ParameterAccess {
  private:
   std::string problem_of(int from_rank, bool has_writer) const;
   std::string find_moved() const;
+  std::shared_ptr<void> count(std::shared_ptr<void> hold);
 
   ProcessGroup& group_;
   const ParameterTable& table_;
   const UnitPlan& plan_;
-  FlatParameters& flat_;
+  ParameterStore& store_;
   Ballot ballot_;
   std::shared_ptr<int> open_scopes_ = std::make_shared<int>(0);
 };

@@ -18,7 +18,8 @@ Degrees placement(const Options& options, int world_size) {
     case Strategy::kZero3:
       return {.parameters = world_size, .gradients = world_size, .optimizer = world_size};
     case Strategy::kHybrid:
-      TORCH_CHECK(options.degrees.has_value(), "[zero] degrees: got none, strategy hybrid needs them");
+      TORCH_CHECK(options.degrees.has_value(),
+                  "[zero] degrees: got none, strategy hybrid needs them");
       return SliceMap(*options.degrees, world_size, /*rank=*/0).degrees();
   }
   TORCH_INTERNAL_ASSERT(false, "strategy ", static_cast<int>(options.strategy));
@@ -27,7 +28,8 @@ Degrees placement(const Options& options, int world_size) {
 bool splits_parameters(const Options& options) {
   constexpr int kManyRanks = 2;
   return options.degrees.has_value() ? options.degrees->parameters > 1
-         : options.strategy != Strategy::kHybrid && placement(options, kManyRanks).parameters > 1;
+                                     : options.strategy != Strategy::kHybrid &&
+                                           placement(options, kManyRanks).parameters > 1;
 }
 
 int ranks_after_forward(const Options& options, const Degrees& degrees) {
@@ -39,6 +41,18 @@ int ranks_after_forward(const Options& options, const Degrees& degrees) {
               " ranks that parameters are split over; 1 keeps units whole, leave it out to free "
               "them");
   return ranks;
+}
+
+ParameterStore::Setting store_setting(const Options& options, const Degrees& degrees,
+                                      int ranks_after_forward) {
+  const bool is_split = degrees.parameters > 1 || options.free_eagerly;
+  return {.residence =
+              is_split ? FlatParameters::Residence::kSplit : FlatParameters::Residence::kResident,
+          .gather = {.ranks_after_forward = ranks_after_forward,
+                     .free_eagerly = options.free_eagerly,
+                     .strict_slabs = options.strict_slabs,
+                     .poison_freed = options.poison_freed,
+                     .is_inside_backward = nullptr}};
 }
 
 std::string ignored_option(const Options& options) {

@@ -4,6 +4,7 @@
 
 #include "tessera/core/options.h"
 #include "tessera/core/strategy.h"
+#include "tessera/zero/parameter_store.h"
 
 namespace tessera {
 
@@ -19,6 +20,10 @@ bool splits_parameters(const Options& options);
 /// Options::reshard_after_forward with what was unset filled in. Throws c10::Error unless it fits
 /// the degrees.
 int ranks_after_forward(const Options& options, const Degrees& degrees);
+
+/// How parameters are kept; without what the engine itself knows (is_inside_backward, prefetch).
+ParameterStore::Setting store_setting(const Options& options, const Degrees& degrees,
+                                      int ranks_after_forward);
 
 /// Names the first option that is set and that the strategy ignores, "<option>: got ...; ..."; ""
 /// if there is none.

@@ -7,10 +7,8 @@
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/errors.h"
-#include "tessera/core/layout/flat_buffer.h"
 #include "tessera/core/memory/memory_formula.h"
 #include "tessera/core/step/grad_norm.h"
-#include "tessera/core/step/publish.h"
 #include "tessera/optim/flat_adamw.h"
 #include "tessera/zero/partition.h"
 
@@ -23,74 +21,45 @@ namespace tessera {
 // scope, no backward, a non-finite gradient) it puts on its paper instead of throwing, so that all
 // ranks throw together and none is left waiting.
 
-namespace {
-
-/// c10::Error carries a backtrace that no peer wants to read.
-std::string text_of(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  return torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
-}
-
-std::vector<Range> kept_ranges(const UnitPlan& plan, const Reducer& reducer) {
-  std::vector<Range> kept;
-  for (size_t unit = 0; unit < plan.size(); ++unit) kept.push_back(reducer.reduced(unit).kept());
-  return kept;
-}
-
-}  // namespace
-
-ShardedEngine::ShardedEngine(Parts parts, std::vector<at::Tensor> buffers)
+ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
     : parts_(std::move(parts)),
-      flat_(
-          parts_.table, parts_.plan,
-          [this](int64_t numel, at::ScalarType dtype) {
-            return parts_.group->allocate(numel, dtype);
-          },
-          meter_),
+      failure_(*parts_.group),
+      slices_(parts_.degrees, parts_.group->size(), parts_.group->rank()),
+      trace_(parts_.options.trace ? std::make_unique<Trace>() : nullptr),
+      compute_(trace_.get()),
+      watch_(*this),
+      store_(*parts_.group, parts_.table, parts_.plan, slices_, store_setting(), meter_,
+             trace_.get()),
       reducer_(
-          *parts_.group, parts_.table, parts_.plan, parts_.degrees,
+          *parts_.group, parts_.table, parts_.plan, slices_,
           parts_.options.poison_freed ? SlabPool::OnRelease::kPoison : SlabPool::OnRelease::kKeep,
-          meter_, history_),
-      handles_(parts_.table, whole_gradients()),
-      optimizer_(make_flat_adamw(
-          parts_.table, parts_.optimizer, parts_.group_of,
-          optimizer_shards(parts_.plan, flat_.values(), kept_ranges(parts_.plan, reducer_)))),
-      gradients_(parts_.plan.size()),
+          meter_, history_, trace_.get()),
+      handles_(parts_.table, reducer_.gradient_views()),
+      optimizer_(
+          make_flat_adamw(parts_.table, parts_.optimizer, parts_.group_of,
+                          optimizer_shards(parts_.plan, slices_, store_.masters().values()))),
+      gradients_(parts_.plan.trainable_size()),
       vote_(*parts_.group, parts_.table, optimizer_->hyper_parameter_names()),
-      access_(*parts_.group, parts_.table, parts_.plan, flat_),
-      watch_(*this) {
+      access_(*parts_.group, parts_.table, parts_.plan, store_),
+      state_(*parts_.group, parts_.table, parts_.plan, slices_, std::move(buffers), *optimizer_,
+             store_.masters(), store_.flat()) {
+  if (parts_.options.loss_scale.has_value()) scaler_.emplace(*parts_.options.loss_scale);
   meter_.add(MemoryClass::kOptimizer, optimizer_->state_bytes());
   meter_.add(MemoryClass::kControl, vote_.bytes() + access_.bytes());
-
-  access_.sync(/*from_rank=*/0, buffers, "initial state");
-
   for (size_t i = 0; i < parts_.table.size(); ++i) {
-    if (!parts_.plan.has_place(i)) continue;
+    if (!parts_.table[i].is_trainable) continue;
     GradientSink& sink = *this;
     hooks_.push_back(std::make_unique<GradientHook>(parts_.table[i].tensor, i, sink));
   }
+  compute_.begin();
 }
 
 ShardedEngine::~ShardedEngine() { handles_.hide_all(); }
 
-std::vector<at::Tensor> ShardedEngine::whole_gradients() const {
-  std::vector<at::Tensor> whole(parts_.table.size());
-  for (size_t i = 0; i < whole.size(); ++i) {
-    if (!parts_.plan.has_place(i)) continue;
-    const UnitPlan::Place place = parts_.plan.place(i);
-    const FlatLayout& layout = parts_.plan[place.unit].layout;
-    const ReducedGradient& reduced = reducer_.reduced(place.unit);
-    if (reduced.kept().numel != layout.numel() || !reduced.own_buffer().defined()) continue;
-    whole[i] = view_like(reduced.own_buffer(), layout.parameter_range(place.position),
-                         parts_.table[i].tensor);
-  }
-  return whole;
-}
-
-// --- Failure ---
-
-void ShardedEngine::require_usable() const {
-  if (failure_.has_value()) throw CommError(*failure_);
+ParameterStore::Setting ShardedEngine::store_setting() {
+  ParameterStore::Setting setting = parts_.store;
+  setting.gather.is_inside_backward = [this] { return watch_.is_inside_backward(); };
+  return setting;
 }
 
 void ShardedEngine::require_outside_backward(const char* call) const {
@@ -98,36 +67,10 @@ void ShardedEngine::require_outside_backward(const char* call) const {
               ": called inside backward; call it after backward has returned");
 }
 
-/// This rank cannot go on, for a reason that its peers do not know.
-void ShardedEngine::fail(const std::string& what) noexcept {
-  if (failure_.has_value()) return;
-  const int rank = parts_.group->rank();
-  const std::string cause = absl::StrCat("rank ", rank, " ", what);
-  failure_.emplace(CommErrorContext{"engine", std::string(parts_.group->name()), -1, rank, ""},
-                   cause);
-  // Peers may wait for reductions that will never come.
-  parts_.group->abort(cause);
-}
-
-void ShardedEngine::fail(const CommError& error) noexcept {
-  if (!failure_.has_value()) failure_ = error;
-}
-
-/// Runs collective code; a failed collective ends the engine.
-template <typename Body>
-auto ShardedEngine::guard(Body&& body) {
-  try {
-    return body();
-  } catch (const CommError& error) {
-    fail(error);
-    throw;
-  }
-}
-
 // --- Backward ---
 
 void ShardedEngine::before_gradient(size_t index) {
-  require_usable();
+  failure_.require_none();
   TORCH_CHECK(watch_.is_inside_backward(), "[grad] '", parts_.table[index].name,
               "': backward runs on a thread that does not know this engine, so its end would go "
               "unnoticed; call backward on the thread that called parallelize");
@@ -147,13 +90,14 @@ void ShardedEngine::begin_micro_step() {
   reducer_.begin_micro_step(*no_sync_depth_ > 0 ? Reducer::Mode::kAddLocally
                                                 : Reducer::Mode::kReduce);
   in_micro_step_ = true;
+  compute_.end("forward");
 }
 
 void ShardedEngine::gradient(size_t index, at::Tensor gradient) {
   // A parameter that left its unit may have another shape; the vote will name it.
-  if (!flat_.lives_here(index)) return;
+  if (!store_.flat().lives_here(index)) return;
   try {
-    guard([&] { reducer_.land(index, gradient.detach()); });
+    failure_.guard([&] { reducer_.land(index, gradient.detach()); });
   } catch (const c10::Error& error) {
     hook_error_ = error.what_without_backtrace();
     throw;
@@ -171,17 +115,20 @@ void ShardedEngine::backward_ended() {
 void ShardedEngine::end_micro_step() {
   in_micro_step_ = false;
   ++backwards_;
-  guard([&] { reducer_.end_micro_step(); });
+  store_.free_all();
+  failure_.guard([&] { reducer_.end_micro_step(); });
   show_gradients();
+  compute_.end("backward");
 }
 
 void ShardedEngine::backward_failed() noexcept {
   if (!in_micro_step_) return;
   in_micro_step_ = false;
-  fail(hook_error_.empty()
-           ? "left backward by an exception, which that rank reports; the gradients of this step "
-             "are incomplete and the engine cannot go on"
-           : absl::StrCat("left backward by an exception: ", hook_error_));
+  failure_.set(
+      hook_error_.empty()
+          ? "left backward by an exception, which that rank reports; the gradients of this step "
+            "are incomplete and the engine cannot go on"
+          : absl::StrCat("left backward by an exception: ", hook_error_));
 }
 
 void ShardedEngine::show_gradients() {
@@ -207,8 +154,13 @@ void ShardedEngine::adopt_cleared_gradients() {
   }
 }
 
+at::Tensor ShardedEngine::scale(const at::Tensor& loss) {
+  was_scaled_ = true;
+  return scaler_.has_value() ? loss * scaler_->scale() : loss;
+}
+
 void ShardedEngine::zero_grad() {
-  require_usable();
+  failure_.require_none();
   require_outside_backward("zero_grad");
   clear();
 }
@@ -218,44 +170,84 @@ void ShardedEngine::clear() {
   reducer_.clear();
   backwards_ = 0;
   saw_other_backward_ = false;
+  was_scaled_ = false;
   history_ = history_at_step_;
+  compute_.begin();
 }
 
 // --- Step ---
 
+/// Ends what steps and operators have left under way: after it no rank writes or reads parameters
+/// of its own accord.
+void ShardedEngine::settle() {
+  store_.finish();
+  store_.free_all();
+}
+
 StepResult ShardedEngine::step() {
-  require_usable();
+  failure_.require_none();
   require_outside_backward("step");
   const at::NoGradGuard no_grad;
-  return guard([&] {
+  return failure_.guard([&] {
+    settle();
     adopt_cleared_gradients();
     reduce_in_step();
+    reducer_.finish();
 
-    StepVote::Paper paper;
-    paper.step = steps_ + 1;
-    paper.backwards = backwards_;
-    paper.history = history_.value();
-    paper.gradient_edits = handles_.count_edits();
-    paper.misuse = find_misuse();
-    const std::vector<int64_t>& non_finite = reducer_.non_finite();
-    for (size_t i = 0; i < non_finite.size(); ++i) {
-      if (non_finite[i] == 0) continue;
-      if (paper.non_finite == 0) paper.non_finite_parameter = static_cast<int64_t>(i);
-      paper.non_finite += non_finite[i];
-    }
-    if (backwards_ > 0) paper.squares = squares();
+    const StepVote::Paper mine = paper();
     hyper_parameters_.clear();
     optimizer_->append_hyper_parameters(hyper_parameters_);
-    const double norm = vote_.agree(paper, hyper_parameters_);
+    const StepVote::Verdict verdict = [&] {
+      const TraceSpan span(trace_.get(), TraceTrack::kVote, "vote");
+      return vote_.agree(mine, hyper_parameters_);
+    }();
+    if (verdict.non_finite.has_value()) return skip(verdict);
 
-    apply(clip_factor(norm, parts_.options.max_grad_norm));
-    StepResult result{.committed = true, .step = ++steps_, .grad_norm = norm};
+    apply(clip_factor(verdict.grad_norm, parts_.options.max_grad_norm) / mine.loss_scale);
+    StepResult result{.committed = true,
+                      .step = ++steps_,
+                      .grad_norm = verdict.grad_norm,
+                      .loss_scale = mine.loss_scale};
     for (const uint8_t used : reducer_.used()) result.used_parameters += used;
+    if (scaler_.has_value()) scaler_->update(/*overflowed=*/false);
     history_.record(RollingHash::Event::kStep, steps_);
     history_at_step_ = history_;
     clear();
     return result;
   });
+}
+
+StepVote::Paper ShardedEngine::paper() {
+  StepVote::Paper paper;
+  paper.step = steps_ + 1;
+  paper.backwards = backwards_;
+  paper.history = history_.value();
+  paper.gradient_edits = handles_.count_edits();
+  paper.loss_scale = loss_scale();
+  paper.misuse = find_misuse();
+  const std::vector<int64_t>& non_finite = reducer_.non_finite();
+  for (size_t i = 0; i < non_finite.size(); ++i) {
+    if (non_finite[i] == 0) continue;
+    if (paper.non_finite == 0) paper.non_finite_parameter = static_cast<int64_t>(i);
+    paper.non_finite += non_finite[i];
+  }
+  if (backwards_ > 0) paper.squares = reducer_.squares();
+  return paper;
+}
+
+/// What the user wants of a step whose gradients are not finite. Equal on all ranks.
+StepResult ShardedEngine::skip(const StepVote::Verdict& verdict) {
+  const Options& options = parts_.options;
+  const NonFinite preset = scaler_.has_value() ? NonFinite::kSkip : NonFinite::kStop;
+  const NonFinite policy = options.ask_non_finite
+                               ? vote_.ask(options.ask_non_finite, *verdict.non_finite)
+                               : options.on_non_finite.value_or(preset);
+  TORCH_CHECK(policy == NonFinite::kSkip, describe(*verdict.non_finite));
+  const StepResult result{
+      .step = steps_, .grad_norm = verdict.grad_norm, .loss_scale = loss_scale()};
+  if (scaler_.has_value()) scaler_->update(/*overflowed=*/true);
+  clear();
+  return result;
 }
 
 /// Reduces what no_sync() left on this rank. Peers may have gradients in a backward that gave this
@@ -275,7 +267,10 @@ std::string ShardedEngine::find_misuse() const {
   if (access_.has_open_scope()) {
     return "step() was called while a full_parameters() scope is open; end the scope first";
   }
-  const FlatParameters::Finding finding = flat_.inspect();
+  if (scaler_.has_value() && !was_scaled_ && backwards_ > 0) {
+    return "backward was called on a loss without engine->scale(loss), which loss_scale needs";
+  }
+  const FlatParameters::Finding finding = store_.flat().inspect();
   if (finding.violation != FlatParameters::Violation::kNone) {
     return describe(finding.violation, parts_.table[finding.parameter].name);
   }
@@ -288,71 +283,105 @@ std::string ShardedEngine::find_misuse() const {
   return optimizer_->problem();
 }
 
-ExactSum ShardedEngine::squares() const {
-  ExactSum sum;
-  for (size_t unit = 0; unit < parts_.plan.size(); ++unit) {
-    const ReducedGradient& reduced = reducer_.reduced(unit);
-    const FlatLayout& layout = parts_.plan[unit].layout;
-    // Each rank counts its own slice only, also where it keeps more.
-    for (Segment segment : layout.segments(layout.slice_range(parts_.group->rank()))) {
-      segment.buffer_offset -= reduced.kept().begin;
-      add_squares(reduced.value(), segment, sum);
-    }
-  }
-  return sum;
-}
-
 void ShardedEngine::apply(double scale) {
   const std::vector<uint8_t>& used = reducer_.used();
-  for (size_t unit = 0; unit < gradients_.size(); ++unit) {
-    gradients_[unit] = reducer_.reduced(unit).value();
-  }
-  optimizer_->update(gradients_, used, scale);
-
-  for (size_t unit = 0; unit < parts_.plan.size(); ++unit) {
-    const std::vector<size_t>& members = parts_.plan[unit].parameters;
-    const bool is_updated = std::any_of(members.begin(), members.end(),
-                                        [&used](size_t index) { return used[index] != 0; });
-    if (is_updated && parts_.degrees.optimizer > 1) {
-      publish(*parts_.group, flat_.values()[unit], parts_.plan[unit].name);
+  {
+    const TraceSpan span(trace_.get(), TraceTrack::kOptimizer, "update");
+    for (size_t unit = 0; unit < gradients_.size(); ++unit) {
+      gradients_[unit] = reducer_.gradient(unit);
     }
+    optimizer_->update(gradients_, used, scale);
+    std::fill(gradients_.begin(), gradients_.end(), at::Tensor());
   }
-  for (size_t i = 0; i < used.size(); ++i) {
-    if (used[i] != 0) flat_.bump_version(i);
-  }
-  flat_.accept();
+  store_.publish(used);
 }
 
 // --- Reading and writing parameters ---
 
 void ShardedEngine::modify_parameters(int from_rank, const std::function<void()>& write) {
-  require_usable();
+  failure_.require_none();
   require_outside_backward("modify_parameters");
   const auto write_or_fail = [&] {
     try {
       write();
     } catch (const std::exception& error) {
-      fail(absl::StrCat("left modify_parameters by an exception: ", text_of(error)));
+      failure_.set(absl::StrCat("left modify_parameters by an exception: ", text_of(error)));
       throw;
     }
   };
-  guard([&] { access_.modify(from_rank, write ? std::function<void()>(write_or_fail) : nullptr); });
+  failure_.guard(
+      [&] { access_.modify(from_rank, write ? std::function<void()>(write_or_fail) : nullptr); });
 }
 
 Engine::FullParameters ShardedEngine::full_parameters() {
-  require_usable();
+  failure_.require_none();
   require_outside_backward("full_parameters");
-  return guard([&] { return access_.open_scope(); });
+  return failure_.guard([&] { return access_.open_scope(); });
+}
+
+Engine::Gathered ShardedEngine::gather(const torch::nn::Module& module) {
+  failure_.require_none();
+  return failure_.guard([&] { return access_.gather(module); });
+}
+
+void ShardedEngine::wait() {
+  failure_.require_none();
+  failure_.guard([&] { store_.finish(); });
 }
 
 uint64_t ShardedEngine::parameter_hash() {
-  require_usable();
+  failure_.require_none();
   require_outside_backward("parameter_hash");
-  return guard([&] { return access_.hash(); });
+  return failure_.guard([&] { return access_.hash(); });
+}
+
+// --- State ---
+
+EngineCounters ShardedEngine::counters() const {
+  return {.steps = steps_,
+          .loss_scale = loss_scale(),
+          .good_steps = scaler_ ? scaler_->good_steps() : 0,
+          .has_scaler = scaler_.has_value()};
+}
+
+StateDict ShardedEngine::state_dict(StateScope scope, int rank) {
+  failure_.require_none();
+  require_outside_backward("state_dict");
+  const at::NoGradGuard no_grad;
+  return failure_.guard([&] {
+    store_.finish();
+    return state_.save(scope, rank, counters());
+  });
+}
+
+void ShardedEngine::load_state_dict(const StateDict& state) {
+  failure_.require_none();
+  require_outside_backward("load_state_dict");
+  const at::NoGradGuard no_grad;
+  failure_.guard([&] {
+    settle();
+    access_.refuse_open_scopes("load_state_dict");
+    EngineCounters loaded = counters();
+    state_.load(state, loaded);
+    steps_ = loaded.steps;
+    if (scaler_.has_value()) scaler_->load(loaded.loss_scale, loaded.good_steps);
+    clear();
+    store_.announce();
+  });
+}
+
+// --- Numbers ---
+
+GatherCounts ShardedEngine::gather_counts() const {
+  return store_.gathered() == nullptr ? GatherCounts{} : store_.gathered()->counts();
 }
 
 MemoryBytes ShardedEngine::predicted_memory(int micro_steps) const {
-  return memory_formula(parts_.plan, parts_.degrees, micro_steps);
+  return memory_formula(parts_.plan,
+                        {.degrees = parts_.degrees,
+                         .micro_steps = micro_steps,
+                         .is_split = store_.flat().is_split(),
+                         .ranks_after_forward = parts_.store.gather.ranks_after_forward});
 }
 
 }  // namespace tessera

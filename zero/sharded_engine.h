@@ -9,25 +9,29 @@
 
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/engine.h"
-#include "tessera/core/errors.h"
 #include "tessera/core/grad/backward_end.h"
 #include "tessera/core/grad/gradient_hook.h"
-#include "tessera/core/layout/flat_parameters.h"
 #include "tessera/core/layout/parameter_table.h"
+#include "tessera/core/layout/slice_map.h"
 #include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/memory_meter.h"
 #include "tessera/core/options.h"
+#include "tessera/core/sched/trace.h"
 #include "tessera/core/step/rolling_hash.h"
 #include "tessera/core/step/step_vote.h"
 #include "tessera/ddp/gradient_handles.h"
 #include "tessera/ddp/reducer.h"
 #include "tessera/optim/flat_optimizer.h"
+#include "tessera/optim/loss_scaler.h"
 #include "tessera/optim/optimizer_plan.h"
+#include "tessera/zero/engine_failure.h"
 #include "tessera/zero/parameter_access.h"
+#include "tessera/zero/parameter_store.h"
+#include "tessera/zero/state_transfer.h"
 
 namespace tessera {
 
-/// The engine behind every strategy: flat parameters, a reducer and an optimizer, put together by
+/// The engine behind every strategy: a parameter store, a reducer and an optimizer, put together by
 /// their degrees. What a strategy is stands in placement.h; nothing here asks for it. Note [The
 /// step is a fence] in sharded_engine.cc.
 class ShardedEngine final : public Engine, private GradientSink, private BackwardListener {
@@ -39,24 +43,36 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
     UnitPlan plan;
     Options options;
     Degrees degrees;
+    ParameterStore::Setting store;
     OptimizerPlan optimizer;
     std::vector<size_t> group_of;              ///< OptimizerPlan::assign's answer
     std::shared_ptr<torch::nn::Module> model;  ///< kept alive; null if the caller keeps it
   };
 
-  ShardedEngine(Parts parts, std::vector<at::Tensor> buffers);
+  /// Parameters and `buffers` are equal on all ranks already. Collective.
+  ShardedEngine(Parts parts, std::vector<NamedTensor> buffers);
   ~ShardedEngine() override;
 
   StepResult step() override;
   torch::optim::Optimizer& optimizer() override { return *optimizer_; }
+  at::Tensor scale(const at::Tensor& loss) override;
+  double loss_scale() const override { return scaler_ ? scaler_->scale() : 1.0; }
   void zero_grad() override;
   NoSync no_sync() override { return NoSync(no_sync_depth_); }
   void modify_parameters(int from_rank, const std::function<void()>& write) override;
   FullParameters full_parameters() override;
+  Gathered gather(const torch::nn::Module& module) override;
+  void wait() override;
+  StateDict state_dict(StateScope scope, int rank) override;
+  void load_state_dict(const StateDict& state) override;
   uint64_t parameter_hash() override;
   Strategy strategy() const override { return parts_.options.strategy; }
   const ParameterTable& parameters() const override { return parts_.table; }
   ProcessGroup& group() override { return *parts_.group; }
+  const Degrees& degrees() const override { return parts_.degrees; }
+  const UnitPlan& units() const override { return parts_.plan; }
+  GatherCounts gather_counts() const override;
+  const Trace* trace() const override { return trace_.get(); }
   const MemoryMeter& memory() const override { return meter_; }
   MemoryBytes predicted_memory(int micro_steps) const override;
 
@@ -66,7 +82,7 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   void backward_ended() override;
   void backward_failed() noexcept override;
 
-  void require_usable() const;
+  ParameterStore::Setting store_setting();
   void require_outside_backward(const char* call) const;
   void reduce_in_step();
   void begin_micro_step();
@@ -74,37 +90,41 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   void adopt_cleared_gradients();
   void show_gradients();
   void clear();
+  void settle();
+  StepVote::Paper paper();
   std::string find_misuse() const;
-  ExactSum squares() const;
+  StepResult skip(const StepVote::Verdict& verdict);
   void apply(double scale);
-  std::vector<at::Tensor> whole_gradients() const;
-  void fail(const std::string& what) noexcept;
-  void fail(const CommError& error) noexcept;
-  template <typename Body>
-  auto guard(Body&& body);
+  EngineCounters counters() const;
 
   Parts parts_;
+  EngineFailure failure_;
+  SliceMap slices_;
   MemoryMeter meter_;
+  std::unique_ptr<Trace> trace_;
+  ComputeSpans compute_;
+  BackwardWatch watch_;
   RollingHash history_;          // since training began, without what zero_grad() dropped
   RollingHash history_at_step_;  // as of the last step
-  FlatParameters flat_;
+  ParameterStore store_;
   Reducer reducer_;
   GradientHandles handles_;
   std::unique_ptr<FlatOptimizer> optimizer_;
+  std::optional<LossScaler> scaler_;
   std::vector<int64_t> hyper_parameters_;
   std::vector<at::Tensor> gradients_;  // per unit, as the optimizer takes them
   StepVote vote_;
   ParameterAccess access_;
-  BackwardWatch watch_;
+  StateTransfer state_;
   std::vector<std::unique_ptr<GradientHook>> hooks_;
 
   int64_t steps_ = 0;                // updates applied
   int64_t backwards_ = 0;            // of this model, since the last step
   bool saw_other_backward_ = false;  // a backward that gave this model nothing, since the last step
   bool in_micro_step_ = false;
+  bool was_scaled_ = false;  // scale() was called since the last step
   std::shared_ptr<int> no_sync_depth_ = std::make_shared<int>(0);
-  std::string hook_error_;            // what a gradient hook of ours threw in this backward
-  std::optional<CommError> failure_;  // why the engine can no longer be used
+  std::string hook_error_;  // what a gradient hook of ours threw in this backward
 };
 
 }  // namespace tessera

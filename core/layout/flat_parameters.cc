@@ -72,10 +72,7 @@ FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan
 FlatParameters::~FlatParameters() {
   for (size_t unit = 0; unit < full_.size(); ++unit) {
     meter_.remove(MemoryClass::kParameters, static_cast<int64_t>(shards_[unit].nbytes()));
-    if (!is_split()) {
-      full_[unit].permit();
-      continue;
-    }
+    if (!is_split()) continue;
     if (full_[unit].has_memory()) full_[unit].detach();
     full_[unit].set_access_error(
         absl::StrCat("[fsdp] unit '", plan_[unit].name,
@@ -134,8 +131,15 @@ FlatParameters::Finding FlatParameters::inspect() const {
 void FlatParameters::accept() {
   for (size_t i = 0; i < table_.size(); ++i) {
     versions_[i] = table_[i].tensor._version();
-    samples_[i] = sample(i);
+    if (!plan_.has_place(i)) samples_[i] = sample(i);
   }
+  for (size_t unit = 0; unit < full_.size(); ++unit) {
+    if (!full_[unit].is_forbidden()) accept_values(unit);
+  }
+}
+
+void FlatParameters::accept_values(size_t unit) {
+  for (const size_t index : plan_[unit].parameters) samples_[index] = sample(index);
 }
 
 void FlatParameters::bump_version(size_t index) {

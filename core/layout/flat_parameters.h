@@ -68,8 +68,11 @@ class FlatParameters {
   /// As inspect(), without writes to values: what modify_parameters() cannot mend.
   Finding inspect_places() const;
 
-  /// Declares the present values right: remembers all version counters and first elements.
+  /// Declares the present values right: remembers all version counters and first elements, but the
+  /// elements of units that are forbidden now (being published).
   void accept();
+  /// Remembers the first elements of `unit`.
+  void accept_values(size_t unit);
 
   /// Tells autograd that the values of parameter `index` changed, so that graphs made before fail
   /// instead of using them.

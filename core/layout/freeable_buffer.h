@@ -41,9 +41,11 @@ class FreeableBuffer {
   /// Until permit(), accesses throw `error` even though there is memory. Calls do not nest.
   void forbid(const std::string& error);
   void permit();
+  bool is_forbidden() const { return is_forbidden_; }
 
   /// From now on an access without memory throws `error`.
   void set_access_error(std::string error);
+  const std::string& access_error() const { return access_error_; }
 
  private:
   void forbid_with(const std::string& error);

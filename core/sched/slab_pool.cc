@@ -15,7 +15,13 @@ SlabPool::SlabPool(Allocate allocate, MemoryMeter& meter, MemoryClass memory_cla
       memory_class_(memory_class),
       on_release_(on_release) {}
 
-SlabPool::~SlabPool() { meter_.remove(memory_class_, bytes_); }
+SlabPool::~SlabPool() { close(); }
+
+void SlabPool::close() {
+  if (bytes_ > 0) meter_.remove(memory_class_, bytes_);
+  bytes_ = 0;
+  shelves_.clear();
+}
 
 void SlabPool::reserve(at::ScalarType dtype, int64_t numel) {
   Shelf& shelf = shelves_[dtype];

@@ -45,6 +45,9 @@ class SlabPool {
   /// Gives back what acquire returned.
   void release(const at::Tensor& slab);
 
+  /// Gives all memory back; nothing is acquired afterwards. The destructor does it too.
+  void close();
+
   /// Slabs made so far, free or in use.
   int64_t slabs() const { return slabs_; }
 

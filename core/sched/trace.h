@@ -68,6 +68,28 @@ class Trace {
   std::unordered_map<std::string_view, uint32_t> number_of_name_;
 };
 
+/// Records what a thread computes between the things that an engine does: one span after the other
+/// without gaps. Does nothing with a null trace.
+class ComputeSpans {
+ public:
+  explicit ComputeSpans(Trace* trace) : trace_(trace) { begin(); }
+  /// What comes now is the next span.
+  void begin() {
+    if (trace_ != nullptr) begin_ns_ = Trace::now_ns();
+  }
+  /// The span that is over was `name`; the next one begins.
+  void end(std::string_view name) {
+    if (trace_ == nullptr) return;
+    const int64_t now_ns = Trace::now_ns();
+    trace_->record(TraceTrack::kCompute, name, begin_ns_, now_ns);
+    begin_ns_ = now_ns;
+  }
+
+ private:
+  Trace* trace_;
+  int64_t begin_ns_ = 0;
+};
+
 /// Records a span from its construction to its destruction. A null trace costs one branch at each
 /// end. `name` must outlive the span.
 class TraceSpan {

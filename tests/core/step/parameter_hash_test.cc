@@ -10,7 +10,11 @@ namespace tessera {
 namespace {
 
 uint64_t hash(std::vector<NamedTensor> tensors) {
-  return hash_parameters(ParameterTable(std::move(tensors)));
+  std::vector<uint64_t> hashes;
+  for (const Parameter& parameter : ParameterTable(std::move(tensors))) {
+    hashes.push_back(hash_parameter(parameter));
+  }
+  return combine_hashes(hashes);
 }
 
 TEST(ParameterHash, DoesNotDependOnStrides) {

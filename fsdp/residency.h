@@ -1,0 +1,140 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/access/access_observer.h"
+#include "tessera/core/engine.h"
+#include "tessera/core/errors.h"
+#include "tessera/core/layout/freeable_buffer.h"
+#include "tessera/core/layout/parameter_table.h"
+#include "tessera/core/layout/unit_plan.h"
+#include "tessera/core/memory/memory_meter.h"
+#include "tessera/core/sched/access_order.h"
+#include "tessera/core/sched/lane.h"
+#include "tessera/core/sched/slab_pool.h"
+#include "tessera/core/sched/trace.h"
+#include "tessera/fsdp/unit_source.h"
+
+namespace tessera {
+
+/// How units come and go.
+struct ResidencySetting {
+  int ranks_after_forward = 0;  ///< 1 keeps units whole until backward has ended; p frees them
+  bool prefetch = false;
+  bool free_eagerly = false;
+  bool strict_slabs = false;
+  bool poison_freed = false;
+  std::function<bool()> is_inside_backward;
+};
+
+/// Decides which units are whole: what GatheredUnits does behind its mutex. Note [Whole while
+/// needed] in residency.cc.
+class Residency {
+ public:
+  /// One unit and what it is going through.
+  class Unit final : public AccessTarget {
+   public:
+    Unit(Residency& residency, size_t index, FreeableBuffer& buffer,
+         std::unique_ptr<UnitSource> source)
+        : residency_(residency), index_(index), buffer_(buffer), source_(std::move(source)) {}
+
+    void pin(Use use) noexcept override;
+    void unpin(Use use) noexcept override;
+
+    bool is_idle() const { return pins_ == 0 && holds_ == 0; }
+    bool is_whole() const { return buffer_.has_memory(); }
+    const FreeableBuffer& buffer() const { return buffer_; }
+
+   private:
+    friend class Residency;
+
+    Residency& residency_;
+    const size_t index_;
+    FreeableBuffer& buffer_;
+    const std::unique_ptr<UnitSource> source_;
+    at::Tensor own_memory_;  // of root and kept units; undefined: slabs are used
+    int64_t pins_ = 0;
+    int64_t holds_ = 0;
+    int64_t forbidden_writes_ = 0;
+    bool is_temporary_ = false;   // its memory was made for a hold
+    std::string original_error_;  // of its buffer, while that tells of a failure instead
+    at::Tensor fetched_;          // what a prefetch under way fills
+    std::shared_ptr<Work> fetch_;
+  };
+
+  /// References must outlive it. Units are added before the first use.
+  Residency(const UnitPlan& plan, const ParameterTable& table, ResidencySetting setting,
+            MemoryMeter& meter, Trace* trace);
+  ~Residency();
+  Residency(const Residency&) = delete;
+  Residency& operator=(const Residency&) = delete;
+
+  /// Adds the next unit of the plan. `has_own_memory`: it does not use slabs.
+  enum class Memory : uint8_t { kSlab, kOwn };
+  Unit& add(FreeableBuffer& buffer, std::unique_ptr<UnitSource> source, Memory memory);
+  /// Makes the slabs that the memory formula counts. After the last add().
+  void fill_slabs();
+
+  // What follows is called with `mutex` held.
+
+  /// Frees every idle unit, waits for prefetches and drops them.
+  void free_all();
+  void values_changed();
+  void hold(size_t unit, bool writable);
+  void release(size_t unit, bool writable);
+  /// The engine is gone; holds may not be. Nothing of it may be used any more.
+  void close();
+
+  size_t size() const { return units_.size(); }
+  bool is_closed() const { return is_closed_; }
+  int64_t holds() const { return holds_; }
+  const std::optional<CommError>& failure() const { return failure_; }
+  GatherCounts counts() const;
+
+  mutable std::mutex mutex;
+
+ private:
+  void use(Unit& unit);
+  void make_whole(Unit& unit);
+  enum class After : uint8_t { kUse, kFence };
+  void free(Unit& unit, After after);
+  void free_idle_slabs(const Unit& but);
+  void prefetch(Unit& unit);
+  void drop_prefetches(const Unit* but);
+  at::Tensor take_memory(Unit& unit);
+  void give_memory(Unit& unit, at::Tensor memory);
+  UnitSource::From source_now() const;
+  AccessOrder::Phase phase() const;
+  void remember(Unit& unit, const std::exception& error);
+  std::string write_error(const Unit& unit) const;
+  MemoryClass own_class(const Unit& unit) const;
+
+  const UnitPlan& plan_;
+  const ParameterTable& table_;
+  const ResidencySetting setting_;
+  MemoryMeter& meter_;
+  Trace* const trace_;
+  std::vector<std::unique_ptr<Unit>> units_;
+  SlabPool pool_;
+  int64_t slabs_planned_ = 0;
+  AccessOrder order_;
+  const Unit* last_ = nullptr;  // of those in slabs
+  int64_t holds_ = 0;
+  int64_t writable_holds_ = 0;
+  std::optional<CommError> failure_;
+  GatherCounts counts_;
+  std::atomic<int64_t> prefetched_bytes_{0};  // by the lane
+  bool is_closed_ = false;
+  Lane lane_;  // last: its thread uses the rest
+};
+
+}  // namespace tessera

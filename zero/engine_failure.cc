@@ -1,0 +1,30 @@
+#include "tessera/zero/engine_failure.h"
+
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+
+namespace tessera {
+
+void EngineFailure::require_none() const {
+  if (failure_.has_value()) throw CommError(*failure_);
+}
+
+void EngineFailure::set(const std::string& what) noexcept {
+  if (failure_.has_value()) return;
+  const int rank = group_.rank();
+  const std::string cause = absl::StrCat("rank ", rank, " ", what);
+  failure_.emplace(CommErrorContext{"engine", std::string(group_.name()), -1, rank, ""}, cause);
+  // Peers may wait for reductions that will never come.
+  group_.abort(cause);
+}
+
+void EngineFailure::set(const CommError& error) noexcept {
+  if (!failure_.has_value()) failure_ = error;
+}
+
+std::string text_of(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  return torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
+}
+
+}  // namespace tessera

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/core/comm/process_group.h"
+#include "tessera/core/errors.h"
+#include "tessera/core/layout/flat_parameters.h"
+#include "tessera/core/layout/parameter_table.h"
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/core/layout/unit_plan.h"
+#include "tessera/core/memory/memory_meter.h"
+#include "tessera/core/sched/trace.h"
+#include "tessera/fsdp/gathered_units.h"
+#include "tessera/zero/master_values.h"
+#include "tessera/zero/publication.h"
+
+namespace tessera {
+
+/// Where an engine's parameters live and how they become visible: masters, flat buffers, and
+/// whatever gathers or publishes them. A parameter flows one way: masters -> shard -> full.
+class ParameterStore {
+ public:
+  struct Setting {
+    FlatParameters::Residence residence = FlatParameters::Residence::kResident;
+    ResidencySetting gather;  ///< for split parameters
+  };
+
+  /// Moves the parameters, which are equal on all ranks already. References must outlive it.
+  /// Collective.
+  ParameterStore(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
+                 const SliceMap& slices, Setting setting, MemoryMeter& meter, Trace* trace);
+
+  /// What the optimizer updates, per trainable unit.
+  MasterValues& masters() { return masters_; }
+  FlatParameters& flat() { return flat_; }
+  const FlatParameters& flat() const { return flat_; }
+  /// Null where parameters are resident.
+  GatheredUnits* gathered() { return gathered_.get(); }
+  const GatheredUnits* gathered() const { return gathered_.get(); }
+
+  /// Waits for publications. Blocking. Throws CommError of a publication or gather that failed.
+  void finish();
+
+  /// Frees whatever is whole and in nobody's use. Local.
+  void free_all();
+
+  /// Makes the new masters the parameters of all ranks. used[i] != 0: parameter i of the table was
+  /// updated. Collective, behind the vote.
+  void publish(const std::vector<uint8_t>& used);
+
+  /// Shards and resident parameters were written by other means than publish(): lets everyone read
+  /// them and declares them right. Collective.
+  void announce();
+
+  /// A scope in which all parameters are whole; local on one host.
+  std::shared_ptr<void> hold_all(GatheredUnits::HoldMode mode);
+  std::shared_ptr<void> hold(const std::vector<size_t>& units);
+
+  /// The whole buffer of each unit. Inside hold_all() where parameters are split.
+  std::vector<at::Tensor> wholes() const;
+  /// Takes shards and masters from the whole buffers, which the user or a peer has written. Inside
+  /// hold_all().
+  void take_wholes();
+
+ private:
+  void let_read();
+
+  ProcessGroup& group_;
+  const ParameterTable& table_;
+  const UnitPlan& plan_;
+  MasterValues masters_;
+  FlatParameters flat_;
+  Publication publication_;
+  std::unique_ptr<GatheredUnits> gathered_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,121 @@
+#include "tessera/zero/publication.h"
+
+#include <exception>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/step/publish.h"
+
+namespace tessera {
+
+/// A unit whose values are on their way.
+class Publication::Pending final : public AccessTarget {
+ public:
+  Pending(Publication& publication, size_t unit, std::shared_ptr<Work> work)
+      : unit(unit), work(std::move(work)), publication_(publication) {}
+
+  void pin(Use) noexcept override {
+    const std::lock_guard lock(publication_.mutex_);
+    publication_.complete(*this);
+  }
+  void unpin(Use) noexcept override {}
+
+  const size_t unit;
+  std::shared_ptr<Work> work;  // null once the values are there
+
+ private:
+  Publication& publication_;
+};
+
+// Slices lie as [parameter slice][b][c]: the inner axis first makes whole gradient slices, the
+// outer one the parameter slice.
+Publication::Publication(ProcessGroup& group, const UnitPlan& plan, const SliceMap& slices,
+                         FlatParameters& flat, Trace* trace)
+    : group_(group), plan_(plan), slices_(slices), flat_(flat), trace_(trace) {
+  using MapAxis = SliceMap::Axis;
+  const auto add = [&](MapAxis axis, const char* name) {
+    if (slices.extent(axis) == 1) return;
+    Axis added{.group = &group_, .owned = nullptr, .outer = 1};
+    if (slices.extent(axis) < group.size()) {
+      added.owned = split(group, slices.colors({axis}), name);
+      added.group = added.owned.get();
+    }
+    if (axis == MapAxis::kOptimizer) added.outer = slices.extent(MapAxis::kGradients);
+    axes_.push_back(std::move(added));
+  };
+  add(MapAxis::kOptimizer, "publish inside gradient slices");
+  add(MapAxis::kGradients, "publish inside parameter slices");
+}
+
+// What is under way completes without any further doing of the peers, so waiting for it does not
+// depend on them; after a failure, or while one unwinds, the parameters stay forbidden.
+Publication::~Publication() {
+  if (std::uncaught_exceptions() == 0) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& pending : pending_) complete(*pending);
+  }
+  observer_.reset();
+}
+
+void Publication::start(const std::vector<size_t>& units) {
+  const at::RecordFunctionGuard unobserved(false);
+  const at::NoGradGuard no_grad;
+  const bool may_go_on = axes_.size() == 1 && !flat_.is_split() && group_.runs_in_background();
+  std::vector<AccessObserver::Watched> watched;
+  for (const size_t unit : units) {
+    const TraceSpan span(trace_, TraceTrack::kGather, plan_[unit].name);
+    const at::Tensor& shard = flat_.shard(unit);
+    std::shared_ptr<Work> work;
+    for (const Axis& axis : axes_) {
+      if (work != nullptr) work->wait();
+      const int64_t run_numel = shard.numel() / axis.outer;
+      const int64_t run = axis.outer > 1 ? slices_.coordinate(SliceMap::Axis::kGradients) : 0;
+      work = publish(*axis.group, shard.narrow(0, run * run_numel, run_numel), plan_[unit].name);
+    }
+    if (!may_go_on || work->is_completed()) {
+      work->wait();
+      continue;
+    }
+    const std::lock_guard lock(mutex_);
+    Pending& pending =
+        *pending_.emplace_back(std::make_unique<Pending>(*this, unit, std::move(work)));
+    flat_.full(unit).forbid(
+        absl::StrCat("[zero] unit '", plan_[unit].name,
+                     "': its new values are still on their way from other ranks, so they cannot "
+                     "be read this way; touch them through an operator or call engine->wait()"));
+    watched.push_back(
+        {c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(flat_.full(unit).storage()), &pending});
+  }
+  if (!watched.empty()) observer_ = std::make_unique<AccessObserver>(std::move(watched));
+}
+
+/// Waits for one unit. The mutex is held.
+void Publication::complete(Pending& pending) {
+  if (pending.work == nullptr) return;
+  const at::RecordFunctionGuard unobserved(false);
+  const std::shared_ptr<Work> work = std::exchange(pending.work, nullptr);
+  try {
+    work->wait();
+    flat_.accept_values(pending.unit);
+    flat_.full(pending.unit).permit();
+  } catch (const CommError& error) {
+    if (!failure_.has_value()) failure_ = error;
+    // The operator goes on and meets the storage; let that say why.
+    flat_.full(pending.unit).forbid(error.what());
+  }
+}
+
+void Publication::finish() {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& pending : pending_) complete(*pending);
+    if (failure_.has_value()) throw CommError(*failure_);
+  }
+  observer_.reset();  // not under the mutex, which its targets take
+  pending_.clear();
+}
+
+}  // namespace tessera

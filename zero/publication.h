@@ -1,0 +1,64 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/core/access/access_observer.h"
+#include "tessera/core/comm/process_group.h"
+#include "tessera/core/errors.h"
+#include "tessera/core/layout/flat_parameters.h"
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/core/layout/unit_plan.h"
+#include "tessera/core/sched/trace.h"
+
+namespace tessera {
+
+/// Brings updated optimizer slices to every rank that keeps the parameters around them. Where
+/// communication runs beside computation and units are resident, it goes on after the step: an
+/// operator that touches such a unit waits for it, any other access throws.
+class Publication {
+ public:
+  /// References must outlive it. Collective: makes subgroups where the degrees need them.
+  Publication(ProcessGroup& group, const UnitPlan& plan, const SliceMap& slices,
+              FlatParameters& flat, Trace* trace);
+  ~Publication();
+  Publication(const Publication&) = delete;
+  Publication& operator=(const Publication&) = delete;
+
+  /// Whether the degrees make it necessary: o > p.
+  bool is_needed() const { return !axes_.empty(); }
+
+  /// Publishes `units`, whose optimizer slices are new. Collective; returns when all is done or
+  /// under way.
+  void start(const std::vector<size_t>& units);
+
+  /// Waits for what is under way. Blocking. Throws CommError if it failed, now or before.
+  void finish();
+
+ private:
+  class Pending;
+
+  void complete(Pending& pending);
+
+  ProcessGroup& group_;
+  const UnitPlan& plan_;
+  const SliceMap& slices_;
+  FlatParameters& flat_;
+  Trace* trace_;
+  struct Axis {
+    ProcessGroup* group;
+    std::shared_ptr<ProcessGroup> owned;  // null: the engine's own group
+    int outer;                            // how many such runs lie inside the parameter slice
+  };
+  std::vector<Axis> axes_;  // inner first
+
+  std::mutex mutex_;  // guards what follows
+  std::vector<std::unique_ptr<Pending>> pending_;
+  std::optional<CommError> failure_;
+  std::unique_ptr<AccessObserver> observer_;
+};
+
+}  // namespace tessera
