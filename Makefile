@@ -27,7 +27,7 @@ check = ctest --test-dir build/$(1)$(suffix) -j $(JOBS) --output-on-failure --no
 .NOTPARALLEL:  # the builds take turns; each uses all JOBS
 
 help:
-	@echo 'make demo        train the GPT example on two ranks and print the memory comparison'
+	@echo 'make demo        train the GPT example under zero3 and compare the memory of all strategies'
 	@echo 'make test        build all, run all tests; core also under the sanitizers'
 	@echo 'make test-all    also every test under the sanitizers, and the newest LibTorch'
 	@echo 'make build       build all (build/release)'
@@ -61,7 +61,7 @@ test-all: test-release all-asan all-tsan
 	@$(MAKE) --no-print-directory test-release TORCH=2.15.0
 
 demo: bootstrap
-	@$(call build,release,gpt quickstart tessera-run)
+	@$(call build,release,gpt memory_compare quickstart tessera-run)
 	@examples/demo.sh $(release)/bin
 
 BASE ?= $(shell git rev-parse -q --verify origin/HEAD || git rev-parse -q --verify HEAD~1)

@@ -1,21 +1,24 @@
 #!/usr/bin/env bash
-# What Tessera is for, in three minutes: the same training under three strategies, equal to the last digit and unequal in memory;
-# then a byte-level GPT that learns C++ from LibTorch's headers on two ranks.
+# What Tessera is for, in about two minutes: the same training under every strategy, equal to the last digit; a byte-level GPT that
+# learns C++ from LibTorch's headers on two ranks, its parameters split; and what every strategy needs of memory.
 #
 #   examples/demo.sh [folder of the programs]     after `make build`; `make demo` does both
+#
+# STEPS: of the training. CHART: where the chart goes.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bin=${1:-$here/build/release/bin}
-ranks=${RANKS:-2}
-steps=${STEPS:-900}
-strategies=(ddp zero1 zero2)
+steps=${STEPS:-500}
+chart=${CHART:-$here/build/memory.svg}
+ranks=2
+strategies=(ddp zero1 zero2 zero3)
 
 # What tessera-run would choose, without its remark for each run.
 threads=$(($(nproc) / ranks))
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}
 
-for program in tessera-run gpt; do
+for program in tessera-run gpt memory_compare; do
   if [[ ! -x $bin/$program ]]; then
     echo "demo: no program '$bin/$program'; run 'make demo', or name the folder they are in" >&2
     exit 1
@@ -24,18 +27,17 @@ done
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# gpt <arguments>: on all ranks; only rank 0 prints, so its prefix can go.
-gpt() {
-  "$bin/tessera-run" --standalone --nproc-per-node "$ranks" -- "$bin/gpt" "$@" | sed -u 's/^\[0\] //'
+# on <ranks> <program> <arguments>: only rank 0 prints, so its prefix can go.
+on() {
+  local ranks=$1 program=$2
+  shift 2
+  "$bin/tessera-run" --standalone --nproc-per-node "$ranks" -- "$bin/$program" "$@" | sed -u 's/^\[0\] //'
 }
 
-echo "== 1. One training, three strategies, $ranks ranks: the first five steps =="
-# More parameters and less text than in part 2: memory is the point.
-sizes=(--layers=6 --heads=8 --width=512 --context=64 --batch=2)
+echo "== 1. One training, four strategies, $ranks ranks: the first five steps =="
 for strategy in "${strategies[@]}"; do
-  gpt --strategy="$strategy" "${sizes[@]}" --steps=5 --lr=3e-4 --warmup=1 --eval_batches=4 \
-    --sample_bytes=0 --memory \
-    --losses_out="$scratch/$strategy.losses" >"$scratch/$strategy.out" || {
+  on $ranks gpt --strategy="$strategy" --layers=4 --width=256 --context=64 --batch=2 --steps=5 --lr=3e-4 --warmup=1 --eval_batches=4 \
+    --sample_bytes=0 --losses_out="$scratch/$strategy.losses" >"$scratch/$strategy.out" || {
     cat "$scratch/$strategy.out"
     exit 1
   }
@@ -71,16 +73,14 @@ for strategy in "${strategies[@]}"; do
   fi
 done
 echo
-grep -E '^ddp on ' "$scratch/ddp.out" | sed 's/^ddp on/each on/'
 grep -E '^parameters ' "$scratch/ddp.out"
 echo 'Losses, gradient norms, held-out loss and parameters are equal, character for character.'
 
 echo
-grep '^memory, MiB' "$scratch/ddp.out"
-for strategy in "${strategies[@]}"; do
-  grep -E "^$strategy +rank +[0-9]+ +(predicted|measured)" "$scratch/$strategy.out"
-done
+echo "== 2. Training on the C++ headers of LibTorch, zero3, $ranks ranks =="
+on $ranks gpt --strategy=zero3 --steps="$steps" --log_every=25 --memory
 
 echo
-echo "== 2. Training on the C++ headers of LibTorch, zero2, $ranks ranks =="
-gpt --strategy=zero2 --steps="$steps" --log_every=25
+echo "== 3. Memory of every strategy on four ranks =="
+mkdir -p "$(dirname "$chart")"
+OMP_NUM_THREADS=1 on 4 memory_compare --svg="$chart"

@@ -1,10 +1,14 @@
 # The examples run as a reader of the README would run them, at tiny sizes.
-foreach(ranks 1 2 3)
+foreach(ranks 1 2 3 4)
   add_test(NAME examples.strategies.${ranks}
            COMMAND ${PROJECT_SOURCE_DIR}/tests/examples/equal_strategies.sh
                    $<TARGET_FILE_DIR:gpt> ${ranks} ${PROJECT_SOURCE_DIR}/examples)
   list(APPEND examples_tests examples.strategies.${ranks})
 endforeach()
+
+add_test(NAME examples.memory_compare
+         COMMAND ${PROJECT_SOURCE_DIR}/tests/examples/memory_compare.sh $<TARGET_FILE_DIR:gpt>)
+list(APPEND examples_tests examples.memory_compare)
 
 add_test(NAME examples.all_reduce
          COMMAND tessera-run --standalone --nproc-per-node 3 -- $<TARGET_FILE:all_reduce>)
@@ -23,10 +27,13 @@ tessera_example_refusal(missing_data "--data: got '/no/such/text' .No such file 
                         --data=/no/such/text)
 tessera_example_refusal(short_data "--data: got [0-9]+ bytes of text, expected about [0-9]+"
                         --data=${CMAKE_CURRENT_LIST_FILE})
-tessera_example_refusal(zero3 "zero3.*not available" --strategy=zero3
+tessera_example_refusal(degrees "degrees: got none; strategy hybrid needs them" --strategy=hybrid
                         --data=${PROJECT_SOURCE_DIR}/examples)
+tessera_example_refusal(reshard "reshard_after_forward: is set, but strategy ddp" --strategy=ddp
+                        --reshard_after_forward=1 --data=${PROJECT_SOURCE_DIR}/examples)
+tessera_example_refusal(dtype "got 'int8', expected float, bfloat16 or float16" --param_dtype=int8)
 tessera_example_refusal(flags "--batch: got 0.*--width: got 10|--width: got 10.*--batch: got 0"
                         --batch=0 --width=10)
 
-set_tests_properties(${examples_tests} PROPERTIES LABELS examples TIMEOUT 120
+set_tests_properties(${examples_tests} PROPERTIES LABELS examples TIMEOUT 180
                                                   ENVIRONMENT OMP_NUM_THREADS=1)

@@ -1,6 +1,6 @@
 // The whole of Tessera in one page: a classifier trained on all ranks, its strategy a flag.
 //
-//   tessera-run --standalone --nproc-per-node 2 build/release/bin/quickstart --strategy zero2
+//   tessera-run --standalone --nproc-per-node 2 build/release/bin/quickstart --strategy zero3
 //
 // Expected last line, the same for every strategy (its digits depend on the number of ranks, and
 // the last ones on the machine's arithmetic):
@@ -16,7 +16,7 @@
 
 #include "tessera/tessera.h"
 
-ABSL_FLAG(tessera::Strategy, strategy, tessera::Strategy::kDdp, "ddp, zero1 or zero2");
+ABSL_FLAG(tessera::Strategy, strategy, tessera::Strategy::kDdp, "ddp, zero1, zero2 or zero3");
 ABSL_FLAG(int, epochs, 30, "times to go through the data");
 
 namespace {

@@ -19,33 +19,53 @@ quickstart() { # <strategy>
   run "$bin/quickstart" --strategy="$1" --epochs=3 | grep -o 'world .*parameters .*'
 }
 
-gpt() { # <strategy> <further arguments>
-  local strategy=$1
+gpt() { # <strategy and its flags> <further arguments>
+  local -a row=($1)
   shift
-  run "$bin/gpt" --strategy="$strategy" --data="$text" --layers=1 --heads=2 --width=36 --context=32 \
+  run "$bin/gpt" --strategy="${row[@]}" --data="$text" --layers=3 --heads=2 --width=36 --context=32 \
     --batch=2 --steps=4 --warmup=2 --eval_every=2 --eval_batches=4 --sample_bytes=16 --prompt=int \
     --memory --losses_out="$scratch/losses" "$@" >"$scratch/out"
   [[ $(wc -l <"$scratch/losses") -eq 4 ]]
-  [[ $(grep -c "^\(\[0\] \)\?$strategy *rank [0-9]* *measured" "$scratch/out") -eq $ranks ]]
+  [[ $(grep -c "^\(\[0\] \)\?${row[0]} *rank [0-9]* *measured" "$scratch/out") -eq $ranks ]]
   cat "$scratch/losses"
   # Neither speed nor memory, but the hash and the sample.
-  grep -v -E 'tok/s|rank|tokens per step' "$scratch/out"
+  grep -v -E 'tok/s|rank|memory, MiB|tokens per step' "$scratch/out"
 }
 
-same() { # <program> <arguments>: under all strategies
-  local program=$1 strategy
+# same <program> <arguments> -- <rows>: every row prints what ddp does.
+same() {
+  local program=$1 row
+  local -a arguments=()
   shift
-  for strategy in ddp zero1 zero2; do "$program" "$strategy" "$@" >"$scratch/$strategy"; done
+  while [[ $1 != -- ]]; do
+    arguments+=("$1")
+    shift
+  done
+  shift
+  "$program" ddp "${arguments[@]}" >"$scratch/ddp"
   grep -q 'parameters  *[0-9a-f]\{16\}' "$scratch/ddp"
-  diff "$scratch/ddp" "$scratch/zero1"
-  diff "$scratch/ddp" "$scratch/zero2"
+  for row in "$@"; do
+    "$program" "$row" "${arguments[@]}" >"$scratch/other"
+    diff "$scratch/ddp" "$scratch/other" || {
+      echo "equal_strategies.sh: $program $row ${arguments[*]} differs from ddp (above)" >&2
+      exit 1
+    }
+  done
 }
 
-same quickstart
-same gpt
-same gpt --accumulate=3
+rows=(zero1 zero2 zero3 'zero3 --reshard_after_forward=1')
+case $ranks in
+  1) rows+=('hybrid --degrees=1,1,1') ;;
+  2) rows+=('hybrid --degrees=1,2,2' 'hybrid --degrees=2,2,2') ;;
+  3) rows+=('hybrid --degrees=1,3,3') ;;
+  4) rows+=('hybrid --degrees=2,2,2' 'hybrid --degrees=1,1,2' 'hybrid --degrees=2,4,4' 'zero3 --reshard_after_forward=2') ;;
+esac
+same quickstart -- zero1 zero2 zero3
+same gpt -- "${rows[@]}"
+same gpt --accumulate=3 -- zero1 zero2 zero3 "${rows[-1]}"
 cp "$scratch/ddp" "$scratch/reduced_each"
-same gpt --accumulate=3 --no_sync
+same gpt --accumulate=3 --no_sync -- zero1 zero2 zero3 "${rows[-1]}"
+same gpt --param_dtype=bfloat16 -- zero1 zero2 zero3 "${rows[-1]}"
 
 # The comparison can fail: another seed trains another model.
 gpt ddp --accumulate=3 --seed=2 >"$scratch/other"
