@@ -62,10 +62,15 @@ std::vector<std::string> problems_of(const Precision& precision, ScalarType dtyp
                                absl::StrCat("what holds ", c10::toString(unit.parameters)),
                                "leave it out or make it wider"));
   }
-  if (!holds(unit.reduce, unit.wire)) {
+  if (holds(unit.reduce, unit.wire)) return problems;
+  if (precision.reduce.has_value()) {
     problems.push_back(problem("reduce", unit.reduce,
                                absl::StrCat("what holds ", c10::toString(unit.wire)),
                                "leave it out or make wire narrower"));
+  } else if (problems.empty()) {  // else it follows from the master
+    problems.push_back(problem("wire", unit.wire,
+                               absl::StrCat("what ", c10::toString(unit.reduce), " holds"),
+                               "make it narrower or set reduce"));
   }
   return problems;
 }

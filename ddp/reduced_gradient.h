@@ -23,7 +23,7 @@ namespace tessera {
 ///   the sums', it has that buffer from the start.
 ///   1 < g < o: the gradient slice in a buffer of its own, summed over g ranks in each micro-step;
 ///   finish() adds the sums of the N / g others once and leaves the mean in the optimizer slice of
-///   it.
+///   it. Sums of g ranks travel undivided: an fp16 wire overflows g times as early.
 ///
 /// A micro-step calls reduce() on the landing buffer and waits, then gather() and waits, then
 /// add(); all three on every rank in the same order.

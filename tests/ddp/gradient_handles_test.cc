@@ -23,7 +23,8 @@ class GradientHandlesTest : public ::testing::Test {
 
   at::Tensor buffer = at::arange(10, at::kFloat);
   ParameterTable table{{{"whole", leaf({2, 3})}, {"sharded", leaf({3, 5})}}};
-  GradientHandles handles{table, {buffer.narrow(0, 4, 6).view({2, 3}), at::Tensor()}};
+  GradientHandles handles{
+      table, {{buffer.narrow(0, 4, 6).view({2, 3}), ""}, {at::Tensor(), "is sharded over ranks"}}};
 };
 
 TEST_F(GradientHandlesTest, ShowsWholeGradientsWithoutACopy) {
@@ -37,8 +38,8 @@ TEST_F(GradientHandlesTest, ShowsATombstoneOfTheRightShapeElsewhere) {
   handles.show(1, Content::kReduced);
   EXPECT_EQ(grad(1).sizes(), at::IntArrayRef({3, 5}));
   EXPECT_THAT([&] { grad(1).sum(); },
-              ThrowsMessage<c10::Error>(HasSubstr("[grad] the gradient of 'sharded' is sharded or "
-                                                  "not reduced yet; use Options::max_grad_norm")));
+              ThrowsMessage<c10::Error>(HasSubstr("[grad] the gradient of 'sharded' is sharded "
+                                                  "over ranks; use Options::max_grad_norm")));
   EXPECT_THAT([&] { torch::nn::utils::clip_grad_norm_(table[1].tensor, 1.0); },
               ThrowsMessage<c10::Error>(HasSubstr("[grad] the gradient of 'sharded'")));
 }
@@ -46,7 +47,8 @@ TEST_F(GradientHandlesTest, ShowsATombstoneOfTheRightShapeElsewhere) {
 TEST_F(GradientHandlesTest, ALocalSumIsNeverReadable) {
   handles.show(0, Content::kLocal);
   EXPECT_THAT([&] { grad(0).clone(); },
-              ThrowsMessage<c10::Error>(HasSubstr("[grad] the gradient of 'whole'")));
+              ThrowsMessage<c10::Error>(HasSubstr("[grad] the gradient of 'whole' is sharded or "
+                                                  "not reduced yet")));
 }
 
 TEST_F(GradientHandlesTest, HidesBeforeAutogradAccumulates) {

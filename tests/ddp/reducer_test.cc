@@ -15,7 +15,6 @@
 #include "tessera/ddp/bucket_rule.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
-#include "tessera/zero/placement.h"
 
 namespace tessera {
 namespace {
@@ -32,11 +31,17 @@ struct Rig {
                                                         std::make_shared<testing::Recording>())),
         table({{"a", parameter()}, {"b", parameter()}, {"c", parameter()}}),
         plan(table, bucket_membership(table, 1024, 1024), group->size()),
-        reducer(*group, table, plan, placement(strategy, group->size()),
-                SlabPool::OnRelease::kPoison, meter, history) {
+        slices(degrees_of(strategy, group->size()), group->size(), group->rank()),
+        reducer(*group, table, plan, slices, SlabPool::OnRelease::kPoison, meter, history,
+                /*trace=*/nullptr) {
     group->recording()->clear();
   }
 
+  static Degrees degrees_of(Strategy strategy, int world) {
+    if (strategy == Strategy::kZero1) return {1, 1, world};
+    if (strategy == Strategy::kZero2) return {1, world, world};
+    return {1, 1, 1};
+  }
   static at::Tensor parameter() { return at::zeros({kNumel}).set_requires_grad(true); }
   void land(size_t index, double value) { reducer.land(index, at::full({kNumel}, value)); }
 
@@ -49,8 +54,8 @@ struct Rig {
     return tags;
   }
   /// The reduced gradient of parameter `index`: every element of what this rank keeps.
-  float value(size_t index) const {
-    const at::Tensor& kept = reducer.reduced(plan.place(index).unit).value();
+  float value(size_t index) {
+    const at::Tensor kept = reducer.gradient(plan.place(index).unit);
     EXPECT_EQ(kept.min().item<float>(), kept.max().item<float>());
     return kept[0].item<float>();
   }
@@ -60,6 +65,7 @@ struct Rig {
   RollingHash history;
   ParameterTable table;
   UnitPlan plan;
+  SliceMap slices;
   Reducer reducer;
 };
 

@@ -128,6 +128,71 @@ TEST_F(LandingTest, GivesTheBufferAwayAndBeginsAnew) {
   EXPECT_EQ(buffer.sum().item<float>(), 15.0F);
 }
 
+/// One parameter of the dtype of `parameters` whose gradients are sent in `wire`.
+struct WireCase {
+  WireCase(at::ScalarType parameters, at::ScalarType wire)
+      : table({{"weight", parameter(at::zeros({3, 5}, parameters))}}),
+        plan(table, {{"bucket 0", {0}}}, 1, {.wire = wire, .reduce = at::kDouble}),
+        buffer(at::empty({plan[0].layout.numel()}, wire)),
+        landing(table, plan[0]) {
+    landing.open(buffer);
+  }
+  at::Tensor landed() const { return buffer.narrow(0, 0, 15); }
+
+  ParameterTable table;
+  UnitPlan plan;
+  at::Tensor buffer;
+  Landing landing;
+};
+
+TEST(LandingOnTheWire, RoundsOnceToTheWiresDtype) {
+  for (const at::ScalarType wire : {at::kBFloat16, at::kHalf, at::kDouble}) {
+    WireCase wired(at::kFloat, wire);
+    const at::Tensor first = at::randn({3, 5});
+    wired.landing.land(0, first);
+    EXPECT_TRUE(at::equal(wired.landed(), first.to(wire).flatten()));
+    const at::Tensor second = at::randn({5, 3}).t();
+    wired.landing.land(0, second);
+    // The sum of what is there and the gradient as it came, rounded once.
+    const auto wide = at::promote_types(wire, at::kFloat);
+    const at::Tensor sum = (first.to(wire).to(wide) + second.to(wide)).to(wire);
+    EXPECT_TRUE(at::equal(wired.landed(), sum.flatten()));
+  }
+}
+
+TEST(LandingOnTheWire, WidensExactly) {
+  WireCase wired(at::kBFloat16, at::kFloat);
+  const at::Tensor gradient = at::randn({3, 5}).to(at::kBFloat16);
+  wired.landing.land(0, gradient);
+  EXPECT_TRUE(at::equal(wired.landed(), gradient.to(at::kFloat).flatten()));
+}
+
+TEST(LandingOnTheWire, TakesSparseGradients) {
+  for (const at::ScalarType wire : {at::kBFloat16, at::kDouble}) {
+    WireCase wired(at::kFloat, wire);
+    const at::Tensor rows = at::tensor({0, 2, 0}, at::kLong).unsqueeze(0);
+    const at::Tensor gradient = at::sparse_coo_tensor(rows, at::ones({3, 5}), {3, 5});
+    wired.landing.land(0, gradient);
+    EXPECT_TRUE(at::equal(wired.landed(), gradient.to_dense().to(wire).flatten()));
+  }
+}
+
+TEST(LandingOnTheWire, CountsWhatOverflowsThere) {
+  WireCase wired(at::kFloat, at::kHalf);
+  at::Tensor gradient = at::ones({3, 5});
+  gradient[0][0] = 70000.0F;
+  gradient[2][2] = -1e30F;
+  EXPECT_EQ(wired.landing.land(0, gradient), 2);
+  WireCase wide(at::kFloat, at::kBFloat16);
+  EXPECT_EQ(wide.landing.land(0, gradient), 0);
+}
+
+TEST(LandingOnTheWire, RefusesABufferOfAnotherDtype) {
+  const WireCase wired(at::kFloat, at::kHalf);
+  Landing other(wired.table, wired.plan[0]);
+  EXPECT_THROW(other.open(at::empty({wired.buffer.numel()}, at::kFloat)), c10::Error);
+}
+
 /// The negative control of the sums above: without fill_missing the garbage would show.
 TEST_F(LandingTest, WithoutFillingGarbageStays) {
   landing.land(0, at::ones({3, 5}));

@@ -9,6 +9,7 @@
 #include <limits>
 #include <memory>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,21 @@ StepVote::Paper good_paper(int rank) {
   return paper;
 }
 
-/// Lets three ranks vote; returns each rank's norm or message.
+/// What a verdict says, to the last element.
+std::string text_of(const StepVote::Verdict& verdict) {
+  if (!verdict.non_finite.has_value()) return std::to_string(verdict.grad_norm);
+  EXPECT_FALSE(std::isfinite(verdict.grad_norm));
+  const NonFiniteReport& report = *verdict.non_finite;
+  std::string text =
+      "step " + std::to_string(report.step) + " scale " + std::to_string(report.loss_scale) + ":";
+  for (const NonFiniteGradient& gradient : report.gradients) {
+    text += " rank " + std::to_string(gradient.rank) + " '" + gradient.parameter + "' " +
+            std::to_string(gradient.elements) + ";";
+  }
+  return text + " " + describe(report);
+}
+
+/// Lets three ranks vote; returns each rank's verdict or message.
 std::vector<std::string> vote(const Change& change) {
   std::vector<std::string> answers(kWorld);
   testing::run_ranks(kWorld, [&](std::shared_ptr<ProcessGroup> world) {
@@ -52,14 +67,16 @@ std::vector<std::string> vote(const Change& change) {
     if (change) change(world->rank(), ballots);
     std::string& answer = answers[static_cast<size_t>(world->rank())];
     try {
-      answer = std::to_string(step_vote.agree(ballots.paper, ballots.hyper_parameters));
+      answer = text_of(step_vote.agree(ballots.paper, ballots.hyper_parameters));
     } catch (const c10::Error& error) {
       answer = error.what_without_backtrace();
     }
     // Whatever the answer was, the next vote works: nobody was left behind.
     const Ballots good{good_paper(world->rank()),
                        {std::bit_cast<int64_t>(0.1), std::bit_cast<int64_t>(1e-8)}};
-    EXPECT_EQ(step_vote.agree(good.paper, good.hyper_parameters), std::sqrt(6.0));
+    const StepVote::Verdict verdict = step_vote.agree(good.paper, good.hyper_parameters);
+    EXPECT_EQ(verdict.grad_norm, std::sqrt(6.0));
+    EXPECT_FALSE(verdict.non_finite.has_value());
   });
   EXPECT_EQ(std::set<std::string>(answers.begin(), answers.end()).size(), 1u)
       << "ranks must say the same";
@@ -124,23 +141,134 @@ TEST(StepVote, SeesTheLastBitOfAHyperParameter) {
               HasSubstr("hyper-parameter defaults: eps differs"));
 }
 
-TEST(StepVote, NamesRankAndParameterOfNonFiniteGradients) {
+TEST(StepVote, GivesTheNormWithoutTheLossScale) {
+  EXPECT_EQ(vote([](int, Ballots& ballots) { ballots.paper.loss_scale = 8.0; })[0],
+            std::to_string(std::sqrt(6.0) / 8.0));
+}
+
+TEST(StepVote, NamesTheLossScaleThatDiffers) {
+  EXPECT_THAT(
+      vote(on_rank(2, [](Ballots& b) { b.paper.loss_scale = 65536.0; }))[0],
+      HasSubstr("[step] the loss scale differs: rank 0 has 1, rank 2 has 65536; set it alike "
+                "on all ranks. Nothing was applied."));
+}
+
+TEST(StepVote, ReportsRankAndParameterOfNonFiniteGradients) {
   const std::string text = vote([](int rank, Ballots& ballots) {
     if (rank == 0) return;
     ballots.paper.non_finite = 10 * rank;
     ballots.paper.non_finite_parameter = rank - 1;
   })[0];
-  EXPECT_THAT(text, HasSubstr("[step] non-finite gradient: rank 1 produced 10 NaN or infinite "
-                              "elements, first in 'first.weight'; rank 2 produced 20"));
-  EXPECT_THAT(text, HasSubstr("first in 'last.bias'. Nothing was applied; engine->zero_grad() "
-                              "drops these gradients."));
+  EXPECT_EQ(text,
+            "step 1 scale 1.000000: rank 1 'first.weight' 10; rank 2 'last.bias' 20; "
+            "[step] non-finite gradient: rank 1 produced 10 NaN or infinite elements, first in "
+            "'first.weight'; rank 2 produced 20 NaN or infinite elements, first in 'last.bias'. "
+            "Nothing was applied; engine->zero_grad() drops these gradients.");
 }
 
-TEST(StepVote, RefusesANormThatIsNotFiniteAlthoughAllGradientsAre) {
-  EXPECT_THAT(
-      vote(on_rank(
-          1, [](Ballots& b) { b.paper.squares.add(std::numeric_limits<double>::infinity()); }))[0],
-      HasSubstr("[step] non-finite gradient: every rank's gradient is finite"));
+TEST(StepVote, ReportsAMeanThatIsNotFiniteAlthoughAllGradientsAre) {
+  const std::string text = vote([](int rank, Ballots& ballots) {
+    ballots.paper.loss_scale = 4.0;
+    if (rank == 1) ballots.paper.squares.add(std::numeric_limits<double>::infinity());
+  })[0];
+  EXPECT_EQ(text,
+            "step 1 scale 4.000000: rank 1 '' 0; [step] non-finite gradient under loss scale 4: "
+            "every rank's gradient is finite, the norm of their mean is not. Nothing was applied; "
+            "scale the loss down, engine->zero_grad() drops these gradients.");
+}
+
+/// Sums of finite parts may be too large as well.
+TEST(StepVote, ReportsANormThatIsTooLargeForADouble) {
+  const std::string text = vote([](int, Ballots& ballots) {
+    for (int i = 0; i < 2; ++i) ballots.paper.squares.add(std::numeric_limits<double>::max());
+  })[0];
+  EXPECT_THAT(text, HasSubstr("the norm of their mean is not"));
+}
+
+TEST(StepVote, DifferencesComeBeforeNonFiniteGradients) {
+  EXPECT_THAT(vote(on_rank(1,
+                           [](Ballots& b) {
+                             b.paper.non_finite = 1;
+                             b.paper.non_finite_parameter = 0;
+                             b.paper.history = 3;
+                           }))[0],
+              HasSubstr("what was reduced and dropped (a hash of it) differs"));
+}
+
+// --- ask() ---
+
+using Ask = std::function<NonFinite(const NonFiniteReport&)>;
+
+/// Lets three ranks ask; returns each rank's answer or message.
+std::vector<std::string> ask(const std::function<Ask(int rank)>& ask_of) {
+  std::vector<std::string> answers(kWorld);
+  testing::run_ranks(kWorld, [&](std::shared_ptr<ProcessGroup> world) {
+    const ParameterTable table({{"weight", at::zeros({3}).set_requires_grad(true)}});
+    StepVote step_vote(*world, table, {});
+    NonFiniteReport report;
+    report.step = 5;
+    std::string& answer = answers[static_cast<size_t>(world->rank())];
+    try {
+      const NonFinite agreed = step_vote.ask(ask_of(world->rank()), report);
+      answer = agreed == NonFinite::kSkip ? "skip" : "stop";
+    } catch (const c10::Error& error) {
+      answer = error.what_without_backtrace();
+    } catch (const std::exception& error) {
+      answer = std::string("own: ") + error.what();
+    } catch (int number) {
+      answer = "own: " + std::to_string(number);
+    }
+    // Nobody was left behind.
+    const auto skip = [](const NonFiniteReport&) { return NonFinite::kSkip; };
+    EXPECT_EQ(step_vote.ask(skip, report), NonFinite::kSkip);
+  });
+  return answers;
+}
+
+TEST(StepVoteAsk, PassesTheReportAndReturnsTheCommonAnswer) {
+  const auto answers = ask([](int) {
+    return [](const NonFiniteReport& report) {
+      return report.step == 5 ? NonFinite::kSkip : NonFinite::kStop;
+    };
+  });
+  EXPECT_THAT(answers, ::testing::Each("skip"));
+}
+
+TEST(StepVoteAsk, NamesRanksThatAnswerDifferently) {
+  const auto answers = ask([](int rank) {
+    return
+        [rank](const NonFiniteReport&) { return rank == 1 ? NonFinite::kSkip : NonFinite::kStop; };
+  });
+  EXPECT_THAT(answers,
+              ::testing::Each(HasSubstr(
+                  "[step] Options::ask_non_finite: got different answers (rank 0 kStop, "
+                  "rank 1 kSkip, rank 2 kStop), expected one; decide by the report alone")));
+}
+
+TEST(StepVoteAsk, NamesTheRankWhoseFunctionThrewAndLetsItsExceptionPass) {
+  const auto answers = ask([](int rank) {
+    return [rank](const NonFiniteReport&) -> NonFinite {
+      if (rank == 2) throw std::runtime_error("no idea");
+      return NonFinite::kSkip;
+    };
+  });
+  EXPECT_EQ(answers[2], "own: no idea");
+  EXPECT_THAT(answers[0],
+              HasSubstr("[step] rank 2: Options::ask_non_finite threw: no idea. Nothing "
+                        "was applied"));
+  EXPECT_EQ(answers[0], answers[1]);
+}
+
+TEST(StepVoteAsk, TakesExceptionsOfAnyType) {
+  const auto answers = ask([](int rank) {
+    return [rank](const NonFiniteReport&) -> NonFinite {
+      if (rank == 0) throw 7;
+      return NonFinite::kSkip;
+    };
+  });
+  EXPECT_EQ(answers[0], "own: 7");
+  EXPECT_THAT(answers[1], HasSubstr("[step] rank 0: Options::ask_non_finite threw: an exception of "
+                                    "unknown type"));
 }
 
 TEST(StepVote, SaysTheMostTellingProblemFirst) {
