@@ -211,8 +211,7 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> owned,
   const std::vector<NamedTensor> buffers = buffers_of(*model);
   require_equal(*world, fingerprint(*parts, buffers), "parallelize");
 
-  parts->store.gather.prefetch =
-      parts->options.prefetch.value_or(true) && world->runs_in_background();
+  parts->store.gather.prefetch = parts->options.prefetch.value_or(world->runs_in_background());
   parts->group = duplicate(*world, absl::StrCat("engine ", next_engine_number(*world)));
   // Before anything moves or is rounded.
   sync_replicas(*parts->group, state_of(parts->table, buffers), /*from_rank=*/0, "initial state");

@@ -11,7 +11,7 @@ namespace {
 using testing::HasSubstr;
 
 TEST(Strategy, EveryNameAndAliasParsesToItsRow) {
-  ASSERT_EQ(strategy_names().size(), 4u);
+  ASSERT_EQ(strategy_names().size(), 5u);
   std::set<std::string_view> seen;
   for (const StrategyName& row : strategy_names()) {
     EXPECT_EQ(to_string(row.strategy), row.name);
@@ -52,6 +52,18 @@ TEST(Strategy, FlagsReadAndPrintTheSameNames) {
   EXPECT_FALSE(AbslParseFlag("zerro1", &strategy, &error));
   EXPECT_EQ(strategy, Strategy::kZero2) << "a flag that does not parse must leave the value alone";
   EXPECT_THAT(error, HasSubstr("got \"zerro1\""));
+}
+
+TEST(Degrees, FlagsReadAndPrintThreeNumbers) {
+  EXPECT_EQ(parse_degrees("2,4,8").value(), (Degrees{2, 4, 8}));
+  EXPECT_EQ(AbslUnparseFlag(Degrees{1, 2, 4}), "1,2,4");
+  Degrees degrees{2, 2, 2};
+  std::string error;
+  for (const char* text : {"", "2", "2,4", "2,4,8,16", "a,b,c", "2;4;8", "2,,4"}) {
+    EXPECT_FALSE(AbslParseFlag(text, &degrees, &error)) << text;
+    EXPECT_EQ(degrees, (Degrees{2, 2, 2})) << "a flag that does not parse leaves the value alone";
+    EXPECT_THAT(error, HasSubstr("got \"" + std::string(text) + "\", expected three numbers"));
+  }
 }
 
 }  // namespace
