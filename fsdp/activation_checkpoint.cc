@@ -37,6 +37,19 @@ torch::autograd::edge_list edges_to(const std::vector<Tensor>& tensors) {
   return edges;
 }
 
+/// A node under the kind of pointer that this LibTorch holds nodes by (2.11: std::shared_ptr,
+/// with a deleter that does not recurse along the graph; 2.15: c10::intrusive_ptr).
+template <typename T, typename Pointer = decltype(torch::autograd::Edge::function),
+          typename... Arguments>
+auto make_node(Arguments&&... arguments) {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>) {
+    return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...),
+                              [](auto* node) { deleteNode(node); });
+  } else {
+    return c10::make_intrusive<T>(std::forward<Arguments>(arguments)...);
+  }
+}
+
 /// A copy of `input` that shares its values and begins a graph. `leaf` receives the gradient.
 Tensor begin_graph(const Tensor& input, Tensor& leaf) {
   leaf = input.detach();
@@ -46,7 +59,7 @@ Tensor begin_graph(const Tensor& input, Tensor& leaf) {
   // Autocast caches the casts of leaves: an activation that became one would have its gradients
   // added in 16 bits where the unchecked model adds them in 32.
   Tensor inner = input.detach();
-  const auto identity = std::make_shared<torch::autograd::Identity>();
+  const auto identity = make_node<torch::autograd::Identity>();
   identity->set_next_edges(edges_to({leaf}));
   torch::autograd::set_history(inner, identity);
   return inner;
@@ -225,8 +238,7 @@ std::vector<Tensor> run_checkpointed(const CheckpointOptions& options, std::vect
   if (options.preserve_random_state) check_devices(inputs);
   std::vector<int64_t> versions;
   for (const Tensor& input : inputs) versions.push_back(version_of(input));
-  const auto node = std::shared_ptr<CheckpointBackward>(
-      new CheckpointBackward(options, inputs, std::move(again)), torch::autograd::deleteNode);
+  const auto node = make_node<CheckpointBackward>(options, inputs, std::move(again));
 
   std::vector<Tensor> outputs;
   {

@@ -181,7 +181,8 @@ std::vector<at::Tensor> run_checkpointed(const CheckpointOptions& options,
 /// The recomputation sees the CPU generator (see CheckpointOptions) and the autocast state of the
 /// forward, whatever thread it runs on; both are put back before gradients are computed, and after
 /// an exception. Autocast's cache of casted parameters is not used in the forward (a parameter used
-/// n times in `fn` is cast n times there) and emptied around the recomputation.
+/// n times in `fn` is cast n times there) and emptied around the recomputation, so that no more
+/// casts live than those of one `fn`.
 ///
 /// Without grad mode it just calls `fn`. Checkpoints nest to any depth. A second backward needs
 /// retain_graph=true in the first and recomputes again.

@@ -30,13 +30,14 @@ void put_back_random_state(const at::Tensor& state) noexcept {
 }  // namespace
 
 // Note [Autocast's cache]
-// Autocast keeps the 16-bit copy of each parameter that it has cast, whether or not the cast was
-// recorded in a graph. A copy made in the forward, without one, would serve later uses of the
-// parameter, whose gradients would be lost without a word; so the forward runs without the cache. A
-// copy that belongs to the surrounding graph would tie the recomputation to it, and copies made in
-// the recomputation would outlive its graph; so the cache is emptied before and after it. In
-// between it is as in an unchecked forward: a parameter used twice is cast once, and its gradients
-// are added in 16 bits, which keeps the bits of the unchecked model.
+// Autocast keeps the 16-bit copy of each parameter that it has cast until its region ends: after a
+// forward, those of the whole model. With the copies of one function only, memory stays what
+// checkpointing (and splitting parameters) is for, so the forward runs without the cache. A copy
+// that belongs to the surrounding graph would tie the recomputation to it, and copies made in the
+// recomputation would outlive its graph and the next update of the parameter; so the cache is
+// emptied before and after it. In between it is as in an unchecked forward: a parameter used twice
+// is cast once, and its gradients are added in 16 bits, which keeps the bits of the unchecked
+// model.
 
 AutocastState::AutocastState() : uses_cache_(at::autocast::is_autocast_cache_enabled()) {
   for (size_t i = 0; i < devices_.size(); ++i) {

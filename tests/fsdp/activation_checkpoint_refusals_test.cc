@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <torch/torch.h>
@@ -72,6 +73,23 @@ TEST(ActivationCheckpointRefusals, RefusesItsOwnOutputInsteadOfRecomputingForEve
   x = checkpoint([&x] { return x.exp(); });  // by reference: x is the output when run again
   EXPECT_THAT(error_of([&] { x.sum().backward(); }),
               HasSubstr("(TesseraCheckpointBackward), expected such tensors among the inputs"));
+}
+
+TEST(ActivationCheckpointRefusals, RefusesASecondBackwardThroughItWhileItRecomputes) {
+  const Tensor x = leaf({3});
+  Tensor loss;
+  int runs = 0;
+  std::string error;
+  const auto fn = [&](const Tensor& in) {
+    if (++runs == 2) {
+      std::thread([&] { error = error_of([&] { loss.backward({}, true); }); }).join();
+    }
+    return in.exp();
+  };
+  loss = checkpoint(fn, x).sum();
+  loss.backward({}, /*retain_graph=*/true);
+  EXPECT_THAT(error, HasSubstr("got a backward through a checkpoint that is recomputing"));
+  EXPECT_TRUE(at::equal(x.grad(), x.exp()));
 }
 
 TEST(ActivationCheckpointRefusals, RefusesAFunctionThatReturnsSomethingElseTheSecondTime) {

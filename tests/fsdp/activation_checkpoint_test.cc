@@ -154,6 +154,17 @@ TEST(ActivationCheckpoint, ReturnsInputsAndViewsAndOneTensorTwice) {
       {x});
 }
 
+TEST(ActivationCheckpoint, LeavesAnInputThatItReturnsAsItWas) {
+  const Tensor x = leaf({3});
+  const Tensor y = x * 2;
+  const auto same = [](const Tensor& in) { return in; };
+  EXPECT_FALSE(checkpoint(same, x).is_leaf());
+  EXPECT_TRUE(x.is_leaf());
+  const auto before = y.grad_fn();
+  checkpoint(same, y);
+  EXPECT_EQ(y.grad_fn(), before);
+}
+
 TEST(ActivationCheckpoint, TrainsParametersWhoseInputsNeedNoGradient) {
   torch::nn::Embedding table(11, 4);
   const Tensor tokens = at::tensor({3, 1, 3, 7});
