@@ -79,8 +79,9 @@ struct Options {
   int64_t bucket_bytes = int64_t{25} << 20;
   int64_t first_bucket_bytes = int64_t{1} << 20;
 
-  /// Gathers the unit that is expected next while the present one computes, where communication
-  /// runs beside computation. An error where parameters are not split.
+  /// Gathers the unit that is expected next in a thread of its own while the present one computes.
+  /// Unset: where communication runs beside computation, that is, where there are at least twice as
+  /// many cores as ranks. An error where parameters are not split.
   std::optional<bool> prefetch = {};
 
   // --- Diagnostics (change nothing but speed) ---

@@ -153,7 +153,6 @@ void Reducer::launch_complete_units() {
     if (rounds.empty() || !rounds[0]->is_open() || !rounds[0]->is_complete()) break;
     launch(next_launch_++, 0);
   }
-  retire(Wait::kNever);
 }
 
 void Reducer::launch(size_t unit, size_t round) {
@@ -168,6 +167,10 @@ void Reducer::launch(size_t unit, size_t round) {
                         .work = reduced_[unit].reduce(landing.buffer(), plan_[unit].name),
                         .is_gathering = false,
                         .begin_ns = begin_ns});
+  // Where collectives run inside the calls, the gather over replicas follows its reduction here and
+  // now, in the agreed order. Later, each rank would come by at another place of its own backward,
+  // and two of them could wait for each other in two groups.
+  retire(Wait::kNever);
 }
 
 /// Whether the reduction is done; until then, takes it as far as it goes (kNever) or all the way.
@@ -240,7 +243,6 @@ void Reducer::end_micro_step() {
   const at::NoGradGuard no_grad;
   while (next_launch_ < units_) {
     launch(next_launch_++, 0);
-    retire(Wait::kNever);
   }
   const std::string disagreement = agree();
   if (!disagreement.empty()) {
@@ -252,7 +254,6 @@ void Reducer::end_micro_step() {
   for (size_t round = 1; round < rounds; ++round) {
     for (size_t unit = 0; unit < units_; ++unit) {
       if (rounds_[unit] > round) launch(unit, round);
-      retire(Wait::kNever);
     }
   }
   retire(Wait::kUntilDone);

@@ -86,29 +86,24 @@ void Residency::use(Unit& unit) {
 
 void Residency::make_whole(Unit& unit) {
   const Unobserved unobserved;
-  const TraceSpan span(trace_, TraceTrack::kGather, plan_[unit.index_].name,
-                       plan_[unit.index_].layout.bytes());
-  if (unit.fetch_ != nullptr) {
-    const std::shared_ptr<Work> fetch = std::exchange(unit.fetch_, nullptr);
-    at::Tensor memory = std::exchange(unit.fetched_, at::Tensor());
-    try {
-      fetch->wait();
-    } catch (...) {
-      give_memory(unit, std::move(memory));
-      throw;
-    }
-    unit.buffer_.attach(std::move(memory));
-    ++counts_.prefetched;
-  } else {
-    at::Tensor memory = take_memory(unit);
-    try {
+  const PlannedUnit& planned = plan_[unit.index_];
+  const std::shared_ptr<Work> fetch = std::exchange(unit.fetch_, nullptr);
+  const TraceSpan span(trace_, TraceTrack::kGather, planned.name,
+                       fetch == nullptr ? planned.layout.bytes() : 0);
+  at::Tensor memory =
+      fetch == nullptr ? take_memory(unit) : std::exchange(unit.fetched_, at::Tensor());
+  try {
+    if (fetch == nullptr) {
       counts_.bytes += unit.source_->fetch(memory, source_now());
-    } catch (...) {
-      give_memory(unit, std::move(memory));
-      throw;
+    } else {
+      fetch->wait();
+      ++counts_.prefetched;
     }
-    unit.buffer_.attach(std::move(memory));
+  } catch (...) {
+    give_memory(unit, std::move(memory));
+    throw;
   }
+  unit.buffer_.attach(std::move(memory));
   ++counts_.gathers;
   if (!unit.original_error_.empty()) {
     unit.buffer_.set_access_error(std::exchange(unit.original_error_, ""));
