@@ -8,7 +8,7 @@ namespace tessera::testing {
 
 /// Runs `block` without a graph and again inside backward, where it calls backward a second time
 /// (re-entrant activation checkpointing, as torch.utils.checkpoint with use_reentrant=True).
-/// `input` must require grad.
+/// Leaves the random state alone.
 at::Tensor checkpoint(std::function<at::Tensor(const at::Tensor&)> block, const at::Tensor& input);
 
 }  // namespace tessera::testing
