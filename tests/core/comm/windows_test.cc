@@ -142,7 +142,7 @@ TEST(Windows, ThreadsOfARankReadAtOnceWhileCollectivesRun) {
   });
 }
 
-// Words order what lies around them: the thread sanitizer sees a race here if they do not.
+// Who has loaded a word sees what its owner wrote before.
 TEST(Windows, WordsTellWhenTheRestMayBeRead) {
   for (const int size : {1, 3}) {
     run_ranks(size, [](std::shared_ptr<ProcessGroup> group) {
