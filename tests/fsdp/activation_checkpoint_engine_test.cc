@@ -28,7 +28,8 @@ namespace {
 
 using at::Tensor;
 
-const std::vector<Strategy> kStrategies = {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2};
+const std::vector<Strategy> kStrategies = {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2,
+                                           Strategy::kZero3};
 
 enum class Mode : uint8_t {
   kPlain,
