@@ -187,6 +187,17 @@ std::vector<at::Tensor> state_of(const ParameterTable& table,
   return tensors;
 }
 
+/// Parameters that stay where they are (frozen ones where parameters are not split) compute in the
+/// same dtype as the others.
+void convert_others(const ParameterTable& table, const UnitPlan& plan, const Precision& precision) {
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (plan.has_place(i)) continue;
+    const at::Tensor& tensor = table[i].tensor;
+    const at::ScalarType dtype = resolve(precision, tensor.scalar_type()).parameters;
+    if (dtype != tensor.scalar_type()) tensor.set_data(tensor.detach().to(dtype));
+  }
+}
+
 /// A number that no other engine of this world has: rank 0 counts. Collective.
 int64_t next_engine_number(ProcessGroup& world) {
   static std::atomic<int64_t> engines_made{0};
@@ -215,6 +226,7 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> owned,
   parts->group = duplicate(*world, absl::StrCat("engine ", next_engine_number(*world)));
   // Before anything moves or is rounded.
   sync_replicas(*parts->group, state_of(parts->table, buffers), /*from_rank=*/0, "initial state");
+  convert_others(parts->table, parts->plan, parts->options.precision);
   parts->model = std::move(owned);
   return std::make_unique<ShardedEngine>(*std::move(parts), buffers);
 }
