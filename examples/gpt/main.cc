@@ -136,10 +136,10 @@ void train(const Flags& flags) {
     }
   }
 
-  const uint64_t hash = engine->parameter_hash();
   // What is added locally is reduced once.
   const int reductions = flags.no_sync ? 1 : static_cast<int>(flags.accumulate);
   const std::string memory = flags.memory ? gpt::memory_table(*engine, reductions, *world) : "";
+  const uint64_t hash = engine->parameter_hash();
   if (!flags.trace.empty()) {
     tessera::write_trace(engine->group(), *engine->trace(), flags.trace);
   }

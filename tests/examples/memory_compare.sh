@@ -38,6 +38,6 @@ if compare --rows='ddp hybrid:3,3,3' --svg="$scratch/refused.svg" >"$scratch/out
   echo 'memory_compare.sh: hybrid:3,3,3 was not refused on four ranks' >&2
   exit 1
 fi
-has '3' "$scratch/out"
+has 'degrees: got 3,3,3 on a world of 4' "$scratch/out"
 [[ ! -e $scratch/refused.svg ]]
 echo 'memory_compare works'

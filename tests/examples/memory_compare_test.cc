@@ -108,6 +108,12 @@ TEST_P(EveryRow, HoldsWhatTheFormulaSaysToTheByte) {
 INSTANTIATE_TEST_SUITE_P(, EveryRow, ::testing::Values(1, 2, 3, 4),
                          [](const auto& info) { return "World" + std::to_string(info.param); });
 
+TEST(Measurement, SecondShardsAndSmallerGroupsAreExactToo) {
+  for (const char* row : {"zero3:2", "hybrid:4,4,4:2", "hybrid:2,2,4", "hybrid:1,1,2"}) {
+    EXPECT_TRUE(is_exact(measure_on_threads(*parse_row(row), tiny(), 4))) << row;
+  }
+}
+
 TEST(Measurement, RowsThatShouldDifferDo) {
   const auto total = [](const char* row) {
     return measure_on_threads(*parse_row(row), tiny(), 2).persistent.total();

@@ -40,7 +40,7 @@ Chart example() {
 /// The first thing in `text` that is no well-formed XML (of the kind without entities of its own),
 /// or "".
 std::string xml_problem(const std::string& text) {
-  static const std::regex kTag("<(/?)([a-zA-Z]+)((?: [a-zA-Z0-9:]+=\"[^\"<>&]*\")*)(/?)>");
+  static const std::regex kTag("<(/?)([a-zA-Z]+)((?: [-a-zA-Z0-9:]+=\"[^\"<>&]*\")*)(/?)>");
   static const std::regex kText("(?:[^<>&]|&(?:amp|lt|gt|quot);)*");
   std::vector<std::string> open;
   size_t at = 0;
