@@ -22,7 +22,7 @@ struct OptimizerShard {
 struct HyperParameter {
   std::string group;  ///< "defaults" or the OptimizerGroup's name; unique: " #<index>" is added to
                       ///< a name that an earlier group has, and to an empty one
-  std::string name;  ///< "lr", "beta1", ...
+  std::string name;   ///< "lr", "beta1", ...
   double value = 0;
 };
 
