@@ -9,7 +9,7 @@ set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bin=${1:-$here/build/release/bin}
-steps=${STEPS:-500}
+steps=${STEPS:-900}
 chart=${CHART:-$here/build/memory.svg}
 ranks=2
 strategies=(ddp zero1 zero2 zero3)
