@@ -62,8 +62,8 @@ struct StepResult {
 /// process (a GAN), each used in the same order on all ranks.
 ///
 /// Errors: wrong use throws c10::Error; a failed collective throws CommError and poisons the
-/// engine. A non-finite gradient makes step() throw c10::Error on all ranks with nothing applied;
-/// zero_grad() then lets training go on.
+/// engine. A non-finite gradient makes step() throw c10::Error on all ranks with nothing applied,
+/// and zero_grad() then lets training go on; or it is skipped, as Options::on_non_finite says.
 ///
 /// Destroying an engine is local: its hooks are removed; the parameters stay whole in memory of
 /// their own, or, where they are split, throw when they are read.
@@ -132,14 +132,17 @@ class Engine {
   virtual void wait() = 0;
 
   /// Collective. The state of the run (see StateDict). Under kOneRank the other ranks than `rank`
-  /// get an empty one. Values are copies.
+  /// get an empty one. Values are copies. Ignored parameters are not in it. Whole scopes receive
+  /// (N-1)/N of the state on every rank and take temporary memory for the largest unit; kSharded
+  /// sends nothing but a check.
   [[nodiscard]] virtual StateDict state_dict(StateScope scope, int rank = 0) = 0;
 
   /// Collective. Makes the state of the run what `state` says: every rank passes what it has
   /// (everything, nothing, any pieces); together they must cover every entry of this engine and
   /// nothing else. Throws c10::Error on every rank that lists missing, unknown and differing
   /// entries, with nothing changed. Where ranks pass the same element, the lowest rank's counts.
-  /// Gradients of this step are dropped.
+  /// Another order of memory (strides) is converted, another dtype refused. Sends 2(N-1)/N of the
+  /// state. Gradients of this step are dropped.
   virtual void load_state_dict(const StateDict& state) = 0;
 
   /// Collective. A hash over the names and values of all parameters in registration order and

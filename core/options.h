@@ -30,12 +30,13 @@ struct LossScale {
 /// How an engine trains. A plain aggregate: name the fields you change. All ranks must pass the
 /// same values; parallelize compares them.
 struct Options {
-  // --- What is sharded (changes memory and traffic, never results) ---
+  // --- What is sharded (changes memory and traffic; results only where said) ---
 
   Strategy strategy = Strategy::kDdp;
 
   /// The three degrees of Strategy::kHybrid; must be set with it and only with it. Each divides the
-  /// next, the last one the world: HSDP over S of S * R ranks is {S, S, S}.
+  /// next, the last one the world: HSDP over S of S * R ranks is {S, S, S}. Rows with 1 < gradients
+  /// < optimizer add in another order and so round differently.
   std::optional<Degrees> degrees = {};
 
   /// Which modules become units where parameters are split (degree above 1); an error elsewhere.

@@ -26,7 +26,7 @@ struct Precision {
   std::optional<c10::ScalarType> reduce = {};
 
   /// What the optimizer works in: Float or Double, at least as wide as parameters. Unset: the
-  /// model's own dtype, Float where that has 16 bits.
+  /// model's own dtype, Float where that has 16 bits, and never narrower than parameters.
   std::optional<c10::ScalarType> master = {};
 
   friend bool operator==(const Precision&, const Precision&) = default;

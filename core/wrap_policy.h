@@ -11,8 +11,8 @@ class Module;
 namespace tessera {
 
 /// Which modules become units of their own where parameters are split: the parameters of a unit are
-/// gathered, freed and reduced together. What no chosen module owns is the root unit, which stays
-/// whole from its first use to the end of the step. The rules are in fsdp/wrap_rules.h; made empty,
+/// gathered, freed and reduced together. What no chosen module owns is the root unit, which is
+/// whole from its first use to the end of backward. The rules are in fsdp/wrap_rules.h; made empty,
 /// it is wrap_blocks(). A rule of your own is a function; wrap_if() asks for less.
 struct WrapPolicy {
   std::string name;  ///< for messages and comparison across ranks

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include <ATen/ops/scalar_tensor.h>
 #include <c10/util/Exception.h>
 
 namespace tessera {
@@ -12,7 +13,7 @@ ReducedGradient::ReducedGradient(const ReduceGroups& groups, const PlannedUnit& 
     : groups_(&groups),
       unit_(&unit),
       meter_(&meter),
-      world_size_(slices.world_size()),
+      ranks_(at::scalar_tensor(slices.world_size(), at::kDouble)),
       gradient_slice_(slices.gradient_slice()),
       atom_(slices.atom()),
       atom_across_sums_(slices.atom() %
@@ -104,13 +105,13 @@ std::shared_ptr<Work> ReducedGradient::gather_sums(std::string_view tag) {
 }
 
 void ReducedGradient::divide() {
-  value_ = of_own(kept_).div_(world_size_);
+  value_ = of_own(kept_).div_(ranks_);
   has_sums_ = false;
 }
 
 // The mean becomes this rank's share of a sum again: its own atom, which no other rank contributes.
 void ReducedGradient::take_up_sums() {
-  of_own(atom_range_).mul_(world_size_);
+  of_own(atom_range_).mul_(ranks_);
   own_.narrow(0, 0, atom_range_.begin - own_range_.begin).zero_();
   own_.narrow(0, atom_range_.end() - own_range_.begin, own_range_.end() - atom_range_.end())
       .zero_();

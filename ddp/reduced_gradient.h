@@ -89,7 +89,7 @@ class ReducedGradient {
   const ReduceGroups* groups_;
   const PlannedUnit* unit_;
   MemoryMeter* meter_;
-  int world_size_;
+  at::Tensor ranks_;      // how many there are; 0-d, made once so that steps allocate nothing
   int gradient_slice_;    // slice numbers for reduce_scatter
   int atom_;              // of all ranks
   int atom_across_sums_;  // of the ranks that add partial sums

@@ -64,9 +64,10 @@ std::string ignored_option(const Options& options) {
   if (options.free_eagerly) name = "free_eagerly";
   if (options.strict_slabs) name = "strict_slabs";
   if (name == nullptr) return "";
-  return absl::StrCat("[options] ", name, ": is set, but strategy ",
-                      std::string(to_string(options.strategy)),
-                      " does not split parameters and would ignore it; leave it out, or use zero3");
+  return absl::StrCat(
+      "[options] ", name, ": is set, but strategy ", std::string(to_string(options.strategy)),
+      " does not split parameters and would ignore it; leave it out, or use a strategy that "
+      "does (zero3)");
 }
 
 }  // namespace tessera

@@ -265,7 +265,8 @@ void ShardedEngine::reduce_in_step() {
 /// "" if nothing on this rank speaks against the step.
 std::string ShardedEngine::find_misuse() const {
   if (access_.has_open_scope()) {
-    return "step() was called while a full_parameters() scope is open; end the scope first";
+    return "step() was called while a full_parameters() or gather() scope is open; end the scope "
+           "first";
   }
   if (scaler_.has_value() && !was_scaled_ && backwards_ > 0) {
     return "backward was called on a loss without engine->scale(loss), which loss_scale needs";

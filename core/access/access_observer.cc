@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -55,7 +56,10 @@ OperatorTraits traits_of(const at::RecordFunction& function) {
   const auto found = known.find(function.name());
   if (found != known.end()) return found->second;
   const auto schema = function.operator_schema();
-  if (!schema.has_value()) return {};  // a range of the user's own; its name may be anywhere
+  if (!schema.has_value()) {
+    // A range of the user's own, whose name may be anywhere, or autograd's second record of detach.
+    return {.makes_views = std::string_view(function.name()) == "detach"};
+  }
   return known[function.name()] = traits_of(*schema);
 }
 

@@ -14,7 +14,7 @@ namespace tessera {
 /// What a unit is for.
 enum class UnitKind : uint8_t {
   kPlain,
-  kRoot,    ///< what no block owns: whole from its first use to the end of the step
+  kRoot,    ///< what no block owns: whole from its first use to the end of backward
   kFrozen,  ///< frozen parameters, split like the others but without gradients and optimizer state
 };
 
