@@ -13,7 +13,7 @@ namespace tessera::testing {
 /// A deliberate break of a reduction.
 enum class Break : uint8_t {
   kNone,
-  kDropBucket,   ///< the last rank does not receive what was reduced for one bucket or unit
+  kDropBucket,   ///< rank 0 does not receive what was reduced for one bucket or unit
   kSkipAverage,  ///< sums where a mean was asked for
   kShiftSlice,   ///< results lie one element off, as if padding were counted wrongly
   kDropPublish,  ///< the last rank does not receive the others' new parameters of "bucket 0"

@@ -90,7 +90,7 @@ ReduceOp BrokenGroup::broken(ReduceOp op) const {
 
 void BrokenGroup::damage(const at::Tensor& result, const at::Tensor& before,
                          std::string_view tag) const {
-  if (break_ == Break::kDropBucket && is_last() && is_broken(tag)) result.copy_(before);
+  if (break_ == Break::kDropBucket && rank() == 0 && is_broken(tag)) result.copy_(before);
   if (break_ == Break::kShiftSlice) result.copy_(result.roll(1));
 }
 

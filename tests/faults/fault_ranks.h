@@ -36,6 +36,15 @@ struct Outcome {
   std::string text;  ///< without backtrace; of a CommError only its cause, which ranks share
 };
 
+/// What an operator throws that needed a parameter which could not be gathered: LibTorch's own type
+/// with the text of the CommError. That text's cause; "" for any other error.
+inline std::string cause_in(const std::string& text) {
+  if (text.rfind("[comm] ", 0) != 0) return "";
+  const size_t rank = text.find(", rank ");
+  const size_t colon = rank == std::string::npos ? rank : text.find(": ", rank);
+  return colon == std::string::npos ? "" : text.substr(colon + 2);
+}
+
 inline std::ostream& operator<<(std::ostream& out, const Outcome& outcome) {
   switch (outcome.kind) {
     case Outcome::Kind::kFine:
@@ -57,6 +66,8 @@ Outcome outcome_of(Body&& body) {
   } catch (const CommError& error) {
     return {Outcome::Kind::kComm, error.cause()};
   } catch (const c10::Error& error) {
+    const std::string cause = cause_in(error.what_without_backtrace());
+    if (!cause.empty()) return {Outcome::Kind::kComm, cause};
     return {Outcome::Kind::kMisuse, error.what_without_backtrace()};
   } catch (const std::exception& error) {
     return {Outcome::Kind::kOther, error.what()};

@@ -128,8 +128,8 @@ TEST_P(Numerics, OverflowOfTheSum) {
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     spoiled_backward(trainer, Who::kEveryRank, 3e38F, 0);
     const Outcome outcome = outcome_of([&] { trainer.engine->step(); });
-    EXPECT_THAT(outcome, is_misuse("every rank's gradient is finite, the norm of their mean is not "
-                                   "(inf). Nothing was applied; scale the loss down"));
+    EXPECT_THAT(outcome, is_misuse("every rank's gradient is finite, the norm of their mean is "
+                                   "not. Nothing was applied; scale the loss down"));
     trainer.engine->zero_grad();
     EXPECT_TRUE(trainer.train(1).committed);
     spoiled_backward(trainer, Who::kEveryRank, 3e38F, 0);

@@ -313,7 +313,7 @@ INSTANTIATE_TEST_SUITE_P(Refused, AccessTest, ::testing::ValuesIn(refused_access
 
 // --- After the engine ---
 
-TEST(AccessTest, ParametersThatOutliveTheEngineSayWhereTheirValuesAre) {
+TEST(AccessControl, ParametersThatOutliveTheEngineSayWhereTheirValuesAre) {
   for (const auto& [size, row] : split_settings()) {
     on_split_ranks(size, row, [](SplitRank& rank) {
       rank.train(0);
@@ -328,15 +328,24 @@ TEST(AccessTest, ParametersThatOutliveTheEngineSayWhereTheirValuesAre) {
 }
 
 /// Metadata is no access.
-TEST(AccessTest, SizesAndTheLikeNeedNoGather) {
+TEST(AccessControl, SizesAndTheLikeNeedNoGather) {
   on_split_ranks(3, row_of(Strategy::kZero3), [](SplitRank& rank) {
     const int64_t before = rank.engine->gather_counts().gathers;
     const Tensor& weight = rank.model->first->weight;
+    const auto expect_no_gather = [&](const char* what) {
+      EXPECT_EQ(rank.engine->gather_counts().gathers, before) << what;
+    };
     EXPECT_EQ(weight.numel(), 35);
-    EXPECT_EQ(weight.t().sizes(), at::IntArrayRef({5, 7}));
     EXPECT_TRUE(weight.is_contiguous() && weight.requires_grad() && weight.is_leaf());
-    EXPECT_EQ(weight.view({7, 5}).detach().unsqueeze(0).dim(), 3);
-    EXPECT_EQ(rank.engine->gather_counts().gathers, before);
+    expect_no_gather("metadata");
+    EXPECT_EQ(weight.t().sizes(), at::IntArrayRef({5, 7}));
+    expect_no_gather("t");
+    EXPECT_EQ(weight.view({7, 5}).dim(), 2);
+    expect_no_gather("view");
+    EXPECT_EQ(weight.unsqueeze(0).dim(), 3);
+    expect_no_gather("unsqueeze");
+    EXPECT_EQ(weight.detach().dim(), 2);
+    expect_no_gather("detach");
   });
 }
 

@@ -59,6 +59,12 @@ std::vector<Write> writes() {
        [](SplitRank& rank) {
          rank.model->first->weight.index_put_({torch::tensor({1})}, at::zeros({5}));
        }},
+      {"Load",  // which writes by set_()
+       [](SplitRank& rank) {
+         std::stringstream stream;
+         torch::save(rank.plain->first, stream);
+         torch::load(rank.model->first, stream);
+       }},
       {"ForeignOptimizer",
        [](SplitRank& rank) {
          torch::optim::AdamW foreign({rank.model->first->weight},
@@ -105,9 +111,10 @@ INSTANTIATE_TEST_SUITE_P(, WriteTest, ::testing::ValuesIn(writes()), name_of);
 
 /// The same writes inside modify_parameters() are what the message asks for. Also the negative
 /// control: they do change something.
-TEST(WriteTest, IsTakenByAllRanksInsideModifyParameters) {
+TEST(WriteControl, IsTakenByAllRanksInsideModifyParameters) {
   for (const Write& write : writes()) {
-    if (write.name == "ForeignOptimizer") continue;
+    // An optimizer has no gradients there, and set_() takes the parameter out of its unit.
+    if (write.name == "ForeignOptimizer" || write.name == "Load") continue;
     for (const auto& [size, row] : split_settings()) {
       SCOPED_TRACE(::testing::Message() << write << " " << row << " world " << size);
       on_split_ranks(size, row, [&](SplitRank& rank) {
@@ -130,12 +137,6 @@ TEST(WriteTest, IsTakenByAllRanksInsideModifyParameters) {
 std::vector<Write> replacements() {
   return {
       {"ToDouble", [](SplitRank& rank) { rank.model->to(at::kDouble); }},
-      {"Load",
-       [](SplitRank& rank) {
-         std::stringstream stream;
-         torch::save(rank.plain, stream);
-         torch::load(rank.model, stream);
-       }},
       {"VectorToParameters",
        [](SplitRank& rank) {
          torch::nn::utils::vector_to_parameters(
@@ -177,7 +178,7 @@ TEST_P(ReplacementTest, HasTheRightValuesAndIsRefusedByTheNextStep) {
 INSTANTIATE_TEST_SUITE_P(, ReplacementTest, ::testing::ValuesIn(replacements()), name_of);
 
 /// An operator of the model's own forward that writes its weight.
-TEST(WriteTest, AnEmbeddingThatRenormalizesItsWeightIsRefused) {
+TEST(WriteControl, AnEmbeddingThatRenormalizesItsWeightIsRefused) {
   run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
     torch::nn::Sequential model(
         torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 7).max_norm(0.1)));

@@ -83,10 +83,16 @@ struct Gatherer {
 /// Runs `body` on rank threads with a model split as `row` says.
 inline void on_gatherers(int size, const Row& row, const std::function<void(Gatherer&)>& body,
                          const std::string& model = "Blocks") {
-  run_ranks(size, [&](std::shared_ptr<ProcessGroup> group) {
-    Gatherer rank(group, row, model);
-    body(rank);
-  });
+  RankThreadOptions options;
+  // Units are fetched ahead where communication runs beside computation.
+  if (row.prefetch.value_or(false)) options.lane = ProcessGroupOptions::Lane::kThread;
+  run_ranks(
+      size,
+      [&](std::shared_ptr<ProcessGroup> group) {
+        Gatherer rank(group, row, model);
+        body(rank);
+      },
+      options);
 }
 
 }  // namespace tessera::testing

@@ -125,14 +125,14 @@ struct TiedBlocks : Net {
       layers.push_back(Projection(i == 2 ? torch::zeros({13, 13}) : shared));
       blocks->push_back(layers.back());
     }
-    head = register_parameter("head", first->weight);
+    head = register_parameter("head", embed->weight);
   }
   Tensor forward(const Tensor& input, const Moment&) override {
-    Tensor x = at::tanh(first(input));
+    Tensor x = at::tanh(embed(input));
     for (Projection& layer : layers) x = x + at::tanh(layer(x));
     return x.matmul(head);
   }
-  nn::Linear first = register_module("first", nn::Linear(7, 13));
+  nn::Linear embed = register_module("embed", nn::Linear(7, 13));
   nn::ModuleList blocks = register_module("blocks", nn::ModuleList());
   std::vector<Projection> layers;
   Tensor head;

@@ -104,10 +104,10 @@ Loss attention(nn::Module& model) {
 Loss cross_attention(nn::Module& model) {
   auto layer =
       in(model, nn::MultiheadAttention(
-                    nn::MultiheadAttentionOptions(12, 3).kdim(5).vdim(7).add_bias_kv(true)));
+                    nn::MultiheadAttentionOptions(12, 3).kdim(5).vdim(5).add_bias_kv(true)));
   return [=](Inputs& inputs) mutable {
     return loss_of(std::get<0>(
-        layer(inputs.normal({4, 2, 12}), inputs.normal({3, 2, 5}), inputs.normal({3, 2, 7}))));
+        layer(inputs.normal({4, 2, 12}), inputs.normal({3, 2, 5}), inputs.normal({3, 2, 5}))));
   };
 }
 

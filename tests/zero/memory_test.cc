@@ -297,10 +297,10 @@ TEST(Memory, Scenario46_BoundsOfFullyShardHold) {
 TEST(Memory, UnitsThatStayWholeBreakThoseBounds) {
   Row row = resharding(1);
   row.wrap = Row::Wrap::kBlocks;
-  run_ranks(2, [&](std::shared_ptr<ProcessGroup> group) {
+  run_ranks(3, [&](std::shared_ptr<ProcessGroup> group) {
     const std::shared_ptr<Net> net = prepare(subject("Blocks").make(), at::kFloat, 1);
     const auto engine = parallelize(net, make_plan(*net), options_of(row), group);
-    const int64_t bound = engine->units().bytes() / 2 + 3 * largest_unit_bytes(*engine);
+    const int64_t bound = engine->units().bytes() / 3 + 3 * largest_unit_bytes(*engine);
     EXPECT_GT(engine->memory().now()[MemoryClass::kSlabs], bound);
   });
 }

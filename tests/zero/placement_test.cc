@@ -3,23 +3,62 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include <c10/util/Exception.h>
 
-namespace tessera {
+#include "tessera/tests/support/row.h"
+
+namespace tessera::testing {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TEST(Placement, IsTheTableOfTheStrategies) {
   for (const int size : {1, 2, 3, 8}) {
-    EXPECT_EQ(placement(Strategy::kDdp, size), (Degrees{1, 1, 1}));
-    EXPECT_EQ(placement(Strategy::kZero1, size), (Degrees{1, 1, size}));
-    EXPECT_EQ(placement(Strategy::kZero2, size), (Degrees{1, size, size}));
+    EXPECT_EQ(placement({.strategy = Strategy::kDdp}, size), (Degrees{1, 1, 1}));
+    EXPECT_EQ(placement({.strategy = Strategy::kZero1}, size), (Degrees{1, 1, size}));
+    EXPECT_EQ(placement({.strategy = Strategy::kZero2}, size), (Degrees{1, size, size}));
+    EXPECT_EQ(placement({.strategy = Strategy::kZero3}, size), (Degrees{size, size, size}));
   }
 }
 
-TEST(Placement, RefusesWhatIsNotAvailableByName) {
-  EXPECT_THAT([] { placement(Strategy::kZero3, 2); },
-              ::testing::ThrowsMessage<c10::Error>(::testing::HasSubstr("zero3")));
+/// What the tests expect of their rows is what the engine makes of them.
+TEST(Placement, AgreesWithTheRowsOfTheTests) {
+  for (const int world : {1, 2, 3, 4, 6}) {
+    for (const Row& row : rows_of_world(world)) {
+      const Options options = options_of(row);
+      EXPECT_EQ(placement(options, world), row.degrees_at(world)) << row;
+      EXPECT_EQ(splits_parameters(options), row.splits_parameters()) << row;
+      EXPECT_EQ(ignored_option(options), "") << row;
+    }
+  }
+}
+
+TEST(Placement, ResolvesTheRanksAfterForward) {
+  for (const int ranks : {1, 2, 3, 6}) {
+    EXPECT_EQ(ranks_after_forward(options_of(resharding(ranks)), {6, 6, 6}), ranks);
+  }
+  EXPECT_EQ(ranks_after_forward(options_of(row_of(Strategy::kZero3)), {6, 6, 6}), 6);
+  EXPECT_THAT(
+      [] {
+        ranks_after_forward(options_of(resharding(4)), {6, 6, 6});
+      },
+      ThrowsMessage<c10::Error>(HasSubstr("reshard_after_forward: got 4")));
+}
+
+TEST(Placement, RefusesDegreesThatDoNotDivide) {
+  for (const Degrees degrees : {Degrees{2, 3, 6}, Degrees{1, 4, 4}, Degrees{0, 1, 1},
+                                Degrees{6, 3, 6}, Degrees{1, -2, 2}}) {
+    const Options options{.strategy = Strategy::kHybrid, .degrees = degrees};
+    EXPECT_THAT([&] { placement(options, 6); },
+                ThrowsMessage<c10::Error>(
+                    AllOf(HasSubstr("degrees: got " + to_string(degrees)), HasSubstr("divides"))))
+        << to_string(degrees);
+  }
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::testing

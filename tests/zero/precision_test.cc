@@ -156,7 +156,7 @@ TEST_P(PrecisionTest, Scenario53_MicroStepsAreAddedInFp32) {
 TEST_P(PrecisionTest, Scenario53_EveryWireGivesTheBitsOfDdp) {
   const std::vector<Precision> precisions = {
       {.wire = at::kBFloat16},
-      {.wire = at::kDouble},
+      {.wire = at::kDouble, .reduce = at::kDouble},
       {.parameters = at::kBFloat16, .wire = at::kFloat},
       {.parameters = at::kHalf, .wire = at::kHalf, .reduce = at::kHalf},
       {.parameters = at::kBFloat16, .master = at::kDouble},
