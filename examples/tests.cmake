@@ -26,7 +26,7 @@ endfunction()
 tessera_example_refusal(missing_data "--data: got '/no/such/text' .No such file or directory."
                         --data=/no/such/text)
 tessera_example_refusal(short_data "--data: got [0-9]+ bytes of text, expected about [0-9]+"
-                        --data=${CMAKE_CURRENT_LIST_FILE})
+                        --data=${PROJECT_SOURCE_DIR}/.clang-format)
 tessera_example_refusal(degrees "degrees: got none; strategy hybrid needs them" --strategy=hybrid
                         --data=${PROJECT_SOURCE_DIR}/examples)
 tessera_example_refusal(reshard "reshard_after_forward: is set, but strategy ddp" --strategy=ddp
