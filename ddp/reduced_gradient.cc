@@ -13,7 +13,7 @@ ReducedGradient::ReducedGradient(const ReduceGroups& groups, const PlannedUnit& 
     : groups_(&groups),
       unit_(&unit),
       meter_(&meter),
-      ranks_(at::scalar_tensor(slices.world_size(), at::kDouble)),
+      ranks_(at::scalar_tensor(slices.world_size(), unit.precision.reduce)),
       gradient_slice_(slices.gradient_slice()),
       atom_(slices.atom()),
       atom_across_sums_(slices.atom() %

@@ -81,13 +81,13 @@ std::shared_ptr<void> ParameterAccess::gather(const torch::nn::Module& module) {
   return count(store_.hold({units.begin(), units.end()}));
 }
 
-void ParameterAccess::refuse_open_scopes(const char* call) {
+void ParameterAccess::require_settled(const char* call) {
   refuse_together(group_,
                   has_open_scope()
                       ? absl::StrCat(call,
                                      ": called while a full_parameters() or gather() scope is "
                                      "open; end the scope first")
-                      : "",
+                      : find_moved(),
                   "engine");
 }
 

@@ -34,8 +34,9 @@ class ParameterAccess {
   std::shared_ptr<void> open_scope();
   std::shared_ptr<void> gather(const torch::nn::Module& module);
   bool has_open_scope() const { return *open_scopes_ > 0; }
-  /// Collective. Throws c10::Error on every rank that names the ranks where a scope is open.
-  void refuse_open_scopes(const char* call);
+  /// Collective. Throws c10::Error on every rank that names the ranks where a scope is open or a
+  /// parameter has left its unit.
+  void require_settled(const char* call);
 
   /// Engine::parameter_hash.
   uint64_t hash();

@@ -361,7 +361,7 @@ void ShardedEngine::load_state_dict(const StateDict& state) {
   const at::NoGradGuard no_grad;
   failure_.guard([&] {
     settle();
-    access_.refuse_open_scopes("load_state_dict");
+    access_.require_settled("load_state_dict");
     EngineCounters loaded = counters();
     state_.load(state, loaded);
     steps_ = loaded.steps;
