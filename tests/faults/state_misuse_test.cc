@@ -55,8 +55,10 @@ TEST_P(StateMisuse, StepInsideFullParameters) {
       auto scope = trainer.engine->full_parameters();
       if (!trainer.is_among(who)) scope.reset();
       const Outcome outcome = outcome_of([&] { trainer.engine->step(); });
-      EXPECT_THAT(outcome, is_misuse("step() was called while a full_parameters() or gather() scope is open; "
-                                     "end the scope first"));
+      EXPECT_THAT(
+          outcome,
+          is_misuse("step() was called while a full_parameters() or gather() scope is open; "
+                    "end the scope first"));
       EXPECT_THAT(outcome, is_misuse("[step] " + first_of(who, trainer.world->size())));
       scope.reset();
       EXPECT_TRUE(trainer.engine->step().committed);
