@@ -237,6 +237,7 @@ std::vector<Tensor> run_checkpointed(const CheckpointOptions& options, std::vect
                                      const TensorFunction& first, TensorFunction again) {
   if (options.preserve_random_state) check_devices(inputs);
   std::vector<int64_t> versions;
+  versions.reserve(inputs.size());
   for (const Tensor& input : inputs) versions.push_back(version_of(input));
   const auto node = make_node<CheckpointBackward>(options, inputs, std::move(again));
 

@@ -100,7 +100,7 @@ void Residency::make_whole(Unit& unit) {
       ++counts_.prefetched;
     }
   } catch (...) {
-    give_memory(unit, std::move(memory));
+    give_memory(unit, memory);
     throw;
   }
   unit.buffer_.attach(std::move(memory));
@@ -136,7 +136,7 @@ at::Tensor Residency::take_memory(Unit& unit) {
   return pool_.acquire(layout.dtype(), layout.numel());
 }
 
-void Residency::give_memory(Unit& unit, at::Tensor memory) {
+void Residency::give_memory(Unit& unit, const at::Tensor& memory) {
   if (unit.is_temporary_) {
     unit.is_temporary_ = false;
     meter_.remove(MemoryClass::kSlabs, static_cast<int64_t>(memory.nbytes()));
@@ -233,7 +233,7 @@ void Residency::hold(size_t index, bool writable) {
     try {
       counts_.bytes += unit.source_->fetch(memory, source_now());
     } catch (...) {
-      give_memory(unit, std::move(memory));
+      give_memory(unit, memory);
       throw;
     }
     unit.buffer_.attach(std::move(memory));

@@ -111,7 +111,7 @@ class Residency {
   void prefetch(Unit& unit);
   void drop_prefetches(const Unit* but);
   at::Tensor take_memory(Unit& unit);
-  void give_memory(Unit& unit, at::Tensor memory);
+  void give_memory(Unit& unit, const at::Tensor& memory);
   UnitSource::From source_now() const;
   AccessOrder::Phase phase() const;
   void remember(Unit& unit, const std::exception& error);

@@ -235,13 +235,13 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> owned,
 
 std::unique_ptr<Engine> parallelize(std::shared_ptr<torch::nn::Module> model,
                                     OptimizerPlan optimizer, Options options,
-                                    std::shared_ptr<ProcessGroup> world) {
+                                    const std::shared_ptr<ProcessGroup>& world) {
   torch::nn::Module* module = model.get();
   return make_engine(std::move(model), module, std::move(optimizer), std::move(options), world);
 }
 
 std::unique_ptr<Engine> parallelize(torch::nn::Module& model, OptimizerPlan optimizer,
-                                    Options options, std::shared_ptr<ProcessGroup> world) {
+                                    Options options, const std::shared_ptr<ProcessGroup>& world) {
   return make_engine(nullptr, &model, std::move(optimizer), std::move(options), world);
 }
 

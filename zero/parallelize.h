@@ -29,19 +29,19 @@ namespace tessera {
 /// post-accumulate-gradient hook already, gradients present before (call zero_grad first).
 std::unique_ptr<Engine> parallelize(std::shared_ptr<torch::nn::Module> model,
                                     OptimizerPlan optimizer, Options options,
-                                    std::shared_ptr<ProcessGroup> world);
+                                    const std::shared_ptr<ProcessGroup>& world);
 
 /// As above for a model that the caller keeps alive longer than the engine.
 std::unique_ptr<Engine> parallelize(torch::nn::Module& model, OptimizerPlan optimizer,
-                                    Options options, std::shared_ptr<ProcessGroup> world);
+                                    Options options, const std::shared_ptr<ProcessGroup>& world);
 
 /// As above for a module holder (TORCH_MODULE).
 template <typename Contained>
 std::unique_ptr<Engine> parallelize(const torch::nn::ModuleHolder<Contained>& model,
                                     OptimizerPlan optimizer, Options options,
-                                    std::shared_ptr<ProcessGroup> world) {
+                                    const std::shared_ptr<ProcessGroup>& world) {
   return parallelize(std::shared_ptr<torch::nn::Module>(model.ptr()), std::move(optimizer),
-                     std::move(options), std::move(world));
+                     std::move(options), world);
 }
 
 }  // namespace tessera

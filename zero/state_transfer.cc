@@ -274,7 +274,7 @@ void StateTransfer::load(const StateDict& state, EngineCounters& counters) {
 /// The region's bytes, the same on every rank, in the order of its slots; zero between them.
 at::Tensor StateTransfer::assemble(const StateTable& table, const StateRegion& region,
                                    const StateDict& state, const StateClaims& claims) {
-  const at::Tensor bytes = at::zeros({region.bytes}, at::kByte);
+  at::Tensor bytes = at::zeros({region.bytes}, at::kByte);
   auto* const data = static_cast<char*>(bytes.mutable_data_ptr());
   const size_t end = region.first_slot + region.slots;
   for (size_t i = region.first_slot; i < end; ++i) {
