@@ -20,7 +20,7 @@ struct RecordedCall {
   std::string group;         ///< name of the group it ran on
   int64_t tensor_bytes = 0;  ///< of the whole: the tensor, reduce_scatter's input, all_gather's
                              ///< output; what is read
-  double sent_bytes = 0;  ///< by this rank, by the textbook formula of a ring
+  double sent_bytes = 0;     ///< by this rank, by the textbook formula of a ring
 };
 
 /// What one rank did, on a recording group and all its subgroups, in order. Thread-safe.
