@@ -240,14 +240,12 @@ void Residency::hold(size_t index, bool writable) {
     ++counts_.gathers;
   }
   ++unit.holds_;
-  ++holds_;
   if (writable) ++writable_holds_;
 }
 
 void Residency::release(size_t index, bool writable) {
   Unit& unit = *units_[index];
   --unit.holds_;
-  --holds_;
   if (writable) --writable_holds_;
   if (unit.is_idle() && unit.is_whole()) free(unit, After::kFence);
 }

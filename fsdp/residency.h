@@ -96,7 +96,6 @@ class Residency {
 
   size_t size() const { return units_.size(); }
   bool is_closed() const { return is_closed_; }
-  int64_t holds() const { return holds_; }
   const std::optional<CommError>& failure() const { return failure_; }
   GatherCounts counts() const;
 
@@ -128,7 +127,6 @@ class Residency {
   int64_t slabs_planned_ = 0;
   AccessOrder order_;
   const Unit* last_ = nullptr;  // of those in slabs
-  int64_t holds_ = 0;
   int64_t writable_holds_ = 0;
   std::optional<CommError> failure_;
   GatherCounts counts_;
