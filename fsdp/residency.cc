@@ -10,6 +10,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/error_text.h"
 #include "tessera/core/memory/private_memory.h"
 
 namespace tessera {
@@ -33,11 +34,6 @@ struct Unobserved {
   at::RecordFunctionGuard guard{/*is_enabled=*/false};
   at::NoGradGuard no_grad;
 };
-
-std::string text_of(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  return torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
-}
 
 }  // namespace
 
@@ -64,8 +60,9 @@ void Residency::Unit::unpin(Use use) noexcept {
     return;
   }
   --pins_;
-  if (residency_.setting_.free_eagerly && is_idle() && is_whole())
+  if (residency_.setting_.free_eagerly && is_idle() && is_whole()) {
     residency_.free(*this, After::kUse);
+  }
 }
 
 void Residency::use(Unit& unit) {
@@ -198,7 +195,7 @@ void Residency::remember(Unit& unit, const std::exception& error) {
   }
   if (unit.original_error_.empty()) unit.original_error_ = unit.buffer_.access_error();
   // The operator goes on and meets the storage; let that say why it has no data.
-  unit.buffer_.set_access_error(text_of(error));
+  unit.buffer_.set_access_error(error_text(error));
 }
 
 std::string Residency::write_error(const Unit& unit) const {

@@ -1,7 +1,6 @@
 #include "tessera/zero/engine_failure.h"
 
 #include <absl/strings/str_cat.h>
-#include <c10/util/Exception.h>
 
 namespace tessera {
 
@@ -20,11 +19,6 @@ void EngineFailure::set(const std::string& what) noexcept {
 
 void EngineFailure::set(const CommError& error) noexcept {
   if (!failure_.has_value()) failure_ = error;
-}
-
-std::string text_of(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  return torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
 }
 
 }  // namespace tessera

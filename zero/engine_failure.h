@@ -1,6 +1,5 @@
 #pragma once
 
-#include <exception>
 #include <optional>
 #include <string>
 
@@ -38,8 +37,5 @@ class EngineFailure {
   ProcessGroup& group_;
   std::optional<CommError> failure_;
 };
-
-/// what() without the backtrace that c10::Error carries and no peer wants to read.
-std::string text_of(const std::exception& error);
 
 }  // namespace tessera

@@ -13,6 +13,7 @@
 
 #include "tessera/core/comm/fingerprint.h"
 #include "tessera/core/comm/refusal.h"
+#include "tessera/core/error_text.h"
 #include "tessera/core/grad/gradient_hook.h"
 #include "tessera/core/step/ballot.h"
 #include "tessera/ddp/bucket_rule.h"
@@ -92,10 +93,8 @@ template <typename Body>
 auto attempt(std::vector<std::string>& problems, Body&& body) -> std::optional<decltype(body())> {
   try {
     return body();
-  } catch (const c10::Error& error) {
-    problems.emplace_back(error.what_without_backtrace());
   } catch (const std::exception& error) {  // also from the user's predicates
-    problems.emplace_back(error.what());
+    problems.push_back(error_text(error));
   }
   return std::nullopt;
 }

@@ -6,6 +6,7 @@
 #include <ATen/core/grad_mode.h>
 #include <absl/strings/str_cat.h>
 
+#include "tessera/core/error_text.h"
 #include "tessera/core/errors.h"
 #include "tessera/core/memory/memory_formula.h"
 #include "tessera/core/step/grad_norm.h"
@@ -306,7 +307,7 @@ void ShardedEngine::modify_parameters(int from_rank, const std::function<void()>
     try {
       write();
     } catch (const std::exception& error) {
-      failure_.set(absl::StrCat("left modify_parameters by an exception: ", text_of(error)));
+      failure_.set(absl::StrCat("left modify_parameters by an exception: ", error_text(error)));
       throw;
     }
   };

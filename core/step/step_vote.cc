@@ -12,6 +12,7 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/text_exchange.h"
+#include "tessera/core/error_text.h"
 #include "tessera/core/number_text.h"
 
 namespace tessera {
@@ -150,12 +151,9 @@ NonFinite StepVote::ask(const std::function<NonFinite(const NonFiniteReport&)>& 
   NonFinite answer = NonFinite::kStop;
   try {
     answer = ask_non_finite(report);
-  } catch (const c10::Error& error) {
-    thrown = std::current_exception();
-    text = error.what_without_backtrace();
   } catch (const std::exception& error) {
     thrown = std::current_exception();
-    text = error.what();
+    text = error_text(error);
   } catch (...) {
     thrown = std::current_exception();
     text = "an exception of unknown type";

@@ -11,6 +11,7 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/shm/reduce_kernels.h"
+#include "tessera/core/error_text.h"
 #include "tessera/core/errors.h"
 
 namespace tessera::shm {
@@ -69,10 +70,8 @@ void Group::guard(Body&& body) {
     body();
   } catch (const CommError&) {
     throw;
-  } catch (const c10::Error& error) {
-    member_->fail(absl::StrCat("rank ", rank(), " failed: ", error.what_without_backtrace()));
   } catch (const std::exception& error) {
-    member_->fail(absl::StrCat("rank ", rank(), " failed: ", error.what()));
+    member_->fail(absl::StrCat("rank ", rank(), " failed: ", error_text(error)));
   }
 }
 
