@@ -28,7 +28,7 @@ zero:$zero
 checkpoint:$checkpoint
 tools:$checkpoint tools
 examples:$checkpoint examples tessera.h
-bench:$checkpoint bench tessera.h
+bench:$checkpoint examples bench tessera.h
 tests:$checkpoint tools examples tests tessera.h
 LIST
 }

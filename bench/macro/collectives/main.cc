@@ -1,0 +1,104 @@
+// One rank of a contestant in collectives. Steered line by line:
+//
+//   run OP BYTES N [f32|bf16]   N calls, timed one by one after three untimed ones; BYTES is the
+//                               size of the whole buffer: what all_reduce reduces, reduce_scatter
+//                               reads and all_gather writes. Answers with one line of JSON
+//   quit                        (or the end of input) ends it
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "tessera/bench/macro/contestant/answer.h"
+#include "tessera/core/comm/rendezvous.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using tessera::ReduceOp;
+
+class Contest {
+ public:
+  explicit Contest(std::shared_ptr<tessera::ProcessGroup> world) : world_(std::move(world)) {}
+
+  void obey() {
+    for (std::string line; std::getline(std::cin, line);) {
+      std::istringstream words(line);
+      std::string command, op, dtype = "f32";
+      int64_t bytes = 0, calls = 0;
+      words >> command;
+      if (command == "quit") return;
+      words >> op >> bytes >> calls;
+      TORCH_CHECK(command == "run" && words, "[bench] command: got '", line,
+                  "', expected 'run OP BYTES N [f32|bf16]' or 'quit'");
+      words >> dtype;
+      run(op, bytes, calls, dtype == "bf16" ? at::kBFloat16 : at::kFloat);
+    }
+  }
+
+ private:
+  /// Memory that the shm backend works in where it lies, kept for the next run.
+  at::Tensor buffer(const std::string& use, int64_t bytes, at::ScalarType dtype) {
+    at::Tensor& memory = buffers_[use + std::to_string(bytes) + c10::toString(dtype)];
+    if (!memory.defined()) {
+      memory = world_->allocate(bytes / static_cast<int64_t>(c10::elementSize(dtype)), dtype);
+      memory.fill_(1.0);
+    }
+    return memory;
+  }
+
+  void call(const std::string& op, const at::Tensor& whole, const at::Tensor& part) {
+    if (op == "all_reduce") {
+      world_->all_reduce(whole, ReduceOp::kAvg)->wait();
+    } else if (op == "reduce_scatter") {
+      world_->reduce_scatter(part, whole, ReduceOp::kAvg)->wait();
+    } else if (op == "all_gather") {
+      world_->all_gather(whole, part)->wait();
+    } else {
+      TORCH_CHECK(op == "barrier", "[bench] OP: got '", op,
+                  "', expected all_reduce, reduce_scatter, all_gather or barrier");
+      world_->barrier();
+    }
+  }
+
+  void run(const std::string& op, int64_t bytes, int64_t calls, at::ScalarType dtype) {
+    const bool moves = op != "barrier";
+    const at::Tensor whole = moves ? buffer("whole", bytes, dtype) : at::Tensor();
+    const at::Tensor part = moves ? buffer("part", bytes / world_->size(), dtype) : at::Tensor();
+    for (int i = 0; i < 3; ++i) call(op, whole, part);
+    std::vector<double> us;
+    for (int64_t i = 0; i < calls; ++i) {
+      const auto begin = Clock::now();
+      call(op, whole, part);
+      us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
+    }
+    bench::Answer("run").add("us", us).send();
+  }
+
+  std::shared_ptr<tessera::ProcessGroup> world_;
+  std::map<std::string, at::Tensor> buffers_;
+};
+
+}  // namespace
+
+int main() {
+  try {
+    at::set_num_threads(1);
+    Contest contest(tessera::init_process_group());
+    bench::Answer("ready").send();
+    contest.obey();
+  } catch (const c10::Error& error) {
+    std::fprintf(stderr, "macro_collectives: %s\n", error.what_without_backtrace());
+    return 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "macro_collectives: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,87 @@
+#include "tessera/bench/macro/train/task.h"
+
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <vector>
+
+#include "tessera/examples/gpt/model.h"
+
+namespace bench {
+namespace {
+
+struct GptTask {
+  gpt::ModelSizes sizes;
+  int64_t batch;  // sequences per rank and step
+};
+
+const std::map<std::string, GptTask>& gpt_tasks() {
+  static const std::map<std::string, GptTask> tasks = {
+      {"A", {{.layers = 8, .heads = 4, .width = 256, .context = 128, .vocabulary = 256}, 4}},
+      {"S", {{.layers = 8, .heads = 4, .width = 256, .context = 64, .vocabulary = 256}, 1}},
+      {"B", {{.layers = 8, .heads = 8, .width = 512, .context = 128, .vocabulary = 256}, 8}},
+      {"C", {{.layers = 12, .heads = 12, .width = 768, .context = 128, .vocabulary = 8192}, 2}},
+  };
+  return tasks;
+}
+
+/// Token i stands for the bytes i and i + 1, folded into the vocabulary.
+at::Tensor read_tokens(const std::string& path, int64_t vocabulary) {
+  std::ifstream file(path, std::ios::binary);
+  const std::vector<char> bytes{std::istreambuf_iterator<char>(file),
+                                std::istreambuf_iterator<char>()};
+  TORCH_CHECK(bytes.size() > 4096, "[bench] --text: got ", bytes.size(), " bytes from '", path,
+              "', expected a readable file of more than 4096; name another file");
+  at::Tensor tokens = at::empty({static_cast<int64_t>(bytes.size()) - 1}, at::kLong);
+  auto* token = tokens.mutable_data_ptr<int64_t>();
+  for (size_t i = 0; i + 1 < bytes.size(); ++i) {
+    const auto here = static_cast<uint8_t>(bytes[i]), next = static_cast<uint8_t>(bytes[i + 1]);
+    token[i] = (int64_t{here} * 256 + next) % vocabulary;
+  }
+  return tokens;
+}
+
+Task make_gpt(const GptTask& task, const std::string& text, int rank, int world) {
+  auto model = std::make_shared<gpt::Gpt>(task.sizes);
+  const at::Tensor tokens = read_tokens(text, task.sizes.vocabulary);
+  const int64_t batch = task.batch, context = task.sizes.context;
+  const int64_t starts = tokens.numel() - 1 - context;  // the peers count bytes, one more
+  const auto loss = [=](int64_t step) {
+    std::vector<at::Tensor> inputs, targets;
+    for (int64_t sequence = 0; sequence < batch; ++sequence) {
+      const int64_t start = ((step * world + rank) * batch + sequence) * 7919 % starts;
+      inputs.push_back(tokens.narrow(0, start, context));
+      targets.push_back(tokens.narrow(0, start + 1, context));
+    }
+    return model->loss(at::stack(inputs), at::stack(targets));
+  };
+  return {model, loss};
+}
+
+Task make_mlp(int rank, int world) {
+  constexpr int64_t kLayers = 100, kWidth = 64, kBatch = 8;
+  torch::nn::Sequential model;
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    if (layer > 0) model->push_back(torch::nn::ReLU());
+    model->push_back(torch::nn::Linear(kWidth, kWidth));
+  }
+  const auto loss = [=](int64_t step) mutable {
+    torch::manual_seed(static_cast<uint64_t>(1000 + step * world + rank));
+    const at::Tensor x = at::randn({kBatch, kWidth}), y = at::randn({kBatch, kWidth});
+    return at::mse_loss(model->forward(x), y);
+  };
+  return {model.ptr(), loss};
+}
+
+}  // namespace
+
+Task make_task(const std::string& name, const std::string& text, int rank, int world) {
+  torch::manual_seed(1);
+  if (name == "MLP") return make_mlp(rank, world);
+  const auto task = gpt_tasks().find(name);
+  TORCH_CHECK(task != gpt_tasks().end(), "[bench] --model: got '", name,
+              "', expected A, B, C, S or MLP");
+  return make_gpt(task->second, text, rank, world);
+}
+
+}  // namespace bench

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <torch/torch.h>
+
+namespace bench {
+
+/// What all contestants train: a model from seed 1, and the loss of each step's batch. The Python
+/// peers have the same in bench/peers, weight for weight and byte for byte.
+struct Task {
+  std::shared_ptr<torch::nn::Module> model;
+  /// The loss of this rank's batch of step `step`, counted from 0.
+  std::function<at::Tensor(int64_t step)> loss;
+};
+
+/// `name`: A, B, C, S (GPTs of 6.5, 25.5 and 91 million parameters; S is A with 64 tokens a step)
+/// or MLP. `text`: the file that the GPTs learn from. Throws c10::Error for another name or a file
+/// that cannot be read or is too short.
+Task make_task(const std::string& name, const std::string& text, int rank, int world);
+
+}  // namespace bench
