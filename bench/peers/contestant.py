@@ -1,0 +1,94 @@
+"""What every contestant does: join its ranks, take commands on stdin, answer in JSON on stdout."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+# Bounds every wait for a peer: one that stops makes the others fail, not hang.
+PEER_TIMEOUT = datetime.timedelta(seconds=40)
+
+_ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class Misuse(Exception):
+    """A command line, environment or command that cannot be obeyed; its text is the remedy."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Where this process stands among its peers."""
+
+    rank: int
+    world: int
+
+
+@contextlib.contextmanager
+def joined_ranks() -> Iterator[Ranks]:
+    """The Gloo process group described by the environment, for the life of the context. Blocks until
+    all ranks have come. One thread per rank computes."""
+    missing = [name for name in _ENVIRONMENT if name not in os.environ]
+    if missing:
+        raise Misuse(f"environment: got no {', '.join(missing)}; start the ranks with the benchmark's runner")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=PEER_TIMEOUT)
+    yield Ranks(dist.get_rank(), dist.get_world_size())
+    # Not in a `finally`: after an error the peers may be gone, and the process ends anyway.
+    dist.destroy_process_group()
+
+
+def private_kib() -> int:
+    """Private heap and this process's share of shared buffers, now; without the libraries' text."""
+    with open("/proc/self/smaps_rollup", encoding="ascii") as rollup:
+        fields = dict(line.split(":", 1) for line in rollup if ":" in line.split(" ", 1)[0])
+    return sum(int(fields[name].split()[0]) for name in ("Pss_Anon", "Pss_Shmem"))
+
+
+def emit(event: str, **fields: object) -> None:
+    """Writes one line of the protocol."""
+    sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
+    sys.stdout.flush()
+
+
+def commands() -> Iterator[list[str]]:
+    """The words of each command, until `quit` or the end of stdin."""
+    for line in iter(sys.stdin.readline, ""):
+        words = line.split()
+        if words == ["quit"]:
+            return
+        if words:
+            yield words
+
+
+def natural(word: str, what: str) -> int:
+    """The positive integer that `word` spells."""
+    if not word.isdecimal() or int(word) == 0:
+        raise Misuse(f"{what}: got '{word}', expected a positive integer")
+    return int(word)
+
+
+def run(main: Callable[[], None]) -> None:
+    """Runs `main` and ends the process: status 0, 2 after misuse, 1 after a failure. The failing rank
+    leaves without ceremony, since tearing down a group whose peers are gone may wait for them."""
+    status = 0
+    try:
+        main()
+    except Misuse as misuse:
+        print(f"[{os.path.basename(sys.argv[0])}] {misuse}", file=sys.stderr)
+        status = 2
+    except Exception:  # whatever torch raised, the runner needs to read it
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if status:
+        os._exit(status)

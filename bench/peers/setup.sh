@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Makes the virtual environment of the PyTorch peers, in the cache outside the
+# tree, and prints the path of its python. Run again, it only prints.
+#
+#   bench/peers/setup.sh        install what is missing (several GB), print the python
+#   bench/peers/setup.sh path   print where it is or would be, do nothing else
+#
+#   PYTHON=python3.11           the interpreter to start from
+#   XDG_CACHE_HOME              the cache is $XDG_CACHE_HOME/tessera
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+requirements=$here/requirements.txt
+version=$(sed -n 's/^torch==//p' "$requirements")
+environment=${XDG_CACHE_HOME:-$HOME/.cache}/tessera/peers-$version
+python=$environment/bin/python
+installed=$environment/requirements.txt  # a copy, written last: the mark of a whole install
+
+say() { echo "setup: $*" >&2; }
+die() { say "$@"; exit 1; }
+
+case ${1:-} in
+  path) echo "$python"; exit ;;
+  "") ;;
+  *) die "argument: got '$1', expected nothing or 'path'; see the head of $0" ;;
+esac
+
+is_whole() { [[ -x $python ]] && cmp -s "$requirements" "$installed"; }
+
+if ! is_whole; then
+  mkdir -p "$environment" || die "cannot make $environment; set XDG_CACHE_HOME to a folder you may write"
+  exec {lock}>"$environment.lock"
+  flock "$lock"  # two at once: the second waits and finds it done
+fi
+
+if ! is_whole; then
+  start=${PYTHON:-python3}
+  "$start" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+    die "$start: got '$("$start" --version 2>&1)', PyTorch $version needs Python 3.11 or newer;" \
+      "install one and run PYTHON=<it> $0"
+  rm -f "$installed"
+  "$start" -m venv "$environment" >&2 ||
+    die "$start cannot make a virtual environment in $environment; install Debian's python3-venv, then run this again"
+  say "installing $(grep -c == "$requirements") packages into $environment (several GB, minutes)"
+  "$python" -m pip install --quiet --disable-pip-version-check --requirement "$requirements" >&2 ||
+    die "pip could not install $requirements into $environment (reason above);" \
+      "check the network and the free space (df -h $environment), then run this again"
+  found=$("$python" -c 'import torch, torch.distributed as d; print(torch.__version__.split("+")[0], d.is_gloo_available())') ||
+    die "torch is installed in $environment but cannot be imported (reason above); remove the folder and run this again"
+  [[ $found == "$version True" ]] ||
+    die "torch in $environment: got version and Gloo '$found', expected '$version True'; remove the folder and run this again"
+  cp "$requirements" "$installed"
+fi
+echo "$python"

@@ -1,0 +1,110 @@
+"""PyTorch's own ways to train on several ranks, each as fast as its options make it on CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+# The optimizer's first use imports the compiler (it is decorated for it): tens of MiB that are code,
+# not training. Imported here they fall before the idle mark.
+import torch._dynamo  # noqa: F401
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
+from torch.distributed.fsdp.wrap import CustomPolicy
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW, Optimizer
+
+from model import Gpt, Mlp
+
+_ADAMW = {"lr": 3e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1, "fused": True}
+
+
+class Wrapped(NamedTuple):
+    """What the training loop needs: forward goes through `model`, gradients lie where `optimizer`
+    looks."""
+
+    model: nn.Module
+    optimizer: Optimizer
+
+
+def _with_adamw(model: nn.Module) -> Wrapped:
+    return Wrapped(model, AdamW(model.parameters(), **_ADAMW))
+
+
+def _local(model: Gpt | Mlp) -> Wrapped:
+    """No communication: the floor of the computation."""
+    return _with_adamw(model)
+
+
+def _ddp_default(model: Gpt | Mlp) -> Wrapped:
+    """As in the tutorials."""
+    return _with_adamw(DistributedDataParallel(model))
+
+
+def _bucket_view_ddp(model: nn.Module) -> DistributedDataParallel:
+    return DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)
+
+
+def _ddp(model: Gpt | Mlp) -> Wrapped:
+    """Gradients lie in the buckets, the graph is known to be the same each step."""
+    return _with_adamw(_bucket_view_ddp(model))
+
+
+def _zero(model: Gpt | Mlp) -> Wrapped:
+    """As ddp, with the optimizer's state sharded by parameter."""
+    wrapped = _bucket_view_ddp(model)
+    optimizer = ZeroRedundancyOptimizer(
+        wrapped.parameters(), optimizer_class=AdamW, parameters_as_bucket_view=True, **_ADAMW
+    )
+    return Wrapped(wrapped, optimizer)
+
+
+def _fsdp1(model: Gpt | Mlp) -> Wrapped:
+    """FullyShardedDataParallel, FULL_SHARD."""
+    units = {id(unit) for unit in model.units()}
+    return _with_adamw(
+        FullyShardedDataParallel(
+            model,
+            auto_wrap_policy=CustomPolicy(lambda module: id(module) in units),
+            sharding_strategy=ShardingStrategy.FULL_SHARD,
+            device_mesh=_mesh(),
+            use_orig_params=True,
+        )
+    )
+
+
+def _fsdp2(model: Gpt | Mlp) -> Wrapped:
+    """fully_shard, parameters freed between forward and backward."""
+    return _fully_shard(model, reshard_after_forward=True)
+
+
+def _fsdp2_keep(model: Gpt | Mlp) -> Wrapped:
+    """fully_shard, parameters kept from forward to backward."""
+    return _fully_shard(model, reshard_after_forward=False)
+
+
+def _fully_shard(model: Gpt | Mlp, reshard_after_forward: bool) -> Wrapped:
+    mesh = _mesh()
+    for unit in model.units():
+        fully_shard(unit, mesh=mesh, reshard_after_forward=reshard_after_forward)
+    fully_shard(model, mesh=mesh, reshard_after_forward=False)  # the root is needed again at once
+    return _with_adamw(model)
+
+
+def _mesh():
+    import torch.distributed as dist
+
+    return init_device_mesh("cpu", (dist.get_world_size(),))
+
+
+STRATEGIES: dict[str, Callable[[Gpt | Mlp], Wrapped]] = {
+    "local": _local,
+    "ddp": _ddp,
+    "ddp-default": _ddp_default,
+    "zero": _zero,
+    "fsdp1": _fsdp1,
+    "fsdp2": _fsdp2,
+    "fsdp2-keep": _fsdp2_keep,
+}

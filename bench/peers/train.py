@@ -1,0 +1,79 @@
+"""Training contestant: PyTorch's strategies, one process per rank, steered through stdin and stdout.
+
+    train.py --model {A,S,B,C,MLP} --strategy NAME [--text FILE]
+
+Command `steps N` trains N more steps and answers with their times, losses, processor time, page faults
+and memory; `quit` ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import resource
+import time
+
+import data
+import model as models
+from contestant import Misuse, commands, emit, joined_ranks, natural, private_kib, run
+from strategies import STRATEGIES, Wrapped
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--model", required=True, choices=models.MODELS)
+    parser.add_argument("--strategy", required=True, choices=sorted(STRATEGIES))
+    parser.add_argument("--text", help="what the GPT models read")
+    return parser.parse_args()
+
+
+def _train(wrapped: Wrapped, batches: data.Batches, first: int, steps: int) -> None:
+    """Trains steps first, first + 1, ... and reports them. Batches are made before the clock starts."""
+    model, optimizer = wrapped
+    prepared = [batches.batch(step) for step in range(first, first + steps)]
+    times_ns, losses = [], []
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    cpu_ns = time.process_time_ns()
+    for batch, target in prepared:
+        start = time.perf_counter_ns()
+        optimizer.zero_grad(set_to_none=True)
+        loss = model(batch, target)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        times_ns.append(time.perf_counter_ns() - start)
+    cpu_ns = time.process_time_ns() - cpu_ns
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+    emit(
+        "steps",
+        ms=[ns / 1e6 for ns in times_ns],
+        loss=losses,
+        cpu_ms=cpu_ns / 1e6,
+        minor_faults=faults,
+        private_kib=private_kib(),
+    )
+
+
+def main() -> None:
+    arguments = _parse()
+    with joined_ranks() as ranks:
+        emit("idle", private_kib=private_kib())
+        batches = data.batches(arguments.model, arguments.text, ranks)
+        model = models.build(arguments.model)
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        wrapped = STRATEGIES[arguments.strategy](model)
+        del model
+        gc.collect()
+        gc.freeze()  # the collector need not walk the modules at every step
+        emit("ready", parameters=parameters)
+        done = 0
+        for words in commands():
+            if len(words) != 2 or words[0] != "steps":
+                raise Misuse(f"command: got '{' '.join(words)}', expected 'steps N' or 'quit'")
+            steps = natural(words[1], "steps")
+            _train(wrapped, batches, done, steps)
+            done += steps
+
+
+if __name__ == "__main__":
+    run(main)
