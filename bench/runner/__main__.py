@@ -1,0 +1,122 @@
+"""Entry point; see bench/run --help."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import (
+    collectives_suite, gallery, machine, memory_suite, options, process, report, scaling_suite,
+    startup_suite, train_suite,
+)
+from .bench import Bench
+from .failure import BenchFailure, Stopped
+from .journal import Journal
+from .roster import Programs
+
+_ROOT = Path(__file__).resolve().parents[2]
+_TEXT_BYTES = 8 << 20
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs what the command line asks for. Returns the exit code."""
+    asked = options.parse(arguments, _ROOT)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
+    process.adopt_orphans()
+    try:
+        peers = _ROOT / "bench" / "peers"
+        programs = Programs(asked.build, peers, asked.python or _peers_python(peers))
+        missing = programs.missing()
+        if missing:
+            raise BenchFailure("not built or not there: " + ", ".join(missing))
+        _run(asked, programs, shlex.join(["bench/run", *arguments]))
+        return 0
+    except BenchFailure as failure:
+        print(f"bench/run: {failure}", file=sys.stderr)
+        return 1
+    except (Stopped, KeyboardInterrupt):
+        print("bench/run: stopped", file=sys.stderr)
+        return 130
+    finally:
+        process.kill_orphans()
+
+
+def _run(asked: options.Options, programs: Programs, command: str) -> None:
+    place = machine.look(_ROOT, asked.build, programs.python)
+    out = asked.out or _ROOT / "docs" / "benchmarks" / place.folder_name
+    out.mkdir(parents=True, exist_ok=True)
+    journal = Journal(out / "results.jsonl")
+    with tempfile.TemporaryDirectory(prefix="tessera-bench-") as folder:
+        text = asked.text or _own_sources(Path(folder) / "text")
+        bench = Bench(programs, text, asked.build / "bench-logs", journal, blocks=asked.blocks,
+                      quick=asked.quick, wanted=asked.wanted)
+        try:
+            _run_suites(asked, bench)
+        finally:
+            journal.close()
+            # What was found before a failure is worth reading, but is not a result.
+            if sys.exc_info()[0] is None:
+                _publish(bench, place, command, out, asked)
+
+
+def _run_suites(asked: options.Options, bench: Bench) -> None:
+    """In the order in which they disturb each other least."""
+    if "train" in asked.suites:
+        train_suite.run(bench, asked.models)
+    if "memory" in asked.suites:
+        memory_suite.run(bench, [m for m in asked.models if not asked.quick or m == "A"])
+    if "collectives" in asked.suites:
+        collectives_suite.run(bench)
+    if "startup" in asked.suites:
+        startup_suite.run(bench)
+    if "scaling" in asked.suites:
+        scaling_suite.run(bench)
+
+
+def _publish(
+    bench: Bench, place: machine.Machine, command: str, out: Path, asked: options.Options
+) -> None:
+    cpu = f"{place.cores}-core {place.cpu}"
+    charts = gallery.draw(bench.findings, cpu)
+    for name, svg in charts.items():
+        (out / name).write_text(svg, encoding="utf-8")
+    minutes = (time.monotonic() - bench.began) / 60
+    page = report.write(bench.findings, place, command, bench.ranks, minutes, list(charts),
+                        asked.quick)
+    (out / "results.md").write_text(page, encoding="utf-8")
+    bench.say(f"written: {out}")
+
+
+def _peers_python(peers: Path) -> str:
+    """Makes the peers' environment if there is none; its progress goes to stderr."""
+    try:
+        done = subprocess.run([peers / "setup.sh"], stdout=subprocess.PIPE, text=True)
+    except OSError as error:
+        raise BenchFailure(f"{peers / 'setup.sh'}: {error}") from error
+    lines = done.stdout.strip().splitlines()
+    if done.returncode != 0 or not lines:
+        raise BenchFailure(f"{peers / 'setup.sh'}: {process.describe_end(done.returncode)}")
+    return lines[-1]
+
+
+def _own_sources(path: Path) -> Path:
+    """A text that every copy of the tree has: its sources, in order of their names."""
+    folders = ("core", "ddp", "fsdp", "optim", "zero")
+    files = sorted(f for d in folders for f in (_ROOT / d).rglob("*") if f.suffix in (".h", ".cc"))
+    path.write_bytes(b"".join(f.read_bytes() for f in files)[:_TEXT_BYTES])
+    return path
+
+
+def _stop(*_: object) -> None:
+    raise Stopped
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

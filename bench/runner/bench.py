@@ -1,0 +1,65 @@
+"""What all suites share."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+import time
+from pathlib import Path
+
+from .contestant import Contestant
+from .crew import Crew
+from .disturbance import Disturbance, Limits
+from .findings import Findings
+from .journal import Journal
+from .roster import Programs
+
+
+@dataclasses.dataclass
+class Bench:
+    """One run: what was asked for, where things lie, and what was found so far."""
+
+    programs: Programs
+    text: Path
+    logs: Path
+    journal: Journal
+    blocks: int = 5
+    quick: bool = False
+    ranks: int = 2
+    wanted: str = ""  # expression that a contestant's name must match
+    start_timeout_s: float = 120.0
+    limits: Limits = Limits()
+    findings: Findings = dataclasses.field(default_factory=Findings)
+    began: float = dataclasses.field(default_factory=time.monotonic)
+
+    def say(self, text: str) -> None:
+        """A line of progress on stderr."""
+        print(f"[{time.monotonic() - self.began:6.1f} s] {text}", file=sys.stderr, flush=True)
+
+    def chosen(self, contestants: list[Contestant]) -> list[Contestant]:
+        """Those that the user asked for; notes the families of peers."""
+        chosen = [c for c in contestants if re.search(self.wanted, c.name)]
+        self.findings.families.update((c.name, c.family) for c in chosen if c.family)
+        return chosen
+
+    def start(self, contestant: Contestant, suite: str, world: int | None = None) -> Crew:
+        """Starts all ranks; does not wait for them."""
+        return Crew(contestant, world or self.ranks, self.logs / suite)
+
+    def leave(self, crew: Crew) -> None:
+        """Ends a crew; one that does not leave in order is noted, its numbers stand."""
+        problem = crew.quit()
+        if problem:
+            self.say(f"warning: {problem}")
+            self.findings.warnings.append(problem.splitlines()[0])
+
+    def disturbed(self, what: str, reason: str, again: bool) -> None:
+        """Notes a block that was dropped, or kept because it was the last try."""
+        (self.findings.dropped if again else self.findings.noisy).append(f"{what}: {reason}")
+        self.say(f"{what}: {reason}; {'again' if again else 'kept'}")
+
+
+def noise_record(seen: Disturbance) -> dict[str, float]:
+    """The disturbance as fields of a journal's line."""
+    return dataclasses.asdict(seen)

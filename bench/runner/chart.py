@@ -1,0 +1,121 @@
+"""The two kinds of charts: bars with ranges, and lines."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from .spread import Spread
+from .svg import Drawing, Scale, number, text_width
+
+_LEFT = 24.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """A named value; the whisker spans its range."""
+
+    name: str
+    value: Spread
+    colour: int
+    label: str
+
+
+def bars(
+    title: str,
+    description: str,
+    groups: list[tuple[str, list[Bar]]],
+    legend: list[tuple[str, int]],
+    axis: str,
+    mark: float | None = None,
+    logarithmic: bool = False,
+) -> str:
+    """Horizontal bars in groups, one scale. `mark`: a value that all are compared with."""
+    everything = [bar for _, group in groups for bar in group]
+    names = max((text_width(bar.name) for bar in everything), default=60)
+    labels = max((text_width(bar.label) for bar in everything), default=60)
+    begin = _LEFT + names + 12
+    width = max(870.0, begin + 420 + labels + 20)
+    drawing = Drawing(width, title, description)
+    y = drawing.heading(_LEFT)
+    drawing.legend(_LEFT, y + 14, legend)
+    top = y + 34
+    highest = max([bar.value.high for bar in everything] + [mark or 0.0])
+    low = min(bar.value.low for bar in everything) / 1.5 if logarithmic else 0.0
+    scale = Scale(low, highest * 1.02, begin, width - labels - 20, logarithmic)
+    height = sum((26 if name else 6) + 22 * len(group) + 6 for name, group in groups)
+    for tick in scale.ticks():
+        x = scale.at(tick)
+        drawing.line(x, top, x, top + height, "grid")
+        drawing.text(x, top + height + 18, number(tick), "quiet", "middle")
+    y = top
+    for name, group in groups:
+        if name:
+            drawing.text(_LEFT, y + 18, name)
+        y += 26 if name else 6
+        for bar in group:
+            middle = y + 10
+            drawing.text(begin - 10, middle + 4.5, bar.name, "quiet", "end")
+            drawing.box(begin, y + 2, scale.at(bar.value.median) - begin, 16, f"c{bar.colour}")
+            end = scale.at(bar.value.median)
+            if bar.value.high > bar.value.low:
+                a, end = scale.at(bar.value.low), scale.at(bar.value.high)
+                drawing.line(a, middle, end, middle, "whisker")
+                drawing.line(a, middle - 4, a, middle + 4, "whisker")
+                drawing.line(end, middle - 4, end, middle + 4, "whisker")
+            drawing.text(max(end, scale.at(bar.value.median)) + 8, middle + 4.5, bar.label)
+            y += 22
+        y += 6
+    if mark is not None:
+        drawing.line(scale.at(mark), top, scale.at(mark), top + height, "mark")
+    drawing.line(begin, top, begin, top + height, "axis")
+    drawing.text(begin, top + height + 40, axis, "quiet")
+    return drawing.render(top + height + 56)
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A named series of points; dashed ones are computed, not measured."""
+
+    name: str
+    points: list[tuple[float, float]]
+    colour: int
+    dashed: bool = False
+
+
+def lines(
+    title: str,
+    description: str,
+    series: list[Line],
+    x_axis: str,
+    y_axis: str,
+    x_ticks: list[tuple[float, str]],
+    logarithmic: bool = False,
+) -> str:
+    """Lines over numbered positions. The vertical axis begins at zero unless it is logarithmic."""
+    width, plot = 870.0, 320.0
+    drawing = Drawing(width, title, description)
+    y = drawing.heading(_LEFT)
+    solid = [line for line in series if not line.dashed]
+    drawing.legend(_LEFT, y + 14, [(line.name, line.colour) for line in solid])
+    top = y + 56
+    values = [v for line in series for _, v in line.points]
+    low = min(values) / 1.5 if logarithmic else 0.0
+    vertical = Scale(low, max(values) * 1.1, top + plot, top, logarithmic)
+    positions = [p for p, _ in x_ticks]
+    margin = (positions[-1] - positions[0]) * 0.05 or 1.0
+    across = Scale(positions[0] - margin, positions[-1] + margin, 84, width - 30)
+    drawing.text(_LEFT, top - 14, y_axis, "quiet")
+    for tick in vertical.ticks():
+        drawing.line(84, vertical.at(tick), width - 30, vertical.at(tick), "grid")
+        drawing.text(76, vertical.at(tick) + 4.5, number(tick), "quiet", "end")
+    for position, label in x_ticks:
+        drawing.text(across.at(position), top + plot + 20, label, "quiet", "middle")
+    drawing.line(84, top + plot, width - 30, top + plot, "axis")
+    for line in series:
+        points = [(across.at(p), vertical.at(v)) for p, v in line.points]
+        drawing.path(points, f"s{line.colour}" + (" dashed" if line.dashed else ""))
+        if not line.dashed:
+            for x, y in points:
+                drawing.dot(x, y, f"c{line.colour}")
+    drawing.text((84 + width - 30) / 2, top + plot + 44, x_axis, "quiet", "middle")
+    return drawing.render(top + plot + 62)

@@ -1,0 +1,35 @@
+"""Who takes part: a program, its arguments and its environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+
+
+class Role(enum.Enum):
+    """What a contestant is measured for."""
+
+    FLOOR = "floor"  # no communication: what the computation costs
+    PEER = "peer"
+    OURS = "ours"
+
+
+@dataclasses.dataclass(frozen=True)
+class Contestant:
+    """One program in one configuration. `name` is unique within a suite."""
+
+    name: str
+    role: Role
+    command: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...] = ()
+    family: str = ""  # peers that answer the same question; the best of a family is quoted
+
+    @property
+    def file_name(self) -> str:
+        """The name with only characters that every file system takes."""
+        return re.sub(r"[^A-Za-z0-9.]+", "-", self.name).strip("-")
+
+    def with_arguments(self, *arguments: str) -> Contestant:
+        """The same contestant with more command line arguments."""
+        return dataclasses.replace(self, command=self.command + arguments)

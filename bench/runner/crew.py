@@ -1,0 +1,234 @@
+"""All ranks of one contestant, steered together."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from . import process
+from .contestant import Contestant
+from .failure import BenchFailure
+
+Answer = dict[str, Any]
+
+_LONGEST_LINE_BYTES = 64 << 20
+_TAIL_LINES = 6
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Crew:
+    """The processes of one contestant, one per rank. A context manager: leaving kills them all.
+
+    Every wait has a deadline. What a rank does wrong becomes a BenchFailure that names the
+    contestant, the rank, what happened and the rank's log.
+    """
+
+    def __init__(self, contestant: Contestant, world: int, logs: Path) -> None:
+        """Starts the ranks; rank r is pinned to core r when there are enough cores."""
+        self.contestant = contestant
+        self.world = world
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._pending = [b""] * world
+        self._store = Path(tempfile.mkdtemp(prefix="tessera-bench-"))  # mode 0700
+        logs.mkdir(parents=True, exist_ok=True)
+        self._logs = [logs / f"{contestant.file_name}.rank{rank}.log" for rank in range(world)]
+        cores = sorted(os.sched_getaffinity(0))
+        job = {
+            "WORLD_SIZE": str(world),
+            "LOCAL_WORLD_SIZE": str(world),
+            "TESSERA_STORE": f"file://{self._store}/store",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "GLOO_SOCKET_IFNAME": "lo",
+        } | dict(contestant.environment)
+        try:
+            for rank, log in enumerate(self._logs):
+                log.unlink(missing_ok=True)
+                self._processes.append(
+                    process.start(
+                        contestant.command,
+                        process.clean_environment(
+                            job | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+                        ),
+                        log,
+                        frozenset({cores[rank]}) if world <= len(cores) else None,
+                    )
+                )
+        except OSError as error:
+            self.kill()
+            raise BenchFailure(f"{contestant.name}: cannot be started: {error}") from error
+        except BaseException:
+            self.kill()
+            raise
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    @property
+    def pids(self) -> list[int]:
+        """Process id of each rank."""
+        return [rank.pid for rank in self._processes]
+
+    def kill(self) -> None:
+        """Ends all ranks at once, and what they started. May be called again."""
+        for rank in self._processes:
+            process.kill(rank)
+        self._processes = []
+        shutil.rmtree(self._store, ignore_errors=True)
+
+    def quit(self, timeout_s: float = 15.0) -> str | None:
+        """Asks all ranks to leave, then kills. Returns what went wrong, or None."""
+        problem = None
+        try:
+            self._send("quit")
+            deadline = time.monotonic() + timeout_s
+            for rank, child in enumerate(self._processes):
+                try:
+                    code = child.wait(max(0.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    raise self._failure(rank, f"still runs {timeout_s:g} s after `quit`") from None
+                if code != 0:
+                    raise self._failure(rank, f"{process.describe_end(code)} at `quit`")
+        except BenchFailure as failure:
+            problem = str(failure)
+        finally:
+            self.kill()
+        return problem
+
+    def ask(
+        self,
+        command: str,
+        event: str,
+        timeout_s: float,
+        tick: Callable[[], None] | None = None,
+        period_s: float = 0.02,
+    ) -> list[Answer]:
+        """Sends `command` to all ranks and returns their answers; see `wait`."""
+        self._send(command)
+        return self.wait(event, timeout_s, tick, period_s, f"`{command}`")
+
+    def wait(
+        self,
+        event: str,
+        timeout_s: float,
+        tick: Callable[[], None] | None = None,
+        period_s: float = 0.02,
+        during: str = "the start",
+    ) -> list[Answer]:
+        """One line of kind `event` from each rank, by rank. Calls `tick` each period meanwhile."""
+        answers: dict[int, Answer] = {}
+        deadline = time.monotonic() + timeout_s
+        with selectors.DefaultSelector() as selector:
+            for rank, child in enumerate(self._processes):
+                assert child.stdout is not None
+                selector.register(child.stdout, selectors.EVENT_READ, rank)
+            while True:
+                for rank in range(self.world):
+                    if rank not in answers and (line := self._take_line(rank)) is not None:
+                        answers[rank] = self._parse(rank, line, event, during)
+                if len(answers) == self.world:
+                    return [answers[rank] for rank in range(self.world)]
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    silent = min(rank for rank in range(self.world) if rank not in answers)
+                    raise self._failure(
+                        silent, f"no '{event}' within {timeout_s:g} s of {during}"
+                    )
+                ready = selector.select(min(left_s, period_s) if tick else left_s)
+                if tick:
+                    tick()
+                for key, _ in ready:
+                    self._read(key.data, selector, during)
+
+    def _send(self, command: str) -> None:
+        for rank, child in enumerate(self._processes):
+            assert child.stdin is not None
+            try:
+                child.stdin.write(command.encode() + b"\n")
+            except OSError:
+                raise self._died(rank, f"`{command}`") from None
+
+    def _read(self, rank: int, selector: selectors.BaseSelector, during: str) -> None:
+        pipe = self._processes[rank].stdout
+        assert pipe is not None
+        piece = os.read(pipe.fileno(), 1 << 20)
+        if not piece:
+            raise self._died(rank, during)
+        self._pending[rank] += piece
+        if len(self._pending[rank]) > _LONGEST_LINE_BYTES:
+            raise self._failure(rank, f"printed a line without an end during {during}")
+
+    def _take_line(self, rank: int) -> bytes | None:
+        line, newline, rest = self._pending[rank].partition(b"\n")
+        if not newline:
+            return None
+        self._pending[rank] = rest
+        return line
+
+    def _parse(self, rank: int, line: bytes, event: str, during: str) -> Answer:
+        shown = line[:120].decode(errors="replace")
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            raise self._failure(rank, f"printed {shown!r}, expected JSON, during {during}") from None
+        if not isinstance(answer, dict) or answer.get("event") != event:
+            raise self._failure(rank, f"printed {shown!r}, expected event '{event}', during {during}")
+        return answer
+
+    def _died(self, rank: int, during: str) -> BenchFailure:
+        # The first to die is the cause; those that lost it die a moment later.
+        time.sleep(0.2)
+        codes = [child.poll() for child in self._processes]
+        if codes[rank] is None:
+            try:
+                codes[rank] = self._processes[rank].wait(2.0)
+            except subprocess.TimeoutExpired:
+                return self._failure(rank, f"closed its output during {during}")
+        by_signal = [r for r, code in enumerate(codes) if code is not None and code < 0]
+        first = by_signal[0] if by_signal else rank
+        code = codes[first]
+        assert code is not None
+        return self._failure(first, f"{process.describe_end(code)} during {during}")
+
+    def _failure(self, rank: int, what: str) -> BenchFailure:
+        log = self._logs[rank]
+        try:
+            lines = log.read_text(errors="replace").strip().splitlines()[-_TAIL_LINES:]
+        except OSError:
+            lines = []
+        tail = "".join(f"\n  | {line}" for line in lines)
+        return BenchFailure(f"{self.contestant.name}, rank {rank}: {what}; log: {log}{tail}")
+
+
+def check_numbers(crew: Crew, answers: list[Answer], key: str, count: int) -> list[list[float]]:
+    """`answers[rank][key]` of every rank as lists of `count` finite numbers, else BenchFailure."""
+    columns = []
+    for rank, answer in enumerate(answers):
+        values = answer.get(key)
+        good = (
+            isinstance(values, list)
+            and len(values) == count
+            and all(isinstance(v, (int, float)) and abs(v) < float("inf") for v in values)
+        )
+        if not good:
+            raise crew._failure(rank, f"'{key}' is not {count} finite numbers")
+        columns.append([float(value) for value in values])
+    return columns

@@ -1,0 +1,94 @@
+"""What else the machine did while a block ran."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclasses.dataclass(frozen=True)
+class Disturbance:
+    """Shares of all cores' time, and involuntary context switches of the contestant per second."""
+
+    steal: float  # taken by the hypervisor
+    foreign: float  # used by processes other than the contestant's
+    switches_per_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Above any of these a block is dropped and run again."""
+
+    steal: float = 0.05
+    foreign: float = 0.10
+    # Threads of one contestant take the core from each other; only an unusual number is noise.
+    switches_per_s: float = 300.0
+    switches_factor: float = 4.0
+
+    def broken_by(self, seen: Disturbance, usual_switches_per_s: float) -> str | None:
+        """What was too high, or None. `usual_...`: the fewest seen for this contestant so far."""
+        if seen.steal > self.steal:
+            return f"steal {seen.steal:.1%}"
+        if seen.foreign > self.foreign:
+            return f"other processes {seen.foreign:.1%}"
+        if seen.switches_per_s > max(
+            self.switches_per_s, self.switches_factor * usual_switches_per_s
+        ):
+            return f"{seen.switches_per_s:.0f} involuntary switches/s"
+        return None
+
+
+class Watch:
+    """Counts from its construction to `stop()`. Reads /proc only."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._pids = list(pids)
+        self._begin = self._counts()
+
+    def stop(self) -> Disturbance:
+        """What happened since the construction."""
+        steal, busy, own, switches, now = (
+            after - before for before, after in zip(self._begin, self._counts(), strict=True)
+        )
+        cores = os.cpu_count() or 1
+        capacity = max(now, 1e-6) * cores / _TICK_S
+        return Disturbance(
+            steal=steal / capacity,
+            foreign=max(0.0, busy - own) / capacity,
+            switches_per_s=switches / max(now, 1e-6),
+        )
+
+    def _counts(self) -> tuple[float, float, float, float, float]:
+        cpu = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+        user, nice, system, _, _, irq, softirq, steal = cpu[:8]
+        busy = user + nice + system + irq + softirq
+        own = sum(_ticks(pid) for pid in [*self._pids, os.getpid()])
+        switches = sum(involuntary_switches(pid) for pid in self._pids)
+        return steal, busy, own, switches, time.monotonic()
+
+
+def involuntary_switches(pid: int) -> int:
+    """Times a thread of the process lost its core before it was done, since it began."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").glob("*/status"):
+        try:
+            for line in task.read_text().splitlines():
+                if line.startswith("nonvoluntary_ctxt_switches:"):
+                    total += int(line.split()[1])
+        except OSError:
+            continue  # a thread that has just ended
+    return total
+
+
+def _ticks(pid: int) -> int:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    fields = stat.rpartition(")")[2].split()  # the name may hold spaces
+    return int(fields[11]) + int(fields[12])

@@ -1,0 +1,11 @@
+"""What ends a run early."""
+
+from __future__ import annotations
+
+
+class BenchFailure(Exception):
+    """A contestant broke its contract, or what is compared cannot be compared."""
+
+
+class Stopped(BaseException):
+    """The user or the system asked the run to end."""

@@ -1,0 +1,94 @@
+"""What the suites found, by the names of contestants."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from .spread import Rounds, Spread, Timing, medians, ratio
+
+
+@dataclasses.dataclass
+class Training:
+    """One contestant training one model."""
+
+    rounds: dict[int, Timing] = dataclasses.field(default_factory=dict)  # ms per step
+    cpu_ms: list[float] = dataclasses.field(default_factory=list)  # per rank and step, by block
+    faults: list[float] = dataclasses.field(default_factory=list)  # per rank and step, by block
+    private_kib: float = 0.0
+    losses: list[float] = dataclasses.field(default_factory=list)  # mean over ranks, by step
+    parameters: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Mean over ranks, KiB."""
+
+    idle_kib: float
+    peak_kib: float
+    after_kib: float
+
+    @property
+    def peak_above_idle_mib(self) -> float:
+        return (self.peak_kib - self.idle_kib) / 1024
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Call:
+    """One collective. `size_bytes`: of the full buffer."""
+
+    world: int
+    op: str
+    size_bytes: int
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """One strategy at one world size."""
+
+    cpu_ms: float  # per rank and step
+    step_ms: float
+    parameters: int
+
+
+@dataclasses.dataclass
+class Findings:
+    """Everything the report, the goals and the charts are made of."""
+
+    training: dict[str, dict[str, Training]] = dataclasses.field(default_factory=dict)
+    memory: dict[str, dict[str, Memory]] = dataclasses.field(default_factory=dict)
+    collectives: dict[Call, dict[str, dict[int, Timing]]] = dataclasses.field(default_factory=dict)
+    startup: dict[str, dict[int, Timing]] = dataclasses.field(default_factory=dict)  # seconds
+    scaling: dict[str, dict[int, Scale]] = dataclasses.field(default_factory=dict)
+    scaling_calls: dict[Call, Timing] = dataclasses.field(default_factory=dict)  # us
+    families: dict[str, str] = dataclasses.field(default_factory=dict)  # peer: its family
+    dropped: list[str] = dataclasses.field(default_factory=list)  # blocks run again, and why
+    noisy: list[str] = dataclasses.field(default_factory=list)  # blocks kept although disturbed
+    agreements: list[str] = dataclasses.field(default_factory=list)  # of loss curves
+    warnings: list[str] = dataclasses.field(default_factory=list)
+
+    def rounds(self, model: str, name: str) -> Rounds:
+        """A contestant's step times, or nothing."""
+        found = self.training.get(model, {}).get(name)
+        return found.rounds if found else {}
+
+    def floor(self, model: str, names: tuple[str, ...]) -> str | None:
+        """The floor of those named that is lowest by median; one for the whole run, so that no
+        round picks its own lucky minimum."""
+        known = [name for name in names if self.rounds(model, name)]
+        return min(known, key=lambda n: medians(self.rounds(model, n)).median, default=None)
+
+    def best_peer(self, model: str, family: str, without: tuple[str, ...] = ()) -> str | None:
+        """The fastest variant of a family of peers by median."""
+        known = [
+            name
+            for name in self.training.get(model, {})
+            if self.families.get(name) == family and name not in without
+        ]
+        return min(known, key=lambda n: medians(self.rounds(model, n)).median, default=None)
+
+    def step_ratio(self, model: str, above: str | None, below: str | None) -> Spread | None:
+        """Step time of `above` over that of `below`, round by round."""
+        if above is None or below is None:
+            return None
+        return ratio(self.rounds(model, above), self.rounds(model, below))

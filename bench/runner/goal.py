@@ -1,0 +1,142 @@
+"""What the project wants to reach, as a table, and whether a run reached it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from . import roster, scaling_model
+from .findings import Call, Findings
+from .spread import Spread, medians, ratio
+
+Measure = Callable[[Findings], Spread | None]
+
+_KIB = 1 << 10
+_MIB = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    """`measure` shall be at most, or at least, `bound`."""
+
+    number: int
+    name: str
+    measure: Measure
+    bound: float
+    at_least: bool = False
+    unit: str = ""
+
+    def verdict(self, seen: Spread | None) -> str:
+        """"met", "missed" or "not measured"; by the median."""
+        if seen is None:
+            return "not measured"
+        met = seen.median >= self.bound if self.at_least else seen.median <= self.bound
+        return "met" if met else "**missed**"
+
+
+def over_floor(model: str, strategy: str) -> Measure:
+    """Our step time over the lowest floor, PyTorch's or ours."""
+    return lambda f: f.step_ratio(model, f"tessera {strategy}", f.floor(model, roster.FLOORS))
+
+
+def own_floor(model: str) -> Measure:
+    """Our program alone over PyTorch's lower floor."""
+    return lambda f: f.step_ratio(model, roster.FLOORS[2], f.floor(model, roster.FLOORS[:2]))
+
+
+def gain(model: str, family: str, strategy: str) -> Measure:
+    """The fastest variant of a peer over ours."""
+    return lambda f: f.step_ratio(model, f.best_peer(model, family), f"tessera {strategy}")
+
+
+def collective_gain(world: int, op: str, size_bytes: int) -> Measure:
+    """Gloo over ours, fp32."""
+
+    def measure(findings: Findings) -> Spread | None:
+        found = findings.collectives.get(Call(world, op, size_bytes, "f32"), {})
+        return ratio(found.get("pytorch gloo", {}), found.get("tessera", {}))
+
+    return measure
+
+
+def barrier_us(world: int) -> Measure:
+    """Our barrier, microseconds."""
+
+    def measure(findings: Findings) -> Spread | None:
+        found = findings.collectives.get(Call(world, "barrier", 0, "f32"), {}).get("tessera")
+        return medians(found) if found else None
+
+    return measure
+
+
+def memory_ratio(model: str, ours: str, peer: str) -> Measure:
+    """Our peak above idle over a peer's."""
+
+    def measure(findings: Findings) -> Spread | None:
+        found = findings.memory.get(model, {})
+        if ours not in found or peer not in found:
+            return None
+        return Spread.of([found[ours].peak_above_idle_mib / found[peer].peak_above_idle_mib])
+
+    return measure
+
+
+def startup_seconds(name: str) -> Measure:
+    """Seconds to the end of the first step."""
+
+    def measure(findings: Findings) -> Spread | None:
+        found = findings.startup.get(name)
+        return medians(found) if found else None
+
+    return measure
+
+
+def model_error(findings: Findings) -> Spread | None:
+    """The largest distance between the scaling suite and the traffic model."""
+    found = [abs(e.off) for e in scaling_model.expectations(findings)]
+    return Spread(max(found), min(found), max(found)) if found else None
+
+
+def goals() -> list[Goal]:
+    """All of them, in order."""
+    found = []
+    for model in "ABC":
+        found += [
+            Goal(1, f"{model}: local, over PyTorch's local", own_floor(model), 1.00),
+            Goal(1, f"{model}: ddp over the floor", over_floor(model, "ddp"), 1.02),
+            Goal(1, f"{model}: zero1 over the floor", over_floor(model, "zero1"), 1.00),
+            Goal(1, f"{model}: zero2 over the floor", over_floor(model, "zero2"), 1.00),
+            Goal(1, f"{model}: zero3 over the floor", over_floor(model, "zero3"), 1.06),
+            Goal(1, f"{model}: FSDP2 over zero3", gain(model, "FSDP2", "zero3"),
+                 2.0 if model == "C" else 1.4, at_least=True),
+        ]
+    found += [
+        Goal(2, "S: ddp over the floor", over_floor("S", "ddp"), 1.05),
+        Goal(2, "S: zero3 over the floor", over_floor("S", "zero3"), 1.15),
+        Goal(2, "S: DDP over ddp", gain("S", "DDP", "ddp"), 1.5, at_least=True),
+        Goal(2, "S: FSDP2 over zero3", gain("S", "FSDP2", "zero3"), 3.5, at_least=True),
+        Goal(2, "MLP: DDP over ddp", gain("MLP", "DDP", "ddp"), 5.0, at_least=True),
+    ]
+    for world in (2, 4):
+        for op in ("all_reduce", "all_gather", "reduce_scatter"):
+            for label, size in (("64 KiB", 64 * _KIB), ("1 MiB", _MIB), ("16 MiB", 16 * _MIB),
+                                ("64 MiB", 64 * _MIB)):
+                bound = 8.0 if world == 4 or size == 64 * _MIB else 15.0
+                name = f"{world} ranks: Gloo over ours, {op} {label}"
+                found.append(Goal(3, name, collective_gain(world, op, size), bound, at_least=True))
+    found += [
+        Goal(3, "barrier of two ranks, spinning", barrier_us(2), 1.0, unit=" us"),
+        Goal(3, "barrier of four ranks, on futex", barrier_us(4), 10.0, unit=" us"),
+        Goal(4, "C: memory of zero3 over FSDP2",
+             memory_ratio("C", "tessera zero3", "pytorch fsdp2"), 0.45),
+        Goal(4, "C: memory of zero3 over FSDP2 with mmap_threshold 1 MiB",
+             memory_ratio("C", "tessera zero3", "pytorch fsdp2, mmap_threshold 1 MiB"), 1.00),
+        Goal(4, "C: memory of zero2 over DDP",
+             memory_ratio("C", "tessera zero2", "pytorch ddp"), 0.60),
+        Goal(6, "tessera-run to the end of the first step of A, zero3",
+             startup_seconds("tessera-run, zero3"), 2.0, unit=" s"),
+        Goal(6, "tessera-run to the end of the first step of A, ddp",
+             startup_seconds("tessera-run, ddp"), 2.0, unit=" s"),
+        Goal(7, "1 to 8 ranks: largest distance from the traffic model", model_error, 0.20),
+    ]
+    return found

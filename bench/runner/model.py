@@ -1,0 +1,31 @@
+"""The models of the training suites, as the runner needs to know them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """Sizes of one model and of its blocks. The contestants know how to build it."""
+
+    name: str
+    shape: str
+    tokens: int  # per rank and step
+    block_steps: int  # about 1 to 3 s
+    warm_up_steps: int  # after each start
+    settle_steps: int  # untimed, before each block: the others have used the caches
+    rank_mib: int  # a generous guess of what a rank holds at once
+    step_timeout_s: float
+
+
+MODELS = {
+    model.name: model
+    for model in (
+        Model("A", "GPT 8 x 256, context 128, batch 4, vocabulary 256", 512, 10, 10, 1, 450, 10),
+        Model("S", "GPT 8 x 256, context 64, batch 1, vocabulary 256", 64, 30, 10, 2, 400, 10),
+        Model("B", "GPT 8 x 512, context 128, batch 8, vocabulary 256", 1024, 3, 4, 1, 1100, 60),
+        Model("C", "GPT 12 x 768, context 128, batch 2, vocabulary 8192", 256, 3, 2, 1, 2700, 90),
+        Model("MLP", "100 x Linear(64, 64) with ReLU, batch 8", 8, 100, 20, 5, 300, 5),
+    )
+}

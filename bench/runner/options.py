@@ -1,0 +1,67 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from .model import MODELS
+
+SUITES = ("train", "collectives", "startup", "memory", "scaling")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the user asked for."""
+
+    suites: list[str]
+    models: list[str]
+    blocks: int
+    quick: bool
+    out: Path | None
+    build: Path
+    wanted: str
+    python: str | None
+    text: Path | None
+
+
+def parse(arguments: Sequence[str], root: Path) -> Options:
+    """Reads the command line; exits with a message if it is wrong. `root`: of the tree."""
+    parser = argparse.ArgumentParser(
+        prog="bench/run",
+        description="Runs Tessera and its peers in turns and writes tables, JSON lines and charts.",
+    )
+    parser.add_argument("--suite", default=",".join(SUITES), help="default: %(default)s")
+    parser.add_argument("--models", help=f"of {','.join(MODELS)}; default: all, --quick: A,MLP")
+    parser.add_argument("--blocks", type=int, default=5, help="rounds (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="a smoke test: one small round")
+    parser.add_argument("--out", type=Path, help="default: docs/benchmarks/<date>-<machine>")
+    parser.add_argument("--build", type=Path, default=root / "build" / "release")
+    parser.add_argument("--contestants", default="", metavar="REGEX", help="only these names")
+    parser.add_argument("--python", help="python of the peers; default: what peers/setup.sh prints")
+    parser.add_argument("--text", type=Path, help="what the models read; default: our sources")
+    read = parser.parse_args(arguments)
+    default_models = "A,MLP" if read.quick else ",".join(MODELS)
+    suites = _listed(parser, "--suite", read.suite, SUITES)
+    models = _listed(parser, "--models", read.models or default_models, tuple(MODELS))
+    if read.blocks < 1:
+        parser.error(f"--blocks: got {read.blocks}, expected at least 1")
+    try:
+        re.compile(read.contestants)
+    except re.error as error:
+        parser.error(f"--contestants: got {read.contestants!r}: {error}")
+    return Options(suites, models, 1 if read.quick else read.blocks, read.quick, read.out,
+                   read.build.resolve(), read.contestants, read.python, read.text)
+
+
+def _listed(
+    parser: argparse.ArgumentParser, flag: str, text: str, known: tuple[str, ...]
+) -> list[str]:
+    names = [name for name in text.split(",") if name]
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        parser.error(f"{flag}: got '{text}', expected some of {','.join(known)}")
+    return names

@@ -1,0 +1,104 @@
+"""Who takes part in which suite."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from .contestant import Contestant, Role
+
+FLOORS = ("pytorch local", "pytorch local, mmap_max 0", "tessera local")
+
+# What raises the peers to their best without a change of code.
+_NO_MMAP = ("MALLOC_MMAP_MAX_", "0")
+_LARGE_MMAP = ("MALLOC_MMAP_THRESHOLD_", "1048576")
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+    """Where the contestants' programs lie."""
+
+    build: Path
+    peers: Path
+    python: str
+
+    @property
+    def launcher(self) -> str:
+        return str(self.build / "bin" / "tessera-run")
+
+    @property
+    def cpp_trainer(self) -> str:
+        return str(self.build / "bin" / "macro_train")
+
+    @property
+    def cpp_collectives(self) -> str:
+        return str(self.build / "bin" / "macro_collectives")
+
+    def missing(self) -> list[str]:
+        """Programs that are not there."""
+        wanted = [self.launcher, self.cpp_trainer, self.cpp_collectives]
+        wanted += [str(self.peers / "train.py"), str(self.peers / "collectives.py")]
+        return [path for path in wanted if not Path(path).is_file()]
+
+
+def training(programs: Programs, model: str, text: Path, quick: bool) -> list[Contestant]:
+    """Floors, peers as they come and at their best, and ours, for one model."""
+    common = ("--model", model, "--text", str(text))
+    peer_trainer = (programs.python, str(programs.peers / "train.py"), *common, "--strategy")
+    our_trainer = (programs.cpp_trainer, *common, "--strategy")
+
+    def peer(strategy: str, family: str, *environment: tuple[str, str], tuned: str = "") -> Contestant:
+        role = Role.PEER if family else Role.FLOOR
+        name = f"pytorch {strategy}" + (f", {tuned}" if tuned else "")
+        return Contestant(name, role, (*peer_trainer, strategy), environment, family)
+
+    def ours(strategy: str) -> Contestant:
+        role = Role.FLOOR if strategy == "local" else Role.OURS
+        return Contestant(f"tessera {strategy}", role, (*our_trainer, strategy))
+
+    floors = [
+        peer("local", ""),
+        peer("local", "", _NO_MMAP, tuned="mmap_max 0"),
+        ours("local"),
+    ]
+    if quick:
+        few = [peer("ddp", "DDP"), peer("fsdp2", "FSDP2"), ours("ddp"), ours("zero3")]
+        return floors[:1] + floors[2:] + few
+    peers = [
+        peer("ddp-default", "DDP"),
+        peer("ddp", "DDP"),
+        peer("ddp", "DDP", _NO_MMAP, tuned="mmap_max 0"),
+        peer("zero", "ZeRO"),
+        peer("zero", "ZeRO", _NO_MMAP, tuned="mmap_max 0"),
+        peer("fsdp1", "FSDP1"),
+        peer("fsdp2", "FSDP2"),
+        peer("fsdp2", "FSDP2", _LARGE_MMAP, tuned="mmap_threshold 1 MiB"),
+        peer("fsdp2", "FSDP2", _NO_MMAP, tuned="mmap_max 0"),
+        peer("fsdp2-keep", "FSDP2"),
+        peer("fsdp2-keep", "FSDP2", _NO_MMAP, tuned="mmap_max 0"),
+    ]
+    return floors + peers + [ours(s) for s in ("ddp", "zero1", "zero2", "zero3", "zero3-keep")]
+
+
+def memory(programs: Programs, model: str, text: Path, quick: bool) -> list[Contestant]:
+    """As `training`, with the setting that makes PyTorch smallest and without those for speed."""
+    return [
+        c
+        for c in training(programs, model, text, quick)
+        if _NO_MMAP not in c.environment and c.name != "pytorch ddp-default"
+    ]
+
+
+def scaling(programs: Programs, text: Path) -> list[Contestant]:
+    """Our strategies over the floor, model A."""
+    names = ("tessera local", "tessera ddp", "tessera zero2", "tessera zero3")
+    return [c for c in training(programs, "A", text, quick=False) if c.name in names]
+
+
+def collectives(programs: Programs) -> list[Contestant]:
+    """Ours and Gloo through PyTorch."""
+    gloo = (programs.python, str(programs.peers / "collectives.py"))
+    return [
+        Contestant("pytorch gloo", Role.PEER, gloo, family="Gloo"),
+        Contestant("tessera", Role.OURS, (programs.cpp_collectives,)),
+    ]

@@ -1,0 +1,54 @@
+"""A number with its range over rounds, and ratios taken round by round."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Iterable, Mapping
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """Median and range; `of_minima` is the ratio of the two smallest numbers, if it is a ratio."""
+
+    median: float
+    low: float
+    high: float
+    of_minima: float | None = None
+
+    @staticmethod
+    def of(values: Iterable[float], of_minima: float | None = None) -> Spread:
+        """The spread of at least one value."""
+        known = list(values)
+        return Spread(statistics.median(known), min(known), max(known), of_minima)
+
+    def text(self, digits: int = 2) -> str:
+        """"1.02 [1.00..1.05]"."""
+        return f"{self.median:.{digits}f} [{self.low:.{digits}f}..{self.high:.{digits}f}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Times of one block, in one unit."""
+
+    median: float
+    minimum: float
+
+
+Rounds = Mapping[int, Timing]  # by round
+
+
+def ratio(above: Rounds, below: Rounds) -> Spread | None:
+    """`above`/`below` per round that both have, and the ratio of the minima; None without any."""
+    shared = sorted(above.keys() & below.keys())
+    if not shared:
+        return None
+    return Spread.of(
+        (above[r].median / below[r].median for r in shared),
+        min(above[r].minimum for r in shared) / min(below[r].minimum for r in shared),
+    )
+
+
+def medians(rounds: Rounds) -> Spread:
+    """The spread of the blocks' medians."""
+    return Spread.of(timing.median for timing in rounds.values())

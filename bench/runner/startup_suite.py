@@ -1,0 +1,136 @@
+"""From the start of a job to the end of its first step, model A."""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from . import process, roster
+from .bench import Bench
+from .contestant import Contestant
+from .crew import free_port
+from .failure import BenchFailure
+from .spread import Timing
+from .turns import turns
+
+_TIMEOUT_S = 90.0
+_FIRST_STEP = re.compile(rb'"event": ?"steps"')
+
+OURS = "tessera-run, zero3"
+
+
+def run(bench: Bench) -> None:
+    """Launchers and direct starts in turn, after one start of each to warm the page cache."""
+    direct = {
+        c.name: c
+        for c in bench.chosen(roster.training(bench.programs, "A", bench.text, quick=False))
+        if c.name in ("pytorch ddp", "pytorch fsdp2", "tessera ddp", "tessera zero3")
+    }
+    ways: dict[str, Callable[[], float]] = {}
+    for name, contestant in direct.items():
+        ways[f"direct, {name}"] = lambda c=contestant: _direct(bench, c)
+        launcher = "tessera-run" if name.startswith("tessera") else "torchrun"
+        strategy = name.split()[-1]
+        ways[f"{launcher}, {strategy}"] = lambda c=contestant: _launched(bench, c)
+    for name, start in ways.items():
+        bench.say(f"startup: {name} {start():.2f} s (to warm up)")
+    for round_, name in turns(list(ways), bench.blocks):
+        seconds = ways[name]()
+        bench.findings.startup.setdefault(name, {})[round_] = Timing(seconds, seconds)
+        bench.journal.write(
+            {"suite": "startup", "contestant": name, "round": round_, "seconds": seconds}
+        )
+        bench.say(f"startup, round {round_}: {name} {seconds:.2f} s")
+
+
+def _direct(bench: Bench, contestant: Contestant) -> float:
+    began = time.monotonic()
+    with bench.start(contestant, "startup") as crew:
+        crew.wait("idle", bench.start_timeout_s)
+        crew.wait("ready", bench.start_timeout_s)
+        crew.ask("steps 1", "steps", _TIMEOUT_S)
+        seconds = time.monotonic() - began
+        bench.leave(crew)
+    return seconds
+
+
+def launch_command(programs: roster.Programs, contestant: Contestant, ranks: int) -> list[str]:
+    """The contestant under its launcher, for one step."""
+    job = [*contestant.command, "--steps", "1"]
+    if job[0] != programs.python:
+        return [programs.launcher, "--nproc-per-node", str(ranks), "--", *job]
+    torchrun = [programs.python, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+    rendezvous = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    return [*torchrun, *rendezvous, *job[1:]]
+
+
+def _launched(bench: Bench, contestant: Contestant) -> float:
+    """Seconds until all ranks have reported their first step through the launcher's output."""
+    logs = bench.logs / "startup"
+    logs.mkdir(parents=True, exist_ok=True)
+    log = logs / f"launched-{contestant.file_name}.log"
+    log.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="tessera-bench-") as folder:
+        environment = process.clean_environment({"GLOO_SOCKET_IFNAME": "lo", "TMPDIR": folder})
+        began = time.monotonic()
+        try:
+            child = process.start(
+                launch_command(bench.programs, contestant, bench.ranks),
+                environment, log, None, subprocess.DEVNULL,
+            )
+        except OSError as error:
+            raise BenchFailure(f"{contestant.name} under its launcher: {error}") from error
+        try:
+            seconds = _until_reported(child, bench.ranks, began)
+            if seconds is not None:
+                child.wait(_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            seconds = None
+        finally:
+            _end(child)
+        if seconds is None or child.returncode != 0:
+            raise BenchFailure(
+                f"{contestant.name} under its launcher: "
+                + ("no first step" if seconds is None else process.describe_end(child.returncode))
+                + f" within {_TIMEOUT_S:g} s; log: {log}{_tail(log)}"
+            )
+    return seconds
+
+
+def _until_reported(child: subprocess.Popen[bytes], ranks: int, began: float) -> float | None:
+    assert child.stdout is not None
+    printed = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(child.stdout, selectors.EVENT_READ)
+        while (left_s := began + _TIMEOUT_S - time.monotonic()) > 0:
+            if not selector.select(left_s):
+                break
+            piece = os.read(child.stdout.fileno(), 1 << 16)
+            if not piece:
+                break
+            printed += piece
+            if len(_FIRST_STEP.findall(printed)) >= ranks:
+                return time.monotonic() - began
+    return None
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """A launcher is asked first, so that it ends its ranks, which may have sessions of their own."""
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(5.0)
+        except subprocess.TimeoutExpired:
+            pass
+    process.kill(child)
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()[-6:]
+    return "".join(f"\n  | {line}" for line in lines)

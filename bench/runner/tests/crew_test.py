@@ -1,0 +1,116 @@
+"""A crew ends in order or with an error that names the contestant, the rank, the fault and the log."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+from bench.runner import process
+from bench.runner.crew import Crew, check_numbers
+from bench.runner.failure import BenchFailure
+from bench.runner.tests import stage
+
+
+class CrewTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.logs = Path(folder.name)
+        self.addCleanup(lambda: self.assertEqual(process.children(), []))
+
+    def start(self, world: int = 2, **environment: str) -> Crew:
+        crew = Crew(stage.contestant(**environment).with_arguments("--model", "A"), world, self.logs)
+        self.addCleanup(crew.kill)
+        return crew
+
+    def fails(self, pattern: str, crew: Crew, timeout_s: float = 20.0) -> None:
+        began = time.monotonic()
+        with self.assertRaisesRegex(BenchFailure, pattern):
+            crew.wait("idle", timeout_s)
+            crew.wait("ready", timeout_s)
+            answers = crew.ask("steps 3", "steps", timeout_s)
+            check_numbers(crew, answers, "ms", 3)
+        self.assertLess(time.monotonic() - began, 60)
+        pids = crew.pids
+        crew.kill()
+        for pid in pids:
+            with self.assertRaises(ProcessLookupError):
+                os.kill(pid, 0)
+
+    def test_answers_come_by_rank(self) -> None:
+        for world in (1, 2, 3):
+            crew = self.start(world)
+            self.assertEqual([a["private_kib"] for a in crew.wait("idle", 20)], [1000] * world)
+            crew.wait("ready", 20)
+            answers = crew.ask("steps 3", "steps", 20)
+            self.assertEqual(check_numbers(crew, answers, "ms", 3), [[1.0] * 3] * world)
+            self.assertIsNone(crew.quit())
+
+    def test_a_rank_that_exits_is_named_with_its_log(self) -> None:
+        crew = self.start(FAKE_MODE="die", FAKE_RANK="1")
+        self.fails(
+            r"fake one, rank 1: exited with code 3 during `steps 3`; log: .*fake-one\.rank1\.log\n"
+            r"  \| fake: out of luck", crew)
+
+    def test_a_rank_that_is_killed_is_named(self) -> None:
+        self.fails("rank 1: died of SIGKILL during `steps 3`; log: ",
+                   self.start(FAKE_MODE="signal", FAKE_RANK="1"))
+
+    def test_a_rank_that_hangs_meets_the_deadline(self) -> None:
+        self.fails("fake one, rank 2: no 'steps' within 3 s of `steps 3`; log: ",
+                   self.start(3, FAKE_MODE="hang", FAKE_RANK="2"), 3)
+
+    def test_a_rank_that_never_begins_meets_the_deadline(self) -> None:
+        self.fails("rank 0: no 'idle' within 2 s of the start; log: ",
+                   self.start(FAKE_MODE="mute"), 2)
+
+    def test_garbage_is_shown(self) -> None:
+        self.fails("rank 0: printed 'Segmentation fault, says nobody', expected JSON, during",
+                   self.start(FAKE_MODE="garbage"))
+
+    def test_another_event_is_shown(self) -> None:
+        self.fails("rank 0: printed '.*surprise.*', expected event 'steps'",
+                   self.start(FAKE_MODE="other_event"))
+
+    def test_fewer_numbers_than_asked_for(self) -> None:
+        self.fails("rank 0: 'ms' is not 3 finite numbers; log: ", self.start(FAKE_MODE="short"))
+
+    def test_a_number_that_is_none(self) -> None:
+        self.fails("rank 0: 'ms' is not 3 finite numbers", self.start(FAKE_MODE="not_a_number"))
+
+    def test_quit_reports_who_stays_and_who_fails(self) -> None:
+        for mode, pattern in (("stay", "rank 0: still runs 1 s after `quit`"),
+                              ("fail_late", "rank 0: exited with code 9 at `quit`")):
+            crew = self.start(FAKE_MODE=mode)
+            crew.wait("idle", 20)
+            self.assertRegex(crew.quit(1.0) or "nothing", pattern)
+
+    def test_a_program_that_is_not_there(self) -> None:
+        import dataclasses
+
+        nobody = dataclasses.replace(stage.contestant(), command=("/nonexistent/program",))
+        with self.assertRaisesRegex(BenchFailure, "fake one: cannot be started: "):
+            Crew(nobody, 2, self.logs)
+
+    def test_leaving_the_context_kills(self) -> None:
+        with self.start() as crew:
+            pids = crew.pids
+        for pid in pids:
+            with self.assertRaises(ProcessLookupError):
+                os.kill(pid, 0)
+
+    def test_contestants_inherit_no_allocator_or_job_settings(self) -> None:
+        os.environ["MALLOC_ARENA_MAX"] = os.environ["RANK"] = "7"
+        self.addCleanup(os.environ.pop, "MALLOC_ARENA_MAX")
+        self.addCleanup(os.environ.pop, "RANK")
+        found = process.clean_environment({"MALLOC_MMAP_MAX_": "0"})
+        self.assertNotIn("MALLOC_ARENA_MAX", found)
+        self.assertNotIn("RANK", found)
+        self.assertEqual(found["MALLOC_MMAP_MAX_"], "0")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,85 @@
+"""Speaks the contestants' protocol without computing anything; misbehaves when FAKE_MODE says so.
+
+FAKE_MODE: die, signal, hang, garbage, other_event, short, not_a_number, other_loss, mute, stay, fail_late.
+FAKE_RANK: which rank misbehaves (default 0).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+
+
+def emit(**fields: object) -> None:
+    print(json.dumps(fields), flush=True)
+
+
+def misbehave(mode: str) -> None:
+    """What happens instead of an answer."""
+    if mode == "die":
+        print("fake: out of luck", file=sys.stderr, flush=True)
+        sys.exit(3)
+    if mode == "signal":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if mode == "hang":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(3600)
+    if mode == "garbage":
+        print("Segmentation fault, says nobody", flush=True)
+    if mode == "other_event":
+        emit(event="surprise")
+
+
+def step_answer(first: int, steps: int, mode: str) -> dict[str, object]:
+    """Times that depend on the contestant's speed, a loss that depends on the step alone."""
+    speed = float(os.environ.get("FAKE_MS", "1"))
+    factor = 1.01 if mode == "other_loss" else 1.0
+    losses: list[float] = [factor * 5.0 / (1 + 0.1 * (first + i)) for i in range(steps)]
+    times = [speed] * (steps - 1 if mode == "short" else steps)
+    if mode == "not_a_number":
+        times[0] = float("nan")
+    return {"event": "steps", "ms": times, "loss": losses, "cpu_ms": speed * steps,
+            "minor_faults": 7 * steps, "private_kib": 3000}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model")
+    parser.add_argument("--strategy")
+    parser.add_argument("--text")
+    parser.add_argument("--steps", type=int)
+    arguments = parser.parse_args()
+    mine = int(os.environ["RANK"]) == int(os.environ.get("FAKE_RANK", "0"))
+    mode = os.environ.get("FAKE_MODE", "") if mine else ""
+    if mode == "mute":
+        misbehave("hang")
+    if arguments.model:
+        emit(event="idle", private_kib=1000)
+        emit(event="ready", parameters=1_000_000)
+    else:
+        emit(event="ready")
+    if arguments.steps:
+        emit(**step_answer(0, arguments.steps, mode))
+        return
+    done = 0
+    for line in sys.stdin:
+        words = line.split()
+        if words == ["quit"]:
+            if mode == "stay":
+                misbehave("hang")
+            sys.exit(9 if mode == "fail_late" else 0)
+        misbehave(mode)
+        if words[0] == "steps":
+            emit(**step_answer(done, int(words[1]), mode))
+            done += int(words[1])
+        else:
+            size_us = 1.0 + int(words[2]) / 1e4
+            emit(event="run", us=[size_us * float(os.environ.get("FAKE_MS", "1"))] * int(words[3]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""A build folder and a peers folder full of fakes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from bench.runner.bench import Bench
+from bench.runner.contestant import Contestant, Role
+from bench.runner.disturbance import Limits
+from bench.runner.journal import Journal
+from bench.runner.roster import Programs
+
+_HERE = Path(__file__).resolve().parent
+FAKE = _HERE / "fake_contestant.py"
+CALM = Limits(steal=2.0, foreign=2.0, switches_per_s=1e9)
+
+
+def contestant(name: str = "fake one", role: Role = Role.OURS, **environment: str) -> Contestant:
+    """A fake with FAKE_... settings."""
+    return Contestant(name, role, (sys.executable, str(FAKE)), tuple(environment.items()))
+
+
+def programs(folder: Path, our_mode: str = "") -> Programs:
+    """All programs that a run starts. `our_mode`: how the C++ trainer misbehaves."""
+    binaries, peers = folder / "bin", folder / "peers"
+    binaries.mkdir(parents=True)
+    peers.mkdir()
+    launcher = f"{sys.executable} {_HERE / 'fake_launcher.py'}"
+    setting = f"FAKE_MODE={our_mode} " if our_mode else ""
+    _script(binaries / "macro_train", f"{setting}exec {sys.executable} {FAKE}")
+    _script(binaries / "macro_collectives", f"exec {sys.executable} {FAKE}")
+    _script(binaries / "tessera-run", f"exec {launcher}")
+    _script(folder / "python", f'[ "$1" = -m ] && exec {launcher} "$@"; FAKE_MS=2 exec {sys.executable}')
+    for name in ("train.py", "collectives.py"):
+        (peers / name).write_text(FAKE.read_text())
+    return Programs(folder, peers, str(folder / "python"))
+
+
+def bench(folder: Path, **settings: object) -> Bench:
+    """A quiet run over the fakes that no noise disturbs."""
+    made = programs(folder / "build", str(settings.pop("our_mode", "")))
+    text = folder / "text"
+    text.write_bytes(b"text")
+    journal = Journal(folder / "results.jsonl")
+    found = Bench(made, text, folder / "logs", journal, limits=CALM, **settings)  # type: ignore[arg-type]
+    found.say = lambda text: None  # type: ignore[method-assign]
+    return found
+
+
+def _script(path: Path, line: str) -> None:
+    path.write_text(f'#!/bin/sh\n{line} "$@"\n')
+    path.chmod(0o755)
+
+

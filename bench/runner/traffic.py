@@ -1,0 +1,36 @@
+"""Bytes of memory traffic that each rank's collectives and optimizer cause on one host.
+
+All in multiples of the full buffer or of the parameters' bytes, for `world` ranks.
+"""
+
+from __future__ import annotations
+
+_ADAMW_BYTES_PER_BYTE = 7.0  # fp32: read p, g, m, v; write p, m, v
+
+
+def collective(op: str, world: int) -> float:
+    """Traffic of one rank in one collective over the size of the full buffer.
+
+    all_reduce: each rank reads `world` copies of its share and writes it back into as many;
+    reduce_scatter: the same reads, one write with its write-allocate;
+    all_gather: each rank copies the whole out, with write-allocate.
+    """
+    return {
+        "all_reduce": 2.0,
+        "reduce_scatter": 1.0 + 2.0 / world,
+        "all_gather": 3.0,
+    }[op]
+
+
+def strategy(name: str, world: int) -> float:
+    """Traffic of one rank in one step beyond computation, over the parameters' bytes.
+
+    The optimizer's part is relative to the floor, which updates all parameters on each rank.
+    """
+    saved = _ADAMW_BYTES_PER_BYTE * (1.0 - 1.0 / world)
+    if name == "local" or world == 1:
+        return 0.0
+    if name == "ddp":
+        return collective("all_reduce", world)
+    gathers = 2.0 if name == "zero3" else 1.0
+    return collective("reduce_scatter", world) + gathers * collective("all_gather", world) - saved
