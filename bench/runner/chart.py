@@ -40,7 +40,8 @@ def bars(
     drawing.legend(_LEFT, y + 14, legend)
     top = y + 34
     highest = max([bar.value.high for bar in everything] + [mark or 0.0])
-    low = min(bar.value.low for bar in everything) / 1.5 if logarithmic else 0.0
+    # Where nothing is gained a bar has no length.
+    low = min([bar.value.low for bar in everything] + [mark or 1.0]) if logarithmic else 0.0
     scale = Scale(low, highest * 1.02, begin, width - labels - 20, logarithmic)
     height = sum((26 if name else 6) + 22 * len(group) + 6 for name, group in groups)
     for tick in scale.ticks():
@@ -52,6 +53,7 @@ def bars(
         if name:
             drawing.text(_LEFT, y + 18, name)
         y += 26 if name else 6
+        drawing.line(begin, y, begin, y + 22 * len(group), "axis")
         for bar in group:
             middle = y + 10
             drawing.text(begin - 10, middle + 4.5, bar.name, "quiet", "end")
@@ -65,9 +67,8 @@ def bars(
             drawing.text(max(end, scale.at(bar.value.median)) + 8, middle + 4.5, bar.label)
             y += 22
         y += 6
-    if mark is not None:
+    if mark is not None and not logarithmic:
         drawing.line(scale.at(mark), top, scale.at(mark), top + height, "mark")
-    drawing.line(begin, top, begin, top + height, "axis")
     drawing.text(begin, top + height + 40, axis, "quiet")
     return drawing.render(top + height + 56)
 

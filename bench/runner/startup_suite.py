@@ -62,12 +62,14 @@ def _direct(bench: Bench, contestant: Contestant) -> float:
 
 def launch_command(programs: roster.Programs, contestant: Contestant, ranks: int) -> list[str]:
     """The contestant under its launcher, for one step."""
-    job = [*contestant.command, "--steps", "1"]
-    if job[0] != programs.python:
-        return [programs.launcher, "--nproc-per-node", str(ranks), "--", *job]
-    torchrun = [programs.python, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+    program, *arguments = contestant.command
+    count = ["--nproc-per-node", str(ranks)]
+    if program != programs.python:
+        return [programs.launcher, *count, "--", program, *arguments, "--steps", "1"]
+    # The launcher gives all ranks one standard input; each needs the command for itself.
+    rank = ["--no-python", "sh", "-c", 'echo steps 1 | exec "$0" "$@"', program, *arguments]
     rendezvous = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
-    return [*torchrun, *rendezvous, *job[1:]]
+    return [program, "-m", "torch.distributed.run", *count, *rendezvous, *rank]
 
 
 def _launched(bench: Bench, contestant: Contestant) -> float:

@@ -40,7 +40,7 @@ _STYLE = """
 
 def text_width(text: str, size: float = 13.0) -> float:
     """About how wide a text is drawn, in pixels."""
-    return sum(0.33 if c in " .,:;il|'!()[]" else 0.58 for c in text) * size
+    return sum(0.33 if c in " .,:;il|'!()[]" else 0.6 for c in text) * size
 
 
 class Drawing:
