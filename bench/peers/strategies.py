@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
+
 # The optimizer's first use imports the compiler (it is decorated for it): tens of MiB that are code,
 # not training. Imported here they fall before the idle mark.
-import torch._dynamo  # noqa: F401
+import torch._dynamo
+import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.fsdp.wrap import CustomPolicy
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
 
@@ -54,6 +57,8 @@ def _ddp(model: Gpt | Mlp) -> Wrapped:
 
 def _zero(model: Gpt | Mlp) -> Wrapped:
     """As ddp, with the optimizer's state sharded by parameter."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
     wrapped = _bucket_view_ddp(model)
     optimizer = ZeroRedundancyOptimizer(
         wrapped.parameters(), optimizer_class=AdamW, parameters_as_bucket_view=True, **_ADAMW
@@ -70,6 +75,7 @@ def _fsdp1(model: Gpt | Mlp) -> Wrapped:
             auto_wrap_policy=CustomPolicy(lambda module: id(module) in units),
             sharding_strategy=ShardingStrategy.FULL_SHARD,
             device_mesh=_mesh(),
+            device_id=torch.device("cpu"),
             use_orig_params=True,
         )
     )
@@ -93,13 +99,11 @@ def _fully_shard(model: Gpt | Mlp, reshard_after_forward: bool) -> Wrapped:
     return _with_adamw(model)
 
 
-def _mesh():
-    import torch.distributed as dist
-
+def _mesh() -> DeviceMesh:
     return init_device_mesh("cpu", (dist.get_world_size(),))
 
 
-STRATEGIES: dict[str, Callable[[Gpt | Mlp], Wrapped]] = {
+_STRATEGIES: dict[str, Callable[[Gpt | Mlp], Wrapped]] = {
     "local": _local,
     "ddp": _ddp,
     "ddp-default": _ddp_default,
@@ -108,3 +112,12 @@ STRATEGIES: dict[str, Callable[[Gpt | Mlp], Wrapped]] = {
     "fsdp2": _fsdp2,
     "fsdp2-keep": _fsdp2_keep,
 }
+NAMES = tuple(_STRATEGIES)
+
+
+def strategy(name: str) -> Callable[[Gpt | Mlp], Wrapped]:
+    """The wrapper of this name, one of NAMES. Imports what it needs, and no more: the idle mark comes
+    after, and the others start sooner."""
+    if name == "zero":
+        importlib.import_module("torch.distributed.optim")
+    return _STRATEGIES[name]

@@ -1,9 +1,9 @@
 """Training contestant: PyTorch's strategies, one process per rank, steered through stdin and stdout.
 
-    train.py --model {A,S,B,C,MLP} --strategy NAME [--text FILE]
+    train.py --model {A,S,B,C,MLP} --strategy NAME [--text FILE] [--steps N]
 
 Command `steps N` trains N more steps and answers with their times, losses, processor time, page faults
-and memory; `quit` ends.
+and memory; `quit` ends. With --steps it trains without being asked, answers once and ends.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ import argparse
 import gc
 import resource
 import time
+from collections.abc import Iterator
 
 import data
 import model as models
 from contestant import Misuse, commands, emit, joined_ranks, natural, private_kib, run
-from strategies import STRATEGIES, Wrapped
+from strategies import NAMES, Wrapped, strategy
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--model", required=True, choices=models.MODELS)
-    parser.add_argument("--strategy", required=True, choices=sorted(STRATEGIES))
+    parser.add_argument("--strategy", required=True, choices=NAMES)
     parser.add_argument("--text", help="what the GPT models read")
+    parser.add_argument("--steps", help="train this many steps without being asked")
     return parser.parse_args()
 
 
@@ -54,23 +56,32 @@ def _train(wrapped: Wrapped, batches: data.Batches, first: int, steps: int) -> N
     )
 
 
+def _orders(asked: str | None) -> Iterator[int]:
+    """How many steps to train, each time: `asked` once, or what the commands say."""
+    if asked is not None:
+        yield natural(asked, "--steps")
+        return
+    for words in commands():
+        if len(words) != 2 or words[0] != "steps":
+            raise Misuse(f"command: got '{' '.join(words)}', expected 'steps N' or 'quit'")
+        yield natural(words[1], "steps")
+
+
 def main() -> None:
     arguments = _parse()
+    wrap = strategy(arguments.strategy)
     with joined_ranks() as ranks:
         emit("idle", private_kib=private_kib())
         batches = data.batches(arguments.model, arguments.text, ranks)
         model = models.build(arguments.model)
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        wrapped = STRATEGIES[arguments.strategy](model)
+        wrapped = wrap(model)
         del model
         gc.collect()
         gc.freeze()  # the collector need not walk the modules at every step
         emit("ready", parameters=parameters)
         done = 0
-        for words in commands():
-            if len(words) != 2 or words[0] != "steps":
-                raise Misuse(f"command: got '{' '.join(words)}', expected 'steps N' or 'quit'")
-            steps = natural(words[1], "steps")
+        for steps in _orders(arguments.steps):
             _train(wrapped, batches, done, steps)
             done += steps
 
