@@ -1,0 +1,22 @@
+#include "tessera/bench/micro/barrier.h"
+
+#include <benchmark/benchmark.h>
+
+namespace tessera::bench {
+
+void play_barrier(ProcessGroup& group, Laps& laps) {
+  while (laps.next()) group.barrier("barrier");
+}
+
+void register_barriers(Crews& crews) {
+  const auto add = [&crews](const char* name, int ranks, Waiting waiting) {
+    benchmark::RegisterBenchmark(name, [&crews, ranks, waiting](benchmark::State& state) {
+      crews.of(ranks, waiting).play({Scene::Kind::kBarrier}, state);
+    })->UseRealTime();
+  };
+  add("barrier/2_ranks", 2, Waiting::kByCores);
+  add("barrier/2_ranks_asleep", 2, Waiting::kAsleep);
+  add("barrier/4_ranks", 4, Waiting::kByCores);
+}
+
+}  // namespace tessera::bench

@@ -1,0 +1,14 @@
+#pragma once
+
+#include "tessera/bench/micro/ranks.h"
+#include "tessera/bench/micro/scene.h"
+
+namespace tessera::bench {
+
+/// How long a collective takes, by operation, dtype, kind of memory, ranks and bytes of the whole
+/// buffer (input of reduce_scatter, output of all_gather and publish). algbw: those bytes per
+/// second; busbw: what every rank would have to send for it on a ring.
+void register_collectives(Crews& crews);
+void play_collective(const Scene& scene, ProcessGroup& group, Laps& laps);
+
+}  // namespace tessera::bench

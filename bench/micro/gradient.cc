@@ -1,0 +1,80 @@
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <benchmark/benchmark.h>
+#include <torch/types.h>
+
+#include "tessera/core/grad/landing.h"
+#include "tessera/core/layout/parameter_table.h"
+#include "tessera/core/layout/unit_plan.h"
+#include "tessera/core/memory/private_memory.h"
+#include "tessera/core/step/exact_sum.h"
+#include "tessera/core/step/grad_norm.h"
+
+namespace tessera::bench {
+namespace {
+
+constexpr int64_t kSmallBytes = int64_t{128} << 10;  // in L2
+constexpr int64_t kLargeBytes = int64_t{64} << 20;   // beyond every cache
+
+void report(benchmark::State& state, int64_t numel, at::ScalarType dtype) {
+  state.counters["per_element"] =
+      benchmark::Counter(static_cast<double>(numel), benchmark::Counter::kIsIterationInvariantRate |
+                                                         benchmark::Counter::kInvert);
+  state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) * numel *
+                          static_cast<int64_t>(c10::elementSize(dtype)));
+}
+
+/// The squares of a gradient for the global norm: bytes, dtype (6: float32, 15: bfloat16).
+void squares(benchmark::State& state) {
+  const auto dtype = static_cast<at::ScalarType>(state.range(1));
+  const int64_t numel = state.range(0) / static_cast<int64_t>(c10::elementSize(dtype));
+  const at::Tensor gradient = allocate_private(numel, dtype).fill_(0.37);
+  const Segment segment{0, 0, 0, numel};
+  ExactSum sum;
+  for (auto _ : state) add_squares(gradient, segment, sum);
+  benchmark::DoNotOptimize(sum.value());
+  report(state, numel, dtype);
+}
+BENCHMARK(squares)
+    ->ArgNames({"bytes", "dtype"})
+    ->ArgsProduct({{kSmallBytes, kLargeBytes},
+                   {static_cast<int64_t>(at::kFloat), static_cast<int64_t>(at::kBFloat16)}});
+
+/// A unit's gradients on their way from autograd into the buffer that is reduced, looked through
+/// for NaN and infinity: bytes of the unit, number of parameters in it.
+void landing(benchmark::State& state) {
+  const int64_t numel = state.range(0) / static_cast<int64_t>(sizeof(float));
+  const int64_t parameters = state.range(1);
+  std::vector<NamedTensor> named;
+  std::vector<at::Tensor> gradients;
+  UnitPlan::Membership unit{"unit", {}};
+  for (int64_t i = 0; i < parameters; ++i) {
+    named.push_back({std::to_string(i), torch::empty({numel / parameters}).requires_grad_()});
+    gradients.push_back(torch::ones({numel / parameters}));
+    unit.parameters.push_back(static_cast<size_t>(i));
+  }
+  const ParameterTable table(std::move(named));
+  const UnitPlan plan(table, {unit}, /*slices=*/2);
+  Landing landing(table, plan[0]);
+  at::Tensor buffer = allocate_private(plan[0].layout.numel(), at::kFloat).zero_();
+  for (auto _ : state) {
+    landing.open(std::move(buffer));
+    int64_t non_finite = 0;
+    for (size_t i = 0; i < gradients.size(); ++i) non_finite += landing.land(i, gradients[i]);
+    benchmark::DoNotOptimize(non_finite);
+    buffer = landing.close();
+  }
+  report(state, numel, at::kFloat);
+}
+BENCHMARK(landing)
+    ->ArgNames({"bytes", "parameters"})
+    ->Args({kSmallBytes, 1})
+    ->Args({kSmallBytes, 16})
+    ->Args({kSmallBytes, 256})
+    ->Args({kLargeBytes, 16});
+
+}  // namespace
+}  // namespace tessera::bench

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <sched.h>
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <benchmark/benchmark.h>
+
+#include "tessera/bench/micro/scene.h"
+#include "tessera/core/comm/process_group.h"
+
+namespace tessera::bench {
+
+/// How ranks wait for each other: as the group decides by itself (it spins a little where there is
+/// a core for every rank), or asleep in the kernel from the start.
+enum class Waiting : uint8_t { kByCores, kAsleep };
+
+/// Processes that play scenes together. This process is rank 0; the others are programs of the same
+/// file that take scenes from a pipe and end with it. Rank r keeps to core r where there are
+/// cores for all ranks.
+class Ranks {
+ public:
+  /// Starts size - 1 processes and meets them. Blocks.
+  Ranks(int size, Waiting waiting);
+  ~Ranks();
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+
+  int size() const { return static_cast<int>(peers_.size()) + 1; }
+
+  /// Plays `scene` on all ranks, timed by `state` on this one.
+  void play(const Scene& scene, benchmark::State& state);
+
+ private:
+  struct Peer {
+    pid_t pid;
+    int pipe;  // we write
+  };
+
+  std::vector<Peer> peers_;
+  std::shared_ptr<ProcessGroup> group_;
+};
+
+/// The ranks of a run, started when they are first asked for.
+class Crews {
+ public:
+  Ranks& of(int size, Waiting waiting);
+
+ private:
+  std::map<std::pair<int, Waiting>, std::unique_ptr<Ranks>> crews_;
+};
+
+/// Whether the program was started as a peer, and its life as one: returns the exit code.
+bool is_peer(int argc, char** argv);
+int live_as_peer(char** argv);
+
+}  // namespace tessera::bench

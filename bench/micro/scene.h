@@ -1,0 +1,23 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "tessera/bench/micro/laps.h"
+#include "tessera/core/comm/process_group.h"
+
+namespace tessera::bench {
+
+/// What the ranks of a crew do together. Plain numbers: rank 0 sends it through pipes.
+struct Scene {
+  enum class Kind : int64_t { kCollective, kBarrier, kGather, kOperators };
+
+  Kind kind;
+  std::array<int64_t, 4> numbers{};  ///< what they mean is the scene's own affair
+};
+
+/// Runs `scene` as one rank of `group`: prepares, runs all laps, waits for the other ranks. Every
+/// rank calls it with the same scene and number of laps.
+void play(const Scene& scene, ProcessGroup& group, Laps& laps);
+
+}  // namespace tessera::bench
