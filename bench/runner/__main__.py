@@ -56,7 +56,7 @@ def _run(asked: options.Options, programs: Programs, command: str) -> None:
     with tempfile.TemporaryDirectory(prefix="tessera-bench-") as folder:
         text = asked.text or _own_sources(Path(folder) / "text")
         bench = Bench(programs, text, asked.build / "bench-logs", journal, blocks=asked.blocks,
-                      quick=asked.quick, wanted=asked.wanted)
+                      quick=asked.quick, pinned=asked.pinned, wanted=asked.wanted)
         try:
             _run_suites(asked, bench)
         finally:
@@ -89,7 +89,7 @@ def _publish(
         (out / name).write_text(svg, encoding="utf-8")
     minutes = (time.monotonic() - bench.began) / 60
     page = report.write(bench.findings, place, command, bench.ranks, minutes, list(charts),
-                        asked.quick)
+                        asked.quick, asked.pinned)
     (out / "results.md").write_text(page, encoding="utf-8")
     bench.say(f"written: {out}")
 

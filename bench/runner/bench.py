@@ -26,6 +26,7 @@ class Bench:
     journal: Journal
     blocks: int = 5
     quick: bool = False
+    pinned: bool = True
     ranks: int = 2
     wanted: str = ""  # expression that a contestant's name must match
     start_timeout_s: float = 120.0
@@ -45,7 +46,7 @@ class Bench:
 
     def start(self, contestant: Contestant, suite: str, world: int | None = None) -> Crew:
         """Starts all ranks; does not wait for them."""
-        return Crew(contestant, world or self.ranks, self.logs / suite)
+        return Crew(contestant, world or self.ranks, self.logs / suite, self.pinned)
 
     def leave(self, crew: Crew) -> None:
         """Ends a crew; one that does not leave in order is noted, its numbers stand."""

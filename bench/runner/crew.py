@@ -38,8 +38,10 @@ class Crew:
     contestant, the rank, what happened and the rank's log.
     """
 
-    def __init__(self, contestant: Contestant, world: int, logs: Path) -> None:
-        """Starts the ranks; rank r is pinned to core r when there are enough cores."""
+    def __init__(
+        self, contestant: Contestant, world: int, logs: Path, pinned: bool = True
+    ) -> None:
+        """Starts the ranks. `pinned`: rank r runs on core r alone, if there are enough cores."""
         self.contestant = contestant
         self.world = world
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -66,7 +68,7 @@ class Crew:
                             job | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
                         ),
                         log,
-                        frozenset({cores[rank]}) if world <= len(cores) else None,
+                        frozenset({cores[rank]}) if pinned and world <= len(cores) else None,
                     )
                 )
         except OSError as error:

@@ -21,6 +21,7 @@ class Options:
     models: list[str]
     blocks: int
     quick: bool
+    pinned: bool
     out: Path | None
     build: Path
     wanted: str
@@ -38,6 +39,7 @@ def parse(arguments: Sequence[str], root: Path) -> Options:
     parser.add_argument("--models", help=f"of {','.join(MODELS)}; default: all, --quick: A,MLP")
     parser.add_argument("--blocks", type=int, default=5, help="rounds (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="a smoke test: one small round")
+    parser.add_argument("--unpinned", action="store_true", help="ranks may run on any core")
     parser.add_argument("--out", type=Path, help="default: docs/benchmarks/<date>-<machine>")
     parser.add_argument("--build", type=Path, default=root / "build" / "release")
     parser.add_argument("--contestants", default="", metavar="REGEX", help="only these names")
@@ -53,8 +55,8 @@ def parse(arguments: Sequence[str], root: Path) -> Options:
         re.compile(read.contestants)
     except re.error as error:
         parser.error(f"--contestants: got {read.contestants!r}: {error}")
-    return Options(suites, models, 1 if read.quick else read.blocks, read.quick, read.out,
-                   read.build.resolve(), read.contestants, read.python, read.text)
+    return Options(suites, models, 1 if read.quick else read.blocks, read.quick, not read.unpinned,
+                   read.out, read.build.resolve(), read.contestants, read.python, read.text)
 
 
 def _listed(

@@ -13,10 +13,10 @@ from .training_report import cell, minima
 
 def write(
     findings: Findings, machine: Machine, command: str, ranks: int, minutes: float,
-    charts: list[str], quick: bool,
+    charts: list[str], quick: bool, pinned: bool,
 ) -> str:
     """The whole page."""
-    parts = [_header(machine, command, minutes, quick)]
+    parts = [_header(machine, command, minutes, quick, pinned)]
     for title, body in (
         ("Summary", training_report.summary(findings)),
         ("Goals", _goals(findings)),
@@ -33,7 +33,7 @@ def write(
     return "\n".join(parts)
 
 
-def _header(machine: Machine, command: str, minutes: float, quick: bool) -> str:
+def _header(machine: Machine, command: str, minutes: float, quick: bool, pinned: bool) -> str:
     text = "# Results\n\n"
     if quick:
         text += "**A smoke test (`--quick`): one round, few steps. Quote none of these numbers.**\n\n"
@@ -44,7 +44,8 @@ def _header(machine: Machine, command: str, minutes: float, quick: bool) -> str:
         ("kernel", f"Linux {machine.kernel}, transparent huge pages: {machine.huge_pages}"),
         ("Tessera", f"{machine.commit}, {machine.compiler}, LibTorch {machine.libtorch}"),
         ("peers", f"PyTorch {machine.peers_torch}, Gloo over the loopback interface"),
-        ("each rank", "one process, one thread, pinned to a core if there are enough"),
+        ("each rank", "one process, one thread, "
+         + ("pinned to a core if there are enough" if pinned else "on any core")),
     ]
     return text + "| | |\n|---|---|\n" + "".join(f"| {k} | {v} |\n" for k, v in rows)
 

@@ -89,9 +89,10 @@ def memory(programs: Programs, model: str, text: Path, quick: bool) -> list[Cont
     ]
 
 
-def scaling(programs: Programs, text: Path) -> list[Contestant]:
+def scaling(programs: Programs, text: Path, quick: bool) -> list[Contestant]:
     """Our strategies over the floor, model A."""
-    names = ("tessera local", "tessera ddp", "tessera zero2", "tessera zero3")
+    names = ["tessera local", "tessera zero3"]
+    names += [] if quick else ["tessera ddp", "tessera zero2"]
     return [c for c in training(programs, "A", text, quick=False) if c.name in names]
 
 

@@ -23,7 +23,9 @@ class Spread:
         return Spread(statistics.median(known), min(known), max(known), of_minima)
 
     def text(self, digits: int = 2) -> str:
-        """"1.02 [1.00..1.05]"."""
+        """"1.02 [1.00..1.05]"; without a range if there is none."""
+        if self.low == self.high:
+            return f"{self.median:.{digits}f}"
         return f"{self.median:.{digits}f} [{self.low:.{digits}f}..{self.high:.{digits}f}]"
 
 

@@ -22,7 +22,8 @@ from .turns import turns
 _TIMEOUT_S = 90.0
 _FIRST_STEP = re.compile(rb'"event": ?"steps"')
 
-OURS = "tessera-run, zero3"
+_FEW = ("pytorch ddp", "tessera zero3")
+_ALL = ("pytorch ddp", "pytorch fsdp2", "tessera ddp", "tessera zero3")
 
 
 def run(bench: Bench) -> None:
@@ -30,7 +31,7 @@ def run(bench: Bench) -> None:
     direct = {
         c.name: c
         for c in bench.chosen(roster.training(bench.programs, "A", bench.text, quick=False))
-        if c.name in ("pytorch ddp", "pytorch fsdp2", "tessera ddp", "tessera zero3")
+        if c.name in (_FEW if bench.quick else _ALL)
     }
     ways: dict[str, Callable[[], float]] = {}
     for name, contestant in direct.items():
@@ -38,7 +39,7 @@ def run(bench: Bench) -> None:
         launcher = "tessera-run" if name.startswith("tessera") else "torchrun"
         strategy = name.split()[-1]
         ways[f"{launcher}, {strategy}"] = lambda c=contestant: _launched(bench, c)
-    for name, start in ways.items():
+    for name, start in ways.items() if not bench.quick else ():
         bench.say(f"startup: {name} {start():.2f} s (to warm up)")
     for round_, name in turns(list(ways), bench.blocks):
         seconds = ways[name]()
@@ -66,10 +67,9 @@ def launch_command(programs: roster.Programs, contestant: Contestant, ranks: int
     count = ["--nproc-per-node", str(ranks)]
     if program != programs.python:
         return [programs.launcher, *count, "--", program, *arguments, "--steps", "1"]
-    # The launcher gives all ranks one standard input; each needs the command for itself.
-    rank = ["--no-python", "sh", "-c", 'echo steps 1 | exec "$0" "$@"', program, *arguments]
     rendezvous = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
-    return [program, "-m", "torch.distributed.run", *count, *rendezvous, *rank]
+    torchrun = [program, "-m", "torch.distributed.run", *count, *rendezvous]
+    return [*torchrun, *arguments, "--steps", "1"]
 
 
 def _launched(bench: Bench, contestant: Contestant) -> float:

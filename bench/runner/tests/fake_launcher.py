@@ -10,10 +10,10 @@ import sys
 def main() -> int:
     words = sys.argv[1:]
     count = int(words[words.index("--nproc-per-node") + 1])
-    if "--no-python" in words:
-        command = words[words.index("--no-python") + 1 :]
-    else:
-        command = words[words.index("--") + 1 :]
+    program = next(i for i, word in enumerate(words) if word.endswith(("train.py", "macro_train")))
+    command = words[program:]
+    if command[0].endswith(".py"):
+        command = [sys.executable, *command]
     environments = [os.environ | {"RANK": str(rank)} for rank in range(count)]
     ranks = [subprocess.Popen(command, env=environment) for environment in environments]
     return max(rank.wait() for rank in ranks)

@@ -55,7 +55,7 @@ class RunTest(unittest.TestCase):
         self.assertEqual(len(charts), 4)
         for svg in charts.values():
             xml.dom.minidom.parseString(svg)
-        page = report.write(bench.findings, place, "bench/run", 2, 1.0, list(charts), quick=True)
+        page = report.write(bench.findings, place, "bench/run", 2, 1.0, list(charts), True, True)
         for part in ("# Results", "smoke test", "## Goals", "FSDP2 over zero3 | >= 1.4 | 2.00",
                      "### Model A", "### Model MLP", "algbw", "tessera-run, zero3",
                      "calibrated on", "curves agree over 20 steps"):
