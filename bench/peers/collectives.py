@@ -1,9 +1,8 @@
-"""Collectives contestant: torch.distributed on Gloo, one process per rank, steered through stdin and
-stdout.
+"""Collectives contestant: torch.distributed on Gloo, one process per rank, steered by stdin.
 
-Command `run OP BYTES N [DTYPE]` times N calls of OP, one of all_reduce, all_gather, reduce_scatter and
-barrier, each for itself, in microseconds; BYTES is the size of the full buffer (input of reduce_scatter,
-output of all_gather), DTYPE f32 or bf16. `quit` ends.
+Command `run OP BYTES N [DTYPE]` times N calls of OP, one of all_reduce, all_gather, reduce_scatter
+and barrier, each for itself, in microseconds; BYTES is the size of the full buffer (input of
+reduce_scatter, output of all_gather), DTYPE f32 or bf16. `quit` ends.
 """
 
 from __future__ import annotations
@@ -26,17 +25,20 @@ Call = Callable[[], object]
 def _check(name: str, result: torch.Tensor, expected: float) -> None:
     """A collective that computes nothing is fast: compares one element."""
     if result[-1].item() != expected:
-        raise RuntimeError(f"[{name}] got {result[-1].item()}, expected {expected}; its times mean nothing")
+        raise RuntimeError(
+            f"[{name}] got {result[-1].item()}, expected {expected}; its times mean nothing"
+        )
 
 
 def _prepare(name: str, size_bytes: int, dtype: torch.dtype, ranks: Ranks) -> Call:
     """The call to time, on buffers it owns: touched, and its result checked once. Collective."""
     if name == "barrier":
         return dist.barrier
-    part, rest = divmod(size_bytes, dtype.itemsize * ranks.world)
+    unit_bytes = dtype.itemsize * ranks.world
+    part, rest = divmod(size_bytes, unit_bytes)
     if rest or not part:
         raise Misuse(
-            f"BYTES: got {size_bytes}, expected a positive multiple of {dtype.itemsize * ranks.world}"
+            f"BYTES: got {size_bytes}, expected a positive multiple of {unit_bytes}"
             f" ({ranks.world} ranks, {dtype.itemsize} bytes per element)"
         )
     whole = torch.full((part * ranks.world,), 1.0, dtype=dtype)
@@ -69,6 +71,7 @@ def _run(call: Call, calls: int) -> list[float]:
 
 
 def main() -> None:
+    """Obeys commands until told to leave."""
     with joined_ranks() as ranks:
         emit("ready")
         prepared: dict[tuple[str, int, str], Call] = {}

@@ -34,11 +34,15 @@ class Ranks:
 
 @contextlib.contextmanager
 def joined_ranks() -> Iterator[Ranks]:
-    """The Gloo process group described by the environment, for the life of the context. Blocks until
-    all ranks have come. One thread per rank computes."""
+    """The Gloo process group described by the environment, for the life of the context.
+
+    Blocks until all ranks have come. One thread per rank computes.
+    """
     missing = [name for name in _ENVIRONMENT if name not in os.environ]
     if missing:
-        raise Misuse(f"environment: got no {', '.join(missing)}; start the ranks with the benchmark's runner")
+        raise Misuse(
+            f"environment: got no {', '.join(missing)}; start the ranks with the benchmark's runner"
+        )
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=PEER_TIMEOUT)
     yield Ranks(dist.get_rank(), dist.get_world_size())
@@ -77,8 +81,11 @@ def natural(word: str, what: str) -> int:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Runs `main` and ends the process: status 0, 2 after misuse, 1 after a failure. The failing rank
-    leaves without ceremony, since tearing down a group whose peers are gone may wait for them."""
+    """Runs `main`; ends the process with status 2 after misuse, 1 after a failure.
+
+    A failing rank leaves without ceremony: tearing down a group whose peers are gone may wait for
+    them.
+    """
     status = 0
     try:
         main()

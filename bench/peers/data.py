@@ -19,7 +19,9 @@ _MLP_WIDTH = 64
 class Batches(Protocol):
     """Input and target of any step of this rank."""
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor]: ...
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Of `step`, counted from 0."""
+        ...
 
 
 class TextBatches:
@@ -29,10 +31,14 @@ class TextBatches:
         try:
             text = torch.from_numpy(numpy.fromfile(path, dtype=numpy.uint8)).to(torch.int64)
         except OSError as error:
-            raise Misuse(f"--text: cannot read {path}: {error.strerror}; give a text file") from error
+            raise Misuse(
+                f"--text: cannot read {path}: {error.strerror}; give a text file"
+            ) from error
         self._starts = text.numel() - sizes.context - 2
         if self._starts <= 0:
-            raise Misuse(f"--text: got {text.numel()} bytes in {path}, expected at least {sizes.context + 3}")
+            raise Misuse(
+                f"--text: got {text.numel()} bytes in {path}, expected at least {sizes.context + 3}"
+            )
         self._tokens = (text[:-1] * 256 + text[1:]) % sizes.vocabulary
         self._sizes = sizes
         self._ranks = ranks

@@ -64,8 +64,10 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """The GPT of examples/gpt: tied embedding, pre-norm blocks, the same initialisation in the same
-    order. The loss is computed inside `forward`, so that wrappers see the whole of it."""
+    """The GPT of examples/gpt: tied embedding, pre-norm blocks, the same initial values.
+
+    The loss is computed inside `forward`, so that wrappers see the whole of it.
+    """
 
     def __init__(self, sizes: GptSizes) -> None:
         super().__init__()
@@ -76,7 +78,7 @@ class Gpt(nn.Module):
         self._initialise(sizes.layers)
 
     def forward(self, text: Tensor, target: Tensor) -> Tensor:
-        """Mean cross-entropy, a scalar, of predicting `target` from `text`, both [batch, context]."""
+        """Mean cross-entropy, a scalar, of predicting `target` from `text`, [batch, context]."""
         x = self.bytes(text) + self.positions.weight.narrow(0, 0, text.shape[1])
         for block in self.blocks:
             x = block(x)
@@ -96,7 +98,9 @@ class Gpt(nn.Module):
             if name.endswith(".bias"):
                 parameter.zero_()
             else:
-                parameter.normal_(0.0, out_deviation if name.endswith("_out.weight") else _INITIAL_DEVIATION)
+                parameter.normal_(
+                    0.0, out_deviation if name.endswith("_out.weight") else _INITIAL_DEVIATION
+                )
 
 
 class Mlp(nn.Module):
@@ -109,7 +113,9 @@ class Mlp(nn.Module):
             layers += [nn.Linear(_MLP_WIDTH, _MLP_WIDTH), nn.ReLU()]
         layers[-1] = nn.Identity()
         step = 2 * _MLP_LAYERS_PER_UNIT
-        self.stages = nn.Sequential(*(nn.Sequential(*layers[i : i + step]) for i in range(0, len(layers), step)))
+        self.stages = nn.Sequential(
+            *(nn.Sequential(*layers[i : i + step]) for i in range(0, len(layers), step))
+        )
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Mean squared error, a scalar, of predicting `y` from `x`, both [batch, 64]."""

@@ -28,7 +28,8 @@ esac
 is_whole() { [[ -x $python ]] && cmp -s "$requirements" "$installed"; }
 
 if ! is_whole; then
-  mkdir -p "$environment" || die "cannot make $environment; set XDG_CACHE_HOME to a folder you may write"
+  mkdir -p "$environment" ||
+    die "cannot make $environment; set XDG_CACHE_HOME to a folder you may write"
   exec {lock}>"$environment.lock"
   flock "$lock"  # two at once: the second waits and finds it done
 fi
@@ -40,15 +41,17 @@ if ! is_whole; then
       "install one and run PYTHON=<it> $0"
   rm -f "$installed"
   "$start" -m venv "$environment" >&2 ||
-    die "$start cannot make a virtual environment in $environment; install Debian's python3-venv, then run this again"
+    die "$start cannot make a virtual environment in $environment;" \
+      "install Debian's python3-venv, then run this again"
   say "installing $(grep -c == "$requirements") packages into $environment (several GB, minutes)"
   "$python" -m pip install --quiet --disable-pip-version-check --requirement "$requirements" >&2 ||
     die "pip could not install $requirements into $environment (reason above);" \
       "check the network and the free space (df -h $environment), then run this again"
-  found=$("$python" -c 'import torch, torch.distributed as d; print(torch.__version__.split("+")[0], d.is_gloo_available())') ||
-    die "torch is installed in $environment but cannot be imported (reason above); remove the folder and run this again"
+  again="remove $environment and run this again"
+  look='import torch; print(torch.__version__.split("+")[0], torch.distributed.is_gloo_available())'
+  found=$("$python" -c "$look") || die "torch cannot be imported (reason above); $again"
   [[ $found == "$version True" ]] ||
-    die "torch in $environment: got version and Gloo '$found', expected '$version True'; remove the folder and run this again"
+    die "torch: got version and Gloo '$found', expected '$version True'; $again"
   cp "$requirements" "$installed"
 fi
 echo "$python"

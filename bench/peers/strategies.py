@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-# The optimizer's first use imports the compiler (it is decorated for it): tens of MiB that are code,
-# not training. Imported here they fall before the idle mark.
+# The optimizer's first use imports the compiler (it is decorated for it): a hundred MiB that are
+# code, not training. Imported here they fall before the idle mark.
 import torch._dynamo
 import torch.distributed as dist
 from torch import nn
@@ -21,12 +21,17 @@ from torch.optim import AdamW, Optimizer
 
 from model import Gpt, Mlp
 
-_ADAMW = {"lr": 3e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1, "fused": True}
+_ADAMW: dict[str, Any] = {
+    "lr": 3e-4,
+    "betas": (0.9, 0.999),
+    "eps": 1e-8,
+    "weight_decay": 0.1,
+    "fused": True,
+}
 
 
 class Wrapped(NamedTuple):
-    """What the training loop needs: forward goes through `model`, gradients lie where `optimizer`
-    looks."""
+    """What the training loop needs: `optimizer` knows the parameters that `model` trains."""
 
     model: nn.Module
     optimizer: Optimizer
@@ -116,8 +121,10 @@ NAMES = tuple(_STRATEGIES)
 
 
 def strategy(name: str) -> Callable[[Gpt | Mlp], Wrapped]:
-    """The wrapper of this name, one of NAMES. Imports what it needs, and no more: the idle mark comes
-    after, and the others start sooner."""
+    """The wrapper of this name, one of NAMES.
+
+    Imports what it needs, and no more: the idle mark comes after, and the others start sooner.
+    """
     if name == "zero":
         importlib.import_module("torch.distributed.optim")
     return _STRATEGIES[name]

@@ -1,9 +1,9 @@
-"""Training contestant: PyTorch's strategies, one process per rank, steered through stdin and stdout.
+"""Training contestant: PyTorch's strategies, one process per rank, steered by stdin.
 
     train.py --model {A,S,B,C,MLP} --strategy NAME [--text FILE] [--steps N]
 
-Command `steps N` trains N more steps and answers with their times, losses, processor time, page faults
-and memory; `quit` ends. With --steps it trains without being asked, answers once and ends.
+Command `steps N` trains N more steps and answers with their times, losses, processor time, page
+faults and memory; `quit` ends. With --steps it trains without being asked, answers once and ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _parse() -> argparse.Namespace:
 
 
 def _train(wrapped: Wrapped, batches: data.Batches, first: int, steps: int) -> None:
-    """Trains steps first, first + 1, ... and reports them. Batches are made before the clock starts."""
+    """Trains steps first, first + 1, ... and reports them. Batches are made off the clock."""
     model, optimizer = wrapped
     prepared = [batches.batch(step) for step in range(first, first + steps)]
     times_ns, losses = [], []
@@ -68,6 +68,7 @@ def _orders(asked: str | None) -> Iterator[int]:
 
 
 def main() -> None:
+    """Wraps the model, then trains as told."""
     arguments = _parse()
     wrap = strategy(arguments.strategy)
     with joined_ranks() as ranks:
