@@ -15,7 +15,7 @@ void register_barriers(Crews& crews) {
     })->UseRealTime();
   };
   add("barrier/2_ranks", 2, Waiting::kByCores);
-  add("barrier/2_ranks_asleep", 2, Waiting::kAsleep);
+  add("barrier/2_ranks_without_spinning", 2, Waiting::kWithoutSpinning);
   add("barrier/4_ranks", 4, Waiting::kByCores);
 }
 

@@ -5,7 +5,7 @@
 
 namespace tessera::bench {
 
-/// What two ranks pay to meet: with a core each, awake or asleep, and four on whatever cores there
+/// What ranks pay to meet: two with a core each, spinning and not, and four on whatever cores there
 /// are.
 void register_barriers(Crews& crews);
 void play_barrier(ProcessGroup& group, Laps& laps);

@@ -93,12 +93,13 @@ void register_gathers(Crews& crews) {
           static_cast<double>(bytes), benchmark::Counter::kIsIterationInvariantRate);
     })->UseRealTime();
   };
+  constexpr int64_t kKib = 1024;
   for (const int64_t parameters : {1, 16, 256}) {
-    add("gather_free/64KiB/" + std::to_string(parameters) + "_parameters", parameters,
-        int64_t{64} << 10);
+    add("gather_free/64KiB/" + std::to_string(parameters) + "_parameters", parameters, 64 * kKib);
   }
+  add("gather_free/4KiB/16_parameters", 16, 4 * kKib);
   for (const int64_t mib : {1, 4, 16, 64}) {
-    add("gather_free/" + std::to_string(mib) + "MiB/16_parameters", 16, mib << 20);
+    add("gather_free/" + std::to_string(mib) + "MiB/16_parameters", 16, mib * kKib * kKib);
   }
 }
 

@@ -17,9 +17,9 @@
 
 namespace tessera::bench {
 
-/// How ranks wait for each other: as the group decides by itself (it spins a little where there is
-/// a core for every rank), or asleep in the kernel from the start.
-enum class Waiting : uint8_t { kByCores, kAsleep };
+/// How ranks wait for each other: as the group decides by itself (it spins where there is a core
+/// for every rank), or as where there is not.
+enum class Waiting : uint8_t { kByCores, kWithoutSpinning };
 
 /// Processes that play scenes together. This process is rank 0; the others are programs of the same
 /// file that take scenes from a pipe and end with it. Rank r keeps to core r where there are
