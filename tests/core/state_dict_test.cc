@@ -2,9 +2,9 @@
 
 #include <utility>
 
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 namespace tessera {
 namespace {
@@ -17,22 +17,22 @@ StateEntry matrix(std::vector<StatePiece> pieces) {
 }
 
 at::Tensor values(int64_t begin, int64_t end) {
-  return torch::arange(begin, end, torch::TensorOptions(torch::kFloat));
+  return at::arange(begin, end, at::TensorOptions(at::kFloat));
 }
 
 TEST(StateEntry, GivesItsTensorInLogicalShapeWithoutACopy) {
   StateEntry entry = matrix({{0, values(0, 6)}});
   EXPECT_EQ(entry.numel(), 6);
   ASSERT_TRUE(entry.is_whole());
-  EXPECT_TRUE(torch::equal(entry.tensor(), values(0, 6).view({2, 3})));
+  EXPECT_TRUE(at::equal(entry.tensor(), values(0, 6).view({2, 3})));
   EXPECT_EQ(entry.tensor().const_data_ptr(), entry.pieces[0].values.const_data_ptr());
   entry.strides = {1, 2};
-  EXPECT_TRUE(torch::equal(entry.tensor(), values(0, 6).view({3, 2}).t()));
+  EXPECT_TRUE(at::equal(entry.tensor(), values(0, 6).view({3, 2}).t()));
 }
 
 TEST(StateEntry, NumbersAndEmptyTensorsAreWholeToo) {
   const StateEntry number{
-      .sizes = {}, .strides = {}, .dtype = at::kLong, .pieces = {{0, torch::tensor({7})}}};
+      .sizes = {}, .strides = {}, .dtype = at::kLong, .pieces = {{0, at::tensor({7}, at::kLong)}}};
   EXPECT_EQ(number.numel(), 1);
   EXPECT_EQ(number.tensor().item<int64_t>(), 7);
   EXPECT_EQ(number.tensor().dim(), 0);
@@ -60,7 +60,7 @@ TEST(StateEntry, SaysWhatIsMalformed) {
             "got a piece of elements 4 to 7, expected a part of 0 to 6");
   EXPECT_EQ(matrix({{-1, values(0, 3)}}).problem(),
             "got a piece of elements -1 to 2, expected a part of 0 to 6");
-  EXPECT_EQ(matrix({{0, values(0, 6).to(torch::kDouble)}}).problem(),
+  EXPECT_EQ(matrix({{0, values(0, 6).to(at::kDouble)}}).problem(),
             "got a piece of Double, expected Float as the entry says");
   const std::string no_row = "got a piece that is no contiguous 1-d CPU tensor, expected one";
   EXPECT_EQ(matrix({{0, at::Tensor()}}).problem(), no_row);
@@ -93,7 +93,7 @@ TEST(StateDict, MergesPiecesBehindThoseThatAreThere) {
   ASSERT_EQ(left.entries["both"].pieces.size(), 2u);
   EXPECT_EQ(left.entries["both"].pieces[0].begin, 0);
   EXPECT_EQ(left.entries["both"].pieces[1].begin, 2);
-  EXPECT_TRUE(torch::equal(left.entries["both"].pieces[1].values, values(2, 6)));
+  EXPECT_TRUE(at::equal(left.entries["both"].pieces[1].values, values(2, 6)));
   EXPECT_FALSE(left.entries["both"].is_whole()) << "merging does not join pieces";
   EXPECT_EQ(left.entries["right"].tensor().const_data_ptr(), moved) << "no copy";
 }

@@ -2,15 +2,19 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include <torch/torch.h>
-
-#include "tessera/tests/support/checkpoint.h"
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
 
 namespace tessera {
 namespace {
@@ -28,6 +32,40 @@ struct Counter final : BackwardListener {
 };
 
 at::Tensor leaf() { return at::ones({3}, at::kFloat).set_requires_grad(true); }
+
+using Block = std::function<at::Tensor(const at::Tensor&)>;
+
+/// Calls backward inside backward, as re-entrant checkpointing does.
+class Rerun final : public torch::autograd::Node {
+ public:
+  Rerun(Block block, const at::Tensor& input)
+      : Node(torch::autograd::collect_next_edges(input)),
+        block_(std::move(block)),
+        input_(input.detach()) {}
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    const at::AutoGradMode grad_mode(true);
+    const at::Tensor input = input_.detach().set_requires_grad(true);
+    torch::autograd::backward({block_(input)}, {gradients[0]});
+    return {input.grad()};
+  }
+
+ private:
+  Block block_;
+  at::Tensor input_;
+};
+
+/// Runs `block` without a graph, and again in backward.
+at::Tensor rerun_in_backward(Block block, const at::Tensor& input) {
+  at::Tensor output;
+  {
+    const at::NoGradGuard no_grad;
+    output = block(input);
+  }
+  const auto node = std::make_shared<Rerun>(std::move(block), input);
+  torch::autograd::create_gradient_edge(output, node);
+  return output;
+}
 
 class BackwardEnd : public ::testing::Test {
  protected:
@@ -87,9 +125,9 @@ TEST_F(BackwardEnd, ComesOnceAtTheOutermostEndOfNestedBackwards) {
   std::vector<int> ended_at_hook;
   weight.register_hook([&](const at::Tensor&) { ended_at_hook.push_back(counter.ended); });
   const auto inner = [&](const at::Tensor& x) { return at::tanh(x * weight); };
-  const auto outer = [&](const at::Tensor& x) { return testing::checkpoint(inner, inner(x)); };
+  const auto outer = [&](const at::Tensor& x) { return rerun_in_backward(inner, inner(x)); };
   const at::Tensor x = leaf();
-  testing::checkpoint(outer, testing::checkpoint(outer, at::tanh(x))).sum().backward();
+  rerun_in_backward(outer, rerun_in_backward(outer, at::tanh(x))).sum().backward();
   EXPECT_EQ(counter.ended, 1);
   EXPECT_EQ(counter.failed, 0);
   EXPECT_GE(ended_at_hook.size(), 4u);
@@ -101,7 +139,7 @@ TEST_F(BackwardEnd, ComesOnceWhenNestingMovesToOtherThreads) {
   const at::Tensor weight = leaf();
   std::function<at::Tensor(const at::Tensor&, int)> nested = [&](const at::Tensor& x, int depth) {
     if (depth == 0) return at::tanh(x * weight);
-    return testing::checkpoint(
+    return rerun_in_backward(
         [&nested, depth](const at::Tensor& y) { return nested(y * 1.0, depth - 1); }, x);
   };
   const at::Tensor x = leaf();
@@ -147,7 +185,7 @@ TEST_F(BackwardEnd, AnExceptionInAnOperatorIsAFailureAndTheNextBackwardWorks) {
 TEST_F(BackwardEnd, AnExceptionInsideANestedBackwardIsOneFailure) {
   const at::Tensor x = leaf();
   const auto failing = [](const at::Tensor& y) { return FailingOperator::apply(at::tanh(y)); };
-  EXPECT_ANY_THROW(testing::checkpoint(failing, at::tanh(x)).sum().backward());
+  EXPECT_ANY_THROW(rerun_in_backward(failing, at::tanh(x)).sum().backward());
   EXPECT_EQ(counter.ended, 0);
   EXPECT_EQ(counter.failed, 1);
 }

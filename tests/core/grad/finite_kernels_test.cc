@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 namespace tessera {
 namespace {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 namespace tessera {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 namespace tessera {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 namespace tessera {
 namespace {
