@@ -55,12 +55,13 @@ class Bench:
             self.say(f"warning: {problem}")
             self.findings.warnings.append(problem.splitlines()[0])
 
-    def disturbed(self, what: str, reason: str, again: bool) -> None:
+    def disturbed(self, what: str, reason: str, again: bool, busiest: str) -> None:
         """Notes a block that was dropped, or kept because it was the last try."""
         (self.findings.dropped if again else self.findings.noisy).append(f"{what}: {reason}")
-        self.say(f"{what}: {reason}; {'again' if again else 'kept'}")
+        end = "again" if again else "kept"
+        self.say(f"{what}: {reason}; {end}; busiest other process: {busiest}")
 
 
 def noise_record(seen: Disturbance) -> dict[str, float]:
-    """The disturbance as fields of a journal's line."""
-    return dataclasses.asdict(seen)
+    """The disturbance as fields of a journal's line; names no process."""
+    return {k: v for k, v in dataclasses.asdict(seen).items() if k != "busiest"}

@@ -18,6 +18,7 @@ class Disturbance:
     steal: float  # taken by the hypervisor
     foreign: float  # used by processes other than the contestant's
     switches_per_s: float
+    busiest: str = ""  # of the other processes; for the terminal only
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Watch:
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._pids = list(pids)
+        self._others = self._other_ticks()
         self._begin = self._counts()
 
     def stop(self) -> Disturbance:
@@ -61,7 +63,24 @@ class Watch:
             steal=steal / capacity,
             foreign=max(0.0, busy - own) / capacity,
             switches_per_s=switches / max(now, 1e-6),
+            busiest=self._busiest(),
         )
+
+    def _other_ticks(self) -> dict[int, int]:
+        own = {*self._pids, os.getpid()}
+        pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+        return {pid: _ticks(pid) for pid in pids if pid not in own}
+
+    def _busiest(self) -> str:
+        """Name and seconds of the other process that used the processor most."""
+        after = self._other_ticks()
+        used = {pid: ticks - self._others.get(pid, 0) for pid, ticks in after.items()}
+        pid = max(used, key=lambda p: used[p], default=0)
+        try:
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
+        except OSError:
+            name = "one that ended"
+        return f"{name} ({pid}) {used.get(pid, 0) * _TICK_S:.2f} s"
 
     def _counts(self) -> tuple[float, float, float, float, float]:
         cpu = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]

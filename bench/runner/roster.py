@@ -13,6 +13,10 @@ FLOORS = ("pytorch local", "pytorch local, mmap_max 0", "tessera local")
 _NO_MMAP = ("MALLOC_MMAP_MAX_", "0")
 _LARGE_MMAP = ("MALLOC_MMAP_THRESHOLD_", "1048576")
 
+_SLOW = ("pytorch ddp-default", "pytorch fsdp2, mmap_threshold 1 MiB")
+_QUICK = ("pytorch local", "tessera local", "pytorch ddp", "pytorch fsdp2", "tessera ddp",
+          "tessera zero3")
+
 
 @dataclasses.dataclass(frozen=True)
 class Programs:
@@ -43,9 +47,20 @@ class Programs:
 
 def training(programs: Programs, model: str, text: Path, quick: bool) -> list[Contestant]:
     """Floors, peers as they come and at their best, and ours, for one model."""
-    common = ("--model", model, "--text", str(text))
-    peer_trainer = (programs.python, str(programs.peers / "train.py"), *common, "--strategy")
-    our_trainer = (programs.cpp_trainer, *common, "--strategy")
+    everyone = _everyone(programs, model, text)
+    if quick:
+        return [c for c in everyone if c.name in _QUICK]
+    if model in ("S", "MLP"):
+        return [c for c in everyone if c.family not in ("ZeRO", "FSDP1") and "keep" not in c.name]
+    if model in ("B", "C"):  # minutes per round: without those that save memory or set nothing
+        return [c for c in everyone if c.name not in _SLOW]
+    return everyone
+
+
+def _everyone(programs: Programs, model: str, text: Path) -> list[Contestant]:
+    common = ("--model", model, "--text", str(text), "--strategy")
+    peer_trainer = (programs.python, str(programs.peers / "train.py"), *common)
+    our_trainer = (programs.cpp_trainer, *common)
 
     def peer(strategy: str, family: str, *environment: tuple[str, str], tuned: str = "") -> Contestant:
         role = Role.PEER if family else Role.FLOOR
@@ -56,15 +71,10 @@ def training(programs: Programs, model: str, text: Path, quick: bool) -> list[Co
         role = Role.FLOOR if strategy == "local" else Role.OURS
         return Contestant(f"tessera {strategy}", role, (*our_trainer, strategy))
 
-    floors = [
+    return [
         peer("local", ""),
         peer("local", "", _NO_MMAP, tuned="mmap_max 0"),
         ours("local"),
-    ]
-    if quick:
-        few = [peer("ddp", "DDP"), peer("fsdp2", "FSDP2"), ours("ddp"), ours("zero3")]
-        return floors[:1] + floors[2:] + few
-    peers = [
         peer("ddp-default", "DDP"),
         peer("ddp", "DDP"),
         peer("ddp", "DDP", _NO_MMAP, tuned="mmap_max 0"),
@@ -76,16 +86,20 @@ def training(programs: Programs, model: str, text: Path, quick: bool) -> list[Co
         peer("fsdp2", "FSDP2", _NO_MMAP, tuned="mmap_max 0"),
         peer("fsdp2-keep", "FSDP2"),
         peer("fsdp2-keep", "FSDP2", _NO_MMAP, tuned="mmap_max 0"),
+        *(ours(strategy) for strategy in ("ddp", "zero1", "zero2", "zero3", "zero3-keep")),
     ]
-    return floors + peers + [ours(s) for s in ("ddp", "zero1", "zero2", "zero3", "zero3-keep")]
 
 
 def memory(programs: Programs, model: str, text: Path, quick: bool) -> list[Contestant]:
     """As `training`, with the setting that makes PyTorch smallest and without those for speed."""
+    all_of_them = _everyone(programs, model, text)
+    wanted = {c.name for c in training(programs, model, text, quick)} if quick else None
     return [
         c
-        for c in training(programs, model, text, quick)
-        if _NO_MMAP not in c.environment and c.name != "pytorch ddp-default"
+        for c in all_of_them
+        if _NO_MMAP not in c.environment
+        and c.name != "pytorch ddp-default"
+        and (wanted is None or c.name in wanted)
     ]
 
 

@@ -13,12 +13,12 @@ def collective(op: str, world: int) -> float:
 
     all_reduce: each rank reads `world` copies of its share and writes it back into as many;
     reduce_scatter: the same reads, one write with its write-allocate;
-    all_gather: each rank copies the whole out, with write-allocate.
+    all_gather: each rank copies the others' shares into its own buffer, with write-allocate.
     """
     return {
         "all_reduce": 2.0,
         "reduce_scatter": 1.0 + 2.0 / world,
-        "all_gather": 3.0,
+        "all_gather": 3.0 * (world - 1) / world,
     }[op]
 
 

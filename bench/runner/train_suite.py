@@ -76,7 +76,7 @@ class _Player:
             )
             if reason is not None:
                 what = f"{self.model.name}, {self.contestant.name}, round {round_}"
-                self.bench.disturbed(what, reason, again)
+                self.bench.disturbed(what, reason, again, seen.busiest)
             if not again:
                 self.found.rounds[round_] = timing
                 self.found.cpu_ms.append(cpu_ms)
