@@ -12,4 +12,9 @@ namespace tessera {
 /// one pass.
 int64_t count_non_finite(const at::Tensor& buffer, Range range);
 
+/// Copies `range.numel` elements from `from`, which are of the dtype of `buffer` and do not overlap
+/// it, to `range` of `buffer` (1-d, contiguous, floating), and returns how many of them are NaN or
+/// infinite. Local; one pass.
+int64_t copy_counting_non_finite(const at::Tensor& buffer, Range range, const void* from);
+
 }  // namespace tessera

@@ -62,16 +62,15 @@ int64_t Landing::land(size_t position, const at::Tensor& gradient) {
 
   if (is_first && !gradient.is_sparse() && gradient.scalar_type() == buffer_.scalar_type() &&
       gradient.strides() == parameter.strides() && is_non_overlapping_dense(parameter)) {
-    std::memcpy(address(buffer_, range.begin), gradient.const_data_ptr(),
-                static_cast<size_t>(range.numel) * buffer_.element_size());
+    state = State::kNow;
+    return copy_counting_non_finite(buffer_, range, gradient.const_data_ptr());
+  }
+  at::Tensor place = view_like(buffer_, range, parameter);
+  if (is_first && !gradient.is_sparse()) {
+    place.copy_(gradient);
   } else {
-    at::Tensor place = view_like(buffer_, range, parameter);
-    if (is_first && !gradient.is_sparse()) {
-      place.copy_(gradient);
-    } else {
-      if (is_first) place.zero_();
-      place.add_(gradient);
-    }
+    if (is_first) place.zero_();
+    place.add_(gradient);
   }
   state = State::kNow;
   return count_non_finite(buffer_, range);
