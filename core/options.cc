@@ -95,6 +95,7 @@ std::vector<std::string> lines(const Options& options) {
           absl::StrCat("prefetch ", text_of(options.prefetch)),
           absl::StrCat("poison_freed ", options.poison_freed ? 1 : 0),
           absl::StrCat("free_eagerly ", options.free_eagerly ? 1 : 0),
+          absl::StrCat("keep_freed_memory ", options.keep_freed_memory ? 1 : 0),
           absl::StrCat("strict_slabs ", options.strict_slabs ? 1 : 0),
           absl::StrCat("trace ", options.trace ? 1 : 0)};
 }

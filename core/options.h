@@ -85,6 +85,11 @@ struct Options {
   /// many cores as ranks. An error where parameters are not split.
   std::optional<bool> prefetch = {};
 
+  /// Lets malloc keep the memory that tensors free, in huge pages, instead of returning it to the
+  /// kernel and faulting it in again every step. Process-wide, for good (mallopt). False where other
+  /// parts of the program allocate much between steps that should go back to the system.
+  bool keep_freed_memory = true;
+
   // --- Diagnostics (change nothing but speed) ---
 
   /// Fills every landing buffer and every slab with NaN when it is freed, so that a read that comes

@@ -23,7 +23,9 @@ ReducedGradient::ReducedGradient(const ReduceGroups& groups, const PlannedUnit& 
       keeps_sums_(keeps_partial_sums(slices.degrees())),
       atom_range_(slices.atom(unit.layout)),
       kept_(slices.optimizer(unit.layout)),
-      own_range_(keeps_sums_ ? slices.gradients(unit.layout) : kept_) {
+      own_range_(keeps_sums_ ? slices.gradients(unit.layout) : kept_),
+      reduces_in_own_(!keeps_sums_ && !keeps_landing_ && groups.replicas == nullptr &&
+                      unit.precision.wire == unit.precision.reduce) {
   const bool may_stay_in_landing = keeps_landing_ && unit.precision.wire == unit.precision.reduce;
   if (!may_stay_in_landing) make_own();
 }
@@ -45,15 +47,25 @@ const at::Tensor& ReducedGradient::whole() const {
   return is_whole_ ? own_ : kNone;
 }
 
+at::Tensor ReducedGradient::first_landing() const {
+  return is_whole_ && reduces_in_own_ && !own_is_taken_ && !value_.defined() ? own_ : at::Tensor();
+}
+
 std::shared_ptr<Work> ReducedGradient::reduce(const at::Tensor& landing, std::string_view tag) {
   if (keeps_sums_) {
     return groups_->within_sums->reduce_scatter(
         landing.narrow(0, own_range_.begin, own_range_.numel), landing, ReduceOp::kSum, tag,
         gradient_slice_);
   }
-  if (is_whole_) return groups_->all->all_reduce(landing, ReduceOp::kAvg, tag);
-  return groups_->all->reduce_scatter(landing.narrow(0, atom_range_.begin, atom_range_.numel),
-                                      landing, ReduceOp::kAvg, tag, atom_);
+  if (is_whole_) {
+    if (owns(landing)) own_is_taken_ = true;
+    return groups_->all->all_reduce(landing, ReduceOp::kAvg, tag);
+  }
+  const bool in_own = reduces_in_own_ && !own_is_taken_;
+  if (in_own) own_is_taken_ = true;
+  return groups_->all->reduce_scatter(
+      in_own ? own_ : landing.narrow(0, atom_range_.begin, atom_range_.numel), landing,
+      ReduceOp::kAvg, tag, atom_);
 }
 
 std::shared_ptr<Work> ReducedGradient::gather(const at::Tensor& landing, std::string_view tag) {
@@ -73,6 +85,10 @@ void ReducedGradient::add(const at::Tensor& landing) {
       own_.copy_(part);
     }
     has_sums_ = true;
+    return;
+  }
+  if (own_is_taken_ && !value_.defined()) {  // the first reduction is the first to be added
+    value_ = own_;
     return;
   }
   const at::Tensor part = landing.narrow(0, kept_.begin, kept_.numel);
@@ -131,6 +147,7 @@ void ReducedGradient::drop(Range range) {
 
 void ReducedGradient::clear() {
   value_.reset();
+  own_is_taken_ = false;
   has_sums_ = false;
 }
 

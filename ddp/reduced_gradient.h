@@ -44,6 +44,12 @@ class ReducedGradient {
   /// nothing else may use it and it must not be filled again before vacate().
   bool keeps_landing() const { return keeps_landing_; }
 
+  /// The buffer behind value() where the first gradients of a step may land, so that the reduction
+  /// leaves the value in its place (g = o = 1, wire and sums of one dtype); undefined elsewhere,
+  /// and while there is a value.
+  at::Tensor first_landing() const;
+  bool owns(const at::Tensor& landing) const { return landing.is_same(own_); }
+
   /// Starts the reduction of a full landing buffer [unit numel] of the wire's dtype: of all of it,
   /// this rank's atom or, where partial sums are kept, the gradient slice. Collective.
   std::shared_ptr<Work> reduce(const at::Tensor& landing, std::string_view tag);
@@ -96,12 +102,14 @@ class ReducedGradient {
   bool is_whole_;
   bool keeps_landing_;
   bool keeps_sums_;
-  bool has_sums_ = false;  // own_ holds partial sums
+  bool has_sums_ = false;      // own_ holds partial sums
+  bool own_is_taken_ = false;  // by a reduction whose result add() will find there
   Range atom_range_;
   Range kept_;
-  Range own_range_;   // what own_ holds
-  at::Tensor own_;    // [own_range_ numel], reduce dtype
-  at::Tensor value_;  // own_ or a part of it, or a view of the landing buffer
+  Range own_range_;      // what own_ holds
+  bool reduces_in_own_;  // the first reduction of a step, so that nothing is copied
+  at::Tensor own_;       // [own_range_ numel], reduce dtype
+  at::Tensor value_;     // own_ or a part of it, or a view of the landing buffer
 };
 
 }  // namespace tessera

@@ -119,6 +119,9 @@ Landing& Reducer::open_landing(size_t unit, size_t round) {
   if (round == 0 && dedicated_[unit].defined()) {
     reduced_[unit].vacate();
     landing.open(dedicated_[unit]);
+  } else if (at::Tensor place = round == 0 ? reduced_[unit].first_landing() : at::Tensor();
+             place.defined()) {
+    landing.open(std::move(place));
   } else {
     const PlannedUnit& planned = plan_[unit];
     landing.open(pool(unit).acquire(planned.precision.wire, planned.layout.numel()));
@@ -131,7 +134,7 @@ void Reducer::close_landing(size_t unit, size_t round) {
   if (!landing.is_open()) return;
   const at::Tensor buffer = landing.close();
   const bool is_dedicated = round == 0 && dedicated_[unit].defined();
-  if (!is_dedicated) pool(unit).release(buffer);
+  if (!is_dedicated && !reduced_[unit].owns(buffer)) pool(unit).release(buffer);
 }
 
 void Reducer::land(size_t index, const at::Tensor& gradient) {

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <utility>
 
-#include <ATen/ops/zeros_like.h>
 #include <absl/strings/str_cat.h>
 
+#include "tessera/core/memory/private_memory.h"
 #include "tessera/optim/adamw_kernels.h"
 #include "tessera/optim/adamw_options.h"
 
@@ -134,8 +134,10 @@ FlatAdamw::FlatAdamw(const ParameterTable& table, const OptimizerPlan& plan,
                   ", expected a trainable parameter inside the shard's ", values.numel(),
                   " elements");
     }
-    const at::Tensor plain = values.detach();
-    moments_.push_back({at::zeros_like(plain), at::zeros_like(plain)});
+    const auto zeros = [&values] {
+      return allocate_private(values.numel(), values.scalar_type()).zero_();
+    };
+    moments_.push_back({zeros(), zeros()});
   }
 }
 

@@ -15,6 +15,7 @@
 #include "tessera/core/comm/refusal.h"
 #include "tessera/core/error_text.h"
 #include "tessera/core/grad/gradient_hook.h"
+#include "tessera/core/memory/freed_memory.h"
 #include "tessera/core/step/ballot.h"
 #include "tessera/ddp/bucket_rule.h"
 #include "tessera/ddp/replica_sync.h"
@@ -227,7 +228,10 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> owned,
   sync_replicas(*parts->group, state_of(parts->table, buffers), /*from_rank=*/0, "initial state");
   convert_others(parts->table, parts->plan, parts->options.precision);
   parts->model = std::move(owned);
-  return std::make_unique<ShardedEngine>(*std::move(parts), buffers);
+  const bool keeps_freed_memory = parts->options.keep_freed_memory;
+  auto engine = std::make_unique<ShardedEngine>(*std::move(parts), buffers);
+  if (keeps_freed_memory) keep_freed_memory();  // the model's own memory has just been freed
+  return engine;
 }
 
 }  // namespace

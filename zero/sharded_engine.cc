@@ -8,6 +8,7 @@
 
 #include "tessera/core/error_text.h"
 #include "tessera/core/errors.h"
+#include "tessera/core/memory/freed_memory.h"
 #include "tessera/core/memory/memory_formula.h"
 #include "tessera/core/step/grad_norm.h"
 #include "tessera/optim/flat_adamw.h"
@@ -214,6 +215,8 @@ StepResult ShardedEngine::step() {
     history_.record(RollingHash::Event::kStep, steps_);
     history_at_step_ = history_;
     clear();
+    // From now on a step allocates what the one before it did.
+    if (++steps_here_ == 2 && parts_.options.keep_freed_memory) use_huge_pages_in_heap();
     return result;
   });
 }

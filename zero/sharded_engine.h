@@ -119,6 +119,7 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   std::vector<std::unique_ptr<GradientHook>> hooks_;
 
   int64_t steps_ = 0;                // updates applied
+  int64_t steps_here_ = 0;           // those of this engine, without loaded ones
   int64_t backwards_ = 0;            // of this model, since the last step
   bool saw_other_backward_ = false;  // a backward that gave this model nothing, since the last step
   bool in_micro_step_ = false;

@@ -1,7 +1,6 @@
 #include "tessera/core/comm/rendezvous.h"
 
 #include <netdb.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -148,14 +147,9 @@ c10::intrusive_ptr<c10d::Store> store_for(const ProcessGroupOptions& options,
   return c10::make_intrusive<c10d::FileStore>(*path, -1);
 }
 
-int core_count() {
-  cpu_set_t cores;
-  return ::sched_getaffinity(0, sizeof(cores), &cores) == 0 ? std::max(CPU_COUNT(&cores), 1) : 1;
-}
-
 std::shared_ptr<ProcessGroup> shm_group(const ProcessGroupOptions& options,
                                         std::shared_ptr<shm::World> world) {
-  const int cores = core_count();
+  const int cores = world->cores();
   const int ranks = world->size();
   Lane::Mode mode = Lane::Mode::kInline;
   if (options.lane == ProcessGroupOptions::Lane::kThread) mode = Lane::Mode::kThread;
@@ -189,7 +183,7 @@ std::shared_ptr<ProcessGroup> init_process_group(ProcessGroupOptions options) {
   }
   TORCH_CHECK(options.backend != "loopback", "[rendezvous] options: got backend 'loopback' for ",
               environment.world_size, " ranks, expected one rank; use 'auto'");
-  const auto store = store_for(options, environment);
+  auto store = store_for(options, environment);
   HandshakeOptions handshake;
   handshake.rank = environment.rank;
   handshake.world_size = environment.world_size;
@@ -197,6 +191,11 @@ std::shared_ptr<ProcessGroup> init_process_group(ProcessGroupOptions options) {
   handshake.timeout = options.timeout;
   auto group = shm_group(options, meet(*store, handshake));
   group->barrier("init_process_group");  // the store and rank 0's descriptors are needed until here
+  // The destructor of a FileStore writes to its file, and waits for minutes if that is gone: nobody
+  // may remove it before all ranks are through.
+  store.reset();
+  options.store.reset();
+  group->barrier("init_process_group: stores are closed");
   return group;
 }
 

@@ -52,6 +52,12 @@ bool lands_in_place(const Degrees& degrees) {
   return degrees.gradients == 1 && degrees.optimizer > 1;
 }
 
+/// Whether nothing lands anywhere but in the buffer that holds the sums.
+bool lands_in_sums(const PlannedUnit& unit, const MemorySetting& setting) {
+  return setting.degrees.optimizer == 1 && setting.micro_steps == 1 &&
+         unit.precision.wire == unit.precision.reduce;
+}
+
 int64_t gradient_bytes(const PlannedUnit& unit, const MemorySetting& setting) {
   const Degrees& degrees = setting.degrees;
   const UnitPrecision& precision = unit.precision;
@@ -104,7 +110,7 @@ MemoryBytes memory_peak_formula(const UnitPlan& plan, const MemorySetting& setti
   if (lands_in_place(setting.degrees)) return bytes;
   BuffersByDtype blocks, roots;  // they have pools of their own
   for (const PlannedUnit& unit : plan) {
-    if (unit.kind == UnitKind::kFrozen) continue;
+    if (unit.kind == UnitKind::kFrozen || lands_in_sums(unit, setting)) continue;
     BuffersByDtype& pool = unit.kind == UnitKind::kRoot ? roots : blocks;
     pool[unit.precision.wire].add(bytes_in(unit, unit.precision.wire));
   }

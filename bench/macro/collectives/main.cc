@@ -53,13 +53,19 @@ class Contest {
     return memory;
   }
 
+  /// In place, as an engine gathers.
+  at::Tensor own_slice(const at::Tensor& whole) const {
+    const int64_t numel = whole.numel() / world_->size();
+    return whole.narrow(0, world_->rank() * numel, numel);
+  }
+
   void call(const std::string& op, const at::Tensor& whole, const at::Tensor& part) {
     if (op == "all_reduce") {
       world_->all_reduce(whole, ReduceOp::kAvg)->wait();
     } else if (op == "reduce_scatter") {
       world_->reduce_scatter(part, whole, ReduceOp::kAvg)->wait();
     } else if (op == "all_gather") {
-      world_->all_gather(whole, part)->wait();
+      world_->all_gather(whole, own_slice(whole))->wait();
     } else {
       TORCH_CHECK(op == "barrier", "[bench] OP: got '", op,
                   "', expected all_reduce, reduce_scatter, all_gather or barrier");

@@ -1,6 +1,7 @@
 #include "tessera/core/comm/shm/world.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -99,6 +100,17 @@ World::~World() {
   for (int fd : pidfds_) {
     if (fd >= 0) ::close(fd);
   }
+}
+
+int World::cores() const {
+  cpu_set_t all, of_one;
+  CPU_ZERO(&all);
+  for (int rank = 0; rank < size_; ++rank) {
+    if (::sched_getaffinity(page_->rank(rank).pid, sizeof(of_one), &of_one) == 0) {
+      CPU_OR(&all, &all, &of_one);
+    }
+  }
+  return std::max(CPU_COUNT(&all), 1);
 }
 
 char* World::resolve(const SharedRange& range) {

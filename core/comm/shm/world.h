@@ -94,6 +94,10 @@ class World {
   Poison& poison() { return page_->poison; }
   SharedRange page() const { return segment_->range(0); }
 
+  /// Local. Cores that any of the ranks may run on: more than this rank's own where ranks are bound
+  /// to cores of their own.
+  int cores() const;
+
   /// Local. The address here of a peer's memory; mapped at the first use. The peer must be alive.
   char* resolve(const SharedRange& range);
 

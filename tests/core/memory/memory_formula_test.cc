@@ -205,7 +205,8 @@ TEST(MemoryPeakFormula, AddsThePooledLandingByHand) {
     EXPECT_EQ(peak, persistent) << "only landing differs";
     return pooled;
   };
-  EXPECT_EQ(landing(buckets(3), resident({1, 1, 1})), 4608 + 1536) << "one of each dtype";
+  EXPECT_EQ(landing(buckets(3), resident({1, 1, 1})), 0) << "ddp lands where the sums are";
+  EXPECT_EQ(landing(buckets(3), resident({1, 1, 1}, 2)), 4608 + 1536) << "one of each dtype";
   EXPECT_EQ(landing(buckets(3), resident({1, 3, 3})), 4608 + 1536);
   EXPECT_EQ(landing(buckets(3), resident({1, 1, 3})), 0) << "zero1 has no pool";
   EXPECT_EQ(landing(wrapped(), split({4, 4, 4})), 3072 + 1024) << "no frozen unit lands";
