@@ -13,6 +13,7 @@
 #include "tessera/core/comm/shm/reduce_kernels.h"
 #include "tessera/core/error_text.h"
 #include "tessera/core/errors.h"
+#include "tessera/core/memory/copy_kernels.h"
 
 namespace tessera::shm {
 namespace {
@@ -37,6 +38,10 @@ char* data_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.data_
 
 void copy(char* to, const char* from, int64_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+void stream(char* to, const char* from, int64_t bytes) {
+  if (bytes > 0 && to != from) copy_streaming(to, from, bytes);
 }
 
 }  // namespace
@@ -246,6 +251,9 @@ void Group::do_all_gather(const at::Tensor& output, const at::Tensor& input, std
   const int64_t numel = input.numel();
   char* const own = data_of(input);
   char* const target = data_of(output);
+  const bool is_in_place = own == target + rank() * numel * element;
+  const int64_t copied_bytes = (size() - (is_in_place ? 1 : 0)) * numel * element;
+  const auto place = streaming_pays(copied_bytes, size()) ? &stream : &copy;
   CallDescriptor call = describe_call(Op::kAllGather, tag, input);
   expose(call, input);
   const auto stage = [&](int64_t begin, int64_t count) {
@@ -255,10 +263,10 @@ void Group::do_all_gather(const at::Tensor& output, const at::Tensor& input, std
     for (int peer = 0; peer < size(); ++peer) {
       char* const to = target + (peer * numel + begin) * element;
       if (peer == rank()) {
-        copy(to, own + begin * element, count * element);
+        place(to, own + begin * element, count * element);
       } else {
         const int64_t offset = member_->call_of(peer).staged ? 0 : begin;
-        copy(to, member_->source_of(peer) + offset * element, count * element);
+        place(to, member_->source_of(peer) + offset * element, count * element);
       }
     }
     phase();

@@ -1,11 +1,24 @@
 #include "tessera/core/comm/shm/window.h"
 
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
 #include "tessera/core/errors.h"
+#include "tessera/core/memory/copy_kernels.h"
 
 namespace tessera::shm {
+namespace {
+
+// Rank threads share one mapping, so a rank that reads its own memory may copy to where it reads.
+bool overlap(const char* a, const char* b, int64_t bytes) {
+  const auto first = reinterpret_cast<uintptr_t>(a);
+  const auto second = reinterpret_cast<uintptr_t>(b);
+  const auto distance = first < second ? second - first : first - second;
+  return distance < static_cast<uintptr_t>(bytes);
+}
+
+}  // namespace
 
 Window::Window(Member& member, at::Tensor own)
     : own_(std::move(own)),
@@ -32,9 +45,15 @@ void Window::read(int rank, int64_t begin, const at::Tensor& to, std::string_vie
     throw CommError({"read", group_name_, -1, rank_, std::string(tag)}, poison->cause());
   }
   if (to.numel() == 0) return;
-  // Rank threads share one mapping, so `to` may overlap what is read.
-  const auto element = static_cast<int64_t>(to.element_size());
-  std::memmove(to.data_ptr(), sources_[rank] + begin * element, to.nbytes());
+  auto* const target = static_cast<char*>(to.data_ptr());
+  const char* const source = sources_[rank] + begin * static_cast<int64_t>(to.element_size());
+  const auto bytes = static_cast<int64_t>(to.nbytes());
+  // The other reads of a unit are not known here; leaving them out errs towards the caches.
+  if (streaming_pays(bytes, static_cast<int>(sources_.size())) && !overlap(target, source, bytes)) {
+    copy_streaming(target, source, bytes);
+  } else {
+    std::memmove(target, source, to.nbytes());
+  }
 }
 
 int64_t Window::load(int rank, int64_t index) const {

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/core/comm/process_group.h"
+#include "tessera/core/memory/copy_kernels.h"
 #include "tessera/tests/support/rank_threads.h"
 
 namespace tessera {
@@ -241,6 +242,19 @@ TEST(Collectives, ShmOfOneEqualsLoopback) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Collectives, ::testing::Values(1, 2, 3, 4, 5));
+
+// So large that all_gather copies past the caches.
+TEST(Collectives, GathersBeyondTheCacheEqualTheReferenceToTheBit) {
+  constexpr int kRanks = 3;
+  int64_t copied_bytes = 1;
+  while (!streaming_pays(copied_bytes, kRanks)) copied_bytes *= 2;
+  const int64_t numel = copied_bytes / static_cast<int64_t>(sizeof(float)) / (kRanks - 1) + 7;
+  run_ranks(kRanks, [numel](std::shared_ptr<ProcessGroup> group) {
+    std::vector<at::Tensor> inputs;
+    for (int rank = 0; rank < kRanks; ++rank) inputs.push_back(input_of(rank, numel, at::kFloat));
+    for (const Memory memory : kMemories) check_copies(*group, memory, inputs, numel);
+  });
+}
 
 TEST(Collectives, MinAndMaxKeepNaN) {
   run_ranks(3, [](std::shared_ptr<ProcessGroup> group) {

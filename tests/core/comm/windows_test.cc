@@ -20,6 +20,7 @@
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/comm/rendezvous.h"
 #include "tessera/core/errors.h"
+#include "tessera/core/memory/copy_kernels.h"
 #include "tessera/tests/faults/killing_group.h"
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/rank_threads.h"
@@ -91,6 +92,40 @@ TEST_P(Windows, ReadWhatEveryRankWrote) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Windows, ::testing::Values(1, 2, 3, 5));
+
+/// A buffer of which even two thirds are copied past the caches.
+int64_t numel_beyond_the_cache(int ranks) {
+  int64_t bytes = 1;
+  while (!streaming_pays(bytes, ranks)) bytes *= 2;
+  return 2 * bytes / static_cast<int64_t>(sizeof(float)) + 5;
+}
+
+TEST(Windows, ReadPastTheCacheWhatEveryRankWrote) {
+  run_ranks(3, [](std::shared_ptr<ProcessGroup> group) {
+    check_reads(*group, group->allocate(numel_beyond_the_cache(3), at::kFloat));
+  });
+}
+
+TEST(Windows, ARankMayReadItsOwnMemoryToWhereItOverlaps) {
+  run_ranks(2, [](std::shared_ptr<ProcessGroup> group) {
+    for (const int64_t numel : {int64_t{1000}, numel_beyond_the_cache(2)}) {
+      const at::Tensor wanted = content(group->rank(), 0, numel, at::kFloat);
+      const at::Tensor own = group->allocate(numel, at::kFloat);
+      const auto window = group->make_window(own, absl::StrCat("window of ", numel));
+      for (const int64_t shift : {1, 3, 500}) {
+        own.copy_(wanted);
+        window->read(group->rank(), 0, own.narrow(0, shift, numel - shift));
+        EXPECT_TRUE(
+            at::equal(own.narrow(0, shift, numel - shift), wanted.narrow(0, 0, numel - shift)));
+        own.copy_(wanted);
+        window->read(group->rank(), shift, own.narrow(0, 0, numel - shift));
+        EXPECT_TRUE(
+            at::equal(own.narrow(0, 0, numel - shift), wanted.narrow(0, shift, numel - shift)));
+      }
+      group->barrier("read");
+    }
+  });
+}
 
 // The comparison above must notice a read of another rank, of an element beside and of a time
 // before.
