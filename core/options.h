@@ -86,8 +86,8 @@ struct Options {
   std::optional<bool> prefetch = {};
 
   /// Lets malloc keep the memory that tensors free, in huge pages, instead of returning it to the
-  /// kernel and faulting it in again every step. Process-wide, for good (mallopt). False where other
-  /// parts of the program allocate much between steps that should go back to the system.
+  /// kernel and faulting it in again every step. Process-wide, for good (mallopt). False where
+  /// other parts of the program allocate much between steps that should go back to the system.
   bool keep_freed_memory = true;
 
   // --- Diagnostics (change nothing but speed) ---

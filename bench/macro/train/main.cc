@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <iostream>
 #include <sstream>
 
@@ -31,14 +32,16 @@ using Clock = std::chrono::steady_clock;
 
 class Contest {
  public:
-  explicit Contest(bench::Trainer& trainer) : trainer_(trainer) {}
+  Contest(bench::Trainer& trainer, std::function<bench::Batch(int64_t)> make_batch)
+      : trainer_(trainer), make_batch_(std::move(make_batch)) {}
 
   void steps(int64_t count) {
     std::vector<double> ms, losses;
     const auto before = bench::ProcessNumbers::now();
     for (int64_t i = 0; i < count; ++i) {
+      const bench::Batch batch = make_batch_(done_++);
       const auto begin = Clock::now();
-      losses.push_back(trainer_.step(done_++));
+      losses.push_back(trainer_.step(batch));
       ms.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
     }
     const auto after = bench::ProcessNumbers::now();
@@ -68,6 +71,7 @@ class Contest {
 
  private:
   bench::Trainer& trainer_;
+  std::function<bench::Batch(int64_t)> make_batch_;
   int64_t done_ = 0;
 };
 
@@ -79,12 +83,13 @@ void compete() {
                                       world->rank(), world->size());
   int64_t parameters = 0;
   for (const at::Tensor& parameter : task.model->parameters()) parameters += parameter.numel();
+  const auto make_batch = task.batch;
   const std::string trace = absl::GetFlag(FLAGS_trace);
   const auto trainer =
       bench::make_trainer(absl::GetFlag(FLAGS_strategy), std::move(task), !trace.empty(), world);
   bench::Answer("ready").add("parameters", parameters).send();
 
-  Contest contest(*trainer);
+  Contest contest(*trainer, make_batch);
   if (const int64_t steps = absl::GetFlag(FLAGS_steps); steps > 0) {
     contest.steps(steps);
   } else {

@@ -46,16 +46,29 @@ Task make_gpt(const GptTask& task, const std::string& text, int rank, int world)
   const at::Tensor tokens = read_tokens(text, task.sizes.vocabulary);
   const int64_t batch = task.batch, context = task.sizes.context;
   const int64_t starts = tokens.numel() - 1 - context;  // the peers count bytes, one more
-  const auto loss = [=](int64_t step) {
+  const auto make_batch = [=](int64_t step) -> Batch {
     std::vector<at::Tensor> inputs, targets;
     for (int64_t sequence = 0; sequence < batch; ++sequence) {
       const int64_t start = ((step * world + rank) * batch + sequence) * 7919 % starts;
       inputs.push_back(tokens.narrow(0, start, context));
       targets.push_back(tokens.narrow(0, start + 1, context));
     }
-    return model->loss(at::stack(inputs), at::stack(targets));
+    return {at::stack(inputs), at::stack(targets)};
   };
-  return {model, loss};
+  const auto loss = [model](const Batch& batch) { return model->loss(batch.input, batch.target); };
+  return {model, {}, make_batch, loss};
+}
+
+/// A layer alone would be a unit of 16 KiB.
+std::vector<std::vector<std::string>> tens_of_layers(const torch::nn::Module& model) {
+  std::vector<std::vector<std::string>> units;
+  int64_t layers = 0;
+  for (const auto& child : model.named_children()) {
+    if (child.value()->parameters().empty()) continue;
+    if (layers++ % 10 == 0) units.emplace_back();
+    units.back().push_back(child.key());
+  }
+  return units;
 }
 
 Task make_mlp(int rank, int world) {
@@ -65,12 +78,15 @@ Task make_mlp(int rank, int world) {
     if (layer > 0) model->push_back(torch::nn::ReLU());
     model->push_back(torch::nn::Linear(kWidth, kWidth));
   }
-  const auto loss = [=](int64_t step) mutable {
+  const auto make_batch = [=](int64_t step) -> Batch {
     torch::manual_seed(static_cast<uint64_t>(1000 + step * world + rank));
-    const at::Tensor x = at::randn({kBatch, kWidth}), y = at::randn({kBatch, kWidth});
-    return at::mse_loss(model->forward(x), y);
+    const at::Tensor x = at::randn({kBatch, kWidth});
+    return {x, at::randn({kBatch, kWidth})};
   };
-  return {model.ptr(), loss};
+  const auto loss = [model](const Batch& batch) mutable {
+    return at::mse_loss(model->forward(batch.input), batch.target);
+  };
+  return {model.ptr(), {"ten layers", &tens_of_layers}, make_batch, loss};
 }
 
 }  // namespace

@@ -7,14 +7,23 @@
 
 #include <torch/torch.h>
 
+#include "tessera/core/wrap_policy.h"
+
 namespace bench {
 
-/// What all contestants train: a model from seed 1, and the loss of each step's batch. The Python
-/// peers have the same in bench/peers, weight for weight and byte for byte.
+struct Batch {
+  at::Tensor input;
+  at::Tensor target;
+};
+
+/// What all contestants train: a model from seed 1 on the same batches. The Python peers have the
+/// same in bench/peers, weight for weight and byte for byte.
 struct Task {
   std::shared_ptr<torch::nn::Module> model;
-  /// The loss of this rank's batch of step `step`, counted from 0.
-  std::function<at::Tensor(int64_t step)> loss;
+  tessera::WrapPolicy wrap;  ///< units where parameters are split; the peers' are the same
+  /// This rank's batch of step `step`, counted from 0. Made before the clock starts.
+  std::function<Batch(int64_t step)> batch;
+  std::function<at::Tensor(const Batch& batch)> loss;
 };
 
 /// `name`: A, B, C, S (GPTs of 6.5, 25.5 and 91 million parameters; S is A with 64 tokens a step)

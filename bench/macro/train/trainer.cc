@@ -20,9 +20,9 @@ class Local final : public Trainer {
     }
   }
 
-  double step(int64_t step) override {
+  double step(const Batch& batch) override {
     for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
-    const at::Tensor loss = task_.loss(step);
+    const at::Tensor loss = task_.loss(batch);
     loss.backward();
     const at::NoGradGuard no_grad;
     std::vector<at::Tensor> gradients;
@@ -47,8 +47,8 @@ class Sharded final : public Trainer {
         engine_(tessera::parallelize(
             task_.model, torch::optim::AdamWOptions(kRate).weight_decay(kDecay), options, world)) {}
 
-  double step(int64_t step) override {
-    const at::Tensor loss = task_.loss(step);
+  double step(const Batch& batch) override {
+    const at::Tensor loss = task_.loss(batch);
     loss.backward();
     engine_->step();
     return loss.item<double>();
@@ -71,6 +71,8 @@ std::unique_ptr<Trainer> make_trainer(const std::string& strategy, Task task, bo
                                       const std::shared_ptr<tessera::ProcessGroup>& world) {
   if (strategy == "local") return std::make_unique<Local>(std::move(task));
   tessera::Options options{.trace = trace};
+  const bool splits = strategy.starts_with("zero3");
+  if (splits) options.wrap = task.wrap;  // an error elsewhere
   const bool keep = strategy == "zero3-keep";
   if (keep) options.reshard_after_forward = 1;
   std::string problem;

@@ -15,7 +15,7 @@ class Trainer {
   virtual ~Trainer() = default;
 
   /// A whole step; returns the loss before the update.
-  virtual double step(int64_t step) = 0;
+  virtual double step(const Batch& batch) = 0;
 
   /// Writes what the engine did when to `path`, if it was told to record it. Collective.
   virtual void write_trace(const std::string& /*path*/) {}

@@ -223,7 +223,7 @@ TEST(Failures, ATimeOutNamesTheMissingRanks) {
                                                    }
                                                  },
                                                  {.timeout = std::chrono::milliseconds(400)});
-  EXPECT_THAT(errors, Each(HasSubstr("timed out: waited 400 ms for rank 1, which has finished 2 "
+  EXPECT_THAT(errors, Each(HasSubstr("timed out: waited 400 ms for rank 1, which has finished 3 "
                                      "collectives, rank 3, which has finished 3 collectives")));
 }
 
