@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import (
-    collectives_suite, gallery, machine, memory_suite, options, process, report, scaling_suite,
-    startup_suite, train_suite,
+    breakdown_suite, collectives_suite, gallery, machine, memory_suite, options, process, report,
+    scaling_suite, startup_suite, train_suite,
 )
 from .bench import Bench
 from .failure import BenchFailure, Stopped
@@ -32,7 +32,9 @@ def main(arguments: Sequence[str]) -> int:
     process.adopt_orphans()
     try:
         peers = _ROOT / "bench" / "peers"
-        programs = Programs(asked.build, peers, asked.python or _peers_python(peers))
+        needs_peers = asked.suites != ["breakdown"]
+        python = asked.python or (_peers_python(peers) if needs_peers else "")
+        programs = Programs(asked.build, peers, python)
         missing = programs.missing()
         if missing:
             raise BenchFailure("not built or not there: " + ", ".join(missing))
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(asked: options.Options, programs: Programs, command: str) -> None:
-    place = machine.look(_ROOT, asked.build, programs.python)
+    place = machine.look(_ROOT, asked.build, programs.python or None)
     out = asked.out or _ROOT / "docs" / "benchmarks" / place.folder_name
     out.mkdir(parents=True, exist_ok=True)
     journal = Journal(out / "results.jsonl")
@@ -70,6 +72,8 @@ def _run_suites(asked: options.Options, bench: Bench) -> None:
     """In the order in which they disturb each other least."""
     if "train" in asked.suites:
         train_suite.run(bench, asked.models)
+    if "breakdown" in asked.suites:
+        breakdown_suite.run(bench, asked.breakdown_models)
     if "memory" in asked.suites:
         memory_suite.run(bench, [m for m in asked.models if not asked.quick or m == "A"])
     if "collectives" in asked.suites:

@@ -120,3 +120,55 @@ def lines(
                 drawing.dot(x, y, f"c{line.colour}")
     drawing.text((84 + width - 30) / 2, top + plot + 44, x_axis, "quiet", "middle")
     return drawing.render(top + plot + 62)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack:
+    """A named bar of pieces (length, colour), from left to right."""
+
+    name: str
+    pieces: list[tuple[float, int]]
+    label: str
+
+
+def stacks(
+    title: str,
+    description: str,
+    groups: list[tuple[str, list[Stack]]],
+    legend: list[tuple[str, int]],
+    axis: str,
+    mark: float | None = None,
+) -> str:
+    """Horizontal stacked bars in groups, one scale from zero. `mark`: as for `bars`."""
+    everything = [stack for _, group in groups for stack in group]
+    begin = _LEFT + max(text_width(stack.name) for stack in everything) + 12
+    labels = max(text_width(stack.label) for stack in everything)
+    width = max(870.0, begin + 420 + labels + 20)
+    drawing = Drawing(width, title, description)
+    y = drawing.heading(_LEFT)
+    drawing.legend(_LEFT, y + 14, legend)
+    top = y + 34
+    highest = max(sum(length for length, _ in stack.pieces) for stack in everything)
+    scale = Scale(0.0, max(highest, mark or 0.0) * 1.02, begin, width - labels - 20)
+    height = sum(32 + 22 * len(group) for _, group in groups)
+    for tick in scale.ticks():
+        drawing.line(scale.at(tick), top, scale.at(tick), top + height, "grid")
+        drawing.text(scale.at(tick), top + height + 18, number(tick), "quiet", "middle")
+    y = top
+    for name, group in groups:
+        drawing.text(_LEFT, y + 18, name)
+        y += 26
+        drawing.line(begin, y, begin, y + 22 * len(group), "axis")
+        for stack in group:
+            drawing.text(begin - 10, y + 14.5, stack.name, "quiet", "end")
+            reached = 0.0
+            for length, colour in stack.pieces:
+                left, reached = scale.at(reached), reached + max(length, 0.0)
+                drawing.box(left, y + 2, scale.at(reached) - left, 16, f"c{colour}")
+            drawing.text(scale.at(reached) + 8, y + 14.5, stack.label)
+            y += 22
+        y += 6
+    if mark is not None:
+        drawing.line(scale.at(mark), top, scale.at(mark), top + height, "mark")
+    drawing.text(begin, top + height + 40, axis, "quiet")
+    return drawing.render(top + height + 56)

@@ -19,6 +19,16 @@ class Training:
     parameters: int = 0
 
 
+@dataclasses.dataclass
+class Breakdown:
+    """What one strategy spends a step on."""
+
+    rounds: dict[int, dict[str, float]] = dataclasses.field(default_factory=dict)  # ms by row
+    cpu_ms: list[float] = dataclasses.field(default_factory=list)  # per rank and step, by round
+    faults: list[float] = dataclasses.field(default_factory=list)  # per rank and step, by round
+    parameters: int = 0
+
+
 @dataclasses.dataclass(frozen=True)
 class Memory:
     """Mean over ranks, KiB."""
@@ -56,6 +66,7 @@ class Findings:
     """Everything the report, the goals and the charts are made of."""
 
     training: dict[str, dict[str, Training]] = dataclasses.field(default_factory=dict)
+    breakdown: dict[str, dict[str, Breakdown]] = dataclasses.field(default_factory=dict)
     memory: dict[str, dict[str, Memory]] = dataclasses.field(default_factory=dict)
     collectives: dict[Call, dict[str, dict[int, Timing]]] = dataclasses.field(default_factory=dict)
     startup: dict[str, dict[int, Timing]] = dataclasses.field(default_factory=dict)  # seconds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import goal, roster, scaling_model
+from . import breakdown_report, goal, roster, scaling_model
 from .chart import Bar, Line, bars, lines
 from .findings import Findings
 from .spread import Spread
@@ -15,6 +15,7 @@ def draw(findings: Findings, machine: str) -> dict[str, str]:
     """File name: SVG, for all that was measured."""
     found = {
         "step-time.svg": _step_time(findings, machine),
+        "breakdown.svg": breakdown_report.chart(findings, machine),
         "memory.svg": _memory(findings, machine),
         "collectives.svg": _collectives(findings, machine),
         "scaling.svg": _scaling(findings, machine),

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from .model import MODELS
 
-SUITES = ("train", "collectives", "startup", "memory", "scaling")
+SUITES = ("train", "breakdown", "collectives", "startup", "memory", "scaling")
+_BREAKDOWN_MODELS = ["A", "C"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +20,7 @@ class Options:
 
     suites: list[str]
     models: list[str]
+    breakdown_models: list[str]
     blocks: int
     quick: bool
     pinned: bool
@@ -55,8 +57,10 @@ def parse(arguments: Sequence[str], root: Path) -> Options:
         re.compile(read.contestants)
     except re.error as error:
         parser.error(f"--contestants: got {read.contestants!r}: {error}")
-    return Options(suites, models, 1 if read.quick else read.blocks, read.quick, not read.unpinned,
-                   read.out, read.build.resolve(), read.contestants, read.python, read.text)
+    breakdown = models if read.models or read.quick else _BREAKDOWN_MODELS
+    return Options(suites, models, breakdown, 1 if read.quick else read.blocks, read.quick,
+                   not read.unpinned, read.out, read.build.resolve(), read.contestants, read.python,
+                   read.text)
 
 
 def _listed(

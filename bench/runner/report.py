@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import goal, scaling_model, training_report
+from . import breakdown_report, goal, scaling_model, training_report
 from .findings import Findings
 from .gallery import size_text
 from .machine import Machine
@@ -22,6 +22,7 @@ def write(
         ("Goals", _goals(findings)),
         ("Charts", "\n".join(f"![{name}]({name})" for name in charts)),
         ("Training", training_report.models(findings, ranks)),
+        ("Where the time goes", breakdown_report.text(findings, ranks)),
         ("Memory", _memory(findings)),
         ("Collectives", _collectives(findings)),
         ("Start-up", _startup(findings)),

@@ -103,6 +103,16 @@ def memory(programs: Programs, model: str, text: Path, quick: bool) -> list[Cont
     ]
 
 
+def breakdown(programs: Programs, model: str, text: Path, quick: bool) -> list[Contestant]:
+    """Our floor and all our strategies."""
+    names = ("tessera local", "tessera ddp", "tessera zero3") if quick else None
+    return [
+        c
+        for c in _everyone(programs, model, text)
+        if c.name.startswith("tessera ") and (names is None or c.name in names)
+    ]
+
+
 def scaling(programs: Programs, text: Path, quick: bool) -> list[Contestant]:
     """Our strategies over the floor, model A."""
     names = ["tessera local", "tessera zero3"]

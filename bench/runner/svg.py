@@ -22,6 +22,8 @@ _STYLE = """
     .c2 { fill: #5f8d6b; } .s2 { stroke: #5f8d6b; }
     .c3 { fill: #8b6fa8; } .s3 { stroke: #8b6fa8; }
     .c4 { fill: #9aa0a6; } .s4 { stroke: #9aa0a6; }
+    .c5 { fill: #b4575f; } .s5 { stroke: #b4575f; }
+    .c6 { fill: #c9ced4; } .s6 { stroke: #c9ced4; }
     @media (prefers-color-scheme: dark) {
       text { fill: #e6edf3; }
       .quiet { fill: #9aa4ae; }
@@ -34,6 +36,8 @@ _STYLE = """
       .c2 { fill: #7fb08c; } .s2 { stroke: #7fb08c; }
       .c3 { fill: #a98fc7; } .s3 { stroke: #a98fc7; }
       .c4 { fill: #868d94; } .s4 { stroke: #868d94; }
+      .c5 { fill: #d6828a; } .s5 { stroke: #d6828a; }
+      .c6 { fill: #565d65; } .s6 { stroke: #565d65; }
     }
 """
 

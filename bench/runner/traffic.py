@@ -27,10 +27,21 @@ def strategy(name: str, world: int) -> float:
 
     The optimizer's part is relative to the floor, which updates all parameters on each rank.
     """
-    saved = _ADAMW_BYTES_PER_BYTE * (1.0 - 1.0 / world)
     if name == "local" or world == 1:
         return 0.0
+    return sum(parts(name, world).values()) - _ADAMW_BYTES_PER_BYTE
+
+
+def parts(name: str, world: int) -> dict[str, float]:
+    """Traffic of one rank in one step by what causes it, over the parameters' bytes."""
+    gather = collective("all_gather", world)
     if name == "ddp":
-        return collective("all_reduce", world)
-    gathers = 2.0 if name == "zero3" else 1.0
-    return collective("reduce_scatter", world) + gathers * collective("all_gather", world) - saved
+        return {"gather": 0.0, "reduce": collective("all_reduce", world),
+                "update": _ADAMW_BYTES_PER_BYTE, "publish": 0.0}
+    split = name.startswith("zero3")  # parameters too: gathered when used, not published
+    return {
+        "gather": {"zero3": 2.0, "zero3-keep": 1.0}.get(name, 0.0) * gather,
+        "reduce": collective("reduce_scatter", world),
+        "update": _ADAMW_BYTES_PER_BYTE / world,
+        "publish": 0.0 if split else gather,
+    }

@@ -46,12 +46,32 @@ def step_answer(first: int, steps: int, mode: str) -> dict[str, object]:
             "minor_faults": 7 * steps, "private_kib": 3000}
 
 
+def trace(steps: int) -> str:
+    """Steps of 10 ms: forward 3 with a gather of 1, backward 4 with a reduction of 2 (rank 0) or
+    1 (others), vote 0.5, update 1, publish 0.5; the rest is 1."""
+    events: list[dict[str, object]] = []
+    for rank in range(int(os.environ["WORLD_SIZE"])):
+        for step in range(steps):
+            reduction = 2.0 if rank == 0 else 1.0
+            for track, name, begin, length in (
+                    ("compute", "forward", 0, 3), ("gather", "a", 1, 1), ("gather", "a", 1, 0.5),
+                    ("compute", "backward", 3, 4), ("reduce", "a", 7 - reduction, reduction),
+                    ("vote", "vote", 7, 0.5), ("optimizer", "update", 7.5, 1),
+                    ("gather", "a", 8.5, 0.5)):
+                events.append({"ph": "X", "cat": track, "name": name, "pid": rank, "tid": 1,
+                               "ts": (10 * step + begin) * 1e3, "dur": length * 1e3})
+        events.append({"ph": "X", "cat": "compute", "name": "end", "pid": rank, "tid": 1,
+                       "ts": 10e3 * steps, "dur": 0})
+    return json.dumps({"traceEvents": events})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model")
     parser.add_argument("--strategy")
     parser.add_argument("--text")
     parser.add_argument("--steps", type=int)
+    parser.add_argument("--trace")
     arguments = parser.parse_args()
     mine = int(os.environ["RANK"]) == int(os.environ.get("FAKE_RANK", "0"))
     mode = os.environ.get("FAKE_MODE", "") if mine else ""
@@ -69,6 +89,9 @@ def main() -> None:
     for line in sys.stdin:
         words = line.split()
         if words == ["quit"]:
+            if arguments.trace and os.environ["RANK"] == "0" and arguments.strategy != "local":
+                with open(arguments.trace, "w") as file:
+                    file.write(trace(done))
             if mode == "stay":
                 misbehave("hang")
             sys.exit(9 if mode == "fail_late" else 0)

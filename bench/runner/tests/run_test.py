@@ -14,8 +14,8 @@ from pathlib import Path
 from unittest import mock
 
 from bench.runner import (
-    collectives_suite, gallery, machine, memory_suite, process, report, scaling_suite,
-    startup_suite, train_suite,
+    breakdown_suite, collectives_suite, gallery, machine, memory_suite, process, report,
+    scaling_suite, startup_suite, trace_rows, train_suite,
 )
 from bench.runner.bench import Bench
 from bench.runner.disturbance import Limits
@@ -43,22 +43,25 @@ class RunTest(unittest.TestCase):
     def test_all_suites_and_their_report(self) -> None:
         bench = self.bench(blocks=2, quick=True)
         train_suite.run(bench, ["A", "MLP"])
+        breakdown_suite.run(bench, ["A"])
         memory_suite.run(bench, ["A"])
         collectives_suite.run(bench)
         startup_suite.run(bench)
         scaling_suite.run(bench)
         self.assertEqual(bench.findings.warnings, [])
         self.assertEqual({r["suite"] for r in self.records()},
-                         {"train", "memory", "collectives", "startup", "scaling"})
+                         {"train", "breakdown", "memory", "collectives", "startup", "scaling"})
         place = machine.look(_ROOT, self.folder, None)
         charts = gallery.draw(bench.findings, "a machine")
-        self.assertEqual(len(charts), 4)
+        self.assertEqual(len(charts), 5)
         for svg in charts.values():
             xml.dom.minidom.parseString(svg)
         page = report.write(bench.findings, place, "bench/run", 2, 1.0, list(charts), True, True)
         for part in ("# Results", "smoke test", "## Goals", "FSDP2 over zero3 | >= 1.4 | 2.00",
                      "### Model A", "### Model MLP", "algbw", "tessera-run, zero3",
-                     "calibrated on", "curves agree over 20 steps"):
+                     "calibrated on", "curves agree over 20 steps",
+                     "| zero3 | 10.00 | 10.00 | 2.00 | 2.50 | 1.00 | 1.00 | 1.00 | 0.50 | 0.50 | 0.50 | "
+                     "1.00 | 7.0 | 1.0 |", "| zero3 | 1.00 / 0.43 | 1.00 / 0.29 | 1.00 / 0.50 | - |"):
             self.assertIn(part, page)
 
     def test_blocks_come_in_turn_and_rotate(self) -> None:
@@ -68,6 +71,12 @@ class RunTest(unittest.TestCase):
         self.assertEqual(order, [
             (0, "local"), (0, "ddp"), (0, "zero1"), (1, "ddp"), (1, "zero1"), (1, "local"),
             (2, "zero1"), (2, "local"), (2, "ddp")])
+
+    def test_a_trace_of_other_steps_fails_the_run(self) -> None:
+        bench = self.bench(blocks=1, wanted="^tessera ddp$")
+        with mock.patch.object(trace_rows, "steps_after", lambda *_: []), \
+                self.assertRaisesRegex(BenchFailure, "tessera ddp: the trace has 4 steps, expected 8"):
+            breakdown_suite.run(bench, ["A"])
 
     def test_without_room_contestants_start_anew_for_each_block(self) -> None:
         bench = self.bench(blocks=2, wanted="^tessera (ddp|zero1)$")
