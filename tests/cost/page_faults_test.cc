@@ -1,0 +1,193 @@
+#include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <torch/torch.h>
+
+#include "tessera/core/comm/rendezvous.h"
+#include "tessera/tests/support/rank_processes.h"
+#include "tessera/tests/support/row.h"
+#include "tessera/zero/parallelize.h"
+
+// A step after the second one touches no page for the first time: a fault costs more than
+// computing on the page. Counted, in ranks that are processes, because a fault belongs to one.
+// Sanitizers put their own malloc and shadow memory in the place of what is counted here.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+namespace tessera::testing {
+namespace {
+
+constexpr const char* kRowVariable = "TESSERA_TEST_ROW";
+constexpr const char* kPagesVariable = "TESSERA_TEST_PAGES";
+constexpr const char* kFreedVariable = "TESSERA_TEST_FREED";
+
+constexpr int kSteps = 5;    // in a count
+constexpr int kWindows = 6;  // the least of so many counts: a heap settles, a kernel moves pages
+constexpr int64_t kFewFaults = 128;  // two blocks of the hundred that a step allocates
+
+int64_t minor_faults() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_minflt;
+}
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// 16 layers: per step, 5 MiB of activations and as many gradients, in blocks of 40 and 64 pages.
+void train_and_count() {
+  if (variable(kPagesVariable) == "small") {
+    // With 4 KiB pages nothing hides: one fault would bring in 2 MiB otherwise.
+    ASSERT_EQ(::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), 0);
+  }
+  constexpr int kLayers = 16;
+  constexpr int64_t kWidth = 256;
+  const auto world = init_process_group();
+  at::set_num_threads(1);
+  torch::nn::Sequential model;
+  for (int i = 0; i < kLayers; ++i) {
+    model->push_back(torch::nn::Linear(kWidth, kWidth));
+    model->push_back(torch::nn::Tanh());
+  }
+  const Row row = row_called(variable(kRowVariable));
+  Options options = options_of(row);
+  options.keep_freed_memory = variable(kFreedVariable) == "kept";
+  options.bucket_bytes = options.first_bucket_bytes = int64_t{1} << 20;
+  // Otherwise it depends on the number of cores whether a thread fetches ahead.
+  if (row.splits_parameters()) options.prefetch = false;
+  const auto engine = parallelize(model, torch::optim::AdamWOptions(0.001), options, world);
+  const at::Tensor input = at::ones({160, kWidth});
+  const auto train = [&] {
+    model->forward(input).pow(2).mean().backward();
+    engine->step();
+  };
+  train();
+  train();
+  const int64_t allocations = engine->memory().allocations();
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (int window = 0; window < kWindows; ++window) {
+    const int64_t before = minor_faults();
+    for (int step = 0; step < kSteps; ++step) train();
+    const int64_t faults = minor_faults() - before;
+    std::cout << "window of " << kSteps << " steps: " << faults << " faults\n";
+    least = std::min(least, faults);
+  }
+  std::cout << "result " << least << " " << engine->memory().now().total() / ::getpagesize() << " "
+            << engine->memory().allocations() - allocations << "\n";
+}
+
+const RankProcessBody kTrain("page_faults", train_and_count);
+
+struct Count {
+  int64_t faults = 0;       ///< in kSteps steps
+  int64_t pages = 0;        ///< that the engine's own buffers have
+  int64_t allocations = 0;  ///< of the engine, after the second step
+};
+
+enum class Pages : uint8_t { kSmall, kAsUsual };
+enum class Freed : uint8_t { kKept, kGivenBack };
+
+/// Of each rank.
+std::vector<Count> count_faults(const Row& row, int size, Pages pages, Freed freed) {
+  RankProcessOptions options;
+  // What the user's malloc is told does not count here. The threshold is glibc's initial one, which
+  // would grow with the blocks that are freed and so hide faults by luck.
+  for (const char* name :
+       {"MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES"}) {
+    options.environment[name] = "";
+  }
+  options.environment["MALLOC_MMAP_THRESHOLD_"] = "131072";
+  options.environment[kRowVariable] = row.name;
+  options.environment[kPagesVariable] = pages == Pages::kSmall ? "small" : "as usual";
+  options.environment[kFreedVariable] = freed == Freed::kKept ? "kept" : "given back";
+  std::vector<Count> counts;
+  for (const RankResult& rank : run_rank_processes(size, "page_faults", std::move(options))) {
+    EXPECT_EQ(rank.exit_code, 0) << rank.output;
+    Count count{.faults = -1};
+    const size_t place = rank.output.find("result ");
+    EXPECT_NE(place, std::string::npos) << rank.output;
+    if (place != std::string::npos) {
+      std::istringstream(rank.output.substr(place + 7)) >> count.faults >> count.pages >>
+          count.allocations;
+    }
+    counts.push_back(count);
+  }
+  return counts;
+}
+
+class PageFaults : public ::testing::TestWithParam<std::pair<Row, int>> {
+ protected:
+  const Row& row() const { return GetParam().first; }
+  int size() const { return GetParam().second; }
+  void record(const std::vector<Count>& counts) {
+    for (size_t rank = 0; rank < counts.size(); ++rank) {
+      RecordProperty(absl::StrCat("faults_of_rank_", rank), absl::StrCat(counts[rank].faults));
+    }
+  }
+};
+
+TEST_P(PageFaults, AStepAfterTheSecondTouchesNoNewMemory) {
+  const std::vector<Count> counts = count_faults(row(), size(), Pages::kSmall, Freed::kKept);
+  record(counts);
+  for (const Count& count : counts) {
+    EXPECT_GE(count.faults, 0);
+    EXPECT_LT(count.faults, kFewFaults);
+    EXPECT_GT(count.pages, 1024) << "the buffers are too small to show anything";
+    EXPECT_EQ(count.allocations, 0);
+  }
+}
+
+std::vector<std::pair<Row, int>> rows_and_sizes() {
+  std::vector<std::pair<Row, int>> all;
+  for (const int size : {2, 3}) {
+    for (const Row& row : named_rows()) all.emplace_back(row, size);
+    all.emplace_back(resharding(1), size);
+  }
+  all.emplace_back(hybrid(3, 3, 3), 3);
+  all.emplace_back(hybrid(2, 2, 2), 4);
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(, PageFaults, ::testing::ValuesIn(rows_and_sizes()), [](const auto& info) {
+  return info.param.first.name + "_World" + std::to_string(info.param.second);
+});
+
+/// As users run it, where the kernel may give huge pages.
+TEST(PageFaultsInHugePages, AreAsFew) {
+  for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero3}) {
+    const Row row = row_of(strategy);
+    for (const Count& count : count_faults(row, 2, Pages::kAsUsual, Freed::kKept)) {
+      EXPECT_GE(count.faults, 0) << row;
+      EXPECT_LT(count.faults, kFewFaults) << row;
+    }
+  }
+}
+
+/// The negative control: what malloc gives back to the kernel is faulted in again, step by step.
+TEST(PageFaultsControl, MemoryThatIsGivenBackIsFaultedInAgainEveryStep) {
+  for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero3}) {
+    const Row row = row_of(strategy);
+    for (const Count& count : count_faults(row, 2, Pages::kSmall, Freed::kGivenBack)) {
+      RecordProperty(absl::StrCat("faults_", row.name), absl::StrCat(count.faults));
+      EXPECT_GT(count.faults, int64_t{kSteps} * 1000) << row;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
+
+#endif

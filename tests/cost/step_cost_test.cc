@@ -1,0 +1,174 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <torch/torch.h>
+
+#include "tessera/tests/cost/allocations.h"
+#include "tessera/tests/support/rank_threads.h"
+#include "tessera/tests/support/recording_group.h"
+#include "tessera/tests/support/row.h"
+#include "tessera/zero/parallelize.h"
+
+// What a steady step costs beside its computation, counted: collectives and allocations. A small
+// step is nothing but these.
+
+namespace tessera::testing {
+namespace {
+
+constexpr int kUnits = 3;
+
+/// As many units under every row: layers of one bucket each.
+torch::nn::Sequential small_model() {
+  torch::nn::Sequential model;
+  for (int i = 0; i < kUnits; ++i) model->push_back(torch::nn::Linear(16, 16));
+  return model;
+}
+
+Options small_options(const Row& row) {
+  Options options = options_of(row);
+  options.bucket_bytes = options.first_bucket_bytes = 1088;  // 272 fp32 values: a layer
+  if (row.splits_parameters()) options.prefetch = false;
+  return options;
+}
+
+/// One rank that trains the small model and records what it sends.
+struct SmallRank {
+  SmallRank(const std::shared_ptr<ProcessGroup>& group, const Row& row)
+      : world(std::make_shared<RecordingGroup>(group, recording)),
+        engine(parallelize(model, torch::optim::AdamWOptions(0.01), small_options(row), world)) {}
+
+  void backward() { model->forward(input).pow(2).mean().backward(); }
+  void train() {
+    backward();
+    engine->step();
+  }
+
+  torch::nn::Sequential model = small_model();
+  at::Tensor input = at::ones({2, 16});
+  std::shared_ptr<Recording> recording = std::make_shared<Recording>();
+  std::shared_ptr<ProcessGroup> world;
+  std::unique_ptr<Engine> engine;
+};
+
+using Counts = std::map<std::string, int64_t>;
+
+/// How often each collective and each read ran since the recording was cleared.
+Counts counts_of(const Recording& recording) {
+  Counts counts;
+  for (const RecordedCall& call : recording.calls()) ++counts[call.op];
+  return counts;
+}
+
+class StepCost : public ::testing::TestWithParam<std::pair<Row, int>> {
+ protected:
+  const Row& row() const { return GetParam().first; }
+  int size() const { return GetParam().second; }
+
+  /// What a step needs: a reduction per unit, the parameters' way back, two small agreements (the
+  /// end of backward, the vote), and one barrier where others read new shards.
+  Counts expected() const {
+    const Degrees degrees = row().degrees_at(size());
+    Counts counts{{"all_gather", 2}};
+    counts[degrees.optimizer > 1 ? "reduce_scatter" : "all_reduce"] += kUnits;
+    if (degrees.optimizer > 1 && degrees.parameters == 1) counts["all_gather"] += kUnits;
+    if (degrees.parameters > 1) {
+      counts["barrier"] = 1;
+      // Forward gathers every unit. Backward has the last one still and needs the first one not at
+      // all, because nothing wants the gradient of its input. A gather reads every rank's shard.
+      const bool stays_whole = row().reshard_after_forward == 1;
+      const int gathers = stays_whole ? kUnits : 2 * kUnits - 2;
+      counts["read"] = static_cast<int64_t>(gathers) * degrees.parameters;
+    }
+    return counts;
+  }
+
+  void on_ranks(const std::function<void(SmallRank&)>& body) const {
+    run_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
+      SmallRank rank(world, row());
+      ASSERT_EQ(rank.engine->units().size(), static_cast<size_t>(kUnits));
+      body(rank);
+    });
+  }
+};
+
+TEST_P(StepCost, HasNoCollectiveAndNoReadTooMany) {
+  on_ranks([this](SmallRank& rank) {
+    for (int step = 0; step < 5; ++step) {
+      rank.recording->clear();
+      rank.train();
+      EXPECT_EQ(counts_of(*rank.recording), expected()) << "step " << step;
+    }
+  });
+}
+
+/// The negative control.
+TEST_P(StepCost, OneBarrierMoreWouldShow) {
+  on_ranks([this](SmallRank& rank) {
+    rank.recording->clear();
+    rank.train();
+    rank.world->barrier("one more");
+    EXPECT_NE(counts_of(*rank.recording), expected());
+  });
+}
+
+TEST_P(StepCost, AsksForNoTensorMemoryAndAsOftenForTheHeapInEveryStep) {
+  on_ranks([](SmallRank& rank) {
+    std::vector<int64_t> heap;
+    for (int step = 0; step < 6; ++step) {
+      rank.backward();
+      rank.recording->clear();  // which remembers calls on the heap
+      const int64_t engine_before = rank.engine->memory().allocations();
+      const int64_t heap_before = heap_allocations();
+      rank.engine->step();
+      heap.push_back(heap_allocations() - heap_before);
+      if (step < 2) continue;
+      EXPECT_EQ(rank.engine->memory().allocations(), engine_before);
+    }
+    EXPECT_EQ(heap[2], heap[5]) << ::testing::PrintToString(heap);
+    EXPECT_LE(heap[5], heap[0]) << ::testing::PrintToString(heap);
+    rank.backward();
+    const TensorAllocations tensors;
+    rank.engine->step();
+    EXPECT_EQ(tensors.count(), 0);
+  });
+}
+
+std::vector<std::pair<Row, int>> rows_and_sizes() {
+  std::vector<std::pair<Row, int>> all;
+  for (const int size : {2, 3}) {
+    for (const Row& row : named_rows()) all.emplace_back(row, size);
+    all.emplace_back(resharding(1), size);
+  }
+  all.emplace_back(hybrid(2, 2, 2), 2);
+  all.emplace_back(hybrid(3, 3, 3), 3);
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(, StepCost, ::testing::ValuesIn(rows_and_sizes()), [](const auto& info) {
+  return info.param.first.name + "_World" + std::to_string(info.param.second);
+});
+
+/// The negative control: a step under which somebody asks for memory is counted.
+TEST(StepCostControl, AStepThatAllocatesIsCounted) {
+  run_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
+    SmallRank rank(world, row_of(Strategy::kZero2));
+    rank.train();
+    rank.train();
+    rank.backward();
+    const TensorAllocations tensors;
+    const at::Tensor copy = rank.input.clone();
+    rank.engine->step();
+    EXPECT_EQ(tensors.count(), 1) << copy.numel();
+  });
+}
+
+}  // namespace
+}  // namespace tessera::testing
