@@ -77,7 +77,8 @@ def _measure(
     bench.journal.write(
         {"suite": "breakdown", "model": model.name, "contestant": contestant.name,
          "round": round_, "attempt": attempt, "kept": not again, "disturbed": reason,
-         "step_ms": total_ms, "rows_ms": {} if is_floor else rows, "cpu_ms_per_step": cpu_ms,
+         "parameters": int(ready[0].get("parameters", 0)), "step_ms": total_ms,
+         "rows_ms": {} if is_floor else rows, "cpu_ms_per_step": cpu_ms,
          "minor_faults_per_step": faults} | noise_record(seen)
     )
     what = f"breakdown {model.name}, {contestant.name}, round {round_}"

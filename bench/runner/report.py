@@ -44,7 +44,8 @@ def _header(machine: Machine, command: str, minutes: float, quick: bool, pinned:
         ("machine", f"{machine.cpu}, {machine.cores} cores, {machine.memory_gib:.0f} GiB"),
         ("kernel", f"Linux {machine.kernel}, transparent huge pages: {machine.huge_pages}"),
         ("Tessera", f"{machine.commit}, {machine.compiler}, LibTorch {machine.libtorch}"),
-        ("peers", f"PyTorch {machine.peers_torch}, Gloo over the loopback interface"),
+        ("peers", "none" if machine.peers_torch == "none" else
+         f"PyTorch {machine.peers_torch}, Gloo over the loopback interface"),
         ("each rank", "one process, one thread, "
          + ("pinned to a core if there are enough" if pinned else "on any core")),
     ]

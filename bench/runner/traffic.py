@@ -6,6 +6,7 @@ All in multiples of the full buffer or of the parameters' bytes, for `world` ran
 from __future__ import annotations
 
 _ADAMW_BYTES_PER_BYTE = 7.0  # fp32: read p, g, m, v; write p, m, v
+_GATHER = 3.0  # read a unit's shards, write the unit, with write-allocate
 
 
 def collective(op: str, world: int) -> float:
@@ -34,14 +35,14 @@ def strategy(name: str, world: int) -> float:
 
 def parts(name: str, world: int) -> dict[str, float]:
     """Traffic of one rank in one step by what causes it, over the parameters' bytes."""
-    gather = collective("all_gather", world)
     if name == "ddp":
         return {"gather": 0.0, "reduce": collective("all_reduce", world),
                 "update": _ADAMW_BYTES_PER_BYTE, "publish": 0.0}
-    split = name.startswith("zero3")  # parameters too: gathered when used, not published
     return {
-        "gather": {"zero3": 2.0, "zero3-keep": 1.0}.get(name, 0.0) * gather,
-        "reduce": collective("reduce_scatter", world),
+        # Units are put together elsewhere, the own slice too; published ones stay in place.
+        "gather": {"zero3": 2.0, "zero3-keep": 1.0}.get(name, 0.0) * _GATHER,
+        # zero1 leaves the mean in the buffer that it has just read.
+        "reduce": 1.0 + 1.0 / world if name == "zero1" else collective("reduce_scatter", world),
         "update": _ADAMW_BYTES_PER_BYTE / world,
-        "publish": 0.0 if split else gather,
+        "publish": 0.0 if name.startswith("zero3") else collective("all_gather", world),
     }

@@ -61,7 +61,7 @@ class RunTest(unittest.TestCase):
                      "### Model A", "### Model MLP", "algbw", "tessera-run, zero3",
                      "calibrated on", "curves agree over 20 steps",
                      "| zero3 | 10.00 | 10.00 | 2.00 | 2.50 | 1.00 | 1.00 | 1.00 | 0.50 | 0.50 | 0.50 | "
-                     "1.00 | 7.0 | 1.0 |", "| zero3 | 1.00 / 0.43 | 1.00 / 0.29 | 1.00 / 0.50 | - |"):
+                     "1.00 | 7.0 | 1.0 |", "| zero3 | 1.00 / 0.86 | 1.00 / 0.29 | 1.00 / 0.50 | - |"):
             self.assertIn(part, page)
 
     def test_blocks_come_in_turn_and_rotate(self) -> None:
@@ -75,7 +75,7 @@ class RunTest(unittest.TestCase):
     def test_a_trace_of_other_steps_fails_the_run(self) -> None:
         bench = self.bench(blocks=1, wanted="^tessera ddp$")
         with mock.patch.object(trace_rows, "steps_after", lambda *_: []), \
-                self.assertRaisesRegex(BenchFailure, "tessera ddp: the trace has 4 steps, expected 8"):
+                self.assertRaisesRegex(BenchFailure, "tessera ddp: the trace has 4 steps, expected 14"):
             breakdown_suite.run(bench, ["A"])
 
     def test_without_room_contestants_start_anew_for_each_block(self) -> None:

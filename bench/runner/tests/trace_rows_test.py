@@ -92,6 +92,9 @@ class TraceRowsTest(unittest.TestCase):
                 self.assertAlmostEqual(total - 7.0, traffic.strategy(name, world))
         self.assertEqual(traffic.parts("zero2", 2),
                          {"gather": 0.0, "reduce": 2.0, "update": 3.5, "publish": 1.5})
+        self.assertEqual(traffic.parts("zero1", 4)["reduce"], 1.25)
+        self.assertEqual(traffic.parts("zero3", 4)["gather"], 6.0)
+        self.assertEqual(traffic.parts("zero3-keep", 4)["gather"], 3.0)
 
 
 if __name__ == "__main__":
