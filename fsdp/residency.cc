@@ -26,6 +26,11 @@ namespace tessera {
 //
 // Nothing here waits for another rank: shards are read where they lie and change only behind the
 // fence of a step.
+//
+// Most operators read the unit that the one before read. That needs no mutex: such a unit is ready,
+// and a pin is a count. Who wants to free it first makes it not ready and then looks at the count,
+// a reader counts first and then looks whether it is ready, both in one total order; so either the
+// reader is seen, and the unit stays, or the reader sees that it has to wait for the mutex.
 
 namespace {
 
@@ -40,12 +45,18 @@ struct Unobserved {
 // --- What operators do ---
 
 void Residency::Unit::pin(Use use) noexcept {
-  const std::lock_guard lock(residency_.mutex);
-  if (use == Use::kWrite && residency_.writable_holds_ == 0) {
-    if (forbidden_writes_++ == 0) buffer_.forbid(residency_.write_error(*this));
-    return;
+  if (use == Use::kRead) {
+    ++pins_;
+    if (is_ready_) return;
   }
-  ++pins_;
+  const std::lock_guard lock(residency_.mutex);
+  if (use == Use::kWrite) {
+    if (residency_.writable_holds_ == 0) {
+      if (forbidden_writes_++ == 0) buffer_.forbid(residency_.write_error(*this));
+      return;
+    }
+    ++pins_;
+  }
   try {
     residency_.use(*this);
   } catch (const std::exception& error) {
@@ -54,24 +65,31 @@ void Residency::Unit::pin(Use use) noexcept {
 }
 
 void Residency::Unit::unpin(Use use) noexcept {
+  if (use == Use::kRead && !residency_.setting_.free_eagerly) {
+    --pins_;
+    return;
+  }
   const std::lock_guard lock(residency_.mutex);
   if (use == Use::kWrite && forbidden_writes_ > 0) {
     if (--forbidden_writes_ == 0) buffer_.permit();
     return;
   }
   --pins_;
-  if (residency_.setting_.free_eagerly && is_idle() && is_whole()) {
-    residency_.free(*this, After::kUse);
-  }
+  if (residency_.setting_.free_eagerly && can_free(*this)) residency_.free(*this, After::kUse);
 }
 
 void Residency::use(Unit& unit) {
   if (unit.own_memory_.defined() || unit.holds_ > 0) {
     if (!unit.is_whole()) make_whole(unit);
-    return;
+  } else if (&unit != last_ || !unit.is_whole()) {
+    enter(unit);
   }
-  if (&unit == last_ && unit.is_whole()) return;
+  unit.is_ready_ = !setting_.free_eagerly;
+}
+
+void Residency::enter(Unit& unit) {
   const bool is_next = &unit != last_;
+  if (is_next && last_ != nullptr) last_->is_ready_ = false;  // its next use enters it again
   last_ = &unit;
   free_idle_slabs(unit);
   if (is_next) drop_prefetches(&unit);
@@ -107,6 +125,13 @@ void Residency::make_whole(Unit& unit) {
   }
 }
 
+/// Whether nobody uses it; if so, readers wait for the mutex from now on.
+bool Residency::can_free(Unit& unit) {
+  if (!unit.is_whole() || unit.holds_ > 0 || unit.pins_ > 0) return false;
+  unit.is_ready_ = false;
+  return unit.pins_ == 0;
+}
+
 void Residency::free(Unit& unit, After after) {
   const Unobserved unobserved;
   if (after == After::kUse && !setting_.is_inside_backward()) {
@@ -119,7 +144,7 @@ void Residency::free(Unit& unit, After after) {
 void Residency::free_idle_slabs(const Unit& but) {
   for (const auto& unit : units_) {
     if (unit.get() == &but || unit->own_memory_.defined()) continue;
-    if (unit->is_whole() && unit->is_idle()) free(*unit, After::kUse);
+    if (can_free(*unit)) free(*unit, After::kUse);
   }
 }
 
@@ -244,7 +269,8 @@ void Residency::release(size_t index, bool writable) {
   Unit& unit = *units_[index];
   --unit.holds_;
   if (writable) --writable_holds_;
-  if (unit.is_idle() && unit.is_whole()) free(unit, After::kFence);
+  unit.is_ready_ = false;
+  if (can_free(unit)) free(unit, After::kFence);
 }
 
 // --- The whole ---
@@ -294,8 +320,9 @@ void Residency::fill_slabs() {
 void Residency::free_all() {
   drop_prefetches(nullptr);
   for (const auto& unit : units_) {
-    if (unit->is_whole() && unit->is_idle()) free(*unit, After::kFence);
+    if (can_free(*unit)) free(*unit, After::kFence);
   }
+  if (last_ != nullptr) last_->is_ready_ = false;
   last_ = nullptr;
 }
 
@@ -309,6 +336,7 @@ void Residency::close() {
   drop_prefetches(nullptr);
   lane_.close();
   for (const auto& unit : units_) {
+    unit->is_ready_ = false;
     if (unit->is_whole()) free(*unit, After::kFence);
     if (unit->own_memory_.defined()) {
       meter_.remove(own_class(*unit), static_cast<int64_t>(unit->own_memory_.nbytes()));

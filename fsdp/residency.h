@@ -50,7 +50,6 @@ class Residency {
     void pin(Use use) noexcept override;
     void unpin(Use use) noexcept override;
 
-    bool is_idle() const { return pins_ == 0 && holds_ == 0; }
     bool is_whole() const { return buffer_.has_memory(); }
     const FreeableBuffer& buffer() const { return buffer_; }
 
@@ -62,7 +61,8 @@ class Residency {
     FreeableBuffer& buffer_;
     const std::unique_ptr<UnitSource> source_;
     at::Tensor own_memory_;  // of root and kept units; undefined: slabs are used
-    int64_t pins_ = 0;
+    std::atomic<int64_t> pins_{0};
+    std::atomic<bool> is_ready_{false};  // a read has nothing to do but count
     int64_t holds_ = 0;
     int64_t forbidden_writes_ = 0;
     bool is_temporary_ = false;   // its memory was made for a hold
@@ -103,7 +103,9 @@ class Residency {
 
  private:
   void use(Unit& unit);
+  void enter(Unit& unit);
   void make_whole(Unit& unit);
+  static bool can_free(Unit& unit);
   enum class After : uint8_t { kUse, kFence };
   void free(Unit& unit, After after);
   void free_idle_slabs(const Unit& but);
@@ -126,7 +128,7 @@ class Residency {
   SlabPool pool_;
   int64_t slabs_planned_ = 0;
   AccessOrder order_;
-  const Unit* last_ = nullptr;  // of those in slabs
+  Unit* last_ = nullptr;  // of those in slabs
   int64_t writable_holds_ = 0;
   std::optional<CommError> failure_;
   GatherCounts counts_;

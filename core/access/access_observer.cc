@@ -1,7 +1,10 @@
 #include "tessera/core/access/access_observer.h"
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <mutex>
+#include <new>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -24,10 +27,47 @@ namespace tessera {
 // An operator's pins last until its end callback, so the operators nested in it cannot free what
 // it uses. Which storages are watched is read on every operator and changed rarely: each thread
 // keeps a reference to an immutable map and asks one atomic number whether there is a newer one.
+//
+// Operators that touch no parameter are observed as well, and units that are whole need nothing but
+// a count, so what each costs is kept small: what a thread knows of operators is found by one
+// comparison, a filter tells most storages from the watched ones, and pins live in memory that the
+// thread used before. The larger part, boxing the inputs and calling back, is LibTorch's, and only
+// at::disableCallback would save that. It stays enabled even while every unit is whole: this is
+// also what notices writes outside modify_parameters(), which the other ranks would not know of,
+// and version counters do not (a write through .data leaves them as they are).
 
 namespace {
 
-using Targets = absl::flat_hash_map<const c10::StorageImpl*, AccessTarget*>;
+/// Which target a storage belongs to, quick to say none: most inputs are no parameters.
+class Targets {
+ public:
+  void add(const c10::StorageImpl* storage, AccessTarget* target) {
+    const uint64_t place = place_of(storage);
+    filter_[place / 64] |= uint64_t{1} << (place % 64);
+    map_[storage] = target;
+  }
+
+  AccessTarget* find(const c10::StorageImpl* storage) const {
+    const uint64_t place = place_of(storage);
+    if (((filter_[place / 64] >> (place % 64)) & 1) == 0) return nullptr;
+    const auto found = map_.find(storage);
+    return found == map_.end() ? nullptr : found->second;
+  }
+
+  bool empty() const { return map_.empty(); }
+
+ private:
+  static constexpr int kPlacesLog2 = 12;
+
+  static uint64_t place_of(const c10::StorageImpl* storage) {
+    constexpr uint64_t kGolden = 0x9E3779B97F4A7C15;  // high bits of the product depend on all
+    return (static_cast<uint64_t>(reinterpret_cast<uintptr_t>(storage)) * kGolden) >>
+           (64 - kPlacesLog2);
+  }
+
+  std::array<uint64_t, (size_t{1} << kPlacesLog2) / 64> filter_{};
+  absl::flat_hash_map<const c10::StorageImpl*, AccessTarget*> map_;
+};
 
 /// What a schema says about an operator.
 struct OperatorTraits {
@@ -49,18 +89,38 @@ OperatorTraits traits_of(const c10::FunctionSchema& schema) {
   return traits;
 }
 
+/// The operators that a thread ran last, one for each hash of a name's address.
+struct RecentOperator {
+  const char* name = nullptr;
+  OperatorTraits traits;
+};
+constexpr size_t kRecentOperators = 256;
+constinit thread_local std::array<RecentOperator, kRecentOperators> recent_operators{};
+
 /// Schemas are copied by every question, so each thread remembers the answers. A registered
 /// operator's name has one address for as long as it is registered.
-OperatorTraits traits_of(const at::RecordFunction& function) {
+OperatorTraits look_up_traits(const at::RecordFunction& function, RecentOperator& recent) {
   thread_local std::unordered_map<const void*, OperatorTraits> known;
-  const auto found = known.find(function.name());
-  if (found != known.end()) return found->second;
-  const auto schema = function.operator_schema();
-  if (!schema.has_value()) {
-    // A range of the user's own, whose name may be anywhere, or autograd's second record of detach.
-    return {.makes_views = std::string_view(function.name()) == "detach"};
+  const char* const name = function.name();
+  auto found = known.find(name);
+  if (found == known.end()) {
+    const auto schema = function.operator_schema();
+    if (!schema.has_value()) {
+      // A range of the user's own, whose name may be anywhere, or autograd's second record of
+      // detach.
+      return {.makes_views = std::string_view(name) == "detach"};
+    }
+    found = known.emplace(name, traits_of(*schema)).first;
   }
-  return known[function.name()] = traits_of(*schema);
+  recent = {name, found->second};
+  return found->second;
+}
+
+OperatorTraits traits_of(const at::RecordFunction& function) {
+  const auto address = reinterpret_cast<uintptr_t>(function.name());
+  RecentOperator& recent = recent_operators[((address >> 4) ^ (address >> 12)) % kRecentOperators];
+  if (recent.name == function.name()) return recent.traits;
+  return look_up_traits(function, recent);
 }
 
 /// The storages that are watched. Process-wide, as the callback is.
@@ -108,10 +168,41 @@ class Registry {
   at::CallbackHandle handle_ = at::INVALID_CALLBACK_HANDLE;
 };
 
+/// The memory of the pins that a thread let go of last, for its next operator. Nested operators
+/// find none and take theirs from the heap.
+struct SparePins {
+  void* block = nullptr;
+  bool is_over = false;  // the thread ends
+};
+constinit thread_local SparePins spare_pins{};
+
+struct SparePinsRelease {
+  ~SparePinsRelease() {
+    ::operator delete(std::exchange(spare_pins.block, nullptr));
+    spare_pins.is_over = true;
+  }
+};
+
+/// What an operator has pinned. LibTorch destroys it.
 struct Pins final : at::ObserverContext {
   using Pin = std::pair<AccessTarget*, AccessTarget::Use>;
   c10::SmallVector<Pin, 4> pins;
+
+  static void* operator new(size_t size_bytes) {
+    if (void* const block = std::exchange(spare_pins.block, nullptr)) return block;
+    [[maybe_unused]] thread_local SparePinsRelease at_thread_end;
+    return ::operator new(size_bytes);
+  }
+
+  static void operator delete(void* block) noexcept {
+    if (spare_pins.block == nullptr && !spare_pins.is_over) {
+      spare_pins.block = block;
+    } else {
+      ::operator delete(block);
+    }
+  }
 };
+static_assert(alignof(Pins) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
 
 class PinCollector {
  public:
@@ -120,7 +211,7 @@ class PinCollector {
   void collect(const c10::IValue& value, AccessTarget::Use use) {
     if (value.isTensor()) {
       collect(*value.unsafeToTensorImpl(), use);
-    } else if (value.isTensorList() || value.isOptionalTensorList()) {
+    } else if (value.isList() && (value.isTensorList() || value.isOptionalTensorList())) {
       for (const c10::IValue& element : value.toListRef()) {
         if (element.isTensor()) collect(*element.unsafeToTensorImpl(), use);
       }
@@ -132,11 +223,11 @@ class PinCollector {
  private:
   void collect(const c10::TensorImpl& tensor, AccessTarget::Use use) {
     if (!tensor.has_storage()) return;
-    const auto found = targets_.find(tensor.unsafe_storage().unsafeGetStorageImpl());
-    if (found == targets_.end()) return;
+    AccessTarget* const target = targets_.find(tensor.unsafe_storage().unsafeGetStorageImpl());
+    if (target == nullptr) return;
     if (pins_ == nullptr) pins_ = std::make_unique<Pins>();
-    found->second->pin(use);
-    pins_->pins.emplace_back(found->second, use);
+    target->pin(use);
+    pins_->pins.emplace_back(target, use);
   }
 
   const Targets& targets_;
@@ -168,7 +259,7 @@ void Registry::change(Change&& change) {
   const bool was_empty = entries_.empty();
   change(entries_);
   auto targets = std::make_shared<Targets>();
-  for (const auto& [storage, watched] : entries_) (*targets)[storage] = watched.target;
+  for (const auto& [storage, watched] : entries_) targets->add(storage, watched.target);
   targets_ = std::move(targets);
   version_.fetch_add(1, std::memory_order_release);
   if (was_empty && !entries_.empty()) {
