@@ -103,13 +103,14 @@ enum class Freed : uint8_t { kKept, kGivenBack };
 /// Of each rank.
 std::vector<Count> count_faults(const Row& row, int size, Pages pages, Freed freed) {
   RankProcessOptions options;
-  // What the user's malloc is told does not count here. The threshold is glibc's initial one, which
-  // would grow with the blocks that are freed and so hide faults by luck.
-  for (const char* name :
-       {"MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES"}) {
+  // What the user's malloc is told does not count here.
+  for (const char* name : {"MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_",
+                           "MALLOC_TOP_PAD_", "GLIBC_TUNABLES"}) {
     options.environment[name] = "";
   }
-  options.environment["MALLOC_MMAP_THRESHOLD_"] = "131072";
+  // glibc's initial threshold, which would grow with the blocks that are freed, so that it would be
+  // luck how many of them are given back.
+  if (freed == Freed::kGivenBack) options.environment["MALLOC_MMAP_THRESHOLD_"] = "131072";
   options.environment[kRowVariable] = row.name;
   options.environment[kPagesVariable] = pages == Pages::kSmall ? "small" : "as usual";
   options.environment[kFreedVariable] = freed == Freed::kKept ? "kept" : "given back";
