@@ -34,9 +34,9 @@ def text(findings: Findings, ranks: int) -> str:
         return ""
     return (
         "Milliseconds per rank and step from the traces: mean over ranks and over the middle half "
-        "of the steps, of the round with the median step, so that the columns from forward to rest "
-        "add up to it. *wait*: for the other ranks in reduce, publish and vote. The floor keeps no "
-        "trace.\n\n" + "\n".join(parts)
+        "of the steps, of the round with the median step (of an even number, the faster of the "
+        "two), so that the columns from forward to rest add up to it. *wait*: for the other ranks "
+        "in reduce, publish and vote. The floor keeps no trace.\n\n" + "\n".join(parts)
     )
 
 
