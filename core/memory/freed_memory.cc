@@ -2,11 +2,13 @@
 
 #include <malloc.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <fstream>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include <absl/strings/match.h>
 #include <absl/strings/numbers.h>
@@ -39,6 +41,16 @@ AddressRange heap() {
   return {};
 }
 
+/// Whether a huge page here would take up hardly more memory than the pages that are there.
+bool is_mostly_resident(void* memory) {
+  const auto pages = kHugePageBytes / static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> residency(pages);
+  if (::mincore(memory, kHugePageBytes, residency.data()) != 0) return false;
+  uint64_t resident = 0;
+  for (const unsigned char page : residency) resident += page & 1;
+  return resident * 16 >= pages * 15;
+}
+
 }  // namespace
 
 void keep_freed_memory() {
@@ -52,12 +64,10 @@ void keep_freed_memory() {
 void use_huge_pages_in_heap() {
   const AddressRange whole = heap();
   const uint64_t begin = (whole.begin + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-  const uint64_t end = whole.end / kHugePageBytes * kHugePageBytes;
-  if (begin >= end) return;
-  auto* const memory = reinterpret_cast<void*>(begin);  // NOLINT(performance-no-int-to-ptr)
-  // Refusals cost speed only.
-  if (::madvise(memory, end - begin, MADV_HUGEPAGE) == 0) {
-    ::madvise(memory, end - begin, MADV_COLLAPSE);
+  for (uint64_t at = begin; at + kHugePageBytes <= whole.end; at += kHugePageBytes) {
+    auto* const memory = reinterpret_cast<void*>(at);  // NOLINT(performance-no-int-to-ptr)
+    // A refusal costs speed only.
+    if (is_mostly_resident(memory)) ::madvise(memory, kHugePageBytes, MADV_COLLAPSE);
   }
 }
 

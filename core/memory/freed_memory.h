@@ -8,10 +8,10 @@ namespace tessera {
 /// percent of a step. Process-wide, for good; does nothing where malloc is not glibc's. Local.
 void keep_freed_memory();
 
-/// Backs the heap, as large as it is now, with huge pages where the kernel allows it (THP "madvise"
-/// or "always"; Linux 6.1 does it at once, older ones in the background): a second percent or two,
-/// of address translations. Worth calling once the heap has stopped growing. Blocking for the time
-/// of one copy of the heap; does nothing where there is no heap. Local.
+/// Moves what the heap holds now into huge pages (MADV_COLLAPSE, Linux 6.1): a second percent or
+/// two, of address translations. Stretches with many unused pages are left alone, so it takes
+/// hardly more memory. Worth calling once the heap has stopped growing. Blocking for the time of
+/// one copy of the heap; does nothing where the kernel cannot do it. Local.
 void use_huge_pages_in_heap();
 
 }  // namespace tessera
