@@ -32,8 +32,9 @@ struct MemorySetting {
 MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
 
 /// The most bytes per rank that training with AdamW holds at once: memory_formula() and the pooled
-/// landing buffers, one as large as the largest unit that is not root and one as large as the root,
-/// per dtype of the wire. Under zero1 landing buffers are persistent and there is no pool.
+/// landing buffers, as large as the largest unit that is not root and as large as the root, per
+/// wire dtype. No pool under zero1, nor under ddp with one micro-step and a wire as wide as the
+/// sums.
 ///
 /// Exact where communication runs inside the calls (fewer than two cores per rank) and gradients
 /// come in the plan's order, one unit after the other. More is held where communication lags behind
