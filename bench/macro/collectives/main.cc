@@ -44,10 +44,10 @@ class Contest {
 
  private:
   /// Memory that the shm backend works in where it lies, kept for the next run.
-  at::Tensor buffer(const std::string& use, int64_t bytes, at::ScalarType dtype) {
-    at::Tensor& memory = buffers_[use + std::to_string(bytes) + c10::toString(dtype)];
+  at::Tensor buffer(const std::string& use, int64_t numel, at::ScalarType dtype) {
+    at::Tensor& memory = buffers_[use + std::to_string(numel) + c10::toString(dtype)];
     if (!memory.defined()) {
-      memory = world_->allocate(bytes / static_cast<int64_t>(c10::elementSize(dtype)), dtype);
+      memory = world_->allocate(numel, dtype);
       memory.fill_(1.0);
     }
     return memory;
@@ -74,9 +74,13 @@ class Contest {
   }
 
   void run(const std::string& op, int64_t bytes, int64_t calls, at::ScalarType dtype) {
-    const bool moves = op != "barrier";
-    const at::Tensor whole = moves ? buffer("whole", bytes, dtype) : at::Tensor();
-    const at::Tensor part = moves ? buffer("part", bytes / world_->size(), dtype) : at::Tensor();
+    at::Tensor whole, part;
+    if (op != "barrier") {
+      const int64_t part_numel =
+          bytes / static_cast<int64_t>(c10::elementSize(dtype)) / world_->size();
+      part = buffer("part", part_numel, dtype);
+      whole = buffer("whole", part_numel * world_->size(), dtype);
+    }
     for (int i = 0; i < 3; ++i) call(op, whole, part);
     std::vector<double> us;
     for (int64_t i = 0; i < calls; ++i) {
