@@ -15,6 +15,7 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/rendezvous.h"
+#include "tessera/core/error_text.h"
 
 extern char** environ;
 
@@ -172,7 +173,7 @@ int live_as_peer(char** argv) {
       play(command.scene, *group, laps);
     }
   } catch (const std::exception& error) {
-    std::cerr << "rank " << rank << ": " << error.what() << '\n';
+    std::cerr << "rank " << rank << ": " << error_text(error) << '\n';
     return 1;
   }
   return 0;

@@ -17,6 +17,7 @@
 
 #include "tessera/bench/macro/contestant/answer.h"
 #include "tessera/core/comm/rendezvous.h"
+#include "tessera/core/error_text.h"
 
 namespace {
 
@@ -103,11 +104,8 @@ int main() {
     Contest contest(tessera::init_process_group());
     bench::Answer("ready").send();
     contest.obey();
-  } catch (const c10::Error& error) {
-    std::fprintf(stderr, "macro_collectives: %s\n", error.what_without_backtrace());
-    return 1;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "macro_collectives: %s\n", error.what());
+    std::fprintf(stderr, "macro_collectives: %s\n", tessera::error_text(error).c_str());
     return 1;
   }
   return 0;

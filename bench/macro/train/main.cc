@@ -19,6 +19,7 @@
 #include "tessera/bench/macro/train/task.h"
 #include "tessera/bench/macro/train/trainer.h"
 #include "tessera/core/comm/rendezvous.h"
+#include "tessera/core/error_text.h"
 
 ABSL_FLAG(std::string, model, "A", "A, B, C, S or MLP");
 ABSL_FLAG(std::string, strategy, "ddp", "local, ddp, zero1, zero2, zero3 or zero3-keep");
@@ -104,11 +105,8 @@ int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
   try {
     compete();
-  } catch (const c10::Error& error) {
-    std::fprintf(stderr, "macro_train: %s\n", error.what_without_backtrace());
-    return 1;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "macro_train: %s\n", error.what());
+    std::fprintf(stderr, "macro_train: %s\n", tessera::error_text(error).c_str());
     return 1;
   }
   return 0;
