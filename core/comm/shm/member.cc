@@ -1,10 +1,11 @@
 #include "tessera/core/comm/shm/member.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
-#include <sched.h>
 
 #include "tessera/core/errors.h"
 
@@ -128,18 +129,17 @@ void Member::arrive_and_wait(const Lane& lane) {
     if (channel_.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(channel_.arrivals);
     return;
   }
+  const auto is_complete = [&] {
+    return static_cast<int32_t>(channel_.arrivals.load(std::memory_order_acquire) - target) >= 0;
+  };
   for (int i = 0; i < options_.spin_count; ++i) {
-    if (static_cast<int32_t>(channel_.arrivals.load(std::memory_order_acquire) - target) >= 0) {
-      return;
-    }
+    if (is_complete()) return;
     spin_pause();
   }
   // Gives the core to a peer that shares it. A core on which everyone sleeps halts, and waking it
   // costs more than all of these together.
   for (int i = 0; i < kYields; ++i) {
-    if (static_cast<int32_t>(channel_.arrivals.load(std::memory_order_acquire) - target) >= 0) {
-      return;
-    }
+    if (is_complete()) return;
     ::sched_yield();
   }
   wait_slowly(target, lane);
