@@ -11,6 +11,64 @@ _LEFT = 24.0
 
 
 @dataclasses.dataclass(frozen=True)
+class _Sheet:
+    """What charts of horizontal bars share: groups of rows under a legend, one scale below."""
+
+    drawing: Drawing
+    begin: float  # where bars begin
+    end: float
+    top: float
+    height: float
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        description: str,
+        legend: list[tuple[str, int]],
+        groups: list[tuple[str, list[tuple[str, str]]]],
+    ) -> _Sheet:
+        """`groups`: the names and labels of the bars."""
+        rows = [row for _, group in groups for row in group]
+        names = max((text_width(name) for name, _ in rows), default=60)
+        labels = max((text_width(label) for _, label in rows), default=60)
+        begin = _LEFT + names + 12
+        width = max(870.0, begin + 420 + labels + 20)
+        drawing = Drawing(width, title, description)
+        y = drawing.heading(_LEFT)
+        drawing.legend(_LEFT, y + 14, legend)
+        height = sum(_group_head(name) + 22 * len(group) + 6 for name, group in groups)
+        return cls(drawing, begin, width - labels - 20, y + 34, height)
+
+    def grid(self, scale: Scale) -> None:
+        bottom = self.top + self.height
+        for tick in scale.ticks():
+            x = scale.at(tick)
+            self.drawing.line(x, self.top, x, bottom, "grid")
+            self.drawing.text(x, bottom + 18, number(tick), "quiet", "middle")
+
+    def group(self, name: str, y: float, rows: int) -> float:
+        """Writes its name; returns where its first bar lies."""
+        if name:
+            self.drawing.text(_LEFT, y + 18, name)
+        y += _group_head(name)
+        self.drawing.line(self.begin, y, self.begin, y + 22 * rows, "axis")
+        return y
+
+    def render(self, axis: str, mark: float | None) -> str:
+        """`mark`: where the line lies that all are compared with."""
+        bottom = self.top + self.height
+        if mark is not None:
+            self.drawing.line(mark, self.top, mark, bottom, "mark")
+        self.drawing.text(self.begin, bottom + 40, axis, "quiet")
+        return self.drawing.render(bottom + 56)
+
+
+def _group_head(name: str) -> float:
+    return 26 if name else 6
+
+
+@dataclasses.dataclass(frozen=True)
 class Bar:
     """A named value; the whisker spans its range."""
 
@@ -31,29 +89,17 @@ def bars(
 ) -> str:
     """Horizontal bars in groups, one scale. `mark`: a value that all are compared with."""
     everything = [bar for _, group in groups for bar in group]
-    names = max((text_width(bar.name) for bar in everything), default=60)
-    labels = max((text_width(bar.label) for bar in everything), default=60)
-    begin = _LEFT + names + 12
-    width = max(870.0, begin + 420 + labels + 20)
-    drawing = Drawing(width, title, description)
-    y = drawing.heading(_LEFT)
-    drawing.legend(_LEFT, y + 14, legend)
-    top = y + 34
+    texts = [(name, [(bar.name, bar.label) for bar in group]) for name, group in groups]
+    sheet = _Sheet.of(title, description, legend, texts)
+    drawing, begin = sheet.drawing, sheet.begin
     highest = max([bar.value.high for bar in everything] + [mark or 0.0])
     # Where nothing is gained a bar has no length.
     low = min([bar.value.low for bar in everything] + [mark or 1.0]) if logarithmic else 0.0
-    scale = Scale(low, highest * 1.02, begin, width - labels - 20, logarithmic)
-    height = sum((26 if name else 6) + 22 * len(group) + 6 for name, group in groups)
-    for tick in scale.ticks():
-        x = scale.at(tick)
-        drawing.line(x, top, x, top + height, "grid")
-        drawing.text(x, top + height + 18, number(tick), "quiet", "middle")
-    y = top
+    scale = Scale(low, highest * 1.02, begin, sheet.end, logarithmic)
+    sheet.grid(scale)
+    y = sheet.top
     for name, group in groups:
-        if name:
-            drawing.text(_LEFT, y + 18, name)
-        y += 26 if name else 6
-        drawing.line(begin, y, begin, y + 22 * len(group), "axis")
+        y = sheet.group(name, y, len(group))
         for bar in group:
             middle = y + 10
             drawing.text(begin - 10, middle + 4.5, bar.name, "quiet", "end")
@@ -67,10 +113,7 @@ def bars(
             drawing.text(max(end, scale.at(bar.value.median)) + 8, middle + 4.5, bar.label)
             y += 22
         y += 6
-    if mark is not None and not logarithmic:
-        drawing.line(scale.at(mark), top, scale.at(mark), top + height, "mark")
-    drawing.text(begin, top + height + 40, axis, "quiet")
-    return drawing.render(top + height + 56)
+    return sheet.render(axis, None if mark is None or logarithmic else scale.at(mark))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,24 +184,15 @@ def stacks(
 ) -> str:
     """Horizontal stacked bars in groups, one scale from zero. `mark`: as for `bars`."""
     everything = [stack for _, group in groups for stack in group]
-    begin = _LEFT + max(text_width(stack.name) for stack in everything) + 12
-    labels = max(text_width(stack.label) for stack in everything)
-    width = max(870.0, begin + 420 + labels + 20)
-    drawing = Drawing(width, title, description)
-    y = drawing.heading(_LEFT)
-    drawing.legend(_LEFT, y + 14, legend)
-    top = y + 34
+    texts = [(name, [(stack.name, stack.label) for stack in group]) for name, group in groups]
+    sheet = _Sheet.of(title, description, legend, texts)
+    drawing, begin = sheet.drawing, sheet.begin
     highest = max(sum(length for length, _ in stack.pieces) for stack in everything)
-    scale = Scale(0.0, max(highest, mark or 0.0) * 1.02, begin, width - labels - 20)
-    height = sum(32 + 22 * len(group) for _, group in groups)
-    for tick in scale.ticks():
-        drawing.line(scale.at(tick), top, scale.at(tick), top + height, "grid")
-        drawing.text(scale.at(tick), top + height + 18, number(tick), "quiet", "middle")
-    y = top
+    scale = Scale(0.0, max(highest, mark or 0.0) * 1.02, begin, sheet.end)
+    sheet.grid(scale)
+    y = sheet.top
     for name, group in groups:
-        drawing.text(_LEFT, y + 18, name)
-        y += 26
-        drawing.line(begin, y, begin, y + 22 * len(group), "axis")
+        y = sheet.group(name, y, len(group))
         for stack in group:
             drawing.text(begin - 10, y + 14.5, stack.name, "quiet", "end")
             reached = 0.0
@@ -168,7 +202,4 @@ def stacks(
             drawing.text(scale.at(reached) + 8, y + 14.5, stack.label)
             y += 22
         y += 6
-    if mark is not None:
-        drawing.line(scale.at(mark), top, scale.at(mark), top + height, "mark")
-    drawing.text(begin, top + height + 40, axis, "quiet")
-    return drawing.render(top + height + 56)
+    return sheet.render(axis, None if mark is None else scale.at(mark))
