@@ -16,6 +16,7 @@
 #include <torch/torch.h>
 
 #include "tessera/core/comm/rendezvous.h"
+#include "tessera/tests/cost/row_sizes.h"
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/row.h"
 #include "tessera/zero/parallelize.h"
@@ -129,7 +130,7 @@ std::vector<Count> count_faults(const Row& row, int size, Pages pages, Freed fre
   return counts;
 }
 
-class PageFaults : public ::testing::TestWithParam<std::pair<Row, int>> {
+class PageFaults : public ::testing::TestWithParam<RowSize> {
  protected:
   const Row& row() const { return GetParam().first; }
   int size() const { return GetParam().second; }
@@ -151,20 +152,14 @@ TEST_P(PageFaults, AStepAfterTheSecondTouchesNoNewMemory) {
   }
 }
 
-std::vector<std::pair<Row, int>> rows_and_sizes() {
-  std::vector<std::pair<Row, int>> all;
-  for (const int size : {2, 3}) {
-    for (const Row& row : named_rows()) all.emplace_back(row, size);
-    all.emplace_back(resharding(1), size);
-  }
+std::vector<RowSize> rows_and_sizes() {
+  std::vector<RowSize> all = usual_row_sizes();
   all.emplace_back(hybrid(3, 3, 3), 3);
   all.emplace_back(hybrid(2, 2, 2), 4);
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(, PageFaults, ::testing::ValuesIn(rows_and_sizes()), [](const auto& info) {
-  return info.param.first.name + "_World" + std::to_string(info.param.second);
-});
+INSTANTIATE_TEST_SUITE_P(, PageFaults, ::testing::ValuesIn(rows_and_sizes()), &name_of_row_size);
 
 /// As users run it, where the kernel may give huge pages.
 TEST(PageFaultsInHugePages, AreAsFew) {

@@ -12,6 +12,7 @@
 #include <torch/torch.h>
 
 #include "tessera/tests/cost/allocations.h"
+#include "tessera/tests/cost/row_sizes.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
 #include "tessera/tests/support/row.h"
@@ -67,7 +68,7 @@ Counts counts_of(const Recording& recording) {
   return counts;
 }
 
-class StepCost : public ::testing::TestWithParam<std::pair<Row, int>> {
+class StepCost : public ::testing::TestWithParam<RowSize> {
  protected:
   const Row& row() const { return GetParam().first; }
   int size() const { return GetParam().second; }
@@ -141,20 +142,14 @@ TEST_P(StepCost, AsksForNoTensorMemoryAndAsOftenForTheHeapInEveryStep) {
   });
 }
 
-std::vector<std::pair<Row, int>> rows_and_sizes() {
-  std::vector<std::pair<Row, int>> all;
-  for (const int size : {2, 3}) {
-    for (const Row& row : named_rows()) all.emplace_back(row, size);
-    all.emplace_back(resharding(1), size);
-  }
+std::vector<RowSize> rows_and_sizes() {
+  std::vector<RowSize> all = usual_row_sizes();
   all.emplace_back(hybrid(2, 2, 2), 2);
   all.emplace_back(hybrid(3, 3, 3), 3);
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(, StepCost, ::testing::ValuesIn(rows_and_sizes()), [](const auto& info) {
-  return info.param.first.name + "_World" + std::to_string(info.param.second);
-});
+INSTANTIATE_TEST_SUITE_P(, StepCost, ::testing::ValuesIn(rows_and_sizes()), &name_of_row_size);
 
 /// The negative control: a step under which somebody asks for memory is counted.
 TEST(StepCostControl, AStepThatAllocatesIsCounted) {
