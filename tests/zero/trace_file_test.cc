@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <csignal>
@@ -19,6 +18,7 @@
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
+#include "tessera/tests/support/file_size_limit.h"
 #include "tessera/tests/support/rank_threads.h"
 
 namespace tessera::testing {
@@ -168,13 +168,11 @@ TEST_F(TraceFileTest, KeepsTheOlderFileWhenTheNewOneDoesNotFit) {
   // Room for less than half, so that it fails in the middle. A world of one has no arena, which
   // would be a file too.
   const auto before_signal = std::signal(SIGXFSZ, SIG_IGN);
-  rlimit before;
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  rlimit small = before;
-  small.rlim_cur = rlim_t{1} << 20;
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  const std::vector<std::string> errors = errors_of(1, path, 30000);
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::vector<std::string> errors;
+  {
+    FileSizeLimit small(1 << 20);
+    errors = errors_of(1, path, 30000);
+  }
   std::signal(SIGXFSZ, before_signal);
   EXPECT_THAT(errors, SizeIs(1));
   EXPECT_THAT(errors, Each(HasSubstr("'" + path.string() + "': File too large")));

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -14,6 +13,8 @@
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tessera/tests/support/file_size_limit.h"
 
 namespace tessera::shm {
 namespace {
@@ -101,20 +102,17 @@ TEST(Arena, MemoryIsThereFromTheStart) {
 }
 
 TEST(Arena, NoSpaceIsAnErrorWithTheSizeAndNotASignal) {
-  rlimit before;
-  ::getrlimit(RLIMIT_FSIZE, &before);
-  rlimit limit = before;
-  limit.rlim_cur = 1 << 20;
-  ::setrlimit(RLIMIT_FSIZE, &limit);
   std::string text;
   auto arena = Arena::create();
-  try {
-    arena->allocate(2 << 20);
-  } catch (const c10::Error& error) {
-    text = error.what_without_backtrace();
+  {
+    testing::FileSizeLimit limit(1 << 20);
+    try {
+      arena->allocate(2 << 20);
+    } catch (const c10::Error& error) {
+      text = error.what_without_backtrace();
+    }
+    EXPECT_NE(arena->allocate(1000), nullptr) << "what fits still works";
   }
-  EXPECT_NE(arena->allocate(1000), nullptr) << "what fits still works";
-  ::setrlimit(RLIMIT_FSIZE, &before);
   EXPECT_THAT(text, HasSubstr("got no space for 2097152 bytes, expected a new segment"));
   EXPECT_THAT(text, HasSubstr("the limit of file sizes is 1048576 bytes"));
   // More than any machine has. The kernel would try, page by page, and kill someone when there are

@@ -1,7 +1,5 @@
 // Everything that can go wrong between ranks that are threads: one cause, on every rank, and never
 // a hang.
-#include <sys/resource.h>
-
 #include <atomic>
 #include <future>
 #include <stdexcept>
@@ -16,6 +14,7 @@
 
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/errors.h"
+#include "tessera/tests/support/file_size_limit.h"
 #include "tessera/tests/support/rank_threads.h"
 
 namespace tessera {
@@ -23,6 +22,7 @@ namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
+using testing::FileSizeLimit;
 using ::testing::HasSubstr;
 using testing::RankThreadOptions;
 using testing::run_ranks_expecting_errors;
@@ -299,27 +299,10 @@ TEST(Failures, DestroyingAGroupWithWorkInFlightNeitherBlocksNorLosesTheWait) {
   EXPECT_EQ(cancelled, 3);
 }
 
-/// Limits the size of files, shared memory included, while alive.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    rlimit limit = before_;
-    limit.rlim_cur = bytes;
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
-
- private:
-  rlimit before_;
-};
-
 TEST(Failures, NoSpaceIsAnErrorThatNamesTheSize) {
-  const auto errors = run_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> world) {
-    world->barrier("both are here");
-    FileSizeLimit limit(8 << 20);
-    world->allocate(4 << 20, at::kFloat);
-  });
+  FileSizeLimit limit(8 << 20);
+  const auto errors = run_ranks_expecting_errors(
+      2, [](std::shared_ptr<ProcessGroup> world) { world->allocate(4 << 20, at::kFloat); });
   EXPECT_THAT(errors, Each(HasSubstr("[comm] shared memory: got no space for 16777216 bytes")));
 }
 
