@@ -13,13 +13,10 @@
 #include <absl/strings/match.h>
 #include <absl/strings/numbers.h>
 
+#include "tessera/core/memory/huge_pages.h"
+
 namespace tessera {
 namespace {
-
-constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
-#ifndef MADV_COLLAPSE
-constexpr int MADV_COLLAPSE = 25;  // Linux 6.1; older C libraries do not know it
-#endif
 
 struct AddressRange {
   uint64_t begin = 0;
@@ -42,8 +39,8 @@ AddressRange heap() {
 }
 
 /// Whether a huge page here would take up hardly more memory than the pages that are there.
-bool is_mostly_resident(void* memory) {
-  const auto pages = kHugePageBytes / static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+bool is_mostly_resident(char* memory) {
+  const auto pages = static_cast<uint64_t>(kHugePageBytes / ::sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> residency(pages);
   if (::mincore(memory, kHugePageBytes, residency.data()) != 0) return false;
   uint64_t resident = 0;
@@ -63,11 +60,11 @@ void keep_freed_memory() {
 
 void use_huge_pages_in_heap() {
   const AddressRange whole = heap();
-  const uint64_t begin = (whole.begin + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-  for (uint64_t at = begin; at + kHugePageBytes <= whole.end; at += kHugePageBytes) {
-    auto* const memory = reinterpret_cast<void*>(at);  // NOLINT(performance-no-int-to-ptr)
-    // A refusal costs speed only.
-    if (is_mostly_resident(memory)) ::madvise(memory, kHugePageBytes, MADV_COLLAPSE);
+  constexpr uint64_t kStep = kHugePageBytes;
+  const uint64_t begin = (whole.begin + kStep - 1) / kStep * kStep;
+  for (uint64_t at = begin; at + kStep <= whole.end; at += kStep) {
+    auto* const memory = reinterpret_cast<char*>(at);  // NOLINT(performance-no-int-to-ptr)
+    if (is_mostly_resident(memory)) move_into_huge_pages(memory, kHugePageBytes);
   }
 }
 

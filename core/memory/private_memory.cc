@@ -9,28 +9,17 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/memory/huge_pages.h"
+
 namespace tessera {
 namespace {
 
-constexpr size_t kHugePageBytes = size_t{2} << 20;  // of x86-64 and arm64
-
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-/// A mapping of its own that begins on a huge page, zeroed. Whole huge pages of it are asked for as
-/// such; the rest stays in small ones, so that no memory is spent on rounding. Null if there is no
-/// space.
+/// Null if there is no space.
 char* map_huge(size_t bytes) {
-  const size_t reserved_bytes = bytes + kHugePageBytes;
-  void* reserved =
-      ::mmap(nullptr, reserved_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (reserved == MAP_FAILED) return nullptr;
-  auto* begin = static_cast<char*>(reserved);
-  auto* memory = reinterpret_cast<char*>(round_up(reinterpret_cast<size_t>(begin), kHugePageBytes));
-  if (memory > begin) ::munmap(begin, static_cast<size_t>(memory - begin));
-  char* end = begin + reserved_bytes;
-  if (end > memory + bytes) ::munmap(memory + bytes, static_cast<size_t>(end - memory) - bytes);
-  // A refusal costs speed only.
-  ::madvise(memory, bytes / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
+  char* const memory = map_on_huge_page(static_cast<int64_t>(bytes), /*fd=*/-1);
+  if (memory != nullptr) use_huge_pages(memory, static_cast<int64_t>(bytes));
   return memory;
 }
 

@@ -21,12 +21,15 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/process_group.h"
+#include "tessera/core/memory/huge_pages.h"
 
 namespace tessera::shm {
 namespace {
 
 constexpr int64_t kPageBytes = 4096;
-constexpr int64_t kSmallestSegmentBytes = int64_t{1} << 20;
+// Control blocks fit into the first segment; what comes later shares huge pages.
+constexpr int64_t kFirstSegmentBytes = int64_t{1} << 20;
+constexpr int64_t kSmallestSegmentBytes = 2 * kHugePageBytes;
 
 int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -95,13 +98,6 @@ int64_t available_bytes() {
   return bytes;
 }
 
-char* map(int fd, int64_t bytes) {
-  // Populated at once: a first touch costs more than a microsecond per page, and would cost it
-  // inside a collective.
-  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
-  return data == MAP_FAILED ? nullptr : static_cast<char*>(data);
-}
-
 }  // namespace
 
 Segment::Segment(uint64_t id, int fd, char* data, int64_t size_bytes)
@@ -136,8 +132,10 @@ std::shared_ptr<Segment> Segment::create(int64_t bytes) {
   TORCH_CHECK(result == 0, what, "fallocate said: ", error_text(), "; free memory or use less");
   TORCH_CHECK(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0, what,
               "sealing failed: ", error_text());
-  char* data = map(fd.get(), size_bytes);
+  char* data = map_on_huge_page(size_bytes, fd.get());
   TORCH_CHECK(data != nullptr, what, "mmap said: ", error_text());
+  // Before peers map it, so that they touch huge pages.
+  move_into_huge_pages(data, size_bytes);
   const uint64_t id = next_segment_id();
   std::shared_ptr<Segment> segment(new Segment(id, fd.release(), data, size_bytes));
   Mapped& all = mapped();
@@ -158,7 +156,7 @@ std::shared_ptr<Segment> Segment::open(const SharedRange& range) {
   const auto size_bytes = static_cast<int64_t>(range.segment_bytes);
   TORCH_CHECK(::lseek(fd.get(), 0, SEEK_END) == size_bytes, "[comm] shared memory: got ", path,
               " of another size, expected ", size_bytes, " bytes; the peer has closed it");
-  char* data = map(fd.get(), size_bytes);
+  char* data = map_on_huge_page(size_bytes, fd.get());
   TORCH_CHECK(data != nullptr, "[comm] shared memory: got no mapping of ", size_bytes,
               " bytes of a peer, expected one; mmap said: ", error_text());
   std::shared_ptr<Segment> segment(new Segment(range.segment_id, -1, data, size_bytes));
@@ -196,7 +194,8 @@ char* Arena::allocate(int64_t bytes) {
   }
   if (best != nullptr) return take(*best, best_offset, rounded);
   auto region = std::make_unique<Region>();
-  region->segment = Segment::create(std::max(rounded, kSmallestSegmentBytes));
+  region->segment = Segment::create(
+      std::max(rounded, regions_.empty() ? kFirstSegmentBytes : kSmallestSegmentBytes));
   const int64_t segment_bytes = region->segment->size_bytes();
   region->blocks[0] = {segment_bytes, false};
   reserved_bytes_ += segment_bytes;

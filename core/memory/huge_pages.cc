@@ -1,0 +1,48 @@
+#include "tessera/core/memory/huge_pages.h"
+
+#include <sys/mman.h>
+
+#include <cstddef>
+
+namespace tessera {
+namespace {
+
+#ifndef MADV_COLLAPSE
+constexpr int MADV_COLLAPSE = 25;  // Linux 6.1; older C libraries do not know it
+#endif
+
+int64_t whole_huge_pages(int64_t bytes) { return bytes / kHugePageBytes * kHugePageBytes; }
+
+}  // namespace
+
+char* map_on_huge_page(int64_t bytes, int fd) {
+  const int64_t reserved_bytes = bytes + kHugePageBytes;
+  void* reserved = ::mmap(nullptr, reserved_bytes, PROT_NONE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return nullptr;
+  auto* const begin = static_cast<char*>(reserved);
+  char* const end = begin + reserved_bytes;
+  const auto misfit_bytes =
+      static_cast<int64_t>(reinterpret_cast<uintptr_t>(begin) % uintptr_t{kHugePageBytes});
+  char* const memory = misfit_bytes == 0 ? begin : begin + (kHugePageBytes - misfit_bytes);
+  const int kind = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED | MAP_POPULATE;
+  const bool is_mapped =
+      ::mmap(memory, bytes, PROT_READ | PROT_WRITE, kind | MAP_FIXED, fd, 0) != MAP_FAILED;
+  if (!is_mapped) {
+    ::munmap(begin, reserved_bytes);
+    return nullptr;
+  }
+  if (memory > begin) ::munmap(begin, memory - begin);
+  if (end > memory + bytes) ::munmap(memory + bytes, end - (memory + bytes));
+  return memory;
+}
+
+void use_huge_pages(char* memory, int64_t bytes) {
+  ::madvise(memory, whole_huge_pages(bytes), MADV_HUGEPAGE);
+}
+
+void move_into_huge_pages(char* memory, int64_t bytes) {
+  if (bytes >= kHugePageBytes) ::madvise(memory, whole_huge_pages(bytes), MADV_COLLAPSE);
+}
+
+}  // namespace tessera
