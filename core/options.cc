@@ -90,6 +90,7 @@ std::vector<std::string> lines(const Options& options) {
                     : "unset"),
           absl::StrCat("on_non_finite ", text_of(options.on_non_finite)),
           absl::StrCat("ask_non_finite ", options.ask_non_finite ? "set" : "unset"),
+          absl::StrCat("share_parameters ", options.share_parameters ? 1 : 0),
           absl::StrCat("bucket_bytes ", options.bucket_bytes),
           absl::StrCat("first_bucket_bytes ", options.first_bucket_bytes),
           absl::StrCat("prefetch ", text_of(options.prefetch)),

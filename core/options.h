@@ -74,6 +74,12 @@ struct Options {
 
   // --- Performance (changes speed and peak memory only) ---
 
+  /// Lets the ranks of one host have one copy of the parameters together, where the degrees give
+  /// each of them a slice of its own to update (the parameters' degree is 1 or the optimizer's):
+  /// nothing is published or gathered by copying, and each rank accounts for its slice only. False
+  /// keeps copies and slabs per rank, as ranks of different hosts have them.
+  bool share_parameters = true;
+
   /// Bytes of parameters per bucket. Range [1 KiB, 2 GiB]. Larger buckets mean fewer collectives
   /// and larger landing buffers. The first bucket to be ready in backward is smaller so that
   /// reduction starts early.
