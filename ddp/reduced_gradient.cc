@@ -7,6 +7,14 @@
 #include <c10/util/Exception.h>
 
 namespace tessera {
+namespace {
+
+/// Whether the whole landing buffer is kept from micro-step to micro-step (zero1).
+bool keeps_landing(const Degrees& degrees) {
+  return degrees.gradients == 1 && degrees.optimizer > 1;
+}
+
+}  // namespace
 
 ReducedGradient::ReducedGradient(const ReduceGroups& groups, const PlannedUnit& unit,
                                  const SliceMap& slices, MemoryMeter& meter)
@@ -19,14 +27,18 @@ ReducedGradient::ReducedGradient(const ReduceGroups& groups, const PlannedUnit& 
       atom_across_sums_(slices.atom() %
                         (slices.world_size() / std::max(slices.degrees().gradients, 1))),
       is_whole_(slices.degrees().optimizer == 1),
-      keeps_landing_(slices.degrees().gradients == 1 && slices.degrees().optimizer > 1),
       keeps_sums_(keeps_partial_sums(slices.degrees())),
       atom_range_(slices.atom(unit.layout)),
       kept_(slices.optimizer(unit.layout)),
       own_range_(keeps_sums_ ? slices.gradients(unit.layout) : kept_),
-      reduces_in_own_(!keeps_sums_ && !keeps_landing_ && groups.replicas == nullptr &&
-                      unit.precision.wire == unit.precision.reduce) {
-  const bool may_stay_in_landing = keeps_landing_ && unit.precision.wire == unit.precision.reduce;
+      reduces_in_own_(!keeps_sums_ && !keeps_landing(slices.degrees()) &&
+                      groups.replicas == nullptr && unit.precision.wire == unit.precision.reduce) {
+  if (keeps_landing(slices.degrees())) {
+    kept_landing_ = groups.all->allocate(unit.layout.numel(), unit.precision.wire);
+    meter.add(MemoryClass::kLanding, static_cast<int64_t>(kept_landing_.nbytes()));
+  }
+  const bool may_stay_in_landing =
+      kept_landing_.defined() && unit.precision.wire == unit.precision.reduce;
   if (!may_stay_in_landing) make_own();
 }
 
@@ -34,6 +46,9 @@ ReducedGradient::ReducedGradient(ReducedGradient&& other) noexcept = default;
 
 ReducedGradient::~ReducedGradient() {
   if (own_.defined()) meter_->remove(MemoryClass::kGradients, static_cast<int64_t>(own_.nbytes()));
+  if (kept_landing_.defined()) {
+    meter_->remove(MemoryClass::kLanding, static_cast<int64_t>(kept_landing_.nbytes()));
+  }
 }
 
 void ReducedGradient::make_own() {
@@ -47,7 +62,11 @@ const at::Tensor& ReducedGradient::whole() const {
   return is_whole_ ? own_ : kNone;
 }
 
-at::Tensor ReducedGradient::first_landing() const {
+at::Tensor ReducedGradient::landing() {
+  if (kept_landing_.defined()) {
+    vacate_landing();
+    return kept_landing_;
+  }
   return is_whole_ && reduces_in_own_ && !own_is_taken_ && !value_.defined() ? own_ : at::Tensor();
 }
 
@@ -102,7 +121,8 @@ void ReducedGradient::add(const at::Tensor& landing) {
   }
 }
 
-void ReducedGradient::vacate() {
+/// Moves a value that lies in the landing buffer to a buffer of its own.
+void ReducedGradient::vacate_landing() {
   if (!value_.defined() || own_.defined()) return;
   make_own();
   own_.copy_(value_);

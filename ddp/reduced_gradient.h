@@ -40,15 +40,15 @@ class ReducedGradient {
   /// The part of the unit that this rank ends with: its optimizer slice.
   Range kept() const { return kept_; }
 
-  /// Whether the whole landing buffer is kept from micro-step to micro-step (g = 1 < o), so that
-  /// nothing else may use it and it must not be filled again before vacate().
-  bool keeps_landing() const { return keeps_landing_; }
-
-  /// The buffer behind value() where the first gradients of a step may land, so that the reduction
-  /// leaves the value in its place (g = o = 1, wire and sums of one dtype); undefined elsewhere,
-  /// and while there is a value.
-  at::Tensor first_landing() const;
-  bool owns(const at::Tensor& landing) const { return landing.is_same(own_); }
+  /// Where the first gradients of a micro-step land if the reduction can leave the value there:
+  /// [unit numel] of the wire's dtype, contents undefined; a value that lies in it is moved first.
+  /// Undefined where any buffer will do: all but zero1, and ddp with wire and sums of one dtype
+  /// while there is no value.
+  at::Tensor landing();
+  /// Whether `landing` is what landing() returned, and not the caller's to use again.
+  bool owns(const at::Tensor& landing) const {
+    return landing.is_same(own_) || landing.is_same(kept_landing_);
+  }
 
   /// Starts the reduction of a full landing buffer [unit numel] of the wire's dtype: of all of it,
   /// this rank's atom or, where partial sums are kept, the gradient slice. Collective.
@@ -60,9 +60,6 @@ class ReducedGradient {
 
   /// Adds what reduce() and gather() left in the landing buffer.
   void add(const at::Tensor& landing);
-
-  /// Moves a value that lives in the landing buffer to a buffer of its own.
-  void vacate();
 
   /// Partial sums only, each on every rank in this order and waited for: start adding the other
   /// ranks' sums; start completing the optimizer slice (null if it is complete); divide by the
@@ -86,6 +83,7 @@ class ReducedGradient {
 
  private:
   void make_own();
+  void vacate_landing();
   void take_up_sums();
   at::Tensor of_own(Range range) const { return of(own_, own_range_, range); }
   static at::Tensor of(const at::Tensor& buffer, Range held, Range range) {
@@ -100,16 +98,16 @@ class ReducedGradient {
   int atom_;              // of all ranks
   int atom_across_sums_;  // of the ranks that add partial sums
   bool is_whole_;
-  bool keeps_landing_;
   bool keeps_sums_;
   bool has_sums_ = false;      // own_ holds partial sums
   bool own_is_taken_ = false;  // by a reduction whose result add() will find there
   Range atom_range_;
   Range kept_;
-  Range own_range_;      // what own_ holds
-  bool reduces_in_own_;  // the first reduction of a step, so that nothing is copied
-  at::Tensor own_;       // [own_range_ numel], reduce dtype
-  at::Tensor value_;     // own_ or a part of it, or a view of the landing buffer
+  Range own_range_;          // what own_ holds
+  bool reduces_in_own_;      // the first reduction of a step, so that nothing is copied
+  at::Tensor kept_landing_;  // [unit numel], wire dtype, where g = 1 < o
+  at::Tensor own_;           // [own_range_ numel], reduce dtype
+  at::Tensor value_;         // own_ or a part of it, or a view of the landing buffer
 };
 
 }  // namespace tessera

@@ -61,7 +61,6 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
       plain_pool_(allocate_from(group), meter, MemoryClass::kLanding, on_release),
       root_pool_(allocate_from(group), meter, MemoryClass::kLanding, on_release),
       landings_(units_),
-      dedicated_(units_),
       scratch_(meter, MemoryClass::kLanding),
       firings_(table.size()),
       rounds_(units_),
@@ -71,26 +70,14 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
       ballot_(group, ballot_words(units_, table)) {
   reduced_.reserve(units_);
   for (size_t unit = 0; unit < units_; ++unit) {
-    const int64_t numel = plan[unit].layout.numel();
-    const at::ScalarType wire = plan[unit].precision.wire;
-    pool(unit).reserve(wire, numel);
+    pool(unit).reserve(plan[unit].precision.wire, plan[unit].layout.numel());
     reduced_.emplace_back(groups_, plan[unit], slices, meter);
-    if (reduced_.back().keeps_landing()) {
-      dedicated_[unit] = group.allocate(numel, wire);
-      meter.add(MemoryClass::kLanding, static_cast<int64_t>(dedicated_[unit].nbytes()));
-    }
   }
   if (groups_.across_sums != nullptr) finish_ballot_.emplace(group, 1);
   meter.add(MemoryClass::kControl, control_bytes());
 }
 
-Reducer::~Reducer() {
-  for (const at::Tensor& buffer : dedicated_) {
-    if (!buffer.defined()) continue;
-    meter_.remove(MemoryClass::kLanding, static_cast<int64_t>(buffer.nbytes()));
-  }
-  meter_.remove(MemoryClass::kControl, control_bytes());
-}
+Reducer::~Reducer() { meter_.remove(MemoryClass::kControl, control_bytes()); }
 
 int64_t Reducer::control_bytes() const {
   return ballot_.bytes() + (finish_ballot_.has_value() ? finish_ballot_->bytes() : 0);
@@ -116,16 +103,12 @@ Landing& Reducer::open_landing(size_t unit, size_t round) {
   while (rounds.size() <= round) rounds.push_back(std::make_unique<Landing>(table_, plan_[unit]));
   Landing& landing = *rounds[round];
   if (landing.is_open()) return landing;
-  if (round == 0 && dedicated_[unit].defined()) {
-    reduced_[unit].vacate();
-    landing.open(dedicated_[unit]);
-  } else if (at::Tensor place = round == 0 ? reduced_[unit].first_landing() : at::Tensor();
-             place.defined()) {
-    landing.open(std::move(place));
-  } else {
+  at::Tensor buffer = round == 0 ? reduced_[unit].landing() : at::Tensor();
+  if (!buffer.defined()) {
     const PlannedUnit& planned = plan_[unit];
-    landing.open(pool(unit).acquire(planned.precision.wire, planned.layout.numel()));
+    buffer = pool(unit).acquire(planned.precision.wire, planned.layout.numel());
   }
+  landing.open(std::move(buffer));
   return landing;
 }
 
@@ -133,8 +116,7 @@ void Reducer::close_landing(size_t unit, size_t round) {
   Landing& landing = *landings_[unit][round];
   if (!landing.is_open()) return;
   const at::Tensor buffer = landing.close();
-  const bool is_dedicated = round == 0 && dedicated_[unit].defined();
-  if (!is_dedicated && !reduced_[unit].owns(buffer)) pool(unit).release(buffer);
+  if (!reduced_[unit].owns(buffer)) pool(unit).release(buffer);
 }
 
 void Reducer::land(size_t index, const at::Tensor& gradient) {

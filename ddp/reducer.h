@@ -137,9 +137,8 @@ class Reducer {
 
   std::vector<ReducedGradient> reduced_;                         // per unit
   std::vector<std::vector<std::unique_ptr<Landing>>> landings_;  // per unit and round
-  std::vector<at::Tensor> dedicated_;  // per unit: landing of round 0 where it is kept (zero1)
-  ScratchBuffers scratch_;             // for gradient()
-  std::deque<InFlight> in_flight_;     // in launch order
+  ScratchBuffers scratch_;                                       // for gradient()
+  std::deque<InFlight> in_flight_;                               // in launch order
 
   Mode mode_ = Mode::kReduce;
   bool has_local_ = false;
