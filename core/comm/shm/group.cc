@@ -21,6 +21,10 @@ namespace {
 // Slices of a reduction begin at multiples of this, so that ranks write to different cache lines.
 constexpr int64_t kSliceMultiple = 64;
 
+// From this size on the result of a reduction is written past the caches: no core's own cache holds
+// it, and in training a whole backward passes before it is used.
+constexpr int64_t kStreamedBytes = int64_t{1} << 20;
+
 /// The part of [0, numel) that a rank reduces for all.
 struct Slice {
   int64_t begin;
@@ -223,6 +227,9 @@ void Group::do_reduce_scatter(const at::Tensor& output, const at::Tensor& input,
   call.reduce_op = static_cast<uint8_t>(op);
   call.slice = slice;
   expose(call, input);
+  const bool is_in_place = target == own + slice * numel * element;
+  const Stores stores =
+      !is_in_place && numel * element >= kStreamedBytes ? Stores::kStreaming : Stores::kCached;
   // Staged inputs lie as [slice][chunk]; what a rank receives of its own input is read where it is.
   const auto stage = [&](int64_t begin, int64_t count) {
     for (int i = 0; i < size(); ++i) {
@@ -241,7 +248,7 @@ void Group::do_reduce_scatter(const at::Tensor& output, const at::Tensor& input,
       }
     }
     char* const block = target + begin * element;
-    reduce(dtype, op, sources_.data(), size(), &block, 1, count);
+    reduce(dtype, op, sources_.data(), size(), &block, 1, count, stores);
     phase();
   });
 }
