@@ -10,8 +10,9 @@ GatheredUnits::GatheredUnits(ProcessGroup& group, const UnitPlan& plan, const Pa
                              const SliceMap& slices, FlatParameters& flat, ResidencySetting setting,
                              MemoryMeter& meter, Trace* trace) {
   const int degree = slices.degrees().parameters;
+  const bool is_shared = plan.size() > 0 && flat.whole(0).defined();
   UnitSource::SecondShards second{.ranks = setting.ranks_after_forward};
-  if (second.ranks > 1 && second.ranks < degree) {
+  if (second.ranks > 1 && second.ranks < degree && !is_shared) {
     const at::Tensor stamps = group.allocate(static_cast<int64_t>(plan.size()), at::kLong);
     stamps.zero_();
     stamps_ = group.make_window(stamps, "second shards");
@@ -21,16 +22,21 @@ GatheredUnits::GatheredUnits(ProcessGroup& group, const UnitPlan& plan, const Pa
   residency_ = std::make_shared<Residency>(plan, table, std::move(setting), meter, trace);
   std::vector<AccessObserver::Watched> watched;
   for (size_t index = 0; index < plan.size(); ++index) {
-    const PlannedUnit& planned = plan[index];
-    second.place = static_cast<int64_t>(index);
-    auto source = std::make_unique<UnitSource>(group, slices, planned.layout, planned.name,
-                                               flat.shard(index), second, meter);
-    Residency::Unit& unit =
-        residency_->add(flat.full(index), std::move(source),
-                        planned.kind == UnitKind::kRoot || keeps_whole ? Residency::Memory::kOwn
-                                                                       : Residency::Memory::kSlab);
-    watched.push_back(
-        {c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(flat.full(index).storage()), &unit});
+    FreeableBuffer& full = flat.full(index);
+    AccessTarget* unit = nullptr;
+    if (is_shared) {
+      unit = &residency_->add(full, flat.whole(index));
+    } else {
+      const PlannedUnit& planned = plan[index];
+      second.place = static_cast<int64_t>(index);
+      auto source = std::make_unique<UnitSource>(group, slices, planned.layout, planned.name,
+                                                 flat.shard(index), second, meter);
+      unit = &residency_->add(full, std::move(source),
+                              planned.kind == UnitKind::kRoot || keeps_whole
+                                  ? Residency::Memory::kOwn
+                                  : Residency::Memory::kSlab);
+    }
+    watched.push_back({c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(full.storage()), unit});
   }
   residency_->fill_slabs();
   observer_ = std::make_unique<AccessObserver>(std::move(watched));

@@ -22,7 +22,7 @@ namespace tessera {
 // when forward turns into backward is touched again at once and stays. An operator that reads three
 // units pins three: the pool grows rather than wait for anybody. Root units and, where units stay
 // whole after forward, all of them have buffers of their own, which are filled once and freed when
-// backward has ended.
+// backward has ended. Where ranks share parameters, there is nothing to fill either.
 //
 // Nothing here waits for another rank: shards are read where they lie and change only behind the
 // fence of a step.
@@ -109,7 +109,7 @@ void Residency::make_whole(Unit& unit) {
       fetch == nullptr ? take_memory(unit) : std::exchange(unit.fetched_, at::Tensor());
   try {
     if (fetch == nullptr) {
-      counts_.bytes += unit.source_->fetch(memory, source_now());
+      fill(unit, memory);
     } else {
       fetch->wait();
       ++counts_.prefetched;
@@ -125,6 +125,10 @@ void Residency::make_whole(Unit& unit) {
   }
 }
 
+void Residency::fill(const Unit& unit, const at::Tensor& memory) {
+  if (unit.source_ != nullptr) counts_.bytes += unit.source_->fetch(memory, source_now());
+}
+
 /// Whether nobody uses it; if so, readers wait for the mutex from now on.
 bool Residency::can_free(Unit& unit) {
   if (!unit.is_whole() || unit.holds_ > 0 || unit.pins_ > 0) return false;
@@ -134,7 +138,7 @@ bool Residency::can_free(Unit& unit) {
 
 void Residency::free(Unit& unit, After after) {
   const Unobserved unobserved;
-  if (after == After::kUse && !setting_.is_inside_backward()) {
+  if (after == After::kUse && unit.source_ != nullptr && !setting_.is_inside_backward()) {
     unit.source_->keep_second(unit.buffer_.memory());
   }
   give_memory(unit, unit.buffer_.detach());
@@ -164,7 +168,7 @@ void Residency::give_memory(Unit& unit, const at::Tensor& memory) {
     meter_.remove(MemoryClass::kSlabs, static_cast<int64_t>(memory.nbytes()));
   } else if (!unit.own_memory_.defined()) {
     pool_.release(memory);
-  } else if (setting_.poison_freed) {
+  } else if (setting_.poison_freed && unit.source_ != nullptr) {
     memory.fill_(std::numeric_limits<double>::quiet_NaN());
   }
 }
@@ -253,7 +257,7 @@ void Residency::hold(size_t index, bool writable) {
     }
     const TraceSpan span(trace_, TraceTrack::kGather, plan_[index].name, layout.bytes());
     try {
-      counts_.bytes += unit.source_->fetch(memory, source_now());
+      fill(unit, memory);
     } catch (...) {
       give_memory(unit, memory);
       throw;
@@ -303,6 +307,12 @@ Residency::Unit& Residency::add(FreeableBuffer& buffer, std::unique_ptr<UnitSour
   return unit;
 }
 
+Residency::Unit& Residency::add(FreeableBuffer& buffer, at::Tensor whole) {
+  units_.push_back(std::make_unique<Unit>(*this, units_.size(), buffer, nullptr));
+  units_.back()->own_memory_ = std::move(whole);
+  return *units_.back();
+}
+
 MemoryClass Residency::own_class(const Unit& unit) const {
   return plan_[unit.index_].kind == UnitKind::kRoot ? MemoryClass::kRoot : MemoryClass::kSlabs;
 }
@@ -327,7 +337,9 @@ void Residency::free_all() {
 }
 
 void Residency::values_changed() {
-  for (const auto& unit : units_) unit->source_->invalidate();
+  for (const auto& unit : units_) {
+    if (unit->source_ != nullptr) unit->source_->invalidate();
+  }
   order_.begin();
 }
 
@@ -338,7 +350,7 @@ void Residency::close() {
   for (const auto& unit : units_) {
     unit->is_ready_ = false;
     if (unit->is_whole()) free(*unit, After::kFence);
-    if (unit->own_memory_.defined()) {
+    if (unit->own_memory_.defined() && unit->source_ != nullptr) {
       meter_.remove(own_class(*unit), static_cast<int64_t>(unit->own_memory_.nbytes()));
     }
   }

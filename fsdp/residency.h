@@ -59,8 +59,8 @@ class Residency {
     Residency& residency_;
     const size_t index_;
     FreeableBuffer& buffer_;
-    const std::unique_ptr<UnitSource> source_;
-    at::Tensor own_memory_;  // of root and kept units; undefined: slabs are used
+    const std::unique_ptr<UnitSource> source_;  // null: own_memory_ always holds the values
+    at::Tensor own_memory_;  // of root, kept and shared units; undefined: slabs are used
     std::atomic<int64_t> pins_{0};
     std::atomic<bool> is_ready_{false};  // a read has nothing to do but count
     int64_t holds_ = 0;
@@ -78,9 +78,12 @@ class Residency {
   Residency(const Residency&) = delete;
   Residency& operator=(const Residency&) = delete;
 
-  /// Adds the next unit of the plan. `has_own_memory`: it does not use slabs.
+  /// Adds the next unit of the plan. kOwn: it does not use slabs.
   enum class Memory : uint8_t { kSlab, kOwn };
   Unit& add(FreeableBuffer& buffer, std::unique_ptr<UnitSource> source, Memory memory);
+  /// Adds the next unit of the plan, whose values are always in `whole`: being whole is a matter of
+  /// leave only.
+  Unit& add(FreeableBuffer& buffer, at::Tensor whole);
   /// Makes the slabs that the memory formula counts. After the last add().
   void fill_slabs();
 
@@ -105,6 +108,7 @@ class Residency {
   void use(Unit& unit);
   void enter(Unit& unit);
   void make_whole(Unit& unit);
+  void fill(const Unit& unit, const at::Tensor& memory);
   static bool can_free(Unit& unit);
   enum class After : uint8_t { kUse, kFence };
   void free(Unit& unit, After after);

@@ -7,6 +7,18 @@
 
 namespace tessera {
 
+namespace {
+
+AllocateUnit memory_from(SharedParameters* shared, ProcessGroup& group, const UnitPlan& plan,
+                         const SliceMap& slices, Residence residence) {
+  if (shared != nullptr) return [shared](size_t unit) { return shared->memory(unit); };
+  return own_memory(plan, slices, residence, [&group](int64_t numel, at::ScalarType dtype) {
+    return group.allocate(numel, dtype);
+  });
+}
+
+}  // namespace
+
 ParameterStore::ParameterStore(ProcessGroup& group, const ParameterTable& table,
                                const UnitPlan& plan, const SliceMap& slices, Setting setting,
                                MemoryMeter& meter, Trace* trace)
@@ -14,20 +26,34 @@ ParameterStore::ParameterStore(ProcessGroup& group, const ParameterTable& table,
       table_(table),
       plan_(plan),
       masters_(table, plan, slices, meter),
-      flat_(
-          table, plan, slices, setting.residence,
-          [&group](int64_t numel, at::ScalarType dtype) { return group.allocate(numel, dtype); },
-          meter),
-      publication_(group, plan, slices, flat_, trace) {
+      shared_(setting.share ? SharedParameters::make(group, plan, slices) : nullptr),
+      flat_(table, plan, setting.residence,
+            memory_from(shared_.get(), group, plan, slices, setting.residence), meter) {
   masters_.adopt(flat_);
-  if (!flat_.is_split()) return;
-  gathered_ = std::make_unique<GatheredUnits>(group, plan, table, slices, flat_,
-                                              std::move(setting.gather), meter, trace);
-  group_.barrier("parameters split");
+  if (shared_ == nullptr && slices.degrees().optimizer > slices.degrees().parameters) {
+    publication_ = std::make_unique<Publication>(group, plan, slices, flat_, trace);
+  }
+  if (flat_.is_split()) {
+    gathered_ = std::make_unique<GatheredUnits>(group, plan, table, slices, flat_,
+                                                std::move(setting.gather), meter, trace);
+  }
+  if (reads_of_others()) group_.barrier("parameters moved");
+  flat_.accept();
+}
+
+/// Whether this rank reads what others have written without a collective that brings it.
+bool ParameterStore::reads_of_others() const { return is_shared() || gathered_ != nullptr; }
+
+FlatParameters::Finding ParameterStore::inspect() const {
+  const FlatParameters::Finding finding = flat_.inspect();
+  if (finding.violation != FlatParameters::Violation::kNone || !is_shared()) return finding;
+  const std::optional<size_t> written = shared_->find_written();
+  if (!written.has_value()) return {};
+  return {FlatParameters::Violation::kWritten, *written};
 }
 
 void ParameterStore::finish() {
-  publication_.finish();
+  if (publication_ != nullptr) publication_->finish();
   if (gathered_ == nullptr) return;
   if (const std::optional<CommError> failure = gathered_->failure()) throw CommError(*failure);
 }
@@ -44,10 +70,9 @@ void ParameterStore::publish(const std::vector<uint8_t>& used) {
                      [&used](size_t index) { return used[index] != 0; })) {
       continue;
     }
-    masters_.store(unit, flat_);
     updated.push_back(unit);
   }
-  if (publication_.is_needed()) publication_.start(updated);
+  if (publication_ != nullptr) publication_->start(updated);
   let_read();
   for (size_t i = 0; i < used.size(); ++i) {
     if (used[i] != 0) flat_.bump_version(i);
@@ -56,16 +81,16 @@ void ParameterStore::publish(const std::vector<uint8_t>& used) {
 }
 
 void ParameterStore::announce() {
+  if (is_shared()) shared_->drop_own_writes();
   let_read();
   for (size_t i = 0; i < table_.size(); ++i) flat_.bump_version(i);
   flat_.accept();
 }
 
-/// Shards have their new values on all ranks.
+/// Shards have their new values: lets all ranks see them.
 void ParameterStore::let_read() {
-  if (gathered_ == nullptr) return;
-  gathered_->values_changed();
-  group_.barrier("parameters published");
+  if (gathered_ != nullptr) gathered_->values_changed();
+  if (reads_of_others()) group_.barrier("parameters published");
 }
 
 std::shared_ptr<void> ParameterStore::hold_all(GatheredUnits::HoldMode mode) {
@@ -88,9 +113,10 @@ std::vector<at::Tensor> ParameterStore::wholes() const {
 void ParameterStore::take_wholes() {
   const at::NoGradGuard no_grad;
   for (size_t unit = 0; unit < plan_.size(); ++unit) {
-    if (flat_.is_split()) {
-      const Range range = flat_.shard_range(unit);
-      flat_.shard(unit).copy_(flat_.full(unit).memory().narrow(0, range.begin, range.numel));
+    const at::Tensor& whole = flat_.full(unit).memory();
+    const Range range = flat_.shard_range(unit);
+    if (!whole.is_same(flat_.shard(unit))) {
+      flat_.shard(unit).copy_(whole.narrow(0, range.begin, range.numel));
     }
     if (unit < plan_.trainable_size()) masters_.load(unit, flat_);
   }

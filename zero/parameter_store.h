@@ -16,15 +16,17 @@
 #include "tessera/fsdp/gathered_units.h"
 #include "tessera/zero/master_values.h"
 #include "tessera/zero/publication.h"
+#include "tessera/zero/shared_parameters.h"
 
 namespace tessera {
 
 /// Where an engine's parameters live and how they become visible: masters, flat buffers, and
-/// whatever gathers or publishes them. A parameter flows one way: masters -> shard -> full.
+/// whatever gathers, shares or publishes them. A parameter flows one way: masters -> shard -> full.
 class ParameterStore {
  public:
   struct Setting {
-    FlatParameters::Residence residence = FlatParameters::Residence::kResident;
+    Residence residence = Residence::kResident;
+    bool share = false;       ///< one copy per host, where the degrees and the ranks allow it
     ResidencySetting gather;  ///< for split parameters
   };
 
@@ -37,6 +39,12 @@ class ParameterStore {
   MasterValues& masters() { return masters_; }
   FlatParameters& flat() { return flat_; }
   const FlatParameters& flat() const { return flat_; }
+  /// Note [Shared parameters].
+  bool is_shared() const { return shared_ != nullptr; }
+
+  /// FlatParameters::inspect(); where parameters are shared, every write to them is found. Local.
+  FlatParameters::Finding inspect() const;
+
   /// Null where parameters are resident.
   GatheredUnits* gathered() { return gathered_.get(); }
   const GatheredUnits* gathered() const { return gathered_.get(); }
@@ -47,8 +55,9 @@ class ParameterStore {
   /// Frees whatever is whole and in nobody's use. Local.
   void free_all();
 
-  /// Makes the new masters the parameters of all ranks. used[i] != 0: parameter i of the table was
-  /// updated. Collective, behind the vote.
+  /// Makes the new values of this rank's slices the parameters of all ranks. used[i] != 0:
+  /// parameter i of the table was updated, and its unit's masters stored. Collective, behind the
+  /// vote.
   void publish(const std::vector<uint8_t>& used);
 
   /// Shards and resident parameters were written by other means than publish(): lets everyone read
@@ -66,14 +75,16 @@ class ParameterStore {
   void take_wholes();
 
  private:
+  bool reads_of_others() const;
   void let_read();
 
   ProcessGroup& group_;
   const ParameterTable& table_;
   const UnitPlan& plan_;
   MasterValues masters_;
+  std::unique_ptr<SharedParameters> shared_;  // null: each rank has its own memory
   FlatParameters flat_;
-  Publication publication_;
+  std::unique_ptr<Publication> publication_;  // null where a barrier is enough
   std::unique_ptr<GatheredUnits> gathered_;
 };
 

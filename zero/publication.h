@@ -21,15 +21,13 @@ namespace tessera {
 /// operator that touches such a unit waits for it, any other access throws.
 class Publication {
  public:
-  /// References must outlive it. Collective: makes subgroups where the degrees need them.
+  /// For degrees with o > p. References must outlive it. Collective: makes subgroups where the
+  /// degrees need them.
   Publication(ProcessGroup& group, const UnitPlan& plan, const SliceMap& slices,
               FlatParameters& flat, Trace* trace);
   ~Publication();
   Publication(const Publication&) = delete;
   Publication& operator=(const Publication&) = delete;
-
-  /// Whether the degrees make it necessary: o > p.
-  bool is_needed() const { return !axes_.empty(); }
 
   /// Publishes `units`, whose optimizer slices are new. Collective; returns when all is done or
   /// under way.

@@ -55,10 +55,12 @@ void play_gather(const Scene& scene, ProcessGroup& group, Laps& laps) {
   const UnitPlan plan(table, memberships(parameters), ranks);
   const SliceMap slices({ranks, ranks, ranks}, ranks, group.rank());
   MemoryMeter meter;
-  FlatParameters flat(
-      table, plan, slices, FlatParameters::Residence::kSplit,
-      [&group](int64_t of_numel, at::ScalarType dtype) { return group.allocate(of_numel, dtype); },
-      meter);
+  FlatParameters flat(table, plan, Residence::kSplit,
+                      own_memory(plan, slices, Residence::kSplit,
+                                 [&group](int64_t of_numel, at::ScalarType dtype) {
+                                   return group.allocate(of_numel, dtype);
+                                 }),
+                      meter);
   ResidencySetting setting;
   setting.ranks_after_forward = ranks;
   setting.is_inside_backward = [] { return false; };

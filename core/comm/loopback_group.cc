@@ -140,6 +140,12 @@ std::unique_ptr<Window> LoopbackGroup::make_window(const at::Tensor& own, std::s
   return std::make_unique<OwnWindow>(world_, name_, own);
 }
 
+std::unique_ptr<SharedBuffer> LoopbackGroup::make_shared_buffer(int64_t /*bytes*/,
+                                                                std::string_view name) {
+  begin("make_shared_buffer", name);
+  return nullptr;
+}
+
 std::shared_ptr<ProcessGroup> LoopbackGroup::subgroup(const std::vector<int>& ranks,
                                                       std::string_view name) {
   check_subgroup(ranks, name, 1, subgroup_names_);

@@ -38,6 +38,7 @@ class LoopbackGroup final : public ProcessGroup {
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
   /// Takes any memory, because no peer has to find it.
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override;
+  std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override;
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
   void abort(std::string_view cause) noexcept override;

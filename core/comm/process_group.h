@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/core/comm/shared_buffer.h"
 #include "tessera/core/comm/window.h"
 #include "tessera/core/comm/work.h"
 
@@ -93,6 +94,13 @@ class ProcessGroup {
   /// `name` is compared across ranks. Memory of another kind on any rank is a c10::Error on every
   /// rank that names these ranks; the group is as good as before.
   virtual std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) = 0;
+
+  /// Collective; blocks until all ranks have called it. `bytes` zero bytes that all ranks have
+  /// together, equal on all ranks. Null on every rank where they have no memory in common: in a
+  /// world of one, and across hosts or devices. If there is no space, every rank throws c10::Error
+  /// that names the rank and the size; the group is as good as before.
+  virtual std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes,
+                                                           std::string_view name) = 0;
 
   /// Collective over this group: a new group of the given ranks of this one (strictly ascending;
   /// rank i of the new group is ranks[i]), with its own sequence of collectives. Every rank of this

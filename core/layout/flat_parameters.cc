@@ -30,11 +30,10 @@ std::string access_error(const PlannedUnit& unit) {
 }  // namespace
 
 FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan,
-                               const SliceMap& slices, Residence residence,
-                               const Allocate& allocate, MemoryMeter& meter)
+                               Residence residence, const AllocateUnit& allocate,
+                               MemoryMeter& meter)
     : table_(table),
       plan_(plan),
-      slices_(slices),
       residence_(residence),
       meter_(meter),
       versions_(table.size()),
@@ -43,35 +42,31 @@ FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan
   full_.reserve(plan.size());
   for (const PlannedUnit& unit : plan) {
     const FlatLayout& layout = unit.layout;
-    // A split unit is whole only while it is cut; that memory need not be shared.
-    at::Tensor whole = is_split() ? at::empty({layout.numel()}, layout.dtype())
-                                  : allocate(layout.numel(), layout.dtype());
-    whole.zero_();
+    const UnitMemory& memory = memory_.emplace_back(allocate(memory_.size()));
+    // Cut where the values come together first, unless the shard is all there is.
+    const bool keeps_all = memory.kept.numel == layout.numel();
+    const at::Tensor values =
+        keeps_all ? memory.shard : at::empty({layout.numel()}, layout.dtype());
+    values.zero_();
     FreeableBuffer& full = full_.emplace_back(layout.numel(), layout.dtype(), access_error(unit));
-    full.attach(whole);
+    full.attach(values);
     for (size_t position = 0; position < unit.parameters.size(); ++position) {
       const at::Tensor& parameter = table[unit.parameters[position]].tensor;
       const Range range = layout.parameter_range(position);
-      copy_into(whole, range, parameter);
+      copy_into(values, range, parameter);
       parameter.set_data(view_like(full.tensor(), range, parameter));
     }
-    if (is_split()) {
-      const Range range = slices.parameters(layout);
-      at::Tensor shard = allocate(range.numel, layout.dtype());
-      shard.copy_(whole.narrow(0, range.begin, range.numel));
-      full.detach();
-      shards_.push_back(std::move(shard));
-    } else {
-      shards_.push_back(std::move(whole));
-    }
-    meter_.add(MemoryClass::kParameters, static_cast<int64_t>(shards_.back().nbytes()));
+    full.detach();
+    if (!keeps_all) memory.shard.copy_(values.narrow(0, memory.kept.begin, memory.kept.numel));
+    if (!is_split()) full.attach(memory.whole);
+    meter_.add(MemoryClass::kParameters, static_cast<int64_t>(memory.shard.nbytes()));
   }
   accept();
 }
 
 FlatParameters::~FlatParameters() {
   for (size_t unit = 0; unit < full_.size(); ++unit) {
-    meter_.remove(MemoryClass::kParameters, static_cast<int64_t>(shards_[unit].nbytes()));
+    meter_.remove(MemoryClass::kParameters, static_cast<int64_t>(memory_[unit].shard.nbytes()));
     if (!is_split()) continue;
     if (full_[unit].has_memory()) full_[unit].detach();
     full_[unit].set_access_error(
@@ -79,10 +74,6 @@ FlatParameters::~FlatParameters() {
                      "': its parameters were split over ranks and the engine that could gather "
                      "them is gone; copy the model inside engine->full_parameters() before"));
   }
-}
-
-Range FlatParameters::shard_range(size_t unit) const {
-  return is_split() ? slices_.parameters(plan_[unit].layout) : Range{0, plan_[unit].layout.numel()};
 }
 
 uint64_t FlatParameters::sample(size_t index) const {
@@ -121,7 +112,9 @@ FlatParameters::Finding FlatParameters::inspect() const {
   const Finding finding = inspect_places();
   if (finding.violation != Violation::kNone) return finding;
   for (size_t i = 0; i < table_.size(); ++i) {
-    if (table_[i].tensor._version() != versions_[i] || sample(i) != samples_[i]) {
+    // What is sealed cannot have been written by way of a tensor, but others may be writing it.
+    const bool is_sealed = plan_.has_place(i) && full_[plan_.place(i).unit].is_sealed();
+    if (table_[i].tensor._version() != versions_[i] || (!is_sealed && sample(i) != samples_[i])) {
       return {Violation::kWritten, i};
     }
   }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -9,26 +8,23 @@
 
 #include "tessera/core/layout/freeable_buffer.h"
 #include "tessera/core/layout/parameter_table.h"
-#include "tessera/core/layout/slice_map.h"
+#include "tessera/core/layout/unit_memory.h"
 #include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/memory_meter.h"
 
 namespace tessera {
 
 /// The parameters of a plan as views of one flat buffer per unit, this rank's shards of them, and
-/// the watch over them: every write outside the engine is noticed. A unit is resident (its shard is
-/// the whole buffer, which never goes away) or split (the shard is a part, the full buffer has
-/// memory only while somebody gathers it).
+/// the watch over them: every write outside the engine is noticed. A unit is resident (it has
+/// memory at all times) or split (only while somebody attaches some).
 class FlatParameters {
  public:
-  using Allocate = std::function<at::Tensor(int64_t numel, at::ScalarType dtype)>;
-  enum class Residence : uint8_t { kResident, kSplit };
-
-  /// Moves the parameters of `table` that have a place into buffers, converting them to their
-  /// unit's dtype: shards made by `allocate`, full buffers of split units left without memory.
-  /// References must outlive it.
-  FlatParameters(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
-                 Residence residence, const Allocate& allocate, MemoryMeter& meter);
+  /// Moves the parameters of `table` that have a place into the memory that `allocate` gives,
+  /// converting them to their unit's dtype. Writes shards only: where ranks have whole units in
+  /// common, they wait for each other and call accept() before anyone reads. References must
+  /// outlive it.
+  FlatParameters(const ParameterTable& table, const UnitPlan& plan, Residence residence,
+                 const AllocateUnit& allocate, MemoryMeter& meter);
   /// Resident parameters keep their values in their buffers; split ones throw when read.
   ~FlatParameters();
   FlatParameters(const FlatParameters&) = delete;
@@ -38,11 +34,12 @@ class FlatParameters {
   FreeableBuffer& full(size_t unit) { return full_[unit]; }
   const FreeableBuffer& full(size_t unit) const { return full_[unit]; }
 
-  /// This rank's slice of the parameters of `unit`: [unit numel / p], padding zero; of a resident
-  /// unit the full buffer's memory.
-  const at::Tensor& shard(size_t unit) const { return shards_[unit]; }
-  /// Where it lies in the unit.
-  Range shard_range(size_t unit) const;
+  /// What this rank keeps of `unit`: where it lies in the unit and its memory, padding zero.
+  const at::Tensor& shard(size_t unit) const { return memory_[unit].shard; }
+  Range shard_range(size_t unit) const { return memory_[unit].kept; }
+  /// The memory of all of `unit`, whether attached or not; undefined where there is none that
+  /// lasts.
+  const at::Tensor& whole(size_t unit) const { return memory_[unit].whole; }
 
   bool is_split() const { return residence_ == Residence::kSplit; }
 
@@ -83,11 +80,10 @@ class FlatParameters {
 
   const ParameterTable& table_;
   const UnitPlan& plan_;
-  const SliceMap& slices_;
   const Residence residence_;
   MemoryMeter& meter_;
   std::vector<FreeableBuffer> full_;
-  std::vector<at::Tensor> shards_;
+  std::vector<UnitMemory> memory_;
   std::vector<int64_t> versions_;  // per table entry
   std::vector<uint64_t> samples_;  // per table entry: a hash of the first elements
 };

@@ -15,7 +15,7 @@ int64_t whole_huge_pages(int64_t bytes) { return bytes / kHugePageBytes * kHugeP
 
 }  // namespace
 
-char* map_on_huge_page(int64_t bytes, int fd) {
+char* map_on_huge_page(int64_t bytes, int fd, Writes writes) {
   const int64_t reserved_bytes = bytes + kHugePageBytes;
   void* reserved = ::mmap(nullptr, reserved_bytes, PROT_NONE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -25,13 +25,16 @@ char* map_on_huge_page(int64_t bytes, int fd) {
   const auto misfit_bytes =
       static_cast<int64_t>(reinterpret_cast<uintptr_t>(begin) % uintptr_t{kHugePageBytes});
   char* const memory = misfit_bytes == 0 ? begin : begin + (kHugePageBytes - misfit_bytes);
-  const int kind = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED | MAP_POPULATE;
+  const int kind = writes == Writes::kShared ? MAP_SHARED | MAP_POPULATE
+                                             : MAP_PRIVATE | (fd < 0 ? MAP_ANONYMOUS : 0);
   const bool is_mapped =
       ::mmap(memory, bytes, PROT_READ | PROT_WRITE, kind | MAP_FIXED, fd, 0) != MAP_FAILED;
   if (!is_mapped) {
     ::munmap(begin, reserved_bytes);
     return nullptr;
   }
+  // MAP_POPULATE would copy every page.
+  if (writes == Writes::kPrivate && fd >= 0) ::madvise(memory, bytes, MADV_POPULATE_READ);
   if (memory > begin) ::munmap(begin, memory - begin);
   if (end > memory + bytes) ::munmap(memory + bytes, end - (memory + bytes));
   return memory;

@@ -7,11 +7,16 @@ namespace tessera {
 /// What one entry of the second level of page tables covers, on x86-64 and arm64.
 inline constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
-/// Local. Maps `bytes` so that they begin on a huge page: of file `fd`, shared with whoever maps it
-/// too and touched at once, or, for fd -1, zeroed memory of this process alone that takes pages as
-/// they are touched. Unmap exactly [result, result + bytes). Null if there is no space (errno says
-/// why).
-char* map_on_huge_page(int64_t bytes, int fd);
+/// Who sees what is written to mapped memory.
+enum class Writes : uint8_t {
+  kShared,   ///< all who map the file
+  kPrivate,  ///< this process only; pages of a file are copied at the first write
+};
+
+/// Local. Maps `bytes` so that they begin on a huge page: of file `fd`, all its pages touched at
+/// once, or, for fd -1 and kPrivate, zeroed memory that takes pages as they are touched. Unmap
+/// exactly [result, result + bytes). Null if there is no space (errno says why).
+char* map_on_huge_page(int64_t bytes, int fd, Writes writes);
 
 /// Local. Asks for the whole huge pages of [memory, memory + bytes), which map_on_huge_page()
 /// returned, to be taken as such at the first touch. The rest stays in small pages, so that no

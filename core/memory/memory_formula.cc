@@ -54,13 +54,14 @@ bool lands_in_place(const Degrees& degrees) {
 
 /// Whether nothing lands anywhere but in the buffer that holds the sums.
 bool lands_in_sums(const PlannedUnit& unit, const MemorySetting& setting) {
-  return setting.degrees.optimizer == 1 && setting.micro_steps == 1 &&
-         unit.precision.wire == unit.precision.reduce;
+  return !setting.updates_in_backward && setting.degrees.optimizer == 1 &&
+         setting.micro_steps == 1 && unit.precision.wire == unit.precision.reduce;
 }
 
 int64_t gradient_bytes(const PlannedUnit& unit, const MemorySetting& setting) {
   const Degrees& degrees = setting.degrees;
   const UnitPrecision& precision = unit.precision;
+  if (setting.updates_in_backward) return 0;
   if (lands_in_place(degrees) && setting.micro_steps == 1 && precision.wire == precision.reduce) {
     return 0;
   }
@@ -76,14 +77,16 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
   const Degrees& degrees = setting.degrees;
   const int after_forward = setting.ranks_after_forward;
   const bool stays_whole = degrees.parameters > 1 && after_forward == 1;
-  const bool has_second_shard = after_forward > 1 && after_forward < degrees.parameters;
+  const bool has_second_shard =
+      after_forward > 1 && after_forward < degrees.parameters && !setting.is_shared;
   MemoryBytes bytes;
   BuffersByDtype slabs;
   for (const PlannedUnit& unit : plan) {
     const int64_t whole_bytes = unit.layout.bytes();
-    bytes[MemoryClass::kParameters] += whole_bytes / degrees.parameters;
+    bytes[MemoryClass::kParameters] +=
+        whole_bytes / (setting.is_shared ? degrees.optimizer : degrees.parameters);
     if (has_second_shard) bytes[MemoryClass::kParameters] += whole_bytes / after_forward;
-    if (setting.is_split) {
+    if (setting.is_split && !setting.is_shared) {
       if (unit.kind == UnitKind::kRoot) {
         bytes[MemoryClass::kRoot] += whole_bytes;
       } else if (stays_whole) {

@@ -9,8 +9,10 @@ namespace tessera {
 /// What the formula needs to know besides the units.
 struct MemorySetting {
   Degrees degrees;
-  int micro_steps = 1;          ///< backwards per step, each reduced by itself; at least 1
-  bool is_split = false;        ///< units are gathered and freed (degrees.parameters > 1)
+  int micro_steps = 1;     ///< backwards per step, each reduced by itself; at least 1
+  bool is_split = false;   ///< units are gathered and freed (degrees.parameters > 1)
+  bool is_shared = false;  ///< the ranks of a host have one copy (Options::share_parameters)
+  bool updates_in_backward = false;  ///< Options::optimizer_in_backward
   int ranks_after_forward = 0;  ///< Options::reshard_after_forward, resolved: 1 keeps units whole,
                                 ///< degrees.parameters frees them, between: a second shard
 };
@@ -18,10 +20,12 @@ struct MemorySetting {
 /// Persistent bytes per rank that training with AdamW keeps, from the layout alone: what
 /// docs/memory.md calls the memory formula, padding included. For each unit, with P its padded
 /// bytes in the parameters' dtype, S in the reduced gradients' and M in the masters':
-///   parameters: P / p (+ P / n of a second shard, 1 < n < p).
+///   parameters: P / p (+ P / n of a second shard, 1 < n < p); P / o where ranks share them, and
+///   then neither slabs nor root.
 ///   gradients:  S / o (S / g where 1 < g < o) where reduced gradients have a buffer of their own.
 ///   They have none under zero1 (g = 1, o > 1) with one micro-step and equal dtypes of wire and
-///   sums, where the reduced slice stays in the landing buffer; none for frozen units.
+///   sums, where the reduced slice stays in the landing buffer; none for frozen units; none where
+///   backward updates and each unit has all its gradients on this rank.
 ///   optimizer:  2 M / o, 3 M / o with masters; none for frozen units.
 ///   slabs:      two of the largest unit of each dtype that is not root (one if there is only one
 ///   such unit); every such unit's own where units stay whole after forward.

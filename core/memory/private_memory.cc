@@ -18,7 +18,7 @@ size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * 
 
 /// Null if there is no space.
 char* map_huge(size_t bytes) {
-  char* const memory = map_on_huge_page(static_cast<int64_t>(bytes), /*fd=*/-1);
+  char* const memory = map_on_huge_page(static_cast<int64_t>(bytes), /*fd=*/-1, Writes::kPrivate);
   if (memory != nullptr) use_huge_pages(memory, static_cast<int64_t>(bytes));
   return memory;
 }

@@ -117,6 +117,7 @@ std::string verdict(const Row& row, Break what) {
 
 std::vector<Row> broken_rows() {
   std::vector<Row> rows = named_rows();
+  rows.insert(rows.end(), apart_rows().begin(), apart_rows().end());
   rows.push_back(resharding(1));
   rows.push_back(hybrid(3, 3, 3));
   return rows;
@@ -141,16 +142,16 @@ INSTANTIATE_TEST_SUITE_P(, NegativeControl, ::testing::ValuesIn(broken_rows()),
                          [](const auto& info) { return info.param.name; });
 
 TEST(Comparison, AGatherOfWrongValuesIsCaught) {
-  for (const Row& row : {row_of(Strategy::kZero3), resharding(1), hybrid(3, 3, 3)}) {
+  for (const Row& row : {apart(row_of(Strategy::kZero3)), resharding(1), apart(hybrid(3, 3, 3))}) {
     EXPECT_NE(verdict(row, Break::kDropGather), "") << row;
     EXPECT_NE(verdict(row, Break::kShiftGather), "") << row;
   }
 }
 
 TEST(Comparison, AMissingPublishIsCaughtAsRanksThatDiffer) {
-  EXPECT_THAT(verdict(row_of(Strategy::kZero1), Break::kDropPublish),
+  EXPECT_THAT(verdict(apart(row_of(Strategy::kZero1)), Break::kDropPublish),
               ::testing::HasSubstr("ranks of one world differ"));
-  EXPECT_THAT(verdict(row_of(Strategy::kZero2), Break::kDropPublish),
+  EXPECT_THAT(verdict(apart(row_of(Strategy::kZero2)), Break::kDropPublish),
               ::testing::HasSubstr("ranks of one world differ"));
 }
 

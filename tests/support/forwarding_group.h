@@ -60,6 +60,9 @@ class ForwardingGroup : public ProcessGroup {
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override {
     return inner_->make_window(own, name);
   }
+  std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override {
+    return inner_->make_shared_buffer(bytes, name);
+  }
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
     return inner_->allocate(numel, dtype);
   }

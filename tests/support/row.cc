@@ -32,6 +32,12 @@ Degrees Row::degrees_at(int world) const {
           .optimizer = split_from(Strategy::kZero1)};
 }
 
+bool Row::shares_at(int world) const {
+  const Degrees degrees = degrees_at(world);
+  return shares_parameters && degrees.optimizer > 1 &&
+         (degrees.parameters == 1 || degrees.parameters == degrees.optimizer);
+}
+
 Row row_of(Strategy strategy) {
   return {.name = std::string(to_string(strategy)), .strategy = strategy};
 }
@@ -42,10 +48,17 @@ Row hybrid(int parameters, int gradients, int optimizer) {
           .degrees = Degrees{parameters, gradients, optimizer}};
 }
 
+Row apart(Row row) {
+  row.name += "_apart";
+  row.shares_parameters = false;
+  return row;
+}
+
 Row resharding(int ranks) {
   return {.name = absl::StrCat("zero3_reshard_", ranks),
           .strategy = Strategy::kZero3,
-          .reshard_after_forward = ranks};
+          .reshard_after_forward = ranks,
+          .shares_parameters = false};
 }
 
 Row hostile(Row row) {
@@ -61,18 +74,28 @@ const std::vector<Row>& named_rows() {
   return rows;
 }
 
+const std::vector<Row>& apart_rows() {
+  static const std::vector<Row> rows = {apart(row_of(Strategy::kZero1)),
+                                        apart(row_of(Strategy::kZero2)),
+                                        apart(row_of(Strategy::kZero3))};
+  return rows;
+}
+
 std::vector<Row> rows_of_world(int world) {
-  Row blocks = row_of(Strategy::kZero3);
+  Row blocks = apart(row_of(Strategy::kZero3));
   blocks.name = "zero3_blocks";
   blocks.wrap = Row::Wrap::kBlocks;
   Row kept_blocks = resharding(1);
   kept_blocks.name = "zero3_blocks_reshard_1";
   kept_blocks.wrap = Row::Wrap::kBlocks;
+  const Row zero3 = row_of(Strategy::kZero3);
   std::vector<Row> candidates = named_rows();
-  for (Row row : {blocks, kept_blocks, resharding(1), resharding(2),
-                  hostile(row_of(Strategy::kZero3)), hybrid(1, 1, 2), hybrid(2, 2, 2),
-                  hostile(hybrid(2, 2, 2)), hybrid(1, 2, 4), hybrid(2, 4, 4), hybrid(1, 1, 4),
-                  hybrid(1, 2, 2), hybrid(3, 3, 3), hybrid(2, 6, 6), hybrid(1, 3, 3)}) {
+  candidates.insert(candidates.end(), apart_rows().begin(), apart_rows().end());
+  for (Row row :
+       {blocks, kept_blocks, resharding(1), resharding(2), hostile(zero3), hostile(apart(zero3)),
+        hybrid(1, 1, 2), apart(hybrid(1, 1, 2)), hybrid(2, 2, 2), hostile(apart(hybrid(2, 2, 2))),
+        hybrid(1, 2, 4), apart(hybrid(1, 2, 4)), hybrid(2, 4, 4), apart(hybrid(1, 1, 4)),
+        hybrid(1, 2, 2), hybrid(3, 3, 3), hybrid(2, 6, 6), apart(hybrid(1, 3, 3))}) {
     candidates.push_back(std::move(row));
   }
   std::vector<Row> rows;
@@ -98,6 +121,7 @@ Options options_of(const Row& row) {
                   .degrees = row.degrees,
                   .reshard_after_forward = row.reshard_after_forward,
                   .precision = row.precision,
+                  .share_parameters = row.shares_parameters,
                   .prefetch = row.prefetch,
                   .poison_freed = row.poison_freed,
                   .free_eagerly = row.free_eagerly,

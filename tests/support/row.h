@@ -24,6 +24,7 @@ struct Row {
   } wrap = Wrap::kLayers;
   Precision precision = {};
   std::optional<bool> prefetch = {};
+  bool shares_parameters = true;
   bool poison_freed = false;
   bool free_eagerly = false;
   bool strict_slabs = false;
@@ -34,6 +35,8 @@ struct Row {
   bool keeps_bits() const;
   /// Whether `world` ranks can be divided as it says.
   bool suits(int world) const;
+  /// Whether `world` ranks have one copy of the parameters together.
+  bool shares_at(int world) const;
   /// Over how many of `world` ranks each kind of state is split.
   Degrees degrees_at(int world) const;
 };
@@ -45,15 +48,20 @@ std::ostream& operator<<(std::ostream& stream, const Row& row);
 Row row_of(Strategy strategy);
 /// A hybrid row; HSDP is {s, s, s}.
 Row hybrid(int parameters, int gradients, int optimizer);
-/// zero3 whose units stay split over `ranks` between forward and backward; 1 keeps them whole.
+/// `row` under which each rank has parameters and slabs of its own, as on hosts of their own.
+Row apart(Row row);
+/// zero3, apart, whose units stay split over `ranks` between forward and backward; 1 keeps them
+/// whole.
 Row resharding(int ranks);
 /// `row` under which a unit is whole only while an operator uses it and freed memory holds NaN.
 Row hostile(Row row);
 
 /// ddp, zero1, zero2 and zero3.
 const std::vector<Row>& named_rows();
-/// All rows of the equivalence suite that divide `world`: the named ones, zero3 resharding, wrapped
-/// by default and hostile, hybrids.
+/// zero1, zero2 and zero3, apart.
+const std::vector<Row>& apart_rows();
+/// All rows of the equivalence suite that divide `world`: the named ones and those apart, zero3
+/// resharding, wrapped by default and hostile, hybrids.
 std::vector<Row> rows_of_world(int world);
 
 /// The one of them, in any world, that is called `name`. Throws std::out_of_range.

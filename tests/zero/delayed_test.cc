@@ -27,7 +27,8 @@ using Case = std::tuple<Row, std::string /*model*/, Schedule>;
 /// Prefetching is on where lanes run in the background, which the delayed ones say they do.
 std::vector<Row> delayed_rows() {
   std::vector<Row> rows = named_rows();
-  for (Row row : {resharding(1), resharding(2), hybrid(2, 2, 2), hybrid(2, 4, 4)}) {
+  rows.insert(rows.end(), apart_rows().begin(), apart_rows().end());
+  for (Row row : {resharding(1), resharding(2), apart(hybrid(2, 2, 2)), hybrid(2, 4, 4)}) {
     rows.push_back(std::move(row));
   }
   for (Row& row : rows) {
@@ -109,6 +110,10 @@ class ImpatientGroup final : public ProcessGroup {
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override {
     catch_up();
     return inner_->make_window(own, name);
+  }
+  std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override {
+    catch_up();
+    return inner_->make_shared_buffer(bytes, name);
   }
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
     return inner_->allocate(numel, dtype);

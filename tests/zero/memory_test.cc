@@ -307,26 +307,35 @@ TEST(Memory, UnitsThatStayWholeBreakThoseBounds) {
 
 /// The negative control: the formula for another number of micro-steps or another strategy differs.
 TEST(Memory, TheFormulaTellsStrategiesApart) {
-  std::vector<MemoryBytes> predicted;
-  for (const Row& row : named_rows()) {
+  const auto predictions = [](const Row& row) {
+    std::vector<MemoryBytes> predicted;
     std::mutex mutex;
     train_on_threads(subject("DeepMlp"), at::kFloat, row, {.name = "", .steps = 1}, 2,
                      {.after_step = [&](Engine& engine, int) {
                        const std::lock_guard lock(mutex);
                        if (engine.group().rank() == 0) {
-                         predicted.push_back(engine.predicted_memory(1));
-                         predicted.push_back(engine.predicted_memory(3));
+                         predicted = {engine.predicted_memory(1), engine.predicted_memory(3)};
                        }
                      }});
+    return predicted;
+  };
+  const auto ddp = predictions(row_of(Strategy::kDdp));
+  const auto zero1 = predictions(apart_rows()[0]);
+  const auto zero2 = predictions(apart_rows()[1]);
+  const auto zero3 = predictions(apart_rows()[2]);
+  EXPECT_GT(ddp[0].total(), zero1[0].total());
+  EXPECT_GT(zero1[0].total(), zero2[0].total());
+  EXPECT_GT(zero1[1].total(), zero1[0].total());
+  EXPECT_GT(zero2[0].total(), zero3[0].total());
+  EXPECT_EQ(ddp[0][MemoryClass::kOptimizer], 2 * zero2[0][MemoryClass::kOptimizer]);
+
+  // Ranks that share have half of the parameters each, whatever the row, and nothing to gather
+  // into.
+  for (const Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kZero3}) {
+    const auto shared = predictions(row_of(strategy));
+    EXPECT_NEAR(shared[0][MemoryClass::kParameters], ddp[0][MemoryClass::kParameters] / 2, 4096);
+    EXPECT_EQ(shared[0][MemoryClass::kSlabs] + shared[0][MemoryClass::kRoot], 0);
   }
-  ASSERT_EQ(predicted.size(), 8u);
-  const auto ddp = predicted[0], zero1 = predicted[2], zero1_thrice = predicted[3],
-             zero2 = predicted[4], zero3 = predicted[6];
-  EXPECT_GT(ddp.total(), zero1.total());
-  EXPECT_GT(zero1.total(), zero2.total());
-  EXPECT_GT(zero1_thrice.total(), zero1.total());
-  EXPECT_GT(zero2.total(), zero3.total());
-  EXPECT_EQ(ddp[MemoryClass::kOptimizer], 2 * zero2[MemoryClass::kOptimizer]);
 }
 
 }  // namespace

@@ -13,7 +13,8 @@
 #include "tessera/tests/support/training.h"
 #include "tessera/tests/zero/engine_fixture.h"
 
-// Under zero1 and zero2 updated parameters travel on while the next forward begins.
+// Under zero1 and zero2, where ranks have copies of their own, updated parameters travel on while
+// the next forward begins.
 
 namespace tessera::testing {
 namespace {
@@ -29,7 +30,7 @@ class PublicationTest : public ::testing::TestWithParam<Strategy> {
               std::move(group),
               DelayOptions{.seed = 11, .longest = std::chrono::milliseconds(20)})),
           net(make_net()) {
-      engine = parallelize(net, adamw(), small_options_of(row_of(strategy)), world);
+      engine = parallelize(net, adamw(), small_options_of(apart(row_of(strategy))), world);
       loss_on(*net, world->rank(), 0).backward();
       engine->step();
     }
@@ -138,7 +139,8 @@ TEST_P(PublicationTest, DoesNotHideWrites) {
 TEST_P(PublicationTest, EndsInTheStepWhereCollectivesRunInTheCalls) {
   run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
     const auto net = make_net();
-    const auto engine = parallelize(net, adamw(), small_options_of(row_of(GetParam())), world);
+    const auto engine =
+        parallelize(net, adamw(), small_options_of(apart(row_of(GetParam()))), world);
     loss_on(*net, world->rank(), 0).backward();
     engine->step();
     EXPECT_EQ(read_raw(*net), "");

@@ -31,12 +31,13 @@ constexpr int kMicroSteps = 3;
 /// The expected calls of one training loop, from the layout alone.
 class Formula {
  public:
-  Formula(const Engine& engine, int groups, int size)
+  Formula(const Engine& engine, const Row& row, int groups, int size)
       : table_(engine.parameters()),
         plan_(engine.units()),
         is_sharded_(engine.degrees().optimizer > 1),
         splits_parameters_(engine.degrees().parameters > 1),
-        publishes_(is_sharded_ && !splits_parameters_),
+        shares_(row.shares_at(size)),
+        publishes_(is_sharded_ && !splits_parameters_ && !shares_),
         groups_(groups),
         size_(size) {}
 
@@ -56,7 +57,7 @@ class Formula {
     constexpr int64_t kWordsPerGroup = 6;
     ballot(lines, "vote of the step",
            kFixedWords + static_cast<int64_t>(ExactSum::kWords) + 1 + kWordsPerGroup * groups_);
-    if (splits_parameters_) lines.emplace_back("barrier parameters published 0");
+    if (splits_parameters_ || shares_) lines.emplace_back("barrier parameters published 0");
     if (!publishes_) return;
     for (const PlannedUnit& unit : plan_) {
       bool is_used = false;
@@ -78,6 +79,7 @@ class Formula {
   const UnitPlan& plan_;
   bool is_sharded_;  // a world of one is replicated under every row
   bool splits_parameters_;
+  bool shares_;
   bool publishes_;  // split parameters are gathered when they are used
   int groups_;
   int size_;
@@ -106,7 +108,7 @@ std::vector<Traffic> traffic(const Subject& subject, const Row& row, int size, S
     const OptimizerPlan plan = make_plan(*net);
     const auto engine =
         parallelize(net, plan, options_of(row, {.name = "", .bucket_bytes = kBucketBytes}), group);
-    const Formula formula(*engine, static_cast<int>(plan.groups.size()) + 1, size);
+    const Formula formula(*engine, row, static_cast<int>(plan.groups.size()) + 1, size);
     mine.plan_bytes = formula.bytes();
     recording->clear();
 
@@ -148,7 +150,9 @@ class TrafficTest : public ::testing::TestWithParam<std::tuple<Row, int>> {
   int size() const { return std::get<1>(GetParam()); }
   double share() const { return static_cast<double>(size() - 1) / size(); }
   bool is_sharded() const { return row().degrees_at(size()).optimizer > 1; }
-  bool publishes() const { return is_sharded() && row().degrees_at(size()).parameters == 1; }
+  bool publishes() const {
+    return is_sharded() && row().degrees_at(size()).parameters == 1 && !row().shares_at(size());
+  }
 };
 
 TEST_P(TrafficTest, FollowsTheFormulaCallByCallOnEveryRank) {
@@ -203,8 +207,14 @@ TEST_P(TrafficTest, AMissingBucketWouldShow) {
   EXPECT_NE(rank.lines, rank.expected);
 }
 
+std::vector<Row> all_rows() {
+  std::vector<Row> rows = named_rows();
+  rows.insert(rows.end(), apart_rows().begin(), apart_rows().end());
+  return rows;
+}
+
 INSTANTIATE_TEST_SUITE_P(, TrafficTest,
-                         ::testing::Combine(::testing::ValuesIn(named_rows()),
+                         ::testing::Combine(::testing::ValuesIn(all_rows()),
                                             ::testing::Values(1, 2, 3, 4)),
                          [](const auto& info) {
                            return std::get<0>(info.param).name + "_World" +

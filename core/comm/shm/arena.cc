@@ -64,6 +64,7 @@ class Descriptor {
   ~Descriptor() {
     if (fd_ >= 0) ::close(fd_);
   }
+  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   int get() const { return fd_; }
@@ -96,6 +97,26 @@ int64_t available_bytes() {
   const auto cached = read_bytes("/sys/fs/cgroup/memory.stat", "inactive_file", 1);
   if (limit && used) bytes = std::min(bytes, *limit - *used + cached.value_or(0));
   return bytes;
+}
+
+/// The descriptor of a segment that another rank has made, or this one.
+Descriptor descriptor_of(const SharedRange& range) {
+  const std::string path = absl::StrCat("/proc/", range.pid, "/fd/", range.fd);
+  Descriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  TORCH_CHECK(fd.get() >= 0, "[comm] shared memory: got no access to ", path, " of a peer (",
+              error_text(), "), expected a process of the same user; start all ranks alike");
+  TORCH_CHECK(::lseek(fd.get(), 0, SEEK_END) == static_cast<int64_t>(range.segment_bytes),
+              "[comm] shared memory: got ", path, " of another size, expected ",
+              range.segment_bytes, " bytes; the peer has closed it");
+  return fd;
+}
+
+/// Maps a segment that was opened.
+char* map(const SharedRange& range, const Descriptor& fd, Writes writes) {
+  char* data = map_on_huge_page(static_cast<int64_t>(range.segment_bytes), fd.get(), writes);
+  TORCH_CHECK(data != nullptr, "[comm] shared memory: got no mapping of ", range.segment_bytes,
+              " bytes of a peer, expected one; mmap said: ", error_text());
+  return data;
 }
 
 }  // namespace
@@ -132,7 +153,7 @@ std::shared_ptr<Segment> Segment::create(int64_t bytes) {
   TORCH_CHECK(result == 0, what, "fallocate said: ", error_text(), "; free memory or use less");
   TORCH_CHECK(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0, what,
               "sealing failed: ", error_text());
-  char* data = map_on_huge_page(size_bytes, fd.get());
+  char* data = map_on_huge_page(size_bytes, fd.get(), Writes::kShared);
   TORCH_CHECK(data != nullptr, what, "mmap said: ", error_text());
   // Before peers map it, so that they touch huge pages.
   move_into_huge_pages(data, size_bytes);
@@ -149,19 +170,16 @@ std::shared_ptr<Segment> Segment::open(const SharedRange& range) {
   std::lock_guard<std::mutex> lock(all.mutex);
   std::weak_ptr<Segment>& known = all.segments[range.segment_id];
   if (auto segment = known.lock()) return segment;
-  const std::string path = absl::StrCat("/proc/", range.pid, "/fd/", range.fd);
-  Descriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  TORCH_CHECK(fd.get() >= 0, "[comm] shared memory: got no access to ", path, " of a peer (",
-              error_text(), "), expected a process of the same user; start all ranks alike");
-  const auto size_bytes = static_cast<int64_t>(range.segment_bytes);
-  TORCH_CHECK(::lseek(fd.get(), 0, SEEK_END) == size_bytes, "[comm] shared memory: got ", path,
-              " of another size, expected ", size_bytes, " bytes; the peer has closed it");
-  char* data = map_on_huge_page(size_bytes, fd.get());
-  TORCH_CHECK(data != nullptr, "[comm] shared memory: got no mapping of ", size_bytes,
-              " bytes of a peer, expected one; mmap said: ", error_text());
-  std::shared_ptr<Segment> segment(new Segment(range.segment_id, -1, data, size_bytes));
+  const Descriptor fd = descriptor_of(range);
+  char* data = map(range, fd, Writes::kShared);
+  std::shared_ptr<Segment> segment(
+      new Segment(range.segment_id, -1, data, static_cast<int64_t>(range.segment_bytes)));
   known = segment;
   return segment;
+}
+
+char* Segment::map_privately(const SharedRange& range) {
+  return map(range, descriptor_of(range), Writes::kPrivate);
 }
 
 SharedRange Segment::range(int64_t offset_bytes) const {

@@ -34,6 +34,10 @@ class Segment {
   /// cannot be mapped.
   static std::shared_ptr<Segment> open(const SharedRange& range);
 
+  /// Local. All of the segment that `range` lies in, mapped so that writes stay with this process
+  /// (copy on write); unmap it with munmap. Its creator must be alive. Throws as open() does.
+  static char* map_privately(const SharedRange& range);
+
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;

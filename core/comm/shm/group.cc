@@ -11,6 +11,7 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/shm/reduce_kernels.h"
+#include "tessera/core/comm/shm/shared_buffer.h"
 #include "tessera/core/error_text.h"
 #include "tessera/core/errors.h"
 #include "tessera/core/memory/copy_kernels.h"
@@ -313,6 +314,11 @@ std::unique_ptr<tessera::Window> Group::make_window(const at::Tensor& own, std::
   })->wait();
   TORCH_CHECK(problem.empty(), problem);
   return window;
+}
+
+std::unique_ptr<tessera::SharedBuffer> Group::make_shared_buffer(int64_t bytes,
+                                                                 std::string_view name) {
+  return SharedBuffer::make(*this, bytes, name);
 }
 
 std::unique_ptr<Window> Group::do_make_window(const at::Tensor& own, std::string_view name,

@@ -47,6 +47,8 @@ class Group final : public ProcessGroup {
   /// Costs one collective and the mapping of peers' segments that are not mapped yet.
   std::unique_ptr<tessera::Window> make_window(const at::Tensor& own,
                                                std::string_view name) override;
+  std::unique_ptr<tessera::SharedBuffer> make_shared_buffer(int64_t bytes,
+                                                            std::string_view name) override;
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
   void abort(std::string_view cause) noexcept override;

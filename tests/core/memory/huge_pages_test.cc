@@ -45,8 +45,8 @@ int64_t huge_kib(const char* memory) {
 
 TEST_F(HugePagesTest, BothMappingsOfAFileBeginOnAHugePageAndShareItsBytes) {
   ASSERT_EQ(::ftruncate(fd, kBytes), 0);
-  char* const mine = map_on_huge_page(kBytes, fd);
-  char* const peers = map_on_huge_page(kBytes, fd);
+  char* const mine = map_on_huge_page(kBytes, fd, Writes::kShared);
+  char* const peers = map_on_huge_page(kBytes, fd, Writes::kShared);
   ASSERT_NE(mine, nullptr);
   ASSERT_NE(peers, nullptr);
   EXPECT_EQ(address(mine) % uintptr_t{kHugePageBytes}, 0U);
@@ -64,11 +64,11 @@ TEST_F(HugePagesTest, BothMappingsOfAFileBeginOnAHugePageAndShareItsBytes) {
 
 TEST_F(HugePagesTest, AMappingMadeAfterTheMoveIsInHugePagesWhereTheFirstOneIs) {
   ASSERT_EQ(::ftruncate(fd, kBytes), 0);
-  char* const mine = map_on_huge_page(kBytes, fd);
+  char* const mine = map_on_huge_page(kBytes, fd, Writes::kShared);
   ASSERT_NE(mine, nullptr);
   EXPECT_EQ(huge_kib(mine), 0) << "a control: small pages unless somebody asks";
   move_into_huge_pages(mine, kBytes);
-  char* const peers = map_on_huge_page(kBytes, fd);
+  char* const peers = map_on_huge_page(kBytes, fd, Writes::kShared);
   ASSERT_NE(peers, nullptr);
   EXPECT_EQ(huge_kib(peers), huge_kib(mine));
   ::munmap(peers, kBytes);
@@ -77,7 +77,7 @@ TEST_F(HugePagesTest, AMappingMadeAfterTheMoveIsInHugePagesWhereTheFirstOneIs) {
 
 TEST(HugePages, PrivateMemoryIsZeroAndCanBeMovedToo) {
   constexpr int64_t kBytes = 2 * kHugePageBytes;
-  char* const memory = map_on_huge_page(kBytes, -1);
+  char* const memory = map_on_huge_page(kBytes, -1, Writes::kPrivate);
   ASSERT_NE(memory, nullptr);
   EXPECT_EQ(memory[0], 0);
   memory[kBytes - 1] = 3;
@@ -88,7 +88,7 @@ TEST(HugePages, PrivateMemoryIsZeroAndCanBeMovedToo) {
 }
 
 TEST(HugePages, MoreThanTheAddressSpaceIsNull) {
-  EXPECT_EQ(map_on_huge_page(int64_t{1} << 60, -1), nullptr);
+  EXPECT_EQ(map_on_huge_page(int64_t{1} << 60, -1, Writes::kPrivate), nullptr);
 }
 
 }  // namespace

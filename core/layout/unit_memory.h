@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/layout/flat_layout.h"
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/core/layout/unit_plan.h"
+
+namespace tessera {
+
+/// Whether the parameters of units are readable at all times, or only while somebody uses them.
+enum class Residence : uint8_t { kResident, kSplit };
+
+/// Where the parameters of one unit lie on this rank.
+struct UnitMemory {
+  Range kept;        ///< the part that this rank answers for
+  at::Tensor shard;  ///< the memory of that part, [kept.numel]; what it holds counts
+  at::Tensor whole;  ///< the memory of the whole unit, [unit numel], in which the shards of all
+                     ///< ranks show; undefined where whole units have memory for a while only
+};
+
+/// Makes the memory of unit `index` of a plan. Called once for each, in order.
+using AllocateUnit = std::function<UnitMemory(size_t index)>;
+
+/// Memory of this rank alone, made by `allocate`: of resident units all of it, of split ones this
+/// rank's slice of the parameters. `plan` and `slices` must outlive the result.
+AllocateUnit own_memory(const UnitPlan& plan, const SliceMap& slices, Residence residence,
+                        std::function<at::Tensor(int64_t numel, at::ScalarType dtype)> allocate);
+
+}  // namespace tessera
