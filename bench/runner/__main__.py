@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     process.adopt_orphans()
     try:
         peers = _ROOT / "bench" / "peers"
-        needs_peers = asked.suites != ["breakdown"]
+        needs_peers = not set(asked.suites) <= {"breakdown", "scaling"}
         python = asked.python or (_peers_python(peers) if needs_peers else "")
         programs = Programs(asked.build, peers, python)
         missing = programs.missing()

@@ -13,7 +13,7 @@ from .spread import Spread
 from .trace_rows import ROWS
 from .training_report import cell
 
-_MODELLED = ("gather", "reduce", "update", "publish")
+_MODELLED = ("reduce", "update")
 
 # Parts of a bar: name, colour, rows.
 _PARTS = (
@@ -74,7 +74,7 @@ def _expected(found: dict[str, Breakdown], ranks: int) -> str:
         middle = _rows(one)
         rows.append([_short(name), *(
             f"{middle[row]:.2f} / {expected[row] * bytes_per_part / bandwidth:.2f}"
-            if expected[row] else "-" for row in _MODELLED)])
+            for row in _MODELLED)])
     return (
         f"Measured / by the traffic model, ms, at the {bandwidth / 1e6:.1f} GB/s per rank that the "
         "update of ddp reaches:\n\n" + table(["strategy", *_MODELLED], rows)

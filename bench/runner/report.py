@@ -144,15 +144,17 @@ def _scaling(findings: Findings) -> str:
         return text
     rows = [
         [f"{e.what}, {e.world} ranks", f"{e.measured:.1f} {e.unit}", f"{e.expected:.1f} {e.unit}",
-         f"{e.off:+.0%}"]
+         f"{e.off:+.0%}",
+         f"{e.measured - e.floor:+.1f} / {e.expected - e.floor:+.1f}" if e.floor else "-"]
         for e in scaling_model.expectations(findings)
     ]
     text += (
         f"\nAgainst the traffic model: bytes over {total / 1e9:.1f} GB/s, calibrated on one "
         "all_reduce of 4 ranks; a step costs the floor's CPU time at the same number of ranks plus "
-        "its traffic.\n\n"
+        "its traffic, at the bandwidth that a rank has while every core runs one.\n\n"
     )
-    return text + table(["what", "measured", "model", "off"], rows)
+    return text + table(
+        ["what", "measured", "model", "off", "beyond the floor, measured / model"], rows)
 
 
 def _quality(findings: Findings) -> str:

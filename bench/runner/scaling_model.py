@@ -8,20 +8,21 @@ import os
 from . import traffic
 from .findings import Findings
 
-_CALIBRATION_WORLD = 4  # its buffers exceed the last cache, as those of larger worlds do
+_CALIBRATION_WORLD = 4
 _CALIBRATION_OP = "all_reduce"
 _FLOOR = "local"
 
 
 @dataclasses.dataclass(frozen=True)
 class Expectation:
-    """One measured number and the model's."""
+    """One measured number and the model's. `floor`: what both have in common, 0 if nothing."""
 
     what: str
     world: int
     measured: float
     expected: float
     unit: str
+    floor: float = 0.0
 
     @property
     def off(self) -> float:
@@ -39,7 +40,12 @@ def bandwidth(findings: Findings) -> float | None:
 
 
 def expectations(findings: Findings) -> list[Expectation]:
-    """All numbers of the scaling suite that the model speaks about, but the calibration's own."""
+    """All numbers of the scaling suite that the model speaks about, but the calibration's own.
+
+    As many ranks as there are cores run at a time and share the bandwidth; the others wait for a
+    core. So a collective lasts as long as the bytes of all ranks take, and a rank's own bytes cost
+    it CPU time at its share of the bandwidth.
+    """
     total = bandwidth(findings)
     if total is None:
         return []
@@ -50,7 +56,8 @@ def expectations(findings: Findings) -> list[Expectation]:
             continue
         moved = call.world * traffic.collective(call.op, call.world) * call.size_bytes
         found.append(
-            Expectation(f"{call.op} 16 MiB", call.world, timing.median, moved / total * 1e6, "us")
+            Expectation(f"{call.op} {call.size_bytes >> 20} MiB", call.world, timing.median,
+                        moved / total * 1e6, "us")
         )
     floor = findings.scaling.get(_FLOOR, {})
     for strategy, by_world in findings.scaling.items():
@@ -59,6 +66,7 @@ def expectations(findings: Findings) -> list[Expectation]:
                 continue
             moved = traffic.strategy(strategy, world) * 4.0 * scale.parameters
             extra_ms = moved / (total / min(world, cores)) * 1e3
-            expected = floor[world].cpu_ms + extra_ms
-            found.append(Expectation(strategy, world, scale.cpu_ms, expected, "ms CPU"))
+            alone_ms = floor[world].cpu_ms
+            found.append(Expectation(strategy, world, scale.cpu_ms, alone_ms + extra_ms, "ms CPU",
+                                     alone_ms))
     return found
