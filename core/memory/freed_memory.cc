@@ -12,7 +12,10 @@
 
 #include <absl/strings/match.h>
 #include <absl/strings/numbers.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
 
+#include "tessera/core/memory/block_heap.h"
 #include "tessera/core/memory/huge_pages.h"
 
 namespace tessera {
@@ -38,6 +41,56 @@ AddressRange heap() {
   return {};
 }
 
+/// What tensors live in that are large enough to matter. Never destroyed: tensors may live longer
+/// than any object of ours.
+BlockHeap& block_heap() {
+  static auto* const heap =
+      new BlockHeap(static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE));
+  return *heap;
+}
+
+/// Takes large tensors from the block heap and leaves the others, and what the heap has no room
+/// for, to LibTorch. Profilers hear of both.
+class KeepingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    if (bytes >= kBlockBytes) {
+      if (void* block = block_heap().allocate(static_cast<int64_t>(bytes)); block != nullptr) {
+        c10::profiledCPUMemoryReporter().New(block, bytes);
+        return {block, block, &release, c10::Device(c10::DeviceType::CPU)};
+      }
+    }
+    return c10::GetDefaultCPUAllocator()->allocate(bytes);
+  }
+
+  /// For those who keep bare pointers, of either origin.
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+
+ private:
+  static constexpr size_t kBlockBytes = size_t{64} << 10;
+
+  static void release(void* block) {
+    if (block_heap().contains(block)) {
+      c10::profiledCPUMemoryReporter().Delete(block);
+      block_heap().free(static_cast<char*>(block));
+    } else {
+      c10::GetDefaultCPUAllocator()->raw_deleter()(block);
+    }
+  }
+};
+
+void keep_tensor_memory() {
+#ifndef __SANITIZE_ADDRESS__  // which sees more in malloc's blocks
+  if (c10::GetCPUAllocator() != c10::GetDefaultCPUAllocator()) return;  // ours already, or a user's
+  static auto* const allocator = new KeepingAllocator;
+  c10::SetCPUAllocator(allocator);
+#endif
+}
+
 /// Whether a huge page here would take up hardly more memory than the pages that are there.
 bool is_mostly_resident(char* memory) {
   const auto pages = static_cast<uint64_t>(kHugePageBytes / ::sysconf(_SC_PAGESIZE));
@@ -48,9 +101,20 @@ bool is_mostly_resident(char* memory) {
   return resident * 16 >= pages * 15;
 }
 
+void move_into_huge_pages_where_resident(const AddressRange& whole) {
+  constexpr uint64_t kStep = kHugePageBytes;
+  const uint64_t begin = (whole.begin + kStep - 1) / kStep * kStep;
+  for (uint64_t at = begin; at + kStep <= whole.end; at += kStep) {
+    auto* const memory = reinterpret_cast<char*>(at);  // NOLINT(performance-no-int-to-ptr)
+    if (is_mostly_resident(memory)) move_into_huge_pages(memory, kHugePageBytes);
+  }
+}
+
 }  // namespace
 
 void keep_freed_memory() {
+  keep_tensor_memory();
+  block_heap().give_back();
 #if defined(__GLIBC__)
   ::malloc_trim(0);
   ::mallopt(M_MMAP_MAX, 0);  // large blocks too come from the heap, which the next line keeps
@@ -59,13 +123,10 @@ void keep_freed_memory() {
 }
 
 void use_huge_pages_in_heap() {
-  const AddressRange whole = heap();
-  constexpr uint64_t kStep = kHugePageBytes;
-  const uint64_t begin = (whole.begin + kStep - 1) / kStep * kStep;
-  for (uint64_t at = begin; at + kStep <= whole.end; at += kStep) {
-    auto* const memory = reinterpret_cast<char*>(at);  // NOLINT(performance-no-int-to-ptr)
-    if (is_mostly_resident(memory)) move_into_huge_pages(memory, kHugePageBytes);
-  }
+  move_into_huge_pages_where_resident(heap());
+  const auto begin = reinterpret_cast<uint64_t>(block_heap().begin());
+  move_into_huge_pages_where_resident(
+      {.begin = begin, .end = begin + static_cast<uint64_t>(block_heap().grown_bytes())});
 }
 
 }  // namespace tessera

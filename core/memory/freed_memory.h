@@ -2,16 +2,20 @@
 
 namespace tessera {
 
-/// Gives what malloc holds unused back to the system, and from then on lets malloc keep what is
-/// freed. A training step allocates the same tensors again and again; by default glibc returns
-/// large ones to the kernel at once and pays a page fault for every 4 KiB of the next one, several
-/// percent of a step. Process-wide, for good; does nothing where malloc is not glibc's. Local.
+/// Lets the process keep what it frees, after giving back to the system what is unused now. A
+/// training step allocates the same tensors again and again; by default glibc returns large ones to
+/// the kernel at once and pays a page fault for every 4 KiB of the next one, several percent of a
+/// step. From now on CPU tensors of 64 KiB and more come from a BlockHeap, which becomes LibTorch's
+/// allocator for the CPU unless the user has set one, and malloc keeps what is freed there (which
+/// does nothing where malloc is not glibc's). Reserves addresses, not memory, as many as the
+/// machine has memory; where they are refused (ulimit -v), tensors stay in malloc's heap.
+/// Process-wide, for good. Under the address sanitizer tensors stay in malloc's heap too. Local.
 void keep_freed_memory();
 
-/// Moves what the heap holds now into huge pages (MADV_COLLAPSE, Linux 6.1): a second percent or
+/// Moves what these heaps hold now into huge pages (MADV_COLLAPSE, Linux 6.1): a second percent or
 /// two, of address translations. Stretches with many unused pages are left alone, so it takes
-/// hardly more memory. Worth calling once the heap has stopped growing. Blocking for the time of
-/// one copy of the heap; does nothing where the kernel cannot do it. Local.
+/// hardly more memory. Worth calling once they have stopped growing. Blocking for the time of
+/// one copy of them; does nothing where the kernel cannot do it. Local.
 void use_huge_pages_in_heap();
 
 }  // namespace tessera
