@@ -39,6 +39,26 @@ void check_loss_scale(const LossScale& scale, std::vector<std::string>& problems
         "1 or more");
 }
 
+/// What needs all gradients of a step before the first update, or updates that can be left out.
+void check_optimizer_in_backward(const Options& options, std::vector<std::string>& problems) {
+  const auto refuse = [&problems](const char* field, const char* reason) {
+    problems.push_back(absl::StrCat("optimizer_in_backward: is set beside ", field, ", which ",
+                                    reason, "; leave one of the two out"));
+  };
+  if (!std::isinf(options.max_grad_norm)) {
+    refuse("max_grad_norm", "needs the norm of all gradients before the first update");
+  }
+  if (options.loss_scale.has_value()) {
+    refuse("loss_scale", "leaves out the update of a step whose gradients overflow");
+  }
+  if (options.ask_non_finite) {
+    refuse("ask_non_finite", "may leave out the update of a step that is partly made");
+  }
+  if (options.on_non_finite == NonFinite::kSkip) {
+    refuse("on_non_finite = kSkip", "leaves out the update of a step that is partly made");
+  }
+}
+
 template <typename Value>
 std::string text_of(const std::optional<Value>& value) {
   return value.has_value() ? absl::StrCat(static_cast<int64_t>(*value)) : "unset";
@@ -69,6 +89,7 @@ absl::Status validate(const Options& options) {
   if (options.ask_non_finite && options.on_non_finite.has_value()) {
     problems.emplace_back("on_non_finite: got a policy beside ask_non_finite; set one of the two");
   }
+  if (options.optimizer_in_backward) check_optimizer_in_backward(options, problems);
   if (problems.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("[options] ", absl::StrJoin(problems, "\n[options] ")));
@@ -91,6 +112,7 @@ std::vector<std::string> lines(const Options& options) {
           absl::StrCat("on_non_finite ", text_of(options.on_non_finite)),
           absl::StrCat("ask_non_finite ", options.ask_non_finite ? "set" : "unset"),
           absl::StrCat("share_parameters ", options.share_parameters ? 1 : 0),
+          absl::StrCat("optimizer_in_backward ", options.optimizer_in_backward ? 1 : 0),
           absl::StrCat("bucket_bytes ", options.bucket_bytes),
           absl::StrCat("first_bucket_bytes ", options.first_bucket_bytes),
           absl::StrCat("prefetch ", text_of(options.prefetch)),

@@ -80,6 +80,18 @@ struct Options {
   /// keeps copies and slabs per rank, as ranks of different hosts have them.
   bool share_parameters = true;
 
+  /// Updates each unit inside backward, as soon as its gradient is reduced, so that reduced
+  /// gradients need no memory that lasts. Results are the same to the bit; what changes is what is
+  /// allowed. Every backward is followed by step(), which publishes and counts; no second backward,
+  /// no_sync() or zero_grad() between, and no module used twice in one backward by recomputation.
+  /// Parameters cannot be read between. Hyper-parameters are those at the first gradient of a
+  /// backward; step() refuses if they have changed since. A non-finite gradient never reaches a
+  /// parameter, but the rest of that step does: step() throws on every rank, and the engine goes on
+  /// only after load_state_dict() of an earlier state. After an exception inside backward it does
+  /// not go on at all. An error unless gradients are split over all ranks, as the optimizer is
+  /// (zero2, zero3), and with max_grad_norm, loss_scale, ask_non_finite or NonFinite::kSkip.
+  bool optimizer_in_backward = false;
+
   /// Bytes of parameters per bucket. Range [1 KiB, 2 GiB]. Larger buckets mean fewer collectives
   /// and larger landing buffers. The first bucket to be ready in backward is smaller so that
   /// reduction starts early.

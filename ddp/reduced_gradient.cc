@@ -17,7 +17,7 @@ bool keeps_landing(const Degrees& degrees) {
 }  // namespace
 
 ReducedGradient::ReducedGradient(const ReduceGroups& groups, const PlannedUnit& unit,
-                                 const SliceMap& slices, MemoryMeter& meter)
+                                 const SliceMap& slices, Keep keep, MemoryMeter& meter)
     : groups_(&groups),
       unit_(&unit),
       meter_(&meter),
@@ -31,15 +31,16 @@ ReducedGradient::ReducedGradient(const ReduceGroups& groups, const PlannedUnit& 
       atom_range_(slices.atom(unit.layout)),
       kept_(slices.optimizer(unit.layout)),
       own_range_(keeps_sums_ ? slices.gradients(unit.layout) : kept_),
-      reduces_in_own_(!keeps_sums_ && !keeps_landing(slices.degrees()) &&
-                      groups.replicas == nullptr && unit.precision.wire == unit.precision.reduce) {
+      reduces_in_own_(keep == Keep::kUntilStep && !keeps_sums_ &&
+                      !keeps_landing(slices.degrees()) && groups.replicas == nullptr &&
+                      unit.precision.wire == unit.precision.reduce) {
   if (keeps_landing(slices.degrees())) {
     kept_landing_ = groups.all->allocate(unit.layout.numel(), unit.precision.wire);
     meter.add(MemoryClass::kLanding, static_cast<int64_t>(kept_landing_.nbytes()));
   }
   const bool may_stay_in_landing =
       kept_landing_.defined() && unit.precision.wire == unit.precision.reduce;
-  if (!may_stay_in_landing) make_own();
+  if (keep == Keep::kUntilStep && !may_stay_in_landing) make_own();
 }
 
 ReducedGradient::ReducedGradient(ReducedGradient&& other) noexcept = default;
@@ -64,7 +65,7 @@ const at::Tensor& ReducedGradient::whole() const {
 
 at::Tensor ReducedGradient::landing() {
   if (kept_landing_.defined()) {
-    vacate_landing();
+    keep();
     return kept_landing_;
   }
   return is_whole_ && reduces_in_own_ && !own_is_taken_ && !value_.defined() ? own_ : at::Tensor();
@@ -121,8 +122,7 @@ void ReducedGradient::add(const at::Tensor& landing) {
   }
 }
 
-/// Moves a value that lies in the landing buffer to a buffer of its own.
-void ReducedGradient::vacate_landing() {
+void ReducedGradient::keep() {
   if (!value_.defined() || own_.defined()) return;
   make_own();
   own_.copy_(value_);

@@ -24,14 +24,20 @@ namespace tessera {
 ///   1 < g < o: the gradient slice in a buffer of its own, summed over g ranks in each micro-step;
 ///   finish() adds the sums of the N / g others once and leaves the mean in the optimizer slice of
 ///   it. Sums of g ranks travel undivided: an fp16 wire overflows g times as early.
+/// Under Keep::kUntilUsed (g = o = N) it is left inside the landing buffer and has no other; keep()
+/// makes one that lasts for the case that it cannot be used at once.
 ///
 /// A micro-step calls reduce() on the landing buffer and waits, then gather() and waits, then
 /// add(); all three on every rank in the same order.
 class ReducedGradient {
  public:
+  /// How long a value is kept: for the step, or until somebody has used it, before the landing
+  /// buffer is.
+  enum class Keep : uint8_t { kUntilStep, kUntilUsed };
+
   /// `groups`, `unit` and `meter` must outlive it. Local (allocates).
   ReducedGradient(const ReduceGroups& groups, const PlannedUnit& unit, const SliceMap& slices,
-                  MemoryMeter& meter);
+                  Keep keep, MemoryMeter& meter);
   ~ReducedGradient();
   ReducedGradient(ReducedGradient&& other) noexcept;
   ReducedGradient(const ReducedGradient&) = delete;
@@ -61,6 +67,9 @@ class ReducedGradient {
   /// Adds what reduce() and gather() left in the landing buffer.
   void add(const at::Tensor& landing);
 
+  /// Moves a value that lies in the landing buffer to a buffer of its own, made when first needed.
+  void keep();
+
   /// Partial sums only, each on every rank in this order and waited for: start adding the other
   /// ranks' sums; start completing the optimizer slice (null if it is complete); divide by the
   /// number of ranks. value() is defined afterwards. A later add() takes partial sums up again;
@@ -83,7 +92,6 @@ class ReducedGradient {
 
  private:
   void make_own();
-  void vacate_landing();
   void take_up_sums();
   at::Tensor of_own(Range range) const { return of(own_, own_range_, range); }
   static at::Tensor of(const at::Tensor& buffer, Range held, Range range) {

@@ -48,7 +48,7 @@ SlabPool::Allocate allocate_from(ProcessGroup& group) {
 
 Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
                  const SliceMap& slices, SlabPool::OnRelease on_release, MemoryMeter& meter,
-                 RollingHash& history, Trace* trace)
+                 RollingHash& history, Trace* trace, ReducedUnitSink* sink)
     : group_(group),
       table_(table),
       plan_(plan),
@@ -56,6 +56,7 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
       history_(history),
       meter_(meter),
       trace_(trace),
+      sink_(sink),
       units_(plan.trainable_size()),
       groups_(make_reduce_groups(group, slices)),
       plain_pool_(allocate_from(group), meter, MemoryClass::kLanding, on_release),
@@ -71,7 +72,10 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
   reduced_.reserve(units_);
   for (size_t unit = 0; unit < units_; ++unit) {
     pool(unit).reserve(plan[unit].precision.wire, plan[unit].layout.numel());
-    reduced_.emplace_back(groups_, plan[unit], slices, meter);
+    reduced_.emplace_back(
+        groups_, plan[unit], slices,
+        sink == nullptr ? ReducedGradient::Keep::kUntilStep : ReducedGradient::Keep::kUntilUsed,
+        meter);
   }
   if (groups_.across_sums != nullptr) finish_ballot_.emplace(group, 1);
   meter.add(MemoryClass::kControl, control_bytes());
@@ -124,6 +128,10 @@ void Reducer::land(size_t index, const at::Tensor& gradient) {
   const UnitPlan::Place place = plan_.place(index);
   // Without reduction all firings add up on this rank, in the order of the backward.
   const size_t round = mode_ == Mode::kReduce ? firings_[index]++ : 0;
+  TORCH_CHECK(sink_ == nullptr || round == 0, "[grad] '", table_[index].name,
+              "': got a second gradient within one backward, expected one; its unit may have been "
+              "updated with the first. Leave Options::optimizer_in_backward off, or do not use a "
+              "module twice through re-entrant checkpointing");
   rounds_[place.unit] = std::max(rounds_[place.unit], round + 1);
 
   Landing& landing = open_landing(place.unit, round);
@@ -145,6 +153,7 @@ void Reducer::launch(size_t unit, size_t round) {
   is_announced_ = true;
   Landing& landing = open_landing(unit, round);
   landing.fill_missing();
+  if (sink_ != nullptr && landing.is_complete()) sink_->reducing(unit);
   history_.record(RollingHash::Event::kReduce, static_cast<int64_t>(unit));
   const int64_t begin_ns = trace_ != nullptr ? Trace::now_ns() : 0;
   in_flight_.push_back({.unit = unit,
@@ -175,6 +184,14 @@ bool Reducer::advance(InFlight& reduction, Wait wait) {
   if (trace_ != nullptr) {
     trace_->record(TraceTrack::kReduce, plan_[unit].name, reduction.begin_ns, Trace::now_ns(),
                    static_cast<int64_t>(buffer.nbytes()));
+  }
+  if (sink_ != nullptr) {
+    if (landings_[unit][reduction.round]->is_complete()) {
+      sink_->reduced(unit, gradient(unit), squares(unit));
+      reduced_[unit].clear();
+    } else {
+      reduced_[unit].keep();
+    }
   }
   close_landing(unit, reduction.round);
   return true;
@@ -285,23 +302,30 @@ at::Tensor Reducer::gradient(size_t unit) {
   return scratch_.acquire(value.numel(), master).copy_(value);
 }
 
+ExactSum Reducer::squares(size_t unit) {
+  ExactSum sum;
+  add_squares_of(unit, sum);
+  return sum;
+}
+
 ExactSum Reducer::squares() {
   ExactSum sum;
-  for (size_t unit = 0; unit < units_; ++unit) {
-    const UnitPrecision& precision = plan_[unit].precision;
-    // What is finite may overflow in narrower masters; wider ones take the same values.
-    const bool is_narrowed =
-        c10::elementSize(precision.master) < c10::elementSize(precision.reduce);
-    const at::Tensor value = is_narrowed ? gradient(unit) : reduced_[unit].value();
-    if (!value.defined()) continue;
-    const FlatLayout& layout = plan_[unit].layout;
-    // Each rank counts its own atom only, also where it keeps more.
-    for (Segment segment : layout.segments(slices_.atom(layout))) {
-      segment.buffer_offset -= reduced_[unit].kept().begin;
-      add_squares(value, segment, sum);
-    }
-  }
+  for (size_t unit = 0; unit < units_; ++unit) add_squares_of(unit, sum);
   return sum;
+}
+
+void Reducer::add_squares_of(size_t unit, ExactSum& sum) {
+  const UnitPrecision& precision = plan_[unit].precision;
+  // What is finite may overflow in narrower masters; wider ones take the same values.
+  const bool is_narrowed = c10::elementSize(precision.master) < c10::elementSize(precision.reduce);
+  const at::Tensor value = is_narrowed ? gradient(unit) : reduced_[unit].value();
+  if (!value.defined()) return;
+  const FlatLayout& layout = plan_[unit].layout;
+  // Each rank counts its own atom only, also where it keeps more.
+  for (Segment segment : layout.segments(slices_.atom(layout))) {
+    segment.buffer_offset -= reduced_[unit].kept().begin;
+    add_squares(value, segment, sum);
+  }
 }
 
 std::vector<GradientView> Reducer::gradient_views() const {
@@ -311,7 +335,9 @@ std::vector<GradientView> Reducer::gradient_views() const {
     const UnitPlan::Place place = plan_.place(i);
     const PlannedUnit& unit = plan_[place.unit];
     const at::Tensor& whole = reduced_[place.unit].whole();
-    if (!whole.defined()) {
+    if (sink_ != nullptr) {
+      views[i].obstacle = "was applied in backward (Options::optimizer_in_backward)";
+    } else if (!whole.defined()) {
       views[i].obstacle = "is sharded over ranks";
     } else if (whole.scalar_type() != unit.precision.parameters) {
       views[i].obstacle = absl::StrCat("is kept in ", c10::toString(unit.precision.reduce),

@@ -20,6 +20,7 @@
 #include "tessera/ddp/gradient_handles.h"
 #include "tessera/ddp/reduce_groups.h"
 #include "tessera/ddp/reduced_gradient.h"
+#include "tessera/ddp/reduced_unit_sink.h"
 #include "tessera/ddp/scratch_buffers.h"
 
 namespace tessera {
@@ -34,7 +35,8 @@ class Trace;
 ///
 /// Memory: see ReducedGradient and memory_formula.h for what lasts. Landing buffers are pooled by
 /// dtype, those of units of kind kRoot in a pool of their own, because each pool's buffers have the
-/// size of its largest unit; under g = 1 < o each unit has its own.
+/// size of its largest unit; under g = 1 < o each unit has its own. With a sink, which takes
+/// reduced gradients at once, nothing lasts but the gradients of units that lacked some.
 class Reducer {
  public:
   /// Whether a backward sends (kReduce) or only adds on this rank, in the wire's dtype
@@ -42,17 +44,20 @@ class Reducer {
   enum class Mode : uint8_t { kReduce, kAddLocally };
 
   /// References and `trace` (may be null) must outlive the reducer. Collective: makes subgroups of
-  /// `group` where the degrees need them.
+  /// `group` where the degrees need them. `sink` (may be null; needs g = o = N) takes the reduced
+  /// gradients of units whose parameters have all landed on this rank; those of the others stay for
+  /// gradient(). With it, a backward is all of a step: mode kReduce, one gradient per parameter.
   Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
           const SliceMap& slices, SlabPool::OnRelease on_release, MemoryMeter& meter,
-          RollingHash& history, Trace* trace);
+          RollingHash& history, Trace* trace, ReducedUnitSink* sink = nullptr);
   ~Reducer();
 
   /// A backward begins to deliver gradients. Local.
   void begin_micro_step(Mode mode);
 
   /// One gradient of parameter `index` of the table. Under kReduce it may start reductions:
-  /// collective in effect.
+  /// collective in effect. Throws c10::Error where a sink meets a second gradient of a parameter in
+  /// one backward.
   void land(size_t index, const at::Tensor& gradient);
 
   /// The backward is over. Under kReduce: collective, blocking; contributes zeros for what this
@@ -97,7 +102,9 @@ class Reducer {
   at::Tensor gradient(size_t unit);
 
   /// This rank's part of the squared norm of gradient(): of its own atom of every unit, without
-  /// padding, so that the sum over ranks is the same under every strategy. Local.
+  /// padding, so that the sum over ranks is the same under every strategy. Local. Without what a
+  /// sink took. Of one unit, or of all.
+  ExactSum squares(size_t unit);
   ExactSum squares();
 
   /// What users may see as `.grad`, per table entry.
@@ -117,6 +124,7 @@ class Reducer {
   Landing& open_landing(size_t unit, size_t round);
   void close_landing(size_t unit, size_t round);
   void launch(size_t unit, size_t round);
+  void add_squares_of(size_t unit, ExactSum& sum);
   void launch_complete_units();
   bool advance(InFlight& reduction, Wait wait);
   void retire(Wait wait);
@@ -130,6 +138,7 @@ class Reducer {
   RollingHash& history_;
   MemoryMeter& meter_;
   Trace* const trace_;
+  ReducedUnitSink* const sink_;
   const size_t units_;  // with gradients
   ReduceGroups groups_;
   SlabPool plain_pool_;

@@ -24,8 +24,8 @@ class FlatAdamw final : public FlatOptimizer {
   FlatAdamw(const ParameterTable& table, const OptimizerPlan& plan,
             const std::vector<size_t>& group_of, std::vector<OptimizerShard> shards);
 
-  void update(std::span<const at::Tensor> gradients, std::span<const uint8_t> used,
-              double gradient_scale) override;
+  void update(size_t shard, const at::Tensor& gradient, std::span<const size_t> parameters,
+              std::span<const uint8_t> used, double gradient_scale) override;
   std::string problem() const override;
   int64_t state_bytes() const override;
   void append_hyper_parameters(std::vector<int64_t>& words) const override;
@@ -48,7 +48,8 @@ class FlatAdamw final : public FlatOptimizer {
   const AdamWOptions* options(size_t group) const;
   /// problem() without the values' ranges: groups that are not what parallelize made.
   std::string replaced_groups() const;
-  void check_arguments(std::span<const at::Tensor> gradients, std::span<const uint8_t> used) const;
+  void check_arguments(size_t shard, const at::Tensor& gradient,
+                       std::span<const uint8_t> used) const;
   AdamwCoefficients coefficients(size_t parameter, double gradient_scale) const;
 
   std::vector<std::string> group_names_;                   // for messages
@@ -180,23 +181,19 @@ std::string FlatAdamw::problem() const {
   return "";
 }
 
-void FlatAdamw::check_arguments(std::span<const at::Tensor> gradients,
+void FlatAdamw::check_arguments(size_t shard, const at::Tensor& gradient,
                                 std::span<const uint8_t> used) const {
   TORCH_CHECK(used.size() == steps_.size(), "[optim] used: got ", used.size(),
               " entries, expected ", steps_.size());
-  TORCH_CHECK(gradients.size() == shards_.size(), "[optim] gradients: got ", gradients.size(),
-              ", expected ", shards_.size());
-  for (size_t s = 0; s < shards_.size(); ++s) {
-    const at::Tensor& values = shards_[s].values;
-    TORCH_CHECK(gradients[s].defined() && gradients[s].dim() == 1 && gradients[s].is_contiguous() &&
-                    gradients[s].numel() == values.numel() &&
-                    gradients[s].scalar_type() == values.scalar_type(),
-                "[optim] gradient ", s, ": got ", gradients[s].defined() ? gradients[s].numel() : 0,
-                " elements of ",
-                gradients[s].defined() ? c10::toString(gradients[s].scalar_type()) : "nothing",
-                ", expected a contiguous 1-d tensor of ", values.numel(), " of ",
-                values.scalar_type());
-  }
+  TORCH_CHECK(shard < shards_.size(), "[optim] shard: got number ", shard, ", expected less than ",
+              shards_.size());
+  const at::Tensor& values = shards_[shard].values;
+  TORCH_CHECK(
+      gradient.defined() && gradient.dim() == 1 && gradient.is_contiguous() &&
+          gradient.numel() == values.numel() && gradient.scalar_type() == values.scalar_type(),
+      "[optim] gradient ", shard, ": got ", gradient.defined() ? gradient.numel() : 0,
+      " elements of ", gradient.defined() ? c10::toString(gradient.scalar_type()) : "nothing",
+      ", expected a contiguous 1-d tensor of ", values.numel(), " of ", values.scalar_type());
 }
 
 AdamwCoefficients FlatAdamw::coefficients(size_t parameter, double gradient_scale) const {
@@ -212,33 +209,32 @@ AdamwCoefficients FlatAdamw::coefficients(size_t parameter, double gradient_scal
           .eps = now.eps()};
 }
 
-void FlatAdamw::update(std::span<const at::Tensor> gradients, std::span<const uint8_t> used,
-                       double gradient_scale) {
+void FlatAdamw::update(size_t shard, const at::Tensor& gradient, std::span<const size_t> parameters,
+                       std::span<const uint8_t> used, double gradient_scale) {
   const std::string unusable = problem();
   TORCH_CHECK(unusable.empty(), unusable);
-  check_arguments(gradients, used);
-  for (size_t parameter = 0; parameter < steps_.size(); ++parameter) {
+  check_arguments(shard, gradient, used);
+  for (const size_t parameter : parameters) {
     if (used[parameter] == 0) continue;
     ++steps_[parameter];
     coefficients_[parameter] = coefficients(parameter, gradient_scale);
   }
-  for (size_t s = 0; s < shards_.size(); ++s) {
-    const auto update_segments = [&]<typename T>(T* values) {
-      const T* gradient = gradients[s].const_data_ptr<T>();
-      T* first = moments_[s].first.mutable_data_ptr<T>();
-      T* second = moments_[s].second.mutable_data_ptr<T>();
-      for (const Segment& segment : shards_[s].segments) {
-        if (used[segment.parameter] == 0) continue;
-        const int64_t at = segment.buffer_offset;
-        adamw_update(values + at, gradient + at, first + at, second + at, segment.numel,
-                     coefficients_[segment.parameter]);
-      }
-    };
-    if (shards_[s].values.scalar_type() == c10::kFloat) {
-      update_segments(shards_[s].values.mutable_data_ptr<float>());
-    } else {
-      update_segments(shards_[s].values.mutable_data_ptr<double>());
+  const auto update_segments = [&]<typename T>(T* values) {
+    const T* gradients = gradient.const_data_ptr<T>();
+    T* first = moments_[shard].first.mutable_data_ptr<T>();
+    T* second = moments_[shard].second.mutable_data_ptr<T>();
+    for (const Segment& segment : shards_[shard].segments) {
+      if (used[segment.parameter] == 0) continue;
+      const int64_t at = segment.buffer_offset;
+      adamw_update(values + at, gradients + at, first + at, second + at, segment.numel,
+                   coefficients_[segment.parameter]);
     }
+  };
+  const at::Tensor& values = shards_[shard].values;
+  if (values.scalar_type() == c10::kFloat) {
+    update_segments(values.mutable_data_ptr<float>());
+  } else {
+    update_segments(values.mutable_data_ptr<double>());
   }
 }
 

@@ -41,15 +41,16 @@ class FlatOptimizer : public torch::optim::Optimizer {
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
-  /// One update. `gradients` holds one 1-d tensor per shard, in the constructor's order: [slice
-  /// numel], the values' dtype, read only. For each segment whose parameter is used
-  /// (used[parameter] != 0), gradient * gradient_scale is applied and the parameter's step count
-  /// rises by one. Segments of unused parameters are left alone entirely, weight decay included, as
-  /// torch::optim does with undefined gradients. Elementwise: the bits of an element do not depend
-  /// on how buffers are cut. Step counts are kept per parameter of the whole table, so they are
-  /// equal on all ranks. Local, allocates nothing after the first call.
-  virtual void update(std::span<const at::Tensor> gradients, std::span<const uint8_t> used,
-                      double gradient_scale) = 0;
+  /// Updates shard number `shard`, in the constructor's order. `gradient` is [slice numel], the
+  /// values' dtype, read only. `parameters` are those (of the table) of the unit that the shard is
+  /// a slice of, whether they have elements in it or not. For each that is used (used[parameter] !=
+  /// 0), gradient * gradient_scale is applied to its segments and its step count rises by one.
+  /// Unused ones are left alone entirely, weight decay included, as torch::optim does with
+  /// undefined gradients. Elementwise: the bits of an element do not depend on how buffers are cut
+  /// or in which order shards are updated. Step counts are kept per parameter of the whole table,
+  /// so they are equal on all ranks. Local, allocates nothing.
+  virtual void update(size_t shard, const at::Tensor& gradient, std::span<const size_t> parameters,
+                      std::span<const uint8_t> used, double gradient_scale) = 0;
 
   /// What makes the parameter groups unusable now, "[optim] <what>: got X, expected Y; <remedy>";
   /// empty if nothing. Asked before the vote, so that all ranks refuse together. Local.

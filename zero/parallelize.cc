@@ -114,6 +114,10 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
   if (std::string ignored = ignored_option(options); !ignored.empty()) {
     problems.push_back(std::move(ignored));
   }
+  if (degrees.has_value()) {
+    std::string refused = problem_of_early_update(options, *degrees, world_size);
+    if (!refused.empty()) problems.push_back(std::move(refused));
+  }
   if (model == nullptr) {
     problems.emplace_back("[parallelize] model: got null, expected a module; pass the model");
     return std::nullopt;
@@ -135,7 +139,7 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
 
   const ParameterStore::Setting store = store_setting(options, *degrees, *after_forward);
   auto membership = attempt(problems, [&] {
-    return store.residence == FlatParameters::Residence::kSplit
+    return store.residence == Residence::kSplit
                ? unit_membership(*model, *table, options.wrap)
                : bucket_membership(*table, options.first_bucket_bytes, options.bucket_bytes);
   });

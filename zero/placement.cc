@@ -46,8 +46,8 @@ int ranks_after_forward(const Options& options, const Degrees& degrees) {
 ParameterStore::Setting store_setting(const Options& options, const Degrees& degrees,
                                       int ranks_after_forward) {
   const bool is_split = degrees.parameters > 1 || options.free_eagerly;
-  return {.residence =
-              is_split ? FlatParameters::Residence::kSplit : FlatParameters::Residence::kResident,
+  return {.residence = is_split ? Residence::kSplit : Residence::kResident,
+          .share = options.share_parameters,
           .gather = {.ranks_after_forward = ranks_after_forward,
                      .free_eagerly = options.free_eagerly,
                      .strict_slabs = options.strict_slabs,
@@ -68,6 +68,22 @@ std::string ignored_option(const Options& options) {
       "[options] ", name, ": is set, but strategy ", std::string(to_string(options.strategy)),
       " does not split parameters and would ignore it; leave it out, or use a strategy that "
       "does (zero3)");
+}
+
+std::string problem_of_early_update(const Options& options, const Degrees& degrees,
+                                    int world_size) {
+  if (!options.optimizer_in_backward) return "";
+  // A named strategy is refused in a world of one too, where its degrees say nothing.
+  const bool is_alone = world_size == 1 && !options.degrees.has_value();
+  const int ranks = is_alone ? 2 : world_size;
+  const Degrees row = is_alone ? placement(options, ranks) : degrees;
+  if (row.gradients == ranks && row.optimizer == ranks) return "";
+  return absl::StrCat(
+      "[options] optimizer_in_backward: is set, but strategy ",
+      std::string(to_string(options.strategy)), " splits gradients over ", degrees.gradients,
+      " and the optimizer over ", degrees.optimizer, " of ", world_size,
+      " ranks, and backward can update only what all of them have reduced for one; leave it out, "
+      "or use a strategy that splits both over all ranks (zero2, zero3)");
 }
 
 }  // namespace tessera

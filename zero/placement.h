@@ -29,4 +29,8 @@ ParameterStore::Setting store_setting(const Options& options, const Degrees& deg
 /// if there is none.
 std::string ignored_option(const Options& options);
 
+/// What forbids Options::optimizer_in_backward under `degrees`, which placement() returned for
+/// `world_size`; "" if nothing does or it is off.
+std::string problem_of_early_update(const Options& options, const Degrees& degrees, int world_size);
+
 }  // namespace tessera

@@ -1,18 +1,17 @@
 #include "tessera/zero/sharded_engine.h"
 
-#include <algorithm>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/error_text.h"
-#include "tessera/core/errors.h"
 #include "tessera/core/memory/freed_memory.h"
 #include "tessera/core/memory/memory_formula.h"
 #include "tessera/core/step/grad_norm.h"
 #include "tessera/optim/flat_adamw.h"
 #include "tessera/zero/partition.h"
+#include "tessera/zero/unit_update.h"
 
 namespace tessera {
 
@@ -32,17 +31,21 @@ ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
       watch_(*this),
       store_(*parts_.group, parts_.table, parts_.plan, slices_, store_setting(), meter_,
              trace_.get()),
-      reducer_(
-          *parts_.group, parts_.table, parts_.plan, slices_,
-          parts_.options.poison_freed ? SlabPool::OnRelease::kPoison : SlabPool::OnRelease::kKeep,
-          meter_, history_, trace_.get()),
-      handles_(parts_.table, reducer_.gradient_views()),
       optimizer_(
           make_flat_adamw(parts_.table, parts_.optimizer, parts_.group_of,
                           optimizer_shards(parts_.plan, slices_, store_.masters().values()))),
-      gradients_(parts_.plan.trainable_size()),
+      early_update_(parts_.options.optimizer_in_backward
+                        ? std::make_unique<UpdateInBackward>(parts_.table, parts_.plan, *optimizer_,
+                                                             store_, trace_.get())
+                        : nullptr),
+      reducer_(
+          *parts_.group, parts_.table, parts_.plan, slices_,
+          parts_.options.poison_freed ? SlabPool::OnRelease::kPoison : SlabPool::OnRelease::kKeep,
+          meter_, history_, trace_.get(), early_update_.get()),
+      handles_(parts_.table, reducer_.gradient_views()),
       vote_(*parts_.group, parts_.table, optimizer_->hyper_parameter_names()),
       access_(*parts_.group, parts_.table, parts_.plan, store_),
+      misuse_(parts_.table, store_, access_, handles_, *optimizer_, early_update_.get()),
       state_(*parts_.group, parts_.table, parts_.plan, slices_, std::move(buffers), *optimizer_,
              store_.masters(), store_.flat()) {
   if (parts_.options.loss_scale.has_value()) scaler_.emplace(*parts_.options.loss_scale);
@@ -56,8 +59,6 @@ ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
   compute_.begin();
 }
 
-ShardedEngine::~ShardedEngine() { handles_.hide_all(); }
-
 ParameterStore::Setting ShardedEngine::store_setting() {
   ParameterStore::Setting setting = parts_.store;
   setting.gather.is_inside_backward = [this] { return watch_.is_inside_backward(); };
@@ -69,6 +70,17 @@ void ShardedEngine::require_outside_backward(const char* call) const {
               ": called inside backward; call it after backward has returned");
 }
 
+/// For calls that read or write parameters, or drop gradients.
+void ShardedEngine::require_no_update(const char* call) const {
+  failure_.require_none();
+  if (early_update_ != nullptr) early_update_->require_committed(call);
+}
+
+void ShardedEngine::require_between_steps(const char* call) const {
+  require_no_update(call);
+  require_outside_backward(call);
+}
+
 // --- Backward ---
 
 void ShardedEngine::before_gradient(size_t index) {
@@ -76,7 +88,7 @@ void ShardedEngine::before_gradient(size_t index) {
   TORCH_CHECK(watch_.is_inside_backward(), "[grad] '", parts_.table[index].name,
               "': backward runs on a thread that does not know this engine, so its end would go "
               "unnoticed; call backward on the thread that called parallelize");
-  if (!in_micro_step_) begin_micro_step();
+  if (!in_micro_step_) failure_.guard([&] { begin_micro_step(); });
   try {
     handles_.hide(index);
   } catch (const c10::Error& error) {
@@ -87,12 +99,21 @@ void ShardedEngine::before_gradient(size_t index) {
 
 void ShardedEngine::begin_micro_step() {
   hook_error_.clear();
+  if (early_update_ != nullptr) agree_to_update();
   adopt_cleared_gradients();
   handles_.count_edits();
   reducer_.begin_micro_step(*no_sync_depth_ > 0 ? Reducer::Mode::kAddLocally
                                                 : Reducer::Mode::kReduce);
   in_micro_step_ = true;
   compute_.end("forward");
+}
+
+/// Refuses on all ranks what step() would refuse, while nothing is updated.
+void ShardedEngine::agree_to_update() {
+  StepVote::Paper mine = paper(misuse_.before_updating_backward(*no_sync_depth_ > 0));
+  mine.backwards = 1;
+  agree(mine);
+  early_update_->begin();
 }
 
 void ShardedEngine::gradient(size_t index, at::Tensor gradient) {
@@ -118,9 +139,14 @@ void ShardedEngine::end_micro_step() {
   in_micro_step_ = false;
   ++backwards_;
   store_.free_all();
-  failure_.guard([&] { reducer_.end_micro_step(); });
+  failure_.guard([&] { finish_reductions(); });
   show_gradients();
   compute_.end("backward");
+}
+
+void ShardedEngine::finish_reductions() {
+  reducer_.end_micro_step();
+  if (early_update_ != nullptr) early_update_->finish(reducer_);
 }
 
 void ShardedEngine::backward_failed() noexcept {
@@ -162,14 +188,14 @@ at::Tensor ShardedEngine::scale(const at::Tensor& loss) {
 }
 
 void ShardedEngine::zero_grad() {
-  failure_.require_none();
-  require_outside_backward("zero_grad");
+  require_between_steps("zero_grad");
   clear();
 }
 
 void ShardedEngine::clear() {
   handles_.hide_all();
   reducer_.clear();
+  if (early_update_ != nullptr) early_update_->end();
   backwards_ = 0;
   saw_other_backward_ = false;
   was_scaled_ = false;
@@ -192,17 +218,12 @@ StepResult ShardedEngine::step() {
   const at::NoGradGuard no_grad;
   return failure_.guard([&] {
     settle();
-    adopt_cleared_gradients();
+    if (!is_updated()) adopt_cleared_gradients();
     reduce_in_step();
     reducer_.finish();
 
-    const StepVote::Paper mine = paper();
-    hyper_parameters_.clear();
-    optimizer_->append_hyper_parameters(hyper_parameters_);
-    const StepVote::Verdict verdict = [&] {
-      const TraceSpan span(trace_.get(), TraceTrack::kVote, "vote");
-      return vote_.agree(mine, hyper_parameters_);
-    }();
+    const StepVote::Paper mine = paper(find_misuse());
+    const StepVote::Verdict verdict = agree(mine);
     if (verdict.non_finite.has_value()) return skip(verdict);
 
     apply(clip_factor(verdict.grad_norm, parts_.options.max_grad_norm) / mine.loss_scale);
@@ -221,27 +242,42 @@ StepResult ShardedEngine::step() {
   });
 }
 
-StepVote::Paper ShardedEngine::paper() {
+StepVote::Paper ShardedEngine::paper(std::string misuse) {
   StepVote::Paper paper;
   paper.step = steps_ + 1;
   paper.backwards = backwards_;
   paper.history = history_.value();
   paper.gradient_edits = handles_.count_edits();
   paper.loss_scale = loss_scale();
-  paper.misuse = find_misuse();
+  paper.misuse = std::move(misuse);
   const std::vector<int64_t>& non_finite = reducer_.non_finite();
   for (size_t i = 0; i < non_finite.size(); ++i) {
     if (non_finite[i] == 0) continue;
     if (paper.non_finite == 0) paper.non_finite_parameter = static_cast<int64_t>(i);
     paper.non_finite += non_finite[i];
   }
-  if (backwards_ > 0) paper.squares = reducer_.squares();
+  if (is_updated()) {
+    paper.squares = early_update_->squares();
+    paper.if_refused = "What backward updated waits for the step() that all ranks agree to.";
+  } else if (backwards_ > 0) {
+    paper.squares = reducer_.squares();
+  }
   return paper;
+}
+
+StepVote::Verdict ShardedEngine::agree(const StepVote::Paper& paper) {
+  hyper_parameters_.clear();
+  optimizer_->append_hyper_parameters(hyper_parameters_);
+  const TraceSpan span(trace_.get(), TraceTrack::kVote, "vote");
+  return vote_.agree(paper, hyper_parameters_);
 }
 
 /// What the user wants of a step whose gradients are not finite. Equal on all ranks.
 StepResult ShardedEngine::skip(const StepVote::Verdict& verdict) {
   const Options& options = parts_.options;
+  if (early_update_ != nullptr) {
+    failure_.spoil(UpdateInBackward::describe_loss(*verdict.non_finite));
+  }
   const NonFinite preset = scaler_.has_value() ? NonFinite::kSkip : NonFinite::kStop;
   const NonFinite policy = options.ask_non_finite
                                ? vote_.ask(options.ask_non_finite, *verdict.non_finite)
@@ -260,52 +296,35 @@ void ShardedEngine::reduce_in_step() {
   const bool is_idle = backwards_ == 0 && saw_other_backward_;
   if (!is_idle && !reducer_.has_local()) return;
   handles_.count_edits();
+  if (early_update_ != nullptr) agree_to_update();
   reducer_.begin_micro_step(Reducer::Mode::kReduce);
-  reducer_.end_micro_step();
+  finish_reductions();
   if (is_idle) backwards_ = 1;
   show_gradients();
 }
 
 /// "" if nothing on this rank speaks against the step.
 std::string ShardedEngine::find_misuse() const {
-  if (access_.has_open_scope()) {
-    return "step() was called while a full_parameters() or gather() scope is open; end the scope "
-           "first";
-  }
   if (scaler_.has_value() && !was_scaled_ && backwards_ > 0) {
     return "backward was called on a loss without engine->scale(loss), which loss_scale needs";
   }
-  const FlatParameters::Finding finding = store_.flat().inspect();
-  if (finding.violation != FlatParameters::Violation::kNone) {
-    return describe(finding.violation, parts_.table[finding.parameter].name);
-  }
-  if (const std::optional<size_t> replaced = handles_.replaced()) {
-    return absl::StrCat(
-        "[grad] '", parts_.table[*replaced].name,
-        "': .grad was assigned outside the engine, which would not use it; write "
-        "into the tensor that is there (ddp), or clear it (.mutable_grad().reset())");
-  }
-  return optimizer_->problem();
+  return misuse_.before_step();
 }
 
 void ShardedEngine::apply(double scale) {
-  const std::vector<uint8_t>& used = reducer_.used();
-  {
+  if (early_update_ != nullptr) {
+    early_update_->end();
+  } else {
     const TraceSpan span(trace_.get(), TraceTrack::kOptimizer, "update");
-    for (size_t unit = 0; unit < gradients_.size(); ++unit) {
-      gradients_[unit] = reducer_.gradient(unit);
-    }
-    optimizer_->update(gradients_, used, scale);
-    std::fill(gradients_.begin(), gradients_.end(), at::Tensor());
+    update_units(parts_.plan, reducer_, scale, *optimizer_, store_);
   }
-  store_.publish(used);
+  store_.publish(reducer_.used());
 }
 
 // --- Reading and writing parameters ---
 
 void ShardedEngine::modify_parameters(int from_rank, const std::function<void()>& write) {
-  failure_.require_none();
-  require_outside_backward("modify_parameters");
+  require_between_steps("modify_parameters");
   const auto write_or_fail = [&] {
     try {
       write();
@@ -319,13 +338,12 @@ void ShardedEngine::modify_parameters(int from_rank, const std::function<void()>
 }
 
 Engine::FullParameters ShardedEngine::full_parameters() {
-  failure_.require_none();
-  require_outside_backward("full_parameters");
+  require_between_steps("full_parameters");
   return failure_.guard([&] { return access_.open_scope(); });
 }
 
 Engine::Gathered ShardedEngine::gather(const torch::nn::Module& module) {
-  failure_.require_none();
+  require_no_update("gather");
   return failure_.guard([&] { return access_.gather(module); });
 }
 
@@ -335,23 +353,14 @@ void ShardedEngine::wait() {
 }
 
 uint64_t ShardedEngine::parameter_hash() {
-  failure_.require_none();
-  require_outside_backward("parameter_hash");
+  require_between_steps("parameter_hash");
   return failure_.guard([&] { return access_.hash(); });
 }
 
 // --- State ---
 
-EngineCounters ShardedEngine::counters() const {
-  return {.steps = steps_,
-          .loss_scale = loss_scale(),
-          .good_steps = scaler_ ? scaler_->good_steps() : 0,
-          .has_scaler = scaler_.has_value()};
-}
-
 StateDict ShardedEngine::state_dict(StateScope scope, int rank) {
-  failure_.require_none();
-  require_outside_backward("state_dict");
+  require_between_steps("state_dict");
   const at::NoGradGuard no_grad;
   return failure_.guard([&] {
     store_.finish();
@@ -360,7 +369,7 @@ StateDict ShardedEngine::state_dict(StateScope scope, int rank) {
 }
 
 void ShardedEngine::load_state_dict(const StateDict& state) {
-  failure_.require_none();
+  failure_.require_all_ranks();
   require_outside_backward("load_state_dict");
   const at::NoGradGuard no_grad;
   failure_.guard([&] {
@@ -372,20 +381,19 @@ void ShardedEngine::load_state_dict(const StateDict& state) {
     if (scaler_.has_value()) scaler_->load(loaded.loss_scale, loaded.good_steps);
     clear();
     store_.announce();
+    failure_.mend();
   });
 }
 
 // --- Numbers ---
-
-GatherCounts ShardedEngine::gather_counts() const {
-  return store_.gathered() == nullptr ? GatherCounts{} : store_.gathered()->counts();
-}
 
 MemoryBytes ShardedEngine::predicted_memory(int micro_steps) const {
   return memory_formula(parts_.plan,
                         {.degrees = parts_.degrees,
                          .micro_steps = micro_steps,
                          .is_split = store_.flat().is_split(),
+                         .is_shared = store_.is_shared(),
+                         .updates_in_backward = early_update_ != nullptr,
                          .ranks_after_forward = parts_.store.gather.ranks_after_forward});
 }
 

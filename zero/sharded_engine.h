@@ -25,9 +25,11 @@
 #include "tessera/optim/loss_scaler.h"
 #include "tessera/optim/optimizer_plan.h"
 #include "tessera/zero/engine_failure.h"
+#include "tessera/zero/misuse_check.h"
 #include "tessera/zero/parameter_access.h"
 #include "tessera/zero/parameter_store.h"
 #include "tessera/zero/state_transfer.h"
+#include "tessera/zero/update_in_backward.h"
 
 namespace tessera {
 
@@ -51,7 +53,7 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
 
   /// Parameters and `buffers` are equal on all ranks already. Collective.
   ShardedEngine(Parts parts, std::vector<NamedTensor> buffers);
-  ~ShardedEngine() override;
+  ~ShardedEngine() override { handles_.hide_all(); }
 
   StepResult step() override;
   torch::optim::Optimizer& optimizer() override { return *optimizer_; }
@@ -71,7 +73,9 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   ProcessGroup& group() override { return *parts_.group; }
   const Degrees& degrees() const override { return parts_.degrees; }
   const UnitPlan& units() const override { return parts_.plan; }
-  GatherCounts gather_counts() const override;
+  GatherCounts gather_counts() const override {
+    return store_.gathered() == nullptr ? GatherCounts{} : store_.gathered()->counts();
+  }
   const Trace* trace() const override { return trace_.get(); }
   const MemoryMeter& memory() const override { return meter_; }
   MemoryBytes predicted_memory(int micro_steps) const override;
@@ -84,18 +88,30 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
 
   ParameterStore::Setting store_setting();
   void require_outside_backward(const char* call) const;
+  void require_no_update(const char* call) const;
+  void require_between_steps(const char* call) const;
+  void agree_to_update();
   void reduce_in_step();
+  void finish_reductions();
   void begin_micro_step();
   void end_micro_step();
   void adopt_cleared_gradients();
   void show_gradients();
   void clear();
   void settle();
-  StepVote::Paper paper();
+  StepVote::Paper paper(std::string misuse);
+  StepVote::Verdict agree(const StepVote::Paper& paper);
   std::string find_misuse() const;
   StepResult skip(const StepVote::Verdict& verdict);
   void apply(double scale);
-  EngineCounters counters() const;
+  EngineCounters counters() const {
+    return {.steps = steps_,
+            .loss_scale = loss_scale(),
+            .good_steps = scaler_ ? scaler_->good_steps() : 0,
+            .has_scaler = scaler_.has_value()};
+  }
+  /// Backward has updated what no step() has committed yet.
+  bool is_updated() const { return early_update_ != nullptr && early_update_->has_begun(); }
 
   Parts parts_;
   EngineFailure failure_;
@@ -107,14 +123,15 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   RollingHash history_;          // since training began, without what zero_grad() dropped
   RollingHash history_at_step_;  // as of the last step
   ParameterStore store_;
+  std::unique_ptr<FlatOptimizer> optimizer_;
+  std::unique_ptr<UpdateInBackward> early_update_;  // null: step() updates
   Reducer reducer_;
   GradientHandles handles_;
-  std::unique_ptr<FlatOptimizer> optimizer_;
   std::optional<LossScaler> scaler_;
-  std::vector<int64_t> hyper_parameters_;
-  std::vector<at::Tensor> gradients_;  // per unit, as the optimizer takes them
+  std::vector<int64_t> hyper_parameters_;  // as of the last vote
   StepVote vote_;
   ParameterAccess access_;
+  MisuseCheck misuse_;
   StateTransfer state_;
   std::vector<std::unique_ptr<GradientHook>> hooks_;
 

@@ -1,5 +1,6 @@
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -50,9 +51,11 @@ void flat_adamw(benchmark::State& state) {
   const auto optimizer =
       make_flat_adamw(table, plan, std::vector<size_t>(parameters, 0),
                       {{filled(layout.numel(), 1), layout.segments({0, layout.numel()})}});
-  const std::vector<at::Tensor> gradients = {filled(layout.numel(), 0.5)};
+  const at::Tensor gradient = filled(layout.numel(), 0.5);
+  std::vector<size_t> all(parameters);
+  std::iota(all.begin(), all.end(), size_t{0});
   const std::vector<uint8_t> used(parameters, 1);
-  for (auto _ : state) optimizer->update(gradients, used, 1.0);
+  for (auto _ : state) optimizer->update(0, gradient, all, used, 1.0);
   report(state, numel);
 }
 

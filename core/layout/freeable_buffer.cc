@@ -62,12 +62,12 @@ void FreeableBuffer::attach(at::Tensor memory) {
                         memory.scalar_type() == tensor_.scalar_type());
   memory_ = std::move(memory);
   // Setting the pointer is also what makes the storage look at the flag again.
-  throw_flag(*storage()) = is_forbidden_;
+  throw_flag(*storage()) = is_forbidden_ || is_sealed();
   storage()->set_data_ptr_noswap(pointer_to(memory_));
 }
 
 at::Tensor FreeableBuffer::detach() {
-  if (is_forbidden_) forbid_with(access_error_);
+  if (is_forbidden_) forbid_with(is_sealed() ? seal_error_ : access_error_);
   is_forbidden_ = false;
   throw_flag(*storage()) = true;
   storage()->set_data_ptr_noswap(null_pointer());
@@ -82,17 +82,29 @@ void FreeableBuffer::forbid(const std::string& error) {
 void FreeableBuffer::permit() {
   if (!is_forbidden_) return;
   is_forbidden_ = false;
-  forbid_with(access_error_);
-  if (!has_memory()) return;
-  throw_flag(*storage()) = false;
-  storage()->set_data_ptr_noswap(pointer_to(memory_));
+  be_idle();
+}
+
+void FreeableBuffer::seal(std::string error) {
+  seal_error_ = std::move(error);
+  if (!is_forbidden_) be_idle();
+}
+
+void FreeableBuffer::unseal() {
+  if (!is_sealed()) return;
+  seal_error_.clear();
+  if (!is_forbidden_) be_idle();
 }
 
 void FreeableBuffer::set_access_error(std::string error) {
   access_error_ = std::move(error);
-  if (is_forbidden_) return;
-  forbid_with(access_error_);
-  if (!has_memory()) return;
+  if (!is_forbidden_ && !is_sealed()) be_idle();
+}
+
+/// What it is while nobody forbids it: sealed, or without memory, or readable.
+void FreeableBuffer::be_idle() {
+  forbid_with(is_sealed() ? seal_error_ : access_error_);
+  if (!has_memory() || is_sealed()) return;
   throw_flag(*storage()) = false;
   storage()->set_data_ptr_noswap(pointer_to(memory_));
 }

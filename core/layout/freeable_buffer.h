@@ -8,9 +8,9 @@
 namespace tessera {
 
 /// A flat tensor whose memory can be taken away and given back while views of it live: sizes,
-/// strides and storage stay, only the data pointer changes. Without memory, and while forbidden,
-/// every access to the data by whatever means throws c10::Error with a text of ours. Not
-/// thread-safe.
+/// strides and storage stay, only the data pointer changes. Without memory, while forbidden and
+/// while sealed, every access to the data by whatever means throws c10::Error with a text of ours.
+/// Not thread-safe.
 ///
 /// Note [Throwing storage]
 /// StorageImpl can throw a custom message on every access to its data pointer; LibTorch offers to
@@ -43,16 +43,23 @@ class FreeableBuffer {
   void permit();
   bool is_forbidden() const { return is_forbidden_; }
 
+  /// Until unseal(), accesses throw `error`, whatever attach() and permit() do.
+  void seal(std::string error);
+  void unseal();
+  bool is_sealed() const { return !seal_error_.empty(); }
+
   /// From now on an access without memory throws `error`.
   void set_access_error(std::string error);
   const std::string& access_error() const { return access_error_; }
 
  private:
   void forbid_with(const std::string& error);
+  void be_idle();
 
   at::Tensor tensor_;
   at::Tensor memory_;
   std::string access_error_;
+  std::string seal_error_;  // "": not sealed
   bool is_forbidden_ = false;
 };
 

@@ -40,34 +40,36 @@ StepVote::StepVote(ProcessGroup& group, const ParameterTable& table,
       ballot_(group, static_cast<int64_t>(kHyperParameters + names_.size())),
       answers_(group, /*words=*/1) {}
 
-void StepVote::require_equal(size_t index, const char* what, const char* remedy) const {
+void StepVote::require_equal(const Paper& paper, size_t index, const char* what,
+                             const char* remedy) const {
   for (int rank = 1; rank < group_.size(); ++rank) {
     TORCH_CHECK(word(rank, index) == word(0, index), "[step] ", what, " differs: rank 0 has ",
-                word(0, index), ", rank ", rank, " has ", word(rank, index), "; ", remedy,
-                ". Nothing was applied.");
+                word(0, index), ", rank ", rank, " has ", word(rank, index), "; ", remedy, ". ",
+                paper.if_refused);
   }
 }
 
 /// As require_equal, for words that are bit patterns of doubles.
-void StepVote::require_equal_number(size_t index, const std::string& what) const {
+void StepVote::require_equal_number(const Paper& paper, size_t index,
+                                    const std::string& what) const {
   for (int rank = 1; rank < group_.size(); ++rank) {
     TORCH_CHECK(word(rank, index) == word(0, index), "[step] ", what, " differs: rank 0 has ",
                 number_text(std::bit_cast<double>(word(0, index))), ", rank ", rank, " has ",
                 number_text(std::bit_cast<double>(word(rank, index))),
-                "; set it alike on all ranks. Nothing was applied.");
+                "; set it alike on all ranks. ", paper.if_refused);
   }
 }
 
 // The texts travel only now that all ranks know that there is one.
-void StepVote::refuse_misuse(const std::string& misuse) const {
-  const std::vector<std::string> problems = exchange_texts(group_, misuse, "misuse");
+void StepVote::refuse_misuse(const Paper& paper) const {
+  const std::vector<std::string> problems = exchange_texts(group_, paper.misuse, "misuse");
   std::string message;
   for (size_t rank = 0; rank < problems.size(); ++rank) {
     if (problems[rank].empty()) continue;
     absl::StrAppend(&message, message.empty() ? "" : "\n", "[step] rank ", rank, ": ",
                     problems[rank]);
   }
-  TORCH_CHECK(false, message, ". Nothing was applied.");
+  TORCH_CHECK(false, message, ". ", paper.if_refused);
 }
 
 StepVote::Verdict StepVote::agree(const Paper& paper,
@@ -88,10 +90,10 @@ StepVote::Verdict StepVote::agree(const Paper& paper,
   ballot_.exchange("vote of the step");
 
   for (int rank = 0; rank < group_.size(); ++rank) {
-    if (word(rank, kMisuse) != 0) refuse_misuse(paper.misuse);
+    if (word(rank, kMisuse) != 0) refuse_misuse(paper);
   }
 
-  require_equal(kStep, "the number of steps made",
+  require_equal(paper, kStep, "the number of steps made",
                 "call engine->step() equally often on all ranks");
 
   std::vector<int> idle;
@@ -99,19 +101,19 @@ StepVote::Verdict StepVote::agree(const Paper& paper,
     if (word(rank, kBackwards) == 0) idle.push_back(rank);
   }
   TORCH_CHECK(idle.empty(), "[step] rank ", absl::StrJoin(idle, ", "),
-              " called step() without a backward since the last step; call loss.backward() first. "
-              "Nothing was applied.");
+              " called step() without a backward since the last step; call loss.backward() first. ",
+              paper.if_refused);
 
-  require_equal(kHistory, "what was reduced and dropped (a hash of it)",
+  require_equal(paper, kHistory, "what was reduced and dropped (a hash of it)",
                 "call backward, no_sync and zero_grad alike on all ranks; zero_grad() on all ranks "
                 "lets training go on");
-  require_equal(kGradientEdits, "how often .grad was written in place since backward",
+  require_equal(paper, kGradientEdits, "how often .grad was written in place since backward",
                 "edit gradients alike on all ranks, or use Options::max_grad_norm; zero_grad() on "
                 "all ranks lets training go on");
 
-  require_equal_number(kLossScale, "the loss scale");
+  require_equal_number(paper, kLossScale, "the loss scale");
   for (size_t i = 0; i < names_.size(); ++i) {
-    require_equal_number(kHyperParameters + i, "hyper-parameter " + names_[i]);
+    require_equal_number(paper, kHyperParameters + i, "hyper-parameter " + names_[i]);
   }
 
   Verdict verdict{.grad_norm = 0.0, .non_finite = find_non_finite(paper)};
@@ -188,24 +190,28 @@ NonFinite StepVote::ask(const std::function<NonFinite(const NonFiniteReport&)>& 
   return answer;
 }
 
-std::string describe(const NonFiniteReport& report) {
+std::string describe_gradients(const NonFiniteReport& report) {
   const std::string scaled =
       report.loss_scale == 1.0 ? ""
                                : absl::StrCat(" under loss scale ", number_text(report.loss_scale));
   std::vector<std::string> culprits;
   for (const NonFiniteGradient& gradient : report.gradients) {
-    if (gradient.parameter.empty()) {
-      return absl::StrCat("[step] non-finite gradient", scaled,
-                          ": every rank's gradient is finite, the norm of their mean is not. "
-                          "Nothing was applied; scale the loss down, engine->zero_grad() drops "
-                          "these gradients.");
-    }
-    culprits.push_back(absl::StrCat("rank ", gradient.rank, " produced ", gradient.elements,
-                                    " NaN or infinite elements, first in '", gradient.parameter,
-                                    "'"));
+    culprits.push_back(gradient.parameter.empty()
+                           ? "every rank's gradient is finite, the norm of their mean is not"
+                           : absl::StrCat("rank ", gradient.rank, " produced ", gradient.elements,
+                                          " NaN or infinite elements, first in '",
+                                          gradient.parameter, "'"));
+    if (gradient.parameter.empty()) break;  // so are all others
   }
-  return absl::StrCat("[step] non-finite gradient", scaled, ": ", absl::StrJoin(culprits, "; "),
-                      ". ", kNothingApplied);
+  return absl::StrCat("[step] non-finite gradient", scaled, ": ", absl::StrJoin(culprits, "; "));
+}
+
+std::string describe(const NonFiniteReport& report) {
+  const bool is_mean = !report.gradients.empty() && report.gradients[0].parameter.empty();
+  return is_mean ? absl::StrCat(describe_gradients(report),
+                                ". Nothing was applied; scale the loss down, engine->zero_grad() "
+                                "drops these gradients.")
+                 : absl::StrCat(describe_gradients(report), ". ", kNothingApplied);
 }
 
 }  // namespace tessera

@@ -30,6 +30,8 @@ class StepVote {
     double loss_scale = 1.0;            ///< what the losses of its backwards were multiplied with
     int64_t gradient_edits = 0;         ///< in-place writes to `.grad` by the user
     std::string misuse;  ///< what it found wrong before the step, "<what>; <remedy>", or empty
+    /// The last sentence of a refusal: what has become of the parameters. Alike on all ranks.
+    const char* if_refused = "Nothing was applied.";
   };
 
   /// What all ranks know after it, equal on all.
@@ -76,9 +78,9 @@ class StepVote {
   };
 
   int64_t word(int rank, size_t index) const { return ballot_.of(rank)[index]; }
-  void require_equal(size_t index, const char* what, const char* remedy) const;
-  void require_equal_number(size_t index, const std::string& what) const;
-  [[noreturn]] void refuse_misuse(const std::string& misuse) const;
+  void require_equal(const Paper& paper, size_t index, const char* what, const char* remedy) const;
+  void require_equal_number(const Paper& paper, size_t index, const std::string& what) const;
+  [[noreturn]] void refuse_misuse(const Paper& paper) const;
   ExactSum squares_of(int rank) const;
   std::optional<NonFiniteReport> find_non_finite(const Paper& paper) const;
 
@@ -91,5 +93,7 @@ class StepVote {
 
 /// The error text of NonFinite::kStop: ranks and parameters, and what to do.
 std::string describe(const NonFiniteReport& report);
+/// Its first half: ranks and parameters.
+std::string describe_gradients(const NonFiniteReport& report);
 
 }  // namespace tessera

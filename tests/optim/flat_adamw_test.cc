@@ -276,13 +276,11 @@ TEST(FlatAdamw, ARankThatOwnsOnlyPaddingOrNothingUpdatesNothing) {
 
   const at::Tensor padding = torch::zeros({64});
   auto only_padding = make_flat_adamw(table, plan, group_of, {{padding, {}}});
-  const std::vector<at::Tensor> gradients = {torch::ones({64})};
-  only_padding->update(gradients, used, 1.0);
+  only_padding->update(0, torch::ones({64}), std::vector<size_t>{0}, used, 1.0);
   EXPECT_TRUE(padding.eq(0).all().item<bool>());
   EXPECT_EQ(only_padding->state_bytes(), 2 * 64 * 4);
 
   auto nothing = make_flat_adamw(table, plan, group_of, {});
-  nothing->update({}, used, 1.0);
   EXPECT_EQ(nothing->state_bytes(), 0);
   std::vector<int64_t> a;
   std::vector<int64_t> b;

@@ -27,12 +27,14 @@ std::string message_of(Call call) {
 
 class FlatOptimizerMisuse : public testing::Test {
  protected:
-  void update() { optimizer_->update(gradients_, used_, 1.0); }
+  void update(size_t shard = 0) {
+    optimizer_->update(shard, gradient_, std::vector<size_t>{0}, used_, 1.0);
+  }
 
   const ParameterTable table_{{{"w", torch::ones({3}).requires_grad_()}, {"f", torch::ones({3})}}};
   const OptimizerPlan plan_{AdamWOptions(0.1)};
   const at::Tensor values_ = torch::ones({64});
-  std::vector<at::Tensor> gradients_ = {torch::ones({64})};
+  at::Tensor gradient_ = torch::ones({64});
   std::vector<uint8_t> used_ = {1, 0};
   std::unique_ptr<FlatOptimizer> optimizer_ =
       make_flat_adamw(table_, plan_, {0, 0}, {{values_, {{0, 0, 0, 3}}}});
@@ -88,13 +90,15 @@ TEST_F(FlatOptimizerMisuse, WrongArgumentsOfUpdateAreRefused) {
   used_.pop_back();
   EXPECT_THAT(message_of([&] { update(); }), HasSubstr("[optim] used: got 1 entries, expected 2"));
   used_.push_back(0);
-  gradients_[0] = torch::ones({63});
+  gradient_ = torch::ones({63});
   EXPECT_THAT(message_of([&] { update(); }),
               HasSubstr("[optim] gradient 0: got 63 elements of Float"));
-  gradients_[0] = torch::ones({64}, torch::kDouble);
+  gradient_ = torch::ones({64}, torch::kDouble);
   EXPECT_THAT(message_of([&] { update(); }), HasSubstr("64 elements of Double"));
-  gradients_.clear();
-  EXPECT_THAT(message_of([&] { update(); }), HasSubstr("[optim] gradients: got 0, expected 1"));
+  gradient_.reset();
+  EXPECT_THAT(message_of([&] { update(); }), HasSubstr("0 elements of nothing"));
+  EXPECT_THAT(message_of([&] { update(1); }),
+              HasSubstr("[optim] shard: got number 1, expected less than 1"));
 }
 
 TEST_F(FlatOptimizerMisuse, WrongShardsAreRefused) {

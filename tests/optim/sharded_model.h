@@ -55,7 +55,7 @@ class ShardedModel {
     for (int slice = 0; slice < layout.slices(); ++slice) {
       const Range range = layout.slice_range(slice);
       const at::Tensor own = gradient_.narrow(0, range.begin, range.numel);
-      optimizer(slice).update({&own, 1}, used, scale);
+      optimizer(slice).update(0, own, units_[0].parameters, used, scale);
     }
   }
 

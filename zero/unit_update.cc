@@ -1,0 +1,25 @@
+#include "tessera/zero/unit_update.h"
+
+#include <algorithm>
+
+namespace tessera {
+
+void update_unit(const UnitPlan& plan, size_t unit, const at::Tensor& gradient,
+                 const std::vector<uint8_t>& used, double scale, FlatOptimizer& optimizer,
+                 ParameterStore& store) {
+  const std::vector<size_t>& members = plan[unit].parameters;
+  const bool is_used = std::any_of(members.begin(), members.end(),
+                                   [&used](size_t index) { return used[index] != 0; });
+  if (!is_used) return;
+  optimizer.update(unit, gradient, members, used, scale);
+  store.masters().store(unit, store.flat());
+}
+
+void update_units(const UnitPlan& plan, Reducer& reducer, double scale, FlatOptimizer& optimizer,
+                  ParameterStore& store) {
+  for (size_t unit = 0; unit < plan.trainable_size(); ++unit) {
+    update_unit(plan, unit, reducer.gradient(unit), reducer.used(), scale, optimizer, store);
+  }
+}
+
+}  // namespace tessera

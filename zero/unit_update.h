@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/layout/unit_plan.h"
+#include "tessera/ddp/reducer.h"
+#include "tessera/optim/flat_optimizer.h"
+#include "tessera/zero/parameter_store.h"
+
+namespace tessera {
+
+/// Updates this rank's slice of trainable `unit` by its mean gradient times `scale` and puts the
+/// new values into its shard, where others find them behind ParameterStore::publish(). Nothing if
+/// no parameter of it is used (used[i] != 0, by table entry). Local.
+void update_unit(const UnitPlan& plan, size_t unit, const at::Tensor& gradient,
+                 const std::vector<uint8_t>& used, double scale, FlatOptimizer& optimizer,
+                 ParameterStore& store);
+
+/// The same for all units, by the gradients that wait in `reducer`.
+void update_units(const UnitPlan& plan, Reducer& reducer, double scale, FlatOptimizer& optimizer,
+                  ParameterStore& store);
+
+}  // namespace tessera
