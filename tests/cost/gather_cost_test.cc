@@ -63,7 +63,7 @@ constexpr int kAccesses = 20;
 struct PairRank {
   PairRank(std::shared_ptr<ProcessGroup> group, int parameters, Turns turns_of_units)
       : model(std::make_shared<Pair>(parameters)), turns(turns_of_units) {
-    Options options = options_of(row_of(Strategy::kZero3));
+    Options options = options_of(apart(row_of(Strategy::kZero3)));
     options.prefetch = false;
     engine = parallelize(model, torch::optim::AdamWOptions(0.01), options, group);
     access();  // and so learn the order

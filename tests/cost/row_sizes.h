@@ -13,11 +13,12 @@ namespace tessera::testing {
 /// A row and the number of ranks that it trains on.
 using RowSize = std::pair<Row, int>;
 
-/// The named rows and zero3 kept whole, on two and on three ranks.
+/// The named rows, those apart and zero3 kept whole, on two and on three ranks.
 inline std::vector<RowSize> usual_row_sizes() {
   std::vector<RowSize> all;
   for (const int size : {2, 3}) {
     for (const Row& row : named_rows()) all.emplace_back(row, size);
+    for (const Row& row : apart_rows()) all.emplace_back(row, size);
     all.emplace_back(resharding(1), size);
   }
   return all;

@@ -67,8 +67,9 @@ inline void on_split_ranks(int size, const Row& row, const std::function<void(Sp
 /// Where accesses are tried: alone under the hostile policy, and on three ranks as usual.
 inline std::vector<std::pair<int, Row>> split_settings() {
   return {{1, hostile(row_of(Strategy::kZero3))},
-          {3, row_of(Strategy::kZero3)},
-          {3, hostile(row_of(Strategy::kZero3))}};
+          {3, apart(row_of(Strategy::kZero3))},
+          {3, hostile(row_of(Strategy::kZero3))},
+          {3, hostile(apart(row_of(Strategy::kZero3)))}};
 }
 
 /// A refusal that says which unit cannot be read.

@@ -329,7 +329,7 @@ TEST(AccessControl, ParametersThatOutliveTheEngineSayWhereTheirValuesAre) {
 
 /// Metadata is no access.
 TEST(AccessControl, SizesAndTheLikeNeedNoGather) {
-  on_split_ranks(3, row_of(Strategy::kZero3), [](SplitRank& rank) {
+  on_split_ranks(3, apart(row_of(Strategy::kZero3)), [](SplitRank& rank) {
     const int64_t before = rank.engine->gather_counts().gathers;
     const Tensor& weight = rank.model->first->weight;
     const auto expect_no_gather = [&](const char* what) {

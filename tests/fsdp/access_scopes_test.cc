@@ -39,7 +39,7 @@ TEST(GatheredUnits, OneRankEvaluatesAlone) {
 
 TEST(GatheredUnits, RanksEvaluateOnDifferentBranches) {
   on_gatherers(
-      3, row_of(Strategy::kZero3),
+      3, apart(row_of(Strategy::kZero3)),
       [](Gatherer& rank) {
         for (int step = 0; step < 4; ++step) {
           rank.train(step);

@@ -125,7 +125,7 @@ TEST(GatheredUnits, Scenario44_OrderFollowsTheModelAndPrefetchingDoesNotChangeIt
 /// and nothing stale is used.
 TEST(GatheredUnits, Scenario44_ADynamicGraphLeavesNoStaleGather) {
   for (const std::string model : {"BranchingBlocks", "Branches", "RankOrder"}) {
-    Row prefetching = row_of(Strategy::kZero3);
+    Row prefetching = apart(row_of(Strategy::kZero3));
     prefetching.prefetch = true;
     prefetching.poison_freed = true;
     Schedule schedule = schedules().front();
@@ -161,7 +161,7 @@ TEST(GatheredUnits, TwoSlabsAreEnoughForAChainOfBlocks) {
 /// An operator that reads three units needs three slabs.
 TEST(GatheredUnits, MoreSlabsAreCountedOnceAndKept) {
   on_gatherers(
-      3, row_of(Strategy::kZero3),
+      3, apart(row_of(Strategy::kZero3)),
       [](Gatherer& rank) {
         EXPECT_EQ(rank.engine->gather_counts().slabs_grown, 0);
         rank.train(0);
@@ -174,7 +174,7 @@ TEST(GatheredUnits, MoreSlabsAreCountedOnceAndKept) {
 }
 
 TEST(GatheredUnits, MoreSlabsAreAnErrorInStrictMode) {
-  Row row = row_of(Strategy::kZero3);
+  Row row = apart(row_of(Strategy::kZero3));
   row.strict_slabs = true;
   on_gatherers(
       3, row,
@@ -191,7 +191,7 @@ TEST(GatheredUnits, MoreSlabsAreAnErrorInStrictMode) {
 
 /// What windows read from other ranks is what the trace says was gathered, and nothing else.
 TEST(GatheredUnits, TrafficIsTheTraceTimesTheShareOfOthers) {
-  for (Row row : {blocks_row(), blocks_row(1), row_of(Strategy::kZero3)}) {
+  for (Row row : {blocks_row(), blocks_row(1), apart(row_of(Strategy::kZero3))}) {
     for (const int size : {1, 2, 3, 4}) {
       for (const bool prefetch : {false, true}) {
         row.prefetch = prefetch;

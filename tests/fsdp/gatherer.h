@@ -22,7 +22,7 @@ namespace tessera::testing {
 
 /// zero3 with the units of default wrapping: of the model Blocks its seven blocks and the root.
 inline Row blocks_row(std::optional<int> reshard_after_forward = {}) {
-  Row row = row_of(Strategy::kZero3);
+  Row row = apart(row_of(Strategy::kZero3));
   row.wrap = Row::Wrap::kBlocks;
   row.reshard_after_forward = reshard_after_forward;
   return row;

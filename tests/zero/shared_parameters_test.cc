@@ -201,7 +201,9 @@ TEST(SharedParameters, WithoutTheBarrierOldValuesWouldBeSeen) {
       }
       world->barrier("both have stepped");
       const auto module = engine->gather(*net);
-      if (world->rank() == 0) EXPECT_NE(bit_differences(early, copy_parameters(*net)), "");
+      if (world->rank() == 0) {
+        EXPECT_NE(bit_differences(early, copy_parameters(*net)), "");
+      }
     });
   }
 }
