@@ -1,0 +1,56 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <c10/util/intrusive_ptr.h>
+
+namespace c10d {
+class Store;
+}  // namespace c10d
+
+namespace tessera::nccl {
+
+/// What the ranks of a world tell each other beside NCCL, through the store: the one cause of a
+/// failure, and who has called what when somebody waits in vain. Nothing here waits for a peer; the
+/// store itself may be slow or gone, and then throws what it throws.
+class Agreement {
+ public:
+  Agreement(c10::intrusive_ptr<c10d::Store> store, int rank);
+  ~Agreement();
+
+  /// The cause of all ranks' failure: the first that anyone published.
+  std::string publish(const std::string& cause);
+  std::optional<std::string> failure();
+
+  /// Somebody waits for collective `sequence` of a group and asks all ranks about it. The first
+  /// question is the only one.
+  struct Inquiry {
+    int asker = -1;
+    int64_t sequence = -1;
+    std::string group;
+  };
+  Inquiry ask(const std::string& group, int64_t sequence);
+  std::optional<Inquiry> inquiry();
+  void answer(const std::string& report);
+  /// What a rank has answered, or said when it left the group; its thread may be gone.
+  std::optional<std::string> answer_of(int rank, const std::string& group);
+  void say_left(const std::string& group, const std::string& report);
+
+  /// Texts under keys.
+  void put(const std::string& key, const std::string& text);
+  bool has(const std::vector<std::string>& keys);
+  std::string get(const std::string& key);
+  void erase(const std::string& key);
+
+ private:
+  std::optional<std::string> look(const std::string& key);
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const int rank_;
+};
+
+}  // namespace tessera::nccl

@@ -1,0 +1,119 @@
+#include "tessera/core/comm/nccl/api.h"
+
+#include <dlfcn.h>
+
+#include <vector>
+
+#include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+
+namespace tessera::nccl {
+namespace {
+
+constexpr const char* kLibrary = "libnccl.so.2";
+constexpr const char* kVariable = "TESSERA_NCCL";
+constexpr const char* kRemedy =
+    "install NCCL 2.28 or newer (the package libnccl2, or the wheel nvidia-nccl-cu13) or set "
+    "TESSERA_NCCL to the path of its libnccl.so.2";
+
+/// Looks entry points up and remembers those that are missing.
+class Lookup {
+ public:
+  explicit Lookup(void* library) : library_(library) {}
+
+  template <typename Function>
+  void require(Function*& target, const char* name) {
+    find(target, name);
+    if (target == nullptr) missing_.push_back(name);
+  }
+
+  template <typename Function>
+  void find(Function*& target, const char* name) {
+    target = reinterpret_cast<Function*>(::dlsym(library_, name));
+  }
+
+  const std::vector<std::string>& missing() const { return missing_; }
+
+ private:
+  void* library_;
+  std::vector<std::string> missing_;
+};
+
+std::string path_of(void* function, const std::string& fallback) {
+  Dl_info found{};
+  if (::dladdr(function, &found) == 0 || found.dli_fname == nullptr) return fallback;
+  return found.dli_fname;
+}
+
+std::string loader_error() {
+  const char* text = ::dlerror();
+  return text == nullptr ? "no reason given" : text;
+}
+
+}  // namespace
+
+std::string version_text(int version) {
+  // Up to 2.8 the code had one digit less.
+  const int major = version < 10000 ? version / 1000 : version / 10000;
+  const int minor = version < 10000 ? version % 1000 / 100 : version % 10000 / 100;
+  return absl::StrCat(major, ".", minor, ".", version % 100);
+}
+
+absl::StatusOr<std::shared_ptr<const Api>> load_api(const EnvironmentLookup& lookup) {
+  const std::optional<std::string> named = lookup(kVariable);
+  const std::string wanted = named && !named->empty() ? *named : kLibrary;
+  const bool is_named = wanted != kLibrary;
+  // A second NCCL beside the one that LibTorch brought would share nothing with it but the name.
+  void* library = is_named ? nullptr : ::dlopen(kLibrary, RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) library = ::dlopen(wanted.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    return absl::NotFoundError(absl::StrCat(
+        "[nccl] library: got none, looked for '", wanted, "' ",
+        is_named ? "as TESSERA_NCCL says"
+                 : "among the loaded libraries and where the loader looks (LD_LIBRARY_PATH, "
+                   "ldconfig)",
+        " (", loader_error(), "), expected NCCL; ", kRemedy));
+  }
+
+  auto api = std::make_shared<Api>();
+  Lookup entries(library);
+  entries.require(api->get_version, "ncclGetVersion");
+  if (api->get_version != nullptr) {
+    api->path = path_of(reinterpret_cast<void*>(api->get_version), wanted);
+    // An older library may lack entry points, too; its version says why.
+    if (api->get_version(&api->version) != Result::kSuccess || api->version < kOldestVersion) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("[nccl] library: got NCCL ", version_text(api->version), " at '", api->path,
+                       "', expected ", version_text(kOldestVersion), " or newer; ", kRemedy));
+    }
+  }
+  entries.require(api->get_unique_id, "ncclGetUniqueId");
+  entries.require(api->get_error_string, "ncclGetErrorString");
+  entries.require(api->get_last_error, "ncclGetLastError");
+  entries.require(api->comm_init_rank_config, "ncclCommInitRankConfig");
+  entries.require(api->comm_split, "ncclCommSplit");
+  entries.require(api->comm_finalize, "ncclCommFinalize");
+  entries.require(api->comm_destroy, "ncclCommDestroy");
+  entries.require(api->comm_abort, "ncclCommAbort");
+  entries.require(api->comm_get_async_error, "ncclCommGetAsyncError");
+  entries.require(api->comm_count, "ncclCommCount");
+  entries.require(api->comm_user_rank, "ncclCommUserRank");
+  entries.require(api->red_op_create_pre_mul_sum, "ncclRedOpCreatePreMulSum");
+  entries.require(api->red_op_destroy, "ncclRedOpDestroy");
+  entries.require(api->group_start, "ncclGroupStart");
+  entries.require(api->group_end, "ncclGroupEnd");
+  entries.require(api->all_reduce, "ncclAllReduce");
+  entries.require(api->reduce_scatter, "ncclReduceScatter");
+  entries.require(api->all_gather, "ncclAllGather");
+  entries.require(api->broadcast, "ncclBroadcast");
+  entries.find(api->comm_revoke, "ncclCommRevoke");
+  if (!entries.missing().empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("[nccl] library: got '", api->path.empty() ? wanted : api->path, "' without ",
+                     absl::StrJoin(entries.missing(), ", "), ", expected NCCL; ", kRemedy));
+  }
+  return std::shared_ptr<const Api>(std::move(api));
+}
+
+}  // namespace tessera::nccl

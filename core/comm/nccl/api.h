@@ -1,0 +1,67 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <absl/status/statusor.h>
+
+#include "tessera/core/comm/environment.h"
+#include "tessera/core/comm/nccl/abi.h"
+
+namespace tessera::nccl {
+
+/// The entry points of one NCCL library. Streams are cudaStream_t. Never unloaded: its threads may
+/// outlive every user.
+struct Api {
+  std::string path;  ///< what was loaded
+  int version = 0;   ///< as ncclGetVersion codes it: 22809 is 2.28.9
+
+  Result (*get_version)(int* version);
+  Result (*get_unique_id)(UniqueId* id);
+  const char* (*get_error_string)(Result result);
+  const char* (*get_last_error)(OpaqueComm* comm);
+
+  Result (*comm_init_rank_config)(OpaqueComm** comm, int size, UniqueId id, int rank,
+                                  Config* config);
+  Result (*comm_split)(OpaqueComm* comm, int color, int key, OpaqueComm** made, Config* config);
+  Result (*comm_finalize)(OpaqueComm* comm);
+  Result (*comm_destroy)(OpaqueComm* comm);
+  Result (*comm_abort)(OpaqueComm* comm);
+  Result (*comm_get_async_error)(OpaqueComm* comm, Result* result);
+  Result (*comm_count)(const OpaqueComm* comm, int* size);
+  Result (*comm_user_rank)(const OpaqueComm* comm, int* rank);
+
+  Result (*red_op_create_pre_mul_sum)(RedOp* op, void* scalar, DataType dtype,
+                                      ScalarResidence residence, OpaqueComm* comm);
+  Result (*red_op_destroy)(RedOp op, OpaqueComm* comm);
+
+  Result (*group_start)();
+  Result (*group_end)();
+  Result (*all_reduce)(const void* send, void* receive, size_t numel, DataType dtype, RedOp op,
+                       OpaqueComm* comm, void* stream);
+  Result (*reduce_scatter)(const void* send, void* receive, size_t receive_numel, DataType dtype,
+                           RedOp op, OpaqueComm* comm, void* stream);
+  Result (*all_gather)(const void* send, void* receive, size_t send_numel, DataType dtype,
+                       OpaqueComm* comm, void* stream);
+  Result (*broadcast)(const void* send, void* receive, size_t numel, DataType dtype, int root,
+                      OpaqueComm* comm, void* stream);
+
+  // Newer than the floor, null where the library has none.
+
+  /// 2.28.7: stops what a communicator does before it is taken down.
+  Result (*comm_revoke)(OpaqueComm* comm, int flags);
+};
+
+/// "2.28.9" of 22809.
+std::string version_text(int version);
+
+/// Local; opens a library, which for the real one takes a tenth of a second. The library that
+/// TESSERA_NCCL names, or libnccl.so.2: the one that is loaded already, if there is one, else where
+/// the loader looks. The error says what was looked for, where, and what to do, when there is no
+/// library, when it lacks an entry point (all of them are listed), and when it is older than 2.28.
+absl::StatusOr<std::shared_ptr<const Api>> load_api(
+    const EnvironmentLookup& lookup = process_environment);
+
+}  // namespace tessera::nccl

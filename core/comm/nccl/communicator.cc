@@ -1,0 +1,83 @@
+#include "tessera/core/comm/nccl/communicator.h"
+
+#include <absl/strings/str_cat.h>
+
+namespace tessera::nccl {
+namespace {
+
+Config config_for(const std::string& name) {
+  Config config;
+  config.blocking = 0;
+  // Shared resources would tie the lanes to each other again.
+  config.split_share = 0;
+  config.comm_name = name.c_str();
+  return config;
+}
+
+}  // namespace
+
+Communicator::Communicator(std::shared_ptr<const Api> api, std::string name)
+    : api_(std::move(api)), name_(std::move(name)) {}
+
+Result Communicator::init(int size, int rank, const UniqueId& id) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  Config config = config_for(name_);
+  return api_->comm_init_rank_config(&comm_, size, id, rank, &config);
+}
+
+Result Communicator::split(int color, int key, Communicator& child) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  if (comm_ == nullptr) return Result::kInvalidUsage;
+  Config config = config_for(child.name_);
+  return api_->comm_split(comm_, color, key, &child.comm_, &config);
+}
+
+std::optional<Result> Communicator::poll() {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  if (comm_ == nullptr) return std::nullopt;
+  return poll_locked();
+}
+
+std::optional<Result> Communicator::try_poll() {
+  const std::unique_lock<std::recursive_mutex> lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return Result::kInProgress;
+  if (comm_ == nullptr) return std::nullopt;
+  return poll_locked();
+}
+
+Result Communicator::poll_locked() {
+  Result state = Result::kInProgress;
+  const Result asked = api_->comm_get_async_error(comm_, &state);
+  return asked == Result::kSuccess ? state : asked;
+}
+
+bool Communicator::is_open() {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  return comm_ != nullptr;
+}
+
+std::string Communicator::error_text(Result result) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  std::string text = api_->get_error_string(result);
+  if (comm_ == nullptr) return text;
+  const char* last = api_->get_last_error(comm_);
+  if (last != nullptr && *last != '\0') absl::StrAppend(&text, ": ", last);
+  return text;
+}
+
+Result Communicator::finalize() {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  return comm_ == nullptr ? Result::kSuccess : api_->comm_finalize(comm_);
+}
+
+void Communicator::destroy() {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  if (comm_ != nullptr) api_->comm_destroy(std::exchange(comm_, nullptr));
+}
+
+void Communicator::abort() {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  if (comm_ != nullptr) api_->comm_abort(std::exchange(comm_, nullptr));
+}
+
+}  // namespace tessera::nccl

@@ -1,0 +1,342 @@
+#include "tessera/core/comm/nccl/group.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/nccl/meeting.h"
+#include "tessera/core/comm/nccl/reduction.h"
+
+namespace tessera::nccl {
+
+Group::Group(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, int rank,
+             std::shared_ptr<Communicator> gather, std::shared_ptr<Communicator> reduce)
+    : uncaught_at_start_(std::uncaught_exceptions()),
+      world_(std::move(world)),
+      progress_(std::move(progress)),
+      rank_(rank),
+      gather_(world_->options().device, std::move(gather)),
+      reduce_(world_->options().device, std::move(reduce)) {}
+
+Group::~Group() {
+  try {
+    if (std::uncaught_exceptions() > uncaught_at_start_) {
+      abort(absl::StrCat("rank ", world_->options().rank, " left while an exception unwound"));
+    }
+    std::vector<std::shared_ptr<Communicator>> communicators = {gather_.communicator(),
+                                                                reduce_.communicator()};
+    if (permuted_ != nullptr) communicators.push_back(permuted_);
+    world_->leave(progress_, std::move(communicators), {gather_.stream(), reduce_.stream()});
+  } catch (...) {  // no memory: the communicators stay until the process ends
+  }
+}
+
+std::shared_ptr<Pending> Group::begin(Call call, std::shared_ptr<Event> end,
+                                      std::vector<at::Tensor> tensors) {
+  progress_->begin(call);
+  auto pending = std::make_shared<Pending>(world_, progress_, rank_, std::move(call),
+                                           std::move(end), std::move(tensors));
+  pending->throw_if_failed();
+  world_->watch(pending);
+  return pending;
+}
+
+std::shared_ptr<Pending> Group::issue(StreamLane& lane, Call call, std::vector<at::Tensor> tensors,
+                                      const Launch& launch_on, int slice) {
+  auto pending = begin(std::move(call), lane.take_event(), std::move(tensors));
+  if (world_->options().compare == WorldOptions::Compare::kAlways) compare(*pending);
+  const std::shared_ptr<Communicator> communicator =
+      slice == kOwnRank ? lane.communicator() : communicator_for(*pending, slice);
+  lane.follow_current();
+  const auto result = communicator->call([&](OpaqueComm* comm) {
+    return launch_on(communicator->api(), comm, lane.stream()->handle());
+  });
+  check_result(*world_, *pending, *communicator, result);
+  const Issued issued{&lane, communicator, pending};
+  if (open_batch_ != nullptr) {
+    open_batch_->push_back(issued);
+  } else {
+    launch({issued});
+  }
+  return pending;
+}
+
+/// Ends what issuing has begun. NCCL's calls return before their work is on the stream; an event
+/// recorded before it is would be over too early.
+void Group::launch(const std::vector<Issued>& batch) {
+  for (const Issued& issued : batch) await_ready(*world_, *issued.pending, *issued.communicator);
+  for (const Issued& issued : batch) {
+    issued.lane->stream()->record(issued.pending->end());
+    issued.pending->mark_launched();
+  }
+}
+
+std::shared_ptr<Work> Group::reduce(const at::Tensor& tensor, ReduceOp op,
+                                    std::optional<double> factor, std::string_view tag) {
+  check_all_reduce(tensor, op);
+  if (factor) check_scaled("all_reduce_scaled", tensor);
+  Call call = Call::of(Op::kAllReduce, tag, tensor);
+  call.reduce_op = op;
+  call.is_scaled = factor.has_value();
+  return issue(reduce_, std::move(call), {tensor},
+               [&](const Api& api, OpaqueComm* comm, void* stream) {
+                 const Reduction reduction(api, comm, tensor.scalar_type(), op, factor);
+                 if (reduction.result() != Result::kSuccess) return reduction.result();
+                 return api.all_reduce(tensor.const_data_ptr(), tensor.data_ptr(),
+                                       static_cast<size_t>(tensor.numel()), reduction.dtype(),
+                                       reduction.op(), comm, stream);
+               });
+}
+
+std::shared_ptr<Work> Group::scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                                     std::optional<double> factor, std::string_view tag,
+                                     int slice) {
+  check_reduce_scatter(output, input, op, size(), slice);
+  if (factor) check_scaled("reduce_scatter_scaled", input);
+  const int own = slice == kOwnRank ? rank() : slice;
+  check_own_slice("reduce_scatter", output, input, own);
+  Call call = Call::of(Op::kReduceScatter, tag, input);
+  call.reduce_op = op;
+  call.is_scaled = factor.has_value();
+  return issue(
+      reduce_, std::move(call), {output, input},
+      [&](const Api& api, OpaqueComm* comm, void* stream) {
+        const Reduction reduction(api, comm, input.scalar_type(), op, factor);
+        if (reduction.result() != Result::kSuccess) return reduction.result();
+        return api.reduce_scatter(input.const_data_ptr(), output.data_ptr(),
+                                  static_cast<size_t>(output.numel()), reduction.dtype(),
+                                  reduction.op(), comm, stream);
+      },
+      own);
+}
+
+std::shared_ptr<Work> Group::all_reduce(const at::Tensor& tensor, ReduceOp op,
+                                        std::string_view tag) {
+  return reduce(tensor, op, std::nullopt, tag);
+}
+
+std::shared_ptr<Work> Group::all_reduce_scaled(const at::Tensor& tensor, double factor,
+                                               std::string_view tag) {
+  return reduce(tensor, ReduceOp::kSum, factor, tag);
+}
+
+std::shared_ptr<Work> Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                                            ReduceOp op, std::string_view tag, int slice) {
+  return scatter(output, input, op, std::nullopt, tag, slice);
+}
+
+std::shared_ptr<Work> Group::reduce_scatter_scaled(const at::Tensor& output,
+                                                   const at::Tensor& input, double factor,
+                                                   std::string_view tag, int slice) {
+  return scatter(output, input, ReduceOp::kSum, factor, tag, slice);
+}
+
+std::shared_ptr<Work> Group::all_gather(const at::Tensor& output, const at::Tensor& input,
+                                        std::string_view tag) {
+  check_all_gather(output, input, size());
+  check_own_slice("all_gather", input, output, rank());
+  return issue(gather_, Call::of(Op::kAllGather, tag, input), {output, input},
+               [&](const Api& api, OpaqueComm* comm, void* stream) {
+                 return api.all_gather(input.const_data_ptr(), output.data_ptr(),
+                                       static_cast<size_t>(input.numel()),
+                                       dtype_of(input.scalar_type()), comm, stream);
+               });
+}
+
+std::shared_ptr<Work> Group::broadcast(const at::Tensor& tensor, int root, std::string_view tag) {
+  check_broadcast(tensor, root, size());
+  Call call = Call::of(Op::kBroadcast, tag, tensor);
+  call.root = root;
+  return issue(gather_, std::move(call), {tensor},
+               [&](const Api& api, OpaqueComm* comm, void* stream) {
+                 return api.broadcast(tensor.const_data_ptr(), tensor.data_ptr(),
+                                      static_cast<size_t>(tensor.numel()),
+                                      dtype_of(tensor.scalar_type()), root, comm, stream);
+               });
+}
+
+void Group::barrier(std::string_view tag) {
+  check_outside_batch("barrier");
+  if (!token_.defined()) token_ = allocate(1, at::kInt);
+  issue(reduce_, Call::of(Op::kBarrier, tag), {token_},
+        [&](const Api& api, OpaqueComm* comm, void* stream) {
+          return api.all_reduce(token_.const_data_ptr(), token_.data_ptr(), 1, DataType::kInt32,
+                                RedOp::kMax, comm, stream);
+        })
+      ->wait_on_host();
+}
+
+at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
+  check_allocate(numel, dtype);
+  return world_->options().device->allocate(numel, dtype);
+}
+
+std::unique_ptr<Window> Group::make_window(const at::Tensor& /*own*/, std::string_view name) {
+  TORCH_CHECK(false, "[comm] make_window '", name,
+              "': got a group of backend 'nccl', expected one whose ranks read each other's memory;"
+              " gather instead, or use a group of backend 'shm'");
+}
+
+std::unique_ptr<SharedBuffer> Group::make_shared_buffer(int64_t /*bytes*/, std::string_view name) {
+  // Known without asking anyone, so it is no collective here.
+  Pending(world_, progress_, rank_, Call::of(Op::kSharedBuffer, name), nullptr, {})
+      .throw_if_failed();
+  return nullptr;
+}
+
+std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
+                                              std::string_view name) {
+  check_subgroup(ranks, name, size(), subgroup_names_);
+  check_outside_batch("subgroup");
+  subgroup_names_.insert(std::string(name));
+  const auto pending = begin(Call::of(Op::kSubgroup, absl::StrCat(std::string(name), " [",
+                                                                  absl::StrJoin(ranks, ", "), "]")),
+                             nullptr, {});
+  compare(*pending);
+  drain(*pending);
+  const auto found = std::find(ranks.begin(), ranks.end(), rank());
+  const bool is_member = found != ranks.end();
+  const int own = static_cast<int>(found - ranks.begin());
+  const std::string group = absl::StrCat(std::string(this->name()), "/", std::string(name));
+  const auto reduce = split(*world_, *pending, *reduce_.communicator(), is_member ? 0 : kNoColor,
+                            rank(), lane_name(group, "reduce"));
+  std::shared_ptr<Group> made;
+  if (is_member) {
+    const auto gather = split(*world_, *pending, *reduce, 0, own, lane_name(group, "gather"));
+    std::vector<int> world_ranks;
+    for (const int rank : ranks) world_ranks.push_back(progress_->world_ranks()[rank]);
+    auto progress = std::make_shared<Progress>(group, std::move(world_ranks));
+    made = std::make_shared<Group>(world_, progress, own, gather, reduce);
+    world_->enter(std::move(progress));
+  }
+  pending->mark_finished();
+  return made;
+}
+
+void Group::abort(std::string_view cause) noexcept { world_->propose(cause); }
+
+void Group::batch(const std::function<void()>& issue_all) {
+  check_outside_batch("batch");
+  const Api& api = *world_->options().api;
+  std::vector<Issued> issued;
+  std::exception_ptr error;
+  Result ended = Result::kSuccess;
+  {
+    // Aborting a communicator that an open group of calls names would pull it from under NCCL.
+    const auto gather = gather_.communicator()->hold();
+    const auto reduce = reduce_.communicator()->hold();
+    const auto permuted =
+        permuted_ == nullptr ? std::unique_lock<std::recursive_mutex>() : permuted_->hold();
+    api.group_start();
+    open_batch_ = &issued;
+    try {
+      issue_all();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    open_batch_ = nullptr;
+    ended = api.group_end();
+  }
+  // After a failure nothing of this is worth waiting for.
+  if (!issued.empty() && !world_->is_failed()) {
+    check_result(*world_, *issued.front().pending, *issued.front().communicator, ended);
+    launch(issued);
+  }
+  if (error != nullptr) std::rethrow_exception(error);
+}
+
+void Group::check_outside_batch(const char* op) const {
+  TORCH_CHECK(open_batch_ == nullptr, "[comm] ", op, ": got a call inside batch(), expected it",
+              " outside; a batch takes collectives that run on the device");
+}
+
+/// Fails on every rank unless all call the same. The texts name both calls, as shm's do.
+void Group::compare(Pending& pending) {
+  const std::string own = exchange_key(*progress_, pending.call().sequence, "call", rank());
+  const auto texts = exchange(*world_, pending, rank(), "call", pending.call().text());
+  // All have written this one, so all have read the one before.
+  if (!last_comparison_.empty()) world_->agreement().erase(last_comparison_);
+  last_comparison_ = own;
+  for (int rank = 1; rank < size(); ++rank) {
+    if (texts[rank] == texts[0]) continue;
+    pending.fail(absl::StrCat(progress_->name_of(rank), " called ", texts[rank], " where ",
+                              progress_->name_of(0), " called ", texts[0]));
+  }
+}
+
+const std::shared_ptr<Communicator>& Group::communicator_for(Pending& pending, int slice) {
+  if (!slice_) agree_on_slices(pending, slice);
+  if (*slice_ != slice) {
+    pending.fail(absl::StrCat(progress_->name_of(rank()), " asked for slice ", slice, " of ",
+                              pending.call().text(), " after slice ", *slice_,
+                              "; on NCCL a group's slices stay as its first reduce_scatter has "
+                              "them, so duplicate() the group"));
+  }
+  return permuted_ == nullptr ? reduce_.communicator() : permuted_;
+}
+
+/// NCCL gives rank r slice r, so other slices need a communicator whose ranks are the slices. A
+/// rank cannot see that others ask for other slices than theirs; hence all tell all, once.
+void Group::agree_on_slices(Pending& pending, int slice) {
+  const auto texts = exchange(*world_, pending, rank(), "slice", absl::StrCat(slice));
+  bool is_usual = true;
+  for (int rank = 0; rank < size(); ++rank) {
+    is_usual = is_usual && texts[rank] == absl::StrCat(rank);
+    for (int other = 0; other < rank; ++other) {
+      if (texts[rank] != texts[other]) continue;
+      pending.fail(absl::StrCat(
+          progress_->name_of(rank), " and ", progress_->name_of(other), " both asked for slice ",
+          texts[rank], " of ", pending.call().text(), "; the ranks' slices must be a permutation"));
+    }
+  }
+  if (!is_usual) {
+    check_outside_batch("reduce_scatter: the first one with other slices than the ranks'");
+    drain(pending);
+    permuted_ = split(*world_, pending, *reduce_.communicator(), 0, slice,
+                      lane_name(name(), "permuted reduce"));
+  }
+  slice_ = slice;
+}
+
+/// Splitting a communicator asks that nothing is in flight on it.
+void Group::drain(Pending& pending) {
+  const auto end = reduce_.take_event();
+  reduce_.stream()->record(*end);
+  pending.await([&] { return end->is_done(); });
+}
+
+std::shared_ptr<Group> make_world(WorldOptions options) {
+  TORCH_CHECK(options.api != nullptr && options.device != nullptr && options.store != nullptr,
+              "[comm] nccl world: got no library, device or store, expected all three; see "
+              "WorldOptions");
+  TORCH_CHECK(options.rank >= 0 && options.rank < options.size, "[comm] nccl world: got rank ",
+              options.rank, " of ", options.size, ", expected 0 <= rank < size; correct them");
+  TORCH_CHECK(options.timeout.count() > 0 && options.store_poll.count() > 0 &&
+                  options.local_poll.count() > 0,
+              "[comm] nccl world: got a time of 0 or less, expected more than 0 ms; leave it out");
+  std::vector<int> ranks(options.size);
+  for (int rank = 0; rank < options.size; ++rank) ranks[rank] = rank;
+  auto progress = std::make_shared<Progress>("world", std::move(ranks));
+  const int rank = options.rank;
+  auto world = World::start(std::move(options));
+  world->enter(progress);
+  try {
+    const auto pending = std::make_shared<Pending>(world, progress, rank, Call::of(Op::kInit, ""),
+                                                   nullptr, std::vector<at::Tensor>());
+    world->watch(pending);
+    auto reduce = meet(*world, *pending);
+    auto gather = split(*world, *pending, *reduce, 0, rank, lane_name("world", "gather"));
+    pending->mark_finished();
+    return std::make_shared<Group>(world, progress, rank, std::move(gather), std::move(reduce));
+  } catch (const std::exception& error) {
+    world->propose(absl::StrCat("rank ", rank, " failed at start: ", error.what()));
+    world->leave(progress, {}, {});
+    throw;
+  }
+}
+
+}  // namespace tessera::nccl

@@ -1,0 +1,98 @@
+#include "tessera/core/comm/nccl/meeting.h"
+
+#include <cstring>
+
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/error_text.h"
+
+namespace tessera::nccl {
+
+std::string exchange_key(const Progress& progress, int64_t sequence, std::string_view what,
+                         int rank) {
+  return absl::StrCat("nccl/", std::string(what), "/", progress.group(), "/", sequence, "/", rank);
+}
+
+std::vector<std::string> exchange(World& world, Pending& pending, int rank, std::string_view what,
+                                  const std::string& text) {
+  const size_t size = pending.progress().world_ranks().size();
+  std::vector<std::string> keys;
+  for (size_t i = 0; i < size; ++i) {
+    keys.push_back(
+        exchange_key(pending.progress(), pending.call().sequence, what, static_cast<int>(i)));
+  }
+  std::vector<std::string> texts;
+  std::string problem;
+  try {
+    world.agreement().put(keys[rank], text);
+    // The time-out is pending's own: looking at the store must not block.
+    pending.await([&] { return world.agreement().has(keys); });
+    for (const std::string& key : keys) texts.push_back(world.agreement().get(key));
+    return texts;
+  } catch (const c10::Error& error) {
+    problem = error_text(error);
+  }
+  pending.fail(absl::StrCat("rank ", world.options().rank, " failed: the store: ", problem));
+}
+
+void check_result(World& world, Pending& pending, Communicator& communicator,
+                  std::optional<Result> result) {
+  if (!result) {
+    pending.throw_if_failed();
+    pending.fail(absl::StrCat("communicator '", communicator.name(), "' was taken down"));
+  }
+  if (*result == Result::kSuccess || *result == Result::kInProgress) return;
+  pending.fail(absl::StrCat("rank ", world.options().rank, " failed: NCCL reports ",
+                            communicator.error_text(*result), " on communicator '",
+                            communicator.name(), "'"));
+}
+
+void await_ready(World& world, Pending& pending, Communicator& communicator) {
+  pending.await([&] {
+    const std::optional<Result> state = communicator.poll();
+    check_result(world, pending, communicator, state);
+    return *state == Result::kSuccess;
+  });
+}
+
+std::shared_ptr<Communicator> split(World& world, Pending& pending, Communicator& parent, int color,
+                                    int key, const std::string& name) {
+  auto child = std::make_shared<Communicator>(world.options().api, name);
+  world.adopt(child);
+  check_result(world, pending, parent, parent.split(color, key, *child));
+  // Until the parent is ready, the child is not there to be asked.
+  await_ready(world, pending, parent);
+  if (color == kNoColor) return nullptr;
+  await_ready(world, pending, *child);
+  return child;
+}
+
+std::shared_ptr<Communicator> meet(World& world, Pending& pending) {
+  const WorldOptions& options = world.options();
+  auto communicator =
+      std::make_shared<Communicator>(options.api, lane_name(pending.progress().group(), "reduce"));
+  UniqueId id{};
+  std::string text;
+  if (options.rank == 0) {
+    const Result made = options.api->get_unique_id(&id);
+    check_result(world, pending, *communicator, made);
+    text.assign(id.internal, UniqueId::kBytes);
+  }
+  // All ranks are there before NCCL is asked to meet them: it could not say who is missing.
+  const std::vector<std::string> texts = exchange(world, pending, options.rank, "id", text);
+  if (texts[0].size() != UniqueId::kBytes) {
+    pending.fail(absl::StrCat("got an id of ", texts[0].size(), " bytes from rank 0, expected ",
+                              UniqueId::kBytes, "; give every world a prefix of its own"));
+  }
+  std::memcpy(id.internal, texts[0].data(), UniqueId::kBytes);
+  world.adopt(communicator);
+  check_result(world, pending, *communicator, communicator->init(options.size, options.rank, id));
+  await_ready(world, pending, *communicator);
+  return communicator;
+}
+
+std::string lane_name(std::string_view group, std::string_view lane) {
+  return absl::StrCat(std::string(group), ": ", std::string(lane), " lane");
+}
+
+}  // namespace tessera::nccl

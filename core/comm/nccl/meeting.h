@@ -1,0 +1,44 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/core/comm/nccl/communicator.h"
+#include "tessera/core/comm/nccl/pending.h"
+#include "tessera/core/comm/nccl/progress.h"
+#include "tessera/core/comm/nccl/world.h"
+
+namespace tessera::nccl {
+
+// Set-up among the ranks of a group. All of it is collective and blocks, and all of it ends with
+// the CommError of `pending`, in whose name it is done, when that is late or the world fails.
+
+/// Where a rank's part of an exchange lies in the store.
+std::string exchange_key(const Progress& progress, int64_t sequence, std::string_view what,
+                         int rank);
+
+/// Every rank's text, by rank. Through the store: a few milliseconds.
+std::vector<std::string> exchange(World& world, Pending& pending, int rank, std::string_view what,
+                                  const std::string& text);
+
+/// Throws unless a call into NCCL went well so far; nothing means that it was taken down before.
+void check_result(World& world, Pending& pending, Communicator& communicator,
+                  std::optional<Result> result);
+
+/// Blocks until what has been begun on `communicator` is over.
+void await_ready(World& world, Pending& pending, Communicator& communicator);
+
+/// A communicator of the ranks of `parent` with this colour, ordered by key; null for kNoColor.
+/// Nothing may be in flight on `parent`.
+std::shared_ptr<Communicator> split(World& world, Pending& pending, Communicator& parent, int color,
+                                    int key, const std::string& name);
+
+/// The communicator of the whole world; the id travels through the store.
+std::shared_ptr<Communicator> meet(World& world, Pending& pending);
+
+/// "world: gather lane".
+std::string lane_name(std::string_view group, std::string_view lane);
+
+}  // namespace tessera::nccl

@@ -1,0 +1,102 @@
+#include "tessera/core/comm/nccl/pending.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include "tessera/core/errors.h"
+
+namespace tessera::nccl {
+
+Pending::Pending(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, int rank,
+                 Call call, std::shared_ptr<Event> end, std::vector<at::Tensor> tensors)
+    : world_(std::move(world)),
+      progress_(std::move(progress)),
+      rank_(rank),
+      call_(std::move(call)),
+      end_(std::move(end)),
+      tensors_(std::move(tensors)) {}
+
+bool Pending::look() {
+  if (finished_.load(std::memory_order_acquire)) return true;
+  if (end_ == nullptr || !launched_.load(std::memory_order_acquire) || !end_->is_done()) {
+    return false;
+  }
+  // Aborting ends what hangs on the device, which looks like success. The failure is marked first.
+  if (world_->is_failed()) return false;
+  mark_finished();
+  return true;
+}
+
+bool Pending::is_completed() { return look() || world_->is_failed(); }
+
+void Pending::wait() {
+  if (!look()) {
+    check_launched();
+    world_->options().device->current_stream()->wait(*end_);
+  }
+  // From here on the current stream orders whatever reuses their memory.
+  release();
+}
+
+void Pending::wait_on_host() {
+  if (!look()) {
+    check_launched();
+    await([this] { return look(); });
+  }
+  release();
+}
+
+void Pending::check_launched() {
+  throw_if_failed();
+  TORCH_CHECK(launched_.load(std::memory_order_acquire), "[comm] ", to_string(call_.op), " '",
+              call_.tag, "': got wait() inside the batch that issues it, expected it after",
+              " batch() has returned; move it there");
+}
+
+void Pending::release() {
+  if (!released_.exchange(true)) tensors_.clear();
+}
+
+bool Pending::is_late(std::chrono::steady_clock::time_point now) const {
+  return now - begin_ >= world_->options().timeout;
+}
+
+void Pending::throw_if_failed() {
+  if (const auto cause = world_->failure()) throw_error(*cause);
+}
+
+void Pending::fail(const std::string& cause) {
+  world_->propose(cause);
+  throw_if_failed();
+  throw_error(cause);
+}
+
+void Pending::throw_error(const std::string& cause) const {
+  throw CommError({to_string(call_.op), group(), call_.sequence, rank_, call_.tag}, cause);
+}
+
+void Pending::pause(int64_t looks) {
+  constexpr int64_t kYields = 200;
+  constexpr int64_t kLongestMicroseconds = 1000;
+  if (looks < kYields) {
+    ::sched_yield();
+    return;
+  }
+  std::this_thread::sleep_for(
+      std::chrono::microseconds(std::min(looks - kYields + 20, kLongestMicroseconds)));
+}
+
+void wait_on_host(Work& work) {
+  if (auto* pending = dynamic_cast<Pending*>(&work)) {
+    pending->wait_on_host();
+  } else {
+    work.wait();
+  }
+}
+
+}  // namespace tessera::nccl

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/comm/nccl/call.h"
+#include "tessera/core/comm/nccl/progress.h"
+#include "tessera/core/comm/nccl/world.h"
+#include "tessera/core/comm/work.h"
+
+namespace tessera::nccl {
+
+/// A collective on a stream of a lane. Holds its tensors until wait(), or until it is over. After
+/// wait() their memory may be reused by what the current stream runs from then on, as LibTorch's
+/// allocator for CUDA does, but not by the host.
+class Pending final : public Work {
+ public:
+  /// `end` is recorded behind the collective; null for what happens on the host alone.
+  Pending(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, int rank, Call call,
+          std::shared_ptr<Event> end, std::vector<at::Tensor> tensors);
+
+  bool is_completed() override;
+
+  /// The current stream waits for the collective; the host does not, so what it does next may be
+  /// queued at once. Throws CommError if the world has failed by now; a later failure is thrown by
+  /// the next call on the group. Throws c10::Error inside the batch that issues it.
+  void wait() override;
+
+  /// Blocks until the collective has run. Throws CommError if it failed.
+  void wait_on_host();
+
+  /// The collective is on its stream, and `end` recorded behind it.
+  void mark_launched() { launched_.store(true, std::memory_order_release); }
+  /// What happens on the host alone is over.
+  void mark_finished() { finished_.store(true, std::memory_order_release); }
+
+  /// Whether it has ended well, as far as it was looked at.
+  bool look();
+  bool is_late(std::chrono::steady_clock::time_point now) const;
+
+  Event& end() { return *end_; }
+  const Progress& progress() const { return *progress_; }
+  const std::string& group() const { return progress_->group(); }
+  const Call& call() const { return call_; }
+
+  /// Throws CommError if the world has failed.
+  void throw_if_failed();
+  /// Throws CommError for this call and makes `cause` everyone's, unless there is one.
+  [[noreturn]] void fail(const std::string& cause);
+
+  /// Blocks until is_done(), which is asked now and then, or throws CommError.
+  template <typename Condition>
+  void await(Condition&& is_done) {
+    for (int64_t looks = 0; !is_done(); ++looks) {
+      throw_if_failed();
+      pause(looks);
+    }
+  }
+
+ private:
+  void check_launched();
+  void release();
+  static void pause(int64_t looks);
+  [[noreturn]] void throw_error(const std::string& cause) const;
+
+  const std::shared_ptr<World> world_;
+  const std::shared_ptr<Progress> progress_;
+  const int rank_;
+  const Call call_;
+  const std::shared_ptr<Event> end_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  std::vector<at::Tensor> tensors_;
+  std::atomic<bool> released_{false};
+  std::atomic<bool> launched_{false};
+  std::atomic<bool> finished_{false};
+};
+
+/// Blocks until `work` of an NCCL group has run on the device; of any other group, wait().
+void wait_on_host(Work& work);
+
+}  // namespace tessera::nccl

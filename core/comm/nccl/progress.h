@@ -1,0 +1,59 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tessera/core/comm/nccl/call.h"
+
+namespace tessera::nccl {
+
+/// What this rank has called on one group: how many collectives, and which were the last ones. What
+/// a rank tells the others when one of them waits in vain. Thread-safe.
+class Progress {
+ public:
+  /// `world_ranks`: of the group's ranks, in order.
+  Progress(std::string group, std::vector<int> world_ranks);
+
+  const std::string& group() const { return group_; }
+  const std::vector<int>& world_ranks() const { return world_ranks_; }
+  /// "rank 1", and its number in the world where that is another one.
+  std::string name_of(int rank) const;
+
+  /// Numbers the call.
+  void begin(Call& call);
+  void leave();
+
+  /// For the store: how many calls this rank has begun, whether it has left, and what it called as
+  /// number `sequence`.
+  std::string report(int64_t sequence) const;
+
+ private:
+  static constexpr size_t kKept = 64;
+
+  const std::string group_;
+  const std::vector<int> world_ranks_;
+  mutable std::mutex mutex_;
+  int64_t begun_ = 0;
+  bool left_ = false;
+  std::array<Call, kKept> last_;
+};
+
+/// One rank's answer, read back.
+struct Report {
+  enum class State : uint8_t { kSilent, kWithoutGroup, kIn, kLeft };
+  State state = State::kSilent;
+  int64_t begun = 0;
+  std::string text;  ///< of the call asked for; "" if it has not begun it
+
+  static Report parse(const std::string& text);
+};
+
+/// Why `call` has not finished after `waited_ms`, as the reports, by rank, tell it: who is missing,
+/// else who called something else, else nobody.
+std::string explain_time_out(const Progress& progress, int64_t sequence, int64_t waited_ms,
+                             const std::vector<Report>& reports);
+
+}  // namespace tessera::nccl

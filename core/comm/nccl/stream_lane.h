@@ -1,0 +1,35 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "tessera/core/comm/nccl/communicator.h"
+#include "tessera/core/device/device.h"
+
+namespace tessera::nccl {
+
+/// A lane on a device: a communicator and a stream of its own, so that what one lane carries never
+/// queues behind what another one does.
+class StreamLane {
+ public:
+  StreamLane(std::shared_ptr<Device> device, std::shared_ptr<Communicator> communicator);
+
+  const std::shared_ptr<Communicator>& communicator() const { return communicator_; }
+  const std::shared_ptr<Stream>& stream() const { return stream_; }
+
+  /// What is queued here from now on runs after what the current stream holds now.
+  void follow_current();
+
+  /// An event that nobody uses; used again once the last other owner has dropped it.
+  std::shared_ptr<Event> take_event();
+
+ private:
+  const std::shared_ptr<Device> device_;
+  const std::shared_ptr<Communicator> communicator_;
+  const std::shared_ptr<Stream> stream_;
+  const std::shared_ptr<Event> begin_;
+  std::vector<std::shared_ptr<Event>> ends_;
+  size_t next_ = 0;
+};
+
+}  // namespace tessera::nccl

@@ -1,0 +1,320 @@
+#include "tessera/core/comm/nccl/world.h"
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/comm/nccl/pending.h"
+#include "tessera/core/error_text.h"
+
+namespace tessera::nccl {
+namespace {
+
+// How long the first call that fails waits until its cause is published and the communicators are
+// down; an abort that hangs must not hang it.
+constexpr auto kPatience = std::chrono::seconds(5);
+// Ranks answer within one look at the store, if they can.
+constexpr int kLooksForAnswers = 4;
+constexpr auto kAnswerGrace = std::chrono::milliseconds(100);
+
+}  // namespace
+
+/// Communicators of a group that is gone.
+struct World::Leaving {
+  enum class Stage : uint8_t { kOpen, kFinalizing, kDown };
+
+  std::string group;
+  std::vector<std::shared_ptr<Communicator>> communicators;
+  std::vector<Stage> stages;
+  std::vector<std::shared_ptr<Stream>> streams;
+  Clock::time_point deadline;
+  std::string report;
+  bool is_announced = false;
+};
+
+std::shared_ptr<World> World::start(WorldOptions options) {
+  const std::shared_ptr<World> world(new World(std::move(options)));
+  std::thread([world] { world->run(); }).detach();
+  return world;
+}
+
+World::World(WorldOptions options)
+    : options_(std::move(options)),
+      agreement_(options_.store, options_.rank),
+      next_look_(Clock::now()) {}
+
+World::~World() = default;
+
+void World::propose(std::string_view cause) noexcept {
+  try {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (proposal_.empty()) proposal_ = cause.empty() ? "aborted" : std::string(cause);
+    changed_.notify_all();
+  } catch (...) {  // no memory for the text: the others see a time-out
+  }
+}
+
+std::optional<std::string> World::failure() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (proposal_.empty() && !failed_) return std::nullopt;
+  // Only then does nothing on the device touch the memory that an unwinding caller frees.
+  if (!gave_up_) gave_up_ = !settled_.wait_for(lock, kPatience, [this] { return is_down_; });
+  return failed_ ? cause_ : proposal_;
+}
+
+void World::watch(std::shared_ptr<Pending> pending) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (pending_.empty()) changed_.notify_all();
+  pending_.push_back(std::move(pending));
+}
+
+void World::enter(std::shared_ptr<Progress> progress) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++groups_;
+  entered_ = true;
+  progress_[progress->group()] = std::move(progress);
+}
+
+void World::adopt(std::shared_ptr<Communicator> communicator) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  communicators_.push_back(std::move(communicator));
+}
+
+void World::leave(const std::shared_ptr<Progress>& progress,
+                  std::vector<std::shared_ptr<Communicator>> communicators,
+                  std::vector<std::shared_ptr<Stream>> streams) noexcept {
+  try {
+    progress->leave();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& gone : communicators) std::erase(communicators_, gone);
+    Leaving leaving;
+    leaving.group = progress->group();
+    leaving.report = progress->report(-1);
+    leaving.stages.resize(communicators.size(), Leaving::Stage::kOpen);
+    leaving.communicators = std::move(communicators);
+    leaving.streams = std::move(streams);
+    leaving.deadline = Clock::now() + options_.timeout;
+    leaving_.push_back(std::move(leaving));
+    --groups_;
+    changed_.notify_all();
+  } catch (...) {  // no memory: the communicators stay until the process ends
+  }
+}
+
+void World::run() {
+  while (sleep()) {
+    if (!is_failed()) {
+      const std::string cause = look();
+      if (!cause.empty()) settle(cause);
+    }
+    if (is_failed()) drop();
+    take_down();
+  }
+}
+
+/// Until there may be something to do. False when there never will be.
+bool World::sleep() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const bool is_busy = !pending_.empty() || !leaving_.empty();
+  if (entered_ && groups_ == 0 && !is_busy) return false;
+  if (!proposal_.empty() && !failed_) return true;
+  const auto longest = is_busy ? options_.local_poll : options_.store_poll;
+  changed_.wait_for(lock, std::min(longest, options_.store_poll));
+  return true;
+}
+
+/// The cause of a failure, or "".
+std::string World::look() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!proposal_.empty()) return proposal_;
+  }
+  std::string cause = look_at_pending();
+  if (cause.empty()) cause = look_at_communicators();
+  if (cause.empty() && Clock::now() >= next_look_) {
+    next_look_ = Clock::now() + options_.store_poll;
+    cause = look_at_store();
+  }
+  return cause;
+}
+
+std::string World::look_at_communicators() {
+  std::vector<std::shared_ptr<Communicator>> communicators;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    communicators = communicators_;
+  }
+  for (const auto& communicator : communicators) {
+    const Result state = communicator->try_poll().value_or(Result::kSuccess);
+    if (state == Result::kSuccess || state == Result::kInProgress) continue;
+    return absl::StrCat("rank ", options_.rank, " failed: NCCL reports ",
+                        communicator->error_text(state), " on communicator '", communicator->name(),
+                        "'");
+  }
+  return "";
+}
+
+std::string World::look_at_pending() {
+  std::list<std::shared_ptr<Pending>> over;  // their tensors are freed outside the lock
+  std::shared_ptr<Pending> late;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto now = Clock::now();
+    for (auto next = pending_.begin(); next != pending_.end();) {
+      const auto current = next++;
+      if ((*current)->look()) {
+        over.splice(over.end(), pending_, current);
+      } else if (late == nullptr && (*current)->is_late(now)) {
+        late = *current;
+      }
+    }
+  }
+  return late == nullptr ? "" : explain(*late);
+}
+
+std::string World::look_at_store() {
+  if (store_lost_) return "";
+  try {
+    if (const auto failure = agreement_.failure()) return *failure;
+    const auto inquiry = agreement_.inquiry();
+    if (inquiry && !answered_) answer(*inquiry);
+  } catch (const std::exception&) {
+    // Who hosts the store may leave first. What hangs because of it runs into its time-out.
+    store_lost_ = true;
+  }
+  return "";
+}
+
+void World::answer(const Agreement::Inquiry& inquiry) {
+  std::shared_ptr<Progress> progress;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = progress_.find(inquiry.group);
+    if (found != progress_.end()) progress = found->second;
+  }
+  agreement_.answer(progress == nullptr ? "none" : progress->report(inquiry.sequence));
+  answered_ = true;
+}
+
+/// Why a collective is late: asks all ranks, or waits for what the rank that asked first finds out.
+std::string World::explain(const Pending& pending) {
+  const Progress& progress = pending.progress();
+  const int64_t sequence = pending.call().sequence;
+  std::vector<Report> reports(progress.world_ranks().size());
+  try {
+    const Agreement::Inquiry inquiry = agreement_.ask(progress.group(), sequence);
+    const bool is_own = inquiry.asker == options_.rank;
+    if (!answered_) answer(inquiry);
+    const auto patience = options_.store_poll * kLooksForAnswers + kAnswerGrace;
+    const auto deadline = Clock::now() + (is_own ? patience : 2 * patience);
+    const auto has_all = [&] {
+      bool all = true;
+      for (size_t rank = 0; rank < reports.size(); ++rank) {
+        if (reports[rank].state != Report::State::kSilent) continue;
+        const auto text = agreement_.answer_of(progress.world_ranks()[rank], progress.group());
+        if (text) reports[rank] = Report::parse(*text);
+        all = all && text.has_value();
+      }
+      return all;
+    };
+    while (Clock::now() < deadline) {
+      if (const auto failure = agreement_.failure()) return *failure;
+      if (is_own && has_all()) break;
+      std::this_thread::sleep_for(options_.local_poll);
+    }
+  } catch (const std::exception& error) {
+    return absl::StrCat("timed out: waited ", options_.timeout.count(), " ms; the store is gone (",
+                        error_text(error), ")");
+  }
+  return explain_time_out(progress, sequence, options_.timeout.count(), reports);
+}
+
+/// Makes the first published cause this rank's, then aborts.
+void World::settle(const std::string& cause) {
+  std::string first = cause;
+  try {
+    first = agreement_.publish(cause);
+  } catch (const std::exception&) {  // then every rank has its own cause
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    cause_ = first;
+    failed_.store(true, std::memory_order_release);
+  }
+  drop();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  is_down_ = true;
+  settled_.notify_all();
+}
+
+/// Ends all that a failed world does, also what was begun while it failed.
+void World::drop() {
+  std::vector<std::shared_ptr<Communicator>> communicators;
+  std::list<std::shared_ptr<Pending>> pending;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    communicators.swap(communicators_);
+    pending.swap(pending_);
+  }
+  for (const auto& communicator : communicators) communicator->abort();
+}
+
+bool World::has_pending(const std::string& group) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::any_of(pending_.begin(), pending_.end(),
+                     [&](const auto& pending) { return pending->group() == group; });
+}
+
+/// Brings the communicators of groups that are gone one step further.
+void World::take_down() {
+  std::list<Leaving> leaving;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    leaving.swap(leaving_);
+  }
+  using Stage = Leaving::Stage;
+  for (Leaving& gone : leaving) {
+    if (std::exchange(gone.is_announced, true)) continue;
+    try {
+      agreement_.say_left(gone.group, gone.report);
+    } catch (const std::exception&) {  // then it is one that does not answer
+    }
+  }
+  for (auto next = leaving.begin(); next != leaving.end();) {
+    const auto gone = next++;
+    bool is_down = true;
+    for (size_t i = 0; i < gone->communicators.size(); ++i) {
+      Communicator& communicator = *gone->communicators[i];
+      Stage& stage = gone->stages[i];
+      if (stage == Stage::kDown) continue;
+      if (is_failed() || Clock::now() >= gone->deadline) {
+        communicator.abort();
+        stage = Stage::kDown;
+        continue;
+      }
+      if (stage == Stage::kOpen && !has_pending(gone->group)) {
+        communicator.finalize();
+        stage = Stage::kFinalizing;
+      }
+      if (stage == Stage::kFinalizing) {
+        const Result state = communicator.poll().value_or(Result::kSuccess);
+        if (state == Result::kSuccess) {
+          communicator.destroy();
+          stage = Stage::kDown;
+        } else if (state != Result::kInProgress) {
+          communicator.abort();
+          stage = Stage::kDown;
+        }
+      }
+      is_down = is_down && stage == Stage::kDown;
+    }
+    if (is_down) leaving.erase(gone);
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  leaving_.splice(leaving_.begin(), leaving);
+}
+
+}  // namespace tessera::nccl

@@ -1,0 +1,143 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "tessera/core/comm/nccl/agreement.h"
+#include "tessera/core/comm/nccl/api.h"
+#include "tessera/core/comm/nccl/communicator.h"
+#include "tessera/core/comm/nccl/progress.h"
+#include "tessera/core/device/device.h"
+
+namespace tessera::nccl {
+
+class Pending;
+
+/// Where and how the groups of a world communicate.
+struct WorldOptions {
+  std::shared_ptr<const Api> api;  ///< load_api()
+  /// This rank's own.
+  std::shared_ptr<Device> device;
+  /// Where the ranks meet and agree; kept as long as the world. Keys begin with "nccl/"; the
+  /// caller's prefix makes them new for each world, or an earlier world's id would be taken.
+  c10::intrusive_ptr<c10d::Store> store;
+  int rank = 0;
+  int size = 1;
+  /// From the call of a collective to its end on the device. Range: > 0.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  /// How often the store is asked whether another rank has failed. Range: > 0.
+  std::chrono::milliseconds store_poll = std::chrono::milliseconds(500);
+  /// How often communicators are asked for errors and events whether they are over, while anything
+  /// is in flight. Range: > 0.
+  std::chrono::milliseconds local_poll = std::chrono::milliseconds(10);
+  /// Whether each call is compared across ranks before it is launched; see Note [Calls that do not
+  /// fit].
+  enum class Compare : uint8_t { kNever, kAlways } compare = Compare::kNever;
+};
+
+/// One rank's end of a world: what all its groups share. Owns the thread that watches them.
+///
+/// Note [Watch]
+/// ~~~~~~~~~~~~
+/// Nobody waits on the host for a collective on a device, so a thread per rank looks instead: at
+/// the events of what is in flight (time-outs), at the communicators (asynchronous errors) and at
+/// the store (failures of other ranks). Whoever notices a failure proposes a cause; the thread
+/// publishes it, and the first one published is the cause on all ranks. Then it aborts all
+/// communicators of the world, which ends what hangs on the device. It alone takes communicators
+/// down, so that a call into NCCL that hangs while it does hangs nobody else. It is detached and
+/// ends when the last group has gone and the last communicator is down.
+///
+/// Note [Calls that do not fit]
+/// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+/// shm compares every call before it touches data. NCCL has no place for that: a comparison costs a
+/// round trip through the store and a host that waits, where the launch itself costs microseconds.
+/// So, as PyTorch does: by default nothing is compared in advance, every rank remembers its last
+/// calls, and at a time-out the ranks are asked and the error names the rank that is missing or the
+/// two calls that differ. Compare::kAlways compares through the store before each launch, for
+/// finding the bug. Subgroups are always compared.
+class World : public std::enable_shared_from_this<World> {
+ public:
+  /// Starts the thread. Local.
+  static std::shared_ptr<World> start(WorldOptions options);
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  const WorldOptions& options() const { return options_; }
+  Agreement& agreement() { return agreement_; }
+
+  /// Any thread. Makes `cause` the cause of all ranks' failure unless there is one; does not wait
+  /// until it is.
+  void propose(std::string_view cause) noexcept;
+  /// The cause, once there is one: waits until it is published and communicators are down, though
+  /// not forever.
+  std::optional<std::string> failure();
+  bool is_failed() const { return failed_.load(std::memory_order_acquire); }
+
+  /// Watched until it is over.
+  void watch(std::shared_ptr<Pending> pending);
+
+  /// A group begins to be used, and its communicators, one by one.
+  void enter(std::shared_ptr<Progress> progress);
+  void adopt(std::shared_ptr<Communicator> communicator);
+  /// The group is gone: takes its communicators down when what is in flight has ended, or aborts
+  /// them. `streams` are kept until then.
+  void leave(const std::shared_ptr<Progress>& progress,
+             std::vector<std::shared_ptr<Communicator>> communicators,
+             std::vector<std::shared_ptr<Stream>> streams) noexcept;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Leaving;
+
+  explicit World(WorldOptions options);
+  void run();
+  bool sleep();
+  std::string look();
+  std::string look_at_communicators();
+  std::string look_at_pending();
+  std::string look_at_store();
+  std::string explain(const Pending& pending);
+  void answer(const Agreement::Inquiry& inquiry);
+  void settle(const std::string& cause);
+  void drop();
+  void take_down();
+  bool has_pending(const std::string& group);
+
+  const WorldOptions options_;
+  Agreement agreement_;
+  std::atomic<bool> failed_{false};
+
+  std::mutex mutex_;
+  std::condition_variable changed_;  // something for the thread
+  std::condition_variable settled_;
+  std::string proposal_;
+  std::string cause_;
+  bool is_down_ = false;  // what a failure ends has ended
+  bool gave_up_ = false;  // on waiting for that
+  std::list<std::shared_ptr<Pending>> pending_;
+  std::vector<std::shared_ptr<Communicator>> communicators_;
+  std::map<std::string, std::shared_ptr<Progress>> progress_;  // by group; also of those gone
+  std::list<Leaving> leaving_;
+  int groups_ = 0;
+  bool entered_ = false;
+
+  // The thread's own.
+  Clock::time_point next_look_;
+  bool answered_ = false;
+  bool store_lost_ = false;
+};
+
+}  // namespace tessera::nccl

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera {
+
+/// A mark in a stream. Recorded again, it stands for the last recording only.
+class Event {
+ public:
+  virtual ~Event() = default;
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  /// Local, never blocks. Whether all that was in the stream when the event was recorded last has
+  /// run; true before the first recording.
+  virtual bool is_done() = 0;
+
+ protected:
+  Event() = default;
+};
+
+/// An ordered queue of work of a device. Nothing here blocks the caller, the destructor neither:
+/// what is queued runs on. Used by one thread at a time.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  /// Marks everything queued so far. `event` comes from the same device.
+  virtual void record(Event& event) = 0;
+  /// What is queued from now on runs after what `event` was recorded behind last.
+  virtual void wait(Event& event) = 0;
+  /// Queues a copy of `bytes` bytes. Both ends must stay alive until it has run.
+  virtual void copy(void* to, const void* from, int64_t bytes) = 0;
+  /// The stream as the device's own libraries take it: a cudaStream_t, or a HostStreamHandle*.
+  virtual void* handle() = 0;
+
+ protected:
+  Stream() = default;
+};
+
+/// What communication beside computation needs of a device: streams, events, memory. One object
+/// per rank. It knows nothing of ranks and communicates with nobody.
+class Device {
+ public:
+  enum class Priority : uint8_t { kUsual, kHigh };
+
+  virtual ~Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  /// Where tensors of this device lie, as LibTorch names it.
+  virtual at::Device place() const = 0;
+  /// The stream on which the calling thread's operators run now.
+  virtual std::shared_ptr<Stream> current_stream() = 0;
+  virtual std::shared_ptr<Stream> make_stream(Priority priority) = 0;
+  virtual std::shared_ptr<Event> make_event() = 0;
+  /// An uninitialised 1-d tensor of this device. Throws c10::Error if there is no space.
+  virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
+
+ protected:
+  Device() = default;
+};
+
+}  // namespace tessera

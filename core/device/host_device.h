@@ -1,0 +1,54 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "tessera/core/device/device.h"
+
+namespace tessera {
+
+/// What Stream::handle() of a host stream points to: a plain C structure, so that a library that is
+/// loaded at run time can queue work without linking anything of ours.
+struct HostStreamHandle {
+  void* stream;
+  /// Queues a call of run(argument).
+  void (*enqueue)(void* stream, void (*run)(void* argument), void* argument);
+};
+
+/// A device whose memory is the host's and whose streams are threads: what an accelerator's order
+/// of execution looks like, on any machine. Streams and events behave as CUDA's do, so a missing
+/// wait shows as one there; with delays it shows in every run. For tests of code that runs on
+/// accelerators; nothing is gained by training on it.
+class HostDevice final : public Device {
+ public:
+  struct Options {
+    /// Each piece of work of a stream begins late by a random time up to this; 0 for none.
+    std::chrono::microseconds longest_delay = std::chrono::microseconds(0);
+    uint64_t seed = 1;  ///< of the delays
+  };
+
+  explicit HostDevice(Options options);
+  HostDevice() : HostDevice(Options{}) {}
+
+  at::Device place() const override { return at::kCPU; }
+  /// One stream, whatever the thread. Operators of LibTorch run in the call, not here: what a test
+  /// wants ordered it queues with run().
+  std::shared_ptr<Stream> current_stream() override { return current_; }
+  std::shared_ptr<Stream> make_stream(Priority priority) override;
+  std::shared_ptr<Event> make_event() override;
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
+
+  /// Queues `work` on a stream of this device.
+  static void run(Stream& stream, std::function<void()> work);
+  /// Blocks until everything queued on the current stream so far has run.
+  void synchronize();
+
+ private:
+  Options options_;
+  uint64_t streams_ = 0;
+  std::shared_ptr<Stream> current_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,310 @@
+// Everything that can go wrong: one cause, on every rank, and never a hang. Time-outs are as short
+// as it takes for a rank to hang for sure; nothing that works depends on them.
+#include <atomic>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/core/errors.h"
+#include "tessera/tests/core/comm/nccl/nccl_ranks.h"
+
+namespace tessera {
+namespace {
+
+using nccl::Group;
+using nccl::wait_on_host;
+using ::testing::AllOf;
+using testing::count_calls;
+using ::testing::Each;
+using testing::fake;
+using ::testing::HasSubstr;
+using testing::NcclRankOptions;
+using testing::run_nccl_ranks;
+using testing::run_nccl_ranks_expecting_errors;
+using Compare = nccl::WorldOptions::Compare;
+
+class NcclFailures : public ::testing::Test {
+ protected:
+  void SetUp() override { fake().reset(); }
+};
+
+NcclRankOptions impatient() {
+  NcclRankOptions options;
+  options.timeout = std::chrono::milliseconds(300);
+  return options;
+}
+
+/// Calls until the group has failed.
+void call_until_failure(Group& group) {
+  while (true) {
+    wait_on_host(*group.all_reduce(at::ones({2}), ReduceOp::kSum, "next"));
+    std::this_thread::yield();
+  }
+}
+
+/// Waits for the failure without taking part.
+void wait_for_failure(Group& group) {
+  while (group.make_shared_buffer(1, "look") == nullptr) std::this_thread::yield();
+}
+
+TEST_F(NcclFailures, ATimeOutNamesRankOpSequenceTagAndWhoIsMissing) {
+  const auto errors = run_nccl_ranks_expecting_errors(
+      3,
+      [](std::shared_ptr<Group> group, HostDevice&) {
+        group->barrier("together");
+        if (group->rank() == 1) {
+          wait_for_failure(*group);
+        } else {
+          wait_on_host(*group->all_reduce(at::ones({8}), ReduceOp::kSum, "bucket 3"));
+        }
+      },
+      impatient());
+  EXPECT_THAT(errors[0], HasSubstr("[comm] all_reduce #1 'bucket 3' on group 'world', rank 0: "
+                                   "timed out: waited 300 ms for "));
+  EXPECT_THAT(errors[2], HasSubstr("[comm] all_reduce #1 'bucket 3' on group 'world', rank 2: "));
+  const auto cause = [](const std::string& error) { return error.substr(error.find("timed out")); };
+  EXPECT_EQ(cause(errors[0]), cause(errors[2]));
+  EXPECT_EQ(cause(errors[0]), cause(errors[1]));
+  EXPECT_EQ(count_calls("ncclCommAbort"), 6);  // two lanes of three ranks
+  EXPECT_EQ(count_calls("ncclCommFinalize"), 0);
+}
+
+TEST_F(NcclFailures, ARankThatCallsNothingMoreIsNamed) {
+  std::atomic<bool> over{false};
+  const auto errors = run_nccl_ranks_expecting_errors(
+      3,
+      [&](std::shared_ptr<Group> group, HostDevice&) {
+        if (group->rank() == 2) {
+          while (!over) std::this_thread::yield();
+          wait_on_host(*group->all_reduce(at::ones({8}), ReduceOp::kSum, "unit 0"));
+        }
+        try {
+          wait_on_host(*group->all_reduce(at::ones({8}), ReduceOp::kSum, "unit 0"));
+        } catch (...) {
+          over = true;
+          throw;
+        }
+      },
+      impatient());
+  EXPECT_THAT(errors, Each(HasSubstr("timed out: waited 300 ms for rank 2, which has begun 0 "
+                                     "collectives")));
+}
+
+TEST_F(NcclFailures, ARankThatHasLeftIsNamed) {
+  const auto errors = run_nccl_ranks_expecting_errors(
+      3,
+      [](std::shared_ptr<Group> group, HostDevice&) {
+        group->barrier();
+        if (group->rank() == 1) return;
+        wait_on_host(*group->all_gather(at::empty({3}), at::ones({1}), "unit 0"));
+      },
+      impatient());
+  EXPECT_EQ(errors[1], "");
+  for (const int rank : {0, 2}) {
+    EXPECT_THAT(errors[rank], HasSubstr("timed out: waited 300 ms for rank 1, which left the group "
+                                        "after 1 collectives"));
+  }
+}
+
+TEST_F(NcclFailures, ARankThatNeverComesIsNamedAtStart) {
+  NcclRankOptions options = impatient();
+  options.absent_rank = 1;
+  const auto errors = run_nccl_ranks_expecting_errors(
+      3, [](std::shared_ptr<Group>, HostDevice&) {}, options);
+  for (const int rank : {0, 2}) {
+    EXPECT_THAT(errors[rank],
+                AllOf(HasSubstr("[comm] init_process_group on group 'world', rank "),
+                      HasSubstr("timed out: waited 300 ms for rank 1, which does not answer")));
+  }
+}
+
+TEST_F(NcclFailures, CallsThatDoNotFitAreNamedAtTheTimeOut) {
+  const auto errors = run_nccl_ranks_expecting_errors(
+      3,
+      [](std::shared_ptr<Group> group, HostDevice&) {
+        const int64_t numel = group->rank() == 1 ? 9 : 8;
+        wait_on_host(*group->all_reduce(at::ones({numel}), ReduceOp::kSum, "bucket 3"));
+      },
+      impatient());
+  EXPECT_THAT(errors, Each(HasSubstr("timed out: waited 300 ms for calls that do not fit: rank 1 "
+                                     "called all_reduce SUM float32[9] 'bucket 3' where rank 0 "
+                                     "called all_reduce SUM float32[8] 'bucket 3'")));
+}
+
+TEST_F(NcclFailures, ComparingNamesThemBeforeDataIsTouched) {
+  NcclRankOptions options;
+  options.compare = Compare::kAlways;
+  const auto errors = run_nccl_ranks_expecting_errors(
+      3,
+      [](std::shared_ptr<Group> group, HostDevice&) {
+        for (int i = 0; i < 3; ++i) group->barrier();
+        at::Tensor tensor = at::ones({8});
+        const auto op = group->rank() == 2 ? ReduceOp::kMax : ReduceOp::kSum;
+        try {
+          wait_on_host(*group->all_reduce(tensor, op, "bucket 3"));
+        } catch (const CommError&) {
+          EXPECT_EQ(tensor.sum().item<float>(), 8.0f);
+          throw;
+        }
+      },
+      options);
+  EXPECT_THAT(errors,
+              Each(HasSubstr("rank 2 called all_reduce MAX float32[8] 'bucket 3' where rank "
+                             "0 called all_reduce SUM float32[8] 'bucket 3'")));
+  EXPECT_EQ(count_calls("ncclAllReduce"), 9);  // the barriers'
+}
+
+TEST_F(NcclFailures, SubgroupsOfDifferentRanksAreNamed) {
+  const auto errors =
+      run_nccl_ranks_expecting_errors(3, [](std::shared_ptr<Group> group, HostDevice&) {
+        group->subgroup({0, group->rank() == 1 ? 1 : 2}, "part");
+      });
+  EXPECT_THAT(errors, Each(HasSubstr("rank 1 called subgroup 'part [0, 1]' where rank 0 called "
+                                     "subgroup 'part [0, 2]'")));
+}
+
+TEST_F(NcclFailures, SlicesThatAreNoPermutationAreNamed) {
+  const auto errors = run_nccl_ranks_expecting_errors(3, [](std::shared_ptr<Group> group,
+                                                            HostDevice&) {
+    const int slice = group->rank() == 2 ? 1 : group->rank();
+    wait_on_host(*group->reduce_scatter(at::empty({1}), at::ones({3}), ReduceOp::kSum, "u", slice));
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("rank 2 and rank 1 both asked for slice 1 of reduce_scatter "
+                                     "SUM float32[3] 'u'; the ranks' slices must be a "
+                                     "permutation")));
+}
+
+TEST_F(NcclFailures, SlicesThatChangeAreNamed) {
+  const auto errors =
+      run_nccl_ranks_expecting_errors(2, [](std::shared_ptr<Group> group, HostDevice&) {
+        const auto scatter = [&](int slice) {
+          wait_on_host(
+              *group->reduce_scatter(at::empty({1}), at::ones({2}), ReduceOp::kSum, "u", slice));
+        };
+        scatter(group->rank());
+        scatter(1 - group->rank());
+      });
+  EXPECT_THAT(errors, Each(HasSubstr("so duplicate() the group")));
+}
+
+TEST_F(NcclFailures, AnAsynchronousErrorOnOneRankReachesAll) {
+  const auto errors =
+      run_nccl_ranks_expecting_errors(3, [](std::shared_ptr<Group> group, HostDevice&) {
+        group->barrier();
+        if (group->rank() == 1) {
+          fake().fail("world: gather lane", 1, static_cast<int>(nccl::Result::kRemoteError));
+        }
+        call_until_failure(*group);
+      });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("[comm] "),
+                                 HasSubstr("rank 1 failed: NCCL reports remote process exited or "
+                                           "there was a network error: the fake was told so on "
+                                           "communicator 'world: gather lane'"))));
+  EXPECT_EQ(count_calls("ncclCommAbort"), 6);
+}
+
+TEST_F(NcclFailures, ACallThatFailsAtOnceReachesAll) {
+  const auto errors =
+      run_nccl_ranks_expecting_errors(3, [](std::shared_ptr<Group> group, HostDevice&) {
+        group->barrier();
+        if (group->rank() == 2) {
+          fake().fail_next("ncclBroadcast", static_cast<int>(nccl::Result::kSystemError));
+          group->broadcast(at::ones({2}), 0, "buffers")->wait();
+        }
+        wait_for_failure(*group);
+      });
+  EXPECT_THAT(errors[2], HasSubstr("[comm] broadcast #1 'buffers' on group 'world', rank 2: "));
+  EXPECT_THAT(errors, Each(HasSubstr("rank 2 failed: NCCL reports unhandled system error")));
+}
+
+TEST_F(NcclFailures, AbortOnOneRankEndsWhatAllWaitFor) {
+  std::atomic<int> made{0};
+  const auto errors =
+      run_nccl_ranks_expecting_errors(3, [&](std::shared_ptr<Group> group, HostDevice&) {
+        const auto part = duplicate(*group, "part");
+        ++made;
+        if (group->rank() == 0) {
+          while (made < 3) std::this_thread::yield();
+          part->abort("rank 0 has had enough");
+          wait_for_failure(*group);
+        }
+        wait_on_host(*group->all_reduce(at::ones({4}), ReduceOp::kSum, "bucket 0"));
+      });
+  EXPECT_THAT(errors, Each(HasSubstr("rank 0 has had enough")));
+  EXPECT_THAT(errors[1], HasSubstr("[comm] all_reduce #1 'bucket 0' on group 'world', rank 1: "));
+}
+
+TEST_F(NcclFailures, DestroyedWhileAnExceptionUnwindsItPoisonsTheWorld) {
+  const auto errors =
+      run_nccl_ranks_expecting_errors(3, [](std::shared_ptr<Group> group, HostDevice&) {
+        group->barrier();
+        if (group->rank() == 1) throw std::runtime_error("the model broke");
+        wait_on_host(*group->all_reduce(at::ones({4}), ReduceOp::kSum, "bucket 0"));
+      });
+  EXPECT_EQ(errors[1], "the model broke");
+  for (const int rank : {0, 2}) {
+    EXPECT_THAT(errors[rank], HasSubstr("rank 1 left while an exception unwound"));
+  }
+}
+
+TEST_F(NcclFailures, AFailedWorldStaysFailedWithItsFirstCause) {
+  std::atomic<int> finished{0};
+  run_nccl_ranks(2, [&](std::shared_ptr<Group> group, HostDevice&) {
+    at::Tensor tensor = at::ones({3});
+    const auto done = group->all_reduce(tensor, ReduceOp::kSum);
+    wait_on_host(*done);
+    ++finished;
+    while (finished < 2) std::this_thread::yield();
+    if (group->rank() == 0) group->abort("first");
+    EXPECT_THROW(wait_for_failure(*group), CommError);
+    group->abort("second");
+    EXPECT_NO_THROW(done->wait());  // what had ended well stays so
+    try {
+      group->barrier("later");
+      ADD_FAILURE();
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.cause(), "first");
+      EXPECT_EQ(error.context().op, "barrier");
+      EXPECT_EQ(error.context().tag, "later");
+    }
+  });
+}
+
+TEST_F(NcclFailures, ACleanEndFinalizesAndDestroys) {
+  run_nccl_ranks(3, [](std::shared_ptr<Group> group, HostDevice&) {
+    const auto part = group->subgroup({0, 1}, "part");
+    if (part != nullptr) wait_on_host(*part->all_reduce(at::ones({3}), ReduceOp::kSum));
+    wait_on_host(*group->all_reduce(at::ones({3}), ReduceOp::kSum));
+  });
+  EXPECT_EQ(count_calls("ncclCommFinalize"), 10);  // 3 ranks x 2 lanes, 2 ranks x 2 lanes
+  EXPECT_EQ(count_calls("ncclCommDestroy"), 10);
+  EXPECT_EQ(count_calls("ncclCommAbort"), 0);
+}
+
+TEST_F(NcclFailures, DestructorsDoNotWaitForWhatIsInFlight) {
+  std::atomic<bool> gone{false};
+  run_nccl_ranks(2, [&](std::shared_ptr<Group> group, HostDevice&) {
+    auto part = duplicate(*group, "part");
+    at::Tensor tensor = at::ones({4});
+    if (group->rank() == 0) {
+      part->all_reduce(tensor, ReduceOp::kSum, "alone");
+      part.reset();
+      gone = true;
+    } else {
+      // Were the destructor to wait, it would wait for this call.
+      while (!gone) std::this_thread::yield();
+      wait_on_host(*part->all_reduce(tensor, ReduceOp::kSum, "alone"));
+      EXPECT_EQ(tensor.sum().item<float>(), 8.0f);
+    }
+    group->barrier();
+  });
+  EXPECT_EQ(count_calls("ncclCommAbort"), 0);
+}
+
+}  // namespace
+}  // namespace tessera

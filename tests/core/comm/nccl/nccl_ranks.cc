@@ -1,0 +1,102 @@
+#include "tessera/tests/core/comm/nccl/nccl_ranks.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <thread>
+
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "tessera/core/error_text.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr auto kDeadline = std::chrono::seconds(60);
+
+void await_no_communicators() {
+  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  while (fake().live_communicators() > 0) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      std::fprintf(stderr, "[test] %d communicators are never taken down\n",
+                   fake().live_communicators());
+      std::abort();
+    }
+    std::this_thread::yield();
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const nccl::Api> fake_api() {
+  static const auto api = nccl::load_api([](const char*) { return FAKE_NCCL_PATH; });
+  if (!api.ok()) {
+    std::fprintf(stderr, "[test] %s\n", std::string(api.status().message()).c_str());
+    std::abort();
+  }
+  return *api;
+}
+
+FakeNccl& fake() {
+  void* library = ::dlopen(fake_api()->path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  return *reinterpret_cast<FakeNccl* (*)()>(::dlsym(library, "tessera_fake_nccl"))();
+}
+
+std::vector<std::string> run_nccl_ranks_expecting_errors(int size, const NcclBody& body,
+                                                         const NcclRankOptions& options) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::string> errors(size);
+  std::vector<std::future<void>> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    if (rank == options.absent_rank) continue;
+    ranks.push_back(std::async(std::launch::async, [&, rank] {
+      auto device_options = options.device;
+      device_options.seed += rank;
+      const auto device = std::make_shared<HostDevice>(device_options);
+      nccl::WorldOptions world;
+      world.api = fake_api();
+      world.device = device;
+      world.store = store;
+      world.rank = rank;
+      world.size = size;
+      world.timeout = options.timeout;
+      world.compare = options.compare;
+      world.store_poll = std::chrono::milliseconds(5);
+      world.local_poll = std::chrono::milliseconds(1);
+      try {
+        // The group is this frame's, so that an exception of the body unwinds it.
+        const auto group = options.make(world);
+        body(group, *device);
+      } catch (const std::exception& error) {
+        errors[rank] = error_text(error);
+      }
+    }));
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  for (auto& rank : ranks) {
+    if (rank.wait_until(deadline) != std::future_status::ready) {
+      std::fprintf(stderr, "[test] ranks do not finish\n");
+      std::abort();
+    }
+    rank.get();
+  }
+  await_no_communicators();
+  return errors;
+}
+
+void run_nccl_ranks(int size, const NcclBody& body, const NcclRankOptions& options) {
+  const auto errors = run_nccl_ranks_expecting_errors(size, body, options);
+  for (int rank = 0; rank < size; ++rank) EXPECT_EQ(errors[rank], "") << "rank " << rank;
+}
+
+int count_calls(const std::string& function) {
+  const auto calls = fake().calls();
+  return static_cast<int>(std::count_if(
+      calls.begin(), calls.end(), [&](const FakeCall& call) { return call.function == function; }));
+}
+
+}  // namespace tessera::testing

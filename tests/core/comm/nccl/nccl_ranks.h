@@ -1,0 +1,42 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/core/comm/nccl/group.h"
+#include "tessera/core/device/host_device.h"
+#include "tessera/tests/support/fake_nccl/fake_nccl.h"
+
+namespace tessera::testing {
+
+/// The fake library, found by the loader that finds the real one.
+std::shared_ptr<const nccl::Api> fake_api();
+FakeNccl& fake();
+
+/// What a rank does. Its group ends when the body returns or throws.
+using NcclBody = std::function<void(std::shared_ptr<nccl::Group>, HostDevice&)>;
+using MakeGroup = std::function<std::shared_ptr<nccl::Group>(nccl::WorldOptions)>;
+
+struct NcclRankOptions {
+  std::chrono::milliseconds timeout = std::chrono::seconds(20);
+  nccl::WorldOptions::Compare compare = nccl::WorldOptions::Compare::kNever;
+  HostDevice::Options device = {};
+  MakeGroup make = nccl::make_world;
+  int absent_rank = -1;  ///< does not come
+};
+
+/// Runs `body` on `size` threads, each a rank of an NCCL world over the fake, and waits until all
+/// communicators are down. what() of each rank's exception, "" for none. Aborts the program if that
+/// does not end.
+std::vector<std::string> run_nccl_ranks_expecting_errors(int size, const NcclBody& body,
+                                                         const NcclRankOptions& options = {});
+/// The same; a test failure for each exception.
+void run_nccl_ranks(int size, const NcclBody& body, const NcclRankOptions& options = {});
+
+/// How often `function` was called.
+int count_calls(const std::string& function);
+
+}  // namespace tessera::testing

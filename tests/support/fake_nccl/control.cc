@@ -1,0 +1,62 @@
+#include "tessera/tests/support/fake_nccl/fake_state.h"
+
+namespace tessera::testing {
+
+State& state() {
+  static State* const made = new State();
+  return *made;
+}
+
+namespace {
+
+using nccl::Result;
+
+class Control final : public FakeNccl {
+ public:
+  void reset() override {
+    const std::lock_guard<std::mutex> lock(state().mutex);
+    state().calls.clear();
+    state().failing.clear();
+    state().broken.clear();
+    state().questions = 0;
+    state().held = false;
+    state().changed.notify_all();
+  }
+  std::vector<FakeCall> calls() override {
+    const std::lock_guard<std::mutex> lock(state().mutex);
+    return state().calls;
+  }
+  int live_communicators() override {
+    const std::lock_guard<std::mutex> lock(state().mutex);
+    return static_cast<int>(state().live.size());
+  }
+  void set_questions_before_launch(int count) override {
+    const std::lock_guard<std::mutex> lock(state().mutex);
+    state().questions = count;
+  }
+  void hold() override { set_held(true); }
+  void release() override { set_held(false); }
+  void fail(const std::string& communicator, int rank, int result) override {
+    const std::lock_guard<std::mutex> lock(state().mutex);
+    state().broken[{communicator, rank}] = static_cast<Result>(result);
+  }
+  void fail_next(const std::string& function, int result) override {
+    const std::lock_guard<std::mutex> lock(state().mutex);
+    state().failing[function] = result;
+  }
+
+ private:
+  static void set_held(bool held) {
+    const std::lock_guard<std::mutex> lock(state().mutex);
+    state().held = held;
+    state().changed.notify_all();
+  }
+};
+
+}  // namespace
+}  // namespace tessera::testing
+
+extern "C" tessera::testing::FakeNccl* tessera_fake_nccl() {
+  static auto* const control = new tessera::testing::Control();
+  return control;
+}

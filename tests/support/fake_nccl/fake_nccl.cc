@@ -1,0 +1,390 @@
+// NCCL's C interface over threads and host memory. One lock guards everything: nothing here is
+// fast.
+#include <algorithm>
+#include <cstring>
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include "tessera/core/device/host_device.h"
+#include "tessera/tests/support/fake_nccl/fake_state.h"
+
+namespace tessera::testing {
+namespace {
+
+using nccl::OpaqueComm;
+using nccl::Result;
+
+thread_local int depth = 0;
+thread_local int group = 0;
+thread_local std::vector<std::function<void()>> queued;  // by the open group
+
+/// Aborted communicators are kept, as work on streams refers to them.
+std::shared_ptr<OpaqueComm> hold_of(OpaqueComm* comm) {
+  static auto* const all = new std::map<OpaqueComm*, std::shared_ptr<OpaqueComm>>();
+  auto& found = (*all)[comm];
+  if (found == nullptr) found.reset(comm);
+  return found;
+}
+
+OpaqueComm* make_comm(const nccl::Config* config, std::shared_ptr<Clique> clique, int rank) {
+  auto* comm = new OpaqueComm();
+  comm->name = config->comm_name == nullptr ? "" : config->comm_name;
+  comm->rank = rank;
+  comm->clique = std::move(clique);
+  hold_of(comm);
+  state().live.insert(comm);
+  return comm;
+}
+
+void record(const char* function, const OpaqueComm* comm, const Part* part = nullptr,
+            const void* stream = nullptr) {
+  FakeCall call;
+  call.function = function;
+  if (comm != nullptr) {
+    call.communicator = comm->name;
+    call.rank = comm->rank;
+  }
+  if (part != nullptr) {
+    call.numel = part->numel;
+    call.dtype = static_cast<int>(part->dtype);
+    call.op = static_cast<int>(part->op);
+  }
+  call.stream = stream;
+  call.group = depth > 0 ? group : 0;
+  state().calls.push_back(std::move(call));
+}
+
+/// The result that a test has asked for, once.
+bool takes_failure(const char* function, Result& result) {
+  const auto found = state().failing.find(function);
+  if (found == state().failing.end()) return false;
+  result = static_cast<Result>(found->second);
+  state().failing.erase(found);
+  return true;
+}
+
+/// What a stream's thread does for a rank's part of collective `number`: a kernel that waits for
+/// its peers, until it has its result or is aborted.
+void run_part(const std::shared_ptr<OpaqueComm>& comm, uint64_t number, Part part) {
+  State& all = state();
+  std::unique_lock<std::mutex> lock(all.mutex);
+  const std::shared_ptr<Clique> clique = comm->clique;
+  auto& collective = clique->collectives[number];
+  collective.parts.resize(clique->size);
+  part.here = true;
+  collective.parts[comm->rank] = std::move(part);
+  ++collective.arrived;
+  all.changed.notify_all();
+  all.changed.wait(lock, [&] {
+    if (comm->aborted || collective.over) return true;
+    if (clique->broken || collective.arrived < clique->size || all.held) return false;
+    if (!fit(collective)) return false;
+    perform(collective);
+    collective.over = true;
+    all.changed.notify_all();
+    return true;
+  });
+}
+
+/// Moves a communicator on. True if nothing is in progress.
+bool advance(OpaqueComm& comm) {
+  if (!comm.waiting.empty() && comm.questions > 0) {
+    --comm.questions;
+    return false;
+  }
+  while (!comm.waiting.empty()) {
+    if (!comm.waiting.front()()) return false;
+    comm.waiting.pop_front();
+  }
+  return true;
+}
+
+Result begin(OpaqueComm& comm, std::function<bool()> step) {
+  comm.questions = state().questions;
+  comm.waiting.push_back(std::move(step));
+  return Result::kInProgress;
+}
+
+Result collective(const char* function, Part part, OpaqueComm* comm, void* stream) {
+  State& all = state();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  part.function = function;
+  record(function, comm, &part, stream);
+  Result failure = Result::kSuccess;
+  if (takes_failure(function, failure)) return failure;
+  const auto held = hold_of(comm);
+  const auto made = held->factors.find(static_cast<int>(part.op));
+  if (made != held->factors.end()) {
+    part.factor = made->second;
+    part.is_scaled = true;
+    part.op = nccl::RedOp::kSum;
+  }
+  auto launch = [held, stream, part = std::move(part)] {
+    begin(*held, [held, stream, part, number = held->collectives++] {
+      struct Kernel {
+        std::shared_ptr<OpaqueComm> comm;
+        uint64_t number;
+        Part part;
+      };
+      const auto* handle = static_cast<const HostStreamHandle*>(stream);
+      handle->enqueue(
+          handle->stream,
+          [](void* argument) {
+            const std::unique_ptr<Kernel> kernel(static_cast<Kernel*>(argument));
+            run_part(kernel->comm, kernel->number, std::move(kernel->part));
+          },
+          new Kernel{held, number, part});
+      return true;
+    });
+  };
+  if (depth > 0) {
+    queued.push_back(std::move(launch));
+  } else {
+    launch();
+  }
+  return Result::kInProgress;
+}
+
+double read_scalar(const void* scalar, nccl::DataType dtype) {
+  const auto read = [scalar](auto value) {
+    std::memcpy(&value, scalar, sizeof(value));
+    return static_cast<double>(value);
+  };
+  switch (dtype) {
+    case nccl::DataType::kFloat64:
+      return read(double());
+    case nccl::DataType::kBfloat16:
+      return read(c10::BFloat16());
+    case nccl::DataType::kFloat16:
+      return read(c10::Half());
+    default:
+      return read(float());
+  }
+}
+
+Result end(const char* function, OpaqueComm* comm) {
+  State& all = state();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  record(function, comm);
+  comm->aborted = true;
+  comm->waiting.clear();
+  comm->clique->finalized[comm->rank] = true;
+  comm->clique->broken = true;
+  all.live.erase(comm);
+  all.changed.notify_all();
+  return Result::kSuccess;
+}
+
+}  // namespace
+}  // namespace tessera::testing
+
+using namespace tessera::testing;  // NOLINT: the C interface below is the fake's own
+using tessera::nccl::Config;
+using tessera::nccl::DataType;
+using tessera::nccl::RedOp;
+using tessera::nccl::ScalarResidence;
+using tessera::nccl::UniqueId;
+
+using tessera::nccl::OpaqueComm;
+using tessera::nccl::Result;
+
+extern "C" {
+
+Result ncclGetVersion(int* version) {
+  *version = 22809;
+  return Result::kSuccess;
+}
+
+Result ncclGetUniqueId(UniqueId* id) {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  std::memset(id->internal, 0x5a, UniqueId::kBytes);  // no text: the real one is none either
+  const int number = ++state().ids;
+  std::memset(id->internal, 0, 4);
+  std::memcpy(id->internal + 4, &number, sizeof(number));
+  record("ncclGetUniqueId", nullptr);
+  return Result::kSuccess;
+}
+
+const char* ncclGetErrorString(Result result) {
+  switch (result) {
+    case Result::kSuccess:
+      return "no error";
+    case Result::kRemoteError:
+      return "remote process exited or there was a network error";
+    case Result::kSystemError:
+      return "unhandled system error";
+    default:
+      return "invalid usage";
+  }
+}
+
+const char* ncclGetLastError(OpaqueComm* /*comm*/) { return "the fake was told so"; }
+
+Result ncclCommInitRankConfig(OpaqueComm** made, int size, UniqueId id, int rank, Config* config) {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  Result failure = Result::kSuccess;
+  if (takes_failure("ncclCommInitRankConfig", failure)) return failure;
+  if (config->magic != 0xcafebeef || config->blocking != 0) return Result::kInvalidArgument;
+  auto& clique = state().cliques[std::string(id.internal, UniqueId::kBytes)];
+  if (clique == nullptr) clique = std::make_shared<Clique>(size);
+  ++clique->joined;
+  *made = make_comm(config, clique, rank);
+  record("ncclCommInitRankConfig", *made);
+  return begin(**made, [clique] { return clique->joined == clique->size; });
+}
+
+Result ncclCommSplit(OpaqueComm* comm, int color, int key, OpaqueComm** made, Config* config) {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  record("ncclCommSplit", comm);
+  Result failure = Result::kSuccess;
+  if (takes_failure("ncclCommSplit", failure)) return failure;
+  if (config->blocking != 0 || !comm->waiting.empty()) return Result::kInvalidUsage;
+  const auto clique = comm->clique;
+  const uint64_t number = comm->splits++;
+  auto& split = clique->splits[number];
+  split.colors.resize(clique->size);
+  split.keys.resize(clique->size);
+  split.colors[comm->rank] = color;
+  split.keys[comm->rank] = key;
+  if (++split.arrived == clique->size) {
+    for (int rank = 0; rank < clique->size; ++rank) {
+      if (split.colors[rank] >= 0) split.members[split.colors[rank]].push_back(rank);
+    }
+    for (auto& [of, members] : split.members) {
+      std::stable_sort(members.begin(), members.end(),
+                       [&](int a, int b) { return split.keys[a] < split.keys[b]; });
+      split.made[of] = std::make_shared<Clique>(static_cast<int>(members.size()));
+    }
+  }
+  // As in the real one, the child appears when the parent is no longer in progress.
+  return begin(*comm, [comm, clique, number, color, made, name = std::string(config->comm_name),
+                       config = *config]() mutable {
+    auto& done = clique->splits[number];
+    if (done.arrived < clique->size) return false;
+    if (color < 0) return true;
+    const auto& members = done.members[color];
+    const auto place = std::find(members.begin(), members.end(), comm->rank);
+    config.comm_name = name.c_str();
+    *made = make_comm(&config, done.made[color], static_cast<int>(place - members.begin()));
+    return true;
+  });
+}
+
+Result ncclCommFinalize(OpaqueComm* comm) {
+  State& all = state();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  record("ncclCommFinalize", comm);
+  comm->clique->finalized[comm->rank] = true;
+  return begin(*comm, [clique = comm->clique] {
+    return std::all_of(clique->finalized.begin(), clique->finalized.end(),
+                       [](bool one) { return one; });
+  });
+}
+
+Result ncclCommDestroy(OpaqueComm* comm) { return end("ncclCommDestroy", comm); }
+Result ncclCommAbort(OpaqueComm* comm) { return end("ncclCommAbort", comm); }
+
+Result ncclCommGetAsyncError(OpaqueComm* comm, Result* result) {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  const auto broken = state().broken.find({comm->name, comm->rank});
+  if (broken != state().broken.end()) {
+    *result = broken->second;
+  } else {
+    *result = advance(*comm) ? Result::kSuccess : Result::kInProgress;
+  }
+  return Result::kSuccess;
+}
+
+Result ncclCommCount(const OpaqueComm* comm, int* size) {
+  *size = comm->clique->size;
+  return Result::kSuccess;
+}
+
+Result ncclCommUserRank(const OpaqueComm* comm, int* rank) {
+  *rank = comm->rank;
+  return Result::kSuccess;
+}
+
+#ifndef FAKE_NCCL_WITHOUT_REVOKE
+Result ncclCommRevoke(OpaqueComm* /*comm*/, int /*flags*/) { return Result::kSuccess; }
+#endif
+
+Result ncclRedOpCreatePreMulSum(RedOp* op, void* scalar, DataType dtype,
+                                ScalarResidence /*residence*/, OpaqueComm* comm) {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  record("ncclRedOpCreatePreMulSum", comm);
+  const int number = comm->next_op++;
+  comm->factors[number] = read_scalar(scalar, dtype);
+  *op = static_cast<RedOp>(number);
+  return Result::kSuccess;
+}
+
+Result ncclRedOpDestroy(RedOp op, OpaqueComm* comm) {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  record("ncclRedOpDestroy", comm);
+  return comm->factors.erase(static_cast<int>(op)) == 1 ? Result::kSuccess
+                                                        : Result::kInvalidArgument;
+}
+
+Result ncclGroupStart() {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  if (depth++ == 0) group = ++state().groups;
+  record("ncclGroupStart", nullptr);
+  return Result::kSuccess;
+}
+
+Result ncclGroupEnd() {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  record("ncclGroupEnd", nullptr);
+  if (--depth > 0) return Result::kSuccess;
+  for (const auto& launch : queued) launch();
+  const bool is_empty = queued.empty();
+  queued.clear();
+  return is_empty ? Result::kSuccess : Result::kInProgress;
+}
+
+Result ncclAllReduce(const void* send, void* receive, size_t numel, DataType dtype, RedOp op,
+                     OpaqueComm* comm, void* stream) {
+  Part part;
+  part.send = send;
+  part.receive = receive;
+  part.numel = numel;
+  part.dtype = dtype;
+  part.op = op;
+  return collective("ncclAllReduce", std::move(part), comm, stream);
+}
+
+Result ncclReduceScatter(const void* send, void* receive, size_t numel, DataType dtype, RedOp op,
+                         OpaqueComm* comm, void* stream) {
+  Part part;
+  part.send = send;
+  part.receive = receive;
+  part.numel = numel;
+  part.dtype = dtype;
+  part.op = op;
+  return collective("ncclReduceScatter", std::move(part), comm, stream);
+}
+
+Result ncclAllGather(const void* send, void* receive, size_t numel, DataType dtype,
+                     OpaqueComm* comm, void* stream) {
+  Part part;
+  part.send = send;
+  part.receive = receive;
+  part.numel = numel;
+  part.dtype = dtype;
+  return collective("ncclAllGather", std::move(part), comm, stream);
+}
+
+Result ncclBroadcast(const void* send, void* receive, size_t numel, DataType dtype, int root,
+                     OpaqueComm* comm, void* stream) {
+  Part part;
+  part.send = send;
+  part.receive = receive;
+  part.numel = numel;
+  part.dtype = dtype;
+  part.root = root;
+  return collective("ncclBroadcast", std::move(part), comm, stream);
+}
+
+}  // extern "C"

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/tests/support/fake_nccl/clique.h"
+#include "tessera/tests/support/fake_nccl/fake_nccl.h"
+
+namespace tessera::nccl {
+
+/// One rank's communicator.
+struct OpaqueComm {
+  std::string name;
+  int rank = 0;
+  std::shared_ptr<testing::Clique> clique;
+  bool aborted = false;
+  int questions = 0;                          // that remain until `waiting` is launched
+  std::deque<std::function<bool()>> waiting;  // each returns whether it is over
+  uint64_t collectives = 0;
+  uint64_t splits = 0;
+  int next_op = 5;
+  std::map<int, double> factors;  // of the operators made here
+};
+
+}  // namespace tessera::nccl
+
+namespace tessera::testing {
+
+using nccl::OpaqueComm;
+using nccl::Result;
+
+/// Everything, behind one lock. Never destroyed: stream threads may outlive main().
+struct State {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<std::string, std::shared_ptr<Clique>> cliques;  // by id
+  std::vector<FakeCall> calls;
+  std::map<std::string, int> failing;                    // next call of a function
+  std::map<std::pair<std::string, int>, Result> broken;  // communicators
+  std::set<OpaqueComm*> live;
+  int ids = 0;
+  int groups = 0;
+  int questions = 0;
+  bool held = false;
+};
+
+State& state();
+
+}  // namespace tessera::testing

@@ -1,0 +1,117 @@
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include "tessera/tests/support/fake_nccl/clique.h"
+
+namespace tessera::testing {
+namespace {
+
+using nccl::DataType;
+using nccl::RedOp;
+
+template <typename T>
+constexpr bool kIsNarrow = std::is_same_v<T, c10::BFloat16> || std::is_same_v<T, c10::Half>;
+
+template <typename W>
+W combine(W a, W b, RedOp op) {
+  if (op == RedOp::kMin) return b < a ? b : a;
+  if (op == RedOp::kMax) return b > a ? b : a;
+  if constexpr (std::is_integral_v<W>) {
+    using U = std::make_unsigned_t<W>;
+    return static_cast<W>(static_cast<U>(a) + static_cast<U>(b));
+  } else {
+    return a + b;
+  }
+}
+
+/// Elements [begin, begin + numel) of all parts' inputs.
+template <typename T>
+std::vector<T> reduced(const std::vector<Part>& parts, size_t begin, size_t numel) {
+  using W = std::conditional_t<kIsNarrow<T>, float, T>;
+  std::vector<T> result(numel);
+  for (size_t i = 0; i < numel; ++i) {
+    W value{};
+    for (size_t rank = 0; rank < parts.size(); ++rank) {
+      const Part& part = parts[rank];
+      W own = static_cast<W>(static_cast<const T*>(part.send)[begin + i]);
+      if (part.is_scaled) own = static_cast<W>(own * static_cast<W>(part.factor));
+      value = rank == 0 ? own : combine(value, own, part.op);
+    }
+    if constexpr (!std::is_integral_v<W>) {
+      if (parts[0].op == RedOp::kAvg) value = value / static_cast<W>(parts.size());
+    }
+    result[i] = static_cast<T>(value);
+  }
+  return result;
+}
+
+template <typename T>
+void put(void* to, const std::vector<T>& values) {
+  if (!values.empty()) std::memcpy(to, values.data(), values.size() * sizeof(T));
+}
+
+template <typename T>
+void perform_as(std::vector<Part>& parts) {
+  const std::string& function = parts[0].function;
+  const size_t numel = parts[0].numel;
+  if (function == "ncclAllReduce") {
+    const auto result = reduced<T>(parts, 0, numel);
+    for (Part& part : parts) put(part.receive, result);
+  } else if (function == "ncclReduceScatter") {
+    std::vector<std::vector<T>> results;  // all are read before any is written: in place is allowed
+    for (size_t rank = 0; rank < parts.size(); ++rank) {
+      results.push_back(reduced<T>(parts, rank * numel, numel));
+    }
+    for (size_t rank = 0; rank < parts.size(); ++rank) put(parts[rank].receive, results[rank]);
+  } else if (function == "ncclAllGather") {
+    std::vector<T> all;
+    for (const Part& part : parts) {
+      const T* own = static_cast<const T*>(part.send);
+      all.insert(all.end(), own, own + numel);
+    }
+    for (Part& part : parts) put(part.receive, all);
+  } else {  // ncclBroadcast
+    const T* own = static_cast<const T*>(parts[parts[0].root].send);
+    const std::vector<T> value(own, own + numel);
+    for (Part& part : parts) put(part.receive, value);
+  }
+}
+
+}  // namespace
+
+bool fit(const Clique::Collective& collective) {
+  const Part& first = collective.parts[0];
+  for (const Part& part : collective.parts) {
+    if (part.function != first.function || part.numel != first.numel || part.dtype != first.dtype ||
+        part.op != first.op || part.root != first.root || part.is_scaled != first.is_scaled) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void perform(Clique::Collective& collective) {
+  auto& parts = collective.parts;
+  switch (parts[0].dtype) {
+    case DataType::kFloat32:
+      return perform_as<float>(parts);
+    case DataType::kFloat64:
+      return perform_as<double>(parts);
+    case DataType::kBfloat16:
+      return perform_as<c10::BFloat16>(parts);
+    case DataType::kFloat16:
+      return perform_as<c10::Half>(parts);
+    case DataType::kInt64:
+      return perform_as<int64_t>(parts);
+    case DataType::kInt32:
+      return perform_as<int32_t>(parts);
+    case DataType::kUint8:
+      return perform_as<uint8_t>(parts);
+  }
+}
+
+}  // namespace tessera::testing
