@@ -168,6 +168,8 @@ class Engine {
   /// What memory_formula says this engine holds persistently, for `micro_steps` backwards per step.
   /// Local.
   virtual MemoryBytes predicted_memory(int micro_steps) const = 0;
+  /// What memory_peak_formula says it holds at most. Local.
+  virtual MemoryBytes predicted_peak_memory(int micro_steps) const = 0;
 
  protected:
   Engine() = default;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "tessera/core/memory/memory_formula.h"
 #include "tessera/tessera.h"
 
 namespace memory_compare {
@@ -18,19 +17,11 @@ constexpr size_t kRankWords = kMemoryClasses + 3;
 tessera::Options options_of(const Row& row, const Workload& workload) {
   tessera::Options options{.strategy = row.strategy, .degrees = row.degrees, .max_grad_norm = 1.0};
   options.reshard_after_forward = row.reshard_after_forward;
+  options.share_parameters = !row.is_apart;
   if (workload.parameters != c10::ScalarType::Float) {
     options.precision.parameters = workload.parameters;
   }
   return options;
-}
-
-/// What the engine does under `row`, as the formulas ask for it.
-tessera::MemorySetting setting_of(const tessera::Engine& engine, const Row& row) {
-  const tessera::Degrees& degrees = engine.degrees();
-  return {.degrees = degrees,
-          .micro_steps = 1,
-          .is_split = degrees.parameters > 1,
-          .ranks_after_forward = row.reshard_after_forward.value_or(degrees.parameters)};
 }
 
 /// Trains and returns the largest PSS seen in the last step.
@@ -100,7 +91,7 @@ Measurement measure(const Row& row, const Workload& workload,
   const auto engine = tessera::parallelize(model, torch::optim::AdamWOptions(1e-4),
                                            options_of(row, workload), world);
   measurement.persistent = engine->predicted_memory(/*micro_steps=*/1);
-  measurement.peak = tessera::memory_peak_formula(engine->units(), setting_of(*engine, row));
+  measurement.peak = engine->predicted_peak_memory(/*micro_steps=*/1);
 
   RankMemory mine;
   mine.pss_bytes = train(workload, *model, *engine, world->rank());

@@ -16,6 +16,7 @@ std::string to_string(const Row& row) {
   if (row.reshard_after_forward.has_value()) {
     absl::StrAppend(&text, ":", *row.reshard_after_forward);
   }
+  if (row.is_apart) absl::StrAppend(&text, ":apart");
   return text;
 }
 
@@ -24,10 +25,12 @@ absl::StatusOr<Row> parse_row(const std::string& text) {
     return absl::InvalidArgumentError(
         absl::StrCat("[memory_compare] --rows: got '", text, "', ", why));
   };
-  const std::vector<std::string> parts = absl::StrSplit(text, ':');
+  std::vector<std::string> parts = absl::StrSplit(text, ':');
+  const bool is_apart = parts.size() > 1 && parts.back() == "apart";
+  if (is_apart) parts.pop_back();
   const absl::StatusOr<Strategy> strategy = tessera::parse_strategy(parts[0]);
   if (!strategy.ok()) return bad(std::string(strategy.status().message()));
-  Row row{.strategy = *strategy, .degrees = {}, .reshard_after_forward = {}};
+  Row row{.strategy = *strategy, .degrees = {}, .reshard_after_forward = {}, .is_apart = is_apart};
   size_t next = 1;
   if (row.strategy == Strategy::kHybrid) {
     if (parts.size() < 2) return bad("expected degrees behind it, as in hybrid:2,2,4");
@@ -43,7 +46,8 @@ absl::StatusOr<Row> parse_row(const std::string& text) {
     row.reshard_after_forward = ranks;
     ++next;
   }
-  if (next < parts.size()) return bad("expected strategy[:degrees][:reshard_after_forward]");
+  if (next < parts.size())
+    return bad("expected strategy[:degrees][:reshard_after_forward][:apart]");
   return row;
 }
 
@@ -69,12 +73,18 @@ std::vector<Row> default_rows(int ranks) {
                            std::optional<int> reshard_after_forward = {}) {
     rows.push_back({strategy, degrees, reshard_after_forward});
   };
+  const auto add_apart = [&rows](Strategy strategy, std::optional<int> reshard_after_forward = {}) {
+    rows.push_back({strategy, {}, reshard_after_forward, /*is_apart=*/true});
+  };
   add(Strategy::kDdp);
   if (ranks == 1) return rows;
   add(Strategy::kZero1);
   add(Strategy::kZero2);
   add(Strategy::kZero3);
-  add(Strategy::kZero3, {}, 1);
+  add_apart(Strategy::kZero1);
+  add_apart(Strategy::kZero2);
+  add_apart(Strategy::kZero3);
+  add_apart(Strategy::kZero3, 1);
   int largest = ranks - 1;
   while (ranks % largest != 0) --largest;
   if (largest == 1) return rows;

@@ -15,18 +15,20 @@ struct Row {
   tessera::Strategy strategy = tessera::Strategy::kDdp;
   std::optional<tessera::Degrees> degrees;   ///< of a hybrid
   std::optional<int> reshard_after_forward;  ///< Options::reshard_after_forward
+  bool is_apart = false;                     ///< Options::share_parameters = false
   friend bool operator==(const Row&, const Row&) = default;
 };
 
-/// "zero3", "zero3:1" (reshard_after_forward), "hybrid:2,4,4", "hybrid:4,4,4:2": what flags take
-/// and tables show.
+/// "zero3", "zero3:apart" (share_parameters = false), "zero3:1:apart" (and reshard_after_forward),
+/// "hybrid:2,4,4", "hybrid:4,4,4:2:apart": what flags take and tables show.
 std::string to_string(const Row& row);
 absl::StatusOr<Row> parse_row(const std::string& text);
 
 /// Rows separated by spaces; the error lists every bad one.
 absl::StatusOr<std::vector<Row>> parse_rows(const std::string& text);
 
-/// What a world of `ranks` can show: the named strategies, zero3 with units that stay whole, and,
+/// What a world of `ranks` can show: the named strategies, those with copies per rank too, zero3
+/// with units that stay whole, and,
 /// where a number S divides the world, the hybrids S,S,S (HSDP), 1,S,world and S,world,world for
 /// the largest S below the world. One rank has nothing to split: ddp alone.
 std::vector<Row> default_rows(int ranks);

@@ -24,7 +24,7 @@ has() { # <what> <file>
   }
 }
 has 'Persistent bytes are as predicted, to the byte, in every row.' "$scratch/out"
-for row in ddp zero1 zero2 zero3 zero3:1 hybrid:2,2,2 hybrid:2,4,4 hybrid:1,2,4; do
+for row in ddp zero1 zero2 zero3 zero1:apart zero2:apart zero3:apart zero3:1:apart hybrid:2,2,2 hybrid:2,4,4 hybrid:1,2,4; do
   has "[0] $row " "$scratch/out"
   has "| $row | predicted |" "$scratch/memory.md"
   has ">$row</text>" "$scratch/memory.svg"

@@ -30,14 +30,18 @@ std::vector<std::string> texts(const std::vector<Row>& rows) {
 
 TEST(Rows, DefaultsAreWhatTheWorldAllows) {
   EXPECT_THAT(texts(default_rows(1)), ElementsAre("ddp"));
-  EXPECT_THAT(texts(default_rows(2)), ElementsAre("ddp", "zero1", "zero2", "zero3", "zero3:1"));
-  EXPECT_EQ(default_rows(3).size(), 5u);
-  EXPECT_THAT(texts(default_rows(6)), ElementsAre("ddp", "zero1", "zero2", "zero3", "zero3:1",
-                                                  "hybrid:3,3,3", "hybrid:3,6,6", "hybrid:1,3,6"));
+  EXPECT_THAT(texts(default_rows(2)), ElementsAre("ddp", "zero1", "zero2", "zero3", "zero1:apart",
+                                                  "zero2:apart", "zero3:apart", "zero3:1:apart"));
+  EXPECT_EQ(default_rows(3).size(), 8u);
+  const std::vector<std::string> of_six = texts(default_rows(6));
+  EXPECT_EQ(of_six.size(), 11u);
+  EXPECT_THAT(std::vector<std::string>(of_six.end() - 3, of_six.end()),
+              ElementsAre("hybrid:3,3,3", "hybrid:3,6,6", "hybrid:1,3,6"));
 }
 
 TEST(Rows, AreReadAsTheyAreWritten) {
-  for (const char* text : {"ddp", "zero3", "zero3:1", "hybrid:2,4,4", "hybrid:4,4,4:2"}) {
+  for (const char* text : {"ddp", "zero3", "zero3:1", "zero3:apart", "zero3:1:apart",
+                           "hybrid:2,4,4", "hybrid:4,4,4:2:apart"}) {
     const auto row = parse_row(text);
     ASSERT_TRUE(row.ok()) << row.status();
     EXPECT_EQ(to_string(*row), text);
@@ -109,7 +113,8 @@ INSTANTIATE_TEST_SUITE_P(, EveryRow, ::testing::Values(1, 2, 3, 4),
                          [](const auto& info) { return "World" + std::to_string(info.param); });
 
 TEST(Measurement, SecondShardsAndSmallerGroupsAreExactToo) {
-  for (const char* row : {"zero3:2", "hybrid:4,4,4:2", "hybrid:2,2,4", "hybrid:1,1,2"}) {
+  for (const char* row : {"zero3:2:apart", "hybrid:4,4,4:2:apart", "hybrid:2,2,4", "hybrid:1,1,2",
+                          "hybrid:1,1,2:apart"}) {
     EXPECT_TRUE(is_exact(measure_on_threads(*parse_row(row), tiny(), 4))) << row;
   }
 }
@@ -120,7 +125,9 @@ TEST(Measurement, RowsThatShouldDifferDo) {
   };
   EXPECT_GT(total("ddp"), total("zero1"));
   EXPECT_GT(total("zero1"), total("zero2"));
-  EXPECT_GT(total("zero3:1"), total("zero3"));
+  EXPECT_GT(total("zero3:1:apart"), total("zero3:apart"));
+  EXPECT_GT(total("zero2:apart"), total("zero2"));
+  EXPECT_EQ(total("zero3:1"), total("zero3"));
 }
 
 Measurement made_up() {
