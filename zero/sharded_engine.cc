@@ -7,7 +7,6 @@
 
 #include "tessera/core/error_text.h"
 #include "tessera/core/memory/freed_memory.h"
-#include "tessera/core/memory/memory_formula.h"
 #include "tessera/core/step/grad_norm.h"
 #include "tessera/optim/flat_adamw.h"
 #include "tessera/zero/partition.h"
@@ -387,14 +386,13 @@ void ShardedEngine::load_state_dict(const StateDict& state) {
 
 // --- Numbers ---
 
-MemoryBytes ShardedEngine::predicted_memory(int micro_steps) const {
-  return memory_formula(parts_.plan,
-                        {.degrees = parts_.degrees,
-                         .micro_steps = micro_steps,
-                         .is_split = store_.flat().is_split(),
-                         .is_shared = store_.is_shared(),
-                         .updates_in_backward = early_update_ != nullptr,
-                         .ranks_after_forward = parts_.store.gather.ranks_after_forward});
+MemorySetting ShardedEngine::memory_setting(int micro_steps) const {
+  return {.degrees = parts_.degrees,
+          .micro_steps = micro_steps,
+          .is_split = store_.flat().is_split(),
+          .is_shared = store_.is_shared(),
+          .updates_in_backward = early_update_ != nullptr,
+          .ranks_after_forward = parts_.store.gather.ranks_after_forward};
 }
 
 }  // namespace tessera

@@ -14,6 +14,7 @@
 #include "tessera/core/layout/parameter_table.h"
 #include "tessera/core/layout/slice_map.h"
 #include "tessera/core/layout/unit_plan.h"
+#include "tessera/core/memory/memory_formula.h"
 #include "tessera/core/memory/memory_meter.h"
 #include "tessera/core/options.h"
 #include "tessera/core/sched/trace.h"
@@ -78,9 +79,15 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   }
   const Trace* trace() const override { return trace_.get(); }
   const MemoryMeter& memory() const override { return meter_; }
-  MemoryBytes predicted_memory(int micro_steps) const override;
+  MemoryBytes predicted_memory(int micro_steps) const override {
+    return memory_formula(parts_.plan, memory_setting(micro_steps));
+  }
+  MemoryBytes predicted_peak_memory(int micro_steps) const override {
+    return memory_peak_formula(parts_.plan, memory_setting(micro_steps));
+  }
 
  private:
+  MemorySetting memory_setting(int micro_steps) const;
   void before_gradient(size_t index) override;
   void gradient(size_t index, at::Tensor gradient) override;
   void backward_ended() override;
