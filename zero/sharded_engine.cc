@@ -109,6 +109,7 @@ void ShardedEngine::begin_micro_step() {
 
 /// Refuses on all ranks what step() would refuse, while nothing is updated.
 void ShardedEngine::agree_to_update() {
+  store_.finish();
   StepVote::Paper mine = paper(misuse_.before_updating_backward(*no_sync_depth_ > 0));
   mine.backwards = 1;
   agree(mine);
@@ -274,9 +275,7 @@ StepVote::Verdict ShardedEngine::agree(const StepVote::Paper& paper) {
 /// What the user wants of a step whose gradients are not finite. Equal on all ranks.
 StepResult ShardedEngine::skip(const StepVote::Verdict& verdict) {
   const Options& options = parts_.options;
-  if (early_update_ != nullptr) {
-    failure_.spoil(UpdateInBackward::describe_loss(*verdict.non_finite));
-  }
+  if (early_update_ != nullptr) failure_.spoil(early_update_->describe(*verdict.non_finite));
   const NonFinite preset = scaler_.has_value() ? NonFinite::kSkip : NonFinite::kStop;
   const NonFinite policy = options.ask_non_finite
                                ? vote_.ask(options.ask_non_finite, *verdict.non_finite)

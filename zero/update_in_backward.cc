@@ -60,7 +60,9 @@ void UpdateInBackward::seal(size_t unit) {
   store_.flat().full(unit).seal(absl::StrCat(
       "[zero] unit '", plan_[unit].name,
       "': backward has updated it (Options::optimizer_in_backward) and other ranks may not be done "
-      "with theirs, so its parameters cannot be read before engine->step(); call that first"));
+      "with theirs, so its parameters cannot be read before engine->step(), by a module that is "
+      "used "
+      "again in this backward (recomputation) either; call step() first"));
 }
 
 void UpdateInBackward::reduced(size_t unit, const at::Tensor& gradient, const ExactSum& squares) {
@@ -101,7 +103,7 @@ std::string UpdateInBackward::problem() const {
                       "step() and backward");
 }
 
-std::string UpdateInBackward::describe_loss(const NonFiniteReport& report) {
+std::string UpdateInBackward::describe(const NonFiniteReport& report) {
   return absl::StrCat(
       describe_gradients(report),
       ". Slices without such values were updated in backward (Options::optimizer_in_backward), so "

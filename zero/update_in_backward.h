@@ -51,7 +51,7 @@ class UpdateInBackward final : public ReducedUnitSink {
   std::string problem() const;
 
   /// Why an engine needs a state once non-finite gradients have come: `report` and what to do.
-  static std::string describe_loss(const NonFiniteReport& report);
+  static std::string describe(const NonFiniteReport& report);
 
   /// Parameters may be read again: all ranks have agreed to the step, or loaded a state.
   void end();

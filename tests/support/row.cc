@@ -122,6 +122,7 @@ Options options_of(const Row& row) {
                   .reshard_after_forward = row.reshard_after_forward,
                   .precision = row.precision,
                   .share_parameters = row.shares_parameters,
+                  .optimizer_in_backward = row.optimizer_in_backward,
                   .prefetch = row.prefetch,
                   .poison_freed = row.poison_freed,
                   .free_eagerly = row.free_eagerly,

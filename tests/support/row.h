@@ -25,6 +25,7 @@ struct Row {
   Precision precision = {};
   std::optional<bool> prefetch = {};
   bool shares_parameters = true;
+  bool optimizer_in_backward = false;
   bool poison_freed = false;
   bool free_eagerly = false;
   bool strict_slabs = false;
