@@ -84,6 +84,18 @@ TEST(MemoryFormula, RowsWithWholeParametersByHand) {
       << "zero1, two micro-steps";
 }
 
+TEST(MemoryFormula, UpdatesInBackwardKeepNoGradients) {
+  MemorySetting alone = resident({1, 1, 1});
+  alone.updates_in_backward = true;
+  EXPECT_EQ(memory_formula(buckets(3), alone), (Expected{.parameters = 6144, .optimizer = 12288}));
+  EXPECT_EQ(memory_peak_formula(buckets(3), alone)[MemoryClass::kLanding], 4608 + 1536)
+      << "there are no sums to land in";
+  MemorySetting zero3 = split({4, 4, 4});
+  const MemoryBytes with_sums = memory_formula(wrapped(), zero3);
+  zero3.updates_in_backward = true;
+  EXPECT_EQ(with_sums.total() - memory_formula(wrapped(), zero3).total(), 6144 / 4);
+}
+
 TEST(MemoryFormula, SplitRowsByHand) {
   const UnitPlan plan = wrapped();
   // fp32: 3072 + 2048 + 1024 trainable bytes, 8192 frozen ones.

@@ -20,7 +20,9 @@
 namespace tessera {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int kWorld = 3;
 
@@ -96,6 +98,17 @@ TEST(StepVote, GivesTheGlobalNormWhenAllAgree) {
 TEST(StepVote, RefusesMisuseOfOneRankInItsOwnWords) {
   EXPECT_EQ(vote(on_rank(2, [](Ballots& b) { b.paper.misuse = "it did wrong; undo it"; }))[0],
             "[step] rank 2: it did wrong; undo it. Nothing was applied.");
+}
+
+TEST(StepVote, EndsRefusalsWithWhatHasBecomeOfTheParameters) {
+  for (const bool is_misuse : {true, false}) {
+    EXPECT_THAT(vote([is_misuse](int rank, Ballots& b) {
+                  b.paper.if_refused = "Something was.";
+                  if (rank == 1 && is_misuse) b.paper.misuse = "it did wrong";
+                  if (rank == 1) b.paper.step = 5;
+                })[0],
+                AllOf(::testing::EndsWith(" Something was."), Not(HasSubstr("Nothing was"))));
+  }
 }
 
 TEST(StepVote, ListsTheMisuseOfAllRanks) {
