@@ -103,8 +103,9 @@ struct Options {
   /// many cores as ranks. An error where parameters are not split.
   std::optional<bool> prefetch = {};
 
-  /// Lets malloc keep the memory that tensors free, in huge pages, instead of returning it to the
-  /// kernel and faulting it in again every step. Process-wide, for good (mallopt). False where
+  /// Keeps the memory that tensors free, in huge pages, instead of returning it to the kernel and
+  /// faulting it in again every step: malloc's, and a heap of its own for tensors of 64 KiB and
+  /// more (a c10 CPU allocator; one that you have set stays). Process-wide, for good. False where
   /// other parts of the program allocate much between steps that should go back to the system.
   bool keep_freed_memory = true;
 
