@@ -1,0 +1,101 @@
+#include "tessera/ddp/reduced_unit_sink.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/ddp/reducer.h"
+#include "tessera/tests/support/rank_threads.h"
+
+namespace tessera::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+constexpr int kWorld = 3;
+
+/// Writes down what it is told.
+struct RecordingSink final : ReducedUnitSink {
+  void reducing(size_t unit) override { calls.push_back("reducing " + std::to_string(unit)); }
+  void reduced(size_t unit, const at::Tensor& gradient, const ExactSum& squares) override {
+    calls.push_back("reduced " + std::to_string(unit));
+    gradients.push_back(gradient.clone());
+    EXPECT_EQ(squares.value(), gradient.to(at::kDouble).square().sum().item<double>());
+  }
+  std::vector<std::string> calls;
+  std::vector<at::Tensor> gradients;
+};
+
+/// Two units of two parameters each under zero2.
+struct SinkRig {
+  explicit SinkRig(std::shared_ptr<ProcessGroup> world)
+      : group(std::move(world)),
+        table({{"a", leaf()}, {"b", leaf()}, {"c", leaf()}, {"d", leaf()}}),
+        plan(table, {{"ab", {0, 1}}, {"cd", {2, 3}}}, kWorld),
+        slices({1, kWorld, kWorld}, kWorld, group->rank()),
+        reducer(*group, table, plan, slices, SlabPool::OnRelease::kPoison, meter, history,
+                /*trace=*/nullptr, &sink) {}
+  static at::Tensor leaf() { return at::zeros({70}).set_requires_grad(true); }
+
+  void land(size_t index) { reducer.land(index, at::full({70}, group->rank() + 1.0)); }
+
+  std::shared_ptr<ProcessGroup> group;
+  MemoryMeter meter;
+  RollingHash history;
+  RecordingSink sink;
+  ParameterTable table;
+  UnitPlan plan;
+  SliceMap slices;
+  Reducer reducer;
+};
+
+void on_ranks(const std::function<void(SinkRig&)>& body) {
+  run_ranks(kWorld, [&](std::shared_ptr<ProcessGroup> world) {
+    SinkRig rig(std::move(world));
+    body(rig);
+  });
+}
+
+TEST(ReducedUnitSink, GetsCompleteUnitsAndTheOthersStay) {
+  on_ranks([](SinkRig& rig) {
+    rig.reducer.begin_micro_step(Reducer::Mode::kReduce);
+    rig.land(0);
+    rig.land(1);
+    if (rig.group->rank() == 1) rig.land(2);
+    rig.reducer.end_micro_step();
+    EXPECT_THAT(rig.sink.calls, ElementsAre("reducing 0", "reduced 0"));
+    EXPECT_EQ(rig.sink.gradients[0].numel(), rig.plan[0].layout.numel() / kWorld);
+    EXPECT_FALSE(rig.reducer.gradient(0).defined()) << "it has been used up";
+    ASSERT_TRUE(rig.reducer.gradient(1).defined());
+    EXPECT_THAT(rig.reducer.used(), ElementsAre(1, 1, 1, 0));
+    // The mean of the one rank that had a gradient.
+    const float first = rig.reducer.gradient(1)[0].item<float>();
+    if (rig.reducer.kept(1).begin == 0) {
+      EXPECT_FLOAT_EQ(first, 2.0F / kWorld);
+    }
+    EXPECT_EQ(rig.meter.now()[MemoryClass::kGradients], rig.plan[1].layout.bytes() / kWorld);
+  });
+}
+
+TEST(ReducedUnitSink, MeetsNoSecondGradient) {
+  on_ranks([](SinkRig& rig) {
+    rig.reducer.begin_micro_step(Reducer::Mode::kReduce);
+    rig.land(2);
+    EXPECT_THAT([&] { rig.land(2); },
+                ThrowsMessage<c10::Error>(HasSubstr(
+                    "[grad] 'c': got a second gradient within one backward, expected one")));
+  });
+}
+
+}  // namespace
+}  // namespace tessera::testing
