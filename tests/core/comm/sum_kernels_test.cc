@@ -62,7 +62,7 @@ class SumKernels : public ::testing::Test {
   }
 
   static bool same_bits(const T* got, const std::vector<T>& expected) {
-    return std::memcmp(got, expected.data(), expected.size() * sizeof(T)) == 0;
+    return expected.empty() || std::memcmp(got, expected.data(), expected.size() * sizeof(T)) == 0;
   }
 
   static void sum(ReduceOp op, const std::vector<const T*>& from, const std::vector<T*>& to,
