@@ -35,6 +35,18 @@ bool becomes_empty(const TestDirectory& directory) {
   return true;
 }
 
+/// -1 if none appears. A worker may run before the watcher has got as far as its name.
+pid_t find_watcher(pid_t launcher) {
+  const auto deadline = std::chrono::steady_clock::now() + kTooLong;
+  while (std::chrono::steady_clock::now() < deadline) {
+    for (const pid_t pid : process_tree(launcher)) {
+      if (look_up_process(pid).name == "tessera-watch") return pid;
+    }
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return -1;
+}
+
 TEST(WatcherTest, AKilledLauncherLeavesNoWorkerNoChildAndNoDirectory) {
   TestDirectory tmp;
   // Each rank has a child of its own, and neither heeds SIGTERM.
@@ -67,10 +79,7 @@ TEST(WatcherTest, AWatcherThatIsKilledIsReportedAndTheDirectoryStillRemoved) {
   TestDirectory tmp;
   LaunchedJob job({"/bin/sh", "-c", "echo ready; exec sleep 1000"}, {{"TMPDIR", tmp.path()}});
   ASSERT_TRUE(job.read_until("ready"));
-  pid_t watcher = -1;
-  for (const pid_t pid : process_tree(job.pid())) {
-    if (look_up_process(pid).name == "tessera-watch") watcher = pid;
-  }
+  const pid_t watcher = find_watcher(job.pid());
   ASSERT_GT(watcher, 0);
   kill(watcher, SIGKILL);
   EXPECT_TRUE(job.read_until("the watcher process was killed"));
