@@ -6,21 +6,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/core/comm/op.h"
 #include "tessera/core/comm/process_group.h"
 
 namespace tessera::nccl {
-
-enum class Op : uint8_t {
-  kInit,
-  kAllReduce,
-  kReduceScatter,
-  kAllGather,
-  kBroadcast,
-  kBarrier,
-  kSubgroup,
-  kSharedBuffer,
-};
-const char* to_string(Op op);
 
 /// What a rank calls. Equal on all ranks, or the calls do not fit together.
 struct Call {

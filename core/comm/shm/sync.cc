@@ -21,27 +21,6 @@ namespace {
 
 uint32_t* futex_word(std::atomic<uint32_t>& word) { return reinterpret_cast<uint32_t*>(&word); }
 
-const char* dtype_name(int8_t dtype) {
-  switch (static_cast<at::ScalarType>(dtype)) {
-    case at::kFloat:
-      return "float32";
-    case at::kDouble:
-      return "float64";
-    case at::kBFloat16:
-      return "bfloat16";
-    case at::kHalf:
-      return "float16";
-    case at::kLong:
-      return "int64";
-    case at::kInt:
-      return "int32";
-    case at::kByte:
-      return "uint8";
-    default:
-      return "unknown";
-  }
-}
-
 }  // namespace
 
 bool futex_wait(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds limit) {
@@ -77,26 +56,6 @@ std::string Poison::cause() const {
   return std::string(text_, length_);
 }
 
-const char* to_string(Op op) {
-  switch (op) {
-    case Op::kAllReduce:
-      return "all_reduce";
-    case Op::kReduceScatter:
-      return "reduce_scatter";
-    case Op::kAllGather:
-      return "all_gather";
-    case Op::kBroadcast:
-      return "broadcast";
-    case Op::kBarrier:
-      return "barrier";
-    case Op::kSubgroup:
-      return "subgroup";
-    case Op::kMakeWindow:
-      return "make_window";
-  }
-  return "unknown";
-}
-
 bool same_call(const CallDescriptor& a, const CallDescriptor& b) {
   return a.sequence == b.sequence && a.op == b.op && a.reduce_op == b.reduce_op &&
          a.dtype == b.dtype && a.root == b.root && a.numel == b.numel && a.tag_hash == b.tag_hash &&
@@ -111,7 +70,8 @@ std::string describe(const CallDescriptor& call) {
     absl::StrAppend(&text, " ", std::string(to_string(static_cast<ReduceOp>(call.reduce_op))));
   }
   if (op != Op::kBarrier && op != Op::kSubgroup) {
-    absl::StrAppend(&text, " ", dtype_name(call.dtype), "[", call.numel, "]");
+    absl::StrAppend(&text, " ", dtype_name(static_cast<at::ScalarType>(call.dtype)), "[",
+                    call.numel, "]");
   }
   if (op == Op::kBroadcast) absl::StrAppend(&text, " from rank ", call.root);
   const size_t shown = std::min<size_t>(call.tag_length, CallDescriptor::kTagBytes);

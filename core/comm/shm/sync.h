@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/core/comm/op.h"
 #include "tessera/core/comm/shm/arena.h"
 
 namespace tessera::shm {
@@ -73,17 +74,6 @@ struct CallDescriptor {
   char tag[kTagBytes] = {};  // the beginning of the tag, for messages
   SharedRange source;
 };
-
-enum class Op : uint8_t {
-  kAllReduce,
-  kReduceScatter,
-  kAllGather,
-  kBroadcast,
-  kBarrier,
-  kSubgroup,
-  kMakeWindow
-};
-const char* to_string(Op op);
 
 /// Whether two ranks call the same collective. Where the data lies may differ.
 bool same_call(const CallDescriptor& a, const CallDescriptor& b);

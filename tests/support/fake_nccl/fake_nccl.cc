@@ -106,6 +106,15 @@ Result begin(OpaqueComm& comm, std::function<bool()> step) {
   return Result::kInProgress;
 }
 
+Part part_of(const void* send, void* receive, size_t numel, nccl::DataType dtype) {
+  Part part;
+  part.send = send;
+  part.receive = receive;
+  part.numel = numel;
+  part.dtype = dtype;
+  return part;
+}
+
 Result collective(const char* function, Part part, OpaqueComm* comm, void* stream) {
   State& all = state();
   const std::lock_guard<std::mutex> lock(all.mutex);
@@ -346,43 +355,27 @@ Result ncclGroupEnd() {
 
 Result ncclAllReduce(const void* send, void* receive, size_t numel, DataType dtype, RedOp op,
                      OpaqueComm* comm, void* stream) {
-  Part part;
-  part.send = send;
-  part.receive = receive;
-  part.numel = numel;
-  part.dtype = dtype;
+  Part part = part_of(send, receive, numel, dtype);
   part.op = op;
   return collective("ncclAllReduce", std::move(part), comm, stream);
 }
 
 Result ncclReduceScatter(const void* send, void* receive, size_t numel, DataType dtype, RedOp op,
                          OpaqueComm* comm, void* stream) {
-  Part part;
-  part.send = send;
-  part.receive = receive;
-  part.numel = numel;
-  part.dtype = dtype;
+  Part part = part_of(send, receive, numel, dtype);
   part.op = op;
   return collective("ncclReduceScatter", std::move(part), comm, stream);
 }
 
 Result ncclAllGather(const void* send, void* receive, size_t numel, DataType dtype,
                      OpaqueComm* comm, void* stream) {
-  Part part;
-  part.send = send;
-  part.receive = receive;
-  part.numel = numel;
-  part.dtype = dtype;
+  Part part = part_of(send, receive, numel, dtype);
   return collective("ncclAllGather", std::move(part), comm, stream);
 }
 
 Result ncclBroadcast(const void* send, void* receive, size_t numel, DataType dtype, int root,
                      OpaqueComm* comm, void* stream) {
-  Part part;
-  part.send = send;
-  part.receive = receive;
-  part.numel = numel;
-  part.dtype = dtype;
+  Part part = part_of(send, receive, numel, dtype);
   part.root = root;
   return collective("ncclBroadcast", std::move(part), comm, stream);
 }

@@ -64,9 +64,8 @@ std::shared_ptr<Group> make_joined_lanes(nccl::WorldOptions options) {
   const int rank = options.rank;
   auto world = nccl::World::start(std::move(options));
   world->enter(progress);
-  const auto pending =
-      std::make_shared<nccl::Pending>(world, progress, rank, nccl::Call::of(nccl::Op::kInit, ""),
-                                      nullptr, std::vector<at::Tensor>());
+  const auto pending = std::make_shared<nccl::Pending>(
+      world, progress, rank, nccl::Call::of(Op::kInit, ""), nullptr, std::vector<at::Tensor>());
   world->watch(pending);
   auto one = nccl::meet(*world, *pending);
   pending->mark_finished();
