@@ -5,16 +5,14 @@
 
 #include <c10/util/Exception.h>
 
+#include "tessera/core/round_up.h"
+
 namespace tessera {
 
 namespace {
 
 constexpr int64_t kBlockNumel = 64;
 constexpr int64_t kAlignmentBytes = 256;
-
-int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 }  // namespace
 

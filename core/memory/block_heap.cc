@@ -7,6 +7,7 @@
 
 #include "tessera/core/errors.h"
 #include "tessera/core/memory/huge_pages.h"
+#include "tessera/core/round_up.h"
 
 namespace tessera {
 namespace {
@@ -14,14 +15,6 @@ namespace {
 constexpr int64_t kAlignmentBytes = 64;
 constexpr int64_t kHeadBytes = kAlignmentBytes;  // before each block: its size
 constexpr int64_t kGrowthBytes = 8 * kHugePageBytes;
-
-int64_t round_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
-
-char* round_up(char* memory, int64_t unit) {
-  const auto misfit =
-      static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory) % static_cast<uintptr_t>(unit));
-  return misfit == 0 ? memory : memory + (unit - misfit);
-}
 
 int64_t& size_of(char* block) { return *reinterpret_cast<int64_t*>(block - kHeadBytes); }
 

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 
+#include "tessera/core/round_up.h"
+
 namespace tessera {
 namespace {
 
@@ -22,9 +24,7 @@ char* map_on_huge_page(int64_t bytes, int fd, Writes writes) {
   if (reserved == MAP_FAILED) return nullptr;
   auto* const begin = static_cast<char*>(reserved);
   char* const end = begin + reserved_bytes;
-  const auto misfit_bytes =
-      static_cast<int64_t>(reinterpret_cast<uintptr_t>(begin) % uintptr_t{kHugePageBytes});
-  char* const memory = misfit_bytes == 0 ? begin : begin + (kHugePageBytes - misfit_bytes);
+  char* const memory = round_up(begin, kHugePageBytes);
   const int kind = writes == Writes::kShared ? MAP_SHARED | MAP_POPULATE
                                              : MAP_PRIVATE | (fd < 0 ? MAP_ANONYMOUS : 0);
   const bool is_mapped =

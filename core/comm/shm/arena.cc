@@ -22,6 +22,7 @@
 
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/memory/huge_pages.h"
+#include "tessera/core/round_up.h"
 
 namespace tessera::shm {
 namespace {
@@ -30,10 +31,6 @@ constexpr int64_t kPageBytes = 4096;
 // Control blocks fit into the first segment; what comes later shares huge pages.
 constexpr int64_t kFirstSegmentBytes = int64_t{1} << 20;
 constexpr int64_t kSmallestSegmentBytes = 2 * kHugePageBytes;
-
-int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 std::string error_text() { return std::strerror(errno); }
 
