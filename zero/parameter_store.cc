@@ -1,6 +1,5 @@
 #include "tessera/zero/parameter_store.h"
 
-#include <algorithm>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -65,12 +64,7 @@ void ParameterStore::free_all() {
 void ParameterStore::publish(const std::vector<uint8_t>& used) {
   std::vector<size_t> updated;
   for (size_t unit = 0; unit < plan_.trainable_size(); ++unit) {
-    const std::vector<size_t>& members = plan_[unit].parameters;
-    if (std::none_of(members.begin(), members.end(),
-                     [&used](size_t index) { return used[index] != 0; })) {
-      continue;
-    }
-    updated.push_back(unit);
+    if (plan_.is_used(unit, used)) updated.push_back(unit);
   }
   if (publication_ != nullptr) publication_->start(updated);
   let_read();

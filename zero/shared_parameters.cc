@@ -13,12 +13,11 @@ std::unique_ptr<SharedParameters> SharedParameters::make(ProcessGroup& group, co
       degrees.parameters == 1 || degrees.parameters == degrees.optimizer;
   if (degrees.optimizer == 1 || !slices_make_a_whole) return nullptr;
 
-  constexpr int64_t kPageBytes = 4096;
   std::vector<int64_t> offsets_bytes;
   int64_t bytes = 0;
   for (const PlannedUnit& unit : plan) {
     offsets_bytes.push_back(bytes);
-    bytes += (unit.layout.bytes() + kPageBytes - 1) / kPageBytes * kPageBytes;
+    bytes += unit.layout.bytes();
   }
   std::shared_ptr<ProcessGroup> sharers;
   if (degrees.optimizer < group.size()) {

@@ -1,17 +1,12 @@
 #include "tessera/zero/unit_update.h"
 
-#include <algorithm>
-
 namespace tessera {
 
 void update_unit(const UnitPlan& plan, size_t unit, const at::Tensor& gradient,
                  const std::vector<uint8_t>& used, double scale, FlatOptimizer& optimizer,
                  ParameterStore& store) {
-  const std::vector<size_t>& members = plan[unit].parameters;
-  const bool is_used = std::any_of(members.begin(), members.end(),
-                                   [&used](size_t index) { return used[index] != 0; });
-  if (!is_used) return;
-  optimizer.update(unit, gradient, members, used, scale);
+  if (!plan.is_used(unit, used)) return;
+  optimizer.update(unit, gradient, plan[unit].parameters, used, scale);
   store.masters().store(unit, store.flat());
 }
 

@@ -61,8 +61,7 @@ void UpdateInBackward::seal(size_t unit) {
       "[zero] unit '", plan_[unit].name,
       "': backward has updated it (Options::optimizer_in_backward) and other ranks may not be done "
       "with theirs, so its parameters cannot be read before engine->step(), by a module that is "
-      "used "
-      "again in this backward (recomputation) either; call step() first"));
+      "used again in this backward (recomputation) either; call step() first"));
 }
 
 void UpdateInBackward::reduced(size_t unit, const at::Tensor& gradient, const ExactSum& squares) {
@@ -72,11 +71,7 @@ void UpdateInBackward::reduced(size_t unit, const at::Tensor& gradient, const Ex
 void UpdateInBackward::finish(Reducer& reducer) {
   const std::vector<uint8_t>& used = reducer.used();
   for (size_t unit = 0; unit < is_done_.size(); ++unit) {
-    if (is_done_[unit] != 0) continue;
-    const std::vector<size_t>& members = plan_[unit].parameters;
-    const bool is_used = std::any_of(members.begin(), members.end(),
-                                     [&used](size_t index) { return used[index] != 0; });
-    if (!is_used) continue;
+    if (is_done_[unit] != 0 || !plan_.is_used(unit, used)) continue;
     seal(unit);
     update(unit, reducer.gradient(unit), used, reducer.squares(unit));
   }

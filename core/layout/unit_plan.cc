@@ -1,5 +1,6 @@
 #include "tessera/core/layout/unit_plan.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -56,6 +57,12 @@ bool UnitPlan::has_place(size_t parameter) const {
 UnitPlan::Place UnitPlan::place(size_t parameter) const {
   TORCH_INTERNAL_ASSERT(has_place(parameter), "parameter ", parameter, " is in no unit");
   return {static_cast<size_t>(unit_of_[parameter]), position_of_[parameter]};
+}
+
+bool UnitPlan::is_used(size_t unit, const std::vector<uint8_t>& used) const {
+  const std::vector<size_t>& members = units_[unit].parameters;
+  return std::any_of(members.begin(), members.end(),
+                     [&used](size_t index) { return used[index] != 0; });
 }
 
 int64_t UnitPlan::numel() const {
