@@ -17,8 +17,7 @@ using RowSize = std::pair<Row, int>;
 inline std::vector<RowSize> usual_row_sizes() {
   std::vector<RowSize> all;
   for (const int size : {2, 3}) {
-    for (const Row& row : named_rows()) all.emplace_back(row, size);
-    for (const Row& row : apart_rows()) all.emplace_back(row, size);
+    for (const Row& row : named_and_apart_rows()) all.emplace_back(row, size);
     all.emplace_back(resharding(1), size);
   }
   return all;

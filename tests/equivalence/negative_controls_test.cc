@@ -116,8 +116,7 @@ std::string verdict(const Row& row, Break what) {
 }
 
 std::vector<Row> broken_rows() {
-  std::vector<Row> rows = named_rows();
-  rows.insert(rows.end(), apart_rows().begin(), apart_rows().end());
+  std::vector<Row> rows = named_and_apart_rows();
   rows.push_back(resharding(1));
   rows.push_back(hybrid(3, 3, 3));
   return rows;

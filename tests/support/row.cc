@@ -81,6 +81,12 @@ const std::vector<Row>& apart_rows() {
   return rows;
 }
 
+std::vector<Row> named_and_apart_rows() {
+  std::vector<Row> rows = named_rows();
+  rows.insert(rows.end(), apart_rows().begin(), apart_rows().end());
+  return rows;
+}
+
 std::vector<Row> rows_of_world(int world) {
   Row blocks = apart(row_of(Strategy::kZero3));
   blocks.name = "zero3_blocks";
@@ -89,8 +95,7 @@ std::vector<Row> rows_of_world(int world) {
   kept_blocks.name = "zero3_blocks_reshard_1";
   kept_blocks.wrap = Row::Wrap::kBlocks;
   const Row zero3 = row_of(Strategy::kZero3);
-  std::vector<Row> candidates = named_rows();
-  candidates.insert(candidates.end(), apart_rows().begin(), apart_rows().end());
+  std::vector<Row> candidates = named_and_apart_rows();
   for (Row row :
        {blocks, kept_blocks, resharding(1), resharding(2), hostile(zero3), hostile(apart(zero3)),
         hybrid(1, 1, 2), apart(hybrid(1, 1, 2)), hybrid(2, 2, 2), hostile(apart(hybrid(2, 2, 2))),

@@ -61,6 +61,8 @@ Row hostile(Row row);
 const std::vector<Row>& named_rows();
 /// zero1, zero2 and zero3, apart.
 const std::vector<Row>& apart_rows();
+/// named_rows() and apart_rows().
+std::vector<Row> named_and_apart_rows();
 /// All rows of the equivalence suite that divide `world`: the named ones and those apart, zero3
 /// resharding, wrapped by default and hostile, hybrids.
 std::vector<Row> rows_of_world(int world);

@@ -26,8 +26,7 @@ using Case = std::tuple<Row, std::string /*model*/, Schedule>;
 
 /// Prefetching is on where lanes run in the background, which the delayed ones say they do.
 std::vector<Row> delayed_rows() {
-  std::vector<Row> rows = named_rows();
-  rows.insert(rows.end(), apart_rows().begin(), apart_rows().end());
+  std::vector<Row> rows = named_and_apart_rows();
   for (Row row : {resharding(1), resharding(2), apart(hybrid(2, 2, 2)), hybrid(2, 4, 4)}) {
     rows.push_back(std::move(row));
   }

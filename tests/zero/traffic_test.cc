@@ -207,14 +207,8 @@ TEST_P(TrafficTest, AMissingBucketWouldShow) {
   EXPECT_NE(rank.lines, rank.expected);
 }
 
-std::vector<Row> all_rows() {
-  std::vector<Row> rows = named_rows();
-  rows.insert(rows.end(), apart_rows().begin(), apart_rows().end());
-  return rows;
-}
-
 INSTANTIATE_TEST_SUITE_P(, TrafficTest,
-                         ::testing::Combine(::testing::ValuesIn(all_rows()),
+                         ::testing::Combine(::testing::ValuesIn(named_and_apart_rows()),
                                             ::testing::Values(1, 2, 3, 4)),
                          [](const auto& info) {
                            return std::get<0>(info.param).name + "_World" +
