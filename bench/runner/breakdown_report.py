@@ -64,7 +64,7 @@ def _expected(found: dict[str, Breakdown], ranks: int) -> str:
     if ddp is None or not ddp.parameters or _rows(ddp)["update"] <= 0:
         return ""
     bytes_per_part = 4.0 * ddp.parameters
-    updated = traffic.parts("ddp", ranks)["update"] * bytes_per_part
+    updated = traffic.parts("ddp", ranks)["update"].total * bytes_per_part
     bandwidth = updated / _rows(ddp)["update"]  # bytes per ms
     rows = []
     for name, one in found.items():
@@ -73,7 +73,7 @@ def _expected(found: dict[str, Breakdown], ranks: int) -> str:
         expected = traffic.parts(_short(name), ranks)
         middle = _rows(one)
         rows.append([_short(name), *(
-            f"{middle[row]:.2f} / {expected[row] * bytes_per_part / bandwidth:.2f}"
+            f"{middle[row]:.2f} / {expected[row].total * bytes_per_part / bandwidth:.2f}"
             for row in _MODELLED)])
     return (
         f"Measured / by the traffic model, ms, at the {bandwidth / 1e6:.1f} GB/s per rank that the "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
+from collections.abc import Collection
 
 from .spread import Rounds, Spread, Timing, medians, ratio
 
@@ -56,9 +58,21 @@ class Call:
 class Scale:
     """One strategy at one world size."""
 
-    cpu_ms: float  # per rank and step
-    step_ms: float
     parameters: int
+    cpu_ms: dict[int, Timing] = dataclasses.field(default_factory=dict)  # per rank and step
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """What a core's memory costs while all cores do the same: seconds per byte."""
+
+    read_s: float
+    write_s: float  # of a byte written past the caches, beside reading
+
+    @staticmethod
+    def mean(paces: Collection[Pace]) -> Pace:
+        """Of at least one."""
+        return Pace(statistics.fmean(p.read_s for p in paces), statistics.fmean(p.write_s for p in paces))
 
 
 @dataclasses.dataclass
@@ -71,7 +85,10 @@ class Findings:
     collectives: dict[Call, dict[str, dict[int, Timing]]] = dataclasses.field(default_factory=dict)
     startup: dict[str, dict[int, Timing]] = dataclasses.field(default_factory=dict)  # seconds
     scaling: dict[str, dict[int, Scale]] = dataclasses.field(default_factory=dict)
-    scaling_calls: dict[Call, Timing] = dataclasses.field(default_factory=dict)  # us
+    scaling_calls: dict[Call, dict[int, Timing]] = dataclasses.field(default_factory=dict)  # us
+    # Of the scaling suite, by round: around each call, and over all of a world's.
+    call_paces: dict[Call, dict[int, Pace]] = dataclasses.field(default_factory=dict)
+    world_paces: dict[int, dict[int, Pace]] = dataclasses.field(default_factory=dict)
     families: dict[str, str] = dataclasses.field(default_factory=dict)  # peer: its family
     dropped: list[str] = dataclasses.field(default_factory=list)  # blocks run again, and why
     noisy: list[str] = dataclasses.field(default_factory=list)  # blocks kept although disturbed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import breakdown_report, goal, roster, scaling_model
 from .chart import Bar, Line, bars, lines
 from .findings import Findings
-from .spread import Spread
+from .spread import Spread, medians
 
 _OURS, _PEER, _FLOOR = 0, 1, 4
 _OPS = ("all_reduce", "all_gather", "reduce_scatter")
@@ -95,7 +95,7 @@ def _scaling(findings: Findings, machine: str) -> str | None:
     expected = scaling_model.expectations(findings)
     for colour, (strategy, by_world) in enumerate(findings.scaling.items()):
         shade = _FLOOR if strategy == "local" else colour - 1 if colour else 0
-        points = [(float(world), scale.cpu_ms) for world, scale in sorted(by_world.items())]
+        points = [(float(world), medians(scale.cpu_ms).median) for world, scale in sorted(by_world.items())]
         series.append(Line(strategy, points, shade))
         model = [(float(e.world), e.expected) for e in expected if e.what == strategy]
         if model:

@@ -7,7 +7,7 @@ from .findings import Findings
 from .gallery import size_text
 from .machine import Machine
 from .markdown import bullets, table
-from .spread import medians, ratio
+from .spread import Spread, medians, ratio
 from .training_report import cell, minima
 
 
@@ -135,26 +135,30 @@ def _scaling(findings: Findings) -> str:
     worlds = sorted({w for by_world in findings.scaling.values() for w in by_world})
     rows = []
     for strategy, by_world in findings.scaling.items():
-        rows.append([strategy, *(f"{by_world[w].cpu_ms:.1f}" if w in by_world else "-"
+        rows.append([strategy, *(medians(by_world[w].cpu_ms).text(1) if w in by_world else "-"
                                  for w in worlds)])
-    text = "CPU milliseconds per rank and step, model A, one thread per rank:\n\n"
+    text = "CPU milliseconds per rank and step [range], model A, one thread per rank:\n\n"
     text += table(["strategy", *(f"{w} ranks" for w in worlds)], rows)
-    total = scaling_model.bandwidth(findings)
-    if total is None:
+    if not findings.call_paces:
         return text
     rows = [
         [f"{e.what}, {e.world} ranks", f"{e.measured:.1f} {e.unit}", f"{e.expected:.1f} {e.unit}",
-         f"{e.off:+.0%}",
+         e.ratio.text(),
          f"{e.measured - e.floor:+.1f} / {e.expected - e.floor:+.1f}" if e.floor else "-"]
         for e in scaling_model.expectations(findings)
     ]
+    paces = [pace for by_round in findings.call_paces.values() for pace in by_round.values()]
+    read = Spread.of(1e-9 / pace.read_s for pace in paces)
+    copy = Spread.of(1e-9 / (pace.read_s + pace.write_s) for pace in paces)
     text += (
-        f"\nAgainst the traffic model: bytes over {total / 1e9:.1f} GB/s, calibrated on one "
-        "all_reduce of 4 ranks; a step costs the floor's CPU time at the same number of ranks plus "
-        "its traffic, at the bandwidth that a rank has while every core runs one.\n\n"
+        f"\nAgainst the traffic model. While all cores do the same, a core reads {read.text(1)} and "
+        f"copies {copy.text(1)} GB/s, measured before and after every call: a byte read costs the one, a byte "
+        "written what copying takes longer. A collective lasts as long as its ranks' bytes, shared "
+        "by the cores; a step costs the floor's CPU time in the same round plus its bytes.\n\n"
     )
     return text + table(
-        ["what", "measured", "model", "off", "beyond the floor, measured / model"], rows)
+        ["what", "measured", "model", "measured / model, by round",
+         "beyond the floor, measured / model"], rows)
 
 
 def _quality(findings: Findings) -> str:

@@ -51,7 +51,8 @@ def training(programs: Programs, model: str, text: Path, quick: bool) -> list[Co
     if quick:
         return [c for c in everyone if c.name in _QUICK]
     if model in ("S", "MLP"):
-        return [c for c in everyone if c.family not in ("ZeRO", "FSDP1") and "keep" not in c.name]
+        return [c for c in everyone if c.family not in ("ZeRO", "FSDP1")
+                and not c.name.endswith(("keep", "in-backward"))]
     if model in ("B", "C"):  # minutes per round: without those that save memory or set nothing
         return [c for c in everyone if c.name not in _SLOW]
     return everyone
@@ -86,7 +87,8 @@ def _everyone(programs: Programs, model: str, text: Path) -> list[Contestant]:
         peer("fsdp2", "FSDP2", _NO_MMAP, tuned="mmap_max 0"),
         peer("fsdp2-keep", "FSDP2"),
         peer("fsdp2-keep", "FSDP2", _NO_MMAP, tuned="mmap_max 0"),
-        *(ours(strategy) for strategy in ("ddp", "zero1", "zero2", "zero3", "zero3-keep")),
+        *(ours(strategy) for strategy in ("ddp", "zero1", "zero2", "zero3", "zero3-keep",
+                                         "zero2-in-backward", "zero3-in-backward")),
     ]
 
 

@@ -4,69 +4,76 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import statistics
 
 from . import traffic
-from .findings import Findings
+from .findings import Findings, Pace
+from .spread import Rounds, Spread, medians
+from .traffic import Traffic
 
-_CALIBRATION_WORLD = 4
-_CALIBRATION_OP = "all_reduce"
 _FLOOR = "local"
 
 
 @dataclasses.dataclass(frozen=True)
 class Expectation:
-    """One measured number and the model's. `floor`: what both have in common, 0 if nothing."""
+    """One measured number and the model's, medians of rounds. `floor`: what both have in common, 0
+    if nothing. `ratio`: of the two, taken round by round."""
 
     what: str
     world: int
     measured: float
     expected: float
+    ratio: Spread
     unit: str
     floor: float = 0.0
 
     @property
     def off(self) -> float:
         """Relative distance of the measurement from the model."""
-        return self.measured / self.expected - 1.0
-
-
-def bandwidth(findings: Findings) -> float | None:
-    """Bytes per second of all ranks together, from one collective; None if it was not measured."""
-    for call, timing in findings.scaling_calls.items():
-        if call.op == _CALIBRATION_OP and call.world == _CALIBRATION_WORLD:
-            moved = call.world * traffic.collective(call.op, call.world) * call.size_bytes
-            return moved / (timing.median * 1e-6)
-    return None
+        return self.ratio.median - 1.0
 
 
 def expectations(findings: Findings) -> list[Expectation]:
-    """All numbers of the scaling suite that the model speaks about, but the calibration's own.
+    """All numbers of the scaling suite that the model speaks about.
 
-    As many ranks as there are cores run at a time and share the bandwidth; the others wait for a
-    core. So a collective lasts as long as the bytes of all ranks take, and a rank's own bytes cost
-    it CPU time at its share of the bandwidth.
+    A core reads and writes at a pace that was measured in the same round just before and after,
+    while all cores did. As many ranks as there are cores run at a time, the others wait for one: so
+    a collective lasts as long as its ranks' traffic takes, over the cores, and a step costs the
+    floor's CPU time in the same round plus its own traffic.
     """
-    total = bandwidth(findings)
-    if total is None:
-        return []
     cores = len(os.sched_getaffinity(0))
     found = []
-    for call, timing in sorted(findings.scaling_calls.items(), key=lambda item: item[0]):
-        if call.world < 2 or (call.op, call.world) == (_CALIBRATION_OP, _CALIBRATION_WORLD):
-            continue
-        moved = call.world * traffic.collective(call.op, call.world) * call.size_bytes
-        found.append(
-            Expectation(f"{call.op} {call.size_bytes >> 20} MiB", call.world, timing.median,
-                        moved / total * 1e6, "us")
-        )
+    for call, rounds in sorted(findings.scaling_calls.items(), key=lambda item: item[0]):
+        moved = traffic.collective(call.op, call.world) * call.size_bytes
+        moved *= max(1.0, call.world / cores)
+        expected_us = {
+            round_: moved_s(moved, pace) * 1e6 for round_, pace in findings.call_paces[call].items()
+        }
+        what = f"{call.op} {call.size_bytes >> 20} MiB"
+        found.append(_compare(what, call.world, rounds, expected_us, "us"))
     floor = findings.scaling.get(_FLOOR, {})
     for strategy, by_world in findings.scaling.items():
         for world, scale in sorted(by_world.items()):
-            if strategy == _FLOOR or world < 2 or world not in floor:
+            if strategy == _FLOOR or world not in floor or world not in findings.world_paces:
                 continue
-            moved = traffic.strategy(strategy, world) * 4.0 * scale.parameters
-            extra_ms = moved / (total / min(world, cores)) * 1e3
-            alone_ms = floor[world].cpu_ms
-            found.append(Expectation(strategy, world, scale.cpu_ms, alone_ms + extra_ms, "ms CPU",
-                                     alone_ms))
+            moved = traffic.strategy(strategy, world) * (4.0 * scale.parameters)
+            alone = floor[world].cpu_ms
+            expected_ms = {
+                round_: alone[round_].median + moved_s(moved, pace) * 1e3
+                for round_, pace in findings.world_paces[world].items()
+            }
+            found.append(_compare(strategy, world, scale.cpu_ms, expected_ms, "ms CPU",
+                                  medians(alone).median))
     return found
+
+
+def moved_s(moved: Traffic, pace: Pace) -> float:
+    """Seconds in which a core moves these bytes."""
+    return moved.reads * pace.read_s + moved.writes * pace.write_s
+
+
+def _compare(what: str, world: int, measured: Rounds, expected: dict[int, float], unit: str,
+             floor: float = 0.0) -> Expectation:
+    ratios = Spread.of(measured[r].median / value for r, value in expected.items())
+    return Expectation(what, world, medians(measured).median, statistics.median(expected.values()),
+                       ratios, unit, floor)

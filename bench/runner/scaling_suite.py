@@ -2,73 +2,118 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 
 from . import collectives_suite, roster
 from .bench import Bench
 from .contestant import Contestant
-from .crew import check_numbers
-from .findings import Call, Scale
+from .crew import Crew, check_numbers
+from .findings import Call, Pace, Scale
 from .model import MODELS
 from .spread import Timing
+from .turns import turns
 
 _OPS = ("all_reduce", "all_gather", "reduce_scatter")
 _SIZE_BYTES = 64 << 20  # beyond the last cache with two ranks, too: the model is one of memory
 _WORLDS = (1, 2, 3, 4, 8)
 _WARM_UP_STEPS = 3  # memory has settled after them
-_BLOCKS = 3
 _STEPS = 2
 
 
 def run(bench: Bench) -> None:
-    """CPU time per rank and step of model A, and collectives of 64 MiB, by number of ranks."""
-    worlds = (2, 4) if bench.quick else _WORLDS
+    """CPU time per rank and step of model A, and collectives of 64 MiB, by number of ranks.
+
+    In each round everything is measured once, and the pace of the memory before and after each
+    collective: on a shared machine it changes by a factor of two within seconds.
+    """
+    for world in (2, 4) if bench.quick else _WORLDS:
+        _run_world(bench, world)
+
+
+def _run_world(bench: Bench, world: int) -> None:
     contestants = bench.chosen(roster.scaling(bench.programs, bench.text, bench.quick))
     ours = [c for c in bench.chosen(roster.collectives(bench.programs)) if not c.family]
-    for world in worlds:
-        for contestant in contestants:
-            _train(bench, contestant, world)
+    trainers: dict[str, Crew] = {}
+    movers: list[Crew] = []
+    try:
         if world > 1:
             for contestant in ours:
-                _collectives(bench, contestant, world)
+                movers.append(_mover(bench, contestant, f"scaling-{world}-pace", _cores()))
+                movers.append(_mover(bench, contestant, f"scaling-{world}", world))
+        for contestant in contestants:
+            trainers[contestant.name] = _trainer(bench, contestant, world)
+        pace_of_round = -1
+        for round_, contestant in turns(contestants, bench.blocks):
+            if movers and round_ != pace_of_round:
+                pace_of_round = round_
+                _collectives(bench, movers[0], movers[1], round_)
+            _steps(bench, trainers[contestant.name], world, round_)
+        for crew in (*movers, *trainers.values()):
+            bench.leave(crew)
+    finally:
+        for crew in (*movers, *trainers.values()):
+            crew.kill()
 
 
-def _train(bench: Bench, contestant: Contestant, world: int) -> None:
-    model = MODELS["A"]
-    blocks = 1 if bench.quick else min(bench.blocks, _BLOCKS)
-    timeout_s = 60.0 + world * _WARM_UP_STEPS * model.step_timeout_s
-    cpu_ms, step_ms = [], []
-    with bench.start(contestant, f"scaling-{world}", world) as crew:
-        crew.wait("idle", bench.start_timeout_s)
-        ready = crew.wait("ready", bench.start_timeout_s)
-        crew.ask(f"steps {_WARM_UP_STEPS}", "steps", timeout_s)
-        for _ in range(blocks):
-            answers = crew.ask(f"steps {_STEPS}", "steps", timeout_s)
-            columns = check_numbers(crew, answers, "ms", _STEPS)
-            cpu_ms.append(statistics.fmean(float(a["cpu_ms"]) for a in answers) / _STEPS)
-            step_ms.append(statistics.median(max(r) for r in zip(*columns, strict=True)))
-        bench.leave(crew)
-    found = Scale(min(cpu_ms), min(step_ms), int(ready[0].get("parameters", 0)))
-    strategy = contestant.name.split()[-1]
-    bench.findings.scaling.setdefault(strategy, {})[world] = found
-    bench.journal.write(
-        {"suite": "scaling", "contestant": contestant.name, "world": world,
-         "cpu_ms_per_step": cpu_ms, "median_ms": step_ms}
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _mover(bench: Bench, contestant: Contestant, log: str, world: int) -> Crew:
+    crew = bench.start(contestant, log, world)
+    crew.wait("ready", bench.start_timeout_s)
+    return crew
+
+
+def _trainer(bench: Bench, contestant: Contestant, world: int) -> Crew:
+    crew = bench.start(contestant, f"scaling-{world}", world)
+    crew.wait("idle", bench.start_timeout_s)
+    ready = crew.wait("ready", bench.start_timeout_s)
+    crew.ask(f"steps {_WARM_UP_STEPS}", "steps", _timeout_s(world))
+    scale = Scale(int(ready[0].get("parameters", 0)))
+    bench.findings.scaling.setdefault(_strategy(contestant), {})[world] = scale
+    return crew
+
+
+def _strategy(contestant: Contestant) -> str:
+    return contestant.name.split()[-1]
+
+
+def _timeout_s(world: int) -> float:
+    return 60.0 + world * _WARM_UP_STEPS * MODELS["A"].step_timeout_s
+
+
+def _steps(bench: Bench, crew: Crew, world: int, round_: int) -> None:
+    answers = crew.ask(f"steps {_STEPS}", "steps", _timeout_s(world))
+    check_numbers(crew, answers, "ms", _STEPS)
+    by_rank = [float(answer["cpu_ms"]) / _STEPS for answer in answers]
+    cpu_ms = statistics.fmean(by_rank)
+    scale = bench.findings.scaling[_strategy(crew.contestant)][world]
+    scale.cpu_ms[round_] = Timing(cpu_ms, min(by_rank))
+    bench.journal.write({"suite": "scaling", "contestant": crew.contestant.name, "world": world,
+                         "round": round_, "cpu_ms_per_step": cpu_ms})
+    bench.say(f"scaling, {world} ranks, round {round_}: {crew.contestant.name} {cpu_ms:.1f} ms CPU "
+              "per rank and step")
+
+
+def _collectives(bench: Bench, pacer: Crew, crew: Crew, round_: int) -> None:
+    paces = [_pace(bench, pacer, round_)]
+    for op in _OPS:
+        call = Call(crew.world, op, _SIZE_BYTES, "f32")
+        timing = collectives_suite.block(bench, crew, crew.contestant, call, round_)
+        bench.findings.scaling_calls.setdefault(call, {})[round_] = timing
+        paces.append(_pace(bench, pacer, round_))
+        bench.findings.call_paces.setdefault(call, {})[round_] = Pace.mean(paces[-2:])
+    bench.findings.world_paces.setdefault(crew.world, {})[round_] = Pace.mean(paces)
+
+
+def _pace(bench: Bench, crew: Crew, round_: int) -> Pace:
+    read_s, copy_s = (
+        collectives_suite.block(bench, crew, crew.contestant, Call(crew.world, op, _SIZE_BYTES, "f32"),
+                                round_).median * 1e-6 / _SIZE_BYTES
+        for op in ("read", "copy")
     )
-    bench.say(
-        f"scaling, {world} ranks: {contestant.name} {found.cpu_ms:.1f} ms CPU per rank and step"
-    )
-
-
-def _collectives(bench: Bench, contestant: Contestant, world: int) -> None:
-    with bench.start(contestant, f"scaling-{world}", world) as crew:
-        crew.wait("ready", bench.start_timeout_s)
-        for op in _OPS:
-            call = Call(world, op, _SIZE_BYTES, "f32")
-            blocks = [
-                collectives_suite.block(bench, crew, contestant, call, round_)
-                for round_ in range(1 if bench.quick else min(bench.blocks, _BLOCKS))
-            ]
-            best = min(blocks, key=lambda timing: timing.median)
-            bench.findings.scaling_calls[call] = Timing(best.median, best.minimum)
-        bench.leave(crew)
+    bench.say(f"scaling, round {round_}: a core reads {1e-9 / read_s:.1f} GB/s, copies "
+              f"{1e-9 / copy_s:.1f} GB/s")
+    return Pace(read_s, max(0.0, copy_s - read_s))

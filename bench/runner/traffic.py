@@ -5,10 +5,32 @@ All in multiples of the full buffer or of the parameters' bytes, for `world` ran
 
 from __future__ import annotations
 
-_ADAMW_BYTES_PER_BYTE = 7.0  # fp32: read p, g, m, v; write p, m, v
+import dataclasses
 
 
-def collective(op: str, world: int) -> float:
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """What a rank reads and writes."""
+
+    reads: float
+    writes: float
+
+    @property
+    def total(self) -> float:
+        """Both together, for where they cost the same."""
+        return self.reads + self.writes
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(self.reads + other.reads, self.writes + other.writes)
+
+    def __mul__(self, factor: float) -> Traffic:
+        return Traffic(self.reads * factor, self.writes * factor)
+
+
+_ADAMW = Traffic(4.0, 3.0)  # fp32: reads p, g, m, v; writes p, m, v
+
+
+def collective(op: str, world: int) -> Traffic:
     """Traffic of one rank in one collective, larger than the caches, over the size of the full buffer.
 
     all_reduce: each rank reads `world` copies of its share and writes it back into as many;
@@ -16,33 +38,33 @@ def collective(op: str, world: int) -> float:
     all_gather: each rank copies the others' shares into its own buffer, past the caches.
     """
     return {
-        "all_reduce": 2.0,
-        "reduce_scatter": 1.0 + 1.0 / world,
-        "all_gather": 2.0 * (world - 1) / world,
+        "all_reduce": Traffic(1.0, 1.0),
+        "reduce_scatter": Traffic(1.0, 1.0 / world),
+        "all_gather": Traffic((world - 1) / world, (world - 1) / world),
     }[op]
 
 
-def strategy(name: str, world: int) -> float:
+def strategy(name: str, world: int) -> Traffic:
     """Traffic of one rank in one step beyond computation, over the parameters' bytes.
 
     The optimizer's part is relative to the floor, which updates all parameters on each rank.
     """
     if name == "local" or world == 1:
-        return 0.0
-    return sum(parts(name, world).values()) - _ADAMW_BYTES_PER_BYTE
+        return Traffic(0.0, 0.0)
+    return sum(parts(name, world).values(), _ADAMW * -1.0)
 
 
-def parts(name: str, world: int) -> dict[str, float]:
+def parts(name: str, world: int) -> dict[str, Traffic]:
     """Traffic of one rank in one step by what causes it, over the parameters' bytes.
 
     The ranks of a host have one copy of the parameters: no unit is put together elsewhere, and what
     a rank has updated is where the others read it.
     """
     if name == "ddp":
-        return {"reduce": collective("all_reduce", world), "update": _ADAMW_BYTES_PER_BYTE}
+        return {"reduce": collective("all_reduce", world), "update": _ADAMW}
     return {
         # zero1 leaves the mean in the buffer that it has just read, the others write past the
         # caches: neither reads what it overwrites.
         "reduce": collective("reduce_scatter", world),
-        "update": _ADAMW_BYTES_PER_BYTE / world,
+        "update": _ADAMW * (1.0 / world),
     }

@@ -17,6 +17,8 @@ RIVALS = {
     "zero2": ("ZeRO",),
     "zero3": ("FSDP2", "FSDP1"),
     "zero3-keep": ("FSDP2", "FSDP1"),
+    "zero2-in-backward": ("ZeRO",),
+    "zero3-in-backward": ("FSDP2", "FSDP1"),
 }
 
 

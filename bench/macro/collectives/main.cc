@@ -2,7 +2,9 @@
 //
 //   run OP BYTES N [f32|bf16]   N calls, timed one by one after three untimed ones; BYTES is the
 //                               size of the whole buffer: what all_reduce reduces, reduce_scatter
-//                               reads and all_gather writes. Answers with one line of JSON
+//                               reads and all_gather writes. Answers with one line of JSON. `read`
+//                               and `copy` are no collectives: what the machine's memory gives to a
+//                               rank while all others do the same
 //   quit                        (or the end of input) ends it
 #include <chrono>
 #include <cstdio>
@@ -18,6 +20,8 @@
 #include "tessera/bench/macro/contestant/answer.h"
 #include "tessera/core/comm/rendezvous.h"
 #include "tessera/core/error_text.h"
+#include "tessera/core/grad/finite_kernels.h"
+#include "tessera/core/memory/copy_kernels.h"
 
 namespace {
 
@@ -67,9 +71,15 @@ class Contest {
       world_->reduce_scatter(part, whole, ReduceOp::kAvg)->wait();
     } else if (op == "all_gather") {
       world_->all_gather(whole, own_slice(whole))->wait();
+    } else if (op == "read") {
+      tessera::count_non_finite(whole, {0, whole.numel()});
+    } else if (op == "copy") {
+      const at::Tensor to = buffer("copy", whole.numel(), whole.scalar_type());
+      tessera::copy_streaming(to.data_ptr(), whole.data_ptr(),
+                              static_cast<int64_t>(whole.nbytes()));
     } else {
       TORCH_CHECK(op == "barrier", "[bench] OP: got '", op,
-                  "', expected all_reduce, reduce_scatter, all_gather or barrier");
+                  "', expected all_reduce, reduce_scatter, all_gather, barrier, read or copy");
       world_->barrier();
     }
   }

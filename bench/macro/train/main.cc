@@ -22,7 +22,8 @@
 #include "tessera/core/error_text.h"
 
 ABSL_FLAG(std::string, model, "A", "A, B, C, S or MLP");
-ABSL_FLAG(std::string, strategy, "ddp", "local, ddp, zero1, zero2, zero3 or zero3-keep");
+ABSL_FLAG(std::string, strategy, "ddp",
+          "local, ddp, zero1, zero2, zero3, zero3-keep, zero2-in-backward or zero3-in-backward");
 ABSL_FLAG(std::string, text, "", "file that the GPTs learn from");
 ABSL_FLAG(int64_t, steps, 0, "train this many steps without being asked");
 ABSL_FLAG(std::string, trace, "", "file for a trace; empty: none");

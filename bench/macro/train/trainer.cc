@@ -73,12 +73,17 @@ std::unique_ptr<Trainer> make_trainer(const std::string& strategy, Task task, bo
   tessera::Options options{.trace = trace};
   const bool splits = strategy.starts_with("zero3");
   if (splits) options.wrap = task.wrap;  // an error elsewhere
-  const bool keep = strategy == "zero3-keep";
-  if (keep) options.reshard_after_forward = 1;
+  const std::string name = strategy.substr(0, strategy.find('-'));
+  const std::string variant = strategy.substr(name.size());
+  if (variant == "-keep") options.reshard_after_forward = 1;
+  options.optimizer_in_backward = variant == "-in-backward";
   std::string problem;
-  TORCH_CHECK(AbslParseFlag(keep ? "zero3" : strategy, &options.strategy, &problem),
-              "[bench] --strategy: got '", strategy,
-              "', expected local, ddp, zero1, zero2, zero3 or zero3-keep");
+  TORCH_CHECK(
+      (variant.empty() || (variant == "-keep" && splits) || options.optimizer_in_backward) &&
+          AbslParseFlag(name, &options.strategy, &problem),
+      "[bench] --strategy: got '", strategy,
+      "', expected local, ddp, zero1, zero2, zero3, zero3-keep, zero2-in-backward or "
+      "zero3-in-backward");
   return std::make_unique<Sharded>(std::move(task), options, world);
 }
 

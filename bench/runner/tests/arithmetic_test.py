@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import unittest
 
 from bench.runner import goal, loss_curve, scaling_model, traffic
 from bench.runner.disturbance import Disturbance, Limits
 from bench.runner.failure import BenchFailure
-from bench.runner.findings import Call, Findings, Memory, Scale, Training
+from bench.runner.findings import Call, Findings, Memory, Pace, Scale, Training
 from bench.runner.spread import Spread, Timing, ratio
 from bench.runner.turns import turns
 
@@ -84,18 +85,31 @@ class ArithmeticTest(unittest.TestCase):
             loss_curve.check({"a": base, "b": [float("nan")]}, "A")
 
     def test_the_traffic_model_explains_what_it_was_made_from(self) -> None:
-        size, total = 16 << 20, 50e9
-        found = Findings()
-        for world in (2, 4, 8):
+        size, cores = 16 << 20, len(os.sched_getaffinity(0))
+        # The second round finds a memory half as fast: measurement and model change together.
+        paces = {0: Pace(1e-10, 0.5e-10), 1: Pace(2e-10, 1e-10)}
+        found = Findings(world_paces={2: paces})
+        for world in (2, 8):
             for op in ("all_reduce", "all_gather", "reduce_scatter"):
-                us = world * traffic.collective(op, world) * size / total * 1e6
-                found.scaling_calls[Call(world, op, size, "f32")] = Timing(us, us)
-        found.scaling = {"local": {2: Scale(100, 100, 10**6)}, "ddp": {2: Scale(100, 100, 10**6)}}
-        self.assertAlmostEqual(scaling_model.bandwidth(found) or 0, total, delta=1)
+                moved = traffic.collective(op, world) * (size * max(1.0, world / cores))
+                found.scaling_calls[Call(world, op, size, "f32")] = {
+                    round_: Timing(us, us) for round_, pace in paces.items()
+                    for us in [scaling_model.moved_s(moved, pace) * 1e6]}
+                found.call_paces[Call(world, op, size, "f32")] = paces
+        steps = {0: Timing(100, 100), 1: Timing(110, 110)}
+        found.scaling = {"local": {2: Scale(10**6, steps)}, "ddp": {2: Scale(10**6, steps)}}
         by_kind = {e.what: e for e in scaling_model.expectations(found)}
         self.assertAlmostEqual(by_kind["all_gather 16 MiB"].off, 0)
-        self.assertGreater(by_kind["ddp"].expected, 100)
-        self.assertEqual(traffic.strategy("ddp", 1), 0)
+        self.assertAlmostEqual(by_kind["all_gather 16 MiB"].ratio.high, 1)
+        self.assertGreater(by_kind["ddp"].expected, 105)
+        self.assertLess(by_kind["ddp"].off, 0)
+        self.assertEqual(traffic.strategy("ddp", 1).total, 0)
+
+    def test_a_slow_collective_is_far_from_the_traffic_model(self) -> None:
+        call = Call(2, "all_reduce", 16 << 20, "f32")
+        found = Findings(call_paces={call: {0: Pace(1e-10, 1e-10)}},
+                         scaling_calls={call: {0: Timing(1e6, 1e6)}})
+        self.assertGreater(scaling_model.expectations(found)[0].off, 1)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bench.runner import trace_rows, traffic
 from bench.runner.failure import BenchFailure
+from bench.runner.traffic import Traffic
 
 Event = tuple[int, str, str, float, float]  # rank, track, name, begin and length in ms
 
@@ -88,11 +89,13 @@ class TraceRowsTest(unittest.TestCase):
     def test_parts_of_the_traffic_are_its_sum(self) -> None:
         for world in (2, 3, 8):
             for name in ("ddp", "zero1", "zero2", "zero3", "zero3-keep"):
-                total = sum(traffic.parts(name, world).values())
-                self.assertAlmostEqual(total - 7.0, traffic.strategy(name, world))
-        self.assertEqual(traffic.parts("zero2", 2), {"reduce": 1.5, "update": 3.5})
-        self.assertEqual(traffic.parts("zero1", 4)["reduce"], 1.25)
-        self.assertEqual(traffic.parts("ddp", 4), {"reduce": 2.0, "update": 7.0})
+                total = sum(part.total for part in traffic.parts(name, world).values())
+                self.assertAlmostEqual(total - 7.0, traffic.strategy(name, world).total)
+        self.assertEqual(traffic.parts("zero2", 2),
+                         {"reduce": Traffic(1.0, 0.5), "update": Traffic(2.0, 1.5)})
+        self.assertEqual(traffic.parts("zero1", 4)["reduce"].total, 1.25)
+        self.assertEqual(traffic.parts("ddp", 4),
+                         {"reduce": Traffic(1.0, 1.0), "update": Traffic(4.0, 3.0)})
 
 
 if __name__ == "__main__":
