@@ -4,14 +4,36 @@
 #include <numeric>
 #include <utility>
 
+#include <c10/util/Exception.h>
+
+#include "tessera/fsdp/collective_source.h"
+#include "tessera/fsdp/window_source.h"
+
 namespace tessera {
+namespace {
+
+/// The ranks that together have a whole copy of the parameters. Collective over `group`.
+std::shared_ptr<ProcessGroup> make_gathering(ProcessGroup& group, const SliceMap& slices,
+                                             int ranks_after_forward) {
+  const int degree = slices.degrees().parameters;
+  TORCH_CHECK(ranks_after_forward <= 1 || ranks_after_forward == degree,
+              "[fsdp] reshard_after_forward: got ", ranks_after_forward, ", expected 1 or the ",
+              degree, " ranks that parameters are split over, because ranks of backend '",
+              group.backend(), "' cannot read each other's memory; leave it out");
+  if (degree == group.size()) return duplicate(group, "gathers");
+  return split(group, slices.colors({SliceMap::Axis::kParameters}), "gathers");
+}
+
+}  // namespace
 
 GatheredUnits::GatheredUnits(ProcessGroup& group, const UnitPlan& plan, const ParameterTable& table,
                              const SliceMap& slices, FlatParameters& flat, ResidencySetting setting,
                              MemoryMeter& meter, Trace* trace) {
   const int degree = slices.degrees().parameters;
   const bool is_shared = plan.size() > 0 && flat.whole(0).defined();
-  UnitSource::SecondShards second{.ranks = setting.ranks_after_forward};
+  const bool is_collective = !is_shared && !group.has_windows();
+  if (is_collective) gathering_ = make_gathering(group, slices, setting.ranks_after_forward);
+  WindowSource::SecondShards second{.ranks = setting.ranks_after_forward};
   if (second.ranks > 1 && second.ranks < degree && !is_shared) {
     const at::Tensor stamps = group.allocate(static_cast<int64_t>(plan.size()), at::kLong);
     stamps.zero_();
@@ -29,8 +51,13 @@ GatheredUnits::GatheredUnits(ProcessGroup& group, const UnitPlan& plan, const Pa
     } else {
       const PlannedUnit& planned = plan[index];
       second.place = static_cast<int64_t>(index);
-      auto source = std::make_unique<UnitSource>(group, slices, planned.layout, planned.name,
-                                                 flat.shard(index), second, meter);
+      std::unique_ptr<UnitSource> source;
+      if (is_collective) {
+        source = std::make_unique<CollectiveSource>(*gathering_, planned.name, flat.shard(index));
+      } else {
+        source = std::make_unique<WindowSource>(group, slices, planned.layout, planned.name,
+                                                flat.shard(index), second, meter);
+      }
       unit = &residency_->add(full, std::move(source),
                               planned.kind == UnitKind::kRoot || keeps_whole
                                   ? Residency::Memory::kOwn
@@ -84,6 +111,11 @@ std::shared_ptr<void> GatheredUnits::hold_all(HoldMode mode) {
 std::optional<CommError> GatheredUnits::failure() const {
   const std::lock_guard lock(residency_->mutex);
   return residency_->failure();
+}
+
+int64_t GatheredUnits::history() const {
+  const std::lock_guard lock(residency_->mutex);
+  return residency_->history();
 }
 
 GatherCounts GatheredUnits::counts() const {

@@ -21,7 +21,8 @@ namespace tessera {
 
 /// Makes the units of split parameters whole when operators touch them and frees them afterwards:
 /// the residency of a model's units, the sources they are read from and the observer that sees
-/// operators. Local between fences: on one host a rank gathers without the others.
+/// operators. Local between fences where ranks
+/// read each other's memory; elsewhere gathers are collectives (CollectiveSource).
 class GatheredUnits {
  public:
   /// `flat` is split; its units have no memory now. References must outlive it. Collective.
@@ -51,9 +52,13 @@ class GatheredUnits {
 
   GatherCounts counts() const;
 
+  /// A RollingHash of the collective gathers so far; 0 where gathers are no collectives.
+  int64_t history() const;
+
  private:
-  std::unique_ptr<Window> stamps_;        // of second shards; null if there are none
-  std::shared_ptr<Residency> residency_;  // shared with open scopes
+  std::shared_ptr<ProcessGroup> gathering_;  // null where ranks read each other's memory
+  std::unique_ptr<Window> stamps_;           // of second shards; null if there are none
+  std::shared_ptr<Residency> residency_;     // shared with open scopes
   std::unique_ptr<AccessObserver> observer_;
 };
 

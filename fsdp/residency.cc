@@ -24,8 +24,11 @@ namespace tessera {
 // whole after forward, all of them have buffers of their own, which are filled once and freed when
 // backward has ended. Where ranks share parameters, there is nothing to fill either.
 //
-// Nothing here waits for another rank: shards are read where they lie and change only behind the
-// fence of a step.
+// Where ranks read each other's memory, nothing here waits for another rank: shards are read where
+// they lie and change only behind the fence of a step. Elsewhere a gather is a collective of a
+// group of its own, so that gathers and reductions need not come in one order; ranks then have to
+// touch units in the same order, and what is fetched or dropped ahead of time follows from that
+// order alone.
 //
 // Most operators read the unit that the one before read. That needs no mutex: such a unit is ready,
 // and a pin is a count. Who wants to free it first makes it not ready and then looks at the count,
@@ -126,7 +129,22 @@ void Residency::make_whole(Unit& unit) {
 }
 
 void Residency::fill(const Unit& unit, const at::Tensor& memory) {
-  if (unit.source_ != nullptr) counts_.bytes += unit.source_->fetch(memory, source_now());
+  if (unit.source_ == nullptr) return;
+  if (const std::shared_ptr<Work> gather = start_together(unit, memory); gather != nullptr) {
+    gather->wait();
+  } else {
+    counts_.bytes += unit.source_->fetch(memory, source_now());
+  }
+}
+
+/// Null where ranks gather each for itself.
+std::shared_ptr<Work> Residency::start_together(const Unit& unit, const at::Tensor& memory) {
+  std::shared_ptr<Work> gather = unit.source_->start(memory);
+  if (gather == nullptr) return nullptr;
+  counts_.bytes += unit.source_->received_bytes();
+  // Two units of one size would be taken for each other without any error; the vote compares this.
+  gathers_.record(RollingHash::Event::kGather, static_cast<int64_t>(unit.index_));
+  return gather;
 }
 
 /// Whether nobody uses it; if so, readers wait for the mutex from now on.
@@ -181,6 +199,8 @@ void Residency::prefetch(Unit& unit) {
     return;
   const Unobserved unobserved;
   unit.fetched_ = take_memory(unit);
+  unit.fetch_ = start_together(unit, unit.fetched_);
+  if (unit.fetch_ != nullptr) return;
   unit.fetch_ = lane_.post([this, &unit, memory = unit.fetched_, from = source_now()] {
     const Unobserved in_lane;
     const TraceSpan span(trace_, TraceTrack::kGather, plan_[unit.index_].name,

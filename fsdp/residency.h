@@ -22,6 +22,7 @@
 #include "tessera/core/sched/lane.h"
 #include "tessera/core/sched/slab_pool.h"
 #include "tessera/core/sched/trace.h"
+#include "tessera/core/step/rolling_hash.h"
 #include "tessera/fsdp/unit_source.h"
 
 namespace tessera {
@@ -101,6 +102,7 @@ class Residency {
   bool is_closed() const { return is_closed_; }
   const std::optional<CommError>& failure() const { return failure_; }
   GatherCounts counts() const;
+  int64_t history() const { return gathers_.value(); }
 
   mutable std::mutex mutex;
 
@@ -109,6 +111,7 @@ class Residency {
   void enter(Unit& unit);
   void make_whole(Unit& unit);
   void fill(const Unit& unit, const at::Tensor& memory);
+  std::shared_ptr<Work> start_together(const Unit& unit, const at::Tensor& memory);
   static bool can_free(Unit& unit);
   enum class After : uint8_t { kUse, kFence };
   void free(Unit& unit, After after);
@@ -136,6 +139,7 @@ class Residency {
   int64_t writable_holds_ = 0;
   std::optional<CommError> failure_;
   GatherCounts counts_;
+  RollingHash gathers_;                       // collective ones
   std::atomic<int64_t> prefetched_bytes_{0};  // by the lane
   bool is_closed_ = false;
   Lane lane_;  // last: its thread uses the rest

@@ -2,72 +2,42 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/comm/process_group.h"
-#include "tessera/core/comm/window.h"
-#include "tessera/core/layout/flat_layout.h"
-#include "tessera/core/layout/slice_map.h"
-#include "tessera/core/memory/memory_meter.h"
+#include "tessera/core/comm/work.h"
 
 namespace tessera {
 
-/// Where the values of one split unit are read from: the shards of the ranks that differ in the
-/// parameters' coordinate only, or, after forward, second shards of fewer, nearer ranks. Reads are
-/// one-sided, so ranks need not gather alike.
-///
-/// Note [Second shards]
-/// Under Options::reshard_after_forward = n with 1 < n < p, a rank that frees a unit after forward
-/// keeps 1/n of it; the n neighbours of a block together have all of it. Ranks may come by at
-/// different times, so a second shard carries the number of the update its values belong to: a
-/// reader that finds another number takes that part from the first shards.
-/// Source: ZeRO++ (arXiv 2306.10209), section 3.2 (hpZ).
+/// Where the values of one split unit come from: the shards of the ranks that differ in the
+/// parameters' coordinate only.
 class UnitSource {
  public:
-  /// Which ranks hold second shards, and of which update they are.
-  struct SecondShards {
-    int ranks = 0;             ///< n; 1 or p: there are none
-    Window* stamps = nullptr;  ///< int64, one word per unit; null if there are none
-    int64_t place = 0;         ///< of this unit's word
-  };
-
-  /// `shard`: this rank's parameters of the unit, made by group.allocate(). References must outlive
-  /// it. Collective over `group`.
-  UnitSource(ProcessGroup& group, const SliceMap& slices, const FlatLayout& layout,
-             std::string name, const at::Tensor& shard, SecondShards second, MemoryMeter& meter);
-  ~UnitSource();
+  virtual ~UnitSource() = default;
   UnitSource(const UnitSource&) = delete;
   UnitSource& operator=(const UnitSource&) = delete;
 
-  /// Which shards to prefer.
+  /// Which shards to prefer, where there are second ones.
   enum class From : uint8_t { kFirst, kSecond };
 
-  /// Copies the whole unit into `to` [unit numel]; local, blocks while it copies. Returns how many
-  /// bytes came from other ranks. Throws CommError if the group has failed. Thread-safe.
-  int64_t fetch(const at::Tensor& to, From from) const;
+  /// Where ranks gather together: collective; begins to bring the whole unit into `to` [unit
+  /// numel], received_bytes() of it from other ranks. Elsewhere null: fetch() it. Throws CommError
+  /// if the group has failed, here or from the Work.
+  virtual std::shared_ptr<Work> start(const at::Tensor& to) = 0;
+  virtual int64_t received_bytes() const = 0;
+
+  /// Brings the whole unit into `to`; blocks. Returns how many bytes came from other ranks. Throws
+  /// CommError if the group has failed.
+  virtual int64_t fetch(const at::Tensor& to, From from) = 0;
 
   /// Keeps this rank's second shard of `full`, if there is one.
-  void keep_second(const at::Tensor& full);
+  virtual void keep_second(const at::Tensor& full) = 0;
 
   /// The values have changed: second shards are out of date. Local; between fences.
-  void invalidate() { ++update_; }
+  virtual void invalidate() = 0;
 
- private:
-  int64_t fetch_first(Range range, const at::Tensor& to) const;
-
-  const SliceMap& slices_;
-  const FlatLayout& layout_;
-  const std::string name_;
-  MemoryMeter& meter_;
-  const std::vector<int> owners_;  // rank by parameter slice
-  const std::unique_ptr<Window> first_;
-  const SecondShards seconds_;
-  at::Tensor second_shard_;  // [unit numel / n]
-  std::unique_ptr<Window> second_;
-  int64_t update_ = 1;
+ protected:
+  UnitSource() = default;
 };
 
 }  // namespace tessera

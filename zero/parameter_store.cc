@@ -41,7 +41,9 @@ ParameterStore::ParameterStore(ProcessGroup& group, const ParameterTable& table,
 }
 
 /// Whether this rank reads what others have written without a collective that brings it.
-bool ParameterStore::reads_of_others() const { return is_shared() || gathered_ != nullptr; }
+bool ParameterStore::reads_of_others() const {
+  return is_shared() || (gathered_ != nullptr && group_.has_windows());
+}
 
 FlatParameters::Finding ParameterStore::inspect() const {
   const FlatParameters::Finding finding = flat_.inspect();

@@ -247,6 +247,7 @@ StepVote::Paper ShardedEngine::paper(std::string misuse) {
   paper.step = steps_ + 1;
   paper.backwards = backwards_;
   paper.history = history_.value();
+  if (store_.gathered() != nullptr) paper.gathers = store_.gathered()->history();
   paper.gradient_edits = handles_.count_edits();
   paper.loss_scale = loss_scale();
   paper.misuse = std::move(misuse);

@@ -13,11 +13,11 @@
 #include <string_view>
 #include <vector>
 
-#include <ATen/ops/zeros.h>
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/refusal.h"
 #include "tessera/core/comm/text_exchange.h"
+#include "tessera/core/step/ballot.h"
 
 namespace tessera {
 namespace {
@@ -98,10 +98,14 @@ class PendingFile {
 
 /// The earliest begin on any rank, so that times in the file are small and exact.
 int64_t common_origin(ProcessGroup& group, int64_t first_ns) {
-  const at::Tensor earliest = at::zeros({1}, at::kLong);
-  earliest.mutable_data_ptr<int64_t>()[0] = first_ns;
-  group.all_reduce(earliest, ReduceOp::kMin, "trace")->wait();
-  return earliest.const_data_ptr<int64_t>()[0];
+  Ballot ballot(group, 1);
+  ballot.mine()[0] = first_ns;
+  ballot.exchange("trace");
+  int64_t earliest_ns = first_ns;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    earliest_ns = std::min(earliest_ns, ballot.of(rank)[0]);
+  }
+  return earliest_ns;
 }
 
 }  // namespace

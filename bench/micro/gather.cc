@@ -14,7 +14,7 @@
 #include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/memory_meter.h"
 #include "tessera/fsdp/residency.h"
-#include "tessera/fsdp/unit_source.h"
+#include "tessera/fsdp/window_source.h"
 
 namespace tessera::bench {
 namespace {
@@ -67,8 +67,9 @@ void play_gather(const Scene& scene, ProcessGroup& group, Laps& laps) {
   Residency residency(plan, table, setting, meter, nullptr);
   std::vector<AccessTarget*> units;
   for (size_t unit = 0; unit < plan.size(); ++unit) {
-    auto source = std::make_unique<UnitSource>(group, slices, plan[unit].layout, plan[unit].name,
-                                               flat.shard(unit), UnitSource::SecondShards{}, meter);
+    auto source =
+        std::make_unique<WindowSource>(group, slices, plan[unit].layout, plan[unit].name,
+                                       flat.shard(unit), WindowSource::SecondShards{}, meter);
     units.push_back(&residency.add(flat.full(unit), std::move(source), Residency::Memory::kSlab));
   }
   residency.fill_slabs();

@@ -93,7 +93,7 @@ void LoopbackGroup::begin(const char* op, std::string_view tag) {
 
 std::shared_ptr<Work> LoopbackGroup::all_reduce(const at::Tensor& tensor, ReduceOp op,
                                                 std::string_view tag) {
-  check_all_reduce(tensor, op);
+  check_all_reduce(tensor, op, place());
   begin("all_reduce", tag);
   return completed_work();
 }
@@ -101,7 +101,7 @@ std::shared_ptr<Work> LoopbackGroup::all_reduce(const at::Tensor& tensor, Reduce
 std::shared_ptr<Work> LoopbackGroup::reduce_scatter(const at::Tensor& output,
                                                     const at::Tensor& input, ReduceOp op,
                                                     std::string_view tag, int slice) {
-  check_reduce_scatter(output, input, op, 1, slice);
+  check_reduce_scatter(output, input, op, 1, slice, place());
   begin("reduce_scatter", tag);
   copy(output, input);
   return completed_work();
@@ -109,7 +109,7 @@ std::shared_ptr<Work> LoopbackGroup::reduce_scatter(const at::Tensor& output,
 
 std::shared_ptr<Work> LoopbackGroup::all_gather(const at::Tensor& output, const at::Tensor& input,
                                                 std::string_view tag) {
-  check_all_gather(output, input, 1);
+  check_all_gather(output, input, 1, place());
   begin("all_gather", tag);
   copy(output, input);
   return completed_work();
@@ -117,7 +117,7 @@ std::shared_ptr<Work> LoopbackGroup::all_gather(const at::Tensor& output, const 
 
 std::shared_ptr<Work> LoopbackGroup::broadcast(const at::Tensor& tensor, int root,
                                                std::string_view tag) {
-  check_broadcast(tensor, root, 1);
+  check_broadcast(tensor, root, 1, place());
   begin("broadcast", tag);
   return completed_work();
 }

@@ -63,6 +63,11 @@ void check_slice_or_apart(const char* op, const char* slice_name, const at::Tens
 
 }  // namespace
 
+void ProcessGroup::all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
+                                      std::string_view tag) {
+  all_gather(output, input, tag)->wait();
+}
+
 std::string_view to_string(ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:
@@ -77,11 +82,14 @@ std::string_view to_string(ReduceOp op) {
   return "unknown";
 }
 
-void check_collective_tensor(const char* op, const char* argument, const at::Tensor& tensor) {
+void check_collective_tensor(const char* op, const char* argument, const at::Tensor& tensor,
+                             at::Device place) {
   TORCH_CHECK(tensor.defined(), "[comm] ", op, ": got an undefined ", argument,
-              ", expected a contiguous CPU tensor; allocate it first");
-  TORCH_CHECK(tensor.device().is_cpu(), "[comm] ", op, ": got ", argument, " on ", tensor.device(),
-              ", expected a CPU tensor; CUDA is not built yet");
+              ", expected a contiguous tensor on ", place, "; allocate it first");
+  const at::Device device = tensor.device();
+  TORCH_CHECK(device == place || (device.is_cpu() && place.is_cpu()), "[comm] ", op, ": got ",
+              argument, " on ", device, ", expected it on ", place,
+              ", where this rank's tensors of the group lie; move it there first");
   TORCH_CHECK(tensor.layout() == at::kStrided, "[comm] ", op, ": got ", argument, " of layout ",
               tensor.layout(), ", expected a strided tensor; call to_dense() first");
   TORCH_CHECK(is_supported(tensor.scalar_type()), "[comm] ", op, ": got ", argument, " of ",
@@ -91,15 +99,15 @@ void check_collective_tensor(const char* op, const char* argument, const at::Ten
               ", expected a contiguous one; call contiguous() first");
 }
 
-void check_all_reduce(const at::Tensor& tensor, ReduceOp op) {
-  check_collective_tensor("all_reduce", "tensor", tensor);
+void check_all_reduce(const at::Tensor& tensor, ReduceOp op, at::Device place) {
+  check_collective_tensor("all_reduce", "tensor", tensor, place);
   check_reduce_op("all_reduce", tensor, op);
 }
 
 void check_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, int size,
-                          int slice) {
-  check_collective_tensor("reduce_scatter", "output", output);
-  check_collective_tensor("reduce_scatter", "input", input);
+                          int slice, at::Device place) {
+  check_collective_tensor("reduce_scatter", "output", output, place);
+  check_collective_tensor("reduce_scatter", "input", input, place);
   check_same_dtype("reduce_scatter", output, input);
   check_reduce_op("reduce_scatter", input, op);
   TORCH_CHECK(input.numel() == output.numel() * size, "[comm] reduce_scatter: got input of ",
@@ -112,9 +120,10 @@ void check_reduce_scatter(const at::Tensor& output, const at::Tensor& input, Red
   check_slice_or_apart("reduce_scatter", "output", output, "input", input, size);
 }
 
-void check_all_gather(const at::Tensor& output, const at::Tensor& input, int size) {
-  check_collective_tensor("all_gather", "output", output);
-  check_collective_tensor("all_gather", "input", input);
+void check_all_gather(const at::Tensor& output, const at::Tensor& input, int size,
+                      at::Device place) {
+  check_collective_tensor("all_gather", "output", output, place);
+  check_collective_tensor("all_gather", "input", input, place);
   check_same_dtype("all_gather", output, input);
   TORCH_CHECK(output.numel() == input.numel() * size, "[comm] all_gather: got output of ",
               output.numel(), " and input of ", input.numel(), " elements on ", size,
@@ -134,8 +143,8 @@ void check_own_slice(const char* op, const at::Tensor& slice, const at::Tensor& 
               ", which is this rank's, or memory apart; use this rank's own slice");
 }
 
-void check_broadcast(const at::Tensor& tensor, int root, int size) {
-  check_collective_tensor("broadcast", "tensor", tensor);
+void check_broadcast(const at::Tensor& tensor, int root, int size, at::Device place) {
+  check_collective_tensor("broadcast", "tensor", tensor, place);
   TORCH_CHECK(root >= 0 && root < size, "[comm] broadcast: got root ", root, ", expected 0 to ",
               size - 1, "; roots are numbered within the group");
 }

@@ -25,9 +25,10 @@ std::string_view to_string(ReduceOp op);
 /// each call is compared across ranks (op, reduce op, root, dtype, numel, sequence, tag) before it
 /// touches data, and a difference raises a CommError that names both calls on every rank.
 ///
-/// Tensors are contiguous CPU tensors of fp32, fp64, bf16, fp16, int64, int32 or uint8. Sums run in
-/// rank order; bf16 and fp16 are accumulated in fp32 and rounded once. So every rank receives the
-/// same bits, and reduce_scatter gives the same bits as the matching slice of all_reduce.
+/// Tensors are contiguous, lie at place() and are of fp32, fp64, bf16, fp16, int64, int32 or uint8.
+/// Sums run in rank order; bf16 and fp16 are accumulated in fp32 and rounded once. So every rank
+/// receives the same bits, and reduce_scatter gives the same bits as the matching slice of
+/// all_reduce.
 ///
 /// All collectives return at once or run in the call, as the backend decides; results are valid
 /// after Work::wait(). Misuse (shape, dtype, device) throws c10::Error before anything is sent;
@@ -55,6 +56,11 @@ class ProcessGroup {
   /// Whether collectives run beside the caller, so that starting them early overlaps them with what
   /// the caller does; otherwise they run in the call.
   virtual bool runs_in_background() const = 0;
+  /// Where the tensors of its collectives lie: the CPU, or this rank's device.
+  virtual at::Device place() const { return at::kCPU; }
+  /// Whether ranks read each other's memory without the owner taking part, so that make_window()
+  /// works. Equal on all ranks.
+  virtual bool has_windows() const { return true; }
 
   /// Combines `tensor` over ranks in place; all ranks receive the result.
   /// `tag` names what is reduced in errors and traces and must be equal on all ranks. All
@@ -83,7 +89,14 @@ class ProcessGroup {
   /// Blocks until every rank has called it.
   virtual void barrier(std::string_view tag = {}) = 0;
 
-  /// Local. An uninitialised 1-d CPU tensor in memory that the backend moves without staging
+  /// all_gather() of what ranks tell each other: CPU tensors, wherever place() is, that the host
+  /// reads as soon as it returns. Blocks until all ranks' parts are in `output`. Same comparison,
+  /// sequence and errors as all_gather(), which it is where that moves host memory; else it goes
+  /// by a channel beside the device (nccl: the store), takes milliseconds and is not for gradients.
+  virtual void all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
+                                  std::string_view tag = {});
+
+  /// Local. An uninitialised 1-d tensor at place() in memory that the backend moves without staging
   /// (shared memory for shm, ordinary memory for loopback); its data is aligned to a page. Throws
   /// c10::Error naming the size if there is no space.
   virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
@@ -117,14 +130,16 @@ class ProcessGroup {
   ProcessGroup() = default;
 };
 
-/// Throws c10::Error unless the tensors of a collective are what ProcessGroup asks for. Every
-/// backend begins with these.
-void check_collective_tensor(const char* op, const char* argument, const at::Tensor& tensor);
-void check_all_reduce(const at::Tensor& tensor, ReduceOp op);
+/// Throws c10::Error unless the tensors of a collective are what ProcessGroup asks for and lie at
+/// `place`. Every backend begins with these.
+void check_collective_tensor(const char* op, const char* argument, const at::Tensor& tensor,
+                             at::Device place);
+void check_all_reduce(const at::Tensor& tensor, ReduceOp op, at::Device place);
 void check_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, int size,
-                          int slice);
-void check_all_gather(const at::Tensor& output, const at::Tensor& input, int size);
-void check_broadcast(const at::Tensor& tensor, int root, int size);
+                          int slice, at::Device place);
+void check_all_gather(const at::Tensor& output, const at::Tensor& input, int size,
+                      at::Device place);
+void check_broadcast(const at::Tensor& tensor, int root, int size, at::Device place);
 /// Throws c10::Error if `slice` is a slice of `whole` (of one of the forms the checks above accept)
 /// but not slice number `own`.
 void check_own_slice(const char* op, const at::Tensor& slice, const at::Tensor& whole, int own);

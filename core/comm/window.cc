@@ -11,7 +11,7 @@ namespace tessera {
 void check_window(const at::Tensor& own, std::string_view name) {
   TORCH_CHECK(!name.empty(),
               "[comm] make_window: got an empty name, expected one for errors; give it a name");
-  check_collective_tensor("make_window", "'own'", own);
+  check_collective_tensor("make_window", "'own'", own, at::kCPU);
   TORCH_CHECK(own.dim() == 1, "[comm] make_window: got 'own' of sizes ", own.sizes(), " for '",
               name, "', expected one dimension; flatten it");
 }
@@ -20,7 +20,7 @@ void check_read(int rank, int64_t begin, const at::Tensor& to, int size, int64_t
                 at::ScalarType dtype) {
   TORCH_CHECK(rank >= 0 && rank < size, "[comm] read: got rank ", rank, ", expected 0 to ",
               size - 1, "; ranks are numbered within the group");
-  check_collective_tensor("read", "'to'", to);
+  check_collective_tensor("read", "'to'", to, at::kCPU);
   TORCH_CHECK(to.dim() == 1, "[comm] read: got 'to' of sizes ", to.sizes(),
               ", expected one dimension; flatten it");
   TORCH_CHECK(to.scalar_type() == dtype, "[comm] read: got 'to' of ",

@@ -2,19 +2,30 @@
 
 #include <algorithm>
 
+#include <ATen/ops/empty.h>
+
 namespace tessera {
+namespace {
+
+/// Words that the host writes and reads, where the backend likes them best.
+at::Tensor make_words(ProcessGroup& group, int64_t words) {
+  if (group.place().is_cpu()) return group.allocate(words, at::kLong);
+  return at::empty({words}, at::kLong);
+}
+
+}  // namespace
 
 Ballot::Ballot(ProcessGroup& group, int64_t words)
     : group_(group),
       size_(group.size()),
       words_(words),
-      input_(group.allocate(words, at::kLong)),
-      output_(group.allocate(size_ * words, at::kLong)),
+      input_(make_words(group, words)),
+      output_(make_words(group, size_ * words)),
       mine_(input_.mutable_data_ptr<int64_t>()),
       all_(output_.const_data_ptr<int64_t>()) {
   std::fill_n(mine_, words, int64_t{0});
 }
 
-void Ballot::exchange(std::string_view tag) { group_.all_gather(output_, input_, tag)->wait(); }
+void Ballot::exchange(std::string_view tag) { group_.all_gather_on_host(output_, input_, tag); }
 
 }  // namespace tessera

@@ -12,8 +12,8 @@
 namespace tessera {
 
 /// Fixed-size papers of 64-bit integers that all ranks fill in and all ranks read: one small
-/// all-gather, after which every rank decides from the same words and so decides alike. Allocates
-/// only when made.
+/// all-gather on the host, after which every rank decides from the same words and so decides alike.
+/// Allocates only when made.
 class Ballot {
  public:
   /// `group` must outlive the ballot. words >= 1, equal on all ranks.

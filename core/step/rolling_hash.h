@@ -8,7 +8,7 @@ namespace tessera {
 class RollingHash {
  public:
   /// What is done that all ranks must do alike. The numbers are part of the exchanged value.
-  enum class Event : uint8_t { kReduce = 1, kMicroStep, kNoSyncMicroStep, kDrop, kStep };
+  enum class Event : uint8_t { kReduce = 1, kMicroStep, kNoSyncMicroStep, kDrop, kStep, kGather };
 
   /// Local, a few nanoseconds.
   void record(Event event, int64_t subject) {

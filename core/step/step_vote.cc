@@ -79,6 +79,7 @@ StepVote::Verdict StepVote::agree(const Paper& paper,
   mine[kStep] = paper.step;
   mine[kBackwards] = paper.backwards;
   mine[kHistory] = paper.history;
+  mine[kGathers] = paper.gathers;
   mine[kNonFinite] = paper.non_finite;
   mine[kNonFiniteParameter] = paper.non_finite_parameter;
   mine[kMisuse] = paper.misuse.empty() ? 0 : 1;
@@ -107,6 +108,10 @@ StepVote::Verdict StepVote::agree(const Paper& paper,
   require_equal(paper, kHistory, "what was reduced and dropped (a hash of it)",
                 "call backward, no_sync and zero_grad alike on all ranks; zero_grad() on all ranks "
                 "lets training go on");
+  require_equal(
+      paper, kGathers, "which units were gathered, and in which order (a hash of it)",
+      "ranks that cannot read each other's memory gather together, so touch parameters in "
+      "the same order on all ranks; what was computed since the last step is wrong");
   require_equal(paper, kGradientEdits, "how often .grad was written in place since backward",
                 "edit gradients alike on all ranks, or use Options::max_grad_norm; zero_grad() on "
                 "all ranks lets training go on");

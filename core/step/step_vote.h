@@ -24,6 +24,7 @@ class StepVote {
     int64_t step = 0;        ///< the step it is about to make
     int64_t backwards = 0;   ///< its backwards since the last step
     int64_t history = 0;     ///< RollingHash of everything it reduced and dropped
+    int64_t gathers = 0;     ///< RollingHash of the units it gathered with the others
     int64_t non_finite = 0;  ///< how many NaN or infinite gradient elements it produced itself
     int64_t non_finite_parameter = -1;  ///< the first parameter among them, -1 if none
     ExactSum squares;                   ///< its part of the squared norm of the scaled gradients
@@ -50,8 +51,8 @@ class StepVote {
            std::vector<std::string> hyper_parameter_names);
 
   /// Collective, blocking. Throws c10::Error, the same on every rank, naming the first problem and
-  /// its ranks: misuse, step number, missing backward, reductions, edited gradients, the loss scale
-  /// or a hyper-parameter. Non-finite gradients are no error here.
+  /// its ranks: misuse, step number, missing backward, reductions, gathers, edited gradients, the
+  /// loss scale or a hyper-parameter. Non-finite gradients are no error here.
   Verdict agree(const Paper& paper, const std::vector<int64_t>& hyper_parameters);
 
   /// Collective, blocking; called on every rank with the same report. Asks the user what to do
@@ -68,6 +69,7 @@ class StepVote {
     kStep,
     kBackwards,
     kHistory,
+    kGathers,
     kNonFinite,
     kNonFiniteParameter,
     kMisuse,

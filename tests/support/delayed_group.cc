@@ -57,7 +57,7 @@ std::shared_ptr<Work> DelayedGroup::late(std::function<void()> collective) {
 
 std::shared_ptr<Work> DelayedGroup::all_reduce(const at::Tensor& tensor, ReduceOp op,
                                                std::string_view tag) {
-  check_all_reduce(tensor, op);
+  check_all_reduce(tensor, op, place());
   auto input = bytes_of(tensor);
   poison(tensor);
   return late([this, tensor, op, tag = std::string(tag), input = std::move(input)] {
@@ -69,7 +69,7 @@ std::shared_ptr<Work> DelayedGroup::all_reduce(const at::Tensor& tensor, ReduceO
 std::shared_ptr<Work> DelayedGroup::reduce_scatter(const at::Tensor& output,
                                                    const at::Tensor& input, ReduceOp op,
                                                    std::string_view tag, int slice) {
-  check_reduce_scatter(output, input, op, size(), slice);
+  check_reduce_scatter(output, input, op, size(), slice, place());
   auto own = overlap(output, input) ? bytes_of(output) : Bytes();
   poison(output);
   return late([this, output, input, op, tag = std::string(tag), own = std::move(own), slice] {
@@ -80,7 +80,7 @@ std::shared_ptr<Work> DelayedGroup::reduce_scatter(const at::Tensor& output,
 
 std::shared_ptr<Work> DelayedGroup::all_gather(const at::Tensor& output, const at::Tensor& input,
                                                std::string_view tag) {
-  check_all_gather(output, input, size());
+  check_all_gather(output, input, size(), place());
   auto own = overlap(output, input) ? bytes_of(input) : Bytes();
   poison(output);
   return late([this, output, input, tag = std::string(tag), own = std::move(own)] {
@@ -91,7 +91,7 @@ std::shared_ptr<Work> DelayedGroup::all_gather(const at::Tensor& output, const a
 
 std::shared_ptr<Work> DelayedGroup::broadcast(const at::Tensor& tensor, int root,
                                               std::string_view tag) {
-  check_broadcast(tensor, root, size());
+  check_broadcast(tensor, root, size(), place());
   if (rank() != root) poison(tensor);
   return late([this, tensor, root, tag = std::string(tag)] {
     inner_->broadcast(tensor, root, tag)->wait();

@@ -39,6 +39,8 @@ class ForwardingGroup : public ProcessGroup {
   std::string_view name() const override { return inner_->name(); }
   std::string_view backend() const override { return inner_->backend(); }
   bool runs_in_background() const override { return inner_->runs_in_background(); }
+  at::Device place() const override { return inner_->place(); }
+  bool has_windows() const override { return inner_->has_windows(); }
   std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
                                    std::string_view tag = {}) override {
     return inner_->all_reduce(tensor, op, tag);

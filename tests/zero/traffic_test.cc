@@ -53,7 +53,7 @@ class Formula {
 
   /// step() after it, where only the units that hold `used` parameters are published.
   void step(Lines& lines, const std::function<bool(const std::string&)>& used) const {
-    constexpr int64_t kFixedWords = 8;
+    constexpr int64_t kFixedWords = 9;
     constexpr int64_t kWordsPerGroup = 6;
     ballot(lines, "vote of the step",
            kFixedWords + static_cast<int64_t>(ExactSum::kWords) + 1 + kWordsPerGroup * groups_);

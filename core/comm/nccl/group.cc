@@ -1,6 +1,7 @@
 #include "tessera/core/comm/nccl/group.h"
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -20,7 +21,9 @@ Group::Group(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, i
       progress_(std::move(progress)),
       rank_(rank),
       gather_(world_->options().device, std::move(gather)),
-      reduce_(world_->options().device, std::move(reduce)) {}
+      reduce_(world_->options().device, std::move(reduce)),
+      told_(world_, rank, "host"),
+      compared_(world_, rank, "call") {}
 
 Group::~Group() {
   try {
@@ -48,7 +51,7 @@ std::shared_ptr<Pending> Group::begin(Call call, std::shared_ptr<Event> end,
 std::shared_ptr<Pending> Group::issue(StreamLane& lane, Call call, std::vector<at::Tensor> tensors,
                                       const Launch& launch_on, int slice) {
   auto pending = begin(std::move(call), lane.take_event(), std::move(tensors));
-  if (world_->options().compare == WorldOptions::Compare::kAlways) compare(*pending);
+  if (world_->options().compare == WorldOptions::Compare::kAlways) compared_.exchange(*pending, {});
   const std::shared_ptr<Communicator> communicator =
       slice == kOwnRank ? lane.communicator() : communicator_for(*pending, slice);
   lane.follow_current();
@@ -77,7 +80,7 @@ void Group::launch(const std::vector<Issued>& batch) {
 
 std::shared_ptr<Work> Group::reduce(const at::Tensor& tensor, ReduceOp op,
                                     std::optional<double> factor, std::string_view tag) {
-  check_all_reduce(tensor, op);
+  check_all_reduce(tensor, op, place());
   if (factor) check_scaled("all_reduce_scaled", tensor);
   Call call = Call::of(Op::kAllReduce, tag, tensor);
   call.reduce_op = op;
@@ -95,7 +98,7 @@ std::shared_ptr<Work> Group::reduce(const at::Tensor& tensor, ReduceOp op,
 std::shared_ptr<Work> Group::scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
                                      std::optional<double> factor, std::string_view tag,
                                      int slice) {
-  check_reduce_scatter(output, input, op, size(), slice);
+  check_reduce_scatter(output, input, op, size(), slice, place());
   if (factor) check_scaled("reduce_scatter_scaled", input);
   const int own = slice == kOwnRank ? rank() : slice;
   check_own_slice("reduce_scatter", output, input, own);
@@ -137,7 +140,7 @@ std::shared_ptr<Work> Group::reduce_scatter_scaled(const at::Tensor& output,
 
 std::shared_ptr<Work> Group::all_gather(const at::Tensor& output, const at::Tensor& input,
                                         std::string_view tag) {
-  check_all_gather(output, input, size());
+  check_all_gather(output, input, size(), place());
   check_own_slice("all_gather", input, output, rank());
   return issue(gather_, Call::of(Op::kAllGather, tag, input), {output, input},
                [&](const Api& api, OpaqueComm* comm, void* stream) {
@@ -148,7 +151,7 @@ std::shared_ptr<Work> Group::all_gather(const at::Tensor& output, const at::Tens
 }
 
 std::shared_ptr<Work> Group::broadcast(const at::Tensor& tensor, int root, std::string_view tag) {
-  check_broadcast(tensor, root, size());
+  check_broadcast(tensor, root, size(), place());
   Call call = Call::of(Op::kBroadcast, tag, tensor);
   call.root = root;
   return issue(gather_, std::move(call), {tensor},
@@ -157,6 +160,23 @@ std::shared_ptr<Work> Group::broadcast(const at::Tensor& tensor, int root, std::
                                       static_cast<size_t>(tensor.numel()),
                                       dtype_of(tensor.scalar_type()), root, comm, stream);
                });
+}
+
+void Group::all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
+                               std::string_view tag) {
+  check_all_gather(output, input, size(), at::kCPU);
+  check_own_slice("all_gather", input, output, rank());
+  check_outside_batch("all_gather_on_host");
+  const auto pending = begin(Call::of(Op::kAllGather, tag, input), nullptr, {});
+  const auto input_bytes = static_cast<size_t>(input.nbytes());
+  const auto parts =
+      told_.exchange(*pending, {static_cast<const char*>(input.const_data_ptr()), input_bytes});
+  auto* to = static_cast<char*>(output.mutable_data_ptr());
+  // Equal calls have equal sizes.
+  for (size_t rank = 0; rank < parts.size() && input_bytes > 0; ++rank) {
+    std::memcpy(to + rank * input_bytes, parts[rank].data(), input_bytes);
+  }
+  pending->mark_finished();
 }
 
 void Group::barrier(std::string_view tag) {
@@ -196,7 +216,7 @@ std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
   const auto pending = begin(Call::of(Op::kSubgroup, absl::StrCat(std::string(name), " [",
                                                                   absl::StrJoin(ranks, ", "), "]")),
                              nullptr, {});
-  compare(*pending);
+  compared_.exchange(*pending, {});
   drain(*pending);
   const auto found = std::find(ranks.begin(), ranks.end(), rank());
   const bool is_member = found != ranks.end();
@@ -252,20 +272,6 @@ void Group::batch(const std::function<void()>& issue_all) {
 void Group::check_outside_batch(const char* op) const {
   TORCH_CHECK(open_batch_ == nullptr, "[comm] ", op, ": got a call inside batch(), expected it",
               " outside; a batch takes collectives that run on the device");
-}
-
-/// Fails on every rank unless all call the same. The texts name both calls, as shm's do.
-void Group::compare(Pending& pending) {
-  const std::string own = exchange_key(*progress_, pending.call().sequence, "call", rank());
-  const auto texts = exchange(*world_, pending, rank(), "call", pending.call().text());
-  // All have written this one, so all have read the one before.
-  if (!last_comparison_.empty()) world_->agreement().erase(last_comparison_);
-  last_comparison_ = own;
-  for (int rank = 1; rank < size(); ++rank) {
-    if (texts[rank] == texts[0]) continue;
-    pending.fail(absl::StrCat(progress_->name_of(rank), " called ", texts[rank], " where ",
-                              progress_->name_of(0), " called ", texts[0]));
-  }
 }
 
 const std::shared_ptr<Communicator>& Group::communicator_for(Pending& pending, int slice) {

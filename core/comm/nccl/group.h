@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/core/comm/nccl/call.h"
+#include "tessera/core/comm/nccl/control_channel.h"
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/comm/nccl/stream_lane.h"
 #include "tessera/core/comm/nccl/world.h"
@@ -20,7 +21,8 @@ namespace tessera::nccl {
 /// - Collectives run on the streams of two lanes (all_gather and broadcast on the gather lane,
 ///   the rest on the reduce lane), behind what the current stream held at the call.
 ///   Work::wait() makes the current stream wait, not the host; wait_on_host() is for the host.
-/// - Calls are not compared in advance, unless asked for (Note [Calls that do not fit]).
+/// - Calls are not compared in advance, unless asked for (Note [Calls that do not fit]);
+///   all_gather_on_host() and subgroup() always are.
 /// - Sums are NCCL's, which promises no order; kMin and kMax may lose NaN.
 /// - A rank's slice of reduce_scatter stays what the first reduce_scatter on the group asked for.
 /// - Every failure poisons the world: all its groups, on all ranks.
@@ -37,6 +39,8 @@ class Group final : public ProcessGroup {
   std::string_view name() const override { return progress_->group(); }
   std::string_view backend() const override { return "nccl"; }
   bool runs_in_background() const override { return true; }
+  at::Device place() const override { return world_->options().device->place(); }
+  bool has_windows() const override { return false; }
 
   std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
                                    std::string_view tag = {}) override;
@@ -47,6 +51,9 @@ class Group final : public ProcessGroup {
                                    std::string_view tag = {}) override;
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
                                   std::string_view tag = {}) override;
+  /// Through the store, not NCCL; always compared.
+  void all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
+                          std::string_view tag = {}) override;
   /// Costs a collective of one element and waits for it on the host.
   void barrier(std::string_view tag = {}) override;
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
@@ -90,7 +97,6 @@ class Group final : public ProcessGroup {
                                std::string_view tag);
   std::shared_ptr<Work> scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
                                 std::optional<double> factor, std::string_view tag, int slice);
-  void compare(Pending& pending);
   const std::shared_ptr<Communicator>& communicator_for(Pending& pending, int slice);
   void agree_on_slices(Pending& pending, int slice);
   void drain(Pending& pending);
@@ -106,8 +112,9 @@ class Group final : public ProcessGroup {
   std::shared_ptr<Communicator> permuted_;  // on the reduce lane, where slices are no ranks
   std::optional<int> slice_;                // once the ranks have agreed on them
   std::set<std::string, std::less<>> subgroup_names_;
-  std::string last_comparison_;  // key of this rank's part
-  at::Tensor token_;             // what barriers reduce
+  ControlChannel told_;      // all_gather_on_host()
+  ControlChannel compared_;  // calls of which nothing but themselves is told
+  at::Tensor token_;         // what barriers reduce
   std::vector<Issued>* open_batch_ = nullptr;
 };
 

@@ -38,6 +38,9 @@ void Pending::wait() {
   if (!look()) {
     check_launched();
     world_->options().device->current_stream()->wait(*end_);
+    // Where the current stream is the host's own order, this took until the collective's end, and
+    // one that was aborted has brought nothing.
+    throw_if_failed();
   }
   // From here on the current stream orders whatever reuses their memory.
   release();

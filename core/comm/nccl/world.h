@@ -66,7 +66,8 @@ struct WorldOptions {
 /// So, as PyTorch does: by default nothing is compared in advance, every rank remembers its last
 /// calls, and at a time-out the ranks are asked and the error names the rank that is missing or the
 /// two calls that differ. Compare::kAlways compares through the store before each launch, for
-/// finding the bug. Subgroups are always compared.
+/// finding the bug. Subgroups are always compared, and so is what ranks tell each other by the
+/// store (all_gather_on_host).
 class World : public std::enable_shared_from_this<World> {
  public:
   /// Starts the thread. Local.

@@ -99,13 +99,13 @@ std::shared_ptr<Work> Group::run(std::string_view tag, Body&& body) {
 
 std::shared_ptr<Work> Group::all_reduce(const at::Tensor& tensor, ReduceOp op,
                                         std::string_view tag) {
-  check_all_reduce(tensor, op);
+  check_all_reduce(tensor, op, place());
   return run(tag, [this, tensor, op](std::string_view name) { do_all_reduce(tensor, op, name); });
 }
 
 std::shared_ptr<Work> Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                                             ReduceOp op, std::string_view tag, int slice) {
-  check_reduce_scatter(output, input, op, size(), slice);
+  check_reduce_scatter(output, input, op, size(), slice, place());
   const int own = slice == kOwnRank ? rank() : slice;
   check_own_slice("reduce_scatter", output, input, own);
   return run(tag, [this, output, input, op, own](std::string_view name) {
@@ -115,14 +115,14 @@ std::shared_ptr<Work> Group::reduce_scatter(const at::Tensor& output, const at::
 
 std::shared_ptr<Work> Group::all_gather(const at::Tensor& output, const at::Tensor& input,
                                         std::string_view tag) {
-  check_all_gather(output, input, size());
+  check_all_gather(output, input, size(), place());
   check_own_slice("all_gather", input, output, rank());
   return run(tag,
              [this, output, input](std::string_view name) { do_all_gather(output, input, name); });
 }
 
 std::shared_ptr<Work> Group::broadcast(const at::Tensor& tensor, int root, std::string_view tag) {
-  check_broadcast(tensor, root, size());
+  check_broadcast(tensor, root, size(), place());
   return run(tag,
              [this, tensor, root](std::string_view name) { do_broadcast(tensor, root, name); });
 }

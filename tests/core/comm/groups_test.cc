@@ -242,7 +242,7 @@ struct Misuse {
 TEST(Groups, MisuseThrowsBeforeAnythingIsSent) {
   const std::vector<Misuse> cases = {
       {"undefined", [](ProcessGroup& g) { g.all_reduce(at::Tensor(), ReduceOp::kSum); },
-       "[comm] all_reduce: got an undefined tensor, expected a contiguous CPU tensor"},
+       "[comm] all_reduce: got an undefined tensor, expected a contiguous tensor on cpu"},
       {"dtype", [](ProcessGroup& g) { g.all_reduce(at::zeros({2}, at::kBool), ReduceOp::kSum); },
        "got tensor of Bool, expected float32"},
       {"strides",
@@ -254,7 +254,7 @@ TEST(Groups, MisuseThrowsBeforeAnythingIsSent) {
        [](ProcessGroup& g) {
          g.all_reduce(at::zeros({2}, at::TensorOptions().device(at::kMeta)), ReduceOp::kSum);
        },
-       "got tensor on meta, expected a CPU tensor"},
+       "got tensor on meta, expected it on cpu, where this rank's tensors of the group lie"},
       {"average", [](ProcessGroup& g) { g.all_reduce(at::zeros({2}, at::kInt), ReduceOp::kAvg); },
        "got AVG of Int, expected a floating dtype"},
       {"root", [](ProcessGroup& g) { g.broadcast(at::zeros({2}), 2); },

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -28,10 +29,13 @@ struct Part {
 
 /// The ranks of one communicator, threads of this process. Lives as long as anyone works for it.
 struct Clique {
-  explicit Clique(int count) : size(count), finalized(count, false) {}
+  explicit Clique(int count) : size(count), world_ranks(count), finalized(count, false) {
+    std::iota(world_ranks.begin(), world_ranks.end(), 0);
+  }
 
   struct Collective {
     std::vector<Part> parts;
+    std::vector<int> order;  // of the parts, by rank in the world
     int arrived = 0;
     bool over = false;
   };
@@ -43,6 +47,7 @@ struct Clique {
   };
 
   const int size;
+  std::vector<int> world_ranks;  // of its ranks
   int joined = 0;
   bool broken = false;                         // a rank has aborted: its memory may be gone
   std::map<uint64_t, Collective> collectives;  // by number
@@ -54,8 +59,9 @@ struct Clique {
 /// the fake's is to hang.
 bool fit(const Clique::Collective& collective);
 
-/// Does what the collective is for, for all its ranks: sums in rank order, bf16 and fp16 in fp32
-/// and rounded once.
+/// Does what the collective is for, for all its ranks. The real library promises no order of sums;
+/// here they run in the order of the ranks of the world, whatever the communicator, bf16 and fp16
+/// in fp32 and rounded once: the bits of shm, so that engines over either can be compared.
 void perform(Clique::Collective& collective);
 
 }  // namespace tessera::testing

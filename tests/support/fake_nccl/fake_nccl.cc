@@ -2,6 +2,7 @@
 // fast.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
@@ -80,6 +81,10 @@ void run_part(const std::shared_ptr<OpaqueComm>& comm, uint64_t number, Part par
     if (comm->aborted || collective.over) return true;
     if (clique->broken || collective.arrived < clique->size || all.held) return false;
     if (!fit(collective)) return false;
+    collective.order.resize(clique->size);
+    std::iota(collective.order.begin(), collective.order.end(), 0);
+    std::sort(collective.order.begin(), collective.order.end(),
+              [&](int a, int b) { return clique->world_ranks[a] < clique->world_ranks[b]; });
     perform(collective);
     collective.over = true;
     all.changed.notify_all();
@@ -263,7 +268,11 @@ Result ncclCommSplit(OpaqueComm* comm, int color, int key, OpaqueComm** made, Co
     for (auto& [of, members] : split.members) {
       std::stable_sort(members.begin(), members.end(),
                        [&](int a, int b) { return split.keys[a] < split.keys[b]; });
-      split.made[of] = std::make_shared<Clique>(static_cast<int>(members.size()));
+      const auto made_of = std::make_shared<Clique>(static_cast<int>(members.size()));
+      for (size_t i = 0; i < members.size(); ++i) {
+        made_of->world_ranks[i] = clique->world_ranks[members[i]];
+      }
+      split.made[of] = made_of;
     }
   }
   // As in the real one, the child appears when the parent is no longer in progress.

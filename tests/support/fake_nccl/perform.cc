@@ -30,16 +30,17 @@ W combine(W a, W b, RedOp op) {
 
 /// Elements [begin, begin + numel) of all parts' inputs.
 template <typename T>
-std::vector<T> reduced(const std::vector<Part>& parts, size_t begin, size_t numel) {
+std::vector<T> reduced(const Clique::Collective& collective, size_t begin, size_t numel) {
+  const std::vector<Part>& parts = collective.parts;
   using W = std::conditional_t<kIsNarrow<T>, float, T>;
   std::vector<T> result(numel);
   for (size_t i = 0; i < numel; ++i) {
     W value{};
-    for (size_t rank = 0; rank < parts.size(); ++rank) {
-      const Part& part = parts[rank];
+    for (size_t place = 0; place < parts.size(); ++place) {
+      const Part& part = parts[collective.order[place]];
       W own = static_cast<W>(static_cast<const T*>(part.send)[begin + i]);
       if (part.is_scaled) own = static_cast<W>(own * static_cast<W>(part.factor));
-      value = rank == 0 ? own : combine(value, own, part.op);
+      value = place == 0 ? own : combine(value, own, part.op);
     }
     if constexpr (!std::is_integral_v<W>) {
       if (parts[0].op == RedOp::kAvg) value = value / static_cast<W>(parts.size());
@@ -55,16 +56,17 @@ void put(void* to, const std::vector<T>& values) {
 }
 
 template <typename T>
-void perform_as(std::vector<Part>& parts) {
+void perform_as(Clique::Collective& collective) {
+  std::vector<Part>& parts = collective.parts;
   const std::string& function = parts[0].function;
   const size_t numel = parts[0].numel;
   if (function == "ncclAllReduce") {
-    const auto result = reduced<T>(parts, 0, numel);
+    const auto result = reduced<T>(collective, 0, numel);
     for (Part& part : parts) put(part.receive, result);
   } else if (function == "ncclReduceScatter") {
     std::vector<std::vector<T>> results;  // all are read before any is written: in place is allowed
     for (size_t rank = 0; rank < parts.size(); ++rank) {
-      results.push_back(reduced<T>(parts, rank * numel, numel));
+      results.push_back(reduced<T>(collective, rank * numel, numel));
     }
     for (size_t rank = 0; rank < parts.size(); ++rank) put(parts[rank].receive, results[rank]);
   } else if (function == "ncclAllGather") {
@@ -95,22 +97,21 @@ bool fit(const Clique::Collective& collective) {
 }
 
 void perform(Clique::Collective& collective) {
-  auto& parts = collective.parts;
-  switch (parts[0].dtype) {
+  switch (collective.parts[0].dtype) {
     case DataType::kFloat32:
-      return perform_as<float>(parts);
+      return perform_as<float>(collective);
     case DataType::kFloat64:
-      return perform_as<double>(parts);
+      return perform_as<double>(collective);
     case DataType::kBfloat16:
-      return perform_as<c10::BFloat16>(parts);
+      return perform_as<c10::BFloat16>(collective);
     case DataType::kFloat16:
-      return perform_as<c10::Half>(parts);
+      return perform_as<c10::Half>(collective);
     case DataType::kInt64:
-      return perform_as<int64_t>(parts);
+      return perform_as<int64_t>(collective);
     case DataType::kInt32:
-      return perform_as<int32_t>(parts);
+      return perform_as<int32_t>(collective);
     case DataType::kUint8:
-      return perform_as<uint8_t>(parts);
+      return perform_as<uint8_t>(collective);
   }
 }
 

@@ -18,18 +18,6 @@ namespace {
 
 constexpr auto kDeadline = std::chrono::seconds(60);
 
-void await_no_communicators() {
-  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
-  while (fake().live_communicators() > 0) {
-    if (std::chrono::steady_clock::now() > deadline) {
-      std::fprintf(stderr, "[test] %d communicators are never taken down\n",
-                   fake().live_communicators());
-      std::abort();
-    }
-    std::this_thread::yield();
-  }
-}
-
 }  // namespace
 
 std::shared_ptr<const nccl::Api> fake_api() {
@@ -91,6 +79,18 @@ std::vector<std::string> run_nccl_ranks_expecting_errors(int size, const NcclBod
 void run_nccl_ranks(int size, const NcclBody& body, const NcclRankOptions& options) {
   const auto errors = run_nccl_ranks_expecting_errors(size, body, options);
   for (int rank = 0; rank < size; ++rank) EXPECT_EQ(errors[rank], "") << "rank " << rank;
+}
+
+void await_no_communicators() {
+  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  while (fake().live_communicators() > 0) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      std::fprintf(stderr, "[test] %d communicators are never taken down\n",
+                   fake().live_communicators());
+      std::abort();
+    }
+    std::this_thread::yield();
+  }
 }
 
 int count_calls(const std::string& function) {

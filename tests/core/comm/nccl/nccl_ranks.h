@@ -36,6 +36,9 @@ std::vector<std::string> run_nccl_ranks_expecting_errors(int size, const NcclBod
 /// The same; a test failure for each exception.
 void run_nccl_ranks(int size, const NcclBody& body, const NcclRankOptions& options = {});
 
+/// Blocks until all communicators of this process are down. Aborts the program if they never are.
+void await_no_communicators();
+
 /// How often `function` was called.
 int count_calls(const std::string& function);
 

@@ -1,13 +1,13 @@
-#include "tessera/fsdp/unit_source.h"
+#include "tessera/fsdp/window_source.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace tessera {
 
-UnitSource::UnitSource(ProcessGroup& group, const SliceMap& slices, const FlatLayout& layout,
-                       std::string name, const at::Tensor& shard, SecondShards second,
-                       MemoryMeter& meter)
+WindowSource::WindowSource(ProcessGroup& group, const SliceMap& slices, const FlatLayout& layout,
+                           std::string name, const at::Tensor& shard, SecondShards second,
+                           MemoryMeter& meter)
     : slices_(slices),
       layout_(layout),
       name_(std::move(name)),
@@ -21,13 +21,13 @@ UnitSource::UnitSource(ProcessGroup& group, const SliceMap& slices, const FlatLa
   meter_.add(MemoryClass::kParameters, static_cast<int64_t>(second_shard_.nbytes()));
 }
 
-UnitSource::~UnitSource() {
+WindowSource::~WindowSource() {
   if (second_shard_.defined()) {
     meter_.remove(MemoryClass::kParameters, static_cast<int64_t>(second_shard_.nbytes()));
   }
 }
 
-int64_t UnitSource::fetch(const at::Tensor& to, From from) const {
+int64_t WindowSource::fetch(const at::Tensor& to, From from) {
   if (from == From::kFirst || second_ == nullptr) return fetch_first({0, layout_.numel()}, to);
   const int block = slices_.parameter_slice() / seconds_.ranks * seconds_.ranks;
   int64_t bytes = 0;
@@ -46,7 +46,7 @@ int64_t UnitSource::fetch(const at::Tensor& to, From from) const {
 }
 
 /// `to`: elements `range` of the unit.
-int64_t UnitSource::fetch_first(Range range, const at::Tensor& to) const {
+int64_t WindowSource::fetch_first(Range range, const at::Tensor& to) const {
   int64_t bytes = 0;
   for (size_t slice = 0; slice < owners_.size(); ++slice) {
     const Range owned = layout_.part(static_cast<int>(slice), slices_.degrees().parameters);
@@ -60,7 +60,7 @@ int64_t UnitSource::fetch_first(Range range, const at::Tensor& to) const {
   return bytes;
 }
 
-void UnitSource::keep_second(const at::Tensor& full) {
+void WindowSource::keep_second(const at::Tensor& full) {
   if (second_ == nullptr || seconds_.stamps->load(slices_.rank(), seconds_.place) == update_)
     return;
   const Range range = layout_.part(slices_.parameter_slice() % seconds_.ranks, seconds_.ranks);

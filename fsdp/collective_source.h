@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/comm/process_group.h"
+#include "tessera/fsdp/unit_source.h"
+
+namespace tessera {
+
+/// All-gathers a unit, where ranks cannot read each other's memory. Collective: the ranks of a
+/// group gather the same units in the same order, or the group fails at its time-out. There are no
+/// second shards.
+class CollectiveSource final : public UnitSource {
+ public:
+  /// `group`: the ranks that differ in the parameters' coordinate only, in its order; must outlive
+  /// it. `shard`: this rank's parameters of the unit.
+  CollectiveSource(ProcessGroup& group, std::string name, at::Tensor shard);
+
+  /// Collective; the current stream waits for it.
+  int64_t fetch(const at::Tensor& to, From from) override;
+  /// Collective.
+  std::shared_ptr<Work> start(const at::Tensor& to) override;
+  int64_t received_bytes() const override;
+  void keep_second(const at::Tensor& /*full*/) override {}
+  void invalidate() override {}
+
+ private:
+  ProcessGroup& group_;
+  const std::string name_;
+  const at::Tensor shard_;
+};
+
+}  // namespace tessera

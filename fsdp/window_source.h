@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/comm/process_group.h"
+#include "tessera/core/comm/window.h"
+#include "tessera/core/layout/flat_layout.h"
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/core/memory/memory_meter.h"
+#include "tessera/fsdp/unit_source.h"
+
+namespace tessera {
+
+/// Reads shards where they lie, or, after forward, second shards of fewer, nearer ranks. Reads are
+/// one-sided, so ranks need not gather alike.
+///
+/// Note [Second shards]
+/// Under Options::reshard_after_forward = n with 1 < n < p, a rank that frees a unit after forward
+/// keeps 1/n of it; the n neighbours of a block together have all of it. Ranks may come by at
+/// different times, so a second shard carries the number of the update its values belong to: a
+/// reader that finds another number takes that part from the first shards.
+/// Source: ZeRO++ (arXiv 2306.10209), section 3.2 (hpZ).
+class WindowSource final : public UnitSource {
+ public:
+  /// Which ranks hold second shards, and of which update they are.
+  struct SecondShards {
+    int ranks = 0;             ///< n; 1 or p: there are none
+    Window* stamps = nullptr;  ///< int64, one word per unit; null if there are none
+    int64_t place = 0;         ///< of this unit's word
+  };
+
+  /// `shard`: this rank's parameters of the unit, made by group.allocate(). `group` has windows.
+  /// References must outlive it. Collective over `group`.
+  WindowSource(ProcessGroup& group, const SliceMap& slices, const FlatLayout& layout,
+               std::string name, const at::Tensor& shard, SecondShards second, MemoryMeter& meter);
+  ~WindowSource() override;
+
+  /// Local, blocks while it copies. Thread-safe.
+  int64_t fetch(const at::Tensor& to, From from) override;
+  std::shared_ptr<Work> start(const at::Tensor& /*to*/) override { return nullptr; }
+  int64_t received_bytes() const override { return 0; }
+  void keep_second(const at::Tensor& full) override;
+  void invalidate() override { ++update_; }
+
+ private:
+  int64_t fetch_first(Range range, const at::Tensor& to) const;
+
+  const SliceMap& slices_;
+  const FlatLayout& layout_;
+  const std::string name_;
+  MemoryMeter& meter_;
+  const std::vector<int> owners_;  // rank by parameter slice
+  const std::unique_ptr<Window> first_;
+  const SecondShards seconds_;
+  at::Tensor second_shard_;  // [unit numel / n]
+  std::unique_ptr<Window> second_;
+  int64_t update_ = 1;
+};
+
+}  // namespace tessera

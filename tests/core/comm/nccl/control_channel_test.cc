@@ -1,0 +1,255 @@
+// What the host tells the other hosts: by the store, never by NCCL, compared, and never for ever.
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "tessera/core/comm/fingerprint.h"
+#include "tessera/core/comm/refusal.h"
+#include "tessera/core/comm/text_exchange.h"
+#include "tessera/core/errors.h"
+#include "tessera/core/step/ballot.h"
+#include "tessera/tests/core/comm/nccl/nccl_ranks.h"
+
+namespace tessera {
+namespace {
+
+using nccl::Group;
+using ::testing::AllOf;
+using testing::count_calls;
+using ::testing::Each;
+using testing::fake;
+using ::testing::HasSubstr;
+using testing::NcclRankOptions;
+using testing::run_nccl_ranks;
+using testing::run_nccl_ranks_expecting_errors;
+
+class ControlChannel : public ::testing::Test {
+ protected:
+  void SetUp() override { fake().reset(); }
+};
+
+NcclRankOptions impatient() {
+  NcclRankOptions options;
+  options.timeout = std::chrono::milliseconds(300);
+  return options;
+}
+
+int count_collectives() {
+  return count_calls("ncclAllGather") + count_calls("ncclAllReduce") +
+         count_calls("ncclBroadcast") + count_calls("ncclReduceScatter");
+}
+
+std::string text_of(int rank, int round) {
+  return std::string(static_cast<size_t>(rank * 1000 + round), static_cast<char>('a' + rank));
+}
+
+TEST_F(ControlChannel, CarriesTextsWordsAndFingerprintsWithoutNccl) {
+  for (const int size : {1, 2, 3}) {
+    fake().reset();
+    run_nccl_ranks(size, [](std::shared_ptr<Group> group, HostDevice&) {
+      for (int round = 0; round < 5; ++round) {
+        const auto texts = exchange_texts(*group, text_of(group->rank(), round), "texts");
+        ASSERT_EQ(static_cast<int>(texts.size()), group->size());
+        for (int rank = 0; rank < group->size(); ++rank) {
+          EXPECT_EQ(texts[rank], text_of(rank, round));
+        }
+      }
+      EXPECT_THAT(exchange_texts(*group, "", "silence"), Each(""));
+      require_equal(*group, {"a", "", "c"}, "same");
+      refuse_together(*group, "", "nothing");
+
+      Ballot ballot(*group, 3);
+      for (int64_t round = 0; round < 5; ++round) {
+        ballot.mine()[2] = group->rank() + 10 * round;
+        ballot.exchange("vote");
+        for (int rank = 0; rank < group->size(); ++rank) {
+          EXPECT_EQ(ballot.of(rank)[2], rank + 10 * round);
+        }
+      }
+      const at::Tensor nothing = at::empty({0});
+      group->all_gather_on_host(nothing, nothing, "nothing");
+    });
+    EXPECT_EQ(count_collectives(), 0) << size;
+  }
+}
+
+/// Among collectives on the device, and in subgroups, each of which has a channel of its own.
+TEST_F(ControlChannel, KeepsItsPlaceAmongCollectives) {
+  run_nccl_ranks(3, [](std::shared_ptr<Group> group, HostDevice& device) {
+    const auto part = group->subgroup({0, 2}, "ends");
+    for (int round = 0; round < 4; ++round) {
+      at::Tensor sum = at::ones({5});
+      const auto work = group->all_reduce(sum, ReduceOp::kSum, "bucket 0");
+      const auto all = exchange_texts(*group, std::to_string(group->rank()), "all");
+      EXPECT_THAT(all, ::testing::ElementsAre("0", "1", "2"));
+      if (part != nullptr) {
+        const auto some = exchange_texts(*part, std::to_string(group->rank()), "some");
+        EXPECT_THAT(some, ::testing::ElementsAre("0", "2"));
+      }
+      work->wait();
+      device.synchronize();
+      EXPECT_EQ(sum.sum().item<float>(), 15.0f);
+    }
+  });
+}
+
+TEST_F(ControlChannel, LeavesNothingInTheStoreThatGrows) {
+  c10::intrusive_ptr<c10d::Store> store;
+  std::once_flag once;
+  NcclRankOptions options;
+  options.make = [&](nccl::WorldOptions world) {
+    std::call_once(once, [&] { store = world.store; });
+    return nccl::make_world(std::move(world));
+  };
+  std::atomic<int64_t> early{0};
+  std::atomic<int64_t> late{0};
+  run_nccl_ranks(
+      3,
+      [&](std::shared_ptr<Group> group, HostDevice&) {
+        const auto count = [&](std::atomic<int64_t>& keys) {
+          group->barrier();
+          if (group->rank() == 0) keys = store->getNumKeys();
+          group->barrier();
+        };
+        for (int round = 0; round < 3; ++round) exchange_texts(*group, "text", "early");
+        count(early);
+        for (int round = 0; round < 50; ++round) exchange_texts(*group, "text", "late");
+        count(late);
+      },
+      options);
+  EXPECT_GT(early, 0);
+  EXPECT_EQ(late, early);
+}
+
+TEST_F(ControlChannel, NamesFingerprintsThatDiffer) {
+  const auto errors = run_nccl_ranks_expecting_errors(3, [](std::shared_ptr<Group> group,
+                                                            HostDevice&) {
+    require_equal(*group, {"weight", group->rank() == 1 ? "bias [4]" : "bias [3]"}, "parallelize");
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("[parallelize] rank 1 differs from rank 0 at entry 1: "
+                                     "'bias [4]' vs 'bias [3]'")));
+}
+
+TEST_F(ControlChannel, NamesCallsThatDifferAtOnce) {
+  const auto errors =
+      run_nccl_ranks_expecting_errors(3, [](std::shared_ptr<Group> group, HostDevice&) {
+        group->all_gather_on_host(at::zeros({6}, at::kLong), at::zeros({2}, at::kLong), "same");
+        const int64_t numel = group->rank() == 2 ? 3 : 2;
+        group->all_gather_on_host(at::zeros({3 * numel}, at::kLong), at::zeros({numel}, at::kLong),
+                                  "vote");
+      });
+  EXPECT_THAT(errors,
+              Each(AllOf(HasSubstr("[comm] all_gather #1 'vote' on group 'world', rank "),
+                         HasSubstr("rank 2 called all_gather int64[3] 'vote' where rank 0 called "
+                                   "all_gather int64[2] 'vote'"))));
+}
+
+TEST_F(ControlChannel, TimesOutAndNamesRankOpSequenceAndTag) {
+  const auto errors = run_nccl_ranks_expecting_errors(
+      3,
+      [](std::shared_ptr<Group> group, HostDevice&) {
+        exchange_texts(*group, "here", "first");
+        if (group->rank() == 1) {
+          while (group->make_shared_buffer(1, "look") == nullptr) std::this_thread::yield();
+        }
+        exchange_texts(*group, "here", "misuse");
+      },
+      impatient());
+  for (const int rank : {0, 2}) {
+    EXPECT_THAT(errors[rank],
+                AllOf(HasSubstr("[comm] all_gather #2 'misuse' on group 'world', rank " +
+                                std::to_string(rank)),
+                      HasSubstr("timed out: waited 300 ms for rank 1, which has begun 2 "
+                                "collectives")));
+  }
+  EXPECT_THAT(errors[1], HasSubstr("timed out: waited 300 ms for rank 1"));
+}
+
+TEST_F(ControlChannel, EndsWhenAnotherRankGivesUp) {
+  const auto errors =
+      run_nccl_ranks_expecting_errors(3, [](std::shared_ptr<Group> group, HostDevice&) {
+        if (group->rank() == 2) throw std::runtime_error("no more memory");
+        exchange_texts(*group, "here", "vote");
+      });
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(errors[rank], AllOf(HasSubstr("[comm] all_gather #0 'vote' on group 'world'"),
+                                    HasSubstr("rank 2 left while an exception unwound")));
+  }
+}
+
+TEST_F(ControlChannel, RefusesMisuse) {
+  run_nccl_ranks(2, [](std::shared_ptr<Group> group, HostDevice&) {
+    const auto message = [&](const at::Tensor& output, const at::Tensor& input) {
+      try {
+        group->all_gather_on_host(output, input);
+      } catch (const c10::Error& error) {
+        return std::string(error.what_without_backtrace());
+      }
+      return std::string("nothing");
+    };
+    EXPECT_THAT(message(at::zeros({3}), at::zeros({2})),
+                HasSubstr("[comm] all_gather: got output of 3 and input of 2 elements"));
+    EXPECT_THAT(message(at::zeros({4}, at::TensorOptions().device(at::kMeta)), at::zeros({2})),
+                HasSubstr("[comm] all_gather: got output on meta, expected it on cpu"));
+    EXPECT_THROW(group->batch([&] { group->all_gather_on_host(at::zeros({4}), at::zeros({2})); }),
+                 c10::Error);
+  });
+}
+
+/// A device whose tensors are not the host's.
+class ElsewhereDevice final : public Device {
+ public:
+  at::Device place() const override { return at::kMeta; }
+  std::shared_ptr<Stream> current_stream() override { return host_.current_stream(); }
+  std::shared_ptr<Stream> make_stream(Priority priority) override {
+    return host_.make_stream(priority);
+  }
+  std::shared_ptr<Event> make_event() override { return host_.make_event(); }
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
+    return at::empty({numel}, at::TensorOptions(dtype).device(at::kMeta));
+  }
+
+ private:
+  HostDevice host_;
+};
+
+TEST_F(ControlChannel, CarriesHostTensorsWhereCollectivesTakeOthers) {
+  NcclRankOptions options;
+  options.make = [](nccl::WorldOptions world) {
+    world.device = std::make_shared<ElsewhereDevice>();
+    return nccl::make_world(std::move(world));
+  };
+  run_nccl_ranks(
+      2,
+      [](std::shared_ptr<Group> group, HostDevice&) {
+        EXPECT_EQ(group->place(), at::Device(at::kMeta));
+        try {
+          group->all_reduce(at::zeros({2}), ReduceOp::kSum, "bucket 0");
+          ADD_FAILURE();
+        } catch (const c10::Error& error) {
+          EXPECT_THAT(error.what(), HasSubstr("[comm] all_reduce: got tensor on cpu, expected it "
+                                              "on meta, where this rank's tensors of the group "
+                                              "lie; move it there first"));
+        }
+        EXPECT_THROW(group->all_gather(at::zeros({4}), at::zeros({2})), c10::Error);
+        EXPECT_THROW(group->broadcast(at::zeros({4}), 0), c10::Error);
+        EXPECT_THROW(group->reduce_scatter(at::zeros({2}), at::zeros({4}), ReduceOp::kSum),
+                     c10::Error);
+        Ballot ballot(*group, 1);
+        ballot.mine()[0] = group->rank() + 1;
+        ballot.exchange("vote");
+        EXPECT_EQ(ballot.of(0)[0] + ballot.of(1)[0], 3);
+      },
+      options);
+}
+
+}  // namespace
+}  // namespace tessera

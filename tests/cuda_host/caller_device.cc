@@ -1,0 +1,45 @@
+#include "tessera/tests/cuda_host/caller_device.h"
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+namespace tessera::testing {
+namespace {
+
+class CallerStream final : public Stream {
+ public:
+  /// The caller has run all that comes before, so the event is over when this returns.
+  void record(Event& event) override {
+    undelayed_.current_stream()->record(event);
+    wait(event);
+  }
+
+  void wait(Event& event) override {
+    constexpr int kYields = 100;
+    for (int looks = 0; !event.is_done(); ++looks) {
+      if (looks < kYields) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+      }
+    }
+  }
+
+  void copy(void* to, const void* from, int64_t bytes) override {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+  }
+
+  /// Nothing is ever queued here.
+  void* handle() override { return nullptr; }
+
+ private:
+  HostDevice undelayed_;
+};
+
+}  // namespace
+
+CallerDevice::CallerDevice(HostDevice::Options lanes)
+    : lanes_(lanes), caller_(std::make_shared<CallerStream>()) {}
+
+}  // namespace tessera::testing

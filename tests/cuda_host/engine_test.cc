@@ -1,0 +1,194 @@
+// The whole engine over the nccl group, with the fake NCCL and lanes that are late: the bits of the
+// same rows over shared memory. The fake sums in rank order, so a difference is the engine's.
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/tests/core/comm/nccl/nccl_ranks.h"
+#include "tessera/tests/cuda_host/nccl_worlds.h"
+#include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/training.h"
+
+namespace tessera::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Clipped, in one micro-step and in three; and added locally.
+const std::vector<std::string> kSchedules = {"OnceClipped", "ThriceClipped", "ThriceNoSync"};
+
+const Schedule& schedule_called(const std::string& name) {
+  for (const Schedule& schedule : schedules()) {
+    if (schedule.name == name) return schedule;
+  }
+  throw std::out_of_range("no schedule is called " + name);
+}
+
+Outcome train_over_nccl(const Row& row, const std::string& model, const Schedule& schedule,
+                        int world, const TrainOptions& options = {},
+                        const NcclWorldOptions& nccl = {}) {
+  Row poisoned = row;
+  poisoned.poison_freed = true;
+  const Outcome outcome = train_on_threads(subject(model), at::kFloat, poisoned, schedule, world,
+                                           options, over_nccl(nccl));
+  await_no_communicators();
+  return outcome;
+}
+
+using Case = std::tuple<Row, int /*world*/, std::string /*model*/, std::string /*schedule*/>;
+
+std::string name_of(const ::testing::TestParamInfo<Case>& info) {
+  const auto& [row, world, model, schedule] = info.param;
+  return row.name + "_World" + std::to_string(world) + "_" + model + "_" + schedule;
+}
+
+class EngineOverNccl : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override { fake().reset(); }
+};
+
+TEST_P(EngineOverNccl, TrainsToTheBitsOfSharedMemory) {
+  const auto& [row, world, model, name] = GetParam();
+  const Schedule& schedule = schedule_called(name);
+  const Outcome expected = train_on_threads(subject(model), at::kFloat, row, schedule, world);
+  EXPECT_EQ(bit_differences(train_over_nccl(row, model, schedule, world), expected), "");
+}
+
+/// Odd sizes and parameters that nobody uses, everywhere.
+INSTANTIATE_TEST_SUITE_P(Strategies, EngineOverNccl,
+                         ::testing::Combine(::testing::ValuesIn(named_rows()),
+                                            ::testing::Values(1, 2, 3),
+                                            ::testing::Values("UnusedEverywhere"),
+                                            ::testing::ValuesIn(kSchedules)),
+                         name_of);
+/// Units that other units need in between, and more of them than slabs.
+INSTANTIATE_TEST_SUITE_P(Units, EngineOverNccl,
+                         ::testing::Combine(::testing::Values(row_of(Strategy::kZero3),
+                                                              hostile(row_of(Strategy::kZero3)),
+                                                              resharding(1)),
+                                            ::testing::Values(3),
+                                            ::testing::Values("DeepMlp", "TiedMlp", "CalledTwice"),
+                                            ::testing::Values("ThriceClipped")),
+                         name_of);
+/// Branches that ranks take each for itself, as far as parameters are resident.
+INSTANTIATE_TEST_SUITE_P(Branches, EngineOverNccl,
+                         ::testing::Combine(::testing::Values(row_of(Strategy::kDdp),
+                                                              row_of(Strategy::kZero1),
+                                                              row_of(Strategy::kZero2)),
+                                            ::testing::Values(3), ::testing::Values("Branches"),
+                                            ::testing::Values("OnceClipped")),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    Hybrids, EngineOverNccl,
+    ::testing::Combine(::testing::Values(hybrid(2, 2, 2), hybrid(1, 2, 4), hybrid(1, 1, 2)),
+                       ::testing::Values(4), ::testing::Values("UnusedEverywhere"),
+                       ::testing::Values("ThriceClipped")),
+    name_of);
+
+class EngineReads : public ::testing::Test {
+ protected:
+  void SetUp() override { fake().reset(); }
+};
+
+/// What a user sees of gradients after each backward (of a row that shows them) and of parameters
+/// after each step, on every rank.
+using Seen = std::map<std::string, at::Tensor>;
+
+TrainOptions look(std::vector<Seen>& seen, bool at_gradients) {
+  TrainOptions options;
+  options.after_step = [&seen](Engine& engine, int step) {
+    for (const Parameter& parameter : engine.parameters()) {
+      seen[engine.group().rank()][parameter.name + " after step " + std::to_string(step)] =
+          parameter.tensor.detach().clone();
+    }
+  };
+  if (!at_gradients) return options;
+  options.after_backward = [&seen](Engine& engine, int step) {
+    for (const Parameter& parameter : engine.parameters()) {
+      if (!parameter.tensor.grad().defined()) continue;
+      seen[engine.group().rank()]["gradient of " + parameter.name + ", step " +
+                                  std::to_string(step)] = parameter.tensor.grad().clone();
+    }
+  };
+  return options;
+}
+
+TEST_F(EngineReads, FindGradientsAndParametersThere) {
+  constexpr int kWorld = 3;
+  const Schedule& schedule = schedule_called("OnceClipped");
+  for (const Row& row : named_rows()) {
+    const bool at_gradients = row.strategy == Strategy::kDdp;
+    std::vector<Seen> expected(kWorld);
+    train_on_threads(subject("UnusedEverywhere"), at::kFloat, row, schedule, kWorld,
+                     look(expected, at_gradients));
+    std::vector<Seen> seen(kWorld);
+    train_over_nccl(row, "UnusedEverywhere", schedule, kWorld, look(seen, at_gradients),
+                    {.longest_delay = std::chrono::milliseconds(2)});
+    // Of two layers with gradients, in four steps; and all parameters.
+    EXPECT_GE(expected[0].size(), at_gradients ? 48u : 32u) << row;
+    for (int rank = 0; rank < kWorld; ++rank) {
+      EXPECT_EQ(bit_differences(seen[rank], expected[rank]), "") << row << ", rank " << rank;
+    }
+  }
+}
+
+using Forgets = ForgetfulGroup::Forgets;
+
+/// The negative control of all of the above: one wait that is dropped is seen.
+TEST_F(EngineReads, ShowEveryWaitThatIsMissing) {
+  constexpr int kWorld = 3;
+  const Schedule& schedule = schedule_called("OnceClipped");
+  const std::vector<std::pair<Strategy, Forgets>> breaks = {
+      {Strategy::kDdp, Forgets::kAllReduce},   {Strategy::kZero1, Forgets::kReduceScatter},
+      {Strategy::kZero1, Forgets::kAllGather}, {Strategy::kZero2, Forgets::kReduceScatter},
+      {Strategy::kZero2, Forgets::kAllGather}, {Strategy::kZero3, Forgets::kReduceScatter},
+      {Strategy::kZero3, Forgets::kAllGather},
+  };
+  for (const auto& [strategy, what] : breaks) {
+    Row row = row_of(strategy);
+    const Outcome expected =
+        train_on_threads(subject("UnusedEverywhere"), at::kFloat, row, schedule, kWorld);
+    row.poison_freed = true;
+    std::string verdict;
+    try {
+      const Decorate make = over_nccl({.longest_delay = std::chrono::milliseconds(5)});
+      verdict = bit_differences(
+          train_on_threads(subject("UnusedEverywhere"), at::kFloat, row, schedule, kWorld, {},
+                           [&, what = what](std::shared_ptr<ProcessGroup> world) {
+                             return std::make_shared<ForgetfulGroup>(make(std::move(world)), what);
+                           }),
+          expected);
+    } catch (const std::runtime_error& error) {
+      verdict = error.what();
+    }
+    await_no_communicators();
+    EXPECT_NE(verdict, "") << row << " without a wait for " << static_cast<int>(what);
+  }
+}
+
+/// Ballots, texts and fingerprints are the host's. Only gradients and parameters go by NCCL.
+TEST_F(EngineReads, LeaveWordsOfTheHostToTheControlChannel) {
+  for (const Row& row : named_rows()) {
+    fake().reset();
+    train_over_nccl(row, "UnusedEverywhere", schedule_called("ThriceClipped"), 3);
+    int collectives = 0;
+    for (const FakeCall& call : fake().calls()) {
+      if (call.dtype < 0 || call.function == "ncclBroadcast") continue;
+      ++collectives;
+      EXPECT_EQ(call.dtype, static_cast<int>(nccl::DataType::kFloat32))
+          << row << ": " << call.function << " on " << call.communicator;
+    }
+    EXPECT_GT(collectives, 0);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
