@@ -2,18 +2,9 @@
 
 #include <cstdint>
 
-namespace tessera {
+#include "tessera/optim/adamw_element.h"
 
-/// One parameter's numbers for one update.
-struct AdamwCoefficients {
-  double gradient_scale;  ///< multiplies the gradient first
-  double decay;           ///< 1 - lr * weight_decay
-  double beta1;
-  double beta2;
-  double step_size;         ///< lr / (1 - beta1^step)
-  double root_correction2;  ///< sqrt(1 - beta2^step)
-  double eps;
-};
+namespace tessera {
 
 /// One AdamW update of `numel` elements in place; computes in the elements' type, with every
 /// coefficient rounded to it once. Elementwise: the bits of an element do not depend on numel,

@@ -200,13 +200,12 @@ AdamwCoefficients FlatAdamw::coefficients(size_t parameter, double gradient_scal
   const AdamWOptions& now = *options(group_of_[parameter]);
   const auto [beta1, beta2] = now.betas();
   const auto step = static_cast<double>(steps_[parameter]);
-  return {.gradient_scale = gradient_scale,
-          .decay = 1.0 - now.lr() * now.weight_decay(),
-          .beta1 = beta1,
-          .beta2 = beta2,
-          .step_size = now.lr() / (1.0 - std::pow(beta1, step)),
-          .root_correction2 = std::sqrt(1.0 - std::pow(beta2, step)),
-          .eps = now.eps()};
+  return adamw_coefficients({.lr = now.lr(),
+                             .beta1 = beta1,
+                             .beta2 = beta2,
+                             .eps = now.eps(),
+                             .weight_decay = now.weight_decay()},
+                            std::pow(beta1, step), std::pow(beta2, step), gradient_scale);
 }
 
 void FlatAdamw::update(size_t shard, const at::Tensor& gradient, std::span<const size_t> parameters,

@@ -1,22 +1,18 @@
 #include "tessera/optim/loss_scaler.h"
 
-#include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include <c10/util/Exception.h>
 
 namespace tessera {
 namespace {
 
-constexpr double kLargest = std::numeric_limits<float>::max();
-constexpr double kSmallest = std::numeric_limits<float>::min();
-
 bool is_scale(double value) { return std::isfinite(value) && value > 0.0; }
 
 }  // namespace
 
-LossScaler::LossScaler(LossScale schedule) : schedule_(schedule), scale_(schedule.initial) {
+LossScaler::LossScaler(LossScale schedule)
+    : schedule_(schedule), state_{.scale = schedule.initial, .good_steps = 0} {
   TORCH_CHECK(is_scale(schedule.initial), "[optim] loss_scale.initial: got ", schedule.initial,
               ", expected a finite number above 0; 65536 suits fp16");
   TORCH_CHECK(std::isfinite(schedule.growth) && schedule.growth >= 1.0,
@@ -29,16 +25,11 @@ LossScaler::LossScaler(LossScale schedule) : schedule_(schedule), scale_(schedul
 }
 
 void LossScaler::update(bool overflowed) {
-  if (overflowed) {
-    good_steps_ = 0;
-    // A scale that was set below the smallest number stays where it is.
-    scale_ = std::max(scale_ * schedule_.backoff, std::min(scale_, kSmallest));
-    return;
-  }
-  if (++good_steps_ < schedule_.growth_interval) return;
-  good_steps_ = 0;
-  const double grown = scale_ * schedule_.growth;
-  if (grown <= kLargest) scale_ = grown;
+  state_ = next_loss_scale(state_,
+                           {.growth = schedule_.growth,
+                            .backoff = schedule_.backoff,
+                            .growth_interval = schedule_.growth_interval},
+                           overflowed);
 }
 
 void LossScaler::load(double scale, int64_t good_steps) {
@@ -47,8 +38,7 @@ void LossScaler::load(double scale, int64_t good_steps) {
               "library");
   TORCH_CHECK(good_steps >= 0, "[optim] loss scale: got ", good_steps,
               " good steps, expected at least 0; load the scaler's state of a run of this library");
-  scale_ = scale;
-  good_steps_ = good_steps;
+  state_ = {.scale = scale, .good_steps = good_steps};
 }
 
 }  // namespace tessera

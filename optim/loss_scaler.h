@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "tessera/core/options.h"
+#include "tessera/optim/loss_scale_rule.h"
 
 namespace tessera {
 
@@ -15,9 +16,9 @@ class LossScaler {
   explicit LossScaler(LossScale schedule);
 
   /// What losses are multiplied with now. Finite and above 0, in fp32 too.
-  double scale() const { return scale_; }
+  double scale() const { return state_.scale; }
   /// Steps without overflow since the scale last changed.
-  int64_t good_steps() const { return good_steps_; }
+  int64_t good_steps() const { return state_.good_steps; }
 
   /// A step was made (overflowed: dropped). An overflow multiplies the scale with backoff, the
   /// growth_interval-th good step in a row with growth; neither leaves the range of normal fp32
@@ -30,8 +31,7 @@ class LossScaler {
 
  private:
   LossScale schedule_;
-  double scale_;
-  int64_t good_steps_ = 0;
+  LossScaleState state_;
 };
 
 }  // namespace tessera

@@ -35,9 +35,7 @@ class ExactSum {
   /// share.
   void normalize();
 
-  // Digits of 32 bits in units of 2^-1074, the least first; each word keeps carries (and signs) of
-  // its own until normalize. The last three words count terms that are no numbers: NaN, +infinity,
-  // -infinity.
+  // As exact_digits.h lays them out.
   std::array<int64_t, kWords> words_{};
   // Every digit is below (unnormalized_ + 1) * 2^32 in magnitude.
   int64_t unnormalized_ = 0;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include <c10/util/Exception.h>
 
@@ -55,12 +54,6 @@ void add_squares(const at::Tensor& buffer, const Segment& segment, ExactSum& sum
       TORCH_CHECK(false, "[grad_norm] dtype: got ", buffer.scalar_type(),
                   ", expected Float, Double, BFloat16 or Half");
   }
-}
-
-double clip_factor(double norm, double max_norm) {
-  if (std::isinf(max_norm)) return 1.0;
-  const double factor = max_norm / (norm + 1e-6);
-  return factor >= 1.0 ? 1.0 : factor;  // a NaN stays one
 }
 
 }  // namespace tessera

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cmath>
+
+#include "tessera/core/device_code.h"
+
+namespace tessera {
+
+/// The factor that scales gradients of norm `norm` down to `max_norm`: min(1, max_norm / (norm +
+/// 1e-6)), as torch's clip_grad_norm_. A norm that is NaN gives NaN.
+TESSERA_DEVICE_CODE inline double clip_factor(double norm, double max_norm) {
+  if (std::isinf(max_norm)) return 1.0;
+  const double factor = max_norm / (norm + 1e-6);
+  return factor >= 1.0 ? 1.0 : factor;  // a NaN stays one
+}
+
+}  // namespace tessera

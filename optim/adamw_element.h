@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "tessera/core/device_code.h"
+
+// The arithmetic of AdamW, once for the loops on the CPU and for the kernels on the GPU.
+namespace tessera {
+
+/// The numbers of a parameter group.
+struct AdamwHyperParameters {
+  double lr;
+  double beta1;
+  double beta2;
+  double eps;
+  double weight_decay;
+};
+
+/// One parameter's numbers for one update.
+struct AdamwCoefficients {
+  double gradient_scale;  ///< multiplies the gradient first
+  double decay;           ///< 1 - lr * weight_decay
+  double beta1;
+  double beta2;
+  double step_size;         ///< lr / (1 - beta1^step)
+  double root_correction2;  ///< sqrt(1 - beta2^step)
+  double eps;
+};
+
+/// `power1` and `power2` are beta1^step and beta2^step.
+TESSERA_DEVICE_CODE inline AdamwCoefficients adamw_coefficients(const AdamwHyperParameters& group,
+                                                                double power1, double power2,
+                                                                double gradient_scale) {
+  return {.gradient_scale = gradient_scale,
+          .decay = 1.0 - group.lr * group.weight_decay,
+          .beta1 = group.beta1,
+          .beta2 = group.beta2,
+          .step_size = group.lr / (1.0 - power1),
+          .root_correction2 = std::sqrt(1.0 - power2),
+          .eps = group.eps};
+}
+
+/// AdamwCoefficients as an element needs them, each rounded to T once.
+template <typename T>
+struct AdamwScalars {
+  T scale;
+  T decay;
+  T beta1;
+  T rest1;
+  T beta2;
+  T rest2;
+  T step_size;  ///< negative
+  T root_correction2;
+  T eps;
+};
+
+template <typename T>
+TESSERA_DEVICE_CODE inline AdamwScalars<T> adamw_scalars(const AdamwCoefficients& coefficients) {
+  return {.scale = static_cast<T>(coefficients.gradient_scale),
+          .decay = static_cast<T>(coefficients.decay),
+          .beta1 = static_cast<T>(coefficients.beta1),
+          .rest1 = static_cast<T>(1.0 - coefficients.beta1),
+          .beta2 = static_cast<T>(coefficients.beta2),
+          .rest2 = static_cast<T>(1.0 - coefficients.beta2),
+          .step_size = static_cast<T>(-coefficients.step_size),
+          .root_correction2 = static_cast<T>(coefficients.root_correction2),
+          .eps = static_cast<T>(coefficients.eps)};
+}
+
+template <typename T>
+struct AdamwElement {
+  T value;
+  T moment1;
+  T moment2;
+};
+
+/// One element's update. The order of operations is torch::optim::AdamW's.
+template <typename T>
+TESSERA_DEVICE_CODE [[gnu::always_inline]] inline AdamwElement<T> adamw_element(
+    const AdamwElement<T>& before, T gradient, const AdamwScalars<T>& by) {
+  const T g = gradient * by.scale;
+  const T m = before.moment1 * by.beta1 + by.rest1 * g;
+  const T v = before.moment2 * by.beta2 + by.rest2 * g * g;
+  const T denominator = std::sqrt(v) / by.root_correction2 + by.eps;
+  return {before.value * by.decay + by.step_size * m / denominator, m, v};
+}
+
+}  // namespace tessera

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "tessera/core/device_code.h"
+
+namespace tessera {
+
+/// A dynamic loss scale between two steps.
+struct LossScaleState {
+  double scale;        ///< what losses are multiplied with; finite and above 0, in fp32 too
+  int64_t good_steps;  ///< steps without overflow since the scale last changed
+};
+
+/// The fields of LossScale that rule it.
+struct LossScaleRule {
+  double growth;
+  double backoff;
+  int64_t growth_interval;
+};
+
+/// The state after a step was made (overflowed: dropped). An overflow multiplies the scale with
+/// backoff, the growth_interval-th good step in a row with growth; neither leaves the range of
+/// normal fp32 numbers.
+TESSERA_DEVICE_CODE inline LossScaleState next_loss_scale(const LossScaleState& now,
+                                                          const LossScaleRule& rule,
+                                                          bool overflowed) {
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  constexpr double kSmallest = std::numeric_limits<float>::min();
+  if (overflowed) {
+    // A scale that was set below the smallest number stays where it is.
+    const double floor = now.scale < kSmallest ? now.scale : kSmallest;
+    const double shrunk = now.scale * rule.backoff;
+    return {shrunk < floor ? floor : shrunk, 0};
+  }
+  if (now.good_steps + 1 < rule.growth_interval) return {now.scale, now.good_steps + 1};
+  const double grown = now.scale * rule.growth;
+  return {grown <= kLargest ? grown : now.scale, 0};
+}
+
+}  // namespace tessera
