@@ -1,0 +1,133 @@
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/optim/adamw_element.h"
+#include "tessera/optim/loss_scale_rule.h"
+
+/// The interface of libtessera_cuda.so, the module with the optimizer's kernels. api.h looks its
+/// functions up at run time; nothing links them.
+///
+/// Every function queues work on `stream` (a cudaStream_t of the calling thread's current device)
+/// and returns: none waits for the device, allocates or copies to the host, all may be captured
+/// into a graph. Pointers are to device memory unless said otherwise. They return 0, a cudaError_t,
+/// or a kRefused... below; tessera_cuda_error_text has the words.
+///
+/// Bits: each element is computed by the functions that the CPU uses (adamw_element.h, narrow.h,
+/// exact_digits.h), without fused multiply-adds and with IEEE division and roots, so that equal
+/// inputs give the bits of the CPU, whatever the launch. Payloads of NaNs are not promised.
+namespace tessera::cuda {
+
+/// Raised with every change of this file.
+inline constexpr int kInterfaceVersion = 1;
+
+/// Element types of gradients and of parameters.
+enum class Dtype : int32_t { kFloat = 0, kBFloat16 = 1, kHalf = 2 };
+
+inline constexpr int kRefusedDtype = -1;     ///< no Dtype
+inline constexpr int kRefusedArgument = -2;  ///< null, negative, or a piece that breaks a rule
+
+/// A part of one parameter in a slice of a flat buffer, as the kernels share it out. Starts on a
+/// multiple of 64 elements of the parameter. See pieces.h.
+struct Piece {
+  int64_t begin;  ///< in the slice, elements
+  int32_t numel;
+  int32_t parameter;  ///< index in the table
+};
+
+/// What the vote decided, for the kernels behind it and for a host that reads it later.
+struct StepVerdict {
+  double grad_norm;       ///< of the mean gradient without the loss scale; NaN if non_finite
+  double gradient_scale;  ///< clip factor / loss scale
+  double loss_scale;      ///< that was in force
+  int64_t non_finite;     ///< elements on all ranks that were NaN or infinite before the mean
+  int64_t applies;        ///< 1: the step is made; 0: nothing changes
+};
+
+/// One parameter's numbers for the update of this step.
+struct ParameterUpdate {
+  AdamwScalars<float> scalars;
+  int32_t applies;  ///< 0: left alone entirely
+};
+
+/// Host memory; copied before the call returns.
+struct AdvanceArguments {
+  int64_t count;                       ///< parameters of the table
+  const uint8_t* used;                 ///< [count] 0: no rank used it
+  const int32_t* group_of;             ///< [count]
+  const AdamwHyperParameters* groups;  ///< as they are now
+  const StepVerdict* verdict;
+  int64_t* steps;            ///< [count] updates so far
+  ParameterUpdate* updates;  ///< [count] what tessera_cuda_adamw reads
+};
+
+/// Host memory; copied before the call returns. The arrays are slices that begin with the same
+/// element and do not overlap.
+struct AdamwArguments {
+  const Piece* pieces;
+  int64_t piece_count;
+  const ParameterUpdate* updates;
+  float* values;  ///< parameters or masters
+  const void* gradient;
+  float* moment1;
+  float* moment2;
+  void* target;  ///< where the new values go as well, rounded to nearest even; may be null
+  Dtype gradient_dtype;
+  Dtype target_dtype;
+};
+
+extern "C" {
+
+/// kInterfaceVersion of the build.
+int tessera_cuda_interface_version();
+/// What `status` means. Never null; static memory.
+const char* tessera_cuda_error_text(int status);
+
+/// Fills `bytes` bytes with zeros.
+int tessera_cuda_zero(void* to, int64_t bytes, void* stream);
+
+/// sum[i] += gradient[i] in fp32: micro-steps of 16-bit gradients. One pass.
+int tessera_cuda_accumulate(float* sum, const void* gradient, Dtype dtype, int64_t numel,
+                            void* stream);
+/// target[i] = values[i], rounded to the nearest, ties to even: masters into the slice that is
+/// gathered. One pass.
+int tessera_cuda_cast(void* target, Dtype dtype, const float* values, int64_t numel, void* stream);
+
+/// *count += the elements that are NaN or infinite. Exact in any order: a sum of integers over
+/// threads, and over ranks by an integer all_reduce. One pass.
+int tessera_cuda_count_non_finite(const void* gradient, Dtype dtype, int64_t numel, int64_t* count,
+                                  void* stream);
+/// Adds the squares of the pieces to the ExactSum in `words` ([70] int64, zero at first). The
+/// contract is that of core's add_squares: blocks of 64 elements from the parameter's start are
+/// each summed in fp64 in a fixed order, the sums of the blocks without rounding; so the words,
+/// normalized, are those of the CPU, whatever the launch, the pieces or the slices. At most 2^30
+/// blocks before tessera_cuda_normalize. One pass.
+int tessera_cuda_add_squares(const void* gradient, Dtype dtype, const Piece* pieces,
+                             int64_t piece_count, int64_t* words, void* stream);
+/// Brings `words` into the form of ExactSum::store. Then a SUM all_reduce of int64 adds them up
+/// over as many as 2^30 ranks.
+int tessera_cuda_normalize(int64_t* words, void* stream);
+
+/// The verdict from what was reduced over all ranks: `words` of tessera_cuda_normalize and the
+/// number of elements that were not finite. *loss_scale may be null for none. max_norm may be
+/// infinite. The step applies if no element was NaN or infinite and the sum of squares is finite.
+int tessera_cuda_decide(const int64_t* words, const int64_t* non_finite,
+                        const LossScaleState* loss_scale, double max_norm, StepVerdict* verdict,
+                        void* stream);
+/// next_loss_scale() on the device. Once per step, after tessera_cuda_decide.
+int tessera_cuda_update_loss_scale(LossScaleState* state, LossScaleRule rule,
+                                   const StepVerdict* verdict, void* stream);
+
+/// Counts the step of every parameter that is used, if the verdict applies, and computes the
+/// numbers of its update. Once per step, before the updates. Steps, and so bias corrections, are
+/// kept per parameter; nothing changes for unused ones, as torch::optim leaves undefined gradients.
+int tessera_cuda_advance(const AdvanceArguments* arguments, void* stream);
+/// One AdamW update of the pieces in one pass: unscale and clip, both moments, the values, and
+/// their cast into `target`. Elements outside the pieces, and those whose update does not apply,
+/// are left alone in every array. Reads and writes 28 bytes per element with fp32 gradients, and
+/// those of the target.
+int tessera_cuda_adamw(const AdamwArguments* arguments, void* stream);
+
+}  // extern "C"
+
+}  // namespace tessera::cuda

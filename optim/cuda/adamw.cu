@@ -1,0 +1,40 @@
+#include "tessera/optim/cuda/abi.h"
+#include "tessera/optim/cuda/adamw_body.h"
+#include "tessera/optim/cuda/launch.h"
+
+namespace tessera::cuda {
+namespace {
+
+template <typename Gradient, typename Target>
+__global__ void __launch_bounds__(kBlockThreads)
+    adamw_kernel(AdamwArrays<Gradient, Target> arrays, const Piece* __restrict__ pieces,
+                 int64_t piece_count, const ParameterUpdate* __restrict__ updates) {
+  adamw_body(arrays, pieces, piece_count, updates, this_block(), this_thread());
+}
+
+template <typename Gradient, typename Target>
+int update(const AdamwArguments& by, const Gradient* gradient, Target* target, void* stream) {
+  const AdamwArrays<Gradient, Target> arrays = {by.values, gradient, by.moment1, by.moment2,
+                                                target};
+  return launch(adamw_kernel<Gradient, Target>, blocks_for(by.piece_count), kBlockThreads, stream,
+                arrays, by.pieces, by.piece_count, by.updates);
+}
+
+}  // namespace
+
+extern "C" int tessera_cuda_adamw(const AdamwArguments* arguments, void* stream) {
+  if (arguments == nullptr || arguments->piece_count < 0) return kRefusedArgument;
+  const AdamwArguments& by = *arguments;
+  return with_elements(by.gradient_dtype, by.gradient, [&](const auto* gradient) {
+    if (by.target == nullptr) {
+      if (by.piece_count == 0) return 0;
+      return update(by, gradient, static_cast<void*>(nullptr), stream);
+    }
+    return with_elements(by.target_dtype, by.target, [&]<typename Target>(const Target*) {
+      if (by.piece_count == 0) return 0;
+      return update(by, gradient, static_cast<Target*>(by.target), stream);
+    });
+  });
+}
+
+}  // namespace tessera::cuda

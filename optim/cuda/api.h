@@ -1,0 +1,41 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <absl/status/statusor.h>
+
+#include "tessera/core/comm/environment.h"
+#include "tessera/optim/cuda/abi.h"
+
+namespace tessera::cuda {
+
+/// The entry points of one libtessera_cuda.so; abi.h says what each does. Never unloaded: kernels
+/// may be in flight.
+struct Api {
+  std::string path;  ///< what was loaded
+
+  decltype(&tessera_cuda_interface_version) interface_version;
+  decltype(&tessera_cuda_error_text) error_text;
+  decltype(&tessera_cuda_zero) zero;
+  decltype(&tessera_cuda_accumulate) accumulate;
+  decltype(&tessera_cuda_cast) cast;
+  decltype(&tessera_cuda_count_non_finite) count_non_finite;
+  decltype(&tessera_cuda_add_squares) add_squares;
+  decltype(&tessera_cuda_normalize) normalize;
+  decltype(&tessera_cuda_decide) decide;
+  decltype(&tessera_cuda_update_loss_scale) update_loss_scale;
+  decltype(&tessera_cuda_advance) advance;
+  decltype(&tessera_cuda_adamw) adamw;
+};
+
+/// Local; opens a library of about 2 MB, which brings its own CUDA runtime and touches no driver
+/// before the first call. Looked for in this order: the path in TESSERA_CUDA_MODULE, if it is set,
+/// and nowhere else; beside the program and in ../lib and ../lib64 from there (build trees and
+/// installed prefixes); where the loader looks. The error says what was looked for, where, and what
+/// to do: when there is none, when it lacks entry points (all of them are listed), and when it
+/// belongs to another version of this library.
+absl::StatusOr<std::shared_ptr<const Api>> load_api(
+    const EnvironmentLookup& lookup = process_environment);
+
+}  // namespace tessera::cuda

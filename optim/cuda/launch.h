@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <cuda_runtime_api.h>
+
+#include "tessera/optim/cuda/abi.h"
+#include "tessera/optim/cuda/narrow.h"
+#include "tessera/optim/cuda/walk.h"
+
+// How every kernel of the module is launched. Only for nvcc.
+namespace tessera::cuda {
+
+inline constexpr unsigned kBlockThreads = 256;
+/// 8 blocks of 256 threads fill a multiprocessor of every architecture that is built for.
+inline constexpr int64_t kBlocksPerProcessor = 8;
+
+/// Blocks for `jobs` of which each block takes one at a time: as many as run at once, at most.
+inline unsigned blocks_for(int64_t jobs) {
+  int device = 0;
+  int processors = 1;
+  // An error shows again at the launch.
+  static_cast<void>(cudaGetDevice(&device));
+  static_cast<void>(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  const int64_t most = processors * kBlocksPerProcessor;
+  return static_cast<unsigned>(jobs < most ? jobs : most);
+}
+
+/// Blocks for `numel` elements in packs, one pack per thread at a time.
+inline unsigned blocks_for_elements(int64_t numel) {
+  constexpr int64_t kBlockNumel = int64_t{kBlockThreads} * kPackNumel;
+  return blocks_for((numel + kBlockNumel - 1) / kBlockNumel);
+}
+
+/// Queues the kernel and says whether that was possible.
+template <typename... Parameters>
+int launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, void* stream,
+           std::type_identity_t<Parameters>... arguments) {
+  void* pointers[] = {&arguments...};
+  return static_cast<int>(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(blocks),
+                                           dim3(threads), pointers, 0,
+                                           static_cast<cudaStream_t>(stream)));
+}
+
+/// Calls `use` with `data` as a pointer to elements of `dtype`.
+template <typename Use>
+int with_elements(Dtype dtype, const void* data, const Use& use) {
+  switch (dtype) {
+    case Dtype::kFloat:
+      return use(static_cast<const float*>(data));
+    case Dtype::kBFloat16:
+      return use(static_cast<const BFloat16*>(data));
+    case Dtype::kHalf:
+      return use(static_cast<const Half*>(data));
+  }
+  return kRefusedDtype;
+}
+
+#ifdef __CUDACC__
+__device__ inline Worker this_block() { return {blockIdx.x, gridDim.x}; }
+__device__ inline Worker this_thread() { return {threadIdx.x, blockDim.x}; }
+/// Of all threads of the grid.
+__device__ inline Worker this_thread_of_grid() {
+  return {static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x,
+          static_cast<int64_t>(gridDim.x) * blockDim.x};
+}
+#endif
+
+}  // namespace tessera::cuda

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "tessera/core/device_code.h"
+
+// How the threads of a launch share out the elements of flat arrays. Plain index arithmetic, so
+// that tests on the CPU can run any number of "threads" one after the other.
+namespace tessera::cuda {
+
+/// One of `count` that do a job together: a thread of a block, a block of a grid.
+struct Worker {
+  int64_t index;
+  int64_t count;
+};
+
+/// Elements that a thread reads or writes at once: 16 bytes of fp32, 8 of a 16-bit type. A warp's
+/// accesses lie side by side.
+inline constexpr int kPackNumel = 4;
+
+template <typename T>
+struct alignas(kPackNumel * sizeof(T)) Pack {
+  T at[kPackNumel];
+};
+
+template <typename T>
+TESSERA_DEVICE_CODE inline Pack<T> load_pack(const T* from) {
+  return *reinterpret_cast<const Pack<T>*>(from);
+}
+
+template <typename T>
+TESSERA_DEVICE_CODE inline void store_pack(T* to, const Pack<T>& pack) {
+  *reinterpret_cast<Pack<T>*>(to) = pack;
+}
+
+/// Whether element `index` of `array` begins a pack.
+template <typename T>
+TESSERA_DEVICE_CODE inline bool begins_pack(const T* array, int64_t index) {
+  return reinterpret_cast<uintptr_t>(array + index) % sizeof(Pack<T>) == 0;
+}
+
+/// Elements [0, numel) as `head` single ones, `packs` packs and single ones to the end.
+struct PackRange {
+  int64_t numel;
+  int64_t head;
+  int64_t packs;
+};
+
+/// The range for arrays that begin at these addresses: packs are aligned in all of them, and where
+/// no offset aligns them all there are none.
+template <typename... T>
+TESSERA_DEVICE_CODE inline PackRange pack_range(int64_t numel, const T*... arrays) {
+  for (int64_t head = 0; head < kPackNumel && head < numel; ++head) {
+    if ((begins_pack(arrays, head) && ...)) return {numel, head, (numel - head) / kPackNumel};
+  }
+  return {numel, numel, 0};
+}
+
+/// Calls visit.single(index) and visit.pack(index of its first element) for this thread's share:
+/// every element of the range has exactly one of `thread.count` threads.
+template <typename Visitor>
+TESSERA_DEVICE_CODE inline void walk(const PackRange& range, Worker thread, const Visitor& visit) {
+  for (int64_t i = thread.index; i < range.head; i += thread.count) visit.single(i);
+  for (int64_t pack = thread.index; pack < range.packs; pack += thread.count) {
+    visit.pack(range.head + pack * kPackNumel);
+  }
+  const int64_t tail = range.head + range.packs * kPackNumel;
+  for (int64_t i = tail + thread.index; i < range.numel; i += thread.count) visit.single(i);
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,226 @@
+// A whole step by the kernels' bodies (squares, verdict, advance, update, loss scale) against the
+// CPU's ExactSum, clip_factor, LossScaler and FlatAdamw.
+#include "tessera/optim/cuda/step_bodies.h"
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include "tessera/core/layout/flat_layout.h"
+#include "tessera/core/step/exact_sum.h"
+#include "tessera/core/step/grad_norm.h"
+#include "tessera/optim/cuda/adamw_body.h"
+#include "tessera/optim/cuda/pieces.h"
+#include "tessera/optim/flat_adamw.h"
+#include "tessera/optim/loss_scaler.h"
+#include "tessera/tests/optim/cuda/emulation.h"
+
+namespace tessera::cuda {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+std::vector<int64_t> words_of(const ExactSum& sum) {
+  std::array<int64_t, ExactSum::kWords> words;
+  sum.store(words);
+  return {words.begin(), words.end()};
+}
+
+TEST(Decide, GivesTheNormAndTheFactorOfTheCpu) {
+  std::mt19937_64 random(3);
+  std::uniform_real_distribution<double> uniform(0.0, 10.0);
+  for (int i = 0; i < 1000; ++i) {
+    ExactSum sum;
+    for (int term = 0; term < 20; ++term) sum.add(std::ldexp(uniform(random), term - 10));
+    for (const double max_norm : {0.5, 1e6, kInfinity}) {
+      const double loss_scale = i % 2 == 0 ? 1.0 : 1024.0;
+      const double norm = std::sqrt(sum.value()) / loss_scale;
+      const StepVerdict verdict = decide_body(words_of(sum).data(), 0, loss_scale, max_norm);
+      ASSERT_EQ(verdict.grad_norm, norm);
+      ASSERT_EQ(verdict.gradient_scale, clip_factor(norm, max_norm) / loss_scale);
+      ASSERT_EQ(verdict.loss_scale, loss_scale);
+      ASSERT_EQ(verdict.applies, 1);
+    }
+  }
+}
+
+TEST(Decide, DropsAStepThatIsNotFinite) {
+  ExactSum finite;
+  finite.add(4.0);
+  const StepVerdict counted = decide_body(words_of(finite).data(), 2, 1.0, 1.0);
+  EXPECT_EQ(counted.applies, 0);
+  EXPECT_EQ(counted.non_finite, 2);
+  EXPECT_TRUE(std::isnan(counted.grad_norm));
+
+  ExactSum infinite = finite;
+  infinite.add(kInfinity);
+  const StepVerdict mean = decide_body(words_of(infinite).data(), 0, 1.0, 1.0);
+  EXPECT_EQ(mean.applies, 0);
+  EXPECT_EQ(mean.grad_norm, kInfinity);
+}
+
+TEST(LossScaleRule, IsTheScalers) {
+  const LossScale schedule = {.initial = 1024.0, .growth_interval = 3};
+  LossScaler scaler(schedule);
+  LossScaleState state = {schedule.initial, 0};
+  const LossScaleRule rule = {schedule.growth, schedule.backoff, schedule.growth_interval};
+  for (int step = 0; step < 1000; ++step) {
+    const bool overflowed = step < 500 ? step % 7 == 0 : step % 2 == 0;
+    scaler.update(overflowed);
+    state = next_loss_scale(state, rule, overflowed);
+    ASSERT_EQ(state.scale, scaler.scale()) << step;
+    ASSERT_EQ(state.good_steps, scaler.good_steps()) << step;
+  }
+}
+
+const std::vector<int64_t> kNumels = {130, 1, 65, 9001, 64};
+
+/// What the device remembers between steps.
+struct DeviceState {
+  std::vector<float> values;
+  std::vector<float> moment1;
+  std::vector<float> moment2;
+  std::vector<int64_t> steps = std::vector<int64_t>(kNumels.size(), 0);
+  std::vector<ParameterUpdate> updates = std::vector<ParameterUpdate>(kNumels.size());
+  LossScaleState loss_scale = {1024.0, 0};
+};
+
+struct Job {
+  std::vector<Piece> pieces;
+  std::vector<int32_t> group_of;
+  std::vector<AdamwHyperParameters> groups;
+};
+
+/// The launches of one step, as abi.h orders them.
+StepVerdict step_on_device(const Job& job, const std::vector<float>& gradient,
+                           const std::vector<uint8_t>& used, double max_norm, DeviceState& state) {
+  const auto pieces = static_cast<int64_t>(job.pieces.size());
+  PlainWords words;
+  run_workers(5, [&](Worker block) {
+    run_workers(32, [&](Worker group) {
+      square_body(gradient.data(), job.pieces.data(), pieces, block, group, SerialLanes(), words);
+    });
+  });
+  exact_normalize(words.words.data());
+  int64_t non_finite = 0;
+  run_workers(77, [&](Worker thread) {
+    non_finite += count_body(gradient.data(), static_cast<int64_t>(gradient.size()), thread);
+  });
+  const StepVerdict verdict =
+      decide_body(words.words.data(), non_finite, state.loss_scale.scale, max_norm);
+  const AdvanceArguments advance = {.count = static_cast<int64_t>(kNumels.size()),
+                                    .used = used.data(),
+                                    .group_of = job.group_of.data(),
+                                    .groups = job.groups.data(),
+                                    .verdict = &verdict,
+                                    .steps = state.steps.data(),
+                                    .updates = state.updates.data()};
+  run_workers(3, [&](Worker thread) { advance_body(advance, thread); });
+  const AdamwArrays<float, void> arrays = {state.values.data(), gradient.data(),
+                                           state.moment1.data(), state.moment2.data(), nullptr};
+  run_workers(5, [&](Worker block) {
+    run_workers(256, [&](Worker thread) {
+      adamw_body(arrays, job.pieces.data(), pieces, state.updates.data(), block, thread);
+    });
+  });
+  state.loss_scale = next_loss_scale(state.loss_scale, {2.0, 0.5, 3}, verdict.applies == 0);
+  return verdict;
+}
+
+bool same_bits(const at::Tensor& tensor, const std::vector<float>& values) {
+  const float* data = tensor.const_data_ptr<float>();
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (std::bit_cast<uint32_t>(data[i]) != std::bit_cast<uint32_t>(values[i])) return false;
+  }
+  return tensor.numel() == static_cast<int64_t>(values.size());
+}
+
+TEST(StepBodies, TrainAsFlatAdamwWithClippingOverflowAndUnusedParameters) {
+  std::vector<NamedTensor> named;
+  for (size_t i = 0; i < kNumels.size(); ++i) {
+    named.push_back({std::to_string(i), at::empty({kNumels[i]}).set_requires_grad(true)});
+  }
+  const ParameterTable table(std::move(named));
+  const OptimizerPlan plan(
+      torch::optim::AdamWOptions(1e-2).weight_decay(0.1),
+      {{"odd", [](std::string_view name) { return name == "1" || name == "3"; },
+        torch::optim::AdamWOptions(3e-3).weight_decay(0).betas({0.8, 0.99})}});
+  const std::vector<size_t> group_of = plan.assign(table).value();
+  const FlatLayout layout(c10::kFloat, kNumels, 1);
+  const std::vector<Segment> segments = layout.segments({0, layout.numel()});
+  const at::Tensor values = at::zeros({layout.numel()}, c10::kFloat);
+  const auto optimizer = make_flat_adamw(table, plan, group_of, {{values, segments}});
+  LossScaler scaler({.initial = 1024.0, .growth_interval = 3});
+
+  Job job = {cut_into_pieces(segments),
+             {group_of.begin(), group_of.end()},
+             {{1e-2, 0.9, 0.999, 1e-8, 0.1}, {3e-3, 0.8, 0.99, 1e-8, 0.0}}};
+  const auto numel = static_cast<size_t>(layout.numel());
+  DeviceState state;
+  state.values.assign(numel, 0.0F);
+  state.moment1 = state.moment2 = state.values;
+
+  const std::vector<size_t> all = {0, 1, 2, 3, 4};
+  std::mt19937_64 random(9);
+  std::normal_distribution<float> normal(0.0F, 1024.0F);
+  for (int step = 0; step < 8; ++step) {
+    const bool overflows = step == 2 || step == 5;
+    std::vector<float> gradient(numel, 0.0F);
+    for (const Segment& segment : segments) {
+      for (int64_t i = 0; i < segment.numel; ++i) {
+        gradient[static_cast<size_t>(segment.buffer_offset + i)] = normal(random);
+      }
+    }
+    if (overflows) gradient[200] = std::numeric_limits<float>::infinity();
+    std::vector<uint8_t> used(kNumels.size(), 1);
+    used[static_cast<size_t>(step) % kNumels.size()] = 0;
+    const double max_norm = step % 2 == 0 ? 10.0 : kInfinity;
+
+    const StepVerdict verdict = step_on_device(job, gradient, used, max_norm, state);
+
+    const at::Tensor tensor = at::zeros({layout.numel()}, c10::kFloat);
+    std::copy(gradient.begin(), gradient.end(), tensor.mutable_data_ptr<float>());
+    ExactSum sum;
+    for (const Segment& segment : segments) add_squares(tensor, segment, sum);
+    const double norm = std::sqrt(sum.value()) / scaler.scale();
+    if (!overflows) {
+      EXPECT_EQ(verdict.grad_norm, norm);
+      optimizer->update(0, tensor, all, used, clip_factor(norm, max_norm) / scaler.scale());
+    }
+    scaler.update(overflows);
+
+    EXPECT_EQ(verdict.applies, overflows ? 0 : 1);
+    EXPECT_TRUE(same_bits(values, state.values)) << "step " << step;
+    EXPECT_TRUE(same_bits(optimizer->state(0, 0), state.moment1)) << "step " << step;
+    EXPECT_TRUE(same_bits(optimizer->state(0, 1), state.moment2)) << "step " << step;
+    for (size_t i = 0; i < kNumels.size(); ++i) {
+      EXPECT_EQ(state.steps[i], optimizer->step_count(i)) << i;
+    }
+    EXPECT_EQ(state.loss_scale.scale, scaler.scale());
+  }
+  EXPECT_NE(state.values[0], 0.0F) << "something was trained";
+}
+
+TEST(StepBodies, NegativeControlAnEarlierStepCountIsNoticed) {
+  const AdamwHyperParameters group = {1e-2, 0.9, 0.999, 1e-8, 0.1};
+  const auto scalars = [&](int64_t step) {
+    return adamw_scalars<float>(
+        adamw_coefficients(group, power_of(0.9, step), power_of(0.999, step), 1.0));
+  };
+  const AdamwElement<float> before = {1.0F, 0.5F, 0.25F};
+  EXPECT_NE(adamw_element(before, 0.5F, scalars(3)).value,
+            adamw_element(before, 0.5F, scalars(4)).value);
+}
+
+}  // namespace
+}  // namespace tessera::cuda
