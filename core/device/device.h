@@ -35,7 +35,8 @@ class Stream {
   virtual void record(Event& event) = 0;
   /// What is queued from now on runs after what `event` was recorded behind last.
   virtual void wait(Event& event) = 0;
-  /// Queues a copy of `bytes` bytes. Both ends must stay alive until it has run.
+  /// Queues a copy of `bytes` bytes between two places in memory of this device that do not
+  /// overlap. Both must stay alive until it has run.
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;
   /// The stream as the device's own libraries take it: a cudaStream_t, or a HostStreamHandle*.
   virtual void* handle() = 0;

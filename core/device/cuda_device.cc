@@ -1,0 +1,132 @@
+#include "tessera/core/device/cuda_device.h"
+
+#include <mutex>
+#include <optional>
+
+#include <ATen/Context.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/util/Exception.h>
+
+namespace tessera {
+namespace {
+
+const c10::impl::DeviceGuardImplInterface& cuda() {
+  return *c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA);
+}
+
+/// Makes the device current for a scope; see Note [Current device]. c10's own recording sets and
+/// resets the device by the calls that create contexts, unless it is current already.
+class OnDevice {
+ public:
+  explicit OnDevice(at::Device place) {
+    // Asking is cheap; going back asks the driver whether there is a context to go back to.
+    if (cuda().getDevice() != place) guard_.reset_device(place);
+  }
+
+ private:
+  c10::OptionalDeviceGuard guard_;
+};
+
+/// c10's event is for one thread; one that watches may ask while another records.
+class CudaEvent final : public Event {
+ public:
+  explicit CudaEvent(at::Device place) : place_(place) { event_.emplace(place.type()); }
+
+  ~CudaEvent() override {
+    try {
+      const OnDevice here(place_);
+      event_.reset();
+    } catch (...) {  // a device that fails has no use for it
+    }
+  }
+
+  bool is_done() override {
+    const OnDevice here(place_);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return event_->query();
+  }
+
+  void record(const c10::Stream& stream) {
+    const OnDevice here(place_);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    event_->record(stream);
+  }
+
+  void block(const c10::Stream& stream) {
+    const OnDevice here(place_);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    event_->block(stream);
+  }
+
+ private:
+  const at::Device place_;
+  std::mutex mutex_;
+  std::optional<c10::Event> event_;
+};
+
+class CudaStream final : public Stream {
+ public:
+  explicit CudaStream(c10::Stream stream) : stream_(stream) {}
+
+  void record(Event& event) override { static_cast<CudaEvent&>(event).record(stream_); }
+  void wait(Event& event) override { static_cast<CudaEvent&>(event).block(stream_); }
+
+  void copy(void* to, const void* from, int64_t bytes) override {
+    if (bytes == 0) return;
+    const c10::StreamGuard guard(stream_);
+    const at::AutoDispatchBelowADInplaceOrView no_gradients;
+    // Naming the device saves LibTorch a question to the driver.
+    const auto bytes_at = [&](void* data) {
+      return at::for_blob(data, {bytes})
+          .options(at::TensorOptions(at::kByte).device(stream_.device()))
+          .target_device(stream_.device())
+          .make_tensor();
+    };
+    bytes_at(to).copy_(bytes_at(const_cast<void*>(from)), /*non_blocking=*/true);
+  }
+
+  void* handle() override { return stream_.native_handle(); }
+
+ private:
+  const c10::Stream stream_;
+};
+
+}  // namespace
+
+CudaDevice::CudaDevice(c10::DeviceIndex index) : place_(c10::DeviceType::CUDA, index) {
+  TORCH_CHECK(c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA),
+              "[device] cuda: got a process without LibTorch's CUDA half, expected it; call"
+              " load_cuda_library() first");
+  const int count = cuda().deviceCount();
+  TORCH_CHECK(index >= 0 && index < count, "[device] cuda: got index ", static_cast<int>(index),
+              ", expected 0 <= index < ", count, ", the number of GPUs that this process sees");
+}
+
+void CudaDevice::make_current() {
+  at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+  cuda().setDevice(place_);
+}
+
+std::shared_ptr<Stream> CudaDevice::current_stream() {
+  return std::make_shared<CudaStream>(cuda().getStream(place_));
+}
+
+std::shared_ptr<Stream> CudaDevice::make_stream(Priority priority) {
+  const OnDevice here(place_);
+  return std::make_shared<CudaStream>(
+      cuda().getStreamFromGlobalPool(place_, priority == Priority::kHigh));
+}
+
+std::shared_ptr<Event> CudaDevice::make_event() { return std::make_shared<CudaEvent>(place_); }
+
+at::Tensor CudaDevice::allocate(int64_t numel, at::ScalarType dtype) {
+  return at::empty({numel}, at::TensorOptions(dtype).device(place_));
+}
+
+}  // namespace tessera

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <memory>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/device/device.h"
+
+namespace tessera {
+
+/// A GPU, through what LibTorch's CUDA half registers with its CPU half (c10's device guard): no
+/// header and no symbol of CUDA, so this compiles, links and starts on machines without it.
+/// Streams are LibTorch's: the current one is what its operators use on the calling thread, and
+/// those that are made come from its pools (32 per priority, then the same again). Events have no
+/// timing. Memory is the caching allocator's.
+///
+/// Note [Current device]
+/// ~~~~~~~~~~~~~~~~~~~~~
+/// CUDA has a current device per thread, 0 at first, and making a device current for a moment
+/// creates a context there: 500 MB on GPU 0 for each rank of a host, if a thread of ours forgets.
+/// So every call here leaves the calling thread's device as it was, creates no context but this
+/// device's, and may come from any thread.
+class CudaDevice final : public Device {
+ public:
+  /// GPU `index`. Throws c10::Error unless load_cuda_library() went well and there is such a GPU.
+  explicit CudaDevice(c10::DeviceIndex index);
+
+  /// Local; creates the context, which takes a fraction of a second. The device is the calling
+  /// thread's current one from now on. Throws c10::Error if it cannot be used.
+  void make_current();
+
+  at::Device place() const override { return place_; }
+  std::shared_ptr<Stream> current_stream() override;
+  std::shared_ptr<Stream> make_stream(Priority priority) override;
+  std::shared_ptr<Event> make_event() override;
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
+
+ private:
+  const at::Device place_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,234 @@
+#include "tessera/core/device/cuda_library.h"
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <typeinfo>
+#include <vector>
+
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <absl/status/status.h>
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+#include <absl/strings/str_split.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/headeronly/version.h>
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kVariable = "TESSERA_CUDA_LIBRARIES";
+constexpr const char* kLibrary = "libtorch_cuda.so";
+constexpr const char* kCpuLibrary = "libtorch_cpu.so";
+constexpr const char* kRemedy =
+    "run cmake/bootstrap.sh --cuda, or set TESSERA_CUDA_LIBRARIES to the folder of the "
+    "libtorch_cuda.so of LibTorch " TORCH_VERSION;
+// What the CUDA half opens by bare name when it needs it, and then only beside the CPU half.
+constexpr const char* kOpenedLater[] = {"libcaffe2_nvrtc.so", "libtorch_cuda_linalg.so"};
+
+constexpr int kInsufficientDriver = 35;  // cudaErrorInsufficientDriver
+
+std::string loader_error() {
+  const char* text = ::dlerror();
+  return text == nullptr ? "no reason given" : text;
+}
+
+/// Where a library lies, from its handle; "" if that is unknown.
+std::string path_of(void* library) {
+  link_map* map = nullptr;
+  if (library == nullptr || ::dlinfo(library, RTLD_DI_LINKMAP, &map) != 0) return "";
+  return map->l_name;
+}
+
+/// Where the CPU half lies that this process has loaded; "" if it is linked statically.
+std::string cpu_library() { return path_of(::dlopen(kCpuLibrary, RTLD_LAZY | RTLD_NOLOAD)); }
+
+/// Why the library at `path`, which the loader has refused, does not open.
+std::string refusal(const std::string& path, const std::string& reason) {
+  if (absl::StrContains(reason, "undefined symbol") || absl::StrContains(reason, "version `")) {
+    return absl::StrCat("[cuda] library: got '", path, "', which does not fit '", cpu_library(),
+                        "' (", reason, "), expected the CUDA half of LibTorch " TORCH_VERSION "; ",
+                        kRemedy);
+  }
+  return absl::StrCat("[cuda] library: got '", path, "', which does not open (", reason,
+                      "), expected it with all of NVIDIA's libraries that it needs; ", kRemedy);
+}
+
+/// What is wrong with `path` if another CPU half lies beside it than the one that is loaded. The
+/// loader would not say so as long as all symbols are found.
+std::string mismatch(const fs::path& path) {
+  const fs::path loaded = cpu_library();
+  const fs::path beside = path.parent_path() / kCpuLibrary;
+  std::error_code error;
+  if (loaded.empty() || !fs::exists(beside, error) || fs::equivalent(beside, loaded, error)) {
+    return "";
+  }
+  // No release says its version inside the CUDA half; two builds never have one size.
+  const auto loaded_bytes = fs::file_size(loaded, error);
+  const auto beside_bytes = fs::file_size(beside, error);
+  if (error || loaded_bytes == beside_bytes) return "";
+  return absl::StrCat("[cuda] library: got '", path.string(), "', which belongs to the ",
+                      kCpuLibrary, " beside it (", beside_bytes, " bytes), not to '",
+                      loaded.string(), "' (", loaded_bytes,
+                      " bytes), expected the CUDA half of LibTorch " TORCH_VERSION "; ", kRemedy);
+}
+
+/// Opens the library at `path`. Nothing if there is no such file.
+std::optional<absl::StatusOr<void*>> open_at(const fs::path& path) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return std::nullopt;
+  const std::string other = mismatch(path);
+  if (!other.empty()) return absl::FailedPreconditionError(other);
+  // All symbols now: one that is missing would end the process at its first use.
+  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    return absl::FailedPreconditionError(refusal(path.string(), loader_error()));
+  }
+  if (path.parent_path() != fs::path(cpu_library()).parent_path()) {
+    // Best effort: the first cannot open without a driver, and few need either.
+    for (const char* name : kOpenedLater) {
+      ::dlopen((path.parent_path() / name).c_str(), RTLD_LAZY | RTLD_LOCAL);
+    }
+  }
+  return library;
+}
+
+absl::StatusOr<void*> open_in(const std::vector<std::string>& folders) {
+  for (const std::string& folder : folders) {
+    if (auto opened = open_at(fs::path(folder) / kLibrary)) return *std::move(opened);
+  }
+  return absl::NotFoundError(
+      absl::StrCat("[cuda] library: got none, looked for ", kLibrary, " in '",
+                   absl::StrJoin(folders, "', '"), "' as ", kVariable,
+                   " says, expected the CUDA half of LibTorch " TORCH_VERSION "; ", kRemedy));
+}
+
+absl::StatusOr<void*> open_anywhere() {
+  const std::string cpu = cpu_library();
+  if (!cpu.empty()) {
+    if (auto opened = open_at(fs::path(cpu).parent_path() / kLibrary)) return *std::move(opened);
+  }
+  void* library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  if (library != nullptr) {
+    const std::string other = mismatch(path_of(library));
+    if (!other.empty()) return absl::FailedPreconditionError(other);
+    return library;
+  }
+  const std::string reason = loader_error();
+  // The loader names what it did not find; only if that is ours, there was none at all.
+  if (!absl::StartsWith(reason, kLibrary) ||
+      !absl::StrContains(reason, "cannot open shared object")) {
+    return absl::FailedPreconditionError(refusal(kLibrary, reason));
+  }
+  return absl::NotFoundError(
+      absl::StrCat("[cuda] library: got none, looked for ", kLibrary, " beside '", cpu,
+                   "' and where the loader looks (LD_LIBRARY_PATH, ldconfig; ", reason,
+                   "), expected the CUDA half of LibTorch " TORCH_VERSION "; ", kRemedy));
+}
+
+/// A function of the CUDA runtime that came with `library`.
+template <typename Function>
+Function* runtime(void* library, const char* name) {
+  return reinterpret_cast<Function*>(::dlsym(library, name));
+}
+
+/// "13.0" of 13000, as CUDA codes versions.
+std::string cuda_version(int version) {
+  return absl::StrCat(version / 1000, ".", version % 1000 / 10);
+}
+
+/// Why no GPU can be used, or "". LibTorch itself only counts, so the CUDA runtime is asked.
+std::string problem_of_driver(void* library) {
+  auto* const count_devices = runtime<int(int*)>(library, "cudaGetDeviceCount");
+  auto* const driver_version = runtime<int(int*)>(library, "cudaDriverGetVersion");
+  auto* const runtime_version = runtime<int(int*)>(library, "cudaRuntimeGetVersion");
+  auto* const error_string = runtime<const char*(int)>(library, "cudaGetErrorString");
+  int count = 0;
+  if (count_devices != nullptr && driver_version != nullptr && runtime_version != nullptr &&
+      error_string != nullptr) {
+    const int status = count_devices(&count);
+    if (status == 0 && count > 0) return "";
+    int driver = 0;
+    int needed = 0;
+    driver_version(&driver);
+    runtime_version(&needed);
+    if (driver == 0) {
+      return absl::StrCat(
+          "[cuda] driver: got none, expected NVIDIA's driver (libcuda.so.1) for"
+          " CUDA ",
+          cuda_version(needed), "; run on a machine with a GPU and its driver, or on the CPU");
+    }
+    if (status == kInsufficientDriver) {
+      return absl::StrCat("[cuda] driver: got one for CUDA ", cuda_version(driver),
+                          ", expected one for ", cuda_version(needed),
+                          "; update the driver, or use"
+                          " a LibTorch for the older CUDA");
+    }
+    const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    return absl::StrCat("[cuda] devices: got none (", error_string(status), "; ",
+                        visible == nullptr
+                            ? std::string("CUDA_VISIBLE_DEVICES is not set")
+                            : absl::StrCat("CUDA_VISIBLE_DEVICES is '", visible, "'"),
+                        "), expected at least one GPU; run on a machine with a GPU, or on the CPU");
+  }
+  if (c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)->deviceCount() > 0) return "";
+  return "[cuda] devices: got none, expected at least one GPU; run on a machine with a GPU, or on"
+         " the CPU";
+}
+
+/// Whether LibTorch had decided that there is no CUDA when the CUDA half came.
+bool came_too_late() {
+  // Asked only now: to ask before is what decides.
+  return typeid(at::detail::getCUDAHooks()) == typeid(at::CUDAHooksInterface);
+}
+
+}  // namespace
+
+absl::StatusOr<CudaLibrary> load_cuda_library(const EnvironmentLookup& lookup) {
+  static std::mutex mutex;  // ranks that are threads come together
+  const std::lock_guard<std::mutex> lock(mutex);
+
+  void* library = nullptr;
+  if (c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) {
+    library = ::dlopen(kLibrary, RTLD_LAZY | RTLD_NOLOAD);
+  } else {
+    const std::optional<std::string> named = lookup(kVariable);
+    auto opened = named && !named->empty() ? open_in(absl::StrSplit(*named, ':', absl::SkipEmpty()))
+                                           : open_anywhere();
+    if (!opened.ok()) return opened.status();
+    library = *opened;
+  }
+  CudaLibrary found;
+  found.path = path_of(library);
+  if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("[cuda] library: got '", found.path,
+                     "', which registers no CUDA device, expected the CUDA"
+                     " half of LibTorch " TORCH_VERSION "; ",
+                     kRemedy));
+  }
+  std::vector<std::string> problems;
+  if (came_too_late()) {
+    problems.push_back(absl::StrCat(
+        "[cuda] library: got '", found.path,
+        "' after LibTorch had been asked for CUDA"
+        " (torch::cuda::is_available(), torch::manual_seed(), a first backward(), ...) and had"
+        " decided for the life of this process that there is none, expected to be first; call"
+        " init_process_group({.device = at::kCUDA}) at the start of the program"));
+  }
+  const std::string driver = problem_of_driver(library == nullptr ? RTLD_DEFAULT : library);
+  if (!driver.empty()) problems.push_back(driver);
+  if (!problems.empty()) return absl::FailedPreconditionError(absl::StrJoin(problems, "\n"));
+  found.device_count = c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)->deviceCount();
+  return found;
+}
+
+}  // namespace tessera

@@ -1,0 +1,6 @@
+// A CUDA half of some other LibTorch: it needs what the loaded CPU half does not have.
+namespace c10 {
+void only_another_version_of_libtorch_has_this();
+}  // namespace c10
+
+extern "C" void tessera_unfit_cuda() { c10::only_another_version_of_libtorch_has_this(); }
