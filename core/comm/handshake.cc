@@ -62,21 +62,35 @@ std::optional<shm::SharedRange> parse_range(const std::string& text) {
   return range;
 }
 
+/// Where the ranks go on once they have met.
+class Venue {
+ public:
+  virtual ~Venue() = default;
+  /// Whether the ranks must be on one host.
+  virtual bool is_local() const = 0;
+  /// Rank 0, which knows all processes: one line of text that leads the others there.
+  virtual std::string open(const std::vector<int>& pids) = 0;
+  /// The other ranks. False if the text leads nowhere.
+  virtual bool enter(const std::string& text) = 0;
+};
+
 /// One attempt of one rank to meet the others.
 class Meeting {
  public:
-  Meeting(c10d::Store& store, const HandshakeOptions& options)
+  Meeting(c10d::Store& store, const HandshakeOptions& options, Venue& venue)
       : store_(store),
         options_(options),
-        own_(Hello::of_this_process(options.rank, options.world_size, options.job_token)) {}
+        venue_(venue),
+        own_(Hello::of_this_process(options.rank, options.world_size, options.job_token,
+                                    options.device)) {}
 
-  std::shared_ptr<shm::World> run() {
+  void run() {
     const auto start = Clock::now();
     std::optional<Clock::time_point> conflict_seen;
     auto pause = std::chrono::milliseconds(1);
     post();
     while (true) {
-      if (auto world = join()) return world;
+      if (join()) return;
       read_roster();
       if (const auto verdict = read(verdict_key(own_.nonce))) give_up(*verdict);
       const std::string conflict = find_conflict();
@@ -87,7 +101,8 @@ class Meeting {
           condemn(conflict);
         }
       } else if (options_.rank == 0 && missing().empty()) {
-        return welcome();
+        welcome();
+        return;
       }
       if (now - start > options_.timeout) condemn(time_out_text());
       std::this_thread::sleep_for(pause);
@@ -185,10 +200,14 @@ class Meeting {
         return absl::StrCat(differ("a build of", hello->build, first.build),
                             "; run one build of Tessera on all ranks");
       }
-      if (hello->host != first.host) {
+      if (hello->device != first.device) {
+        return absl::StrCat(differ("the device", hello->device, first.device),
+                            "; give all ranks one kind of device");
+      }
+      if (venue_.is_local() && hello->host != first.host) {
         return absl::StrCat(differ("the host or container", hello->host_name, first.host_name),
-                            " and shares no memory with it; ranks on several hosts come later, "
-                            "with the nccl and mpi backends");
+                            " and shares no memory with it; on CPUs ranks on several hosts come "
+                            "later, with the mpi backend");
       }
       if (hello->has_token(options_.job_token)) continue;
       return absl::StrCat("rank ", rank, " (pid ", hello->pid,
@@ -219,41 +238,38 @@ class Meeting {
   }
 
   /// Rank 0: all are there.
-  std::shared_ptr<shm::World> welcome() {
+  void welcome() {
     std::vector<int> pids(options_.world_size);
     std::vector<std::string> nonces(options_.world_size);
     for (const Hello& hello : live_) {
       pids[hello.rank] = hello.pid;
       nonces[hello.rank] = hello.nonce;
     }
-    auto world = shm::World::create(pids);
     store_.set(welcome_key(own_.nonce),
-               absl::StrCat(range_text(world->page()), "\n", absl::StrJoin(nonces, "\n")));
+               absl::StrCat(venue_.open(pids), "\n", absl::StrJoin(nonces, "\n")));
     store_.set(mark_key(own_.nonce), "met");
-    return world;
   }
 
-  /// Other ranks: the world, once a rank 0 has chosen this very process.
-  std::shared_ptr<shm::World> join() {
-    if (options_.rank == 0) return nullptr;
+  /// Other ranks: whether a rank 0 has chosen this very process.
+  bool join() {
+    if (options_.rank == 0) return false;
     for (const auto& [number, hello] : entries_) {
-      if (hello.rank != 0 || hello.host != own_.host) continue;
+      if (hello.rank != 0 || (venue_.is_local() && hello.host != own_.host)) continue;
       const auto text = read(welcome_key(hello.nonce));
       if (!text) continue;
       const std::vector<std::string> lines = absl::StrSplit(*text, '\n');
       const auto index = static_cast<size_t>(options_.rank) + 1;
       if (index >= lines.size() || lines[index] != own_.nonce) continue;
-      const auto range = parse_range(lines[0]);
-      if (!range) continue;
-      auto world = shm::World::open(options_.rank, options_.world_size, *range);
+      if (!venue_.enter(lines[0])) continue;
       store_.set(mark_key(own_.nonce), "met");
-      return world;
+      return true;
     }
-    return nullptr;
+    return false;
   }
 
   c10d::Store& store_;
   const HandshakeOptions& options_;
+  Venue& venue_;
   const Hello own_;
   std::map<int64_t, Hello> entries_;  // by their number in the roster
   std::set<std::string> ended_;       // nonces that are no part of this attempt
@@ -261,15 +277,72 @@ class Meeting {
   std::vector<Hello> live_;
 };
 
-}  // namespace
+/// The page that the processes of one host share.
+class SharedPage final : public Venue {
+ public:
+  SharedPage(int rank, int world_size) : rank_(rank), world_size_(world_size) {}
 
-std::shared_ptr<shm::World> meet(c10d::Store& store, const HandshakeOptions& options) {
-  Meeting meeting(store, options);
+  bool is_local() const override { return true; }
+
+  std::string open(const std::vector<int>& pids) override {
+    world_ = shm::World::create(pids);
+    return range_text(world_->page());
+  }
+
+  bool enter(const std::string& text) override {
+    const auto range = parse_range(text);
+    if (range) world_ = shm::World::open(rank_, world_size_, *range);
+    return range.has_value();
+  }
+
+  std::shared_ptr<shm::World> take_world() { return std::move(world_); }
+
+ private:
+  const int rank_;
+  const int world_size_;
+  std::shared_ptr<shm::World> world_;
+};
+
+/// Keys of the store that nobody else uses.
+class Prefix final : public Venue {
+ public:
+  bool is_local() const override { return false; }
+
+  std::string open(const std::vector<int>& /*pids*/) override {
+    return text_ = absl::StrCat("tessera/world/", Hello::new_nonce());
+  }
+
+  bool enter(const std::string& text) override {
+    text_ = text;
+    return true;
+  }
+
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+void hold(Meeting meeting) {
   try {
-    return meeting.run();
+    meeting.run();
   } catch (const c10::Error& error) {
     meeting.give_up(absl::StrCat("the store failed: ", error.what_without_backtrace()));
   }
+}
+
+}  // namespace
+
+std::shared_ptr<shm::World> meet(c10d::Store& store, const HandshakeOptions& options) {
+  SharedPage page(options.rank, options.world_size);
+  hold(Meeting(store, options, page));
+  return page.take_world();
+}
+
+std::string meet_on_store(c10d::Store& store, const HandshakeOptions& options) {
+  Prefix prefix;
+  hold(Meeting(store, options, prefix));
+  return prefix.text();
 }
 
 }  // namespace tessera

@@ -20,6 +20,7 @@ struct HandshakeOptions {
   int world_size = 1;
   std::string job_token;
   std::chrono::milliseconds timeout;
+  std::string device = "cpu";  ///< the kind that this rank uses: "cpu" or "cuda"
 };
 
 /// Collective over the ranks of a job. Returns the shared memory world in which all ranks met. See
@@ -27,5 +28,10 @@ struct HandshakeOptions {
 /// twice, when world sizes, builds or job tokens differ, when ranks are on different hosts, when a
 /// rank dies meanwhile, and at the time-out, naming the missing ranks.
 std::shared_ptr<shm::World> meet(c10d::Store& store, const HandshakeOptions& options);
+
+/// Collective over the ranks of a job, which may be on several hosts. Returns a prefix for keys of
+/// the store, equal on all ranks and new for each world. Throws as meet() does, except that ranks
+/// on other hosts fit; a rank that dies meanwhile is noticed at once on its own host only.
+std::string meet_on_store(c10d::Store& store, const HandshakeOptions& options);
 
 }  // namespace tessera

@@ -17,15 +17,8 @@
 namespace tessera {
 namespace {
 
-constexpr int kProtocol = 1;
-constexpr size_t kFields = 9;
-
-std::string random_text() {
-  std::random_device random;
-  std::string text;
-  for (int i = 0; i < 4; ++i) absl::StrAppend(&text, absl::Hex(random(), absl::kZeroPad8));
-  return text;
-}
+constexpr int kProtocol = 2;
+constexpr size_t kFields = 10;
 
 std::string first_line(const char* path) {
   std::ifstream file(path);
@@ -69,9 +62,10 @@ std::string digest(const std::string& job_token, const std::string& nonce) {
 
 }  // namespace
 
-Hello Hello::of_this_process(int rank, int world_size, const std::string& job_token) {
+Hello Hello::of_this_process(int rank, int world_size, const std::string& job_token,
+                             const std::string& device) {
   Hello hello;
-  hello.nonce = random_text();
+  hello.nonce = new_nonce();
   hello.rank = rank;
   hello.world_size = world_size;
   hello.pid = ::getpid();
@@ -83,12 +77,20 @@ Hello Hello::of_this_process(int rank, int world_size, const std::string& job_to
   hello.host_name = name;
   hello.build = absl::StrCat("protocol ", kProtocol, ", page of ", shm::ControlPage::bytes(1));
   hello.token_digest = digest(job_token, hello.nonce);
+  hello.device = device;
   return hello;
+}
+
+std::string Hello::new_nonce() {
+  std::random_device random;
+  std::string text;
+  for (int i = 0; i < 4; ++i) absl::StrAppend(&text, absl::Hex(random(), absl::kZeroPad8));
+  return text;
 }
 
 std::string Hello::to_text() const {
   return absl::StrCat(nonce, "\n", rank, "\n", world_size, "\n", pid, "\n", start_time, "\n", host,
-                      "\n", host_name, "\n", build, "\n", token_digest);
+                      "\n", host_name, "\n", build, "\n", token_digest, "\n", device);
 }
 
 std::optional<Hello> Hello::from_text(const std::string& text) {
@@ -104,6 +106,7 @@ std::optional<Hello> Hello::from_text(const std::string& text) {
   hello.host_name = fields[6];
   hello.build = fields[7];
   hello.token_digest = fields[8];
+  hello.device = fields[9];
   return hello;
 }
 

@@ -8,8 +8,7 @@ namespace tessera {
 
 /// How a process introduces itself to its job. Travels through the store as text.
 struct Hello {
-  std::string
-      nonce;  ///< 128 random bits, hexadecimal: this call of init_process_group and no other
+  std::string nonce;  ///< this call of init_process_group and no other
   int rank = 0;
   int world_size = 1;
   int pid = 0;
@@ -19,9 +18,14 @@ struct Hello {
   std::string host_name;  ///< for messages
   std::string build;      ///< protocol and sizes of what is shared
   std::string token_digest;  ///< of the job token and the nonce
+  std::string device;        ///< the kind: "cpu" or "cuda"
 
   /// This process, with a fresh nonce.
-  static Hello of_this_process(int rank, int world_size, const std::string& job_token);
+  static Hello of_this_process(int rank, int world_size, const std::string& job_token,
+                               const std::string& device);
+
+  /// 128 random bits, hexadecimal.
+  static std::string new_nonce();
 
   std::string to_text() const;
   static std::optional<Hello> from_text(const std::string& text);

@@ -18,6 +18,7 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "tessera/core/comm/cuda_world.h"
 #include "tessera/core/comm/environment.h"
 #include "tessera/core/comm/handshake.h"
 #include "tessera/core/comm/loopback_group.h"
@@ -32,6 +33,28 @@ constexpr int kSpinCount = 2000;
 // A store that cannot connect says more than we could, a little after its own time-out.
 constexpr auto kGrace = std::chrono::milliseconds(500);
 
+void check_device(const ProcessGroupOptions& options) {
+  const at::Device device = options.device;
+  TORCH_CHECK(device.is_cpu() || device.is_cuda(), "[rendezvous] options: got device '",
+              device.str(), "', expected at::kCPU or at::kCUDA; choose one of them");
+  if (device.is_cpu()) {
+    TORCH_CHECK(options.backend != "nccl", "[rendezvous] options: got backend 'nccl' with device '",
+                device.str(),
+                "', expected a GPU, as NCCL moves nothing else; set device ="
+                " at::kCUDA, or leave out the backend");
+    return;
+  }
+  TORCH_CHECK(options.backend == "auto" || options.backend == "nccl",
+              "[rendezvous] options: got backend '", options.backend, "' with device '",
+              device.str(), "', expected 'nccl'; leave it out");
+  TORCH_CHECK(options.lane == ProcessGroupOptions::Lane::kAuto,
+              "[rendezvous] options: got a lane with device '", device.str(),
+              "', expected none, as nccl has streams for lanes; leave it out");
+  TORCH_CHECK(!options.rank || device.has_index(),
+              "[rendezvous] options: got rank and world_size with device 'cuda', expected the"
+              " index of its GPU, too; set device = at::Device(at::kCUDA, index)");
+}
+
 void check_options(const ProcessGroupOptions& options) {
   TORCH_CHECK(options.rank.has_value() == options.world_size.has_value(),
               "[rendezvous] options: got ", options.rank ? "rank" : "world_size", " without ",
@@ -45,12 +68,13 @@ void check_options(const ProcessGroupOptions& options) {
   TORCH_CHECK(options.timeout.count() > 0, "[rendezvous] options: got a timeout of ",
               options.timeout.count(), " ms, expected more than 0; leave it out for 10 minutes");
   const std::string& backend = options.backend;
-  TORCH_CHECK(backend != "nccl" && backend != "mpi" && backend != "gloo",
+  TORCH_CHECK(
+      backend != "mpi" && backend != "gloo", "[rendezvous] options: got backend '", backend,
+      "', which is not built yet, expected 'auto', 'loopback', 'shm' or 'nccl'; use 'auto'");
+  TORCH_CHECK(backend == "auto" || backend == "loopback" || backend == "shm" || backend == "nccl",
               "[rendezvous] options: got backend '", backend,
-              "', which is not built yet, expected 'auto', 'loopback' or 'shm'; use 'auto'");
-  TORCH_CHECK(backend == "auto" || backend == "loopback" || backend == "shm",
-              "[rendezvous] options: got backend '", backend,
-              "', expected 'auto', 'loopback' or 'shm'; use 'auto'");
+              "', expected 'auto', 'loopback', 'shm' or 'nccl'; use 'auto'");
+  check_device(options);
 }
 
 Environment environment_for(const ProcessGroupOptions& options) {
@@ -169,11 +193,26 @@ std::shared_ptr<ProcessGroup> shm_group(const ProcessGroupOptions& options,
   return std::make_shared<shm::Group>(std::move(member), mode);
 }
 
+std::shared_ptr<ProcessGroup> cuda_group(const ProcessGroupOptions& options,
+                                         const Environment& environment) {
+  CudaWorldOptions world;
+  const bool is_named = options.device.has_index();
+  world.device_index = is_named ? options.device.index() : environment.local_rank;
+  world.device_source = is_named ? "options" : "LOCAL_RANK";
+  world.rank = environment.rank;
+  world.size = environment.world_size;
+  world.job_token = environment.job_token;
+  if (world.size > 1) world.store = store_for(options, environment);
+  world.timeout = options.timeout;
+  return make_cuda_world(world);
+}
+
 }  // namespace
 
 std::shared_ptr<ProcessGroup> init_process_group(ProcessGroupOptions options) {
   check_options(options);
   const Environment environment = environment_for(options);
+  if (options.device.is_cuda()) return cuda_group(options, environment);
   TORCH_CHECK(environment.world_size <= kLargestWorld, "[rendezvous] WORLD_SIZE: got ",
               environment.world_size, " ranks on one host, expected at most ", kLargestWorld,
               "; more come with several hosts");

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -15,6 +16,10 @@ namespace tessera {
 /// How a process finds its peers. Everything left out is read from the environment (environment.h
 /// lists the variables); with no variable set the process is a world of one.
 struct ProcessGroupOptions {
+  /// Where the job's tensors lie: at::kCPU, or at::kCUDA for a GPU of this rank's own. Without an
+  /// index that is GPU number LOCAL_RANK, which tessera-run and torchrun set, and GPU 0 in a world
+  /// of one; where rank and world_size are given, so is the index.
+  at::Device device = at::kCPU;
   /// This rank and the number of ranks; both or neither. Default: RANK and WORLD_SIZE.
   std::optional<int> rank = std::nullopt;
   std::optional<int> world_size = std::nullopt;
@@ -27,11 +32,12 @@ struct ProcessGroupOptions {
   /// dead peer is noticed at once, whatever the time-out; it bounds a peer that is alive and does
   /// not come (stuck, stopped, in an endless loop).
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// "auto", "loopback" or "shm". auto: loopback for one rank, else shm.
+  /// "auto", "loopback", "shm" or "nccl". auto: nccl for GPUs; loopback for one rank on a CPU, else
+  /// shm.
   std::string backend = "auto";
   /// Whether asynchronous collectives run in a thread of their own (kThread), inside the call
   /// (kInline), or as cores allow (kAuto: a thread when there are at least twice as many cores as
-  /// ranks on this host).
+  /// ranks on this host). nccl has lanes of its own and refuses all but kAuto.
   enum class Lane : uint8_t { kAuto, kInline, kThread } lane = Lane::kAuto;
 };
 
@@ -40,6 +46,11 @@ struct ProcessGroupOptions {
 /// a launcher it returns a world of one and communicates with nobody. Throws c10::Error that lists
 /// every problem of the environment at once, and CommError when peers do not come within the
 /// time-out (naming the missing ranks) or do not fit.
+///
+/// With a CUDA device it first loads LibTorch's CUDA half (load_cuda_library() says from where; up
+/// to seconds), so it comes before anything else that asks for CUDA, makes the device the calling
+/// thread's current one, and then loads NCCL. What one rank lacks for that, every rank throws, as
+/// one c10::Error that names the ranks and the remedies.
 std::shared_ptr<ProcessGroup> init_process_group(ProcessGroupOptions options = {});
 
 }  // namespace tessera
