@@ -5,6 +5,8 @@
 #   cmake/bootstrap.sh          install and fetch what is missing
 #   cmake/bootstrap.sh path     print the LibTorch folder, do nothing else
 #   cmake/bootstrap.sh lint     also clang-tidy and clang-format
+#   cmake/bootstrap.sh --cuda   also LibTorch's CUDA half and NVIDIA's libraries,
+#                               for running on GPUs; no build needs them
 #
 #   TORCH=2.15.0                another pinned version (cmake/wheels-*.txt)
 #   TESSERA_TORCH=<folder>      use this LibTorch (include/ and lib/), fetch none
@@ -75,22 +77,34 @@ install_packages() {
   DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# Only include/ and the CPU libraries are unpacked: half a gigabyte, not two.
-# All libraries go into one folder, where LibTorch's own run path finds them.
-unpack() {  # python, folder with wheels, destination
-  "$1" - "$2" "$3" <<'PYTHON'
+# Of the CPU half include/ and the libraries are unpacked: half a gigabyte, not
+# two. All libraries go into one folder, where LibTorch's own run path finds them.
+unpack() {  # half (cpu, cuda), python, folder with wheels, destination
+  "$2" - "$1" "$3" "$4" <<'PYTHON'
 import fnmatch, pathlib, shutil, sys, zipfile
-wheels, destination = map(pathlib.Path, sys.argv[1:])
-libraries = ["torch/lib/lib%s" % name for name in
-             ("c10.so", "torch_cpu.so", "shm.so", "gomp.so.*")]
-libraries += ["nvidia/*/lib/libcudart.so.*", "nvidia/*/lib/libcupti.so.*"]
+half, wheels, destination = sys.argv[1], *map(pathlib.Path, sys.argv[2:])
+libraries = {
+    "cpu": ["torch/lib/lib%s" % name for name in
+            ("c10.so", "torch_cpu.so", "shm.so", "gomp.so.*")] +
+           ["nvidia/*/lib/libcudart.so.*", "nvidia/*/lib/libcupti.so.*"],
+    "cuda": ["torch/lib/lib%s.so" % name for name in
+             ("torch_cuda", "c10_cuda", "torch_cuda_linalg", "caffe2_nvrtc", "torch_nvshmem")] +
+            ["nvidia/*/lib/*.so.*"]}[half]
+# There already, or asked for by nothing of LibTorch's.
+without = ["libcudart.*", "libcupti.*", "*.alt.so.*", "libcusolverMg.*", "libnvblas.*",
+           "libcufftw.*", "libcheckpoint.*", "libnvperf*", "libpcsampling*"]
 for wheel in wheels.glob("*.whl"):
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
+            base = pathlib.PurePath(name).name
+            if half == "cuda" and any(fnmatch.fnmatch(base, pattern) for pattern in without):
+                continue
             if name.startswith("torch/include/") and not name.endswith("/"):
+                if half == "cuda":
+                    continue
                 target = destination / name[len("torch/"):]
             elif any(fnmatch.fnmatch(name, pattern) for pattern in libraries):
-                target = destination / "lib" / pathlib.PurePath(name).name
+                target = destination / "lib" / base
             elif ".dist-info/licenses/" in name and not name.endswith("/"):
                 target = destination / "licenses" / name.replace(".dist-info/licenses", "")
             else:
@@ -101,10 +115,10 @@ for wheel in wheels.glob("*.whl"):
 PYTHON
 }
 
-fetch_torch() {
-  local wheels=$cache/wheels-$version partial=$torch.partial python resume=()
-  python=$(python_with_pip) || die "no python3 with pip"
-  say "fetching LibTorch $version into $cache (about 550 MB)"
+download() {  # python, folder for the wheels, files with requirements...
+  local python=$1 wheels=$2 file resume=() requirements=()
+  shift 2
+  for file in "$@"; do requirements+=(-r "$here/$file"); done
   mkdir -p "$wheels"
   # Whole files are kept in any case; a newer pip continues within one, too.
   if "$python" -m pip download --help | grep -q -- --resume-retries; then
@@ -114,22 +128,57 @@ fetch_torch() {
   # wheels are only unpacked, so the Python they are for need not be this one.
   "$python" -m pip download --disable-pip-version-check --no-cache-dir --no-deps "${resume[@]}" \
     --require-hashes --only-binary=:all: --implementation cp --python-version 3.11 --abi cp311 \
-    --abi none --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 \
-    --platform manylinux2014_x86_64 --dest "$wheels" -r "$here/wheels-$version.txt" >&2
+    --abi none --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
+    --platform manylinux_2_25_x86_64 --platform manylinux_2_18_x86_64 \
+    --platform manylinux2014_x86_64 --dest "$wheels" "${requirements[@]}" >&2
+}
+
+fetch_torch() {
+  local wheels=$cache/wheels-$version partial=$torch.partial python
+  python=$(python_with_pip) || die "no python3 with pip"
+  say "fetching LibTorch $version into $cache (about 550 MB)"
+  download "$python" "$wheels" "wheels-$version.txt"
   say "unpacking into $torch"
   rm -rf "$partial"
   mkdir -p "$partial"
-  unpack "$python" "$wheels" "$partial"
+  unpack cpu "$python" "$wheels" "$partial"
   mv "$partial" "$torch"  # one rename: a folder of this name is complete
-  rm -rf "$wheels"
+  [[ -n $cuda ]] || rm -rf "$wheels"
 }
 
+fetch_cuda() {
+  local wheels=$cache/wheels-$version partial=$torch-cuda.partial python folder
+  python=$(python_with_pip) || die "no python3 with pip"
+  say "fetching the CUDA half of LibTorch $version and NVIDIA's libraries into $cache" \
+    "(2.5 GB, unpacked 2.9 GB)"
+  # LibTorch's wheel has both halves. After the CPU half it is gone, unless that came just now.
+  download "$python" "$wheels" "wheels-$version.txt" "cuda-wheels-$version.txt"
+  say "unpacking into $torch"
+  rm -rf "$partial"
+  mkdir -p "$partial"
+  unpack cuda "$python" "$wheels" "$partial"
+  mv "$partial/lib/libtorch_cuda.so" "$partial"
+  for folder in lib licenses; do
+    [[ ! -d $partial/$folder ]] || cp -rlf "$partial/$folder" "$torch"
+  done
+  mv "$partial/libtorch_cuda.so" "$torch/lib"  # last: where this is, all is
+  rm -rf "$partial" "$wheels"
+}
+
+cuda=
+case ${1:-} in
+  '' | path | lint) ;;
+  --cuda) cuda=yes ;;
+  *) die "got '$1', expected path, lint, --cuda or nothing" ;;
+esac
 if [[ ${1:-} == path ]]; then echo "$torch"; exit; fi
 [[ $(uname -sm) == "Linux x86_64" ]] || die "LibTorch is pinned for Linux on x86_64, this is $(uname -sm)"
 
 if [[ -n ${TESSERA_TORCH:-} ]]; then
   [[ -e $torch/lib/libtorch_cpu.so && -d $torch/include/ATen ]] ||
     die "TESSERA_TORCH=$torch: no lib/libtorch_cpu.so and include/ATen there"
+  [[ -z $cuda || -e $torch/lib/libtorch_cuda.so ]] ||
+    die "TESSERA_TORCH=$torch: no lib/libtorch_cuda.so there; use a LibTorch built for CUDA"
 elif [[ ! -e $here/wheels-$version.txt ]]; then
   die "TORCH=$version is not pinned; there are: $(cd "$here" && ls wheels-*.txt | tr '\n' ' ')"
 fi
@@ -139,4 +188,5 @@ exec 9>"$cache/lock"  # two clones at once: the second waits, then finds all don
 flock -n 9 || { say "waiting for another bootstrap"; flock 9; }
 install_packages "$@"
 [[ -d $torch ]] || fetch_torch
+[[ -z $cuda || -e $torch/lib/libtorch_cuda.so ]] || fetch_cuda
 say "LibTorch: $torch"
