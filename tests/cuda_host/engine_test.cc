@@ -70,14 +70,15 @@ INSTANTIATE_TEST_SUITE_P(Strategies, EngineOverNccl,
                                             ::testing::ValuesIn(kSchedules)),
                          name_of);
 /// Units that other units need in between, and more of them than slabs.
-INSTANTIATE_TEST_SUITE_P(Units, EngineOverNccl,
-                         ::testing::Combine(::testing::Values(row_of(Strategy::kZero3),
-                                                              hostile(row_of(Strategy::kZero3)),
-                                                              resharding(1)),
-                                            ::testing::Values(3),
-                                            ::testing::Values("DeepMlp", "TiedMlp", "CalledTwice"),
-                                            ::testing::Values("ThriceClipped")),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    Units, EngineOverNccl,
+    ::testing::Combine(::testing::Values(row_of(Strategy::kZero3),
+                                         hostile(row_of(Strategy::kZero3)), resharding(1)),
+                       ::testing::Values(3),
+                       ::testing::Values("DeepMlp", "TiedMlp", "CalledTwice", "Blocks",
+                                         "CheckpointedTwice", "FrozenLayers", "MixedDtypes"),
+                       ::testing::Values("ThriceClipped")),
+    name_of);
 /// Branches that ranks take each for itself, as far as parameters are resident.
 INSTANTIATE_TEST_SUITE_P(Branches, EngineOverNccl,
                          ::testing::Combine(::testing::Values(row_of(Strategy::kDdp),
@@ -92,6 +93,19 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(4), ::testing::Values("UnusedEverywhere"),
                        ::testing::Values("ThriceClipped")),
     name_of);
+
+Row early(Row row) {
+  row.name += "_early";
+  row.optimizer_in_backward = true;
+  return row;
+}
+INSTANTIATE_TEST_SUITE_P(UpdateInBackward, EngineOverNccl,
+                         ::testing::Combine(::testing::Values(early(row_of(Strategy::kZero2)),
+                                                              early(row_of(Strategy::kZero3))),
+                                            ::testing::Values(3),
+                                            ::testing::Values("UnusedEverywhere"),
+                                            ::testing::Values("Once")),
+                         name_of);
 
 class EngineReads : public ::testing::Test {
  protected:
@@ -136,6 +150,61 @@ TEST_F(EngineReads, FindGradientsAndParametersThere) {
     EXPECT_GE(expected[0].size(), at_gradients ? 48u : 32u) << row;
     for (int rank = 0; rank < kWorld; ++rank) {
       EXPECT_EQ(bit_differences(seen[rank], expected[rank]), "") << row << ", rank " << rank;
+    }
+  }
+}
+
+/// After the last step: every call of the engine that is a collective, and what it answered.
+struct Answers {
+  std::vector<uint64_t> hashes;
+  Seen parameters;
+  Seen state;
+
+  void ask(Engine& engine) {
+    hashes.push_back(engine.parameter_hash());
+    engine.modify_parameters(1, [&] {
+      for (const Parameter& parameter : engine.parameters()) parameter.tensor.mul_(2.0);
+    });
+    hashes.push_back(engine.parameter_hash());
+    const StateDict saved = engine.state_dict(StateScope::kEveryRank, 0);
+    engine.modify_parameters(0, [&] {
+      for (const Parameter& parameter : engine.parameters()) parameter.tensor.zero_();
+    });
+    hashes.push_back(engine.parameter_hash());
+    engine.load_state_dict(saved);
+    hashes.push_back(engine.parameter_hash());
+    for (const auto& [name, entry] : saved.entries) {
+      for (const StatePiece& piece : entry.pieces) state[name] = piece.values;
+    }
+    const auto whole = engine.full_parameters();
+    for (const Parameter& parameter : engine.parameters()) {
+      parameters[parameter.name] = parameter.tensor.detach().clone();
+    }
+  }
+};
+
+TEST_F(EngineReads, FindTheSameInEveryOtherCall) {
+  constexpr int kWorld = 3;
+  const Schedule& schedule = schedule_called("OnceClipped");
+  for (const Row& row : named_rows()) {
+    const auto ask = [&](std::vector<Answers>& answers) {
+      TrainOptions options;
+      options.after_step = [&](Engine& engine, int step) {
+        if (step + 1 == schedule.steps) answers[engine.group().rank()].ask(engine);
+      };
+      return options;
+    };
+    std::vector<Answers> expected(kWorld);
+    train_on_threads(subject("UnusedEverywhere"), at::kFloat, row, schedule, kWorld, ask(expected));
+    std::vector<Answers> got(kWorld);
+    train_over_nccl(row, "UnusedEverywhere", schedule, kWorld, ask(got));
+    for (int rank = 0; rank < kWorld; ++rank) {
+      EXPECT_EQ(got[rank].hashes, expected[rank].hashes) << row << ", rank " << rank;
+      EXPECT_EQ(bit_differences(got[rank].parameters, expected[rank].parameters), "") << row;
+      EXPECT_EQ(bit_differences(got[rank].state, expected[rank].state), "") << row;
+      EXPECT_EQ(got[rank].hashes[1], got[rank].hashes[3]) << row;
+      EXPECT_NE(got[rank].hashes[1], got[rank].hashes[2]) << row;
+      EXPECT_GT(got[rank].state.size(), 8u) << row;
     }
   }
 }
