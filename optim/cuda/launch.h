@@ -13,10 +13,10 @@
 namespace tessera::cuda {
 
 inline constexpr unsigned kBlockThreads = 256;
-/// 8 blocks of 256 threads fill a multiprocessor of every architecture that is built for.
-inline constexpr int64_t kBlocksPerProcessor = 8;
+/// 5 to 8 run at once. Several waves of them, so that the last, which is not full, is short.
+inline constexpr int64_t kBlocksPerProcessor = 32;
 
-/// Blocks for `jobs` of which each block takes one at a time: as many as run at once, at most.
+/// Blocks for `jobs` of which each block takes one at a time.
 inline unsigned blocks_for(int64_t jobs) {
   int device = 0;
   int processors = 1;

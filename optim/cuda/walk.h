@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <type_traits>
 
@@ -31,7 +32,13 @@ TESSERA_DEVICE_CODE inline Pack<T> load_pack(const T* from) {
 
 template <typename T>
 TESSERA_DEVICE_CODE inline void store_pack(T* to, const Pack<T>& pack) {
+#ifdef __CUDA_ARCH__
+  // By assignment nvcc writes packs of 16-bit elements in pieces.
+  using Word = std::conditional_t<sizeof(pack) == sizeof(uint4), uint4, uint2>;
+  __stwb(reinterpret_cast<Word*>(to), std::bit_cast<Word>(pack));
+#else
   *reinterpret_cast<Pack<T>*>(to) = pack;
+#endif
 }
 
 /// Whether element `index` of `array` begins a pack.
