@@ -4,8 +4,6 @@
 #include <numeric>
 #include <utility>
 
-#include <c10/util/Exception.h>
-
 #include "tessera/fsdp/collective_source.h"
 #include "tessera/fsdp/window_source.h"
 
@@ -13,14 +11,8 @@ namespace tessera {
 namespace {
 
 /// The ranks that together have a whole copy of the parameters. Collective over `group`.
-std::shared_ptr<ProcessGroup> make_gathering(ProcessGroup& group, const SliceMap& slices,
-                                             int ranks_after_forward) {
-  const int degree = slices.degrees().parameters;
-  TORCH_CHECK(ranks_after_forward <= 1 || ranks_after_forward == degree,
-              "[fsdp] reshard_after_forward: got ", ranks_after_forward, ", expected 1 or the ",
-              degree, " ranks that parameters are split over, because ranks of backend '",
-              group.backend(), "' cannot read each other's memory; leave it out");
-  if (degree == group.size()) return duplicate(group, "gathers");
+std::shared_ptr<ProcessGroup> make_gathering(ProcessGroup& group, const SliceMap& slices) {
+  if (slices.degrees().parameters == group.size()) return duplicate(group, "gathers");
   return split(group, slices.colors({SliceMap::Axis::kParameters}), "gathers");
 }
 
@@ -32,9 +24,9 @@ GatheredUnits::GatheredUnits(ProcessGroup& group, const UnitPlan& plan, const Pa
   const int degree = slices.degrees().parameters;
   const bool is_shared = plan.size() > 0 && flat.whole(0).defined();
   const bool is_collective = !is_shared && !group.has_windows();
-  if (is_collective) gathering_ = make_gathering(group, slices, setting.ranks_after_forward);
+  if (is_collective) gathering_ = make_gathering(group, slices);
   WindowSource::SecondShards second{.ranks = setting.ranks_after_forward};
-  if (second.ranks > 1 && second.ranks < degree && !is_shared) {
+  if (second.ranks > 1 && second.ranks < degree && !is_shared && !is_collective) {
     const at::Tensor stamps = group.allocate(static_cast<int64_t>(plan.size()), at::kLong);
     stamps.zero_();
     stamps_ = group.make_window(stamps, "second shards");

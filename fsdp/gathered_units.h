@@ -25,7 +25,8 @@ namespace tessera {
 /// read each other's memory; elsewhere gathers are collectives (CollectiveSource).
 class GatheredUnits {
  public:
-  /// `flat` is split; its units have no memory now. References must outlive it. Collective.
+  /// `flat` is split; its units have no memory now. Where `group` has no windows,
+  /// setting.ranks_after_forward is 1 or all. References must outlive it. Collective.
   GatheredUnits(ProcessGroup& group, const UnitPlan& plan, const ParameterTable& table,
                 const SliceMap& slices, FlatParameters& flat, ResidencySetting setting,
                 MemoryMeter& meter, Trace* trace);

@@ -103,8 +103,9 @@ auto attempt(std::vector<std::string>& problems, Body&& body) -> std::optional<d
 /// Everything about the model and the options that can be said without the other ranks. Nothing if
 /// `problems` has got entries: all that is wrong.
 std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, OptimizerPlan optimizer,
-                                            Options options, int world_size,
+                                            Options options, const ProcessGroup& world,
                                             std::vector<std::string>& problems) {
+  const int world_size = world.size();
   const absl::Status status = validate(options);
   if (!status.ok()) problems.emplace_back(status.message());
   const auto degrees = attempt(problems, [&] { return placement(options, world_size); });
@@ -116,6 +117,8 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
   }
   if (degrees.has_value()) {
     std::string refused = problem_of_early_update(options, *degrees, world_size);
+    if (!refused.empty()) problems.push_back(std::move(refused));
+    refused = problem_of_second_shards(options, *degrees, world);
     if (!refused.empty()) problems.push_back(std::move(refused));
   }
   if (model == nullptr) {
@@ -220,7 +223,7 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> owned,
   // A rank that has to refuse does it together with the others, so that none is left waiting.
   std::vector<std::string> problems;
   std::optional<ShardedEngine::Parts> parts =
-      examine(model, std::move(optimizer), std::move(options), world->size(), problems);
+      examine(model, std::move(optimizer), std::move(options), *world, problems);
   refuse_together(*world, absl::StrJoin(problems, "\n"), "parallelize");
 
   const std::vector<NamedTensor> buffers = buffers_of(*model);

@@ -70,6 +70,17 @@ std::string ignored_option(const Options& options) {
       "does (zero3)");
 }
 
+std::string problem_of_second_shards(const Options& options, const Degrees& degrees,
+                                     const ProcessGroup& world) {
+  const int all = degrees.parameters;
+  const int ranks = options.reshard_after_forward.value_or(1);
+  if (world.has_windows() || all == 1 || ranks == 1 || ranks == all) return "";
+  return absl::StrCat("[options] reshard_after_forward: got ", ranks, ", expected 1 or the ", all,
+                      " ranks that parameters are split over, because ranks of backend '",
+                      std::string(world.backend()),
+                      "' cannot read each other's memory; leave it out");
+}
+
 std::string problem_of_early_update(const Options& options, const Degrees& degrees,
                                     int world_size) {
   if (!options.optimizer_in_backward) return "";

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "tessera/core/comm/process_group.h"
 #include "tessera/core/options.h"
 #include "tessera/core/strategy.h"
 #include "tessera/zero/parameter_store.h"
@@ -28,6 +29,11 @@ ParameterStore::Setting store_setting(const Options& options, const Degrees& deg
 /// Names the first option that is set and that the strategy ignores, "<option>: got ...; ..."; ""
 /// if there is none.
 std::string ignored_option(const Options& options);
+
+/// What forbids Options::reshard_after_forward in `world`, whose ranks may be unable to read each
+/// other's memory; "" if nothing does.
+std::string problem_of_second_shards(const Options& options, const Degrees& degrees,
+                                     const ProcessGroup& world);
 
 /// What forbids Options::optimizer_in_backward under `degrees`, which placement() returned for
 /// `world_size`; "" if nothing does or it is off.

@@ -137,7 +137,7 @@ TEST_F(EngineLimits, SecondShardsAreRefused) {
     world = make(std::move(world));
     train(subject("OddMlp"), at::kFloat, resharding(2), schedules().front(), world);
   });
-  EXPECT_THAT(errors, Each(HasSubstr("[fsdp] reshard_after_forward: got 2, expected 1 or the 4 "
+  EXPECT_THAT(errors, Each(HasSubstr("[options] reshard_after_forward: got 2, expected 1 or the 4 "
                                      "ranks that parameters are split over, because ranks of "
                                      "backend 'nccl' cannot read each other's memory")));
 }

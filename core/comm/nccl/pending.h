@@ -57,7 +57,8 @@ class Pending final : public Work {
   template <typename Condition>
   void await(Condition&& is_done) {
     for (int64_t looks = 0; !is_done(); ++looks) {
-      throw_if_failed();
+      // What was there before the failure counts, so that ranks that end alike end alike.
+      if (const auto cause = world_->failure(); cause && !is_done()) throw_error(*cause);
       pause(looks);
     }
   }
