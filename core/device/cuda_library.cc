@@ -1,7 +1,6 @@
 #include "tessera/core/device/cuda_library.h"
 
 #include <dlfcn.h>
-#include <link.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -20,6 +19,8 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/headeronly/version.h>
 
+#include "tessera/core/entry_points.h"
+
 namespace tessera {
 namespace {
 
@@ -36,20 +37,10 @@ constexpr const char* kOpenedLater[] = {"libcaffe2_nvrtc.so", "libtorch_cuda_lin
 
 constexpr int kInsufficientDriver = 35;  // cudaErrorInsufficientDriver
 
-std::string loader_error() {
-  const char* text = ::dlerror();
-  return text == nullptr ? "no reason given" : text;
-}
-
-/// Where a library lies, from its handle; "" if that is unknown.
-std::string path_of(void* library) {
-  link_map* map = nullptr;
-  if (library == nullptr || ::dlinfo(library, RTLD_DI_LINKMAP, &map) != 0) return "";
-  return map->l_name;
-}
-
 /// Where the CPU half lies that this process has loaded; "" if it is linked statically.
-std::string cpu_library() { return path_of(::dlopen(kCpuLibrary, RTLD_LAZY | RTLD_NOLOAD)); }
+std::string cpu_library() {
+  return path_of_library(::dlopen(kCpuLibrary, RTLD_LAZY | RTLD_NOLOAD));
+}
 
 /// Why the library at `path`, which the loader has refused, does not open.
 std::string refusal(const std::string& path, const std::string& reason) {
@@ -118,7 +109,7 @@ absl::StatusOr<void*> open_anywhere() {
   }
   void* library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library != nullptr) {
-    const std::string other = mismatch(path_of(library));
+    const std::string other = mismatch(path_of_library(library));
     if (!other.empty()) return absl::FailedPreconditionError(other);
     return library;
   }
@@ -134,12 +125,6 @@ absl::StatusOr<void*> open_anywhere() {
                    "), expected the CUDA half of LibTorch " TORCH_VERSION "; ", kRemedy));
 }
 
-/// A function of the CUDA runtime that came with `library`.
-template <typename Function>
-Function* runtime(void* library, const char* name) {
-  return reinterpret_cast<Function*>(::dlsym(library, name));
-}
-
 /// "13.0" of 13000, as CUDA codes versions.
 std::string cuda_version(int version) {
   return absl::StrCat(version / 1000, ".", version % 1000 / 10);
@@ -147,13 +132,17 @@ std::string cuda_version(int version) {
 
 /// Why no GPU can be used, or "". LibTorch itself only counts, so the CUDA runtime is asked.
 std::string problem_of_driver(void* library) {
-  auto* const count_devices = runtime<int(int*)>(library, "cudaGetDeviceCount");
-  auto* const driver_version = runtime<int(int*)>(library, "cudaDriverGetVersion");
-  auto* const runtime_version = runtime<int(int*)>(library, "cudaRuntimeGetVersion");
-  auto* const error_string = runtime<const char*(int)>(library, "cudaGetErrorString");
+  int (*count_devices)(int*) = nullptr;
+  int (*driver_version)(int*) = nullptr;
+  int (*runtime_version)(int*) = nullptr;
+  const char* (*error_string)(int) = nullptr;
+  EntryPoints runtime(library);
+  runtime.require(count_devices, "cudaGetDeviceCount");
+  runtime.require(driver_version, "cudaDriverGetVersion");
+  runtime.require(runtime_version, "cudaRuntimeGetVersion");
+  runtime.require(error_string, "cudaGetErrorString");
   int count = 0;
-  if (count_devices != nullptr && driver_version != nullptr && runtime_version != nullptr &&
-      error_string != nullptr) {
+  if (runtime.missing().empty()) {
     const int status = count_devices(&count);
     if (status == 0 && count > 0) return "";
     int driver = 0;
@@ -162,15 +151,13 @@ std::string problem_of_driver(void* library) {
     runtime_version(&needed);
     if (driver == 0) {
       return absl::StrCat(
-          "[cuda] driver: got none, expected NVIDIA's driver (libcuda.so.1) for"
-          " CUDA ",
+          "[cuda] driver: got none, expected NVIDIA's driver (libcuda.so.1) for CUDA ",
           cuda_version(needed), "; run on a machine with a GPU and its driver, or on the CPU");
     }
     if (status == kInsufficientDriver) {
       return absl::StrCat("[cuda] driver: got one for CUDA ", cuda_version(driver),
                           ", expected one for ", cuda_version(needed),
-                          "; update the driver, or use"
-                          " a LibTorch for the older CUDA");
+                          "; update the driver, or use a LibTorch for the older CUDA");
     }
     const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
     return absl::StrCat("[cuda] devices: got none (", error_string(status), "; ",
@@ -207,7 +194,7 @@ absl::StatusOr<CudaLibrary> load_cuda_library(const EnvironmentLookup& lookup) {
     library = *opened;
   }
   CudaLibrary found;
-  found.path = path_of(library);
+  found.path = path_of_library(library);
   if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) {
     return absl::FailedPreconditionError(
         absl::StrCat("[cuda] library: got '", found.path,

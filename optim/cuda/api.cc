@@ -11,6 +11,8 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
+#include "tessera/core/entry_points.h"
+
 namespace tessera::cuda {
 namespace {
 
@@ -19,30 +21,6 @@ constexpr const char* kVariable = "TESSERA_CUDA_MODULE";
 constexpr const char* kRemedy =
     "build Tessera where CMake finds nvcc (CUDA_HOME, or on the PATH; CMake says whether it did) "
     "or set TESSERA_CUDA_MODULE to the path of the libtessera_cuda.so of this version";
-
-/// Looks entry points up and remembers those that are missing.
-class Lookup {
- public:
-  explicit Lookup(void* library) : library_(library) {}
-
-  template <typename Function>
-  void require(Function*& target, const char* name) {
-    target = reinterpret_cast<Function*>(::dlsym(library_, name));
-    if (target == nullptr) missing_.push_back(name);
-  }
-
-  const std::vector<std::string>& missing() const { return missing_; }
-
- private:
-  void* library_;
-  std::vector<std::string> missing_;
-};
-
-std::string path_of(void* function, const std::string& fallback) {
-  Dl_info found{};
-  if (::dladdr(function, &found) == 0 || found.dli_fname == nullptr) return fallback;
-  return found.dli_fname;
-}
 
 /// Paths to try; those that are no plain name are looked for nowhere else.
 std::vector<std::string> candidates(const std::optional<std::string>& named) {
@@ -67,14 +45,11 @@ absl::StatusOr<std::shared_ptr<const Api>> load_api(const EnvironmentLookup& loo
   const std::optional<std::string> named = lookup(kVariable);
   const bool is_named = named && !named->empty();
   void* library = nullptr;
-  std::string wanted;
   std::vector<std::string> failures;
   for (const std::string& path : candidates(named)) {
-    wanted = path;
     library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library != nullptr) break;
-    const char* text = ::dlerror();
-    failures.push_back(text == nullptr ? absl::StrCat(path, ": no reason given") : text);
+    failures.push_back(loader_error());
   }
   if (library == nullptr) {
     return absl::NotFoundError(absl::StrCat(
@@ -86,10 +61,10 @@ absl::StatusOr<std::shared_ptr<const Api>> load_api(const EnvironmentLookup& loo
   }
 
   auto api = std::make_shared<Api>();
-  Lookup entries(library);
+  api->path = path_of_library(library);
+  EntryPoints entries(library);
   entries.require(api->interface_version, "tessera_cuda_interface_version");
   if (api->interface_version != nullptr) {
-    api->path = path_of(reinterpret_cast<void*>(api->interface_version), wanted);
     // One of another version may lack entry points, too; its version says why.
     if (const int version = api->interface_version(); version != kInterfaceVersion) {
       return absl::FailedPreconditionError(
@@ -110,8 +85,8 @@ absl::StatusOr<std::shared_ptr<const Api>> load_api(const EnvironmentLookup& loo
   entries.require(api->adamw, "tessera_cuda_adamw");
   if (!entries.missing().empty()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "[cuda] module: got '", api->path.empty() ? wanted : api->path, "' without ",
-        absl::StrJoin(entries.missing(), ", "), ", expected Tessera's module for GPUs; ", kRemedy));
+        "[cuda] module: got '", api->path, "' without ", absl::StrJoin(entries.missing(), ", "),
+        ", expected Tessera's module for GPUs; ", kRemedy));
   }
   return std::shared_ptr<const Api>(std::move(api));
 }

@@ -2,11 +2,11 @@
 
 #include <dlfcn.h>
 
-#include <vector>
-
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
+
+#include "tessera/core/entry_points.h"
 
 namespace tessera::nccl {
 namespace {
@@ -16,40 +16,6 @@ constexpr const char* kVariable = "TESSERA_NCCL";
 constexpr const char* kRemedy =
     "install NCCL 2.28 or newer (the package libnccl2, or the wheel nvidia-nccl-cu13) or set "
     "TESSERA_NCCL to the path of its libnccl.so.2";
-
-/// Looks entry points up and remembers those that are missing.
-class Lookup {
- public:
-  explicit Lookup(void* library) : library_(library) {}
-
-  template <typename Function>
-  void require(Function*& target, const char* name) {
-    find(target, name);
-    if (target == nullptr) missing_.push_back(name);
-  }
-
-  template <typename Function>
-  void find(Function*& target, const char* name) {
-    target = reinterpret_cast<Function*>(::dlsym(library_, name));
-  }
-
-  const std::vector<std::string>& missing() const { return missing_; }
-
- private:
-  void* library_;
-  std::vector<std::string> missing_;
-};
-
-std::string path_of(void* function, const std::string& fallback) {
-  Dl_info found{};
-  if (::dladdr(function, &found) == 0 || found.dli_fname == nullptr) return fallback;
-  return found.dli_fname;
-}
-
-std::string loader_error() {
-  const char* text = ::dlerror();
-  return text == nullptr ? "no reason given" : text;
-}
 
 }  // namespace
 
@@ -77,10 +43,10 @@ absl::StatusOr<std::shared_ptr<const Api>> load_api(const EnvironmentLookup& loo
   }
 
   auto api = std::make_shared<Api>();
-  Lookup entries(library);
+  api->path = path_of_library(library);
+  EntryPoints entries(library);
   entries.require(api->get_version, "ncclGetVersion");
   if (api->get_version != nullptr) {
-    api->path = path_of(reinterpret_cast<void*>(api->get_version), wanted);
     // An older library may lack entry points, too; its version says why.
     if (api->get_version(&api->version) != Result::kSuccess || api->version < kOldestVersion) {
       return absl::FailedPreconditionError(
@@ -110,7 +76,7 @@ absl::StatusOr<std::shared_ptr<const Api>> load_api(const EnvironmentLookup& loo
   entries.find(api->comm_revoke, "ncclCommRevoke");
   if (!entries.missing().empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("[nccl] library: got '", api->path.empty() ? wanted : api->path, "' without ",
+        absl::StrCat("[nccl] library: got '", api->path, "' without ",
                      absl::StrJoin(entries.missing(), ", "), ", expected NCCL; ", kRemedy));
   }
   return std::shared_ptr<const Api>(std::move(api));

@@ -39,7 +39,7 @@ TEST(CudaApi, AMissingModuleIsNamedWithItsRemedy) {
 TEST(CudaApi, ALibraryThatLacksEntryPointsNamesThemAll) {
   EXPECT_THAT(
       error_of("libm.so.6"),
-      HasSubstr("[cuda] module: got 'libm.so.6' without tessera_cuda_interface_version, "
+      HasSubstr("/libm.so.6' without tessera_cuda_interface_version, "
                 "tessera_cuda_error_text, tessera_cuda_zero, tessera_cuda_accumulate, "
                 "tessera_cuda_cast, tessera_cuda_count_non_finite, tessera_cuda_add_squares, "
                 "tessera_cuda_normalize, tessera_cuda_decide, tessera_cuda_update_loss_scale, "
