@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 
@@ -34,15 +35,21 @@ def run(bench: Bench) -> None:
 def _run_world(bench: Bench, world: int) -> None:
     contestants = bench.chosen(roster.scaling(bench.programs, bench.text, bench.quick))
     ours = [c for c in bench.chosen(roster.collectives(bench.programs)) if not c.family]
-    trainers: dict[str, Crew] = {}
-    movers: list[Crew] = []
-    try:
-        if world > 1:
-            for contestant in ours:
-                movers.append(_mover(bench, contestant, f"scaling-{world}-pace", _cores()))
-                movers.append(_mover(bench, contestant, f"scaling-{world}", world))
+    log = f"scaling-{world}"
+    with contextlib.ExitStack() as started:  # kills whoever is left, however far it got
+
+        def start(contestant: Contestant, name: str, ranks: int) -> Crew:
+            return started.enter_context(bench.start(contestant, name, ranks))
+
+        trainers: dict[str, Crew] = {}
+        movers: list[Crew] = []
+        for contestant in ours if world > 1 else []:
+            movers = [start(contestant, f"{log}-pace", _cores()), start(contestant, log, world)]
+        for crew in movers:
+            crew.wait("ready", bench.start_timeout_s)
         for contestant in contestants:
-            trainers[contestant.name] = _trainer(bench, contestant, world)
+            trainers[contestant.name] = start(contestant, log, world)
+            _warm_up(bench, trainers[contestant.name], world)
         pace_of_round = -1
         for round_, contestant in turns(contestants, bench.blocks):
             if movers and round_ != pace_of_round:
@@ -51,29 +58,18 @@ def _run_world(bench: Bench, world: int) -> None:
             _steps(bench, trainers[contestant.name], world, round_)
         for crew in (*movers, *trainers.values()):
             bench.leave(crew)
-    finally:
-        for crew in (*movers, *trainers.values()):
-            crew.kill()
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _mover(bench: Bench, contestant: Contestant, log: str, world: int) -> Crew:
-    crew = bench.start(contestant, log, world)
-    crew.wait("ready", bench.start_timeout_s)
-    return crew
-
-
-def _trainer(bench: Bench, contestant: Contestant, world: int) -> Crew:
-    crew = bench.start(contestant, f"scaling-{world}", world)
+def _warm_up(bench: Bench, crew: Crew, world: int) -> None:
     crew.wait("idle", bench.start_timeout_s)
     ready = crew.wait("ready", bench.start_timeout_s)
     crew.ask(f"steps {_WARM_UP_STEPS}", "steps", _timeout_s(world))
     scale = Scale(int(ready[0].get("parameters", 0)))
-    bench.findings.scaling.setdefault(_strategy(contestant), {})[world] = scale
-    return crew
+    bench.findings.scaling.setdefault(_strategy(crew.contestant), {})[world] = scale
 
 
 def _strategy(contestant: Contestant) -> str:
@@ -110,9 +106,9 @@ def _collectives(bench: Bench, pacer: Crew, crew: Crew, round_: int) -> None:
 
 def _pace(bench: Bench, crew: Crew, round_: int) -> Pace:
     read_s, copy_s = (
-        collectives_suite.block(bench, crew, crew.contestant, Call(crew.world, op, _SIZE_BYTES, "f32"),
-                                round_).median * 1e-6 / _SIZE_BYTES
-        for op in ("read", "copy")
+        collectives_suite.block(bench, crew, crew.contestant, call, round_).median
+        * 1e-6 / _SIZE_BYTES
+        for call in (Call(crew.world, op, _SIZE_BYTES, "f32") for op in ("read", "copy"))
     )
     bench.say(f"scaling, round {round_}: a core reads {1e-9 / read_s:.1f} GB/s, copies "
               f"{1e-9 / copy_s:.1f} GB/s")

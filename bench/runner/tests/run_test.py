@@ -86,6 +86,12 @@ class RunTest(unittest.TestCase):
         self.assertEqual(start.call_count, 4)
         self.assertEqual(len(bench.findings.training["A"]["tessera ddp"].rounds), 2)
 
+    def test_a_contestant_that_dies_while_it_starts_leaves_no_process(self) -> None:
+        # See setUp: nothing of this process may be left.
+        bench = self.bench(blocks=1, quick=True, our_mode="die", wanted="tessera")
+        with self.assertRaisesRegex(BenchFailure, "tessera local, rank 0: "):
+            scaling_suite.run(bench)
+
     def test_disturbed_blocks_are_run_again_but_not_for_ever(self) -> None:
         bench = self.bench(blocks=1, wanted="^tessera ddp$")
         bench.limits = Limits(steal=-1.0)
