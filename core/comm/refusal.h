@@ -28,8 +28,8 @@ struct StoreRanks {
 
 /// The same among ranks without a group: every rank throws the same c10::Error
 /// "[what] on <ranks>: problem", one entry per distinct problem; a rank alone throws its problem as
-/// it is. Collective, blocking; once per
-/// store. Throws CommError that names the ranks which do not come within the time-out.
+/// it is. Collective, blocking; once per store. Throws CommError that names the ranks which do not
+/// come within the time-out.
 void refuse_together(const StoreRanks& ranks, std::string_view problem, std::string_view what);
 
 }  // namespace tessera

@@ -2,7 +2,6 @@
 #include "tessera/optim/cuda/adamw_body.h"
 
 #include <cstdint>
-#include <cstring>
 #include <random>
 #include <type_traits>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "tessera/optim/adamw_kernels.h"
 #include "tessera/optim/cuda/pieces.h"
 #include "tessera/tests/optim/cuda/emulation.h"
+#include "tessera/tests/optim/cuda/same_bits.h"
 
 namespace tessera::cuda {
 namespace {
@@ -26,11 +26,6 @@ constexpr AdamwCoefficients kCoefficients = {.gradient_scale = 0.7,
                                              .eps = 1e-8};
 constexpr int64_t kUnused = 3;  // a parameter whose update does not apply
 const std::vector<int64_t> kNumels = {1, 63, 0, 130, 64, 9001, 65, 4096};
-
-template <typename T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
-}
 
 /// A slice's arrays behind `offset` elements that are not theirs, so that packs have a head.
 template <typename Gradient, typename Target>

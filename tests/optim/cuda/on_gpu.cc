@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "tessera/optim/cuda/pieces.h"
 #include "tessera/optim/cuda/step_bodies.h"
 #include "tessera/tests/optim/cuda/emulation.h"
+#include "tessera/tests/optim/cuda/same_bits.h"
 
 namespace tessera::cuda {
 namespace {
@@ -55,11 +55,6 @@ class DeviceArray {
   size_t numel_;
   size_t offset_;
 };
-
-template <typename T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
-}
 
 template <typename T>
 std::vector<T> random_values(int64_t numel, uint64_t seed) {

@@ -27,6 +27,7 @@ using testing::count_calls;
 using ::testing::Each;
 using testing::fake;
 using ::testing::HasSubstr;
+using testing::impatient;
 using testing::NcclRankOptions;
 using testing::run_nccl_ranks;
 using testing::run_nccl_ranks_expecting_errors;
@@ -35,12 +36,6 @@ class ControlChannel : public ::testing::Test {
  protected:
   void SetUp() override { fake().reset(); }
 };
-
-NcclRankOptions impatient() {
-  NcclRankOptions options;
-  options.timeout = std::chrono::milliseconds(300);
-  return options;
-}
 
 int count_collectives() {
   return count_calls("ncclAllGather") + count_calls("ncclAllReduce") +

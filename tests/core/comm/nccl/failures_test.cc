@@ -23,6 +23,7 @@ using testing::count_calls;
 using ::testing::Each;
 using testing::fake;
 using ::testing::HasSubstr;
+using testing::impatient;
 using testing::NcclRankOptions;
 using testing::run_nccl_ranks;
 using testing::run_nccl_ranks_expecting_errors;
@@ -32,12 +33,6 @@ class NcclFailures : public ::testing::Test {
  protected:
   void SetUp() override { fake().reset(); }
 };
-
-NcclRankOptions impatient() {
-  NcclRankOptions options;
-  options.timeout = std::chrono::milliseconds(300);
-  return options;
-}
 
 /// Calls until the group has failed.
 void call_until_failure(Group& group) {

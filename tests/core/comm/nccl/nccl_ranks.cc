@@ -34,6 +34,12 @@ FakeNccl& fake() {
   return *reinterpret_cast<FakeNccl* (*)()>(::dlsym(library, "tessera_fake_nccl"))();
 }
 
+NcclRankOptions impatient() {
+  NcclRankOptions options;
+  options.timeout = std::chrono::milliseconds(300);
+  return options;
+}
+
 std::vector<std::string> run_nccl_ranks_expecting_errors(int size, const NcclBody& body,
                                                          const NcclRankOptions& options) {
   const auto store = c10::make_intrusive<c10d::HashStore>();

@@ -28,6 +28,9 @@ struct NcclRankOptions {
   int absent_rank = -1;  ///< does not come
 };
 
+/// With a time-out that tests wait for: 300 ms.
+NcclRankOptions impatient();
+
 /// Runs `body` on `size` threads, each a rank of an NCCL world over the fake, and waits until all
 /// communicators are down. what() of each rank's exception, "" for none. Aborts the program if that
 /// does not end.
