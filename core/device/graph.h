@@ -1,0 +1,81 @@
+#pragma once
+
+#include <memory>
+
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+namespace tessera {
+
+/// What one stretch of code queues on a GPU, captured once and run again many times for the price
+/// of one launch. Used by one thread at a time. Needs libtessera_cuda_graph.so (docs/gpu.md).
+///
+/// Note [What a graph holds]
+/// ~~~~~~~~~~~~~~~~~~~~~~~~~
+/// Kernels with their addresses. What the host computes, decides or prints between them happens
+/// once, in the capture. Tensors from before the capture are read and written where they are and
+/// must stay there: inputs are copied into the same tensors before each replay. Tensors that the
+/// capture makes hold nothing before the first replay, and what each replay computes after it;
+/// their memory lives as long as the graph and as they do. The code must have run a few times
+/// before, on stream(), so that libraries have made their handles and chosen their kernels.
+///
+/// Note [Backward in a capture]
+/// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+/// LibTorch runs backward on a thread of its own, each node on the stream that was current when the
+/// node was made, and orders these streams by events. Nodes of a captured forward are on stream().
+/// The node at a parameter (AccumulateGrad) is made once and belongs to the stream of that moment:
+/// whoever keeps these nodes alive, as hooks on them do, must make them with stream() current, in a
+/// c10::StreamGuard. Made on the default stream, they break the capture (refused by CUDA).
+class Graph {
+ public:
+  /// Never throws and never blocks. Gives up a capture that has not ended; the thread that began it
+  /// destroys it. What was replayed runs on.
+  virtual ~Graph() = default;
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  /// Where it captures; never the default stream. The same for its whole life.
+  virtual c10::Stream stream() const = 0;
+
+  /// Local, non-blocking. Makes stream() the calling thread's current stream, behind what the
+  /// current one holds, and captures: until end(), what is queued on it, or on streams that wait
+  /// for it, is remembered and does not run. What would have to wait for the device (item(), a copy
+  /// to memory that is not pinned, a synchronisation) throws, and so does end() then.
+  ///
+  /// Throws c10::Error if this graph has been captured, or the current stream is being captured.
+  virtual void begin() = 0;
+
+  /// Local; instantiates the graph, which takes milliseconds. On the thread of begin(). The current
+  /// stream is the one before begin() again, behind stream(). Every stream that joined must have
+  /// been waited for by stream(). Throws c10::Error if something in between was not allowed; the
+  /// current stream is restored all the same, and the graph is good for nothing.
+  virtual void end() = 0;
+
+  /// Local, non-blocking; any thread. Queues the whole on the calling thread's current stream. Two
+  /// replays must not overlap, nor one and whatever uses the same tensors: queue them on one
+  /// stream, or order the streams. Random numbers of the device's default generator go on from
+  /// replay to replay as they would without a graph. Throws c10::Error before end() went well.
+  virtual void replay() = 0;
+
+ protected:
+  Graph() = default;
+};
+
+/// Local; loads the module the first time. Captures on a stream of `place` from LibTorch's pool.
+/// `place` is a GPU with an index. Throws c10::Error with the remedy if the module is missing or
+/// does not fit, or load_cuda_library() has not gone well.
+std::unique_ptr<Graph> make_graph(at::Device place);
+
+/// Local. A graph of the same device, on the same stream and from the same memory as `other`, which
+/// may be destroyed first: two graphs that never run at once need the memory of the larger one
+/// only. What a replay of one leaves in tensors that nothing refers to any more, the other
+/// overwrites. Throws c10::Error as above.
+std::unique_ptr<Graph> make_graph_beside(const Graph& other);
+
+/// Local, never blocks; any thread, LibTorch's threads of backward as well. Whether what the
+/// calling thread's operators queue now is captured instead of run: the current stream of the
+/// current device is being captured, by a Graph or by anybody else. False without LibTorch's CUDA
+/// half. Costs a call of the CUDA runtime.
+bool is_capturing();
+
+}  // namespace tessera
