@@ -19,7 +19,7 @@ namespace {
 using torch::optim::AdamWOptions;
 using torch::optim::OptimizerParamGroup;
 
-class FlatAdamw final : public FlatOptimizer {
+class FlatAdamw final : public HostOptimizer {
  public:
   FlatAdamw(const ParameterTable& table, const OptimizerPlan& plan,
             const std::vector<size_t>& group_of, std::vector<OptimizerShard> shards);
@@ -33,7 +33,8 @@ class FlatAdamw final : public FlatOptimizer {
 
   std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq"}; }
   const at::Tensor& state(size_t shard, size_t name) const override;
-  int64_t& step_count(size_t parameter) override { return steps_.at(parameter); }
+  std::vector<int64_t> step_counts() const override { return steps_; }
+  void set_step_counts(std::span<const int64_t> counts) override;
   std::vector<HyperParameter> hyper_parameters() const override;
   std::vector<std::string> problems_of(std::span<const double> values) const override;
   void set_hyper_parameters(std::span<const double> values) override;
@@ -103,7 +104,7 @@ std::vector<std::vector<at::Tensor>> parameters_by_group(const ParameterTable& t
 
 FlatAdamw::FlatAdamw(const ParameterTable& table, const OptimizerPlan& plan,
                      const std::vector<size_t>& group_of, std::vector<OptimizerShard> shards)
-    : FlatOptimizer(std::vector<OptimizerParamGroup>{},
+    : HostOptimizer(std::vector<OptimizerParamGroup>{},
                     std::make_unique<AdamWOptions>(plan.defaults)),
       state_groups_(unique_group_names(plan.groups)),
       group_parameters_(parameters_by_group(table, group_of, plan.groups.size() + 1)),
@@ -273,6 +274,11 @@ const at::Tensor& FlatAdamw::state(size_t shard, size_t name) const {
   return name == 0 ? moments.first : moments.second;
 }
 
+void FlatAdamw::set_step_counts(std::span<const int64_t> counts) {
+  TORCH_INTERNAL_ASSERT(counts.size() == steps_.size());
+  steps_.assign(counts.begin(), counts.end());
+}
+
 std::vector<HyperParameter> FlatAdamw::hyper_parameters() const {
   std::vector<HyperParameter> all;
   for (size_t group = 0; group < state_groups_.size(); ++group) {
@@ -312,7 +318,7 @@ void FlatAdamw::set_hyper_parameters(std::span<const double> values) {
 
 }  // namespace
 
-std::unique_ptr<FlatOptimizer> make_flat_adamw(const ParameterTable& table,
+std::unique_ptr<HostOptimizer> make_flat_adamw(const ParameterTable& table,
                                                const OptimizerPlan& plan,
                                                const std::vector<size_t>& group_of,
                                                std::vector<OptimizerShard> shards) {

@@ -15,7 +15,7 @@ namespace tessera {
 /// shard in the values' dtype, zero at first, padding included. `group_of` is
 /// OptimizerPlan::assign's answer. `shards` may be empty or hold slices without segments (a rank
 /// that owns only padding).
-std::unique_ptr<FlatOptimizer> make_flat_adamw(const ParameterTable& table,
+std::unique_ptr<HostOptimizer> make_flat_adamw(const ParameterTable& table,
                                                const OptimizerPlan& plan,
                                                const std::vector<size_t>& group_of,
                                                std::vector<OptimizerShard> shards);

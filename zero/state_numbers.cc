@@ -35,17 +35,17 @@ std::vector<double> hyper_parameters_in(const std::vector<StateNumber>& numbers,
 
 }  // namespace
 
-std::vector<StateNumber> read_numbers(const ParameterTable& table, FlatOptimizer& optimizer,
+std::vector<StateNumber> read_numbers(const ParameterTable& table, const FlatOptimizer& optimizer,
                                       const EngineCounters& counters) {
   std::vector<StateNumber> numbers = {count("engine.steps", counters.steps)};
   if (counters.has_scaler) {
     numbers.push_back(real(kScale, counters.loss_scale));
     numbers.push_back(count("scaler.good_steps", counters.good_steps));
   }
+  const std::vector<int64_t> step_counts = optimizer.step_counts();
   for (size_t i = 0; i < table.size(); ++i) {
     if (!table[i].is_trainable) continue;
-    numbers.push_back(
-        count(absl::StrCat("optimizer.", table[i].name, ".step"), optimizer.step_count(i)));
+    numbers.push_back(count(absl::StrCat("optimizer.", table[i].name, ".step"), step_counts[i]));
   }
   for (const HyperParameter& number : optimizer.hyper_parameters()) {
     numbers.push_back(
@@ -80,9 +80,11 @@ void write_numbers(const std::vector<StateNumber>& numbers, const ParameterTable
     counters.loss_scale = std::bit_cast<double>(numbers[next++].bits);
     counters.good_steps = numbers[next++].bits;
   }
+  std::vector<int64_t> step_counts = optimizer.step_counts();
   for (size_t i = 0; i < table.size(); ++i) {
-    if (table[i].is_trainable) optimizer.step_count(i) = numbers[next++].bits;
+    if (table[i].is_trainable) step_counts[i] = numbers[next++].bits;
   }
+  optimizer.set_step_counts(step_counts);
   optimizer.set_hyper_parameters(hyper_parameters_in(numbers, optimizer));
 }
 

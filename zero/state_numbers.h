@@ -28,7 +28,7 @@ struct StateNumber {
 
 /// The numbers of a run in a fixed order, equal on all ranks: the engine's, each trainable
 /// parameter's step count, the hyper-parameters. Local.
-std::vector<StateNumber> read_numbers(const ParameterTable& table, FlatOptimizer& optimizer,
+std::vector<StateNumber> read_numbers(const ParameterTable& table, const FlatOptimizer& optimizer,
                                       const EngineCounters& counters);
 
 /// What forbids write_numbers(numbers), one line each "<name>: got X, expected Y"; empty if

@@ -17,11 +17,11 @@ namespace tessera {
 /// new values into its shard, where others find them behind ParameterStore::publish(). Nothing if
 /// no parameter of it is used (used[i] != 0, by table entry). Local.
 void update_unit(const UnitPlan& plan, size_t unit, const at::Tensor& gradient,
-                 const std::vector<uint8_t>& used, double scale, FlatOptimizer& optimizer,
+                 const std::vector<uint8_t>& used, double scale, HostOptimizer& optimizer,
                  ParameterStore& store);
 
 /// The same for all units, by the gradients that wait in `reducer`.
-void update_units(const UnitPlan& plan, Reducer& reducer, double scale, FlatOptimizer& optimizer,
+void update_units(const UnitPlan& plan, Reducer& reducer, double scale, HostOptimizer& optimizer,
                   ParameterStore& store);
 
 }  // namespace tessera

@@ -33,7 +33,7 @@ namespace tessera {
 // the engine goes on only with a state that is loaded.
 
 UpdateInBackward::UpdateInBackward(const ParameterTable& table, const UnitPlan& plan,
-                                   FlatOptimizer& optimizer, ParameterStore& store, Trace* trace)
+                                   HostOptimizer& optimizer, ParameterStore& store, Trace* trace)
     : plan_(plan),
       optimizer_(optimizer),
       store_(store),

@@ -25,7 +25,7 @@ namespace tessera {
 class UpdateInBackward final : public ReducedUnitSink {
  public:
   /// References and `trace` (may be null) must outlive it.
-  UpdateInBackward(const ParameterTable& table, const UnitPlan& plan, FlatOptimizer& optimizer,
+  UpdateInBackward(const ParameterTable& table, const UnitPlan& plan, HostOptimizer& optimizer,
                    ParameterStore& store, Trace* trace);
 
   /// All ranks have agreed to a backward that updates, under the present hyper-parameters.
@@ -62,7 +62,7 @@ class UpdateInBackward final : public ReducedUnitSink {
               const ExactSum& squares);
 
   const UnitPlan& plan_;
-  FlatOptimizer& optimizer_;
+  HostOptimizer& optimizer_;
   ParameterStore& store_;
   Trace* const trace_;
   const std::vector<uint8_t> all_used_;    // per table entry

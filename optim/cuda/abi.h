@@ -42,6 +42,8 @@ struct StepVerdict {
   double loss_scale;      ///< that was in force
   int64_t non_finite;     ///< elements on all ranks that were NaN or infinite before the mean
   int64_t applies;        ///< 1: the step is made; 0: nothing changes
+  int64_t refusals;       ///< ranks that refused it
+  int64_t agrees;         ///< 1: all ranks have one hash
 };
 
 /// One parameter's numbers for the update of this step.

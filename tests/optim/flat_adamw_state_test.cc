@@ -68,9 +68,9 @@ TEST(FlatAdamwState, CountsStepsPerParameter) {
   some[2] = at::Tensor();
   model.update(some);
   FlatOptimizer& optimizer = model.optimizer(1);
-  EXPECT_EQ(optimizer.step_count(0), 2);
-  EXPECT_EQ(optimizer.step_count(1), 0) << "frozen";
-  EXPECT_EQ(optimizer.step_count(2), 1) << "unused once";
+  EXPECT_EQ(optimizer.step_counts()[0], 2);
+  EXPECT_EQ(optimizer.step_counts()[1], 0) << "frozen";
+  EXPECT_EQ(optimizer.step_counts()[2], 1) << "unused once";
 }
 
 TEST(FlatAdamwState, AnotherOptimizerGoesOnFromIt) {
@@ -83,13 +83,15 @@ TEST(FlatAdamwState, AnotherOptimizerGoesOnFromIt) {
   for (int slice = 0; slice < 2; ++slice) {
     FlatOptimizer& to = second.optimizer(slice);
     for (size_t name : {0u, 1u}) to.state(0, name).copy_(first.optimizer(slice).state(0, name));
-    for (size_t i = 0; i < 4; ++i) to.step_count(i) = first.optimizer(slice).step_count(i);
+    to.set_step_counts(first.optimizer(slice).step_counts());
   }
   for (int step = 2; step < 4; ++step) second.update(gradients(step + 0.5));
   EXPECT_TRUE(torch::equal(second.flat(), whole.flat()));
 
   // Negative control: a lost count shows.
-  first.optimizer(0).step_count(0) = 0;
+  std::vector<int64_t> counts = first.optimizer(0).step_counts();
+  counts[0] = 0;
+  first.optimizer(0).set_step_counts(counts);
   for (int step = 2; step < 4; ++step) first.update(gradients(step + 0.5));
   EXPECT_FALSE(torch::equal(first.flat(), whole.flat()));
 }

@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-/// Parameters in one flat buffer that is updated by one FlatOptimizer per slice, as that many ranks
+/// Parameters in one flat buffer that is updated by one HostOptimizer per slice, as that many ranks
 /// would, in one process.
 class ShardedModel {
  public:
@@ -38,7 +38,7 @@ class ShardedModel {
 
   const ParameterTable& table() const { return table_; }
   const at::Tensor& flat() const { return flat_; }
-  FlatOptimizer& optimizer(int slice) { return *optimizers_[static_cast<size_t>(slice)]; }
+  HostOptimizer& optimizer(int slice) { return *optimizers_[static_cast<size_t>(slice)]; }
 
   /// One update by all slices. `gradients` has one entry per parameter of the table, undefined
   /// where unused.
@@ -72,7 +72,7 @@ class ShardedModel {
   UnitPlan units_;
   at::Tensor flat_;
   at::Tensor gradient_;
-  std::vector<std::unique_ptr<FlatOptimizer>> optimizers_;
+  std::vector<std::unique_ptr<HostOptimizer>> optimizers_;
 };
 
 }  // namespace tessera

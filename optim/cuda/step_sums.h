@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/device/device.h"
+#include "tessera/core/layout/parameter_table.h"
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/core/layout/unit_plan.h"
+#include "tessera/optim/cuda/api.h"
+#include "tessera/optim/cuda/piece_tables.h"
+#include "tessera/optim/cuda/step_words.h"
+#include "tessera/optim/cuda/uploads.h"
+
+namespace tessera::cuda {
+
+/// What keeps a plan from being trained by the kernels, one line per unit "[optim] unit '<name>'
+/// <dtype>: got X, expected Y; <remedy>"; empty if nothing. Masters are Float; parameters, wire and
+/// reduced gradients Float, BFloat16 or Half; the world has at most kMostRanks ranks. Local, equal
+/// on all ranks.
+std::string problem_of(const UnitPlan& plan, int world_size);
+
+/// What the ranks add up before a step, collected on the device: the exact sum of the squares of
+/// the mean gradient, who refuses, whether all ranks agree, what is not finite and what is used, as
+/// step_words.h lays it out. Every call is local, is queued on the device's current stream of the
+/// calling thread and returns without waiting for the device; the caller orders streams. What is
+/// handed over stays alive until what is queued has run (as any memory of LibTorch on a GPU does).
+/// Used by one thread at a time.
+class StepSums {
+ public:
+  /// Uploads which pieces of parameters lie where: 16 bytes for each 4096 elements of every unit
+  /// and of this rank's atom of it. Throws c10::Error with the text of problem_of(). All words are
+  /// 0, as after clear().
+  StepSums(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
+           std::shared_ptr<const Api> api, std::shared_ptr<Device> device);
+
+  /// Begins a step: zeros.
+  void clear();
+  /// Counts what is NaN or infinite in the gradients that this rank produced for trainable `unit`;
+  /// `landing`: [unit numel] of Float, BFloat16 or Half. One pass. Adds up over calls.
+  void count_non_finite(size_t unit, const at::Tensor& landing);
+  /// Adds the squares of this rank's atom of trainable `unit`. `kept`: 1-d Float, BFloat16 or Half,
+  /// the mean gradient from element `begin` of the unit on, the atom among it. One pass.
+  void add_squares(size_t unit, const at::Tensor& kept, int64_t begin);
+  /// Writes what this rank itself knows: used_here[i] != 0: it used parameter i of the table;
+  /// `hash`: of all that ranks must agree on; `refuses`: the step must not be made on any rank.
+  /// Once per step, behind the other calls: then a SUM all_reduce of words() in place tells all.
+  void seal(std::span<const uint8_t> used_here, uint64_t hash, bool refuses);
+
+  /// [step_words(table size)] int64 on the device; the same tensor always.
+  const at::Tensor& words() const { return words_; }
+  /// The part of words() that DeviceOptimizer::advance() reads, on the device.
+  const int64_t* used() const;
+  /// Memory on the device.
+  int64_t bytes() const;
+
+ private:
+  int64_t* at(int64_t word) const;
+
+  const std::shared_ptr<const Api> api_;
+  const std::shared_ptr<Device> device_;
+  const int64_t parameters_;
+  std::vector<int64_t> unit_numels_;
+  std::vector<Range> atoms_;  // per unit, in its elements
+  at::Tensor words_;
+  PieceTables unit_pieces_;
+  PieceTables atom_pieces_;  // counted from the atom's start
+  Uploads uploads_;
+};
+
+}  // namespace tessera::cuda

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/device/device.h"
+
+namespace tessera::cuda {
+
+/// Host memory from which small copies to the device are queued again and again: a buffer is handed
+/// out once more only when its last copies have run, and there is one more where none is free, so
+/// that nobody waits. Used by one thread at a time.
+class Uploads {
+ public:
+  /// Buffers of `words` int64. None is allocated before it is needed.
+  Uploads(std::shared_ptr<Device> device, int64_t words);
+
+  /// A buffer to write, [words] int64 in memory from Device::allocate_on_host. Local, does not
+  /// block.
+  const at::Tensor& take();
+  /// The copies out of what take() returned last are queued on `stream`.
+  void queued(Stream& stream);
+
+  /// How many there are: as many as were in flight at once.
+  size_t buffers() const { return buffers_.size(); }
+
+ private:
+  struct Buffer {
+    at::Tensor memory;
+    std::shared_ptr<Event> copied;
+  };
+
+  const std::shared_ptr<Device> device_;
+  const int64_t words_;
+  std::vector<Buffer> buffers_;
+  size_t taken_ = 0;
+};
+
+}  // namespace tessera::cuda
