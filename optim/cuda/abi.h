@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "tessera/optim/adamw_element.h"
+#include "tessera/optim/cuda/step_words.h"
 #include "tessera/optim/loss_scale_rule.h"
 
 /// The interface of libtessera_cuda.so, the module with the optimizer's kernels. api.h looks its
@@ -19,7 +20,7 @@
 namespace tessera::cuda {
 
 /// Raised with every change of this file.
-inline constexpr int kInterfaceVersion = 1;
+inline constexpr int kInterfaceVersion = 2;
 
 /// Element types of gradients and of parameters.
 enum class Dtype : int32_t { kFloat = 0, kBFloat16 = 1, kHalf = 2 };
@@ -35,10 +36,10 @@ struct Piece {
   int32_t parameter;  ///< index in the table
 };
 
-/// What the vote decided, for the kernels behind it and for a host that reads it later.
+/// What was decided, for the kernels behind it and for a host that reads it later.
 struct StepVerdict {
   double grad_norm;       ///< of the mean gradient without the loss scale; NaN if non_finite
-  double gradient_scale;  ///< clip factor / loss scale
+  double gradient_scale;  ///< clip factor / loss scale; 0 where the step does not apply
   double loss_scale;      ///< that was in force
   int64_t non_finite;     ///< elements on all ranks that were NaN or infinite before the mean
   int64_t applies;        ///< 1: the step is made; 0: nothing changes
@@ -53,9 +54,19 @@ struct ParameterUpdate {
 };
 
 /// Host memory; copied before the call returns.
+struct DecideArguments {
+  const int64_t* words;              ///< [step_words(parameters)], step_words.h, summed over ranks
+  int64_t parameters;                ///< of the table
+  int64_t world_size;                ///< how many ranks were summed, at most kMostRanks
+  const LossScaleState* loss_scale;  ///< null for none
+  double max_norm;                   ///< may be infinite
+  StepVerdict* verdict;
+};
+
+/// Host memory; copied before the call returns.
 struct AdvanceArguments {
   int64_t count;                       ///< parameters of the table
-  const uint8_t* used;                 ///< [count] 0: no rank used it
+  const int64_t* used;                 ///< [count] above 0: a rank used it
   const int32_t* group_of;             ///< [count]
   const AdamwHyperParameters* groups;  ///< as they are now
   const StepVerdict* verdict;
@@ -95,10 +106,11 @@ int tessera_cuda_accumulate(float* sum, const void* gradient, Dtype dtype, int64
 /// gathered. One pass.
 int tessera_cuda_cast(void* target, Dtype dtype, const float* values, int64_t numel, void* stream);
 
-/// *count += the elements that are NaN or infinite. Exact in any order: a sum of integers over
+/// counts[piece.parameter] += the elements of the pieces that are NaN or infinite; counts of
+/// parameters without such elements are not touched. Exact in any order: a sum of integers over
 /// threads, and over ranks by an integer all_reduce. One pass.
-int tessera_cuda_count_non_finite(const void* gradient, Dtype dtype, int64_t numel, int64_t* count,
-                                  void* stream);
+int tessera_cuda_count_non_finite(const void* gradient, Dtype dtype, const Piece* pieces,
+                                  int64_t piece_count, int64_t* counts, void* stream);
 /// Adds the squares of the pieces to the ExactSum in `words` ([70] int64, zero at first). The
 /// contract is that of core's add_squares: blocks of 64 elements from the parameter's start are
 /// each summed in fp64 in a fixed order, the sums of the blocks without rounding; so the words,
@@ -110,13 +122,11 @@ int tessera_cuda_add_squares(const void* gradient, Dtype dtype, const Piece* pie
 /// over as many as 2^30 ranks.
 int tessera_cuda_normalize(int64_t* words, void* stream);
 
-/// The verdict from what was reduced over all ranks: `words` of tessera_cuda_normalize and the
-/// number of elements that were not finite. *loss_scale may be null for none. max_norm may be
-/// infinite. The step applies if no element was NaN or infinite and the sum of squares is finite.
-int tessera_cuda_decide(const int64_t* words, const int64_t* non_finite,
-                        const LossScaleState* loss_scale, double max_norm, StepVerdict* verdict,
-                        void* stream);
-/// next_loss_scale() on the device. Once per step, after tessera_cuda_decide.
+/// The verdict from what the ranks have added up. The step applies if no rank refuses it, all ranks
+/// agree, no element was NaN or infinite, and the sum of squares is finite.
+int tessera_cuda_decide(const DecideArguments* arguments, void* stream);
+/// next_loss_scale() on the device; nothing where a rank refused or ranks disagree. Once per step,
+/// after tessera_cuda_decide.
 int tessera_cuda_update_loss_scale(LossScaleState* state, LossScaleRule rule,
                                    const StepVerdict* verdict, void* stream);
 

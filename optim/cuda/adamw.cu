@@ -1,6 +1,7 @@
 #include "tessera/optim/cuda/abi.h"
 #include "tessera/optim/cuda/adamw_body.h"
 #include "tessera/optim/cuda/launch.h"
+#include "tessera/optim/cuda/with_elements.h"
 
 namespace tessera::cuda {
 namespace {

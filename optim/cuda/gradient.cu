@@ -1,14 +1,10 @@
 #include "tessera/optim/cuda/abi.h"
 #include "tessera/optim/cuda/gradient_bodies.h"
 #include "tessera/optim/cuda/launch.h"
+#include "tessera/optim/cuda/with_elements.h"
 
 namespace tessera::cuda {
 namespace {
-
-__device__ void add_atomically(int64_t* to, int64_t amount) {
-  // Two's complement: unsigned addition is signed addition.
-  atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(amount));
-}
 
 template <typename Gradient>
 __global__ void __launch_bounds__(kBlockThreads)
@@ -22,11 +18,18 @@ __global__ void __launch_bounds__(kBlockThreads)
   cast_body(target, values, numel, this_thread_of_grid());
 }
 
+/// Words that several threads add to.
+struct AtomicWords {
+  int64_t* words;
+  __device__ void add(size_t word, int64_t amount) { add_atomically(words + word, amount); }
+};
+
 template <typename Gradient>
 __global__ void __launch_bounds__(kBlockThreads)
-    count_kernel(const Gradient* gradient, int64_t numel, int64_t* count) {
-  const int64_t found = count_body(gradient, numel, this_thread_of_grid());
-  if (found != 0) add_atomically(count, found);  // none, as a rule
+    count_kernel(const Gradient* gradient, const Piece* __restrict__ pieces, int64_t piece_count,
+                 int64_t* counts) {
+  AtomicWords sink = {counts};
+  count_body(gradient, pieces, piece_count, this_block(), this_thread(), sink);
 }
 
 /// Eight neighbouring threads are the lanes of a block of squares.
@@ -45,12 +48,6 @@ struct WarpLanes {
   __device__ bool leads() const { return threadIdx.x % kSquareLanes == 0; }
 };
 
-/// The words of a block in shared memory.
-struct SharedWords {
-  int64_t* words;
-  __device__ void add(size_t word, int64_t amount) { add_atomically(words + word, amount); }
-};
-
 template <typename Gradient>
 __global__ void __launch_bounds__(kBlockThreads)
     square_kernel(const Gradient* gradient, const Piece* __restrict__ pieces, int64_t piece_count,
@@ -59,7 +56,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   static_assert(kBlockThreads >= kExactWords && kBlockThreads % 32 == 0);
   if (threadIdx.x < kExactWords) block_words[threadIdx.x] = 0;
   __syncthreads();
-  SharedWords sink = {block_words};
+  AtomicWords sink = {block_words};
   const Worker group = {threadIdx.x / kSquareLanes, kBlockThreads / kSquareLanes};
   square_body(gradient, pieces, piece_count, this_block(), group, WarpLanes(), sink);
   __syncthreads();
@@ -98,13 +95,13 @@ extern "C" int tessera_cuda_cast(void* target, Dtype dtype, const float* values,
   });
 }
 
-extern "C" int tessera_cuda_count_non_finite(const void* gradient, Dtype dtype, int64_t numel,
-                                             int64_t* count, void* stream) {
-  if (numel < 0) return kRefusedArgument;
+extern "C" int tessera_cuda_count_non_finite(const void* gradient, Dtype dtype, const Piece* pieces,
+                                             int64_t piece_count, int64_t* counts, void* stream) {
+  if (piece_count < 0) return kRefusedArgument;
   return with_elements(dtype, gradient, [&]<typename Gradient>(const Gradient* elements) {
-    if (numel == 0) return 0;
-    return launch(count_kernel<Gradient>, blocks_for_elements(numel), kBlockThreads, stream,
-                  elements, numel, count);
+    if (piece_count == 0) return 0;
+    return launch(count_kernel<Gradient>, blocks_for(piece_count), kBlockThreads, stream, elements,
+                  pieces, piece_count, counts);
   });
 }
 

@@ -68,13 +68,20 @@ struct CountVisitor {
   }
 };
 
-/// What one thread of the launch adds to tessera_cuda_count_non_finite's count.
-template <typename Gradient>
-TESSERA_DEVICE_CODE inline int64_t count_body(const Gradient* gradient, int64_t numel,
-                                              Worker thread) {
-  int64_t count = 0;
-  walk(pack_range(numel, gradient), thread, CountVisitor<Gradient>{gradient, &count});
-  return count;
+/// tessera_cuda_count_non_finite for one thread: blocks take pieces in turn, the threads of a block
+/// share one. `sink.add(parameter, amount)`, an atomic addition, is called where something is
+/// found.
+template <typename Gradient, typename Sink>
+TESSERA_DEVICE_CODE inline void count_body(const Gradient* gradient, const Piece* pieces,
+                                           int64_t piece_count, Worker block, Worker thread,
+                                           Sink& sink) {
+  for (int64_t i = block.index; i < piece_count; i += block.count) {
+    const Piece piece = pieces[i];
+    const Gradient* own = gradient + piece.begin;
+    int64_t count = 0;
+    walk(pack_range(piece.numel, own), thread, CountVisitor<Gradient>{own, &count});
+    if (count != 0) sink.add(static_cast<size_t>(piece.parameter), count);
+  }
 }
 
 // --- Squares ---

@@ -6,7 +6,6 @@
 #include <cuda_runtime_api.h>
 
 #include "tessera/optim/cuda/abi.h"
-#include "tessera/optim/cuda/narrow.h"
 #include "tessera/optim/cuda/walk.h"
 
 // How every kernel of the module is launched. Only for nvcc.
@@ -43,20 +42,6 @@ int launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, voi
                                            static_cast<cudaStream_t>(stream)));
 }
 
-/// Calls `use` with `data` as a pointer to elements of `dtype`.
-template <typename Use>
-int with_elements(Dtype dtype, const void* data, const Use& use) {
-  switch (dtype) {
-    case Dtype::kFloat:
-      return use(static_cast<const float*>(data));
-    case Dtype::kBFloat16:
-      return use(static_cast<const BFloat16*>(data));
-    case Dtype::kHalf:
-      return use(static_cast<const Half*>(data));
-  }
-  return kRefusedDtype;
-}
-
 #ifdef __CUDACC__
 __device__ inline Worker this_block() { return {blockIdx.x, gridDim.x}; }
 __device__ inline Worker this_thread() { return {threadIdx.x, blockDim.x}; }
@@ -64,6 +49,10 @@ __device__ inline Worker this_thread() { return {threadIdx.x, blockDim.x}; }
 __device__ inline Worker this_thread_of_grid() {
   return {static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x,
           static_cast<int64_t>(gridDim.x) * blockDim.x};
+}
+__device__ inline void add_atomically(int64_t* to, int64_t amount) {
+  // Two's complement: unsigned addition is signed addition.
+  atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(amount));
 }
 #endif
 

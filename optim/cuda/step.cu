@@ -5,16 +5,20 @@
 namespace tessera::cuda {
 namespace {
 
-__global__ void decide_kernel(const int64_t* words, const int64_t* non_finite,
-                              const LossScaleState* loss_scale, double max_norm,
-                              StepVerdict* verdict) {
-  *verdict =
-      decide_body(words, *non_finite, loss_scale == nullptr ? 1.0 : loss_scale->scale, max_norm);
+/// One block: a table may have thousands of counts.
+__global__ void __launch_bounds__(kBlockThreads) decide_kernel(DecideArguments arguments) {
+  __shared__ int64_t non_finite;
+  if (threadIdx.x == 0) non_finite = 0;
+  __syncthreads();
+  const int64_t share = non_finite_share(arguments, this_thread());
+  if (share != 0) add_atomically(&non_finite, share);  // none, as a rule
+  __syncthreads();
+  if (threadIdx.x == 0) *arguments.verdict = decide_body(arguments, non_finite);
 }
 
 __global__ void loss_scale_kernel(LossScaleState* state, LossScaleRule rule,
                                   const StepVerdict* verdict) {
-  *state = next_loss_scale(*state, rule, /*overflowed=*/verdict->applies == 0);
+  *state = loss_scale_body(*state, rule, *verdict);
 }
 
 __global__ void __launch_bounds__(kBlockThreads) advance_kernel(AdvanceArguments arguments) {
@@ -27,14 +31,16 @@ extern "C" int tessera_cuda_interface_version() { return kInterfaceVersion; }
 
 extern "C" const char* tessera_cuda_error_text(int status) {
   if (status == kRefusedDtype) return "the dtype is none of Float, BFloat16 and Half";
-  if (status == kRefusedArgument) return "an argument is null or negative";
+  if (status == kRefusedArgument) return "an argument is null, negative or out of range";
   return cudaGetErrorString(static_cast<cudaError_t>(status));
 }
 
-extern "C" int tessera_cuda_decide(const int64_t* words, const int64_t* non_finite,
-                                   const LossScaleState* loss_scale, double max_norm,
-                                   StepVerdict* verdict, void* stream) {
-  return launch(decide_kernel, 1, 1, stream, words, non_finite, loss_scale, max_norm, verdict);
+extern "C" int tessera_cuda_decide(const DecideArguments* arguments, void* stream) {
+  if (arguments == nullptr || arguments->parameters < 0 || arguments->world_size < 1 ||
+      arguments->world_size > kMostRanks) {
+    return kRefusedArgument;
+  }
+  return launch(decide_kernel, 1, kBlockThreads, stream, *arguments);
 }
 
 extern "C" int tessera_cuda_update_loss_scale(LossScaleState* state, LossScaleRule rule,

@@ -13,12 +13,33 @@
 
 namespace tessera::cuda {
 
-/// tessera_cuda_decide, for the one thread that does it.
-TESSERA_DEVICE_CODE inline StepVerdict decide_body(const int64_t* words, int64_t non_finite,
-                                                   double loss_scale, double max_norm) {
+/// One thread's share of the elements that are not finite.
+TESSERA_DEVICE_CODE inline int64_t non_finite_share(const DecideArguments& arguments,
+                                                    Worker thread) {
+  int64_t sum = 0;
+  for (int64_t i = thread.index; i < arguments.parameters; i += thread.count) {
+    sum += arguments.words[kNonFiniteAt + i];
+  }
+  return sum;
+}
+
+/// Whether the ranks' hashes are equal, from the sums of pairs.
+TESSERA_DEVICE_CODE inline bool is_agreed(const int64_t* words, int64_t world_size) {
+  for (int piece = 0; piece < kAgreementPieces; ++piece) {
+    const int64_t sum = words[kAgreementAt + 2 * piece];
+    const int64_t squares = words[kAgreementAt + 2 * piece + 1];
+    if (world_size * squares != sum * sum) return false;
+  }
+  return true;
+}
+
+/// tessera_cuda_decide, for the one thread that does it; `non_finite` is the sum of all shares.
+TESSERA_DEVICE_CODE inline StepVerdict decide_body(const DecideArguments& arguments,
+                                                   int64_t non_finite) {
   int64_t own[kExactWords];  // exact_value uses them up
-  for (size_t i = 0; i < kExactWords; ++i) own[i] = words[i];
+  for (size_t i = 0; i < kExactWords; ++i) own[i] = arguments.words[kSquaresAt + i];
   const double squares = exact_value(own);
+  const double loss_scale = arguments.loss_scale == nullptr ? 1.0 : arguments.loss_scale->scale;
   const double norm = std::sqrt(squares) / loss_scale;
   const bool is_finite = non_finite == 0 && exact_is_finite(squares);
   StepVerdict verdict = {};
@@ -26,11 +47,23 @@ TESSERA_DEVICE_CODE inline StepVerdict decide_body(const int64_t* words, int64_t
   if (!is_finite && exact_is_finite(norm)) {
     verdict.grad_norm = std::numeric_limits<double>::quiet_NaN();
   }
-  verdict.gradient_scale = is_finite ? clip_factor(norm, max_norm) / loss_scale : 0.0;
   verdict.loss_scale = loss_scale;
   verdict.non_finite = non_finite;
-  verdict.applies = is_finite ? 1 : 0;
+  verdict.refusals = arguments.words[kRefusalsAt];
+  verdict.agrees = is_agreed(arguments.words, arguments.world_size) ? 1 : 0;
+  verdict.applies = is_finite && verdict.refusals == 0 && verdict.agrees != 0 ? 1 : 0;
+  if (verdict.applies != 0) {
+    verdict.gradient_scale = clip_factor(norm, arguments.max_norm) / loss_scale;
+  }
   return verdict;
+}
+
+/// tessera_cuda_update_loss_scale: what is refused says nothing about the scale.
+TESSERA_DEVICE_CODE inline LossScaleState loss_scale_body(const LossScaleState& state,
+                                                          const LossScaleRule& rule,
+                                                          const StepVerdict& verdict) {
+  if (verdict.refusals != 0 || verdict.agrees == 0) return state;
+  return next_loss_scale(state, rule, /*overflowed=*/verdict.applies == 0);
 }
 
 /// tessera_cuda_advance for one thread of the launch.
@@ -38,7 +71,7 @@ TESSERA_DEVICE_CODE inline void advance_body(const AdvanceArguments& arguments, 
   const StepVerdict& verdict = *arguments.verdict;
   for (int64_t i = thread.index; i < arguments.count; i += thread.count) {
     ParameterUpdate& update = arguments.updates[i];
-    update.applies = verdict.applies != 0 && arguments.used[i] != 0 ? 1 : 0;
+    update.applies = verdict.applies != 0 && arguments.used[i] > 0 ? 1 : 0;
     if (update.applies == 0) continue;
     const int64_t step = ++arguments.steps[i];
     const AdamwHyperParameters& group = arguments.groups[arguments.group_of[i]];

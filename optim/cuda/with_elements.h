@@ -1,0 +1,22 @@
+#pragma once
+
+#include "tessera/optim/cuda/abi.h"
+#include "tessera/optim/cuda/narrow.h"
+
+namespace tessera::cuda {
+
+/// Calls `use` with `data` as a pointer to elements of `dtype`.
+template <typename Use>
+int with_elements(Dtype dtype, const void* data, const Use& use) {
+  switch (dtype) {
+    case Dtype::kFloat:
+      return use(static_cast<const float*>(data));
+    case Dtype::kBFloat16:
+      return use(static_cast<const BFloat16*>(data));
+    case Dtype::kHalf:
+      return use(static_cast<const Half*>(data));
+  }
+  return kRefusedDtype;
+}
+
+}  // namespace tessera::cuda
