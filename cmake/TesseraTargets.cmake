@@ -3,6 +3,7 @@
 # tessera_library(<folder> <dependencies>...): libtessera_<folder>.a, Tessera::<folder>.
 function(tessera_library name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cc)
+  list(FILTER sources EXCLUDE REGEX "_module/")  # libraries of their own, opened at run time
   if(NOT sources)
     file(TOUCH ${CMAKE_CURRENT_BINARY_DIR}/empty.cc)
     set(sources ${CMAKE_CURRENT_BINARY_DIR}/empty.cc)

@@ -1,0 +1,189 @@
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <ATen/Context.h>
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/util/Exception.h>
+#include <cuda_runtime_api.h>
+#include <torch/headeronly/version.h>
+
+#include "tessera/core/device/graph_module/abi.h"
+
+namespace tessera::cuda_graph {
+namespace {
+
+thread_local std::string reason;
+
+/// 0, or 1 with the reason of what `call` threw.
+template <typename Call>
+int report(const Call& call) noexcept {
+  try {
+    call();
+    return 0;
+  } catch (const c10::Error& error) {
+    reason = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    reason = error.what();
+  } catch (...) {
+    reason = "an exception of an unknown type";
+  }
+  return 1;
+}
+
+/// Memory that graphs share. LibTorch forgets a pool when its last graph goes, and refuses its
+/// number from then on, so the next graph begins another.
+class SharedPool {
+ public:
+  c10::MempoolId_t enter() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (graphs_++ == 0) id_ = at::cuda::graph_pool_handle();
+    return id_;
+  }
+  void leave() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    --graphs_;
+  }
+
+ private:
+  std::mutex mutex_;
+  int graphs_ = 0;
+  c10::MempoolId_t id_;
+};
+
+class CudaGraph {
+ public:
+  CudaGraph(c10::DeviceIndex device, const CudaGraph* beside)
+      : device_(device),
+        shared_(beside == nullptr ? std::make_shared<SharedPool>() : beside->shared_) {}
+
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+
+  ~CudaGraph() {
+    if (is_capturing_) report([&] { end(); });
+    if (!graph_) return;
+    report([&] { graph_.reset(); });
+    shared_->leave();
+  }
+
+  void begin() {
+    TORCH_CHECK(!graph_, "a graph is captured once");
+    pool_ = shared_->enter();
+    graph_.emplace();
+    try {
+      // The calling thread alone is held to what a capture allows: with the usual mode another
+      // thread that asks a driver for anything, as the one that watches communicators does, would
+      // break it. LibTorch's thread of backward queues on the captured stream, which is captured
+      // in every mode, and is left free to allocate. LibTorch registers the default generator.
+      graph_->capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
+    } catch (...) {
+      clean_up();
+      throw;
+    }
+    is_capturing_ = true;
+  }
+
+  void end() {
+    TORCH_CHECK(std::exchange(is_capturing_, false), "a graph that is not being captured");
+    try {
+      graph_->capture_end();
+    } catch (...) {
+      clean_up();
+      throw;
+    }
+    is_ready_ = true;
+  }
+
+  void replay() {
+    TORCH_CHECK(is_ready_, "a graph whose capture has not ended well");
+    graph_->replay();
+  }
+
+ private:
+  /// LibTorch leaves its allocators and its generator as they were when a capture failed: memory of
+  /// the device would come from the pool, asked for through a graph that is gone, and the generator
+  /// would refuse to work. Newer ones do some of this in reset(), and then refuse it here.
+  void clean_up() noexcept {
+    report([&] { graph_->reset(); });
+    report([&] {
+      c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, pool_);
+      c10::cuda::CUDACachingAllocator::releasePool(device_, pool_);
+    });
+    report([&] {
+      at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(pool_);
+      at::getHostAllocator(at::kCUDA)->release_pool(pool_);
+    });
+    report([&] { free_generator(); });
+  }
+
+  /// One that still believes in a capture refuses to be asked for no numbers at all. A copy has its
+  /// seed and its place in the sequence, but not the belief.
+  void free_generator() {
+    at::Generator generator = at::globalContext().defaultGenerator(at::Device(at::kCUDA, device_));
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    try {
+      at::check_generator<at::CUDAGeneratorImpl>(generator)->philox_cuda_state(0);
+    } catch (const c10::Error&) {
+      generator.graphsafe_set_state(generator.clone());
+    }
+  }
+
+  const c10::DeviceIndex device_;
+  const std::shared_ptr<SharedPool> shared_;
+  c10::MempoolId_t pool_;
+  std::optional<at::cuda::CUDAGraph> graph_;
+  bool is_capturing_ = false;
+  bool is_ready_ = false;
+};
+
+/// Sizes and calls are those of the headers this was compiled with.
+void check_runtime() {
+  int version = 0;
+  const cudaError_t status = cudaRuntimeGetVersion(&version);
+  TORCH_CHECK(status == cudaSuccess, "no CUDA runtime: ", cudaGetErrorString(status));
+  TORCH_CHECK(version / 1000 == CUDART_VERSION / 1000, "LibTorch brings CUDA ", version / 1000,
+              ", and this module was built with the headers of CUDA ", CUDART_VERSION / 1000);
+}
+
+}  // namespace
+
+extern "C" {
+
+int tessera_cuda_graph_interface_version() { return kInterfaceVersion; }
+
+const char* tessera_cuda_graph_torch_version() { return TORCH_VERSION; }
+
+const char* tessera_cuda_graph_error_text() { return reason.c_str(); }
+
+int tessera_cuda_graph_make(int device, const void* beside, void** graph) {
+  return report([&] {
+    check_runtime();
+    *graph =
+        new CudaGraph(static_cast<c10::DeviceIndex>(device), static_cast<const CudaGraph*>(beside));
+  });
+}
+
+int tessera_cuda_graph_begin(void* graph) {
+  return report([&] { static_cast<CudaGraph*>(graph)->begin(); });
+}
+
+int tessera_cuda_graph_end(void* graph) {
+  return report([&] { static_cast<CudaGraph*>(graph)->end(); });
+}
+
+int tessera_cuda_graph_replay(void* graph) {
+  return report([&] { static_cast<CudaGraph*>(graph)->replay(); });
+}
+
+void tessera_cuda_graph_destroy(void* graph) { delete static_cast<CudaGraph*>(graph); }
+
+}  // extern "C"
+
+}  // namespace tessera::cuda_graph
