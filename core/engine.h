@@ -34,7 +34,8 @@ struct GatherCounts {
   int64_t slabs_grown = 0;  ///< slabs beyond the two that the memory formula counts
 };
 
-/// What one step did. Equal on all ranks.
+/// What one step did. Equal on all ranks. Under Options::late_verdict step() returns that of the
+/// step() before (the first one a result that is not committed).
 struct StepResult {
   bool committed = false;   ///< the update was applied; false: non-finite gradients were skipped
   int64_t step = 0;         ///< number of updates applied so far, this one included
@@ -127,9 +128,13 @@ class Engine {
   using Gathered = std::shared_ptr<void>;
   [[nodiscard]] virtual Gathered gather(const torch::nn::Module& module) = 0;
 
-  /// Local, blocking. Waits for what step() has left under way: parameters that are being
-  /// published. Operators wait by themselves; raw pointers need it.
+  /// Blocking; local but under late verdicts, where all ranks call it. Waits for what step() has
+  /// left under way: parameters that are being published, and the verdict of the last step(), whose
+  /// errors it throws. Operators wait by themselves; raw pointers need it.
   virtual void wait() = 0;
+  /// Local. Of the last step whose verdict is known: the last step(), but under late verdicts the
+  /// one before it until wait().
+  virtual const StepResult& last_result() const = 0;
 
   /// Collective. The state of the run (see StateDict). Under kOneRank the other ranks than `rank`
   /// get an empty one. Values are copies. Ignored parameters are not in it. Whole scopes receive

@@ -59,6 +59,16 @@ void check_optimizer_in_backward(const Options& options, std::vector<std::string
   }
 }
 
+/// What a host has to do in the middle of a step, which then waits for it.
+void check_late_verdict(const Options& options, std::vector<std::string>& problems) {
+  const auto refuse = [&problems](const char* field, const char* reason) {
+    problems.push_back(absl::StrCat("late_verdict: is true beside ", field, ", which ", reason,
+                                    "; leave one of the two out"));
+  };
+  if (options.ask_non_finite) refuse("ask_non_finite", "is asked before anything is applied");
+  if (options.offload != Offload::kNone) refuse("offload", "updates on the CPU, in the step");
+}
+
 template <typename Value>
 std::string text_of(const std::optional<Value>& value) {
   return value.has_value() ? absl::StrCat(static_cast<int64_t>(*value)) : "unset";
@@ -89,7 +99,13 @@ absl::Status validate(const Options& options) {
   if (options.ask_non_finite && options.on_non_finite.has_value()) {
     problems.emplace_back("on_non_finite: got a policy beside ask_non_finite; set one of the two");
   }
+  if (options.optimizer_in_backward && options.offload != Offload::kNone) {
+    problems.emplace_back(
+        "optimizer_in_backward: is set beside offload, which updates in step(); leave one of the "
+        "two out");
+  }
   if (options.optimizer_in_backward) check_optimizer_in_backward(options, problems);
+  if (options.late_verdict.value_or(false)) check_late_verdict(options, problems);
   if (problems.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("[options] ", absl::StrJoin(problems, "\n[options] ")));
@@ -98,6 +114,7 @@ absl::Status validate(const Options& options) {
 std::vector<std::string> lines(const Options& options) {
   const std::string_view strategy = to_string(options.strategy);
   const std::optional<LossScale>& scale = options.loss_scale;
+  const std::string_view offload = to_string(options.offload);
   return {absl::StrCat("strategy ", absl::string_view(strategy.data(), strategy.size())),
           absl::StrCat("degrees ", options.degrees ? to_string(*options.degrees) : "unset"),
           absl::StrCat("wrap ", options.wrap.name),
@@ -113,6 +130,8 @@ std::vector<std::string> lines(const Options& options) {
           absl::StrCat("ask_non_finite ", options.ask_non_finite ? "set" : "unset"),
           absl::StrCat("share_parameters ", options.share_parameters ? 1 : 0),
           absl::StrCat("optimizer_in_backward ", options.optimizer_in_backward ? 1 : 0),
+          absl::StrCat("offload ", absl::string_view(offload.data(), offload.size())),
+          absl::StrCat("late_verdict ", text_of(options.late_verdict)),
           absl::StrCat("bucket_bytes ", options.bucket_bytes),
           absl::StrCat("first_bucket_bytes ", options.first_bucket_bytes),
           absl::StrCat("prefetch ", text_of(options.prefetch)),

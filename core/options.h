@@ -11,6 +11,7 @@
 #include <absl/status/status.h>
 
 #include "tessera/core/non_finite.h"
+#include "tessera/core/offload.h"
 #include "tessera/core/precision.h"
 #include "tessera/core/strategy.h"
 #include "tessera/core/wrap_policy.h"
@@ -91,6 +92,19 @@ struct Options {
   /// not go on at all. An error unless gradients are split over all ranks, as the optimizer is
   /// (zero2, zero3), and with max_grad_norm, loss_scale, ask_non_finite or NonFinite::kSkip.
   bool optimizer_in_backward = false;
+
+  /// Keeps memory off the GPU: it lies in pinned memory of the host, is copied beside the
+  /// computation, and the CPU updates it. Results are those of training without it but for the
+  /// order of sums over ranks. An error where parameters lie on the CPU, with
+  /// optimizer_in_backward, and (kParameters) where a strategy does not split parameters.
+  Offload offload = Offload::kNone;
+
+  /// GPUs only: step() returns without waiting for the device or for other ranks. The verdict of
+  /// the step (applied, or skipped for gradients that are not finite), its norm and what ranks
+  /// disagree about become known in the next step() or in wait(); until then the device decides by
+  /// itself what is applied. False waits in step(), as on a CPU. Unset: true on a GPU unless
+  /// ask_non_finite or offload is set. An error where it is true on a CPU or with one of these.
+  std::optional<bool> late_verdict = {};
 
   /// Bytes of parameters per bucket. Range [1 KiB, 2 GiB]. Larger buckets mean fewer collectives
   /// and larger landing buffers. The first bucket to be ready in backward is smaller so that

@@ -47,8 +47,8 @@ SlabPool::Allocate allocate_from(ProcessGroup& group) {
 }  // namespace
 
 Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
-                 const SliceMap& slices, SlabPool::OnRelease on_release, MemoryMeter& meter,
-                 RollingHash& history, Trace* trace, ReducedUnitSink* sink)
+                 const SliceMap& slices, const Setting& setting, MemoryMeter& meter,
+                 RollingHash& history, Trace* trace)
     : group_(group),
       table_(table),
       plan_(plan),
@@ -56,13 +56,14 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
       history_(history),
       meter_(meter),
       trace_(trace),
-      sink_(sink),
+      setting_(setting),
+      sink_(setting.reduced),
       units_(plan.trainable_size()),
       groups_(make_reduce_groups(group, slices)),
-      plain_pool_(allocate_from(group), meter, MemoryClass::kLanding, on_release),
-      root_pool_(allocate_from(group), meter, MemoryClass::kLanding, on_release),
+      plain_pool_(allocate_from(group), meter, MemoryClass::kLanding, setting.on_release),
+      root_pool_(allocate_from(group), meter, MemoryClass::kLanding, setting.on_release),
       landings_(units_),
-      scratch_(meter, MemoryClass::kLanding),
+      scratch_(group.place(), meter, MemoryClass::kLanding),
       firings_(table.size()),
       rounds_(units_),
       local_(table.size()),
@@ -74,7 +75,7 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
     pool(unit).reserve(plan[unit].precision.wire, plan[unit].layout.numel());
     reduced_.emplace_back(
         groups_, plan[unit], slices,
-        sink == nullptr ? ReducedGradient::Keep::kUntilStep : ReducedGradient::Keep::kUntilUsed,
+        sink_ == nullptr ? ReducedGradient::Keep::kUntilStep : ReducedGradient::Keep::kUntilUsed,
         meter);
   }
   if (groups_.across_sums != nullptr) finish_ballot_.emplace(group, 1);
@@ -128,16 +129,25 @@ void Reducer::land(size_t index, const at::Tensor& gradient) {
   const UnitPlan::Place place = plan_.place(index);
   // Without reduction all firings add up on this rank, in the order of the backward.
   const size_t round = mode_ == Mode::kReduce ? firings_[index]++ : 0;
-  TORCH_CHECK(sink_ == nullptr || round == 0, "[grad] '", table_[index].name,
-              "': got a second gradient within one backward, expected one; its unit may have been "
-              "updated with the first. Leave Options::optimizer_in_backward off, or do not use a "
-              "module twice through re-entrant checkpointing");
+  if (round > 0) require_one_gradient(index);
   rounds_[place.unit] = std::max(rounds_[place.unit], round + 1);
 
   Landing& landing = open_landing(place.unit, round);
   non_finite_[index] = std::max(non_finite_[index], landing.land(place.position, gradient));
   local_[index] = 1;
   if (mode_ == Mode::kReduce && round == 0 && landing.is_complete()) launch_complete_units();
+}
+
+/// Note [Rounds].
+void Reducer::require_one_gradient(size_t index) const {
+  TORCH_CHECK(sink_ == nullptr, "[grad] '", table_[index].name,
+              "': got a second gradient within one backward, expected one; its unit may have been "
+              "updated with the first. Leave Options::optimizer_in_backward off, or do not use a "
+              "module twice through re-entrant checkpointing");
+  TORCH_CHECK(setting_.agreement == Setting::Agreement::kInBackward, "[grad] '", table_[index].name,
+              "': got a second gradient within one backward, expected one, because ranks do not "
+              "tell each other how many there are. Set Options::late_verdict to false, or do not "
+              "use a module twice through re-entrant checkpointing");
 }
 
 void Reducer::launch_complete_units() {
@@ -153,6 +163,7 @@ void Reducer::launch(size_t unit, size_t round) {
   is_announced_ = true;
   Landing& landing = open_landing(unit, round);
   landing.fill_missing();
+  if (setting_.landed != nullptr) setting_.landed->landed(unit, landing.buffer());
   if (sink_ != nullptr && landing.is_complete()) sink_->reducing(unit);
   history_.record(RollingHash::Event::kReduce, static_cast<int64_t>(unit));
   const int64_t begin_ns = trace_ != nullptr ? Trace::now_ns() : 0;
@@ -246,7 +257,12 @@ void Reducer::end_micro_step() {
   while (next_launch_ < units_) {
     launch(next_launch_++, 0);
   }
-  const std::string disagreement = agree();
+  std::string disagreement;
+  if (setting_.agreement == Setting::Agreement::kInBackward) {
+    disagreement = agree();
+  } else {
+    for (size_t i = 0; i < used_.size(); ++i) used_[i] |= local_[i];
+  }
   if (!disagreement.empty()) {
     // All ranks have posted the same collectives so far; they finish before anyone leaves.
     retire(Wait::kUntilDone);

@@ -18,6 +18,7 @@
 #include "tessera/core/step/exact_sum.h"
 #include "tessera/core/step/rolling_hash.h"
 #include "tessera/ddp/gradient_handles.h"
+#include "tessera/ddp/landed_unit_sink.h"
 #include "tessera/ddp/reduce_groups.h"
 #include "tessera/ddp/reduced_gradient.h"
 #include "tessera/ddp/reduced_unit_sink.h"
@@ -43,13 +44,25 @@ class Reducer {
   /// (kAddLocally, no_sync).
   enum class Mode : uint8_t { kReduce, kAddLocally };
 
-  /// References and `trace` (may be null) must outlive the reducer. Collective: makes subgroups of
-  /// `group` where the degrees need them. `sink` (may be null; needs g = o = N) takes the reduced
-  /// gradients of units whose parameters have all landed on this rank; those of the others stay for
-  /// gradient(). With it, a backward is all of a step: mode kReduce, one gradient per parameter.
+  struct Setting {
+    SlabPool::OnRelease on_release = SlabPool::OnRelease::kKeep;  ///< of landing buffers
+    /// May be null; needs g = o = N. Takes the reduced gradients of units whose parameters have all
+    /// landed on this rank; those of the others stay for gradient(). With it, a backward is all of
+    /// a step: mode kReduce, one gradient per parameter.
+    ReducedUnitSink* reduced = nullptr;
+    /// May be null where gradients lie on the CPU.
+    LandedUnitSink* landed = nullptr;
+    /// Whether ranks tell each other at the end of each backward what they used, or leave it to
+    /// the step: then used() is what this rank used, and a backward gives each parameter one
+    /// gradient.
+    enum class Agreement : uint8_t { kInBackward, kInStep } agreement = Agreement::kInBackward;
+  };
+
+  /// References, sinks and `trace` (may be null) must outlive the reducer. Collective: makes
+  /// subgroups of `group` where the degrees need them.
   Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
-          const SliceMap& slices, SlabPool::OnRelease on_release, MemoryMeter& meter,
-          RollingHash& history, Trace* trace, ReducedUnitSink* sink = nullptr);
+          const SliceMap& slices, const Setting& setting, MemoryMeter& meter, RollingHash& history,
+          Trace* trace);
   ~Reducer();
 
   /// A backward begins to deliver gradients. Local.
@@ -93,6 +106,9 @@ class Reducer {
   /// UnitPlan::trainable_size(), here and below.
   Range kept(size_t unit) const { return reduced_[unit].kept(); }
 
+  /// The mean gradient of what is kept of `unit` [kept numel] in the reduce dtype; see gradient().
+  const at::Tensor& value(size_t unit) const { return reduced_[unit].value(); }
+
   /// The mean gradient of what is kept of `unit` [kept numel] in the masters' dtype, as the
   /// optimizer wants it; undefined before the first reduced micro-step (and before finish() where
   /// partial sums are kept). Read only; valid until the next micro-step, clear() or drop(). Where
@@ -129,6 +145,7 @@ class Reducer {
   bool advance(InFlight& reduction, Wait wait);
   void retire(Wait wait);
   std::string agree();
+  void require_one_gradient(size_t index) const;
   int64_t control_bytes() const;
 
   ProcessGroup& group_;
@@ -138,8 +155,9 @@ class Reducer {
   RollingHash& history_;
   MemoryMeter& meter_;
   Trace* const trace_;
-  ReducedUnitSink* const sink_;
-  const size_t units_;  // with gradients
+  const Setting setting_;
+  ReducedUnitSink* const sink_;  // of the setting
+  const size_t units_;           // with gradients
   ReduceGroups groups_;
   SlabPool plain_pool_;
   SlabPool root_pool_;

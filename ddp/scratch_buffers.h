@@ -14,17 +14,19 @@ namespace tessera {
 /// largest. Used by one thread.
 class ScratchBuffers {
  public:
-  /// Bytes are counted by `meter`, which must outlive this, as `memory_class`.
-  ScratchBuffers(MemoryMeter& meter, MemoryClass memory_class);
+  /// Of buffers at `place`. Bytes are counted by `meter`, which must outlive this, as
+  /// `memory_class`.
+  ScratchBuffers(at::Device place, MemoryMeter& meter, MemoryClass memory_class);
   ~ScratchBuffers();
   ScratchBuffers(const ScratchBuffers&) = delete;
   ScratchBuffers& operator=(const ScratchBuffers&) = delete;
 
-  /// A tensor [numel] on the CPU, contents undefined: the smallest free buffer that is large
+  /// A tensor [numel], contents undefined: the smallest free buffer that is large
   /// enough, or else a new one in the place of a smaller free one. Local.
   at::Tensor acquire(int64_t numel, at::ScalarType dtype);
 
  private:
+  const at::Device place_;
   MemoryMeter& meter_;
   const MemoryClass memory_class_;
   std::vector<at::Tensor> buffers_;

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "tessera/core/memory/private_memory.h"
 #include "tessera/fsdp/collective_source.h"
 #include "tessera/fsdp/window_source.h"
 
@@ -31,6 +32,13 @@ GatheredUnits::GatheredUnits(ProcessGroup& group, const UnitPlan& plan, const Pa
     stamps.zero_();
     stamps_ = group.make_window(stamps, "second shards");
     second.stamps = stamps_.get();
+  }
+  if (is_collective) {
+    setting.allocate = [this](int64_t numel, at::ScalarType dtype) {
+      return gathering_->allocate(numel, dtype);
+    };
+  } else {
+    setting.allocate = &allocate_private;
   }
   const bool keeps_whole = setting.ranks_after_forward == 1 && degree > 1;
   residency_ = std::make_shared<Residency>(plan, table, std::move(setting), meter, trace);

@@ -11,7 +11,6 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/error_text.h"
-#include "tessera/core/memory/private_memory.h"
 
 namespace tessera {
 
@@ -271,7 +270,7 @@ void Residency::hold(size_t index, bool writable) {
     const FlatLayout& layout = plan_[index].layout;
     at::Tensor memory = unit.own_memory_;
     if (!memory.defined()) {
-      memory = allocate_private(layout.numel(), layout.dtype());
+      memory = setting_.allocate(layout.numel(), layout.dtype());
       meter_.add(MemoryClass::kSlabs, static_cast<int64_t>(memory.nbytes()));
       unit.is_temporary_ = true;
     }
@@ -306,7 +305,7 @@ Residency::Residency(const UnitPlan& plan, const ParameterTable& table, Residenc
       setting_(std::move(setting)),
       meter_(meter),
       trace_(trace),
-      pool_(&allocate_private, meter, MemoryClass::kSlabs,
+      pool_(setting_.allocate, meter, MemoryClass::kSlabs,
             setting_.poison_freed ? SlabPool::OnRelease::kPoison : SlabPool::OnRelease::kKeep),
       lane_(setting_.prefetch ? Lane::Mode::kThread : Lane::Mode::kInline) {}
 
@@ -322,7 +321,7 @@ Residency::Unit& Residency::add(FreeableBuffer& buffer, std::unique_ptr<UnitSour
     pool_.reserve(planned.layout.dtype(), planned.layout.numel());
     return unit;
   }
-  unit.own_memory_ = allocate_private(planned.layout.numel(), planned.layout.dtype());
+  unit.own_memory_ = setting_.allocate(planned.layout.numel(), planned.layout.dtype());
   meter_.add(own_class(unit), planned.layout.bytes());
   return unit;
 }

@@ -35,6 +35,7 @@ struct ResidencySetting {
   bool strict_slabs = false;
   bool poison_freed = false;
   std::function<bool()> is_inside_backward;
+  SlabPool::Allocate allocate;  ///< memory for whole units
 };
 
 /// Decides which units are whole: what GatheredUnits does behind its mutex. Note [Whole while

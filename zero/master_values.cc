@@ -8,7 +8,7 @@
 namespace tessera {
 
 MasterValues::MasterValues(const ParameterTable& table, const UnitPlan& plan,
-                           const SliceMap& slices, MemoryMeter& meter)
+                           const SliceMap& slices, at::Device place, MemoryMeter& meter)
     : plan_(plan), slices_(slices), meter_(meter), values_(plan.trainable_size()) {
   const at::NoGradGuard no_grad;
   for (size_t unit = 0; unit < values_.size(); ++unit) {
@@ -16,7 +16,7 @@ MasterValues::MasterValues(const ParameterTable& table, const UnitPlan& plan,
     if (!planned.precision.has_masters()) continue;
     const Range kept = slices.optimizer(planned.layout);
     at::Tensor& values = values_[unit];
-    values = at::zeros({kept.numel}, planned.precision.master);
+    values = at::zeros({kept.numel}, at::TensorOptions(planned.precision.master).device(place));
     for (const Segment& segment : planned.layout.segments(kept)) {
       const at::Tensor& parameter = table[planned.parameters[segment.parameter]].tensor;
       // In memory order, which is that of the flat buffer.

@@ -17,9 +17,9 @@ namespace tessera {
 class MasterValues {
  public:
   /// Copies masters out of the parameters in `table` as the user made them, so it is made before
-  /// FlatParameters converts them. References must outlive it.
+  /// FlatParameters converts them. They lie at `place`. References must outlive it.
   MasterValues(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
-               MemoryMeter& meter);
+               at::Device place, MemoryMeter& meter);
   ~MasterValues();
   MasterValues(const MasterValues&) = delete;
   MasterValues& operator=(const MasterValues&) = delete;

@@ -28,9 +28,16 @@ namespace tessera {
 namespace {
 
 /// Lists what keeps `table` from being trained under `options`; empty if nothing.
-std::vector<std::string> problems_of(const ParameterTable& table, const Precision& precision) {
+std::vector<std::string> problems_of(const ParameterTable& table, const Precision& precision,
+                                     at::Device place) {
   std::vector<std::string> problems;
   for (const Parameter& parameter : table) {
+    if (parameter.tensor.device() != place) {
+      problems.push_back(absl::StrCat("parameter '", parameter.name, "': got device ",
+                                      parameter.tensor.device().str(), ", expected ", place.str(),
+                                      ", where the process group's tensors lie; move the model "
+                                      "there before parallelize"));
+    }
     for (const std::string& problem : problems_of(precision, parameter.tensor.scalar_type())) {
       problems.push_back(absl::StrCat("parameter '", parameter.name, "': ", problem));
     }
@@ -48,13 +55,13 @@ std::vector<std::string> problems_of(const ParameterTable& table, const Precisio
   return problems;
 }
 
-std::vector<std::string> problems_of(const std::vector<NamedTensor>& buffers) {
+std::vector<std::string> problems_of(const std::vector<NamedTensor>& buffers, at::Device place) {
   std::vector<std::string> problems;
   for (const NamedTensor& buffer : buffers) {
-    if (!buffer.tensor.is_cpu()) {
+    if (buffer.tensor.device() != place) {
       problems.push_back(absl::StrCat("buffer '", buffer.name, "': got device ",
-                                      buffer.tensor.device().str(),
-                                      ", expected cpu; one engine trains a model on one device"));
+                                      buffer.tensor.device().str(), ", expected ", place.str(),
+                                      "; one engine trains a model on one device"));
     } else if (buffer.tensor.layout() != at::kStrided) {
       problems.push_back(absl::StrCat("buffer '", buffer.name,
                                       "': got a sparse tensor, expected a "
@@ -127,10 +134,10 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
   }
   auto table = attempt(problems, [&] { return ParameterTable(parameters_of(*model, options)); });
   if (table.has_value()) {
-    for (std::string& problem : problems_of(*table, options.precision))
+    for (std::string& problem : problems_of(*table, options.precision, world.place()))
       problems.push_back(std::move(problem));
   }
-  for (std::string& problem : problems_of(buffers_of(*model))) {
+  for (std::string& problem : problems_of(buffers_of(*model), world.place())) {
     problems.push_back(std::move(problem));
   }
   if (!table.has_value()) return std::nullopt;

@@ -24,10 +24,11 @@ ParameterStore::ParameterStore(ProcessGroup& group, const ParameterTable& table,
     : group_(group),
       table_(table),
       plan_(plan),
-      masters_(table, plan, slices, meter),
+      masters_(table, plan, slices, group.place(), meter),
       shared_(setting.share ? SharedParameters::make(group, plan, slices) : nullptr),
       flat_(table, plan, setting.residence,
-            memory_from(shared_.get(), group, plan, slices, setting.residence), meter) {
+            memory_from(shared_.get(), group, plan, slices, setting.residence), group.place(),
+            meter) {
   masters_.adopt(flat_);
   if (shared_ == nullptr && slices.degrees().optimizer > slices.degrees().parameters) {
     publication_ = std::make_unique<Publication>(group, plan, slices, flat_, trace);

@@ -52,7 +52,8 @@ ParameterStore::Setting store_setting(const Options& options, const Degrees& deg
                      .free_eagerly = options.free_eagerly,
                      .strict_slabs = options.strict_slabs,
                      .poison_freed = options.poison_freed,
-                     .is_inside_backward = nullptr}};
+                     .is_inside_backward = nullptr,
+                     .allocate = nullptr}};
 }
 
 std::string ignored_option(const Options& options) {

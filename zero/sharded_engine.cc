@@ -7,10 +7,6 @@
 
 #include "tessera/core/error_text.h"
 #include "tessera/core/memory/freed_memory.h"
-#include "tessera/core/step/grad_norm.h"
-#include "tessera/optim/flat_adamw.h"
-#include "tessera/zero/partition.h"
-#include "tessera/zero/unit_update.h"
 
 namespace tessera {
 
@@ -30,26 +26,25 @@ ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
       watch_(*this),
       store_(*parts_.group, parts_.table, parts_.plan, slices_, store_setting(), meter_,
              trace_.get()),
-      optimizer_(
-          make_flat_adamw(parts_.table, parts_.optimizer, parts_.group_of,
-                          optimizer_shards(parts_.plan, slices_, store_.masters().values()))),
-      early_update_(parts_.options.optimizer_in_backward
-                        ? std::make_unique<UpdateInBackward>(parts_.table, parts_.plan, *optimizer_,
-                                                             store_, trace_.get())
-                        : nullptr),
-      reducer_(
-          *parts_.group, parts_.table, parts_.plan, slices_,
-          parts_.options.poison_freed ? SlabPool::OnRelease::kPoison : SlabPool::OnRelease::kKeep,
-          meter_, history_, trace_.get(), early_update_.get()),
+      commit_(make_step_commit({.group = *parts_.group,
+                                .table = parts_.table,
+                                .plan = parts_.plan,
+                                .slices = slices_,
+                                .options = parts_.options,
+                                .store = store_,
+                                .failure = failure_,
+                                .trace = trace_.get()},
+                               parts_.optimizer, parts_.group_of)),
+      early_update_(commit_->update_in_backward()),
+      reducer_(*parts_.group, parts_.table, parts_.plan, slices_, reducer_setting(), meter_,
+               history_, trace_.get()),
       handles_(parts_.table, reducer_.gradient_views()),
-      vote_(*parts_.group, parts_.table, optimizer_->hyper_parameter_names()),
       access_(*parts_.group, parts_.table, parts_.plan, store_),
-      misuse_(parts_.table, store_, access_, handles_, *optimizer_, early_update_.get()),
-      state_(*parts_.group, parts_.table, parts_.plan, slices_, std::move(buffers), *optimizer_,
-             store_.masters(), store_.flat()) {
-  if (parts_.options.loss_scale.has_value()) scaler_.emplace(*parts_.options.loss_scale);
-  meter_.add(MemoryClass::kOptimizer, optimizer_->state_bytes());
-  meter_.add(MemoryClass::kControl, vote_.bytes() + access_.bytes());
+      misuse_(parts_.table, store_, access_, handles_, commit_->optimizer(), early_update_),
+      state_(*parts_.group, parts_.table, parts_.plan, slices_, std::move(buffers),
+             commit_->optimizer(), store_.masters(), store_.flat()) {
+  meter_.add(MemoryClass::kOptimizer, commit_->optimizer().state_bytes());
+  meter_.add(MemoryClass::kControl, commit_->bytes() + access_.bytes());
   for (size_t i = 0; i < parts_.table.size(); ++i) {
     if (!parts_.table[i].is_trainable) continue;
     GradientSink& sink = *this;
@@ -62,6 +57,15 @@ ParameterStore::Setting ShardedEngine::store_setting() {
   ParameterStore::Setting setting = parts_.store;
   setting.gather.is_inside_backward = [this] { return watch_.is_inside_backward(); };
   return setting;
+}
+
+Reducer::Setting ShardedEngine::reducer_setting() const {
+  using Agreement = Reducer::Setting::Agreement;
+  return {.on_release = parts_.options.poison_freed ? SlabPool::OnRelease::kPoison
+                                                    : SlabPool::OnRelease::kKeep,
+          .reduced = early_update_,
+          .landed = commit_->landed(),
+          .agreement = commit_->is_late() ? Agreement::kInStep : Agreement::kInBackward};
 }
 
 void ShardedEngine::require_outside_backward(const char* call) const {
@@ -112,7 +116,7 @@ void ShardedEngine::agree_to_update() {
   store_.finish();
   StepVote::Paper mine = paper(misuse_.before_updating_backward(*no_sync_depth_ > 0));
   mine.backwards = 1;
-  agree(mine);
+  commit_->agree_to_update(mine);
   early_update_->begin();
 }
 
@@ -184,7 +188,7 @@ void ShardedEngine::adopt_cleared_gradients() {
 
 at::Tensor ShardedEngine::scale(const at::Tensor& loss) {
   was_scaled_ = true;
-  return scaler_.has_value() ? loss * scaler_->scale() : loss;
+  return commit_->scale(loss);
 }
 
 void ShardedEngine::zero_grad() {
@@ -216,30 +220,33 @@ StepResult ShardedEngine::step() {
   failure_.require_none();
   require_outside_backward("step");
   const at::NoGradGuard no_grad;
-  return failure_.guard([&] {
+  return last_result_ = failure_.guard([&] {
     settle();
     if (!is_updated()) adopt_cleared_gradients();
     reduce_in_step();
     reducer_.finish();
 
-    const StepVote::Paper mine = paper(find_misuse());
-    const StepVote::Verdict verdict = agree(mine);
-    if (verdict.non_finite.has_value()) return skip(verdict);
-
-    apply(clip_factor(verdict.grad_norm, parts_.options.max_grad_norm) / mine.loss_scale);
-    StepResult result{.committed = true,
-                      .step = ++steps_,
-                      .grad_norm = verdict.grad_norm,
-                      .loss_scale = mine.loss_scale};
-    for (const uint8_t used : reducer_.used()) result.used_parameters += used;
-    if (scaler_.has_value()) scaler_->update(/*overflowed=*/false);
-    history_.record(RollingHash::Event::kStep, steps_);
-    history_at_step_ = history_;
+    const std::optional<StepCommit::Outcome> outcome =
+        commit_->commit(reducer_, paper(find_misuse()));
+    if (commit_->is_late() || outcome->committed) {
+      history_.record(RollingHash::Event::kStep, steps_);
+      history_at_step_ = history_;
+    }
     clear();
     // From now on a step allocates what the one before it did.
     if (++steps_here_ == 2 && parts_.options.keep_freed_memory) use_huge_pages_in_heap();
-    return result;
+    return outcome.has_value() ? result_of(*outcome) : StepResult{};
   });
+}
+
+/// Counts a step whose outcome has become known.
+StepResult ShardedEngine::result_of(const StepCommit::Outcome& outcome) {
+  if (outcome.committed) ++steps_;
+  return {.committed = outcome.committed,
+          .step = steps_,
+          .grad_norm = outcome.grad_norm,
+          .loss_scale = outcome.loss_scale,
+          .used_parameters = outcome.used_parameters};
 }
 
 StepVote::Paper ShardedEngine::paper(std::string misuse) {
@@ -251,42 +258,10 @@ StepVote::Paper ShardedEngine::paper(std::string misuse) {
   paper.gradient_edits = handles_.count_edits();
   paper.loss_scale = loss_scale();
   paper.misuse = std::move(misuse);
-  const std::vector<int64_t>& non_finite = reducer_.non_finite();
-  for (size_t i = 0; i < non_finite.size(); ++i) {
-    if (non_finite[i] == 0) continue;
-    if (paper.non_finite == 0) paper.non_finite_parameter = static_cast<int64_t>(i);
-    paper.non_finite += non_finite[i];
-  }
   if (is_updated()) {
-    paper.squares = early_update_->squares();
     paper.if_refused = "What backward updated waits for the step() that all ranks agree to.";
-  } else if (backwards_ > 0) {
-    paper.squares = reducer_.squares();
   }
   return paper;
-}
-
-StepVote::Verdict ShardedEngine::agree(const StepVote::Paper& paper) {
-  hyper_parameters_.clear();
-  optimizer_->append_hyper_parameters(hyper_parameters_);
-  const TraceSpan span(trace_.get(), TraceTrack::kVote, "vote");
-  return vote_.agree(paper, hyper_parameters_);
-}
-
-/// What the user wants of a step whose gradients are not finite. Equal on all ranks.
-StepResult ShardedEngine::skip(const StepVote::Verdict& verdict) {
-  const Options& options = parts_.options;
-  if (early_update_ != nullptr) failure_.spoil(early_update_->describe(*verdict.non_finite));
-  const NonFinite preset = scaler_.has_value() ? NonFinite::kSkip : NonFinite::kStop;
-  const NonFinite policy = options.ask_non_finite
-                               ? vote_.ask(options.ask_non_finite, *verdict.non_finite)
-                               : options.on_non_finite.value_or(preset);
-  TORCH_CHECK(policy == NonFinite::kSkip, describe(*verdict.non_finite));
-  const StepResult result{
-      .step = steps_, .grad_norm = verdict.grad_norm, .loss_scale = loss_scale()};
-  if (scaler_.has_value()) scaler_->update(/*overflowed=*/true);
-  clear();
-  return result;
 }
 
 /// Reduces what no_sync() left on this rank. Peers may have gradients in a backward that gave this
@@ -304,20 +279,10 @@ void ShardedEngine::reduce_in_step() {
 
 /// "" if nothing on this rank speaks against the step.
 std::string ShardedEngine::find_misuse() const {
-  if (scaler_.has_value() && !was_scaled_ && backwards_ > 0) {
+  if (commit_->has_loss_scale() && !was_scaled_ && backwards_ > 0) {
     return "backward was called on a loss without engine->scale(loss), which loss_scale needs";
   }
   return misuse_.before_step();
-}
-
-void ShardedEngine::apply(double scale) {
-  if (early_update_ != nullptr) {
-    early_update_->end();
-  } else {
-    const TraceSpan span(trace_.get(), TraceTrack::kOptimizer, "update");
-    update_units(parts_.plan, reducer_, scale, *optimizer_, store_);
-  }
-  store_.publish(reducer_.used());
 }
 
 // --- Reading and writing parameters ---
@@ -377,7 +342,7 @@ void ShardedEngine::load_state_dict(const StateDict& state) {
     EngineCounters loaded = counters();
     state_.load(state, loaded);
     steps_ = loaded.steps;
-    if (scaler_.has_value()) scaler_->load(loaded.loss_scale, loaded.good_steps);
+    commit_->load_loss_scale({loaded.loss_scale, loaded.good_steps});
     clear();
     store_.announce();
     failure_.mend();

@@ -22,14 +22,13 @@
 #include "tessera/core/step/step_vote.h"
 #include "tessera/ddp/gradient_handles.h"
 #include "tessera/ddp/reducer.h"
-#include "tessera/optim/flat_optimizer.h"
-#include "tessera/optim/loss_scaler.h"
 #include "tessera/optim/optimizer_plan.h"
 #include "tessera/zero/engine_failure.h"
 #include "tessera/zero/misuse_check.h"
 #include "tessera/zero/parameter_access.h"
 #include "tessera/zero/parameter_store.h"
 #include "tessera/zero/state_transfer.h"
+#include "tessera/zero/step_commit.h"
 #include "tessera/zero/update_in_backward.h"
 
 namespace tessera {
@@ -57,15 +56,16 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   ~ShardedEngine() override { handles_.hide_all(); }
 
   StepResult step() override;
-  torch::optim::Optimizer& optimizer() override { return *optimizer_; }
+  torch::optim::Optimizer& optimizer() override { return commit_->optimizer(); }
   at::Tensor scale(const at::Tensor& loss) override;
-  double loss_scale() const override { return scaler_ ? scaler_->scale() : 1.0; }
+  double loss_scale() const override { return commit_->loss_scale().scale; }
   void zero_grad() override;
   NoSync no_sync() override { return NoSync(no_sync_depth_); }
   void modify_parameters(int from_rank, const std::function<void()>& write) override;
   FullParameters full_parameters() override;
   Gathered gather(const torch::nn::Module& module) override;
   void wait() override;
+  const StepResult& last_result() const override { return last_result_; }
   StateDict state_dict(StateScope scope, int rank) override;
   void load_state_dict(const StateDict& state) override;
   uint64_t parameter_hash() override;
@@ -94,6 +94,7 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   void backward_failed() noexcept override;
 
   ParameterStore::Setting store_setting();
+  Reducer::Setting reducer_setting() const;
   void require_outside_backward(const char* call) const;
   void require_no_update(const char* call) const;
   void require_between_steps(const char* call) const;
@@ -107,15 +108,13 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   void clear();
   void settle();
   StepVote::Paper paper(std::string misuse);
-  StepVote::Verdict agree(const StepVote::Paper& paper);
   std::string find_misuse() const;
-  StepResult skip(const StepVote::Verdict& verdict);
-  void apply(double scale);
+  StepResult result_of(const StepCommit::Outcome& outcome);
   EngineCounters counters() const {
     return {.steps = steps_,
             .loss_scale = loss_scale(),
-            .good_steps = scaler_ ? scaler_->good_steps() : 0,
-            .has_scaler = scaler_.has_value()};
+            .good_steps = commit_->loss_scale().good_steps,
+            .has_scaler = commit_->has_loss_scale()};
   }
   /// Backward has updated what no step() has committed yet.
   bool is_updated() const { return early_update_ != nullptr && early_update_->has_begun(); }
@@ -130,18 +129,16 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   RollingHash history_;          // since training began, without what zero_grad() dropped
   RollingHash history_at_step_;  // as of the last step
   ParameterStore store_;
-  std::unique_ptr<FlatOptimizer> optimizer_;
-  std::unique_ptr<UpdateInBackward> early_update_;  // null: step() updates
+  std::unique_ptr<StepCommit> commit_;
+  UpdateInBackward* const early_update_;  // null: step() updates
   Reducer reducer_;
   GradientHandles handles_;
-  std::optional<LossScaler> scaler_;
-  std::vector<int64_t> hyper_parameters_;  // as of the last vote
-  StepVote vote_;
   ParameterAccess access_;
   MisuseCheck misuse_;
   StateTransfer state_;
   std::vector<std::unique_ptr<GradientHook>> hooks_;
 
+  StepResult last_result_;
   int64_t steps_ = 0;                // updates applied
   int64_t steps_here_ = 0;           // those of this engine, without loaded ones
   int64_t backwards_ = 0;            // of this model, since the last step

@@ -49,6 +49,10 @@ at::Tensor copy_in_order(const at::Tensor& tensor, const StateEntry& form) {
   return in_memory_order(dense);
 }
 
+at::Tensor copy_on_host(const at::Tensor& values) {
+  return values.device().is_cpu() ? values.clone() : values.cpu();
+}
+
 /// The slot's part of its region's `bytes`: [numel] in the slot's dtype.
 at::Tensor part_of(const at::Tensor& bytes, const StateSlot& slot) {
   const auto element = static_cast<int64_t>(c10::elementSize(slot.form.dtype));
@@ -200,7 +204,7 @@ void StateTransfer::save_atom(const StateTable& table, const StateRegion& region
   for (const Segment& segment : layout.segments(atom)) {
     const StateSlot& slot = table.slots()[region.first_slot + segment.parameter];
     const at::Tensor piece =
-        values.narrow(0, segment.buffer_offset - atom.begin, segment.numel).clone();
+        copy_on_host(values.narrow(0, segment.buffer_offset - atom.begin, segment.numel));
     entry_of(state, slot).pieces.push_back({segment.parameter_offset, piece});
   }
   if (group_.rank() != 0) return;
@@ -216,9 +220,13 @@ void StateTransfer::save_unit(const StateTable& table, const StateRegion& region
                               StateDict* state) {
   const FlatLayout& layout = layout_of(region);
   const at::Tensor own = own_atom(region);
-  const at::Tensor gathered = at::empty({layout.numel()}, own.scalar_type());
-  if (layout.numel() > 0) group_.all_gather(gathered, own, region.tag)->wait();
+  at::Tensor gathered =
+      at::empty({layout.numel()}, at::TensorOptions(own.scalar_type()).device(group_.place()));
+  if (layout.numel() > 0) {
+    group_.all_gather(gathered, own.to(group_.place()), region.tag)->wait();
+  }
   if (state == nullptr) return;
+  gathered = gathered.cpu();
 
   std::vector<at::Tensor> values;
   for (size_t i = 0; i < region.slots; ++i) {
@@ -245,7 +253,7 @@ void StateTransfer::save_replica(const StateTable& table, const StateRegion& reg
   if (scope != StateScope::kSharded && values.numel() > 0) {
     group_.broadcast(values.view(at::kByte), 0, region.tag)->wait();
   }
-  if (state != nullptr) entry_of(*state, slot).pieces.push_back({0, values});
+  if (state != nullptr) entry_of(*state, slot).pieces.push_back({0, values.cpu()});
 }
 
 // --- Loading ---
@@ -286,7 +294,9 @@ at::Tensor StateTransfer::assemble(const StateTable& table, const StateRegion& r
   // One rank has each element, the others zeros: adding integers puts the bits together, whatever
   // they mean and also where two ranks share a word.
   if (region.bytes > 0) {
-    group_.all_reduce(bytes.view(at::kLong), ReduceOp::kSum, region.tag)->wait();
+    const at::Tensor words = bytes.view(at::kLong).to(group_.place());
+    group_.all_reduce(words, ReduceOp::kSum, region.tag)->wait();
+    bytes = words.cpu().view(at::kByte);
   }
   for (size_t i = region.first_slot; i < end; ++i) {
     const StateSlot& slot = table.slots()[i];

@@ -13,6 +13,7 @@
 #include "tessera/core/layout/slice_map.h"
 #include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/memory_meter.h"
+#include "tessera/core/memory/private_memory.h"
 #include "tessera/fsdp/residency.h"
 #include "tessera/fsdp/window_source.h"
 
@@ -60,10 +61,11 @@ void play_gather(const Scene& scene, ProcessGroup& group, Laps& laps) {
                                  [&group](int64_t of_numel, at::ScalarType dtype) {
                                    return group.allocate(of_numel, dtype);
                                  }),
-                      meter);
+                      group.place(), meter);
   ResidencySetting setting;
   setting.ranks_after_forward = ranks;
   setting.is_inside_backward = [] { return false; };
+  setting.allocate = &allocate_private;
   Residency residency(plan, table, setting, meter, nullptr);
   std::vector<AccessTarget*> units;
   for (size_t unit = 0; unit < plan.size(); ++unit) {

@@ -68,6 +68,13 @@ void ProcessGroup::all_gather_on_host(const at::Tensor& output, const at::Tensor
   all_gather(output, input, tag)->wait();
 }
 
+std::shared_ptr<Work> ProcessGroup::start_gather_on_host(const at::Tensor& output,
+                                                         const at::Tensor& input,
+                                                         std::string_view tag) {
+  all_gather_on_host(output, input, tag);
+  return completed_work();
+}
+
 std::string_view to_string(ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:

@@ -51,7 +51,7 @@ class ProcessGroup {
   virtual int size() const = 0;
   /// Unique among the groups of one world; "world" for the outermost.
   virtual std::string_view name() const = 0;
-  /// "loopback", "shm", ...
+  /// "loopback", "shm" or "nccl".
   virtual std::string_view backend() const = 0;
   /// Whether collectives run beside the caller, so that starting them early overlaps them with what
   /// the caller does; otherwise they run in the call.
@@ -96,16 +96,26 @@ class ProcessGroup {
   virtual void all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
                                   std::string_view tag = {});
 
-  /// Local. An uninitialised 1-d tensor at place() in memory that the backend moves without staging
-  /// (shared memory for shm, ordinary memory for loopback); its data is aligned to a page. Throws
-  /// c10::Error naming the size if there is no space.
+  /// As all_gather_on_host(), but returns before the peers have come where there is a channel
+  /// beside the device; `output` is complete after Work::wait(), which blocks the host and throws
+  /// what all_gather_on_host() would. `input` is copied in the call. Nothing else goes by the
+  /// channel in between: one at a time.
+  virtual std::shared_ptr<Work> start_gather_on_host(const at::Tensor& output,
+                                                     const at::Tensor& input,
+                                                     std::string_view tag = {});
+
+  /// Local, except where NcclOptions say otherwise. An uninitialised 1-d tensor at place() in
+  /// memory that the backend moves without staging (shared memory for shm; ordinary memory of the
+  /// host or the device for loopback, and for GPUs over shm, which stages all); on the host aligned
+  /// to a page. Throws c10::Error naming the size if there is no space.
   virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
 
   /// Collective; blocks until all ranks have called it. A window over every rank's `own`, which is
   /// contiguous, 1-d, of equal dtype and numel on all ranks (0 is allowed) and lies in memory from
   /// allocate(), as a whole or as a view. The window keeps `own` alive, and peers' memory mapped.
   /// `name` is compared across ranks. Memory of another kind on any rank is a c10::Error on every
-  /// rank that names these ranks; the group is as good as before.
+  /// rank that names these ranks; the group is as good as before. A group without has_windows()
+  /// refuses it: c10::Error.
   virtual std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) = 0;
 
   /// Collective; blocks until all ranks have called it. `bytes` zero bytes that all ranks have

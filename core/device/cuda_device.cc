@@ -52,6 +52,12 @@ class CudaEvent final : public Event {
     return event_->query();
   }
 
+  // Outside the lock: whoever asks meanwhile must not wait along.
+  void synchronize() override {
+    const OnDevice here(place_);
+    event_->synchronize();
+  }
+
   void record(const c10::Stream& stream) {
     const OnDevice here(place_);
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -91,6 +97,13 @@ class CudaStream final : public Stream {
     bytes_at(to).copy_(bytes_at(const_cast<void*>(from)), /*non_blocking=*/true);
   }
 
+  void copy(const at::Tensor& to, const at::Tensor& from) override {
+    if (to.numel() == 0) return;
+    const c10::StreamGuard guard(stream_);
+    const at::AutoDispatchBelowADInplaceOrView no_gradients;
+    to.copy_(from, /*non_blocking=*/true);
+  }
+
   void* handle() override { return stream_.native_handle(); }
 
  private:
@@ -127,6 +140,15 @@ std::shared_ptr<Event> CudaDevice::make_event() { return std::make_shared<CudaEv
 
 at::Tensor CudaDevice::allocate(int64_t numel, at::ScalarType dtype) {
   return at::empty({numel}, at::TensorOptions(dtype).device(place_));
+}
+
+at::Tensor CudaDevice::allocate_on_host(int64_t numel, at::ScalarType dtype) {
+  return at::empty({numel}, at::TensorOptions(dtype).pinned_memory(true));
+}
+
+std::shared_ptr<Device> device_at(at::Device place) {
+  TORCH_CHECK(place.is_cuda(), "[device] place: got ", place.str(), ", expected a GPU (cuda)");
+  return std::make_shared<CudaDevice>(place.index());
 }
 
 }  // namespace tessera

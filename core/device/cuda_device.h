@@ -34,6 +34,7 @@ class CudaDevice final : public Device {
   std::shared_ptr<Stream> make_stream(Priority priority) override;
   std::shared_ptr<Event> make_event() override;
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
+  at::Tensor allocate_on_host(int64_t numel, at::ScalarType dtype) override;
 
  private:
   const at::Device place_;

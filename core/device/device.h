@@ -18,6 +18,8 @@ class Event {
   /// Local, never blocks. Whether all that was in the stream when the event was recorded last has
   /// run; true before the first recording.
   virtual bool is_done() = 0;
+  /// Blocks the host until is_done().
+  virtual void synchronize() = 0;
 
  protected:
   Event() = default;
@@ -38,6 +40,10 @@ class Stream {
   /// Queues a copy of `bytes` bytes between two places in memory of this device that do not
   /// overlap. Both must stay alive until it has run.
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;
+  /// Queues a copy of a tensor's elements, contiguous on both sides and of equal dtype and numel;
+  /// each side lies on this device or in memory from allocate_on_host(). Both must stay alive until
+  /// it has run.
+  virtual void copy(const at::Tensor& to, const at::Tensor& from) = 0;
   /// The stream as the device's own libraries take it: a cudaStream_t, or a HostStreamHandle*.
   virtual void* handle() = 0;
 
@@ -63,9 +69,16 @@ class Device {
   virtual std::shared_ptr<Event> make_event() = 0;
   /// An uninitialised 1-d tensor of this device. Throws c10::Error if there is no space.
   virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
+  /// An uninitialised 1-d tensor of the host in memory that copies to and from the device run
+  /// beside the host from and to (pinned, on a GPU). Throws c10::Error if there is no space.
+  virtual at::Tensor allocate_on_host(int64_t numel, at::ScalarType dtype) = 0;
 
  protected:
   Device() = default;
 };
+
+/// The device that tensors at `place` lie on, for streams, events and memory: a GPU whose library
+/// is loaded. Throws c10::Error for any other place.
+std::shared_ptr<Device> device_at(at::Device place);
 
 }  // namespace tessera

@@ -21,6 +21,10 @@ class HostEvent final : public Event {
     std::lock_guard<std::mutex> lock(state_->mutex);
     return state_->reached >= state_->recorded;
   }
+  void synchronize() override {
+    std::unique_lock<std::mutex> lock(state_->mutex);
+    state_->changed.wait(lock, [this] { return state_->reached >= state_->recorded; });
+  }
 
   struct State {
     std::mutex mutex;
@@ -116,6 +120,13 @@ class HostStream final : public Stream {
     push([to, from, bytes] { std::memmove(to, from, static_cast<size_t>(bytes)); });
   }
 
+  void copy(const at::Tensor& to, const at::Tensor& from) override {
+    push([to, from] {
+      std::memmove(to.mutable_data_ptr(), from.const_data_ptr(),
+                   static_cast<size_t>(to.nbytes()));
+    });
+  }
+
   void* handle() override { return &handle_; }
 
  private:
@@ -145,8 +156,7 @@ void HostDevice::run(Stream& stream, std::function<void()> work) {
 void HostDevice::synchronize() {
   HostEvent event;
   current_->record(event);
-  std::unique_lock<std::mutex> lock(event.state_->mutex);
-  event.state_->changed.wait(lock, [&] { return event.state_->reached >= event.state_->recorded; });
+  event.synchronize();
 }
 
 }  // namespace tessera

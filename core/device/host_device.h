@@ -39,6 +39,9 @@ class HostDevice final : public Device {
   std::shared_ptr<Stream> make_stream(Priority priority) override;
   std::shared_ptr<Event> make_event() override;
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
+  at::Tensor allocate_on_host(int64_t numel, at::ScalarType dtype) override {
+    return allocate(numel, dtype);
+  }
 
   /// Queues `work` on a stream of this device.
   static void run(Stream& stream, std::function<void()> work);

@@ -13,16 +13,17 @@
 namespace tessera {
 namespace {
 
-char* address(const at::Tensor& buffer, int64_t offset_numel) {
-  return static_cast<char*>(buffer.mutable_data_ptr()) +
-         offset_numel * static_cast<int64_t>(buffer.element_size());
-}
+bool is_on_host(const at::Tensor& buffer) { return buffer.device().is_cpu(); }
 
 void fill_zero(const at::Tensor& buffer, int64_t begin, int64_t end) {
-  if (end > begin) {
-    std::memset(address(buffer, begin), 0,
-                static_cast<size_t>(end - begin) * buffer.element_size());
+  if (end <= begin) return;
+  if (!is_on_host(buffer)) {
+    buffer.narrow(0, begin, end - begin).zero_();
+    return;
   }
+  const auto element = static_cast<int64_t>(buffer.element_size());
+  std::memset(static_cast<char*>(buffer.mutable_data_ptr()) + begin * element, 0,
+              static_cast<size_t>((end - begin) * element));
 }
 
 }  // namespace
@@ -60,7 +61,7 @@ int64_t Landing::land(size_t position, const at::Tensor& gradient) {
   // After fill_missing zeros are there, so what comes later is added to them.
   const bool is_first = state == State::kUndefined && !is_filled_;
 
-  if (is_first && !gradient.is_sparse() && gradient.scalar_type() == buffer_.scalar_type() &&
+  if (is_on_host(buffer_) && is_first && !gradient.is_sparse() && gradient.scalar_type() == buffer_.scalar_type() &&
       gradient.strides() == parameter.strides() && is_non_overlapping_dense(parameter)) {
     state = State::kNow;
     return copy_counting_non_finite(buffer_, range, gradient.const_data_ptr());
@@ -73,7 +74,7 @@ int64_t Landing::land(size_t position, const at::Tensor& gradient) {
     place.add_(gradient);
   }
   state = State::kNow;
-  return count_non_finite(buffer_, range);
+  return is_on_host(buffer_) ? count_non_finite(buffer_, range) : 0;
 }
 
 void Landing::fill_missing() {

@@ -30,7 +30,7 @@ std::string access_error(const PlannedUnit& unit) {
 }  // namespace
 
 FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan,
-                               Residence residence, const AllocateUnit& allocate,
+                               Residence residence, const AllocateUnit& allocate, at::Device place,
                                MemoryMeter& meter)
     : table_(table),
       plan_(plan),
@@ -46,9 +46,12 @@ FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan
     // Cut where the values come together first, unless the shard is all there is.
     const bool keeps_all = memory.kept.numel == layout.numel();
     const at::Tensor values =
-        keeps_all ? memory.shard : at::empty({layout.numel()}, layout.dtype());
+        keeps_all && memory.shard.device() == place
+            ? memory.shard
+            : at::empty({layout.numel()}, at::TensorOptions(layout.dtype()).device(place));
     values.zero_();
-    FreeableBuffer& full = full_.emplace_back(layout.numel(), layout.dtype(), access_error(unit));
+    FreeableBuffer& full =
+        full_.emplace_back(layout.numel(), layout.dtype(), place, access_error(unit));
     full.attach(values);
     for (size_t position = 0; position < unit.parameters.size(); ++position) {
       const at::Tensor& parameter = table[unit.parameters[position]].tensor;
@@ -57,7 +60,9 @@ FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan
       parameter.set_data(view_like(full.tensor(), range, parameter));
     }
     full.detach();
-    if (!keeps_all) memory.shard.copy_(values.narrow(0, memory.kept.begin, memory.kept.numel));
+    if (!values.is_same(memory.shard)) {
+      memory.shard.copy_(values.narrow(0, memory.kept.begin, memory.kept.numel));
+    }
     if (!is_split()) full.attach(memory.whole);
     meter_.add(MemoryClass::kParameters, static_cast<int64_t>(memory.shard.nbytes()));
   }

@@ -20,11 +20,12 @@ namespace tessera {
 class FlatParameters {
  public:
   /// Moves the parameters of `table` that have a place into the memory that `allocate` gives,
-  /// converting them to their unit's dtype. Writes shards only: where ranks have whole units in
+  /// converting them to their unit's dtype. Whole units lie at `place`, as the parameters do;
+  /// shards of split ones may lie elsewhere (Options::offload). Writes shards only: where ranks have whole units in
   /// common, they wait for each other and call accept() before anyone reads. References must
   /// outlive it.
   FlatParameters(const ParameterTable& table, const UnitPlan& plan, Residence residence,
-                 const AllocateUnit& allocate, MemoryMeter& meter);
+                 const AllocateUnit& allocate, at::Device place, MemoryMeter& meter);
   /// Resident parameters keep their values in their buffers; split ones throw when read.
   ~FlatParameters();
   FlatParameters(const FlatParameters&) = delete;
@@ -55,8 +56,9 @@ class FlatParameters {
   bool lives_here(size_t index) const;
 
   /// The first parameter that was touched outside accept(), and how. Local; reads 64 elements of
-  /// each resident parameter, because torch's SGD and others write through .data(), which has a
-  /// version counter of its own.
+  /// each resident parameter on a CPU, because torch's SGD and others write through .data(), which
+  /// has a version counter of its own. On a GPU such a write goes unnoticed: reading would wait for
+  /// the device.
   struct Finding {
     Violation violation = Violation::kNone;
     size_t parameter = 0;

@@ -37,18 +37,19 @@ c10::DataPtr pointer_to(const at::Tensor& memory) {
           memory.device()};
 }
 
-c10::DataPtr null_pointer() { return {nullptr, c10::Device(c10::DeviceType::CPU)}; }
+c10::DataPtr null_pointer(at::Device place) { return {nullptr, place}; }
 
 }  // namespace
 
-FreeableBuffer::FreeableBuffer(int64_t numel, at::ScalarType dtype, std::string access_error)
+FreeableBuffer::FreeableBuffer(int64_t numel, at::ScalarType dtype, at::Device place,
+                               std::string access_error)
     : access_error_(std::move(access_error)) {
   const auto nbytes = static_cast<size_t>(numel) * c10::elementSize(dtype);
-  c10::Storage storage(c10::Storage::use_byte_size_t(), nbytes, null_pointer(),
+  c10::Storage storage(c10::Storage::use_byte_size_t(), nbytes, null_pointer(place),
                        /*allocator=*/nullptr, /*resizable=*/false);
   // Built by hand: factories and set_() look at the data.
-  tensor_ = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
-                                                     c10::DispatchKeySet(c10::DispatchKey::CPU),
+  const auto key = place.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
+  tensor_ = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key),
                                                      c10::scalarTypeToTypeMeta(dtype));
   tensor_.unsafeGetTensorImpl()->set_sizes_contiguous({numel});
   forbid_with(access_error_);
@@ -59,7 +60,8 @@ FreeableBuffer::~FreeableBuffer() = default;
 void FreeableBuffer::attach(at::Tensor memory) {
   TORCH_INTERNAL_ASSERT(!has_memory() && memory.dim() == 1 && memory.is_contiguous() &&
                         memory.numel() == tensor_.numel() &&
-                        memory.scalar_type() == tensor_.scalar_type());
+                        memory.scalar_type() == tensor_.scalar_type() &&
+                        memory.device() == tensor_.device());
   memory_ = std::move(memory);
   // Setting the pointer is also what makes the storage look at the flag again.
   throw_flag(*storage()) = is_forbidden_ || is_sealed();
@@ -70,7 +72,7 @@ at::Tensor FreeableBuffer::detach() {
   if (is_forbidden_) forbid_with(is_sealed() ? seal_error_ : access_error_);
   is_forbidden_ = false;
   throw_flag(*storage()) = true;
-  storage()->set_data_ptr_noswap(null_pointer());
+  storage()->set_data_ptr_noswap(null_pointer(tensor_.device()));
   return std::exchange(memory_, at::Tensor());
 }
 

@@ -19,8 +19,8 @@ namespace tessera {
 /// checked there) and toggled.
 class FreeableBuffer {
  public:
-  /// Empty, [numel] of `dtype` on the CPU; `access_error` is what an access without memory throws.
-  FreeableBuffer(int64_t numel, at::ScalarType dtype, std::string access_error);
+  /// Empty, [numel] of `dtype` at `place`; `access_error` is what an access without memory throws.
+  FreeableBuffer(int64_t numel, at::ScalarType dtype, at::Device place, std::string access_error);
   ~FreeableBuffer();
   FreeableBuffer(FreeableBuffer&& other) noexcept = default;
   FreeableBuffer(const FreeableBuffer&) = delete;

@@ -22,14 +22,19 @@ bool is_supported(c10::ScalarType dtype) {
          dtype == c10::kHalf;
 }
 
+/// Whether it lies in memory of a kind that can be trained in.
+bool has_addresses(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() || tensor.device().is_cuda();
+}
+
 /// What speaks against training one tensor as a parameter.
 std::vector<std::string> problems_of(const Parameter& parameter) {
   const at::Tensor& tensor = parameter.tensor;
   const std::string subject = "parameter " + quoted(parameter.name) + ": got ";
   std::vector<std::string> problems;
-  if (!tensor.device().is_cpu()) {
+  if (!has_addresses(tensor)) {
     problems.push_back(subject + "device " + tensor.device().str() +
-                       ", expected cpu; other devices are not available yet");
+                       ", expected cpu or cuda; move the model there before parallelize");
   }
   if (tensor.layout() != c10::kStrided) {
     std::ostringstream layout;
@@ -65,7 +70,7 @@ std::vector<Extent> extents_of(const std::vector<Parameter>& parameters) {
   std::vector<Extent> extents;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& tensor = parameters[i].tensor;
-    if (tensor.layout() != c10::kStrided || !tensor.device().is_cpu() || tensor.numel() == 0) {
+    if (tensor.layout() != c10::kStrided || !has_addresses(tensor) || tensor.numel() == 0) {
       continue;
     }
     int64_t last = 0;

@@ -1,6 +1,7 @@
 #include "tessera/core/step/ballot.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <ATen/ops/empty.h>
 
@@ -27,5 +28,11 @@ Ballot::Ballot(ProcessGroup& group, int64_t words)
 }
 
 void Ballot::exchange(std::string_view tag) { group_.all_gather_on_host(output_, input_, tag); }
+
+void Ballot::start(std::string_view tag) {
+  under_way_ = group_.start_gather_on_host(output_, input_, tag);
+}
+
+void Ballot::finish() { std::exchange(under_way_, nullptr)->wait(); }
 
 }  // namespace tessera

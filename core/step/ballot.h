@@ -25,6 +25,11 @@ class Ballot {
   /// Collective, blocking. Wire: (N - 1) * words * 8 bytes received per rank.
   void exchange(std::string_view tag);
 
+  /// exchange() in two halves: hands this rank's words in, which may be changed from then on; waits
+  /// for the others'.
+  void start(std::string_view tag);
+  void finish();
+
   /// Words of `rank` as of the last exchange().
   std::span<const int64_t> of(int rank) const {
     return {all_ + rank * words_, static_cast<size_t>(words_)};
@@ -40,6 +45,7 @@ class Ballot {
   at::Tensor output_;  // [size * words]
   int64_t* mine_;
   const int64_t* all_;
+  std::shared_ptr<Work> under_way_;
 };
 
 }  // namespace tessera

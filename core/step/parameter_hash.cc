@@ -12,7 +12,7 @@ uint64_t hash_parameter(const Parameter& parameter) {
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
                                                                        &XXH3_freeState);
   TORCH_INTERNAL_ASSERT(state != nullptr && XXH3_64bits_reset(state.get()) == XXH_OK);
-  const at::Tensor values = parameter.tensor.detach().contiguous();
+  const at::Tensor values = parameter.tensor.detach().contiguous().cpu();
   const auto dtype = static_cast<int32_t>(values.scalar_type());
   XXH3_64bits_update(state.get(), parameter.name.data(), parameter.name.size() + 1);
   XXH3_64bits_update(state.get(), &dtype, sizeof(dtype));

@@ -72,8 +72,7 @@ void StepVote::refuse_misuse(const Paper& paper) const {
   TORCH_CHECK(false, message, ". ", paper.if_refused);
 }
 
-StepVote::Verdict StepVote::agree(const Paper& paper,
-                                  const std::vector<int64_t>& hyper_parameters) {
+void StepVote::start(const Paper& paper, const std::vector<int64_t>& hyper_parameters) {
   TORCH_INTERNAL_ASSERT(hyper_parameters.size() == names_.size());
   const std::span<int64_t> mine = ballot_.mine();
   mine[kStep] = paper.step;
@@ -88,8 +87,11 @@ StepVote::Verdict StepVote::agree(const Paper& paper,
   paper.squares.store(mine.subspan<kSquares, ExactSum::kWords>());
   std::copy(hyper_parameters.begin(), hyper_parameters.end(), mine.begin() + kHyperParameters);
 
-  ballot_.exchange("vote of the step");
+  ballot_.start("vote of the step");
+}
 
+StepVote::Verdict StepVote::finish(const Paper& paper) {
+  ballot_.finish();
   for (int rank = 0; rank < group_.size(); ++rank) {
     if (word(rank, kMisuse) != 0) refuse_misuse(paper);
   }

@@ -53,7 +53,14 @@ class StepVote {
   /// Collective, blocking. Throws c10::Error, the same on every rank, naming the first problem and
   /// its ranks: misuse, step number, missing backward, reductions, gathers, edited gradients, the
   /// loss scale or a hyper-parameter. Non-finite gradients are no error here.
-  Verdict agree(const Paper& paper, const std::vector<int64_t>& hyper_parameters);
+  Verdict agree(const Paper& paper, const std::vector<int64_t>& hyper_parameters) {
+    start(paper, hyper_parameters);
+    return finish(paper);
+  }
+  /// agree() in two halves: hands the paper in; looks at the others' and at the same `paper`. In
+  /// between nothing else goes by ProcessGroup::all_gather_on_host().
+  void start(const Paper& paper, const std::vector<int64_t>& hyper_parameters);
+  Verdict finish(const Paper& paper);
 
   /// Collective, blocking; called on every rank with the same report. Asks the user what to do
   /// (Options::ask_non_finite) and agrees on the answer. Where ranks answer differently, or the

@@ -23,6 +23,9 @@ class CallerDevice final : public Device {
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
     return lanes_.allocate(numel, dtype);
   }
+  at::Tensor allocate_on_host(int64_t numel, at::ScalarType dtype) override {
+    return lanes_.allocate(numel, dtype);
+  }
 
  private:
   HostDevice lanes_;

@@ -43,8 +43,9 @@ struct SinkRig {
         table({{"a", leaf()}, {"b", leaf()}, {"c", leaf()}, {"d", leaf()}}),
         plan(table, {{"ab", {0, 1}}, {"cd", {2, 3}}}, kWorld),
         slices({1, kWorld, kWorld}, kWorld, group->rank()),
-        reducer(*group, table, plan, slices, SlabPool::OnRelease::kPoison, meter, history,
-                /*trace=*/nullptr, &sink) {}
+        reducer(*group, table, plan, slices,
+                {.on_release = SlabPool::OnRelease::kPoison, .reduced = &sink}, meter, history,
+                /*trace=*/nullptr) {}
   static at::Tensor leaf() { return at::zeros({70}).set_requires_grad(true); }
 
   void land(size_t index) { reducer.land(index, at::full({70}, group->rank() + 1.0)); }

@@ -277,8 +277,7 @@ TEST(Reducer, GivesBackAllMemory) {
       const SliceMap slices(row, 2, world->rank());
       {
         const auto group = duplicate(*world, to_string(row));
-        Reducer reducer(*group, table, plan, slices, SlabPool::OnRelease::kKeep, meter, history,
-                        nullptr);
+        Reducer reducer(*group, table, plan, slices, {}, meter, history, nullptr);
         reducer.begin_micro_step(Mode::kReduce);
         reducer.land(0, at::ones({70}));
         reducer.end_micro_step();
@@ -298,8 +297,7 @@ TEST(Reducer, RecordsEachReductionInTheTrace) {
     const ParameterTable table({{"a", ReductionRig::leaf({70}, at::kFloat)}});
     const UnitPlan plan(table, {{"unit a", {0}}}, 2);
     const SliceMap slices({1, 1, 2}, 2, world->rank());
-    Reducer reducer(*world, table, plan, slices, SlabPool::OnRelease::kKeep, meter, history,
-                    &trace);
+    Reducer reducer(*world, table, plan, slices, {}, meter, history, &trace);
     reducer.begin_micro_step(Mode::kReduce);
     reducer.land(0, at::ones({70}));
     reducer.end_micro_step();

@@ -110,14 +110,14 @@ StateRun::StateRun(std::shared_ptr<ProcessGroup> world, const StateRow& row, Sta
       slices_(row.degrees(world_->size()), world_->size(), world_->rank()),
       plan_(table_, membership(row.splits), world_->size()),
       buffers_(make_buffers()) {
-  masters_ = std::make_unique<MasterValues>(table_, plan_, slices_, meter_);
+  masters_ = std::make_unique<MasterValues>(table_, plan_, slices_, world_->place(), meter_);
   const Residence residence = row.splits ? Residence::kSplit : Residence::kResident;
   flat_ = std::make_unique<FlatParameters>(table_, plan_, residence,
                                            own_memory(plan_, slices_, residence,
                                                       [this](int64_t numel, at::ScalarType dtype) {
                                                         return world_->allocate(numel, dtype);
                                                       }),
-                                           meter_);
+                                           world_->place(), meter_);
   masters_->adopt(*flat_);
   std::vector<OptimizerShard> shards;
   for (size_t unit = 0; unit < plan_.trainable_size(); ++unit) {
@@ -157,14 +157,16 @@ void StateRun::fill(uint64_t seed) {
           .copy_(entry.pieces[0].values.narrow(0, segment.parameter_offset, segment.numel));
     }
   }
+  std::vector<int64_t> step_counts = optimizer_->step_counts();
   for (size_t i = 0; i < table_.size(); ++i) {
     const std::string& name = table_[i].name;
     if (!plan_.has_place(i)) {
       at::Tensor tensor = table_[i].tensor;
       tensor.copy_(state.entries.at("model." + name).tensor());
     }
-    if (table_[i].is_trainable) optimizer_->step_count(i) = count_of(name, seed);
+    if (table_[i].is_trainable) step_counts[i] = count_of(name, seed);
   }
+  optimizer_->set_step_counts(step_counts);
   const uint64_t own_seed = seed + (world_->rank() == 0 ? 0 : 1000);
   const StateDict own = expected(own_seed, model_);
   for (NamedTensor& buffer : buffers_) {
@@ -240,7 +242,7 @@ std::string StateRun::differences_from(uint64_t seed) const {
       require(has_equal_bits(table_[i].tensor, state.entries.at("model." + name).tensor()), name);
     }
     if (table_[i].is_trainable) {
-      require(optimizer_->step_count(i) == count_of(name, seed), name + ".step");
+      require(optimizer_->step_counts()[i] == count_of(name, seed), name + ".step");
     }
   }
   for (const NamedTensor& buffer : buffers_) {

@@ -20,7 +20,7 @@ std::string refusal(const FreeableBuffer& buffer) {
 }
 
 TEST(FreeableBuffer, ASealOutlastsMemoryThatComesAndGoes) {
-  FreeableBuffer buffer(4, at::kFloat, "is free");
+  FreeableBuffer buffer(4, at::kFloat, at::kCPU, "is free");
   EXPECT_EQ(refusal(buffer), "is free");
   buffer.attach(at::ones({4}));
   EXPECT_EQ(refusal(buffer), "");
@@ -45,7 +45,7 @@ TEST(FreeableBuffer, ASealOutlastsMemoryThatComesAndGoes) {
 }
 
 TEST(FreeableBuffer, UnsealingDoesNotPermit) {
-  FreeableBuffer buffer(4, at::kFloat, "is free");
+  FreeableBuffer buffer(4, at::kFloat, at::kCPU, "is free");
   buffer.attach(at::ones({4}));
   buffer.forbid("is forbidden");
   buffer.seal("is sealed");

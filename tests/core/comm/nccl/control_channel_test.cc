@@ -211,6 +211,9 @@ class ElsewhereDevice final : public Device {
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
     return at::empty({numel}, at::TensorOptions(dtype).device(at::kMeta));
   }
+  at::Tensor allocate_on_host(int64_t numel, at::ScalarType dtype) override {
+    return host_.allocate(numel, dtype);
+  }
 
  private:
   HostDevice host_;

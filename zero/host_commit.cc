@@ -1,0 +1,85 @@
+#include "tessera/zero/host_commit.h"
+
+#include <utility>
+
+#include "tessera/core/step/clip_factor.h"
+#include "tessera/zero/unit_update.h"
+
+namespace tessera {
+
+HostCommit::HostCommit(const Parts& parts, std::unique_ptr<HostOptimizer> optimizer)
+    : parts_(parts),
+      optimizer_(std::move(optimizer)),
+      early_update_(parts.options.optimizer_in_backward
+                        ? std::make_unique<UpdateInBackward>(parts.table, parts.plan, *optimizer_,
+                                                             parts.store, parts.trace)
+                        : nullptr),
+      agreement_(parts.group, parts.table, *optimizer_, parts.trace) {
+  if (parts.options.loss_scale.has_value()) scaler_.emplace(*parts.options.loss_scale);
+}
+
+std::optional<StepCommit::Outcome> HostCommit::commit(Reducer& reducer, StepVote::Paper paper) {
+  add_gradients(reducer, paper);
+  const StepVote::Verdict verdict = agreement_.agree(paper);
+  if (verdict.non_finite.has_value()) return skip(verdict);
+
+  apply(reducer, clip_factor(verdict.grad_norm, parts_.options.max_grad_norm) / paper.loss_scale);
+  Outcome outcome{
+      .committed = true, .grad_norm = verdict.grad_norm, .loss_scale = paper.loss_scale};
+  for (const uint8_t used : reducer.used()) outcome.used_parameters += used;
+  if (scaler_.has_value()) scaler_->update(/*overflowed=*/false);
+  return outcome;
+}
+
+/// What this rank knows of its gradients.
+void HostCommit::add_gradients(Reducer& reducer, StepVote::Paper& paper) const {
+  const std::vector<int64_t>& non_finite = reducer.non_finite();
+  for (size_t i = 0; i < non_finite.size(); ++i) {
+    if (non_finite[i] == 0) continue;
+    if (paper.non_finite == 0) paper.non_finite_parameter = static_cast<int64_t>(i);
+    paper.non_finite += non_finite[i];
+  }
+  if (early_update_ != nullptr && early_update_->has_begun()) {
+    paper.squares = early_update_->squares();
+  } else if (paper.backwards > 0) {
+    paper.squares = reducer.squares();
+  }
+}
+
+/// What the user wants of a step whose gradients are not finite. Equal on all ranks.
+StepCommit::Outcome HostCommit::skip(const StepVote::Verdict& verdict) {
+  if (early_update_ != nullptr) parts_.failure.spoil(early_update_->describe(*verdict.non_finite));
+  const NonFinite preset = scaler_.has_value() ? NonFinite::kSkip : NonFinite::kStop;
+  const NonFinite policy = parts_.options.ask_non_finite
+                               ? agreement_.ask(parts_.options.ask_non_finite, *verdict.non_finite)
+                               : parts_.options.on_non_finite.value_or(preset);
+  TORCH_CHECK(policy == NonFinite::kSkip, describe(*verdict.non_finite));
+  const Outcome outcome{.grad_norm = verdict.grad_norm, .loss_scale = loss_scale().scale};
+  if (scaler_.has_value()) scaler_->update(/*overflowed=*/true);
+  return outcome;
+}
+
+void HostCommit::apply(Reducer& reducer, double scale) {
+  if (early_update_ != nullptr) {
+    early_update_->end();
+  } else {
+    const TraceSpan span(parts_.trace, TraceTrack::kOptimizer, "update");
+    update_units(parts_.plan, reducer, scale, *optimizer_, parts_.store);
+  }
+  parts_.store.publish(reducer.used());
+}
+
+at::Tensor HostCommit::scale(const at::Tensor& loss) const {
+  return scaler_.has_value() ? loss * scaler_->scale() : loss;
+}
+
+LossScaleState HostCommit::loss_scale() const {
+  return scaler_.has_value() ? LossScaleState{scaler_->scale(), scaler_->good_steps()}
+                             : LossScaleState{1.0, 0};
+}
+
+void HostCommit::load_loss_scale(LossScaleState state) {
+  if (scaler_.has_value()) scaler_->load(state.scale, state.good_steps);
+}
+
+}  // namespace tessera

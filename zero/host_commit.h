@@ -1,0 +1,41 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "tessera/optim/loss_scaler.h"
+#include "tessera/zero/step_agreement.h"
+#include "tessera/zero/step_commit.h"
+
+namespace tessera {
+
+/// Ranks vote with what each knows of its gradients, and the host updates: one blocking exchange
+/// per step. Note [The step is a fence] in sharded_engine.cc.
+class HostCommit final : public StepCommit {
+ public:
+  /// `optimizer` updates the masters of the store.
+  HostCommit(const Parts& parts, std::unique_ptr<HostOptimizer> optimizer);
+
+  FlatOptimizer& optimizer() override { return *optimizer_; }
+  UpdateInBackward* update_in_backward() override { return early_update_.get(); }
+  std::optional<Outcome> commit(Reducer& reducer, StepVote::Paper paper) override;
+  void agree_to_update(const StepVote::Paper& paper) override { agreement_.agree(paper); }
+  at::Tensor scale(const at::Tensor& loss) const override;
+  bool has_loss_scale() const override { return scaler_.has_value(); }
+  LossScaleState loss_scale() const override;
+  void load_loss_scale(LossScaleState state) override;
+  int64_t bytes() const override { return agreement_.bytes(); }
+
+ private:
+  void add_gradients(Reducer& reducer, StepVote::Paper& paper) const;
+  Outcome skip(const StepVote::Verdict& verdict);
+  void apply(Reducer& reducer, double scale);
+
+  const Parts parts_;
+  std::unique_ptr<HostOptimizer> optimizer_;
+  std::unique_ptr<UpdateInBackward> early_update_;  // null: step() updates
+  std::optional<LossScaler> scaler_;
+  StepAgreement agreement_;
+};
+
+}  // namespace tessera

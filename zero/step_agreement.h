@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "tessera/core/comm/process_group.h"
+#include "tessera/core/layout/parameter_table.h"
+#include "tessera/core/sched/trace.h"
+#include "tessera/core/step/step_vote.h"
+#include "tessera/optim/flat_optimizer.h"
+
+namespace tessera {
+
+/// The vote of a step on what this rank's paper and the optimizer's hyper-parameters say.
+class StepAgreement {
+ public:
+  /// References and `trace` (may be null) must outlive it.
+  StepAgreement(ProcessGroup& group, const ParameterTable& table, const FlatOptimizer& optimizer,
+                Trace* trace);
+
+  /// Collective, blocking. Throws what StepVote::agree() throws.
+  StepVote::Verdict agree(const StepVote::Paper& paper);
+
+  /// Collective. agree() in two halves, for whoever has something better to do than to wait: hands
+  /// in the paper; later, before anything else goes by the host's channel, looks at the others'.
+  void start(StepVote::Paper paper);
+  StepVote::Verdict finish();
+  bool is_started() const { return started_.has_value(); }
+
+  /// A number that ranks have in common if they agree on all that a paper and the hyper-parameters
+  /// say but what is wrong on this rank alone and its gradients.
+  uint64_t hash(const StepVote::Paper& paper);
+
+  /// StepVote::ask().
+  NonFinite ask(const std::function<NonFinite(const NonFiniteReport&)>& ask_non_finite,
+                const NonFiniteReport& report) {
+    return vote_.ask(ask_non_finite, report);
+  }
+
+  int64_t bytes() const { return vote_.bytes(); }
+
+ private:
+  const std::vector<int64_t>& hyper_parameters();
+
+  const FlatOptimizer& optimizer_;
+  Trace* const trace_;
+  std::vector<int64_t> hyper_parameters_;  // as of the last paper
+  StepVote vote_;
+  std::optional<StepVote::Paper> started_;
+};
+
+}  // namespace tessera
