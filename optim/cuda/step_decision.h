@@ -76,6 +76,7 @@ class StepDecision {
   };
 
   LossScaleState* state() const;
+  void require_words(const at::Tensor& words) const;
 
   const std::shared_ptr<const Api> api_;
   const std::shared_ptr<Device> device_;

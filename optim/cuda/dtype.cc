@@ -1,0 +1,34 @@
+#include "tessera/optim/cuda/dtype.h"
+
+#include <c10/util/Exception.h>
+
+namespace tessera::cuda {
+
+bool has_kernels(at::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
+}
+
+Dtype dtype_of(at::ScalarType dtype) {
+  TORCH_CHECK(has_kernels(dtype), "[cuda] dtype: got ", dtype,
+              ", expected Float, BFloat16 or Half; train other dtypes on the CPU");
+  if (dtype == at::kFloat) return Dtype::kFloat;
+  return dtype == at::kBFloat16 ? Dtype::kBFloat16 : Dtype::kHalf;
+}
+
+void require_elements(const char* what, const at::Tensor& tensor, int64_t numel, at::Device place) {
+  TORCH_CHECK(tensor.defined(), "[cuda] ", what, ": got no tensor, expected ", numel,
+              " elements on ", place);
+  TORCH_CHECK(tensor.dim() == 1 && tensor.is_contiguous() && tensor.numel() == numel &&
+                  tensor.device() == place && has_kernels(tensor.scalar_type()),
+              "[cuda] ", what, ": got ", tensor.is_contiguous() ? "" : "non-contiguous ",
+              tensor.scalar_type(), " ", tensor.sizes(), " on ", tensor.device(),
+              ", expected a contiguous [", numel, "] of Float, BFloat16 or Half on ", place);
+}
+
+void require_queued(const Api& api, const char* function, int status) {
+  TORCH_CHECK(status == 0, "[cuda] ", function, ": got '", api.error_text(status), "' (", status,
+              "), expected its kernel to be queued; see which operator failed before with "
+              "CUDA_LAUNCH_BLOCKING=1");
+}
+
+}  // namespace tessera::cuda

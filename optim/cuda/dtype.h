@@ -1,0 +1,21 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/optim/cuda/api.h"
+
+namespace tessera::cuda {
+
+/// Whether the kernels take elements of `dtype`: Float, BFloat16 and Half.
+bool has_kernels(at::ScalarType dtype);
+/// `dtype` as the kernels take it. Throws c10::Error for one without kernels.
+Dtype dtype_of(at::ScalarType dtype);
+
+/// Throws c10::Error "[cuda] <what>: ..." unless `tensor` is 1-d and contiguous, lies at `place`,
+/// holds `numel` elements and has kernels for its dtype.
+void require_elements(const char* what, const at::Tensor& tensor, int64_t numel, at::Device place);
+
+/// Throws c10::Error with the module's words unless `status`, which `function` returned, is 0.
+void require_queued(const Api& api, const char* function, int status);
+
+}  // namespace tessera::cuda

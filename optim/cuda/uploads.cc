@@ -1,0 +1,22 @@
+#include "tessera/optim/cuda/uploads.h"
+
+#include <utility>
+
+namespace tessera::cuda {
+
+Uploads::Uploads(std::shared_ptr<Device> device, int64_t words)
+    : device_(std::move(device)), words_(words) {}
+
+const at::Tensor& Uploads::take() {
+  // Copies run in the order in which they were queued, so the one behind the last is the oldest.
+  taken_ = buffers_.empty() ? 0 : (taken_ + 1) % buffers_.size();
+  if (buffers_.empty() || !buffers_[taken_].copied->is_done()) {
+    buffers_.insert(buffers_.begin() + static_cast<std::ptrdiff_t>(taken_),
+                    {device_->allocate_on_host(words_, at::kLong), device_->make_event()});
+  }
+  return buffers_[taken_].memory;
+}
+
+void Uploads::queued(Stream& stream) { stream.record(*buffers_[taken_].copied); }
+
+}  // namespace tessera::cuda
