@@ -15,6 +15,10 @@ struct HostStreamHandle {
   void* stream;
   /// Queues a call of run(argument).
   void (*enqueue)(void* stream, void (*run)(void* argument), void* argument);
+  /// The same for work that may be captured into a graph: run(argument) is called as often as the
+  /// graph is replayed, or once, and drop(argument) at the end. Null if nothing is captured here.
+  void (*enqueue_repeatable)(void* stream, void (*run)(void* argument),
+                             void (*drop)(void* argument), void* argument) = nullptr;
 };
 
 /// A device whose memory is the host's and whose streams are threads: what an accelerator's order
