@@ -30,6 +30,12 @@ class MasterValues {
   /// Per trainable unit: [unit numel / o].
   const std::vector<at::Tensor>& values() const { return values_; }
 
+  /// Where the new values of the masters of `unit` go as well: this rank's optimizer slice in its
+  /// parameters' shard; undefined where they are the same memory.
+  at::Tensor target(size_t unit, const FlatParameters& flat) const {
+    return plan_[unit].precision.has_masters() ? part_of(unit, flat) : at::Tensor();
+  }
+
   /// Rounds the masters of `unit` into its parameters' shard; nothing where they are the same.
   void store(size_t unit, const FlatParameters& flat) const;
   /// Takes the masters of `unit` from its parameters' shard: the parameters were written.

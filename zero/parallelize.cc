@@ -21,6 +21,8 @@
 #include "tessera/ddp/replica_sync.h"
 #include "tessera/fsdp/unit_membership.h"
 #include "tessera/fsdp/wrap_rules.h"
+#include "tessera/optim/cuda/api.h"
+#include "tessera/optim/cuda/step_sums.h"
 #include "tessera/zero/placement.h"
 #include "tessera/zero/sharded_engine.h"
 
@@ -107,6 +109,15 @@ auto attempt(std::vector<std::string>& problems, Body&& body) -> std::optional<d
   return std::nullopt;
 }
 
+/// What keeps the device from updating the units of `plan`; "" if nothing, or if the host does.
+std::string problem_of_kernels(const UnitPlan& plan, const Options& options,
+                               const ProcessGroup& world) {
+  if (!world.place().is_cuda() || options.offload != Offload::kNone) return "";
+  const auto api = cuda::load_api();
+  if (!api.ok()) return std::string(api.status().message());
+  return cuda::problem_of(plan, world.size());
+}
+
 /// Everything about the model and the options that can be said without the other ranks. Nothing if
 /// `problems` has got entries: all that is wrong.
 std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, OptimizerPlan optimizer,
@@ -127,6 +138,9 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
     if (!refused.empty()) problems.push_back(std::move(refused));
     refused = problem_of_second_shards(options, *degrees, world);
     if (!refused.empty()) problems.push_back(std::move(refused));
+    for (std::string& problem : problems_of_place(options, *degrees, world.place())) {
+      problems.push_back(std::move(problem));
+    }
   }
   if (model == nullptr) {
     problems.emplace_back("[parallelize] model: got null, expected a module; pass the model");
@@ -155,6 +169,11 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
   });
   if (!membership.has_value()) return std::nullopt;
   UnitPlan plan(*table, *std::move(membership), world_size, options.precision);
+  options.late_verdict = has_late_verdict(options, *degrees, world.place());
+  if (std::string missing = problem_of_kernels(plan, options, world); !missing.empty()) {
+    problems.push_back(std::move(missing));
+    return std::nullopt;
+  }
   return ShardedEngine::Parts{.group = nullptr,
                               .table = *std::move(table),
                               .plan = std::move(plan),

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/layout/slice_map.h"
+#include "tessera/ddp/reduce_groups.h"
 
 namespace tessera {
 
@@ -80,6 +81,44 @@ std::string problem_of_second_shards(const Options& options, const Degrees& degr
                       " ranks that parameters are split over, because ranks of backend '",
                       std::string(world.backend()),
                       "' cannot read each other's memory; leave it out");
+}
+
+std::vector<std::string> problems_of_place(const Options& options, const Degrees& degrees,
+                                           at::Device place) {
+  std::vector<std::string> problems;
+  if (options.offload != Offload::kNone && place.is_cpu()) {
+    problems.emplace_back(
+        "[options] offload: is set, but parameters lie on the CPU, where everything is in the "
+        "host's memory; leave it out, or train on a GPU");
+  }
+  if (options.offload == Offload::kParameters && !splits_parameters(options)) {
+    problems.push_back(absl::StrCat("[options] offload: got parameters, but strategy ",
+                                    std::string(to_string(options.strategy)),
+                                    " keeps them whole at all times; use a strategy that splits "
+                                    "them (zero3), or offload the optimizer only"));
+  }
+  if (options.optimizer_in_backward && !place.is_cpu()) {
+    problems.emplace_back(
+        "[options] optimizer_in_backward: is set, but works on a CPU only; leave it out");
+  }
+  if (!options.late_verdict.value_or(false)) return problems;
+  if (place.is_cpu()) {
+    problems.emplace_back(
+        "[options] late_verdict: is true, but on a CPU a step waits for nothing that could be "
+        "left for later; leave it out");
+  }
+  if (keeps_partial_sums(degrees)) {
+    problems.push_back(absl::StrCat("[options] late_verdict: is true, but degrees ",
+                                    to_string(degrees),
+                                    " keep partial sums, for which ranks wait for each other in "
+                                    "step(); leave it out"));
+  }
+  return problems;
+}
+
+bool has_late_verdict(const Options& options, const Degrees& degrees, at::Device place) {
+  return options.late_verdict.value_or(!place.is_cpu() && options.offload == Offload::kNone &&
+                                       !options.ask_non_finite && !keeps_partial_sums(degrees));
 }
 
 std::string problem_of_early_update(const Options& options, const Degrees& degrees,

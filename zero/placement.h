@@ -39,4 +39,11 @@ std::string problem_of_second_shards(const Options& options, const Degrees& degr
 /// `world_size`; "" if nothing does or it is off.
 std::string problem_of_early_update(const Options& options, const Degrees& degrees, int world_size);
 
+/// What forbids `options` where parameters lie at `place`, one line each; empty if nothing.
+std::vector<std::string> problems_of_place(const Options& options, const Degrees& degrees,
+                                           at::Device place);
+
+/// Options::late_verdict, resolved: whether step() returns before its outcome is known.
+bool has_late_verdict(const Options& options, const Degrees& degrees, at::Device place);
+
 }  // namespace tessera

@@ -182,6 +182,7 @@ void ShardedEngine::adopt_cleared_gradients() {
   for (const size_t index : cleared.parameters) {
     handles_.forget(index);
     reducer_.drop(index);
+    commit_->drop(index);
     history_.record(RollingHash::Event::kDrop, static_cast<int64_t>(index));
   }
 }
@@ -200,6 +201,7 @@ void ShardedEngine::clear() {
   handles_.hide_all();
   reducer_.clear();
   if (early_update_ != nullptr) early_update_->end();
+  commit_->drop();
   backwards_ = 0;
   saw_other_backward_ = false;
   was_scaled_ = false;
@@ -216,6 +218,22 @@ void ShardedEngine::settle() {
   store_.free_all();
 }
 
+/// A step that is refused late has taken its history along, and what came after it.
+template <typename Body>
+auto ShardedEngine::guard_late(Body&& body) {
+  try {
+    return body();
+  } catch (const CommError&) {
+    throw;
+  } catch (const c10::Error&) {
+    if (commit_->is_late()) {
+      history_at_step_ = history_agreed_;
+      clear();
+    }
+    throw;
+  }
+}
+
 StepResult ShardedEngine::step() {
   failure_.require_none();
   require_outside_backward("step");
@@ -227,7 +245,8 @@ StepResult ShardedEngine::step() {
     reducer_.finish();
 
     const std::optional<StepCommit::Outcome> outcome =
-        commit_->commit(reducer_, paper(find_misuse()));
+        guard_late([&] { return commit_->commit(reducer_, paper(find_misuse())); });
+    history_agreed_ = history_at_step_;
     if (commit_->is_late() || outcome->committed) {
       history_.record(RollingHash::Event::kStep, steps_);
       history_at_step_ = history_;
@@ -235,7 +254,17 @@ StepResult ShardedEngine::step() {
     clear();
     // From now on a step allocates what the one before it did.
     if (++steps_here_ == 2 && parts_.options.keep_freed_memory) use_huge_pages_in_heap();
-    return outcome.has_value() ? result_of(*outcome) : StepResult{};
+    return outcome.has_value() ? result_of(*outcome) : last_result_;
+  });
+}
+
+/// Under late verdicts: waits for what became of the last step.
+void ShardedEngine::learn_outcome() {
+  failure_.guard([&] {
+    const std::optional<StepCommit::Outcome> outcome = guard_late([&] { return commit_->wait(); });
+    if (!outcome.has_value()) return;
+    last_result_ = result_of(*outcome);
+    history_agreed_ = history_at_step_;
   });
 }
 
@@ -289,6 +318,7 @@ std::string ShardedEngine::find_misuse() const {
 
 void ShardedEngine::modify_parameters(int from_rank, const std::function<void()>& write) {
   require_between_steps("modify_parameters");
+  learn_outcome();
   const auto write_or_fail = [&] {
     try {
       write();
@@ -303,6 +333,7 @@ void ShardedEngine::modify_parameters(int from_rank, const std::function<void()>
 
 Engine::FullParameters ShardedEngine::full_parameters() {
   require_between_steps("full_parameters");
+  learn_outcome();
   return failure_.guard([&] { return access_.open_scope(); });
 }
 
@@ -313,11 +344,13 @@ Engine::Gathered ShardedEngine::gather(const torch::nn::Module& module) {
 
 void ShardedEngine::wait() {
   failure_.require_none();
+  learn_outcome();
   failure_.guard([&] { store_.finish(); });
 }
 
 uint64_t ShardedEngine::parameter_hash() {
   require_between_steps("parameter_hash");
+  learn_outcome();
   return failure_.guard([&] { return access_.hash(); });
 }
 
@@ -325,6 +358,7 @@ uint64_t ShardedEngine::parameter_hash() {
 
 StateDict ShardedEngine::state_dict(StateScope scope, int rank) {
   require_between_steps("state_dict");
+  learn_outcome();
   const at::NoGradGuard no_grad;
   return failure_.guard([&] {
     store_.finish();
@@ -335,6 +369,7 @@ StateDict ShardedEngine::state_dict(StateScope scope, int rank) {
 void ShardedEngine::load_state_dict(const StateDict& state) {
   failure_.require_all_ranks();
   require_outside_backward("load_state_dict");
+  learn_outcome();
   const at::NoGradGuard no_grad;
   failure_.guard([&] {
     settle();

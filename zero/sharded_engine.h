@@ -109,6 +109,9 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   void settle();
   StepVote::Paper paper(std::string misuse);
   std::string find_misuse() const;
+  template <typename Body>
+  auto guard_late(Body&& body);
+  void learn_outcome();
   StepResult result_of(const StepCommit::Outcome& outcome);
   EngineCounters counters() const {
     return {.steps = steps_,
@@ -128,6 +131,7 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   BackwardWatch watch_;
   RollingHash history_;          // since training began, without what zero_grad() dropped
   RollingHash history_at_step_;  // as of the last step
+  RollingHash history_agreed_;   // as of the last step that all ranks are known to agree on
   ParameterStore store_;
   std::unique_ptr<StepCommit> commit_;
   UpdateInBackward* const early_update_;  // null: step() updates

@@ -2,7 +2,11 @@
 
 #include <c10/util/Exception.h>
 
+#include "tessera/core/device/device.h"
+#include "tessera/optim/cuda/api.h"
+#include "tessera/optim/device_adamw.h"
 #include "tessera/optim/flat_adamw.h"
+#include "tessera/zero/device_commit.h"
 #include "tessera/zero/host_commit.h"
 #include "tessera/zero/partition.h"
 
@@ -17,6 +21,19 @@ std::unique_ptr<StepCommit> make_step_commit(const StepCommit::Parts& parts,
                                              const std::vector<size_t>& group_of) {
   std::vector<OptimizerShard> shards =
       optimizer_shards(parts.plan, parts.slices, parts.store.masters().values());
+  const at::Device place = parts.group.place();
+  if (place.is_cuda() && parts.options.offload == Offload::kNone) {
+    auto api = cuda::load_api();
+    TORCH_CHECK(api.ok(), std::string(api.status().message()));
+    const std::shared_ptr<Device> device = device_at(place);
+    auto optimizer =
+        make_device_adamw(parts.table, plan, group_of, std::move(shards), *api, device);
+    return std::make_unique<DeviceCommit>(parts,
+                                          parts.options.late_verdict.value_or(false)
+                                              ? DeviceCommit::Verdict::kLate
+                                              : DeviceCommit::Verdict::kInStep,
+                                          std::move(optimizer), *api, device);
+  }
   return std::make_unique<HostCommit>(
       parts, make_flat_adamw(parts.table, plan, group_of, std::move(shards)));
 }

@@ -79,6 +79,8 @@ class StepCommit {
 
   /// Gradients are dropped, what landed among them. Local.
   virtual void drop() {}
+  /// Those of parameter `parameter` of the table are. Local.
+  virtual void drop(size_t /*parameter*/) {}
 
   /// The loss times the loss scale; the loss itself without one. Local; waits for nothing.
   virtual at::Tensor scale(const at::Tensor& loss) const = 0;

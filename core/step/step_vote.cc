@@ -197,6 +197,15 @@ NonFinite StepVote::ask(const std::function<NonFinite(const NonFiniteReport&)>& 
   return answer;
 }
 
+namespace {
+
+std::string producer(const NonFiniteGradient& gradient) {
+  return gradient.rank == NonFiniteGradient::kAllRanks ? "the ranks together"
+                                                       : absl::StrCat("rank ", gradient.rank);
+}
+
+}  // namespace
+
 std::string describe_gradients(const NonFiniteReport& report) {
   const std::string scaled =
       report.loss_scale == 1.0 ? ""
@@ -205,7 +214,7 @@ std::string describe_gradients(const NonFiniteReport& report) {
   for (const NonFiniteGradient& gradient : report.gradients) {
     culprits.push_back(gradient.parameter.empty()
                            ? "every rank's gradient is finite, the norm of their mean is not"
-                           : absl::StrCat("rank ", gradient.rank, " produced ", gradient.elements,
+                           : absl::StrCat(producer(gradient), " produced ", gradient.elements,
                                           " NaN or infinite elements, first in '",
                                           gradient.parameter, "'"));
     if (gradient.parameter.empty()) break;  // so are all others
