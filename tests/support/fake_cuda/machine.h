@@ -1,0 +1,91 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include "tessera/core/device/host_device.h"
+#include "tessera/tests/support/fake_cuda/device_stream.h"
+
+namespace tessera::testing {
+
+/// A number from the environment.
+int64_t number_of(const char* name, int64_t otherwise);
+
+/// The pretended machine: its GPUs, their streams and random numbers, and what happened. One per
+/// process, never destroyed, because threads of streams outlive main(). Any thread.
+class Machine {
+ public:
+  static constexpr int kMostDevices = 16;
+
+  static Machine& get();
+  static int device_count();
+  static c10::Device place(int device) {
+    return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)};
+  }
+
+  /// The calling thread's device.
+  static int current();
+  /// Makes a context there, unless it is current already.
+  void make_current(int device);
+  /// As a driver goes back to a device that has no context.
+  static void restore_current(int device);
+  void make_context(int device);
+  bool has_context(int device);
+  std::set<int> contexts();
+  void forget_contexts();
+
+  static c10::Stream stream(int device, int64_t id) {
+    return c10::Stream(c10::Stream::UNSAFE, place(device), id);
+  }
+  /// The calling thread's on a device.
+  static c10::Stream current_stream(int device);
+  static void set_current_stream(c10::Stream stream);
+  /// The next one of the device's pool of that priority; kPool later the same again.
+  c10::Stream next_stream(int device, bool is_high_priority);
+  DeviceStream& queue(c10::Stream stream);
+  DeviceStream& current_queue(int device) { return queue(current_stream(device)); }
+  /// All streams of the device that anything was queued on.
+  std::vector<DeviceStream*> queues(int device);
+  std::shared_ptr<Event> make_event() { return host_.make_event(); }
+  std::vector<bool> priorities();
+
+  /// The device's own random numbers, by the CPU's algorithm.
+  const at::Generator& generator(int device);
+
+  struct Counts {
+    std::atomic<int64_t> host_syncs{0};
+    std::atomic<int64_t> operators{0};
+  };
+  Counts& counts(int device) { return counts_[static_cast<size_t>(device)]; }
+
+  std::atomic<int> events_made{0};
+  std::atomic<int> events_destroyed{0};
+  std::atomic<int> events_with_timing{0};
+
+ private:
+  static constexpr int64_t kPool = 128;
+
+  Machine();
+
+  std::mutex mutex_;
+  HostDevice host_;
+  std::map<std::pair<int, int64_t>, std::unique_ptr<DeviceStream>> streams_;  // device, id
+  std::map<std::pair<int, bool>, int64_t> handed_out_;                        // device, priority
+  std::vector<bool> priorities_;
+  std::set<int> contexts_;
+  std::array<at::Generator, kMostDevices> generators_;
+  std::array<Counts, kMostDevices> counts_;
+};
+
+}  // namespace tessera::testing

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Storage.h>
+
+#include "tessera/tests/support/fake_cuda/machine.h"
+
+namespace tessera::testing {
+
+/// The memory of all pretended GPUs, as the caching allocator gives it out: in 512 bytes, for reuse
+/// in the order of the stream that was current at the allocation. New and freed memory is filled
+/// with 0xFF (NaN; -1), the freed one when that stream, and those that it was recorded on, have
+/// come so far. A pointer that is used after that reads this and not the next owner's.
+class Memory final : public c10::DeviceAllocator {
+ public:
+  static Memory& get();
+
+  /// On the calling thread's device.
+  c10::DataPtr allocate(size_t bytes) override;
+  /// Memory of the CPU becomes a device's, and stays `storage`'s.
+  c10::DataPtr adopt(const c10::Storage& storage, int device);
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t bytes) const override;
+
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t /*pool*/) override {}
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override;
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override;
+  void resetAccumulatedStats(c10::DeviceIndex device) override;
+  void resetPeakStats(c10::DeviceIndex device) override;
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override;
+
+  /// The device whose memory has this address.
+  std::optional<int> device_of(const void* data);
+
+ private:
+  struct Block {
+    void* data;
+    size_t bytes;          // as asked for
+    size_t rounded_bytes;  // as counted
+    int device;
+    std::vector<DeviceStream*> streams;  // where it is used; the allocation's is the last one
+    c10::Storage adopted;
+  };
+
+  static void release(void* data);
+  void add(Block block);
+  void free_behind(std::shared_ptr<Block> block, size_t stream);
+  void poison(const std::shared_ptr<Block>& block);
+
+  std::mutex mutex_;
+  std::map<const void*, std::shared_ptr<Block>> blocks_;
+  std::deque<std::shared_ptr<Block>> freed_;
+  size_t freed_bytes_ = 0;
+  std::array<c10::CachingDeviceAllocator::DeviceStats, Machine::kMostDevices> stats_;
+};
+
+/// Memory of the host that copies run beside the host from and to.
+class PinnedMemory final : public c10::Allocator {
+ public:
+  static PinnedMemory& get();
+
+  c10::DataPtr allocate(size_t bytes) override;
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t bytes) const override;
+
+  /// Memory that somebody else made.
+  void add(const void* data, size_t bytes);
+  /// Whether it was there.
+  bool remove(const void* data);
+  bool contains(const void* data);
+
+ private:
+  static void release(void* data);
+
+  std::mutex mutex_;
+  std::map<const void*, size_t> ranges_;  // to their bytes
+};
+
+}  // namespace tessera::testing
