@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <gtest/gtest.h>
+
+namespace tessera::testing {
+
+/// Not the first one, so that what forgets the device is found.
+inline const at::Device kGpu(at::kCUDA, 1);
+
+/// Whether `gpu` lies on a GPU and is bit for bit `cpu`, with its dtype, sizes and strides. NaNs
+/// are equal, zeros of two signs are not.
+::testing::AssertionResult same_bits(const at::Tensor& cpu, const at::Tensor& gpu);
+
+/// Expects that `compute` returns the same on the CPU and on kGpu, from the same seed.
+using Compute = std::function<std::vector<at::Tensor>(at::Device device)>;
+void expect_same(const Compute& compute);
+
+/// Normally distributed numbers that are drawn on the CPU, on `device`. The same each time.
+at::Tensor draw(at::IntArrayRef sizes, at::Device device);
+
+}  // namespace tessera::testing

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "tessera/tests/support/fake_cuda/fake_cuda.h"
+
+namespace tessera::testing {
+
+/// Gives the process GPUs, before LibTorch is asked for any: with TESSERA_TEST_GPU=1 in the
+/// environment the machine's, with its libraries; otherwise the fakes that are built with the
+/// tests, 8 GPUs unless FAKE_CUDA_DEVICES says another number. First in main(), before there are
+/// threads. Throws std::runtime_error with all that is missing.
+void load_gpu_for_tests();
+
+/// What a test sees of the fake GPUs; null on real ones.
+FakeCuda* fake_gpu();
+
+}  // namespace tessera::testing
