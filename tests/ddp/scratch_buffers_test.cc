@@ -12,7 +12,7 @@ int64_t landing_bytes(const MemoryMeter& meter) { return meter.now()[MemoryClass
 TEST(ScratchBuffers, UsesABufferAgainWhenNobodyHoldsIt) {
   MemoryMeter meter;
   {
-    ScratchBuffers scratch(meter, MemoryClass::kLanding);
+    ScratchBuffers scratch(at::kCPU, meter, MemoryClass::kLanding);
     scratch.acquire(100, at::kFloat);
     scratch.acquire(60, at::kFloat);
     EXPECT_EQ(landing_bytes(meter), 400);
@@ -26,7 +26,7 @@ TEST(ScratchBuffers, UsesABufferAgainWhenNobodyHoldsIt) {
 
 TEST(ScratchBuffers, LeavesWhatIsHeldAlone) {
   MemoryMeter meter;
-  ScratchBuffers scratch(meter, MemoryClass::kLanding);
+  ScratchBuffers scratch(at::kCPU, meter, MemoryClass::kLanding);
   for (int pass = 0; pass < 3; ++pass) {
     const at::Tensor large = scratch.acquire(100, at::kFloat).fill_(1.0);
     const at::Tensor part = scratch.acquire(50, at::kFloat).fill_(2.0).narrow(0, 10, 5);

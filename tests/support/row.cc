@@ -128,6 +128,8 @@ Options options_of(const Row& row) {
                   .precision = row.precision,
                   .share_parameters = row.shares_parameters,
                   .optimizer_in_backward = row.optimizer_in_backward,
+                  .offload = row.offload,
+                  .late_verdict = row.late_verdict,
                   .prefetch = row.prefetch,
                   .poison_freed = row.poison_freed,
                   .free_eagerly = row.free_eagerly,

@@ -26,6 +26,8 @@ struct Row {
   std::optional<bool> prefetch = {};
   bool shares_parameters = true;
   bool optimizer_in_backward = false;
+  Offload offload = Offload::kNone;
+  std::optional<bool> late_verdict = {};
   bool poison_freed = false;
   bool free_eagerly = false;
   bool strict_slabs = false;

@@ -82,7 +82,7 @@ at::Tensor loss_of(Net& net, const Batch& batch, const Moment& moment, const Sch
 std::map<std::string, at::Tensor> copy_parameters(const torch::nn::Module& model) {
   std::map<std::string, at::Tensor> copies;
   for (const auto& entry : model.named_parameters()) {
-    copies[entry.key()] = entry.value().detach().contiguous().clone();
+    copies[entry.key()] = entry.value().detach().contiguous().cpu().clone();
   }
   return copies;
 }
@@ -93,6 +93,7 @@ Outcome train(const Subject& subject, at::ScalarType dtype, const Row& row,
   const int rank = world->rank();
   const std::shared_ptr<Net> net =
       prepare(subject.make(), dtype, kModelSeed + static_cast<uint64_t>(rank));
+  net->to(world->place());
   const std::unique_ptr<Engine> engine =
       parallelize(net, make_plan(*net), options_of(row, schedule), world);
   const at::ScalarType computed = row.precision.parameters.value_or(dtype);
@@ -105,14 +106,23 @@ Outcome train(const Subject& subject, at::ScalarType dtype, const Row& row,
       if (schedule.sync == Schedule::Sync::kLast && micro + 1 < schedule.micro_steps) {
         no_sync.emplace(engine->no_sync());
       }
-      const Batch batch = batch_of(subject, computed, schedule, moment, micro);
+      Batch batch = batch_of(subject, computed, schedule, moment, micro);
+      batch = {batch.input.to(world->place()), batch.target.to(world->place())};
       const at::Tensor loss = loss_of(*net, batch, moment, schedule);
       loss.backward();
       outcome.losses.push_back(loss.item<double>());
       if (options.after_backward) options.after_backward(*engine, step);
     }
-    outcome.grad_norms.push_back(engine->step().grad_norm);
+    // Under late verdicts that of the step before.
+    const StepResult result = engine->step();
+    if (result.step > static_cast<int64_t>(outcome.grad_norms.size())) {
+      outcome.grad_norms.push_back(result.grad_norm);
+    }
     if (options.after_step) options.after_step(*engine, step);
+  }
+  engine->wait();
+  if (engine->last_result().step > static_cast<int64_t>(outcome.grad_norms.size())) {
+    outcome.grad_norms.push_back(engine->last_result().grad_norm);
   }
   outcome.parameters = copy_parameters(*net);
   return outcome;
