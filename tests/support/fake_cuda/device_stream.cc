@@ -3,14 +3,31 @@
 #include <utility>
 
 namespace tessera::testing {
+namespace {
 
-DeviceStream::DeviceStream(std::shared_ptr<tessera::Stream> queue)
-    : queue_(std::move(queue)), handle_{this, [](void* stream, void (*run)(void*), void* argument) {
-                                          static_cast<DeviceStream*>(stream)->run(
-                                              [run, argument] { run(argument); });
-                                        }} {}
+void enqueue(void* stream, void (*run)(void*), void* argument) {
+  auto& queue = *static_cast<DeviceStream*>(stream);
+  queue.check_on_host();  // it runs once, so a graph cannot have it
+  queue.run([run, argument] { run(argument); });
+}
+
+void enqueue_repeatable(void* stream, void (*run)(void*), void (*drop)(void*), void* argument) {
+  const std::shared_ptr<void> kept(argument, drop);
+  static_cast<DeviceStream*>(stream)->run([run, kept] { run(kept.get()); });
+}
+
+}  // namespace
+
+DeviceStream::DeviceStream(std::shared_ptr<tessera::Stream> queue, Kind kind)
+    : queue_(std::move(queue)), kind_(kind), handle_{this, &enqueue, &enqueue_repeatable} {}
 
 void DeviceStream::run(std::function<void()> work) {
+  const std::shared_ptr<Capture> into = capture();
+  if (into != nullptr) return into->add(*this, std::move(work));
+  run_beside_capture(std::move(work));
+}
+
+void DeviceStream::run_beside_capture(std::function<void()> work) {
   // Inside the lock, so that the queue's order is that of the numbers.
   const std::lock_guard<std::mutex> lock(mutex_);
   ++queued_;
@@ -25,11 +42,16 @@ void DeviceStream::run(std::function<void()> work) {
 
 // The empty work behind them is what counts.
 void DeviceStream::record(Event& event) {
+  const std::shared_ptr<Capture> into = capture();
+  if (into != nullptr) return into->record(*this, event);
+  Capture::forget(event);
   queue_->record(event);
   run([] {});
 }
 
 void DeviceStream::wait(Event& event) {
+  std::shared_ptr<Capture> into = Capture::wait(*this, capture(), event);
+  if (into != nullptr) return set_capture(std::move(into));
   queue_->wait(event);
   run([] {});
 }
@@ -39,7 +61,25 @@ bool DeviceStream::is_idle() {
   return done_ == queued_;
 }
 
+void DeviceStream::check_on_host() {
+  const std::shared_ptr<Capture> into = capture();
+  if (into != nullptr) {
+    into->refuse("CUDA error: operation not permitted when stream is capturing");
+  }
+}
+
+std::shared_ptr<Capture> DeviceStream::capture() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return capture_;
+}
+
+void DeviceStream::set_capture(std::shared_ptr<Capture> capture) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  capture_ = std::move(capture);
+}
+
 void DeviceStream::drain() {
+  check_on_host();
   std::unique_lock<std::mutex> lock(mutex_);
   const uint64_t number = queued_;
   changed_.wait(lock, [&] { return done_ >= number; });

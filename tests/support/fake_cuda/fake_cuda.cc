@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "tessera/tests/support/fake_cuda/fake_graph.h"
 #include "tessera/tests/support/fake_cuda/machine.h"
 #include "tessera/tests/support/fake_cuda/memory.h"
 
@@ -65,6 +66,17 @@ int cudaDriverGetVersion(int* version) {
 
 int cudaRuntimeGetVersion(int* version) {
   *version = 13000;
+  return 0;
+}
+
+tessera::testing::FakeGraph* tessera_fake_cuda_graph(int device) {
+  return tessera::testing::make_fake_graph(device).release();
+}
+
+int cudaStreamIsCapturing(void* stream, int* status) {
+  const auto* handle = static_cast<const tessera::HostStreamHandle*>(stream);
+  auto& queue = *static_cast<tessera::testing::DeviceStream*>(handle->stream);
+  *status = queue.capture() == nullptr ? 0 : 1;
   return 0;
 }
 

@@ -61,7 +61,10 @@ struct FakeGuard final : public c10::impl::DeviceGuardImplInterface {
   void* getStreamNativeHandle(const c10::Stream of) const override {
     return machine().queue(of).handle();
   }
-  bool queryStream(const c10::Stream& of) const override { return machine().queue(of).is_idle(); }
+  bool queryStream(const c10::Stream& of) const override {
+    machine().queue(of).check_on_host();
+    return machine().queue(of).is_idle();
+  }
   void synchronizeStream(const c10::Stream& of) const override {
     count_host_sync(of.device_index());
     machine().queue(of).drain();
@@ -78,6 +81,7 @@ struct FakeGuard final : public c10::impl::DeviceGuardImplInterface {
     if (event == nullptr) return;
     const Place old = getDevice();
     setDevice(Machine::place(device));
+    Capture::forget(*event_at(event).mark);
     delete &event_at(event);
     setDevice(old);
     ++machine().events_destroyed;
@@ -108,10 +112,13 @@ struct FakeGuard final : public c10::impl::DeviceGuardImplInterface {
     setDevice(old);
   }
   bool queryEvent(void* event) const override {
-    return event == nullptr || event_at(event).mark->is_done();
+    if (event == nullptr) return true;
+    Capture::check_on_host(*event_at(event).mark);
+    return event_at(event).mark->is_done();
   }
   void synchronizeEvent(void* event) const override {
     if (event == nullptr) return;
+    Capture::check_on_host(*event_at(event).mark);
     count_host_sync(event_at(event).device);
     event_at(event).mark->synchronize();
   }

@@ -46,7 +46,7 @@ c10::Storage HostViews::view_of(const c10::Storage& storage) {
   for (const auto& [device, cpu] : storages_) {
     if (device.is_alias_of(storage)) return cpu;
   }
-  storages_.emplace_back(storage, storage_over(storage, Keep::kYes));
+  storages_.emplace_back(storage, storage_over(storage, keep_));
   return storages_.back().second;
 }
 
@@ -61,6 +61,14 @@ at::Tensor HostViews::of(const at::Tensor& tensor) {
   }
   tensors_.emplace_back(tensor, view);
   return view;
+}
+
+bool HostViews::knows(const at::Tensor& result) const {
+  if (!result.defined() || result.layout() != at::kStrided) return false;
+  for (const auto& [device, cpu] : storages_) {
+    if (cpu.is_alias_of(result.storage())) return true;
+  }
+  return false;
 }
 
 at::Tensor HostViews::back(const at::Tensor& result) {

@@ -18,10 +18,12 @@ at::Tensor host_view(const at::Tensor& tensor, Keep keep);
 /// does so there, and what the CPU hands back becomes the device's.
 class HostViews {
  public:
-  explicit HostViews(int device) : device_(device) {}
+  explicit HostViews(int device, Keep keep = Keep::kYes) : device_(device), keep_(keep) {}
 
   /// Of a device tensor its view, of any other tensor itself. The same for the same tensor.
   at::Tensor of(const at::Tensor& tensor);
+  /// Whether `result` is one of the views so far, or shares memory with one.
+  bool knows(const at::Tensor& result) const;
   /// The device's tensor for one that the CPU returned: an argument, a view of one, or a new one.
   at::Tensor back(const at::Tensor& result);
   /// Gives an argument that was written the sizes, strides and memory that the CPU left in its
@@ -32,6 +34,7 @@ class HostViews {
   c10::Storage view_of(const c10::Storage& storage);
 
   const int device_;
+  const Keep keep_;
   std::vector<std::pair<at::Tensor, at::Tensor>> tensors_;       // argument, view
   std::vector<std::pair<c10::Storage, c10::Storage>> storages_;  // device's, CPU's
 };

@@ -84,7 +84,9 @@ DeviceStream& Machine::queue(c10::Stream stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
   auto& queue = streams_[{stream.device_index(), stream.id()}];
   if (queue == nullptr) {
-    queue = std::make_unique<DeviceStream>(host_.make_stream(Device::Priority::kUsual));
+    queue = std::make_unique<DeviceStream>(
+        host_.make_stream(Device::Priority::kUsual),
+        stream.id() == 0 ? DeviceStream::Kind::kDefault : DeviceStream::Kind::kOther);
   }
   return *queue;
 }

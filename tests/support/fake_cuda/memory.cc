@@ -73,7 +73,8 @@ c10::DataPtr Memory::allocate(size_t bytes) {
        .rounded_bytes = round_up(bytes),
        .device = device,
        .streams = {&Machine::get().current_queue(device)},
-       .adopted = {}});
+       .adopted = {},
+       .capture = {}});
   return {data, data, &release, Machine::place(device)};
 }
 
@@ -86,7 +87,8 @@ c10::DataPtr Memory::adopt(const c10::Storage& storage, int device) {
        .rounded_bytes = round_up(storage.nbytes()),
        .device = device,
        .streams = {&Machine::get().current_queue(device)},
-       .adopted = storage});
+       .adopted = storage,
+       .capture = {}});
   return {data, data, &release, Machine::place(device)};
 }
 
@@ -110,6 +112,10 @@ void Memory::add(Block block) {
   change(stats.reserved_bytes, is_large, rounded);
   change(stats.requested_bytes, is_large, [&](auto& stat) { stat.increase(block.bytes); });
   ++stats.num_device_alloc;
+  if (const auto capture = block.streams.back()->capture()) {
+    capture->add_memory(block.data, block.bytes);
+    block.capture = capture;
+  }
   const void* data = block.data;
   blocks_[data] = std::make_shared<Block>(std::move(block));
 }
@@ -137,6 +143,10 @@ void Memory::release(void* data) {
     change(stats.requested_bytes, is_large, [&](auto& stat) { stat.decrease(block->bytes); });
     ++stats.num_device_free;
   }
+  if (const auto capture = block->capture.lock()) {
+    return capture->keep(
+        std::shared_ptr<void>(nullptr, [block](void* /*none*/) { get().free_behind(block, 0); }));
+  }
   memory.free_behind(std::move(block), 0);
 }
 
@@ -144,7 +154,7 @@ void Memory::free_behind(std::shared_ptr<Block> block, size_t stream) {
   while (stream < block->streams.size() && block->streams[stream]->is_idle()) ++stream;
   if (stream == block->streams.size()) return poison(block);
   DeviceStream* const queue = block->streams[stream];
-  queue->run([this, block = std::move(block), stream] {
+  queue->run_beside_capture([this, block = std::move(block), stream] {
     // The last one is poisoned here: the stream does not count as idle while this runs.
     if (stream + 1 == block->streams.size()) return poison(block);
     free_behind(block, stream + 1);

@@ -51,6 +51,7 @@ class Memory final : public c10::DeviceAllocator {
     int device;
     std::vector<DeviceStream*> streams;  // where it is used; the allocation's is the last one
     c10::Storage adopted;
+    std::weak_ptr<Capture> capture;  // during which it came
   };
 
   static void release(void* data);

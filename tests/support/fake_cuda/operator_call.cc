@@ -12,6 +12,7 @@
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
+#include "tessera/tests/support/fake_cuda/captured_operator.h"
 #include "tessera/tests/support/fake_cuda/host_view.h"
 #include "tessera/tests/support/fake_cuda/machine.h"
 
@@ -146,6 +147,12 @@ void begin_operator(int device) {
 
 void count_host_sync(int device) { ++Machine::get().counts(device).host_syncs; }
 
+void run_cpu_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const at::AutoDispatchBelowADInplaceOrView no_gradients;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  op.callBoxed(*stack);
+}
+
 void call_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
   const size_t size = schema.arguments().size();
@@ -153,6 +160,15 @@ void call_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   torch::jit::drop(*stack, size);
   const int device = device_of(schema, arguments);
   if (!is_view(schema)) {
+    DeviceStream& stream = Machine::get().current_queue(device);
+    if (const auto capture = stream.capture()) {
+      if (waits_on_gpu(schema.name(), arguments)) stream.drain();  // refuses
+      ++Machine::get().counts(device).operators;
+      for (c10::IValue& result : capture_operator(capture, stream, device, op, arguments)) {
+        stack->push_back(std::move(result));
+      }
+      return;
+    }
     begin_operator(device);
     if (waits_on_gpu(schema.name(), arguments)) count_host_sync(device);
   }
@@ -162,11 +178,7 @@ void call_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (size_t i = 0; i < size; ++i) {
     stack->push_back(on_cpu(arguments[i], schema.arguments()[i], views, device));
   }
-  {
-    const at::AutoDispatchBelowADInplaceOrView no_gradients;
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    op.callBoxed(*stack);
-  }
+  run_cpu_kernel(op, stack);
   for (size_t i = 0; i < size; ++i) {
     const auto* alias = schema.arguments()[i].alias_info();
     if (alias == nullptr || !alias->isWrite()) continue;

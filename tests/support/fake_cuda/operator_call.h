@@ -12,6 +12,8 @@ namespace tessera::testing {
 /// Views, which do not touch memory, wait for nothing.
 void call_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
+/// The CPU's kernel on CPU tensors; waits for nothing and counts nothing.
+void run_cpu_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 /// An operator is to be run beside that: counts it, and waits as it does.
 void begin_operator(int device);
 /// The host has waited for a device.

@@ -1,0 +1,155 @@
+// Recurrent layers, which on a GPU take another way than on the CPU, before there are operators to
+// replace: here whole, forward and backward.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/List.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "tessera/tests/support/fake_cuda/host_view.h"
+#include "tessera/tests/support/fake_cuda/operator_call.h"
+
+namespace tessera::testing {
+namespace {
+
+using at::Tensor;
+using c10::IValue;
+using Tensors = std::vector<Tensor>;
+
+constexpr int64_t kOneTensor = -1;
+
+/// Takes the tensors out of arguments and leaves how many there were, or kOneTensor.
+Tensors take_tensors(std::vector<IValue>& arguments) {
+  Tensors tensors;
+  for (IValue& value : arguments) {
+    if (value.isTensor()) {
+      tensors.push_back(value.toTensor());
+      value = c10::List<int64_t>({kOneTensor});
+    } else if (value.isTensorList()) {
+      const Tensors list = value.toTensorVector();
+      tensors.insert(tensors.end(), list.begin(), list.end());
+      value = c10::List<int64_t>({static_cast<int64_t>(list.size())});
+    }
+  }
+  return tensors;
+}
+
+/// The inverse.
+torch::jit::Stack put_tensors(const std::vector<IValue>& arguments, const Tensors& tensors) {
+  torch::jit::Stack stack;
+  size_t next = 0;
+  for (const IValue& value : arguments) {
+    if (!value.isIntList()) {
+      stack.push_back(value);
+    } else if (const int64_t count = value.toIntVector()[0]; count == kOneTensor) {
+      stack.emplace_back(tensors[next++]);
+    } else {
+      const at::TensorList list(tensors.data() + next, static_cast<size_t>(count));
+      stack.emplace_back(c10::List<Tensor>(list));
+      next += list.size();
+    }
+  }
+  return stack;
+}
+
+struct Call {
+  c10::OperatorHandle op;
+  std::vector<IValue> arguments;  // without tensors
+
+  /// Results on the CPU of `tensors`, which lie there.
+  Tensors operator()(const Tensors& tensors) const {
+    torch::jit::Stack stack = put_tensors(arguments, tensors);
+    op.callBoxed(stack);
+    Tensors results;
+    for (const IValue& value : stack) results.push_back(value.toTensor());
+    return results;
+  }
+};
+
+int device_of(const Tensors& tensors) {
+  for (const Tensor& tensor : tensors) {
+    if (tensor.is_cuda()) return tensor.device().index();
+  }
+  return 0;
+}
+
+/// Computes again in backward, so that it needs no more than any operator keeps: its arguments.
+struct Recurrent : torch::autograd::Function<Recurrent> {
+  static Tensors forward(torch::autograd::AutogradContext* context, const Call& call,
+                         const Tensors& tensors) {
+    context->save_for_backward(tensors);
+    context->saved_data["name"] = call.op.operator_name().name;
+    context->saved_data["overload"] = call.op.operator_name().overload_name;
+    context->saved_data["arguments"] = c10::ivalue::Tuple::create(call.arguments);
+    const int device = device_of(tensors);
+    begin_operator(device);
+    HostViews views(device);
+    Tensors on_cpu;
+    for (const Tensor& tensor : tensors) on_cpu.push_back(views.of(tensor));
+    Tensors results = call(on_cpu);
+    for (Tensor& result : results) result = views.back(result);
+    return results;
+  }
+
+  static Tensors backward(torch::autograd::AutogradContext* context, const Tensors& grads) {
+    const auto& saved = context->saved_data;
+    const Call call{
+        c10::Dispatcher::singleton().findSchemaOrThrow(saved.at("name").toStringRef().c_str(),
+                                                       saved.at("overload").toStringRef().c_str()),
+        saved.at("arguments").toTupleRef().elements().vec()};
+    const Tensors tensors = context->get_saved_variables();
+    const int device = device_of(tensors);
+    begin_operator(device);
+    HostViews views(device);
+    Tensors on_cpu;
+    Tensors wanted;
+    for (const Tensor& tensor : tensors) {
+      on_cpu.push_back(views.of(tensor).detach());
+      if (!tensor.requires_grad()) continue;
+      on_cpu.back().set_requires_grad(true);
+      wanted.push_back(on_cpu.back());
+    }
+    Tensors results;
+    {
+      const at::AutoGradMode with_gradients(true);
+      results = call(on_cpu);
+    }
+    Tensors outputs;
+    Tensors grads_on_cpu;
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (!grads[i].defined() || !results[i].requires_grad()) continue;
+      outputs.push_back(results[i]);
+      grads_on_cpu.push_back(views.of(grads[i]));
+    }
+    const Tensors computed =
+        torch::autograd::grad(outputs, wanted, grads_on_cpu, std::nullopt, /*create_graph=*/false,
+                              /*allow_unused=*/true);
+    Tensors all = {Tensor()};  // of the call, which is no tensor
+    size_t next = 0;
+    for (const Tensor& tensor : tensors) {
+      all.push_back(tensor.requires_grad() ? views.back(computed[next++]) : Tensor());
+    }
+    return all;
+  }
+};
+
+void call_recurrent(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  Call call{op, torch::jit::pop(*stack, op.schema().arguments().size())};
+  const Tensors tensors = take_tensors(call.arguments);
+  for (const Tensor& result : Recurrent::apply(call, tensors)) stack->emplace_back(result);
+}
+
+TORCH_LIBRARY_IMPL(aten, AutogradCUDA, kernels) {
+  for (const char* name :
+       {"lstm.input", "lstm.data", "gru.input", "gru.data", "lstm_cell", "gru_cell"}) {
+    kernels.impl(name, torch::CppFunction::makeFromBoxedFunction<&call_recurrent>());
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
