@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "tessera/core/comm/handshake.h"
+#include "tessera/core/comm/loopback_group.h"
 #include "tessera/core/comm/nccl/group.h"
 #include "tessera/core/comm/refusal.h"
 #include "tessera/core/device/cuda_device.h"
@@ -30,18 +31,6 @@ c10::intrusive_ptr<c10d::Store> meet_others(const CudaWorldOptions& options) {
                                                 options.store);
 }
 
-std::shared_ptr<Device> take_device(const CudaWorldOptions& options) {
-  const auto library = load_cuda_library();
-  TORCH_CHECK(library.ok(), std::string(library.status().message()));
-  TORCH_CHECK(options.device_index < library->device_count, "[device] ", options.device_source,
-              ": got GPU ", options.device_index, ", expected one of the ", library->device_count,
-              " that this process sees (CUDA_VISIBLE_DEVICES); start as many ranks per host as"
-              " there are GPUs");
-  auto device = std::make_shared<CudaDevice>(static_cast<c10::DeviceIndex>(options.device_index));
-  device->make_current();
-  return device;
-}
-
 std::shared_ptr<const nccl::Api> take_nccl() {
   auto api = nccl::load_api();
   TORCH_CHECK(api.ok(), std::string(api.status().message()));
@@ -50,7 +39,26 @@ std::shared_ptr<const nccl::Api> take_nccl() {
 
 }  // namespace
 
+std::shared_ptr<Device> take_gpu(const GpuChoice& choice) {
+  const auto library = load_cuda_library();
+  TORCH_CHECK(library.ok(), std::string(library.status().message()));
+  int index = choice.index.value_or(choice.local_rank);
+  if (!choice.index && choice.use == GpuChoice::Use::kShared) index %= library->device_count;
+  TORCH_CHECK(index < library->device_count, "[device] ", choice.index ? "options" : "LOCAL_RANK",
+              ": got GPU ", index, ", expected one of the ", library->device_count,
+              " that this process sees (CUDA_VISIBLE_DEVICES); start as many ranks per host as"
+              " there are GPUs");
+  auto device = std::make_shared<CudaDevice>(static_cast<c10::DeviceIndex>(index));
+  device->make_current();
+  return device;
+}
+
 std::shared_ptr<ProcessGroup> make_cuda_world(const CudaWorldOptions& options) {
+  if (options.size == 1 && options.backend == CudaWorldOptions::Backend::kNcclForSeveral) {
+    return std::make_shared<LoopbackGroup>(take_gpu(options.gpu));
+  }
+  TORCH_CHECK(options.nccl.memory == NcclOptions::Memory::kUsual,
+              "[rendezvous] options: got memory of nccl, which is not built yet");
   nccl::WorldOptions world;
   world.store = meet_others(options);
   world.rank = options.rank;
@@ -58,7 +66,7 @@ std::shared_ptr<ProcessGroup> make_cuda_world(const CudaWorldOptions& options) {
   world.timeout = options.timeout;
   std::string problem;
   try {
-    world.device = take_device(options);
+    world.device = take_gpu(options.gpu);
     world.api = take_nccl();  // after LibTorch's: then it is LibTorch's own NCCL
   } catch (const std::exception& error) {
     problem = error_text(error);

@@ -10,6 +10,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/stream_work.h"
 #include "tessera/core/errors.h"
 
 namespace tessera {
@@ -74,11 +75,16 @@ class LoopbackGroup::OwnWindow final : public Window {
 };
 
 LoopbackGroup::LoopbackGroup(std::string name)
-    : LoopbackGroup(std::move(name), std::make_shared<World>()) {}
+    : LoopbackGroup(std::move(name), std::make_shared<World>(), nullptr) {}
 
-LoopbackGroup::LoopbackGroup(std::string name, std::shared_ptr<World> world)
+LoopbackGroup::LoopbackGroup(std::shared_ptr<Device> device, std::string name)
+    : LoopbackGroup(std::move(name), std::make_shared<World>(), std::move(device)) {}
+
+LoopbackGroup::LoopbackGroup(std::string name, std::shared_ptr<World> world,
+                             std::shared_ptr<Device> device)
     : name_(std::move(name)),
       world_(std::move(world)),
+      device_(std::move(device)),
       uncaught_at_start_(std::uncaught_exceptions()) {}
 
 LoopbackGroup::~LoopbackGroup() {
@@ -91,11 +97,26 @@ void LoopbackGroup::begin(const char* op, std::string_view tag) {
   world_->throw_if_poisoned(op, name_, sequence_++, tag);
 }
 
+std::shared_ptr<Work> LoopbackGroup::done() const {
+  return device_ == nullptr ? completed_work() : queued_work(device_);
+}
+
+std::shared_ptr<Work> LoopbackGroup::move(const at::Tensor& to, const at::Tensor& from) {
+  if (device_ == nullptr) {
+    copy(to, from);
+  } else if (from.numel() > 0 && to.data_ptr() != from.data_ptr()) {
+    // Shapes may differ.
+    device_->current_stream()->copy(to.detach().view({to.numel()}),
+                                    from.detach().view({from.numel()}));
+  }
+  return done();
+}
+
 std::shared_ptr<Work> LoopbackGroup::all_reduce(const at::Tensor& tensor, ReduceOp op,
                                                 std::string_view tag) {
   check_all_reduce(tensor, op, place());
   begin("all_reduce", tag);
-  return completed_work();
+  return done();
 }
 
 std::shared_ptr<Work> LoopbackGroup::reduce_scatter(const at::Tensor& output,
@@ -103,29 +124,35 @@ std::shared_ptr<Work> LoopbackGroup::reduce_scatter(const at::Tensor& output,
                                                     std::string_view tag, int slice) {
   check_reduce_scatter(output, input, op, 1, slice, place());
   begin("reduce_scatter", tag);
-  copy(output, input);
-  return completed_work();
+  return move(output, input);
 }
 
 std::shared_ptr<Work> LoopbackGroup::all_gather(const at::Tensor& output, const at::Tensor& input,
                                                 std::string_view tag) {
   check_all_gather(output, input, 1, place());
   begin("all_gather", tag);
-  copy(output, input);
-  return completed_work();
+  return move(output, input);
 }
 
 std::shared_ptr<Work> LoopbackGroup::broadcast(const at::Tensor& tensor, int root,
                                                std::string_view tag) {
   check_broadcast(tensor, root, 1, place());
   begin("broadcast", tag);
-  return completed_work();
+  return done();
 }
 
 void LoopbackGroup::barrier(std::string_view tag) { begin("barrier", tag); }
 
+void LoopbackGroup::all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
+                                       std::string_view tag) {
+  check_all_gather(output, input, 1, at::kCPU);
+  begin("all_gather", tag);
+  copy(output, input);
+}
+
 at::Tensor LoopbackGroup::allocate(int64_t numel, at::ScalarType dtype) {
   const int64_t bytes = check_allocate(numel, dtype);
+  if (device_ != nullptr) return device_->allocate(numel, dtype);
   const int64_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   void* data = std::aligned_alloc(kPageBytes, rounded > 0 ? rounded : kPageBytes);
   TORCH_CHECK(data != nullptr, "[comm] allocate: got no memory for ", bytes, " bytes, expected ",
@@ -135,6 +162,8 @@ at::Tensor LoopbackGroup::allocate(int64_t numel, at::ScalarType dtype) {
 }
 
 std::unique_ptr<Window> LoopbackGroup::make_window(const at::Tensor& own, std::string_view name) {
+  TORCH_CHECK(has_windows(), "[comm] make_window '", name, "': got a group on ", place(),
+              ", expected one of the host, whose words can be loaded; gather instead");
   check_window(own, name);
   begin("make_window", name);
   return std::make_unique<OwnWindow>(world_, name_, own);
@@ -152,7 +181,7 @@ std::shared_ptr<ProcessGroup> LoopbackGroup::subgroup(const std::vector<int>& ra
   begin("subgroup", name);
   subgroup_names_.insert(std::string(name));
   return std::shared_ptr<LoopbackGroup>(
-      new LoopbackGroup(absl::StrCat(name_, "/", std::string(name)), world_));
+      new LoopbackGroup(absl::StrCat(name_, "/", std::string(name)), world_, device_));
 }
 
 void LoopbackGroup::abort(std::string_view cause) noexcept {

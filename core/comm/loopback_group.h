@@ -8,15 +8,22 @@
 #include <vector>
 
 #include "tessera/core/comm/process_group.h"
+#include "tessera/core/device/device.h"
 
 namespace tessera {
 
 /// The world of one: every collective is a local copy or nothing, after the same checks as on any
 /// other backend. Needs no launcher, no store and no environment. Memory from allocate() is
-/// ordinary memory, aligned to a page.
+/// ordinary memory, of the host aligned to a page.
+///
+/// On a device copies are queued on the current stream, and nothing waits for the device. There are
+/// no windows then, as on every other backend of devices: nothing is written that works for one
+/// rank only, and the host cannot load their words.
 class LoopbackGroup final : public ProcessGroup {
  public:
   explicit LoopbackGroup(std::string name = "world");
+  /// Tensors lie on `device`, not null.
+  explicit LoopbackGroup(std::shared_ptr<Device> device, std::string name = "world");
   ~LoopbackGroup() override;
 
   int rank() const override { return 0; }
@@ -24,6 +31,8 @@ class LoopbackGroup final : public ProcessGroup {
   std::string_view name() const override { return name_; }
   std::string_view backend() const override { return "loopback"; }
   bool runs_in_background() const override { return false; }
+  at::Device place() const override { return device_ == nullptr ? at::kCPU : device_->place(); }
+  bool has_windows() const override { return device_ == nullptr; }
 
   std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
                                    std::string_view tag = {}) override;
@@ -35,8 +44,10 @@ class LoopbackGroup final : public ProcessGroup {
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
                                   std::string_view tag = {}) override;
   void barrier(std::string_view tag = {}) override;
+  void all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
+                          std::string_view tag = {}) override;
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
-  /// Takes any memory, because no peer has to find it.
+  /// Takes any memory of the host, because no peer has to find it. Throws c10::Error on a device.
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override;
   std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override;
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
@@ -47,11 +58,14 @@ class LoopbackGroup final : public ProcessGroup {
   struct World;  // the cause of an abort(), shared by all groups made from one world
   class OwnWindow;
 
-  LoopbackGroup(std::string name, std::shared_ptr<World> world);
+  LoopbackGroup(std::string name, std::shared_ptr<World> world, std::shared_ptr<Device> device);
   void begin(const char* op, std::string_view tag);
+  std::shared_ptr<Work> move(const at::Tensor& to, const at::Tensor& from);
+  std::shared_ptr<Work> done() const;
 
   std::string name_;
   std::shared_ptr<World> world_;
+  std::shared_ptr<Device> device_;  // null: the host
   std::set<std::string, std::less<>> subgroup_names_;
   int64_t sequence_ = 0;
   int uncaught_at_start_ = 0;

@@ -22,7 +22,10 @@
 #include "tessera/core/comm/environment.h"
 #include "tessera/core/comm/handshake.h"
 #include "tessera/core/comm/loopback_group.h"
+#include "tessera/core/comm/refusal.h"
 #include "tessera/core/comm/shm/group.h"
+#include "tessera/core/comm/staged_group.h"
+#include "tessera/core/error_text.h"
 #include "tessera/core/errors.h"
 
 namespace tessera {
@@ -44,15 +47,26 @@ void check_device(const ProcessGroupOptions& options) {
                 " at::kCUDA, or leave out the backend");
     return;
   }
-  TORCH_CHECK(options.backend == "auto" || options.backend == "nccl",
-              "[rendezvous] options: got backend '", options.backend, "' with device '",
-              device.str(), "', expected 'nccl'; leave it out");
   TORCH_CHECK(options.lane == ProcessGroupOptions::Lane::kAuto,
               "[rendezvous] options: got a lane with device '", device.str(),
-              "', expected none, as nccl has streams for lanes; leave it out");
+              "', expected none, as GPUs have streams for lanes; leave it out");
   TORCH_CHECK(!options.rank || device.has_index(),
               "[rendezvous] options: got rank and world_size with device 'cuda', expected the"
               " index of its GPU, too; set device = at::Device(at::kCUDA, index)");
+}
+
+void check_nccl(const ProcessGroupOptions& options) {
+  const NcclOptions& nccl = options.nccl;
+  const bool is_usual = nccl.memory == NcclOptions::Memory::kUsual && !nccl.copy_engine;
+  const bool may_be_nccl =
+      options.device.is_cuda() && (options.backend == "nccl" || options.backend == "auto");
+  TORCH_CHECK(is_usual || may_be_nccl,
+              "[rendezvous] options: got memory or copy engines of nccl with backend '",
+              options.backend, "' on ", options.device.str(),
+              ", expected backend 'nccl' on a GPU; leave them out");
+  TORCH_CHECK(!nccl.copy_engine || nccl.memory == NcclOptions::Memory::kWindows,
+              "[rendezvous] options: got nccl.copy_engine without windows, expected nccl.memory ="
+              " kWindows, which copy engines gather in; set both");
 }
 
 void check_options(const ProcessGroupOptions& options) {
@@ -75,6 +89,7 @@ void check_options(const ProcessGroupOptions& options) {
               "[rendezvous] options: got backend '", backend,
               "', expected 'auto', 'loopback', 'shm' or 'nccl'; use 'auto'");
   check_device(options);
+  check_nccl(options);
 }
 
 Environment environment_for(const ProcessGroupOptions& options) {
@@ -193,12 +208,24 @@ std::shared_ptr<ProcessGroup> shm_group(const ProcessGroupOptions& options,
   return std::make_shared<shm::Group>(std::move(member), mode);
 }
 
+GpuChoice gpu_choice(const ProcessGroupOptions& options, const Environment& environment,
+                     GpuChoice::Use use) {
+  GpuChoice choice;
+  if (options.device.has_index()) choice.index = options.device.index();
+  choice.local_rank = environment.local_rank;
+  choice.use = use;
+  return choice;
+}
+
 std::shared_ptr<ProcessGroup> cuda_group(const ProcessGroupOptions& options,
                                          const Environment& environment) {
+  TORCH_CHECK(options.backend != "loopback" || environment.world_size == 1,
+              "[rendezvous] options: got backend 'loopback' for ", environment.world_size,
+              " ranks, expected one rank; use 'auto'");
   CudaWorldOptions world;
-  const bool is_named = options.device.has_index();
-  world.device_index = is_named ? options.device.index() : environment.local_rank;
-  world.device_source = is_named ? "options" : "LOCAL_RANK";
+  world.gpu = gpu_choice(options, environment, GpuChoice::Use::kOwn);
+  if (options.backend == "nccl") world.backend = CudaWorldOptions::Backend::kNccl;
+  world.nccl = options.nccl;
   world.rank = environment.rank;
   world.size = environment.world_size;
   world.job_token = environment.job_token;
@@ -207,12 +234,8 @@ std::shared_ptr<ProcessGroup> cuda_group(const ProcessGroupOptions& options,
   return make_cuda_world(world);
 }
 
-}  // namespace
-
-std::shared_ptr<ProcessGroup> init_process_group(ProcessGroupOptions options) {
-  check_options(options);
-  const Environment environment = environment_for(options);
-  if (options.device.is_cuda()) return cuda_group(options, environment);
+std::shared_ptr<ProcessGroup> host_group(ProcessGroupOptions options,
+                                         const Environment& environment) {
   TORCH_CHECK(environment.world_size <= kLargestWorld, "[rendezvous] WORLD_SIZE: got ",
               environment.world_size, " ranks on one host, expected at most ", kLargestWorld,
               "; more come with several hosts");
@@ -228,6 +251,7 @@ std::shared_ptr<ProcessGroup> init_process_group(ProcessGroupOptions options) {
   handshake.world_size = environment.world_size;
   handshake.job_token = environment.job_token;
   handshake.timeout = options.timeout;
+  if (options.device.is_cuda()) handshake.device = "cuda";
   auto group = shm_group(options, meet(*store, handshake));
   group->barrier("init_process_group");  // the store and rank 0's descriptors are needed until here
   // The destructor of a FileStore writes to its file, and waits for minutes if that is gone: nobody
@@ -236,6 +260,31 @@ std::shared_ptr<ProcessGroup> init_process_group(ProcessGroupOptions options) {
   options.store.reset();
   group->barrier("init_process_group: stores are closed");
   return group;
+}
+
+/// The ranks meet first, so that what one of them lacks is everyone's error.
+std::shared_ptr<ProcessGroup> staged_group(const ProcessGroupOptions& options,
+                                           const Environment& environment) {
+  auto host = host_group(options, environment);
+  std::shared_ptr<Device> device;
+  std::string problem;
+  try {
+    device = take_gpu(gpu_choice(options, environment, GpuChoice::Use::kShared));
+  } catch (const std::exception& error) {
+    problem = error_text(error);
+  }
+  refuse_together(*host, problem, "init_process_group");
+  return std::make_shared<StagedGroup>(std::move(host), std::move(device));
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> init_process_group(ProcessGroupOptions options) {
+  check_options(options);
+  const Environment environment = environment_for(options);
+  if (options.device.is_cpu()) return host_group(std::move(options), environment);
+  if (options.backend == "shm") return staged_group(options, environment);
+  return cuda_group(options, environment);
 }
 
 }  // namespace tessera

@@ -9,6 +9,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "tessera/core/comm/nccl/options.h"
 #include "tessera/core/comm/process_group.h"
 
 namespace tessera {
@@ -18,7 +19,8 @@ namespace tessera {
 struct ProcessGroupOptions {
   /// Where the job's tensors lie: at::kCPU, or at::kCUDA for a GPU of this rank's own. Without an
   /// index that is GPU number LOCAL_RANK, which tessera-run and torchrun set, and GPU 0 in a world
-  /// of one; where rank and world_size are given, so is the index.
+  /// of one; where rank and world_size are given, so is the index. With backend "shm" ranks may
+  /// share a GPU: number LOCAL_RANK modulo the number of GPUs, unless there is an index.
   at::Device device = at::kCPU;
   /// This rank and the number of ranks; both or neither. Default: RANK and WORLD_SIZE.
   std::optional<int> rank = std::nullopt;
@@ -32,13 +34,18 @@ struct ProcessGroupOptions {
   /// dead peer is noticed at once, whatever the time-out; it bounds a peer that is alive and does
   /// not come (stuck, stopped, in an endless loop).
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// "auto", "loopback", "shm" or "nccl". auto: nccl for GPUs; loopback for one rank on a CPU, else
-  /// shm.
+  /// "auto", "loopback", "shm" or "nccl". auto: loopback for one rank, whatever its device; else
+  /// nccl for GPUs and shm for CPUs. "shm" with GPUs stages through host memory, on one host: for
+  /// tests, and for GPUs without NCCL.
   std::string backend = "auto";
   /// Whether asynchronous collectives run in a thread of their own (kThread), inside the call
   /// (kInline), or as cores allow (kAuto: a thread when there are at least twice as many cores as
-  /// ranks on this host). nccl has lanes of its own and refuses all but kAuto.
+  /// ranks on this host). Only for CPUs: nccl has lanes of its own and refuses all but kAuto, and
+  /// so does what stages for GPUs.
   enum class Lane : uint8_t { kAuto, kInline, kThread } lane = Lane::kAuto;
+  /// Memory and copy engines of backend nccl; a world of one that "auto" makes has no use for them,
+  /// and other backends refuse all but the defaults.
+  NcclOptions nccl = {};
 };
 
 /// Collective over all ranks of the job: meets the peers and returns the world. Checks that no rank
@@ -47,10 +54,10 @@ struct ProcessGroupOptions {
 /// every problem of the environment at once, and CommError when peers do not come within the
 /// time-out (naming the missing ranks) or do not fit.
 ///
-/// With a CUDA device it first loads LibTorch's CUDA half (load_cuda_library() says from where; up
-/// to seconds), so it comes before anything else that asks for CUDA, makes the device the calling
-/// thread's current one, and then loads NCCL. What one rank lacks for that, every rank throws, as
-/// one c10::Error that names the ranks and the remedies.
+/// With a CUDA device it loads LibTorch's CUDA half (load_cuda_library() says from where; up to
+/// seconds), so it comes before anything else that asks for CUDA, makes the device the calling
+/// thread's current one, and then loads NCCL where the backend is nccl. What one rank lacks for
+/// that, every rank throws, as one c10::Error that names the ranks and the remedies.
 std::shared_ptr<ProcessGroup> init_process_group(ProcessGroupOptions options = {});
 
 }  // namespace tessera

@@ -12,16 +12,31 @@ ControlChannel::ControlChannel(std::shared_ptr<World> world, int rank, std::stri
     : world_(std::move(world)), rank_(rank), what_(std::move(what)) {}
 
 std::vector<std::string> ControlChannel::exchange(Pending& pending, std::string_view bytes) {
-  const Progress& progress = pending.progress();
-  const std::string own_key = exchange_key(progress, pending.call().sequence, what_, rank_);
+  start(pending, bytes);
+  return finish(pending);
+}
+
+void ControlChannel::start(Pending& pending, std::string_view bytes) {
   // The calls travel along, so that comparing them costs nothing.
-  std::string own = pending.call().text();
-  const size_t own_length = own.size();
-  own.append(1, '\0').append(bytes);
-  std::vector<std::string> parts = nccl::exchange(*world_, pending, rank_, what_, own);
-  // All have written this one, so all have read the one before.
-  if (!last_key_.empty()) world_->agreement().erase(last_key_);
-  last_key_ = own_key;
+  own_ = pending.call().text();
+  own_call_length_ = own_.size();
+  own_.append(1, '\0').append(bytes);
+  if (pending.progress().world_ranks().size() > 1) {
+    keys_.push_back(give(*world_, pending, rank_, what_, own_));
+  }
+  is_open_ = true;
+}
+
+std::vector<std::string> ControlChannel::finish(Pending& pending) {
+  is_open_ = false;
+  const Progress& progress = pending.progress();
+  if (progress.world_ranks().size() == 1) return {own_.substr(own_call_length_ + 1)};
+  std::vector<std::string> parts = take(*world_, pending, what_);
+  // All have written this one, so all are through with the ones before.
+  while (keys_.size() > 1) {
+    world_->agreement().erase(keys_.front());
+    keys_.erase(keys_.begin());
+  }
 
   const auto call_of = [&](size_t rank) {
     return absl::string_view(parts[rank].c_str());  // up to the zero
@@ -31,7 +46,7 @@ std::vector<std::string> ControlChannel::exchange(Pending& pending, std::string_
     pending.fail(absl::StrCat(progress.name_of(static_cast<int>(rank)), " called ", call_of(rank),
                               " where ", progress.name_of(0), " called ", call_of(0)));
   }
-  for (std::string& part : parts) part.erase(0, own_length + 1);
+  for (std::string& part : parts) part.erase(0, own_call_length_ + 1);
   return parts;
 }
 

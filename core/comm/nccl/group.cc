@@ -1,7 +1,6 @@
 #include "tessera/core/comm/nccl/group.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -9,6 +8,7 @@
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/nccl/host_gather.h"
 #include "tessera/core/comm/nccl/meeting.h"
 #include "tessera/core/comm/nccl/reduction.h"
 
@@ -22,7 +22,7 @@ Group::Group(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, i
       rank_(rank),
       gather_(world_->options().device, std::move(gather)),
       reduce_(world_->options().device, std::move(reduce)),
-      told_(world_, rank, "host"),
+      told_(std::make_shared<ControlChannel>(world_, rank, "host")),
       compared_(world_, rank, "call") {}
 
 Group::~Group() {
@@ -38,12 +38,18 @@ Group::~Group() {
   }
 }
 
-std::shared_ptr<Pending> Group::begin(Call call, std::shared_ptr<Event> end,
-                                      std::vector<at::Tensor> tensors) {
+std::shared_ptr<Pending> Group::make_pending(Call call, std::shared_ptr<Event> end,
+                                             std::vector<at::Tensor> tensors) {
   progress_->begin(call);
   auto pending = std::make_shared<Pending>(world_, progress_, rank_, std::move(call),
                                            std::move(end), std::move(tensors));
   pending->throw_if_failed();
+  return pending;
+}
+
+std::shared_ptr<Pending> Group::begin(Call call, std::shared_ptr<Event> end,
+                                      std::vector<at::Tensor> tensors) {
+  auto pending = make_pending(std::move(call), std::move(end), std::move(tensors));
   world_->watch(pending);
   return pending;
 }
@@ -162,21 +168,29 @@ std::shared_ptr<Work> Group::broadcast(const at::Tensor& tensor, int root, std::
                });
 }
 
-void Group::all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
-                               std::string_view tag) {
+void Group::check_host_gather(const char* op, const at::Tensor& output,
+                              const at::Tensor& input) const {
   check_all_gather(output, input, size(), at::kCPU);
   check_own_slice("all_gather", input, output, rank());
-  check_outside_batch("all_gather_on_host");
-  const auto pending = begin(Call::of(Op::kAllGather, tag, input), nullptr, {});
-  const auto input_bytes = static_cast<size_t>(input.nbytes());
-  const auto parts =
-      told_.exchange(*pending, {static_cast<const char*>(input.const_data_ptr()), input_bytes});
-  auto* to = static_cast<char*>(output.mutable_data_ptr());
-  // Equal calls have equal sizes.
-  for (size_t rank = 0; rank < parts.size() && input_bytes > 0; ++rank) {
-    std::memcpy(to + rank * input_bytes, parts[rank].data(), input_bytes);
-  }
-  pending->mark_finished();
+  check_outside_batch(op);
+  TORCH_CHECK(!told_->is_open(), "[comm] ", op,
+              ": got a call while another gather on the host is open, expected one at a time; wait"
+              " for that one first");
+}
+
+void Group::all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
+                               std::string_view tag) {
+  check_host_gather("all_gather_on_host", output, input);
+  HostGather(begin(Call::of(Op::kAllGather, tag, input), nullptr, {}), told_, output, input).wait();
+}
+
+std::shared_ptr<Work> Group::start_gather_on_host(const at::Tensor& output, const at::Tensor& input,
+                                                  std::string_view tag) {
+  check_host_gather("start_gather_on_host", output, input);
+  auto pending = make_pending(Call::of(Op::kAllGather, tag, input), nullptr, {});
+  pending->hold_clock();
+  world_->watch(pending);
+  return std::make_shared<HostGather>(std::move(pending), told_, output, input);
 }
 
 void Group::barrier(std::string_view tag) {

@@ -54,6 +54,11 @@ class Group final : public ProcessGroup {
   /// Through the store, not NCCL; always compared.
   void all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
                           std::string_view tag = {}) override;
+  /// The others have this rank's part after the call. The time-out counts from wait() on. A Work
+  /// that is dropped instead leaves the group as good as before; this rank then does not learn of
+  /// calls that differ. Throws c10::Error while another one is open.
+  std::shared_ptr<Work> start_gather_on_host(const at::Tensor& output, const at::Tensor& input,
+                                             std::string_view tag = {}) override;
   /// Costs a collective of one element and waits for it on the host.
   void barrier(std::string_view tag = {}) override;
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
@@ -89,6 +94,8 @@ class Group final : public ProcessGroup {
   };
   using Launch = std::function<Result(const Api& api, OpaqueComm* comm, void* stream)>;
 
+  std::shared_ptr<Pending> make_pending(Call call, std::shared_ptr<Event> end,
+                                        std::vector<at::Tensor> tensors);
   std::shared_ptr<Pending> begin(Call call, std::shared_ptr<Event> end,
                                  std::vector<at::Tensor> tensors);
   std::shared_ptr<Pending> issue(StreamLane& lane, Call call, std::vector<at::Tensor> tensors,
@@ -102,6 +109,7 @@ class Group final : public ProcessGroup {
   void drain(Pending& pending);
   void launch(const std::vector<Issued>& batch);
   void check_outside_batch(const char* op) const;
+  void check_host_gather(const char* op, const at::Tensor& output, const at::Tensor& input) const;
 
   const int uncaught_at_start_;
   const std::shared_ptr<World> world_;
@@ -112,9 +120,9 @@ class Group final : public ProcessGroup {
   std::shared_ptr<Communicator> permuted_;  // on the reduce lane, where slices are no ranks
   std::optional<int> slice_;                // once the ranks have agreed on them
   std::set<std::string, std::less<>> subgroup_names_;
-  ControlChannel told_;      // all_gather_on_host()
-  ControlChannel compared_;  // calls of which nothing but themselves is told
-  at::Tensor token_;         // what barriers reduce
+  const std::shared_ptr<ControlChannel> told_;  // all_gather_on_host(); Works may outlive the group
+  ControlChannel compared_;                     // calls of which nothing but themselves is told
+  at::Tensor token_;                            // what barriers reduce
   std::vector<Issued>* open_batch_ = nullptr;
 };
 

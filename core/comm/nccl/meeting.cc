@@ -7,32 +7,56 @@
 #include "tessera/core/error_text.h"
 
 namespace tessera::nccl {
+namespace {
+
+[[noreturn]] void fail_at_store(World& world, Pending& pending, const std::string& problem) {
+  pending.fail(absl::StrCat("rank ", world.options().rank, " failed: the store: ", problem));
+}
+
+}  // namespace
 
 std::string exchange_key(const Progress& progress, int64_t sequence, std::string_view what,
                          int rank) {
   return absl::StrCat("nccl/", std::string(what), "/", progress.group(), "/", sequence, "/", rank);
 }
 
-std::vector<std::string> exchange(World& world, Pending& pending, int rank, std::string_view what,
-                                  const std::string& text) {
+std::string give(World& world, Pending& pending, int rank, std::string_view what,
+                 const std::string& text) {
+  std::string key = exchange_key(pending.progress(), pending.call().sequence, what, rank);
+  std::string problem;
+  try {
+    world.agreement().put(key, text);
+    return key;
+  } catch (const c10::Error& error) {
+    problem = error_text(error);
+  }
+  fail_at_store(world, pending, problem);
+}
+
+std::vector<std::string> take(World& world, Pending& pending, std::string_view what) {
   const size_t size = pending.progress().world_ranks().size();
   std::vector<std::string> keys;
   for (size_t i = 0; i < size; ++i) {
     keys.push_back(
         exchange_key(pending.progress(), pending.call().sequence, what, static_cast<int>(i)));
   }
-  std::vector<std::string> texts;
   std::string problem;
   try {
-    world.agreement().put(keys[rank], text);
     // The time-out is pending's own: looking at the store must not block.
     pending.await([&] { return world.agreement().has(keys); });
+    std::vector<std::string> texts;
     for (const std::string& key : keys) texts.push_back(world.agreement().get(key));
     return texts;
   } catch (const c10::Error& error) {
     problem = error_text(error);
   }
-  pending.fail(absl::StrCat("rank ", world.options().rank, " failed: the store: ", problem));
+  fail_at_store(world, pending, problem);
+}
+
+std::vector<std::string> exchange(World& world, Pending& pending, int rank, std::string_view what,
+                                  const std::string& text) {
+  give(world, pending, rank, what, text);
+  return take(world, pending, what);
 }
 
 void check_result(World& world, Pending& pending, Communicator& communicator,

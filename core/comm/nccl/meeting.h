@@ -19,6 +19,11 @@ namespace tessera::nccl {
 std::string exchange_key(const Progress& progress, int64_t sequence, std::string_view what,
                          int rank);
 
+/// The two halves of exchange(): puts this rank's text and returns its key; waits for every rank's.
+std::string give(World& world, Pending& pending, int rank, std::string_view what,
+                 const std::string& text);
+std::vector<std::string> take(World& world, Pending& pending, std::string_view what);
+
 /// Every rank's text, by rank. Through the store: a few milliseconds.
 std::vector<std::string> exchange(World& world, Pending& pending, int rank, std::string_view what,
                                   const std::string& text);

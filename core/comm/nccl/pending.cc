@@ -66,7 +66,8 @@ void Pending::release() {
 }
 
 bool Pending::is_late(std::chrono::steady_clock::time_point now) const {
-  return now - begin_ >= world_->options().timeout;
+  const auto begin = begin_.load(std::memory_order_relaxed);
+  return begin <= now && now - begin >= world_->options().timeout;
 }
 
 void Pending::throw_if_failed() {

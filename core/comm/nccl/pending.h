@@ -36,6 +36,10 @@ class Pending final : public Work {
 
   /// The collective is on its stream, and `end` recorded behind it.
   void mark_launched() { launched_.store(true, std::memory_order_release); }
+  /// Not late until rewind(): what is begun and asked for later. Before watch().
+  void hold_clock() { begin_.store(Clock::time_point::max(), std::memory_order_relaxed); }
+  /// The time-out counts from now on.
+  void rewind() { begin_.store(Clock::now(), std::memory_order_relaxed); }
   /// What happens on the host alone is over.
   void mark_finished() { finished_.store(true, std::memory_order_release); }
 
@@ -43,6 +47,8 @@ class Pending final : public Work {
   bool look();
   bool is_late(std::chrono::steady_clock::time_point now) const;
 
+  /// Whether it is a collective on a stream, or happens on the host alone.
+  bool is_on_device() const { return end_ != nullptr; }
   Event& end() { return *end_; }
   const Progress& progress() const { return *progress_; }
   const std::string& group() const { return progress_->group(); }
@@ -64,6 +70,8 @@ class Pending final : public Work {
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   void check_launched();
   void release();
   static void pause(int64_t looks);
@@ -74,7 +82,7 @@ class Pending final : public Work {
   const int rank_;
   const Call call_;
   const std::shared_ptr<Event> end_;
-  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  std::atomic<Clock::time_point> begin_{Clock::now()};
   std::vector<at::Tensor> tensors_;
   std::atomic<bool> released_{false};
   std::atomic<bool> launched_{false};

@@ -264,8 +264,9 @@ void World::drop() {
 
 bool World::has_pending(const std::string& group) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return std::any_of(pending_.begin(), pending_.end(),
-                     [&](const auto& pending) { return pending->group() == group; });
+  return std::any_of(pending_.begin(), pending_.end(), [&](const auto& pending) {
+    return pending->is_on_device() && pending->group() == group;
+  });
 }
 
 /// Brings the communicators of groups that are gone one step further.

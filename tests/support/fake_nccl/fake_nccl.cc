@@ -324,7 +324,7 @@ Result ncclCommUserRank(const OpaqueComm* comm, int* rank) {
   return Result::kSuccess;
 }
 
-#ifndef FAKE_NCCL_WITHOUT_REVOKE
+#ifndef FAKE_NCCL_PLAIN
 Result ncclCommRevoke(OpaqueComm* /*comm*/, int /*flags*/) { return Result::kSuccess; }
 #endif
 

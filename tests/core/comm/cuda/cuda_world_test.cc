@@ -60,7 +60,9 @@ const RankProcessBody kThreads("init_on_cuda_by_threads", [] {
                .world_size = size,
                .store = store,
                .timeout = std::chrono::seconds(20)});
-          EXPECT_EQ(world->backend(), "nccl");
+          EXPECT_EQ(world->backend(), size == 1 ? "loopback" : "nccl");
+          EXPECT_EQ(world->place(), at::Device(at::kCUDA, rank));
+          EXPECT_FALSE(world->has_windows());
           EXPECT_EQ(world->rank(), rank);
           EXPECT_EQ(world->size(), size);
           EXPECT_EQ(world->allocate(3, at::kFloat).device(), at::Device(at::kCUDA, rank));
@@ -70,7 +72,27 @@ const RankProcessBody kThreads("init_on_cuda_by_threads", [] {
       for (std::thread& rank : ranks) rank.join();
     }
   }
+  const auto alone = init_process_group({.device = at::kCUDA, .backend = "nccl"});
+  EXPECT_EQ(alone->backend(), "nccl");
+  alone->barrier("alone");
   std::printf("done\n");
+});
+
+/// Ranks of a host that share GPUs.
+const RankProcessBody kShared("init_on_shared_gpus", [] {
+  try {
+    const auto world = init_process_group(
+        {.device = at::kCUDA, .timeout = std::chrono::seconds(20), .backend = "shm"});
+    world->barrier("all are there");
+    std::printf("%s on %s", std::string(world->backend()).c_str(), world->place().str().c_str());
+  } catch (const std::exception& error) {
+    std::printf("%s", error_text(error).c_str());
+  }
+});
+
+const RankProcessBody kShare("init_on_one_gpu", [] {
+  const auto world = init_process_group({.device = at::Device(at::kCUDA, 1), .backend = "shm"});
+  std::printf("%s", world->place().str().c_str());
 });
 
 std::vector<RankResult> run(int size, const std::string& body, RankProcessOptions options) {
@@ -93,6 +115,27 @@ TEST(CudaWorld, EveryRankGetsItsGpu) {
   const auto results = run(1, "init_on_cuda_by_threads", {});
   EXPECT_EQ(results[0].output, "done\n");
   EXPECT_EQ(results[0].exit_code, 0);
+}
+
+TEST(CudaWorld, RanksMayShareGpusOverSharedMemory) {
+  for (const int size : {1, 2, 3}) {
+    RankProcessOptions options;
+    options.environment["FAKE_CUDA_DEVICES"] = "2";
+    options.environment["TESSERA_NCCL"] = "/no/such/libnccl.so.2";  // nobody looks for it
+    const auto results = run(size, "init_on_shared_gpus", options);
+    for (int rank = 0; rank < size; ++rank) {
+      EXPECT_EQ(results[rank].output, "shm on cuda:" + std::to_string(rank % 2));
+    }
+    EXPECT_EQ(same_output(run(size, "init_on_one_gpu", options)), "cuda:1");
+  }
+}
+
+TEST(CudaWorld, WhatARankThatSharesLacksAllRanksSay) {
+  RankProcessOptions options;
+  options.environment_of_rank[1]["TESSERA_CUDA_LIBRARIES"] = "/no/such/folder";
+  EXPECT_THAT(same_output(run(3, "init_on_shared_gpus", options)),
+              AllOf(HasSubstr("[init_process_group] rank 1: [cuda] library: got none"),
+                    Not(HasSubstr("rank 0"))));
 }
 
 TEST(CudaWorld, AProcessWithoutLauncherIsAWorldOfOne) {
@@ -186,8 +229,14 @@ TEST(CudaWorld, OptionsAreChecked) {
     return "";
   };
   EXPECT_THAT(refused({.backend = "nccl"}), HasSubstr("got backend 'nccl' with device 'cpu'"));
-  EXPECT_THAT(refused({.device = at::kCUDA, .backend = "shm"}),
-              HasSubstr("got backend 'shm' with device 'cuda', expected 'nccl'"));
+  EXPECT_THAT(refused({.device = at::kCUDA, .backend = "mpi"}),
+              HasSubstr("got backend 'mpi', which is not built yet"));
+  EXPECT_THAT(refused({.backend = "shm", .nccl = {.memory = NcclOptions::Memory::kRegistered}}),
+              HasSubstr("got memory or copy engines of nccl with backend 'shm' on cpu"));
+  EXPECT_THAT(refused({.device = at::kCUDA, .backend = "shm", .nccl = {.copy_engine = true}}),
+              HasSubstr("got memory or copy engines of nccl with backend 'shm' on cuda"));
+  EXPECT_THAT(refused({.device = at::kCUDA, .nccl = {.copy_engine = true}}),
+              HasSubstr("got nccl.copy_engine without windows"));
   EXPECT_THAT(refused({.device = at::kXPU}), HasSubstr("got device 'xpu', expected at::kCPU or"));
   EXPECT_THAT(refused({.device = at::kCUDA, .rank = 0, .world_size = 2}),
               HasSubstr("expected the index of its GPU, too"));

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/core/comm/op.h"
+#include "tessera/core/comm/process_group.h"
+#include "tessera/core/device/device.h"
+
+namespace tessera {
+
+/// Ranks whose tensors lie on devices and that communicate through host memory, so that several of
+/// them can share one device: what `inner` gives for CPU tensors, to the bit, with its comparison
+/// of calls and its errors. For tests, and for GPUs without NCCL.
+///
+/// Each collective waits on the host for the current stream, runs on the host in the call, and
+/// queues its result on the current stream. Staging is host memory that the device copies from and
+/// to directly (Device::allocate_on_host), taken for each call. What fails on the way is the same
+/// CommError on every rank. There are no windows and no shared buffers.
+class StagedGroup final : public ProcessGroup {
+ public:
+  /// `inner` is a group of CPU tensors; neither may be null.
+  StagedGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<Device> device);
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::string_view name() const override { return inner_->name(); }
+  std::string_view backend() const override { return inner_->backend(); }
+  bool runs_in_background() const override { return false; }
+  at::Device place() const override { return device_->place(); }
+  bool has_windows() const override { return false; }
+
+  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
+                                   std::string_view tag = {}) override;
+  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                                       ReduceOp op, std::string_view tag = {},
+                                       int slice = kOwnRank) override;
+  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
+                                   std::string_view tag = {}) override;
+  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
+                                  std::string_view tag = {}) override;
+  /// What the current stream holds has run on every rank, too.
+  void barrier(std::string_view tag = {}) override;
+  void all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
+                          std::string_view tag = {}) override {
+    inner_->all_gather_on_host(output, input, tag);
+  }
+  std::shared_ptr<Work> start_gather_on_host(const at::Tensor& output, const at::Tensor& input,
+                                             std::string_view tag = {}) override {
+    return inner_->start_gather_on_host(output, input, tag);
+  }
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
+  /// Throws c10::Error: the host cannot read memory of a device.
+  std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override;
+  /// Null.
+  std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override;
+  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
+                                         std::string_view name) override;
+  void abort(std::string_view cause) noexcept override { inner_->abort(cause); }
+
+ private:
+  void guard(Op op, std::string_view tag, const std::function<void()>& body);
+  at::Tensor stage(int64_t numel, at::ScalarType dtype);
+  void bring(const at::Tensor& to, const at::Tensor& from);
+  void await_stream();
+  void give(const at::Tensor& to, const at::Tensor& from);
+
+  const std::shared_ptr<ProcessGroup> inner_;
+  const std::shared_ptr<Device> device_;
+  const std::shared_ptr<Event> arrived_;
+};
+
+}  // namespace tessera
