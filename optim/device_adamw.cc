@@ -41,6 +41,17 @@ struct DeviceZeros {
   }
 };
 
+/// Before anything is queued.
+std::vector<OptimizerShard> checked(std::vector<OptimizerShard> shards, at::Device place) {
+  for (const OptimizerShard& shard : shards) {
+    if (!shard.values.defined()) continue;  // require_adamw_shard() says so
+    TORCH_CHECK(shard.values.scalar_type() == at::kFloat && shard.values.device() == place,
+                "[optim] shard: got ", shard.values.scalar_type(), " on ", shard.values.device(),
+                ", expected Float on ", place, "; train other dtypes on the CPU");
+  }
+  return shards;
+}
+
 std::vector<std::vector<cuda::Piece>> piece_lists(const std::vector<OptimizerShard>& shards) {
   std::vector<std::vector<cuda::Piece>> lists;
   for (const OptimizerShard& shard : shards) lists.push_back(cuda::cut_into_pieces(shard.segments));
@@ -79,19 +90,14 @@ class DeviceAdamw final : public AdamwOptimizer<DeviceOptimizer> {
 DeviceAdamw::DeviceAdamw(const ParameterTable& table, const OptimizerPlan& plan,
                          const std::vector<size_t>& group_of, std::vector<OptimizerShard> shards,
                          std::shared_ptr<const Api> api, std::shared_ptr<Device> device)
-    : AdamwOptimizer(table, plan, group_of, std::move(shards), DeviceZeros{*api, *device}),
+    : AdamwOptimizer(table, plan, group_of, checked(std::move(shards), device->place()),
+                     DeviceZeros{*api, *device}),
       api_(std::move(api)),
       device_(std::move(device)),
       parameters_(static_cast<int64_t>(table.size())),
       pieces_(*device_, piece_lists(shards_)),
       uploads_(device_,
                std::max(parameters_, static_cast<int64_t>(groups_.size()) * kGroupNumbers)) {
-  for (const OptimizerShard& shard : shards_) {
-    TORCH_CHECK(
-        shard.values.scalar_type() == at::kFloat && shard.values.device() == device_->place(),
-        "[optim] shard: got ", shard.values.scalar_type(), " on ", shard.values.device(),
-        ", expected Float on ", device_->place(), "; train other dtypes on the CPU");
-  }
   const DeviceZeros zeros = {*api_, *device_};
   steps_ = zeros(parameters_, at::kLong);
   updates_ = zeros(parameters_ * kUpdateWords, at::kInt);

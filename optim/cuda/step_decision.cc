@@ -20,6 +20,11 @@ static_assert(sizeof(StepVerdict) == kVerdictWords * sizeof(double));
 static_assert(sizeof(LossScaleState) == kScaleWords * sizeof(double));
 static_assert(offsetof(LossScaleState, scale) == 0);
 
+std::optional<LossScale> checked(std::optional<LossScale> loss_scale) {
+  if (loss_scale.has_value()) LossScaler{*loss_scale};  // throws what forbids it
+  return loss_scale;
+}
+
 }  // namespace
 
 StepDecision::StepDecision(size_t parameters, double max_norm, std::optional<LossScale> loss_scale,
@@ -28,7 +33,7 @@ StepDecision::StepDecision(size_t parameters, double max_norm, std::optional<Los
       device_(std::move(device)),
       parameters_(static_cast<int64_t>(parameters)),
       max_norm_(max_norm),
-      loss_scale_(loss_scale),
+      loss_scale_(checked(loss_scale)),
       numbers_(device_->allocate(kNumbers, at::kDouble)),
       uploads_(device_, kScaleWords) {
   require_queued(*api_, "zero",

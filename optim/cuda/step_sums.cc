@@ -35,6 +35,14 @@ std::vector<std::vector<Piece>> piece_lists(const UnitPlan& plan, const RangeOf&
   return lists;
 }
 
+/// For the first of the members: nothing is queued where this throws.
+std::shared_ptr<const Api> checked(std::shared_ptr<const Api> api, const UnitPlan& plan,
+                                   const SliceMap& slices) {
+  const std::string problem = problem_of(plan, slices.world_size());
+  TORCH_CHECK(problem.empty(), problem);
+  return api;
+}
+
 void require_trainable(size_t unit, size_t units) {
   TORCH_CHECK(unit < units, "[optim] unit: got number ", unit, ", expected less than ", units);
 }
@@ -70,7 +78,7 @@ std::string problem_of(const UnitPlan& plan, int world_size) {
 
 StepSums::StepSums(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
                    std::shared_ptr<const Api> api, std::shared_ptr<Device> device)
-    : api_(std::move(api)),
+    : api_(checked(std::move(api), plan, slices)),
       device_(std::move(device)),
       parameters_(static_cast<int64_t>(table.size())),
       words_(device_->allocate(step_words(parameters_), at::kLong)),
@@ -82,8 +90,6 @@ StepSums::StepSums(const ParameterTable& table, const UnitPlan& plan, const Slic
           *device_,
           piece_lists(plan, [&](const FlatLayout& layout) { return slices.atom(layout); })),
       uploads_(device_, kOwnWords + parameters_) {
-  const std::string problem = problem_of(plan, slices.world_size());
-  TORCH_CHECK(problem.empty(), problem);
   for (size_t unit = 0; unit < plan.trainable_size(); ++unit) {
     unit_numels_.push_back(plan[unit].layout.numel());
     atoms_.push_back(slices.atom(plan[unit].layout));

@@ -36,7 +36,7 @@ class FlatOptimizerMisuse : public testing::Test {
   const at::Tensor values_ = torch::ones({64});
   at::Tensor gradient_ = torch::ones({64});
   std::vector<uint8_t> used_ = {1, 0};
-  std::unique_ptr<FlatOptimizer> optimizer_ =
+  std::unique_ptr<HostOptimizer> optimizer_ =
       make_flat_adamw(table_, plan_, {0, 0}, {{values_, {{0, 0, 0, 3}}}});
 };
 

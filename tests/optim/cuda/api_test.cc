@@ -49,7 +49,7 @@ TEST(CudaApi, ALibraryThatLacksEntryPointsNamesThemAll) {
 TEST(CudaApi, AModuleOfAnotherVersionIsNamedWithBothVersions) {
   EXPECT_THAT(error_of(OTHER_CUDA_MODULE_PATH),
               AllOf(HasSubstr("[cuda] module: got interface -7 at '"), HasSubstr("cuda_other"),
-                    HasSubstr("', expected interface 1; build Tessera where CMake finds nvcc")));
+                    HasSubstr("', expected interface 2; build Tessera where CMake finds nvcc")));
 }
 
 #ifdef CUDA_MODULE_PATH
@@ -77,15 +77,19 @@ TEST(CudaModule, RefusesArgumentsBeforeTheDriverIsAsked) {
   EXPECT_EQ(api.accumulate(nullptr, nullptr, no_dtype, 1, nullptr), kRefusedDtype);
   EXPECT_EQ(api.cast(nullptr, no_dtype, nullptr, 1, nullptr), kRefusedDtype);
   EXPECT_EQ(api.add_squares(nullptr, no_dtype, nullptr, 1, nullptr, nullptr), kRefusedDtype);
-  EXPECT_EQ(api.count_non_finite(nullptr, no_dtype, 1, nullptr, nullptr), kRefusedDtype);
+  EXPECT_EQ(api.count_non_finite(nullptr, no_dtype, nullptr, 1, nullptr, nullptr), kRefusedDtype);
   EXPECT_EQ(api.accumulate(nullptr, nullptr, Dtype::kFloat, -1, nullptr), kRefusedArgument);
   EXPECT_EQ(api.adamw(nullptr, nullptr), kRefusedArgument);
   EXPECT_EQ(api.advance(nullptr, nullptr), kRefusedArgument);
+  EXPECT_EQ(api.decide(nullptr, nullptr), kRefusedArgument);
+  DecideArguments too_many_ranks = {};
+  too_many_ranks.world_size = kMostRanks + 1;
+  EXPECT_EQ(api.decide(&too_many_ranks, nullptr), kRefusedArgument);
   AdamwArguments arguments = {};
   arguments.gradient_dtype = no_dtype;
   EXPECT_EQ(api.adamw(&arguments, nullptr), kRefusedDtype);
   EXPECT_STREQ(api.error_text(kRefusedDtype), "the dtype is none of Float, BFloat16 and Half");
-  EXPECT_STREQ(api.error_text(kRefusedArgument), "an argument is null or negative");
+  EXPECT_STREQ(api.error_text(kRefusedArgument), "an argument is null, negative or out of range");
   EXPECT_STREQ(api.error_text(2), "out of memory") << "as the CUDA runtime says";
 }
 
@@ -97,7 +101,7 @@ TEST(CudaModule, AnEmptyLaunchIsNone) {
     EXPECT_EQ(api.accumulate(nullptr, nullptr, dtype, 0, nullptr), 0);
     EXPECT_EQ(api.cast(nullptr, dtype, nullptr, 0, nullptr), 0);
     EXPECT_EQ(api.add_squares(nullptr, dtype, nullptr, 0, nullptr, nullptr), 0);
-    EXPECT_EQ(api.count_non_finite(nullptr, dtype, 0, nullptr, nullptr), 0);
+    EXPECT_EQ(api.count_non_finite(nullptr, dtype, nullptr, 0, nullptr, nullptr), 0);
   }
 }
 

@@ -97,17 +97,31 @@ TYPED_TEST(GradientBodies, CountsWhatIsNotFinite) {
        {std::pair{0, kNan}, {1, kInfinity}, {2, -kInfinity}, {700, kNan}, {1002, -kInfinity}}) {
     data_of<TypeParam>(gradient)[at] = narrow<TypeParam>(value);
   }
+  // Parameter 1 has none, 3 is beyond what the pieces say.
+  const std::vector<Piece> pieces = {{0, 65, 0}, {128, 300, 1}, {447, 513, 2}, {960, 43, 0}};
   for (int64_t offset = 0; offset < 4; ++offset) {
-    const Range range = {offset, 1003 - offset};
     for (const Launch& launch : kLaunches) {
-      int64_t count = 0;
-      run_workers(launch.blocks * launch.threads, [&](Worker thread) {
-        count += count_body(data_of<TypeParam>(gradient) + offset, range.numel, thread);
+      PlainWords counts;
+      run_workers(launch.blocks, [&](Worker block) {
+        run_workers(launch.threads, [&](Worker thread) {
+          count_body(data_of<TypeParam>(gradient) + offset, pieces.data(), 3, block, thread,
+                     counts);
+        });
       });
-      EXPECT_EQ(count, count_non_finite(gradient, range)) << offset;
-      EXPECT_GE(count, 2);
+      std::vector<int64_t> expected(kExactWords, 0);
+      for (size_t i = 0; i < 3; ++i) {
+        expected[static_cast<size_t>(pieces[i].parameter)] +=
+            count_non_finite(gradient, {pieces[i].begin + offset, pieces[i].numel});
+      }
+      EXPECT_EQ(counts.words, expected) << offset;
+      EXPECT_EQ(expected[1], 0);
+      EXPECT_EQ(expected[2], 1);
+      EXPECT_EQ(expected[0], offset < 3 ? 3 - offset : 0);
     }
   }
+  PlainWords with_tail;
+  count_body(data_of<TypeParam>(gradient), pieces.data(), 4, {0, 1}, {0, 1}, with_tail);
+  EXPECT_EQ(with_tail.words[0], 4) << "several pieces of a parameter add up";
 }
 
 std::vector<int64_t> words_of(const ExactSum& sum) {

@@ -161,66 +161,111 @@ TYPED_TEST(OnGpu, SquaresGiveTheWordsOfTheCpu) {
   EXPECT_EQ(words.read(), sink.words);
 }
 
-TYPED_TEST(OnGpu, CountsWhatIsNotFinite) {
-  std::vector<TypeParam> gradient = random_values<TypeParam>(100003, 2);
-  for (const size_t at : {0U, 1U, 50000U, 100002U}) {
-    gradient[at] = narrow<TypeParam>(std::numeric_limits<float>::quiet_NaN());
+TYPED_TEST(OnGpu, CountsWhatIsNotFinitePerParameter) {
+  const FlatLayout layout(c10::kFloat, kNumels, 1);
+  const std::vector<Piece> parts = pieces();
+  std::vector<TypeParam> gradient = random_values<TypeParam>(numel(), 2);
+  const auto spoil = [&](size_t parameter, int64_t at) {
+    gradient[static_cast<size_t>(layout.parameter_range(parameter).begin + at)] =
+        narrow<TypeParam>(std::numeric_limits<float>::quiet_NaN());
+  };
+  spoil(0, 0);
+  spoil(2, 129);
+  for (const int64_t at : {0, 1, 500000, 1000002}) spoil(4, at);
+  for (size_t offset = 0; offset < 4; ++offset) {
+    DeviceArray<Piece> device_pieces(parts);
+    DeviceArray<TypeParam> device_gradient(gradient, offset);
+    DeviceArray<int64_t> counts(std::vector<int64_t>{0, 7, 1, 0, 0, 0});
+    require(api().count_non_finite(device_gradient.data(), kDtype<TypeParam>, device_pieces.data(),
+                                   static_cast<int64_t>(parts.size()), counts.data(), nullptr));
+    EXPECT_EQ(counts.read(), (std::vector<int64_t>{1, 7, 2, 0, 4, 0})) << offset;
   }
-  DeviceArray<TypeParam> device_gradient(gradient);
-  DeviceArray<int64_t> count(std::vector<int64_t>{0});
-  require(api().count_non_finite(device_gradient.data(), kDtype<TypeParam>, 100003, count.data(),
-                                 nullptr));
-  EXPECT_EQ(count.read().front(), 4);
 }
 
-TEST(OnGpuStep, VerdictAdvanceAndLossScaleAreTheBodies) {
+/// What three ranks have added up: 3 parameters, the last unused.
+std::vector<int64_t> step_sums() {
   PlainWords sink;
   ExactWindow window;
   for (const double term : {1e10, 3.25, 1e-9, 7e4}) window.add(term, sink);
   window.flush(sink);
   exact_normalize(sink.words.data());
+  std::vector<int64_t> words = sink.words;
+  words.resize(static_cast<size_t>(step_words(3)), 0);
+  for (int piece = 0; piece < kAgreementPieces; ++piece) {
+    const int64_t bits = (int64_t{1} << kAgreementBits) - 1 - piece;
+    words[static_cast<size_t>(kAgreementAt + 2 * piece)] = 3 * bits;
+    words[static_cast<size_t>(kAgreementAt + 2 * piece + 1)] = 3 * bits * bits;
+  }
+  words[static_cast<size_t>(used_at(3))] = 3;
+  words[static_cast<size_t>(used_at(3) + 1)] = 1;
+  return words;
+}
+
+TEST(OnGpuStep, VerdictAdvanceAndLossScaleAreTheBodies) {
   const std::vector<AdamwHyperParameters> groups = {{1e-2, 0.9, 0.999, 1e-8, 0.1},
                                                     {3e-3, 0.8, 0.99, 1e-8, 0.0}};
   const std::vector<int32_t> group_of = {0, 1, 1};
-  const std::vector<uint8_t> used = {1, 1, 0};
   std::vector<int64_t> steps = {0, 12345, 7};
   std::vector<ParameterUpdate> updates(3);
   LossScaleState scale = {1024.0, 2};
-  for (const int64_t bad : {0, 3}) {
-    DeviceArray<int64_t> device_words(sink.words);
-    DeviceArray<int64_t> device_bad(std::vector<int64_t>{bad});
+  const LossScaleRule rule = {2.0, 0.5, 3};
+  // As they are, and with each thing that speaks against the step.
+  for (const int64_t changed : {int64_t{-1}, kNonFiniteAt + 1, kRefusalsAt, kAgreementAt,
+                                kAgreementAt + 3, kAgreementAt + 4}) {
+    std::vector<int64_t> words = step_sums();
+    if (changed >= 0) words[static_cast<size_t>(changed)] += 1;
+    DeviceArray<int64_t> device_words(words);
     DeviceArray<LossScaleState> device_scale(std::vector<LossScaleState>{scale});
     DeviceArray<StepVerdict> device_verdict(std::vector<StepVerdict>(1));
     DeviceArray<AdamwHyperParameters> device_groups(groups);
     DeviceArray<int32_t> device_group_of(group_of);
-    DeviceArray<uint8_t> device_used(used);
     DeviceArray<int64_t> device_steps(steps);
     DeviceArray<ParameterUpdate> device_updates(updates);
-    require(api().decide(device_words.data(), device_bad.data(), device_scale.data(), 1.0,
-                         device_verdict.data(), nullptr));
+    const DecideArguments decide = {device_words.data(), 3,   3,
+                                    device_scale.data(), 1.0, device_verdict.data()};
+    require(api().decide(&decide, nullptr));
     const AdvanceArguments on_device = {3,
-                                        device_used.data(),
+                                        device_words.data() + used_at(3),
                                         device_group_of.data(),
                                         device_groups.data(),
                                         device_verdict.data(),
                                         device_steps.data(),
                                         device_updates.data()};
     require(api().advance(&on_device, nullptr));
-    require(api().update_loss_scale(device_scale.data(), {2.0, 0.5, 3}, device_verdict.data(),
-                                    nullptr));
+    require(api().update_loss_scale(device_scale.data(), rule, device_verdict.data(), nullptr));
 
-    const StepVerdict verdict = decide_body(sink.words.data(), bad, scale.scale, 1.0);
-    const AdvanceArguments here = {3,        used.data(),  group_of.data(), groups.data(),
-                                   &verdict, steps.data(), updates.data()};
+    const DecideArguments decide_here = {words.data(), 3, 3, &scale, 1.0, nullptr};
+    const StepVerdict verdict = decide_body(decide_here, non_finite_share(decide_here, {0, 1}));
+    EXPECT_EQ(verdict.applies, changed < 0 ? 1 : 0);
+    const AdvanceArguments here = {3,
+                                   words.data() + used_at(3),
+                                   group_of.data(),
+                                   groups.data(),
+                                   &verdict,
+                                   steps.data(),
+                                   updates.data()};
     advance_body(here, {0, 1});
-    scale = next_loss_scale(scale, {2.0, 0.5, 3}, bad != 0);
+    scale = loss_scale_body(scale, rule, verdict);
     EXPECT_EQ(device_steps.read(), steps);
-    EXPECT_TRUE(same_bits(device_updates.read(), updates)) << bad;
-    EXPECT_EQ(device_verdict.read().front().gradient_scale, verdict.gradient_scale);
-    EXPECT_EQ(device_verdict.read().front().applies, verdict.applies);
+    EXPECT_TRUE(same_bits(device_updates.read(), updates)) << changed;
+    EXPECT_TRUE(same_bits(device_verdict.read(), std::vector<StepVerdict>{verdict})) << changed;
     EXPECT_EQ(device_scale.read().front().scale, scale.scale);
     EXPECT_EQ(device_scale.read().front().good_steps, scale.good_steps);
   }
+}
+
+// More counts than one block has threads.
+TEST(OnGpuStep, DecideAddsUpTheCountsOfALargeTable) {
+  constexpr int64_t kParameters = 5000;
+  std::vector<int64_t> words(static_cast<size_t>(step_words(kParameters)), 0);
+  for (int64_t i = 0; i < kParameters; i += 7) words[static_cast<size_t>(kNonFiniteAt + i)] = i;
+  DeviceArray<int64_t> device_words(words);
+  DeviceArray<StepVerdict> device_verdict(std::vector<StepVerdict>(1));
+  const DecideArguments decide = {device_words.data(),  kParameters, 1, nullptr, 1.0,
+                                  device_verdict.data()};
+  require(api().decide(&decide, nullptr));
+  const DecideArguments here = {words.data(), kParameters, 1, nullptr, 1.0, nullptr};
+  EXPECT_EQ(device_verdict.read().front().non_finite, non_finite_share(here, {0, 1}));
 }
 
 TEST(OnGpuStep, NegativeControlAnotherGradientIsNoticed) {

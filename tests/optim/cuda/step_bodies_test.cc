@@ -2,6 +2,7 @@
 // CPU's ExactSum, clip_factor, LossScaler and FlatAdamw.
 #include "tessera/optim/cuda/step_bodies.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -30,10 +31,29 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-std::vector<int64_t> words_of(const ExactSum& sum) {
-  std::array<int64_t, ExactSum::kWords> words;
-  sum.store(words);
-  return {words.begin(), words.end()};
+/// The words of one rank without a hash, for one parameter.
+std::vector<int64_t> words_of(const ExactSum& sum, int64_t non_finite = 0) {
+  std::array<int64_t, ExactSum::kWords> squares;
+  sum.store(squares);
+  std::vector<int64_t> words(static_cast<size_t>(step_words(1)), 0);
+  std::copy(squares.begin(), squares.end(), words.begin());
+  words[static_cast<size_t>(kNonFiniteAt)] = non_finite;
+  return words;
+}
+
+StepVerdict decide(const std::vector<int64_t>& words, double loss_scale, double max_norm,
+                   int64_t world_size = 1) {
+  const LossScaleState scale = {loss_scale, 0};
+  const DecideArguments arguments = {
+      .words = words.data(),
+      .parameters = (static_cast<int64_t>(words.size()) - kNonFiniteAt) / 2,
+      .world_size = world_size,
+      .loss_scale = &scale,
+      .max_norm = max_norm,
+      .verdict = nullptr};
+  int64_t non_finite = 0;
+  run_workers(7, [&](Worker thread) { non_finite += non_finite_share(arguments, thread); });
+  return decide_body(arguments, non_finite);
 }
 
 TEST(Decide, GivesTheNormAndTheFactorOfTheCpu) {
@@ -45,7 +65,7 @@ TEST(Decide, GivesTheNormAndTheFactorOfTheCpu) {
     for (const double max_norm : {0.5, 1e6, kInfinity}) {
       const double loss_scale = i % 2 == 0 ? 1.0 : 1024.0;
       const double norm = std::sqrt(sum.value()) / loss_scale;
-      const StepVerdict verdict = decide_body(words_of(sum).data(), 0, loss_scale, max_norm);
+      const StepVerdict verdict = decide(words_of(sum), loss_scale, max_norm);
       ASSERT_EQ(verdict.grad_norm, norm);
       ASSERT_EQ(verdict.gradient_scale, clip_factor(norm, max_norm) / loss_scale);
       ASSERT_EQ(verdict.loss_scale, loss_scale);
@@ -57,16 +77,71 @@ TEST(Decide, GivesTheNormAndTheFactorOfTheCpu) {
 TEST(Decide, DropsAStepThatIsNotFinite) {
   ExactSum finite;
   finite.add(4.0);
-  const StepVerdict counted = decide_body(words_of(finite).data(), 2, 1.0, 1.0);
+  const StepVerdict counted = decide(words_of(finite, 2), 1.0, 1.0);
   EXPECT_EQ(counted.applies, 0);
   EXPECT_EQ(counted.non_finite, 2);
   EXPECT_TRUE(std::isnan(counted.grad_norm));
 
   ExactSum infinite = finite;
   infinite.add(kInfinity);
-  const StepVerdict mean = decide_body(words_of(infinite).data(), 0, 1.0, 1.0);
+  const StepVerdict mean = decide(words_of(infinite), 1.0, 1.0);
   EXPECT_EQ(mean.applies, 0);
   EXPECT_EQ(mean.grad_norm, kInfinity);
+  EXPECT_EQ(mean.gradient_scale, 0.0);
+}
+
+TEST(Decide, DropsAStepThatARankRefuses) {
+  ExactSum sum;
+  sum.add(4.0);
+  std::vector<int64_t> words = words_of(sum);
+  words[static_cast<size_t>(kRefusalsAt)] = 2;
+  const StepVerdict verdict = decide(words, 1.0, 1.0, 3);
+  EXPECT_EQ(verdict.refusals, 2);
+  EXPECT_EQ(verdict.agrees, 1);
+  EXPECT_EQ(verdict.applies, 0);
+  EXPECT_EQ(verdict.grad_norm, 2.0) << "known all the same";
+}
+
+// Whatever the ranks' hashes are: equal sums of pairs only if all are equal.
+TEST(Decide, SeesEveryDifferenceOfAHash) {
+  constexpr int64_t kLargest = (int64_t{1} << kAgreementBits) - 1;
+  for (const int64_t ranks : {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{kMostRanks}}) {
+    for (int piece = 0; piece < kAgreementPieces; ++piece) {
+      for (const int64_t hash : {int64_t{0}, int64_t{1}, kLargest / 3, kLargest - 1}) {
+        std::vector<int64_t> words = words_of(ExactSum());
+        for (int other = 0; other < kAgreementPieces; ++other) {
+          const auto at = static_cast<size_t>(kAgreementAt + 2 * other);
+          words[at] = ranks * kLargest;
+          words[at + 1] = ranks * kLargest * kLargest;
+        }
+        EXPECT_EQ(decide(words, 1.0, 1.0, ranks).agrees, 1);
+        EXPECT_EQ(decide(words, 1.0, 1.0, ranks).applies, 1);
+        // One rank has another.
+        const auto at = static_cast<size_t>(kAgreementAt + 2 * piece);
+        words[at] += hash - kLargest;
+        words[at + 1] += hash * hash - kLargest * kLargest;
+        const StepVerdict verdict = decide(words, 1.0, 1.0, ranks);
+        EXPECT_EQ(verdict.agrees, ranks == 1 ? 1 : 0) << ranks << " ranks, piece " << piece;
+        EXPECT_EQ(verdict.applies, verdict.agrees);
+      }
+    }
+  }
+}
+
+TEST(LossScaleRule, StaysWhereAStepIsRefused) {
+  const LossScaleState now = {1024.0, 2};
+  const LossScaleRule rule = {2.0, 0.5, 3};
+  StepVerdict verdict = {};
+  verdict.agrees = 1;
+  EXPECT_EQ(loss_scale_body(now, rule, verdict).scale, 512.0);
+  verdict.refusals = 1;
+  EXPECT_EQ(loss_scale_body(now, rule, verdict).scale, 1024.0);
+  EXPECT_EQ(loss_scale_body(now, rule, verdict).good_steps, 2);
+  verdict.refusals = 0;
+  verdict.agrees = 0;
+  EXPECT_EQ(loss_scale_body(now, rule, verdict).scale, 1024.0);
+  verdict.agrees = verdict.applies = 1;
+  EXPECT_EQ(loss_scale_body(now, rule, verdict).scale, 2048.0);
 }
 
 TEST(LossScaleRule, IsTheScalers) {
@@ -103,21 +178,24 @@ struct Job {
 
 /// The launches of one step, as abi.h orders them.
 StepVerdict step_on_device(const Job& job, const std::vector<float>& gradient,
-                           const std::vector<uint8_t>& used, double max_norm, DeviceState& state) {
+                           const std::vector<int64_t>& used, double max_norm, DeviceState& state) {
   const auto pieces = static_cast<int64_t>(job.pieces.size());
   PlainWords words;
+  words.words.resize(static_cast<size_t>(step_words(static_cast<int64_t>(kNumels.size()))), 0);
   run_workers(5, [&](Worker block) {
     run_workers(32, [&](Worker group) {
       square_body(gradient.data(), job.pieces.data(), pieces, block, group, SerialLanes(), words);
     });
   });
   exact_normalize(words.words.data());
-  int64_t non_finite = 0;
-  run_workers(77, [&](Worker thread) {
-    non_finite += count_body(gradient.data(), static_cast<int64_t>(gradient.size()), thread);
+  PlainWords counts;
+  run_workers(5, [&](Worker block) {
+    run_workers(77, [&](Worker thread) {
+      count_body(gradient.data(), job.pieces.data(), pieces, block, thread, counts);
+    });
   });
-  const StepVerdict verdict =
-      decide_body(words.words.data(), non_finite, state.loss_scale.scale, max_norm);
+  std::copy_n(counts.words.begin(), kNumels.size(), words.words.begin() + kNonFiniteAt);
+  const StepVerdict verdict = decide(words.words, state.loss_scale.scale, max_norm);
   const AdvanceArguments advance = {.count = static_cast<int64_t>(kNumels.size()),
                                     .used = used.data(),
                                     .group_of = job.group_of.data(),
@@ -133,7 +211,7 @@ StepVerdict step_on_device(const Job& job, const std::vector<float>& gradient,
       adamw_body(arrays, job.pieces.data(), pieces, state.updates.data(), block, thread);
     });
   });
-  state.loss_scale = next_loss_scale(state.loss_scale, {2.0, 0.5, 3}, verdict.applies == 0);
+  state.loss_scale = loss_scale_body(state.loss_scale, {2.0, 0.5, 3}, verdict);
   return verdict;
 }
 
@@ -181,12 +259,13 @@ TEST(StepBodies, TrainAsFlatAdamwWithClippingOverflowAndUnusedParameters) {
         gradient[static_cast<size_t>(segment.buffer_offset + i)] = normal(random);
       }
     }
-    if (overflows) gradient[200] = std::numeric_limits<float>::infinity();
+    if (overflows) gradient[260] = std::numeric_limits<float>::infinity();
     std::vector<uint8_t> used(kNumels.size(), 1);
     used[static_cast<size_t>(step) % kNumels.size()] = 0;
     const double max_norm = step % 2 == 0 ? 10.0 : kInfinity;
 
-    const StepVerdict verdict = step_on_device(job, gradient, used, max_norm, state);
+    const std::vector<int64_t> used_words(used.begin(), used.end());
+    const StepVerdict verdict = step_on_device(job, gradient, used_words, max_norm, state);
 
     const at::Tensor tensor = at::zeros({layout.numel()}, c10::kFloat);
     std::copy(gradient.begin(), gradient.end(), tensor.mutable_data_ptr<float>());

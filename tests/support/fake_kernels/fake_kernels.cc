@@ -27,14 +27,20 @@ int queue(void* stream, Work work) {
     return 0;
   }
   const auto& handle = *static_cast<HostStreamHandle*>(stream);
-  auto own = std::make_unique<Work>(std::move(work));
+  Work* const own = new Work(std::move(work));
+  const auto run = [](void* argument) { (*static_cast<Work*>(argument))(); };
+  const auto drop = [](void* argument) { delete static_cast<Work*>(argument); };
+  if (handle.enqueue_repeatable != nullptr) {
+    handle.enqueue_repeatable(handle.stream, run, drop, own);
+    return 0;
+  }
   handle.enqueue(
       handle.stream,
       [](void* argument) {
         const std::unique_ptr<Work> queued(static_cast<Work*>(argument));
         (*queued)();
       },
-      own.release());
+      own);
   return 0;
 }
 

@@ -1,0 +1,128 @@
+#pragma once
+
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/device/device.h"
+#include "tessera/core/device/host_device.h"
+#include "tessera/optim/cuda/api.h"
+
+namespace tessera::cuda {
+
+/// A device, the kernels for it, and copies between host and device in the order of its current
+/// stream.
+class DeviceKit {
+ public:
+  /// Of any device that takes the module at `module_path`.
+  DeviceKit(std::shared_ptr<Device> device, std::string module_path)
+      : device_(std::move(device)),
+        api_(load_api([&](const char*) { return module_path; }).value()) {}
+
+  const std::shared_ptr<Device>& device() const { return device_; }
+  const std::shared_ptr<const Api>& api() const { return api_; }
+
+  /// A copy of `tensor` (1-d, contiguous) on the device, queued. It lives until wait() at least,
+  /// because kernels that are queued hold raw pointers.
+  at::Tensor put(const at::Tensor& tensor) const {
+    const at::Tensor staging = device_->allocate_on_host(tensor.numel(), tensor.scalar_type());
+    std::memcpy(staging.mutable_data_ptr(), tensor.const_data_ptr(), tensor.nbytes());
+    const at::Tensor on_device = device_->allocate(tensor.numel(), tensor.scalar_type());
+    device_->current_stream()->copy(on_device, staging);
+    kept_.push_back(on_device);
+    return on_device;
+  }
+  /// Overwrites what lies on the device, queued.
+  void write(const at::Tensor& on_device, const at::Tensor& tensor) const {
+    device_->current_stream()->copy(on_device, put(tensor));
+  }
+  /// A copy on the host; waits for the device.
+  at::Tensor get(const at::Tensor& on_device) const {
+    const at::Tensor copy = device_->allocate_on_host(on_device.numel(), on_device.scalar_type());
+    device_->current_stream()->copy(copy, on_device.reshape({on_device.numel()}));
+    wait();
+    return copy;
+  }
+  /// Words to and from the device.
+  at::Tensor put(const std::vector<int64_t>& words) const {
+    const at::Tensor tensor = at::empty({static_cast<int64_t>(words.size())}, at::kLong);
+    std::copy(words.begin(), words.end(), tensor.mutable_data_ptr<int64_t>());
+    return put(tensor);
+  }
+  std::vector<int64_t> words(const at::Tensor& on_device) const {
+    const at::Tensor copy = get(on_device);
+    const auto* data = copy.const_data_ptr<int64_t>();
+    return {data, data + copy.numel()};
+  }
+  void wait() const {
+    const std::shared_ptr<Event> event = device_->make_event();
+    device_->current_stream()->record(*event);
+    event->synchronize();
+    kept_.clear();
+  }
+
+ private:
+  mutable std::vector<at::Tensor> kept_;
+  std::shared_ptr<Device> device_;
+  std::shared_ptr<const Api> api_;
+};
+
+/// A kit over streams that are threads and the fake module; each piece of work is late by up to
+/// `longest_delay`.
+class HostKit : public DeviceKit {
+ public:
+  explicit HostKit(std::chrono::microseconds longest_delay = std::chrono::microseconds(0))
+      : HostKit(std::make_shared<HostDevice>(HostDevice::Options{longest_delay, 3})) {}
+
+  /// Whether `calls` return while the device stands still. Lets it go on afterwards, so that calls
+  /// that wait end, too.
+  bool returns_while_device_stands(const std::function<void()>& calls) const {
+    std::promise<void> gate;
+    HostDevice::run(*host_->current_stream(), [open = gate.get_future().share()] { open.wait(); });
+    std::future<void> done = std::async(std::launch::async, calls);
+    const bool returned = done.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+    gate.set_value();
+    done.get();
+    return returned;
+  }
+
+ private:
+  explicit HostKit(std::shared_ptr<HostDevice> device)
+      : DeviceKit(device, FAKE_KERNELS_PATH), host_(std::move(device)) {}
+
+  std::shared_ptr<HostDevice> host_;
+};
+
+/// Waits for the device at the end of a scope, before what is declared above it goes: on host
+/// memory what is queued holds raw pointers.
+class Settled {
+ public:
+  explicit Settled(const DeviceKit& kit) : kit_(kit) {}
+  ~Settled() { kit_.wait(); }
+  Settled(const Settled&) = delete;
+  Settled& operator=(const Settled&) = delete;
+
+ private:
+  const DeviceKit& kit_;
+};
+
+/// The text of the c10::Error that `calls` throw; "none" if they do not.
+inline std::string error_of(const std::function<void()>& calls) {
+  try {
+    calls();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "none";
+}
+
+}  // namespace tessera::cuda

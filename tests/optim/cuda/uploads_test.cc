@@ -1,0 +1,77 @@
+// Staging memory that is reused only when its copies have run, and piece tables.
+#include "tessera/optim/cuda/uploads.h"
+
+#include <chrono>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tessera/optim/cuda/piece_tables.h"
+#include "tessera/tests/optim/cuda/device_kit.h"
+
+namespace tessera::cuda {
+namespace {
+
+/// Uploads `value` to `target`.
+void upload(const HostKit& kit, Uploads& uploads, const at::Tensor& target, int64_t value) {
+  const at::Tensor& memory = uploads.take();
+  std::fill_n(memory.mutable_data_ptr<int64_t>(), memory.numel(), value);
+  const auto stream = kit.device()->current_stream();
+  stream->copy(target, memory);
+  uploads.queued(*stream);
+}
+
+TEST(Uploads, ReuseOneBufferWhereTheDeviceKeepsUp) {
+  const HostKit kit;
+  Uploads uploads(kit.device(), 5);
+  const at::Tensor target = kit.device()->allocate(5, at::kLong);
+  for (int64_t i = 0; i < 10; ++i) {
+    upload(kit, uploads, target, i);
+    EXPECT_EQ(kit.words(target), std::vector<int64_t>(5, i));
+  }
+  EXPECT_EQ(uploads.buffers(), 1U);
+}
+
+// Negative control: one buffer for all would show the last value everywhere.
+TEST(Uploads, GrowInsteadOfWaitingAndLoseNothing) {
+  const HostKit kit(std::chrono::microseconds(200));
+  Uploads uploads(kit.device(), 3);
+  std::vector<at::Tensor> targets;
+  for (int64_t i = 0; i < 20; ++i) targets.push_back(kit.device()->allocate(3, at::kLong));
+  const auto upload_all = [&] {
+    for (int64_t i = 0; i < 20; ++i) upload(kit, uploads, targets[static_cast<size_t>(i)], i);
+  };
+  EXPECT_TRUE(kit.returns_while_device_stands(upload_all));
+  EXPECT_EQ(uploads.buffers(), 20U);
+  for (int64_t i = 0; i < 20; ++i) {
+    EXPECT_EQ(kit.words(targets[static_cast<size_t>(i)]), std::vector<int64_t>(3, i));
+  }
+  upload_all();
+  kit.wait();
+  EXPECT_EQ(uploads.buffers(), 20U) << "those that are free are taken again";
+  for (int64_t i = 0; i < 20; ++i) {
+    EXPECT_EQ(kit.words(targets[static_cast<size_t>(i)]), std::vector<int64_t>(3, i));
+  }
+}
+
+TEST(PieceTables, HoldListsOnTheDevice) {
+  const HostKit kit(std::chrono::microseconds(100));
+  const std::vector<std::vector<Piece>> lists = {{{0, 64, 1}, {64, 5, 2}}, {}, {{128, 7, 0}}};
+  const PieceTables tables(*kit.device(), lists);
+  EXPECT_EQ(tables.bytes(), 48);
+  kit.wait();
+  for (size_t list = 0; list < lists.size(); ++list) {
+    ASSERT_EQ(tables.count(list), static_cast<int64_t>(lists[list].size()));
+    for (size_t i = 0; i < lists[list].size(); ++i) {
+      EXPECT_EQ(tables.pieces(list)[i].begin, lists[list][i].begin);
+      EXPECT_EQ(tables.pieces(list)[i].numel, lists[list][i].numel);
+      EXPECT_EQ(tables.pieces(list)[i].parameter, lists[list][i].parameter);
+    }
+  }
+  EXPECT_EQ(PieceTables(*kit.device(), {{}, {}}).bytes(), 0);
+}
+
+}  // namespace
+}  // namespace tessera::cuda
