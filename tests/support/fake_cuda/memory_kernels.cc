@@ -8,8 +8,12 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/set_native.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_native.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
@@ -131,6 +135,12 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
 }  // namespace
 
 void add_memory_kernels(torch::Library& kernels) {
+  // What makes views, without a look at the data, which may be away.
+  kernels.impl("as_strided", at::native::as_strided_tensorimpl);
+  kernels.impl("view",
+               static_cast<at::Tensor (*)(const at::Tensor&, at::IntArrayRef)>(at::native::view));
+  kernels.impl("_reshape_alias", at::native::_reshape_alias);
+  kernels.impl("unfold", at::native::unfold);
   kernels.impl("empty.memory_format", empty);
   kernels.impl("empty_strided", empty_strided);
   kernels.impl("copy_", copy);
