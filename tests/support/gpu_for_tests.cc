@@ -22,6 +22,7 @@ void load_gpu_for_tests() {
   if (!is_real()) {
     ::setenv("TESSERA_CUDA_LIBRARIES", FAKE_CUDA_FOLDER, 1);
     ::setenv("TESSERA_CUDA_MODULE", FAKE_KERNELS_PATH, 1);
+    ::setenv("TESSERA_CUDA_GRAPH_MODULE", FAKE_CUDA_GRAPH_PATH, 1);
     ::setenv("TESSERA_NCCL", FAKE_NCCL_PATH, 1);
     ::setenv("FAKE_CUDA_DEVICES", "8", 0);
   }
