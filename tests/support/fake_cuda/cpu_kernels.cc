@@ -92,6 +92,22 @@ void softmax_backward(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   stack->back() = stack->back().toTensor().to(wanted);
 }
 
+void take_from_cpu(torch::Library& kernels, const std::string& name) {
+  kernels.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&call_on_cpu>());
+}
+
+/// Takes all that `cpu` has kernels for and `cuda` has not.
+void take_all(torch::Library& kernels, c10::DispatchKey cpu, c10::DispatchKey cuda) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getRegistrationsForDispatchKey(cpu)) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    const auto op = dispatcher.findSchema(name);
+    if (!op || op->hasKernelForDispatchKey(cuda)) continue;
+    take_from_cpu(kernels, name.name.substr(6) +
+                               (name.overload_name.empty() ? "" : "." + name.overload_name));
+  }
+}
+
 TORCH_LIBRARY_IMPL(aten, CUDA, kernels) {
   add_memory_kernels(kernels);
   add_recurrent_cells(kernels);
@@ -106,21 +122,13 @@ TORCH_LIBRARY_IMPL(aten, CUDA, kernels) {
   for (const char* name : {"_softmax_backward_data", "_log_softmax_backward_data"}) {
     kernels.impl(name, torch::CppFunction::makeFromBoxedFunction<&softmax_backward>());
   }
-  const auto take_from_cpu = [&](const std::string& name) {
-    kernels.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&call_on_cpu>());
-  };
   // These ask for the device and choose.
-  for (const char* name : {"convolution", "convolution_backward"}) take_from_cpu(name);
+  for (const char* name : {"convolution", "convolution_backward"}) take_from_cpu(kernels, name);
+  take_all(kernels, c10::DispatchKey::CPU, c10::DispatchKey::CUDA);
+}
 
-  auto& dispatcher = c10::Dispatcher::singleton();
-  for (const c10::OperatorName& name :
-       dispatcher.getRegistrationsForDispatchKey(c10::DispatchKey::CPU)) {
-    if (name.name.rfind("aten::", 0) != 0) continue;
-    const auto op = dispatcher.findSchema(name);
-    if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::CUDA)) continue;
-    take_from_cpu(name.name.substr(6) +
-                  (name.overload_name.empty() ? "" : "." + name.overload_name));
-  }
+TORCH_LIBRARY_IMPL(aten, SparseCUDA, kernels) {
+  take_all(kernels, c10::DispatchKey::SparseCPU, c10::DispatchKey::SparseCUDA);
 }
 
 }  // namespace

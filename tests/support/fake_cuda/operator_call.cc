@@ -44,9 +44,10 @@ bool is_view(const c10::FunctionSchema& schema) {
   return false;
 }
 
-/// Operators that may be told of places on a device by the host.
+/// Operators that may be told of places on a device by the host, and copies.
 bool takes_host_tensors(const std::string& name) {
-  return name.find("index") != std::string::npos || name.find("aten::") != 0;
+  return name.find("index") != std::string::npos || name.find("aten::") != 0 ||
+         name == "aten::copy_";
 }
 
 /// Operators whose result's size or value the host has to know.

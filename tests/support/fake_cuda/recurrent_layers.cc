@@ -71,7 +71,7 @@ struct Call {
   }
 };
 
-int device_of(const Tensors& tensors) {
+int index_of(at::TensorList tensors) {
   for (const Tensor& tensor : tensors) {
     if (tensor.is_cuda()) return tensor.device().index();
   }
@@ -81,12 +81,13 @@ int device_of(const Tensors& tensors) {
 /// Computes again in backward, so that it needs no more than any operator keeps: its arguments.
 struct Recurrent : torch::autograd::Function<Recurrent> {
   static Tensors forward(torch::autograd::AutogradContext* context, const Call& call,
-                         const Tensors& tensors) {
-    context->save_for_backward(tensors);
+                         at::TensorList tensors) {
+    context->save_for_backward(tensors.vec());
+    context->set_materialize_grads(false);  // a zero more would change the order of sums
     context->saved_data["name"] = call.op.operator_name().name;
     context->saved_data["overload"] = call.op.operator_name().overload_name;
     context->saved_data["arguments"] = c10::ivalue::Tuple::create(call.arguments);
-    const int device = device_of(tensors);
+    const int device = index_of(tensors);
     begin_operator(device);
     HostViews views(device);
     Tensors on_cpu;
@@ -103,7 +104,7 @@ struct Recurrent : torch::autograd::Function<Recurrent> {
                                                        saved.at("overload").toStringRef().c_str()),
         saved.at("arguments").toTupleRef().elements().vec()};
     const Tensors tensors = context->get_saved_variables();
-    const int device = device_of(tensors);
+    const int device = index_of(tensors);
     begin_operator(device);
     HostViews views(device);
     Tensors on_cpu;
@@ -141,7 +142,8 @@ struct Recurrent : torch::autograd::Function<Recurrent> {
 void call_recurrent(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   Call call{op, torch::jit::pop(*stack, op.schema().arguments().size())};
   const Tensors tensors = take_tensors(call.arguments);
-  for (const Tensor& result : Recurrent::apply(call, tensors)) stack->emplace_back(result);
+  for (const Tensor& result : Recurrent::apply(call, at::TensorList(tensors)))
+    stack->emplace_back(result);
 }
 
 TORCH_LIBRARY_IMPL(aten, AutogradCUDA, kernels) {
