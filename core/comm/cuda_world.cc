@@ -57,17 +57,17 @@ std::shared_ptr<ProcessGroup> make_cuda_world(const CudaWorldOptions& options) {
   if (options.size == 1 && options.backend == CudaWorldOptions::Backend::kNcclForSeveral) {
     return std::make_shared<LoopbackGroup>(take_gpu(options.gpu));
   }
-  TORCH_CHECK(options.nccl.memory == NcclOptions::Memory::kUsual,
-              "[rendezvous] options: got memory of nccl, which is not built yet");
   nccl::WorldOptions world;
   world.store = meet_others(options);
   world.rank = options.rank;
   world.size = options.size;
   world.timeout = options.timeout;
+  world.nccl = options.nccl;
   std::string problem;
   try {
     world.device = take_gpu(options.gpu);
     world.api = take_nccl();  // after LibTorch's: then it is LibTorch's own NCCL
+    problem = nccl::find_lack(*world.api, world.nccl);
   } catch (const std::exception& error) {
     problem = error_text(error);
   }

@@ -22,6 +22,8 @@ const char* to_string(Op op) {
       return "make_shared_buffer";
     case Op::kInit:
       return "init_process_group";
+    case Op::kAllocate:
+      return "allocate";
   }
   return "unknown";
 }

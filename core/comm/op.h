@@ -17,6 +17,7 @@ enum class Op : uint8_t {
   kMakeWindow,
   kSharedBuffer,
   kInit,
+  kAllocate,
 };
 
 /// "all_reduce", "make_window", ...

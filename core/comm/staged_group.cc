@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/stream_work.h"
+#include "tessera/core/device/graph.h"
 #include "tessera/core/error_text.h"
 #include "tessera/core/errors.h"
 
@@ -23,6 +24,9 @@ StagedGroup::StagedGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<De
 /// The others wait for this rank in the middle of a collective, so whatever goes wrong there is
 /// everyone's.
 void StagedGroup::guard(Op op, std::string_view tag, const std::function<void()>& body) {
+  TORCH_CHECK(!is_capturing(), "[comm] ", to_string(op), " '", std::string(tag),
+              "': is being captured into a CUDA graph, expected it outside, as the host takes part"
+              " in it; end the capture before it");
   try {
     body();
   } catch (const CommError&) {

@@ -42,6 +42,13 @@ enum class RedOp : int { kSum = 0, kProd = 1, kMax = 2, kMin = 3, kAvg = 4 };
 
 enum class ScalarResidence : int { kDevice = 0, kHostImmediate = 1 };
 
+/// An ncclWindow_t is a pointer to one.
+struct OpaqueWindow;
+
+inline constexpr int kSymmetricWindow = 0x01;      ///< NCCL_WIN_COLL_SYMMETRIC
+inline constexpr int64_t kWindowAlignment = 4096;  ///< NCCL_WIN_REQUIRED_ALIGNMENT
+inline constexpr int kZeroCtaPolicy = 0x02;        ///< NCCL_CTA_POLICY_ZERO: copy engines
+
 inline constexpr int kNoColor = -1;  ///< of a rank that a split leaves out
 inline constexpr int kUndefined = INT_MIN;
 

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <vector>
+
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
@@ -24,6 +26,35 @@ std::string version_text(int version) {
   const int major = version < 10000 ? version / 1000 : version / 10000;
   const int minor = version < 10000 ? version % 1000 / 100 : version % 10000 / 100;
   return absl::StrCat(major, ".", minor, ".", version % 100);
+}
+
+std::string find_lack(const Api& api, const NcclOptions& options) {
+  using Memory = NcclOptions::Memory;
+  if (options.copy_engine && options.memory != Memory::kWindows) {
+    return "[nccl] options: got copy_engine without windows, expected memory = kWindows, which copy"
+           " engines gather in; set both";
+  }
+  std::vector<const char*> missing;
+  const auto need = [&](bool is_there, const char* name) {
+    if (!is_there) missing.push_back(name);
+  };
+  if (options.memory != Memory::kUsual) {
+    need(api.mem_alloc != nullptr, "ncclMemAlloc");
+    need(api.mem_free != nullptr, "ncclMemFree");
+  }
+  if (options.memory == Memory::kRegistered) {
+    need(api.comm_register != nullptr, "ncclCommRegister");
+    need(api.comm_deregister != nullptr, "ncclCommDeregister");
+  }
+  if (options.memory == Memory::kWindows) {
+    need(api.comm_window_register != nullptr, "ncclCommWindowRegister");
+    need(api.comm_window_deregister != nullptr, "ncclCommWindowDeregister");
+  }
+  if (missing.empty()) return "";
+  return absl::StrCat("[nccl] memory: got NCCL ", version_text(api.version), " at '", api.path,
+                      "' without ", absl::StrJoin(missing, ", "),
+                      ", expected them for registered memory; ", kRemedy,
+                      ", or leave memory = kUsual");
 }
 
 absl::StatusOr<std::shared_ptr<const Api>> load_api(const EnvironmentLookup& lookup) {
@@ -74,6 +105,12 @@ absl::StatusOr<std::shared_ptr<const Api>> load_api(const EnvironmentLookup& loo
   entries.require(api->all_gather, "ncclAllGather");
   entries.require(api->broadcast, "ncclBroadcast");
   entries.find(api->comm_revoke, "ncclCommRevoke");
+  entries.find(api->mem_alloc, "ncclMemAlloc");
+  entries.find(api->mem_free, "ncclMemFree");
+  entries.find(api->comm_register, "ncclCommRegister");
+  entries.find(api->comm_deregister, "ncclCommDeregister");
+  entries.find(api->comm_window_register, "ncclCommWindowRegister");
+  entries.find(api->comm_window_deregister, "ncclCommWindowDeregister");
   if (!entries.missing().empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("[nccl] library: got '", api->path, "' without ",

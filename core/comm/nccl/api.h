@@ -9,6 +9,7 @@
 
 #include "tessera/core/comm/environment.h"
 #include "tessera/core/comm/nccl/abi.h"
+#include "tessera/core/comm/nccl/options.h"
 
 namespace tessera::nccl {
 
@@ -52,7 +53,21 @@ struct Api {
 
   /// 2.28.7: stops what a communicator does before it is taken down.
   Result (*comm_revoke)(OpaqueComm* comm, int flags);
+
+  // Part of the floor, asked for only where NcclOptions need them.
+
+  Result (*mem_alloc)(void** data, size_t bytes);
+  Result (*mem_free)(void* data);
+  Result (*comm_register)(const OpaqueComm* comm, void* data, size_t bytes, void** handle);
+  Result (*comm_deregister)(const OpaqueComm* comm, void* handle);
+  /// Collective. `window` stays null where GPUs have no symmetric memory.
+  Result (*comm_window_register)(OpaqueComm* comm, void* data, size_t bytes, OpaqueWindow** window,
+                                 int flags);
+  Result (*comm_window_deregister)(OpaqueComm* comm, OpaqueWindow* window);
 };
+
+/// Local. What the library lacks for `options`, and what to do; "" for nothing.
+std::string find_lack(const Api& api, const NcclOptions& options);
 
 /// "2.28.9" of 22809.
 std::string version_text(int version);

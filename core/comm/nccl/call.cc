@@ -24,7 +24,7 @@ std::string Call::text() const {
   }
   if (numel >= 0) absl::StrAppend(&text, " ", dtype_name(dtype), "[", numel, "]");
   if (root >= 0) absl::StrAppend(&text, " from rank ", root);
-  return absl::StrCat(text, " '", tag, "'");
+  return absl::StrCat(text, " '", tag, "'", place);
 }
 
 }  // namespace tessera::nccl

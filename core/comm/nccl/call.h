@@ -21,6 +21,7 @@ struct Call {
   int64_t numel = -1;  ///< -1 where no tensor takes part
   int root = -1;       ///< -1 where there is none
   std::string tag;
+  std::string place;  ///< of its tensors in windows; "" where there is none
 
   static Call of(Op op, std::string_view tag);
   static Call of(Op op, std::string_view tag, const at::Tensor& tensor);

@@ -5,31 +5,67 @@
 namespace tessera::nccl {
 namespace {
 
-Config config_for(const std::string& name) {
+Config config_for(const std::string& name, Communicator::Engine engine) {
   Config config;
   config.blocking = 0;
   // Shared resources would tie the lanes to each other again.
   config.split_share = 0;
   config.comm_name = name.c_str();
+  if (engine == Communicator::Engine::kCopies) config.cta_policy = kZeroCtaPolicy;
   return config;
 }
 
 }  // namespace
 
-Communicator::Communicator(std::shared_ptr<const Api> api, std::string name)
-    : api_(std::move(api)), name_(std::move(name)) {}
+Communicator::Communicator(std::shared_ptr<const Api> api, std::string name, Engine engine)
+    : api_(std::move(api)), name_(std::move(name)), engine_(engine) {}
 
 Result Communicator::init(int size, int rank, const UniqueId& id) {
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
-  Config config = config_for(name_);
+  Config config = config_for(name_, engine_);
   return api_->comm_init_rank_config(&comm_, size, id, rank, &config);
 }
 
 Result Communicator::split(int color, int key, Communicator& child) {
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
   if (comm_ == nullptr) return Result::kInvalidUsage;
-  Config config = config_for(child.name_);
+  Config config = config_for(child.name_, child.engine_);
   return api_->comm_split(comm_, color, key, &child.comm_, &config);
+}
+
+Result Communicator::register_memory(void* data, size_t bytes, Registration kind) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  if (comm_ == nullptr) return Result::kInvalidUsage;
+  const auto [place, is_new] = registered_.try_emplace(data, Registered{.kind = kind});
+  if (!is_new) return Result::kSuccess;
+  Registered& made = place->second;
+  const Result result =
+      kind == Registration::kBuffer
+          ? api_->comm_register(comm_, data, bytes, &made.buffer)
+          : api_->comm_window_register(comm_, data, bytes, &made.window, kSymmetricWindow);
+  if (result != Result::kSuccess && result != Result::kInProgress) registered_.erase(place);
+  return result;
+}
+
+bool Communicator::has_registered(void* data) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const auto found = registered_.find(data);
+  if (found == registered_.end()) return false;
+  return found->second.buffer != nullptr || found->second.window != nullptr;
+}
+
+void Communicator::deregister_memory(void* data) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const auto found = registered_.find(data);
+  if (found == registered_.end()) return;
+  deregister_locked(found->second);
+  registered_.erase(found);
+}
+
+void Communicator::deregister_locked(const Registered& registered) {
+  if (comm_ == nullptr) return;
+  if (registered.buffer != nullptr) api_->comm_deregister(comm_, registered.buffer);
+  if (registered.window != nullptr) api_->comm_window_deregister(comm_, registered.window);
 }
 
 std::optional<Result> Communicator::poll() {
@@ -67,7 +103,10 @@ std::string Communicator::error_text(Result result) {
 
 Result Communicator::finalize() {
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
-  return comm_ == nullptr ? Result::kSuccess : api_->comm_finalize(comm_);
+  if (comm_ == nullptr) return Result::kSuccess;
+  for (const auto& [data, registered] : registered_) deregister_locked(registered);
+  registered_.clear();
+  return api_->comm_finalize(comm_);
 }
 
 void Communicator::destroy() {
@@ -77,6 +116,7 @@ void Communicator::destroy() {
 
 void Communicator::abort() {
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  // NCCL forgets what was registered. What it was about to write down stays where it is.
   if (comm_ != nullptr) api_->comm_abort(std::exchange(comm_, nullptr));
 }
 

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,8 +19,11 @@ namespace tessera::nccl {
 /// destructor does not, because both ways of doing it may take long.
 class Communicator {
  public:
+  /// What runs its all-gathers in windows.
+  enum class Engine : uint8_t { kKernels, kCopies };
+
   /// `name` is what NCCL's own logs call it.
-  Communicator(std::shared_ptr<const Api> api, std::string name);
+  Communicator(std::shared_ptr<const Api> api, std::string name, Engine engine = Engine::kKernels);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
@@ -31,6 +37,15 @@ class Communicator {
   /// `child` of the ranks with the same colour, ordered by key; a rank with kNoColor leaves it
   /// empty. `child` must stay alive until this one's poll() has an answer.
   Result split(int color, int key, Communicator& child);
+
+  /// Makes memory from ncclMemAlloc known to it, once. kBuffer is local; kWindow collective over
+  /// its ranks, of equal sizes, and over when poll() says so.
+  enum class Registration : uint8_t { kBuffer, kWindow };
+  Result register_memory(void* data, size_t bytes, Registration kind);
+  /// Local. Whether NCCL has a use for what was registered there, when poll() says kSuccess.
+  bool has_registered(void* data);
+  /// Local. Ends that. Taking the communicator down does so, too.
+  void deregister_memory(void* data);
 
   /// call(OpaqueComm*), which returns a Result, unless it has been taken down: then nothing.
   template <typename Function>
@@ -55,19 +70,29 @@ class Communicator {
   /// "unhandled cuda error: <what NCCL said last>".
   std::string error_text(Result result);
 
-  /// A clean end in two steps: finalize(), then, when poll() says kSuccess, destroy().
+  /// A clean end in two steps: finalize(), which forgets registered memory, then, when poll() says
+  /// kSuccess, destroy().
   Result finalize();
   void destroy();
   /// Ends whatever runs, and the communicator. May take long.
   void abort();
 
  private:
+  struct Registered {
+    Registration kind;
+    void* buffer = nullptr;
+    OpaqueWindow* window = nullptr;  // written by NCCL, later
+  };
+
   Result poll_locked();
+  void deregister_locked(const Registered& registered);
 
   const std::shared_ptr<const Api> api_;
   const std::string name_;
+  const Engine engine_;
   std::recursive_mutex mutex_;
   OpaqueComm* comm_ = nullptr;
+  std::map<void*, Registered> registered_;
 };
 
 }  // namespace tessera::nccl

@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
@@ -11,6 +12,7 @@
 #include "tessera/core/comm/nccl/host_gather.h"
 #include "tessera/core/comm/nccl/meeting.h"
 #include "tessera/core/comm/nccl/reduction.h"
+#include "tessera/core/device/graph.h"
 
 namespace tessera::nccl {
 
@@ -23,6 +25,8 @@ Group::Group(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, i
       gather_(world_->options().device, std::move(gather)),
       reduce_(world_->options().device, std::move(reduce)),
       told_(std::make_shared<ControlChannel>(world_, rank, "host")),
+      memory_(world_, {gather_.communicator(), reduce_.communicator()}),
+      makes_windows_(world_->options().nccl.memory == NcclOptions::Memory::kWindows),
       compared_(world_, rank, "call") {}
 
 Group::~Group() {
@@ -56,6 +60,9 @@ std::shared_ptr<Pending> Group::begin(Call call, std::shared_ptr<Event> end,
 
 std::shared_ptr<Pending> Group::issue(StreamLane& lane, Call call, std::vector<at::Tensor> tensors,
                                       const Launch& launch_on, int slice) {
+  TORCH_CHECK(!is_capturing(), "[comm] ", to_string(call.op), " '", call.tag,
+              "': is being captured into a CUDA graph, expected it outside, as NCCL's collectives"
+              " are watched by the host here; end the capture before it");
   auto pending = begin(std::move(call), lane.take_event(), std::move(tensors));
   if (world_->options().compare == WorldOptions::Compare::kAlways) compared_.exchange(*pending, {});
   const std::shared_ptr<Communicator> communicator =
@@ -91,6 +98,7 @@ std::shared_ptr<Work> Group::reduce(const at::Tensor& tensor, ReduceOp op,
   Call call = Call::of(Op::kAllReduce, tag, tensor);
   call.reduce_op = op;
   call.is_scaled = factor.has_value();
+  note_place(call, tensor, tensor);
   return issue(reduce_, std::move(call), {tensor},
                [&](const Api& api, OpaqueComm* comm, void* stream) {
                  const Reduction reduction(api, comm, tensor.scalar_type(), op, factor);
@@ -111,6 +119,7 @@ std::shared_ptr<Work> Group::scatter(const at::Tensor& output, const at::Tensor&
   Call call = Call::of(Op::kReduceScatter, tag, input);
   call.reduce_op = op;
   call.is_scaled = factor.has_value();
+  note_place(call, input, output);
   return issue(
       reduce_, std::move(call), {output, input},
       [&](const Api& api, OpaqueComm* comm, void* stream) {
@@ -148,7 +157,9 @@ std::shared_ptr<Work> Group::all_gather(const at::Tensor& output, const at::Tens
                                         std::string_view tag) {
   check_all_gather(output, input, size(), place());
   check_own_slice("all_gather", input, output, rank());
-  return issue(gather_, Call::of(Op::kAllGather, tag, input), {output, input},
+  Call call = Call::of(Op::kAllGather, tag, input);
+  note_place(call, output, input);
+  return issue(gather_, std::move(call), {output, input},
                [&](const Api& api, OpaqueComm* comm, void* stream) {
                  return api.all_gather(input.const_data_ptr(), output.data_ptr(),
                                        static_cast<size_t>(input.numel()),
@@ -195,7 +206,7 @@ std::shared_ptr<Work> Group::start_gather_on_host(const at::Tensor& output, cons
 
 void Group::barrier(std::string_view tag) {
   check_outside_batch("barrier");
-  if (!token_.defined()) token_ = allocate(1, at::kInt);
+  if (!token_.defined()) token_ = world_->options().device->allocate(1, at::kInt);
   issue(reduce_, Call::of(Op::kBarrier, tag), {token_},
         [&](const Api& api, OpaqueComm* comm, void* stream) {
           return api.all_reduce(token_.const_data_ptr(), token_.data_ptr(), 1, DataType::kInt32,
@@ -205,8 +216,38 @@ void Group::barrier(std::string_view tag) {
 }
 
 at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
-  check_allocate(numel, dtype);
-  return world_->options().device->allocate(numel, dtype);
+  const int64_t bytes = check_allocate(numel, dtype);
+  const WorldOptions& options = world_->options();
+  if (options.nccl.memory == NcclOptions::Memory::kRegistered && bytes > 0) {
+    check_outside_batch("allocate");
+    // No number: the others need not do the same.
+    Pending pending(world_, progress_, rank_, Call::of(Op::kAllocate, ""), nullptr, {});
+    pending.throw_if_failed();
+    return memory_.allocate_buffer(pending, numel, dtype);
+  }
+  if (makes_windows_) {
+    check_outside_batch("allocate");
+    const auto pending = begin(Call::of(Op::kAllocate, ""), nullptr, {});
+    int64_t most_bytes = 0;
+    for (const std::string& text : compared_.exchange(*pending, absl::StrCat(bytes))) {
+      int64_t other_bytes = 0;
+      if (absl::SimpleAtoi(text, &other_bytes)) most_bytes = std::max(most_bytes, other_bytes);
+    }
+    at::Tensor made;
+    if (most_bytes > 0) {
+      made = memory_.allocate_window(*pending, rank_, numel, dtype, most_bytes);
+    }
+    pending->mark_finished();
+    if (made.defined()) return made;
+  }
+  return options.device->allocate(numel, dtype);
+}
+
+/// Ranks whose tensors lie in different windows hang in NCCL; their calls then differ.
+void Group::note_place(Call& call, const at::Tensor& reached, const at::Tensor& other) {
+  if (world_->options().nccl.memory != NcclOptions::Memory::kWindows) return;
+  makes_windows_ = false;
+  call.place = memory_.place_of(reached, other);
 }
 
 std::unique_ptr<Window> Group::make_window(const at::Tensor& /*own*/, std::string_view name) {
@@ -240,7 +281,8 @@ std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
                             rank(), lane_name(group, "reduce"));
   std::shared_ptr<Group> made;
   if (is_member) {
-    const auto gather = split(*world_, *pending, *reduce, 0, own, lane_name(group, "gather"));
+    const auto gather = split(*world_, *pending, *reduce, 0, own, lane_name(group, "gather"),
+                              gather_engine(*world_));
     std::vector<int> world_ranks;
     for (const int rank : ranks) world_ranks.push_back(progress_->world_ranks()[rank]);
     auto progress = std::make_shared<Progress>(group, std::move(world_ranks));
@@ -327,36 +369,6 @@ void Group::drain(Pending& pending) {
   const auto end = reduce_.take_event();
   reduce_.stream()->record(*end);
   pending.await([&] { return end->is_done(); });
-}
-
-std::shared_ptr<Group> make_world(WorldOptions options) {
-  TORCH_CHECK(options.api != nullptr && options.device != nullptr && options.store != nullptr,
-              "[comm] nccl world: got no library, device or store, expected all three; see "
-              "WorldOptions");
-  TORCH_CHECK(options.rank >= 0 && options.rank < options.size, "[comm] nccl world: got rank ",
-              options.rank, " of ", options.size, ", expected 0 <= rank < size; correct them");
-  TORCH_CHECK(options.timeout.count() > 0 && options.store_poll.count() > 0 &&
-                  options.local_poll.count() > 0,
-              "[comm] nccl world: got a time of 0 or less, expected more than 0 ms; leave it out");
-  std::vector<int> ranks(options.size);
-  for (int rank = 0; rank < options.size; ++rank) ranks[rank] = rank;
-  auto progress = std::make_shared<Progress>("world", std::move(ranks));
-  const int rank = options.rank;
-  auto world = World::start(std::move(options));
-  world->enter(progress);
-  try {
-    const auto pending = std::make_shared<Pending>(world, progress, rank, Call::of(Op::kInit, ""),
-                                                   nullptr, std::vector<at::Tensor>());
-    world->watch(pending);
-    auto reduce = meet(*world, *pending);
-    auto gather = split(*world, *pending, *reduce, 0, rank, lane_name("world", "gather"));
-    pending->mark_finished();
-    return std::make_shared<Group>(world, progress, rank, std::move(gather), std::move(reduce));
-  } catch (const std::exception& error) {
-    world->propose(absl::StrCat("rank ", rank, " failed at start: ", error.what()));
-    world->leave(progress, {}, {});
-    throw;
-  }
 }
 
 }  // namespace tessera::nccl

@@ -10,6 +10,7 @@
 
 #include "tessera/core/comm/nccl/call.h"
 #include "tessera/core/comm/nccl/control_channel.h"
+#include "tessera/core/comm/nccl/memory.h"
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/comm/nccl/stream_lane.h"
 #include "tessera/core/comm/nccl/world.h"
@@ -61,6 +62,8 @@ class Group final : public ProcessGroup {
                                              std::string_view tag = {}) override;
   /// Costs a collective of one element and waits for it on the host.
   void barrier(std::string_view tag = {}) override;
+  /// Local, except for windows: see NcclOptions::Memory. Registered memory is known to the two
+  /// lanes of this group, not to other groups, nor to the communicator of permuted slices.
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
   /// Throws c10::Error: memory of another device cannot be read without its rank.
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override;
@@ -109,6 +112,7 @@ class Group final : public ProcessGroup {
   void drain(Pending& pending);
   void launch(const std::vector<Issued>& batch);
   void check_outside_batch(const char* op) const;
+  void note_place(Call& call, const at::Tensor& reached, const at::Tensor& other);
   void check_host_gather(const char* op, const at::Tensor& output, const at::Tensor& input) const;
 
   const int uncaught_at_start_;
@@ -121,8 +125,10 @@ class Group final : public ProcessGroup {
   std::optional<int> slice_;                // once the ranks have agreed on them
   std::set<std::string, std::less<>> subgroup_names_;
   const std::shared_ptr<ControlChannel> told_;  // all_gather_on_host(); Works may outlive the group
-  ControlChannel compared_;                     // calls of which nothing but themselves is told
-  at::Tensor token_;                            // what barriers reduce
+  Memory memory_;
+  bool makes_windows_;       // until the first reduction or gather
+  ControlChannel compared_;  // calls of which nothing but themselves is told
+  at::Tensor token_;         // what barriers reduce
   std::vector<Issued>* open_batch_ = nullptr;
 };
 

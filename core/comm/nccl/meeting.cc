@@ -9,6 +9,13 @@
 namespace tessera::nccl {
 namespace {
 
+std::string text_of(const NcclOptions& options) {
+  std::string text = "memory kUsual";
+  if (options.memory == NcclOptions::Memory::kRegistered) text = "memory kRegistered";
+  if (options.memory == NcclOptions::Memory::kWindows) text = "memory kWindows";
+  return options.copy_engine ? text + " with copy engines" : text;
+}
+
 [[noreturn]] void fail_at_store(World& world, Pending& pending, const std::string& problem) {
   pending.fail(absl::StrCat("rank ", world.options().rank, " failed: the store: ", problem));
 }
@@ -80,8 +87,8 @@ void await_ready(World& world, Pending& pending, Communicator& communicator) {
 }
 
 std::shared_ptr<Communicator> split(World& world, Pending& pending, Communicator& parent, int color,
-                                    int key, const std::string& name) {
-  auto child = std::make_shared<Communicator>(world.options().api, name);
+                                    int key, const std::string& name, Communicator::Engine engine) {
+  auto child = std::make_shared<Communicator>(world.options().api, name, engine);
   world.adopt(child);
   check_result(world, pending, parent, parent.split(color, key, *child));
   // Until the parent is ready, the child is not there to be asked.
@@ -89,6 +96,11 @@ std::shared_ptr<Communicator> split(World& world, Pending& pending, Communicator
   if (color == kNoColor) return nullptr;
   await_ready(world, pending, *child);
   return child;
+}
+
+Communicator::Engine gather_engine(const World& world) {
+  return world.options().nccl.copy_engine ? Communicator::Engine::kCopies
+                                          : Communicator::Engine::kKernels;
 }
 
 std::shared_ptr<Communicator> meet(World& world, Pending& pending) {
@@ -102,11 +114,18 @@ std::shared_ptr<Communicator> meet(World& world, Pending& pending) {
     check_result(world, pending, *communicator, made);
     text.assign(id.internal, UniqueId::kBytes);
   }
+  text += text_of(options.nccl);
   // All ranks are there before NCCL is asked to meet them: it could not say who is missing.
   const std::vector<std::string> texts = exchange(world, pending, options.rank, "id", text);
-  if (texts[0].size() != UniqueId::kBytes) {
+  if (texts[0].size() < UniqueId::kBytes) {
     pending.fail(absl::StrCat("got an id of ", texts[0].size(), " bytes from rank 0, expected ",
                               UniqueId::kBytes, "; give every world a prefix of its own"));
+  }
+  const std::string expected = texts[0].substr(UniqueId::kBytes);
+  for (size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] == expected) continue;
+    pending.fail(absl::StrCat("rank ", rank, " asks for ", texts[rank], " where rank 0 asks for ",
+                              expected, "; set the options of nccl alike on all ranks"));
   }
   std::memcpy(id.internal, texts[0].data(), UniqueId::kBytes);
   world.adopt(communicator);

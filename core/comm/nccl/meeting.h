@@ -38,9 +38,14 @@ void await_ready(World& world, Pending& pending, Communicator& communicator);
 /// A communicator of the ranks of `parent` with this colour, ordered by key; null for kNoColor.
 /// Nothing may be in flight on `parent`.
 std::shared_ptr<Communicator> split(World& world, Pending& pending, Communicator& parent, int color,
-                                    int key, const std::string& name);
+                                    int key, const std::string& name,
+                                    Communicator::Engine engine = Communicator::Engine::kKernels);
 
-/// The communicator of the whole world; the id travels through the store.
+/// What gathers on a gather lane of this world.
+Communicator::Engine gather_engine(const World& world);
+
+/// The communicator of the whole world; the id travels through the store, and the options, which
+/// must be equal.
 std::shared_ptr<Communicator> meet(World& world, Pending& pending);
 
 /// "world: gather lane".

@@ -18,6 +18,7 @@
 #include "tessera/core/comm/nccl/agreement.h"
 #include "tessera/core/comm/nccl/api.h"
 #include "tessera/core/comm/nccl/communicator.h"
+#include "tessera/core/comm/nccl/options.h"
 #include "tessera/core/comm/nccl/progress.h"
 #include "tessera/core/device/device.h"
 
@@ -45,6 +46,8 @@ struct WorldOptions {
   /// Whether each call is compared across ranks before it is launched; see Note [Calls that do not
   /// fit].
   enum class Compare : uint8_t { kNever, kAlways } compare = Compare::kNever;
+  /// Memory and copy engines.
+  NcclOptions nccl = {};
 };
 
 /// One rank's end of a world: what all its groups share. Owns the thread that watches them.

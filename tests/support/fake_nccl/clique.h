@@ -13,6 +13,13 @@
 
 namespace tessera::testing {
 
+/// Where memory lies in the windows of a communicator.
+struct Place {
+  int window = -1;
+  ptrdiff_t offset = 0;
+  friend bool operator==(const Place&, const Place&) = default;
+};
+
 /// What one rank gave to one collective.
 struct Part {
   std::string function;
@@ -25,6 +32,8 @@ struct Part {
   bool is_scaled = false;
   int root = 0;
   bool here = false;
+  Place reached = {};        // of what peers reach
+  bool is_other_in = false;  // whether the rest lies in a window
 };
 
 /// The ranks of one communicator, threads of this process. Lives as long as anyone works for it.
@@ -46,8 +55,15 @@ struct Clique {
     std::map<int, std::vector<int>> members;      // parent ranks by color, ordered by key
   };
 
+  struct WindowOfAll {
+    int arrived = 0;
+    size_t bytes = 0;
+    bool fits = true;
+  };
+
   const int size;
-  std::vector<int> world_ranks;  // of its ranks
+  std::vector<WindowOfAll> windows;  // by number
+  std::vector<int> world_ranks;      // of its ranks
   int joined = 0;
   bool broken = false;                         // a rank has aborted: its memory may be gone
   std::map<uint64_t, Collective> collectives;  // by number

@@ -7,9 +7,21 @@ State& state() {
   return *made;
 }
 
-namespace {
+bool takes_failure(const char* function, Result& result) {
+  const auto found = state().failing.find(function);
+  if (found == state().failing.end()) return false;
+  result = static_cast<Result>(found->second);
+  state().failing.erase(found);
+  return true;
+}
 
-using nccl::Result;
+Result begin(OpaqueComm& comm, std::function<bool()> step) {
+  comm.questions = state().questions;
+  comm.waiting.push_back(std::move(step));
+  return Result::kInProgress;
+}
+
+namespace {
 
 class Control final : public FakeNccl {
  public:
@@ -18,6 +30,8 @@ class Control final : public FakeNccl {
     state().calls.clear();
     state().failing.clear();
     state().broken.clear();
+    state().complaints.clear();
+    state().refuses_windows = false;
     state().questions = 0;
     state().held = false;
     state().changed.notify_all();
@@ -29,6 +43,18 @@ class Control final : public FakeNccl {
   int live_communicators() override {
     const std::lock_guard<std::mutex> lock(state().mutex);
     return static_cast<int>(state().live.size());
+  }
+  std::vector<std::string> complaints() override {
+    const std::lock_guard<std::mutex> lock(state().mutex);
+    return state().complaints;
+  }
+  int live_memory() override {
+    const std::lock_guard<std::mutex> lock(state().mutex);
+    return static_cast<int>(state().memory.size());
+  }
+  void refuse_windows() override {
+    const std::lock_guard<std::mutex> lock(state().mutex);
+    state().refuses_windows = true;
   }
   void set_questions_before_launch(int count) override {
     const std::lock_guard<std::mutex> lock(state().mutex);

@@ -11,6 +11,7 @@
 #include "tessera/tests/support/fake_nccl/fake_state.h"
 
 namespace tessera::testing {
+
 namespace {
 
 using nccl::OpaqueComm;
@@ -32,14 +33,15 @@ OpaqueComm* make_comm(const nccl::Config* config, std::shared_ptr<Clique> clique
   auto* comm = new OpaqueComm();
   comm->name = config->comm_name == nullptr ? "" : config->comm_name;
   comm->rank = rank;
+  comm->cta_policy = config->cta_policy;
   comm->clique = std::move(clique);
   hold_of(comm);
   state().live.insert(comm);
   return comm;
 }
 
-void record(const char* function, const OpaqueComm* comm, const Part* part = nullptr,
-            const void* stream = nullptr) {
+void record_call(const char* function, const OpaqueComm* comm, const Part* part,
+                 const void* stream) {
   FakeCall call;
   call.function = function;
   if (comm != nullptr) {
@@ -50,19 +52,14 @@ void record(const char* function, const OpaqueComm* comm, const Part* part = nul
     call.numel = part->numel;
     call.dtype = static_cast<int>(part->dtype);
     call.op = static_cast<int>(part->op);
+    call.is_in_window = part->reached.window >= 0;
+    call.is_run_by_copy_engine = call.is_in_window && part->is_other_in &&
+                                 call.function == "ncclAllGather" &&
+                                 comm->cta_policy == nccl::kZeroCtaPolicy;
   }
   call.stream = stream;
   call.group = depth > 0 ? group : 0;
   state().calls.push_back(std::move(call));
-}
-
-/// The result that a test has asked for, once.
-bool takes_failure(const char* function, Result& result) {
-  const auto found = state().failing.find(function);
-  if (found == state().failing.end()) return false;
-  result = static_cast<Result>(found->second);
-  state().failing.erase(found);
-  return true;
 }
 
 /// What a stream's thread does for a rank's part of collective `number`: a kernel that waits for
@@ -105,12 +102,6 @@ bool advance(OpaqueComm& comm) {
   return true;
 }
 
-Result begin(OpaqueComm& comm, std::function<bool()> step) {
-  comm.questions = state().questions;
-  comm.waiting.push_back(std::move(step));
-  return Result::kInProgress;
-}
-
 Part part_of(const void* send, void* receive, size_t numel, nccl::DataType dtype) {
   Part part;
   part.send = send;
@@ -124,7 +115,12 @@ Result collective(const char* function, Part part, OpaqueComm* comm, void* strea
   State& all = state();
   const std::lock_guard<std::mutex> lock(all.mutex);
   part.function = function;
-  record(function, comm, &part, stream);
+  if (part.function != "ncclBroadcast") {
+    const bool reads = part.function == "ncclReduceScatter";
+    part.reached = place_of(*comm, reads ? part.send : part.receive);
+    part.is_other_in = place_of(*comm, reads ? part.receive : part.send).window >= 0;
+  }
+  record_call(function, comm, &part, stream);
   Result failure = Result::kSuccess;
   if (takes_failure(function, failure)) return failure;
   const auto held = hold_of(comm);
@@ -181,6 +177,7 @@ Result end(const char* function, OpaqueComm* comm) {
   State& all = state();
   const std::lock_guard<std::mutex> lock(all.mutex);
   record(function, comm);
+  forget_memory(*comm, std::string(function) == "ncclCommAbort");
   comm->aborted = true;
   comm->waiting.clear();
   comm->clique->finalized[comm->rank] = true;
@@ -191,6 +188,11 @@ Result end(const char* function, OpaqueComm* comm) {
 }
 
 }  // namespace
+
+void record(const char* function, const OpaqueComm* comm) {
+  record_call(function, comm, nullptr, nullptr);
+}
+
 }  // namespace tessera::testing
 
 using namespace tessera::testing;  // NOLINT: the C interface below is the fake's own

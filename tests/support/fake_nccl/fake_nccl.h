@@ -16,7 +16,9 @@ struct FakeCall {
   size_t numel = 0;
   int dtype = -1;
   int op = -1;
-  int group = 0;  ///< number of the outermost ncclGroupStart around it; 0 for none
+  int group = 0;              ///< number of the outermost ncclGroupStart around it; 0 for none
+  bool is_in_window = false;  ///< a collective whose peers reach memory in a window
+  bool is_run_by_copy_engine = false;  ///< as NCCL 2.28 chooses it: both sides in windows
 };
 
 /// What a test sees and steers of libnccl_fake.so. Everything is process-wide, so tests that use it
@@ -30,6 +32,13 @@ class FakeNccl {
   virtual std::vector<FakeCall> calls() = 0;
   /// Made, and not yet destroyed or aborted.
   virtual int live_communicators() = 0;
+
+  /// What a caller has done wrong with memory, in words; forgotten by reset().
+  virtual std::vector<std::string> complaints() = 0;
+  /// From ncclMemAlloc, and not yet freed.
+  virtual int live_memory() = 0;
+  /// GPUs without symmetric memory: windows stay null.
+  virtual void refuse_windows() = 0;
 
   /// Calls stay kInProgress for this many questions by ncclCommGetAsyncError; only then is their
   /// work on the stream.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
@@ -26,6 +27,14 @@ struct OpaqueComm {
   std::deque<std::function<bool()>> waiting;  // each returns whether it is over
   uint64_t collectives = 0;
   uint64_t splits = 0;
+  int cta_policy = 0;
+  int windows = 0;  // begun
+  struct Registered {
+    const char* data = nullptr;
+    size_t bytes = 0;
+    int window = -1;  // -1: for buffers
+  };
+  std::map<int64_t, Registered> registered;  // by handle
   int next_op = 5;
   std::map<int, double> factors;  // of the operators made here
 };
@@ -50,8 +59,24 @@ struct State {
   int groups = 0;
   int questions = 0;
   bool held = false;
+  std::map<const char*, size_t> memory;  // from ncclMemAlloc
+  std::vector<std::string> complaints;
+  int64_t handles = 0;
+  bool refuses_windows = false;
 };
 
 State& state();
+
+/// Under the lock: the result that a test has asked for, once.
+bool takes_failure(const char* function, Result& result);
+/// Under the lock: what is to be done when somebody asks whether the communicator is ready; true
+/// when it is over.
+Result begin(OpaqueComm& comm, std::function<bool()> step);
+/// Under the lock.
+void record(const char* function, const OpaqueComm* comm);
+/// Under the lock.
+Place place_of(const OpaqueComm& comm, const void* data);
+/// Under the lock: the end of a communicator, which forgets its memory.
+void forget_memory(OpaqueComm& comm, bool is_abort);
 
 }  // namespace tessera::testing

@@ -60,6 +60,14 @@ static_assert(kSameFunction<decltype(Api::all_reduce), decltype(&ncclAllReduce)>
 static_assert(kSameFunction<decltype(Api::reduce_scatter), decltype(&ncclReduceScatter)>);
 static_assert(kSameFunction<decltype(Api::all_gather), decltype(&ncclAllGather)>);
 static_assert(kSameFunction<decltype(Api::broadcast), decltype(&ncclBroadcast)>);
+static_assert(kSameFunction<decltype(Api::mem_alloc), decltype(&ncclMemAlloc)>);
+static_assert(kSameFunction<decltype(Api::mem_free), decltype(&ncclMemFree)>);
+static_assert(kSameFunction<decltype(Api::comm_register), decltype(&ncclCommRegister)>);
+static_assert(kSameFunction<decltype(Api::comm_deregister), decltype(&ncclCommDeregister)>);
+static_assert(
+    kSameFunction<decltype(Api::comm_window_register), decltype(&ncclCommWindowRegister)>);
+static_assert(
+    kSameFunction<decltype(Api::comm_window_deregister), decltype(&ncclCommWindowDeregister)>);
 #if NCCL_VERSION_CODE >= 22807
 static_assert(kSameFunction<decltype(Api::comm_revoke), decltype(&ncclCommRevoke)>);
 #endif
@@ -89,6 +97,9 @@ static_assert(same(RedOp::kMin, ncclMin));
 static_assert(same(RedOp::kAvg, ncclAvg));
 static_assert(same(ScalarResidence::kDevice, ncclScalarDevice));
 static_assert(same(ScalarResidence::kHostImmediate, ncclScalarHostImmediate));
+static_assert(kSymmetricWindow == NCCL_WIN_COLL_SYMMETRIC);
+static_assert(kWindowAlignment == NCCL_WIN_REQUIRED_ALIGNMENT);
+static_assert(kZeroCtaPolicy == NCCL_CTA_POLICY_ZERO);
 static_assert(kNoColor == NCCL_SPLIT_NOCOLOR);
 static_assert(kUndefined == NCCL_CONFIG_UNDEF_INT);
 static_assert(UniqueId::kBytes == NCCL_UNIQUE_ID_BYTES);

@@ -1,0 +1,134 @@
+// The world of one whose tensors lie on a device, over streams that are threads.
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/core/comm/loopback_group.h"
+#include "tessera/core/device/host_device.h"
+#include "tessera/core/error_text.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// A stream that does nothing until it is opened.
+class Gate {
+ public:
+  explicit Gate(Stream& stream) {
+    HostDevice::run(stream, [opened = open_.get_future().share()] { opened.wait(); });
+  }
+  ~Gate() { open(); }
+  void open() {
+    if (!std::exchange(is_open_, true)) open_.set_value();
+  }
+
+ private:
+  std::promise<void> open_;
+  bool is_open_ = false;
+};
+
+/// What is written to `tensor` when the current stream comes to it.
+void fill_later(HostDevice& device, const at::Tensor& tensor, const at::Tensor& values) {
+  HostDevice::run(*device.current_stream(), [tensor, values] { tensor.copy_(values); });
+}
+
+std::string message_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const std::exception& error) {
+    return error_text(error);
+  }
+  return "nothing";
+}
+
+TEST(LoopbackOnDevice, CopiesOnTheCurrentStreamAndWaitsForNothing) {
+  const auto device = std::make_shared<HostDevice>();
+  LoopbackGroup group(device);
+  EXPECT_EQ(group.backend(), "loopback");
+  EXPECT_EQ(group.place(), device->place());
+  Gate gate(*device->current_stream());
+  const at::Tensor input = at::zeros({2, 3});
+  fill_later(*device, input, at::full({2, 3}, 7.0));
+  const at::Tensor gathered = at::zeros({6});
+  const at::Tensor scattered = at::zeros({3, 2});
+  const auto first = group.all_gather(gathered, input, "unit");
+  const auto second = group.reduce_scatter(scattered, input, ReduceOp::kAvg, "bucket");
+  const auto reduced = group.all_reduce(input, ReduceOp::kSum, "in place");
+  for (const auto& work : {first, second, reduced}) {
+    EXPECT_FALSE(work->is_completed());
+    work->wait();
+  }
+  EXPECT_EQ(gathered.sum().item<float>(), 0.0f);
+  gate.open();
+  device->synchronize();
+  EXPECT_EQ(gathered.sum().item<float>(), 42.0f);
+  EXPECT_EQ(scattered.sum().item<float>(), 42.0f);
+  EXPECT_TRUE(first->is_completed());
+}
+
+TEST(LoopbackOnDevice, AStreamThatWaitsIsBehindTheOneOfTheCall) {
+  // The current stream of the call and of wait() differ.
+  class Switching final : public Device {
+   public:
+    at::Device place() const override { return host.place(); }
+    std::shared_ptr<Stream> current_stream() override { return current; }
+    std::shared_ptr<Stream> make_stream(Priority priority) override {
+      return host.make_stream(priority);
+    }
+    std::shared_ptr<Event> make_event() override { return host.make_event(); }
+    at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
+      return host.allocate(numel, dtype);
+    }
+    at::Tensor allocate_on_host(int64_t numel, at::ScalarType dtype) override {
+      return host.allocate(numel, dtype);
+    }
+    HostDevice host;
+    std::shared_ptr<Stream> current = host.current_stream();
+  };
+  const auto device = std::make_shared<Switching>();
+  LoopbackGroup group(device);
+  const at::Tensor output = at::zeros({4});
+  const at::Tensor seen = at::zeros({4});
+  Gate gate(*device->current);
+  const auto work = group.all_gather(output, at::ones({4}), "unit");
+  device->current = device->host.make_stream(Device::Priority::kUsual);
+  work->wait();
+  device->current->copy(seen, output);
+  const auto end = device->host.make_event();
+  device->current->record(*end);
+  EXPECT_FALSE(end->is_done());
+  gate.open();
+  end->synchronize();
+  EXPECT_EQ(seen.sum().item<float>(), 4.0f);
+}
+
+TEST(LoopbackOnDevice, HasNoWindowsAndGathersHostTensorsAtOnce) {
+  const auto device = std::make_shared<HostDevice>();
+  LoopbackGroup group(device);
+  Gate gate(*device->current_stream());
+  const at::Tensor all = at::zeros({2}, at::kLong);
+  group.all_gather_on_host(all, at::full({2}, 3, at::kLong), "vote");
+  EXPECT_EQ(all.sum().item<int64_t>(), 6);
+  group.start_gather_on_host(all, at::full({2}, 4, at::kLong), "vote")->wait();
+  EXPECT_EQ(all.sum().item<int64_t>(), 8);
+  EXPECT_FALSE(group.has_windows());
+  EXPECT_TRUE(LoopbackGroup().has_windows());
+  EXPECT_THAT(message_of([&] { group.make_window(at::zeros({3}), "shards"); }),
+              HasSubstr("[comm] make_window 'shards': got a group on cpu"));
+  EXPECT_EQ(group.make_shared_buffer(64, "parameters"), nullptr);
+  EXPECT_EQ(group.allocate(5, at::kHalf).numel(), 5);
+  const auto part = group.subgroup({0}, "part");
+  EXPECT_FALSE(part->has_windows());
+  group.abort("enough");
+  EXPECT_THAT(message_of([&] { part->barrier("end"); }), HasSubstr("enough"));
+}
+
+}  // namespace
+}  // namespace tessera
