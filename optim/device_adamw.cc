@@ -10,6 +10,7 @@
 #include "tessera/optim/cuda/dtype.h"
 #include "tessera/optim/cuda/piece_tables.h"
 #include "tessera/optim/cuda/pieces.h"
+#include "tessera/optim/cuda/queue.h"
 #include "tessera/optim/cuda/uploads.h"
 
 namespace tessera {
@@ -31,9 +32,9 @@ struct DeviceZeros {
 
   at::Tensor operator()(int64_t numel, at::ScalarType dtype) const {
     at::Tensor tensor = device.allocate(numel, dtype);
-    cuda::require_queued(api, "zero",
-                         api.zero(tensor.mutable_data_ptr(), static_cast<int64_t>(tensor.nbytes()),
-                                  device.current_stream()->handle()));
+    cuda::queue(api, device, "zero", [&](void* stream) {
+      return api.zero(tensor.mutable_data_ptr(), static_cast<int64_t>(tensor.nbytes()), stream);
+    });
     return tensor;
   }
   at::Tensor operator()(const at::Tensor& like) const {
@@ -132,8 +133,8 @@ void DeviceAdamw::advance(const cuda::StepVerdict* verdict, const int64_t* used)
       .verdict = verdict,
       .steps = steps_.mutable_data_ptr<int64_t>(),
       .updates = static_cast<ParameterUpdate*>(updates_.mutable_data_ptr())};
-  cuda::require_queued(*api_, "advance",
-                       api_->advance(&arguments, device_->current_stream()->handle()));
+  cuda::queue(*api_, *device_, "advance",
+              [&](void* stream) { return api_->advance(&arguments, stream); });
 }
 
 void DeviceAdamw::update(size_t shard, const at::Tensor& gradient, const at::Tensor& target) {
@@ -156,8 +157,8 @@ void DeviceAdamw::update(size_t shard, const at::Tensor& gradient, const at::Ten
       .gradient_dtype = cuda::dtype_of(gradient.scalar_type()),
       .target_dtype =
           target.defined() ? cuda::dtype_of(target.scalar_type()) : cuda::Dtype::kFloat};
-  cuda::require_queued(*api_, "adamw",
-                       api_->adamw(&arguments, device_->current_stream()->handle()));
+  cuda::queue(*api_, *device_, "adamw",
+              [&](void* stream) { return api_->adamw(&arguments, stream); });
 }
 
 std::vector<int64_t> DeviceAdamw::step_counts() const {

@@ -13,15 +13,15 @@ namespace tessera {
 
 namespace {
 
-at::Tensor private_zeros(const at::Tensor& like) {
-  return allocate_private(like.numel(), like.scalar_type()).zero_();
-}
-
 class FlatAdamw final : public AdamwOptimizer<HostOptimizer> {
  public:
   FlatAdamw(const ParameterTable& table, const OptimizerPlan& plan,
-            const std::vector<size_t>& group_of, std::vector<OptimizerShard> shards)
-      : AdamwOptimizer(table, plan, group_of, std::move(shards), private_zeros),
+            const std::vector<size_t>& group_of, std::vector<OptimizerShard> shards,
+            const AllocateMoments& allocate)
+      : AdamwOptimizer(table, plan, group_of, std::move(shards),
+                       [&allocate](const at::Tensor& like) {
+                         return allocate(like.numel(), like.scalar_type()).zero_();
+                       }),
         steps_(table.size(), 0),
         coefficients_(table.size()) {}
 
@@ -99,8 +99,10 @@ void FlatAdamw::update(size_t shard, const at::Tensor& gradient, std::span<const
 std::unique_ptr<HostOptimizer> make_flat_adamw(const ParameterTable& table,
                                                const OptimizerPlan& plan,
                                                const std::vector<size_t>& group_of,
-                                               std::vector<OptimizerShard> shards) {
-  return std::make_unique<FlatAdamw>(table, plan, group_of, std::move(shards));
+                                               std::vector<OptimizerShard> shards,
+                                               const AllocateMoments& allocate) {
+  return std::make_unique<FlatAdamw>(table, plan, group_of, std::move(shards),
+                                     allocate ? allocate : AllocateMoments(&allocate_private));
 }
 
 }  // namespace tessera

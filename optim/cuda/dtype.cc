@@ -25,10 +25,4 @@ void require_elements(const char* what, const at::Tensor& tensor, int64_t numel,
               ", expected a contiguous [", numel, "] of Float, BFloat16 or Half on ", place);
 }
 
-void require_queued(const Api& api, const char* function, int status) {
-  TORCH_CHECK(status == 0, "[cuda] ", function, ": got '", api.error_text(status), "' (", status,
-              "), expected its kernel to be queued; see which operator failed before with "
-              "CUDA_LAUNCH_BLOCKING=1");
-}
-
 }  // namespace tessera::cuda

@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/optim/cuda/api.h"
+#include "tessera/optim/cuda/abi.h"
 
 namespace tessera::cuda {
 
@@ -14,8 +14,5 @@ Dtype dtype_of(at::ScalarType dtype);
 /// Throws c10::Error "[cuda] <what>: ..." unless `tensor` is 1-d and contiguous, lies at `place`,
 /// holds `numel` elements and has kernels for its dtype.
 void require_elements(const char* what, const at::Tensor& tensor, int64_t numel, at::Device place);
-
-/// Throws c10::Error with the module's words unless `status`, which `function` returned, is 0.
-void require_queued(const Api& api, const char* function, int status);
 
 }  // namespace tessera::cuda

@@ -7,7 +7,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "tessera/optim/cuda/dtype.h"
+#include "tessera/optim/cuda/queue.h"
 #include "tessera/optim/loss_scaler.h"
 
 namespace tessera::cuda {
@@ -36,9 +36,9 @@ StepDecision::StepDecision(size_t parameters, double max_norm, std::optional<Los
       loss_scale_(checked(loss_scale)),
       numbers_(device_->allocate(kNumbers, at::kDouble)),
       uploads_(device_, kScaleWords) {
-  require_queued(*api_, "zero",
-                 api_->zero(numbers_.mutable_data_ptr(), kNumbers * int64_t{sizeof(double)},
-                            device_->current_stream()->handle()));
+  queue(*api_, *device_, "zero", [&](void* stream) {
+    return api_->zero(numbers_.mutable_data_ptr(), kNumbers * int64_t{sizeof(double)}, stream);
+  });
   if (loss_scale_.has_value()) load({.scale = loss_scale_->initial, .good_steps = 0});
 }
 
@@ -75,20 +75,19 @@ void StepDecision::decide(const at::Tensor& words, int world_size) {
   TORCH_CHECK(world_size >= 1 && world_size <= kMostRanks, "[optim] world size: got ", world_size,
               ", expected 1 to ", kMostRanks);
   auto* verdict = static_cast<StepVerdict*>(numbers_.mutable_data_ptr());
-  void* const stream = device_->current_stream()->handle();
   const DecideArguments arguments = {.words = words.const_data_ptr<int64_t>(),
                                      .parameters = parameters_,
                                      .world_size = world_size,
                                      .loss_scale = state(),
                                      .max_norm = max_norm_,
                                      .verdict = verdict};
-  require_queued(*api_, "decide", api_->decide(&arguments, stream));
+  queue(*api_, *device_, "decide", [&](void* stream) { return api_->decide(&arguments, stream); });
   if (!loss_scale_.has_value()) return;
   const LossScaleRule rule = {.growth = loss_scale_->growth,
                               .backoff = loss_scale_->backoff,
                               .growth_interval = loss_scale_->growth_interval};
-  require_queued(*api_, "update_loss_scale",
-                 api_->update_loss_scale(state(), rule, verdict, stream));
+  queue(*api_, *device_, "update_loss_scale",
+        [&](void* stream) { return api_->update_loss_scale(state(), rule, verdict, stream); });
 }
 
 void StepDecision::require_words(const at::Tensor& words) const {

@@ -8,6 +8,7 @@
 
 #include "tessera/optim/cuda/dtype.h"
 #include "tessera/optim/cuda/pieces.h"
+#include "tessera/optim/cuda/queue.h"
 
 namespace tessera::cuda {
 namespace {
@@ -106,18 +107,18 @@ int64_t StepSums::bytes() const {
 }
 
 void StepSums::clear() {
-  require_queued(
-      *api_, "zero",
-      api_->zero(at(0), words_.numel() * kWordBytes, device_->current_stream()->handle()));
+  queue(*api_, *device_, "zero",
+        [&](void* stream) { return api_->zero(at(0), words_.numel() * kWordBytes, stream); });
 }
 
 void StepSums::count_non_finite(size_t unit, const at::Tensor& landing) {
   require_trainable(unit, unit_numels_.size());
   require_elements("landing", landing, unit_numels_[unit], device_->place());
-  require_queued(*api_, "count_non_finite",
-                 api_->count_non_finite(landing.const_data_ptr(), dtype_of(landing.scalar_type()),
-                                        unit_pieces_.pieces(unit), unit_pieces_.count(unit),
-                                        at(kNonFiniteAt), device_->current_stream()->handle()));
+  queue(*api_, *device_, "count_non_finite", [&](void* stream) {
+    return api_->count_non_finite(landing.const_data_ptr(), dtype_of(landing.scalar_type()),
+                                  unit_pieces_.pieces(unit), unit_pieces_.count(unit),
+                                  at(kNonFiniteAt), stream);
+  });
 }
 
 void StepSums::add_squares(size_t unit, const at::Tensor& kept, int64_t begin) {
@@ -129,10 +130,10 @@ void StepSums::add_squares(size_t unit, const at::Tensor& kept, int64_t begin) {
               " of the unit, expected all of this rank's part, ", atom.begin, " to ", atom.end());
   const auto* from = static_cast<const char*>(kept.const_data_ptr()) +
                      (atom.begin - begin) * static_cast<int64_t>(kept.element_size());
-  require_queued(*api_, "add_squares",
-                 api_->add_squares(from, dtype_of(kept.scalar_type()), atom_pieces_.pieces(unit),
-                                   atom_pieces_.count(unit), at(kSquaresAt),
-                                   device_->current_stream()->handle()));
+  queue(*api_, *device_, "add_squares", [&](void* stream) {
+    return api_->add_squares(from, dtype_of(kept.scalar_type()), atom_pieces_.pieces(unit),
+                             atom_pieces_.count(unit), at(kSquaresAt), stream);
+  });
 }
 
 void StepSums::seal(std::span<const uint8_t> used_here, uint64_t hash, bool refuses) {
@@ -157,7 +158,8 @@ void StepSums::seal(std::span<const uint8_t> used_here, uint64_t hash, bool refu
   stream->copy(words_.narrow(0, used_at(parameters_), parameters_),
                upload.narrow(0, kOwnWords, parameters_));
   uploads_.queued(*stream);
-  require_queued(*api_, "normalize", api_->normalize(at(kSquaresAt), stream->handle()));
+  queue(*api_, *device_, "normalize",
+        [&](void* handle) { return api_->normalize(at(kSquaresAt), handle); });
 }
 
 }  // namespace tessera::cuda

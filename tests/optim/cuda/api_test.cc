@@ -52,6 +52,43 @@ TEST(CudaApi, AModuleOfAnotherVersionIsNamedWithBothVersions) {
                     HasSubstr("', expected interface 2; build Tessera where CMake finds nvcc")));
 }
 
+void expect_refusals(const Api& api) {
+  const auto no_dtype = static_cast<Dtype>(9);
+  EXPECT_EQ(api.accumulate(nullptr, nullptr, no_dtype, 1, nullptr), kRefusedDtype);
+  EXPECT_EQ(api.cast(nullptr, no_dtype, nullptr, 1, nullptr), kRefusedDtype);
+  EXPECT_EQ(api.add_squares(nullptr, no_dtype, nullptr, 1, nullptr, nullptr), kRefusedDtype);
+  EXPECT_EQ(api.count_non_finite(nullptr, no_dtype, nullptr, 1, nullptr, nullptr), kRefusedDtype);
+  EXPECT_EQ(api.accumulate(nullptr, nullptr, Dtype::kFloat, -1, nullptr), kRefusedArgument);
+  EXPECT_EQ(api.adamw(nullptr, nullptr), kRefusedArgument);
+  EXPECT_EQ(api.advance(nullptr, nullptr), kRefusedArgument);
+  EXPECT_EQ(api.decide(nullptr, nullptr), kRefusedArgument);
+  DecideArguments too_many_ranks = {};
+  too_many_ranks.world_size = kMostRanks + 1;
+  EXPECT_EQ(api.decide(&too_many_ranks, nullptr), kRefusedArgument);
+  AdamwArguments arguments = {};
+  arguments.gradient_dtype = no_dtype;
+  EXPECT_EQ(api.adamw(&arguments, nullptr), kRefusedDtype);
+  EXPECT_STREQ(api.error_text(kRefusedDtype), "the dtype is none of Float, BFloat16 and Half");
+  EXPECT_STREQ(api.error_text(kRefusedArgument), "an argument is null, negative or out of range");
+}
+
+// The one that tests run on any machine.
+TEST(FakeModule, HasTheInterfaceOfTheModule) {
+  const auto loaded = load(FAKE_KERNELS_PATH);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ((*loaded)->interface_version(), kInterfaceVersion);
+  expect_refusals(**loaded);
+}
+
+TEST(FakeModule, RunsTheNullStreamInTheCall) {
+  const auto loaded = load(FAKE_KERNELS_PATH);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  int64_t words[3] = {7, 7, 7};
+  EXPECT_EQ((*loaded)->zero(words, 2 * sizeof(int64_t), nullptr), 0);
+  EXPECT_EQ(words[0] + words[1], 0);
+  EXPECT_EQ(words[2], 7);
+}
+
 #ifdef CUDA_MODULE_PATH
 
 TEST(CudaModule, ExportsEveryEntryPoint) {
@@ -72,25 +109,8 @@ TEST(CudaModule, IsFoundBesideThePrograms) {
 TEST(CudaModule, RefusesArgumentsBeforeTheDriverIsAsked) {
   const auto loaded = load(CUDA_MODULE_PATH);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
-  const Api& api = **loaded;
-  const auto no_dtype = static_cast<Dtype>(9);
-  EXPECT_EQ(api.accumulate(nullptr, nullptr, no_dtype, 1, nullptr), kRefusedDtype);
-  EXPECT_EQ(api.cast(nullptr, no_dtype, nullptr, 1, nullptr), kRefusedDtype);
-  EXPECT_EQ(api.add_squares(nullptr, no_dtype, nullptr, 1, nullptr, nullptr), kRefusedDtype);
-  EXPECT_EQ(api.count_non_finite(nullptr, no_dtype, nullptr, 1, nullptr, nullptr), kRefusedDtype);
-  EXPECT_EQ(api.accumulate(nullptr, nullptr, Dtype::kFloat, -1, nullptr), kRefusedArgument);
-  EXPECT_EQ(api.adamw(nullptr, nullptr), kRefusedArgument);
-  EXPECT_EQ(api.advance(nullptr, nullptr), kRefusedArgument);
-  EXPECT_EQ(api.decide(nullptr, nullptr), kRefusedArgument);
-  DecideArguments too_many_ranks = {};
-  too_many_ranks.world_size = kMostRanks + 1;
-  EXPECT_EQ(api.decide(&too_many_ranks, nullptr), kRefusedArgument);
-  AdamwArguments arguments = {};
-  arguments.gradient_dtype = no_dtype;
-  EXPECT_EQ(api.adamw(&arguments, nullptr), kRefusedDtype);
-  EXPECT_STREQ(api.error_text(kRefusedDtype), "the dtype is none of Float, BFloat16 and Half");
-  EXPECT_STREQ(api.error_text(kRefusedArgument), "an argument is null, negative or out of range");
-  EXPECT_STREQ(api.error_text(2), "out of memory") << "as the CUDA runtime says";
+  expect_refusals(**loaded);
+  EXPECT_STREQ((*loaded)->error_text(2), "out of memory") << "as the CUDA runtime says";
 }
 
 TEST(CudaModule, AnEmptyLaunchIsNone) {

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <chrono>
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <functional>
-#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,7 +14,6 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/device/device.h"
-#include "tessera/core/device/host_device.h"
 #include "tessera/optim/cuda/api.h"
 
 namespace tessera::cuda {
@@ -23,10 +22,8 @@ namespace tessera::cuda {
 /// stream.
 class DeviceKit {
  public:
-  /// Of any device that takes the module at `module_path`.
-  DeviceKit(std::shared_ptr<Device> device, std::string module_path)
-      : device_(std::move(device)),
-        api_(load_api([&](const char*) { return module_path; }).value()) {}
+  DeviceKit(std::shared_ptr<Device> device, std::shared_ptr<const Api> api)
+      : device_(std::move(device)), api_(std::move(api)) {}
 
   const std::shared_ptr<Device>& device() const { return device_; }
   const std::shared_ptr<const Api>& api() const { return api_; }
@@ -74,32 +71,6 @@ class DeviceKit {
   mutable std::vector<at::Tensor> kept_;
   std::shared_ptr<Device> device_;
   std::shared_ptr<const Api> api_;
-};
-
-/// A kit over streams that are threads and the fake module; each piece of work is late by up to
-/// `longest_delay`.
-class HostKit : public DeviceKit {
- public:
-  explicit HostKit(std::chrono::microseconds longest_delay = std::chrono::microseconds(0))
-      : HostKit(std::make_shared<HostDevice>(HostDevice::Options{longest_delay, 3})) {}
-
-  /// Whether `calls` return while the device stands still. Lets it go on afterwards, so that calls
-  /// that wait end, too.
-  bool returns_while_device_stands(const std::function<void()>& calls) const {
-    std::promise<void> gate;
-    HostDevice::run(*host_->current_stream(), [open = gate.get_future().share()] { open.wait(); });
-    std::future<void> done = std::async(std::launch::async, calls);
-    const bool returned = done.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
-    gate.set_value();
-    done.get();
-    return returned;
-  }
-
- private:
-  explicit HostKit(std::shared_ptr<HostDevice> device)
-      : DeviceKit(device, FAKE_KERNELS_PATH), host_(std::move(device)) {}
-
-  std::shared_ptr<HostDevice> host_;
 };
 
 /// Waits for the device at the end of a scope, before what is declared above it goes: on host

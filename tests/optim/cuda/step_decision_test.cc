@@ -19,7 +19,7 @@
 
 #include "tessera/core/step/clip_factor.h"
 #include "tessera/optim/loss_scaler.h"
-#include "tessera/tests/optim/cuda/device_kit.h"
+#include "tessera/tests/optim/cuda/host_kit.h"
 
 namespace tessera::cuda {
 namespace {

@@ -21,7 +21,7 @@
 #include "tessera/core/grad/finite_kernels.h"
 #include "tessera/core/step/exact_sum.h"
 #include "tessera/core/step/grad_norm.h"
-#include "tessera/tests/optim/cuda/device_kit.h"
+#include "tessera/tests/optim/cuda/host_kit.h"
 
 namespace tessera::cuda {
 namespace {

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/optim/cuda/piece_tables.h"
-#include "tessera/tests/optim/cuda/device_kit.h"
+#include "tessera/tests/optim/cuda/host_kit.h"
 
 namespace tessera::cuda {
 namespace {
