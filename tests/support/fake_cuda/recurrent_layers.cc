@@ -148,7 +148,8 @@ void call_recurrent(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 TORCH_LIBRARY_IMPL(aten, AutogradCUDA, kernels) {
   for (const char* name :
-       {"lstm.input", "lstm.data", "gru.input", "gru.data", "lstm_cell", "gru_cell"}) {
+       {"lstm.input", "lstm.data", "gru.input", "gru.data", "rnn_tanh.input", "rnn_tanh.data",
+        "rnn_relu.input", "rnn_relu.data", "lstm_cell", "gru_cell"}) {
     kernels.impl(name, torch::CppFunction::makeFromBoxedFunction<&call_recurrent>());
   }
 }
