@@ -1,0 +1,204 @@
+// Groups of CUDA tensors over a fake of LibTorch's CUDA half: a world of one, ranks that share GPUs
+// through shared memory, and a world of NCCL.
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <c10/core/StreamGuard.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/core/comm/loopback_group.h"
+#include "tessera/core/comm/rendezvous.h"
+#include "tessera/core/comm/staged_group.h"
+#include "tessera/core/device/cuda_device.h"
+#include "tessera/core/device/cuda_library.h"
+#include "tessera/core/device/graph.h"
+#include "tessera/core/error_text.h"
+#include "tessera/tests/support/fake_cuda/fake_cuda.h"
+#include "tessera/tests/support/rank_threads.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::HasSubstr;
+
+class GroupsOnCuda : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    const auto library = load_cuda_library([](const char* name) {
+      return std::string(name) == "TESSERA_CUDA_LIBRARIES" ? std::optional<std::string>(FAKE_CUDA)
+                                                           : std::nullopt;
+    });
+    ASSERT_TRUE(library.ok()) << library.status();
+    ::setenv("TESSERA_CUDA_LIBRARIES", FAKE_CUDA, /*overwrite=*/1);
+    ::setenv("TESSERA_CUDA_GRAPH_MODULE", FAKE_CUDA_GRAPH, /*overwrite=*/1);
+    ::setenv("TESSERA_NCCL", FAKE_NCCL, /*overwrite=*/1);
+  }
+
+  static testing::FakeCuda& fake() {
+    void* library = ::dlopen(FAKE_CUDA "/libtorch_cuda.so", RTLD_NOW | RTLD_NOLOAD);
+    return *reinterpret_cast<testing::FakeCuda* (*)()>(::dlsym(library, "tessera_fake_cuda"))();
+  }
+
+  static std::shared_ptr<CudaDevice> device_of(int rank) {
+    auto device = std::make_shared<CudaDevice>(static_cast<c10::DeviceIndex>(rank % 2));
+    device->make_current();
+    return device;
+  }
+};
+
+std::string message_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const std::exception& error) {
+    return error_text(error);
+  }
+  return "nothing";
+}
+
+at::Tensor values_of(int rank, int64_t numel, at::ScalarType dtype) {
+  return (at::arange(numel, at::kDouble) * (0.37 + rank) + rank).to(dtype);
+}
+
+at::Tensor on_cpu(const at::Tensor& tensor) { return tensor.to(at::kCPU); }
+
+TEST_F(GroupsOnCuda, AWorldOfOneNeverWaitsForItsGpu) {
+  const auto device = device_of(1);
+  LoopbackGroup group(device);
+  EXPECT_EQ(group.place(), at::Device(at::kCUDA, 1));
+  const at::Tensor input = values_of(0, 6, at::kFloat).to(device->place());
+  const at::Tensor gathered = group.allocate(6, at::kFloat);
+  EXPECT_EQ(gathered.device(), device->place());
+  const at::Tensor scattered = at::empty({2, 3}, gathered.options());
+  const int64_t before = fake().host_syncs();
+  group.all_gather(gathered, input.view({3, 2}), "unit")->wait();
+  group.reduce_scatter(scattered, gathered, ReduceOp::kAvg, "bucket")->wait();
+  group.all_reduce(gathered, ReduceOp::kSum, "bucket")->wait();
+  group.broadcast(gathered, 0, "parameters")->wait();
+  group.barrier("end");
+  EXPECT_EQ(fake().host_syncs(), before);
+  EXPECT_TRUE(at::equal(on_cpu(scattered).view({6}), values_of(0, 6, at::kFloat)));
+  EXPECT_THAT(message_of([&] { group.all_reduce(at::zeros({2}), ReduceOp::kSum); }),
+              HasSubstr("[comm] all_reduce: got tensor on cpu, expected it on cuda:1"));
+  EXPECT_THAT(message_of([&] { group.make_window(gathered, "shards"); }),
+              HasSubstr("got a group on cuda:1"));
+  const at::Tensor told = at::zeros({2}, at::kLong);
+  group.all_gather_on_host(told, at::ones({2}, at::kLong), "vote");
+  EXPECT_EQ(told.sum().item<int64_t>(), 2);
+}
+
+TEST_F(GroupsOnCuda, RanksShareGpusThroughSharedMemoryToTheBit) {
+  for (const int size : {1, 2, 3}) {
+    testing::run_ranks(
+        size,
+        [&](std::shared_ptr<ProcessGroup> shm) {
+          const int rank = shm->rank();
+          const auto device = device_of(rank);
+          StagedGroup staged(shm, device);
+          EXPECT_EQ(staged.place(), device->place());
+          for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble,
+                                             at::kLong, at::kInt, at::kByte}) {
+            const int64_t numel = 257;
+            const at::Tensor own = values_of(rank, size * numel, dtype);
+            const at::Tensor expected = own.clone();
+            shm->all_reduce(expected, ReduceOp::kSum, "r")->wait();
+            const at::Tensor sum = own.to(device->place());
+            staged.all_reduce(sum, ReduceOp::kSum, "r")->wait();
+            EXPECT_TRUE(at::equal(on_cpu(sum), expected));
+
+            const int slice = (rank + 1) % size;
+            const at::Tensor input = own.to(device->place());
+            const at::Tensor part = staged.allocate(numel, dtype);
+            staged.reduce_scatter(part, input, ReduceOp::kSum, "s", slice)->wait();
+            EXPECT_TRUE(at::equal(on_cpu(part), expected.narrow(0, slice * numel, numel)));
+
+            const at::Tensor all = staged.allocate(size * numel, dtype);
+            const at::Tensor slot = all.narrow(0, rank * numel, numel);
+            slot.copy_(values_of(rank, numel, dtype));
+            staged.all_gather(all, slot, "g")->wait();
+            staged.broadcast(input, size - 1, "b")->wait();
+            for (int one = 0; one < size; ++one) {
+              EXPECT_TRUE(at::equal(on_cpu(all.narrow(0, one * numel, numel)),
+                                    values_of(one, numel, dtype)));
+            }
+            EXPECT_TRUE(at::equal(on_cpu(input), values_of(size - 1, size * numel, dtype)));
+          }
+          // The result is for the stream that waits.
+          const c10::Stream other =
+              c10::impl::getDeviceGuardImpl(at::kCUDA)->getStreamFromGlobalPool(device->place(),
+                                                                                false);
+          const at::Tensor ones =
+              at::ones({64}, at::TensorOptions(at::kFloat).device(device->place()));
+          const auto work = staged.all_reduce(ones, ReduceOp::kSum, "streams");
+          {
+            const c10::StreamGuard guard(other);
+            work->wait();
+            EXPECT_EQ(on_cpu(ones).sum().item<float>(), 64.0f * size);
+          }
+          EXPECT_THAT(message_of([&] { staged.broadcast(at::zeros({2}), 0); }),
+                      HasSubstr("[comm] broadcast: got tensor on cpu, expected it on cuda:"));
+          staged.barrier("end");
+        },
+        {.backend = "shm"});
+  }
+}
+
+TEST_F(GroupsOnCuda, WhatIsCapturedIntoAGraphIsRefusedByName) {
+  const at::Device place(at::kCUDA, 0);
+  const auto nccl =
+      init_process_group({.device = place, .rank = 0, .world_size = 1, .backend = "nccl"});
+  const auto shm =
+      init_process_group({.device = place, .rank = 0, .world_size = 1, .backend = "shm"});
+  const auto loopback = init_process_group({.device = place, .rank = 0, .world_size = 1});
+  EXPECT_EQ(nccl->backend(), "nccl");
+  EXPECT_EQ(loopback->backend(), "loopback");
+  const at::Tensor from = at::ones({4}, at::TensorOptions(at::kFloat).device(place));
+  const at::Tensor to = at::zeros({4}, from.options());
+  {
+    const auto graph = make_graph(place);
+    graph->begin();
+    for (const auto& group : {nccl, shm}) {
+      EXPECT_THAT(message_of([&] { group->all_reduce(from, ReduceOp::kSum, "bucket 0"); }),
+                  HasSubstr("[comm] all_reduce 'bucket 0': is being captured into a CUDA graph"));
+    }
+    loopback->all_gather(to, from, "unit")->wait();
+    graph->end();
+    EXPECT_EQ(on_cpu(to).sum().item<float>(), 0.0f);
+    graph->replay();
+    EXPECT_EQ(on_cpu(to).sum().item<float>(), 4.0f);
+  }
+  for (const auto& group : {nccl, shm}) {
+    group->all_reduce(from, ReduceOp::kSum, "bucket 0")->wait();
+    EXPECT_EQ(on_cpu(from).sum().item<float>(), 4.0f);
+  }
+}
+
+TEST_F(GroupsOnCuda, MemoryOfNcclIsADevices) {
+  const at::Device place(at::kCUDA, 1);
+  for (const auto memory : {NcclOptions::Memory::kRegistered, NcclOptions::Memory::kWindows}) {
+    const auto group = init_process_group({.device = place,
+                                           .rank = 0,
+                                           .world_size = 1,
+                                           .backend = "nccl",
+                                           .nccl = {.memory = memory}});
+    const at::Tensor tensor = group->allocate(5, at::kFloat);
+    EXPECT_EQ(tensor.device(), place);
+    tensor.fill_(3.0);
+    group->all_reduce(tensor, ReduceOp::kSum, "bucket")->wait();
+    const at::Tensor words = at::full({2}, int64_t{1} << 40, tensor.options().dtype(at::kLong));
+    group->all_reduce(words, ReduceOp::kSum, "norm")->wait();
+    EXPECT_EQ(on_cpu(tensor).sum().item<float>(), 15.0f);
+    EXPECT_EQ(on_cpu(words).sum().item<int64_t>(), int64_t{1} << 41);
+  }
+}
+
+}  // namespace
+}  // namespace tessera
