@@ -60,10 +60,13 @@ torch::jit::Stack put_tensors(const std::vector<IValue>& arguments, const Tensor
 struct Call {
   c10::OperatorHandle op;
   std::vector<IValue> arguments;  // without tensors
+  bool has_gradients;
 
   /// Results on the CPU of `tensors`, which lie there.
   Tensors operator()(const Tensors& tensors) const {
     torch::jit::Stack stack = put_tensors(arguments, tensors);
+    // Products take other ways for what needs gradients.
+    const at::AutoGradMode gradients(has_gradients);
     op.callBoxed(stack);
     Tensors results;
     for (const IValue& value : stack) results.push_back(value.toTensor());
@@ -78,6 +81,16 @@ int index_of(at::TensorList tensors) {
   return 0;
 }
 
+/// `tensors` on the CPU, as the beginnings of a graph.
+Tensors leaves(at::TensorList tensors, HostViews& views) {
+  Tensors on_cpu;
+  for (const Tensor& tensor : tensors) {
+    on_cpu.push_back(tensor.defined() ? views.of(tensor).detach() : tensor);
+    if (tensor.requires_grad()) on_cpu.back().set_requires_grad(true);
+  }
+  return on_cpu;
+}
+
 /// Computes again in backward, so that it needs no more than any operator keeps: its arguments.
 struct Recurrent : torch::autograd::Function<Recurrent> {
   static Tensors forward(torch::autograd::AutogradContext* context, const Call& call,
@@ -90,10 +103,8 @@ struct Recurrent : torch::autograd::Function<Recurrent> {
     const int device = index_of(tensors);
     begin_operator(device);
     HostViews views(device);
-    Tensors on_cpu;
-    for (const Tensor& tensor : tensors) on_cpu.push_back(views.of(tensor));
-    Tensors results = call(on_cpu);
-    for (Tensor& result : results) result = views.back(result);
+    Tensors results = call(leaves(tensors, views));
+    for (Tensor& result : results) result = views.back(result.detach());
     return results;
   }
 
@@ -102,24 +113,17 @@ struct Recurrent : torch::autograd::Function<Recurrent> {
     const Call call{
         c10::Dispatcher::singleton().findSchemaOrThrow(saved.at("name").toStringRef().c_str(),
                                                        saved.at("overload").toStringRef().c_str()),
-        saved.at("arguments").toTupleRef().elements().vec()};
+        saved.at("arguments").toTupleRef().elements().vec(), /*has_gradients=*/true};
     const Tensors tensors = context->get_saved_variables();
     const int device = index_of(tensors);
     begin_operator(device);
     HostViews views(device);
-    Tensors on_cpu;
+    const Tensors on_cpu = leaves(tensors, views);
     Tensors wanted;
-    for (const Tensor& tensor : tensors) {
-      on_cpu.push_back(views.of(tensor).detach());
-      if (!tensor.requires_grad()) continue;
-      on_cpu.back().set_requires_grad(true);
-      wanted.push_back(on_cpu.back());
+    for (const Tensor& tensor : on_cpu) {
+      if (tensor.requires_grad()) wanted.push_back(tensor);
     }
-    Tensors results;
-    {
-      const at::AutoGradMode with_gradients(true);
-      results = call(on_cpu);
-    }
+    const Tensors results = call(on_cpu);
     Tensors outputs;
     Tensors grads_on_cpu;
     for (size_t i = 0; i < results.size(); ++i) {
@@ -140,7 +144,8 @@ struct Recurrent : torch::autograd::Function<Recurrent> {
 };
 
 void call_recurrent(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  Call call{op, torch::jit::pop(*stack, op.schema().arguments().size())};
+  Call call{op, torch::jit::pop(*stack, op.schema().arguments().size()),
+            at::GradMode::is_enabled()};
   const Tensors tensors = take_tensors(call.arguments);
   for (const Tensor& result : Recurrent::apply(call, at::TensorList(tensors)))
     stack->emplace_back(result);
