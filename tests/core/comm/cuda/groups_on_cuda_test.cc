@@ -43,6 +43,14 @@ class GroupsOnCuda : public ::testing::Test {
     ::setenv("TESSERA_NCCL", FAKE_NCCL, /*overwrite=*/1);
   }
 
+  /// Other tests start processes.
+  static void TearDownTestSuite() {
+    for (const char* name :
+         {"TESSERA_CUDA_LIBRARIES", "TESSERA_CUDA_GRAPH_MODULE", "TESSERA_NCCL"}) {
+      ::unsetenv(name);
+    }
+  }
+
   static testing::FakeCuda& fake() {
     void* library = ::dlopen(FAKE_CUDA "/libtorch_cuda.so", RTLD_NOW | RTLD_NOLOAD);
     return *reinterpret_cast<testing::FakeCuda* (*)()>(::dlsym(library, "tessera_fake_cuda"))();
