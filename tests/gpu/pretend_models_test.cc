@@ -151,6 +151,34 @@ TEST(PretendModels, Recurrent) {
   }
 }
 
+TEST(PretendModels, RecurrentWithDropoutTrains) {
+  nn::LSTM lstm(nn::LSTMOptions(5, 7).num_layers(2).dropout(0.5));
+  nn::GRU gru(nn::GRUOptions(7, 6).num_layers(2).dropout(0.5));
+  // The drawn numbers are a device's own, so: at one point, the slope is what a step finds.
+  lstm->to(kGpu, at::kDouble);
+  gru->to(kGpu, at::kDouble);
+  const Tensor x = draw({4, 3, 5}, kGpu).to(at::kDouble);
+  const auto loss = [&] {
+    torch::manual_seed(2);
+    return std::get<0>(gru->forward(std::get<0>(lstm->forward(x)))).pow(2).sum();
+  };
+  loss().backward();
+  for (const nn::Module* module : std::vector<nn::Module*>{lstm.get(), gru.get()}) {
+    for (const auto& entry : module->named_parameters()) {
+      const at::NoGradGuard no_gradients;
+      Tensor element = entry.value().view(-1)[3];
+      const auto value_at = [&](double distance) {
+        element.add_(distance);
+        const double value = loss().item<double>();
+        element.sub_(distance);
+        return value;
+      };
+      const double slope = (value_at(1e-5) - value_at(-1e-5)) / 2e-5;
+      EXPECT_NEAR(entry.value().grad().view(-1)[3].item<double>(), slope, 1e-7) << entry.key();
+    }
+  }
+}
+
 TEST(PretendModels, DerivativesOfDerivatives) {
   expect_same([](at::Device device) {
     const Tensor x = draw({3, 4}, device).set_requires_grad(true);

@@ -1,5 +1,6 @@
 // The fake GPU's order is a GPU's: what is queued runs late, who does not wait reads too early,
 // freed memory is lost when its stream has come so far, and the host's waits are counted.
+#include <cstdio>
 #include <future>
 #include <memory>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "tessera/core/error_text.h"
 #include "tessera/tests/gpu/same_on_both.h"
 #include "tessera/tests/support/gpu_for_tests.h"
+#include "tessera/tests/support/rank_processes.h"
 
 namespace tessera::testing {
 namespace {
@@ -84,6 +86,30 @@ TEST(PretendOrder, ACopyFromPinnedMemoryIsLateAndAnEventOrdersIt) {
   std::thread([&] { gate.open(); }).join();
   EXPECT_EQ(to.sum().item<float>(), 2100);
   EXPECT_TRUE(copied.query());
+}
+
+/// What a stream that does not wait, and one that does, see of a copy.
+const RankProcessBody kLateCopy("late_copy", [] {
+  const Tensor host = pinned(300, 7);
+  Tensor to = at::zeros({300}, kGpu);
+  const c10::Stream stream = new_stream();
+  c10::Event copied(at::kCUDA);
+  {
+    const c10::StreamGuard here(stream);
+    to.copy_(host, /*non_blocking=*/true);
+    copied.record(stream);
+  }
+  const auto too_early = to.sum().item<int64_t>();
+  copied.block(guard().getStream(kGpu));
+  const auto in_time = to.sum().item<int64_t>();
+  std::printf("%d %d\n", static_cast<int>(too_early), static_cast<int>(in_time));
+});
+
+TEST(PretendOrder, DelaysMakeQueuedWorkLate) {
+  RankProcessOptions options;
+  // A random time up to this; a seed with which it is long.
+  options.environment = {{"FAKE_CUDA_DELAY_US", "1000000"}, {"FAKE_CUDA_DELAY_SEED", "1"}};
+  EXPECT_EQ(run_rank_processes(1, "late_copy", options)[0].output, "0 2100\n");
 }
 
 TEST(PretendOrder, ACopyToPinnedMemoryIsLate) {

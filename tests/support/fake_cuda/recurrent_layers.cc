@@ -143,7 +143,22 @@ struct Recurrent : torch::autograd::Function<Recurrent> {
   }
 };
 
+/// Whether random numbers are drawn, which computing again would draw again.
+bool drops(const c10::FunctionSchema& schema, const torch::jit::Stack& stack) {
+  const auto at = [&](const char* name) -> const IValue* {
+    const auto index = schema.argumentIndexWithName(name);
+    if (!index) return nullptr;
+    return &torch::jit::peek(stack, static_cast<size_t>(*index), schema.arguments().size());
+  };
+  const IValue* const train = at("train");
+  return train != nullptr && train->toBool() && at("dropout")->toDouble() > 0;
+}
+
 void call_recurrent(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  if (drops(op.schema(), *stack)) {
+    // A GPU's way, operator by operator.
+    return op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CUDA), stack);
+  }
   Call call{op, torch::jit::pop(*stack, op.schema().arguments().size()),
             at::GradMode::is_enabled()};
   const Tensors tensors = take_tensors(call.arguments);
