@@ -59,6 +59,20 @@ class ForwardingGroup : public ProcessGroup {
     return inner_->broadcast(tensor, root, tag);
   }
   void barrier(std::string_view tag = {}) override { inner_->barrier(tag); }
+  /// On the host it is all_gather(), which wrappers see.
+  void all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
+                          std::string_view tag = {}) override {
+    if (place().is_cpu()) {
+      ProcessGroup::all_gather_on_host(output, input, tag);
+    } else {
+      inner_->all_gather_on_host(output, input, tag);
+    }
+  }
+  std::shared_ptr<Work> start_gather_on_host(const at::Tensor& output, const at::Tensor& input,
+                                             std::string_view tag = {}) override {
+    return place().is_cpu() ? ProcessGroup::start_gather_on_host(output, input, tag)
+                            : inner_->start_gather_on_host(output, input, tag);
+  }
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override {
     return inner_->make_window(own, name);
   }

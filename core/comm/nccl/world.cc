@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <absl/strings/str_cat.h>
+#include <c10/core/DeviceGuard.h>
 
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/error_text.h"
@@ -105,6 +106,9 @@ void World::leave(const std::shared_ptr<Progress>& progress,
 }
 
 void World::run() {
+  // NCCL makes the device current where it needs it and then goes back; from none, that is GPU 0,
+  // where it would make a context.
+  const c10::DeviceGuard here(options_.device->place());
   while (sleep()) {
     if (!is_failed()) {
       const std::string cause = look();
