@@ -39,7 +39,8 @@ struct UnitPrecision {
   c10::ScalarType reduce;
   c10::ScalarType master;
 
-  /// Whether the optimizer's values are a copy of their own rather than the parameters themselves.
+  /// Whether the optimizer's values have another dtype than the parameters, and so are part of a
+  /// state beside them.
   bool has_masters() const { return master != parameters; }
   friend bool operator==(const UnitPrecision&, const UnitPrecision&) = default;
 };

@@ -108,6 +108,7 @@ Landing& Reducer::open_landing(size_t unit, size_t round) {
   while (rounds.size() <= round) rounds.push_back(std::make_unique<Landing>(table_, plan_[unit]));
   Landing& landing = *rounds[round];
   if (landing.is_open()) return landing;
+  if (setting_.kept != nullptr) setting_.kept->rewriting(unit);
   at::Tensor buffer = round == 0 ? reduced_[unit].landing() : at::Tensor();
   if (!buffer.defined()) {
     const PlannedUnit& planned = plan_[unit];
@@ -191,7 +192,11 @@ bool Reducer::advance(InFlight& reduction, Wait wait) {
     reduction.work = std::move(gather);
     reduction.is_gathering = true;
   }
+  if (setting_.kept != nullptr) setting_.kept->rewriting(unit);
   reduced_[unit].add(buffer);
+  if (setting_.kept != nullptr && reduced_[unit].value().defined()) {
+    setting_.kept->kept(unit, reduced_[unit].value());
+  }
   if (trace_ != nullptr) {
     trace_->record(TraceTrack::kReduce, plan_[unit].name, reduction.begin_ns, Trace::now_ns(),
                    static_cast<int64_t>(buffer.nbytes()));
@@ -382,6 +387,7 @@ void Reducer::clear() {
 
 void Reducer::drop(size_t index) {
   const UnitPlan::Place place = plan_.place(index);
+  if (setting_.kept != nullptr) setting_.kept->rewriting(place.unit);
   reduced_[place.unit].drop(plan_[place.unit].layout.parameter_range(place.position));
   auto& rounds = landings_[place.unit];
   if (!rounds.empty() && rounds[0]->is_open()) rounds[0]->drop(place.position);

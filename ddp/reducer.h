@@ -21,6 +21,7 @@
 #include "tessera/ddp/landed_unit_sink.h"
 #include "tessera/ddp/reduce_groups.h"
 #include "tessera/ddp/reduced_gradient.h"
+#include "tessera/ddp/reduced_slice_sink.h"
 #include "tessera/ddp/reduced_unit_sink.h"
 #include "tessera/ddp/scratch_buffers.h"
 
@@ -52,6 +53,8 @@ class Reducer {
     ReducedUnitSink* reduced = nullptr;
     /// May be null where gradients lie on the CPU.
     LandedUnitSink* landed = nullptr;
+    /// May be null, and is where `reduced` is not. Told of every value() when it is new.
+    ReducedSliceSink* kept = nullptr;
     /// Whether ranks tell each other at the end of each backward what they used, or leave it to
     /// the step: then used() is what this rank used, and a backward gives each parameter one
     /// gradient.

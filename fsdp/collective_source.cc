@@ -4,8 +4,9 @@
 
 namespace tessera {
 
-CollectiveSource::CollectiveSource(ProcessGroup& group, std::string name, at::Tensor shard)
-    : group_(group), name_(std::move(name)), shard_(std::move(shard)) {}
+CollectiveSource::CollectiveSource(ProcessGroup& group, std::string name, at::Tensor shard,
+                                   std::shared_ptr<HostShards> host)
+    : group_(group), name_(std::move(name)), shard_(std::move(shard)), host_(std::move(host)) {}
 
 int64_t CollectiveSource::fetch(const at::Tensor& to, From /*from*/) {
   start(to)->wait();
@@ -13,7 +14,10 @@ int64_t CollectiveSource::fetch(const at::Tensor& to, From /*from*/) {
 }
 
 std::shared_ptr<Work> CollectiveSource::start(const at::Tensor& to) {
-  return group_.all_gather(to, shard_, name_);
+  if (host_ == nullptr) return group_.all_gather(to, shard_, name_);
+  const at::Tensor own = to.narrow(0, group_.rank() * shard_.numel(), shard_.numel());
+  const std::shared_ptr<void> behind_the_copy = host_->bring(own, shard_);
+  return group_.all_gather(to, own, name_);
 }
 
 int64_t CollectiveSource::received_bytes() const {

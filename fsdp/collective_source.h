@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/core/comm/process_group.h"
+#include "tessera/fsdp/host_shards.h"
 #include "tessera/fsdp/unit_source.h"
 
 namespace tessera {
@@ -17,8 +18,10 @@ namespace tessera {
 class CollectiveSource final : public UnitSource {
  public:
   /// `group`: the ranks that differ in the parameters' coordinate only, in its order; must outlive
-  /// it. `shard`: this rank's parameters of the unit.
-  CollectiveSource(ProcessGroup& group, std::string name, at::Tensor shard);
+  /// it. `shard`: this rank's parameters of the unit. `host` brings it to the device; null where it
+  /// is there.
+  CollectiveSource(ProcessGroup& group, std::string name, at::Tensor shard,
+                   std::shared_ptr<HostShards> host = nullptr);
 
   /// Collective; the current stream waits for it.
   int64_t fetch(const at::Tensor& to, From from) override;
@@ -32,6 +35,7 @@ class CollectiveSource final : public UnitSource {
   ProcessGroup& group_;
   const std::string name_;
   const at::Tensor shard_;
+  const std::shared_ptr<HostShards> host_;
 };
 
 }  // namespace tessera

@@ -26,6 +26,9 @@ GatheredUnits::GatheredUnits(ProcessGroup& group, const UnitPlan& plan, const Pa
   const bool is_shared = plan.size() > 0 && flat.whole(0).defined();
   const bool is_collective = !is_shared && !group.has_windows();
   if (is_collective) gathering_ = make_gathering(group, slices);
+  if (plan.size() > 0 && flat.shard(0).device() != group.place()) {
+    host_ = std::make_shared<HostShards>(device_at(group.place()));
+  }
   WindowSource::SecondShards second{.ranks = setting.ranks_after_forward};
   if (second.ranks > 1 && second.ranks < degree && !is_shared && !is_collective) {
     const at::Tensor stamps = group.allocate(static_cast<int64_t>(plan.size()), at::kLong);
@@ -53,7 +56,8 @@ GatheredUnits::GatheredUnits(ProcessGroup& group, const UnitPlan& plan, const Pa
       second.place = static_cast<int64_t>(index);
       std::unique_ptr<UnitSource> source;
       if (is_collective) {
-        source = std::make_unique<CollectiveSource>(*gathering_, planned.name, flat.shard(index));
+        source =
+            std::make_unique<CollectiveSource>(*gathering_, planned.name, flat.shard(index), host_);
       } else {
         source = std::make_unique<WindowSource>(group, slices, planned.layout, planned.name,
                                                 flat.shard(index), second, meter);
@@ -83,6 +87,11 @@ void GatheredUnits::free_all() {
 void GatheredUnits::values_changed() {
   const std::lock_guard lock(residency_->mutex);
   residency_->values_changed();
+}
+
+void GatheredUnits::await_copies() {
+  const std::lock_guard lock(residency_->mutex);
+  if (host_ != nullptr) host_->await();
 }
 
 std::shared_ptr<void> GatheredUnits::hold(const std::vector<size_t>& units, HoldMode mode) {

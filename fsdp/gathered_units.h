@@ -15,6 +15,7 @@
 #include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/memory_meter.h"
 #include "tessera/core/sched/trace.h"
+#include "tessera/fsdp/host_shards.h"
 #include "tessera/fsdp/residency.h"
 
 namespace tessera {
@@ -42,6 +43,9 @@ class GatheredUnits {
   /// anything is gathered.
   void values_changed();
 
+  /// Before the host writes shards that lie in its memory: blocks until no gather reads them.
+  void await_copies();
+
   /// Keeps `units` whole in memory of their own until the scope ends; local. The scope may outlive
   /// this object.
   enum class HoldMode : uint8_t { kReadOnly, kWritable };
@@ -58,6 +62,7 @@ class GatheredUnits {
 
  private:
   std::shared_ptr<ProcessGroup> gathering_;  // null where ranks read each other's memory
+  std::shared_ptr<HostShards> host_;         // null where shards lie with the units
   std::unique_ptr<Window> stamps_;           // of second shards; null if there are none
   std::shared_ptr<Residency> residency_;     // shared with open scopes
   std::unique_ptr<AccessObserver> observer_;

@@ -1,5 +1,6 @@
 #include "tessera/zero/host_commit.h"
 
+#include <span>
 #include <utility>
 
 #include "tessera/core/step/clip_factor.h"
@@ -7,9 +8,11 @@
 
 namespace tessera {
 
-HostCommit::HostCommit(const Parts& parts, std::unique_ptr<HostOptimizer> optimizer)
+HostCommit::HostCommit(const Parts& parts, std::unique_ptr<HostOptimizer> optimizer,
+                       std::unique_ptr<OffloadedGradients> offloaded)
     : parts_(parts),
       optimizer_(std::move(optimizer)),
+      offloaded_(std::move(offloaded)),
       early_update_(parts.options.optimizer_in_backward
                         ? std::make_unique<UpdateInBackward>(parts.table, parts.plan, *optimizer_,
                                                              parts.store, parts.trace)
@@ -18,7 +21,16 @@ HostCommit::HostCommit(const Parts& parts, std::unique_ptr<HostOptimizer> optimi
   if (parts.options.loss_scale.has_value()) scaler_.emplace(*parts.options.loss_scale);
 }
 
+void HostCommit::drop() {
+  if (offloaded_ != nullptr) offloaded_->drop();
+}
+
+void HostCommit::drop(size_t parameter) {
+  if (offloaded_ != nullptr) offloaded_->drop(parameter);
+}
+
 std::optional<StepCommit::Outcome> HostCommit::commit(Reducer& reducer, StepVote::Paper paper) {
+  if (offloaded_ != nullptr) offloaded_->finish(reducer);
   add_gradients(reducer, paper);
   const StepVote::Verdict verdict = agreement_.agree(paper);
   if (verdict.non_finite.has_value()) return skip(verdict);
@@ -33,7 +45,8 @@ std::optional<StepCommit::Outcome> HostCommit::commit(Reducer& reducer, StepVote
 
 /// What this rank knows of its gradients.
 void HostCommit::add_gradients(Reducer& reducer, StepVote::Paper& paper) const {
-  const std::vector<int64_t>& non_finite = reducer.non_finite();
+  const std::span<const int64_t> non_finite =
+      offloaded_ != nullptr ? offloaded_->non_finite() : std::span(reducer.non_finite());
   for (size_t i = 0; i < non_finite.size(); ++i) {
     if (non_finite[i] == 0) continue;
     if (paper.non_finite == 0) paper.non_finite_parameter = static_cast<int64_t>(i);
@@ -42,7 +55,7 @@ void HostCommit::add_gradients(Reducer& reducer, StepVote::Paper& paper) const {
   if (early_update_ != nullptr && early_update_->has_begun()) {
     paper.squares = early_update_->squares();
   } else if (paper.backwards > 0) {
-    paper.squares = reducer.squares();
+    paper.squares = offloaded_ != nullptr ? offloaded_->squares() : reducer.squares();
   }
 }
 
@@ -64,7 +77,13 @@ void HostCommit::apply(Reducer& reducer, double scale) {
     early_update_->end();
   } else {
     const TraceSpan span(parts_.trace, TraceTrack::kOptimizer, "update");
-    update_units(parts_.plan, reducer, scale, *optimizer_, parts_.store);
+    parts_.store.begin_writing();
+    for (size_t unit = 0; unit < parts_.plan.trainable_size(); ++unit) {
+      if (!parts_.plan.is_used(unit, reducer.used())) continue;
+      const at::Tensor gradient =
+          offloaded_ != nullptr ? offloaded_->gradient(unit) : reducer.gradient(unit);
+      update_unit(parts_.plan, unit, gradient, reducer.used(), scale, *optimizer_, parts_.store);
+    }
   }
   parts_.store.publish(reducer.used());
 }

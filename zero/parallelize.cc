@@ -109,10 +109,9 @@ auto attempt(std::vector<std::string>& problems, Body&& body) -> std::optional<d
   return std::nullopt;
 }
 
-/// What keeps the device from updating the units of `plan`; "" if nothing, or if the host does.
-std::string problem_of_kernels(const UnitPlan& plan, const Options& options,
-                               const ProcessGroup& world) {
-  if (!world.place().is_cuda() || options.offload != Offload::kNone) return "";
+/// What keeps the device from counting and updating the units of `plan`; "" if nothing.
+std::string problem_of_kernels(const UnitPlan& plan, const ProcessGroup& world) {
+  if (!world.place().is_cuda()) return "";
   const auto api = cuda::load_api();
   if (!api.ok()) return std::string(api.status().message());
   return cuda::problem_of(plan, world.size());
@@ -170,7 +169,7 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
   if (!membership.has_value()) return std::nullopt;
   UnitPlan plan(*table, *std::move(membership), world_size, options.precision);
   options.late_verdict = has_late_verdict(options, *degrees, world.place());
-  if (std::string missing = problem_of_kernels(plan, options, world); !missing.empty()) {
+  if (std::string missing = problem_of_kernels(plan, world); !missing.empty()) {
     problems.push_back(std::move(missing));
     return std::nullopt;
   }
@@ -255,7 +254,8 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> owned,
   const std::vector<NamedTensor> buffers = buffers_of(*model);
   require_equal(*world, fingerprint(*parts, buffers), "parallelize");
 
-  parts->store.gather.prefetch = parts->options.prefetch.value_or(world->runs_in_background());
+  parts->store.gather.prefetch = parts->options.prefetch.value_or(
+      world->runs_in_background() || parts->options.offload == Offload::kParameters);
   parts->group = duplicate(*world, absl::StrCat("engine ", next_engine_number(*world)));
   // Before anything moves or is rounded.
   sync_replicas(*parts->group, state_of(parts->table, buffers), /*from_rank=*/0, "initial state");

@@ -4,14 +4,22 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "tessera/core/device/device.h"
+
 namespace tessera {
 
 namespace {
 
 AllocateUnit memory_from(SharedParameters* shared, ProcessGroup& group, const UnitPlan& plan,
-                         const SliceMap& slices, Residence residence) {
+                         const SliceMap& slices, const ParameterStore::Setting& setting) {
   if (shared != nullptr) return [shared](size_t unit) { return shared->memory(unit); };
-  return own_memory(plan, slices, residence, [&group](int64_t numel, at::ScalarType dtype) {
+  if (setting.offload == Offload::kParameters) {
+    return own_memory(plan, slices, setting.residence,
+                      [device = device_at(group.place())](int64_t numel, at::ScalarType dtype) {
+                        return device->allocate_on_host(numel, dtype);
+                      });
+  }
+  return own_memory(plan, slices, setting.residence, [&group](int64_t numel, at::ScalarType dtype) {
     return group.allocate(numel, dtype);
   });
 }
@@ -24,11 +32,10 @@ ParameterStore::ParameterStore(ProcessGroup& group, const ParameterTable& table,
     : group_(group),
       table_(table),
       plan_(plan),
-      masters_(table, plan, slices, group.place(), meter),
+      masters_(table, plan, slices, group.place(), meter, setting.offload),
       shared_(setting.share ? SharedParameters::make(group, plan, slices) : nullptr),
       flat_(table, plan, setting.residence,
-            memory_from(shared_.get(), group, plan, slices, setting.residence), group.place(),
-            meter) {
+            memory_from(shared_.get(), group, plan, slices, setting), group.place(), meter) {
   masters_.adopt(flat_);
   if (shared_ == nullptr && slices.degrees().optimizer > slices.degrees().parameters) {
     publication_ = std::make_unique<Publication>(group, plan, slices, flat_, trace);
@@ -64,7 +71,13 @@ void ParameterStore::free_all() {
   if (gathered_ != nullptr) gathered_->free_all();
 }
 
+void ParameterStore::begin_writing() {
+  masters_.await();
+  if (gathered_ != nullptr) gathered_->await_copies();
+}
+
 void ParameterStore::publish(const std::vector<uint8_t>& used) {
+  masters_.join();
   std::vector<size_t> updated;
   for (size_t unit = 0; unit < plan_.trainable_size(); ++unit) {
     if (plan_.is_used(unit, used)) updated.push_back(unit);
@@ -78,6 +91,7 @@ void ParameterStore::publish(const std::vector<uint8_t>& used) {
 }
 
 void ParameterStore::announce() {
+  masters_.load_copies(flat_);
   if (is_shared()) shared_->drop_own_writes();
   let_read();
   for (size_t i = 0; i < table_.size(); ++i) flat_.bump_version(i);

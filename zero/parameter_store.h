@@ -26,7 +26,8 @@ class ParameterStore {
  public:
   struct Setting {
     Residence residence = Residence::kResident;
-    bool share = false;       ///< one copy per host, where the degrees and the ranks allow it
+    bool share = false;  ///< one copy per host, where the degrees and the ranks allow it
+    Offload offload = Offload::kNone;
     ResidencySetting gather;  ///< for split parameters
   };
 
@@ -54,6 +55,9 @@ class ParameterStore {
 
   /// Frees whatever is whole and in nobody's use. Local.
   void free_all();
+
+  /// Before the host writes masters or shards: blocks until no copy to the device reads them.
+  void begin_writing();
 
   /// Makes the new values of this rank's slices the parameters of all ranks. used[i] != 0:
   /// parameter i of the table was updated, and its unit's masters stored. Collective, behind the

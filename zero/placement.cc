@@ -46,9 +46,11 @@ int ranks_after_forward(const Options& options, const Degrees& degrees) {
 
 ParameterStore::Setting store_setting(const Options& options, const Degrees& degrees,
                                       int ranks_after_forward) {
-  const bool is_split = degrees.parameters > 1 || options.free_eagerly;
+  const bool is_split =
+      degrees.parameters > 1 || options.free_eagerly || options.offload == Offload::kParameters;
   return {.residence = is_split ? Residence::kSplit : Residence::kResident,
           .share = options.share_parameters,
+          .offload = options.offload,
           .gather = {.ranks_after_forward = ranks_after_forward,
                      .free_eagerly = options.free_eagerly,
                      .strict_slabs = options.strict_slabs,
@@ -96,6 +98,13 @@ std::vector<std::string> problems_of_place(const Options& options, const Degrees
                                     std::string(to_string(options.strategy)),
                                     " keeps them whole at all times; use a strategy that splits "
                                     "them (zero3), or offload the optimizer only"));
+  }
+  if (options.offload == Offload::kParameters && degrees.optimizer > degrees.parameters) {
+    problems.push_back(absl::StrCat(
+        "[options] offload: got parameters, but degrees ", to_string(degrees),
+        " let a rank update a part of what it keeps of the parameters only, which the others' "
+        "devices cannot take from its host; split parameters over as many ranks as the optimizer, "
+        "or offload the optimizer only"));
   }
   if (options.optimizer_in_backward && !place.is_cpu()) {
     problems.emplace_back(

@@ -33,6 +33,7 @@ ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
                                 .options = parts_.options,
                                 .store = store_,
                                 .failure = failure_,
+                                .meter = meter_,
                                 .trace = trace_.get()},
                                parts_.optimizer, parts_.group_of)),
       early_update_(commit_->update_in_backward()),
@@ -43,7 +44,9 @@ ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
       misuse_(parts_.table, store_, access_, handles_, commit_->optimizer(), early_update_),
       state_(*parts_.group, parts_.table, parts_.plan, slices_, std::move(buffers),
              commit_->optimizer(), store_.masters(), store_.flat()) {
-  meter_.add(MemoryClass::kOptimizer, commit_->optimizer().state_bytes());
+  meter_.add(
+      parts_.options.offload == Offload::kNone ? MemoryClass::kOptimizer : MemoryClass::kHost,
+      commit_->optimizer().state_bytes());
   meter_.add(MemoryClass::kControl, commit_->bytes() + access_.bytes());
   for (size_t i = 0; i < parts_.table.size(); ++i) {
     if (!parts_.table[i].is_trainable) continue;
@@ -65,6 +68,7 @@ Reducer::Setting ShardedEngine::reducer_setting() const {
                                                     : SlabPool::OnRelease::kKeep,
           .reduced = early_update_,
           .landed = commit_->landed(),
+          .kept = commit_->kept(),
           .agreement = commit_->is_late() ? Agreement::kInStep : Agreement::kInBackward};
 }
 
@@ -374,6 +378,7 @@ void ShardedEngine::load_state_dict(const StateDict& state) {
   failure_.guard([&] {
     settle();
     access_.require_settled("load_state_dict");
+    store_.begin_writing();
     EngineCounters loaded = counters();
     state_.load(state, loaded);
     steps_ = loaded.steps;
@@ -392,7 +397,8 @@ MemorySetting ShardedEngine::memory_setting(int micro_steps) const {
           .is_split = store_.flat().is_split(),
           .is_shared = store_.is_shared(),
           .updates_in_backward = early_update_ != nullptr,
-          .ranks_after_forward = parts_.store.gather.ranks_after_forward};
+          .ranks_after_forward = parts_.store.gather.ranks_after_forward,
+          .offload = parts_.options.offload};
 }
 
 }  // namespace tessera

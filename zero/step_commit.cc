@@ -22,20 +22,28 @@ std::unique_ptr<StepCommit> make_step_commit(const StepCommit::Parts& parts,
   std::vector<OptimizerShard> shards =
       optimizer_shards(parts.plan, parts.slices, parts.store.masters().values());
   const at::Device place = parts.group.place();
-  if (place.is_cuda() && parts.options.offload == Offload::kNone) {
-    auto api = cuda::load_api();
-    TORCH_CHECK(api.ok(), std::string(api.status().message()));
-    const std::shared_ptr<Device> device = device_at(place);
-    auto optimizer =
-        make_device_adamw(parts.table, plan, group_of, std::move(shards), *api, device);
-    return std::make_unique<DeviceCommit>(parts,
-                                          parts.options.late_verdict.value_or(false)
-                                              ? DeviceCommit::Verdict::kLate
-                                              : DeviceCommit::Verdict::kInStep,
-                                          std::move(optimizer), *api, device);
+  if (place.is_cpu()) {
+    return std::make_unique<HostCommit>(
+        parts, make_flat_adamw(parts.table, plan, group_of, std::move(shards)));
   }
-  return std::make_unique<HostCommit>(
-      parts, make_flat_adamw(parts.table, plan, group_of, std::move(shards)));
+  auto api = cuda::load_api();
+  TORCH_CHECK(api.ok(), std::string(api.status().message()));
+  const std::shared_ptr<Device> device = device_at(place);
+  if (parts.options.offload != Offload::kNone) {
+    const auto pinned = [&device](int64_t numel, at::ScalarType dtype) {
+      return device->allocate_on_host(numel, dtype);
+    };
+    return std::make_unique<HostCommit>(
+        parts, make_flat_adamw(parts.table, plan, group_of, std::move(shards), pinned),
+        std::make_unique<OffloadedGradients>(parts.table, parts.plan, parts.slices, *api, device,
+                                             parts.meter));
+  }
+  auto optimizer = make_device_adamw(parts.table, plan, group_of, std::move(shards), *api, device);
+  return std::make_unique<DeviceCommit>(parts,
+                                        parts.options.late_verdict.value_or(false)
+                                            ? DeviceCommit::Verdict::kLate
+                                            : DeviceCommit::Verdict::kInStep,
+                                        std::move(optimizer), *api, device);
 }
 
 }  // namespace tessera

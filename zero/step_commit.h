@@ -15,6 +15,7 @@
 #include "tessera/core/sched/trace.h"
 #include "tessera/core/step/step_vote.h"
 #include "tessera/ddp/landed_unit_sink.h"
+#include "tessera/ddp/reduced_slice_sink.h"
 #include "tessera/ddp/reducer.h"
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/optim/loss_scale_rule.h"
@@ -47,6 +48,7 @@ class StepCommit {
     const Options& options;
     ParameterStore& store;
     EngineFailure& failure;
+    MemoryMeter& meter;
     Trace* trace;
   };
 
@@ -59,6 +61,8 @@ class StepCommit {
   virtual UpdateInBackward* update_in_backward() { return nullptr; }
   /// What looks at gradients before they are reduced; null where landing does.
   virtual LandedUnitSink* landed() { return nullptr; }
+  /// What copies gradients as they are reduced; null where nobody does.
+  virtual ReducedSliceSink* kept() { return nullptr; }
 
   /// Whether commit() returns before the outcome is known.
   virtual bool is_late() const { return false; }
@@ -97,6 +101,7 @@ class StepCommit {
 };
 
 /// Local. The kind that fits where the masters lie: AdamW of `plan` on the host or on their device.
+/// Moments lie with them.
 /// `group_of` is OptimizerPlan::assign's answer.
 std::unique_ptr<StepCommit> make_step_commit(const StepCommit::Parts& parts,
                                              const OptimizerPlan& plan,

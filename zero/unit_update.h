@@ -7,7 +7,6 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/core/layout/unit_plan.h"
-#include "tessera/ddp/reducer.h"
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/zero/parameter_store.h"
 
@@ -19,9 +18,5 @@ namespace tessera {
 void update_unit(const UnitPlan& plan, size_t unit, const at::Tensor& gradient,
                  const std::vector<uint8_t>& used, double scale, HostOptimizer& optimizer,
                  ParameterStore& store);
-
-/// The same for all units, by the gradients that wait in `reducer`.
-void update_units(const UnitPlan& plan, Reducer& reducer, double scale, HostOptimizer& optimizer,
-                  ParameterStore& store);
 
 }  // namespace tessera

@@ -105,6 +105,7 @@ class CudaStream final : public Stream {
   }
 
   void* handle() override { return stream_.native_handle(); }
+  const c10::Stream& stream() const { return stream_; }
 
  private:
   const c10::Stream stream_;
@@ -137,6 +138,15 @@ std::shared_ptr<Stream> CudaDevice::make_stream(Priority priority) {
 }
 
 std::shared_ptr<Event> CudaDevice::make_event() { return std::make_shared<CudaEvent>(place_); }
+
+std::shared_ptr<void> CudaDevice::use(Stream& stream) {
+  return std::make_shared<c10::StreamGuard>(static_cast<CudaStream&>(stream).stream());
+}
+
+std::shared_ptr<void> Device::use(Stream& /*stream*/) {
+  TORCH_CHECK(false, "[device] use: got a device of one current stream at ", place().str(),
+              ", expected a GPU (cuda)");
+}
 
 at::Tensor CudaDevice::allocate(int64_t numel, at::ScalarType dtype) {
   return at::empty({numel}, at::TensorOptions(dtype).device(place_));

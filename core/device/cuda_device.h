@@ -33,6 +33,7 @@ class CudaDevice final : public Device {
   std::shared_ptr<Stream> current_stream() override;
   std::shared_ptr<Stream> make_stream(Priority priority) override;
   std::shared_ptr<Event> make_event() override;
+  std::shared_ptr<void> use(Stream& stream) override;
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
   at::Tensor allocate_on_host(int64_t numel, at::ScalarType dtype) override;
 

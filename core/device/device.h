@@ -67,6 +67,9 @@ class Device {
   virtual std::shared_ptr<Stream> current_stream() = 0;
   virtual std::shared_ptr<Stream> make_stream(Priority priority) = 0;
   virtual std::shared_ptr<Event> make_event() = 0;
+  /// `stream`, which comes from this device, is the calling thread's current one until the scope
+  /// that is returned ends, on the same thread. Throws c10::Error where there is but one.
+  virtual std::shared_ptr<void> use(Stream& stream);
   /// An uninitialised 1-d tensor of this device. Throws c10::Error if there is no space.
   virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
   /// An uninitialised 1-d tensor of the host in memory that copies to and from the device run

@@ -64,14 +64,15 @@ FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan
       memory.shard.copy_(values.narrow(0, memory.kept.begin, memory.kept.numel));
     }
     if (!is_split()) full.attach(memory.whole);
-    meter_.add(MemoryClass::kParameters, static_cast<int64_t>(memory.shard.nbytes()));
+    if (memory.shard.device() != place) class_ = MemoryClass::kHost;
+    meter_.add(class_, static_cast<int64_t>(memory.shard.nbytes()));
   }
   accept();
 }
 
 FlatParameters::~FlatParameters() {
   for (size_t unit = 0; unit < full_.size(); ++unit) {
-    meter_.remove(MemoryClass::kParameters, static_cast<int64_t>(memory_[unit].shard.nbytes()));
+    meter_.remove(class_, static_cast<int64_t>(memory_[unit].shard.nbytes()));
     if (!is_split()) continue;
     if (full_[unit].has_memory()) full_[unit].detach();
     full_[unit].set_access_error(

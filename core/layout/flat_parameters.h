@@ -21,9 +21,9 @@ class FlatParameters {
  public:
   /// Moves the parameters of `table` that have a place into the memory that `allocate` gives,
   /// converting them to their unit's dtype. Whole units lie at `place`, as the parameters do;
-  /// shards of split ones may lie elsewhere (Options::offload). Writes shards only: where ranks have whole units in
-  /// common, they wait for each other and call accept() before anyone reads. References must
-  /// outlive it.
+  /// shards of split ones may lie elsewhere (Options::offload). Writes shards only: where ranks
+  /// have whole units in common, they wait for each other and call accept() before anyone reads.
+  /// References must outlive it.
   FlatParameters(const ParameterTable& table, const UnitPlan& plan, Residence residence,
                  const AllocateUnit& allocate, at::Device place, MemoryMeter& meter);
   /// Resident parameters keep their values in their buffers; split ones throw when read.
@@ -84,6 +84,7 @@ class FlatParameters {
   const UnitPlan& plan_;
   const Residence residence_;
   MemoryMeter& meter_;
+  MemoryClass class_ = MemoryClass::kParameters;  // of shards
   std::vector<FreeableBuffer> full_;
   std::vector<UnitMemory> memory_;
   std::vector<int64_t> versions_;  // per table entry

@@ -79,12 +79,17 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
   const bool stays_whole = degrees.parameters > 1 && after_forward == 1;
   const bool has_second_shard =
       after_forward > 1 && after_forward < degrees.parameters && !setting.is_shared;
+  const bool is_offloaded = setting.offload != Offload::kNone;
+  const MemoryClass of_shards =
+      setting.offload == Offload::kParameters ? MemoryClass::kHost : MemoryClass::kParameters;
+  const MemoryClass of_optimizer = is_offloaded ? MemoryClass::kHost : MemoryClass::kOptimizer;
   MemoryBytes bytes;
   BuffersByDtype slabs;
+  int64_t widened_bytes = 0;
+  int64_t rounded_bytes = 0;
   for (const PlannedUnit& unit : plan) {
     const int64_t whole_bytes = unit.layout.bytes();
-    bytes[MemoryClass::kParameters] +=
-        whole_bytes / (setting.is_shared ? degrees.optimizer : degrees.parameters);
+    bytes[of_shards] += whole_bytes / (setting.is_shared ? degrees.optimizer : degrees.parameters);
     if (has_second_shard) bytes[MemoryClass::kParameters] += whole_bytes / after_forward;
     if (setting.is_split && !setting.is_shared) {
       if (unit.kind == UnitKind::kRoot) {
@@ -96,15 +101,26 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
       }
     }
     if (unit.kind == UnitKind::kFrozen) continue;
-    const int64_t values = unit.precision.has_masters() ? 3 : 2;  // moments, masters
-    bytes[MemoryClass::kOptimizer] +=
-        values * bytes_in(unit, unit.precision.master) / degrees.optimizer;
+    const UnitPrecision& precision = unit.precision;
+    const int64_t values = has_master_copy(precision, setting.offload) ? 3 : 2;  // with moments
+    const int64_t master_bytes = bytes_in(unit, precision.master) / degrees.optimizer;
+    bytes[of_optimizer] += values * master_bytes;
+    if (is_offloaded) {
+      bytes[MemoryClass::kHost] += bytes_in(unit, precision.reduce) / degrees.optimizer;
+      if (precision.reduce != precision.master) {
+        widened_bytes = std::max(widened_bytes, master_bytes);
+      }
+    }
+    if (setting.offload == Offload::kOptimizer && precision.has_masters()) {
+      rounded_bytes = std::max(rounded_bytes, whole_bytes / degrees.optimizer);
+    }
     bytes[MemoryClass::kGradients] += gradient_bytes(unit, setting);
     if (lands_in_place(degrees)) {
       bytes[MemoryClass::kLanding] += bytes_in(unit, unit.precision.wire);
     }
   }
   bytes[MemoryClass::kSlabs] += bytes_of(slabs, 2);
+  bytes[MemoryClass::kHost] += widened_bytes + 2 * rounded_bytes;
   return bytes;
 }
 

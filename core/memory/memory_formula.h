@@ -2,6 +2,7 @@
 
 #include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/memory_meter.h"
+#include "tessera/core/offload.h"
 #include "tessera/core/strategy.h"
 
 namespace tessera {
@@ -15,6 +16,7 @@ struct MemorySetting {
   bool updates_in_backward = false;  ///< Options::optimizer_in_backward
   int ranks_after_forward = 0;  ///< Options::reshard_after_forward, resolved: 1 keeps units whole,
                                 ///< degrees.parameters frees them, between: a second shard
+  Offload offload = Offload::kNone;  ///< Options::offload
 };
 
 /// Persistent bytes per rank that training with AdamW keeps, from the layout alone: what
@@ -32,6 +34,10 @@ struct MemorySetting {
 ///   root:       P of root units.
 ///   landing:    the full gradient in the wire's dtype under zero1, which keeps it. Elsewhere
 ///   landing buffers are pooled, come and go, and are not part of the formula (0 here).
+///   host:       0 unless something is offloaded. Then instead of optimizer, and with the reduced
+///   gradients' copies: 3 M / o + S / o (2 M / o + S / o under kParameters where M and P have one
+///   dtype), M / o of the largest unit whose S and M have two, and under kOptimizer twice P / o of
+///   the largest whose P and M have. Under kParameters P / p as well, instead of parameters.
 /// control is 0 here: it is small and depends on the number of parameters, not on P.
 MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
 

@@ -25,6 +25,8 @@ std::string_view to_string(MemoryClass memory_class) {
       return "landing";
     case MemoryClass::kControl:
       return "control";
+    case MemoryClass::kHost:
+      return "host";
   }
   return "unknown memory class";
 }

@@ -18,8 +18,9 @@ enum class MemoryClass : uint8_t {
   kRoot,        ///< the root unit's own buffer, where parameters are split
   kLanding,     ///< buffers in which gradients land before they are reduced
   kControl,     ///< votes and other small buffers
+  kHost,        ///< what a GPU's engine keeps in the host's memory instead (Options::offload)
 };
-inline constexpr size_t kMemoryClasses = 7;
+inline constexpr size_t kMemoryClasses = 8;
 
 std::string_view to_string(MemoryClass memory_class);
 
@@ -28,6 +29,7 @@ struct MemoryBytes {
   std::array<int64_t, kMemoryClasses> by_class{};
   int64_t& operator[](MemoryClass c) { return by_class[static_cast<size_t>(c)]; }
   int64_t operator[](MemoryClass c) const { return by_class[static_cast<size_t>(c)]; }
+  /// Of all classes; where a GPU trains, kHost is the host's and the rest the GPU's.
   int64_t total() const;
   friend bool operator==(const MemoryBytes&, const MemoryBytes&) = default;
 };

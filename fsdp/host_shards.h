@@ -1,0 +1,33 @@
+#pragma once
+
+#include <memory>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/device/device.h"
+
+namespace tessera {
+
+/// Copies shards that lie in the host's memory (Offload::kParameters) to where units are gathered
+/// on the device, on a stream of its own. One for all units of an engine. Used by one thread at a
+/// time. Note [Offload] in zero/offloaded_gradients.cc.
+class HostShards {
+ public:
+  explicit HostShards(std::shared_ptr<Device> device);
+
+  /// Queues `to` = `shard`, behind what the current stream holds now. Until the scope that is
+  /// returned ends, the calling thread's current stream is the one that copies: what is begun there
+  /// follows the copy, and the stream that was current before does not wait.
+  std::shared_ptr<void> bring(const at::Tensor& to, const at::Tensor& shard);
+
+  /// Blocks until every copy has run, so that the host may write shards.
+  void await() { copied_->synchronize(); }
+
+ private:
+  const std::shared_ptr<Device> device_;
+  const std::shared_ptr<Stream> stream_;
+  const std::shared_ptr<Event> begun_;
+  const std::shared_ptr<Event> copied_;
+};
+
+}  // namespace tessera
