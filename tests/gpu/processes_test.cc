@@ -1,0 +1,148 @@
+// Ranks that are processes and share one GPU, over shared memory (backend shm): what they train
+// under every strategy is what ranks train on the CPU. Threads could not: LibTorch runs the
+// backwards of one GPU on one thread, and ranks would wait for each other in it.
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/core/comm/rendezvous.h"
+#include "tessera/tests/gpu/gpu_comparison.h"
+#include "tessera/tests/support/rank_processes.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kModel = "UnusedEverywhere";
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+Row row_of_job() {
+  Row row = row_called(variable("PROCESSES_ROW"));
+  if (variable("PROCESSES_WAITS") == "1") row.late_verdict = false;
+  return row;
+}
+
+const Schedule& schedule_of_job() { return schedules().at(2); }  // ThriceClipped
+
+std::string file_of(const std::string& folder, int rank) {
+  return absl::StrCat(folder, "/rank", rank);
+}
+
+/// Parameters in order of their names, losses, norms.
+void save(const Outcome& outcome, const std::string& path) {
+  std::vector<at::Tensor> all = {torch::tensor(outcome.losses, at::kDouble),
+                                 torch::tensor(outcome.grad_norms, at::kDouble)};
+  for (const auto& [name, tensor] : outcome.parameters) all.push_back(tensor);
+  torch::save(all, path);
+}
+
+std::vector<double> numbers(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<double>(), tensor.const_data_ptr<double>() + tensor.numel()};
+}
+
+/// `names`: any outcome of the same model.
+Outcome load(const std::string& path, const Outcome& names) {
+  std::vector<at::Tensor> all;
+  torch::load(all, path);
+  Outcome outcome;
+  outcome.losses = numbers(all.at(0));
+  outcome.grad_norms = numbers(all.at(1));
+  size_t next = 2;
+  for (const auto& [name, tensor] : names.parameters) outcome.parameters[name] = all.at(next++);
+  return outcome;
+}
+
+const RankProcessBody kTrain("train_on_one_gpu", [] {
+  const auto world = init_process_group({.device = at::kCUDA, .backend = "shm"});
+  EXPECT_TRUE(world->place().is_cuda());
+  const Outcome outcome =
+      train(subject(kModel), at::kFloat, row_of_job(), schedule_of_job(), world);
+  save(outcome, file_of(variable("PROCESSES_OUT"), world->rank()));
+});
+
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = (fs::temp_directory_path() / "processes_test_XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  ~Folder() { fs::remove_all(path_); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  fs::path path_;
+};
+
+enum class Verdict : uint8_t { kLate, kInStep };
+using Case = std::tuple<Row, int /*world*/, Verdict>;
+
+std::string name_of(const ::testing::TestParamInfo<Case>& info) {
+  const auto& [row, world, verdict] = info.param;
+  return absl::StrCat(row.name, "_World", world, verdict == Verdict::kLate ? "" : "_waiting");
+}
+
+/// Runs the job and returns what each rank got; empty where one failed, which fails the test.
+std::vector<Outcome> run_job(const Row& row, int world, Verdict verdict, const Outcome& names) {
+  const Folder folder;
+  const auto results =
+      run_rank_processes(world, "train_on_one_gpu",
+                         {.environment = {{"PROCESSES_ROW", row.name},
+                                          {"PROCESSES_WAITS", verdict == Verdict::kLate ? "" : "1"},
+                                          {"PROCESSES_OUT", folder.path()},
+                                          {"FAKE_CUDA_DEVICES", "1"}},
+                          .deadline = std::chrono::seconds(120)});
+  std::vector<Outcome> outcomes;
+  for (int rank = 0; rank < world; ++rank) {
+    const RankResult& result = results[static_cast<size_t>(rank)];
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ":\n" << result.output;
+    if (result.exit_code != 0) return {};
+    outcomes.push_back(load(file_of(folder.path(), rank), names));
+  }
+  return outcomes;
+}
+
+class ProcessesOnOneGpu : public ::testing::TestWithParam<Case> {};
+
+TEST_P(ProcessesOnOneGpu, TrainAsOnTheCpu) {
+  const auto& [row, world, verdict] = GetParam();
+  const Outcome expected =
+      train_on_threads(subject(kModel), at::kFloat, row, schedule_of_job(), world);
+  const std::vector<Outcome> outcomes = run_job(row, world, verdict, expected);
+  ASSERT_EQ(outcomes.size(), static_cast<size_t>(world));
+  for (size_t rank = 0; rank < outcomes.size(); ++rank) {
+    Outcome of_rank = expected;
+    of_rank.losses = expected.losses_by_rank[rank];
+    of_rank.losses_by_rank = {};
+    EXPECT_EQ(gpu_differences(outcomes[rank], of_rank), "") << "rank " << rank;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, ProcessesOnOneGpu,
+                         ::testing::Combine(::testing::ValuesIn(named_rows()),
+                                            ::testing::Values(2, 3),
+                                            ::testing::Values(Verdict::kLate, Verdict::kInStep)),
+                         name_of);
+
+TEST(GpuDifferences, SeeAnotherRun) {
+  const Schedule& schedule = schedule_of_job();
+  const Row row = row_of(Strategy::kDdp);
+  const Outcome two = train_on_threads(subject(kModel), at::kFloat, row, schedule, 2);
+  const Outcome three = train_on_threads(subject(kModel), at::kFloat, row, schedule, 3);
+  EXPECT_NE(gpu_differences(two, three), "") << "the negative control";
+}
+
+}  // namespace
+}  // namespace tessera::testing
