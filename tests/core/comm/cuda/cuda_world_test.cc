@@ -1,5 +1,7 @@
 // init_process_group() with a CUDA device: over fakes of LibTorch's CUDA half and of NCCL where it
 // goes well, and the same error on all ranks where it cannot.
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -9,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include <ATen/ATen.h>
 #include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,6 +19,7 @@
 
 #include "tessera/core/comm/rendezvous.h"
 #include "tessera/core/error_text.h"
+#include "tessera/core/errors.h"
 #include "tessera/tests/support/rank_processes.h"
 
 namespace tessera {
@@ -95,6 +99,21 @@ const RankProcessBody kShare("init_on_one_gpu", [] {
   std::printf("%s", world->place().str().c_str());
 });
 
+const RankProcessBody kMortal("reduce_with_a_rank_that_dies", [] {
+  const auto world = init_process_group(
+      {.device = at::kCUDA, .timeout = std::chrono::seconds(20), .backend = "shm"});
+  const at::Tensor tensor = at::ones({1000}, at::TensorOptions(at::kFloat).device(world->place()));
+  world->all_reduce(tensor, ReduceOp::kSum, "bucket 0")->wait();
+  std::printf("sum %d\n", static_cast<int>(tensor[7].item<float>()));
+  std::fflush(stdout);
+  if (world->rank() == 1) ::pause();
+  try {
+    world->all_reduce(tensor, ReduceOp::kSum, "bucket 1")->wait();
+  } catch (const CommError& error) {
+    std::printf("%s", error.what());
+  }
+});
+
 std::vector<RankResult> run(int size, const std::string& body, RankProcessOptions options) {
   options.environment.insert({"TESSERA_CUDA_LIBRARIES", FAKE_CUDA});
   options.environment.insert({"TESSERA_NCCL", FAKE_NCCL});
@@ -127,6 +146,20 @@ TEST(CudaWorld, RanksMayShareGpusOverSharedMemory) {
       EXPECT_EQ(results[rank].output, "shm on cuda:" + std::to_string(rank % 2));
     }
     EXPECT_EQ(same_output(run(size, "init_on_one_gpu", options)), "cuda:1");
+  }
+}
+
+TEST(CudaWorld, ARankThatSharesAGpuAndDiesIsNamedAtOnce) {
+  RankProcessOptions options;
+  options.environment = {{"TESSERA_CUDA_LIBRARIES", FAKE_CUDA}, {"FAKE_CUDA_DEVICES", "1"}};
+  testing::RankProcesses ranks(3, "reduce_with_a_rank_that_dies", options);
+  for (const int rank : {0, 1, 2}) EXPECT_TRUE(ranks.wait_for_output(rank, "sum 3"));
+  ranks.kill(1);
+  const auto results = ranks.wait();
+  for (const int rank : {0, 2}) {
+    EXPECT_THAT(results[rank].output, AllOf(HasSubstr("[comm] all_reduce #"),
+                                            HasSubstr("'bucket 1'"), HasSubstr("rank 1")));
+    EXPECT_EQ(results[rank].exit_code, 0);
   }
 }
 
