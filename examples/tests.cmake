@@ -10,6 +10,13 @@ add_test(NAME examples.memory_compare
          COMMAND ${PROJECT_SOURCE_DIR}/tests/examples/memory_compare.sh $<TARGET_FILE_DIR:gpt>)
 list(APPEND examples_tests examples.memory_compare)
 
+# The same on a GPU, over the tests' fakes.
+add_test(NAME examples.on_gpu
+         COMMAND ${PROJECT_SOURCE_DIR}/tests/examples/on_gpu.sh $<TARGET_FILE_DIR:gpt>
+                 $<TARGET_FILE_DIR:cuda_fake> $<TARGET_FILE:kernels_fake>
+                 $<TARGET_FILE:nccl_fake> ${PROJECT_SOURCE_DIR}/examples)
+list(APPEND examples_tests examples.on_gpu)
+
 add_test(NAME examples.all_reduce
          COMMAND tessera-run --standalone --nproc-per-node 3 -- $<TARGET_FILE:all_reduce>)
 set_tests_properties(examples.all_reduce PROPERTIES PASS_REGULAR_EXPRESSION
@@ -37,3 +44,4 @@ tessera_example_refusal(flags "--batch: got 0.*--width: got 10|--width: got 10.*
 
 set_tests_properties(${examples_tests} PROPERTIES LABELS examples TIMEOUT 180
                                                   ENVIRONMENT OMP_NUM_THREADS=1)
+set_tests_properties(examples.on_gpu PROPERTIES LABELS "examples;cuda_host" TIMEOUT 300)

@@ -10,24 +10,27 @@ double held_out_loss(Gpt& model, const Windows& held_out, const EvaluationSize& 
   const torch::NoGradGuard no_grad;
   const int64_t sequences =
       size.sequences == 0 ? held_out.size() : std::min(size.sequences, held_out.size());
-  const auto judge = [&](const std::vector<size_t>& numbers) {
-    const Batch batch = held_out.batch(numbers);
-    return model.loss(batch.text, batch.target).item<double>() *
-           static_cast<double>(numbers.size());
-  };
-
   at::Tensor sum = at::zeros({2}, at::kDouble);  // loss, windows
-  std::vector<size_t> numbers;
-  for (int64_t i = world.rank(); i < sequences; i += world.size()) {
-    numbers.push_back(static_cast<size_t>(i * held_out.size() / sequences));
-    if (static_cast<int64_t>(numbers.size()) == size.batch || i + world.size() >= sequences) {
-      sum[0] += judge(numbers);
-      sum[1] += static_cast<double>(numbers.size());
-      numbers.clear();
+  // Where gathering is collective all ranks must go through the model alike: one that has no window
+  // left takes the first, and does not count it.
+  const int64_t stride = world.size() * size.batch;
+  for (int64_t begin = 0; begin < sequences; begin += stride) {
+    std::vector<size_t> numbers;
+    for (int64_t i = begin + world.rank(); i < std::min(begin + stride, sequences);
+         i += world.size()) {
+      numbers.push_back(static_cast<size_t>(i * held_out.size() / sequences));
     }
+    const auto count = static_cast<double>(numbers.size());
+    if (numbers.empty()) numbers.push_back(0);
+    const Batch batch = held_out.batch(numbers);
+    const double loss = model.loss(batch.text, batch.target).item<double>();
+    if (count == 0.0) continue;
+    sum[0] += loss * count;
+    sum[1] += count;
   }
-  world.all_reduce(sum, tessera::ReduceOp::kSum, "held-out loss")->wait();
-  return (sum[0] / sum[1]).item<double>();
+  const at::Tensor all = sum.to(world.place());
+  world.all_reduce(all, tessera::ReduceOp::kSum, "held-out loss")->wait();
+  return (all[0] / all[1]).item<double>();
 }
 
 }  // namespace gpt

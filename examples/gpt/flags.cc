@@ -13,6 +13,8 @@
 #include <absl/strings/str_join.h>
 #include <absl/types/optional.h>
 
+#include "tessera/examples/gpt/device_flag.h"
+
 namespace {
 
 std::string strategy_help() {
@@ -64,6 +66,11 @@ ABSL_FLAG(absl::optional<tessera::Degrees>, degrees, {},
 ABSL_FLAG(int, reshard_after_forward, 0,
           "over how many ranks units stay split between forward and backward; 1 keeps them whole; "
           "0: over as many as before");
+ABSL_FLAG(gpt::DeviceFlag, device, {},
+          "cpu, cuda (each rank the GPU of its number on its host) or cuda:<index>");
+ABSL_FLAG(std::string, backend, "auto",
+          "what carries data between ranks: auto, loopback, shm or nccl; shm lets ranks share a "
+          "GPU");
 ABSL_FLAG(Dtype, param_dtype, {},
           "what the model computes with: float, bfloat16 or float16; the optimizer's values are "
           "fp32 always");
@@ -94,7 +101,8 @@ ABSL_FLAG(int64_t, eval_every, 0, "steps between held-out losses; 0: at the end 
 ABSL_FLAG(int64_t, eval_batches, 64,
           "size of the held-out text to judge by, in batches of --batch, over all ranks; 0: all");
 ABSL_FLAG(int64_t, log_every, 20,
-          "steps between lines of progress where the output is no terminal");
+          "steps between lines of progress where the output is no terminal, and on a GPU between "
+          "looks at the loss, which wait for it");
 ABSL_FLAG(bool, memory, false, "print the memory of every rank by class at the end");
 ABSL_FLAG(std::string, losses_out, "",
           "write step, loss and gradient norm of every step to this file, with all digits");
@@ -119,6 +127,7 @@ tessera::Options read_options() {
   if (dtype != c10::ScalarType::Float) options.precision.parameters = dtype;
   if (absl::GetFlag(FLAGS_loss_scale)) options.loss_scale.emplace();
   options.trace = !absl::GetFlag(FLAGS_trace).empty();
+  if (absl::GetFlag(FLAGS_device).device.is_cuda()) options.late_verdict = true;
   return options;
 }
 
@@ -128,7 +137,8 @@ Flags read_flags(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "trains a byte-level GPT on text.\n"
       "One rank: gpt --steps 100\n"
-      "Two ranks: tessera-run --standalone --nproc-per-node 2 gpt --strategy zero3");
+      "Two ranks: tessera-run --standalone --nproc-per-node 2 gpt --strategy zero3\n"
+      "On a GPU:  gpt --device cuda --param_dtype bfloat16");
   absl::FlagsUsageConfig usage;
   usage.contains_help_flags = [](absl::string_view file) {
     return absl::StrContains(file, "gpt/flags.cc");
@@ -141,6 +151,8 @@ Flags read_flags(int argc, char** argv) {
 
   Flags flags;
   flags.options = read_options();
+  flags.device = absl::GetFlag(FLAGS_device).device;
+  flags.backend = absl::GetFlag(FLAGS_backend);
   flags.model.layers = absl::GetFlag(FLAGS_layers);
   flags.model.heads = absl::GetFlag(FLAGS_heads);
   flags.model.width = absl::GetFlag(FLAGS_width);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include <absl/status/status.h>
+#include <c10/core/Device.h>
 
 #include "tessera/core/options.h"
 #include "tessera/examples/gpt/generate.h"
@@ -14,8 +15,11 @@ namespace gpt {
 
 /// What the command line says. The table of names, defaults and help texts is in flags.cc.
 struct Flags {
-  tessera::Options options;  ///< strategy, degrees, reshard_after_forward, precision, loss scale,
-                             ///< clipping, trace
+  /// Strategy, degrees, reshard_after_forward, precision, loss scale, clipping, trace; late
+  /// verdicts on GPUs.
+  tessera::Options options;
+  at::Device device = at::kCPU;  ///< where to train, as ProcessGroupOptions take it
+  std::string backend = "auto";
   ModelSizes model;
 
   std::string data;

@@ -1,6 +1,7 @@
 // Trains a byte-level GPT on real text, on one rank or many, under any strategy.
 //
 //   tessera-run --standalone --nproc-per-node 2 build/release/bin/gpt --strategy zero3 --memory
+//   build/release/bin/gpt --device cuda --param_dtype bfloat16        on a GPU
 //
 // Prints progress, the loss on held-out text beside the unigram entropy that a model without
 // context could reach, a hash of the parameters (the same for every strategy) and a sample. `gpt
@@ -16,6 +17,7 @@
 #include "tessera/examples/gpt/evaluation.h"
 #include "tessera/examples/gpt/flags.h"
 #include "tessera/examples/gpt/generate.h"
+#include "tessera/examples/gpt/loss_log.h"
 #include "tessera/examples/gpt/memory_table.h"
 #include "tessera/examples/gpt/model.h"
 #include "tessera/examples/gpt/progress.h"
@@ -42,10 +44,10 @@ tessera::OptimizerPlan optimizer_plan(const Flags& flags) {
             .options = without_decay}}};
 }
 
-/// Forward and backward of one step; returns the mean loss over micro-steps and ranks. Collective.
-double accumulate_gradients(const Flags& flags, gpt::Gpt& model, tessera::Engine& engine,
-                            gpt::Batches& batches, tessera::ProcessGroup& world) {
-  at::Tensor sum = at::zeros({1}, at::kDouble);
+/// Forward and backward of one step; returns this rank's mean loss over micro-steps. Collective.
+at::Tensor accumulate_gradients(const Flags& flags, gpt::Gpt& model, tessera::Engine& engine,
+                                gpt::Batches& batches) {
+  at::Tensor sum;
   for (int64_t micro = 0; micro < flags.accumulate; ++micro) {
     std::optional<tessera::Engine::NoSync> local;
     if (flags.no_sync && micro + 1 < flags.accumulate) local.emplace(engine.no_sync());
@@ -53,47 +55,32 @@ double accumulate_gradients(const Flags& flags, gpt::Gpt& model, tessera::Engine
     const at::Tensor loss =
         model.loss(batch.text, batch.target) / static_cast<double>(flags.accumulate);
     engine.scale(loss).backward();
-    sum += loss.detach();
+    const at::Tensor wide = loss.detach().to(at::kDouble);
+    sum = sum.defined() ? sum + wide : wide;
   }
-  world.all_reduce(sum, tessera::ReduceOp::kAvg, "loss")->wait();
-  return sum.item<double>();
+  return sum;
 }
-
-/// A file that may be absent (no path given, another rank).
-class LossFile {
- public:
-  explicit LossFile(const std::string& path)
-      : file_(path.empty() ? nullptr : std::fopen(path.c_str(), "w")) {
-    TORCH_CHECK(path.empty() || file_ != nullptr, "[gpt] --losses_out: got '", path,
-                "', which cannot be written; give another path");
-  }
-  void write(int64_t step, double loss, double grad_norm) {
-    if (file_) std::fprintf(file_.get(), "%ld %.17g %.17g\n", step, loss, grad_norm);
-  }
-
- private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  std::unique_ptr<std::FILE, Close> file_;
-};
 
 void train(const Flags& flags) {
   absl::StatusOr<gpt::Corpus> read = gpt::Corpus::read(flags.data, flags.data_bytes);
   require(read.status());
   const gpt::Corpus& corpus = *read;
 
-  std::shared_ptr<tessera::ProcessGroup> world = tessera::init_process_group();
+  // Before anything that asks LibTorch for CUDA, as a seed does.
+  std::shared_ptr<tessera::ProcessGroup> world =
+      tessera::init_process_group({.device = flags.device, .backend = flags.backend});
   const bool is_first = world->rank() == 0;
   require(corpus.check_size(flags.model.context, flags.batch * world->size()));
-  gpt::Batches batches(gpt::Windows(corpus.training(), flags.model.context), flags.batch,
+  const at::Device place = world->place();
+  gpt::Batches batches(gpt::Windows(corpus.training(), flags.model.context, place), flags.batch,
                        world->rank(), world->size());
-  const gpt::Windows held_out(corpus.held_out(), flags.model.context);
+  const gpt::Windows held_out(corpus.held_out(), flags.model.context, place);
   const gpt::EvaluationSize evaluation = {.sequences = flags.eval_batches * flags.batch,
                                           .batch = flags.batch};
 
   torch::manual_seed(flags.seed);
   auto model = std::make_shared<gpt::Gpt>(flags.model);
+  model->to(place);
   auto engine = tessera::parallelize(model, optimizer_plan(flags), flags.options, world);
   gpt::Schedule schedule(engine->optimizer(), flags.rate);
 
@@ -108,7 +95,8 @@ void train(const Flags& flags) {
         world->size() == 1 ? "" : "s", static_cast<double>(numel) / 1e6,
         static_cast<double>(corpus.size_bytes()) / (1 << 20), corpus.files(), tokens_per_step);
   }
-  LossFile losses(is_first ? flags.losses_out : "");
+  gpt::LossLog losses(world, is_first ? flags.losses_out : "");
+  const bool is_late = flags.options.late_verdict.value_or(false);
   std::optional<gpt::Progress> progress;
   if (is_first) {
     progress.emplace(stdout, gpt::Progress::display_of(stdout),
@@ -119,14 +107,18 @@ void train(const Flags& flags) {
 
   double held_out_loss = 0.0;
   for (int64_t step = 1; step <= flags.rate.steps; ++step) {
-    const double loss = accumulate_gradients(flags, *model, *engine, batches, *world);
+    losses.add(accumulate_gradients(flags, *model, *engine, batches));
     schedule.step();
-    const tessera::StepResult result = engine->step();
-    losses.write(step, loss, result.grad_norm);
-    if (progress) progress->report(step, loss, flags.rate.at(step - 1));
+    losses.add(engine->step(), is_late);
 
     const bool is_last = step == flags.rate.steps;
-    if (is_last || (flags.eval_every > 0 && step % flags.eval_every == 0)) {
+    const bool is_judged = is_last || (flags.eval_every > 0 && step % flags.eval_every == 0);
+    // Looking waits for a GPU, so there it is done now and then.
+    if (!is_late || step == 1 || step % flags.log_every == 0 || is_judged) {
+      const double loss = losses.look(*engine);
+      if (progress) progress->report(step, loss, flags.rate.at(step - 1));
+    }
+    if (is_judged) {
       held_out_loss = gpt::held_out_loss(*model, held_out, evaluation, *world);
       if (progress && !is_last) {
         progress->pause();

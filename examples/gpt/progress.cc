@@ -35,10 +35,13 @@ Progress::Display Progress::display_of(std::FILE* out) {
 
 void Progress::report(int64_t step, double loss, double rate) {
   const Clock::time_point now = Clock::now();
-  const double this_step_s = std::chrono::duration<double>(now - last_step_).count();
-  last_step_ = now;
+  const double this_step_s = std::chrono::duration<double>(now - last_step_).count() /
+                             static_cast<double>(std::max<int64_t>(1, step - steps_done_));
   // The first steps allocate and measure: a mean that begins with them would take long to forget.
-  step_s_ = step <= 2 ? this_step_s : kSmoothing * step_s_ + (1.0 - kSmoothing) * this_step_s;
+  const bool is_new = steps_done_ <= 1;
+  steps_done_ = step;
+  last_step_ = now;
+  step_s_ = is_new ? this_step_s : kSmoothing * step_s_ + (1.0 - kSmoothing) * this_step_s;
   if (!is_due(step)) return;
   last_draw_ = now;
   const std::string text =

@@ -38,7 +38,8 @@ class Progress {
   /// What suits `out`.
   static Display display_of(std::FILE* out);
 
-  /// Step number `step`, counted from 1, is done.
+  /// Step number `step`, counted from 1, is done. Steps may be left out; what is reported next is
+  /// their mean.
   void report(int64_t step, double loss, double rate);
 
   /// Ends a line that is being redrawn, so that others can print; the time until the next resume()
@@ -56,6 +57,7 @@ class Progress {
   Options options_;
   Clock::time_point last_step_;
   Clock::time_point last_draw_;
+  int64_t steps_done_ = 0;
   double step_s_ = 0.0;  // smoothed
   bool is_line_open_ = false;
 };

@@ -19,16 +19,18 @@ struct Batch {
 /// A view, no copy.
 class Windows {
  public:
-  /// `bytes` is uint8 [n], n > context.
-  Windows(const at::Tensor& bytes, int64_t context);
+  /// `bytes` is uint8 [n] on the CPU, n > context. Batches are made for a model at `place`.
+  Windows(const at::Tensor& bytes, int64_t context, at::Device place = at::kCPU);
 
   int64_t size() const { return windows_.size(0); }
 
-  /// The windows of these numbers, in this order.
+  /// The windows of these numbers, in this order. On a GPU their copy is queued on the current
+  /// stream, and the call does not wait for it.
   Batch batch(const std::vector<size_t>& numbers) const;
 
  private:
   at::Tensor windows_;  // uint8 [size, context + 1]
+  at::Device place_;
 };
 
 }  // namespace gpt

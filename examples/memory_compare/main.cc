@@ -19,6 +19,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/environment.h"
+#include "tessera/examples/gpt/device_flag.h"
 #include "tessera/examples/memory_compare/fresh_process.h"
 #include "tessera/examples/memory_compare/measurement.h"
 #include "tessera/examples/memory_compare/row.h"
@@ -26,6 +27,12 @@
 #include "tessera/examples/memory_compare/table.h"
 #include "tessera/tessera.h"
 
+ABSL_FLAG(gpt::DeviceFlag, device, {},
+          "cpu, cuda (each rank the GPU of its number on its host) or cuda:<index>; on a GPU its "
+          "allocator is read, too");
+ABSL_FLAG(std::string, backend, "auto",
+          "what carries data between ranks: auto, loopback, shm or nccl; shm lets ranks share a "
+          "GPU");
 ABSL_FLAG(std::string, rows, "",
           "what to compare, separated by spaces: ddp, zero1, zero2, zero3, zero3:R "
           "(reshard_after_forward), hybrid:p,g,o, hybrid:p,g,o:R; default: all that the number of "
@@ -98,7 +105,9 @@ tessera::Environment read_job() {
 
 std::vector<Row> read_rows(int ranks) {
   const std::string text = absl::GetFlag(FLAGS_rows);
-  if (text.empty()) return memory_compare::default_rows(ranks);
+  if (text.empty()) {
+    return memory_compare::default_rows(ranks, absl::GetFlag(FLAGS_device).device.type());
+  }
   const absl::StatusOr<std::vector<Row>> rows = memory_compare::parse_rows(text);
   TORCH_CHECK(rows.ok(), std::string(rows.status().message()));
   TORCH_CHECK(!rows->empty(), "[memory_compare] --rows: got no row, expected at least one");
@@ -120,7 +129,8 @@ void compare() {
   const std::vector<Row> rows = read_rows(job.world_size);
   for (size_t i = 0; i < rows.size(); ++i) {
     const std::vector<int64_t> words = memory_compare::run_in_fresh_process([&] {
-      tessera::ProcessGroupOptions meeting;
+      tessera::ProcessGroupOptions meeting{.device = absl::GetFlag(FLAGS_device).device,
+                                           .backend = absl::GetFlag(FLAGS_backend)};
       if (!job.store_url.empty()) meeting.store_url = absl::StrCat(job.store_url, ".row", i);
       const auto world = tessera::init_process_group(meeting);
       return to_words(memory_compare::measure(rows[i], comparison.workload, world));

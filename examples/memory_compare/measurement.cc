@@ -1,8 +1,11 @@
 #include "tessera/examples/memory_compare/measurement.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 
+#include "tessera/examples/gpt/windows.h"
+#include "tessera/examples/memory_compare/device_memory.h"
 #include "tessera/tessera.h"
 
 namespace memory_compare {
@@ -12,7 +15,7 @@ using tessera::kMemoryClasses;
 using tessera::MemoryBytes;
 using tessera::MemoryClass;
 
-constexpr size_t kRankWords = kMemoryClasses + 3;
+constexpr size_t kRankWords = kMemoryClasses + 5;
 
 tessera::Options options_of(const Row& row, const Workload& workload) {
   tessera::Options options{.strategy = row.strategy, .degrees = row.degrees, .max_grad_norm = 1.0};
@@ -24,19 +27,43 @@ tessera::Options options_of(const Row& row, const Workload& workload) {
   return options;
 }
 
+gpt::Batch draw(const Workload& workload, at::Generator& generator, at::Device place) {
+  const at::Tensor text =
+      at::randint(workload.model.vocabulary, {workload.batch, workload.model.context + 1},
+                  generator, at::kLong)
+          .to(place);
+  return {text.narrow(1, 0, workload.model.context), text.narrow(1, 1, workload.model.context)};
+}
+
+/// What is on the GPU without an engine and its parameters: what libraries allocate for good when
+/// they are first used (cuBLAS).
+int64_t foreign_device_bytes(const Workload& workload, gpt::Gpt& model, at::Device place) {
+  at::empty({1}, at::TensorOptions(place));  // LibTorch makes its allocator when it is first used
+  int64_t parameter_bytes = -DeviceMemory::of(place).now_bytes;
+  model.to(place);
+  parameter_bytes += DeviceMemory::of(place).now_bytes;
+  at::Generator generator = at::detail::createCPUGenerator();
+  {
+    const gpt::Batch batch = draw(workload, generator, place);
+    model.loss(batch.text, batch.target).backward();
+  }
+  model.zero_grad(/*set_to_none=*/true);
+  return DeviceMemory::of(place).now_bytes - parameter_bytes;
+}
+
 /// Trains and returns the largest PSS seen in the last step.
-int64_t train(const Workload& workload, gpt::Gpt& model, tessera::Engine& engine, int rank) {
-  auto generator = at::detail::createCPUGenerator(/*seed=*/static_cast<uint64_t>(rank) + 1);
+int64_t train(const Workload& workload, gpt::Gpt& model, tessera::Engine& engine, int rank,
+              at::Device place) {
+  at::Generator generator =
+      at::detail::createCPUGenerator(/*seed=*/static_cast<uint64_t>(rank) + 1);
   int64_t pss_bytes = -1;
   for (int64_t step = 1; step <= workload.steps; ++step) {
+    if (step == workload.steps && place.is_cuda()) DeviceMemory::restart_peak(place);
     const auto sample = [&] {
       if (step == workload.steps) pss_bytes = std::max(pss_bytes, tessera::process_pss_bytes());
     };
-    const at::Tensor text =
-        at::randint(workload.model.vocabulary, {workload.batch, workload.model.context + 1},
-                    generator, at::kLong);
-    const at::Tensor loss = model.loss(text.narrow(1, 0, workload.model.context),
-                                       text.narrow(1, 1, workload.model.context));
+    const gpt::Batch batch = draw(workload, generator, place);
+    const at::Tensor loss = model.loss(batch.text, batch.target);
     sample();
     loss.backward();
     sample();
@@ -52,7 +79,8 @@ void append(std::vector<int64_t>& words, const MemoryBytes& bytes) {
 
 void append(std::vector<int64_t>& words, const RankMemory& rank) {
   append(words, rank.held);
-  words.insert(words.end(), {rank.peak_bytes, rank.pss_bytes, rank.slabs_grown});
+  words.insert(words.end(), {rank.peak_bytes, rank.pss_bytes, rank.slabs_grown, rank.device_bytes,
+                             rank.device_peak_bytes});
 }
 
 class Reader {
@@ -70,6 +98,8 @@ class Reader {
     rank.peak_bytes = next();
     rank.pss_bytes = next();
     rank.slabs_grown = next();
+    rank.device_bytes = next();
+    rank.device_peak_bytes = next();
     return rank;
   }
 
@@ -88,21 +118,29 @@ Measurement measure(const Row& row, const Workload& workload,
   for (const at::Tensor& parameter : model->parameters()) {
     measurement.parameter_numel += parameter.numel();
   }
+  const at::Device place = world->place();
+  const int64_t foreign_bytes = place.is_cuda() ? foreign_device_bytes(workload, *model, place) : 0;
   const auto engine = tessera::parallelize(model, torch::optim::AdamWOptions(1e-4),
                                            options_of(row, workload), world);
   measurement.persistent = engine->predicted_memory(/*micro_steps=*/1);
   measurement.peak = engine->predicted_peak_memory(/*micro_steps=*/1);
 
   RankMemory mine;
-  mine.pss_bytes = train(workload, *model, *engine, world->rank());
+  mine.pss_bytes = train(workload, *model, *engine, world->rank(), place);
+  engine->wait();
   mine.held = engine->memory().now();
   mine.peak_bytes = engine->memory().peak_total_bytes();
   mine.slabs_grown = engine->gather_counts().slabs_grown;
+  if (place.is_cuda()) {
+    const DeviceMemory device = DeviceMemory::of(place);
+    mine.device_bytes = device.now_bytes - foreign_bytes;
+    mine.device_peak_bytes = device.peak_bytes - foreign_bytes;
+  }
   std::vector<int64_t> words;
   append(words, mine);
   const at::Tensor own = torch::tensor(words, at::kLong);
   const at::Tensor all = at::empty({world->size() * own.numel()}, at::kLong);
-  world->all_gather(all, own, "memory")->wait();
+  world->all_gather_on_host(all, own, "memory");
   words.assign(all.data_ptr<int64_t>(), all.data_ptr<int64_t>() + all.numel());
   Reader reader(words);
   for (int rank = 0; rank < world->size(); ++rank) measurement.ranks.push_back(reader.rank());
@@ -118,6 +156,17 @@ bool is_exact(const Measurement& measurement) {
                          held[MemoryClass::kLanding] = 0;
                        return held == measurement.persistent;
                      });
+}
+
+double allocator_error(const Measurement& measurement) {
+  double largest = 0.0;
+  for (const RankMemory& rank : measurement.ranks) {
+    if (rank.device_bytes < 0) continue;
+    const auto metered = static_cast<double>(rank.held.total());
+    largest = std::max(largest, std::abs(static_cast<double>(rank.device_bytes) - metered) /
+                                    std::max(1.0, metered));
+  }
+  return largest;
 }
 
 std::vector<int64_t> to_words(const Measurement& measurement) {

@@ -27,6 +27,10 @@ struct RankMemory {
   int64_t peak_bytes = 0;     ///< most that the engine held at once, control included
   int64_t pss_bytes = -1;     ///< most that the process had of the samples; -1 where unknown
   int64_t slabs_grown = 0;    ///< GatherCounts::slabs_grown
+  /// What the GPU's allocator has given out beyond what it had before there was an engine: after
+  /// the last step, and most in that step, with what is the user's (activations). -1 on a CPU.
+  int64_t device_bytes = -1;
+  int64_t device_peak_bytes = -1;
   friend bool operator==(const RankMemory&, const RankMemory&) = default;
 };
 
@@ -41,14 +45,19 @@ struct Measurement {
 
 /// Trains `workload` for a few steps as `row` says and reads the engine's meter. PSS is sampled
 /// after forward, backward and update of the last step; it means something only in a process that
-/// has done nothing before. Collective over `world`; every rank receives everything. Throws
-/// c10::Error where the row does not fit the world.
+/// has done nothing before. On a GPU its allocator is read, too. Collective over `world`, which
+/// says where to train; every rank receives everything. Throws c10::Error where the row does not
+/// fit the world.
 Measurement measure(const Row& row, const Workload& workload,
                     const std::shared_ptr<tessera::ProcessGroup>& world);
 
 /// Whether every rank holds exactly what the formula says in every class that lasts: all but
 /// control, and landing where it is pooled.
 bool is_exact(const Measurement& measurement);
+
+/// The largest part by which what a GPU's allocator says of a rank is off what the engine's meter
+/// says: above 0 where blocks are rounded up, or somebody holds what is not counted. Zero on a CPU.
+double allocator_error(const Measurement& measurement);
 
 /// A measurement as numbers, for a pipe between processes, and back. from_words throws
 /// std::invalid_argument for what to_words cannot have made.

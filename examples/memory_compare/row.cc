@@ -67,7 +67,7 @@ absl::StatusOr<std::vector<Row>> parse_rows(const std::string& text) {
   return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
 }
 
-std::vector<Row> default_rows(int ranks) {
+std::vector<Row> default_rows(int ranks, c10::DeviceType device) {
   std::vector<Row> rows;
   const auto add = [&rows](Strategy strategy, std::optional<Degrees> degrees = {},
                            std::optional<int> reshard_after_forward = {}) {
@@ -81,10 +81,14 @@ std::vector<Row> default_rows(int ranks) {
   add(Strategy::kZero1);
   add(Strategy::kZero2);
   add(Strategy::kZero3);
-  add_apart(Strategy::kZero1);
-  add_apart(Strategy::kZero2);
-  add_apart(Strategy::kZero3);
-  add_apart(Strategy::kZero3, 1);
+  if (device == c10::DeviceType::CPU) {
+    add_apart(Strategy::kZero1);
+    add_apart(Strategy::kZero2);
+    add_apart(Strategy::kZero3);
+    add_apart(Strategy::kZero3, 1);
+  } else {
+    add(Strategy::kZero3, {}, 1);
+  }
   int largest = ranks - 1;
   while (ranks % largest != 0) --largest;
   if (largest == 1) return rows;

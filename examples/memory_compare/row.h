@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <absl/status/statusor.h>
+#include <c10/core/DeviceType.h>
 
 #include "tessera/core/strategy.h"
 
@@ -27,10 +28,10 @@ absl::StatusOr<Row> parse_row(const std::string& text);
 /// Rows separated by spaces; the error lists every bad one.
 absl::StatusOr<std::vector<Row>> parse_rows(const std::string& text);
 
-/// What a world of `ranks` can show: the named strategies, those with copies per rank too, zero3
-/// with units that stay whole, and,
-/// where a number S divides the world, the hybrids S,S,S (HSDP), 1,S,world and S,world,world for
-/// the largest S below the world. One rank has nothing to split: ddp alone.
-std::vector<Row> default_rows(int ranks);
+/// What a world of `ranks` can show: the named strategies, on CPUs those with copies per rank too
+/// (on GPUs there are no others), zero3 with units that stay whole, and, where a number S divides
+/// the world, the hybrids S,S,S (HSDP), 1,S,world and S,world,world for the largest S below the
+/// world. One rank has nothing to split: ddp alone.
+std::vector<Row> default_rows(int ranks, c10::DeviceType device = c10::DeviceType::CPU);
 
 }  // namespace memory_compare

@@ -46,18 +46,29 @@ void append_measured(const Measurement& measurement, std::vector<Cells>& lines) 
   for (size_t first = 0, last = 0; first < ranks.size(); first = last + 1) {
     last = first;
     int64_t pss_bytes = ranks[first].pss_bytes;
+    int64_t device_bytes = ranks[first].device_bytes;
+    int64_t device_peak_bytes = ranks[first].device_peak_bytes;
     while (last + 1 < ranks.size() &&
            without_control(ranks[last + 1].held) == without_control(ranks[first].held) &&
            peak_of(ranks[last + 1]) == peak_of(ranks[first])) {
-      pss_bytes = std::max(pss_bytes, ranks[++last].pss_bytes);
+      ++last;
+      pss_bytes = std::max(pss_bytes, ranks[last].pss_bytes);
+      device_bytes = std::max(device_bytes, ranks[last].device_bytes);
+      device_peak_bytes = std::max(device_peak_bytes, ranks[last].device_peak_bytes);
     }
     const std::string who = first == last ? absl::StrCat("measured, rank ", first)
                                           : absl::StrCat("measured, ranks ", first, "-", last);
     Cells cells = line_of("", who, ranks[first].held);
     cells.push_back(cell(peak_of(ranks[first])));
     cells.push_back(pss_bytes >= 0 ? cell(pss_bytes) : "?");
+    if (device_bytes >= 0) cells.insert(cells.end(), {cell(device_bytes), cell(device_peak_bytes)});
     lines.push_back(std::move(cells));
   }
+}
+
+/// Read from the allocator of a GPU?
+bool is_on_device(const Comparison& comparison) {
+  return comparison.rows.front().measurement.ranks.front().device_bytes >= 0;
 }
 
 std::vector<Cells> cells_of(const Comparison& comparison) {
@@ -65,6 +76,7 @@ std::vector<Cells> cells_of(const Comparison& comparison) {
   Cells head = {"MiB per rank", ""};
   for (const MemoryClass shown : kShown) head.emplace_back(to_string(shown));
   head.insert(head.end(), {"total", "peak", "PSS"});
+  if (is_on_device(comparison)) head.insert(head.end(), {"allocator", "its peak"});
   lines.push_back(std::move(head));
   lines.push_back(line_of(kPyTorch, "modelled",
                           pytorch_ddp(comparison.rows.front().measurement.parameter_numel)));
@@ -139,7 +151,7 @@ std::vector<std::string> notes(const Comparison& comparison) {
       control_bytes = std::max(control_bytes, rank.held[MemoryClass::kControl]);
     }
   }
-  return {
+  std::vector<std::string> lines = {
       verdict(comparison),
       "Landing is pooled (persistent under zero1): predicted for units that land one after the "
       "other.",
@@ -151,6 +163,19 @@ std::vector<std::string> notes(const Comparison& comparison) {
       "PyTorch DDP is modelled, not measured: 20 bytes per parameter without padding: parameter, "
       "gradient, its copy in a bucket",
       "(under landing; gradient_as_bucket_view is off by default) and AdamW's two moments."};
+  if (is_on_device(comparison)) {
+    double error = 0.0;
+    for (const auto& [row, measurement] : comparison.rows) {
+      error = std::max(error, allocator_error(measurement));
+    }
+    lines.push_back(
+        absl::StrFormat("allocator: what the GPU's gave out beyond what it had before there was an "
+                        "engine, after the last step; at most %.2f %% off total and control.",
+                        1e2 * error));
+    lines.emplace_back(
+        "its peak: most in the last step, with activations and gradients in flight.");
+  }
+  return lines;
 }
 
 const RankMemory& largest_of(const Measurement& measurement) {

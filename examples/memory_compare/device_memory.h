@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+
+#include <c10/core/Device.h>
+
+namespace memory_compare {
+
+/// What LibTorch's allocator has given out on a GPU: every tensor's bytes, rounded up to its
+/// blocks, without what CUDA itself takes.
+struct DeviceMemory {
+  int64_t now_bytes = 0;
+  int64_t peak_bytes = 0;  ///< since restart_peak()
+
+  /// Local, non-blocking. `place` is a GPU with an index on which LibTorch has been used.
+  static DeviceMemory of(at::Device place);
+  static void restart_peak(at::Device place);
+};
+
+}  // namespace memory_compare
