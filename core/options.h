@@ -94,9 +94,11 @@ struct Options {
   bool optimizer_in_backward = false;
 
   /// Keeps memory off the GPU: it lies in pinned memory of the host, is copied beside the
-  /// computation, and the CPU updates it. Results are those of training without it but for the
-  /// order of sums over ranks. An error where parameters lie on the CPU, with
-  /// optimizer_in_backward, and (kParameters) where a strategy does not split parameters.
+  /// computation, and the CPU updates it. Results have the bits of training without it. Copied per
+  /// step are each rank's slice of the gradients (once per backward) and of the new values, or of
+  /// its shards (kParameters, per gather). An error where parameters lie on the CPU, with
+  /// optimizer_in_backward and late_verdict, and (kParameters) where a strategy does not split
+  /// parameters or splits the optimizer over more ranks.
   Offload offload = Offload::kNone;
 
   /// GPUs only: step() returns without waiting for the device or for other ranks. The verdict of
