@@ -111,6 +111,16 @@ class Engine {
   };
   [[nodiscard]] virtual NoSync no_sync() = 0;
 
+  /// Collective as a backward is. Calls `body`, which runs one forward and one backward. Under
+  /// Options::cuda_graphs the calls on each count of micro-steps since the last step are told
+  /// apart: the first three run as they are, the fourth is captured, and from then on the device
+  /// repeats what was captured and `body` is not called. So `body` reads its inputs from, and
+  /// leaves its results (the loss) in, tensors that stay where they are; what it decides, counts or
+  /// prints on the host happens in the first calls only; and it must not wait for the device
+  /// (item(), copies to the host). Throws c10::Error that names what cannot be captured: a backward
+  /// under no_sync(), none or more than one, a wait for the device.
+  virtual void micro_step(const std::function<void()>& body) = 0;
+
   /// Collective. Runs `write` on every rank without autograd, then gives all ranks the parameters
   /// of rank `from_rank`. The only way to write parameters outside step(): initialisation after
   /// parallelize, weight clipping, loading. `write` may be empty except on from_rank.

@@ -131,6 +131,7 @@ std::vector<std::string> lines(const Options& options) {
           absl::StrCat("share_parameters ", options.share_parameters ? 1 : 0),
           absl::StrCat("optimizer_in_backward ", options.optimizer_in_backward ? 1 : 0),
           absl::StrCat("offload ", absl::string_view(offload.data(), offload.size())),
+          absl::StrCat("cuda_graphs ", options.cuda_graphs ? 1 : 0),
           absl::StrCat("late_verdict ", text_of(options.late_verdict)),
           absl::StrCat("bucket_bytes ", options.bucket_bytes),
           absl::StrCat("first_bucket_bytes ", options.first_bucket_bytes),

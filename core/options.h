@@ -108,6 +108,12 @@ struct Options {
   /// ask_non_finite or offload is set. An error where it is true on a CPU or with one of these.
   std::optional<bool> late_verdict = {};
 
+  /// Lets Engine::micro_step() capture what a forward and a backward queue on a GPU into a CUDA
+  /// graph and queue it again as a whole. Parameters' gradients are accumulated on the stream that
+  /// captures, from the start. An error on a CPU, in a world of more than one, and where parameters
+  /// are split (offload = kParameters, free_eagerly).
+  bool cuda_graphs = false;
+
   /// Bytes of parameters per bucket. Range [1 KiB, 2 GiB]. Larger buckets mean fewer collectives
   /// and larger landing buffers. The first bucket to be ready in backward is smaller so that
   /// reduction starts early.

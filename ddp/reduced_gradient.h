@@ -90,6 +90,19 @@ class ReducedGradient {
   /// Forgets the value.
   void clear();
 
+  /// What the host knows of the buffers.
+  struct State {
+    at::Tensor value;
+    bool own_is_taken;
+    bool has_sums;
+  };
+  State state() const { return {value_, own_is_taken_, has_sums_}; }
+  void restore(const State& state) {
+    value_ = state.value;
+    own_is_taken_ = state.own_is_taken;
+    has_sums_ = state.has_sums;
+  }
+
  private:
   void make_own();
   void take_up_sums();

@@ -34,12 +34,6 @@ namespace tessera {
 
 namespace {
 
-constexpr size_t kBitsPerWord = 64;
-
-int64_t ballot_words(size_t units, const ParameterTable& table) {
-  return static_cast<int64_t>(1 + units + (table.size() + kBitsPerWord - 1) / kBitsPerWord);
-}
-
 SlabPool::Allocate allocate_from(ProcessGroup& group) {
   return [&group](int64_t numel, at::ScalarType dtype) { return group.allocate(numel, dtype); };
 }
@@ -69,7 +63,7 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
       local_(table.size()),
       used_(table.size()),
       non_finite_(table.size()),
-      ballot_(group, ballot_words(units_, table)) {
+      ballot_(group, units_, table.size()) {
   reduced_.reserve(units_);
   for (size_t unit = 0; unit < units_; ++unit) {
     pool(unit).reserve(plan[unit].precision.wire, plan[unit].layout.numel());
@@ -173,10 +167,22 @@ void Reducer::launch(size_t unit, size_t round) {
                         .work = reduced_[unit].reduce(landing.buffer(), plan_[unit].name),
                         .is_gathering = false,
                         .begin_ns = begin_ns});
+  if (!group_.place().is_cpu()) return retire_behind_last();
   // Where collectives run inside the calls, the gather over replicas follows its reduction here and
   // now, in the agreed order. Later, each rank would come by at another place of its own backward,
   // and two of them could wait for each other in two groups.
   retire(Wait::kNever);
+}
+
+/// On a device: lets the current stream wait for what is ahead of the reduction launched last. When
+/// that is done the host does not know, so what follows from it (gathers, memory that is used
+/// again) follows from the order of launches alone, which is the same on all ranks; and no more
+/// than two units, three with replicas, hold gradients that are not reduced.
+void Reducer::retire_behind_last() {
+  for (auto reduction = in_flight_.begin(); reduction + 1 < in_flight_.end();) {
+    const bool is_done = advance(*reduction, Wait::kOneCollective);
+    reduction = is_done ? in_flight_.erase(reduction) : reduction + 1;
+  }
 }
 
 /// Whether the reduction is done; until then, takes it as far as it goes (kNever) or all the way.
@@ -191,6 +197,7 @@ bool Reducer::advance(InFlight& reduction, Wait wait) {
     if (gather == nullptr) break;
     reduction.work = std::move(gather);
     reduction.is_gathering = true;
+    if (wait == Wait::kOneCollective) return false;
   }
   if (setting_.kept != nullptr) setting_.kept->rewriting(unit);
   reduced_[unit].add(buffer);
@@ -217,41 +224,6 @@ void Reducer::retire(Wait wait) {
   while (!in_flight_.empty() && advance(in_flight_.front(), wait)) in_flight_.pop_front();
 }
 
-/// Returns what is wrong, the same on every rank, or "".
-std::string Reducer::agree() {
-  const std::span<int64_t> mine = ballot_.mine();
-  std::fill(mine.begin(), mine.end(), int64_t{0});
-  mine[0] = history_.value();
-  for (size_t unit = 0; unit < units_; ++unit) {
-    mine[1 + unit] = static_cast<int64_t>(rounds_[unit]);
-  }
-  const size_t first_bits = 1 + units_;
-  for (size_t i = 0; i < table_.size(); ++i) {
-    const auto bit = static_cast<int64_t>(uint64_t{local_[i]} << (i % kBitsPerWord));
-    mine[first_bits + i / kBitsPerWord] |= bit;
-  }
-
-  ballot_.exchange("end of backward");
-
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    const std::span<const int64_t> paper = ballot_.of(rank);
-    if (paper[0] != ballot_.of(0)[0]) {
-      return absl::StrCat("[grad] rank ", rank,
-                          " and rank 0 differ in what they reduced or dropped before the end of "
-                          "this backward; call backward, no_sync and zero_grad alike on all ranks; "
-                          "engine->zero_grad() on all ranks lets training go on");
-    }
-    for (size_t unit = 0; unit < units_; ++unit) {
-      rounds_[unit] = std::max(rounds_[unit], static_cast<size_t>(paper[1 + unit]));
-    }
-    for (size_t i = 0; i < table_.size(); ++i) {
-      const auto bits = static_cast<uint64_t>(paper[first_bits + i / kBitsPerWord]);
-      used_[i] |= static_cast<uint8_t>((bits >> (i % kBitsPerWord)) & 1);
-    }
-  }
-  return "";
-}
-
 void Reducer::end_micro_step() {
   if (mode_ == Mode::kAddLocally) {
     has_local_ = true;
@@ -264,7 +236,7 @@ void Reducer::end_micro_step() {
   }
   std::string disagreement;
   if (setting_.agreement == Setting::Agreement::kInBackward) {
-    disagreement = agree();
+    disagreement = ballot_.exchange(history_.value(), local_, rounds_, used_);
   } else {
     for (size_t i = 0; i < used_.size(); ++i) used_[i] |= local_[i];
   }
@@ -284,6 +256,22 @@ void Reducer::end_micro_step() {
   has_local_ = false;
   ++unfinished_;
   history_.record(RollingHash::Event::kMicroStep, 0);
+}
+
+void Reducer::repeat_micro_step(const Books& after) {
+  for (size_t unit = 0; unit < units_; ++unit) {
+    history_.record(RollingHash::Event::kReduce, static_cast<int64_t>(unit));
+    reduced_[unit].restore(after.reduced[unit]);
+  }
+  used_ = after.used;
+  ++unfinished_;
+  history_.record(RollingHash::Event::kMicroStep, 0);
+}
+
+Reducer::Books Reducer::books() const {
+  Books books{.used = used_, .reduced = {}};
+  for (const ReducedGradient& reduced : reduced_) books.reduced.push_back(reduced.state());
+  return books;
 }
 
 void Reducer::finish() {

@@ -17,6 +17,7 @@
 #include "tessera/core/step/ballot.h"
 #include "tessera/core/step/exact_sum.h"
 #include "tessera/core/step/rolling_hash.h"
+#include "tessera/ddp/backward_ballot.h"
 #include "tessera/ddp/gradient_handles.h"
 #include "tessera/ddp/landed_unit_sink.h"
 #include "tessera/ddp/reduce_groups.h"
@@ -82,6 +83,17 @@ class Reducer {
   /// they reduced or dropped since the last step; clear() on all ranks mends that.
   void end_micro_step();
 
+  /// What the host knows after a micro-step, one gradient per parameter and everything reduced.
+  struct Books {
+    std::vector<uint8_t> used;
+    std::vector<ReducedGradient::State> reduced;  ///< per unit
+  };
+  Books books() const;
+  /// In the place of begin_micro_step(), land() and end_micro_step(): a device has repeated by
+  /// itself what it did in a micro-step that left the books at `after`, from the same state, in a
+  /// world of one. Local.
+  void repeat_micro_step(const Books& after);
+
   /// Collective, blocking; called by step() on every rank before squares() and the vote. Where
   /// partial sums are kept (1 < g < o) it makes them means, once; elsewhere, or when there is
   /// nothing new, it does nothing. Ranks that made different numbers of micro-steps do nothing
@@ -137,7 +149,7 @@ class Reducer {
     bool is_gathering;
     int64_t begin_ns;
   };
-  enum class Wait : uint8_t { kNever, kUntilDone };
+  enum class Wait : uint8_t { kNever, kOneCollective, kUntilDone };
 
   SlabPool& pool(size_t unit);
   Landing& open_landing(size_t unit, size_t round);
@@ -147,7 +159,7 @@ class Reducer {
   void launch_complete_units();
   bool advance(InFlight& reduction, Wait wait);
   void retire(Wait wait);
-  std::string agree();
+  void retire_behind_last();
   void require_one_gradient(size_t index) const;
   int64_t control_bytes() const;
 
@@ -180,7 +192,7 @@ class Reducer {
   std::vector<uint8_t> local_;       // per table entry
   std::vector<uint8_t> used_;        // per table entry
   std::vector<int64_t> non_finite_;  // per table entry
-  Ballot ballot_;
+  BackwardBallot ballot_;
   std::optional<Ballot> finish_ballot_;  // where partial sums are kept
 };
 

@@ -81,12 +81,14 @@ void Residency::Unit::unpin(Use use) noexcept {
 }
 
 void Residency::use(Unit& unit) {
+  if (setting_.streams != nullptr) setting_.streams->pass();
   if (unit.own_memory_.defined() || unit.holds_ > 0) {
     if (!unit.is_whole()) make_whole(unit);
   } else if (&unit != last_ || !unit.is_whole()) {
     enter(unit);
   }
-  unit.is_ready_ = !setting_.free_eagerly;
+  // A use on another stream has to be ordered first.
+  unit.is_ready_ = !setting_.free_eagerly && setting_.streams == nullptr;
 }
 
 void Residency::enter(Unit& unit) {

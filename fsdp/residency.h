@@ -21,6 +21,7 @@
 #include "tessera/core/sched/access_order.h"
 #include "tessera/core/sched/lane.h"
 #include "tessera/core/sched/slab_pool.h"
+#include "tessera/core/sched/stream_join.h"
 #include "tessera/core/sched/trace.h"
 #include "tessera/core/step/rolling_hash.h"
 #include "tessera/fsdp/unit_source.h"
@@ -35,7 +36,8 @@ struct ResidencySetting {
   bool strict_slabs = false;
   bool poison_freed = false;
   std::function<bool()> is_inside_backward;
-  SlabPool::Allocate allocate;  ///< memory for whole units
+  SlabPool::Allocate allocate;    ///< memory for whole units
+  StreamJoin* streams = nullptr;  ///< on which operators use units; null on a CPU
 };
 
 /// Decides which units are whole: what GatheredUnits does behind its mutex. Note [Whole while

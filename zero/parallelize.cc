@@ -137,7 +137,7 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
     if (!refused.empty()) problems.push_back(std::move(refused));
     refused = problem_of_second_shards(options, *degrees, world);
     if (!refused.empty()) problems.push_back(std::move(refused));
-    for (std::string& problem : problems_of_place(options, *degrees, world.place())) {
+    for (std::string& problem : problems_of_place(options, *degrees, world.place(), world_size)) {
       problems.push_back(std::move(problem));
     }
   }

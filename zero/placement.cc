@@ -56,7 +56,8 @@ ParameterStore::Setting store_setting(const Options& options, const Degrees& deg
                      .strict_slabs = options.strict_slabs,
                      .poison_freed = options.poison_freed,
                      .is_inside_backward = nullptr,
-                     .allocate = nullptr}};
+                     .allocate = nullptr,
+                     .streams = nullptr}};
 }
 
 std::string ignored_option(const Options& options) {
@@ -85,8 +86,30 @@ std::string problem_of_second_shards(const Options& options, const Degrees& degr
                       "' cannot read each other's memory; leave it out");
 }
 
+namespace {
+
+void check_graphs(const Options& options, at::Device place, int world_size,
+                  std::vector<std::string>& problems) {
+  const auto refuse = [&problems](const auto&... reason) {
+    problems.push_back(
+        absl::StrCat("[options] cuda_graphs: is set, but ", reason..., "; leave it out"));
+  };
+  if (place.is_cpu()) refuse("parameters lie on the CPU");
+  if (world_size > 1) {
+    refuse("collectives are not captured, and there are ", world_size, " ranks");
+  }
+  if (options.free_eagerly || options.offload == Offload::kParameters) {
+    refuse("units come and go (free_eagerly, offload), which the host decides");
+  }
+  if (options.offload == Offload::kOptimizer) {
+    refuse("gradients leave for the host in backward (offload)");
+  }
+}
+
+}  // namespace
+
 std::vector<std::string> problems_of_place(const Options& options, const Degrees& degrees,
-                                           at::Device place) {
+                                           at::Device place, int world_size) {
   std::vector<std::string> problems;
   if (options.offload != Offload::kNone && place.is_cpu()) {
     problems.emplace_back(
@@ -110,6 +133,7 @@ std::vector<std::string> problems_of_place(const Options& options, const Degrees
     problems.emplace_back(
         "[options] optimizer_in_backward: is set, but works on a CPU only; leave it out");
   }
+  if (options.cuda_graphs) check_graphs(options, place, world_size, problems);
   if (!options.late_verdict.value_or(false)) return problems;
   if (place.is_cpu()) {
     problems.emplace_back(

@@ -41,7 +41,7 @@ std::string problem_of_early_update(const Options& options, const Degrees& degre
 
 /// What forbids `options` where parameters lie at `place`, one line each; empty if nothing.
 std::vector<std::string> problems_of_place(const Options& options, const Degrees& degrees,
-                                           at::Device place);
+                                           at::Device place, int world_size);
 
 /// Options::late_verdict, resolved: whether step() returns before its outcome is known.
 bool has_late_verdict(const Options& options, const Degrees& degrees, at::Device place);

@@ -4,6 +4,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <absl/strings/str_cat.h>
+#include <c10/core/StreamGuard.h>
 
 #include "tessera/core/error_text.h"
 #include "tessera/core/memory/freed_memory.h"
@@ -20,6 +21,7 @@ namespace tessera {
 ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
     : parts_(std::move(parts)),
       failure_(*parts_.group),
+      streams_(parts_.group->place()),
       slices_(parts_.degrees, parts_.group->size(), parts_.group->rank()),
       trace_(parts_.options.trace ? std::make_unique<Trace>() : nullptr),
       compute_(trace_.get()),
@@ -48,6 +50,12 @@ ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
       parts_.options.offload == Offload::kNone ? MemoryClass::kOptimizer : MemoryClass::kHost,
       commit_->optimizer().state_bytes());
   meter_.add(MemoryClass::kControl, commit_->bytes() + access_.bytes());
+  if (parts_.options.cuda_graphs) {
+    captured_ = std::make_unique<CapturedMicroSteps>(parts_.group->place());
+  }
+  // See Note [Backward in a capture].
+  const c10::OptionalStreamGuard on_stream(
+      captured_ == nullptr ? std::nullopt : std::optional(captured_->stream()));
   for (size_t i = 0; i < parts_.table.size(); ++i) {
     if (!parts_.table[i].is_trainable) continue;
     GradientSink& sink = *this;
@@ -59,6 +67,7 @@ ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
 ParameterStore::Setting ShardedEngine::store_setting() {
   ParameterStore::Setting setting = parts_.store;
   setting.gather.is_inside_backward = [this] { return watch_.is_inside_backward(); };
+  if (!parts_.group->place().is_cpu()) setting.gather.streams = &streams_;
   return setting;
 }
 
@@ -83,7 +92,8 @@ void ShardedEngine::require_no_update(const char* call) const {
   if (early_update_ != nullptr) early_update_->require_committed(call);
 }
 
-void ShardedEngine::require_between_steps(const char* call) const {
+void ShardedEngine::require_between_steps(const char* call) {
+  streams_.pass();
   require_no_update(call);
   require_outside_backward(call);
 }
@@ -95,6 +105,7 @@ void ShardedEngine::before_gradient(size_t index) {
   TORCH_CHECK(watch_.is_inside_backward(), "[grad] '", parts_.table[index].name,
               "': backward runs on a thread that does not know this engine, so its end would go "
               "unnoticed; call backward on the thread that called parallelize");
+  streams_.pass();
   if (!in_micro_step_) failure_.guard([&] { begin_micro_step(); });
   try {
     handles_.hide(index);
@@ -144,6 +155,7 @@ void ShardedEngine::backward_ended() {
 }
 
 void ShardedEngine::end_micro_step() {
+  streams_.pass();
   in_micro_step_ = false;
   ++backwards_;
   store_.free_all();
@@ -202,6 +214,7 @@ void ShardedEngine::zero_grad() {
 }
 
 void ShardedEngine::clear() {
+  streams_.pass();
   handles_.hide_all();
   reducer_.clear();
   if (early_update_ != nullptr) early_update_->end();
@@ -211,6 +224,25 @@ void ShardedEngine::clear() {
   was_scaled_ = false;
   history_ = history_at_step_;
   compute_.begin();
+}
+
+void ShardedEngine::micro_step(const std::function<void()>& body) {
+  if (captured_ == nullptr) return body();
+  require_between_steps("micro_step");
+  TORCH_CHECK(*no_sync_depth_ == 0,
+              "[graph] micro_step: called inside no_sync(), expected outside; in a world of one "
+              "there is nothing that no_sync() saves");
+  adopt_cleared_gradients();
+  handles_.count_edits();
+  const int64_t before = backwards_;
+  if (captured_->run(static_cast<size_t>(before), body, reducer_, streams_)) {
+    TORCH_CHECK(backwards_ == before + 1, "[graph] micro_step: got a body with ",
+                backwards_ - before, " backwards, expected one");
+    return;
+  }
+  ++backwards_;
+  was_scaled_ = true;
+  show_gradients();
 }
 
 // --- Step ---
@@ -242,6 +274,7 @@ StepResult ShardedEngine::step() {
   failure_.require_none();
   require_outside_backward("step");
   const at::NoGradGuard no_grad;
+  streams_.pass();
   return last_result_ = failure_.guard([&] {
     settle();
     if (!is_updated()) adopt_cleared_gradients();
@@ -316,89 +349,6 @@ std::string ShardedEngine::find_misuse() const {
     return "backward was called on a loss without engine->scale(loss), which loss_scale needs";
   }
   return misuse_.before_step();
-}
-
-// --- Reading and writing parameters ---
-
-void ShardedEngine::modify_parameters(int from_rank, const std::function<void()>& write) {
-  require_between_steps("modify_parameters");
-  learn_outcome();
-  const auto write_or_fail = [&] {
-    try {
-      write();
-    } catch (const std::exception& error) {
-      failure_.set(absl::StrCat("left modify_parameters by an exception: ", error_text(error)));
-      throw;
-    }
-  };
-  failure_.guard(
-      [&] { access_.modify(from_rank, write ? std::function<void()>(write_or_fail) : nullptr); });
-}
-
-Engine::FullParameters ShardedEngine::full_parameters() {
-  require_between_steps("full_parameters");
-  learn_outcome();
-  return failure_.guard([&] { return access_.open_scope(); });
-}
-
-Engine::Gathered ShardedEngine::gather(const torch::nn::Module& module) {
-  require_no_update("gather");
-  return failure_.guard([&] { return access_.gather(module); });
-}
-
-void ShardedEngine::wait() {
-  failure_.require_none();
-  learn_outcome();
-  failure_.guard([&] { store_.finish(); });
-}
-
-uint64_t ShardedEngine::parameter_hash() {
-  require_between_steps("parameter_hash");
-  learn_outcome();
-  return failure_.guard([&] { return access_.hash(); });
-}
-
-// --- State ---
-
-StateDict ShardedEngine::state_dict(StateScope scope, int rank) {
-  require_between_steps("state_dict");
-  learn_outcome();
-  const at::NoGradGuard no_grad;
-  return failure_.guard([&] {
-    store_.finish();
-    return state_.save(scope, rank, counters());
-  });
-}
-
-void ShardedEngine::load_state_dict(const StateDict& state) {
-  failure_.require_all_ranks();
-  require_outside_backward("load_state_dict");
-  learn_outcome();
-  const at::NoGradGuard no_grad;
-  failure_.guard([&] {
-    settle();
-    access_.require_settled("load_state_dict");
-    store_.begin_writing();
-    EngineCounters loaded = counters();
-    state_.load(state, loaded);
-    steps_ = loaded.steps;
-    commit_->load_loss_scale({loaded.loss_scale, loaded.good_steps});
-    clear();
-    store_.announce();
-    failure_.mend();
-  });
-}
-
-// --- Numbers ---
-
-MemorySetting ShardedEngine::memory_setting(int micro_steps) const {
-  return {.degrees = parts_.degrees,
-          .micro_steps = micro_steps,
-          .is_split = store_.flat().is_split(),
-          .is_shared = store_.is_shared(),
-          .updates_in_backward = early_update_ != nullptr,
-          .ranks_after_forward = parts_.store.gather.ranks_after_forward,
-          .offload = parts_.options.offload};
 }
 
 }  // namespace tessera

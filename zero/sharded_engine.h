@@ -17,12 +17,14 @@
 #include "tessera/core/memory/memory_formula.h"
 #include "tessera/core/memory/memory_meter.h"
 #include "tessera/core/options.h"
+#include "tessera/core/sched/stream_join.h"
 #include "tessera/core/sched/trace.h"
 #include "tessera/core/step/rolling_hash.h"
 #include "tessera/core/step/step_vote.h"
 #include "tessera/ddp/gradient_handles.h"
 #include "tessera/ddp/reducer.h"
 #include "tessera/optim/optimizer_plan.h"
+#include "tessera/zero/captured_micro_steps.h"
 #include "tessera/zero/engine_failure.h"
 #include "tessera/zero/misuse_check.h"
 #include "tessera/zero/parameter_access.h"
@@ -61,6 +63,7 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   double loss_scale() const override { return commit_->loss_scale().scale; }
   void zero_grad() override;
   NoSync no_sync() override { return NoSync(no_sync_depth_); }
+  void micro_step(const std::function<void()>& body) override;
   void modify_parameters(int from_rank, const std::function<void()>& write) override;
   FullParameters full_parameters() override;
   Gathered gather(const torch::nn::Module& module) override;
@@ -97,7 +100,7 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   Reducer::Setting reducer_setting() const;
   void require_outside_backward(const char* call) const;
   void require_no_update(const char* call) const;
-  void require_between_steps(const char* call) const;
+  void require_between_steps(const char* call);
   void agree_to_update();
   void reduce_in_step();
   void finish_reductions();
@@ -124,6 +127,7 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
 
   Parts parts_;
   EngineFailure failure_;
+  StreamJoin streams_;  // that use the engine's memory
   SliceMap slices_;
   MemoryMeter meter_;
   std::unique_ptr<Trace> trace_;
@@ -140,6 +144,7 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   ParameterAccess access_;
   MisuseCheck misuse_;
   StateTransfer state_;
+  std::unique_ptr<CapturedMicroSteps> captured_;  // null without Options::cuda_graphs
   std::vector<std::unique_ptr<GradientHook>> hooks_;
 
   StepResult last_result_;

@@ -8,8 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/tests/gpu/gpu_comparison.h"
 #include "tessera/tests/gpu/gpu_worlds.h"
-#include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/training.h"
 
 namespace tessera::testing {
@@ -22,28 +22,43 @@ const Schedule& schedule_called(const std::string& name) {
   throw std::out_of_range("no schedule is called " + name);
 }
 
-using Case = std::tuple<Row, int /*world*/, std::string /*model*/, std::string /*schedule*/>;
+/// Over what ranks communicate.
+enum class Over : uint8_t { kNothing, kHost, kNccl };
+
+Decorate decorate(Over over) {
+  switch (over) {
+    case Over::kNothing:
+      return alone();
+    case Over::kHost:
+      return staged_over_host();
+    case Over::kNccl:
+      return over_nccl();
+  }
+  throw std::out_of_range("no such world");
+}
+
+using Case = std::tuple<Row, Over, int /*world*/, std::string /*model*/, std::string /*schedule*/>;
 
 std::string name_of(const ::testing::TestParamInfo<Case>& info) {
-  const auto& [row, world, model, schedule] = info.param;
-  return row.name + "_World" + std::to_string(world) + "_" + model + "_" + schedule;
+  const auto& [row, over, world, model, schedule] = info.param;
+  const std::string by = over == Over::kNothing ? "Alone" : over == Over::kHost ? "Staged" : "Nccl";
+  return row.name + "_" + by + std::to_string(world) + "_" + model + "_" + schedule;
 }
 
 class EngineOnGpu : public ::testing::TestWithParam<Case> {};
 
 TEST_P(EngineOnGpu, TrainsAsOnTheCpu) {
-  const auto& [given, world, model, name] = GetParam();
+  const auto& [given, over, world, model, name] = GetParam();
   if (world > most_rank_threads()) GTEST_SKIP() << "needs " << world << " GPUs";
   const Schedule& schedule = schedule_called(name);
   Row on_cpu = given;
   on_cpu.late_verdict = {};
-  on_cpu.offload = Offload::kNone;
   const Outcome expected = train_on_threads(subject(model), at::kFloat, on_cpu, schedule, world);
   Row row = given;
   row.poison_freed = true;
   const Outcome outcome =
-      train_on_threads(subject(model), at::kFloat, row, schedule, world, {}, staged_over_host());
-  EXPECT_EQ(bit_differences(outcome, expected), "");
+      train_on_threads(subject(model), at::kFloat, row, schedule, world, {}, decorate(over));
+  EXPECT_EQ(gpu_differences(outcome, expected), "");
 }
 
 Row waiting(Row row) {
@@ -61,11 +76,55 @@ std::vector<Row> late_and_waiting() {
   return rows;
 }
 
+const std::vector<std::string> kSchedules = {"OnceClipped", "ThriceClipped", "ThriceNoSync"};
+
+INSTANTIATE_TEST_SUITE_P(Alone, EngineOnGpu,
+                         ::testing::Combine(::testing::ValuesIn(late_and_waiting()),
+                                            ::testing::Values(Over::kNothing), ::testing::Values(1),
+                                            ::testing::Values("UnusedEverywhere"),
+                                            ::testing::ValuesIn(kSchedules)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Strategies, EngineOnGpu,
+                         ::testing::Combine(::testing::ValuesIn(late_and_waiting()),
+                                            ::testing::Values(Over::kHost, Over::kNccl),
+                                            ::testing::Values(1, 2, 3),
+                                            ::testing::Values("UnusedEverywhere"),
+                                            ::testing::ValuesIn(kSchedules)),
+                         name_of);
+/// Units that other units need in between, and more of them than slabs.
+INSTANTIATE_TEST_SUITE_P(Units, EngineOnGpu,
+                         ::testing::Combine(::testing::Values(row_of(Strategy::kZero3),
+                                                              hostile(row_of(Strategy::kZero3)),
+                                                              resharding(1)),
+                                            ::testing::Values(Over::kHost, Over::kNccl),
+                                            ::testing::Values(3),
+                                            ::testing::Values("DeepMlp", "TiedMlp", "CalledTwice",
+                                                              "Blocks", "FrozenLayers"),
+                                            ::testing::Values("ThriceClipped")),
+                         name_of);
+/// A second gradient within one backward, for which ranks talk to each other in it.
+INSTANTIATE_TEST_SUITE_P(Recomputed, EngineOnGpu,
+                         ::testing::Combine(::testing::Values(waiting(row_of(Strategy::kDdp)),
+                                                              waiting(row_of(Strategy::kZero3))),
+                                            ::testing::Values(Over::kHost, Over::kNccl),
+                                            ::testing::Values(3),
+                                            ::testing::Values("CheckpointedTwice"),
+                                            ::testing::Values("ThriceClipped")),
+                         name_of);
+/// Branches that ranks take each for itself, as far as parameters are resident.
+INSTANTIATE_TEST_SUITE_P(Branches, EngineOnGpu,
+                         ::testing::Combine(::testing::Values(row_of(Strategy::kDdp),
+                                                              row_of(Strategy::kZero1),
+                                                              row_of(Strategy::kZero2)),
+                                            ::testing::Values(Over::kHost, Over::kNccl),
+                                            ::testing::Values(3), ::testing::Values("Branches"),
+                                            ::testing::Values("OnceClipped")),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(
-    Strategies, EngineOnGpu,
-    ::testing::Combine(::testing::ValuesIn(late_and_waiting()), ::testing::Values(1, 2, 3),
-                       ::testing::Values("UnusedEverywhere"),
-                       ::testing::Values("OnceClipped", "ThriceClipped", "ThriceNoSync")),
+    Hybrids, EngineOnGpu,
+    ::testing::Combine(::testing::Values(hybrid(2, 2, 2), hybrid(1, 2, 4), hybrid(1, 1, 2)),
+                       ::testing::Values(Over::kHost, Over::kNccl), ::testing::Values(4),
+                       ::testing::Values("UnusedEverywhere"), ::testing::Values("ThriceClipped")),
     name_of);
 
 }  // namespace

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "tessera/core/device/device.h"
+
+namespace tessera {
+
+/// Lets memory be used on whatever streams the user's code and LibTorch's backward run: one after
+/// the other. Whoever is about to queue work on that memory passes; what it queues runs behind what
+/// all that passed before had queued until then. Thread-safe.
+///
+/// Nothing is queued while the stream stays the same, which is the usual case; a change of streams
+/// costs an event. Nothing happens on a CPU.
+class StreamJoin {
+ public:
+  /// `place`: where the memory lies.
+  explicit StreamJoin(at::Device place) : device_(place.is_cpu() ? nullptr : device_at(place)) {}
+
+  /// The calling thread's current stream is the one that uses the memory from now on. Local, never
+  /// blocks.
+  void pass();
+
+ private:
+  const std::shared_ptr<Device> device_;  // null on a CPU
+  std::mutex mutex_;
+  std::shared_ptr<Stream> last_;
+};
+
+}  // namespace tessera

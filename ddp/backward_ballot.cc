@@ -1,0 +1,57 @@
+#include "tessera/ddp/backward_ballot.h"
+
+#include <algorithm>
+#include <span>
+
+#include <absl/strings/str_cat.h>
+
+namespace tessera {
+namespace {
+
+constexpr size_t kBitsPerWord = 64;
+
+int64_t words_for(size_t units, size_t parameters) {
+  return static_cast<int64_t>(1 + units + (parameters + kBitsPerWord - 1) / kBitsPerWord);
+}
+
+}  // namespace
+
+BackwardBallot::BackwardBallot(ProcessGroup& group, size_t units, size_t parameters)
+    : size_(group.size()), ballot_(group, words_for(units, parameters)) {}
+
+std::string BackwardBallot::exchange(int64_t history, const std::vector<uint8_t>& local,
+                                     std::vector<size_t>& rounds, std::vector<uint8_t>& used) {
+  const std::span<int64_t> mine = ballot_.mine();
+  std::fill(mine.begin(), mine.end(), int64_t{0});
+  mine[0] = history;
+  for (size_t unit = 0; unit < rounds.size(); ++unit) {
+    mine[1 + unit] = static_cast<int64_t>(rounds[unit]);
+  }
+  const size_t first_bits = 1 + rounds.size();
+  for (size_t i = 0; i < local.size(); ++i) {
+    const auto bit = static_cast<int64_t>(uint64_t{local[i]} << (i % kBitsPerWord));
+    mine[first_bits + i / kBitsPerWord] |= bit;
+  }
+
+  ballot_.exchange("end of backward");
+
+  for (int rank = 0; rank < size_; ++rank) {
+    const std::span<const int64_t> paper = ballot_.of(rank);
+    if (paper[0] != ballot_.of(0)[0]) {
+      return absl::StrCat("[grad] rank ", rank,
+                          " and rank 0 differ in what they reduced or dropped before the end of "
+                          "this backward; call backward, no_sync and zero_grad alike on all ranks; "
+                          "engine->zero_grad() on all ranks lets training go on");
+    }
+    for (size_t unit = 0; unit < rounds.size(); ++unit) {
+      rounds[unit] = std::max(rounds[unit], static_cast<size_t>(paper[1 + unit]));
+    }
+    for (size_t i = 0; i < used.size(); ++i) {
+      const auto bits = static_cast<uint64_t>(paper[first_bits + i / kBitsPerWord]);
+      used[i] |= static_cast<uint8_t>((bits >> (i % kBitsPerWord)) & 1);
+    }
+  }
+  return "";
+}
+
+}  // namespace tessera

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/core/comm/process_group.h"
+#include "tessera/core/step/ballot.h"
+
+namespace tessera {
+
+/// What ranks tell each other at the end of a backward: what each reduced so far, how many rounds
+/// each unit has (Note [Rounds]) and which parameters each has used.
+class BackwardBallot {
+ public:
+  /// `group` must outlive it.
+  BackwardBallot(ProcessGroup& group, size_t units, size_t parameters);
+
+  /// Collective, blocking. `history`: a RollingHash of what this rank reduced and dropped. Raises
+  /// `rounds` (per unit) to the most of any rank and sets used[i] where local[i] is set on any.
+  /// Returns what is wrong, the same on every rank, or "".
+  std::string exchange(int64_t history, const std::vector<uint8_t>& local,
+                       std::vector<size_t>& rounds, std::vector<uint8_t>& used);
+
+  int64_t bytes() const { return ballot_.bytes(); }
+
+ private:
+  const int size_;
+  Ballot ballot_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,269 @@
+// What a step comes to is known one step late on a GPU, and nothing that it refuses is applied.
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/tests/gpu/gpu_worlds.h"
+#include "tessera/tests/support/gpu_for_tests.h"
+#include "tessera/tests/support/rank_threads.h"
+#include "tessera/zero/parallelize.h"
+
+namespace tessera::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// A rank that trains one layer.
+struct Trainer {
+  Trainer(std::shared_ptr<ProcessGroup> group, Options options)
+      : world(std::move(group)), model(std::make_shared<torch::nn::LinearImpl>(3, 5)) {
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& parameter : model->parameters()) parameter.fill_(0.5);
+    model->to(world->place());
+    engine = parallelize(model, OptimizerPlan(torch::optim::AdamWOptions(0.1)), std::move(options),
+                         world);
+  }
+
+  void backward(double factor = 1.0) {
+    const at::Tensor input = at::ones({2, 3}, at::TensorOptions().device(world->place()));
+    engine->scale(model->forward(input).sum() * factor).backward();
+  }
+  StepResult step(double factor = 1.0) {
+    backward(factor);
+    return engine->step();
+  }
+  at::Tensor weight() {
+    const auto whole = engine->full_parameters();
+    return model->weight.detach().cpu().clone();
+  }
+  std::string error_of(const std::function<void()>& call) {
+    try {
+      call();
+    } catch (const c10::Error& error) {
+      return error.what_without_backtrace();
+    }
+    return "nothing";
+  }
+
+  std::shared_ptr<ProcessGroup> world;
+  std::shared_ptr<torch::nn::LinearImpl> model;
+  std::unique_ptr<Engine> engine;
+};
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+class LateVerdict : public ::testing::TestWithParam<std::pair<Strategy, const char*>> {
+ protected:
+  void run(int size, const std::function<void(Trainer&)>& body, Options options = {}) {
+    if (size > most_rank_threads()) GTEST_SKIP() << "needs " << size << " GPUs";
+    options.strategy = GetParam().first;
+    const Decorate on_gpus =
+        std::string(GetParam().second) == "nccl" ? over_nccl() : staged_over_host();
+    run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
+      Trainer trainer(on_gpus(std::move(world)), options);
+      body(trainer);
+    });
+  }
+};
+
+TEST_P(LateVerdict, IsThatOfTheStepBefore) {
+  run(2, [](Trainer& rank) {
+    EXPECT_FALSE(rank.step().committed) << "nothing is known at first";
+    const StepResult second = rank.step();
+    EXPECT_TRUE(second.committed);
+    EXPECT_EQ(second.step, 1);
+    EXPECT_EQ(second.used_parameters, 2);
+    EXPECT_EQ(rank.engine->last_result().step, 1);
+    rank.engine->wait();
+    EXPECT_EQ(rank.engine->last_result().step, 2);
+    rank.engine->wait();
+    EXPECT_EQ(rank.engine->last_result().step, 2);
+  });
+}
+
+TEST_P(LateVerdict, RefusesNonFiniteGradientsOneStepLate) {
+  run(3, [](Trainer& rank) {
+    rank.step();
+    const at::Tensor before = rank.weight();
+    rank.step(rank.world->rank() == 1 ? kNaN : 1.0);
+    rank.backward();
+    const std::string error = rank.error_of([&] { rank.engine->step(); });
+    EXPECT_THAT(error, HasSubstr("non-finite gradient: the ranks together produced 20 NaN or"
+                                 " infinite elements, first in 'weight'"));
+    EXPECT_THAT(error, HasSubstr("the step() before this one (Options::late_verdict)"));
+    EXPECT_TRUE(rank.weight().equal(before)) << "something was applied";
+    rank.step();
+    rank.engine->wait();
+    EXPECT_EQ(rank.engine->last_result().step, 2);
+    EXPECT_FALSE(rank.weight().equal(before));
+  });
+}
+
+TEST_P(LateVerdict, RefusesWhatOneRankFindsWrong) {
+  run(3, [](Trainer& rank) {
+    rank.step();
+    const at::Tensor before = rank.weight();
+    rank.backward();
+    if (rank.world->rank() == 2) {
+      rank.engine->optimizer().param_groups()[0].params().clear();
+    }
+    rank.engine->step();
+    const std::string error = rank.error_of([&] { rank.engine->wait(); });
+    EXPECT_THAT(error, HasSubstr("[step] rank 2: [optim] defaults: got a foreign list"));
+    EXPECT_TRUE(rank.weight().equal(before)) << "something was applied";
+  });
+}
+
+TEST_P(LateVerdict, RefusesWhatRanksDifferIn) {
+  run(3, [](Trainer& rank) {
+    rank.step();
+    const at::Tensor before = rank.weight();
+    auto& options = static_cast<torch::optim::AdamWOptions&>(
+        rank.engine->optimizer().param_groups()[0].options());
+    if (rank.world->rank() == 1) options.lr(0.2);
+    rank.step();
+    rank.backward();
+    EXPECT_THAT(rank.error_of([&] { rank.engine->step(); }),
+                HasSubstr("[step] hyper-parameter defaults: lr differs: rank 0 has 0.1, rank 1 "
+                          "has 0.2"));
+    EXPECT_TRUE(rank.weight().equal(before)) << "something was applied";
+    options.lr(0.1);
+    rank.step();
+    rank.engine->wait();
+    EXPECT_EQ(rank.engine->last_result().step, 2);
+  });
+}
+
+TEST_P(LateVerdict, RefusesARankThatReducedOtherThings) {
+  run(2, [](Trainer& rank) {
+    rank.step();
+    rank.backward();
+    if (rank.world->rank() == 1) {
+      rank.engine->zero_grad();
+    }
+    rank.engine->step();
+    EXPECT_THAT(rank.error_of([&] { rank.engine->wait(); }), HasSubstr("[step] "));
+    rank.step();
+    rank.engine->wait();
+    EXPECT_EQ(rank.engine->last_result().step, 2);
+  });
+}
+
+TEST_P(LateVerdict, SkipsAnOverflowAndShrinksTheLossScale) {
+  Options options;
+  options.loss_scale = LossScale{.initial = 1024.0};
+  run(
+      2,
+      [](Trainer& rank) {
+        rank.step();
+        const at::Tensor before = rank.weight();
+        rank.step(rank.world->rank() == 0 ? kNaN : 1.0);
+        rank.engine->wait();
+        EXPECT_FALSE(rank.engine->last_result().committed);
+        EXPECT_EQ(rank.engine->last_result().step, 1);
+        EXPECT_EQ(rank.engine->last_result().loss_scale, 1024.0);
+        EXPECT_EQ(rank.engine->loss_scale(), 512.0);
+        EXPECT_TRUE(rank.weight().equal(before));
+        rank.step();
+        rank.engine->wait();
+        EXPECT_TRUE(rank.engine->last_result().committed);
+        EXPECT_EQ(rank.engine->last_result().loss_scale, 512.0);
+      },
+      options);
+}
+
+TEST_P(LateVerdict, SavesAndLoadsBetween) {
+  run(2, [](Trainer& rank) {
+    rank.step();
+    rank.step();
+    const StateDict state = rank.engine->state_dict(StateScope::kEveryRank);
+    const at::Tensor before = rank.weight();
+    rank.step();
+    rank.engine->load_state_dict(state);
+    EXPECT_TRUE(rank.weight().equal(before));
+    rank.step();
+    rank.engine->wait();
+    EXPECT_EQ(rank.engine->last_result().step, 3);
+  });
+}
+
+std::string name_of(const ::testing::TestParamInfo<std::pair<Strategy, const char*>>& info) {
+  return std::string(to_string(info.param.first)) + "_" + info.param.second;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Strategies, LateVerdict,
+    ::testing::Values(std::pair(Strategy::kDdp, "staged"), std::pair(Strategy::kDdp, "nccl"),
+                      std::pair(Strategy::kZero1, "nccl"), std::pair(Strategy::kZero2, "staged"),
+                      std::pair(Strategy::kZero3, "nccl"), std::pair(Strategy::kZero3, "staged")),
+    name_of);
+
+/// How often the host waits for the device in a forward, a backward and a step.
+int64_t waits_in_step(Options options, int size) {
+  int64_t waits = 0;
+  const Decorate on_gpus = size == 1 ? alone() : over_nccl();
+  run_ranks(size, [&](std::shared_ptr<ProcessGroup> given) {
+    Trainer rank(on_gpus(std::move(given)), options);
+    for (int i = 0; i < 3; ++i) rank.step();
+    rank.world->barrier();
+    const int64_t before = fake_gpu()->host_syncs(rank.world->rank());
+    rank.step();
+    if (rank.world->rank() == 0) waits = fake_gpu()->host_syncs(rank.world->rank()) - before;
+    rank.engine->wait();
+  });
+  return waits;
+}
+
+TEST(PretendLateVerdict, WaitsForTheDeviceOnceForTheStepBefore) {
+  for (const Strategy strategy :
+       {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kZero3}) {
+    for (const int size : {1, 3}) {
+      Options options;
+      options.strategy = strategy;
+      options.max_grad_norm = 0.1;
+      options.loss_scale = LossScale{};
+      EXPECT_LE(waits_in_step(options, size), 1) << to_string(strategy) << " at " << size;
+      options.late_verdict = false;
+      EXPECT_GT(waits_in_step(options, size), 1) << "the count sees nothing";
+    }
+  }
+}
+
+TEST(LateVerdictOptions, AreRefusedByName) {
+  if (most_rank_threads() < 1) GTEST_SKIP() << "needs a GPU";
+  const auto refusal = [](const Decorate& decorate, Options options) {
+    std::string text = "nothing";
+    run_ranks(1, [&](std::shared_ptr<ProcessGroup> world) {
+      try {
+        Trainer(decorate ? decorate(std::move(world)) : std::move(world), options);
+      } catch (const c10::Error& error) {
+        text = error.what_without_backtrace();
+      }
+    });
+    return text;
+  };
+  Options late;
+  late.late_verdict = true;
+  EXPECT_THAT(refusal(nullptr, late), HasSubstr("[options] late_verdict: is true, but on a CPU"));
+  EXPECT_EQ(refusal(alone(), late), "nothing");
+  late.ask_non_finite = [](const NonFiniteReport&) { return NonFinite::kSkip; };
+  EXPECT_THAT(refusal(alone(), late), HasSubstr("late_verdict: is true beside ask_non_finite"));
+  Options early;
+  early.strategy = Strategy::kZero2;
+  early.optimizer_in_backward = true;
+  EXPECT_THAT(refusal(alone(), early),
+              HasSubstr("[options] optimizer_in_backward: is set, but works on a CPU only"));
+  Options graphs;
+  graphs.cuda_graphs = true;
+  EXPECT_THAT(refusal(nullptr, graphs),
+              HasSubstr("[options] cuda_graphs: is set, but parameters lie on the CPU"));
+}
+
+}  // namespace
+}  // namespace tessera::testing

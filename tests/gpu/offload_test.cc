@@ -1,0 +1,338 @@
+// Options::offload: what lies in the host's memory while a GPU trains changes no bit of what is
+// trained, and lies there.
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <ATen/DeviceAccelerator.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/optim/flat_optimizer.h"
+#include "tessera/tests/gpu/gpu_worlds.h"
+#include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/gpu_for_tests.h"
+#include "tessera/tests/support/rank_threads.h"
+#include "tessera/tests/support/training.h"
+#include "tessera/zero/parallelize.h"
+
+namespace tessera::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+const Schedule& schedule_called(const std::string& name) {
+  for (const Schedule& schedule : schedules()) {
+    if (schedule.name == name) return schedule;
+  }
+  throw std::out_of_range("no schedule is called " + name);
+}
+
+Row offloading(Row row, Offload offload) {
+  row.name += "_" + std::string(to_string(offload));
+  row.offload = offload;
+  row.poison_freed = true;
+  return row;
+}
+
+/// `row` as it trains without offload.
+Row resident(Row row) {
+  row.offload = Offload::kNone;
+  row.late_verdict = false;
+  return row;
+}
+
+std::vector<Row> offloading_rows() {
+  std::vector<Row> rows;
+  for (const Row& row : named_rows()) rows.push_back(offloading(row, Offload::kOptimizer));
+  rows.push_back(offloading(row_of(Strategy::kZero3), Offload::kParameters));
+  Row ahead = rows.back();
+  ahead.name += "_ahead";
+  ahead.prefetch = true;
+  rows.push_back(ahead);
+  rows.push_back(offloading(resharding(1), Offload::kParameters));
+  return rows;
+}
+
+// --- The same bits ---
+
+using Case = std::tuple<Row, int /*world*/, std::string /*model*/, std::string /*schedule*/,
+                        bool /*in 16 bits*/>;
+
+std::string name_of(const ::testing::TestParamInfo<Case>& info) {
+  const auto& [row, world, model, schedule, narrow] = info.param;
+  return row.name + "_World" + std::to_string(world) + "_" + model + "_" + schedule +
+         (narrow ? "_Bf16" : "");
+}
+
+class OffloadBits : public ::testing::TestWithParam<Case> {};
+
+TEST_P(OffloadBits, AreThoseOfTheResidentRun) {
+  const auto& [given, world, model, name, narrow] = GetParam();
+  if (world > most_rank_threads()) GTEST_SKIP() << "needs " << world << " GPUs";
+  Row row = given;
+  if (narrow) row.precision = {.parameters = at::kBFloat16, .wire = at::kBFloat16};
+  const Schedule& schedule = schedule_called(name);
+  const Outcome expected = train_on_threads(subject(model), at::kFloat, resident(row), schedule,
+                                            world, {}, staged_over_host());
+  const Outcome outcome =
+      train_on_threads(subject(model), at::kFloat, row, schedule, world, {}, staged_over_host());
+  EXPECT_EQ(bit_differences(outcome, expected), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Strategies, OffloadBits,
+    ::testing::Combine(::testing::ValuesIn(offloading_rows()), ::testing::Values(1, 2, 3),
+                       ::testing::Values("UnusedEverywhere"),
+                       ::testing::Values("OnceClipped", "ThriceClipped", "ThriceNoSync"),
+                       ::testing::Bool()),
+    name_of);
+
+// --- Where things lie ---
+
+class OffloadMemory : public ::testing::TestWithParam<std::tuple<Row, int>> {};
+
+TEST_P(OffloadMemory, IsTheHosts) {
+  const auto& [row, world] = GetParam();
+  if (world > most_rank_threads()) GTEST_SKIP() << "needs " << world << " GPUs";
+  for (const bool narrow : {false, true}) {
+    SCOPED_TRACE(narrow ? "16 bits" : "32 bits");
+    Row given = row;
+    if (narrow) given.precision = {.parameters = at::kBFloat16, .reduce = at::kBFloat16};
+    const auto check = [&row = row](Engine& engine, int) {
+      const MemoryBytes now = engine.memory().now();
+      const MemoryBytes predicted = engine.predicted_memory(/*micro_steps=*/1);
+      for (const MemoryClass kind :
+           {MemoryClass::kParameters, MemoryClass::kGradients, MemoryClass::kOptimizer,
+            MemoryClass::kSlabs, MemoryClass::kRoot, MemoryClass::kHost}) {
+        EXPECT_EQ(now[kind], predicted[kind]) << to_string(kind);
+      }
+      EXPECT_EQ(now[MemoryClass::kOptimizer], 0);
+      EXPECT_GT(now[MemoryClass::kHost], 0);
+      EXPECT_EQ(now[MemoryClass::kParameters] == 0, row.offload == Offload::kParameters);
+    };
+    train_on_threads(subject("DeepMlp"), at::kFloat, given, schedule_called("Once"), world,
+                     {.after_step = check}, staged_over_host());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, OffloadMemory,
+                         ::testing::Combine(::testing::ValuesIn(offloading_rows()),
+                                            ::testing::Values(1, 3)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param).name + "_World" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+// --- One engine ---
+
+/// A rank that trains two odd layers.
+struct Rank {
+  Rank(std::shared_ptr<ProcessGroup> group, const Row& row, std::optional<LossScale> scale = {},
+       const Decorate& decorate = staged_over_host())
+      : world(decorate(std::move(group))), net(prepare(subject("OddMlp").make(), at::kFloat, 3)) {
+    net->to(world->place());
+    Options options = options_of(row);
+    options.bucket_bytes = options.first_bucket_bytes = 1024;
+    options.loss_scale = scale;
+    engine = parallelize(net, make_plan(*net), options, world);
+  }
+  at::Tensor loss(int step) const {
+    const Schedule schedule{.name = ""};
+    const Moment moment{.step = step, .rank = world->rank()};
+    Batch batch = batch_of(subject("OddMlp"), at::kFloat, schedule, moment, 0);
+    batch = {batch.input.to(world->place()), batch.target.to(world->place())};
+    return engine->scale(loss_of(*net, batch, moment, schedule));
+  }
+  StepResult train(int step) const {
+    loss(step).backward();
+    return engine->step();
+  }
+
+  std::shared_ptr<ProcessGroup> world;
+  std::shared_ptr<Net> net;
+  std::unique_ptr<Engine> engine;
+};
+
+class OffloadedEngine : public ::testing::TestWithParam<std::tuple<Row, int>> {
+ protected:
+  const Row& row() const { return std::get<0>(GetParam()); }
+  int size() const { return std::get<1>(GetParam()); }
+  void SetUp() override {
+    if (size() > most_rank_threads()) GTEST_SKIP() << "needs " << size() << " GPUs";
+  }
+};
+
+TEST_P(OffloadedEngine, NamesRankAndParameterOfWhatIsNotFinite) {
+  run_ranks(size(), [&](std::shared_ptr<ProcessGroup> group) {
+    const Rank rank(std::move(group), row());
+    rank.train(0);
+    const int guilty = size() - 1;
+    const at::Tensor loss = rank.loss(1);
+    (rank.world->rank() == guilty ? loss * std::numeric_limits<double>::quiet_NaN() : loss)
+        .backward();
+    EXPECT_THAT([&] { rank.engine->step(); }, ThrowsMessage<c10::Error>(::testing::AllOf(
+                                                  HasSubstr("rank " + std::to_string(guilty)),
+                                                  HasSubstr(rank.engine->parameters()[0].name))));
+    rank.engine->zero_grad();
+    EXPECT_TRUE(rank.train(1).committed);  // what was counted is forgotten
+  });
+}
+
+TEST_P(OffloadedEngine, SkipsUnderALossScale) {
+  run_ranks(size(), [&](std::shared_ptr<ProcessGroup> group) {
+    const Rank rank(std::move(group), row(), LossScale{.initial = 1024});
+    EXPECT_TRUE(rank.train(0).committed);
+    const uint64_t before = rank.engine->parameter_hash();
+    (rank.loss(1) * std::numeric_limits<double>::infinity()).backward();
+    EXPECT_FALSE(rank.engine->step().committed);
+    EXPECT_EQ(rank.engine->parameter_hash(), before);
+    EXPECT_EQ(rank.engine->loss_scale(), 512);
+    EXPECT_TRUE(rank.train(2).committed);
+    EXPECT_NE(rank.engine->parameter_hash(), before);
+  });
+}
+
+TEST_P(OffloadedEngine, TakesWrittenParametersAndDropsGradients) {
+  std::vector<uint64_t> hashes;
+  std::mutex mutex;
+  for (const bool offloads : {true, false}) {
+    run_ranks(size(), [&](std::shared_ptr<ProcessGroup> group) {
+      const Rank rank(std::move(group), offloads ? row() : resident(row()));
+      rank.train(0);
+      rank.engine->modify_parameters(0, [&] {
+        const at::NoGradGuard no_grad;
+        for (const auto& parameter : rank.net->parameters()) parameter.mul_(0.5);
+      });
+      rank.loss(1).backward();
+      rank.engine->zero_grad();
+      rank.train(2);
+      rank.loss(3).backward();
+      rank.train(4);  // the second of two micro-steps
+      const auto whole = rank.engine->full_parameters();
+      const std::lock_guard lock(mutex);
+      for (const auto& parameter : rank.net->parameters()) {
+        hashes.push_back(
+            static_cast<uint64_t>(parameter.detach().cpu().sum().item<double>() * (1 << 20)));
+      }
+    });
+  }
+  const size_t half = hashes.size() / 2;
+  EXPECT_EQ(std::vector(hashes.begin(), hashes.begin() + static_cast<int64_t>(half)),
+            std::vector(hashes.begin() + static_cast<int64_t>(half), hashes.end()));
+}
+
+/// A state goes from a run to one that keeps things elsewhere, and training goes on alike.
+TEST_P(OffloadedEngine, ContinuesAResidentRunAndTheOtherWayRound) {
+  for (const bool begins_offloaded : {true, false}) {
+    run_ranks(size(), [&](std::shared_ptr<ProcessGroup> group) {
+      const Row offloaded = row();
+      const Row on_device = resident(row());
+      const Rank first(duplicate(*group, "first"), begins_offloaded ? offloaded : on_device);
+      for (int step = 0; step < 2; ++step) first.train(step);
+      const StateDict state = first.engine->state_dict(StateScope::kEveryRank, 0);
+      const Rank second(duplicate(*group, "second"), begins_offloaded ? on_device : offloaded);
+      second.train(7);
+      second.engine->load_state_dict(state);
+      EXPECT_EQ(second.engine->parameter_hash(), first.engine->parameter_hash());
+      for (int step = 2; step < 4; ++step) {
+        first.train(step);
+        second.train(step);
+      }
+      EXPECT_EQ(second.engine->parameter_hash(), first.engine->parameter_hash());
+    });
+  }
+}
+
+/// The tensors themselves, not what the engine says of them.
+TEST_P(OffloadedEngine, KeepsStateInPinnedMemory) {
+  run_ranks(size(), [&](std::shared_ptr<ProcessGroup> group) {
+    const Rank rank(std::move(group), row());
+    rank.train(0);
+    auto& optimizer = dynamic_cast<FlatOptimizer&>(rank.engine->optimizer());
+    for (size_t unit = 0; unit < rank.engine->units().trainable_size(); ++unit) {
+      for (size_t name = 0; name < optimizer.state_names().size(); ++name) {
+        EXPECT_TRUE(optimizer.state(unit, name).is_cpu());
+        EXPECT_TRUE(optimizer.state(unit, name).is_pinned());
+      }
+    }
+  });
+}
+
+/// Bytes that LibTorch has given out on GPU 0.
+int64_t allocated_bytes() {
+  constexpr size_t kAll = 0;
+  return at::accelerator::getDeviceStats(0).allocated_bytes[kAll].current;
+}
+
+/// What training keeps on the device beside the model, alone.
+int64_t bytes_on_device(const Row& row) {
+  int64_t bytes = 0;
+  run_ranks(1, [&](std::shared_ptr<ProcessGroup> group) {
+    const int64_t before = allocated_bytes();
+    const Rank rank(std::move(group), row, {}, alone());
+    rank.train(0);
+    bytes = allocated_bytes() - before;
+  });
+  return bytes;
+}
+
+/// Until step() wants the gradients nothing waits for the device. Alone, because collectives that
+/// are staged do.
+TEST(PretendOffload, WaitsForNothingInBackward) {
+  for (const Row& row : offloading_rows()) {
+    SCOPED_TRACE(row.name);
+    run_ranks(1, [&](std::shared_ptr<ProcessGroup> group) {
+      const Rank rank(std::move(group), row, {}, alone());
+      rank.train(0);
+      rank.train(1);
+      const at::Tensor loss = rank.loss(2);
+      const int64_t before = fake_gpu()->host_syncs();
+      loss.backward();
+      EXPECT_EQ(fake_gpu()->host_syncs(), before);
+      rank.engine->step();
+      EXPECT_GT(fake_gpu()->host_syncs(), before);
+    });
+  }
+}
+
+TEST(Offload, TakesLessOfTheDevice) {
+  for (const Row& row : offloading_rows()) {
+    SCOPED_TRACE(row.name);
+    int64_t elements = 0;
+    for (const auto& parameter : subject("OddMlp").make()->parameters()) {
+      elements += parameter.numel();
+    }
+    constexpr int64_t kMomentsBytes = 8;
+    EXPECT_LE(bytes_on_device(row) + elements * kMomentsBytes, bytes_on_device(resident(row)));
+  }
+}
+
+TEST(Offload, IsRefusedWhereItCannotBe) {
+  run_ranks(4, [&](std::shared_ptr<ProcessGroup> group) {
+    const auto refused = [&](const Row& row, const std::string& text) {
+      EXPECT_THAT([&] { const Rank rank(group, row); }, ThrowsMessage<c10::Error>(HasSubstr(text)));
+    };
+    refused(offloading(row_of(Strategy::kZero2), Offload::kParameters),
+            "[options] offload: got parameters, but strategy zero2 keeps them whole");
+    refused(offloading(hybrid(2, 4, 4), Offload::kParameters),
+            "let a rank update a part of what it keeps of the parameters only");
+    Row late = offloading(row_of(Strategy::kDdp), Offload::kOptimizer);
+    late.late_verdict = true;
+    refused(late, "late_verdict");
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, OffloadedEngine,
+                         ::testing::Combine(::testing::ValuesIn(offloading_rows()),
+                                            ::testing::Values(1, 3)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param).name + "_World" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,90 @@
+// Models that run on streams of the user's own.
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/core/device/cuda_device.h"
+#include "tessera/core/sched/stream_join.h"
+#include "tessera/tests/gpu/gpu_worlds.h"
+#include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/rank_threads.h"
+#include "tessera/tests/support/training.h"
+#include "tessera/zero/parallelize.h"
+
+namespace tessera::testing {
+namespace {
+
+c10::Stream stream_of_pool(at::Device place) {
+  return c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)
+      ->getStreamFromGlobalPool(place, /*isHighPriority=*/false);
+}
+
+/// Each forward and backward on another stream than the one before, and step() on the default one.
+Outcome train_on_streams(const Row& row, const Decorate& on_gpus, int size, bool switches) {
+  Outcome outcome;
+  run_ranks(size, [&](std::shared_ptr<ProcessGroup> given) {
+    const std::shared_ptr<ProcessGroup> world = on_gpus(std::move(given));
+    const Subject& model = subject("DeepMlp");
+    const std::shared_ptr<Net> net = prepare(model.make(), at::kFloat, 7);
+    net->to(world->place());
+    Schedule schedule;
+    Options options = options_of(row, schedule);
+    const std::unique_ptr<Engine> engine = parallelize(net, make_plan(*net), options, world);
+    StreamJoin user(world->place());
+    const c10::Stream streams[] = {stream_of_pool(world->place()), stream_of_pool(world->place())};
+    for (int step = 0; step < 6; ++step) {
+      const Moment moment{.step = step, .rank = world->rank()};
+      const Batch drawn = batch_of(model, at::kFloat, schedule, moment, 0);
+      const Batch batch{drawn.input.to(world->place()), drawn.target.to(world->place())};
+      user.pass();
+      {
+        const c10::OptionalStreamGuard guard(switches ? std::optional(streams[step % 2])
+                                                      : std::nullopt);
+        user.pass();
+        loss_of(*net, batch, moment, schedule).backward();
+        user.pass();
+      }
+      user.pass();
+      engine->step();
+    }
+    engine->wait();
+    if (world->rank() == 0) outcome.parameters = copy_parameters(*net);
+    if (world->rank() != 0) copy_parameters(*net);
+  });
+  return outcome;
+}
+
+TEST(Streams, OfTheUserTrainAsTheDefaultOne) {
+  const int world = most_rank_threads() < 3 ? 1 : 3;
+  for (const Row& row : named_rows()) {
+    const Decorate first = world == 1 ? alone() : over_nccl();
+    const Decorate second = world == 1 ? alone() : over_nccl();
+    EXPECT_EQ(bit_differences(train_on_streams(row, first, world, true).parameters,
+                              train_on_streams(row, second, world, false).parameters),
+              "")
+        << row.name;
+  }
+}
+
+TEST(Streams, AreJoinedOnlyWhenTheyChange) {
+  CudaDevice device(0);
+  device.make_current();
+  StreamJoin join(device.place());
+  const c10::Stream other = stream_of_pool(device.place());
+  at::Tensor values = device.allocate(1 << 20, at::kFloat);
+  at::Tensor source = at::ones({1 << 20}, at::TensorOptions().pinned_memory(true));
+  join.pass();
+  values.copy_(source, /*non_blocking=*/true);
+  const c10::StreamGuard guard(other);
+  join.pass();
+  at::Tensor sum = values.sum();
+  EXPECT_EQ(sum.item<float>(), static_cast<float>(1 << 20));
+}
+
+}  // namespace
+}  // namespace tessera::testing
