@@ -33,8 +33,8 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def joined_ranks() -> Iterator[Ranks]:
-    """The Gloo process group described by the environment, for the life of the context.
+def joined_ranks(device: str = "cpu") -> Iterator[Ranks]:
+    """The process group, Gloo or on GPUs NCCL, described by the environment, for the life of the context.
 
     Blocks until all ranks have come. One thread per rank computes.
     """
@@ -44,7 +44,9 @@ def joined_ranks() -> Iterator[Ranks]:
             f"environment: got no {', '.join(missing)}; start the ranks with the benchmark's runner"
         )
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=PEER_TIMEOUT)
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=PEER_TIMEOUT)
     yield Ranks(dist.get_rank(), dist.get_world_size())
     # Not in a `finally`: after an error the peers may be gone, and the process ends anyway.
     dist.destroy_process_group()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from contestant import Misuse, Ranks
-from model import GPT_SIZES, GptSizes
+from model import GptSizes, gpt_sizes
 
 _SEQUENCE_STRIDE = 7919  # a prime: sequences start everywhere in the text
 _MLP_BATCH = 8
@@ -71,4 +71,4 @@ def batches(model: str, path: str | None, ranks: Ranks) -> Batches:
         return RandomBatches(ranks)
     if path is None:
         raise Misuse(f"--text: got none, expected a text file for model {model}")
-    return TextBatches(path, GPT_SIZES[model], ranks)
+    return TextBatches(path, gpt_sizes(model), ranks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,16 @@ GPT_SIZES = {
     "B": GptSizes(layers=8, width=512, heads=8, context=128, vocabulary=256, batch=8),
     "C": GptSizes(layers=12, width=768, heads=12, context=128, vocabulary=8192, batch=2),
 }
+_GPT2 = GptSizes(layers=12, width=768, heads=12, context=1024, vocabulary=50257, batch=1)
+GPT_SIZES |= {"gpt2-1k": _GPT2, "gpt2-16k": replace(_GPT2, batch=16)}
 MODELS = (*GPT_SIZES, "MLP")
+
+
+def gpt_sizes(name: str) -> GptSizes:
+    """Of one of GPT_SIZES, or of deep-<layers>."""
+    if name.startswith("deep-"):
+        return replace(_GPT2, layers=int(name[5:]), width=2048, heads=16)
+    return GPT_SIZES[name]
 
 
 class Block(nn.Module):
@@ -83,7 +92,7 @@ class Gpt(nn.Module):
         for block in self.blocks:
             x = block(x)
         logits = functional.linear(self.norm(x), self.bytes.weight)
-        return functional.cross_entropy(logits.flatten(0, 1), target.flatten())
+        return functional.cross_entropy(logits.flatten(0, 1).float(), target.flatten())
 
     def units(self) -> list[nn.Module]:
         """What is gathered and freed at a time by the strategies that shard parameters."""
@@ -127,6 +136,6 @@ class Mlp(nn.Module):
 
 
 def build(name: str) -> Gpt | Mlp:
-    """The model of this name, one of MODELS, from seed 1."""
+    """The model of this name, one of MODELS or deep-<layers>, from seed 1."""
     torch.manual_seed(1)
-    return Mlp() if name == "MLP" else Gpt(GPT_SIZES[name])
+    return Mlp() if name == "MLP" else Gpt(gpt_sizes(name))

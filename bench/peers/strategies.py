@@ -14,11 +14,17 @@ import torch._dynamo
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
+from torch.distributed.fsdp import (
+    FullyShardedDataParallel,
+    MixedPrecisionPolicy,
+    ShardingStrategy,
+    fully_shard,
+)
 from torch.distributed.fsdp.wrap import CustomPolicy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
 
+from contestant import Misuse
 from model import Gpt, Mlp
 
 _ADAMW: dict[str, Any] = {
@@ -108,6 +114,57 @@ def _mesh() -> DeviceMesh:
     return init_device_mesh("cpu", (dist.get_world_size(),))
 
 
+# --- On GPUs: bf16 over fp32 parameters, as users of PyTorch train ---
+
+
+class _Autocast(nn.Module):
+    """Computes in bf16 by autocast; parameters and optimizer stay fp32."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *batch: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return self.inner(*batch)
+
+
+def _gpu_local(model: Gpt | Mlp) -> Wrapped:
+    return _with_adamw(_Autocast(model.cuda()))
+
+
+def _gpu_ddp(model: Gpt | Mlp) -> Wrapped:
+    return _with_adamw(_bucket_view_ddp(_Autocast(model.cuda())))
+
+
+def _gpu_fsdp2(model: Gpt | Mlp) -> Wrapped:
+    """fully_shard with bf16 parameters gathered from fp32 shards, gradients reduced in fp32."""
+    model.cuda()
+    mesh = init_device_mesh("cuda", (dist.get_world_size(),))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for unit in model.units():
+        fully_shard(unit, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+    return _with_adamw(model)
+
+
+def _compiled(wrap: Callable[[Gpt | Mlp], Wrapped]) -> Callable[[Gpt | Mlp], Wrapped]:
+    def compiled(model: Gpt | Mlp) -> Wrapped:
+        wrapped = wrap(model)
+        wrapped.model.compile()  # in place: the hooks of wrappers stay
+        return wrapped
+
+    return compiled
+
+
+_GPU_STRATEGIES: dict[str, Callable[[Gpt | Mlp], Wrapped]] = {
+    "local": _gpu_local,
+    "local-compiled": _compiled(_gpu_local),
+    "ddp": _gpu_ddp,
+    "fsdp2": _gpu_fsdp2,
+    "fsdp2-compiled": _compiled(_gpu_fsdp2),
+}
+
 _STRATEGIES: dict[str, Callable[[Gpt | Mlp], Wrapped]] = {
     "local": _local,
     "ddp": _ddp,
@@ -117,14 +174,17 @@ _STRATEGIES: dict[str, Callable[[Gpt | Mlp], Wrapped]] = {
     "fsdp2": _fsdp2,
     "fsdp2-keep": _fsdp2_keep,
 }
-NAMES = tuple(_STRATEGIES)
+NAMES = tuple(_STRATEGIES | _GPU_STRATEGIES)
 
 
-def strategy(name: str) -> Callable[[Gpt | Mlp], Wrapped]:
+def strategy(name: str, device: str = "cpu") -> Callable[[Gpt | Mlp], Wrapped]:
     """The wrapper of this name, one of NAMES.
 
     Imports what it needs, and no more: the idle mark comes after, and the others start sooner.
     """
     if name == "zero":
         importlib.import_module("torch.distributed.optim")
-    return _STRATEGIES[name]
+    known = _GPU_STRATEGIES if device == "cuda" else _STRATEGIES
+    if name not in known:
+        raise Misuse(f"--strategy: got '{name}' on {device}, expected one of {', '.join(known)}")
+    return known[name]

@@ -16,17 +16,62 @@ from collections.abc import Iterator
 
 import data
 import model as models
+import torch
 from contestant import Misuse, commands, emit, joined_ranks, natural, private_kib, run
 from strategies import NAMES, Wrapped, strategy
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--model", required=True, choices=models.MODELS)
+    parser.add_argument("--model", required=True, help=", ".join(models.MODELS) + ", deep-<layers>")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--strategy", required=True, choices=NAMES)
     parser.add_argument("--text", help="what the GPT models read")
     parser.add_argument("--steps", help="train this many steps without being asked")
     return parser.parse_args()
+
+
+def _train_on_gpu(wrapped: Wrapped, batches: data.Batches, first: int, steps: int) -> None:
+    """As _train, but from an idle GPU to an idle GPU: the times are the block's mean."""
+    model, optimizer = wrapped
+    prepared = [[t.cuda() for t in batches.batch(step)] for step in range(first, first + steps)]
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    losses = []
+    start = time.perf_counter_ns()
+    for batch, target in prepared:
+        optimizer.zero_grad(set_to_none=True)
+        loss = model(batch, target)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    torch.cuda.synchronize()
+    mean_ms = (time.perf_counter_ns() - start) / 1e6 / steps
+    emit(
+        "steps",
+        ms=[mean_ms] * steps,
+        loss=[loss.item() for loss in losses],
+        device_bytes=torch.cuda.memory_allocated(),
+        device_peak_bytes=torch.cuda.max_memory_allocated(),
+    )
+
+
+def _count_on_gpu(wrapped: Wrapped, batches: data.Batches, step: int) -> None:
+    """Trains one step and answers with its kernels, copies and fills, as CUPTI saw them."""
+    from torch.profiler import ProfilerActivity, profile
+
+    model, optimizer = wrapped
+    batch, target = (t.cuda() for t in batches.batch(step))
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        optimizer.zero_grad(set_to_none=True)
+        model(batch, target).backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+    names = [e.name for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    copies = sum(name.startswith("Memcpy") for name in names)
+    fills = sum(name.startswith("Memset") for name in names)
+    emit("counts", kernels=len(names) - copies - fills, copies=copies, fills=fills)
 
 
 def _train(wrapped: Wrapped, batches: data.Batches, first: int, steps: int) -> None:
@@ -57,21 +102,25 @@ def _train(wrapped: Wrapped, batches: data.Batches, first: int, steps: int) -> N
 
 
 def _orders(asked: str | None) -> Iterator[int]:
-    """How many steps to train, each time: `asked` once, or what the commands say."""
+    """How many steps to train, each time: `asked` once, or what the commands say; 0: count."""
     if asked is not None:
         yield natural(asked, "--steps")
         return
     for words in commands():
+        if words == ["counts"]:
+            yield 0
+            continue
         if len(words) != 2 or words[0] != "steps":
-            raise Misuse(f"command: got '{' '.join(words)}', expected 'steps N' or 'quit'")
+            raise Misuse(f"command: got '{' '.join(words)}', expected 'steps N', 'counts' or 'quit'")
         yield natural(words[1], "steps")
 
 
 def main() -> None:
     """Wraps the model, then trains as told."""
     arguments = _parse()
-    wrap = strategy(arguments.strategy)
-    with joined_ranks() as ranks:
+    wrap = strategy(arguments.strategy, arguments.device)
+    on_gpu = arguments.device == "cuda"
+    with joined_ranks(arguments.device) as ranks:
         emit("idle", private_kib=private_kib())
         batches = data.batches(arguments.model, arguments.text, ranks)
         model = models.build(arguments.model)
@@ -83,7 +132,11 @@ def main() -> None:
         emit("ready", parameters=parameters)
         done = 0
         for steps in _orders(arguments.steps):
-            _train(wrapped, batches, done, steps)
+            if steps == 0:
+                _count_on_gpu(wrapped, batches, done)
+                done += 1
+                continue
+            (_train_on_gpu if on_gpu else _train)(wrapped, batches, done, steps)
             done += steps
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import (
-    breakdown_suite, collectives_suite, gallery, machine, memory_suite, options, process, report,
+    breakdown_suite, collectives_suite, gallery, gpu_suite, machine, memory_suite, options, process, report,
     scaling_suite, startup_suite, train_suite,
 )
 from .bench import Bench
@@ -31,6 +31,8 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(number, _stop)
     process.adopt_orphans()
     try:
+        if "gpu" in asked.suites:
+            gpu_suite.present()  # before anything is installed or measured
         peers = _ROOT / "bench" / "peers"
         needs_peers = not set(asked.suites) <= {"breakdown", "scaling"}
         python = asked.python or (_peers_python(peers) if needs_peers else "")
@@ -82,6 +84,8 @@ def _run_suites(asked: options.Options, bench: Bench) -> None:
         startup_suite.run(bench)
     if "scaling" in asked.suites:
         scaling_suite.run(bench)
+    if "gpu" in asked.suites:
+        gpu_suite.run(bench)
 
 
 def _publish(

@@ -44,6 +44,19 @@ class Memory:
         return (self.peak_kib - self.idle_kib) / 1024
 
 
+@dataclasses.dataclass
+class Gpu:
+    """One contestant training one model on a GPU. Bytes: of LibTorch's allocator."""
+
+    tokens: int  # per step
+    rounds: dict[int, Timing] = dataclasses.field(default_factory=dict)  # ms per step
+    peak_bytes: int = 0
+    held_bytes: int = 0  # between steps, without what libraries keep
+    formula_bytes: int = 0  # the same, as the engine predicts it; 0 without an engine
+    counts: tuple[int, int, int] | None = None  # kernels, copies, fills of a step
+    losses: list[float] = dataclasses.field(default_factory=list)
+
+
 @dataclasses.dataclass(frozen=True, order=True)
 class Call:
     """One collective. `size_bytes`: of the full buffer."""
@@ -89,6 +102,8 @@ class Findings:
     # Of the scaling suite, by round: around each call, and over all of a world's.
     call_paces: dict[Call, dict[int, Pace]] = dataclasses.field(default_factory=dict)
     world_paces: dict[int, dict[int, Pace]] = dataclasses.field(default_factory=dict)
+    gpu: dict[str, dict[str, Gpu]] = dataclasses.field(default_factory=dict)
+    gpu_name: str = ""
     families: dict[str, str] = dataclasses.field(default_factory=dict)  # peer: its family
     dropped: list[str] = dataclasses.field(default_factory=list)  # blocks run again, and why
     noisy: list[str] = dataclasses.field(default_factory=list)  # blocks kept although disturbed

@@ -10,7 +10,9 @@ TOLERANCE = 1e-3
 STEPS = 20
 
 
-def check(curves: Mapping[str, Sequence[float]], what: str) -> str:
+def check(
+    curves: Mapping[str, Sequence[float]], what: str, tolerance: float = TOLERANCE
+) -> str:
     """Demands that all curves agree with the first over the first steps that each has.
 
     Returns a sentence for the report; throws BenchFailure naming the first that differs.
@@ -23,9 +25,9 @@ def check(curves: Mapping[str, Sequence[float]], what: str) -> str:
         for step in range(steps):
             apart = abs(curve[step] - expected[step]) / max(abs(expected[step]), 1e-12)
             worst = max(worst, apart)
-            if not apart <= TOLERANCE:
+            if not apart <= tolerance:
                 raise BenchFailure(
                     f"{what}: {name} trains something else than {reference}: loss of step {step} is "
-                    f"{curve[step]:.6f}, expected {expected[step]:.6f} (relative {TOLERANCE:g})"
+                    f"{curve[step]:.6f}, expected {expected[step]:.6f} (relative {tolerance:g})"
                 )
     return f"{what}: {len(curves)} curves agree over {fewest} steps, at most {worst:.1e} apart"

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from .model import MODELS
 
-SUITES = ("train", "breakdown", "collectives", "startup", "memory", "scaling")
+SUITES = ("train", "breakdown", "collectives", "startup", "memory", "scaling", "gpu")
+_USUAL = SUITES[:-1]  # those that need no GPU
 _BREAKDOWN_MODELS = ["A", "C"]
 
 
@@ -37,7 +38,8 @@ def parse(arguments: Sequence[str], root: Path) -> Options:
         prog="bench/run",
         description="Runs Tessera and its peers in turns and writes tables, JSON lines and charts.",
     )
-    parser.add_argument("--suite", default=",".join(SUITES), help="default: %(default)s")
+    parser.add_argument("--suite", default=",".join(_USUAL),
+                        help=f"of {','.join(SUITES)}; default: %(default)s")
     parser.add_argument("--models", help=f"of {','.join(MODELS)}; default: all, --quick: A,MLP")
     parser.add_argument("--blocks", type=int, default=5, help="rounds (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="a smoke test: one small round")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import breakdown_report, goal, scaling_model, training_report
+from . import breakdown_report, goal, gpu_report, scaling_model, training_report
 from .findings import Findings
 from .gallery import size_text
 from .machine import Machine
@@ -27,6 +27,7 @@ def write(
         ("Collectives", _collectives(findings)),
         ("Start-up", _startup(findings)),
         ("Scaling", _scaling(findings)),
+        ("GPU", gpu_report.text(findings)),
         ("Quality of this run", _quality(findings)),
     ):
         if body:

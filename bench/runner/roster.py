@@ -129,3 +129,29 @@ def collectives(programs: Programs) -> list[Contestant]:
         Contestant("pytorch gloo", Role.PEER, gloo, family="Gloo"),
         Contestant("tessera", Role.OURS, (programs.cpp_collectives,)),
     ]
+
+
+def gpu(programs: Programs, model: str, text: Path, quick: bool) -> list[Contestant]:
+    """One rank on one GPU, bf16: unwrapped, PyTorch's, ours eager, as graphs and offloaded."""
+    common = ("--model", model, "--text", str(text), "--device", "cuda")
+    train = str(programs.peers / "train.py")
+
+    def peer(strategy: str) -> Contestant:
+        return Contestant(f"pytorch {strategy}", Role.PEER,
+                          (programs.python, train, *common, "--strategy", strategy), (), "GPU")
+
+    def ours(strategy: str, *flags: str, tuned: str = "") -> Contestant:
+        role = Role.FLOOR if strategy == "local" else Role.OURS
+        name = "libtorch local" if strategy == "local" else f"tessera {strategy}" + tuned
+        return Contestant(name, role, (programs.cpp_trainer, *common, "--bf16", "--strategy", strategy, *flags))
+
+    strategies = ("ddp", "zero3") if quick else ("ddp", "zero1", "zero2", "zero3")
+    peers = ("local", "fsdp2") if quick else ("local", "local-compiled", "ddp", "fsdp2", "fsdp2-compiled")
+    return [
+        ours("local"),
+        *(peer(strategy) for strategy in peers),
+        *(ours(strategy) for strategy in strategies),
+        # A world of one splits nothing, so every strategy can be captured.
+        *(ours(strategy, "--graph", tuned=", graph") for strategy in strategies),
+        ours("zero1-offload"),
+    ]

@@ -5,6 +5,9 @@
 #include <map>
 #include <vector>
 
+#include <absl/strings/match.h>
+#include <absl/strings/numbers.h>
+
 #include "tessera/examples/gpt/model.h"
 
 namespace bench {
@@ -15,12 +18,21 @@ struct GptTask {
   int64_t batch;  // sequences per rank and step
 };
 
+/// GPT-2 of 124 million parameters.
+constexpr gpt::ModelSizes kGpt2 = {
+    .layers = 12, .heads = 12, .width = 768, .context = 1024, .vocabulary = 50257};
+/// What is made deeper until it does not fit: 50 million parameters per layer.
+constexpr gpt::ModelSizes kDeep = {
+    .layers = 1, .heads = 16, .width = 2048, .context = 1024, .vocabulary = 50257};
+
 const std::map<std::string, GptTask>& gpt_tasks() {
   static const std::map<std::string, GptTask> tasks = {
       {"A", {{.layers = 8, .heads = 4, .width = 256, .context = 128, .vocabulary = 256}, 4}},
       {"S", {{.layers = 8, .heads = 4, .width = 256, .context = 64, .vocabulary = 256}, 1}},
       {"B", {{.layers = 8, .heads = 8, .width = 512, .context = 128, .vocabulary = 256}, 8}},
       {"C", {{.layers = 12, .heads = 12, .width = 768, .context = 128, .vocabulary = 8192}, 2}},
+      {"gpt2-1k", {kGpt2, 1}},
+      {"gpt2-16k", {kGpt2, 16}},
   };
   return tasks;
 }
@@ -94,9 +106,14 @@ Task make_mlp(int rank, int world) {
 Task make_task(const std::string& name, const std::string& text, int rank, int world) {
   torch::manual_seed(1);
   if (name == "MLP") return make_mlp(rank, world);
+  if (GptTask deep{kDeep, 1}; absl::StartsWith(name, "deep-") &&
+                              absl::SimpleAtoi(name.substr(5), &deep.sizes.layers) &&
+                              deep.sizes.layers >= 1) {
+    return make_gpt(deep, text, rank, world);
+  }
   const auto task = gpt_tasks().find(name);
   TORCH_CHECK(task != gpt_tasks().end(), "[bench] --model: got '", name,
-              "', expected A, B, C, S or MLP");
+              "', expected A, B, C, S, MLP, gpt2-1k, gpt2-16k or deep-<layers>");
   return make_gpt(task->second, text, rank, world);
 }
 

@@ -1,7 +1,10 @@
 #include "tessera/bench/macro/train/trainer.h"
 
+#include <string_view>
 #include <utility>
 #include <vector>
+
+#include <ATen/DeviceAccelerator.h>
 
 #include "tessera/tessera.h"
 
@@ -12,31 +15,48 @@ constexpr double kRate = 3e-4, kDecay = 0.1;
 
 class Local final : public Trainer {
  public:
-  explicit Local(Task task) : task_(std::move(task)), parameters_(task_.model->parameters()) {
-    for (const at::Tensor& parameter : parameters_) {
+  Local(Task task, c10::ScalarType dtype) : task_(std::move(task)) {
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& parameter : task_.model->parameters()) {
+      masters_.push_back(dtype == at::kFloat ? parameter : parameter.detach().clone());
       first_.push_back(at::zeros_like(parameter));
       second_.push_back(at::zeros_like(parameter));
-      steps_.push_back(at::zeros({}, at::kFloat));
+      steps_.push_back(at::zeros({}, parameter.options().dtype(at::kFloat)));
+    }
+    if (dtype != at::kFloat) task_.model->to(dtype);
+    parameters_ = task_.model->parameters();
+    if (dtype != at::kFloat) {
+      for (const at::Tensor& master : masters_) wide_gradients_.push_back(at::empty_like(master));
     }
   }
 
-  double step(const Batch& batch) override {
+  at::Tensor step(const Batch& batch) override {
     for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
     const at::Tensor loss = task_.loss(batch);
     loss.backward();
     const at::NoGradGuard no_grad;
     std::vector<at::Tensor> gradients;
     for (const at::Tensor& parameter : parameters_) gradients.push_back(parameter.grad());
+    if (!wide_gradients_.empty()) {
+      at::_foreach_copy_(wide_gradients_, gradients);
+      gradients = wide_gradients_;
+    }
     at::_foreach_add_(steps_, 1);
-    at::_fused_adamw_(parameters_, gradients, first_, second_, /*max_exp_avg_sqs=*/{}, steps_,
-                      kRate, /*beta1=*/0.9, /*beta2=*/0.999, kDecay, /*eps=*/1e-8,
-                      /*amsgrad=*/false, /*maximize=*/false);
-    return loss.item<double>();
+    at::_fused_adamw_(masters_, gradients, first_, second_, /*max_exp_avg_sqs=*/{}, steps_, kRate,
+                      /*beta1=*/0.9, /*beta2=*/0.999, kDecay, /*eps=*/1e-8, /*amsgrad=*/false,
+                      /*maximize=*/false);
+    if (!wide_gradients_.empty()) at::_foreach_copy_(parameters_, masters_);
+    return loss.detach();
+  }
+
+  void finish() override {
+    const at::Device place = parameters_.front().device();
+    if (!place.is_cpu()) at::accelerator::synchronizeDevice(place.index());
   }
 
  private:
   Task task_;
-  std::vector<at::Tensor> parameters_, first_, second_, steps_;
+  std::vector<at::Tensor> parameters_, masters_, wide_gradients_, first_, second_, steps_;
 };
 
 class Sharded final : public Trainer {
@@ -44,14 +64,27 @@ class Sharded final : public Trainer {
   Sharded(Task task, const tessera::Options& options,
           const std::shared_ptr<tessera::ProcessGroup>& world)
       : task_(std::move(task)),
+        place_(world->place()),
         engine_(tessera::parallelize(
-            task_.model, torch::optim::AdamWOptions(kRate).weight_decay(kDecay), options, world)) {}
+            task_.model, torch::optim::AdamWOptions(kRate).weight_decay(kDecay), options, world)),
+        is_graph_(options.cuda_graphs),
+        is_offloaded_(options.offload != tessera::Offload::kNone) {}
 
-  double step(const Batch& batch) override {
-    const at::Tensor loss = task_.loss(batch);
-    loss.backward();
+  at::Tensor step(const Batch& batch) override {
+    const at::Tensor loss = is_graph_ ? captured(batch) : plain(batch);
     engine_->step();
-    return loss.item<double>();
+    return loss;
+  }
+
+  void finish() override {
+    engine_->wait();
+    if (!place_.is_cpu()) at::accelerator::synchronizeDevice(place_.index());
+  }
+
+  int64_t formula_bytes() const override {
+    if (is_offloaded_) return -1;  // the formula counts the host's memory, too
+    return engine_->predicted_peak_memory(/*micro_steps=*/1).total() +
+           engine_->memory().now()[tessera::MemoryClass::kControl];
   }
 
   void write_trace(const std::string& path) override {
@@ -61,29 +94,68 @@ class Sharded final : public Trainer {
   }
 
  private:
+  at::Tensor plain(const Batch& batch) {
+    const at::Tensor loss = task_.loss(batch);
+    loss.backward();
+    return loss.detach();
+  }
+
+  /// A graph reads and writes the same tensors each time.
+  at::Tensor captured(const Batch& batch) {
+    if (!still_.input.defined()) {
+      still_ = {at::empty_like(batch.input), at::empty_like(batch.target)};
+      loss_ = at::zeros({}, at::TensorOptions(place_).dtype(at::kFloat));
+    }
+    still_.input.copy_(batch.input, /*non_blocking=*/true);
+    still_.target.copy_(batch.target, /*non_blocking=*/true);
+    engine_->micro_step([&] { loss_.copy_(plain(still_)); });
+    return loss_.clone();
+  }
+
   Task task_;
+  const at::Device place_;
   std::unique_ptr<tessera::Engine> engine_;
+  const bool is_graph_, is_offloaded_;
+  Batch still_;
+  at::Tensor loss_;
 };
+
+/// The options of `way` but for the wrap policy; another name throws.
+tessera::Options options_of(const Way& way) {
+  tessera::Options options{.trace = way.trace};
+  const std::string name = way.strategy.substr(0, way.strategy.find('-'));
+  const std::string_view variant = std::string_view(way.strategy).substr(name.size());
+  std::string problem;
+  const bool is_known = AbslParseFlag(name, &options.strategy, &problem);
+  const bool splits = is_known && options.strategy == tessera::Strategy::kZero3;
+  TORCH_CHECK(is_known && (variant.empty() || variant == "-in-backward" || variant == "-offload" ||
+                           (variant == "-keep" && splits)),
+              "[bench] --strategy: got '", way.strategy,
+              "', expected local, ddp, zero1, zero2, zero3, zero3-keep, zero2-in-backward, "
+              "zero3-in-backward or, on a GPU, ddp-offload, zero1-offload, zero2-offload or "
+              "zero3-offload");
+  if (variant == "-keep") options.reshard_after_forward = 1;
+  options.optimizer_in_backward = variant == "-in-backward";
+  if (variant == "-offload") {
+    options.offload = splits ? tessera::Offload::kParameters : tessera::Offload::kOptimizer;
+  }
+  if (way.dtype != at::kFloat) options.precision.parameters = way.dtype;
+  options.cuda_graphs = way.graph;
+  return options;
+}
 
 }  // namespace
 
-std::unique_ptr<Trainer> make_trainer(const std::string& strategy, Task task, bool trace,
+std::unique_ptr<Trainer> make_trainer(const Way& way, Task task,
                                       const std::shared_ptr<tessera::ProcessGroup>& world) {
-  if (strategy == "local") return std::make_unique<Local>(std::move(task));
-  tessera::Options options{.trace = trace};
-  const bool splits = strategy.starts_with("zero3");
-  if (splits) options.wrap = task.wrap;  // an error elsewhere
-  const std::string name = strategy.substr(0, strategy.find('-'));
-  const std::string variant = strategy.substr(name.size());
-  if (variant == "-keep") options.reshard_after_forward = 1;
-  options.optimizer_in_backward = variant == "-in-backward";
-  std::string problem;
-  TORCH_CHECK(
-      (variant.empty() || (variant == "-keep" && splits) || options.optimizer_in_backward) &&
-          AbslParseFlag(name, &options.strategy, &problem),
-      "[bench] --strategy: got '", strategy,
-      "', expected local, ddp, zero1, zero2, zero3, zero3-keep, zero2-in-backward or "
-      "zero3-in-backward");
+  if (way.strategy == "local") {
+    TORCH_CHECK(!way.graph,
+                "[bench] --graph: got it with strategy local, expected one of the "
+                "engine's; leave it out");
+    return std::make_unique<Local>(std::move(task), way.dtype);
+  }
+  tessera::Options options = options_of(way);
+  if (options.strategy == tessera::Strategy::kZero3) options.wrap = task.wrap;  // else an error
   return std::make_unique<Sharded>(std::move(task), options, world);
 }
 

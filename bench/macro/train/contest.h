@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include <c10/core/Device.h>
+
+#include "tessera/bench/macro/train/task.h"
+#include "tessera/bench/macro/train/trainer.h"
+
+namespace bench {
+
+/// Obeys the commands of the runner and answers them.
+class Contest {
+ public:
+  /// `foreign_bytes`: what the GPU's allocator has given out that is not the trainer's.
+  Contest(Trainer& trainer, const Task& task, at::Device place, int64_t foreign_bytes);
+
+  /// Trains so many steps and answers once. On a CPU each step is timed, with reading its loss; on
+  /// a GPU all of them together, from an idle device to an idle device, and losses are read
+  /// afterwards: the times of a block are its mean.
+  void steps(int64_t count);
+
+  /// One step, on a GPU; answers with what the device did in it.
+  void counts();
+
+  /// Until the input ends.
+  void obey();
+
+ private:
+  Batch next();
+  std::vector<double> time_each(int64_t count, std::vector<double>& losses);
+  std::vector<double> time_all(int64_t count, std::vector<double>& losses);
+
+  Trainer& trainer_;
+  std::function<Batch(int64_t)> make_batch_;
+  const at::Device place_;
+  const int64_t foreign_bytes_;
+  int64_t done_ = 0;
+};
+
+}  // namespace bench
