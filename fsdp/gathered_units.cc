@@ -9,23 +9,19 @@
 #include "tessera/fsdp/window_source.h"
 
 namespace tessera {
-namespace {
-
-/// The ranks that together have a whole copy of the parameters. Collective over `group`.
-std::shared_ptr<ProcessGroup> make_gathering(ProcessGroup& group, const SliceMap& slices) {
+std::shared_ptr<ProcessGroup> make_gathering_group(ProcessGroup& group, const SliceMap& slices) {
   if (slices.degrees().parameters == group.size()) return duplicate(group, "gathers");
   return split(group, slices.colors({SliceMap::Axis::kParameters}), "gathers");
 }
 
-}  // namespace
-
-GatheredUnits::GatheredUnits(ProcessGroup& group, const UnitPlan& plan, const ParameterTable& table,
+GatheredUnits::GatheredUnits(ProcessGroup& group, std::shared_ptr<ProcessGroup> gathering,
+                             const UnitPlan& plan, const ParameterTable& table,
                              const SliceMap& slices, FlatParameters& flat, ResidencySetting setting,
-                             MemoryMeter& meter, Trace* trace) {
+                             MemoryMeter& meter, Trace* trace)
+    : gathering_(std::move(gathering)) {
   const int degree = slices.degrees().parameters;
   const bool is_shared = plan.size() > 0 && flat.whole(0).defined();
-  const bool is_collective = !is_shared && !group.has_windows();
-  if (is_collective) gathering_ = make_gathering(group, slices);
+  const bool is_collective = gathering_ != nullptr;
   if (plan.size() > 0 && flat.shard(0).device() != group.place()) {
     host_ = std::make_shared<HostShards>(device_at(group.place()));
   }

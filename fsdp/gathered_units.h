@@ -20,17 +20,23 @@
 
 namespace tessera {
 
+/// The ranks that together have a whole copy of split parameters, to gather them where ranks cannot
+/// read each other's memory. Shards come from its allocate(), as slabs do, so that a backend that
+/// registers memory knows both sides of a gather. Collective over `group`.
+std::shared_ptr<ProcessGroup> make_gathering_group(ProcessGroup& group, const SliceMap& slices);
+
 /// Makes the units of split parameters whole when operators touch them and frees them afterwards:
 /// the residency of a model's units, the sources they are read from and the observer that sees
 /// operators. Local between fences where ranks
 /// read each other's memory; elsewhere gathers are collectives (CollectiveSource).
 class GatheredUnits {
  public:
-  /// `flat` is split; its units have no memory now. Where `group` has no windows,
+  /// `gathering`: make_gathering_group() where `group` has no windows and units are not shared,
+  /// else null. `flat` is split; its units have no memory now. Where `group` has no windows,
   /// setting.ranks_after_forward is 1 or all. References must outlive it. Collective.
-  GatheredUnits(ProcessGroup& group, const UnitPlan& plan, const ParameterTable& table,
-                const SliceMap& slices, FlatParameters& flat, ResidencySetting setting,
-                MemoryMeter& meter, Trace* trace);
+  GatheredUnits(ProcessGroup& group, std::shared_ptr<ProcessGroup> gathering, const UnitPlan& plan,
+                const ParameterTable& table, const SliceMap& slices, FlatParameters& flat,
+                ResidencySetting setting, MemoryMeter& meter, Trace* trace);
   ~GatheredUnits();
   GatheredUnits(const GatheredUnits&) = delete;
   GatheredUnits& operator=(const GatheredUnits&) = delete;

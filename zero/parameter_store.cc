@@ -34,14 +34,20 @@ ParameterStore::ParameterStore(ProcessGroup& group, const ParameterTable& table,
       plan_(plan),
       masters_(table, plan, slices, group.place(), meter, setting.offload),
       shared_(setting.share ? SharedParameters::make(group, plan, slices) : nullptr),
+      gathering_(setting.residence == Residence::kSplit && shared_ == nullptr &&
+                         !group.has_windows()
+                     ? make_gathering_group(group, slices)
+                     : nullptr),
       flat_(table, plan, setting.residence,
-            memory_from(shared_.get(), group, plan, slices, setting), group.place(), meter) {
+            memory_from(shared_.get(), gathering_ != nullptr ? *gathering_ : group, plan, slices,
+                        setting),
+            group.place(), meter) {
   masters_.adopt(flat_);
   if (shared_ == nullptr && slices.degrees().optimizer > slices.degrees().parameters) {
     publication_ = std::make_unique<Publication>(group, plan, slices, flat_, trace);
   }
   if (flat_.is_split()) {
-    gathered_ = std::make_unique<GatheredUnits>(group, plan, table, slices, flat_,
+    gathered_ = std::make_unique<GatheredUnits>(group, gathering_, plan, table, slices, flat_,
                                                 std::move(setting.gather), meter, trace);
   }
   if (reads_of_others()) group_.barrier("parameters moved");

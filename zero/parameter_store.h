@@ -87,6 +87,7 @@ class ParameterStore {
   const UnitPlan& plan_;
   MasterValues masters_;
   std::unique_ptr<SharedParameters> shared_;  // null: each rank has its own memory
+  std::shared_ptr<ProcessGroup> gathering_;   // null where units are not gathered together
   FlatParameters flat_;
   std::unique_ptr<Publication> publication_;  // null where a barrier is enough
   std::unique_ptr<GatheredUnits> gathered_;
