@@ -220,6 +220,11 @@ bool Reducer::advance(InFlight& reduction, Wait wait) {
   return true;
 }
 
+int Reducer::landing_units() const {
+  if (group_.place().is_cpu()) return 1;
+  return groups_.replicas == nullptr || groups_.within_sums != nullptr ? 2 : 3;
+}
+
 void Reducer::retire(Wait wait) {
   while (!in_flight_.empty() && advance(in_flight_.front(), wait)) in_flight_.pop_front();
 }

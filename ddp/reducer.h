@@ -138,6 +138,9 @@ class Reducer {
   ExactSum squares(size_t unit);
   ExactSum squares();
 
+  /// Of how many units gradients land or are under way at once, at most; see memory_peak_formula.
+  int landing_units() const;
+
   /// What users may see as `.grad`, per table entry.
   std::vector<GradientView> gradient_views() const;
 

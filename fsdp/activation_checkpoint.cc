@@ -96,6 +96,21 @@ void check_closed(const std::vector<Tensor>& roots, const GraphStart& start) {
   }
 }
 
+/// The GPU among the inputs, whose random numbers `fn` may draw as well as the CPU's.
+std::optional<c10::Device> gpu_of(const std::vector<Tensor>& inputs) {
+  std::optional<c10::Device> gpu;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined() || inputs[i].is_cpu()) continue;
+    const c10::Device device = inputs[i].device();
+    TORCH_CHECK(device.is_cuda() && (!gpu || *gpu == device), "[checkpoint] input tensor ", i,
+                ": got device ", device, ", expected cpu or ", gpu ? gpu->str() : "one GPU",
+                ": the random state of other devices is not preserved; set "
+                "preserve_random_state to false if fn draws no random numbers");
+    gpu = device;
+  }
+  return gpu;
+}
+
 /// What a checkpoint leaves in the graph.
 class CheckpointBackward final : public Node {
  public:
@@ -103,7 +118,8 @@ class CheckpointBackward final : public Node {
                      TensorFunction again)
       : Node(edges_to(inputs)),
         state_(options.preserve_random_state ? ForwardState::Random::kKept
-                                             : ForwardState::Random::kIgnored),
+                                             : ForwardState::Random::kIgnored,
+               options.preserve_random_state ? gpu_of(inputs) : std::nullopt),
         again_(std::move(again)) {
     inputs_.reserve(inputs.size());
     for (const Tensor& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
@@ -118,7 +134,7 @@ class CheckpointBackward final : public Node {
     is_released_ = true;
     for (SavedVariable& input : inputs_) input.reset_data();
     dropped.swap(again_);
-    state_.random = Tensor();
+    state_.random.reset();
   }
 
   variable_list apply(variable_list&& gradients) override {
@@ -222,20 +238,10 @@ class CheckpointBackward final : public Node {
   std::atomic<bool> is_busy_{false};
 };
 
-void check_devices(const std::vector<Tensor>& inputs) {
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    TORCH_CHECK(!inputs[i].defined() || inputs[i].is_cpu(), "[checkpoint] input tensor ", i,
-                ": got device ", inputs[i].device(),
-                ", expected cpu: the random state of other devices is not preserved yet; set "
-                "preserve_random_state to false if fn draws no random numbers");
-  }
-}
-
 }  // namespace
 
 std::vector<Tensor> run_checkpointed(const CheckpointOptions& options, std::vector<Tensor> inputs,
                                      const TensorFunction& first, TensorFunction again) {
-  if (options.preserve_random_state) check_devices(inputs);
   std::vector<int64_t> versions;
   versions.reserve(inputs.size());
   for (const Tensor& input : inputs) versions.push_back(version_of(input));

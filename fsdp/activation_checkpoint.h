@@ -18,10 +18,10 @@ namespace tessera {
 
 /// How checkpoint() recomputes.
 struct CheckpointOptions {
-  /// Whether the recomputation sees the CPU generator as the forward saw it, so that dropout drops
-  /// the same elements. Default true. Costs a copy of the generator's state (5 KiB kept per
-  /// checkpoint, a few microseconds in forward and in backward); set it to false only when `fn`
-  /// draws no random numbers.
+  /// Whether the recomputation sees the default generators of the CPU and of the inputs' GPU as the
+  /// forward saw them, so that dropout drops the same elements. Default true. Costs a copy of the
+  /// generator's state (5 KiB kept per checkpoint, a few microseconds in forward and in backward);
+  /// set it to false only when `fn` draws no random numbers.
   bool preserve_random_state = true;
 };
 

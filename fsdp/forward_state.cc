@@ -1,28 +1,12 @@
 #include "tessera/fsdp/forward_state.h"
 
-#include <mutex>
-
-#include <ATen/CPUGeneratorImpl.h>
-
 namespace tessera {
 namespace {
 
-at::Tensor random_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_random_state(const at::Tensor& state) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  generator.set_state(state);
-}
-
 /// For destructors.
-void put_back_random_state(const at::Tensor& state) noexcept {
+void put_back(const std::optional<RandomState>& state) noexcept {
   try {
-    if (state.defined()) set_random_state(state);
+    if (state.has_value()) state->install();
   } catch (...) {  // a state that the generator itself gave out: only memory can be short
   }
 }
@@ -62,8 +46,9 @@ bool AutocastState::is_enabled() const {
   return false;
 }
 
-ForwardState::ForwardState(Random random_use)
-    : random(random_use == Random::kKept ? random_state() : at::Tensor()) {}
+ForwardState::ForwardState(Random use, std::optional<c10::Device> gpu) {
+  if (use == Random::kKept) random.emplace(gpu);
+}
 
 ForwardScope::ForwardScope(const ForwardState& state) : state_(state) {
   at::autocast::set_autocast_cache_enabled(false);
@@ -71,14 +56,14 @@ ForwardScope::ForwardScope(const ForwardState& state) : state_(state) {
 
 ForwardScope::~ForwardScope() {
   outside_.install();
-  if (!is_finished_) put_back_random_state(state_.random);
+  if (!is_finished_) put_back(state_.random);
 }
 
 ReplayScope::ReplayScope(const ForwardState& state)
-    : outside_(state.random.defined() ? ForwardState::Random::kKept
-                                      : ForwardState::Random::kIgnored),
+    : outside_(state.random ? ForwardState::Random::kKept : ForwardState::Random::kIgnored,
+               state.random ? state.random->gpu() : std::nullopt),
       empties_cache_(state.autocast.is_enabled()) {
-  if (state.random.defined()) set_random_state(state.random);
+  if (state.random) state.random->install();
   state.autocast.install();
   // An autocast region that the function itself opens must not be the outermost one: leaving that
   // empties the cache.
@@ -90,7 +75,7 @@ ReplayScope::~ReplayScope() {
   if (empties_cache_) at::autocast::clear_cache();
   at::autocast::decrement_nesting();
   outside_.autocast.install();
-  put_back_random_state(outside_.random);
+  put_back(outside_.random);
 }
 
 }  // namespace tessera

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <array>
+#include <optional>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
+
+#include "tessera/fsdp/random_state.h"
 
 namespace tessera {
 
@@ -29,14 +32,14 @@ class AutocastState {
 };
 
 /// What a function sees besides its arguments and must see again when it is run again: the autocast
-/// state and, if asked for, the CPU generator. Local.
+/// state and, if asked for, the default generators of the CPU and of one GPU. Local.
 struct ForwardState {
   enum class Random : uint8_t { kKept, kIgnored };
   /// Takes down the state of the calling thread. kKept copies 5 KiB.
-  explicit ForwardState(Random random);
+  ForwardState(Random random, std::optional<c10::Device> gpu);
 
   AutocastState autocast;
-  at::Tensor random;  ///< of the CPU generator; undefined if ignored
+  std::optional<RandomState> random;  ///< none if ignored
 };
 
 /// While it lives, the calling thread runs the forward that `state` was taken down for: without

@@ -14,6 +14,8 @@ struct MemorySetting {
   bool is_split = false;   ///< units are gathered and freed (degrees.parameters > 1)
   bool is_shared = false;  ///< the ranks of a host have one copy (Options::share_parameters)
   bool updates_in_backward = false;  ///< Options::optimizer_in_backward
+  /// Units whose gradients may be landing or under way to other ranks at once, at most.
+  int landing_units = 1;
   int ranks_after_forward = 0;  ///< Options::reshard_after_forward, resolved: 1 keeps units whole,
                                 ///< degrees.parameters frees them, between: a second shard
   Offload offload = Offload::kNone;  ///< Options::offload
@@ -42,9 +44,12 @@ struct MemorySetting {
 MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
 
 /// The most bytes per rank that training with AdamW holds at once: memory_formula() and the pooled
-/// landing buffers, as large as the largest unit that is not root and as large as the root, per
+/// landing buffers, each as large as the largest unit that is not root and as large as the root, per
 /// wire dtype. No pool under zero1, nor under ddp with one micro-step and a wire as wide as the
 /// sums.
+///
+/// It is setting.landing_units of the largest buffers of each pool: one on a CPU; on a GPU two, or
+/// three where gradients are gathered over replicas behind the reduction.
 ///
 /// Exact where communication runs inside the calls (fewer than two cores per rank) and gradients
 /// come in the plan's order, one unit after the other. More is held where communication lags behind

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <optional>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+namespace tessera {
+
+/// The states of the default generators that a function may draw from: the CPU's and one GPU's.
+class RandomState {
+ public:
+  /// Takes them down as they are; 5 KiB for the CPU's, 16 bytes for a GPU's. Local; waits for no
+  /// device.
+  explicit RandomState(std::optional<c10::Device> gpu);
+
+  /// Makes them the generators' again.
+  void install() const;
+
+  const std::optional<c10::Device>& gpu() const { return gpu_; }
+
+ private:
+  std::optional<c10::Device> gpu_;
+  at::Tensor of_cpu_;
+  at::Tensor of_gpu_;  // undefined without one
+};
+
+}  // namespace tessera
