@@ -111,7 +111,7 @@ struct Options {
   /// Lets Engine::micro_step() capture what a forward and a backward queue on a GPU into a CUDA
   /// graph and queue it again as a whole. Parameters' gradients are accumulated on the stream that
   /// captures, from the start. An error on a CPU, in a world of more than one, and where parameters
-  /// are split (offload = kParameters, free_eagerly).
+  /// are split (free_eagerly) or offloaded.
   bool cuda_graphs = false;
 
   /// Bytes of parameters per bucket. Range [1 KiB, 2 GiB]. Larger buckets mean fewer collectives

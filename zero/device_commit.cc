@@ -19,9 +19,17 @@ namespace tessera {
 //
 // It learns that from copies of the verdict and of the words, which it reads in the step() after,
 // when they have long been there; and by then the others' papers, which went by the host's channel
-// meanwhile, say in words what the hash could only refuse. The errors are those of a step that
+// meanwhile, say in words what the hash could only refuse. Where it did not refuse, nobody reads
+// them (with N ranks that would be N * N questions to a store), but for every 64th, after which
+// earlier ones can be taken back. The errors are those of a step that
 // waits, one step later, and nothing was applied on any rank then either. What the host has done
 // meanwhile is the forward and backward of the next step, on parameters that did not change.
+
+namespace {
+
+constexpr int kMostUnreadPapers = 64;
+
+}  // namespace
 
 DeviceCommit::DeviceCommit(const Parts& parts, Verdict verdict,
                            std::unique_ptr<DeviceOptimizer> optimizer,
@@ -122,9 +130,14 @@ void DeviceCommit::update(Reducer& reducer) {
 std::optional<StepCommit::Outcome> DeviceCommit::wait() {
   if (decision_.pending() == 0) return std::nullopt;
   const cuda::StepDecision::Reading reading = read();
-  agreement_.finish();
-  TORCH_INTERNAL_ASSERT(reading.agreed && !reading.refused,
-                        "the device refused a step that the papers agree to");
+  const bool is_agreed = reading.agreed && !reading.refused;
+  if (is_agreed && ++unread_papers_ < kMostUnreadPapers) {
+    agreement_.drop();
+  } else {
+    unread_papers_ = 0;
+    agreement_.finish();
+    TORCH_INTERNAL_ASSERT(is_agreed, "the device refused a step that the papers agree to");
+  }
   return outcome_of(reading);
 }
 

@@ -54,6 +54,7 @@ class DeviceCommit final : public StepCommit, private LandedUnitSink {
   cuda::StepDecision decision_;
   StepAgreement agreement_;
   LossScaleState loss_scale_;  // as the host knows it
+  int unread_papers_ = 0;      // since those of all ranks were read last
   int64_t step_ = 0;           // of the papers handed in last
   const std::vector<uint8_t> all_used_;
 };

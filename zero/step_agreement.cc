@@ -36,6 +36,11 @@ StepVote::Verdict StepAgreement::finish() {
   return vote_.finish(paper);
 }
 
+void StepAgreement::drop() {
+  vote_.drop();
+  started_.reset();
+}
+
 uint64_t StepAgreement::hash(const StepVote::Paper& paper) {
   RollingHash hash;
   const auto add = [&hash](int64_t word) { hash.record(RollingHash::Event::kStep, word); };

@@ -27,7 +27,9 @@ class StepAgreement {
   /// in the paper; later, before anything else goes by the host's channel, looks at the others'.
   void start(StepVote::Paper paper);
   StepVote::Verdict finish();
-  bool is_started() const { return started_.has_value(); }
+  /// In the place of finish(), on all ranks alike: all know by other means that they agree. Never
+  /// blocks.
+  void drop();
 
   /// A number that ranks have in common if they agree on all that a paper and the hyper-parameters
   /// say but what is wrong on this rank alone and its gradients.

@@ -133,7 +133,8 @@ MemoryBytes memory_peak_formula(const UnitPlan& plan, const MemorySetting& setti
     BuffersByDtype& pool = unit.kind == UnitKind::kRoot ? roots : blocks;
     pool[unit.precision.wire].add(bytes_in(unit, unit.precision.wire));
   }
-  bytes[MemoryClass::kLanding] += bytes_of(blocks, setting.landing_units) + bytes_of(roots, setting.landing_units);
+  bytes[MemoryClass::kLanding] +=
+      bytes_of(blocks, setting.landing_units) + bytes_of(roots, setting.landing_units);
   return bytes;
 }
 

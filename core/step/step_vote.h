@@ -61,6 +61,8 @@ class StepVote {
   /// between nothing else goes by ProcessGroup::all_gather_on_host().
   void start(const Paper& paper, const std::vector<int64_t>& hyper_parameters);
   Verdict finish(const Paper& paper);
+  /// In the place of finish(), on all ranks alike: all know by other means that they agree.
+  void drop() { ballot_.drop(); }
 
   /// Collective, blocking; called on every rank with the same report. Asks the user what to do
   /// (Options::ask_non_finite) and agrees on the answer. Where ranks answer differently, or the

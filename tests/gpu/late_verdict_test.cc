@@ -178,6 +178,17 @@ TEST_P(LateVerdict, SkipsAnOverflowAndShrinksTheLossScale) {
       options);
 }
 
+TEST_P(LateVerdict, ReadsThePapersOfAllRanksNowAndThen) {
+  run(2, [](Trainer& rank) {
+    constexpr int kSteps = 70;  // more than go unread
+    for (int i = 0; i < kSteps; ++i) rank.step();
+    rank.engine->wait();
+    EXPECT_EQ(rank.engine->last_result().step, kSteps);
+    rank.step(rank.world->rank() == 1 ? kNaN : 1.0);
+    EXPECT_THAT(rank.error_of([&] { rank.engine->wait(); }), HasSubstr("non-finite gradient"));
+  });
+}
+
 TEST_P(LateVerdict, SavesAndLoadsBetween) {
   run(2, [](Trainer& rank) {
     rank.step();
