@@ -275,6 +275,7 @@ StepResult ShardedEngine::step() {
   require_outside_backward("step");
   const at::NoGradGuard no_grad;
   streams_.pass();
+  learn_outcome();  // before this step's paper is written
   return last_result_ = failure_.guard([&] {
     settle();
     if (!is_updated()) adopt_cleared_gradients();

@@ -97,6 +97,7 @@ TEST_P(LateVerdict, RefusesNonFiniteGradientsOneStepLate) {
     EXPECT_THAT(error, HasSubstr("non-finite gradient: the ranks together produced 20 NaN or"
                                  " infinite elements, first in 'weight'"));
     EXPECT_THAT(error, HasSubstr("the step() before this one (Options::late_verdict)"));
+    EXPECT_EQ(rank.engine->last_result().step, 1);
     EXPECT_TRUE(rank.weight().equal(before)) << "something was applied";
     rank.step();
     rank.engine->wait();
