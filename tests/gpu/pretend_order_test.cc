@@ -1,11 +1,9 @@
 // The fake GPU's order is a GPU's: what is queued runs late, who does not wait reads too early,
 // freed memory is lost when its stream has come so far, and the host's waits are counted.
 #include <cstdio>
-#include <future>
 #include <memory>
 #include <optional>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include <ATen/DeviceAccelerator.h>
@@ -18,6 +16,7 @@
 #include "tessera/core/device/host_device.h"
 #include "tessera/core/error_text.h"
 #include "tessera/tests/gpu/same_on_both.h"
+#include "tessera/tests/support/gate.h"
 #include "tessera/tests/support/gpu_for_tests.h"
 #include "tessera/tests/support/rank_processes.h"
 
@@ -44,36 +43,12 @@ bool is_poisoned(const float* data, int64_t numel) {
   return true;
 }
 
-/// A stream that does nothing until it is opened: late, without a clock.
-class Gate {
- public:
-  explicit Gate(c10::Stream stream) {
-    const auto* handle = static_cast<HostStreamHandle*>(stream.native_handle());
-    handle->enqueue(
-        handle->stream,
-        [](void* opened) {
-          const std::unique_ptr<std::shared_future<void>> wait(
-              static_cast<std::shared_future<void>*>(opened));
-          wait->wait();
-        },
-        new std::shared_future<void>(open_.get_future()));
-  }
-  ~Gate() { open(); }
-  void open() {
-    if (!std::exchange(is_open_, true)) open_.set_value();
-  }
-
- private:
-  std::promise<void> open_;
-  bool is_open_ = false;
-};
-
 TEST(PretendOrder, ACopyFromPinnedMemoryIsLateAndAnEventOrdersIt) {
   const Tensor host = pinned(300, 7);
   Tensor to = at::zeros({300}, kGpu);
   const c10::Stream stream = new_stream();
   c10::Event copied(at::kCUDA);
-  Gate gate(stream);
+  Gate gate(stream.native_handle());
   {
     const c10::StreamGuard here(stream);
     to.copy_(host, /*non_blocking=*/true);
@@ -116,7 +91,7 @@ TEST(PretendOrder, ACopyToPinnedMemoryIsLate) {
   const Tensor from = at::full({300}, 7, kGpu);
   const Tensor host = pinned(300, 1);
   const c10::Stream stream = new_stream();
-  Gate gate(stream);
+  Gate gate(stream.native_handle());
   {
     const c10::StreamGuard here(stream);
     host.copy_(from, /*non_blocking=*/true);
@@ -146,7 +121,7 @@ TEST(PretendOrder, AnOperatorWaitsForItsOwnStreamOnly) {
   Tensor a = at::zeros({4}, kGpu);
   const Tensor one = at::ones({4}, kGpu);
   const c10::Stream stream = new_stream();
-  Gate gate(stream);
+  Gate gate(stream.native_handle());
   {
     const c10::StreamGuard here(stream);
     a.copy_(one);  // on the device: queued
@@ -161,7 +136,7 @@ TEST(PretendOrder, FreedMemoryIsLostInTheOrderOfItsStream) {
   const c10::Stream stream = new_stream();
   const Tensor seen = at::zeros({300}, kGpu);
   const float* freed = nullptr;
-  Gate gate(stream);
+  Gate gate(stream.native_handle());
   {
     const c10::StreamGuard here(stream);
     const Tensor from = at::empty({300}, kGpu);
@@ -180,7 +155,7 @@ TEST(PretendOrder, FreedMemoryIsLostInTheOrderOfItsStream) {
 float read_on_another_stream(bool is_recorded) {
   const c10::Stream stream = new_stream();
   const Tensor seen = at::zeros({300}, kGpu);
-  Gate gate(stream);
+  Gate gate(stream.native_handle());
   {
     const Tensor from = at::ones({300}, kGpu);
     if (is_recorded) from.record_stream(stream);

@@ -1,9 +1,7 @@
 // The world of one whose tensors lie on a device, over streams that are threads.
 #include <functional>
-#include <future>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -12,27 +10,13 @@
 #include "tessera/core/comm/loopback_group.h"
 #include "tessera/core/device/host_device.h"
 #include "tessera/core/error_text.h"
+#include "tessera/tests/support/gate.h"
 
 namespace tessera {
 namespace {
 
+using testing::Gate;
 using ::testing::HasSubstr;
-
-/// A stream that does nothing until it is opened.
-class Gate {
- public:
-  explicit Gate(Stream& stream) {
-    HostDevice::run(stream, [opened = open_.get_future().share()] { opened.wait(); });
-  }
-  ~Gate() { open(); }
-  void open() {
-    if (!std::exchange(is_open_, true)) open_.set_value();
-  }
-
- private:
-  std::promise<void> open_;
-  bool is_open_ = false;
-};
 
 /// What is written to `tensor` when the current stream comes to it.
 void fill_later(HostDevice& device, const at::Tensor& tensor, const at::Tensor& values) {
@@ -53,7 +37,7 @@ TEST(LoopbackOnDevice, CopiesOnTheCurrentStreamAndWaitsForNothing) {
   LoopbackGroup group(device);
   EXPECT_EQ(group.backend(), "loopback");
   EXPECT_EQ(group.place(), device->place());
-  Gate gate(*device->current_stream());
+  Gate gate(device->current_stream()->handle());
   const at::Tensor input = at::zeros({2, 3});
   fill_later(*device, input, at::full({2, 3}, 7.0));
   const at::Tensor gathered = at::zeros({6});
@@ -96,7 +80,7 @@ TEST(LoopbackOnDevice, AStreamThatWaitsIsBehindTheOneOfTheCall) {
   LoopbackGroup group(device);
   const at::Tensor output = at::zeros({4});
   const at::Tensor seen = at::zeros({4});
-  Gate gate(*device->current);
+  Gate gate(device->current->handle());
   const auto work = group.all_gather(output, at::ones({4}), "unit");
   device->current = device->host.make_stream(Device::Priority::kUsual);
   work->wait();
@@ -112,7 +96,7 @@ TEST(LoopbackOnDevice, AStreamThatWaitsIsBehindTheOneOfTheCall) {
 TEST(LoopbackOnDevice, HasNoWindowsAndGathersHostTensorsAtOnce) {
   const auto device = std::make_shared<HostDevice>();
   LoopbackGroup group(device);
-  Gate gate(*device->current_stream());
+  Gate gate(device->current_stream()->handle());
   const at::Tensor all = at::zeros({2}, at::kLong);
   group.all_gather_on_host(all, at::full({2}, 3, at::kLong), "vote");
   EXPECT_EQ(all.sum().item<int64_t>(), 6);

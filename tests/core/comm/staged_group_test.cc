@@ -2,7 +2,6 @@
 // threads.
 #include <cstring>
 #include <functional>
-#include <future>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -17,6 +16,7 @@
 #include "tessera/core/device/host_device.h"
 #include "tessera/core/error_text.h"
 #include "tessera/core/errors.h"
+#include "tessera/tests/support/gate.h"
 #include "tessera/tests/support/rank_threads.h"
 
 namespace tessera {
@@ -24,6 +24,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Each;
+using testing::Gate;
 using ::testing::HasSubstr;
 using testing::run_ranks;
 using testing::run_ranks_expecting_errors;
@@ -35,22 +36,6 @@ std::shared_ptr<HostDevice> late_device(int rank) {
   return std::make_shared<HostDevice>(HostDevice::Options{
       .longest_delay = std::chrono::microseconds(300), .seed = static_cast<uint64_t>(rank + 1)});
 }
-
-/// A stream that does nothing until it is opened.
-class Gate {
- public:
-  explicit Gate(Stream& stream) {
-    HostDevice::run(stream, [opened = open_.get_future().share()] { opened.wait(); });
-  }
-  ~Gate() { open(); }
-  void open() {
-    if (!std::exchange(is_open_, true)) open_.set_value();
-  }
-
- private:
-  std::promise<void> open_;
-  bool is_open_ = false;
-};
 
 /// What is written to `tensor` when the current stream comes to it.
 void fill_later(HostDevice& device, const at::Tensor& tensor, const at::Tensor& values) {
@@ -207,7 +192,7 @@ float reduce_late_input(StagingDevice::Host host) {
               const auto streams = std::make_shared<HostDevice>();
               StagedGroup group(shm, std::make_shared<StagingDevice>(streams, host));
               const at::Tensor tensor = at::zeros({64});
-              Gate gate(*streams->current_stream());
+              Gate gate(streams->current_stream()->handle());
               fill_later(*streams, tensor, at::ones({64}));
               std::thread opens;
               if (host == StagingDevice::Host::kWaits) {

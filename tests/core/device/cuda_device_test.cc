@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <functional>
-#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -20,12 +19,14 @@
 #include "tessera/core/device/host_device.h"
 #include "tessera/core/error_text.h"
 #include "tessera/tests/support/fake_cuda/fake_cuda.h"
+#include "tessera/tests/support/gate.h"
 
 namespace tessera {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using testing::Gate;
 using ::testing::HasSubstr;
 using ::testing::IsSubsetOf;
 
@@ -55,30 +56,6 @@ class CudaDeviceTest : public ::testing::Test {
   }
 
   CudaDevice device_{kIndex};
-};
-
-/// A stream that does nothing until it is opened.
-class Gate {
- public:
-  explicit Gate(Stream& stream) {
-    const auto* handle = static_cast<HostStreamHandle*>(stream.handle());
-    handle->enqueue(
-        handle->stream,
-        [](void* opened) {
-          const std::unique_ptr<std::shared_future<void>> wait(
-              static_cast<std::shared_future<void>*>(opened));
-          wait->wait();
-        },
-        new std::shared_future<void>(open_.get_future()));
-  }
-  ~Gate() { open(); }
-  void open() {
-    if (!std::exchange(is_open_, true)) open_.set_value();
-  }
-
- private:
-  std::promise<void> open_;
-  bool is_open_ = false;
 };
 
 void await(Event& event) {
@@ -134,7 +111,7 @@ TEST_F(CudaDeviceTest, AnEventIsDoneBeforeItIsRecordedAndOnlyAfterWhatItMarks) {
   const auto event = device_.make_event();
   EXPECT_TRUE(event->is_done());
   device_.current_stream()->wait(*event);  // of nothing
-  Gate gate(*stream);
+  Gate gate(stream->handle());
   stream->record(*event);
   EXPECT_FALSE(event->is_done());
   gate.open();
@@ -157,7 +134,7 @@ int64_t read_across_streams(CudaDevice& device, bool waits) {
   const auto b = device.make_stream(Device::Priority::kHigh);
   const auto written = device.make_event();
   const auto read = device.make_event();
-  Gate gate(*a);
+  Gate gate(a->handle());
   a->copy(middle.data_ptr(), one.data_ptr(), 8);
   a->record(*written);
   if (waits) b->wait(*written);
@@ -192,7 +169,7 @@ TEST_F(CudaDeviceTest, ACopyRunsOnItsStreamAndLeavesTheThreadAsItWas) {
   const auto stream = device_.make_stream(Device::Priority::kUsual);
   const auto copied = device_.make_event();
   void* const current = fake().current_handle(kIndex);
-  Gate gate(*stream);
+  Gate gate(stream->handle());
   stream->copy(to.data_ptr(), from.data_ptr(), from.nbytes());
   stream->copy(to.data_ptr(), from.data_ptr(), 0);
   EXPECT_EQ(fake().current_handle(kIndex), current);

@@ -6,11 +6,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <future>
 #include <optional>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include <ATen/Functions.h>
@@ -23,11 +21,13 @@
 #include "tessera/core/device/cuda_library.h"
 #include "tessera/core/device/host_device.h"
 #include "tessera/core/error_text.h"
+#include "tessera/tests/support/gate.h"
 
 namespace tessera {
 namespace {
 
 using ::testing::AllOf;
+using testing::Gate;
 using ::testing::HasSubstr;
 
 constexpr c10::DeviceIndex kIndex = 1;
@@ -57,30 +57,6 @@ c10::Stream current_stream() { return c10::impl::getDeviceGuardImpl(at::kCUDA)->
 c10::Stream other_stream() {
   return c10::impl::getDeviceGuardImpl(at::kCUDA)->getStreamFromGlobalPool(kPlace, false);
 }
-
-/// A stream that does nothing until it is opened.
-class Gate {
- public:
-  explicit Gate(const c10::Stream& stream) {
-    const auto* handle = static_cast<HostStreamHandle*>(stream.native_handle());
-    handle->enqueue(
-        handle->stream,
-        [](void* opened) {
-          const std::unique_ptr<std::shared_future<void>> wait(
-              static_cast<std::shared_future<void>*>(opened));
-          wait->wait();
-        },
-        new std::shared_future<void>(opened_.get_future()));
-  }
-  ~Gate() { open(); }
-  void open() {
-    if (!std::exchange(is_open_, true)) opened_.set_value();
-  }
-
- private:
-  std::promise<void> opened_;
-  bool is_open_ = false;
-};
 
 class GraphTest : public ::testing::Test {
  protected:
@@ -194,7 +170,7 @@ TEST_F(GraphTest, BeginIsBehindTheCallersStreamAndTheCallerBehindEnd) {
   const c10::StreamGuard guard(caller);
   {
     const auto graph = make_graph(kPlace);
-    Gate gate(caller);
+    Gate gate(caller.native_handle());
     graph->begin();
     EXPECT_EQ(current_stream(), graph->stream());
     graph->end();
@@ -205,7 +181,7 @@ TEST_F(GraphTest, BeginIsBehindTheCallersStreamAndTheCallerBehindEnd) {
   }
   {
     const auto graph = make_graph(kPlace);
-    Gate gate(graph->stream());
+    Gate gate(graph->stream().native_handle());
     graph->begin();
     graph->end();
     EXPECT_FALSE(caller.query());
@@ -223,7 +199,7 @@ TEST_F(GraphTest, AReplayIsQueuedOnTheCurrentStream) {
   const c10::Stream stream = other_stream();
   {
     const c10::StreamGuard guard(stream);
-    Gate gate(stream);
+    Gate gate(stream.native_handle());
     graph->replay();  // returns, though nothing has run
     EXPECT_FALSE(stream.query());
     gate.open();
