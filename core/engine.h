@@ -58,16 +58,21 @@ struct StepResult {
 ///
 /// Collective calls are made by every rank in the same order: backward outside no_sync() (its
 /// reductions), step(), modify_parameters(), full_parameters(), parameter_hash(), state_dict(),
-/// load_state_dict(). An engine belongs
-/// to the thread that made it; backward runs on that thread. Several engines may live in one
-/// process (a GAN), each used in the same order on all ranks.
+/// load_state_dict(). An engine belongs to the thread that made it; backward runs on that thread.
+/// Several engines may live in one process (a GAN), each used in the same order on all ranks.
 ///
 /// Errors: wrong use throws c10::Error; a failed collective throws CommError and poisons the
-/// engine. A non-finite gradient makes step() throw c10::Error on all ranks with nothing applied,
-/// and zero_grad() then lets training go on; or it is skipped, as Options::on_non_finite says.
+/// engine, and so does an exception on one rank where all others count on it. A backward that
+/// reduces throws c10::Error on all ranks if a parameter was written outside modify_parameters() on
+/// one of them since the last step, as far as version counters and first elements tell (an
+/// optimizer of the user's own); gradients are right then, and modify_parameters() mends it. A
+/// non-finite gradient makes step() throw c10::Error on all ranks with nothing applied, and
+/// zero_grad() then lets training go on; or it is skipped, as Options::on_non_finite says.
 ///
 /// Destroying an engine is local: its hooks are removed; the parameters stay whole in memory of
-/// their own, or, where they are split, throw when they are read.
+/// their own, or, where they are split, throw when they are read. In a child of fork() those calls
+/// throw CommError on an engine that it inherited, and the parameters c10::Error when they are
+/// read.
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -76,8 +81,9 @@ class Engine {
 
   /// Collective. Finishes reductions, agrees with all ranks to commit, clips, updates, publishes
   /// new parameters and clears the gradients. Throws c10::Error without a backward since the last
-  /// step, when ranks disagree, on non-finite gradients, and when a parameter was written or
-  /// re-assigned outside modify_parameters().
+  /// step, when ranks disagree, on non-finite gradients, when a parameter was written or
+  /// re-assigned outside modify_parameters(), and (looked for in steps 1, 2, 4, 8, ...) when the
+  /// model has trainable parameters that it had not at parallelize, or lacks some.
   virtual StepResult step() = 0;
 
   /// For learning rate schedulers and for reading or changing hyper-parameters (on all ranks
@@ -123,12 +129,14 @@ class Engine {
 
   /// Collective. Runs `write` on every rank without autograd, then gives all ranks the parameters
   /// of rank `from_rank`. The only way to write parameters outside step(): initialisation after
-  /// parallelize, weight clipping, loading. `write` may be empty except on from_rank.
+  /// parallelize, weight clipping, loading. `write` may be empty except on from_rank; of the
+  /// engine's calls it may make gather() alone.
   virtual void modify_parameters(int from_rank, const std::function<void()>& write) = 0;
 
   /// Collective. While the returned scope lives, every parameter is whole on every rank and may be
   /// read by any means (saving, raw pointers). step() inside it is an error. Costs nothing where
-  /// parameters are never split, their full size elsewhere.
+  /// parameters are never split, their full size elsewhere. A scope may end after the engine, but
+  /// gives nothing any more then.
   using FullParameters = std::shared_ptr<void>;
   [[nodiscard]] virtual FullParameters full_parameters() = 0;
 
@@ -147,9 +155,10 @@ class Engine {
   virtual const StepResult& last_result() const = 0;
 
   /// Collective. The state of the run (see StateDict). Under kOneRank the other ranks than `rank`
-  /// get an empty one. Values are copies. Ignored parameters are not in it. Whole scopes receive
-  /// (N-1)/N of the state on every rank and take temporary memory for the largest unit; kSharded
-  /// sends nothing but a check.
+  /// get an empty one. Values are copies. Ignored parameters are not in it. Throws c10::Error on
+  /// every rank if parameters or buffers came or went since parallelize: it would lack them. Whole
+  /// scopes receive (N-1)/N of the state on every rank and take temporary memory for the largest
+  /// unit; kSharded sends nothing but a check.
   [[nodiscard]] virtual StateDict state_dict(StateScope scope, int rank = 0) = 0;
 
   /// Collective. Makes the state of the run what `state` says: every rank passes what it has

@@ -8,4 +8,7 @@ namespace tessera {
 /// what() without the backtrace that c10::Error carries and no user or peer wants to read.
 std::string error_text(const std::exception& error);
 
+/// The same of the exception that is being handled, whatever its type.
+std::string present_error_text();
+
 }  // namespace tessera

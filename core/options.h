@@ -51,7 +51,8 @@ struct Options {
   std::optional<int> reshard_after_forward = {};
 
   /// Parameters whose (first) name it accepts are left to the user: not synchronised, split, hooked
-  /// or updated.
+  /// or updated. Kept by the engine, which asks again in step() and state_dict(), of parameters
+  /// that were registered later.
   std::function<bool(std::string_view parameter)> ignores = {};
 
   // --- Numerics (changes results) ---
@@ -78,7 +79,8 @@ struct Options {
   /// Lets the ranks of one host have one copy of the parameters together, where the degrees give
   /// each of them a slice of its own to update (the parameters' degree is 1 or the optimizer's):
   /// nothing is published or gathered by copying, and each rank accounts for its slice only. False
-  /// keeps copies and slabs per rank, as ranks of different hosts have them.
+  /// keeps copies and slabs per rank, as ranks of different hosts have them; so does, with a
+  /// warning, a system that does not show a rank which pages it wrote (/proc/self/pagemap).
   bool share_parameters = true;
 
   /// Updates each unit inside backward, as soon as its gradient is reduced, so that reduced

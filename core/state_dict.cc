@@ -7,6 +7,8 @@
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/layout/readable.h"
+
 namespace tessera {
 
 namespace {
@@ -45,6 +47,9 @@ std::string problem_of(const StatePiece& piece, const StateEntry& entry) {
   if (piece.begin < 0 || values.numel() > entry.numel() - piece.begin) {
     return absl::StrCat("got a piece of elements ", piece.begin, " to ",
                         piece.begin + values.numel(), ", expected a part of 0 to ", entry.numel());
+  }
+  if (const std::string unreadable = reading_problem(values); !unreadable.empty()) {
+    return absl::StrCat("got a piece whose values cannot be read: ", unreadable);
   }
   return "";
 }

@@ -26,7 +26,7 @@ struct StateEntry {
 
   int64_t numel() const;
   /// What is malformed (negative sizes, strides that overlap or leave gaps, a piece that is out of
-  /// range or of another dtype), "got X, expected Y"; empty if nothing. Local.
+  /// range, of another dtype or without memory), "got X, expected Y"; empty if nothing. Local.
   std::string problem() const;
   /// Whether one piece covers all elements. merge() does not join pieces: an entry whose pieces
   /// cover it together is not whole.

@@ -9,9 +9,13 @@ namespace tessera {
 namespace {
 
 constexpr size_t kBitsPerWord = 64;
+// What a paper begins with.
+constexpr size_t kHistory = 0;
+constexpr size_t kObjects = 1;
+constexpr size_t kRounds = 2;
 
 int64_t words_for(size_t units, size_t parameters) {
-  return static_cast<int64_t>(1 + units + (parameters + kBitsPerWord - 1) / kBitsPerWord);
+  return static_cast<int64_t>(kRounds + units + (parameters + kBitsPerWord - 1) / kBitsPerWord);
 }
 
 }  // namespace
@@ -23,28 +27,31 @@ std::string BackwardBallot::exchange(int64_t history, const std::vector<uint8_t>
                                      std::vector<size_t>& rounds, std::vector<uint8_t>& used) {
   const std::span<int64_t> mine = ballot_.mine();
   std::fill(mine.begin(), mine.end(), int64_t{0});
-  mine[0] = history;
+  mine[kHistory] = history;
+  mine[kObjects] = objects_ ? 1 : 0;
   for (size_t unit = 0; unit < rounds.size(); ++unit) {
-    mine[1 + unit] = static_cast<int64_t>(rounds[unit]);
+    mine[kRounds + unit] = static_cast<int64_t>(rounds[unit]);
   }
-  const size_t first_bits = 1 + rounds.size();
+  const size_t first_bits = kRounds + rounds.size();
   for (size_t i = 0; i < local.size(); ++i) {
     const auto bit = static_cast<int64_t>(uint64_t{local[i]} << (i % kBitsPerWord));
     mine[first_bits + i / kBitsPerWord] |= bit;
   }
 
   ballot_.exchange("end of backward");
+  is_objected_ = false;
 
   for (int rank = 0; rank < size_; ++rank) {
     const std::span<const int64_t> paper = ballot_.of(rank);
-    if (paper[0] != ballot_.of(0)[0]) {
+    is_objected_ = is_objected_ || paper[kObjects] != 0;
+    if (paper[kHistory] != ballot_.of(0)[kHistory]) {
       return absl::StrCat("[grad] rank ", rank,
                           " and rank 0 differ in what they reduced or dropped before the end of "
                           "this backward; call backward, no_sync and zero_grad alike on all ranks; "
                           "engine->zero_grad() on all ranks lets training go on");
     }
     for (size_t unit = 0; unit < rounds.size(); ++unit) {
-      rounds[unit] = std::max(rounds[unit], static_cast<size_t>(paper[1 + unit]));
+      rounds[unit] = std::max(rounds[unit], static_cast<size_t>(paper[kRounds + unit]));
     }
     for (size_t i = 0; i < used.size(); ++i) {
       const auto bits = static_cast<uint64_t>(paper[first_bits + i / kBitsPerWord]);

@@ -11,7 +11,7 @@
 namespace tessera {
 
 /// What ranks tell each other at the end of a backward: what each reduced so far, how many rounds
-/// each unit has (Note [Rounds]) and which parameters each has used.
+/// each unit has (Note [Rounds]), which parameters each has used and whether one objects.
 class BackwardBallot {
  public:
   /// `group` must outlive it.
@@ -23,11 +23,18 @@ class BackwardBallot {
   std::string exchange(int64_t history, const std::vector<uint8_t>& local,
                        std::vector<size_t>& rounds, std::vector<uint8_t>& used);
 
+  /// Before exchange(): whether this rank has something to say against this backward.
+  void object(bool objects) { objects_ = objects; }
+  /// After it: whether any rank has. Equal on all ranks.
+  bool is_objected() const { return is_objected_; }
+
   int64_t bytes() const { return ballot_.bytes(); }
 
  private:
   const int size_;
   Ballot ballot_;
+  bool objects_ = false;
+  bool is_objected_ = false;
 };
 
 }  // namespace tessera

@@ -13,14 +13,9 @@ namespace {
 
 /// A tensor like `parameter` without memory: any read of its data throws `text`.
 at::Tensor tombstone(const at::Tensor& parameter, const std::string& text) {
-  c10::Storage storage(c10::Storage::use_byte_size_t(), parameter.nbytes(),
-                       c10::DataPtr(nullptr, parameter.device()), /*allocator=*/nullptr,
-                       /*resizable=*/false);
-  storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(text);
-  // Built by hand: the factories and set_() look at the data.
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), parameter.dtype());
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(parameter.sizes(), flat_strides(parameter));
+  at::Tensor tensor = without_memory(parameter, parameter.scalar_type());
+  tensor.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+      text);
   return tensor;
 }
 
@@ -33,6 +28,14 @@ at::Tensor without_base(const at::Tensor& view) {
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(view.sizes(), view.strides(),
                                                       view.storage_offset());
   return tensor;
+}
+
+/// Whether `grad` is what was shown, or the alias of it that Module::zero_grad(false) leaves.
+bool is_shown(const at::Tensor& grad, const at::Tensor& shown) {
+  if (grad.is_same(shown)) return true;
+  return grad.defined() && shown.defined() && grad.has_storage() &&
+         grad.storage().unsafeGetStorageImpl() == shown.storage().unsafeGetStorageImpl() &&
+         grad.storage_offset() == shown.storage_offset() && grad.sizes() == shown.sizes();
 }
 
 }  // namespace
@@ -51,7 +54,7 @@ GradientHandles::GradientHandles(const ParameterTable& table, std::vector<Gradie
 void GradientHandles::hide(size_t index) {
   at::Tensor& grad = table_[index].tensor.mutable_grad();
   if (!grad.defined()) return;
-  TORCH_CHECK(grad.is_same(shown_[index]), "[grad] '", table_[index].name,
+  TORCH_CHECK(is_shown(grad, shown_[index]), "[grad] '", table_[index].name,
               "': .grad was assigned outside the engine; the engine owns the gradients between "
               "backward and step. Clear it (.mutable_grad().reset()) before backward");
   grad.reset();
@@ -63,7 +66,7 @@ void GradientHandles::hide_all() {
   for (size_t i = 0; i < shown_.size(); ++i) {
     if (!shown_[i].defined()) continue;
     at::Tensor& grad = table_[i].tensor.mutable_grad();
-    if (grad.is_same(shown_[i])) grad.reset();
+    if (is_shown(grad, shown_[i])) grad.reset();
     shown_[i].reset();
   }
 }
@@ -113,7 +116,7 @@ std::optional<size_t> GradientHandles::replaced() const {
   for (size_t i = 0; i < shown_.size(); ++i) {
     if (!table_[i].is_trainable) continue;
     const at::Tensor& grad = table_[i].tensor.grad();
-    if (grad.defined() && !grad.is_same(shown_[i])) return i;
+    if (grad.defined() && !is_shown(grad, shown_[i])) return i;
   }
   return std::nullopt;
 }

@@ -7,6 +7,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/disagreement.h"
 #include "tessera/core/layout/flat_buffer.h"
 #include "tessera/core/sched/trace.h"
 #include "tessera/core/step/grad_norm.h"
@@ -229,26 +230,29 @@ void Reducer::retire(Wait wait) {
   while (!in_flight_.empty() && advance(in_flight_.front(), wait)) in_flight_.pop_front();
 }
 
-void Reducer::end_micro_step() {
+bool Reducer::end_micro_step(bool objects) {
   if (mode_ == Mode::kAddLocally) {
     has_local_ = true;
     history_.record(RollingHash::Event::kNoSyncMicroStep, 0);
-    return;
+    return false;
   }
   const at::NoGradGuard no_grad;
   while (next_launch_ < units_) {
     launch(next_launch_++, 0);
   }
   std::string disagreement;
+  bool is_objected = false;
   if (setting_.agreement == Setting::Agreement::kInBackward) {
+    ballot_.object(objects);
     disagreement = ballot_.exchange(history_.value(), local_, rounds_, used_);
+    is_objected = ballot_.is_objected();
   } else {
     for (size_t i = 0; i < used_.size(); ++i) used_[i] |= local_[i];
   }
   if (!disagreement.empty()) {
     // All ranks have posted the same collectives so far; they finish before anyone leaves.
     retire(Wait::kUntilDone);
-    TORCH_CHECK(false, disagreement);
+    throw Disagreement(disagreement);
   }
   const size_t rounds = rounds_.empty() ? 0 : *std::max_element(rounds_.begin(), rounds_.end());
   for (size_t round = 1; round < rounds; ++round) {
@@ -261,6 +265,7 @@ void Reducer::end_micro_step() {
   has_local_ = false;
   ++unfinished_;
   history_.record(RollingHash::Event::kMicroStep, 0);
+  return is_objected;
 }
 
 void Reducer::repeat_micro_step(const Books& after) {

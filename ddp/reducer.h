@@ -79,9 +79,11 @@ class Reducer {
 
   /// The backward is over. Under kReduce: collective, blocking; contributes zeros for what this
   /// rank did not produce, agrees with all ranks on rounds and used parameters, and waits until
-  /// everything is reduced. Throws the same c10::Error on every rank where ranks differ in what
-  /// they reduced or dropped since the last step; clear() on all ranks mends that.
-  void end_micro_step();
+  /// everything is reduced. Throws the same Disagreement on every rank where ranks differ in what
+  /// they reduced or dropped since the last step; clear() on all ranks mends that. `objects`: this
+  /// rank has something to say against this backward. Returns whether any rank has, the same on
+  /// all; false where ranks tell each other nothing (kAddLocally, Agreement::kInStep).
+  bool end_micro_step(bool objects = false);
 
   /// What the host knows after a micro-step, one gradient per parameter and everything reduced.
   struct Books {

@@ -1,8 +1,10 @@
 #include "tessera/fsdp/gathered_units.h"
 
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "tessera/core/memory/private_memory.h"
 #include "tessera/fsdp/collective_source.h"
@@ -63,7 +65,9 @@ GatheredUnits::GatheredUnits(ProcessGroup& group, std::shared_ptr<ProcessGroup> 
                                   ? Residency::Memory::kOwn
                                   : Residency::Memory::kSlab);
     }
-    watched.push_back({c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(full.storage()), unit});
+    for (size_t part = 0; part < full.size(); ++part) {
+      watched.push_back({full.storage(part), {residency_, unit}});
+    }
   }
   residency_->fill_slabs();
   observer_ = std::make_unique<AccessObserver>(std::move(watched));
@@ -71,6 +75,12 @@ GatheredUnits::GatheredUnits(ProcessGroup& group, std::shared_ptr<ProcessGroup> 
 
 GatheredUnits::~GatheredUnits() {
   observer_.reset();
+  if (!residency_->is_own_process()) {
+    // As it is: threads that a child does not have may be in the middle of it.
+    static auto* const abandoned = new std::vector<std::shared_ptr<Residency>>;
+    abandoned->push_back(residency_);
+    return;
+  }
   const std::lock_guard lock(residency_->mutex);
   residency_->close();
 }
@@ -101,8 +111,8 @@ std::shared_ptr<void> GatheredUnits::hold(const std::vector<size_t>& units, Hold
     throw;
   }
   return {residency_.get(), [residency = residency_, units, writable](void*) {
+            if (!residency->is_own_process()) return;
             const std::lock_guard guard(residency->mutex);
-            if (residency->is_closed()) return;
             for (const size_t unit : units) residency->release(unit, writable);
           }};
 }

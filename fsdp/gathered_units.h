@@ -45,8 +45,8 @@ class GatheredUnits {
   /// end of backward, and before shards change.
   void free_all();
 
-  /// The shards have new values; called by all ranks, with a barrier of theirs behind it, before
-  /// anything is gathered.
+  /// The shards of all ranks have new values, behind a barrier where ranks read each other's
+  /// memory: whatever was gathered before is old, also what operators of other threads still read.
   void values_changed();
 
   /// Before the host writes shards that lie in its memory: blocks until no gather reads them.

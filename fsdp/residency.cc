@@ -6,11 +6,10 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/record_function.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/error_text.h"
+#include "tessera/core/access/unobserved.h"
 
 namespace tessera {
 
@@ -28,63 +27,14 @@ namespace tessera {
 // group of its own, so that gathers and reductions need not come in one order; ranks then have to
 // touch units in the same order, and what is fetched or dropped ahead of time follows from that
 // order alone.
-//
-// Most operators read the unit that the one before read. That needs no mutex: such a unit is ready,
-// and a pin is a count. Who wants to free it first makes it not ready and then looks at the count,
-// a reader counts first and then looks whether it is ready, both in one total order; so either the
-// reader is seen, and the unit stays, or the reader sees that it has to wait for the mutex.
 
-namespace {
-
-/// Engine code must not be observed by its own observer.
-struct Unobserved {
-  at::RecordFunctionGuard guard{/*is_enabled=*/false};
-  at::NoGradGuard no_grad;
-};
-
-}  // namespace
-
-// --- What operators do ---
-
-void Residency::Unit::pin(Use use) noexcept {
-  if (use == Use::kRead) {
-    ++pins_;
-    if (is_ready_) return;
-  }
-  const std::lock_guard lock(residency_.mutex);
-  if (use == Use::kWrite) {
-    if (residency_.writable_holds_ == 0) {
-      if (forbidden_writes_++ == 0) buffer_.forbid(residency_.write_error(*this));
-      return;
-    }
-    ++pins_;
-  }
-  try {
-    residency_.use(*this);
-  } catch (const std::exception& error) {
-    residency_.remember(*this, error);
-  }
-}
-
-void Residency::Unit::unpin(Use use) noexcept {
-  if (use == Use::kRead && !residency_.setting_.free_eagerly) {
-    --pins_;
-    return;
-  }
-  const std::lock_guard lock(residency_.mutex);
-  if (use == Use::kWrite && forbidden_writes_ > 0) {
-    if (--forbidden_writes_ == 0) buffer_.permit();
-    return;
-  }
-  --pins_;
-  if (residency_.setting_.free_eagerly && can_free(*this)) residency_.free(*this, After::kUse);
-}
+// --- Coming and going ---
 
 void Residency::use(Unit& unit) {
   if (setting_.streams != nullptr) setting_.streams->pass();
   if (unit.own_memory_.defined() || unit.holds_ > 0) {
-    if (!unit.is_whole()) make_whole(unit);
-  } else if (&unit != last_ || !unit.is_whole()) {
+    if (!unit.is_fresh()) make_whole(unit);
+  } else if (&unit != last_ || !unit.is_fresh()) {
     enter(unit);
   }
   // A use on another stream has to be ordered first.
@@ -97,7 +47,7 @@ void Residency::enter(Unit& unit) {
   last_ = &unit;
   free_idle_slabs(unit);
   if (is_next) drop_prefetches(&unit);
-  if (!unit.is_whole()) make_whole(unit);
+  if (!unit.is_fresh()) make_whole(unit);
   if (!is_next || setting_.free_eagerly) return;
   const std::optional<size_t> expected = order_.visit(phase(), unit.index_);
   if (expected.has_value() && setting_.prefetch) prefetch(*units_[*expected]);
@@ -111,6 +61,12 @@ void Residency::make_whole(Unit& unit) {
                        fetch == nullptr ? planned.layout.bytes() : 0);
   at::Tensor memory =
       fetch == nullptr ? take_memory(unit) : std::exchange(unit.fetched_, at::Tensor());
+  fill_and_attach(unit, std::move(memory), /*is_temporary=*/false, fetch);
+}
+
+/// `fetch`: what fills it already; null if nothing does.
+void Residency::fill_and_attach(Unit& unit, at::Tensor memory, bool is_temporary,
+                                const std::shared_ptr<Work>& fetch) {
   try {
     if (fetch == nullptr) {
       fill(unit, memory);
@@ -119,10 +75,16 @@ void Residency::make_whole(Unit& unit) {
       ++counts_.prefetched;
     }
   } catch (...) {
-    give_memory(unit, memory);
+    give_memory(unit, memory, is_temporary);
+    if (unit.is_stale_) set_aside(unit, unit.buffer_.detach());  // better none than old values
     throw;
   }
-  unit.buffer_.attach(std::move(memory));
+  if (unit.is_stale_) {
+    set_aside(unit, unit.buffer_.replace(std::move(memory)));
+  } else {
+    unit.buffer_.attach(std::move(memory));
+  }
+  unit.readers_.load()->is_temporary = is_temporary;
   ++counts_.gathers;
   if (!unit.original_error_.empty()) {
     unit.buffer_.set_access_error(std::exchange(unit.original_error_, ""));
@@ -150,17 +112,26 @@ std::shared_ptr<Work> Residency::start_together(const Unit& unit, const at::Tens
 
 /// Whether nobody uses it; if so, readers wait for the mutex from now on.
 bool Residency::can_free(Unit& unit) {
-  if (!unit.is_whole() || unit.holds_ > 0 || unit.pins_ > 0) return false;
+  // Readers of earlier memory too: one that has not asked for its address yet finds the present
+  // one.
+  const auto is_read = [&unit] {
+    return std::any_of(unit.all_readers_.begin(), unit.all_readers_.end(),
+                       [](const auto& readers) { return readers->pins > 0; });
+  };
+  if (!unit.is_whole() || unit.holds_ > 0 || unit.refused_.pins > 0 || is_read()) return false;
   unit.is_ready_ = false;
-  return unit.pins_ == 0;
+  return !is_read();
 }
 
 void Residency::free(Unit& unit, After after) {
   const Unobserved unobserved;
-  if (after == After::kUse && unit.source_ != nullptr && !setting_.is_inside_backward()) {
+  if (after == After::kUse && unit.source_ != nullptr && !unit.is_stale_ &&
+      !setting_.is_inside_backward()) {
     unit.source_->keep_second(unit.buffer_.memory());
   }
-  give_memory(unit, unit.buffer_.detach());
+  unit.is_stale_ = false;
+  give_memory(unit, unit.buffer_.detach(),
+              std::exchange(unit.readers_.load()->is_temporary, false));
   ++counts_.frees;
 }
 
@@ -172,8 +143,8 @@ void Residency::free_idle_slabs(const Unit& but) {
 }
 
 at::Tensor Residency::take_memory(Unit& unit) {
+  if (unit.own_memory_.defined()) return take_own_memory(unit);
   const FlatLayout& layout = plan_[unit.index_].layout;
-  if (unit.own_memory_.defined()) return unit.own_memory_;
   TORCH_CHECK(!setting_.strict_slabs || pool_.free_slabs(layout.dtype()) > 0, "[fsdp] unit '",
               plan_[unit.index_].name, "': got no free slab, expected one of ", pool_.slabs(),
               " that are there; operators use more units at once than the memory formula counts. "
@@ -181,15 +152,39 @@ at::Tensor Residency::take_memory(Unit& unit) {
   return pool_.acquire(layout.dtype(), layout.numel());
 }
 
-void Residency::give_memory(Unit& unit, const at::Tensor& memory) {
-  if (unit.is_temporary_) {
-    unit.is_temporary_ = false;
-    meter_.remove(MemoryClass::kSlabs, static_cast<int64_t>(memory.nbytes()));
-  } else if (!unit.own_memory_.defined()) {
+/// Another one while operators read old values there.
+at::Tensor Residency::take_own_memory(Unit& unit) {
+  if (!unit.is_stale_) return unit.own_memory_;
+  const FlatLayout& layout = plan_[unit.index_].layout;
+  unit.own_memory_ = setting_.allocate(layout.numel(), layout.dtype());
+  meter_.add(own_class(unit), layout.bytes());
+  return unit.own_memory_;
+}
+
+at::Tensor Residency::take_temporary(const Unit& unit) {
+  const FlatLayout& layout = plan_[unit.index_].layout;
+  at::Tensor memory = setting_.allocate(layout.numel(), layout.dtype());
+  meter_.add(MemoryClass::kSlabs, static_cast<int64_t>(memory.nbytes()));
+  return memory;
+}
+
+void Residency::give_memory(Unit& unit, const at::Tensor& memory, bool is_temporary) {
+  const Unobserved unobserved;
+  if (stop_counting(unit, memory, is_temporary)) return;
+  if (!unit.own_memory_.defined()) {
     pool_.release(memory);
   } else if (setting_.poison_freed && unit.source_ != nullptr) {
     memory.fill_(std::numeric_limits<double>::quiet_NaN());
   }
+}
+
+/// Whether `memory` serves nobody after its present use; if so, it is not counted any more.
+bool Residency::stop_counting(const Unit& unit, const at::Tensor& memory, bool is_temporary) {
+  const bool is_replaced = unit.own_memory_.defined() && !memory.is_same(unit.own_memory_);
+  if (!is_temporary && !is_replaced) return false;
+  meter_.remove(is_temporary ? MemoryClass::kSlabs : own_class(unit),
+                static_cast<int64_t>(memory.nbytes()));
+  return true;
 }
 
 // --- Ahead of time ---
@@ -222,7 +217,7 @@ void Residency::drop_prefetches(const Unit* but) {
       // Nobody needed it; who does will meet the same failure.
     }
     unit->fetch_ = nullptr;
-    give_memory(*unit, std::exchange(unit->fetched_, at::Tensor()));
+    give_memory(*unit, std::exchange(unit->fetched_, at::Tensor()), /*is_temporary=*/false);
   }
 }
 
@@ -236,55 +231,23 @@ AccessOrder::Phase Residency::phase() const {
                                     : AccessOrder::Phase::kForwardWithoutGrad;
 }
 
-// --- Failure ---
-
-void Residency::remember(Unit& unit, const std::exception& error) {
-  if (const auto* failed = dynamic_cast<const CommError*>(&error);
-      failed != nullptr && !failure_.has_value()) {
-    failure_ = *failed;
-  }
-  if (unit.original_error_.empty()) unit.original_error_ = unit.buffer_.access_error();
-  // The operator goes on and meets the storage; let that say why it has no data.
-  unit.buffer_.set_access_error(error_text(error));
-}
-
-std::string Residency::write_error(const Unit& unit) const {
-  const PlannedUnit& planned = plan_[unit.index_];
-  std::string names;
-  constexpr size_t kMostNames = 4;
-  for (size_t i = 0; i < planned.parameters.size() && i < kMostNames; ++i) {
-    absl::StrAppend(&names, i == 0 ? "'" : ", '", table_[planned.parameters[i]].name, "'");
-  }
-  if (planned.parameters.size() > kMostNames) absl::StrAppend(&names, ", ...");
-  return absl::StrCat("[fsdp] unit '", planned.name,
-                      "': an operator writes one of its parameters (", names,
-                      ") outside engine->modify_parameters(), and the shards of the other ranks "
-                      "would not know; write it inside, so that all ranks take the new values");
-}
-
 // --- Scopes ---
 
 void Residency::hold(size_t index, bool writable) {
   const Unobserved unobserved;
   Unit& unit = *units_[index];
-  if (unit.holds_ == 0 && !unit.is_whole()) {
-    drop_prefetches(nullptr);
-    const FlatLayout& layout = plan_[index].layout;
-    at::Tensor memory = unit.own_memory_;
-    if (!memory.defined()) {
-      memory = setting_.allocate(layout.numel(), layout.dtype());
-      meter_.add(MemoryClass::kSlabs, static_cast<int64_t>(memory.nbytes()));
-      unit.is_temporary_ = true;
+  if (unit.holds_ == 0) {
+    if (unit.has_old_) drop_old(unit);
+    // What operators read now is not for writing.
+    if (writable && unit.source_ != nullptr && unit.is_whole() && !can_free(unit)) mark_stale(unit);
+    if (!unit.is_fresh()) {
+      drop_prefetches(nullptr);
+      const TraceSpan span(trace_, TraceTrack::kGather, plan_[index].name,
+                           plan_[index].layout.bytes());
+      const bool is_temporary = !unit.own_memory_.defined();
+      fill_and_attach(unit, is_temporary ? take_temporary(unit) : take_own_memory(unit),
+                      is_temporary, nullptr);
     }
-    const TraceSpan span(trace_, TraceTrack::kGather, plan_[index].name, layout.bytes());
-    try {
-      fill(unit, memory);
-    } catch (...) {
-      give_memory(unit, memory);
-      throw;
-    }
-    unit.buffer_.attach(std::move(memory));
-    ++counts_.gathers;
   }
   ++unit.holds_;
   if (writable) ++writable_holds_;
@@ -293,6 +256,7 @@ void Residency::hold(size_t index, bool writable) {
 void Residency::release(size_t index, bool writable) {
   Unit& unit = *units_[index];
   --unit.holds_;
+  if (is_closed_) return drop_old(unit);
   if (writable) --writable_holds_;
   unit.is_ready_ = false;
   if (can_free(unit)) free(unit, After::kFence);
@@ -358,24 +322,35 @@ void Residency::free_all() {
 }
 
 void Residency::values_changed() {
+  drop_prefetches(nullptr);
   for (const auto& unit : units_) {
-    if (unit->source_ != nullptr) unit->source_->invalidate();
+    if (unit->source_ == nullptr) continue;
+    unit->source_->invalidate();
+    // What a scope holds has been written there too: steps and loaded state allow no scope.
+    if (unit->is_whole() && unit->holds_ == 0) mark_stale(*unit);
   }
+  last_ = nullptr;
   order_.begin();
 }
 
 void Residency::close() {
-  is_closed_ = true;
   drop_prefetches(nullptr);
   lane_.close();
+  is_closed_ = true;
   for (const auto& unit : units_) {
     unit->is_ready_ = false;
-    if (unit->is_whole()) free(*unit, After::kFence);
+    unit->is_stale_ = false;
+    if (unit->is_whole()) unit->readers_.load()->kept = unit->buffer_.detach();
+    for (const auto& readers : unit->all_readers_) {
+      if (readers->kept.defined()) stop_counting(*unit, readers->kept, readers->is_temporary);
+    }
     if (unit->own_memory_.defined() && unit->source_ != nullptr) {
       meter_.remove(own_class(*unit), static_cast<int64_t>(unit->own_memory_.nbytes()));
     }
+    unit->own_memory_.reset();
+    unit->source_.reset();
+    drop_old(*unit);
   }
-  units_.clear();
   pool_.close();
 }
 

@@ -14,6 +14,7 @@
 #include "tessera/core/access/access_observer.h"
 #include "tessera/core/engine.h"
 #include "tessera/core/errors.h"
+#include "tessera/core/fork.h"
 #include "tessera/core/layout/freeable_buffer.h"
 #include "tessera/core/layout/parameter_table.h"
 #include "tessera/core/layout/unit_plan.h"
@@ -41,35 +42,58 @@ struct ResidencySetting {
 };
 
 /// Decides which units are whole: what GatheredUnits does behind its mutex. Note [Whole while
-/// needed] in residency.cc.
+/// needed] in residency.cc, Note [Old values] in residency_unit.cc. Operators of other threads may
+/// outlive close(), so their observers share it.
 class Residency {
  public:
   /// One unit and what it is going through.
   class Unit final : public AccessTarget {
    public:
     Unit(Residency& residency, size_t index, FreeableBuffer& buffer,
-         std::unique_ptr<UnitSource> source)
-        : residency_(residency), index_(index), buffer_(buffer), source_(std::move(source)) {}
+         std::unique_ptr<UnitSource> source);
 
-    void pin(Use use) noexcept override;
-    void unpin(Use use) noexcept override;
+    Pin& pin(Use use) noexcept override;
 
     bool is_whole() const { return buffer_.has_memory(); }
-    const FreeableBuffer& buffer() const { return buffer_; }
 
    private:
     friend class Residency;
 
+    /// The operators that use one memory of the unit.
+    struct Readers final : Pin {
+      explicit Readers(Unit& unit) : unit(unit) {}
+      void unpin(Use use) noexcept override;
+
+      Unit& unit;
+      std::atomic<int64_t> pins{0};
+      bool is_temporary = false;  // the memory was made for a hold
+      at::Tensor kept;            // the memory, once other memory has taken its place
+    };
+    /// The operators that were refused to write.
+    struct Refused final : Pin {
+      explicit Refused(Unit& unit) : unit(unit) {}
+      void unpin(Use use) noexcept override;
+
+      Unit& unit;
+      int64_t pins = 0;
+    };
+
+    Pin& refuse();
+    bool is_fresh() const { return is_whole() && !is_stale_; }
+    void replace_readers();
+
     Residency& residency_;
     const size_t index_;
     FreeableBuffer& buffer_;
-    const std::unique_ptr<UnitSource> source_;  // null: own_memory_ always holds the values
+    std::unique_ptr<UnitSource> source_;  // null: own_memory_ always holds the values
     at::Tensor own_memory_;  // of root, kept and shared units; undefined: slabs are used
-    std::atomic<int64_t> pins_{0};
+    std::vector<std::unique_ptr<Readers>> all_readers_;  // those that nothing needs are used again
+    std::atomic<Readers*> readers_{nullptr};             // of the present memory
+    Refused refused_{*this};
     std::atomic<bool> is_ready_{false};  // a read has nothing to do but count
+    std::atomic<bool> has_old_{false};   // the last reader of a memory has to look for more
+    bool is_stale_ = false;              // whole, but of values that have changed
     int64_t holds_ = 0;
-    int64_t forbidden_writes_ = 0;
-    bool is_temporary_ = false;   // its memory was made for a hold
     std::string original_error_;  // of its buffer, while that tells of a failure instead
     at::Tensor fetched_;          // what a prefetch under way fills
     std::shared_ptr<Work> fetch_;
@@ -95,11 +119,17 @@ class Residency {
 
   /// Frees every idle unit, waits for prefetches and drops them.
   void free_all();
+  /// What is whole or fetched has old values from now on.
   void values_changed();
   void hold(size_t unit, bool writable);
   void release(size_t unit, bool writable);
-  /// The engine is gone; holds may not be. Nothing of it may be used any more.
+  /// The engine is gone; holds and operators may not be, and what they read stays alive. Nothing of
+  /// the engine may be used any more.
   void close();
+
+  /// Whether this process is the rank, and no child of it, where `mutex` may be held by a thread
+  /// that is not there.
+  bool is_own_process() const { return origin_.is_here(); }
 
   size_t size() const { return units_.size(); }
   bool is_closed() const { return is_closed_; }
@@ -114,21 +144,31 @@ class Residency {
   void enter(Unit& unit);
   void make_whole(Unit& unit);
   void fill(const Unit& unit, const at::Tensor& memory);
+  void fill_and_attach(Unit& unit, at::Tensor memory, bool is_temporary,
+                       const std::shared_ptr<Work>& fetch);
   std::shared_ptr<Work> start_together(const Unit& unit, const at::Tensor& memory);
   static bool can_free(Unit& unit);
   enum class After : uint8_t { kUse, kFence };
   void free(Unit& unit, After after);
   void free_idle_slabs(const Unit& but);
+  void end_use(Unit& unit);
+  void mark_stale(Unit& unit);
+  void set_aside(Unit& unit, at::Tensor memory);
+  void drop_old(Unit& unit);
   void prefetch(Unit& unit);
   void drop_prefetches(const Unit* but);
   at::Tensor take_memory(Unit& unit);
-  void give_memory(Unit& unit, const at::Tensor& memory);
+  at::Tensor take_own_memory(Unit& unit);
+  at::Tensor take_temporary(const Unit& unit);
+  void give_memory(Unit& unit, const at::Tensor& memory, bool is_temporary);
+  bool stop_counting(const Unit& unit, const at::Tensor& memory, bool is_temporary);
   UnitSource::From source_now() const;
   AccessOrder::Phase phase() const;
   void remember(Unit& unit, const std::exception& error);
   std::string write_error(const Unit& unit) const;
   MemoryClass own_class(const Unit& unit) const;
 
+  const Origin origin_;
   const UnitPlan& plan_;
   const ParameterTable& table_;
   const ResidencySetting setting_;

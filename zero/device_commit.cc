@@ -54,7 +54,7 @@ void DeviceCommit::drop(size_t parameter) {
 
 std::optional<StepCommit::Outcome> DeviceCommit::commit(Reducer& reducer, StepVote::Paper paper) {
   std::optional<Outcome> outcome = wait();
-  collect(reducer, paper);
+  parts_.failure.guard_alone("step()", [&] { collect(reducer, paper); });
   if (!is_late()) return decide_on_host(reducer, std::move(paper));
 
   paper.if_refused =
@@ -62,10 +62,12 @@ std::optional<StepCommit::Outcome> DeviceCommit::commit(Reducer& reducer, StepVo
       "gradients and those since are dropped.";
   step_ = paper.step;
   const bool refuses = !paper.misuse.empty();
-  agreement_.start(std::move(paper));
-  decide_on_device();
-  if (!refuses) update(reducer);  // else no device applies anything
-  parts_.store.publish(all_used_);
+  parts_.failure.guard_alone("step()", [&] {
+    agreement_.start(std::move(paper));
+    decide_on_device();
+    if (!refuses) update(reducer);  // else no device applies anything
+    parts_.store.publish(all_used_);
+  });
   return outcome;
 }
 
@@ -83,6 +85,34 @@ void DeviceCommit::collect(Reducer& reducer, const StepVote::Paper& paper) {
 /// all of them say can be refused, or asked about, before anything is applied.
 std::optional<StepCommit::Outcome> DeviceCommit::decide_on_host(Reducer& reducer,
                                                                 StepVote::Paper paper) {
+  parts_.failure.guard_alone("step()", [&] {
+    add_gradients(paper);
+    agreement_.start(paper);
+  });
+  const StepVote::Verdict verdict = agreement_.finish();
+  if (verdict.non_finite.has_value()) {
+    const NonFinite answer =
+        parts_.options.ask_non_finite
+            ? agreement_.ask(parts_.options.ask_non_finite, *verdict.non_finite)
+            : policy();
+    TORCH_CHECK(answer == NonFinite::kSkip, describe(*verdict.non_finite));
+  }
+  step_ = paper.step;
+  return parts_.failure.guard_alone(
+      "step()",
+      [&] {
+        decide_on_device();
+        if (!verdict.non_finite.has_value()) {
+          update(reducer);
+          parts_.store.publish(reducer.used());
+        }
+        return outcome_of(read());
+      },
+      kAfterVote);
+}
+
+/// What this rank knows of its gradients, once the device has told.
+void DeviceCommit::add_gradients(StepVote::Paper& paper) {
   const at::Tensor own = sums_.words().cpu();
   const std::span<const int64_t> words(own.const_data_ptr<int64_t>(),
                                        static_cast<size_t>(own.numel()));
@@ -93,21 +123,6 @@ std::optional<StepCommit::Outcome> DeviceCommit::decide_on_host(Reducer& reducer
     if (paper.non_finite == 0) paper.non_finite_parameter = static_cast<int64_t>(i);
     paper.non_finite += count;
   }
-  const StepVote::Verdict verdict = agreement_.agree(paper);
-  if (verdict.non_finite.has_value()) {
-    const NonFinite answer =
-        parts_.options.ask_non_finite
-            ? agreement_.ask(parts_.options.ask_non_finite, *verdict.non_finite)
-            : policy();
-    TORCH_CHECK(answer == NonFinite::kSkip, describe(*verdict.non_finite));
-  }
-  step_ = paper.step;
-  decide_on_device();
-  if (!verdict.non_finite.has_value()) {
-    update(reducer);
-    parts_.store.publish(reducer.used());
-  }
-  return outcome_of(read());
 }
 
 void DeviceCommit::decide_on_device() {
@@ -129,7 +144,8 @@ void DeviceCommit::update(Reducer& reducer) {
 
 std::optional<StepCommit::Outcome> DeviceCommit::wait() {
   if (decision_.pending() == 0) return std::nullopt;
-  const cuda::StepDecision::Reading reading = read();
+  const cuda::StepDecision::Reading reading =
+      parts_.failure.guard_alone("step()", [&] { return read(); });
   const bool is_agreed = reading.agreed && !reading.refused;
   if (is_agreed && ++unread_papers_ < kMostUnreadPapers) {
     agreement_.drop();

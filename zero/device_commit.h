@@ -40,6 +40,7 @@ class DeviceCommit final : public StepCommit, private LandedUnitSink {
   void landed(size_t unit, const at::Tensor& landing) override;
 
   void collect(Reducer& reducer, const StepVote::Paper& paper);
+  void add_gradients(StepVote::Paper& paper);
   std::optional<Outcome> decide_on_host(Reducer& reducer, StepVote::Paper paper);
   void decide_on_device();
   void update(Reducer& reducer);

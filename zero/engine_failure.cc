@@ -1,9 +1,12 @@
 #include "tessera/zero/engine_failure.h"
 
+#include <exception>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
+
+#include "tessera/core/error_text.h"
 
 namespace tessera {
 
@@ -13,6 +16,10 @@ void EngineFailure::require_none() const {
 }
 
 void EngineFailure::require_all_ranks() const {
+  if (!origin_.is_here()) {
+    throw CommError({"engine", std::string(group_.name()), -1, group_.rank(), ""},
+                    origin_.complaint(absl::StrCat("rank ", group_.rank())));
+  }
   if (failure_.has_value()) throw CommError(*failure_);
 }
 
@@ -30,8 +37,14 @@ void EngineFailure::set(const std::string& what) noexcept {
   group_.abort(cause);
 }
 
+void EngineFailure::set_present(const char* where, const char* when) noexcept {
+  set(absl::StrCat("left ", where, " by an exception", when, ": ", present_error_text()));
+}
+
 void EngineFailure::set(const CommError& error) noexcept {
-  if (!failure_.has_value()) failure_ = error;
+  if (failure_.has_value()) return;
+  failure_ = error;
+  group_.abort(error.cause());  // it may be of another group than the engine's
 }
 
 }  // namespace tessera

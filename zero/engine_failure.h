@@ -3,13 +3,16 @@
 #include <optional>
 #include <string>
 
+#include "tessera/core/comm/disagreement.h"
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/errors.h"
+#include "tessera/core/fork.h"
 
 namespace tessera {
 
 /// Why an engine can no longer be used: the first collective that failed, or what made this rank
-/// stop taking part. Every later call throws it again. Or why it must load a state first.
+/// stop taking part. Every later call throws it again. Or why it must load a state first. Or that
+/// this process is a child of the engine's, made by fork().
 class EngineFailure {
  public:
   /// `group`, the engine's, must outlive it.
@@ -28,8 +31,8 @@ class EngineFailure {
   /// This rank cannot go on for a reason that its peers do not know: "rank 2 <what>". Tells them.
   void set(const std::string& what) noexcept;
   void set(const CommError& error) noexcept;
-
-  /// Runs collective code; a failed collective ends the engine.
+  /// Runs collective code whose other errors all ranks throw alike; a failed collective ends the
+  /// engine.
   template <typename Body>
   auto guard(Body&& body) {
     try {
@@ -40,7 +43,28 @@ class EngineFailure {
     }
   }
 
+  /// Runs what all other ranks count on this one to finish. Whatever it throws, but for what all
+  /// ranks throw alike (Disagreement), ends the engine on all of them, at once: "rank 2 left
+  /// <where> by an exception<when>: <text>".
+  template <typename Body>
+  auto guard_alone(const char* where, Body&& body, const char* when = "") {
+    try {
+      return body();
+    } catch (const CommError& error) {
+      set(error);
+      throw;
+    } catch (const Disagreement&) {
+      throw;
+    } catch (...) {
+      set_present(where, when);
+      throw;
+    }
+  }
+
  private:
+  void set_present(const char* where, const char* when) noexcept;
+
+  const Origin origin_;
   ProcessGroup& group_;
   std::optional<CommError> failure_;
   std::string spoilt_;  // "": they are not

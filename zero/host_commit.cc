@@ -30,17 +30,27 @@ void HostCommit::drop(size_t parameter) {
 }
 
 std::optional<StepCommit::Outcome> HostCommit::commit(Reducer& reducer, StepVote::Paper paper) {
-  if (offloaded_ != nullptr) offloaded_->finish(reducer);
-  add_gradients(reducer, paper);
-  const StepVote::Verdict verdict = agreement_.agree(paper);
+  parts_.failure.guard_alone("step()", [&] {
+    if (offloaded_ != nullptr) offloaded_->finish(reducer);
+    add_gradients(reducer, paper);
+    agreement_.start(paper);
+  });
+  const StepVote::Verdict verdict = agreement_.finish();
   if (verdict.non_finite.has_value()) return skip(verdict);
 
-  apply(reducer, clip_factor(verdict.grad_norm, parts_.options.max_grad_norm) / paper.loss_scale);
+  const double factor = clip_factor(verdict.grad_norm, parts_.options.max_grad_norm);
+  parts_.failure.guard_alone(
+      "step()", [&] { apply(reducer, factor / paper.loss_scale); }, kAfterVote);
   Outcome outcome{
       .committed = true, .grad_norm = verdict.grad_norm, .loss_scale = paper.loss_scale};
   for (const uint8_t used : reducer.used()) outcome.used_parameters += used;
   if (scaler_.has_value()) scaler_->update(/*overflowed=*/false);
   return outcome;
+}
+
+void HostCommit::agree_to_update(const StepVote::Paper& paper) {
+  parts_.failure.guard_alone("step()", [&] { agreement_.start(paper); });
+  agreement_.finish();
 }
 
 /// What this rank knows of its gradients.

@@ -26,7 +26,7 @@ class HostCommit final : public StepCommit {
   std::optional<Outcome> commit(Reducer& reducer, StepVote::Paper paper) override;
   void drop() override;
   void drop(size_t parameter) override;
-  void agree_to_update(const StepVote::Paper& paper) override { agreement_.agree(paper); }
+  void agree_to_update(const StepVote::Paper& paper) override;
   at::Tensor scale(const at::Tensor& loss) const override;
   bool has_loss_scale() const override { return scaler_.has_value(); }
   LossScaleState loss_scale() const override;

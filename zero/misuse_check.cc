@@ -3,6 +3,9 @@
 #include <optional>
 
 #include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/error_text.h"
 
 namespace tessera {
 
@@ -12,7 +15,12 @@ std::string MisuseCheck::find(const char* call) const {
                         " was called while a full_parameters() or gather() scope is open; end the "
                         "scope first");
   }
-  const FlatParameters::Finding finding = store_.inspect();
+  FlatParameters::Finding finding;
+  try {
+    finding = store_.inspect();
+  } catch (const c10::Error& error) {
+    return error_text(error);
+  }
   if (finding.violation != FlatParameters::Violation::kNone) {
     return describe(finding.violation, table_[finding.parameter].name);
   }
@@ -23,6 +31,13 @@ std::string MisuseCheck::find(const char* call) const {
         "into the tensor that is there (ddp), or clear it (.mutable_grad().reset())");
   }
   return optimizer_.problem();
+}
+
+std::string MisuseCheck::written() const {
+  const FlatParameters::Finding finding = store_.flat().inspect();
+  // Of what has left its unit the step will tell.
+  if (finding.violation != FlatParameters::Violation::kWritten) return "";
+  return describe(finding.violation, table_[finding.parameter].name);
 }
 
 std::string MisuseCheck::before_step() const {

@@ -29,6 +29,10 @@ class MisuseCheck {
 
   /// "<what>; <remedy>" of the first thing found, or "". Local.
   std::string before_step() const;
+  /// The same of writes to parameters alone, as far as they show cheaply, before any backward: by
+  /// version counters and first elements, without a look at page tables. Allocates nothing if there
+  /// are none.
+  std::string written() const;
   /// The same before a backward that updates. `in_no_sync`: inside such a scope.
   std::string before_updating_backward(bool in_no_sync) const;
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/MemoryOverlap.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
@@ -15,6 +16,9 @@
 #include "tessera/core/comm/refusal.h"
 #include "tessera/core/error_text.h"
 #include "tessera/core/grad/gradient_hook.h"
+#include "tessera/core/layout/readable.h"
+#include "tessera/core/layout/storage_holders.h"
+#include "tessera/core/layout/throwing_storage.h"
 #include "tessera/core/memory/freed_memory.h"
 #include "tessera/core/step/ballot.h"
 #include "tessera/ddp/bucket_rule.h"
@@ -24,10 +28,38 @@
 #include "tessera/optim/cuda/api.h"
 #include "tessera/optim/cuda/step_sums.h"
 #include "tessera/zero/placement.h"
+#include "tessera/zero/registration.h"
 #include "tessera/zero/sharded_engine.h"
 
 namespace tessera {
 namespace {
+
+constexpr const char* kLiesInAnothersMemory =
+    "lies in the memory of a parameter of another engine, which it is, or is a view or alias of; "
+    "destroy that engine or clone() it first";
+
+bool is_anothers(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && tensor.has_storage() &&
+         ThrowingStorage::has_taken(tensor.storage());
+}
+
+/// Those of `parameters` whose memory another engine has, or nobody.
+std::vector<std::string> problems_of_memory(const std::vector<NamedTensor>& parameters) {
+  std::vector<std::string> problems;
+  for (const auto& [name, tensor] : parameters) {
+    if (tensor.requires_grad() && GradientHook::is_taken(tensor)) {
+      problems.push_back(absl::StrCat("parameter '", name,
+                                      "' belongs to another engine or has a post-accumulate-"
+                                      "gradient hook already; destroy that engine or remove the "
+                                      "hook first"));
+    } else if (is_anothers(tensor)) {
+      problems.push_back(absl::StrCat("parameter '", name, "' ", kLiesInAnothersMemory));
+    } else if (const std::string unreadable = reading_problem(tensor); !unreadable.empty()) {
+      problems.push_back(absl::StrCat("parameter '", name, "' cannot be read: ", unreadable));
+    }
+  }
+  return problems;
+}
 
 /// Lists what keeps `table` from being trained under `options`; empty if nothing.
 std::vector<std::string> problems_of(const ParameterTable& table, const Precision& precision,
@@ -42,12 +74,6 @@ std::vector<std::string> problems_of(const ParameterTable& table, const Precisio
     }
     for (const std::string& problem : problems_of(precision, parameter.tensor.scalar_type())) {
       problems.push_back(absl::StrCat("parameter '", parameter.name, "': ", problem));
-    }
-    if (parameter.is_trainable && GradientHook::is_taken(parameter.tensor)) {
-      problems.push_back(
-          absl::StrCat("parameter '", parameter.name,
-                       "' belongs to another engine or has a post-accumulate-gradient "
-                       "hook already; destroy that engine or remove the hook first"));
     }
     if (parameter.tensor.grad().defined()) {
       problems.push_back(absl::StrCat("parameter '", parameter.name,
@@ -68,16 +94,19 @@ std::vector<std::string> problems_of(const std::vector<NamedTensor>& buffers, at
       problems.push_back(absl::StrCat("buffer '", buffer.name,
                                       "': got a sparse tensor, expected a "
                                       "strided one; call to_dense() first"));
+    } else if (is_anothers(buffer.tensor)) {
+      problems.push_back(absl::StrCat("buffer '", buffer.name, "' ", kLiesInAnothersMemory));
+    } else if (const std::string unreadable = reading_problem(buffer.tensor); !unreadable.empty()) {
+      problems.push_back(absl::StrCat("buffer '", buffer.name, "' cannot be read: ", unreadable));
     }
   }
   return problems;
 }
 
-std::vector<NamedTensor> buffers_of(const torch::nn::Module& model) {
-  std::vector<NamedTensor> buffers;
-  for (const auto& buffer : model.named_buffers()) {
-    if (buffer.value().defined()) buffers.push_back({buffer.key(), buffer.value()});
-  }
+/// Those that are not in a parameter's memory: what happens to the parameter happens to the others.
+std::vector<NamedTensor> without_aliases(std::vector<NamedTensor> buffers,
+                                         const ParameterTable& table) {
+  std::erase_if(buffers, [&](const NamedTensor& buffer) { return is_alias(table, buffer.tensor); });
   return buffers;
 }
 
@@ -98,13 +127,21 @@ std::vector<NamedTensor> parameters_of(const torch::nn::Module& model, const Opt
   return parameters;
 }
 
+/// Throws c10::Error that names those whose memory is out of reach.
+ParameterTable table_of(const torch::nn::Module& model, const Options& options) {
+  std::vector<NamedTensor> parameters = parameters_of(model, options);
+  const std::vector<std::string> problems = problems_of_memory(parameters);
+  TORCH_CHECK(problems.empty(), absl::StrJoin(problems, "\n"));
+  return ParameterTable(std::move(parameters));
+}
+
 /// Runs `body` and returns what it returns, or nothing after adding what it throws to `problems`.
 template <typename Body>
 auto attempt(std::vector<std::string>& problems, Body&& body) -> std::optional<decltype(body())> {
   try {
     return body();
-  } catch (const std::exception& error) {  // also from the user's predicates
-    problems.push_back(error_text(error));
+  } catch (...) {  // also from the user's predicates
+    problems.push_back(present_error_text());
   }
   return std::nullopt;
 }
@@ -145,7 +182,7 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
     problems.emplace_back("[parallelize] model: got null, expected a module; pass the model");
     return std::nullopt;
   }
-  auto table = attempt(problems, [&] { return ParameterTable(parameters_of(*model, options)); });
+  auto table = attempt(problems, [&] { return table_of(*model, options); });
   if (table.has_value()) {
     for (std::string& problem : problems_of(*table, options.precision, world.place()))
       problems.push_back(std::move(problem));
@@ -168,11 +205,14 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
   });
   if (!membership.has_value()) return std::nullopt;
   UnitPlan plan(*table, *std::move(membership), world_size, options.precision);
+  for (std::string& problem : alias_problems(*table, plan, options.precision)) {
+    problems.push_back(std::move(problem));
+  }
   options.late_verdict = has_late_verdict(options, *degrees, world.place());
   if (std::string missing = problem_of_kernels(plan, world); !missing.empty()) {
     problems.push_back(std::move(missing));
-    return std::nullopt;
   }
+  if (!problems.empty()) return std::nullopt;
   return ShardedEngine::Parts{.group = nullptr,
                               .table = *std::move(table),
                               .plan = std::move(plan),
@@ -203,11 +243,7 @@ std::vector<std::string> fingerprint(const ShardedEngine::Parts& parts,
                    : absl::StrCat("group '", parts.optimizer.groups[group - 1].name, "'")));
   }
   append(parts.plan.lines(parts.table));
-  for (const NamedTensor& buffer : buffers) {
-    all.push_back(absl::StrCat("buffer ", buffer.name, " ",
-                               c10::toString(buffer.tensor.scalar_type()), " [",
-                               absl::StrJoin(buffer.tensor.sizes(), ", "), "]"));
-  }
+  append(lines_of(buffers));
   return all;
 }
 
@@ -217,6 +253,16 @@ std::vector<at::Tensor> state_of(const ParameterTable& table,
   for (const Parameter& parameter : table) tensors.push_back(parameter.tensor);
   for (const NamedTensor& buffer : buffers) tensors.push_back(buffer.tensor);
   return tensors;
+}
+
+/// Elements that lie in one place (expand()) cannot take values one by one: such tensors get memory
+/// of their own, with a place for each element, unless somebody else looks at the one place.
+void give_places(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) continue;
+    if (StorageHolders({tensor}).others(tensor) > 0) continue;
+    tensor.set_data(tensor.detach().contiguous());
+  }
 }
 
 /// Parameters that stay where they are (frozen ones where parameters are not split) compute in the
@@ -239,28 +285,30 @@ int64_t next_engine_number(ProcessGroup& world) {
   return ballot.of(0)[0];
 }
 
-std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> owned,
-                                    torch::nn::Module* model, OptimizerPlan optimizer,
-                                    Options options, const std::shared_ptr<ProcessGroup>& world) {
+std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
+                                    OptimizerPlan optimizer, Options options,
+                                    const std::shared_ptr<ProcessGroup>& world) {
   TORCH_CHECK(world != nullptr,
               "[parallelize] world: got null, expected a process group; pass "
               "init_process_group()'s result");
   // A rank that has to refuse does it together with the others, so that none is left waiting.
   std::vector<std::string> problems;
   std::optional<ShardedEngine::Parts> parts =
-      examine(model, std::move(optimizer), std::move(options), *world, problems);
+      examine(model.get(), std::move(optimizer), std::move(options), *world, problems);
   refuse_together(*world, absl::StrJoin(problems, "\n"), "parallelize");
 
-  const std::vector<NamedTensor> buffers = buffers_of(*model);
+  const std::vector<NamedTensor> buffers = without_aliases(buffers_of(*model), parts->table);
   require_equal(*world, fingerprint(*parts, buffers), "parallelize");
 
   parts->store.gather.prefetch = parts->options.prefetch.value_or(
       world->runs_in_background() || parts->options.offload == Offload::kParameters);
   parts->group = duplicate(*world, absl::StrCat("engine ", next_engine_number(*world)));
   // Before anything moves or is rounded.
-  sync_replicas(*parts->group, state_of(parts->table, buffers), /*from_rank=*/0, "initial state");
+  const std::vector<at::Tensor> state = state_of(parts->table, buffers);
+  give_places(state);
+  sync_replicas(*parts->group, state, /*from_rank=*/0, "initial state");
   convert_others(parts->table, parts->plan, parts->options.precision);
-  parts->model = std::move(owned);
+  parts->model = std::move(model);
   const bool keeps_freed_memory = parts->options.keep_freed_memory;
   auto engine = std::make_unique<ShardedEngine>(*std::move(parts), buffers);
   if (keeps_freed_memory) keep_freed_memory();  // the model's own memory has just been freed
@@ -272,13 +320,13 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> owned,
 std::unique_ptr<Engine> parallelize(std::shared_ptr<torch::nn::Module> model,
                                     OptimizerPlan optimizer, Options options,
                                     const std::shared_ptr<ProcessGroup>& world) {
-  torch::nn::Module* module = model.get();
-  return make_engine(std::move(model), module, std::move(optimizer), std::move(options), world);
+  return make_engine(std::move(model), std::move(optimizer), std::move(options), world);
 }
 
 std::unique_ptr<Engine> parallelize(torch::nn::Module& model, OptimizerPlan optimizer,
                                     Options options, const std::shared_ptr<ProcessGroup>& world) {
-  return make_engine(nullptr, &model, std::move(optimizer), std::move(options), world);
+  std::shared_ptr<torch::nn::Module> not_owned(std::shared_ptr<void>(), &model);
+  return make_engine(std::move(not_owned), std::move(optimizer), std::move(options), world);
 }
 
 }  // namespace tessera

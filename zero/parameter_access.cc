@@ -6,6 +6,7 @@
 #include <ATen/core/grad_mode.h>
 #include <absl/strings/str_cat.h>
 
+#include "tessera/core/comm/disagreement.h"
 #include "tessera/core/comm/refusal.h"
 #include "tessera/core/step/parameter_hash.h"
 #include "tessera/ddp/replica_sync.h"
@@ -22,7 +23,7 @@ void ParameterAccess::modify(int from_rank, const std::function<void()>& write) 
   refuse_together(group_, problem_of(from_rank, write != nullptr), "engine");
   {
     const std::shared_ptr<void> hold = store_.hold_all(GatheredUnits::HoldMode::kWritable);
-    if (write) write();
+    if (write) run(write);
     refuse_together(group_, find_moved(), "engine");
     std::vector<at::Tensor> tensors = store_.wholes();
     for (size_t i = 0; i < table_.size(); ++i) {
@@ -32,6 +33,16 @@ void ParameterAccess::modify(int from_rank, const std::function<void()>& write) 
     store_.take_wholes();
   }
   store_.announce();
+}
+
+void ParameterAccess::run(const std::function<void()>& write) {
+  struct Writing {
+    explicit Writing(bool& flag) : flag(flag) { flag = true; }
+    ~Writing() { flag = false; }
+    bool& flag;
+  };
+  const Writing writing(is_writing_);
+  as_own_error(write);
 }
 
 std::string ParameterAccess::problem_of(int from_rank, bool has_writer) const {
@@ -109,10 +120,12 @@ uint64_t ParameterAccess::hash() {
   ballot_.mine()[0] = static_cast<int64_t>(hash);
   ballot_.exchange("parameter_hash");
   for (int rank = 1; rank < group_.size(); ++rank) {
-    TORCH_CHECK(ballot_.of(rank)[0] == ballot_.of(0)[0], "[engine] parameter_hash: rank ", rank,
-                " holds other parameters than rank 0; was one written outside "
-                "engine->modify_parameters()? engine->modify_parameters(0, []{}) gives all ranks "
-                "rank 0's");
+    if (ballot_.of(rank)[0] == ballot_.of(0)[0]) continue;
+    throw Disagreement(absl::StrCat(
+        "[engine] parameter_hash: rank ", rank,
+        " holds other parameters than rank 0; was one written outside "
+        "engine->modify_parameters()? engine->modify_parameters(0, []{}) gives all ranks rank "
+        "0's"));
   }
   return hash;
 }

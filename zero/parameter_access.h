@@ -30,6 +30,9 @@ class ParameterAccess {
   /// aborts the group.
   void modify(int from_rank, const std::function<void()>& write);
 
+  /// Whether a function given to modify() runs.
+  bool is_writing() const { return is_writing_; }
+
   /// Engine::full_parameters and gather, and whether such a scope is open on this rank.
   std::shared_ptr<void> open_scope();
   std::shared_ptr<void> gather(const torch::nn::Module& module);
@@ -44,6 +47,7 @@ class ParameterAccess {
   int64_t bytes() const { return ballot_.bytes(); }
 
  private:
+  void run(const std::function<void()>& write);
   std::string problem_of(int from_rank, bool has_writer) const;
   std::string find_moved() const;
   std::shared_ptr<void> count(std::shared_ptr<void> hold);
@@ -53,6 +57,7 @@ class ParameterAccess {
   const UnitPlan& plan_;
   ParameterStore& store_;
   Ballot ballot_;
+  bool is_writing_ = false;
   std::shared_ptr<int> open_scopes_ = std::make_shared<int>(0);
 };
 

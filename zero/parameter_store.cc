@@ -106,8 +106,9 @@ void ParameterStore::announce() {
 
 /// Shards have their new values: lets all ranks see them.
 void ParameterStore::let_read() {
-  if (gathered_ != nullptr) gathered_->values_changed();
   if (reads_of_others()) group_.barrier("parameters published");
+  // Behind the barrier: what an operator gathers before it may be of any age.
+  if (gathered_ != nullptr) gathered_->values_changed();
 }
 
 std::shared_ptr<void> ParameterStore::hold_all(GatheredUnits::HoldMode mode) {

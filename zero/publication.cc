@@ -3,30 +3,32 @@
 #include <exception>
 #include <utility>
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/record_function.h>
 #include <absl/strings/str_cat.h>
 
+#include "tessera/core/access/unobserved.h"
 #include "tessera/core/step/publish.h"
 
 namespace tessera {
 
-/// A unit whose values are on their way.
-class Publication::Pending final : public AccessTarget {
+/// A unit whose values are on their way. Operators of other threads may outlive the publication,
+/// which is over when there is nothing to wait for.
+class Publication::Pending final : public AccessTarget, public AccessTarget::Pin {
  public:
   Pending(Publication& publication, size_t unit, std::shared_ptr<Work> work)
-      : unit(unit), work(std::move(work)), publication_(publication) {}
+      : unit(unit), work(std::move(work)), mutex_(publication.mutex_), publication_(publication) {}
 
-  void pin(Use) noexcept override {
-    const std::lock_guard lock(publication_.mutex_);
-    publication_.complete(*this);
+  AccessTarget::Pin& pin(Use) noexcept override {
+    const std::lock_guard lock(*mutex_);
+    if (work != nullptr) publication_.complete(*this);
+    return *this;
   }
   void unpin(Use) noexcept override {}
 
   const size_t unit;
-  std::shared_ptr<Work> work;  // null once the values are there
+  std::shared_ptr<Work> work;  // null once the values are there, or will never be
 
  private:
+  const std::shared_ptr<std::mutex> mutex_;
   Publication& publication_;
 };
 
@@ -53,16 +55,18 @@ Publication::Publication(ProcessGroup& group, const UnitPlan& plan, const SliceM
 // What is under way completes without any further doing of the peers, so waiting for it does not
 // depend on them; after a failure, or while one unwinds, the parameters stay forbidden.
 Publication::~Publication() {
-  if (std::uncaught_exceptions() == 0) {
-    const std::lock_guard lock(mutex_);
-    for (const auto& pending : pending_) complete(*pending);
+  if (origin_.is_here()) {
+    const std::lock_guard lock(*mutex_);
+    for (const auto& pending : pending_) {
+      if (std::uncaught_exceptions() == 0) complete(*pending);
+      pending->work = nullptr;
+    }
   }
   observer_.reset();
 }
 
 void Publication::start(const std::vector<size_t>& units) {
-  const at::RecordFunctionGuard unobserved(false);
-  const at::NoGradGuard no_grad;
+  const Unobserved unobserved;
   const bool may_go_on = axes_.size() == 1 && !flat_.is_split() && group_.runs_in_background();
   std::vector<AccessObserver::Watched> watched;
   for (const size_t unit : units) {
@@ -79,23 +83,31 @@ void Publication::start(const std::vector<size_t>& units) {
       work->wait();
       continue;
     }
-    const std::lock_guard lock(mutex_);
-    Pending& pending =
-        *pending_.emplace_back(std::make_unique<Pending>(*this, unit, std::move(work)));
-    flat_.full(unit).forbid(
-        absl::StrCat("[zero] unit '", plan_[unit].name,
-                     "': its new values are still on their way from other ranks, so they cannot "
-                     "be read this way; touch them through an operator or call engine->wait()"));
-    watched.push_back(
-        {c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(flat_.full(unit).storage()), &pending});
+    const std::lock_guard lock(*mutex_);
+    const auto& pending =
+        pending_.emplace_back(std::make_shared<Pending>(*this, unit, std::move(work)));
+    for (size_t part = 0; part < flat_.full(unit).size(); ++part) {
+      watched.push_back({flat_.full(unit).storage(part), pending});
+    }
   }
-  if (!watched.empty()) observer_ = std::make_unique<AccessObserver>(std::move(watched));
+  if (watched.empty()) return;
+  observer_ = std::make_unique<AccessObserver>(std::move(watched));
+  // Behind the observer, so that an operator of another thread that begins now waits instead.
+  const std::lock_guard lock(*mutex_);
+  for (const auto& pending : pending_) {
+    if (pending->work == nullptr) continue;
+    flat_.full(pending->unit)
+        .forbid(absl::StrCat(
+            "[zero] unit '", plan_[pending->unit].name,
+            "': its new values are still on their way from other ranks, so they cannot be read "
+            "this way; touch them through an operator or call engine->wait()"));
+  }
 }
 
 /// Waits for one unit. The mutex is held.
 void Publication::complete(Pending& pending) {
   if (pending.work == nullptr) return;
-  const at::RecordFunctionGuard unobserved(false);
+  const Unobserved unobserved;
   const std::shared_ptr<Work> work = std::exchange(pending.work, nullptr);
   try {
     work->wait();
@@ -110,7 +122,7 @@ void Publication::complete(Pending& pending) {
 
 void Publication::finish() {
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(*mutex_);
     for (const auto& pending : pending_) complete(*pending);
     if (failure_.has_value()) throw CommError(*failure_);
   }

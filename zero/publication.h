@@ -9,6 +9,7 @@
 #include "tessera/core/access/access_observer.h"
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/errors.h"
+#include "tessera/core/fork.h"
 #include "tessera/core/layout/flat_parameters.h"
 #include "tessera/core/layout/slice_map.h"
 #include "tessera/core/layout/unit_plan.h"
@@ -53,8 +54,10 @@ class Publication {
   };
   std::vector<Axis> axes_;  // inner first
 
-  std::mutex mutex_;  // guards what follows
-  std::vector<std::unique_ptr<Pending>> pending_;
+  const Origin origin_;  // in a child of fork() nothing is awaited
+  // Guards what follows. An operator of another thread may ask for it when this object is gone.
+  const std::shared_ptr<std::mutex> mutex_ = std::make_shared<std::mutex>();
+  std::vector<std::shared_ptr<Pending>> pending_;
   std::optional<CommError> failure_;
   std::unique_ptr<AccessObserver> observer_;
 };

@@ -29,6 +29,7 @@
 #include "tessera/zero/misuse_check.h"
 #include "tessera/zero/parameter_access.h"
 #include "tessera/zero/parameter_store.h"
+#include "tessera/zero/registration.h"
 #include "tessera/zero/state_transfer.h"
 #include "tessera/zero/step_commit.h"
 #include "tessera/zero/update_in_backward.h"
@@ -50,7 +51,7 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
     ParameterStore::Setting store;
     OptimizerPlan optimizer;
     std::vector<size_t> group_of;              ///< OptimizerPlan::assign's answer
-    std::shared_ptr<torch::nn::Module> model;  ///< kept alive; null if the caller keeps it
+    std::shared_ptr<torch::nn::Module> model;  ///< owns nothing where the caller keeps it
   };
 
   /// Parameters and `buffers` are equal on all ranks already. Collective.
@@ -103,7 +104,8 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   void require_between_steps(const char* call);
   void agree_to_update();
   void reduce_in_step();
-  void finish_reductions();
+  bool finish_reductions(bool objects);
+  void look_for_writes();
   void begin_micro_step();
   void end_micro_step();
   void adopt_cleared_gradients();
@@ -112,6 +114,8 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   void settle();
   StepVote::Paper paper(std::string misuse);
   std::string find_misuse() const;
+  std::string find_untrained() const;
+  StepResult begin_next_step(const std::optional<StepCommit::Outcome>& outcome);
   template <typename Body>
   auto guard_late(Body&& body);
   void learn_outcome();
@@ -143,6 +147,7 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   GradientHandles handles_;
   ParameterAccess access_;
   MisuseCheck misuse_;
+  const Registration registration_;
   StateTransfer state_;
   std::unique_ptr<CapturedMicroSteps> captured_;  // null without Options::cuda_graphs
   std::vector<std::unique_ptr<GradientHook>> hooks_;
@@ -155,6 +160,7 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   bool in_micro_step_ = false;
   bool was_scaled_ = false;  // scale() was called since the last step
   std::shared_ptr<int> no_sync_depth_ = std::make_shared<int>(0);
+  std::string written_;  // what was found in the last backward since step(), see look_for_writes()
   std::string hook_error_;  // what a gradient hook of ours threw in this backward
 };
 

@@ -4,9 +4,7 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
-#include <absl/strings/str_cat.h>
 
-#include "tessera/core/error_text.h"
 #include "tessera/zero/sharded_engine.h"
 
 namespace tessera {
@@ -16,22 +14,13 @@ namespace tessera {
 void ShardedEngine::modify_parameters(int from_rank, const std::function<void()>& write) {
   require_between_steps("modify_parameters");
   learn_outcome();
-  const auto write_or_fail = [&] {
-    try {
-      write();
-    } catch (const std::exception& error) {
-      failure_.set(absl::StrCat("left modify_parameters by an exception: ", error_text(error)));
-      throw;
-    }
-  };
-  failure_.guard(
-      [&] { access_.modify(from_rank, write ? std::function<void()>(write_or_fail) : nullptr); });
+  failure_.guard_alone("modify_parameters", [&] { access_.modify(from_rank, write); });
 }
 
 Engine::FullParameters ShardedEngine::full_parameters() {
   require_between_steps("full_parameters");
   learn_outcome();
-  return failure_.guard([&] { return access_.open_scope(); });
+  return failure_.guard_alone("full_parameters", [&] { return access_.open_scope(); });
 }
 
 Engine::Gathered ShardedEngine::gather(const torch::nn::Module& module) {
@@ -48,7 +37,7 @@ void ShardedEngine::wait() {
 uint64_t ShardedEngine::parameter_hash() {
   require_between_steps("parameter_hash");
   learn_outcome();
-  return failure_.guard([&] { return access_.hash(); });
+  return failure_.guard_alone("parameter_hash", [&] { return access_.hash(); });
 }
 
 // --- State ---
@@ -57,9 +46,9 @@ StateDict ShardedEngine::state_dict(StateScope scope, int rank) {
   require_between_steps("state_dict");
   learn_outcome();
   const at::NoGradGuard no_grad;
-  return failure_.guard([&] {
+  return failure_.guard_alone("state_dict", [&] {
     store_.finish();
-    return state_.save(scope, rank, counters());
+    return state_.save(scope, rank, counters(), registration_.unsaved());
   });
 }
 
@@ -68,7 +57,7 @@ void ShardedEngine::load_state_dict(const StateDict& state) {
   require_outside_backward("load_state_dict");
   learn_outcome();
   const at::NoGradGuard no_grad;
-  failure_.guard([&] {
+  failure_.guard_alone("load_state_dict", [&] {
     settle();
     access_.require_settled("load_state_dict");
     store_.begin_writing();

@@ -1,9 +1,38 @@
 #include "tessera/zero/shared_parameters.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/refusal.h"
+#include "tessera/core/comm/text_exchange.h"
+#include "tessera/core/error_text.h"
+
 namespace tessera {
+namespace {
+
+/// A buffer for each group of sharers, or null on all ranks of `group`: what ranks do from now on
+/// depends on it. What one group lacks the memory for is everyone's error.
+std::unique_ptr<SharedBuffer> make_everywhere(ProcessGroup& group, ProcessGroup& sharers,
+                                              int64_t bytes) {
+  std::unique_ptr<SharedBuffer> buffer;
+  std::string problem;
+  try {
+    buffer = sharers.make_shared_buffer(bytes, "parameters");
+  } catch (const c10::Error& error) {
+    problem = error_text(error);
+  }
+  refuse_together(group, problem, "shared parameters");
+  for (const std::string& without :
+       exchange_texts(group, buffer == nullptr ? "none" : "", "shared parameters")) {
+    if (!without.empty()) return nullptr;
+  }
+  return buffer;
+}
+
+}  // namespace
 
 std::unique_ptr<SharedParameters> SharedParameters::make(ProcessGroup& group, const UnitPlan& plan,
                                                          const SliceMap& slices) {
@@ -24,8 +53,8 @@ std::unique_ptr<SharedParameters> SharedParameters::make(ProcessGroup& group, co
     sharers = split(group, slices.colors({Axis::kParameters, Axis::kGradients, Axis::kOptimizer}),
                     "shared parameters");
   }
-  ProcessGroup& with = sharers == nullptr ? group : *sharers;
-  auto buffer = with.make_shared_buffer(bytes, "parameters");
+  auto buffer = sharers == nullptr ? group.make_shared_buffer(bytes, "parameters")
+                                   : make_everywhere(group, *sharers, bytes);
   if (buffer == nullptr) return nullptr;
   return std::unique_ptr<SharedParameters>(
       new SharedParameters(plan, slices, std::move(offsets_bytes), std::move(buffer)));

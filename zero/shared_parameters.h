@@ -24,15 +24,18 @@ namespace tessera {
 /// rank; a stray write therefore harms no other rank and shows in the page tables, to the byte.
 class SharedParameters {
  public:
-  /// Collective over `group`. Null on all ranks where nothing can be shared: no slices, replicas of
-  /// slices in between, or ranks without common memory. References must outlive it.
+  /// Collective over `group`. Null on all of its ranks where nothing can be shared: no slices,
+  /// replicas of slices in between, or ranks anywhere in it without common memory, or without proof
+  /// that writes to it are seen (Note [Proof of sharing]). Throws c10::Error on all of them where
+  /// some lack the space. References must outlive it.
   static std::unique_ptr<SharedParameters> make(ProcessGroup& group, const UnitPlan& plan,
                                                 const SliceMap& slices);
 
   UnitMemory memory(size_t unit);
 
   /// The first parameter (of the table) whose bytes this rank sees differently from the others: it
-  /// was written by way of the model. Local; while nobody writes what is common.
+  /// was written by way of the model. Local; while nobody writes what is common. Throws c10::Error
+  /// if the system does not tell.
   std::optional<size_t> find_written();
 
   /// What this rank has written by way of the model is forgotten; the shards count.

@@ -12,8 +12,10 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
+#include "tessera/core/comm/disagreement.h"
 #include "tessera/core/comm/fingerprint.h"
 #include "tessera/core/comm/refusal.h"
+#include "tessera/zero/registration.h"
 
 namespace tessera {
 
@@ -158,17 +160,21 @@ StateTransfer::Kept StateTransfer::kept(const StateRegion& region) const {
 
 // --- Saving ---
 
-StateDict StateTransfer::save(StateScope scope, int rank, const EngineCounters& counters) {
+StateDict StateTransfer::save(StateScope scope, int rank, const EngineCounters& counters,
+                              std::string problem) {
   const at::NoGradGuard no_grad;
-  require_equal(
-      group_,
-      {absl::StrCat("scope ", absl::string_view(to_string(scope).data(), to_string(scope).size())),
-       absl::StrCat("rank ", rank)},
-      "state_dict");
-  TORCH_CHECK(rank >= 0 && rank < group_.size(), "[state] state_dict: got rank ", rank,
-              ", expected 0 to ", group_.size() - 1, "; name a rank of the world");
+  std::vector<std::string> lines = {
+      absl::StrCat("scope ", absl::string_view(to_string(scope).data(), to_string(scope).size())),
+      absl::StrCat("rank ", rank)};
+  for (std::string& line : lines_of(buffers_)) lines.push_back(std::move(line));
+  require_equal(group_, lines, "state_dict");
+  if (rank < 0 || rank >= group_.size()) {
+    throw Disagreement(absl::StrCat("[state] state_dict: got rank ", rank, ", expected 0 to ",
+                                    group_.size() - 1, "; name a rank of the world"));
+  }
   const std::vector<StateNumber> numbers = read_numbers(table_, optimizer_, counters);
-  const StateTable table = make_table(numbers, optimizer_.problem());
+  if (problem.empty()) problem = optimizer_.problem();
+  const StateTable table = make_table(numbers, std::move(problem));
 
   const bool is_sharded = scope == StateScope::kSharded;
   const int receiver = is_sharded ? 0 : rank;  // of what every rank has
@@ -263,10 +269,12 @@ void StateTransfer::load(const StateDict& state, EngineCounters& counters) {
   std::vector<StateNumber> numbers = read_numbers(table_, optimizer_, counters);
   const StateTable table = make_table(numbers, "");
   const StateClaims claims(group_, table, state);
-  TORCH_CHECK(claims.problems().empty(),
-              "[state] load_state_dict: got a state that does not fit this run, expected exactly "
-              "the entries of engine->state_dict(); nothing was changed:\n  ",
-              claims.problems());
+  if (!claims.problems().empty()) {
+    throw Disagreement(absl::StrCat(
+        "[state] load_state_dict: got a state that does not fit this run, expected exactly the "
+        "entries of engine->state_dict(); nothing was changed:\n  ",
+        claims.problems()));
+  }
 
   const at::Tensor words = assemble(table, table.regions().back(), state, claims).view(at::kLong);
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i].bits = words.const_data_ptr<int64_t>()[i];

@@ -37,8 +37,10 @@ class StateTransfer {
   /// Engine::state_dict(). Collective, blocking. Throws c10::Error on every rank where `scope` or
   /// `rank` differ or `rank` is none. Whole scopes receive (N-1)/N of the state on every rank and
   /// take temporary memory for the largest unit's parameters, masters or one of its moments,
-  /// whichever is largest; kSharded sends nothing but that check.
-  StateDict save(StateScope scope, int rank, const EngineCounters& counters);
+  /// whichever is largest; kSharded sends nothing but that check. `problem`: what this rank has
+  /// against it, "" for nothing; every rank throws a c10::Error with it.
+  StateDict save(StateScope scope, int rank, const EngineCounters& counters,
+                 std::string problem = "");
 
   /// Engine::load_state_dict(). Collective, blocking. Throws c10::Error on every rank with all that
   /// is wrong on any rank and nothing changed; CommError with the state half loaded. Fills in every

@@ -19,11 +19,6 @@ const std::vector<int64_t>& StepAgreement::hyper_parameters() {
   return hyper_parameters_;
 }
 
-StepVote::Verdict StepAgreement::agree(const StepVote::Paper& paper) {
-  start(paper);
-  return finish();
-}
-
 void StepAgreement::start(StepVote::Paper paper) {
   const TraceSpan span(trace_, TraceTrack::kVote, "vote");
   vote_.start(paper, hyper_parameters());

@@ -20,11 +20,9 @@ class StepAgreement {
   StepAgreement(ProcessGroup& group, const ParameterTable& table, const FlatOptimizer& optimizer,
                 Trace* trace);
 
-  /// Collective, blocking. Throws what StepVote::agree() throws.
-  StepVote::Verdict agree(const StepVote::Paper& paper);
-
-  /// Collective. agree() in two halves, for whoever has something better to do than to wait: hands
-  /// in the paper; later, before anything else goes by the host's channel, looks at the others'.
+  /// Collective. StepVote::agree() in two halves: hands in the paper; then, or later, before
+  /// anything else goes by the host's channel, looks at the others'. Whatever start() throws is
+  /// this rank's own; finish() throws what all ranks do.
   void start(StepVote::Paper paper);
   StepVote::Verdict finish();
   /// In the place of finish(), on all ranks alike: all know by other means that they agree. Never

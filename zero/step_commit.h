@@ -31,6 +31,9 @@ namespace tessera {
 /// by the engine's thread, and its sinks by the thread that runs backward.
 class StepCommit {
  public:
+  /// When a rank left a step that it had agreed to, for EngineFailure::guard_alone().
+  static constexpr const char* kAfterVote = " after all ranks had agreed to it";
+
   /// What became of a step. Equal on all ranks.
   struct Outcome {
     bool committed = false;

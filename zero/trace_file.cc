@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <string_view>
@@ -28,7 +27,7 @@ constexpr size_t kPieceBytes = size_t{1} << 20;
 /// as problem(), what follows does nothing.
 class PendingFile {
  public:
-  explicit PendingFile(std::string path) : path_(std::move(path)), target_(path_) { open(); }
+  explicit PendingFile(std::string path) : path_(std::move(path)) { open(); }
 
   ~PendingFile() {
     if (fd_ >= 0) ::close(fd_);
@@ -56,31 +55,38 @@ class PendingFile {
     fd_ = -1;
     if (::close(fd) != 0) return fail(std::strerror(errno));
     if (temporary_.empty()) return;
-    if (::rename(temporary_.c_str(), target_.c_str()) != 0) return fail(std::strerror(errno));
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0) return fail(std::strerror(errno));
     temporary_.clear();
   }
 
   const std::string& problem() const { return problem_; }
 
  private:
+  // A link is replaced: whoever may write to the folder chose where it points.
   void open() {
     if (path_.empty()) return fail("the name is empty");
-    // The rename shall replace the file that a link points to, and no device.
-    if (char* resolved = ::realpath(path_.c_str(), nullptr)) {
-      target_ = resolved;
-      std::free(resolved);
-    }
     struct stat status;
-    if (::stat(target_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
-      if (!S_ISCHR(status.st_mode)) return fail("it exists and is not a file");
-      fd_ = ::open(target_.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY);
-      if (fd_ < 0) fail(std::strerror(errno));
-      return;
+    const bool exists = ::lstat(path_.c_str(), &status) == 0;
+    if (exists && S_ISCHR(status.st_mode)) return open_device();
+    if (exists && !S_ISREG(status.st_mode)) {
+      if (!S_ISLNK(status.st_mode)) return fail("it exists and is not a file");
+      // /dev/stdout, say, that root would replace.
+      if (::stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+        return fail("it is a link to what is no file");
+      }
     }
-    std::string name = target_ + ".XXXXXX";
+    // Opened with O_EXCL, which follows no link, and 0600.
+    std::string name = path_ + ".XXXXXX";
     fd_ = ::mkostemp(name.data(), O_CLOEXEC);
     if (fd_ < 0) return fail(std::strerror(errno));
     temporary_ = std::move(name);
+  }
+
+  void open_device() {
+    fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW);
+    if (fd_ < 0) return fail(std::strerror(errno));
+    struct stat status;
+    if (::fstat(fd_, &status) != 0 || !S_ISCHR(status.st_mode)) fail("it has just been replaced");
   }
 
   void fail(std::string_view reason) {
@@ -90,7 +96,6 @@ class PendingFile {
   }
 
   std::string path_;
-  std::string target_;
   std::string temporary_;
   std::string problem_;
   int fd_ = -1;

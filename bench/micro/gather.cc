@@ -78,8 +78,7 @@ void play_gather(const Scene& scene, ProcessGroup& group, Laps& laps) {
   group.barrier("shards are there");
 
   const auto use = [](AccessTarget& unit) {
-    unit.pin(AccessTarget::Use::kRead);
-    unit.unpin(AccessTarget::Use::kRead);
+    unit.pin(AccessTarget::Use::kRead).unpin(AccessTarget::Use::kRead);
   };
   for (AccessTarget* unit : units) use(*unit);
   size_t next = 0;

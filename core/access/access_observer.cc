@@ -1,7 +1,9 @@
 #include "tessera/core/access/access_observer.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <mutex>
 #include <new>
@@ -13,6 +15,8 @@
 #include <ATen/record_function.h>
 #include <absl/container/flat_hash_map.h>
 #include <c10/util/SmallVector.h>
+
+#include "tessera/core/fork.h"
 
 namespace tessera {
 
@@ -27,6 +31,8 @@ namespace tessera {
 // An operator's pins last until its end callback, so the operators nested in it cannot free what
 // it uses. Which storages are watched is read on every operator and changed rarely: each thread
 // keeps a reference to an immutable map and asks one atomic number whether there is a newer one.
+// That map owns its targets, and so does each operator that has pinned one: an observer may go away
+// while other threads are between looking up and pinning, or between start and end.
 //
 // Operators that touch no parameter are observed as well, and units that are whole need nothing but
 // a count, so what each costs is kept small: what a thread knows of operators is found by one
@@ -41,6 +47,10 @@ namespace {
 /// Which target a storage belongs to, quick to say none: most inputs are no parameters.
 class Targets {
  public:
+  explicit Targets(size_t count)
+      : places_log2_(std::max<int>(kFewestPlacesLog2, std::bit_width(count * kPlacesPerStorage))),
+        filter_((size_t{1} << places_log2_) / 64) {}
+
   void add(const c10::StorageImpl* storage, AccessTarget* target) {
     const uint64_t place = place_of(storage);
     filter_[place / 64] |= uint64_t{1} << (place % 64);
@@ -54,19 +64,24 @@ class Targets {
     return found == map_.end() ? nullptr : found->second;
   }
 
-  bool empty() const { return map_.empty(); }
+  /// Nothing of a process counts in its children: there storages throw and nobody may wait.
+  bool empty() const { return map_.empty() || !origin_.is_here(); }
 
  private:
-  static constexpr int kPlacesLog2 = 12;
+  // One storage in sixteen at most passes the filter by chance.
+  static constexpr size_t kPlacesPerStorage = 16;
+  static constexpr int kFewestPlacesLog2 = 12;
 
-  static uint64_t place_of(const c10::StorageImpl* storage) {
+  uint64_t place_of(const c10::StorageImpl* storage) const {
     constexpr uint64_t kGolden = 0x9E3779B97F4A7C15;  // high bits of the product depend on all
     return (static_cast<uint64_t>(reinterpret_cast<uintptr_t>(storage)) * kGolden) >>
-           (64 - kPlacesLog2);
+           (64 - places_log2_);
   }
 
-  std::array<uint64_t, (size_t{1} << kPlacesLog2) / 64> filter_{};
+  const int places_log2_;
+  std::vector<uint64_t> filter_;
   absl::flat_hash_map<const c10::StorageImpl*, AccessTarget*> map_;
+  const Origin origin_;
 };
 
 /// What a schema says about an operator.
@@ -123,47 +138,71 @@ OperatorTraits traits_of(const at::RecordFunction& function) {
   return look_up_traits(function, recent);
 }
 
+/// What is watched as of one change.
+struct Snapshot {
+  explicit Snapshot(size_t count) : targets(count) {}
+
+  Targets targets;
+  std::vector<std::shared_ptr<AccessTarget>> kept_alive;
+};
+
 /// The storages that are watched. Process-wide, as the callback is.
 class Registry {
  public:
   static Registry& get() {
-    static auto* const registry = new Registry;  // never destroyed: operators may run at exit
+    static auto* const registry = make();  // never destroyed: operators may run at exit
     return *registry;
   }
 
   void add(const std::vector<AccessObserver::Watched>& storages) {
     change([&](Entries& entries) {
-      for (const auto& watched : storages) entries[watched.storage.get()] = watched;
+      for (const auto& watched : storages) {
+        entries.insert_or_assign(watched.storage.unsafeGetStorageImpl(), watched);
+      }
     });
   }
 
   void remove(const std::vector<AccessObserver::Watched>& storages) {
     change([&](Entries& entries) {
-      for (const auto& watched : storages) entries.erase(watched.storage.get());
+      for (const auto& watched : storages) {
+        entries.erase(watched.storage.unsafeGetStorageImpl());
+      }
     });
   }
 
-  /// As of now, for the calling thread.
-  const Targets& targets() {
-    thread_local std::shared_ptr<const Targets> seen;
+  /// As of now, for the calling thread. Each thread's has a count of references of its own:
+  /// operators add to it, and a common one would travel between the threads' cores.
+  const std::shared_ptr<const Snapshot>& now() {
+    thread_local std::shared_ptr<const Snapshot> seen;
     thread_local uint64_t seen_version = 0;
     if (seen_version != version_.load(std::memory_order_acquire)) {
-      const std::lock_guard lock(mutex_);
-      seen = targets_;
-      seen_version = version_.load(std::memory_order_relaxed);
+      std::shared_ptr<const Snapshot> present;
+      {
+        const std::lock_guard lock(mutex_);
+        present = snapshot_;
+        seen_version = version_.load(std::memory_order_relaxed);
+      }
+      const Snapshot* const address = present.get();
+      seen.reset(address, [owner = std::move(present)](const Snapshot*) {});
     }
-    return *seen;
+    return seen;
   }
 
  private:
   using Entries = std::unordered_map<const c10::StorageImpl*, AccessObserver::Watched>;
+
+  static Registry* make() {
+    auto* const registry = new Registry;
+    hold_across_fork(registry->mutex_);
+    return registry;
+  }
 
   template <typename Change>
   void change(Change&& change);
 
   std::mutex mutex_;
   Entries entries_;
-  std::shared_ptr<const Targets> targets_;
+  std::shared_ptr<const Snapshot> snapshot_;
   std::atomic<uint64_t> version_{0};
   at::CallbackHandle handle_ = at::INVALID_CALLBACK_HANDLE;
 };
@@ -185,7 +224,10 @@ struct SparePinsRelease {
 
 /// What an operator has pinned. LibTorch destroys it.
 struct Pins final : at::ObserverContext {
-  using Pin = std::pair<AccessTarget*, AccessTarget::Use>;
+  explicit Pins(std::shared_ptr<const Snapshot> seen) : snapshot(std::move(seen)) {}
+
+  using Pin = std::pair<AccessTarget::Pin*, AccessTarget::Use>;
+  const std::shared_ptr<const Snapshot> snapshot;  // keeps what is pinned alive
   c10::SmallVector<Pin, 4> pins;
 
   static void* operator new(size_t size_bytes) {
@@ -206,7 +248,7 @@ static_assert(alignof(Pins) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
 
 class PinCollector {
  public:
-  explicit PinCollector(const Targets& targets) : targets_(targets) {}
+  explicit PinCollector(const std::shared_ptr<const Snapshot>& snapshot) : snapshot_(snapshot) {}
 
   void collect(const c10::IValue& value, AccessTarget::Use use) {
     if (value.isTensor()) {
@@ -223,23 +265,23 @@ class PinCollector {
  private:
   void collect(const c10::TensorImpl& tensor, AccessTarget::Use use) {
     if (!tensor.has_storage()) return;
-    AccessTarget* const target = targets_.find(tensor.unsafe_storage().unsafeGetStorageImpl());
+    AccessTarget* const target =
+        snapshot_->targets.find(tensor.unsafe_storage().unsafeGetStorageImpl());
     if (target == nullptr) return;
-    if (pins_ == nullptr) pins_ = std::make_unique<Pins>();
-    target->pin(use);
-    pins_->pins.emplace_back(target, use);
+    if (pins_ == nullptr) pins_ = std::make_unique<Pins>(snapshot_);
+    pins_->pins.emplace_back(&target->pin(use), use);
   }
 
-  const Targets& targets_;
+  const std::shared_ptr<const Snapshot>& snapshot_;
   std::unique_ptr<Pins> pins_;
 };
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function) {
-  const Targets& targets = Registry::get().targets();
-  if (targets.empty()) return nullptr;
+  const std::shared_ptr<const Snapshot>& snapshot = Registry::get().now();
+  if (snapshot->targets.empty()) return nullptr;
   const OperatorTraits traits = traits_of(function);
   if (traits.makes_views) return nullptr;
-  PinCollector collector(targets);
+  PinCollector collector(snapshot);
   const auto inputs = function.inputs();
   for (size_t i = 0; i < inputs.size(); ++i) {
     const bool is_written = i < 64 && ((traits.written_inputs >> i) & 1) != 0;
@@ -250,17 +292,22 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
 
 void on_end(const at::RecordFunction&, at::ObserverContext* context) {
   if (context == nullptr) return;
-  for (const auto& [target, use] : static_cast<Pins*>(context)->pins) target->unpin(use);
+  for (const auto& [pin, use] : static_cast<Pins*>(context)->pins) pin->unpin(use);
 }
 
 template <typename Change>
 void Registry::change(Change&& change) {
+  std::shared_ptr<const Snapshot> before;  // its targets may end, which is not for the mutex
   const std::lock_guard lock(mutex_);
   const bool was_empty = entries_.empty();
   change(entries_);
-  auto targets = std::make_shared<Targets>();
-  for (const auto& [storage, watched] : entries_) targets->add(storage, watched.target);
-  targets_ = std::move(targets);
+  auto snapshot = std::make_shared<Snapshot>(entries_.size());
+  for (const auto& [storage, watched] : entries_) {
+    if (!watched.origin.is_here()) continue;
+    snapshot->targets.add(storage, watched.target.get());
+    snapshot->kept_alive.push_back(watched.target);
+  }
+  before = std::exchange(snapshot_, std::move(snapshot));
   version_.fetch_add(1, std::memory_order_release);
   if (was_empty && !entries_.empty()) {
     handle_ = at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)

@@ -4,8 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include <c10/core/StorageImpl.h>
-#include <c10/util/intrusive_ptr.h>
+#include <c10/core/Storage.h>
+
+#include "tessera/core/fork.h"
 
 namespace tessera {
 
@@ -17,24 +18,35 @@ class AccessTarget {
 
   enum class Use : uint8_t { kRead, kWrite };
 
-  /// An operator that uses the storage is about to run. Must not throw: LibTorch swallows what
-  /// observers throw, so a failure has to be left in the storage (FreeableBuffer::forbid).
-  virtual void pin(Use use) noexcept = 0;
-  /// That operator has ended.
-  virtual void unpin(Use use) noexcept = 0;
+  /// What an operator holds of a target from its start to its end.
+  class Pin {
+   public:
+    /// The operator that pinned it, for the same use, has ended.
+    virtual void unpin(Use use) noexcept = 0;
+
+   protected:
+    ~Pin() = default;
+  };
+
+  /// An operator that uses the storage is about to run. Returns what is to be unpinned at its end.
+  /// Must not throw: LibTorch swallows what observers throw, so a failure has to be left in the
+  /// storage (FreeableBuffer::forbid).
+  virtual Pin& pin(Use use) noexcept = 0;
 };
 
 /// Watches which storages operators read and write, process-wide: every ATen operator whose inputs
 /// include a storage in `storages` pins its target for as long as it runs, nested operators too.
 /// Operators that only make views (t, view, detach, ...) pin nothing. Observation lasts as long as
-/// the object; while any lives, each operator of the process costs about 110 ns more, one with a
-/// watched input about 150. Making and destroying is thread-safe. Note [Access observer] in
-/// access_observer.cc.
+/// the object; an operator that another thread began meanwhile may pin and unpin later still, and
+/// keeps its targets alive. While any observer lives, each operator of the process costs about 110
+/// ns more, one with a watched input about 150. Making and destroying is thread-safe. Note [Access
+/// observer] in access_observer.cc.
 class AccessObserver {
  public:
   struct Watched {
-    c10::intrusive_ptr<c10::StorageImpl> storage;  // held: a reused address would be a false hit
-    AccessTarget* target;                          // must outlive the observer
+    c10::Storage storage;  // held: a reused address would be a false hit
+    std::shared_ptr<AccessTarget> target;
+    Origin origin = {};  // children of fork() watch nothing of this
   };
   explicit AccessObserver(std::vector<Watched> storages);
   ~AccessObserver();

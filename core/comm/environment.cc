@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <absl/strings/match.h>
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
@@ -84,6 +85,36 @@ void read_number_and_count(Reader& reader, const char* number_name, const char* 
   }
 }
 
+/// Launchers that say in variables of their own who is who, and which one of them starts several
+/// processes.
+struct ForeignLauncher {
+  const char* name;
+  const char* size;
+  const char* rank;
+};
+constexpr ForeignLauncher kForeignLaunchers[] = {
+    {"Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+    {"MVAPICH's mpirun", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"},
+    {"mpiexec (MPICH, Intel MPI)", "PMI_SIZE", "PMI_RANK"},
+    {"SLURM's srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
+};
+
+/// Each of a foreign launcher's processes would be a world of one that trains alone.
+void refuse_foreign_launchers(Reader& reader) {
+  for (const ForeignLauncher& launcher : kForeignLaunchers) {
+    int tasks = 0;
+    if (!absl::SimpleAtoi(reader.text(launcher.size), &tasks) || tasks <= 1) continue;
+    reader.problem(absl::StrCat(
+        "RANK, WORLD_SIZE: not set, although ", launcher.name, " has started ", tasks,
+        " processes (", launcher.size,
+        "), each of which would train alone; on one host start the program once with tessera-run, "
+        "else set them for each process: sh -c 'RANK=$",
+        launcher.rank, " WORLD_SIZE=$", launcher.size,
+        " exec ./train'; RANK=0 WORLD_SIZE=1 is a process that does train alone"));
+    return;
+  }
+}
+
 void read_identity(Reader& reader, Environment& environment) {
   read_number_and_count(reader, "RANK", "WORLD_SIZE", environment.rank, environment.world_size);
   read_number_and_count(reader, "LOCAL_RANK", "LOCAL_WORLD_SIZE", environment.local_rank,
@@ -94,8 +125,9 @@ void read_identity(Reader& reader, Environment& environment) {
       if (!reader.is_set(name)) continue;
       reader.problem(absl::StrCat("RANK, WORLD_SIZE: not set, although ", name,
                                   " is; start the program with tessera-run, or unset ", name));
-      break;
+      return;
     }
+    refuse_foreign_launchers(reader);
   } else if (environment.local_world_size > environment.world_size) {
     reader.problem(absl::StrCat("LOCAL_WORLD_SIZE: got '", environment.local_world_size,
                                 "', expected at most WORLD_SIZE, which is ",

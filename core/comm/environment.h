@@ -10,15 +10,17 @@
 namespace tessera {
 
 /// How a process learns about its job from the variables that tessera-run and torchrun export:
-///   RANK, WORLD_SIZE                this rank and the number of ranks; both or neither
-///   LOCAL_RANK, LOCAL_WORLD_SIZE    the same on this host; both or neither
-///   TESSERA_STORE                   where ranks meet: file:///dir/file, in a directory of mode
-///   0700 that is ours MASTER_ADDR, MASTER_PORT        or: address and port of a TCP store; both or
-///   neither TORCHELASTIC_USE_AGENT_STORE    True: torchrun's agent hosts the store at that
-///   address, so rank 0 does not TESSERA_JOB_TOKEN               a secret that all ranks of a job
-///   must share (optional)
+/// - RANK, WORLD_SIZE: this rank and the number of ranks; both or neither
+/// - LOCAL_RANK, LOCAL_WORLD_SIZE: the same on this host; both or neither
+/// - TESSERA_STORE: where ranks meet: file:///dir/file, in a directory of mode 0700 that is ours
+/// - MASTER_ADDR, MASTER_PORT: or: address and port of a TCP store; both or neither
+/// - TORCHELASTIC_USE_AGENT_STORE: True: torchrun's agent hosts the store at that address, so rank
+///   0 does not
+/// - TESSERA_JOB_TOKEN: a secret that all ranks of a job must share (optional)
+/// - TESSERA_JOB_PAGE: where tessera-run is told why a rank fails (JobPage; optional)
 /// Integers are read strictly: digits only, the whole string. With none of the first six set, a
-/// process is a world of one.
+/// process is a world of one, unless variables of Open MPI, MVAPICH, MPICH, Intel MPI or SLURM say
+/// that it is one of several: that is an error.
 struct Environment {
   int rank = 0;
   int world_size = 1;

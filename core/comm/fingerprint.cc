@@ -6,9 +6,9 @@
 
 #include <ATen/ops/empty.h>
 #include <absl/strings/str_cat.h>
-#include <c10/util/Exception.h>
 #include <xxhash.h>
 
+#include "tessera/core/comm/disagreement.h"
 #include "tessera/core/comm/text_exchange.h"
 
 namespace tessera {
@@ -93,7 +93,8 @@ void require_equal(ProcessGroup& group, const std::vector<std::string>& lines,
     }
     absl::StrAppend(&text, text.empty() ? "" : "; ", found);
   }
-  TORCH_CHECK(false, "[", what, "] ", text, "; all ranks must pass the same");
+  throw Disagreement(absl::StrCat("[", absl::string_view(what.data(), what.size()), "] ", text,
+                                  "; all ranks must pass the same"));
 }
 
 }  // namespace tessera

@@ -14,7 +14,9 @@
 #include <absl/strings/str_split.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "tessera/core/comm/failure_report.h"
 #include "tessera/core/comm/hello.h"
+#include "tessera/core/comm/time_out.h"
 #include "tessera/core/errors.h"
 
 namespace tessera {
@@ -48,15 +50,17 @@ std::string welcome_key(const std::string& nonce) {
 }
 
 std::string range_text(const shm::SharedRange& range) {
-  return absl::StrCat(range.segment_id, " ", range.segment_bytes, " ", range.pid, " ", range.fd);
+  return absl::StrCat(range.segment.device, " ", range.segment.inode, " ", range.segment_bytes, " ",
+                      range.pid, " ", range.fd);
 }
 
 std::optional<shm::SharedRange> parse_range(const std::string& text) {
   const std::vector<std::string> fields = absl::StrSplit(text, ' ');
   shm::SharedRange range;
-  if (fields.size() != 4 || !absl::SimpleAtoi(fields[0], &range.segment_id) ||
-      !absl::SimpleAtoi(fields[1], &range.segment_bytes) ||
-      !absl::SimpleAtoi(fields[2], &range.pid) || !absl::SimpleAtoi(fields[3], &range.fd)) {
+  if (fields.size() != 5 || !absl::SimpleAtoi(fields[0], &range.segment.device) ||
+      !absl::SimpleAtoi(fields[1], &range.segment.inode) ||
+      !absl::SimpleAtoi(fields[2], &range.segment_bytes) ||
+      !absl::SimpleAtoi(fields[3], &range.pid) || !absl::SimpleAtoi(fields[4], &range.fd)) {
     return std::nullopt;
   }
   return range;
@@ -104,7 +108,11 @@ class Meeting {
         welcome();
         return;
       }
-      if (now - start > options_.timeout) condemn(time_out_text());
+      if (now - start > bounded(options_.timeout)) {
+        const std::string cause = time_out_text();
+        report_failure(missing().empty() ? 0 : missing().front(), cause);
+        condemn(cause);
+      }
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, kLongestPause);
     }
@@ -162,8 +170,10 @@ class Meeting {
     if (same_host && hello.pid != own_.pid && !hello.is_alive()) {
       ended_.insert(hello.nonce);
       if (seen_alive_.count(hello.nonce) == 0) return false;  // left over from an earlier attempt
-      give_up(absl::StrCat("rank ", hello.rank, " (pid ", hello.pid,
-                           ") died before all ranks had met"));
+      const std::string cause =
+          absl::StrCat("rank ", hello.rank, " (pid ", hello.pid, ") died before all ranks had met");
+      report_failure(hello.rank, cause);
+      give_up(cause);
     }
     seen_alive_.insert(hello.nonce);
     return true;

@@ -4,7 +4,6 @@
 
 #include <fstream>
 #include <random>
-#include <sstream>
 #include <vector>
 
 #include <absl/strings/numbers.h>
@@ -12,12 +11,13 @@
 #include <absl/strings/str_split.h>
 #include <c10/util/hash.h>
 
+#include "tessera/core/comm/process_status.h"
 #include "tessera/core/comm/shm/world.h"
 
 namespace tessera {
 namespace {
 
-constexpr int kProtocol = 2;
+constexpr int kProtocol = 3;
 constexpr size_t kFields = 10;
 
 std::string first_line(const char* path) {
@@ -31,27 +31,6 @@ std::string link_target(const char* path) {
   char target[256];
   const ssize_t length = ::readlink(path, target, sizeof(target));
   return length > 0 ? std::string(target, length) : std::string();
-}
-
-struct ProcessStatus {
-  char state = 0;
-  uint64_t start_time = 0;
-};
-
-/// From /proc/<pid>/stat; nothing if there is no such process.
-std::optional<ProcessStatus> process_status(int pid) {
-  const std::string line = first_line(absl::StrCat("/proc/", pid, "/stat").c_str());
-  const size_t end_of_name = line.rfind(')');  // the name itself may hold anything
-  if (end_of_name == std::string::npos) return std::nullopt;
-  std::istringstream rest(line.substr(end_of_name + 1));
-  ProcessStatus status;
-  std::string skipped;
-  rest >> status.state;
-  constexpr int kFieldsToStartTime = 18;
-  for (int i = 0; i < kFieldsToStartTime; ++i) rest >> skipped;
-  rest >> status.start_time;
-  if (!rest) return std::nullopt;
-  return status;
 }
 
 std::string digest(const std::string& job_token, const std::string& nonce) {
@@ -116,7 +95,7 @@ bool Hello::has_token(const std::string& job_token) const {
 
 bool Hello::is_alive() const {
   const auto status = process_status(pid);
-  return status && status->start_time == start_time && status->state != 'Z' && status->state != 'X';
+  return status && status->start_time == start_time && !status->has_ended();
 }
 
 }  // namespace tessera

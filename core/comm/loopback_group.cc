@@ -12,6 +12,7 @@
 
 #include "tessera/core/comm/stream_work.h"
 #include "tessera/core/errors.h"
+#include "tessera/core/fork.h"
 
 namespace tessera {
 namespace {
@@ -26,6 +27,7 @@ void copy(const at::Tensor& to, const at::Tensor& from) {
 }  // namespace
 
 struct LoopbackGroup::World {
+  const Origin origin;
   std::mutex mutex;
   bool poisoned = false;
   std::string cause;
@@ -39,6 +41,9 @@ struct LoopbackGroup::World {
 
   void throw_if_poisoned(const char* op, const std::string& group, int64_t sequence,
                          std::string_view tag) {
+    if (!origin.is_here()) {
+      throw CommError({op, group, sequence, 0, std::string(tag)}, origin.complaint("rank 0"));
+    }
     std::lock_guard<std::mutex> lock(mutex);
     if (poisoned) throw CommError({op, group, sequence, 0, std::string(tag)}, cause);
   }

@@ -36,7 +36,8 @@ std::string_view to_string(ReduceOp op);
 ///
 /// A group is used by one thread at a time. Destroying it is local and never blocks: it marks this
 /// rank as having left (later collectives of the others name it); destroyed while an exception
-/// unwinds, it poisons the group.
+/// unwinds, it poisons the group. A child of fork() is no rank: calls on a group that it inherited
+/// throw CommError at once (on GPUs they are undefined), and destroying it tells nobody.
 class ProcessGroup {
  public:
   /// For reduce_scatter: the slice with this rank's number.
@@ -120,8 +121,9 @@ class ProcessGroup {
 
   /// Collective; blocks until all ranks have called it. `bytes` zero bytes that all ranks have
   /// together, equal on all ranks. Null on every rank where they have no memory in common: in a
-  /// world of one, and across hosts or devices. If there is no space, every rank throws c10::Error
-  /// that names the rank and the size; the group is as good as before.
+  /// world of one, and across hosts or devices; and, with a warning, where the system does not show
+  /// one of them its own writes. If there is no space, every rank throws c10::Error that names the
+  /// rank and the size; the group is as good as before.
   virtual std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes,
                                                            std::string_view name) = 0;
 

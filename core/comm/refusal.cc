@@ -10,7 +10,9 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "tessera/core/comm/disagreement.h"
 #include "tessera/core/comm/text_exchange.h"
+#include "tessera/core/comm/time_out.h"
 #include "tessera/core/errors.h"
 
 namespace tessera {
@@ -56,12 +58,12 @@ void refuse_together(ProcessGroup& group, std::string_view problem, std::string_
                     absl::string_view(what.data(), what.size()), "] rank ", rank, ": ",
                     problems[rank]);
   }
-  TORCH_CHECK(message.empty(), message);
+  if (!message.empty()) throw Disagreement(message);
 }
 
 void refuse_together(const StoreRanks& ranks, std::string_view problem, std::string_view what) {
   ranks.store.set(problem_key(ranks.rank), std::string(problem));
-  const std::vector<int> missing = await(ranks, problem_key, ranks.timeout);
+  const std::vector<int> missing = await(ranks, problem_key, bounded(ranks.timeout));
   if (!missing.empty()) {
     throw CommError({"init_process_group", "world", -1, ranks.rank, std::string(what)},
                     absl::StrCat("timed out after ", ranks.timeout.count(),
@@ -83,7 +85,7 @@ void refuse_together(const StoreRanks& ranks, std::string_view problem, std::str
                     absl::string_view(what.data(), what.size()), "] on ", name_of(some, ranks.size),
                     ": ", text);
   }
-  TORCH_CHECK(false, message);
+  throw Disagreement(message);
 }
 
 }  // namespace tessera

@@ -20,11 +20,15 @@
 
 #include "tessera/core/comm/cuda_world.h"
 #include "tessera/core/comm/environment.h"
+#include "tessera/core/comm/failure_report.h"
 #include "tessera/core/comm/handshake.h"
 #include "tessera/core/comm/loopback_group.h"
+#include "tessera/core/comm/process_status.h"
 #include "tessera/core/comm/refusal.h"
 #include "tessera/core/comm/shm/group.h"
 #include "tessera/core/comm/staged_group.h"
+#include "tessera/core/comm/standard_streams.h"
+#include "tessera/core/comm/time_out.h"
 #include "tessera/core/error_text.h"
 #include "tessera/core/errors.h"
 
@@ -245,6 +249,10 @@ std::shared_ptr<ProcessGroup> host_group(ProcessGroupOptions options,
   }
   TORCH_CHECK(options.backend != "loopback", "[rendezvous] options: got backend 'loopback' for ",
               environment.world_size, " ranks, expected one rank; use 'auto'");
+  TORCH_CHECK(process_status(::getpid()).has_value(), "[rendezvous] /proc: got no /proc/",
+              ::getpid(),
+              "/stat, expected what the kernel says of this process: ranks on one host "
+              "find each other and their memory there; mount /proc (mount -t proc proc /proc)");
   auto store = store_for(options, environment);
   HandshakeOptions handshake;
   handshake.rank = environment.rank;
@@ -281,10 +289,18 @@ std::shared_ptr<ProcessGroup> staged_group(const ProcessGroupOptions& options,
 
 std::shared_ptr<ProcessGroup> init_process_group(ProcessGroupOptions options) {
   check_options(options);
+  open_standard_streams();
+  options.timeout = bounded(options.timeout);
   const Environment environment = environment_for(options);
-  if (options.device.is_cpu()) return host_group(std::move(options), environment);
-  if (options.backend == "shm") return staged_group(options, environment);
-  return cuda_group(options, environment);
+  report_failures(environment.rank, environment.world_size);
+  try {
+    if (options.device.is_cpu()) return host_group(std::move(options), environment);
+    if (options.backend == "shm") return staged_group(options, environment);
+    return cuda_group(options, environment);
+  } catch (...) {
+    report_failure(-1, present_error_text());
+    throw;
+  }
 }
 
 }  // namespace tessera

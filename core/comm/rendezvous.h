@@ -30,8 +30,9 @@ struct ProcessGroupOptions {
   std::string store_url = {};
   /// A store that is there already; wins over store_url.
   c10::intrusive_ptr<c10d::Store> store = {};
-  /// How long ranks wait for each other: to meet at start, and in every collective. Range: > 0. A
-  /// dead peer is noticed at once, whatever the time-out; it bounds a peer that is alive and does
+  /// How long ranks wait for each other: to meet at start, and in every collective. Range: > 0;
+  /// more than kLongestTimeOut (24 days), milliseconds::max() say, counts as that. A dead
+  /// peer is noticed at once, whatever the time-out; it bounds a peer that is alive and does
   /// not come (stuck, stopped, in an endless loop).
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// "auto", "loopback", "shm" or "nccl". auto: loopback for one rank, whatever its device; else

@@ -16,7 +16,8 @@ namespace tessera {
 /// Reads see what was written before any collective that both ranks have taken part in since.
 ///
 /// Tensors keep the memory alive, also after the buffer, its group and the other ranks are gone;
-/// then nobody changes the common memory any more and the views are as good as private memory.
+/// then nobody changes the common memory any more and the views are as good as private memory. In a
+/// child of fork() every call throws c10::Error.
 class SharedBuffer {
  public:
   virtual ~SharedBuffer() = default;
@@ -30,10 +31,11 @@ class SharedBuffer {
 
   /// Local. The first byte in which view() differs from common() because this rank wrote it by way
   /// of view(), if any; pages that it wrote without changing them follow the common memory again.
-  /// Called while nobody writes what is common. Costs a few nanoseconds per page.
+  /// Called while nobody writes what is common. Costs a few nanoseconds per page. Throws c10::Error
+  /// if the system does not tell what was written.
   virtual std::optional<int64_t> find_own_write() = 0;
 
-  /// Local. Views show the common memory again.
+  /// Local. Views show the common memory again. Throws c10::Error if the system refuses.
   virtual void drop_own_writes() = 0;
 
  protected:

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include <ATen/record_function.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
+#include <c10/util/thread_name.h>
 #include <torch/csrc/autograd/engine.h>
+
+#include "tessera/core/fork.h"
 
 namespace tessera {
 
@@ -17,22 +20,34 @@ namespace tessera {
 // when it is queued. Queued from a gradient hook that would be the inner backward of a re-entrant
 // checkpoint. So it is queued at the very first autograd node of the outermost backward, which a
 // RecordFunction callback of scope BACKWARD_FUNCTION sees; the `armed` flag keeps inner backwards
-// from queueing again. The flag is reached through ThreadLocalDebugInfo, which autograd carries
-// along to the threads it moves deep re-entrant backwards to; a thread_local would be lost there.
-// When backward ends in an exception the callback never runs. The callback therefore owns a token
-// that dies with the graph task; a token that dies before it was used reports the failure.
+// from queueing again. When backward ends in an exception the callback never runs. The callback
+// therefore owns a token that dies with the graph task; a token that dies before it was used
+// reports the failure.
+//
+// The flag belongs to the thread that called backward, and nodes may run on others: devices have
+// threads of their own, and deep re-entrant backwards move on to a pool. A thread_local would be
+// lost there. Autograd carries along the RecordFunction callbacks that are local to the calling
+// thread, so one of ours, which never runs, marks the thread: its handle says whose backward it is.
+// (ThreadLocalDebugInfo is carried along too, but it is a stack: an entry of ours would lie on top
+// of a profiler's, which pops its own, and is gone with the guard inside which it was pushed.) Some
+// guards put all callbacks of a thread back as they were. For what then runs on the rank's own
+// thread, a thread_local remains. at::launch carries marks along as well, to threads that may call
+// backward by themselves, on other models: so only a rank's own thread and autograd's threads of
+// devices, which are known by name, begin a backward of the rank's.
 
 namespace {
 
-/// The one slot of ThreadLocalDebugInfo that LibTorch itself neither reads nor writes. (A function,
-/// because newer LibTorch has no constant for it.)
-c10::DebugInfoKind slot_kind() { return c10::DebugInfoKind::PRODUCER_INFO; }
+/// Never runs, see above.
+std::unique_ptr<at::ObserverContext> mark(const at::RecordFunction&) { return nullptr; }
+
+/// A scope in which nothing here runs.
+constexpr auto kNoScope = at::RecordScope::LITE_INTERPRETER;
 
 }  // namespace
 
 /// What a rank's thread knows: its listeners, and whether a callback is queued for the backward
 /// under way.
-struct BackwardWatch::Slot : c10::DebugInfoBase, std::enable_shared_from_this<Slot> {
+struct BackwardWatch::Slot : std::enable_shared_from_this<Slot> {
   std::vector<BackwardListener*> listeners;
   // Autograd's threads hand over inside LibTorch's lock, which the thread sanitizer does not see.
   std::atomic<bool> armed = false;
@@ -66,19 +81,75 @@ struct BackwardWatch::Token {
   std::shared_ptr<Slot> slot;
 };
 
-/// The process-wide callback, installed while any watch lives.
+/// The process-wide callback, installed while any watch lives, and whose slot each mark is.
 struct BackwardWatch::Observer {
   std::mutex mutex;
   int64_t watches = 0;
   at::CallbackHandle handle = 0;
+  std::unordered_map<at::CallbackHandle, std::weak_ptr<Slot>> slots;  // by mark
 
   static Observer& get() {
-    static Observer observer;
-    return observer;
+    static auto* const observer = make();  // threads of autograd's may outlive everything
+    return *observer;
+  }
+
+  static Observer* make() {
+    auto* const made = new Observer;
+    hold_across_fork(made->mutex);
+    return made;
+  }
+
+  /// The calling thread's own.
+  static std::shared_ptr<Slot>& own_slot() {
+    thread_local std::shared_ptr<Slot> own;
+    return own;
+  }
+
+  /// The slot that this thread carries a mark of, the latest of them; null if there is none.
+  static Slot* marked_slot() {
+    const auto& callbacks = at::get_record_function_tls_().sorted_tls_callbacks_;
+    for (auto callback = callbacks.rbegin(); callback != callbacks.rend(); ++callback) {
+      if (callback->callback_.start() != &mark) continue;
+      if (Slot* const slot = get().slot_of(callback->handle_)) return slot;
+    }
+    return nullptr;
+  }
+
+  /// That of the thread whose code runs here; null if it has none.
+  static Slot* current_slot() {
+    Slot* const own = own_slot().get();
+    return own != nullptr ? own : marked_slot();
+  }
+
+  /// That of the thread which has called the backward that begins here; null if it has none.
+  static Slot* slot_of_caller() {
+    thread_local const bool is_autograds = c10::getThreadName().starts_with("pt_autograd_");
+    return is_autograds ? current_slot() : own_slot().get();
+  }
+
+  Slot* slot_of(at::CallbackHandle mark_handle) {
+    thread_local at::CallbackHandle known = at::INVALID_CALLBACK_HANDLE;
+    thread_local std::shared_ptr<Slot> slot;
+    if (known != mark_handle) {
+      const std::lock_guard lock(mutex);
+      const auto found = slots.find(mark_handle);
+      slot = found == slots.end() ? nullptr : found->second.lock();
+      known = mark_handle;
+    }
+    return slot.get();
+  }
+
+  /// Marks the calling thread, whose slot is `slot`.
+  void mark_thread(const std::shared_ptr<Slot>& slot) {
+    const at::CallbackHandle added =
+        at::addThreadLocalCallback(at::RecordFunctionCallback(&mark).scopes({kNoScope}));
+    const std::lock_guard lock(mutex);
+    std::erase_if(slots, [](const auto& entry) { return entry.second.expired(); });
+    slots.emplace(added, slot);
   }
 
   static std::unique_ptr<at::ObserverContext> on_node_start(const at::RecordFunction&) {
-    auto* slot = dynamic_cast<Slot*>(c10::ThreadLocalDebugInfo::get(slot_kind()));
+    Slot* const slot = slot_of_caller();
     if (slot == nullptr || slot->armed || slot->listeners.empty()) return nullptr;
     auto token = std::make_shared<Token>(slot->shared_from_this());
     torch::autograd::Engine::get_default_engine().queue_callback([token] { token->use(); });
@@ -99,13 +170,10 @@ struct BackwardWatch::Observer {
 };
 
 BackwardWatch::BackwardWatch(BackwardListener& listener) : listener_(&listener) {
-  auto* known = dynamic_cast<Slot*>(c10::ThreadLocalDebugInfo::get(slot_kind()));
-  if (known == nullptr) {
-    slot_ = std::make_shared<Slot>();
-    c10::ThreadLocalDebugInfo::_push(slot_kind(), slot_);
-  } else {
-    slot_ = known->shared_from_this();
-  }
+  std::shared_ptr<Slot>& own = Observer::own_slot();
+  if (own == nullptr) own = std::make_shared<Slot>();
+  slot_ = own;
+  if (Observer::marked_slot() != own.get()) Observer::get().mark_thread(own);
   slot_->listeners.push_back(listener_);
   Observer::get().add();
 }
@@ -116,7 +184,7 @@ BackwardWatch::~BackwardWatch() {
 }
 
 bool BackwardWatch::is_inside_backward() const {
-  return slot_->armed && c10::ThreadLocalDebugInfo::get(slot_kind()) == slot_.get();
+  return slot_->armed && Observer::current_slot() == slot_.get();
 }
 
 }  // namespace tessera

@@ -1,8 +1,11 @@
 #include "tessera/core/layout/flat_buffer.h"
 
+#include <utility>
+
 #include <ATen/ops/as_strided.h>
-#include <ATen/ops/empty_strided.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/Storage.h>
+#include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
 #include <c10/util/strides.h>
 
@@ -39,29 +42,28 @@ at::Tensor view_like(const at::Tensor& flat, Range range, const at::Tensor& like
                         flat.storage_offset() + range.begin);
 }
 
-void move_into(const at::Tensor& flat, Range range, const at::Tensor& parameter) {
-  TORCH_CHECK(flat.scalar_type() == parameter.scalar_type(), "[layout] parameter dtype: got ",
-              parameter.scalar_type(), ", expected ", flat.scalar_type());
-  const c10::NoGradGuard no_grad;
-  at::Tensor view = view_like(flat, range, parameter);
-  view.copy_(parameter);
-  parameter.set_data(view);
+int64_t extent_numel(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return 0;
+  int64_t last = 0;
+  for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+  return last + 1;
 }
 
-bool lives_in(const at::Tensor& flat, Range range, const at::Tensor& parameter) {
-  return parameter.layout() == c10::kStrided && parameter.has_storage() &&
-         parameter.storage().unsafeGetStorageImpl() == flat.storage().unsafeGetStorageImpl() &&
-         parameter.scalar_type() == flat.scalar_type() && parameter.numel() == range.numel &&
-         parameter.storage_offset() == flat.storage_offset() + range.begin &&
-         is_non_overlapping_dense(parameter);
+bool fills_storage(const at::Tensor& tensor) {
+  return tensor.storage_offset() == 0 && is_non_overlapping_dense(tensor) &&
+         tensor.storage().nbytes() == tensor.nbytes();
 }
 
-void move_out(const at::Tensor& parameter) {
-  const c10::NoGradGuard no_grad;
-  at::Tensor own =
-      at::empty_strided(parameter.sizes(), flat_strides(parameter), parameter.options());
-  own.copy_(parameter);
-  parameter.set_data(own);
+at::Tensor without_memory(const at::Tensor& like, at::ScalarType dtype) {
+  c10::Storage storage(c10::Storage::use_byte_size_t(), like.numel() * c10::elementSize(dtype),
+                       c10::DataPtr(nullptr, like.device()), /*allocator=*/nullptr,
+                       /*resizable=*/false);
+  // Built by hand: factories and set_() look at the data.
+  const auto key = like.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), flat_strides(like));
+  return tensor;
 }
 
 }  // namespace tessera

@@ -19,16 +19,17 @@ std::vector<int64_t> flat_strides(const at::Tensor& tensor);
 /// Local, no copy.
 at::Tensor view_like(const at::Tensor& flat, Range range, const at::Tensor& like);
 
-/// Makes `parameter` (a leaf) a view of `range` of `flat`: copies its values there, then swaps its
-/// data with set_data. The user's tensor object, its autograd hooks and its names stay. Its version
-/// counter is kept.
-void move_into(const at::Tensor& flat, Range range, const at::Tensor& parameter);
+/// How many elements of its storage lie from a strided tensor's first to its last; 0 if it is
+/// empty.
+int64_t extent_numel(const at::Tensor& tensor);
 
-/// Whether `parameter` still is what move_into made of it: a dense view of exactly `range` of
-/// `flat` (same storage, offset, number of elements, dtype).
-bool lives_in(const at::Tensor& flat, Range range, const at::Tensor& parameter);
+/// Whether `tensor` is all that its storage holds: from the first byte to the last, without
+/// overlap. Then other memory with the same bytes can be put under the storage, and every view
+/// follows.
+bool fills_storage(const at::Tensor& tensor);
 
-/// Gives `parameter` memory of its own again, with its present values. Used when an engine ends.
-void move_out(const at::Tensor& parameter);
+/// A tensor of `dtype` with the sizes of `like` and flat_strides(like), on a storage of exactly its
+/// size that has no memory yet.
+at::Tensor without_memory(const at::Tensor& like, at::ScalarType dtype);
 
 }  // namespace tessera

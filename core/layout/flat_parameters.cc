@@ -15,9 +15,13 @@ namespace {
 
 constexpr int64_t kSampleNumel = 64;
 
-/// The elements of `parameter` at their place in `flat`, converted.
-void copy_into(const at::Tensor& flat, Range range, const at::Tensor& parameter) {
-  view_like(flat, range, parameter).copy_(parameter);
+/// A storage for `parameter` alone: its own where aliases can follow it, else a new one. Note
+/// [Aliases of parameters] in storage_holders.h.
+c10::Storage storage_of_its_own(const at::Tensor& parameter, at::ScalarType dtype) {
+  if (parameter.scalar_type() != dtype || !fills_storage(parameter)) {
+    parameter.set_data(without_memory(parameter, dtype));
+  }
+  return parameter.storage();
 }
 
 std::string access_error(const PlannedUnit& unit) {
@@ -52,14 +56,12 @@ FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan
     values.zero_();
     FreeableBuffer& full =
         full_.emplace_back(layout.numel(), layout.dtype(), place, access_error(unit));
-    full.attach(values);
     for (size_t position = 0; position < unit.parameters.size(); ++position) {
       const at::Tensor& parameter = table[unit.parameters[position]].tensor;
       const Range range = layout.parameter_range(position);
-      copy_into(values, range, parameter);
-      parameter.set_data(view_like(full.tensor(), range, parameter));
+      view_like(values, range, parameter).copy_(parameter);
+      full.adopt(storage_of_its_own(parameter, layout.dtype()), range.begin);
     }
-    full.detach();
     if (!values.is_same(memory.shard)) {
       memory.shard.copy_(values.narrow(0, memory.kept.begin, memory.kept.numel));
     }
@@ -95,13 +97,26 @@ uint64_t FlatParameters::sample(size_t index) const {
   // By way of the memory: while a unit is being published its tensors throw.
   const at::Tensor& memory = full_[plan_.place(index).unit].memory();
   const auto* data = static_cast<const char*>(memory.const_data_ptr());
-  return XXH3_64bits(data + tensor.storage_offset() * tensor.element_size(), nbytes);
+  return XXH3_64bits(data + range_of(index).begin * tensor.element_size(), nbytes);
+}
+
+Range FlatParameters::range_of(size_t index) const {
+  const UnitPlan::Place place = plan_.place(index);
+  return plan_[place.unit].layout.parameter_range(place.position);
 }
 
 bool FlatParameters::lives_here(size_t index) const {
   const UnitPlan::Place place = plan_.place(index);
-  return lives_in(full_[place.unit].tensor(),
-                  plan_[place.unit].layout.parameter_range(place.position), table_[index].tensor);
+  const FreeableBuffer& full = full_[place.unit];
+  const at::Tensor& tensor = table_[index].tensor;
+  return tensor.layout() == c10::kStrided && tensor.has_storage() &&
+         tensor.storage().unsafeGetStorageImpl() ==
+             full.storage(place.position).unsafeGetStorageImpl() &&
+         // Split units come and go meanwhile, in operators of other threads too.
+         (is_split() || full.is_intact(place.position)) &&
+         tensor.scalar_type() == plan_[place.unit].layout.dtype() &&
+         tensor.numel() == range_of(index).numel && tensor.storage_offset() == 0 &&
+         is_non_overlapping_dense(tensor);
 }
 
 FlatParameters::Finding FlatParameters::inspect_places() const {

@@ -14,16 +14,17 @@
 
 namespace tessera {
 
-/// The parameters of a plan as views of one flat buffer per unit, this rank's shards of them, and
+/// The parameters of a plan in one flat buffer per unit, this rank's shards of them, and
 /// the watch over them: every write outside the engine is noticed. A unit is resident (it has
 /// memory at all times) or split (only while somebody attaches some).
 class FlatParameters {
  public:
   /// Moves the parameters of `table` that have a place into the memory that `allocate` gives,
-  /// converting them to their unit's dtype. Whole units lie at `place`, as the parameters do;
-  /// shards of split ones may lie elsewhere (Options::offload). Writes shards only: where ranks
-  /// have whole units in common, they wait for each other and call accept() before anyone reads.
-  /// References must outlive it.
+  /// converting them to their unit's dtype; nobody else holds memory of those that cannot take
+  /// their aliases along (StorageHolders). Whole units lie at `place`, as the parameters do; shards
+  /// of split ones may lie elsewhere (Options::offload). Writes shards only: where ranks have whole
+  /// units in common, they wait for each other and call accept() before anyone reads. References
+  /// must outlive it.
   FlatParameters(const ParameterTable& table, const UnitPlan& plan, Residence residence,
                  const AllocateUnit& allocate, at::Device place, MemoryMeter& meter);
   /// Resident parameters keep their values in their buffers; split ones throw when read.
@@ -31,7 +32,7 @@ class FlatParameters {
   FlatParameters(const FlatParameters&) = delete;
   FlatParameters& operator=(const FlatParameters&) = delete;
 
-  /// What the parameters of `unit` are views of: [unit numel].
+  /// The storages of the parameters of `unit`, in the order of its plan: [unit numel].
   FreeableBuffer& full(size_t unit) { return full_[unit]; }
   const FreeableBuffer& full(size_t unit) const { return full_[unit]; }
 
@@ -79,6 +80,7 @@ class FlatParameters {
 
  private:
   uint64_t sample(size_t index) const;
+  Range range_of(size_t index) const;
 
   const ParameterTable& table_;
   const UnitPlan& plan_;

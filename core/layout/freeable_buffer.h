@@ -1,40 +1,49 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+
+#include "tessera/core/layout/throwing_storage.h"
 
 namespace tessera {
 
-/// A flat tensor whose memory can be taken away and given back while views of it live: sizes,
-/// strides and storage stay, only the data pointer changes. Without memory, while forbidden and
-/// while sealed, every access to the data by whatever means throws c10::Error with a text of ours.
+/// The memory under some tensors, which can be taken away and given back while they live: each
+/// tensor has a storage of its own, which points into one block of memory (a unit's); sizes,
+/// strides and storages stay, only the data pointers change, and every view and alias of the
+/// tensors follows. Without memory, while forbidden and while sealed, every access to the data by
+/// whatever means throws c10::Error with a text of ours. In a child of fork() it always does.
 /// Not thread-safe.
-///
-/// Note [Throwing storage]
-/// StorageImpl can throw a custom message on every access to its data pointer; LibTorch offers to
-/// set that state and not to leave it. The message is set once; the flag is a private member,
-/// reached by explicit instantiation of a template with its address (standard C++: access is not
-/// checked there) and toggled.
 class FreeableBuffer {
  public:
-  /// Empty, [numel] of `dtype` at `place`; `access_error` is what an access without memory throws.
+  /// Of [numel] elements of `dtype` at `place`, without memory and storages; `access_error` is what
+  /// an access without memory throws.
   FreeableBuffer(int64_t numel, at::ScalarType dtype, at::Device place, std::string access_error);
   ~FreeableBuffer();
   FreeableBuffer(FreeableBuffer&& other) noexcept = default;
   FreeableBuffer(const FreeableBuffer&) = delete;
   FreeableBuffer& operator=(const FreeableBuffer&) = delete;
 
-  /// [numel], the tensor that parameters are views of. Always defined.
-  const at::Tensor& tensor() const { return tensor_; }
-  c10::StorageImpl* storage() const { return tensor_.storage().unsafeGetStorageImpl(); }
+  /// While there is no memory: takes `storage` over. Its data, which is let go, will be its
+  /// nbytes() bytes from element `begin` on. It cannot be resized any more.
+  void adopt(c10::Storage storage, int64_t begin);
+  size_t size() const { return parts_.size(); }
+  const c10::Storage& storage(size_t part) const { return parts_[part].storage.storage(); }
+  /// Whether storage `part` points where it was made to: nobody gave it other memory.
+  bool is_intact(size_t part) const;
 
   /// Whether it has memory. attach() takes `memory` (1-d, contiguous, equal numel and dtype) and
   /// keeps it alive, detach() gives it back.
   bool has_memory() const { return memory_.defined(); }
   void attach(at::Tensor memory);
   at::Tensor detach();
+  /// Attaches `memory` instead of what it has, which it gives back: there is no moment without, for
+  /// operators that have begun and not yet asked for the address.
+  at::Tensor replace(at::Tensor memory);
   /// The memory itself, readable whether forbidden or not; undefined without.
   const at::Tensor& memory() const { return memory_; }
 
@@ -53,10 +62,20 @@ class FreeableBuffer {
   const std::string& access_error() const { return access_error_; }
 
  private:
-  void forbid_with(const std::string& error);
-  void be_idle();
+  struct Part {
+    ThrowingStorage storage;
+    int64_t begin;  // element of the memory
+  };
 
-  at::Tensor tensor_;
+  void bar(const std::string& error);
+  void be_idle();
+  void point_to_memory(ThrowingStorage::Access access);
+  char* data_of(const Part& part) const;
+
+  int64_t numel_;
+  at::ScalarType dtype_;
+  at::Device place_;
+  std::vector<Part> parts_;
   at::Tensor memory_;
   std::string access_error_;
   std::string seal_error_;  // "": not sealed

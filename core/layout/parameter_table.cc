@@ -73,10 +73,9 @@ std::vector<Extent> extents_of(const std::vector<Parameter>& parameters) {
     if (tensor.layout() != c10::kStrided || !has_addresses(tensor) || tensor.numel() == 0) {
       continue;
     }
-    int64_t last = 0;
-    for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
     const auto begin = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
-    extents.push_back({begin, begin + static_cast<uintptr_t>(last + 1) * tensor.element_size(), i});
+    extents.push_back(
+        {begin, begin + static_cast<uintptr_t>(extent_numel(tensor)) * tensor.element_size(), i});
   }
   return extents;
 }

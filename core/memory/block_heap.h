@@ -4,6 +4,8 @@
 #include <mutex>
 #include <vector>
 
+#include "tessera/core/fork.h"
+
 namespace tessera {
 
 /// Memory of this process in blocks of any size that come from one stretch of addresses, which
@@ -25,6 +27,9 @@ class BlockHeap {
   /// A block that begins on 64 bytes, its content undefined. Null if the addresses do not suffice
   /// or the system refuses memory.
   char* allocate(int64_t bytes);
+
+  /// Local. For a heap that is never destroyed: children of fork() may use it.
+  void hold_across_forks() { hold_across_fork(mutex_); }
 
   /// `block` came from allocate().
   void free(char* block);

@@ -44,8 +44,12 @@ AddressRange heap() {
 /// What tensors live in that are large enough to matter. Never destroyed: tensors may live longer
 /// than any object of ours.
 BlockHeap& block_heap() {
-  static auto* const heap =
-      new BlockHeap(static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE));
+  static auto* const heap = [] {
+    auto* const made =
+        new BlockHeap(static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE));
+    made->hold_across_forks();
+    return made;
+  }();
   return *heap;
 }
 

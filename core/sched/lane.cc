@@ -3,15 +3,34 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <condition_variable>
+#include <deque>
 #include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
 
 #include "tessera/core/errors.h"
 
 namespace tessera {
 
+namespace {
+
+[[noreturn]] void throw_in_fork(const Origin& origin) {
+  throw CommError({}, origin.complaint("a rank"));
+}
+
+}  // namespace
+
 int64_t current_thread_id() {
-  thread_local const int64_t id = static_cast<int64_t>(::syscall(SYS_gettid));
-  return id;
+  struct Known {
+    Origin origin;
+    int64_t id = static_cast<int64_t>(::syscall(SYS_gettid));
+  };
+  thread_local std::optional<Known> known;
+  if (!known.has_value() || !known->origin.is_here()) known.emplace();
+  return known->id;
 }
 
 /// One posted closure. Shared by the lane and the caller's Work, so that either may go first.
@@ -21,11 +40,13 @@ class Lane::Task final : public Work {
       : closure_(std::move(closure)), awaiting_thread_(std::move(awaiting_thread)) {}
 
   bool is_completed() override {
+    if (!origin_.is_here()) return true;  // for wait() throws
     std::lock_guard<std::mutex> lock(mutex_);
     return done_;
   }
 
   void wait() override {
+    if (!origin_.is_here()) throw_in_fork(origin_);
     std::unique_lock<std::mutex> lock(mutex_);
     if (!done_) {
       awaiting_thread_->store(current_thread_id(), std::memory_order_relaxed);
@@ -59,6 +80,7 @@ class Lane::Task final : public Work {
     changed_.notify_all();
   }
 
+  const Origin origin_;
   std::function<void()> closure_;
   std::shared_ptr<std::atomic<int64_t>> awaiting_thread_;  // outlives the lane with its Works
   std::mutex mutex_;
@@ -67,64 +89,94 @@ class Lane::Task final : public Work {
   std::exception_ptr error_;
 };
 
-Lane::Lane(Mode mode) : mode_(mode) {
-  if (mode_ == Mode::kThread) thread_ = std::thread([this] { run(); });
+/// What the thread shares with the others. A child of fork() may find it locked, waited on or half
+/// changed by a thread that is not there, so it touches none of this and destroys none of it.
+struct Lane::Queue {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::shared_ptr<Task>> tasks;
+  bool busy = false;
+  bool stopping = false;
+  std::thread thread;
+  Queue* next_abandoned = nullptr;
+
+  bool is_empty() const { return tasks.empty() && !busy; }
+  void run();
+
+  /// For a child. Kept in sight of leak checkers.
+  static void abandon(std::unique_ptr<Queue> queue) {
+    static std::atomic<Queue*> abandoned{nullptr};
+    queue->next_abandoned = abandoned.load();
+    abandoned.store(queue.release());
+  }
+};
+
+Lane::Lane(Mode mode) : mode_(mode), queue_(std::make_unique<Queue>()) {
+  if (mode_ == Mode::kThread)
+    queue_->thread = std::thread([queue = queue_.get()] { queue->run(); });
 }
 
-Lane::~Lane() { close(); }
+Lane::~Lane() {
+  close();
+  if (!origin_.is_here()) Queue::abandon(std::move(queue_));
+}
 
 void Lane::close() {
+  if (!origin_.is_here()) return;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
-    stopping_ = true;
-    changed_.notify_all();
+    std::lock_guard<std::mutex> lock(queue_->mutex);
+    queue_->stopping = true;
+    queue_->changed.notify_all();
   }
-  if (thread_.joinable()) thread_.join();
-  for (auto& task : queue_) task->discard();
-  queue_.clear();
+  if (queue_->thread.joinable()) queue_->thread.join();
+  for (auto& task : queue_->tasks) task->discard();
+  queue_->tasks.clear();
 }
 
 std::shared_ptr<Work> Lane::enqueue(std::function<void()> closure) {
+  if (!origin_.is_here()) throw_in_fork(origin_);
   auto task = std::make_shared<Task>(std::move(closure), awaiting_thread_);
-  std::lock_guard<std::mutex> lock(mutex_);
-  queue_.push_back(task);
-  changed_.notify_all();
+  std::lock_guard<std::mutex> lock(queue_->mutex);
+  queue_->tasks.push_back(task);
+  queue_->changed.notify_all();
   return task;
 }
 
 void Lane::drain() {
-  if (mode_ == Mode::kInline) return;
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (queue_.empty() && !busy_) return;
+  if (mode_ == Mode::kInline || !origin_.is_here()) return;
+  std::unique_lock<std::mutex> lock(queue_->mutex);
+  if (queue_->is_empty()) return;
   awaiting_thread_->store(current_thread_id(), std::memory_order_relaxed);
-  changed_.wait(lock, [this] { return queue_.empty() && !busy_; });
+  queue_->changed.wait(lock, [this] { return queue_->is_empty(); });
   awaiting_thread_->store(0, std::memory_order_relaxed);
 }
 
 bool Lane::is_idle() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return queue_.empty() && !busy_;
+  if (!origin_.is_here()) return true;
+  std::lock_guard<std::mutex> lock(queue_->mutex);
+  return queue_->is_empty();
 }
 
 bool Lane::is_closing() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return stopping_;
+  if (!origin_.is_here()) return true;
+  std::lock_guard<std::mutex> lock(queue_->mutex);
+  return queue_->stopping;
 }
 
-void Lane::run() {
-  std::unique_lock<std::mutex> lock(mutex_);
+void Lane::Queue::run() {
+  std::unique_lock<std::mutex> lock(mutex);
   while (true) {
-    changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-    if (stopping_) return;
-    auto task = std::move(queue_.front());
-    queue_.pop_front();
-    busy_ = true;
+    changed.wait(lock, [this] { return stopping || !tasks.empty(); });
+    if (stopping) return;
+    auto task = std::move(tasks.front());
+    tasks.pop_front();
+    busy = true;
     lock.unlock();
     task->run();
     task.reset();
     lock.lock();
-    busy_ = false;
-    changed_.notify_all();
+    busy = false;
+    changed.notify_all();
   }
 }
 

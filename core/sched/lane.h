@@ -1,22 +1,20 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <thread>
 #include <utility>
 
 #include "tessera/core/comm/work.h"
+#include "tessera/core/fork.h"
 
 namespace tessera {
 
 /// An ordered queue of communication. Closures run one after the other in the order they were
 /// posted, inside post() or in one thread of the lane. Used by one posting thread at a time; the
-/// Work it returns may be waited on from any thread.
+/// Work it returns may be waited on from any thread. A child of fork() has no thread of the lane:
+/// there post() and Work::wait() throw CommError in thread mode, and nothing blocks.
 class Lane {
  public:
   enum class Mode : uint8_t {
@@ -62,22 +60,19 @@ class Lane {
 
  private:
   class Task;
+  struct Queue;
 
   std::shared_ptr<Work> enqueue(std::function<void()> closure);
-  void run();
 
   const Mode mode_;
+  const Origin origin_;
   const std::shared_ptr<std::atomic<int64_t>> awaiting_thread_ =
       std::make_shared<std::atomic<int64_t>>(0);
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::shared_ptr<Task>> queue_;
-  bool busy_ = false;
-  bool stopping_ = false;
-  std::thread thread_;
+  std::unique_ptr<Queue> queue_;
 };
 
-/// The kernel's id of the calling thread, unique among the threads of a PID namespace.
+/// The kernel's id of the calling thread, unique among the threads of a PID namespace; another one
+/// in a child of fork().
 int64_t current_thread_id();
 
 }  // namespace tessera

@@ -67,6 +67,19 @@ TEST(StateEntry, SaysWhatIsMalformed) {
   EXPECT_EQ(matrix({{0, values(0, 6).view({2, 3})}}).problem(), no_row);
   EXPECT_EQ(matrix({{0, values(0, 12).slice(0, 0, 12, 2)}}).problem(), no_row);
 
+  const at::Tensor freed = values(0, 6);
+  freed.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+      "its memory is free");
+  EXPECT_EQ(matrix({{0, freed}}).problem(),
+            "got a piece whose values cannot be read: its memory is free");
+  const at::Tensor empty = values(0, 6);
+  empty.storage().unsafeGetStorageImpl()->release_resources();
+  for (const at::Tensor& unreadable :
+       {empty, at::_neg_view(values(0, 6)), at::_efficientzerotensor({6}, at::kFloat)}) {
+    EXPECT_THAT(matrix({{0, unreadable}}).problem(),
+                HasSubstr("got a piece whose values cannot be read: it"));
+  }
+
   StateEntry entry = matrix({});
   const auto strides = [&entry](std::vector<int64_t> given) {
     entry.strides = std::move(given);

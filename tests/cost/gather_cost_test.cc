@@ -90,6 +90,9 @@ std::vector<Cost> cost_of_accesses(int parameters, int size, Turns turns) {
     Cost& cost = by_rank[static_cast<size_t>(world->rank())];
     {
       PairRank rank(world, parameters, turns);
+      // Ranks are threads here: a thread takes note of the others' observers, once, on the heap.
+      world->barrier("all engines are made");
+      rank.access();
       const GatherCounts counts = rank.engine->gather_counts();
       const int64_t engine_before = rank.engine->memory().allocations();
       const int64_t before = heap_allocations();
@@ -98,6 +101,7 @@ std::vector<Cost> cost_of_accesses(int parameters, int size, Turns turns) {
       cost.engine = rank.engine->memory().allocations() - engine_before;
       cost.gathers = rank.engine->gather_counts().gathers - counts.gathers;
       cost.frees = rank.engine->gather_counts().frees - counts.frees;
+      world->barrier("all have counted");
       const TensorAllocations tensors;
       rank.access();
       cost.tensors = tensors.count();

@@ -98,6 +98,20 @@ TEST_F(GradientHandlesTest, TorchOptimizersAndModulesCanClearBothKinds) {
   EXPECT_TRUE(handles.cleared().all);
 }
 
+TEST_F(GradientHandlesTest, KnowsTheAliasThatAModuleLeavesWhenItZeroesGradients) {
+  handles.show(0, Content::kReduced);
+  handles.show(1, Content::kReduced);
+  mutable_grad(0) = grad(0).detach();  // Module::zero_grad(false)
+  grad(0).zero_();
+  mutable_grad(1) = grad(1).detach();
+  EXPECT_EQ(handles.replaced(), std::nullopt);
+  EXPECT_EQ(handles.count_edits(), 1);
+  handles.hide(0);
+  handles.hide(1);
+  EXPECT_FALSE(grad(0).defined());
+  EXPECT_FALSE(grad(1).defined());
+}
+
 TEST_F(GradientHandlesTest, CountsWritesToWholeGradients) {
   handles.show(0, Content::kReduced);
   EXPECT_EQ(handles.count_edits(), 0);

@@ -29,7 +29,8 @@ TEST(ReplicaSync, GivesEveryRankTheValuesOfTheNamedOne) {
                                          base.narrow(1, 0, 13),  // with gaps
                                          at::full({4}, mine == theirs, at::kBool),
                                          at::zeros({0}),
-                                         at::full({3}, mine, at::kFloat).set_requires_grad(true)};
+                                         at::full({3}, mine, at::kFloat).set_requires_grad(true),
+                                         at::full({1, 2}, mine, at::kFloat).expand({4, 2})};
       const at::NoGradGuard no_grad;
       sync_replicas(*world, tensors, from_rank, "test");
       EXPECT_TRUE(at::equal(tensors[0], at::full({3, 5}, theirs, at::kDouble)));
@@ -41,6 +42,8 @@ TEST(ReplicaSync, GivesEveryRankTheValuesOfTheNamedOne) {
       EXPECT_TRUE(tensors[4].all().item<bool>());
       EXPECT_TRUE(at::equal(tensors[6], at::full({3}, theirs, at::kFloat)));
       EXPECT_TRUE(tensors[6].requires_grad());
+      EXPECT_TRUE(at::equal(tensors[7], at::full({4, 2}, theirs, at::kFloat)));
+      EXPECT_EQ(tensors[7].stride(0), 0) << "it still is two elements";
     });
   }
 }

@@ -28,6 +28,9 @@ inline constexpr std::chrono::seconds kFaultDeadline(50);
 inline constexpr std::chrono::seconds kFaultDeadline(5);
 #endif
 inline constexpr std::chrono::seconds kGroupTimeout = 4 * kFaultDeadline;
+/// For faults that only a time-out ends.
+inline constexpr std::chrono::milliseconds kShortTimeout =
+    std::chrono::milliseconds(kFaultDeadline) / 2;
 
 /// How one rank ended, or what a piece of code threw.
 struct Outcome {
@@ -80,10 +83,11 @@ Outcome outcome_of(Body&& body) {
 /// prints what each of them does.
 inline std::vector<Outcome> outcomes_of_ranks(
     int size, const RankBody& body, std::chrono::milliseconds deadline = kFaultDeadline,
-    ProcessGroupOptions::Lane lane = ProcessGroupOptions::Lane::kInline) {
+    ProcessGroupOptions::Lane lane = ProcessGroupOptions::Lane::kInline,
+    std::chrono::milliseconds timeout = kGroupTimeout) {
   std::vector<Outcome> outcomes(static_cast<size_t>(size));
   RankThreadOptions options;
-  options.timeout = kGroupTimeout;
+  options.timeout = timeout;
   options.deadline = deadline;
   options.lane = lane;
   run_ranks(

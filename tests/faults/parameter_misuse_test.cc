@@ -165,22 +165,6 @@ TEST_P(ParameterMisuse, HashSeesADifferenceBetweenRanks) {
                                   "rank 0; was one written outside engine->modify_parameters()?"}));
 }
 
-// torch::optim::SGD writes through .data(), which no version counter sees.
-TEST_P(ParameterMisuse, ForeignSgd) {
-  if (!has_whole_gradients()) return;  // there it has no gradient to read
-  for (const Who who : kAnyone) {
-    SCOPED_TRACE(who);
-    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
-      torch::optim::SGD foreign(trainer.model->parameters(), torch::optim::SGDOptions(0.1));
-      trainer.backward(0);
-      if (trainer.is_among(who)) foreign.step();
-      trainer.engine->step();
-    });
-    EXPECT_THAT(outcomes, every_rank_refuses({"[step] " + first_of(who, size()) + ": ",
-                                              std::string("parameter 'scale' ") + kWritten}));
-  }
-}
-
 // Split parameters are refused to anyone's writes at once, and nothing has happened then.
 TEST_P(ParameterMisuse, AWriteToASplitParameterIsRefusedOnTheSpot) {
   if (!splits_parameters()) return;
@@ -203,30 +187,6 @@ TEST_P(ParameterMisuse, AWriteToASplitParameterIsRefusedOnTheSpot) {
       trainer.engine->parameter_hash();
     });
     EXPECT_THAT(outcomes, Each(is_fine()));
-  }
-}
-
-// An optimizer that the user made over the model's parameters.
-TEST_P(ParameterMisuse, ForeignOptimizer) {
-  if (splits_parameters()) return;
-  for (const Who who : kAnyone) {
-    SCOPED_TRACE(who);
-    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
-      torch::optim::AdamW foreign(trainer.model->parameters(), torch::optim::AdamWOptions(0.1));
-      trainer.backward(0);
-      if (trainer.is_among(who)) {
-        const Outcome outcome = outcome_of([&] { foreign.step(); });
-        if (has_whole_gradients()) {
-          EXPECT_THAT(outcome, is_fine());
-        } else {  // it has no gradient to read
-          EXPECT_THAT(outcome, is_misuse("[grad] the gradient of 'scale' is sharded"));
-        }
-      }
-      trainer.engine->step();
-    });
-    // AdamW applies its weight decay before it reads the gradient.
-    EXPECT_THAT(outcomes, every_rank_refuses({"[step] " + first_of(who, size()) + ": ",
-                                              std::string("parameter 'scale' ") + kWritten}));
   }
 }
 

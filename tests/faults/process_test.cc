@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/core/comm/environment.h"
 #include "tessera/core/comm/rendezvous.h"
 #include "tessera/tests/faults/fault_ranks.h"
 #include "tessera/tests/faults/killing_group.h"
@@ -26,22 +27,18 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 void die() { ::kill(::getpid(), SIGKILL); }
 
 /// Trains until it is killed or loses its peers. FAULT_POINT says where FAULT_RANK dies.
 void train_and_die() {
-  const std::string point = variable("FAULT_POINT");
+  const std::string point = process_environment("FAULT_POINT").value_or("");
   ProcessGroupOptions options;
   options.timeout = kGroupTimeout;
   auto world = init_process_group(options);
-  const bool is_victim = absl::StrCat(world->rank()) == variable("FAULT_RANK");
+  const bool is_victim =
+      absl::StrCat(world->rank()) == process_environment("FAULT_RANK").value_or("");
   std::string deadly_tag;
-  const Row row = row_called(variable("FAULT_ROW"));
+  const Row row = row_called(process_environment("FAULT_ROW").value_or(""));
   const bool is_split = row.splits_parameters();
   if (is_victim && point == "reduction") deadly_tag = is_split ? "first" : "bucket 1";
   if (is_victim && point == "gather") deadly_tag = "second";

@@ -113,6 +113,31 @@ std::vector<Refusal> refusals() {
       {"BufferElsewhere",
        [](Arguments& a) { a.net->register_buffer("odd", torch::empty({2}, torch::kMeta)); },
        {"buffer 'odd': got device meta", "one engine trains a model on one device"}},
+      {"LazyBuffer",
+       [](Arguments& a) {
+         a.net->register_buffer("negated", at::_neg_view(torch::ones({2})));
+         a.net->register_buffer("zero", at::_efficientzerotensor({2}, torch::kFloat));
+       },
+       {"buffer 'negated' cannot be read: its negation or conjugation is lazy; call resolve_neg()",
+        "buffer 'zero' cannot be read: it is a lazy zero; call clone()"}},
+      {"BufferWithoutMemory",
+       [](Arguments& a) {
+         const at::Tensor odd = torch::ones({2});
+         odd.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+             "its engine is gone");
+         a.net->register_buffer("odd", odd);
+       },
+       {"buffer 'odd' cannot be read: its engine is gone"}},
+      {"ParameterWithoutMemory",
+       [](Arguments& a) {
+         const at::Tensor odd = torch::ones({2});
+         odd.storage().unsafeGetStorageImpl()->release_resources();
+         add_parameter(a, odd);
+       },
+       {"parameter 'odd' cannot be read: it has less memory than elements"}},
+      {"PredicateOfNoKnownType",
+       [](Arguments& a) { a.options.ignores = [](std::string_view) -> bool { throw 42; }; },
+       {"[parallelize] rank ", "an exception of unknown type"}},
       {"SparseBuffer",
        [](Arguments& a) { a.net->register_buffer("odd", torch::ones({2}).to_sparse()); },
        {"buffer 'odd': got a sparse tensor", "to_dense()"}},
@@ -231,6 +256,30 @@ TEST(Refusals, ModelOwnedByAnotherEngine) {
     });
     EXPECT_THAT(outcomes, every_rank_refuses({"parameter 'scale' belongs to another engine",
                                               "destroy that engine"}));
+  }
+}
+
+TEST(Refusals, ViewsAndAliasesOfWhatAnotherEngineTrains) {
+  for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero3}) {
+    const auto outcomes = outcomes_of_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
+      const auto net = std::make_shared<Net>();
+      auto engine = parallelize(net, adamw(), small_buckets(row_of(strategy)), world);
+      const auto parallelize_other = [&] {
+        const auto other = std::make_shared<Net>();
+        other->register_parameter("mirror", net->scale.detach());
+        other->register_buffer("rows", net->second->weight.detach().narrow(0, 1, 3));
+        parallelize(other, adamw(), small_buckets(row_of(Strategy::kDdp)), world);
+      };
+      EXPECT_THAT(outcome_of(parallelize_other),
+                  is_misuse("parameter 'mirror' lies in the memory of a parameter of another "
+                            "engine, which it is, or is a view or alias of; destroy that engine or "
+                            "clone() it first"));
+      EXPECT_THAT(outcome_of(parallelize_other),
+                  is_misuse("buffer 'rows' lies in the memory of a parameter of another engine"));
+      net->forward(torch::ones({2, 11})).sum().backward();
+      EXPECT_TRUE(engine->step().committed) << "the engine that has it goes on";
+    });
+    EXPECT_THAT(outcomes, Each(is_fine()));
   }
 }
 

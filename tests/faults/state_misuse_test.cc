@@ -1,8 +1,13 @@
+#include <functional>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/core/comm/loopback_group.h"
 #include "tessera/tests/faults/fault_ranks.h"
 #include "tessera/tests/faults/trainer.h"
 
@@ -165,6 +170,103 @@ TEST_P(StateMisuse, WriterThrows) {
     });
     EXPECT_THAT(outcomes, every_rank_loses_contact(
                               {first_of(who, size()) + " left modify_parameters by an exception"}));
+  }
+}
+
+TEST_P(StateMisuse, WriterThrowsSomethingOfNoKnownType) {
+  for (const Who who : kOneRank) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      const std::string cause = first_of(who, size()) +
+                                " left modify_parameters by an exception: an exception of unknown "
+                                "type";
+      try {
+        trainer.engine->modify_parameters(0, [&] {
+          if (trainer.is_among(who)) throw 42;
+        });
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (const int number) {
+        EXPECT_TRUE(trainer.is_among(who) && number == 42);
+      } catch (const CommError& error) {
+        EXPECT_FALSE(trainer.is_among(who));
+        EXPECT_THAT(error.what(), HasSubstr(cause));
+      }
+      EXPECT_THAT(outcome_of([&] { trainer.engine->zero_grad(); }), is_comm_error(cause));
+    });
+    EXPECT_THAT(outcomes, Each(is_fine()));
+  }
+}
+
+/// Its peers are in the middle of a collective call and must not wait for it until they time out.
+TEST_P(StateMisuse, OneRankCannotReadWhatAllSaveOrCompare) {
+  if (row().degrees_at(size()).parameters > 1) return;  // there it lies in a unit
+  using Call = std::function<void(Engine&)>;
+  const std::vector<std::pair<std::string, Call>> calls = {
+      {"state_dict", [](Engine& engine) { (void)engine.state_dict(StateScope::kEveryRank); }},
+      {"parameter_hash", [](Engine& engine) { engine.parameter_hash(); }},
+  };
+  for (const auto& [name, call] : calls) {
+    SCOPED_TRACE(name);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      const Who who = Who::kLastRank;
+      if (trainer.is_among(who)) {
+        trainer.model->frozen.storage()
+            .unsafeGetStorageImpl()
+            ->release_data_and_set_meta_custom_data_ptr_error_msg_("is unreadable");
+      }
+      const std::string cause =
+          first_of(who, size()) + " left " + name + " by an exception: is unreadable";
+      const Outcome outcome = outcome_of([&] { call(*trainer.engine); });
+      EXPECT_THAT(outcome,
+                  trainer.is_among(who) ? is_misuse("is unreadable") : is_comm_error(cause));
+      EXPECT_THAT(outcome_of([&] { trainer.engine->zero_grad(); }), is_comm_error(cause));
+    });
+    EXPECT_THAT(outcomes, Each(is_fine()));
+  }
+}
+
+TEST_P(StateMisuse, WriterThrowsWhatAnotherEngineAgreedOn) {
+  for (const Who who : kOneRank) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      const std::string cause = first_of(who, size()) +
+                                " left modify_parameters by an exception: [state] load_state_dict";
+      const Outcome outcome = outcome_of([&] {
+        trainer.engine->modify_parameters(0, [&] {
+          if (!trainer.is_among(who)) return;
+          const auto engine = parallelize(std::make_shared<Net>(), adamw(), Options(),
+                                          std::make_shared<LoopbackGroup>());
+          engine->load_state_dict({});
+        });
+      });
+      EXPECT_THAT(outcome, trainer.is_among(who) ? is_misuse("does not fit this run")
+                                                 : is_comm_error(cause));
+      EXPECT_THAT(outcome_of([&] { trainer.engine->zero_grad(); }), is_comm_error(cause));
+    });
+    EXPECT_THAT(outcomes, Each(is_fine()));
+  }
+}
+
+TEST_P(StateMisuse, CallsInsideAWriter) {
+  using Call = std::function<void(Engine&)>;
+  const std::vector<std::pair<std::string, Call>> calls = {
+      {"step", [](Engine& engine) { engine.step(); }},
+      {"load_state_dict", [](Engine& engine) { engine.load_state_dict({}); }},
+      {"state_dict", [](Engine& engine) { (void)engine.state_dict(StateScope::kEveryRank); }},
+      {"modify_parameters", [](Engine& engine) { engine.modify_parameters(0, [] {}); }},
+      {"full_parameters", [](Engine& engine) { (void)engine.full_parameters(); }},
+  };
+  for (const auto& [name, call] : calls) {
+    SCOPED_TRACE(name);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      trainer.engine->modify_parameters(0, [&] {
+        EXPECT_THAT(outcome_of([&] { call(*trainer.engine); }),
+                    is_misuse(name + ": called inside modify_parameters, whose function only "
+                                     "writes parameters; call it afterwards"));
+      });
+      trainer.train(0);
+    });
+    EXPECT_THAT(outcomes, Each(is_fine()));
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -73,13 +74,13 @@ class Trainer {
 };
 
 /// Runs `body` with a trainer on every rank; returns how each ended.
-inline std::vector<Outcome> train_ranks(Setting setting,
-                                        const std::function<void(Trainer&)>& body) {
+inline std::vector<Outcome> train_ranks(Setting setting, const std::function<void(Trainer&)>& body,
+                                        std::chrono::milliseconds timeout = kGroupTimeout) {
   const auto make_and_run = [&](std::shared_ptr<ProcessGroup> world) {
     Trainer trainer(std::move(world), setting.row);
     body(trainer);
   };
-  return outcomes_of_ranks(setting.size, make_and_run, kFaultDeadline, setting.lane);
+  return outcomes_of_ranks(setting.size, make_and_run, kFaultDeadline, setting.lane, timeout);
 }
 
 }  // namespace tessera::testing

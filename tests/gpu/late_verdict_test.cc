@@ -156,6 +156,41 @@ TEST_P(LateVerdict, RefusesARankThatReducedOtherThings) {
   });
 }
 
+// A loop with an optimizer of the user's own and without step(), which would say it.
+TEST_P(LateVerdict, WritesThatNoStepAsksAboutEndTheEngineInTheSecondBackward) {
+  run(3, [](Trainer& rank) {
+    rank.step();
+    if (rank.world->rank() == 1) rank.model->weight.unsafeGetTensorImpl()->bump_version();
+    std::string error;
+    for (int i = 0; i < 1000 && error.empty(); ++i) {
+      try {
+        rank.backward();
+      } catch (const std::exception& thrown) {  // of the engine, or of an operator that gathers
+        error = thrown.what();
+      }
+      if (rank.world->rank() == 1) {
+        EXPECT_EQ(error.empty(), i == 0);
+      }
+    }
+    EXPECT_THAT(error, HasSubstr("rank 1 found in the second backward without a step(): parameter "
+                                 "'weight' was written outside engine->modify_parameters()"));
+  });
+}
+
+TEST_P(LateVerdict, AWriteBetweenABackwardAndTheStepIsThatStepsError) {
+  run(3, [](Trainer& rank) {
+    rank.step();
+    if (rank.world->rank() == 1) rank.model->weight.unsafeGetTensorImpl()->bump_version();
+    rank.step();
+    EXPECT_THAT(rank.error_of([&] { rank.engine->wait(); }),
+                HasSubstr("[step] rank 1: parameter 'weight' was written outside"));
+    rank.engine->modify_parameters(0, [] {});
+    rank.step();
+    rank.engine->wait();
+    EXPECT_EQ(rank.engine->last_result().step, 2);
+  });
+}
+
 TEST_P(LateVerdict, SkipsAnOverflowAndShrinksTheLossScale) {
   Options options;
   options.loss_scale = LossScale{.initial = 1024.0};

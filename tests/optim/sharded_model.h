@@ -22,7 +22,10 @@ class ShardedModel {
     flat_ = torch::zeros({layout.numel()}, layout.dtype());
     gradient_ = torch::zeros_like(flat_);
     for (size_t i = 0; i < layout.parameters(); ++i) {
-      move_into(flat_, layout.parameter_range(i), table_[units_[0].parameters[i]].tensor);
+      const at::Tensor& parameter = table_[units_[0].parameters[i]].tensor;
+      const at::Tensor view = view_like(flat_, layout.parameter_range(i), parameter);
+      view.copy_(parameter.detach());
+      parameter.set_data(view);
     }
     const std::vector<size_t> group_of = plan.assign(table_).value();
     for (int slice = 0; slice < slices; ++slice) {

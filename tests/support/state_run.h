@@ -49,6 +49,7 @@ class StateRun {
   EngineCounters& counters() { return counters_; }
   FlatOptimizer& optimizer() { return *optimizer_; }
   const ParameterTable& table() const { return table_; }
+  const std::vector<NamedTensor>& buffers() const { return buffers_; }
 
  private:
   /// One tensor of slices: this rank's part of one kind of value of a unit.

@@ -10,17 +10,17 @@ using ::testing::Contains;
 using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
-WorkerPlace place_of_two() { return {2, 3, 8, "file:///tmp/dir/store", "abc"}; }
+WorkerPlace place_of_two() { return {2, 3, 8, "file:///tmp/dir/store", "/proc/9/fd/7:3:1", "abc"}; }
 
 TEST(WorkerEnvironmentTest, SetsWhatTorchrunSets) {
-  EXPECT_THAT(
-      worker_environment({"PATH=/bin", "EMPTY=", "A=b=c"}, place_of_two()),
-      UnorderedElementsAre("PATH=/bin", "EMPTY=", "A=b=c", "RANK=2", "WORLD_SIZE=3", "LOCAL_RANK=2",
-                           "LOCAL_WORLD_SIZE=3", "GROUP_RANK=0", "GROUP_WORLD_SIZE=1",
-                           "ROLE_NAME=default", "ROLE_RANK=2", "ROLE_WORLD_SIZE=3",
-                           "TORCHELASTIC_RESTART_COUNT=0", "TORCHELASTIC_MAX_RESTARTS=0",
-                           "TORCHELASTIC_RUN_ID=abc", "TORCHELASTIC_USE_AGENT_STORE=False",
-                           "TESSERA_STORE=file:///tmp/dir/store", "OMP_NUM_THREADS=2"));
+  EXPECT_THAT(worker_environment({"PATH=/bin", "EMPTY=", "A=b=c"}, place_of_two()),
+              UnorderedElementsAre(
+                  "PATH=/bin", "EMPTY=", "A=b=c", "RANK=2", "WORLD_SIZE=3", "LOCAL_RANK=2",
+                  "LOCAL_WORLD_SIZE=3", "GROUP_RANK=0", "GROUP_WORLD_SIZE=1", "ROLE_NAME=default",
+                  "ROLE_RANK=2", "ROLE_WORLD_SIZE=3", "TORCHELASTIC_RESTART_COUNT=0",
+                  "TORCHELASTIC_MAX_RESTARTS=0", "TORCHELASTIC_RUN_ID=abc",
+                  "TORCHELASTIC_USE_AGENT_STORE=False", "TESSERA_STORE=file:///tmp/dir/store",
+                  "TESSERA_JOB_PAGE=/proc/9/fd/7:3:1", "OMP_NUM_THREADS=2"));
 }
 
 TEST(WorkerEnvironmentTest, ReplacesWhatAnOuterLauncherLeft) {

@@ -158,7 +158,7 @@ TEST_P(EngineUse, EndsWithParametersThatThrow) {
                 says_that_the_engine_is_gone());
     for (const auto& entry : rank.net->named_parameters()) {
       entry.value().mutable_grad().reset();
-      entry.value().set_data(values.at(entry.key()));
+      entry.value().set_data(values.at(entry.key()).clone());
     }
     rank.engine = parallelize(rank.net, adamw(), small_options_of(row()), rank.world);
     EXPECT_EQ(bit_differences(copy_parameters(*rank.net), values), "");

@@ -9,6 +9,7 @@
 
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/delayed_group.h"
+#include "tessera/tests/support/held_operator.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
 #include "tessera/tests/zero/engine_fixture.h"
@@ -114,6 +115,29 @@ TEST_P(PublicationTest, IsWaitedForByWhateverReadsOrWritesParameters) {
     loss_on(*rank.net, rank.world->rank(), 2).backward();
     rank.engine->step();
     const auto whole = rank.engine->full_parameters();
+    EXPECT_EQ(read_raw(*rank.net), "");
+  });
+}
+
+/// An operator of another thread that waited for its parameter may be at work when the publication
+/// and the engine end.
+TEST_P(PublicationTest, MayEndWhileAnOperatorReads) {
+  const auto values = expected();
+  on_ranks([&](Rank& rank) {
+    const auto& [name, value] = *values.begin();
+    HeldOperator first(rank.net->named_parameters()[name]);
+    rank.engine->wait();
+    EXPECT_TRUE(at::equal(first.look(), value));
+    EXPECT_TRUE(at::equal(first.end(), value));
+
+    loss_on(*rank.net, rank.world->rank(), 1).backward();
+    rank.engine->step();
+    HeldOperator second(rank.net->named_parameters()[name]);
+    const at::Tensor value_now = second.look();
+    EXPECT_FALSE(at::equal(value_now, value));
+    rank.engine.reset();
+    EXPECT_TRUE(at::equal(second.look(), value_now));
+    EXPECT_TRUE(at::equal(second.end(), value_now));
     EXPECT_EQ(read_raw(*rank.net), "");
   });
 }

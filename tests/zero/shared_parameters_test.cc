@@ -155,6 +155,111 @@ TEST(SharedParameters, AStrayWriteHarmsNoOtherRank) {
   });
 }
 
+/// What the rank whose page table cannot be read sees of its writes: an error.
+class BlindBuffer final : public SharedBuffer {
+ public:
+  explicit BlindBuffer(std::unique_ptr<SharedBuffer> inner) : inner_(std::move(inner)) {}
+
+  at::Tensor common(int64_t offset_bytes, int64_t numel, at::ScalarType dtype) override {
+    return inner_->common(offset_bytes, numel, dtype);
+  }
+  at::Tensor view(int64_t offset_bytes, int64_t numel, at::ScalarType dtype) override {
+    return inner_->view(offset_bytes, numel, dtype);
+  }
+  std::optional<int64_t> find_own_write() override {
+    TORCH_CHECK(false, "[comm] shared buffer: got no page table, expected one");
+  }
+  void drop_own_writes() override { inner_->drop_own_writes(); }
+
+ private:
+  const std::unique_ptr<SharedBuffer> inner_;
+};
+
+/// Changes the shared buffers that a group makes.
+class BufferGroup final : public ForwardingGroup {
+ public:
+  using Change = std::function<std::unique_ptr<SharedBuffer>(std::unique_ptr<SharedBuffer>)>;
+
+  BufferGroup(std::shared_ptr<ProcessGroup> inner, Change change)
+      : ForwardingGroup(std::move(inner)), change_(std::move(change)) {}
+
+  std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override {
+    return change_(inner_->make_shared_buffer(bytes, name));
+  }
+  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
+                                         std::string_view name) override {
+    auto made = inner_->subgroup(ranks, name);
+    return made == nullptr ? nullptr : std::make_shared<BufferGroup>(std::move(made), change_);
+  }
+
+ private:
+  const Change change_;
+};
+
+/// Not seeing a write is no proof that there is none.
+TEST(SharedParameters, AStepIsRefusedOnAllRanksWhereOneCannotSeeItsWrites) {
+  for (const Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kZero3}) {
+    const auto errors = run_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> world) {
+      const bool is_blind = world->rank() == 1;
+      const auto group = std::make_shared<BufferGroup>(
+          world, [is_blind](std::unique_ptr<SharedBuffer> buffer) -> std::unique_ptr<SharedBuffer> {
+            if (!is_blind) return buffer;
+            return std::make_unique<BlindBuffer>(std::move(buffer));
+          });
+      const auto net = make_net();
+      const auto engine = parallelize(net, adamw(), small_options_of(row_of(strategy)), group);
+      loss_on(*net, world->rank(), 0).backward();
+      engine->step();
+    });
+    EXPECT_THAT(errors, Each(HasSubstr("rank 1")));
+    EXPECT_THAT(errors, Each(HasSubstr("got no page table")));
+  }
+}
+
+/// Hybrids whose ranks share in several groups, one of which cannot.
+TEST(SharedParameters, AreSharedByAllGroupsOfSharersOrByNone) {
+  std::map<std::string, at::Tensor> expected;
+  for (const bool is_poor : {false, true}) {
+    run_ranks(4, [&](std::shared_ptr<ProcessGroup> world) {
+      const bool has_none = is_poor && world->rank() < 2;
+      const auto group =
+          std::make_shared<BufferGroup>(world, [has_none](std::unique_ptr<SharedBuffer> buffer) {
+            return has_none ? nullptr : std::move(buffer);
+          });
+      const auto net = make_net();
+      const auto engine = parallelize(net, adamw(), small_options_of(hybrid(1, 2, 2)), group);
+      for (int step = 0; step < 3; ++step) {
+        loss_on(*net, world->rank(), step).backward();
+        engine->step();
+      }
+      // A copy of its own is more than a part of one.
+      const at::Tensor bytes = at::full({1}, engine->memory().now().total(), at::kLong);
+      const at::Tensor most = bytes.clone();
+      world->all_reduce(most, ReduceOp::kMax, "most")->wait();
+      EXPECT_TRUE(at::equal(bytes, most));
+      const auto whole = engine->full_parameters();
+      if (world->rank() != 3) return;
+      if (!is_poor) expected = copy_parameters(*net);
+      EXPECT_EQ(bit_differences(copy_parameters(*net), expected), "");
+    });
+  }
+}
+
+/// Without memory in one group, nobody goes on.
+TEST(SharedParameters, NoSpaceInOneGroupOfSharersIsEveryRanksError) {
+  const auto errors = run_ranks_expecting_errors(4, [](std::shared_ptr<ProcessGroup> world) {
+    const bool has_none = world->rank() >= 2;
+    const auto group =
+        std::make_shared<BufferGroup>(world, [has_none](std::unique_ptr<SharedBuffer> buffer) {
+          TORCH_CHECK(!has_none, "got no space");
+          return buffer;
+        });
+    parallelize(make_net(), adamw(), small_options_of(hybrid(1, 2, 2)), group);
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("rank 2: got no space")));
+  EXPECT_THAT(errors, Each(HasSubstr("rank 3: got no space")));
+}
+
 /// Drops the barrier after an update and lets rank 0 come out of its step before rank 1 has begun
 /// to update.
 class HastyGroup final : public ForwardingGroup {

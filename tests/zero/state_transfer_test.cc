@@ -17,6 +17,7 @@ namespace tessera::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -160,7 +161,7 @@ TEST_P(StateTransferAt, LoadsWhatAnyWorldSaved) {
       for (size_t rank = 0; rank < states.size(); ++rank) {
         merged[rank % merged.size()].merge(std::move(states[rank]));
       }
-      const StateRow& to = state_rows(world()).back();
+      const StateRow to = state_rows(world()).back();
       EXPECT_EQ(load_at(world(), to, kMasters, merged), "") << saved_at << " " << from.name;
     }
   }
@@ -168,7 +169,7 @@ TEST_P(StateTransferAt, LoadsWhatAnyWorldSaved) {
 
 TEST_P(StateTransferAt, ConvertsTheOrderOfMemory) {
   const StateModel contiguous{.is_contiguous = true};
-  const StateRow& row = state_rows(world()).back();
+  const StateRow row = state_rows(world()).back();
   const auto states = save_at(world(), row, kFloat, StateScope::kSharded);
   std::mutex mutex;
   std::vector<StateDict> loaded;
@@ -187,7 +188,7 @@ TEST_P(StateTransferAt, ConvertsTheOrderOfMemory) {
 }
 
 TEST_P(StateTransferAt, TheLowestRankAndTheFirstPieceWin) {
-  const StateRow& row = state_rows(world()).back();
+  const StateRow row = state_rows(world()).back();
   std::vector<StateDict> states;
   for (int rank = 0; rank < world(); ++rank) {
     states.push_back(StateRun::expected(rank == 0 ? 1 : 9, kFloat));
@@ -207,7 +208,7 @@ TEST_P(StateTransferAt, TheLowestRankAndTheFirstPieceWin) {
 }
 
 TEST_P(StateTransferAt, ListsEverythingThatIsWrongAndChangesNothing) {
-  const StateRow& row = state_rows(world()).back();
+  const StateRow row = state_rows(world()).back();
   std::vector<StateDict> states(static_cast<size_t>(world()), StateRun::expected(1, kFloat));
   for (StateDict& state : states) {
     state.entries.erase("model.fc.bias");
@@ -271,7 +272,7 @@ TEST_P(StateTransferAt, RefusesNumbersOutOfRange) {
 }
 
 TEST_P(StateTransferAt, PrecisionsAndScalersMustAgree) {
-  const StateRow& row = state_rows(world()).back();
+  const StateRow row = state_rows(world()).back();
   const std::vector<StateDict> states(static_cast<size_t>(world()),
                                       StateRun::expected(1, kMasters));
   EXPECT_THAT(refusal_of(world(), row, kFloat, states),
@@ -283,6 +284,17 @@ TEST_P(StateTransferAt, PrecisionsAndScalersMustAgree) {
       refusal_of(world(), row, kMasters, plain),
       AllOf(HasSubstr("'model.scale': got dtype Float, expected BFloat16"),
             HasSubstr("'optimizer.scale.master': missing"), HasSubstr("'scaler.scale': missing")));
+}
+
+TEST(StateTransfer, SavingComparesTheShapesOfBuffers) {
+  const StateRow row = state_rows(3).front();
+  const auto errors = run_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> group) {
+    StateRun run(group, row);
+    if (group->rank() == 1) run.buffers().front().tensor.resize_({0});
+    (void)run.save(StateScope::kEveryRank);
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("[state_dict] rank 1 differs from rank 0 at entry "),
+                                 HasSubstr(" [0]'"))));
 }
 
 TEST_P(StateTransferAt, SavingChecksItsArguments) {
@@ -314,7 +326,7 @@ TEST_P(StateTransferAt, SavingChecksItsArguments) {
 
 TEST(StateTransferNegativeControl, WhatTheComparisonsMustCatch) {
   const int world = 3;
-  const StateRow& row = state_rows(world).back();
+  const StateRow row = state_rows(world).back();
   const auto states = save_at(world, row, kFloat, StateScope::kSharded);
   ASSERT_EQ(load_at(world, row, kFloat, states), "");
 

@@ -112,15 +112,44 @@ TEST_F(TraceFileTest, MergesAllRanks) {
   EXPECT_THAT(files(), SizeIs(2)) << "no temporary is left";
 }
 
-TEST_F(TraceFileTest, ReplacesAnOlderFileAlsoBehindALink) {
+TEST_F(TraceFileTest, ReplacesAnOlderFile) {
   const fs::path path = folder / "trace.json";
-  const fs::path link = folder / "link.json";
   std::ofstream(path) << "older";
-  fs::create_symlink("trace.json", link);
-  EXPECT_THAT(errors_of(3, link), Each(""));
-  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_THAT(errors_of(3, path), Each(""));
   EXPECT_EQ(Json::parse(text_of(path)).at("traceEvents").size(), 3 * (2 + 2 + 3));
-  EXPECT_THAT(files(), SizeIs(2));
+  EXPECT_EQ(fs::status(path).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_THAT(files(), SizeIs(1));
+}
+
+// In a folder where everybody writes, anybody may have put a link under that name.
+TEST_F(TraceFileTest, ReplacesALinkAndLeavesAloneWhatItPointsTo) {
+  fs::permissions(folder, fs::perms::all | fs::perms::sticky_bit);
+  const fs::path precious = folder / "precious";
+  const fs::path absent = folder / "absent";
+  std::ofstream(precious) << "precious";
+  for (const fs::path& target : {precious, absent}) {
+    const fs::path link = folder / ("to " + target.filename().string());
+    fs::create_symlink(target, link);
+    EXPECT_THAT(errors_of(3, link), Each(""));
+    EXPECT_FALSE(fs::is_symlink(link));
+    EXPECT_EQ(Json::parse(text_of(link)).at("traceEvents").size(), 3 * (2 + 2 + 3));
+  }
+  EXPECT_EQ(text_of(precious), "precious");
+  EXPECT_FALSE(fs::exists(absent));
+  EXPECT_THAT(files(), SizeIs(3)) << "no temporary is left";
+}
+
+TEST_F(TraceFileTest, RefusesALinkToWhatIsNoFile) {
+  const fs::path null = folder / "to null";
+  const fs::path self = folder / "to the folder";
+  fs::create_symlink("/dev/null", null);
+  fs::create_symlink(folder, self);
+  for (const fs::path& link : {null, self}) {
+    EXPECT_THAT(errors_of(3, link),
+                Each(HasSubstr("[trace] rank 0: cannot write '" + link.string() +
+                               "': it is a link to what is no file; name a file")));
+    EXPECT_TRUE(fs::is_symlink(link));
+  }
 }
 
 TEST_F(TraceFileTest, UnwritablePathsAreTheSameErrorOnEveryRank) {

@@ -14,8 +14,9 @@ namespace tessera {
 namespace {
 
 constexpr std::string_view kOneHostOnly =
-    "one host only; across hosts start one process per rank with your scheduler (srun, mpirun), "
-    "which sets RANK and WORLD_SIZE itself";
+    "one host only; across hosts start one process per rank with your scheduler and set RANK and "
+    "WORLD_SIZE for each from its own variables (srun: SLURM_PROCID and SLURM_NTASKS, Open MPI: "
+    "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE)";
 
 struct Parse {
   CommandLine result;

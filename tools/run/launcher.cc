@@ -75,6 +75,15 @@ int Launcher::run() {
     return kSystemExit;
   }
   watcher_ = std::move(*watcher);
+  auto failures = Failures::create(job_.worker_count);
+  if (!failures.ok()) {
+    say(std::string(failures.status().message()));
+    stderr_.write_some();
+    watcher_->finish();
+    remove_store_directory(*directory);
+    return kSystemExit;
+  }
+  failures_ = std::move(*failures);
 
   const absl::Status started = start_workers(*directory, *signals);
   if (!started.ok()) {
@@ -98,6 +107,7 @@ absl::Status Launcher::start_workers(const std::string& store_directory,
   place.core_count = job_.core_count;
   place.store = absl::StrCat("file://", store_directory, "/store");
   place.run_id = new_run_id();
+  place.job_page = failures_->page_address();
   if (!is_set(job_.inherited, "OMP_NUM_THREADS")) {
     const int threads = threads_per_worker(job_.core_count, job_.worker_count);
     say(absl::StrCat("OMP_NUM_THREADS is not set; giving ", count_of(job_.worker_count, "worker"),
@@ -121,8 +131,8 @@ void Launcher::loop(SignalInbox& signals) {
     if (count_running() == 0 && !any_group_alive()) {
       // Whoever left its group may hold a pipe for ever: take what is there, wait for nobody.
       read_all_output();
-      if (!flush_until_ && first_failure_ && job_.worker_count > 1) {
-        say(absl::StrCat("first failure: ", describe(*first_failure_)));
+      if (!flush_until_ && failures_->first() && own_failure_exit_ == 0 && job_.worker_count > 1) {
+        say(absl::StrCat("first failure: ", failures_->describe(*failures_->first())));
       }
       if (stdout_.empty() && stderr_.empty()) return;
       if (!flush_until_) flush_until_ = Clock::now() + kFlush;
@@ -238,15 +248,21 @@ void Launcher::record_endings(std::vector<Worker*>& ended) {
         is_ending && (ending.signal() == SIGKILL || ending.signal() == SIGTERM ||
                       (ending.signal() != 0 && ending.signal() == ending_signal_));
     if (ending.success() || ended_by_us) continue;
-    const Failure failure{worker->rank(), worker->pid(), ending};
-    if (first_failure_ || own_failure_exit_ != 0) {
-      say(absl::StrCat("after that, ", describe(failure)));
-      continue;
-    }
-    first_failure_ = failure;
-    say(describe(failure));
-    // After a signal to us the others are on their way already, at their own pace.
-    if (!is_ending) begin_ending();
+    if (const std::string text = failures_->add(*worker); !text.empty()) say(text);
+  }
+  name_first_failure();
+}
+
+/// Says who failed first when that is known, and ends the others when they have had time to say
+/// what they waited for.
+void Launcher::name_first_failure() {
+  // After a signal to us the others are on their way already, at their own pace.
+  const bool is_ending = kill_at_.has_value();
+  const bool may_wait = !is_ending && count_running() > 0;
+  for (const std::string& text : failures_->name_first(workers_, may_wait)) say(text);
+  if (!failures_->first() || is_ending) return;
+  if (Clock::now() >= *failures_->time_to_tell() || !failures_->any_may_tell(workers_)) {
+    begin_ending();
   }
 }
 
@@ -262,6 +278,7 @@ void Launcher::begin_ending() {
 }
 
 void Launcher::check_deadlines() {
+  name_first_failure();
   const Clock::time_point now = Clock::now();
   const bool leftovers = count_running() == 0 && any_group_alive();
   if (leftovers && !term_sent_) {
@@ -339,6 +356,7 @@ int Launcher::poll_timeout_ms() const {
   // A deadline that has nothing left to do must not turn the loop into a spin.
   if (any_group_alive()) {
     if (!term_sent_) consider(linger_until_);
+    if (!kill_at_) consider(failures_->time_to_tell());
     consider(kill_sent_ ? give_up_at_ : kill_at_);
   }
   int timeout_ms = -1;
@@ -352,18 +370,13 @@ int Launcher::poll_timeout_ms() const {
   return timeout_ms;
 }
 
-std::string Launcher::describe(const Failure& failure) {
-  return absl::StrCat("rank ", failure.rank, " (pid ", failure.pid, ") ",
-                      failure.ending.describe());
-}
-
 void Launcher::say(const std::string& message) {
   stderr_.buffer().append("tessera-run: ").append(message).push_back('\n');
 }
 
 int Launcher::exit_code() const {
   if (own_failure_exit_ != 0) return own_failure_exit_;
-  if (first_failure_) return first_failure_->ending.exit_code();
+  if (failures_->first()) return failures_->exit_code();
   return ending_signal_ != 0 ? 128 + ending_signal_ : 0;
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "tessera/tools/run/ending.h"
+#include "tessera/tools/run/failures.h"
 #include "tessera/tools/run/signal_inbox.h"
 #include "tessera/tools/run/sink.h"
 #include "tessera/tools/run/watcher.h"
@@ -48,12 +48,6 @@ class Launcher {
   using Clock = std::chrono::steady_clock;
   using Deadline = std::optional<Clock::time_point>;
 
-  struct Failure {
-    int rank;
-    pid_t pid;
-    Ending ending;
-  };
-
   absl::Status start_workers(const std::string& store_directory, const SignalInbox& signals);
   void loop(SignalInbox& signals);
   void wait_for_events(SignalInbox& signals);
@@ -61,6 +55,7 @@ class Launcher {
   void take_ending_signal(int signal);
   void reap();
   void record_endings(std::vector<Worker*>& ended);
+  void name_first_failure();
   void begin_ending();
   void check_deadlines();
   void forget_empty_groups();
@@ -71,7 +66,6 @@ class Launcher {
   void signal_groups(int signal);
   void kill_groups(const std::string& why);
   int poll_timeout_ms() const;
-  static std::string describe(const Failure& failure);
   void say(const std::string& message);
   int exit_code() const;
 
@@ -80,8 +74,8 @@ class Launcher {
   Sink stderr_;
   std::unique_ptr<Watcher> watcher_;
   std::vector<std::unique_ptr<Worker>> workers_;
+  std::unique_ptr<Failures> failures_;
 
-  std::optional<Failure> first_failure_;
   int own_failure_exit_ = 0;     // the launcher could not start a worker
   int ending_signal_ = 0;        // the first signal that told the launcher to end
   Clock::time_point signalled_;  // when it came

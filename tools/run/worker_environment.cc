@@ -40,6 +40,7 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& inhe
       {"TORCHELASTIC_RUN_ID", place.run_id},
       {"TORCHELASTIC_USE_AGENT_STORE", "False"},
       {"TESSERA_STORE", place.store},
+      {"TESSERA_JOB_PAGE", place.job_page},
   };
   if (!is_set(inherited, "OMP_NUM_THREADS")) {
     ours["OMP_NUM_THREADS"] = absl::StrCat(threads_per_worker(place.core_count, place.world_size));

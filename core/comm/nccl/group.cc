@@ -54,7 +54,7 @@ std::shared_ptr<Pending> Group::make_pending(Call call, std::shared_ptr<Event> e
 std::shared_ptr<Pending> Group::begin(Call call, std::shared_ptr<Event> end,
                                       std::vector<at::Tensor> tensors) {
   auto pending = make_pending(std::move(call), std::move(end), std::move(tensors));
-  world_->watch(pending);
+  pending->carry_out([&] { world_->watch(pending); });
   return pending;
 }
 
@@ -64,20 +64,24 @@ std::shared_ptr<Pending> Group::issue(StreamLane& lane, Call call, std::vector<a
               "': is being captured into a CUDA graph, expected it outside, as NCCL's collectives"
               " are watched by the host here; end the capture before it");
   auto pending = begin(std::move(call), lane.take_event(), std::move(tensors));
-  if (world_->options().compare == WorldOptions::Compare::kAlways) compared_.exchange(*pending, {});
-  const std::shared_ptr<Communicator> communicator =
-      slice == kOwnRank ? lane.communicator() : communicator_for(*pending, slice);
-  lane.follow_current();
-  const auto result = communicator->call([&](OpaqueComm* comm) {
-    return launch_on(communicator->api(), comm, lane.stream()->handle());
+  pending->carry_out([&] {
+    if (world_->options().compare == WorldOptions::Compare::kAlways) {
+      compared_.exchange(*pending, {});
+    }
+    const std::shared_ptr<Communicator> communicator =
+        slice == kOwnRank ? lane.communicator() : communicator_for(*pending, slice);
+    lane.follow_current();
+    const auto result = communicator->call([&](OpaqueComm* comm) {
+      return launch_on(communicator->api(), comm, lane.stream()->handle());
+    });
+    check_result(*world_, *pending, *communicator, result);
+    const Issued issued{&lane, communicator, pending};
+    if (open_batch_ != nullptr) {
+      open_batch_->push_back(issued);
+    } else {
+      launch({issued});
+    }
   });
-  check_result(*world_, *pending, *communicator, result);
-  const Issued issued{&lane, communicator, pending};
-  if (open_batch_ != nullptr) {
-    open_batch_->push_back(issued);
-  } else {
-    launch({issued});
-  }
   return pending;
 }
 
@@ -192,7 +196,8 @@ void Group::check_host_gather(const char* op, const at::Tensor& output,
 void Group::all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
                                std::string_view tag) {
   check_host_gather("all_gather_on_host", output, input);
-  HostGather(begin(Call::of(Op::kAllGather, tag, input), nullptr, {}), told_, output, input).wait();
+  const auto pending = begin(Call::of(Op::kAllGather, tag, input), nullptr, {});
+  pending->carry_out([&] { HostGather(pending, told_, output, input).wait(); });
 }
 
 std::shared_ptr<Work> Group::start_gather_on_host(const at::Tensor& output, const at::Tensor& input,
@@ -200,8 +205,10 @@ std::shared_ptr<Work> Group::start_gather_on_host(const at::Tensor& output, cons
   check_host_gather("start_gather_on_host", output, input);
   auto pending = make_pending(Call::of(Op::kAllGather, tag, input), nullptr, {});
   pending->hold_clock();
-  world_->watch(pending);
-  return std::make_shared<HostGather>(std::move(pending), told_, output, input);
+  return pending->carry_out([&] {
+    world_->watch(pending);
+    return std::make_shared<HostGather>(pending, told_, output, input);
+  });
 }
 
 void Group::barrier(std::string_view tag) {
@@ -228,15 +235,15 @@ at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
   if (makes_windows_) {
     check_outside_batch("allocate");
     const auto pending = begin(Call::of(Op::kAllocate, ""), nullptr, {});
-    int64_t most_bytes = 0;
-    for (const std::string& text : compared_.exchange(*pending, absl::StrCat(bytes))) {
-      int64_t other_bytes = 0;
-      if (absl::SimpleAtoi(text, &other_bytes)) most_bytes = std::max(most_bytes, other_bytes);
-    }
-    at::Tensor made;
-    if (most_bytes > 0) {
-      made = memory_.allocate_window(*pending, rank_, numel, dtype, most_bytes);
-    }
+    const at::Tensor made = pending->carry_out([&] {
+      int64_t most_bytes = 0;
+      for (const std::string& text : compared_.exchange(*pending, absl::StrCat(bytes))) {
+        int64_t other_bytes = 0;
+        if (absl::SimpleAtoi(text, &other_bytes)) most_bytes = std::max(most_bytes, other_bytes);
+      }
+      if (most_bytes == 0) return at::Tensor();
+      return memory_.allocate_window(*pending, rank_, numel, dtype, most_bytes);
+    });
     pending->mark_finished();
     if (made.defined()) return made;
   }
@@ -271,25 +278,32 @@ std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
   const auto pending = begin(Call::of(Op::kSubgroup, absl::StrCat(std::string(name), " [",
                                                                   absl::StrJoin(ranks, ", "), "]")),
                              nullptr, {});
-  compared_.exchange(*pending, {});
-  drain(*pending);
+  auto made = pending->carry_out([&] {
+    compared_.exchange(*pending, {});
+    drain(*pending);
+    return split_off(*pending, ranks,
+                     absl::StrCat(std::string(this->name()), "/", std::string(name)));
+  });
+  pending->mark_finished();
+  return made;
+}
+
+/// This rank's part in making a group of `ranks`; null if it is none of them.
+std::shared_ptr<Group> Group::split_off(Pending& pending, const std::vector<int>& ranks,
+                                        const std::string& group) {
   const auto found = std::find(ranks.begin(), ranks.end(), rank());
   const bool is_member = found != ranks.end();
   const int own = static_cast<int>(found - ranks.begin());
-  const std::string group = absl::StrCat(std::string(this->name()), "/", std::string(name));
-  const auto reduce = split(*world_, *pending, *reduce_.communicator(), is_member ? 0 : kNoColor,
+  const auto reduce = split(*world_, pending, *reduce_.communicator(), is_member ? 0 : kNoColor,
                             rank(), lane_name(group, "reduce"));
-  std::shared_ptr<Group> made;
-  if (is_member) {
-    const auto gather = split(*world_, *pending, *reduce, 0, own, lane_name(group, "gather"),
-                              gather_engine(*world_));
-    std::vector<int> world_ranks;
-    for (const int rank : ranks) world_ranks.push_back(progress_->world_ranks()[rank]);
-    auto progress = std::make_shared<Progress>(group, std::move(world_ranks));
-    made = std::make_shared<Group>(world_, progress, own, gather, reduce);
-    world_->enter(std::move(progress));
-  }
-  pending->mark_finished();
+  if (!is_member) return nullptr;
+  const auto gather =
+      split(*world_, pending, *reduce, 0, own, lane_name(group, "gather"), gather_engine(*world_));
+  std::vector<int> world_ranks;
+  for (const int rank : ranks) world_ranks.push_back(progress_->world_ranks()[rank]);
+  auto progress = std::make_shared<Progress>(group, std::move(world_ranks));
+  auto made = std::make_shared<Group>(world_, progress, own, gather, reduce);
+  world_->enter(std::move(progress));
   return made;
 }
 
@@ -318,11 +332,21 @@ void Group::batch(const std::function<void()>& issue_all) {
     ended = api.group_end();
   }
   // After a failure nothing of this is worth waiting for.
-  if (!issued.empty() && !world_->is_failed()) {
-    check_result(*world_, *issued.front().pending, *issued.front().communicator, ended);
-    launch(issued);
+  if (error != nullptr) {
+    // The others wait for the rest. Before the first call it is as if there were no batch.
+    if (!issued.empty()) {
+      world_->propose_left(absl::StrCat("batch() on group '", std::string(name()), "' after ",
+                                        issued.size(), " of its calls"),
+                           error);
+    }
+    std::rethrow_exception(error);
   }
-  if (error != nullptr) std::rethrow_exception(error);
+  if (issued.empty() || world_->is_failed()) return;
+  Pending& first = *issued.front().pending;
+  first.carry_out([&] {
+    check_result(*world_, first, *issued.front().communicator, ended);
+    launch(issued);
+  });
 }
 
 void Group::check_outside_batch(const char* op) const {
@@ -356,6 +380,7 @@ void Group::agree_on_slices(Pending& pending, int slice) {
     }
   }
   if (!is_usual) {
+    if (open_batch_ != nullptr) pending.mark_finished();  // all ranks refuse it
     check_outside_batch("reduce_scatter: the first one with other slices than the ranks'");
     drain(pending);
     permuted_ = split(*world_, pending, *reduce_.communicator(), 0, slice,

@@ -84,8 +84,8 @@ class Group final : public ProcessGroup {
 
   /// Collective. Starts all collectives that `issue` calls on this group at once (ncclGroupStart,
   /// ncclGroupEnd): fewer launches. Their wait() comes after batch() has returned. barrier(),
-  /// subgroup() and another batch() are errors in there. What `issue` throws, batch() throws,
-  /// after it has started what was issued before.
+  /// subgroup() and another batch() are errors in there. What `issue` throws, batch() throws; if it
+  /// had called anything before, the world has failed then, as the others wait for the rest.
   void batch(const std::function<void()>& issue);
 
  private:
@@ -107,6 +107,8 @@ class Group final : public ProcessGroup {
                                std::string_view tag);
   std::shared_ptr<Work> scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
                                 std::optional<double> factor, std::string_view tag, int slice);
+  std::shared_ptr<Group> split_off(Pending& pending, const std::vector<int>& ranks,
+                                   const std::string& group);
   const std::shared_ptr<Communicator>& communicator_for(Pending& pending, int slice);
   void agree_on_slices(Pending& pending, int slice);
   void drain(Pending& pending);

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include <absl/strings/str_cat.h>
+
 namespace tessera::nccl {
 
 HostGather::HostGather(std::shared_ptr<Pending> pending, std::shared_ptr<ControlChannel> channel,
@@ -29,13 +31,23 @@ void HostGather::wait() {
   }
   is_open_ = false;
   pending_->rewind();
-  const std::vector<std::string> parts = channel_->finish(*pending_);
+  pending_->carry_out([this] { take(channel_->finish(*pending_)); });
+  pending_->mark_finished();
+}
+
+/// Every rank's part into the output. They come from outside this process, whatever the calls say.
+void HostGather::take(const std::vector<std::string>& parts) {
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    if (parts[rank].size() == part_bytes_) continue;
+    pending_->fail(absl::StrCat("got ", parts[rank].size(), " bytes of ",
+                                pending_->progress().name_of(static_cast<int>(rank)), ", expected ",
+                                part_bytes_,
+                                "; give every world a prefix of its own in the store"));
+  }
   auto* to = static_cast<char*>(output_.mutable_data_ptr());
-  // Equal calls have equal sizes.
   for (size_t rank = 0; rank < parts.size() && part_bytes_ > 0; ++rank) {
     std::memcpy(to + rank * part_bytes_, parts[rank].data(), part_bytes_);
   }
-  pending_->mark_finished();
 }
 
 }  // namespace tessera::nccl

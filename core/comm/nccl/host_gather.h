@@ -2,7 +2,8 @@
 
 #include <cstddef>
 #include <memory>
-#include <mutex>
+#include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -29,6 +30,8 @@ class HostGather final : public Work {
   void wait() override;
 
  private:
+  void take(const std::vector<std::string>& parts);
+
   const std::shared_ptr<Pending> pending_;
   const std::shared_ptr<ControlChannel> channel_;
   const at::Tensor output_;

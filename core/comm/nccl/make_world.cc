@@ -9,6 +9,7 @@
 
 #include "tessera/core/comm/nccl/group.h"
 #include "tessera/core/comm/nccl/meeting.h"
+#include "tessera/core/comm/time_out.h"
 
 namespace tessera::nccl {
 
@@ -21,6 +22,9 @@ std::shared_ptr<Group> make_world(WorldOptions options) {
   TORCH_CHECK(options.timeout.count() > 0 && options.store_poll.count() > 0 &&
                   options.local_poll.count() > 0,
               "[comm] nccl world: got a time of 0 or less, expected more than 0 ms; leave it out");
+  for (auto* time : {&options.timeout, &options.store_poll, &options.local_poll}) {
+    *time = bounded(*time);
+  }
   const std::string lack = find_lack(*options.api, options.nccl);
   TORCH_CHECK(lack.empty(), lack);
   std::vector<int> ranks(options.size);

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
 #include "tessera/core/errors.h"
@@ -78,6 +79,13 @@ void Pending::fail(const std::string& cause) {
   world_->propose(cause);
   throw_if_failed();
   throw_error(cause);
+}
+
+/// For the exception that is being handled.
+void Pending::give_up() noexcept {
+  if (finished_.load(std::memory_order_acquire)) return;
+  world_->propose_left(absl::StrCat(call_.text(), " on group '", group(), "'"),
+                       std::current_exception());
 }
 
 void Pending::throw_error(const std::string& cause) const {

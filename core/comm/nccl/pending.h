@@ -12,6 +12,7 @@
 #include "tessera/core/comm/nccl/progress.h"
 #include "tessera/core/comm/nccl/world.h"
 #include "tessera/core/comm/work.h"
+#include "tessera/core/errors.h"
 
 namespace tessera::nccl {
 
@@ -59,6 +60,20 @@ class Pending final : public Work {
   /// Throws CommError for this call and makes `cause` everyone's, unless there is one.
   [[noreturn]] void fail(const std::string& cause);
 
+  /// Runs what the call needs of this rank once it has begun. Whatever that throws is the world's
+  /// failure, unless the call is over by then: the others wait for it.
+  template <typename Body>
+  auto carry_out(Body&& body) {
+    try {
+      return body();
+    } catch (const CommError&) {
+      throw;
+    } catch (...) {
+      give_up();
+      throw;
+    }
+  }
+
   /// Blocks until is_done(), which is asked now and then, or throws CommError.
   template <typename Condition>
   void await(Condition&& is_done) {
@@ -72,6 +87,7 @@ class Pending final : public Work {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void give_up() noexcept;
   void check_launched();
   void release();
   static void pause(int64_t looks);

@@ -9,6 +9,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "tessera/core/comm/nccl/pending.h"
+#include "tessera/core/comm/nccl/unowned_thread.h"
 #include "tessera/core/error_text.h"
 
 namespace tessera::nccl {
@@ -38,7 +39,7 @@ struct World::Leaving {
 
 std::shared_ptr<World> World::start(WorldOptions options) {
   const std::shared_ptr<World> world(new World(std::move(options)));
-  std::thread([world] { world->run(); }).detach();
+  run_unowned([world] { world->run(); }, [world] { world->end(); });
   return world;
 }
 
@@ -55,6 +56,22 @@ void World::propose(std::string_view cause) noexcept {
     if (proposal_.empty()) proposal_ = cause.empty() ? "aborted" : std::string(cause);
     changed_.notify_all();
   } catch (...) {  // no memory for the text: the others see a time-out
+  }
+}
+
+void World::propose_left(std::string_view where, const std::exception_ptr& error) noexcept {
+  try {
+    std::string text = "an exception of unknown type";
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& known) {
+      text = error_text(known);
+    } catch (...) {
+    }
+    propose(absl::StrCat("rank ", options_.rank, " left ", std::string(where),
+                         " by an exception: ", text));
+  } catch (...) {  // no memory for the text
+    propose("");
   }
 }
 
@@ -117,11 +134,20 @@ void World::run() {
     if (is_failed()) drop();
     take_down();
   }
+  take_down();  // at the end of the process: says at least who has left
+}
+
+/// The process ends.
+void World::end() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  is_ending_ = true;
+  changed_.notify_all();
 }
 
 /// Until there may be something to do. False when there never will be.
 bool World::sleep() {
   std::unique_lock<std::mutex> lock(mutex_);
+  if (is_ending_) return false;
   const bool is_busy = !pending_.empty() || !leaving_.empty();
   if (entered_ && groups_ == 0 && !is_busy) return false;
   if (!proposal_.empty() && !failed_) return true;

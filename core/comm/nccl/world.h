@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <list>
 #include <map>
 #include <memory>
@@ -36,7 +37,8 @@ struct WorldOptions {
   c10::intrusive_ptr<c10d::Store> store;
   int rank = 0;
   int size = 1;
-  /// From the call of a collective to its end on the device. Range: > 0.
+  /// From the call of a collective to its end on the device. Range: > 0, as below; more than
+  /// kLongestTimeOut counts as that.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// How often the store is asked whether another rank has failed. Range: > 0.
   std::chrono::milliseconds store_poll = std::chrono::milliseconds(500);
@@ -59,8 +61,9 @@ struct WorldOptions {
 /// the store (failures of other ranks). Whoever notices a failure proposes a cause; the thread
 /// publishes it, and the first one published is the cause on all ranks. Then it aborts all
 /// communicators of the world, which ends what hangs on the device. It alone takes communicators
-/// down, so that a call into NCCL that hangs while it does hangs nobody else. It is detached and
-/// ends when the last group has gone and the last communicator is down.
+/// down, so that a call into NCCL that hangs while it does hangs nobody else. Nobody waits for it;
+/// it ends when the last group has gone and the last communicator is down, or when the process ends
+/// (run_unowned()): then communicators that are not down stay as they are.
 ///
 /// Note [Calls that do not fit]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
@@ -85,6 +88,8 @@ class World : public std::enable_shared_from_this<World> {
   /// Any thread. Makes `cause` the cause of all ranks' failure unless there is one; does not wait
   /// until it is.
   void propose(std::string_view cause) noexcept;
+  /// The same: "rank 1 left <where> by an exception: <its text>".
+  void propose_left(std::string_view where, const std::exception_ptr& error) noexcept;
   /// The cause, once there is one: waits until it is published and communicators are down, though
   /// not forever.
   std::optional<std::string> failure();
@@ -108,6 +113,7 @@ class World : public std::enable_shared_from_this<World> {
 
   explicit World(WorldOptions options);
   void run();
+  void end();
   bool sleep();
   std::string look();
   std::string look_at_communicators();
@@ -137,6 +143,7 @@ class World : public std::enable_shared_from_this<World> {
   std::list<Leaving> leaving_;
   int groups_ = 0;
   bool entered_ = false;
+  bool is_ending_ = false;
 
   // The thread's own.
   Clock::time_point next_look_;

@@ -87,6 +87,7 @@ void Group::guard(Body&& body) {
 
 template <typename Body>
 std::shared_ptr<Work> Group::run(std::string_view tag, Body&& body) {
+  member_->require_own_process(tag);
   member_->note_caller();
   if (lane_.mode() == Lane::Mode::kInline) {
     guard([&] { body(tag); });
@@ -132,6 +133,7 @@ void Group::barrier(std::string_view tag) {
 }
 
 at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
+  member_->require_own_process("allocate");
   return arena_->allocate_tensor(numel, dtype);
 }
 
@@ -368,7 +370,7 @@ std::unique_ptr<Member> Group::do_subgroup(const std::vector<int>& ranks, std::s
   std::shared_ptr<Segment> memory;
   if (rank() == leader) {
     memory = Segment::create(Channel::bytes(count));
-    Channel* channel = Channel::create(memory->data(), memory->id(), count);
+    Channel* channel = Channel::create(memory->data(), count);
     for (int i = 0; i < count; ++i) {
       channel->slot(i).world_rank = member_->world_rank(ranks[i]);
       channel->slot(i).caller.store(0, std::memory_order_relaxed);

@@ -16,7 +16,9 @@ namespace tessera::shm {
 
 /// Ranks of one host that work in each other's memory. Buffers from allocate() are read and written
 /// where they are; private ones pass through a staging area of kStagingBytes per rank. Ranks may be
-/// processes or threads of one process, and may mix both kinds of buffer in one collective.
+/// processes or threads of one process, and may mix both kinds of buffer in one collective. In a
+/// child of fork(), which is no rank, every call throws CommError at once, and the destructor lets
+/// go of what is this process's own: see Note [Fork].
 class Group final : public ProcessGroup {
  public:
   static constexpr int64_t kStagingBytes = int64_t{256} << 10;

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
 
+#include "tessera/core/comm/failure_report.h"
 #include "tessera/core/errors.h"
 
 namespace tessera::shm {
@@ -55,10 +57,10 @@ class BlockedRecord {
   void confirm(const Blocked& blocked) { place_ = world_.publish(blocked, place_); }
   void retract() { world_.retract(std::exchange(place_, -1)); }
 
-  /// Looks for a circle; returns the text of one that is proved by now, else "".
+  /// Looks for a circle; returns the text of one that is suspected by now, else "".
   std::string look() {
     Circle circle = world_.find_circle(place_);
-    if (circle.proves(seen_)) return circle.text;
+    if (circle.confirms(seen_)) return circle.text;
     // The first sight is kept as long as it is the same circle, so that slow threads have time to
     // confirm.
     if (circle.text != seen_.text || circle.members.size() != seen_.members.size()) {
@@ -92,8 +94,15 @@ Member::Member(std::shared_ptr<World> world, std::shared_ptr<Segment> memory, Ch
       options_(options) {}
 
 Member::~Member() {
+  if (!world_->origin().is_here()) return;
   channel_.slot(rank_).left.store(1, std::memory_order_release);
   futex_wake_all(channel_.arrivals);
+}
+
+void Member::require_own_process(std::string_view tag) const {
+  if (world_->origin().is_here()) return;
+  throw CommError({"", group_name_, -1, rank_, std::string(tag)},
+                  world_->origin().complaint(absl::StrCat("rank ", world_->rank())));
 }
 
 CallDescriptor Member::next_call(Op op, std::string_view tag) {
@@ -150,6 +159,7 @@ void Member::wait_slowly(uint32_t target, const Lane& lane) {
   BlockedRecord record(*world_);
   const auto start = Clock::now();
   auto next_look = start + kSuspicious;
+  std::string suspicion;
   while (true) {
     const uint32_t seen = channel_.arrivals.load(std::memory_order_acquire);
     if (static_cast<int32_t>(seen - target) >= 0) return;
@@ -160,10 +170,7 @@ void Member::wait_slowly(uint32_t target, const Lane& lane) {
     check_leavers();
     const auto now = Clock::now();
     const auto left = start + options_.timeout - now;
-    if (left <= Clock::duration::zero()) {
-      fail(absl::StrCat("timed out: waited ", options_.timeout.count(), " ms for ",
-                        missing_names()));
-    }
+    if (left <= Clock::duration::zero()) time_out(suspicion);
     if (futex_wait(channel_.arrivals, seen, std::min<Clock::duration>(kSlice, left))) {
       world_->check_peers();
     }
@@ -175,15 +182,33 @@ void Member::wait_slowly(uint32_t target, const Lane& lane) {
     if (missing < 0 ||
         thread == 0) {  // nobody is blocked by a lane whose results nobody asks for yet
       record.retract();
+      suspicion.clear();
       continue;
     }
     ChannelSlot& slot = channel_.slot(missing);
     record.confirm(
         {thread, slot.world_rank, slot.caller.load(std::memory_order_relaxed),
          absl::StrCat(describe(call_), " #", sequence_, " on group '", group_name_, "'")});
-    const std::string deadlock = record.look();
-    if (!deadlock.empty()) abort(deadlock);
+    suspicion = record.look();
+    if (!suspicion.empty() && world_->claim_suspicion()) {
+      TORCH_WARN("[comm] group '", group_name_, "': this may be a ", suspicion,
+                 ". Ranks go on waiting until the time-out of ", options_.timeout.count(),
+                 " ms, in case another thread still makes one of these calls");
+    }
   }
+}
+
+/// `suspicion`: the circle that this wait seems to be part of, or "".
+void Member::time_out(const std::string& suspicion) {
+  std::string cause =
+      absl::StrCat("timed out: waited ", options_.timeout.count(), " ms for ", missing_names());
+  const int missing = first_missing();
+  const int culprit = missing < 0 ? -1 : world_rank(missing);
+  if (suspicion.empty()) fail(cause, culprit);
+  absl::StrAppend(&cause, "; this may be a ", suspicion);
+  report_failure(culprit, cause);
+  abort(cause);  // those of the circle who wait in other groups have the same cause
+  throw_error(world_->poison().cause());
 }
 
 void Member::check_slices() {
@@ -205,7 +230,7 @@ void Member::finish() { channel_.slot(rank_).collectives.fetch_add(1, std::memor
 
 char* Member::source_of(int rank) {
   const SharedRange& range = call_of(rank).source;
-  char*& base = bases_[range.segment_id];
+  char*& base = bases_[range.segment];
   if (base == nullptr) base = world_->resolve(range) - range.offset_bytes;
   return base + range.offset_bytes;
 }
@@ -222,17 +247,21 @@ void Member::check_leavers() {
     if (static_cast<int32_t>(slot.arrivals.load(std::memory_order_acquire) - phase_) >= 0) continue;
     throw_if_failed();  // it poisons before it leaves, and then that is the cause
     fail(absl::StrCat(name_of(rank), " left the group after ",
-                      slot.collectives.load(std::memory_order_relaxed), " collectives"));
+                      slot.collectives.load(std::memory_order_relaxed), " collectives"),
+         slot.world_rank);
   }
 }
 
-void Member::fail(const std::string& cause) {
+void Member::fail(const std::string& cause, int culprit) {
+  if (!channel_.poison.is_set()) report_failure(culprit, cause);
   channel_.poison.set(cause);
   futex_wake_all(channel_.arrivals);
   throw_error(channel_.poison.cause());
 }
 
 void Member::abort(std::string_view cause) noexcept {
+  if (!world_->origin().is_here()) return;
+  if (!world_->poison().is_set()) report_failure(-1, cause);
   world_->poison().set(cause);
   futex_wake_all(channel_.arrivals);
   futex_wake_all(world_->channel().arrivals);  // other groups look within a slice
@@ -271,6 +300,8 @@ std::string Member::missing_names() const {
     if (static_cast<int32_t>(slot.arrivals.load(std::memory_order_acquire) - phase_) >= 0) continue;
     absl::StrAppend(&names, names.empty() ? "" : ", ", name_of(rank), ", which has finished ",
                     slot.collectives.load(std::memory_order_relaxed), " collectives");
+    const std::string activity = world_->activity_of(slot.world_rank);
+    if (!activity.empty()) absl::StrAppend(&names, " and ", activity);
   }
   return names.empty() ? "nobody" : names;
 }

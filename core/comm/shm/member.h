@@ -29,7 +29,7 @@ class Member {
   /// `memory` holds the channel and is kept alive.
   Member(std::shared_ptr<World> world, std::shared_ptr<Segment> memory, Channel& channel, int rank,
          std::string group_name, Options options);
-  /// Marks this rank as having left and wakes whoever waits for it.
+  /// Marks this rank as having left and wakes whoever waits for it; not in a child of fork().
   ~Member();
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
@@ -45,6 +45,9 @@ class Member {
   /// The group's own; the world has another.
   const Poison& poison() const { return channel_.poison; }
   int world_rank(int rank) { return channel_.slot(rank).world_rank; }
+
+  /// Throws CommError in a child of fork(), which is no rank, before anything waits or is touched.
+  void require_own_process(std::string_view tag) const;
 
   /// Called by the thread that asks for a collective, before it runs in whatever thread.
   void note_caller() {
@@ -76,10 +79,11 @@ class Member {
   /// "rank 1", and its number in the world where that is another one.
   std::string name_of(int rank) const;
 
-  /// Poisons the group and throws CommError with its first cause.
-  [[noreturn]] void fail(const std::string& cause);
+  /// Poisons the group and throws CommError with its first cause. `culprit`: the rank of the world
+  /// that began it, for the launcher; negative: this one, as far as it knows.
+  [[noreturn]] void fail(const std::string& cause, int culprit = -1);
 
-  /// Poisons the world. Never throws.
+  /// Poisons the world; not from a child of fork(). Never throws.
   void abort(std::string_view cause) noexcept;
 
   /// A blocked call throws CommError soon: this rank is leaving.
@@ -87,6 +91,7 @@ class Member {
 
  private:
   void wait_slowly(uint32_t target, const Lane& lane);
+  [[noreturn]] void time_out(const std::string& suspicion);
   void throw_if_failed();
   void check_leavers();
   [[noreturn]] void throw_error(const std::string& cause);
@@ -103,7 +108,8 @@ class Member {
   int64_t sequence_ = -1;
   CallDescriptor call_;  // the last one, for errors: after a failure the slot belongs to slow peers
   uint32_t phase_ = 0;
-  std::unordered_map<uint64_t, char*> bases_;  // of peers' segments, without the world's lock
+  // Of peers' segments, without the world's lock; the world keeps them.
+  std::unordered_map<SegmentId, char*, SegmentId::Hash> bases_;
 };
 
 }  // namespace tessera::shm

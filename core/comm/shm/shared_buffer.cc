@@ -1,11 +1,8 @@
 #include "tessera/core/comm/shm/shared_buffer.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -18,56 +15,11 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/refusal.h"
+#include "tessera/core/comm/text_exchange.h"
 #include "tessera/core/error_text.h"
 
 namespace tessera::shm {
 namespace {
-
-/// The kernel's word about each page of this process.
-class PageMap {
- public:
-  PageMap() : fd_(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)) {}
-  ~PageMap() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  PageMap(const PageMap&) = delete;
-  PageMap& operator=(const PageMap&) = delete;
-
-  /// The first page from number `page` on, of `pages` pages at `memory`, that a private mapping of
-  /// a file has copied; `pages` if there is none, or if the kernel does not tell.
-  int64_t next_copied(const char* memory, int64_t page, int64_t pages) const {
-    const auto first = static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory)) / page_bytes();
-    std::array<uint64_t, 4096> words;
-    while (page < pages) {
-      const int64_t wanted = std::min<int64_t>(pages - page, words.size());
-      const ssize_t got = ::pread(fd_, words.data(), wanted * sizeof(uint64_t),
-                                  (first + page) * static_cast<int64_t>(sizeof(uint64_t)));
-      const int64_t count = got < 0 ? 0 : got / static_cast<int64_t>(sizeof(uint64_t));
-      if (count == 0) return pages;
-      const auto* end = words.cbegin() + count;
-      const auto* found = std::find_if(words.cbegin(), end, is_copied);
-      if (found != end) return page + (found - words.cbegin());
-      page += count;
-    }
-    return pages;
-  }
-
-  static int64_t page_bytes() {
-    static const int64_t bytes = ::sysconf(_SC_PAGESIZE);
-    return bytes;
-  }
-
- private:
-  // Bit 63: present, 62: swapped out, 61: belongs to a file or to shared memory.
-  // Source: Documentation/admin-guide/mm/pagemap.rst.
-  static bool is_copied(uint64_t word) {
-    constexpr uint64_t kThere = uint64_t{3} << 62;
-    constexpr uint64_t kOfFile = uint64_t{1} << 61;
-    return (word & kThere) != 0 && (word & kOfFile) == 0;
-  }
-
-  const int fd_;
-};
 
 at::Tensor tensor_in(char* memory, int64_t size_bytes, int64_t offset_bytes, int64_t numel,
                      at::ScalarType dtype, std::shared_ptr<void> keeper) {
@@ -92,12 +44,28 @@ class SharedBuffer::View {
   View(const View&) = delete;
   View& operator=(const View&) = delete;
 
+  int64_t pages() const { return bytes / PageMap::page_bytes(); }
+
+  /// What this rank has written to `count` pages from `page` on gives way to the common memory.
+  void drop(int64_t page, int64_t count) const {
+    char* const memory = data + page * PageMap::page_bytes();
+    const int64_t length = count * PageMap::page_bytes();
+    if (::madvise(memory, length, MADV_DONTNEED) == 0) return;
+    // Pages that are locked (mlockall) are not dropped. The common mapping stays locked.
+    ::munlock(memory, length);
+    TORCH_CHECK(::madvise(memory, length, MADV_DONTNEED) == 0,
+                "[comm] shared buffer: got pages that cannot be dropped, expected this rank's "
+                "writes to be; madvise said: ",
+                std::strerror(errno));
+  }
+
   const int64_t bytes;
   char* const data;
 };
 
 std::unique_ptr<SharedBuffer> SharedBuffer::make(ProcessGroup& group, int64_t bytes,
-                                                 std::string_view name) {
+                                                 std::string_view name,
+                                                 const OpenPageMap& open_page_map) {
   // Everything that can fail is tried before the ranks go on together.
   std::string problem;
   std::shared_ptr<Segment> segment;
@@ -117,55 +85,96 @@ std::unique_ptr<SharedBuffer> SharedBuffer::make(ProcessGroup& group, int64_t by
   group.broadcast(words, /*root=*/0, name)->wait();
   std::memcpy(&range, words.const_data_ptr(), sizeof(range));
 
-  std::shared_ptr<View> view;
+  std::unique_ptr<SharedBuffer> buffer;
   try {
     if (group.rank() != 0) segment = Segment::open(range);
-    view = std::make_shared<View>(range);
+    buffer.reset(new SharedBuffer(segment, std::make_shared<View>(range), group.rank()));
   } catch (const c10::Error& error) {
     problem = error_text(error);
   }
   refuse_together(group, problem, what);
-  if (bytes > 0) {
-    // A rank that can see nothing speaks for all.
-    if (group.rank() == 0) segment->data()[0] = 1;
-    group.barrier(name);
-    const at::Tensor sees = at::empty({1}, at::kInt).fill_(static_cast<int>(view->data[0]));
-    group.all_reduce(sees, ReduceOp::kMin, name)->wait();
-    if (group.rank() == 0) segment->data()[0] = 0;
-    group.barrier(name);
-    if (sees.item<int>() != 1) return nullptr;
+
+  // See Note [Proof of sharing].
+  if (group.rank() == 0) segment->data()[0] = 1;
+  group.barrier(name);
+  if (buffer->view_->data[0] != 1) problem = "its private mapping does not show common writes";
+  group.barrier(name);
+  if (group.rank() == 0) segment->data()[0] = 0;
+  group.barrier(name);
+  if (problem.empty()) {
+    try {
+      buffer->page_map_ = open_page_map();
+      problem = buffer->try_own_write();
+    } catch (const c10::Error& error) {
+      problem = error_text(error);
+    }
   }
-  return std::unique_ptr<SharedBuffer>(new SharedBuffer(std::move(segment), std::move(view)));
+  const std::vector<std::string> problems = exchange_texts(group, problem, name);
+  for (size_t rank = 0; rank < problems.size(); ++rank) {
+    if (problems[rank].empty()) continue;
+    TORCH_WARN("[comm] ", what, ": every rank keeps a copy of its own, for rank ", rank,
+               " cannot share: ", problems[rank]);
+    return nullptr;
+  }
+  return buffer;
 }
 
-SharedBuffer::SharedBuffer(std::shared_ptr<Segment> segment, std::shared_ptr<View> view)
-    : segment_(std::move(segment)), view_(std::move(view)) {}
+SharedBuffer::SharedBuffer(std::shared_ptr<Segment> segment, std::shared_ptr<View> view, int rank)
+    : rank_(rank), segment_(std::move(segment)), view_(std::move(view)) {}
+
+std::string SharedBuffer::try_own_write() {
+  const int64_t pages = view_->pages();
+  const int64_t last = pages - 1;
+  const auto copied_from = [&](int64_t page) {
+    return page_map_->next_copied(view_->data, page, pages);
+  };
+  if (copied_from(0) != pages) return "pages show as copied that nobody has written";
+  char* const page = view_->data + last * PageMap::page_bytes();
+  const char* const common = segment_->data() + last * PageMap::page_bytes();
+  *static_cast<volatile char*>(page) = 1;
+  if (*static_cast<const volatile char*>(common) != 0) return "its private writes are common";
+  if (copied_from(0) != last) return "a page that it wrote does not show as copied";
+  view_->drop(last, 1);
+  if (copied_from(0) != pages || *static_cast<volatile char*>(page) != 0) {
+    return "a page that it wrote cannot be dropped";
+  }
+  return "";
+}
+
+void SharedBuffer::require_own_process() const {
+  TORCH_CHECK(origin_.is_here(),
+              "[comm] shared buffer: ", origin_.complaint(absl::StrCat("rank ", rank_)));
+}
 
 at::Tensor SharedBuffer::common(int64_t offset_bytes, int64_t numel, at::ScalarType dtype) {
+  require_own_process();
   return tensor_in(segment_->data(), segment_->size_bytes(), offset_bytes, numel, dtype, segment_);
 }
 
 at::Tensor SharedBuffer::view(int64_t offset_bytes, int64_t numel, at::ScalarType dtype) {
+  require_own_process();
   return tensor_in(view_->data, view_->bytes, offset_bytes, numel, dtype, view_);
 }
 
 std::optional<int64_t> SharedBuffer::find_own_write() {
-  static const PageMap page_map;
+  require_own_process();
   const int64_t page_bytes = PageMap::page_bytes();
-  const int64_t pages = view_->bytes / page_bytes;
-  for (int64_t page = 0; (page = page_map.next_copied(view_->data, page, pages)) < pages; ++page) {
+  const int64_t pages = view_->pages();
+  for (int64_t page = 0; (page = page_map_->next_copied(view_->data, page, pages)) < pages;
+       ++page) {
     const int64_t begin = page * page_bytes;
     const char* const mine = view_->data + begin;
     const char* const end = mine + page_bytes;
     const char* const differs = std::mismatch(mine, end, segment_->data() + begin).first;
     if (differs != end) return begin + (differs - mine);
-    ::madvise(view_->data + begin, page_bytes, MADV_DONTNEED);
+    view_->drop(page, 1);
   }
   return std::nullopt;
 }
 
 void SharedBuffer::drop_own_writes() {
-  ::madvise(view_->data, view_->bytes, MADV_DONTNEED);
+  require_own_process();
+  view_->drop(0, view_->pages());
   // At once: otherwise the next forward meets the pages one by one.
   ::madvise(view_->data, view_->bytes, MADV_POPULATE_READ);
 }

@@ -1,23 +1,41 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
 
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/comm/shared_buffer.h"
-#include "tessera/core/comm/shm/arena.h"
+#include "tessera/core/comm/shm/page_map.h"
+#include "tessera/core/comm/shm/segment.h"
 
 namespace tessera::shm {
 
 /// One segment of the first rank, mapped twice by every rank: shared, and private (copy on write).
+///
+/// Note [Proof of sharing]
+/// ~~~~~~~~~~~~~~~~~~~~~~~
+/// Ranks can have one copy together only where two things hold that no standard promises: a private
+/// mapping shows what others write to the file (POSIX leaves that open, Linux does it), and the
+/// system tells which pages of it were copied because this rank wrote them. Without the second a
+/// stray write would make one rank's page its own for good, and later steps would be accepted. So
+/// every rank tries both out when the buffer is made: it writes a byte of its own, sees that byte's
+/// page shown as copied and no other, drops it and sees the common memory again. One rank that
+/// cannot is enough for all to do without sharing.
 class SharedBuffer final : public tessera::SharedBuffer {
  public:
+  using OpenPageMap = std::function<std::unique_ptr<PageMap>()>;
+
   /// Collective over `group`, whose ranks are on one host; blocking. `bytes` zero bytes. If the
   /// first rank has no space, or another cannot map them, all ranks throw c10::Error that names it.
-  /// Null on all ranks if the system does not show common writes in private mappings (POSIX leaves
-  /// that open, Linux does it).
+  /// Null on all ranks, which warn with its reason, if a rank has no proof.
   static std::unique_ptr<SharedBuffer> make(ProcessGroup& group, int64_t bytes,
-                                            std::string_view name);
+                                            std::string_view name,
+                                            const OpenPageMap& open_page_map = &PageMap::open);
 
+  /// In a child of fork() they all throw c10::Error.
   at::Tensor common(int64_t offset_bytes, int64_t numel, at::ScalarType dtype) override;
   at::Tensor view(int64_t offset_bytes, int64_t numel, at::ScalarType dtype) override;
   std::optional<int64_t> find_own_write() override;
@@ -27,10 +45,17 @@ class SharedBuffer final : public tessera::SharedBuffer {
   /// This rank's private mapping of a segment.
   class View;
 
-  SharedBuffer(std::shared_ptr<Segment> segment, std::shared_ptr<View> view);
+  SharedBuffer(std::shared_ptr<Segment> segment, std::shared_ptr<View> view, int rank);
 
+  /// "" if the view and its page map are what Note [Proof of sharing] asks for.
+  std::string try_own_write();
+  void require_own_process() const;
+
+  const Origin origin_;
+  const int rank_;
   const std::shared_ptr<Segment> segment_;
   const std::shared_ptr<View> view_;
+  std::unique_ptr<PageMap> page_map_;  // null until it is opened
 };
 
 }  // namespace tessera::shm

@@ -79,9 +79,8 @@ std::string describe(const CallDescriptor& call) {
                       shown < call.tag_length ? "..." : "", "'");
 }
 
-Channel* Channel::create(void* memory, uint64_t id, int size) {
+Channel* Channel::create(void* memory, int size) {
   auto* channel = new (memory) Channel();
-  channel->id = id;
   channel->size = size;
   for (int rank = 0; rank < size; ++rank) new (&channel->slot(rank)) ChannelSlot();
   return channel;

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "tessera/core/comm/op.h"
-#include "tessera/core/comm/shm/arena.h"
+#include "tessera/core/comm/shm/segment.h"
 
 namespace tessera::shm {
 
@@ -37,8 +37,9 @@ inline void spin_pause() {
 /// A group that failed stays failed, on every rank and with one cause: the first rank that notices
 /// writes the text here, and whoever notices anything later, or only calls again, throws that text
 /// and not its own. There is one Poison per group (differing calls, time-outs, a rank that left)
-/// and one per world (a dead process, abort(), an unwinding exception, a deadlock between groups).
-/// Waits look at both in every slice of time; calls look at both before they begin.
+/// and one per world (a dead process, abort(), an unwinding exception, a time-out inside a
+/// suspected deadlock between groups). Waits look at both in every slice of time; calls look at
+/// both before they begin.
 class Poison {
  public:
   /// Sets the cause unless there is one. Wait-free: a rank that dies in here leaves a poison
@@ -106,8 +107,7 @@ struct alignas(64) ChannelSlot {
 struct alignas(64) Channel {
   alignas(64) std::atomic<uint32_t> arrivals;
   alignas(64) std::atomic<uint32_t> sleepers;
-  alignas(64) uint64_t id;
-  int32_t size;
+  alignas(64) int32_t size;
   Poison poison;
 
   ChannelSlot& slot(int rank) { return reinterpret_cast<ChannelSlot*>(this + 1)[rank]; }
@@ -115,7 +115,7 @@ struct alignas(64) Channel {
     return static_cast<int64_t>(sizeof(Channel) + size * sizeof(ChannelSlot));
   }
   /// Makes a channel in zeroed memory of bytes(size).
-  static Channel* create(void* memory, uint64_t id, int size);
+  static Channel* create(void* memory, int size);
 };
 
 }  // namespace tessera::shm

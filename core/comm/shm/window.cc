@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include <absl/strings/str_cat.h>
+
 #include "tessera/core/errors.h"
 #include "tessera/core/memory/copy_kernels.h"
 
@@ -23,6 +25,7 @@ bool overlap(const char* a, const char* b, int64_t bytes) {
 Window::Window(Member& member, at::Tensor own)
     : own_(std::move(own)),
       rank_(member.rank()),
+      world_rank_(member.world().rank()),
       group_name_(member.group_name()),
       group_memory_(member.memory()),
       world_memory_(member.world().segment()),
@@ -38,8 +41,15 @@ Window::Window(Member& member, at::Tensor own)
   }
 }
 
+void Window::require_own_process(const char* op, std::string_view tag) const {
+  if (origin_.is_here()) return;
+  throw CommError({op, group_name_, -1, rank_, std::string(tag)},
+                  origin_.complaint(absl::StrCat("rank ", world_rank_)));
+}
+
 void Window::read(int rank, int64_t begin, const at::Tensor& to, std::string_view tag) {
   check_read(rank, begin, to, static_cast<int>(sources_.size()), own_.numel(), own_.scalar_type());
+  require_own_process("read", tag);
   for (const Poison* poison : {&group_poison_, &world_poison_}) {
     if (!poison->is_set()) continue;
     throw CommError({"read", group_name_, -1, rank_, std::string(tag)}, poison->cause());
@@ -58,11 +68,13 @@ void Window::read(int rank, int64_t begin, const at::Tensor& to, std::string_vie
 
 int64_t Window::load(int rank, int64_t index) const {
   check_word(rank, index, static_cast<int>(sources_.size()), own_.numel(), own_.scalar_type());
+  require_own_process("load", "");
   return load_word(sources_[rank] + index * static_cast<int64_t>(sizeof(int64_t)));
 }
 
 void Window::store(int64_t index, int64_t value) {
   check_word(rank_, index, static_cast<int>(sources_.size()), own_.numel(), own_.scalar_type());
+  require_own_process("store", "");
   store_word(own_.mutable_data_ptr<int64_t>() + index, value);
 }
 

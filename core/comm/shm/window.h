@@ -8,12 +8,14 @@
 #include "tessera/core/comm/shm/arena.h"
 #include "tessera/core/comm/shm/member.h"
 #include "tessera/core/comm/window.h"
+#include "tessera/core/fork.h"
 
 namespace tessera::shm {
 
 /// Reads copy straight from the mapping of a peer's arena. Holds the mappings, the pages where a
 /// failure is told and its own buffer, but neither the group nor the world: leaving those is not
-/// put off by a window that is still there, and reads work on.
+/// put off by a window that is still there, and reads work on. In a child of fork() all calls throw
+/// CommError.
 class Window final : public tessera::Window {
  public:
   /// Local, after every rank has posted its call with where its buffer lies, and before the phase
@@ -25,8 +27,12 @@ class Window final : public tessera::Window {
   void store(int64_t index, int64_t value) override;
 
  private:
+  void require_own_process(const char* op, std::string_view tag) const;
+
+  const Origin origin_;
   const at::Tensor own_;
   const int rank_;
+  const int world_rank_;
   const std::string group_name_;
   const std::shared_ptr<Segment> group_memory_;
   const std::shared_ptr<Segment> world_memory_;

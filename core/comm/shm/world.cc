@@ -10,10 +10,15 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
+
+#include "tessera/core/comm/failure_report.h"
+#include "tessera/core/comm/process_status.h"
+#include "tessera/core/comm/standard_streams.h"
 
 namespace tessera::shm {
 namespace {
@@ -23,13 +28,17 @@ namespace {
 // A skipped collective is caught by comparing calls when the next call of the same group comes.
 // With two groups it may never come: rank 0 waits in group A for rank 1, which skipped that call
 // and waits in group B for rank 0. So whoever has waited for most of a second publishes a record
-// (its thread, its call, the first rank it misses and the thread there that uses that group), and
-// follows the records. Every collective needs all of its ranks, so blocked threads that wait for
-// each other in a circle can never move. A thread without a record ends the search: it may still
-// come. Threads, not ranks, are followed, because another thread of a rank may serve that group. A
-// record may be stale: its thread could go on but has not run yet. So a circle counts only when it
-// is seen twice and every thread in it has confirmed in between that it still has to wait. Waits
-// never become unsatisfied again, so at the first look all of them held at once.
+// (its thread, its call, the first rank it misses and the thread there that used that group last),
+// and follows the records. Threads, not ranks, are followed, because another thread of a rank may
+// serve that group. A thread without a record ends the search: it may still come. A record may be
+// stale: its thread could go on but has not run yet. So a circle counts only when it is seen twice
+// and every thread in it has confirmed in between that it still has to wait. Waits never become
+// unsatisfied again, so at the first look all of them held at once.
+//
+// Blocked threads that wait for each other in a circle never move, but nobody can know that a rank
+// has no other thread that will make the missing call: which thread used a group last says nothing
+// about the next call. So a circle is a suspicion. It ends nothing: one rank of the job says it,
+// and if it comes to the time-out, that explains it by the circle.
 
 /// Holds a RankState's lock, or gives up if its holder died.
 class RankLock {
@@ -53,7 +62,9 @@ class RankLock {
   bool owned_ = false;
 };
 
-int open_pidfd(int pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
+int open_pidfd(int pid) {
+  return above_standard_streams(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
 
 }  // namespace
 
@@ -66,7 +77,7 @@ std::shared_ptr<World> World::create(const std::vector<int>& pids) {
     new (&page->rank(rank)) RankState();
     page->rank(rank).pid = pids[rank];
   }
-  Channel::create(&page->channel(), segment->id(), size);
+  Channel::create(&page->channel(), size);
   for (int rank = 0; rank < size; ++rank) page->channel().slot(rank).world_rank = rank;
   page->ready.store(1, std::memory_order_release);
   return std::shared_ptr<World>(new World(0, size, std::move(segment)));
@@ -96,7 +107,7 @@ World::World(int rank, int size, std::shared_ptr<Segment> segment)
 }
 
 World::~World() {
-  page_->rank(rank_).left.store(1, std::memory_order_release);
+  if (origin_.is_here()) page_->rank(rank_).left.store(1, std::memory_order_release);
   for (int fd : pidfds_) {
     if (fd >= 0) ::close(fd);
   }
@@ -115,9 +126,16 @@ int World::cores() const {
 
 char* World::resolve(const SharedRange& range) {
   std::lock_guard<std::mutex> lock(mutex_);
-  std::shared_ptr<Segment>& segment = segments_[range.segment_id];
+  std::shared_ptr<Segment>& segment = segments_[range.segment];
   if (segment == nullptr) segment = Segment::open(range);
   return segment->data() + range.offset_bytes;
+}
+
+std::string World::activity_of(int rank) const {
+  const int pid = page_->rank(rank).pid;
+  if (pid == ::getpid()) return "";
+  const std::optional<ProcessStatus> status = process_status(pid);
+  return status.has_value() ? status->describe() : "";
 }
 
 void World::check_peers() {
@@ -134,10 +152,16 @@ void World::check_peers() {
     }
     // Asked again: it may have left in an orderly way just before its process ended.
     if (ended && state.left.load(std::memory_order_acquire) == 0) {
-      poison().set(absl::StrCat("rank ", rank, " (pid ", state.pid, ") died"));
+      const std::string cause = absl::StrCat("rank ", rank, " (pid ", state.pid, ") died");
+      if (!poison().is_set()) report_failure(rank, cause);
+      poison().set(cause);
       return;
     }
   }
+}
+
+bool World::claim_suspicion() {
+  return page_->suspicion_claimed.exchange(1, std::memory_order_relaxed) == 0;
 }
 
 int World::publish(const Blocked& blocked, int place) {
@@ -226,7 +250,7 @@ Circle World::find_circle(int place) {
   return circle;
 }
 
-bool Circle::proves(const Circle& earlier) const {
+bool Circle::confirms(const Circle& earlier) const {
   if (members.empty() || members.size() != earlier.members.size()) return false;
   for (size_t i = 0; i < members.size(); ++i) {
     const Member& now = members[i];

@@ -11,6 +11,7 @@
 
 #include "tessera/core/comm/shm/arena.h"
 #include "tessera/core/comm/shm/sync.h"
+#include "tessera/core/fork.h"
 
 namespace tessera::shm {
 
@@ -39,7 +40,8 @@ struct alignas(64) RankState {
 /// The shared page of a world: who takes part, and why everyone stopped. `size` RankStates and the
 /// world's own Channel follow.
 struct alignas(64) ControlPage {
-  std::atomic<uint32_t> ready;  // 1 once rank 0 has filled in the rest
+  std::atomic<uint32_t> ready;              // 1 once rank 0 has filled in the rest
+  std::atomic<uint32_t> suspicion_claimed;  // 1 once a rank says that it suspects a deadlock
   int32_t size;
   Poison poison;
 
@@ -70,12 +72,13 @@ struct Circle {
   std::string text;             // names every call; equal on all ranks
 
   /// Whether `earlier` was this circle too and every thread in it has confirmed its wait since:
-  /// then it is a deadlock.
-  bool proves(const Circle& earlier) const;
+  /// then all of them wait for each other.
+  bool confirms(const Circle& earlier) const;
 };
 
 /// What all groups of one rank share: the control page, the arena, the peers. The rank leaves the
-/// world when the last group, and so this object, is gone. Thread-safe.
+/// world when the last group, and so this object, is gone; a child of fork() leaves nothing.
+/// Thread-safe.
 class World {
  public:
   /// Local. Rank 0 makes the control page for ranks of these processes; the others open it by the
@@ -88,6 +91,8 @@ class World {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  /// The process of the rank.
+  const Origin& origin() const { return origin_; }
   const std::shared_ptr<Arena>& arena() const { return arena_; }
   const std::shared_ptr<Segment>& segment() const { return segment_; }
   Channel& channel() { return page_->channel(); }
@@ -98,8 +103,13 @@ class World {
   /// to cores of their own.
   int cores() const;
 
-  /// Local. The address here of a peer's memory; mapped at the first use. The peer must be alive.
+  /// Local. The address here of a peer's memory; mapped at the first use, and as long as the world
+  /// is there. The peer must be alive.
   char* resolve(const SharedRange& range);
+
+  /// Local. What the process of another rank does now, "is stopped" say; "" if it is this process,
+  /// or nobody knows.
+  std::string activity_of(int rank) const;
 
   /// Local, does not block. Sets the world's poison if the process of a rank has ended without
   /// leaving.
@@ -111,6 +121,9 @@ class World {
   int publish(const Blocked& blocked, int place);
   void retract(int place);
 
+  /// Local. Whether this call, as the first in the job, is to say that a deadlock is suspected.
+  bool claim_suspicion();
+
   /// Local. Follows who waits for whom, from a published call of this rank.
   Circle find_circle(int place);
 
@@ -118,6 +131,7 @@ class World {
   World(int rank, int size, std::shared_ptr<Segment> segment);
   bool snapshot(int rank, int64_t thread, BlockedCall& call);
 
+  const Origin origin_;
   const int rank_;
   const int size_;
   const std::shared_ptr<Segment> segment_;
@@ -126,7 +140,8 @@ class World {
   std::vector<int>
       pidfds_;  // by rank; -1 for ranks of this process and where the kernel gives none
   std::mutex mutex_;
-  std::unordered_map<uint64_t, std::shared_ptr<Segment>> segments_;  // of peers, by id
+  // Of peers. Each keeps its file, so that the system gives its id to no other.
+  std::unordered_map<SegmentId, std::shared_ptr<Segment>, SegmentId::Hash> segments_;
 };
 
 }  // namespace tessera::shm

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -127,7 +128,7 @@ TEST(Arena, NoSpaceIsAnErrorWithTheSizeAndNotASignal) {
 
 TEST(Arena, APeerThatIsGoneIsAnError) {
   SharedRange range;
-  range.segment_id = 12345;
+  range.segment = {.device = 1, .inode = 12345};
   range.segment_bytes = 4096;
   range.pid = ::getpid();
   range.fd = 9999;
@@ -137,6 +138,32 @@ TEST(Arena, APeerThatIsGoneIsAnError) {
   } catch (const c10::Error& error) {
     EXPECT_THAT(error.what_without_backtrace(), HasSubstr("got no access to /proc/"));
   }
+}
+
+/// Closes its segment's descriptor, whose number another file takes.
+TEST(Arena, AnotherFileInThePlaceOfASegmentIsAnErrorThatNamesBoth) {
+  SharedRange range = Segment::create(10000)->range(0);
+  const std::shared_ptr<Segment> other = Segment::create(10000);
+  ASSERT_EQ(other->fd(), range.fd) << "the kernel gives the lowest free number";
+  try {
+    Segment::open(range);
+    FAIL() << "another segment of the same size";
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("got another file at /proc/"));
+    EXPECT_THAT(error.what_without_backtrace(),
+                HasSubstr("inode " + std::to_string(range.segment.inode)));
+  }
+  EXPECT_THROW(Segment::map_privately(range), c10::Error);
+  // The control: its own id leads to it.
+  EXPECT_EQ(Segment::open(other->range(0)), other);
+}
+
+TEST(Arena, ASegmentIsCalledWhatTheKernelCallsItsFile) {
+  const auto segment = Segment::create(10000);
+  struct stat file {};
+  ASSERT_EQ(::fstat(segment->fd(), &file), 0);
+  EXPECT_EQ(segment->range(0).segment.device, file.st_dev);
+  EXPECT_EQ(segment->range(0).segment.inode, file.st_ino);
 }
 
 TEST(Arena, ThreadsAllocateAtOnce) {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -56,6 +57,29 @@ TEST(Environment, NothingSetIsAWorldOfOne) {
   ASSERT_TRUE(environment.ok());
   EXPECT_EQ(environment->rank, 0);
   EXPECT_EQ(environment->world_size, 1);
+}
+
+TEST(Environment, OneOfSeveralProcessesOfAForeignLauncherIsNoWorldOfOne) {
+  const std::pair<const char*, const char*> foreign[] = {
+      {"OMPI_COMM_WORLD_SIZE", "Open MPI's mpirun"},
+      {"MV2_COMM_WORLD_SIZE", "MVAPICH's mpirun"},
+      {"PMI_SIZE", "mpiexec (MPICH, Intel MPI)"},
+      {"SLURM_STEP_NUM_TASKS", "SLURM's srun"},
+  };
+  for (const auto& [variable, launcher] : foreign) {
+    EXPECT_THAT(problems({{variable, "4"}}),
+                AllOf(HasSubstr(std::string("RANK, WORLD_SIZE: not set, although ") + launcher +
+                                " has started 4 processes (" + variable + ")"),
+                      HasSubstr("start the program once with tessera-run"),
+                      HasSubstr(std::string(" WORLD_SIZE=$") + variable + " exec ./train")));
+    EXPECT_EQ(problems({{variable, "1"}}), "");
+    EXPECT_EQ(problems({{variable, ""}}), "");
+    EXPECT_EQ(problems({{variable, "4"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}), "");
+    EnvironmentNeeds needs;
+    needs.identity = false;
+    EXPECT_TRUE(read_environment(lookup_in({{variable, "4"}}), needs).ok());
+  }
+  EXPECT_EQ(problems({{"SLURM_NTASKS", "4"}}), "") << "a batch script runs once";
 }
 
 TEST(Environment, ReadsWhatTorchrunAndTesseraRunExport) {

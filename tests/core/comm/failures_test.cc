@@ -150,60 +150,6 @@ TEST(Failures, AFailedGroupRethrowsItsFirstCauseAndOthersGoOn) {
               Each("rank 2 called barrier 'by two' where rank 0 called barrier 'by the rest'"));
 }
 
-TEST(Failures, ASkippedCollectiveAmongTwoGroupsIsADeadlockWithANameNotATimeOut) {
-  for (const Lane lane : {Lane::kInline, Lane::kThread}) {
-    const auto errors = run_ranks_expecting_errors(
-        3,
-        [](std::shared_ptr<ProcessGroup> world) {
-          auto control = duplicate(*world, "control");
-          world->barrier("before");
-          control->barrier("before");
-          at::Tensor bucket = at::zeros({10});
-          if (world->rank() != 1) world->all_reduce(bucket, ReduceOp::kSum, "bucket 7")->wait();
-          control->all_reduce(at::zeros({2}), ReduceOp::kSum, "vote")->wait();
-        },
-        {.timeout = std::chrono::seconds(50), .lane = lane});
-    EXPECT_THAT(errors, Each(HasSubstr("deadlock between groups: rank 0 is in all_reduce SUM "
-                                       "float32[10] 'bucket 7'")));
-    EXPECT_THAT(errors, Each(HasSubstr("rank 1 is in all_reduce SUM float32[2] 'vote'")));
-  }
-}
-
-TEST(Failures, ACircleOfThreeGroupsIsFound) {
-  const auto errors = run_ranks_expecting_errors(
-      3,
-      [](std::shared_ptr<ProcessGroup> world) {
-        const std::vector<std::vector<int>> pairs = {{0, 1}, {1, 2}, {0, 2}};
-        std::vector<std::shared_ptr<ProcessGroup>> groups;
-        for (size_t i = 0; i < pairs.size(); ++i) {
-          groups.push_back(world->subgroup(pairs[i], absl::StrCat("pair ", i)));
-        }
-        const int first[] = {0, 1,
-                             2};  // rank r enters group first[r], whose other rank is elsewhere
-        groups[first[world->rank()]]->barrier();
-      },
-      {.timeout = std::chrono::seconds(50)});
-  EXPECT_THAT(errors, Each(HasSubstr("deadlock between groups: rank 0 is in barrier '' #0 on group "
-                                     "'world/pair 0' and waits for rank 1; rank 1 is in")));
-}
-
-// A rank that computes, however long, ends every chain of waits: the detector must not fire.
-TEST(Failures, ASlowRankIsNoDeadlock) {
-  std::promise<void> go;
-  auto gate = go.get_future().share();
-  auto waker = std::async(std::launch::async, [&] {
-    std::this_thread::sleep_for(std::chrono::seconds(2));  // how slow the slow rank is
-    go.set_value();
-  });
-  testing::run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
-    auto low = world->subgroup({0, 1}, "low");
-    auto high = world->subgroup({1, 2}, "high");
-    if (world->rank() == 2) gate.wait();
-    if (high != nullptr) high->barrier("rank 1 waits for rank 2");
-    if (low != nullptr) low->barrier("rank 0 waits for rank 1");
-  });
-}
-
 TEST(Failures, ATimeOutNamesTheMissingRanks) {
   std::promise<void> done;
   auto gate = done.get_future().share();

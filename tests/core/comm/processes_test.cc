@@ -1,5 +1,6 @@
 // Ranks that are processes: the same collectives, and the faults that only processes have.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -66,6 +67,31 @@ const RankProcessBody kSums("sums", [] {
     }
   }
   say("done");
+});
+
+/// Prints what nobody reads while shared memory is made and used.
+const RankProcessBody kClosedStreams("sums_with_closed_streams", [] {
+  for (const int fd : {0, 1, 2}) ::close(fd);
+  auto world = join();
+  const auto print = [] {
+    std::printf("%s\n", std::string(5000, 'x').c_str());
+    std::fprintf(stderr, "%s\n", std::string(5000, 'x').c_str());
+    std::fflush(stdout);
+  };
+  const auto sum = [&] {
+    at::Tensor tensor = world->allocate(1000, at::kFloat);
+    tensor.fill_(world->rank() + 1);
+    print();
+    world->barrier();
+    world->all_reduce(tensor, ReduceOp::kSum, "sum")->wait();
+    const int size = world->size();
+    if (!at::equal(tensor, at::full({1000}, size * (size + 1) / 2.0, at::kFloat))) ::_exit(3);
+  };
+  sum();
+  for (const int fd : {0, 1, 2}) ::close(fd);
+  auto other = duplicate(*world, "made while streams are closed");
+  sum();
+  ::_exit(::fcntl(1, F_GETFD) < 0 ? 0 : 4);
 });
 
 const RankProcessBody kStops("rank_1_waits_outside", [] {
@@ -176,6 +202,10 @@ TEST(Processes, ReduceThroughAFileStore) {
 
 TEST(Processes, ReduceThroughATcpStore) {
   expect_success(run_rank_processes(3, "sums", with_master(free_port())));
+}
+
+TEST(Processes, WhatIsPrintedIntoClosedStreamsGoesNowhere) {
+  expect_success(run_rank_processes(3, "sums_with_closed_streams"));
 }
 
 TEST(Processes, AKilledRankIsNamedByAllThatWaitForIt) {

@@ -1,7 +1,11 @@
 // One buffer for all ranks: what each sees of what the others and it itself have written.
 #include "tessera/core/comm/shared_buffer.h"
 
+#include <sys/mman.h>
+#include <sys/resource.h>
+
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -14,8 +18,13 @@
 #include <gtest/gtest.h>
 
 #include "tessera/core/comm/process_group.h"
+#include "tessera/core/comm/rendezvous.h"
+#include "tessera/core/comm/shm/page_map.h"
+#include "tessera/core/comm/shm/shared_buffer.h"
 #include "tessera/core/memory/huge_pages.h"
 #include "tessera/tests/support/file_size_limit.h"
+#include "tessera/tests/support/forked_child.h"
+#include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/rank_threads.h"
 
 namespace tessera::testing {
@@ -146,6 +155,115 @@ TEST_P(SharedBufferTest, NoSpaceIsEveryRanksErrorAndTheGroupGoesOn) {
 
 INSTANTIATE_TEST_SUITE_P(, SharedBufferTest, ::testing::Values(2, 3),
                          [](const auto& info) { return "World" + std::to_string(info.param); });
+
+/// A page map of one rank that is not what it should be, the kernel's own otherwise.
+class OddPageMap final : public shm::PageMap {
+ public:
+  enum class Fault : uint8_t { kSeesNothing, kSeesEverything, kIsUnreadable, kFailsLater };
+
+  explicit OddPageMap(Fault fault) : fault_(fault) {}
+
+  int64_t next_copied(const char* memory, int64_t page, int64_t pages) override {
+    if (fault_ == Fault::kSeesNothing) return pages;
+    if (fault_ == Fault::kSeesEverything) return page;
+    const bool is_over = fault_ == Fault::kFailsLater && calls_++ >= kCallsOfProof;
+    TORCH_CHECK(fault_ != Fault::kIsUnreadable && !is_over, "no pages can be seen");
+    return kernel_->next_copied(memory, page, pages);
+  }
+
+ private:
+  static constexpr int kCallsOfProof = 3;
+
+  const Fault fault_;
+  const std::unique_ptr<shm::PageMap> kernel_ = shm::PageMap::open();
+  int calls_ = 0;
+};
+
+/// What a buffer of `size` ranks becomes if the last one has an odd page map, or none.
+std::unique_ptr<shm::SharedBuffer> make_with(ProcessGroup& world,
+                                             std::optional<OddPageMap::Fault> fault) {
+  const bool is_odd = world.rank() == world.size() - 1;
+  return shm::SharedBuffer::make(world, 20000, "buffer", [&]() -> std::unique_ptr<shm::PageMap> {
+    if (!is_odd) return shm::PageMap::open();
+    TORCH_CHECK(fault.has_value(), "there is no page map");
+    return std::make_unique<OddPageMap>(*fault);
+  });
+}
+
+TEST_P(SharedBufferTest, IsNullOnAllRanksWhereOneCannotSeeItsOwnWrites) {
+  using Fault = OddPageMap::Fault;
+  run_ranks(size(), [](std::shared_ptr<ProcessGroup> world) {
+    for (const std::optional<Fault> fault :
+         {std::optional<Fault>(), std::optional(Fault::kSeesNothing),
+          std::optional(Fault::kSeesEverything), std::optional(Fault::kIsUnreadable)}) {
+      EXPECT_EQ(make_with(*world, fault), nullptr);
+    }
+    // The group is as good as before, and the control: with a page map that works there is one.
+    EXPECT_NE(make_with(*world, Fault::kFailsLater), nullptr);
+  });
+}
+
+TEST_P(SharedBufferTest, APageMapThatFailsLaterIsAnError) {
+  run_ranks(size(), [](std::shared_ptr<ProcessGroup> world) {
+    const auto buffer = make_with(*world, OddPageMap::Fault::kFailsLater);
+    ASSERT_NE(buffer, nullptr);
+    if (world->rank() < world->size() - 1) {
+      EXPECT_EQ(buffer->find_own_write(), std::nullopt);
+    } else {
+      EXPECT_THAT(error_of([&] { buffer->find_own_write(); }), HasSubstr("no pages can be seen"));
+    }
+  });
+}
+
+/// Locking copies pages of a private mapping, and locked pages are not simply dropped.
+TEST_P(SharedBufferTest, FollowsTheCommonMemoryAfterItsPagesWereLocked) {
+  on_ranks(size(), 1024, [](ProcessGroup& world, SharedBuffer& buffer) {
+    const at::Tensor whole = buffer.view(0, 1024, at::kFloat);
+    ASSERT_EQ(::mlock(whole.mutable_data_ptr(), 4096), 0);
+    EXPECT_EQ(buffer.find_own_write(), std::nullopt);
+    world.barrier("locked");
+    if (world.rank() == 0) buffer.common(0, 1024, at::kFloat).fill_(5);
+    world.barrier("filled");
+    EXPECT_TRUE(whole.eq(5).all().item<bool>());
+  });
+}
+
+/// What the proof wrote is gone.
+TEST_P(SharedBufferTest, FollowsTheCommonMemoryInAllPagesFromTheStart) {
+  on_ranks(size(), kNumel, [](ProcessGroup& world, SharedBuffer& buffer) {
+    const at::Tensor whole = buffer.view(0, kNumel, at::kFloat);
+    if (world.rank() == 0) buffer.common(0, kNumel, at::kFloat).fill_(6);
+    world.barrier("filled");
+    EXPECT_TRUE(whole.eq(6).all().item<bool>());
+    EXPECT_EQ(buffer.find_own_write(), std::nullopt);
+  });
+}
+
+// What the system shows of its pages is asked for when the buffer is made, not when it is needed.
+const RankProcessBody kNoDescriptors("no_descriptors_left", [] {
+  const auto world = init_process_group();
+  const auto buffer = world->make_shared_buffer(20000, "buffer");
+  ASSERT_NE(buffer, nullptr);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 3;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_EQ(buffer->find_own_write(), std::nullopt);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  if (world->rank() == 1) buffer->view(0, 20000, at::kByte)[12345].fill_(1);
+  const std::optional<int64_t> found = buffer->find_own_write();
+  std::printf("found %d\n", static_cast<int>(found.value_or(-1)));
+  world->barrier("looked");
+});
+
+TEST(SharedBuffer, FindsAWriteAfterDescriptorsRanOut) {
+  const auto results = run_rank_processes(2, "no_descriptors_left");
+  EXPECT_EQ(results[0].exit_code, 0) << results[0].output;
+  EXPECT_THAT(results[0].output, HasSubstr("found -1\n"));
+  EXPECT_EQ(results[1].exit_code, 0) << results[1].output;
+  EXPECT_THAT(results[1].output, HasSubstr("found 12345\n"));
+}
 
 TEST(SharedBuffer, IsNullInAWorldOfOne) {
   run_ranks(1, [](std::shared_ptr<ProcessGroup> world) {

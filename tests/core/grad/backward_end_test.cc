@@ -11,6 +11,10 @@
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <ATen/ThreadLocalState.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <c10/util/thread_name.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function.h>
@@ -249,6 +253,140 @@ TEST_F(BackwardEnd, TwoThreadsWithWatchesOfTheirOwnDoNotMeet) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(ended, (std::vector<int>{50, 50}));
   EXPECT_EQ(counter.ended, 0);
+}
+
+// --- What else a thread carries ---
+
+/// LibTorch takes one of a profiler for one that reports memory.
+struct SomebodysEntry : c10::MemoryReportingInfoBase {
+  void reportMemoryUsage(void*, int64_t, size_t, size_t, c10::Device) override {}
+  bool memoryProfilingEnabled() const override { return false; }
+};
+
+/// Kinds of entries in LibTorch's stack of debug information, those of its profilers among them.
+const std::vector<c10::DebugInfoKind> kKinds = {
+    c10::DebugInfoKind::PRODUCER_INFO, c10::DebugInfoKind::MOBILE_RUNTIME_INFO,
+    c10::DebugInfoKind::PROFILER_STATE, c10::DebugInfoKind::TEST_INFO};
+
+TEST_F(BackwardEnd, ComesInsideAGuardOfAnyDebugInfo) {
+  for (const c10::DebugInfoKind kind : kKinds) {
+    const c10::DebugInfoGuard guard(kind, std::make_shared<SomebodysEntry>());
+    const int before = counter.ended;
+    const at::Tensor x = leaf();
+    bool inside = false;
+    x.register_hook([&](const at::Tensor&) { inside = watch.is_inside_backward(); });
+    at::tanh(x).sum().backward();
+    EXPECT_EQ(counter.ended, before + 1);
+    EXPECT_TRUE(inside);
+  }
+}
+
+TEST(BackwardWatch, LastsBeyondAGuardOfDebugInfoThatItIsMadeIn) {
+  for (const c10::DebugInfoKind kind : kKinds) {
+    Counter counter;
+    std::optional<BackwardWatch> watch;
+    {
+      const c10::DebugInfoGuard guard(kind, std::make_shared<SomebodysEntry>());
+      watch.emplace(counter);
+      at::tanh(leaf()).sum().backward();
+      EXPECT_EQ(counter.ended, 1);
+    }
+    at::tanh(leaf()).sum().backward();
+    EXPECT_EQ(counter.ended, 2);
+    Counter second;
+    const BackwardWatch second_watch(second);
+    at::tanh(leaf()).sum().backward();
+    EXPECT_EQ(counter.ended, 3);
+    EXPECT_EQ(second.ended, 1);
+  }
+}
+
+/// A guard of all that a thread carries, which at::launch and others use.
+TEST(BackwardWatch, LastsBeyondAGuardOfThreadLocalStateThatItIsMadeIn) {
+  Counter counter;
+  std::optional<BackwardWatch> watch;
+  {
+    const at::ThreadLocalStateGuard guard{at::ThreadLocalState()};
+    watch.emplace(counter);
+  }
+  at::tanh(leaf()).sum().backward();
+  EXPECT_EQ(counter.ended, 1);
+}
+
+TEST(BackwardWatch, LeavesTheStackOfDebugInfoAlone) {
+  std::thread([] {  // that has had no watch
+    const auto entry = std::make_shared<SomebodysEntry>();
+    c10::ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, entry);
+    Counter counter;
+    const BackwardWatch watch(counter);
+    EXPECT_EQ(c10::ThreadLocalDebugInfo::_peek(c10::DebugInfoKind::PROFILER_STATE), entry);
+    EXPECT_EQ(c10::ThreadLocalDebugInfo::_pop(c10::DebugInfoKind::PROFILER_STATE), entry);
+    at::tanh(leaf()).sum().backward();
+    EXPECT_EQ(counter.ended, 1);
+  })
+      .join();
+}
+
+/// Runs `body` on a thread that takes over what the calling one carries, and waits for it.
+template <typename Body>
+void run_elsewhere(Body&& body) {
+  const at::ThreadLocalState state;
+  std::thread([&] {
+    const at::ThreadLocalStateGuard guard(state);
+    body();
+  }).join();
+}
+
+/// As on a device: autograd's thread for it takes over what the thread carries that called.
+TEST_F(BackwardEnd, ComesWhereAutogradCarriesTheThreadsStateToAnotherOne) {
+  const at::Tensor x = leaf();
+  bool inside = false;
+  x.register_hook([&](const at::Tensor&) { inside = watch.is_inside_backward(); });
+  run_elsewhere([&] {
+    c10::setThreadName("pt_autograd_0");
+    at::tanh(x).sum().backward();
+  });
+  EXPECT_TRUE(inside);
+  EXPECT_EQ(counter.ended, 1);
+}
+
+/// at::launch carries the thread's state too, but who calls backward there is not the rank.
+TEST_F(BackwardEnd, DoesNotComeForABackwardThatIsLaunched) {
+  bool inside = false;
+  run_elsewhere([&] {
+    const at::Tensor x = leaf();
+    x.register_hook([&](const at::Tensor&) { inside = watch.is_inside_backward(); });
+    at::tanh(x).sum().backward();
+  });
+  EXPECT_FALSE(inside);
+  EXPECT_EQ(counter.ended, 0);
+}
+
+/// A launched task may be a rank of its own.
+TEST_F(BackwardEnd, ComesToTheWatchOfTheLaunchedTaskThatMadeIt) {
+  Counter own;
+  run_elsewhere([&] {
+    const BackwardWatch own_watch(own);
+    at::tanh(leaf()).sum().backward();
+  });
+  EXPECT_EQ(own.ended, 1);
+  EXPECT_EQ(counter.ended, 0);
+}
+
+/// The state of a rank's thread that is gone is of nobody.
+TEST(BackwardWatch, AStateOfAThreadThatHasEndedIsNobodys) {
+  std::optional<at::ThreadLocalState> state;
+  std::thread([&] {
+    Counter counter;
+    const BackwardWatch watch(counter);
+    state.emplace();
+  }).join();
+  const at::ThreadLocalStateGuard guard(*state);
+  at::tanh(leaf()).sum().backward();
+  Counter counter;
+  const BackwardWatch watch(counter);
+  at::tanh(leaf()).sum().backward();
+  EXPECT_EQ(counter.ended, 1);
 }
 
 TEST(BackwardWatch, NothingIsToldAfterItsEnd) {

@@ -55,103 +55,34 @@ TEST(FlatBuffer, DenseTensorsKeepTheirStridesOthersBecomeContiguous) {
   }
 }
 
-TEST(FlatBuffer, MoveIntoKeepsValuesStridesTheTensorObjectAndItsVersion) {
-  for (const Shape& shape : shapes()) {
-    SCOPED_TRACE(shape.name);
-    at::Tensor parameter = shape.tensor.detach();
-    if (shape.is_dense) parameter.add_(1);  // a version that is not zero
-    parameter.requires_grad_();
-    const at::Tensor before = parameter.detach().clone();
-    const std::vector<int64_t> strides = flat_strides(parameter);
-    const auto version = parameter._version();
-    const c10::TensorImpl* const impl = parameter.unsafeGetTensorImpl();
-
-    const at::Tensor flat = at::full({256}, -5.0f);
-    const Range range{128, parameter.numel()};
-    EXPECT_FALSE(lives_in(flat, range, parameter));
-    move_into(flat, range, parameter);
-
-    EXPECT_TRUE(lives_in(flat, range, parameter));
-    EXPECT_EQ(parameter.unsafeGetTensorImpl(), impl);
-    EXPECT_EQ(parameter._version(), version);
-    EXPECT_TRUE(parameter.requires_grad());
-    EXPECT_TRUE(parameter.is_leaf());
-    EXPECT_EQ(parameter.strides(), at::IntArrayRef(strides));
-    EXPECT_TRUE(at::equal(parameter, before));
-    EXPECT_TRUE(flat.narrow(0, 0, 128).eq(-5).all().item<bool>());
-    EXPECT_TRUE(flat.slice(0, range.end()).eq(-5).all().item<bool>());
-
-    // Both see one memory; writing the buffer is no in-place operation on the parameter.
-    flat.narrow(0, range.begin, range.numel).fill_(3);
-    EXPECT_TRUE(parameter.eq(3).all().item<bool>());
-    EXPECT_EQ(parameter._version(), version);
-  }
-}
-
-TEST(FlatBuffer, AutogradAndItsHooksSurviveTheMove) {
-  at::Tensor parameter = at::ones({3, 2}).requires_grad_();
-  int calls = 0;
-  parameter.register_hook([&calls](const at::Tensor&) { ++calls; });
-  const at::Tensor flat = at::zeros({64});
-  move_into(flat, {0, 6}, parameter);
-  (parameter * 2).sum().backward();
-  EXPECT_EQ(calls, 1);
-  EXPECT_TRUE(parameter.grad().eq(2).all().item<bool>());
-  EXPECT_TRUE(parameter.grad().sizes() == parameter.sizes());
-}
-
 TEST(FlatBuffer, ViewsOfAFlatBufferThatIsItselfAViewCountFromItsStart) {
   const at::Tensor arena = at::arange(512, at::kFloat);
   const at::Tensor flat = arena.narrow(0, 256, 128);
   const at::Tensor view = view_like(flat, {64, 6}, at::zeros({2, 3}));
   EXPECT_EQ(view[0][0].item<float>(), 320.0f);
-  EXPECT_TRUE(lives_in(flat, {64, 6}, view));
-  EXPECT_FALSE(lives_in(flat, {0, 6}, view));
-  EXPECT_FALSE(lives_in(flat.clone(), {64, 6}, view));
 }
 
-TEST(FlatBuffer, MoveOutGivesMemoryOfItsOwnWithTheSameValues) {
+TEST(FlatBuffer, ATensorFillsItsStorageIfItLeavesNothingOut) {
+  EXPECT_TRUE(fills_storage(at::zeros({2, 3})));
+  EXPECT_TRUE(fills_storage(at::zeros({2, 3}).t()));
+  EXPECT_TRUE(fills_storage(at::zeros({2, 3, 2, 2}).contiguous(at::MemoryFormat::ChannelsLast)));
+  EXPECT_TRUE(fills_storage(at::zeros({})));
+  EXPECT_TRUE(fills_storage(at::zeros({0, 4})));
+  EXPECT_FALSE(fills_storage(at::zeros({4, 3}).narrow(0, 0, 2))) << "the first part";
+  EXPECT_FALSE(fills_storage(at::zeros({4, 3}).narrow(0, 2, 2))) << "the last part";
+  EXPECT_FALSE(fills_storage(at::zeros({4, 4}).narrow(1, 0, 2))) << "with gaps";
+  EXPECT_FALSE(fills_storage(at::zeros({1}).expand({4}))) << "one element four times";
+}
+
+TEST(FlatBuffer, ATensorWithoutMemoryHasTheShapeAndAStorageOfItsSize) {
   for (const Shape& shape : shapes()) {
     SCOPED_TRACE(shape.name);
-    at::Tensor parameter = shape.tensor.detach().requires_grad_();
-    const at::Tensor before = parameter.detach().clone();
-    const at::Tensor flat = at::zeros({256});
-    const Range range{64, parameter.numel()};
-    move_into(flat, range, parameter);
-    const std::vector<int64_t> strides = parameter.strides().vec();
-    move_out(parameter);
-    EXPECT_FALSE(lives_in(flat, range, parameter));
-    EXPECT_TRUE(parameter.requires_grad() && parameter.is_leaf());
-    EXPECT_EQ(parameter.strides(), at::IntArrayRef(strides));
-    flat.fill_(9);
-    EXPECT_TRUE(at::equal(parameter, before));
+    const at::Tensor tensor = without_memory(shape.tensor, at::kDouble);
+    EXPECT_EQ(tensor.sizes(), shape.tensor.sizes());
+    EXPECT_EQ(tensor.strides(), at::IntArrayRef(flat_strides(shape.tensor)));
+    EXPECT_EQ(tensor.scalar_type(), at::kDouble);
+    EXPECT_TRUE(fills_storage(tensor));
   }
-}
-
-TEST(FlatBufferNegativeControl, EveryWayOutOfTheBufferIsNoticed) {
-  const at::Tensor flat = at::zeros({256});
-  const Range range{64, 6};
-  const auto moved = [&] {
-    at::Tensor parameter = at::ones({2, 3}).requires_grad_();
-    move_into(flat, range, parameter);
-    EXPECT_TRUE(lives_in(flat, range, parameter));
-    return parameter;
-  };
-  at::Tensor replaced = moved();
-  replaced.set_data(replaced.detach().clone());
-  EXPECT_FALSE(lives_in(flat, range, replaced)) << "re-assigned";
-  at::Tensor cast = moved();
-  cast.set_data(cast.detach().to(at::kDouble));
-  EXPECT_FALSE(lives_in(flat, range, cast)) << "another dtype";
-  at::Tensor narrowed = moved();
-  narrowed.set_data(narrowed.detach().narrow(0, 0, 1));
-  EXPECT_FALSE(lives_in(flat, range, narrowed)) << "a part of itself";
-  at::Tensor shifted = moved();
-  shifted.set_data(flat.narrow(0, 65, 6).view({2, 3}));
-  EXPECT_FALSE(lives_in(flat, range, shifted)) << "elsewhere in the buffer";
-  at::Tensor expanded = moved();
-  expanded.set_data(flat.narrow(0, 64, 1).expand({2, 3}));
-  EXPECT_FALSE(lives_in(flat, range, expanded)) << "one element six times";
 }
 
 TEST(FlatBuffer, WrongArgumentsAreRefused) {
@@ -169,10 +100,6 @@ TEST(FlatBuffer, WrongArgumentsAreRefused) {
                 view_like(at::zeros({8, 8}), {0, 6}, parameter);
               }),
               HasSubstr("[layout] flat buffer: got 2 dimensions"));
-  EXPECT_THAT(message_of([&] {
-                move_into(flat, {0, 6}, parameter.to(at::kDouble));
-              }),
-              HasSubstr("[layout] parameter dtype: got Double, expected Float"));
 }
 
 }  // namespace

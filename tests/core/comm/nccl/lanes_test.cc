@@ -234,20 +234,6 @@ TEST_F(NcclLanes, ABatchIsOneGroupOfCalls) {
   }
 }
 
-TEST_F(NcclLanes, AnExceptionInABatchLeavesNoGroupOpen) {
-  run_nccl_ranks(2, [](std::shared_ptr<Group> group, HostDevice&) {
-    at::Tensor tensor = at::ones({2});
-    EXPECT_THROW(group->batch([&] {
-      group->all_reduce(tensor, ReduceOp::kSum);
-      group->all_reduce(at::ones({2}, at::kBool), ReduceOp::kSum);
-    }),
-                 c10::Error);
-    group->barrier();
-    EXPECT_EQ(tensor.sum().item<float>(), 4.0f);
-  });
-  EXPECT_EQ(count_calls("ncclGroupStart"), count_calls("ncclGroupEnd"));
-}
-
 TEST_F(NcclLanes, SubgroupsAreSplitFromTheirParents) {
   run_nccl_ranks(3, [](std::shared_ptr<Group> group, HostDevice&) {
     const auto part = group->subgroup({0, 2}, "ends");

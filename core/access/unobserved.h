@@ -1,0 +1,18 @@
+#pragma once
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <c10/core/InferenceMode.h>
+
+namespace tessera {
+
+/// A scope in which the calling thread runs operators of the engine's own, whoever it is: observers
+/// do not see them, nothing is recorded for backward, and tensors are ordinary ones, also inside
+/// the InferenceMode of a reader.
+struct Unobserved {
+  at::RecordFunctionGuard observers{/*is_enabled=*/false};
+  at::NoGradGuard no_grad;
+  c10::InferenceMode inference{false};
+};
+
+}  // namespace tessera

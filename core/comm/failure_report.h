@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string_view>
+
+namespace tessera {
+
+/// Note [Who began it]
+/// ~~~~~~~~~~~~~~~~~~~
+/// One rank fails and the others then fail for want of it, often before the first has ended: a
+/// launcher that looks at which process ended first names the wrong one. So every rank leaves a
+/// note in the launcher's memory (JobPage) when it fails, and before it lets its peers know: when
+/// it poisons a group, when it misses a peer, and from a terminate handler. The earliest note of
+/// the job says who began it. Who learns of a failure from the group's poison leaves none.
+
+/// From now on this process, rank `rank` of a world of `world_size`, tells the launcher why it
+/// fails, if it was started by tessera-run and is that rank of its job; takes back what it noted
+/// before. Chains a terminate handler, once. Local. Any thread.
+void report_failures(int rank, int world_size);
+
+/// Notes that this rank fails because of rank `culprit` of its world, or with a negative number
+/// because of itself. Only the first note counts; in a child of fork() none does. Any thread; no
+/// effect before report_failures().
+void report_failure(int culprit, std::string_view text) noexcept;
+
+}  // namespace tessera

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <absl/status/statusor.h>
+
+namespace tessera {
+
+/// Why a rank of a job failed, in its own words.
+struct FailureNote {
+  int64_t when_ns = 0;  ///< on the host's monotonic clock, which all processes share
+  int culprit = 0;      ///< the rank that it says began it: itself or another one
+  std::string text;
+};
+
+/// Memory in which the ranks of a job tell their launcher why they fail, before they tell each
+/// other: of many ranks that end in errors, the earliest note says which one began it. The launcher
+/// makes it; ranks find it at the address that it hands over as TESSERA_JOB_PAGE. No file, no
+/// descriptor that a program between them could close. Free of LibTorch, for the launcher's sake.
+///
+/// Ranks are trusted to end and to fail, not to write sense: what is read is bounded.
+class JobPage {
+ public:
+  /// Local. The launcher's, for `ranks` ranks. ResourceExhausted without memory or descriptors.
+  static absl::StatusOr<std::unique_ptr<JobPage>> create(int ranks);
+  /// Local. That of rank `rank`, without an earlier note of it; null where `address` leads to no
+  /// page for it: the launcher is gone or in another PID namespace, /proc is hidden. Then the job
+  /// does without.
+  static std::unique_ptr<JobPage> open(const std::string& address, int rank);
+  ~JobPage();
+  JobPage(const JobPage&) = delete;
+  JobPage& operator=(const JobPage&) = delete;
+
+  /// Where ranks find it, as long as this object lives.
+  std::string address() const;
+
+  /// A rank's. Notes its failure unless it has a note already, or takes the note back: it goes on.
+  /// Allocates nothing, never blocks.
+  void note_failure(int culprit, std::string_view text) noexcept;
+  void forget_failure() noexcept;
+
+  /// The launcher's. Whether rank `rank` has opened the page, and what it noted.
+  bool is_open(int rank) const;
+  std::optional<FailureNote> note(int rank) const;
+  /// The earliest of all notes.
+  std::optional<FailureNote> first_note() const;
+  int ranks() const { return ranks_; }
+
+ private:
+  struct Header;
+  struct Record;
+
+  JobPage(int fd, char* data, int ranks, int rank);
+  static int64_t bytes(int ranks);
+  Header& header() const;
+  Record& record(int rank) const;
+
+  const int fd_;  // the launcher's; -1 in ranks
+  char* const data_;
+  const int ranks_;
+  const int rank_;  // -1: the launcher
+};
+
+}  // namespace tessera

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace tessera {
+
+/// What the kernel says about a process in /proc/<pid>/stat. Free of LibTorch.
+struct ProcessStatus {
+  char state = 0;           ///< 'R' running, 'S' or 'D' sleeping, 'T' or 't' stopped, 'Z' ended
+  uint64_t start_time = 0;  ///< in ticks since boot: a pid may be used again
+
+  bool has_ended() const { return state == 'Z' || state == 'X'; }
+  /// "is stopped (SIGSTOP or a debugger)", "computes", "sleeps"; "" for what a program is not in.
+  std::string describe() const;
+};
+
+/// Local. Nothing if there is no such process, or /proc does not show it.
+std::optional<ProcessStatus> process_status(int pid);
+
+}  // namespace tessera

@@ -1,0 +1,82 @@
+#include "tessera/core/comm/shm/page_map.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/standard_streams.h"
+#include "tessera/core/fork.h"
+
+namespace tessera::shm {
+namespace {
+
+constexpr const char* kPath = "/proc/self/pagemap";
+
+// Bit 63: present, 62: swapped out, 61: belongs to a file or to shared memory.
+// Source: Documentation/admin-guide/mm/pagemap.rst.
+bool is_copied(uint64_t word) {
+  constexpr uint64_t kThere = uint64_t{3} << 62;
+  constexpr uint64_t kOfFile = uint64_t{1} << 61;
+  return (word & kThere) != 0 && (word & kOfFile) == 0;
+}
+
+class KernelPageMap final : public PageMap {
+ public:
+  KernelPageMap() : fd_(above_standard_streams(::open(kPath, O_RDONLY | O_CLOEXEC))) {
+    TORCH_CHECK(fd_ >= 0, "[comm] page map: got no access to ", kPath, " (", std::strerror(errno),
+                "), expected the kernel's list of pages");
+  }
+  ~KernelPageMap() override { ::close(fd_); }
+
+  int64_t next_copied(const char* memory, int64_t page, int64_t pages) override {
+    // The descriptor that a child has inherited shows its parent.
+    TORCH_CHECK(origin_.is_here(), "[comm] page map: ", origin_.complaint("a rank"));
+    const auto first = static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory)) / page_bytes();
+    std::array<uint64_t, 4096> words;
+    while (page < pages) {
+      const int64_t wanted = std::min<int64_t>(pages - page, words.size());
+      const int64_t count = read(first + page, words.data(), wanted);
+      const auto* const end = words.cbegin() + count;
+      const auto* const found = std::find_if(words.cbegin(), end, is_copied);
+      if (found != end) return page + (found - words.cbegin());
+      page += count;
+    }
+    return pages;
+  }
+
+ private:
+  /// At least one word of `wanted`.
+  int64_t read(int64_t page, uint64_t* words, int64_t wanted) const {
+    constexpr auto kWordBytes = static_cast<int64_t>(sizeof(uint64_t));
+    ssize_t got;
+    do {
+      got = ::pread(fd_, words, wanted * kWordBytes, page * kWordBytes);
+    } while (got < 0 && errno == EINTR);
+    TORCH_CHECK(got >= kWordBytes && got % kWordBytes == 0, "[comm] page map: got ", got,
+                " bytes of ", kPath, got < 0 ? " (" : "", got < 0 ? std::strerror(errno) : "",
+                got < 0 ? ")" : "", ", expected up to ", wanted * kWordBytes,
+                "; without it a write to shared parameters goes unseen. Leave the descriptor open, "
+                "or set Options::share_parameters = false");
+    return got / kWordBytes;
+  }
+
+  const Origin origin_;
+  const int fd_;
+};
+
+}  // namespace
+
+std::unique_ptr<PageMap> PageMap::open() { return std::make_unique<KernelPageMap>(); }
+
+int64_t PageMap::page_bytes() {
+  static const int64_t bytes = ::sysconf(_SC_PAGESIZE);
+  return bytes;
+}
+
+}  // namespace tessera::shm

@@ -1,0 +1,242 @@
+#include "tessera/core/comm/shm/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/standard_streams.h"
+#include "tessera/core/memory/huge_pages.h"
+#include "tessera/core/round_up.h"
+
+namespace tessera::shm {
+namespace {
+
+constexpr int64_t kPageBytes = 4096;
+
+std::string error_text() { return std::strerror(errno); }
+
+/// Closes a descriptor unless it was released.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+SegmentId id_of(const struct stat& file) { return {.device = file.st_dev, .inode = file.st_ino}; }
+
+/// The number after `label` in a file of the kernel, in units of `unit_bytes`; nothing if there is
+/// none.
+std::optional<int64_t> read_bytes(const char* path, const std::string& label, int64_t unit_bytes) {
+  std::ifstream file(path);
+  std::string word;
+  while (!label.empty() && file >> word && word != label) {
+  }
+  int64_t value = 0;
+  if (!(file >> value)) return std::nullopt;
+  return value * unit_bytes;
+}
+
+/// How much memory this host, or the container that we run in, can still give.
+int64_t available_bytes() {
+  constexpr int64_t kKib = 1024;
+  const auto free = read_bytes("/proc/meminfo", "MemAvailable:", kKib);
+  const auto swap = read_bytes("/proc/meminfo", "SwapFree:", kKib);
+  int64_t bytes = free ? *free + swap.value_or(0) : std::numeric_limits<int64_t>::max();
+  const auto limit = read_bytes("/sys/fs/cgroup/memory.max", "", 1);
+  const auto used = read_bytes("/sys/fs/cgroup/memory.current", "", 1);
+  const auto cached = read_bytes("/sys/fs/cgroup/memory.stat", "inactive_file", 1);
+  if (limit && used) bytes = std::min(bytes, *limit - *used + cached.value_or(0));
+  return bytes;
+}
+
+/// The descriptor of a segment that another rank has made, or this one. A peer that has closed its
+/// own may have given the number to any other file since.
+Descriptor descriptor_of(const SharedRange& range) {
+  const std::string path = absl::StrCat("/proc/", range.pid, "/fd/", range.fd);
+  Descriptor fd(above_standard_streams(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK)));
+  TORCH_CHECK(fd.get() >= 0, "[comm] shared memory: got no access to ", path, " of a peer (",
+              error_text(), "), expected a process of the same user; start all ranks alike");
+  struct stat file {};
+  TORCH_CHECK(::fstat(fd.get(), &file) == 0, "[comm] shared memory: got no answer about ", path,
+              " (", error_text(), "), expected a segment");
+  TORCH_CHECK(id_of(file) == range.segment && S_ISREG(file.st_mode) &&
+                  static_cast<uint64_t>(file.st_size) == range.segment_bytes,
+              "[comm] shared memory: got another file at ", path, " (device ", file.st_dev,
+              ", inode ", file.st_ino, ", ", file.st_size, " bytes), expected the segment (device ",
+              range.segment.device, ", inode ", range.segment.inode, ", ", range.segment_bytes,
+              " bytes) that the peer made known; the peer has closed it");
+  return fd;
+}
+
+/// Maps a segment that was opened.
+char* map(const SharedRange& range, const Descriptor& fd, Writes writes) {
+  char* data = map_on_huge_page(static_cast<int64_t>(range.segment_bytes), fd.get(), writes);
+  TORCH_CHECK(data != nullptr, "[comm] shared memory: got no mapping of ", range.segment_bytes,
+              " bytes of a peer, expected one; mmap said: ", error_text());
+  return data;
+}
+
+}  // namespace
+
+/// The segments that this process maps. Process-wide by nature: it is what makes rank threads share
+/// one mapping, and what a child of fork() has to cut off. A mapping that is not in here yet, or no
+/// more, belongs to a thread that no child has.
+class Segment::Mapped {
+ public:
+  static Mapped& get() {
+    static Mapped* const mapped = make();  // never destroyed: segments may outlive statics
+    return *mapped;
+  }
+
+  std::mutex& mutex() { return mutex_; }
+
+  // What follows is called with the mutex held.
+
+  /// The live mapping of a segment, if there is one; it keeps the file, so no other has its id. One
+  /// from before a fork() is none.
+  std::shared_ptr<Segment> find(const SegmentId& id) const {
+    for (Segment* const segment : segments_) {
+      if (segment->id_ != id || !segment->origin_.is_here()) continue;
+      if (auto alive = segment->weak_from_this().lock()) return alive;
+    }
+    return nullptr;
+  }
+  /// After it add() does not fail.
+  void make_room() {
+    if (segments_.size() == segments_.capacity()) segments_.reserve(2 * segments_.size() + 8);
+  }
+  void add(Segment& segment) { segments_.push_back(&segment); }
+  void remove(Segment& segment) { std::erase(segments_, &segment); }
+
+ private:
+  static Mapped* make() {
+    auto* const mapped = new Mapped;
+    held_ = mapped;
+    hold_across_fork(mapped->mutex_, []() noexcept {
+      for (Segment* const segment : held_->segments_) segment->make_private();
+    });
+    return mapped;
+  }
+
+  static inline constinit Mapped* held_ = nullptr;
+
+  std::mutex mutex_;
+  std::vector<Segment*> segments_;
+};
+
+Segment::Segment(SegmentId id, int fd, char* data, int64_t size_bytes)
+    : id_(id), pid_(::getpid()), fd_(fd), data_(data), size_bytes_(size_bytes) {}
+
+Segment::~Segment() {
+  {
+    const std::lock_guard lock(Mapped::get().mutex());
+    Mapped::get().remove(*this);
+  }
+  ::munmap(data_, size_bytes_);
+  if (fd_ >= 0) ::close(fd_);
+}
+
+/// In a child, before fork() returns there. The parent goes on writing to what it maps; nothing
+/// that the child writes may reach it.
+void Segment::make_private() noexcept {
+  if (std::exchange(is_private_, true)) return;
+  const auto remap = [this](int kind, int fd) {
+    return ::mmap(data_, size_bytes_, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | kind, fd,
+                  0) != MAP_FAILED;
+  };
+  if (fd_ >= 0 && remap(0, fd_)) return;
+  if (remap(MAP_ANONYMOUS | MAP_NORESERVE, -1)) return;
+  ::mprotect(data_, size_bytes_, PROT_NONE);  // rather a signal than a write into the parent
+}
+
+std::shared_ptr<Segment> Segment::create(int64_t bytes) {
+  const int64_t size_bytes = round_up(std::max<int64_t>(bytes, 1), kPageBytes);
+  const std::string what = absl::StrCat("[comm] shared memory: got no space for ", size_bytes,
+                                        " bytes, expected a new segment of that size; ");
+  Descriptor fd(above_standard_streams(::memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
+  TORCH_CHECK(fd.get() >= 0, what, "memfd_create said: ", error_text());
+  // Over the file size limit the kernel would send SIGXFSZ, which ends the process.
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    TORCH_CHECK(static_cast<rlim_t>(size_bytes) <= limit.rlim_cur, what,
+                "the limit of file sizes is ", limit.rlim_cur, " bytes; raise it (ulimit -f)");
+  }
+  // The kernel takes page after page for fallocate, and kills a process when there are none left.
+  const int64_t available = available_bytes();
+  TORCH_CHECK(size_bytes <= available, what, "this host has ", available,
+              " bytes left; free memory or use less");
+  // Memory is taken now: a sparse file would be an error at the first write instead, as SIGBUS.
+  int result;
+  do {
+    result = ::fallocate(fd.get(), 0, 0, size_bytes);
+  } while (result != 0 && errno == EINTR);
+  TORCH_CHECK(result == 0, what, "fallocate said: ", error_text(), "; free memory or use less");
+  TORCH_CHECK(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0, what,
+              "sealing failed: ", error_text());
+  struct stat file {};
+  TORCH_CHECK(::fstat(fd.get(), &file) == 0, what, "fstat said: ", error_text());
+
+  char* data = map_on_huge_page(size_bytes, fd.get(), Writes::kShared);
+  TORCH_CHECK(data != nullptr, what, "mmap said: ", error_text());
+  // Before peers map it, so that they touch huge pages.
+  move_into_huge_pages(data, size_bytes);
+  std::shared_ptr<Segment> segment(new Segment(id_of(file), fd.release(), data, size_bytes));
+  Mapped& mapped = Mapped::get();
+  const std::lock_guard lock(mapped.mutex());
+  mapped.make_room();
+  mapped.add(*segment);
+  return segment;
+}
+
+std::shared_ptr<Segment> Segment::open(const SharedRange& range) {
+  Mapped& mapped = Mapped::get();
+  const std::lock_guard lock(mapped.mutex());
+  if (auto segment = mapped.find(range.segment)) return segment;
+  mapped.make_room();
+  const Descriptor fd = descriptor_of(range);
+  char* data = map(range, fd, Writes::kShared);
+  std::shared_ptr<Segment> segment(
+      new Segment(range.segment, -1, data, static_cast<int64_t>(range.segment_bytes)));
+  mapped.add(*segment);
+  return segment;
+}
+
+char* Segment::map_privately(const SharedRange& range) {
+  return map(range, descriptor_of(range), Writes::kPrivate);
+}
+
+SharedRange Segment::range(int64_t offset_bytes) const {
+  return {.segment = id_,
+          .offset_bytes = static_cast<uint64_t>(offset_bytes),
+          .segment_bytes = static_cast<uint64_t>(size_bytes_),
+          .pid = pid_,
+          .fd = fd_};
+}
+
+}  // namespace tessera::shm

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "tessera/core/fork.h"
+
+namespace tessera::shm {
+
+/// What the kernel calls a segment: no other of this host has the same device and inode as long as
+/// anybody maps it or has it open. Plain data.
+struct SegmentId {
+  uint64_t device = 0;
+  uint64_t inode = 0;
+
+  friend bool operator==(const SegmentId&, const SegmentId&) = default;
+
+  struct Hash {
+    size_t operator()(const SegmentId& id) const { return id.inode ^ (id.device << 48); }
+  };
+};
+
+/// Where a piece of shared memory lies, in words that a peer understands. Plain data: it travels in
+/// shared memory.
+struct SharedRange {
+  SegmentId segment;
+  uint64_t offset_bytes = 0;
+  uint64_t segment_bytes = 0;  ///< 0: no range
+  int32_t pid = 0;             ///< who created the segment
+  int32_t fd = -1;             ///< its descriptor in that process
+};
+
+/// One memfd mapped into this process. The threads of a process share a single mapping of each
+/// segment, whoever asks for it first: two mappings of one memfd blind the thread sanitizer.
+///
+/// In a child of fork() the mapping is a private one: of a segment that its parent made a copy at
+/// the first write, of others zeros. Nobody there shares it. See Note [Fork].
+class Segment : public std::enable_shared_from_this<Segment> {
+ public:
+  /// Local. A new segment of `bytes` (rounded up to pages), backed by memory from the start, sealed
+  /// against resizing and close-on-exec. Throws c10::Error that names the size if there is no
+  /// space.
+  static std::shared_ptr<Segment> create(int64_t bytes);
+
+  /// Local. The segment that `range` lies in; its creator must be alive. Throws c10::Error if it
+  /// cannot be mapped, or if what is found there is another one.
+  static std::shared_ptr<Segment> open(const SharedRange& range);
+
+  /// Local. All of the segment that `range` lies in, mapped so that writes stay with this process
+  /// (copy on write); unmap it with munmap. Its creator must be alive. Throws as open() does.
+  static char* map_privately(const SharedRange& range);
+
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  char* data() const { return data_; }
+  int64_t size_bytes() const { return size_bytes_; }
+  int fd() const { return fd_; }
+
+  /// How a peer finds byte `offset_bytes` of this segment. Only the creator may ask.
+  SharedRange range(int64_t offset_bytes) const;
+
+ private:
+  class Mapped;
+
+  Segment(SegmentId id, int fd, char* data, int64_t size_bytes);
+  void make_private() noexcept;
+
+  const Origin origin_;
+  const SegmentId id_;
+  const int pid_;
+  const int fd_;  // -1: another process made it
+  char* const data_;
+  const int64_t size_bytes_;
+  bool is_private_ = false;
+};
+
+}  // namespace tessera::shm

@@ -1,0 +1,15 @@
+#pragma once
+
+namespace tessera {
+
+/// Opens those of the descriptors 0 to 2 that are closed (`train >&-`) on /dev/null. Else the next
+/// file or shared memory of anybody in the process would get their numbers, and what is printed
+/// would be written into it. Local. Throws c10::Error if /dev/null cannot be opened.
+void open_standard_streams();
+
+/// `fd`, or if that is one of 0 to 2, because a stream was closed meanwhile, a duplicate above
+/// them, close-on-exec, in whose favour `fd` is closed; -1, with errno set, if there is none or
+/// `fd` is negative. Local.
+int above_standard_streams(int fd);
+
+}  // namespace tessera

@@ -1,0 +1,28 @@
+#include "tessera/core/layout/readable.h"
+
+#include <c10/util/Exception.h>
+
+#include "tessera/core/error_text.h"
+#include "tessera/core/layout/flat_buffer.h"
+
+namespace tessera {
+
+std::string reading_problem(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided || !(tensor.is_cpu() || tensor.is_cuda())) return "";
+  if (tensor._is_zerotensor()) return "it is a lazy zero; call clone()";
+  if (tensor.is_neg() || tensor.is_conj()) {
+    return "its negation or conjugation is lazy; call resolve_neg() or resolve_conj()";
+  }
+  if (tensor.numel() == 0) return "";
+  const auto end = (tensor.storage_offset() + extent_numel(tensor)) *
+                   static_cast<int64_t>(tensor.element_size());
+  try {
+    const bool is_there = tensor.const_data_ptr() != nullptr;
+    if (is_there && static_cast<int64_t>(tensor.storage().nbytes()) >= end) return "";
+  } catch (const c10::Error& error) {
+    return error_text(error);
+  }
+  return "it has less memory than elements";
+}
+
+}  // namespace tessera

@@ -1,0 +1,148 @@
+#include "tessera/core/layout/throwing_storage.h"
+
+#include <mutex>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <c10/core/StorageImpl.h>
+
+#include "tessera/core/fork.h"
+
+namespace tessera {
+namespace {
+
+// See Note [Throwing storage]. Each instantiation below hands a member's address to a function that
+// is found by argument-dependent lookup of its tag.
+struct ThrowFlag {
+  using Type = bool c10::StorageImpl::*;
+  friend Type address_of(ThrowFlag);
+};
+struct CheckFlag {
+  using Type = bool c10::StorageImpl::*;
+  friend Type address_of(CheckFlag);
+};
+
+template <typename Tag, typename Tag::Type Address>
+struct Reach {
+  friend typename Tag::Type address_of(Tag) { return Address; }
+};
+
+template struct Reach<ThrowFlag, &c10::StorageImpl::throw_on_immutable_data_ptr_>;
+template struct Reach<CheckFlag, &c10::StorageImpl::has_mutable_data_ptr_check_>;
+
+bool& throw_flag(c10::StorageImpl& storage) { return storage.*address_of(ThrowFlag{}); }
+bool& check_flag(c10::StorageImpl& storage) { return storage.*address_of(CheckFlag{}); }
+
+}  // namespace
+
+/// What a child of fork() has to know of one storage; stays where it is.
+class ThrowingStorage::Entry {
+ public:
+  explicit Entry(c10::Storage of) : storage(std::move(of)) {}
+
+  c10::StorageImpl& impl() const { return *storage.unsafeGetStorageImpl(); }
+
+  /// In a child, before fork() returns there.
+  void bar_for_good() noexcept {
+    if (std::exchange(is_in_child, true)) return;
+    throw_flag(impl()) = true;
+    check_flag(impl()) = true;
+    impl().get_extra_meta().custom_data_ptr_error_msg_->swap(told_in_child);
+  }
+
+  const c10::Storage storage;
+  std::string told_in_child =
+      absl::StrCat("[engine] parameter: ", Origin().complaint("a rank that trains this model"));
+  bool is_in_child = false;
+  Entry* previous = nullptr;
+  Entry* next = nullptr;
+};
+
+/// All of this process, a list: a child walks through it without any help of the heap. The mutex is
+/// held while messages change, too, so that a child finds them whole.
+class ThrowingStorage::Entries {
+ public:
+  static Entries& get() {
+    static Entries* const entries = make();  // never destroyed: models may outlive statics
+    return *entries;
+  }
+
+  std::mutex& mutex() { return mutex_; }
+
+  void add(Entry& entry) {
+    const std::lock_guard lock(mutex_);
+    entry.next = first_;
+    if (first_ != nullptr) first_->previous = &entry;
+    first_ = &entry;
+  }
+
+  bool has(const c10::Storage& storage) {
+    const std::lock_guard lock(mutex_);
+    for (const Entry* entry = first_; entry != nullptr; entry = entry->next) {
+      if (entry->storage.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl()) return true;
+    }
+    return false;
+  }
+
+  void remove(Entry& entry) {
+    const std::lock_guard lock(mutex_);
+    (entry.previous != nullptr ? entry.previous->next : first_) = entry.next;
+    if (entry.next != nullptr) entry.next->previous = entry.previous;
+  }
+
+ private:
+  static Entries* make() {
+    held_ = new Entries;
+    hold_across_fork(held_->mutex_, []() noexcept {
+      for (Entry* entry = held_->first_; entry != nullptr; entry = entry->next) {
+        entry->bar_for_good();
+      }
+    });
+    return held_;
+  }
+
+  static inline constinit Entries* held_ = nullptr;
+
+  std::mutex mutex_;
+  Entry* first_ = nullptr;
+};
+
+ThrowingStorage::ThrowingStorage(c10::Storage storage, at::Device place, const std::string& error)
+    : entry_(std::make_unique<Entry>(std::move(storage))) {
+  entry_->impl().set_resizable(false);
+  bar(error);
+  point_to({nullptr, place}, Access::kBarred);
+  Entries::get().add(*entry_);
+}
+
+ThrowingStorage::~ThrowingStorage() {
+  if (entry_ != nullptr) Entries::get().remove(*entry_);
+}
+
+ThrowingStorage::ThrowingStorage(ThrowingStorage&&) noexcept = default;
+
+const c10::Storage& ThrowingStorage::storage() const { return entry_->storage; }
+
+void* ThrowingStorage::data() const { return entry_->impl()._mutable_data_ptr_no_checks().get(); }
+
+/// Setting the pointer is also what makes the storage look at its flag again.
+void ThrowingStorage::point_to(c10::DataPtr data, Access access) {
+  throw_flag(entry_->impl()) = access == Access::kBarred || entry_->is_in_child;
+  entry_->impl().set_data_ptr_noswap(std::move(data));
+}
+
+void ThrowingStorage::bar(const std::string& error) {
+  if (entry_->is_in_child) return;
+  c10::StorageImpl& impl = entry_->impl();
+  const std::lock_guard lock(Entries::get().mutex());
+  if (impl.get_extra_meta().custom_data_ptr_error_msg_ == error) {
+    throw_flag(impl) = true;
+    check_flag(impl) = true;
+  } else {
+    impl.release_data_and_set_meta_custom_data_ptr_error_msg_(error);
+  }
+}
+
+bool ThrowingStorage::has_taken(const c10::Storage& storage) { return Entries::get().has(storage); }
+
+}  // namespace tessera

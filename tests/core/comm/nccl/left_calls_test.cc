@@ -1,0 +1,224 @@
+// A rank that leaves a call halfway, by an exception that is no failure of NCCL: its peers learn of
+// it at once and not by their time-out, which is far longer than these tests.
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "tessera/core/errors.h"
+#include "tessera/tests/core/comm/nccl/nccl_ranks.h"
+
+namespace tessera {
+namespace {
+
+using nccl::Group;
+using nccl::wait_on_host;
+using ::testing::AllOf;
+using ::testing::Each;
+using testing::fake;
+using ::testing::HasSubstr;
+using testing::NcclRankOptions;
+using ::testing::Not;
+using testing::run_nccl_ranks;
+using testing::run_nccl_ranks_expecting_errors;
+
+class NcclLeftCalls : public ::testing::Test {
+ protected:
+  void SetUp() override { fake().reset(); }
+};
+
+/// A device that has no memory left when it is told so.
+class FullDevice final : public Device {
+ public:
+  explicit FullDevice(std::shared_ptr<Device> inner) : inner_(std::move(inner)) {}
+
+  at::Device place() const override { return inner_->place(); }
+  std::shared_ptr<Stream> current_stream() override {
+    if (is_full) throw std::bad_alloc();
+    return inner_->current_stream();
+  }
+  std::shared_ptr<Stream> make_stream(Priority priority) override {
+    return inner_->make_stream(priority);
+  }
+  std::shared_ptr<Event> make_event() override { return inner_->make_event(); }
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
+    return inner_->allocate(numel, dtype);
+  }
+  at::Tensor allocate_on_host(int64_t numel, at::ScalarType dtype) override {
+    return inner_->allocate_on_host(numel, dtype);
+  }
+
+  std::atomic<bool> is_full{false};
+
+ private:
+  const std::shared_ptr<Device> inner_;
+};
+
+using Body = std::function<void(Group& group, FullDevice& device)>;
+
+/// Runs `body` on ranks whose group stays while they wait for the others' errors: a group that goes
+/// would tell them, too.
+std::vector<std::string> errors_of(int size, const Body& body) {
+  std::atomic<int> over{0};
+  std::vector<std::shared_ptr<FullDevice>> devices(size);
+  NcclRankOptions options;
+  options.make = [&](nccl::WorldOptions world) {
+    world.device = devices[world.rank] = std::make_shared<FullDevice>(world.device);
+    return nccl::make_world(std::move(world));
+  };
+  return run_nccl_ranks_expecting_errors(
+      size,
+      [&](std::shared_ptr<Group> group, HostDevice&) {
+        std::exception_ptr error;
+        try {
+          group->barrier("together");
+          body(*group, *devices[group->rank()]);
+        } catch (...) {
+          error = std::current_exception();
+        }
+        devices[group->rank()]->is_full = false;
+        ++over;
+        while (over < size) std::this_thread::yield();
+        if (error != nullptr) std::rethrow_exception(error);
+      },
+      options);
+}
+
+TEST_F(NcclLeftCalls, BeforeItsWorkIsQueued) {
+  const auto errors = errors_of(3, [](Group& group, FullDevice& device) {
+    if (group.rank() == 1) device.is_full = true;
+    wait_on_host(*group.all_reduce(at::ones({8}), ReduceOp::kSum, "bucket 3"));
+  });
+  EXPECT_EQ(errors[1], "std::bad_alloc");
+  for (const int rank : {0, 2}) {
+    EXPECT_THAT(errors[rank],
+                AllOf(HasSubstr("rank 1 left all_reduce SUM float32[8] 'bucket 3' on group 'world' "
+                                "by an exception: std::bad_alloc"),
+                      Not(HasSubstr("timed out"))));
+  }
+}
+
+TEST_F(NcclLeftCalls, InTheMiddleOfABatch) {
+  const auto errors = errors_of(3, [](Group& group, FullDevice&) {
+    std::vector<std::shared_ptr<Work>> works;
+    group.batch([&] {
+      works.push_back(group.all_reduce(at::ones({8}), ReduceOp::kSum, "first"));
+      if (group.rank() == 2) throw std::runtime_error("the model broke");
+      works.push_back(group.all_reduce(at::ones({8}), ReduceOp::kSum, "second"));
+    });
+    for (const auto& work : works) wait_on_host(*work);
+  });
+  EXPECT_EQ(errors[2], "the model broke");
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(errors[rank], AllOf(HasSubstr("rank 2 left batch() on group 'world' after 1 of its "
+                                              "calls by an exception: the model broke"),
+                                    Not(HasSubstr("timed out"))));
+  }
+}
+
+TEST_F(NcclLeftCalls, InTheMiddleOfABatchByACallThatIsWrong) {
+  const auto errors = errors_of(2, [](Group& group, FullDevice&) {
+    group.batch([&] {
+      group.all_reduce(at::ones({8}), ReduceOp::kSum, "first");
+      group.all_reduce(at::ones({8}, at::kBool), ReduceOp::kSum, "second");
+    });
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("[comm] all_reduce: got tensor of Bool")));
+  EXPECT_EQ(testing::count_calls("ncclGroupStart"), testing::count_calls("ncclGroupEnd"));
+}
+
+// Nothing has begun then, on any rank that does the same.
+TEST_F(NcclLeftCalls, ABatchWhoseFirstCallIsWrongHarmsNobody) {
+  run_nccl_ranks(2, [](std::shared_ptr<Group> group, HostDevice&) {
+    EXPECT_THROW(group->batch([&] { group->all_reduce(at::ones({2}, at::kBool), ReduceOp::kSum); }),
+                 c10::Error);
+    group->barrier();
+  });
+}
+
+TEST_F(NcclLeftCalls, OtherSlicesFirstInABatchHarmNobody) {
+  run_nccl_ranks(2, [](std::shared_ptr<Group> group, HostDevice&) {
+    const at::Tensor part = at::empty({1});
+    const auto scatter = [&] {
+      return group->reduce_scatter(part, at::ones({2}), ReduceOp::kSum, "u", 1 - group->rank());
+    };
+    EXPECT_THROW(group->batch([&] { scatter(); }), c10::Error);
+    wait_on_host(*scatter());
+    EXPECT_EQ(part.item<float>(), 2.0F);
+  });
+}
+
+/// A store that gives rank 1's part of gathers on the host cut short, or throws.
+class BadStore final : public c10d::HashStore {
+ public:
+  enum class Fault : uint8_t { kNone, kShort, kThrow };
+  std::atomic<Fault> fault{Fault::kNone};
+
+  std::vector<uint8_t> get(const std::string& key) override {
+    std::vector<uint8_t> value = c10d::HashStore::get(key);
+    if (key.find("nccl/host/") == std::string::npos || key.back() != '1') return value;
+    if (fault == Fault::kShort) value.resize(value.size() - 3);
+    if (fault == Fault::kThrow) throw std::bad_alloc();
+    return value;
+  }
+};
+
+NcclRankOptions over(const c10::intrusive_ptr<BadStore>& store) {
+  NcclRankOptions options;
+  options.make = [store](nccl::WorldOptions world) {
+    world.store = store;
+    return nccl::make_world(std::move(world));
+  };
+  return options;
+}
+
+TEST_F(NcclLeftCalls, AGatherOnTheHostOfTooFewBytesIsAnError) {
+  const auto store = c10::make_intrusive<BadStore>();
+  const auto errors = run_nccl_ranks_expecting_errors(
+      2,
+      [&](std::shared_ptr<Group> group, HostDevice&) {
+        group->barrier();
+        store->fault = BadStore::Fault::kShort;
+        const at::Tensor all = at::full({4}, -1, at::kLong);
+        group->all_gather_on_host(all, at::full({2}, 7, at::kLong), "vote");
+      },
+      over(store));
+  EXPECT_THAT(errors, Each(HasSubstr("got 13 bytes of rank 1, expected 16")));
+}
+
+TEST_F(NcclLeftCalls, AGatherOnTheHost) {
+  const auto store = c10::make_intrusive<BadStore>();
+  std::atomic<int> over_count{0};
+  const auto errors = run_nccl_ranks_expecting_errors(
+      2,
+      [&](std::shared_ptr<Group> group, HostDevice&) {
+        group->barrier();
+        store->fault = BadStore::Fault::kThrow;
+        try {
+          group->all_gather_on_host(at::zeros({4}, at::kLong), at::ones({2}, at::kLong), "vote");
+        } catch (...) {
+        }
+        ++over_count;
+        while (over_count < 2) std::this_thread::yield();
+        store->fault = BadStore::Fault::kNone;
+        group->barrier("next");
+      },
+      over(store));
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("left all_gather int64[2] 'vote' on group 'world' by an "
+                                           "exception: std::bad_alloc"),
+                                 Not(HasSubstr("timed out")))));
+}
+
+}  // namespace
+}  // namespace tessera

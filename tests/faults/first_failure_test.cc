@@ -1,0 +1,140 @@
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/core/comm/environment.h"
+#include "tessera/core/comm/rendezvous.h"
+#include "tessera/tests/faults/fault_ranks.h"
+#include "tessera/tests/faults/trainer.h"
+#include "tessera/tests/support/rank_processes.h"
+#include "tessera/tests/tools/launched_job.h"
+
+// Whom tessera-run names when one rank fails and the others fail for want of it. See Note [Who
+// began it].
+namespace tessera::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+
+void fail(const std::string& how) {
+  if (how == "throw") throw std::runtime_error("out of data");
+  if (how == "terminate") {
+    std::thread([] { throw std::runtime_error("thrown in a thread"); }).join();
+  }
+  if (how == "exit3") std::exit(3);
+  if (how == "exit0") std::exit(0);
+  if (how == "kill") ::kill(::getpid(), SIGKILL);
+  if (how == "segv") {
+    ::prctl(PR_SET_DUMPABLE, 0);
+    ::signal(SIGSEGV, SIG_DFL);
+    ::raise(SIGSEGV);
+  }
+  if (how == "stop") ::raise(SIGSTOP);
+  if (how == "loop") {
+    for (volatile bool go_on = true; go_on;) {
+    }
+  }
+}
+
+/// Trains until it fails, as FAULT_HOW and FAULT_RANK say, or loses its peers.
+const RankProcessBody kTrainAndFail("train_and_fail", [] {
+  ProcessGroupOptions options;
+  options.timeout = std::chrono::milliseconds(
+      std::atoi(process_environment("FAULT_TIMEOUT_MS").value_or("").c_str()));
+  auto world = init_process_group(options);
+  const bool is_victim =
+      absl::StrCat(world->rank()) == process_environment("FAULT_RANK").value_or("");
+  Trainer trainer(world, row_called(process_environment("FAULT_ROW").value_or("")));
+  trainer.train(0);
+  const at::Tensor loss = trainer.loss(1);
+  if (is_victim) fail(process_environment("FAULT_HOW").value_or(""));
+  loss.backward();
+  trainer.engine->step();
+});
+
+/// tessera-run with that body; the time-out is for victims that do not end.
+LaunchedJob launch(const std::string& how, const Row& row, int ranks, int victim,
+                   int timeout_ms = 20000) {
+  return LaunchedJob(
+      {"--nproc-per-node", absl::StrCat(ranks), "--grace-seconds", "1", "--",
+       std::filesystem::read_symlink("/proc/self/exe").string(), "--rank_body=train_and_fail"},
+      {{"FAULT_HOW", how},
+       {"FAULT_RANK", absl::StrCat(victim)},
+       {"FAULT_ROW", row.name},
+       {"FAULT_TIMEOUT_MS", absl::StrCat(timeout_ms)}});
+}
+
+std::string first_failure_in(const std::string& text) {
+  const std::string label = "tessera-run: first failure: ";
+  const size_t at = text.find(label);
+  if (at == std::string::npos) return "";
+  return text.substr(at + label.size(), text.find('\n', at) - at - label.size());
+}
+
+struct Way {
+  std::string how;
+  int exit_code;
+  std::string named;  ///< an expression
+};
+
+class FirstFailure : public ::testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(
+    Faults, FirstFailure,
+    ::testing::Values(
+        Way{"throw", 1, "exited with code 1: rank 1 left while an exception unwound"},
+        Way{"terminate", 134, "died of signal 6 \\(SIGABRT\\).*: thrown in a thread"},
+        Way{"exit3", 3, "exited with code 3(: rank 1 \\(pid [0-9]+\\) died)?"},
+        Way{"exit0", 1, "exited with code 0: rank 1 \\(pid [0-9]+\\) died"},
+        Way{"kill", 137, "died of signal 9 \\(SIGKILL\\)(.*: rank 1 \\(pid [0-9]+\\) died)?"},
+        Way{"segv", 139, "died of signal 11 \\(SIGSEGV\\)(: rank 1 \\(pid [0-9]+\\) died)?"}),
+    [](const auto& info) { return info.param.how; });
+
+TEST_P(FirstFailure, IsNamedWithItsCauseAndTheSurvivorsSayTheirs) {
+  for (const Row& row : {row_of(Strategy::kDdp), row_of(Strategy::kZero3)}) {
+    LaunchedJob job = launch(GetParam().how, row, 3, 1);
+    EXPECT_EQ(job.wait(), GetParam().exit_code) << job.err();
+    EXPECT_THAT(first_failure_in(job.err()),
+                MatchesRegex("rank 1 \\(pid [0-9]+\\) " + GetParam().named));
+    const std::string said = job.out() + job.err();
+    for (const int survivor : {0, 2}) {
+      EXPECT_THAT(said, MatchesRegex(absl::StrCat("(.|\n)*\n?\\[", survivor,
+                                                  "\\] [^\n]*\\[comm\\] [^\n]*rank 1 (.|\n)*")))
+          << "says which call it was in";
+    }
+  }
+}
+
+TEST(FirstFailureOfOneThatDoesNotEnd, IsNamedWithWhatItDoes) {
+  for (const auto& [how, activity] :
+       {std::pair("stop", "is stopped (SIGSTOP or a debugger)"), std::pair("loop", "computes")}) {
+    LaunchedJob job = launch(how, row_of(Strategy::kZero1), 3, 2, /*timeout_ms=*/3000);
+    EXPECT_EQ(job.wait(), 1) << job.err();
+    EXPECT_THAT(first_failure_in(job.err()),
+                AllOf(HasSubstr("rank 2 (pid "), HasSubstr("timed out: waited 3000 ms for rank 2"),
+                      HasSubstr(std::string("collectives and ") + activity)));
+  }
+}
+
+TEST(FirstFailureControl, NobodyFailsNobodyIsNamed) {
+  LaunchedJob job = launch("not", row_of(Strategy::kZero3), 3, 1);
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_THAT(job.err(), Not(HasSubstr("failure")));
+}
+
+}  // namespace
+}  // namespace tessera::testing

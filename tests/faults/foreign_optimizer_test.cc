@@ -1,0 +1,214 @@
+#include <functional>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/tests/faults/fault_ranks.h"
+#include "tessera/tests/faults/trainer.h"
+
+// Optimizers that users make over the model's parameters: refused on all ranks, by the step or,
+// where nobody calls it, by the next backward.
+namespace tessera::testing {
+namespace {
+
+using ::testing::Each;
+
+using ForeignOptimizer = RowAndWorld;
+INSTANTIATE_TEST_SUITE_P(Faults, ForeignOptimizer, ::testing::ValuesIn(settings({1, 2, 3})),
+                         setting_name);
+
+constexpr const char* kScaleWritten =
+    "parameter 'scale' was written outside engine->modify_parameters(); write it inside";
+
+// torch::optim::SGD writes through .data(), which no version counter sees.
+TEST_P(ForeignOptimizer, SgdBeforeTheStep) {
+  if (!has_whole_gradients()) return;  // there it has no gradient to read
+  for (const Who who : kAnyone) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      torch::optim::SGD foreign(trainer.model->parameters(), torch::optim::SGDOptions(0.1));
+      trainer.backward(0);
+      if (trainer.is_among(who)) foreign.step();
+      trainer.engine->step();
+    });
+    EXPECT_THAT(outcomes,
+                every_rank_refuses({"[step] " + first_of(who, size()) + ": ", kScaleWritten}));
+  }
+}
+
+TEST_P(ForeignOptimizer, AdamWBeforeTheStep) {
+  if (splits_parameters()) return;
+  for (const Who who : kAnyone) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      torch::optim::AdamW foreign(trainer.model->parameters(), torch::optim::AdamWOptions(0.1));
+      trainer.backward(0);
+      if (trainer.is_among(who)) {
+        const Outcome outcome = outcome_of([&] { foreign.step(); });
+        if (has_whole_gradients()) {
+          EXPECT_THAT(outcome, is_fine());
+        } else {  // it has no gradient to read
+          EXPECT_THAT(outcome, is_misuse("[grad] the gradient of 'scale' is sharded"));
+        }
+      }
+      trainer.engine->step();
+    });
+    // AdamW applies its weight decay before it reads the gradient.
+    EXPECT_THAT(outcomes,
+                every_rank_refuses({"[step] " + first_of(who, size()) + ": ", kScaleWritten}));
+  }
+}
+
+/// A loop that never asks the engine.
+void train_behind_its_back(Trainer& trainer, bool steps) {
+  torch::optim::SGD foreign(trainer.model->parameters(), torch::optim::SGDOptions(0.1));
+  for (int batch = 0; batch < 3; ++batch) {
+    foreign.zero_grad();
+    trainer.backward(batch);
+    if (steps) foreign.step();
+  }
+}
+
+TEST_P(ForeignOptimizer, SgdInTheStepsPlaceIsRefusedByTheNextBackward) {
+  if (!has_whole_gradients()) return;
+  for (const Who who : kAnyone) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      train_behind_its_back(trainer, trainer.is_among(who));
+    });
+    EXPECT_THAT(outcomes,
+                every_rank_refuses({"[grad] " + first_of(who, size()) + ": ", kScaleWritten}));
+  }
+}
+
+/// The negative control.
+TEST_P(ForeignOptimizer, BackwardsInARowAreFineWithoutIt) {
+  const auto outcomes = train_ranks(
+      GetParam(), [&](Trainer& trainer) { train_behind_its_back(trainer, /*steps=*/false); });
+  EXPECT_THAT(outcomes, Each(is_fine()));
+}
+
+// Its weight decay comes before it reads a gradient that is not there.
+TEST_P(ForeignOptimizer, AdamWInTheStepsPlaceIsRefusedByTheNextBackward) {
+  if (splits_parameters()) return;
+  for (const Who who : kAnyone) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      torch::optim::AdamW foreign(trainer.model->parameters(), torch::optim::AdamWOptions(0.1));
+      trainer.backward(0);
+      if (trainer.is_among(who)) outcome_of([&] { foreign.step(); });
+      trainer.backward(1);
+    });
+    EXPECT_THAT(outcomes,
+                every_rank_refuses({"[grad] " + first_of(who, size()) + ": ", kScaleWritten}));
+  }
+}
+
+TEST_P(ForeignOptimizer, AFrozenParameterThatIsWrittenIsRefusedByTheNextBackward) {
+  if (splits_parameters()) return;
+  for (const Who who : kAnyone) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      trainer.backward(0);
+      if (trainer.is_among(who)) trainer.model->frozen.zero_();
+      trainer.backward(1);
+    });
+    EXPECT_THAT(outcomes, every_rank_refuses({"[grad] " + first_of(who, size()) + ": ",
+                                              "parameter 'frozen' was written outside"}));
+  }
+}
+
+// A backward that sends nothing tells nobody; the one that reduces does.
+TEST_P(ForeignOptimizer, IsFoundByTheFirstBackwardThatReduces) {
+  if (splits_parameters()) return;
+  for (const Who who : kAnyone) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      trainer.train(0);
+      if (trainer.is_among(who)) {
+        const at::NoGradGuard no_grad;
+        trainer.model->scale.add_(1.0);
+      }
+      {
+        const auto scope = trainer.engine->no_sync();
+        EXPECT_THAT(outcome_of([&] { trainer.backward(1); }), is_fine());
+      }
+      trainer.backward(2);
+    });
+    EXPECT_THAT(outcomes,
+                every_rank_refuses({"[grad] " + first_of(who, size()) + ": ", kScaleWritten}));
+  }
+}
+
+// Peers of a rank whose backward did not reach the model are in step() meanwhile.
+TEST_P(ForeignOptimizer, ReachesARankThatIsInTheStep) {
+  if (splits_parameters() || size() == 1) return;
+  const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+    trainer.train(0);
+    if (trainer.is_among(Who::kFirstRank)) {
+      trainer.model->scale.data().add_(1.0);
+      trainer.backward(1);
+    } else {
+      const at::Tensor other = at::ones({}).set_requires_grad(true);
+      (other * 2).backward();
+    }
+    trainer.engine->step();
+  });
+  EXPECT_THAT(outcomes, every_rank_refuses({"[grad] rank 0: ", kScaleWritten}));
+}
+
+// What the message tells the user to do works, and the gradients of that backward are right.
+TEST_P(ForeignOptimizer, CanBeMended) {
+  if (splits_parameters()) return;
+  for (const Who who : kAnyone) {
+    SCOPED_TRACE(who);
+    const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+      trainer.backward(0);
+      if (trainer.is_among(who)) {
+        const at::NoGradGuard no_grad;
+        trainer.model->second->bias.add_(trainer.world->rank() + 1.0);
+      }
+      EXPECT_THAT(outcome_of([&] { trainer.backward(1); }), is_misuse("[grad] rank "));
+      EXPECT_THAT(outcome_of([&] { trainer.engine->step(); }), is_misuse("[step] rank "));
+      trainer.engine->modify_parameters(size() - 1, [] {});
+      EXPECT_TRUE(trainer.engine->step().committed);
+      EXPECT_TRUE(trainer.train(2).committed);
+      trainer.engine->parameter_hash();  // throws if ranks differ
+    });
+    EXPECT_THAT(outcomes, Each(is_fine()));
+  }
+}
+
+// What may be done between two backwards.
+TEST_P(ForeignOptimizer, LegalWritesAreNotMistakenForOne) {
+  const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
+    Engine& engine = *trainer.engine;
+    const auto other = std::make_shared<Net>();
+    const auto beside = parallelize(other, adamw(), small_buckets(row()), trainer.world);
+    trainer.train(0);
+    trainer.backward(1);
+    engine.modify_parameters(0, [&] { trainer.model->scale.mul_(2.0); });
+    trainer.backward(2);
+    {
+      const auto scope = engine.no_sync();
+      trainer.backward(3);
+    }
+    trainer.backward(4);
+    other->forward(trainer.input(5)).square().mean().backward();
+    beside->step();
+    trainer.backward(6);
+    EXPECT_TRUE(engine.step().committed);
+    engine.load_state_dict(engine.state_dict(StateScope::kEveryRank));
+    trainer.backward(7);
+    engine.zero_grad();
+    trainer.backward(8);
+    { const auto scope = engine.full_parameters(); }
+    trainer.backward(9);
+    EXPECT_TRUE(engine.step().committed);
+    engine.parameter_hash();
+  });
+  EXPECT_THAT(outcomes, Each(is_fine()));
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,82 @@
+#include <latch>
+#include <string>
+
+#include <absl/strings/str_cat.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/tests/faults/failing_group.h"
+#include "tessera/tests/faults/fault_ranks.h"
+#include "tessera/tests/faults/trainer.h"
+
+// One rank leaves the engine's own code by an exception (memory is used up, say) where all others
+// count on it: at the end of backward, on the way to the vote, between the vote and the barrier.
+// All ranks learn of it at once, also if that rank catches the exception and stays.
+namespace tessera::testing {
+namespace {
+
+struct Place {
+  std::string op, tag;
+  std::string cause;  ///< what all others are told, without the rank
+};
+
+std::vector<Place> places(const Row& row, int size) {
+  std::vector<Place> all = {
+      {"all_gather", "end of backward", " left the end of backward by an exception"},
+      {"all_gather", "vote of the step", " left step() by an exception"}};
+  const Degrees degrees = row.degrees_at(size);
+  if (row.shares_at(size) || degrees.parameters > 1) {
+    all.push_back({"barrier", "parameters published",
+                   " left step() by an exception after all ranks had agreed to it"});
+  } else if (degrees.optimizer > 1) {
+    all.push_back({"all_gather", "bucket 0",
+                   " left step() by an exception after all ranks had agreed to it"});
+  }
+  return all;
+}
+
+class HalfStep : public ::testing::TestWithParam<std::pair<Row, int>> {};
+
+TEST_P(HalfStep, EndsTheEngineOnEveryRankAtOnce) {
+  const auto& [row, size] = GetParam();
+  for (const Place& place : places(row, size)) {
+    for (const Who who : kOneRank) {
+      SCOPED_TRACE(::testing::Message() << place.op << " '" << place.tag << "' on " << who);
+      std::latch is_over(size);
+      const auto outcomes = outcomes_of_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
+        const auto failing = std::make_shared<FailingGroup>(std::move(world));
+        Trainer trainer(failing, row);
+        trainer.train(0);
+        const bool fails = trainer.is_among(who);
+        if (fails) failing->fail_in(place.op, place.tag);
+        // Nobody leaves before the others know: leaving would tell them, too.
+        const Outcome outcome = outcome_of([&] {
+          trainer.train(1);
+          trainer.train(2);  // where nothing followed in the first one
+        });
+        EXPECT_EQ(failing->has_failed(), fails);
+        const std::string cause = first_of(who, size) + place.cause;
+        EXPECT_THAT(outcome, fails ? is_other("std::bad_alloc") : is_comm_error(cause));
+        EXPECT_THAT(outcome_of([&] { trainer.engine->step(); }), is_comm_error(cause));
+        is_over.arrive_and_wait();
+      });
+      EXPECT_THAT(outcomes, ::testing::Each(is_fine()));
+    }
+  }
+}
+
+std::vector<std::pair<Row, int>> rows_and_sizes() {
+  std::vector<std::pair<Row, int>> all;
+  for (const Row& row : named_and_apart_rows()) {
+    for (const int size : {2, 3}) all.emplace_back(row, size);
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, HalfStep, ::testing::ValuesIn(rows_and_sizes()),
+                         [](const auto& info) {
+                           return absl::StrCat(info.param.first.name, "_", info.param.second);
+                         });
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tessera/core/comm/job_page.h"
+#include "tessera/tools/run/ending.h"
+#include "tessera/tools/run/worker.h"
+
+namespace tessera {
+
+/// How a rank failed.
+struct Failure {
+  int rank = 0;
+  pid_t pid = 0;
+  std::optional<Ending> ending;  ///< nothing: it has not ended, and holds up the others
+  std::string text;              ///< what was noted about it; may be empty
+};
+
+/// The failures of a job, and which one began it. That is the first that was seen, unless ranks
+/// have noted in the job's page who failed before that: it may take longer to end than those who
+/// fail for want of it.
+class Failures {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Workers = std::vector<std::unique_ptr<Worker>>;
+
+  /// Makes the page of a job of `ranks` ranks. Fails as JobPage::create() does.
+  static absl::StatusOr<std::unique_ptr<Failures>> create(int ranks);
+
+  /// Where the ranks note why they fail.
+  std::string page_address() const { return page_->address(); }
+
+  /// A rank has ended badly. Returns what to say; "" as long as the first failure is not named.
+  std::string add(const Worker& worker);
+
+  /// Names the first failure, once; returns what to say about it and then about the others, or
+  /// nothing: there is none, or it is named already, or the one that began it has yet to end. That
+  /// one is waited for no longer than until time_to_name(), and not at all where `may_wait` is
+  /// false.
+  std::vector<std::string> name_first(const Workers& workers, bool may_wait);
+
+  const std::optional<Failure>& first() const { return first_; }
+  /// When the first failure is named at the latest, and how long ranks that may be waiting for the
+  /// one that failed get to say so; nothing before there is one.
+  const std::optional<Clock::time_point>& time_to_tell() const { return time_to_tell_; }
+  /// Whether a rank that runs may be waiting for another one.
+  bool any_may_tell(const Workers& workers) const;
+
+  /// "rank 2 (pid 4711) exited with code 3: <what was noted>".
+  std::string describe(const Failure& failure) const;
+  /// That of the rank that failed first, or where that has not ended badly, of the first that has;
+  /// 0 without a failure.
+  int exit_code() const;
+
+ private:
+  explicit Failures(std::unique_ptr<JobPage> page);
+
+  const std::unique_ptr<JobPage> page_;
+  const int64_t oom_kills_before_;
+  std::vector<Failure> unnamed_;  // in the order they were seen, until the first is known
+  std::optional<Failure> first_;
+  std::optional<Clock::time_point> time_to_tell_;
+  int first_bad_exit_ = 0;
+};
+
+}  // namespace tessera
