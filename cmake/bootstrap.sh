@@ -37,6 +37,7 @@ libgmock-dev     header gmock/gmock.h
 libbenchmark-dev header benchmark/benchmark.h
 nlohmann-json3-dev header nlohmann/json.hpp
 libxxhash-dev    header xxhash.h
+libsodium-dev    header sodium.h
 LIST
   if [[ ${1:-} == lint ]]; then
     echo "clang-tidy command clang-tidy"

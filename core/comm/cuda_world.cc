@@ -27,8 +27,8 @@ c10::intrusive_ptr<c10d::Store> meet_others(const CudaWorldOptions& options) {
   handshake.job_token = options.job_token;
   handshake.timeout = options.timeout;
   handshake.device = "cuda";
-  return c10::make_intrusive<c10d::PrefixStore>(meet_on_store(*options.store, handshake),
-                                                options.store);
+  return c10::make_intrusive<c10d::PrefixStore>(meet_on_store(options.place, handshake),
+                                                options.place.store);
 }
 
 std::shared_ptr<const nccl::Api> take_nccl() {

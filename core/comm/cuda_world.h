@@ -5,9 +5,7 @@
 #include <optional>
 #include <string>
 
-#include <c10/util/intrusive_ptr.h>
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
+#include "tessera/core/comm/meeting/place.h"
 #include "tessera/core/comm/nccl/options.h"
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/device/device.h"
@@ -35,7 +33,7 @@ struct CudaWorldOptions {
   int rank = 0;
   int size = 1;
   std::string job_token;
-  c10::intrusive_ptr<c10d::Store> store;  ///< kept as long as the world; null for a world of one
+  Place place;  ///< its store is kept as long as the world; none for a world of one
   std::chrono::milliseconds timeout;
 };
 

@@ -170,6 +170,13 @@ void read_store(Reader& reader, Environment& environment) {
   }
 }
 
+/// For a directory that others use: its mode and owner are not to be touched.
+std::string own_directory_advice(const std::string& directory) {
+  const bool is_open = ::access(directory.c_str(), W_OK | X_OK) == 0;
+  return absl::StrCat("make a directory of your own and name a file in it: mkdir -m 700 ",
+                      is_open ? directory : "/tmp", "/tessera-", ::geteuid());
+}
+
 }  // namespace
 
 std::optional<std::string> process_environment(const char* name) {
@@ -190,6 +197,8 @@ absl::StatusOr<Environment> read_environment(const EnvironmentLookup& lookup,
       reader.problem("TESSERA_JOB_TOKEN: got '', expected a secret text, or no such variable");
     }
   }
+  environment.run_id = reader.text("TORCHELASTIC_RUN_ID");
+  environment.attempt = reader.text("TORCHELASTIC_RESTART_COUNT");
   const absl::Status status = reader.status();
   if (!status.ok()) return status;
   return environment;
@@ -207,15 +216,20 @@ absl::StatusOr<std::string> parse_store_url(const std::string& url) {
   const std::string directory = path.substr(0, slash);
   struct stat status {};
   if (::lstat(directory.c_str(), &status) != 0) {
-    return bad("a directory ", directory, " that exists");
+    return bad("a directory ", directory, " that exists; make it: mkdir -m 700 ", directory);
   }
   if (!S_ISDIR(status.st_mode)) return bad(directory, " to be a directory");
   if (status.st_uid != ::geteuid()) {
     return bad(directory, " to belong to this user (", ::geteuid(), "), not to user ",
-               status.st_uid);
+               status.st_uid, "; ", own_directory_advice(directory));
+  }
+  if ((status.st_mode & (S_IWOTH | S_ISVTX)) != 0) {
+    return bad("a directory that is closed to other users, and ", directory, " is for everyone; ",
+               own_directory_advice(directory));
   }
   if ((status.st_mode & 0077) != 0) {
-    return bad(directory, " to be closed to other users; run chmod 700 ", directory);
+    return bad(directory, " to be closed to other users; run chmod 700 ", directory,
+               " if nobody else needs it, else ", own_directory_advice(directory));
   }
   return path;
 }

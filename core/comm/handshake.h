@@ -4,13 +4,8 @@
 #include <memory>
 #include <string>
 
-#include <c10/util/intrusive_ptr.h>
-
+#include "tessera/core/comm/meeting/place.h"
 #include "tessera/core/comm/shm/world.h"
-
-namespace c10d {
-class Store;
-}  // namespace c10d
 
 namespace tessera {
 
@@ -24,14 +19,15 @@ struct HandshakeOptions {
 };
 
 /// Collective over the ranks of a job. Returns the shared memory world in which all ranks met. See
-/// Note [Handshake]. Throws CommError on every rank that can know when a rank number is taken
-/// twice, when world sizes, builds or job tokens differ, when ranks are on different hosts, when a
-/// rank dies meanwhile, and at the time-out, naming the missing ranks.
-std::shared_ptr<shm::World> meet(c10d::Store& store, const HandshakeOptions& options);
+/// Note [Handshake]. Throws CommError, with one cause on all ranks that are there, when a rank
+/// number is taken twice, when world sizes, builds or job tokens differ, when ranks are on
+/// different hosts, when a rank dies or gives up meanwhile, when one cannot make or map the shared
+/// page, and at the time-out, naming the missing ranks.
+std::shared_ptr<shm::World> meet(const Place& place, const HandshakeOptions& options);
 
 /// Collective over the ranks of a job, which may be on several hosts. Returns a prefix for keys of
-/// the store, equal on all ranks and new for each world. Throws as meet() does, except that ranks
-/// on other hosts fit; a rank that dies meanwhile is noticed at once on its own host only.
-std::string meet_on_store(c10d::Store& store, const HandshakeOptions& options);
+/// the place's store, equal on all ranks and new for each world. Throws as meet() does, except that
+/// ranks on other hosts fit.
+std::string meet_on_store(const Place& place, const HandshakeOptions& options);
 
 }  // namespace tessera

@@ -1,28 +1,20 @@
 #include "tessera/core/comm/rendezvous.h"
 
-#include <netdb.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <exception>
-#include <future>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/distributed/c10d/FileStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "tessera/core/comm/cuda_world.h"
 #include "tessera/core/comm/environment.h"
 #include "tessera/core/comm/failure_report.h"
 #include "tessera/core/comm/handshake.h"
 #include "tessera/core/comm/loopback_group.h"
+#include "tessera/core/comm/meeting/place.h"
 #include "tessera/core/comm/process_status.h"
 #include "tessera/core/comm/refusal.h"
 #include "tessera/core/comm/shm/group.h"
@@ -37,8 +29,6 @@ namespace {
 
 constexpr int kLargestWorld = 4096;
 constexpr int kSpinCount = 2000;
-// A store that cannot connect says more than we could, a little after its own time-out.
-constexpr auto kGrace = std::chrono::milliseconds(500);
 
 void check_device(const ProcessGroupOptions& options) {
   const at::Device device = options.device;
@@ -109,85 +99,11 @@ Environment environment_for(const ProcessGroupOptions& options) {
   return *std::move(environment);
 }
 
-/// A listening socket on this address only: a store that opened its own would listen on all
-/// interfaces.
-int listen_at(const std::string& host, int port) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  TORCH_CHECK(error == 0, "[rendezvous] MASTER_ADDR: got '", host, "', which is unknown (",
-              ::gai_strerror(error), "), expected a name or address of this host; correct it");
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, ::freeaddrinfo);
-  int reason = 0;
-  for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
-    const int fd = ::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) {
-      reason = errno;
-      continue;
-    }
-    const int on = 1;
-    ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (::bind(fd, address->ai_addr, address->ai_addrlen) == 0 && ::listen(fd, SOMAXCONN) == 0) {
-      return fd;
-    }
-    reason = errno;
-    ::close(fd);
-  }
-  TORCH_CHECK(reason != EADDRINUSE, "[rendezvous] MASTER_PORT: got ", port, " at ", host,
-              ", which another program uses, expected a free port; choose another one");
-  TORCH_CHECK(false, "[rendezvous] MASTER_ADDR, MASTER_PORT: got ", host, ":", port,
-              ", which rank 0 cannot listen at (", std::strerror(reason),
-              "), expected an address of its own; correct them");
-}
-
-c10::intrusive_ptr<c10d::Store> tcp_store(const Environment& environment,
-                                          std::chrono::milliseconds timeout) {
-  c10d::TCPStoreOptions store;
-  store.port = static_cast<uint16_t>(environment.master_port);
-  store.waitWorkers = false;
-  store.timeout = timeout;
-  // torchrun's agent hosts the store at this very address; binding it again would fail.
-  store.isServer = environment.rank == 0 && !environment.agent_store;
-  if (store.isServer) {
-    store.masterListenFd = listen_at(environment.master_addr, environment.master_port);
-  }
-  const auto unreachable = [&](const std::string& reason) {
-    return CommError({"init_process_group", "world", -1, environment.rank, ""},
-                     absl::StrCat("no store answered at MASTER_ADDR ", environment.master_addr,
-                                  ", MASTER_PORT ", environment.master_port, " within ",
-                                  timeout.count(), " ms; is rank 0 there? (", reason, ")"));
-  };
-  // A client that reaches some other program waits for its answer without limit, so it is made in a
-  // thread that can be left behind.
-  auto made = std::make_shared<std::promise<c10::intrusive_ptr<c10d::Store>>>();
-  auto result = made->get_future();
-  std::thread([made, store, host = environment.master_addr] {
-    try {
-      made->set_value(c10::make_intrusive<c10d::TCPStore>(host, store));
-    } catch (...) {
-      made->set_exception(std::current_exception());
-    }
-  }).detach();
-  if (result.wait_for(timeout + kGrace) != std::future_status::ready) {
-    throw unreachable("something accepts connections there, but is no store");
-  }
-  try {
-    return result.get();
-  } catch (const c10::Error& error) {
-    throw unreachable(error.what_without_backtrace());
-  }
-}
-
-c10::intrusive_ptr<c10d::Store> store_for(const ProcessGroupOptions& options,
-                                          const Environment& environment) {
-  if (options.store != nullptr) return options.store;
-  const std::string& url = options.store_url.empty() ? environment.store_url : options.store_url;
-  if (url.empty()) return tcp_store(environment, options.timeout);
-  auto path = parse_store_url(url);
-  TORCH_CHECK(path.ok(), "[rendezvous] store_url: ", std::string(path.status().message()));
-  return c10::make_intrusive<c10d::FileStore>(*path, -1);
+Place place_for(const ProcessGroupOptions& options, const Environment& environment) {
+  return find_place({.environment = environment,
+                     .store_url = options.store_url,
+                     .store = options.store,
+                     .timeout = options.timeout});
 }
 
 std::shared_ptr<ProcessGroup> shm_group(const ProcessGroupOptions& options,
@@ -233,7 +149,7 @@ std::shared_ptr<ProcessGroup> cuda_group(const ProcessGroupOptions& options,
   world.rank = environment.rank;
   world.size = environment.world_size;
   world.job_token = environment.job_token;
-  if (world.size > 1) world.store = store_for(options, environment);
+  if (world.size > 1) world.place = place_for(options, environment);
   world.timeout = options.timeout;
   return make_cuda_world(world);
 }
@@ -253,19 +169,18 @@ std::shared_ptr<ProcessGroup> host_group(ProcessGroupOptions options,
               ::getpid(),
               "/stat, expected what the kernel says of this process: ranks on one host "
               "find each other and their memory there; mount /proc (mount -t proc proc /proc)");
-  auto store = store_for(options, environment);
+  Place place = place_for(options, environment);
   HandshakeOptions handshake;
   handshake.rank = environment.rank;
   handshake.world_size = environment.world_size;
   handshake.job_token = environment.job_token;
   handshake.timeout = options.timeout;
   if (options.device.is_cuda()) handshake.device = "cuda";
-  auto group = shm_group(options, meet(*store, handshake));
-  group->barrier("init_process_group");  // the store and rank 0's descriptors are needed until here
-  // The destructor of a FileStore writes to its file, and waits for minutes if that is gone: nobody
-  // may remove it before all ranks are through.
-  store.reset();
+  auto group = shm_group(options, meet(place, handshake));
+  group->barrier("init_process_group");  // the host's descriptors are needed until here
+  place = {};
   options.store.reset();
+  // A store's destructor may still write: nobody may remove its file before all ranks are through.
   group->barrier("init_process_group: stores are closed");
   return group;
 }

@@ -25,10 +25,12 @@ struct ProcessGroupOptions {
   /// This rank and the number of ranks; both or neither. Default: RANK and WORLD_SIZE.
   std::optional<int> rank = std::nullopt;
   std::optional<int> world_size = std::nullopt;
-  /// "file:///dir/file" in a directory only this user can read. Default: TESSERA_STORE, else
-  /// MASTER_ADDR and MASTER_PORT.
+  /// "file:///dir/name" in a directory only this user can read: for the ranks of one host, which
+  /// meet at a socket of that name. Default: TESSERA_STORE, else MASTER_ADDR and MASTER_PORT.
   std::string store_url = {};
-  /// A store that is there already; wins over store_url.
+  /// A store that is there already; wins over store_url. It is used by one thread at a time, which
+  /// is left behind with it if it does not answer within the time-out. With TESSERA_JOB_TOKEN what
+  /// others write there is ignored while the ranks meet.
   c10::intrusive_ptr<c10d::Store> store = {};
   /// How long ranks wait for each other: to meet at start, and in every collective. Range: > 0;
   /// more than kLongestTimeOut (24 days), milliseconds::max() say, counts as that. A dead
@@ -53,7 +55,8 @@ struct ProcessGroupOptions {
 /// number is taken twice and that all ranks agree on the world size, before any other use. Without
 /// a launcher it returns a world of one and communicates with nobody. Throws c10::Error that lists
 /// every problem of the environment at once, and CommError when peers do not come within the
-/// time-out (naming the missing ranks) or do not fit.
+/// time-out (naming the missing ranks) or do not fit. What makes one rank fail while the ranks meet
+/// is told to all that are there.
 ///
 /// With a CUDA device it loads LibTorch's CUDA half (load_cuda_library() says from where; up to
 /// seconds), so it comes before anything else that asks for CUDA, makes the device the calling

@@ -14,6 +14,7 @@
 #include <absl/types/optional.h>
 
 #include "tessera/examples/gpt/device_flag.h"
+#include "tessera/examples/gpt/time_out_flag.h"
 
 namespace {
 
@@ -71,6 +72,7 @@ ABSL_FLAG(gpt::DeviceFlag, device, {},
 ABSL_FLAG(std::string, backend, "auto",
           "what carries data between ranks: auto, loopback, shm or nccl; shm lets ranks share a "
           "GPU");
+ABSL_FLAG(gpt::TimeOutFlag, timeout, {}, gpt::kTimeOutHelp);
 ABSL_FLAG(Dtype, param_dtype, {},
           "what the model computes with: float, bfloat16 or float16; the optimizer's values are "
           "fp32 always");
@@ -153,6 +155,7 @@ Flags read_flags(int argc, char** argv) {
   flags.options = read_options();
   flags.device = absl::GetFlag(FLAGS_device).device;
   flags.backend = absl::GetFlag(FLAGS_backend);
+  flags.timeout = absl::GetFlag(FLAGS_timeout).timeout;
   flags.model.layers = absl::GetFlag(FLAGS_layers);
   flags.model.heads = absl::GetFlag(FLAGS_heads);
   flags.model.width = absl::GetFlag(FLAGS_width);

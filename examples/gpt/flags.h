@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -20,6 +21,7 @@ struct Flags {
   tessera::Options options;
   at::Device device = at::kCPU;  ///< where to train, as ProcessGroupOptions take it
   std::string backend = "auto";
+  std::chrono::milliseconds timeout{};
   ModelSizes model;
 
   std::string data;

@@ -67,8 +67,9 @@ void train(const Flags& flags) {
   const gpt::Corpus& corpus = *read;
 
   // Before anything that asks LibTorch for CUDA, as a seed does.
-  std::shared_ptr<tessera::ProcessGroup> world =
-      tessera::init_process_group({.device = flags.device, .backend = flags.backend});
+  tessera::ProcessGroupOptions meeting{.device = flags.device, .backend = flags.backend};
+  meeting.timeout = flags.timeout;
+  std::shared_ptr<tessera::ProcessGroup> world = tessera::init_process_group(meeting);
   const bool is_first = world->rank() == 0;
   require(corpus.check_size(flags.model.context, flags.batch * world->size()));
   const at::Device place = world->place();

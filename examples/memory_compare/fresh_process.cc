@@ -18,7 +18,8 @@ namespace memory_compare {
 namespace {
 
 [[noreturn]] void fail(const char* what) {
-  throw std::runtime_error(std::string("[memory_compare] ") + what + ": " + std::strerror(errno));
+  throw std::runtime_error(std::string("[memory_compare] ") + what + ": " + std::strerror(errno) +
+                           " (see ulimit -n and ulimit -u)");
 }
 
 bool write_all(int fd, const std::vector<int64_t>& words) {

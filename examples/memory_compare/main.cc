@@ -20,6 +20,7 @@
 
 #include "tessera/core/comm/environment.h"
 #include "tessera/examples/gpt/device_flag.h"
+#include "tessera/examples/gpt/time_out_flag.h"
 #include "tessera/examples/memory_compare/fresh_process.h"
 #include "tessera/examples/memory_compare/measurement.h"
 #include "tessera/examples/memory_compare/row.h"
@@ -33,6 +34,7 @@ ABSL_FLAG(gpt::DeviceFlag, device, {},
 ABSL_FLAG(std::string, backend, "auto",
           "what carries data between ranks: auto, loopback, shm or nccl; shm lets ranks share a "
           "GPU");
+ABSL_FLAG(gpt::TimeOutFlag, timeout, {}, gpt::kTimeOutHelp);
 ABSL_FLAG(std::string, rows, "",
           "what to compare, separated by spaces: ddp, zero1, zero2, zero3, zero3:R "
           "(reshard_after_forward), hybrid:p,g,o, hybrid:p,g,o:R; default: all that the number of "
@@ -131,6 +133,7 @@ void compare() {
     const std::vector<int64_t> words = memory_compare::run_in_fresh_process([&] {
       tessera::ProcessGroupOptions meeting{.device = absl::GetFlag(FLAGS_device).device,
                                            .backend = absl::GetFlag(FLAGS_backend)};
+      meeting.timeout = absl::GetFlag(FLAGS_timeout).timeout;
       if (!job.store_url.empty()) meeting.store_url = absl::StrCat(job.store_url, ".row", i);
       const auto world = tessera::init_process_group(meeting);
       return to_words(memory_compare::measure(rows[i], comparison.workload, world));

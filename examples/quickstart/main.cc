@@ -10,14 +10,20 @@
 #include <cstdio>
 #include <exception>
 #include <memory>
+#include <string>
 
 #include <absl/flags/flag.h>
 #include <absl/flags/parse.h>
+#include <absl/flags/usage.h>
+#include <absl/flags/usage_config.h>
+#include <absl/strings/match.h>
 
+#include "tessera/examples/gpt/time_out_flag.h"
 #include "tessera/tessera.h"
 
 ABSL_FLAG(tessera::Strategy, strategy, tessera::Strategy::kDdp, "ddp, zero1, zero2 or zero3");
 ABSL_FLAG(int, epochs, 30, "times to go through the data");
+ABSL_FLAG(gpt::TimeOutFlag, timeout, {}, gpt::kTimeOutHelp);
 
 namespace {
 
@@ -53,7 +59,10 @@ struct Net : torch::nn::Module {
 };
 
 void train() {
-  auto world = tessera::init_process_group();  // reads RANK, WORLD_SIZE, ...; alone, a world of one
+  tessera::ProcessGroupOptions options;
+  options.timeout = absl::GetFlag(FLAGS_timeout).timeout;
+  // Reads RANK, WORLD_SIZE, ...; alone, a world of one.
+  auto world = tessera::init_process_group(options);
   torch::manual_seed(1);
   auto model = std::make_shared<Net>();  // any torch::nn::Module, unchanged
   auto engine = tessera::parallelize(
@@ -94,6 +103,13 @@ void train() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage("trains a small classifier on all ranks.");
+  absl::FlagsUsageConfig usage;
+  usage.contains_help_flags = [](absl::string_view file) {
+    return absl::StrContains(file, "quickstart/main.cc");
+  };
+  usage.normalize_filename = [](absl::string_view) { return std::string("quickstart/main.cc"); };
+  absl::SetFlagsUsageConfig(usage);
   absl::ParseCommandLine(argc, argv);
   try {
     train();

@@ -86,6 +86,10 @@ std::string first_failure_in(const std::string& text) {
   return text.substr(at + label.size(), text.find('\n', at) - at - label.size());
 }
 
+/// Where a rank was that failed by itself.
+const std::string kLastCall =
+    " \\(after [0-9]+ collectives, the last: [a-z_]+ ('[^']+' )?#[0-9]+ on group '[^']+'\\)";
+
 struct Way {
   std::string how;
   int exit_code;
@@ -96,8 +100,8 @@ class FirstFailure : public ::testing::TestWithParam<Way> {};
 INSTANTIATE_TEST_SUITE_P(
     Faults, FirstFailure,
     ::testing::Values(
-        Way{"throw", 1, "exited with code 1: rank 1 left while an exception unwound"},
-        Way{"terminate", 134, "died of signal 6 \\(SIGABRT\\).*: thrown in a thread"},
+        Way{"throw", 1, "exited with code 1: rank 1 left while an exception unwound" + kLastCall},
+        Way{"terminate", 134, "died of signal 6 \\(SIGABRT\\).*: thrown in a thread" + kLastCall},
         Way{"exit3", 3, "exited with code 3(: rank 1 \\(pid [0-9]+\\) died)?"},
         Way{"exit0", 1, "exited with code 0: rank 1 \\(pid [0-9]+\\) died"},
         Way{"kill", 137, "died of signal 9 \\(SIGKILL\\)(.*: rank 1 \\(pid [0-9]+\\) died)?"},
@@ -126,7 +130,9 @@ TEST(FirstFailureOfOneThatDoesNotEnd, IsNamedWithWhatItDoes) {
     EXPECT_EQ(job.wait(), 1) << job.err();
     EXPECT_THAT(first_failure_in(job.err()),
                 AllOf(HasSubstr("rank 2 (pid "), HasSubstr("timed out: waited 3000 ms for rank 2"),
-                      HasSubstr(std::string("collectives and ") + activity)));
+                      HasSubstr(std::string("collectives and ") + activity),
+                      MatchesRegex(".*: \\[comm\\] [a-z_]+ #[0-9]+ ('[^']+' )?on group '[^']+', "
+                                   "rank [01]: timed out.*")));
   }
 }
 

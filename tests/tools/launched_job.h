@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/tools/run/file_descriptor.h"
+#include "tessera/core/comm/file_descriptor.h"
 
 namespace tessera {
 

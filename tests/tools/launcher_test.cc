@@ -355,7 +355,9 @@ TEST(LauncherTest, AProgramThatCannotRunIsNamed) {
 
   LaunchedJob folder({tmp.path()}, environment);
   EXPECT_EQ(folder.wait(), kCannotRunExit);
-  EXPECT_EQ(folder.err(), "tessera-run: cannot run '" + tmp.path() + "': Permission denied\n");
+  EXPECT_EQ(folder.err(), "tessera-run: cannot run '" + tmp.path() +
+                              "': Permission denied; name an executable file (chmod +x), a script "
+                              "with its #! line\n");
   EXPECT_TRUE(tmp.empty());
 
   const std::string script = tmp.path() + "/run-me";

@@ -9,8 +9,8 @@
 
 #include <string>
 
+#include "tessera/core/comm/file_descriptor.h"
 #include "tessera/tools/run/ending.h"
-#include "tessera/tools/run/file_descriptor.h"
 
 namespace tessera {
 namespace {

@@ -10,17 +10,20 @@ using ::testing::Contains;
 using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
-WorkerPlace place_of_two() { return {2, 3, 8, "file:///tmp/dir/store", "/proc/9/fd/7:3:1", "abc"}; }
+WorkerPlace place_of_two() {
+  return {2, 3, 8, "file:///tmp/dir/store", "/proc/9/fd/7:3:1", "abc", "s3cret"};
+}
 
 TEST(WorkerEnvironmentTest, SetsWhatTorchrunSets) {
-  EXPECT_THAT(worker_environment({"PATH=/bin", "EMPTY=", "A=b=c"}, place_of_two()),
-              UnorderedElementsAre(
-                  "PATH=/bin", "EMPTY=", "A=b=c", "RANK=2", "WORLD_SIZE=3", "LOCAL_RANK=2",
-                  "LOCAL_WORLD_SIZE=3", "GROUP_RANK=0", "GROUP_WORLD_SIZE=1", "ROLE_NAME=default",
-                  "ROLE_RANK=2", "ROLE_WORLD_SIZE=3", "TORCHELASTIC_RESTART_COUNT=0",
-                  "TORCHELASTIC_MAX_RESTARTS=0", "TORCHELASTIC_RUN_ID=abc",
-                  "TORCHELASTIC_USE_AGENT_STORE=False", "TESSERA_STORE=file:///tmp/dir/store",
-                  "TESSERA_JOB_PAGE=/proc/9/fd/7:3:1", "OMP_NUM_THREADS=2"));
+  EXPECT_THAT(
+      worker_environment({"PATH=/bin", "EMPTY=", "A=b=c"}, place_of_two()),
+      UnorderedElementsAre(
+          "PATH=/bin", "EMPTY=", "A=b=c", "RANK=2", "WORLD_SIZE=3", "LOCAL_RANK=2",
+          "LOCAL_WORLD_SIZE=3", "GROUP_RANK=0", "GROUP_WORLD_SIZE=1", "ROLE_NAME=default",
+          "ROLE_RANK=2", "ROLE_WORLD_SIZE=3", "TORCHELASTIC_RESTART_COUNT=0",
+          "TORCHELASTIC_MAX_RESTARTS=0", "TORCHELASTIC_RUN_ID=abc",
+          "TORCHELASTIC_USE_AGENT_STORE=False", "TESSERA_STORE=file:///tmp/dir/store",
+          "TESSERA_JOB_PAGE=/proc/9/fd/7:3:1", "TESSERA_JOB_TOKEN=s3cret", "OMP_NUM_THREADS=2"));
 }
 
 TEST(WorkerEnvironmentTest, ReplacesWhatAnOuterLauncherLeft) {
@@ -40,6 +43,12 @@ TEST(WorkerEnvironmentTest, TheUsersThreadCountStays) {
   const auto environment = worker_environment({"OMP_NUM_THREADS=5"}, place_of_two());
   EXPECT_THAT(environment, Contains("OMP_NUM_THREADS=5"));
   EXPECT_THAT(environment, Not(Contains("OMP_NUM_THREADS=2")));
+}
+
+TEST(WorkerEnvironmentTest, TheUsersSecretStays) {
+  const auto environment = worker_environment({"TESSERA_JOB_TOKEN=own"}, place_of_two());
+  EXPECT_THAT(environment, Contains("TESSERA_JOB_TOKEN=own"));
+  EXPECT_THAT(environment, Not(Contains("TESSERA_JOB_TOKEN=s3cret")));
 }
 
 TEST(WorkerEnvironmentTest, ThreadsAreSharedButNeverNone) {

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <latch>
 #include <map>
 #include <memory>
 #include <string>
@@ -29,11 +30,42 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
+// The sanitizers of GCC 12 hold no lock of their allocators across fork(): a thread that is not in
+// the child may have it for ever. Under them whoever forks is the only thread at work.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kAllocatorSurvivesFork = false;
+#else
+constexpr bool kAllocatorSurvivesFork = true;
+#endif
+
+/// Ranks that are threads, of which one forks.
+class ForkingRanks {
+ public:
+  explicit ForkingRanks(int size) : still_(size - 1) {}
+
+  /// Called by all of them; one `forks`, by `fork_a_child`.
+  void fork(bool forks, const std::function<void()>& fork_a_child) {
+    if (forks) {
+      if (!kAllocatorSurvivesFork) still_.wait();
+      fork_a_child();
+      forked_.count_down();
+    } else if (!kAllocatorSurvivesFork) {
+      still_.count_down();
+      forked_.wait();
+    }
+  }
+
+ private:
+  std::latch still_;
+  std::latch forked_{1};
+};
+
 /// Trains three steps; the last rank forks `child` after the first, if there is one. Returns the
 /// parameters of rank 0.
 std::map<std::string, at::Tensor> train(
     const Row& row, int size, const std::function<void(Engine& engine, Net& net)>& fork_a_child) {
   std::map<std::string, at::Tensor> result;
+  ForkingRanks ranks(size);
   run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
     const auto net = make_net();
     auto engine = parallelize(net, adamw(), small_options_of(row), world);
@@ -42,7 +74,9 @@ std::map<std::string, at::Tensor> train(
       engine->step();
       if (step > 0) continue;
       world->barrier("before the fork");
-      if (fork_a_child && world->rank() == size - 1) fork_a_child(*engine, *net);
+      ranks.fork(world->rank() == size - 1, [&] {
+        if (fork_a_child) fork_a_child(*engine, *net);
+      });
       world->barrier("after the fork");
     }
     const auto whole = engine->full_parameters();
@@ -128,11 +162,12 @@ TEST_P(ForkTest, WritesOfAChildNeverReachItsParent) {
 
 /// Engines and models that a child inherited are destroyed in it.
 TEST_P(ForkTest, AChildDestroysWhatItInherited) {
+  ForkingRanks ranks(size());
   run_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
     Rank rank(world, row());
     rank.train(0);
     rank.world->barrier("before the fork");
-    if (rank.world->rank() == 0) {
+    ranks.fork(rank.world->rank() == 0, [&] {
       const ForkedChild child = run_in_fork([&] {
         rank.engine.reset();
         rank.net.reset();
@@ -140,7 +175,7 @@ TEST_P(ForkTest, AChildDestroysWhatItInherited) {
       });
       EXPECT_EQ(child.text, "gone");
       EXPECT_EQ(child.exit_code, 0);
-    }
+    });
     rank.world->barrier("after the fork");
     rank.train(1);
   });
@@ -179,6 +214,7 @@ const RankProcessBody kTrains("forks_while_training", [] {
 TEST(ForkOfTrainingProcess, ReturnsFromMainWhileItsParentTrainsOn) {
   for (const char* row : {"ddp", "zero1_apart", "zero2", "zero3", "zero3_apart"}) {
     for (const bool has_lane : {false, true}) {
+      if (has_lane && !kAllocatorSurvivesFork) continue;
       RankProcessOptions options;
       options.environment["TEST_ROW"] = row;
       // A child has none of the threads that would have freed their tasks.
@@ -200,10 +236,12 @@ auto all_rows_and_worlds() {
   for (const Row& row : named_and_apart_rows()) {
     for (const int world : {1, 3}) all.emplace_back(row, world);
   }
-  Row fetching = apart(row_of(Strategy::kZero3));
-  fetching.name += "_prefetch";
-  fetching.prefetch = true;
-  all.emplace_back(fetching, 3);
+  if (kAllocatorSurvivesFork) {
+    Row fetching = apart(row_of(Strategy::kZero3));
+    fetching.name += "_prefetch";
+    fetching.prefetch = true;  // in a thread
+    all.emplace_back(fetching, 3);
+  }
   all.emplace_back(hybrid(2, 2, 4), 4);
   return ::testing::ValuesIn(all);
 }

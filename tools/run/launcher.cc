@@ -35,9 +35,10 @@ constexpr int kGroupPoll_ms = 50;
 constexpr size_t kReadLimit_bytes = 64 * 1024;
 constexpr size_t kDrainLimit_bytes = 1024 * 1024;
 
-std::string new_run_id() {
-  std::array<char, 16> bytes{};
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) return "none";
+/// Random bits in hexadecimal; "" if the system has none.
+std::string random_text() {
+  std::array<char, 32> bytes{};
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) return "";
   return absl::BytesToHexString({bytes.data(), bytes.size()});
 }
 
@@ -106,7 +107,10 @@ absl::Status Launcher::start_workers(const std::string& store_directory,
   place.world_size = job_.worker_count;
   place.core_count = job_.core_count;
   place.store = absl::StrCat("file://", store_directory, "/store");
-  place.run_id = new_run_id();
+  place.run_id = random_text();
+  place.job_token = random_text();
+  if (place.job_token.empty())
+    return absl::UnavailableError("getrandom gave no secret for the job");
   place.job_page = failures_->page_address();
   if (!is_set(job_.inherited, "OMP_NUM_THREADS")) {
     const int threads = threads_per_worker(job_.core_count, job_.worker_count);

@@ -30,7 +30,8 @@ absl::StatusOr<SignalInbox> SignalInbox::open() {
   }
   inbox.fd_ = FileDescriptor(signalfd(-1, &read, SFD_NONBLOCK | SFD_CLOEXEC));
   if (!inbox.fd_.is_open()) {
-    return absl::InternalError(absl::StrCat("cannot open a signal descriptor: ", strerror(errno)));
+    return absl::InternalError(
+        absl::StrCat("cannot open a signal descriptor: ", strerror(errno), " (see ulimit -n)"));
   }
   return inbox;
 }

@@ -66,7 +66,8 @@ void send(int fd, Record record) {
 absl::StatusOr<std::unique_ptr<Watcher>> Watcher::start(const std::string& directory) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
-    return absl::ResourceExhaustedError(absl::StrCat("cannot open a pipe: ", strerror(errno)));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot open a pipe: ", strerror(errno), " (see ulimit -n)"));
   }
   FileDescriptor read_end(ends[0]);
   FileDescriptor write_end(ends[1]);
@@ -77,7 +78,7 @@ absl::StatusOr<std::unique_ptr<Watcher>> Watcher::start(const std::string& direc
   if (pid != 0) sigprocmask(SIG_SETMASK, &before, nullptr);
   if (pid < 0) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("cannot start the watcher process: ", strerror(errno)));
+        absl::StrCat("cannot start the watcher process: ", strerror(errno), " (see ulimit -u)"));
   }
   if (pid == 0) {
     write_end.close();

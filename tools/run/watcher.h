@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "tessera/tools/run/file_descriptor.h"
+#include "tessera/core/comm/file_descriptor.h"
 
 namespace tessera {
 

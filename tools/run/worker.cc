@@ -67,7 +67,8 @@ absl::Status no_resources(int rank, const char* what) {
 absl::Status cannot_run(const std::string& program, int error) {
   if (error != ENOENT && error != ENOTDIR) {
     return absl::PermissionDeniedError(
-        absl::StrCat("cannot run '", program, "': ", strerror(error)));
+        absl::StrCat("cannot run '", program, "': ", strerror(error),
+                     "; name an executable file (chmod +x), a script with its #! line"));
   }
   std::string hint;
   if (access(program.c_str(), F_OK) == 0) {

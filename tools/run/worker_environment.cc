@@ -45,6 +45,7 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& inhe
   if (!is_set(inherited, "OMP_NUM_THREADS")) {
     ours["OMP_NUM_THREADS"] = absl::StrCat(threads_per_worker(place.core_count, place.world_size));
   }
+  if (!is_set(inherited, "TESSERA_JOB_TOKEN")) ours["TESSERA_JOB_TOKEN"] = place.job_token;
   std::vector<std::string> environment;
   for (const std::string& entry : inherited) {
     const std::string name = name_of(entry);

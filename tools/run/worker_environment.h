@@ -17,6 +17,8 @@ struct WorkerPlace {
   std::string job_page;
   /// Value of TORCHELASTIC_RUN_ID; unique to this start.
   std::string run_id;
+  /// Value of TESSERA_JOB_TOKEN, unless the user has set one; a secret.
+  std::string job_token;
 };
 
 /// Value that OMP_NUM_THREADS gets when the user has set none: max(1, cores / ranks).
@@ -26,9 +28,10 @@ int threads_per_worker(int core_count, int world_size);
 bool is_set(const std::vector<std::string>& inherited, const std::string& name);
 
 /// The worker's environment as "NAME=value" strings: `inherited` with the variables that torchrun
-/// gives its workers, plus TESSERA_STORE and TESSERA_JOB_PAGE. OMP_NUM_THREADS is set only if it is
-/// not there. MASTER_ADDR and MASTER_PORT are not set, and inherited ones are taken out: the job
-/// meets in a file, no port is open, and an address left over from another job would be a trap.
+/// gives its workers, plus TESSERA_STORE and TESSERA_JOB_PAGE. OMP_NUM_THREADS and
+/// TESSERA_JOB_TOKEN are set only if they are not there. MASTER_ADDR and MASTER_PORT are not set,
+/// and inherited ones are taken out: the job meets at a socket in a directory, no port is open, and
+/// an address left over from another job would be a trap.
 std::vector<std::string> worker_environment(const std::vector<std::string>& inherited,
                                             const WorkerPlace& place);
 

@@ -8,6 +8,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/core/DeviceGuard.h>
 
+#include "tessera/core/comm/failure_report.h"
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/comm/nccl/unowned_thread.h"
 #include "tessera/core/error_text.h"
@@ -22,7 +23,32 @@ constexpr auto kPatience = std::chrono::seconds(5);
 constexpr int kLooksForAnswers = 4;
 constexpr auto kAnswerGrace = std::chrono::milliseconds(100);
 
+/// The rank of the world that has not come to collective `sequence`, the first of several; -1 if
+/// all have.
+int find_missing(const Progress& progress, int64_t sequence, const std::vector<Report>& reports) {
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    const bool is_there = sequence < 0 ? reports[rank].state != Report::State::kSilent
+                                       : reports[rank].begun > sequence;
+    if (!is_there) return progress.world_ranks()[rank];
+  }
+  return -1;
+}
+
 }  // namespace
+
+/// Why the world fails.
+struct World::Cause {
+  std::string text;           // "": it does not
+  int culprit = -1;           // the rank of the world that began it; negative: this one
+  bool is_published = false;  // by another rank
+};
+
+/// What the ranks of a group, in order, say of a collective.
+struct World::Answers {
+  std::vector<Report> reports;
+  int asker = -1;
+  std::optional<std::string> failure;  // published meanwhile
+};
 
 /// Communicators of a group that is gone.
 struct World::Leaving {
@@ -84,6 +110,10 @@ std::optional<std::string> World::failure() {
 }
 
 void World::watch(std::shared_ptr<Pending> pending) {
+  const Call& call = pending->call();
+  if (call.sequence >= 0) {
+    note_collective(to_string(call.op), call.tag, call.sequence, pending->group());
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
   if (pending_.empty()) changed_.notify_all();
   pending_.push_back(std::move(pending));
@@ -128,13 +158,15 @@ void World::run() {
   const c10::DeviceGuard here(options_.device->place());
   while (sleep()) {
     if (!is_failed()) {
-      const std::string cause = look();
-      if (!cause.empty()) settle(cause);
+      const Cause cause = look();
+      if (!cause.text.empty()) settle(cause);
     }
     if (is_failed()) drop();
     take_down();
   }
-  take_down();  // at the end of the process: says at least who has left
+  // At the end of the process: says at least who has left, and why.
+  if (const std::string cause = proposal(); !cause.empty() && !is_failed()) publish({cause});
+  take_down();
 }
 
 /// The process ends.
@@ -156,38 +188,51 @@ bool World::sleep() {
   return true;
 }
 
-/// The cause of a failure, or "".
-std::string World::look() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!proposal_.empty()) return proposal_;
+std::string World::proposal() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return proposal_;
+}
+
+World::Cause World::look() {
+  if (std::string proposed = proposal(); !proposed.empty()) {
+    Result state = Result::kSuccess;
+    find_failed(state);
+    Cause cause{std::move(proposed)};
+    return state == Result::kRemoteError ? name_lost(std::move(cause)) : cause;
   }
-  std::string cause = look_at_pending();
-  if (cause.empty()) cause = look_at_communicators();
-  if (cause.empty() && Clock::now() >= next_look_) {
+  Cause cause = look_at_pending();
+  if (cause.text.empty()) cause = look_at_communicators();
+  if (cause.text.empty() && Clock::now() >= next_look_) {
     next_look_ = Clock::now() + options_.store_poll;
     cause = look_at_store();
   }
   return cause;
 }
 
-std::string World::look_at_communicators() {
+/// A communicator that reports an error, and the error; null if none does.
+std::shared_ptr<Communicator> World::find_failed(Result& state) {
   std::vector<std::shared_ptr<Communicator>> communicators;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     communicators = communicators_;
   }
   for (const auto& communicator : communicators) {
-    const Result state = communicator->try_poll().value_or(Result::kSuccess);
-    if (state == Result::kSuccess || state == Result::kInProgress) continue;
-    return absl::StrCat("rank ", options_.rank, " failed: NCCL reports ",
-                        communicator->error_text(state), " on communicator '", communicator->name(),
-                        "'");
+    state = communicator->try_poll().value_or(Result::kSuccess);
+    if (state != Result::kSuccess && state != Result::kInProgress) return communicator;
   }
-  return "";
+  return nullptr;
 }
 
-std::string World::look_at_pending() {
+World::Cause World::look_at_communicators() {
+  Result state = Result::kSuccess;
+  const auto failed = find_failed(state);
+  if (failed == nullptr) return {};
+  Cause cause{absl::StrCat("rank ", options_.rank, " failed: NCCL reports ",
+                           failed->error_text(state), " on communicator '", failed->name(), "'")};
+  return state == Result::kRemoteError ? name_lost(std::move(cause)) : cause;
+}
+
+World::Cause World::look_at_pending() {
   std::list<std::shared_ptr<Pending>> over;  // their tensors are freed outside the lock
   std::shared_ptr<Pending> late;
   {
@@ -202,20 +247,20 @@ std::string World::look_at_pending() {
       }
     }
   }
-  return late == nullptr ? "" : explain(*late);
+  return late == nullptr ? Cause() : explain(*late);
 }
 
-std::string World::look_at_store() {
-  if (store_lost_) return "";
+World::Cause World::look_at_store() {
+  if (store_lost_) return {};
   try {
-    if (const auto failure = agreement_.failure()) return *failure;
+    if (const auto failure = agreement_.failure()) return {*failure, -1, /*is_published=*/true};
     const auto inquiry = agreement_.inquiry();
     if (inquiry && !answered_) answer(*inquiry);
   } catch (const std::exception&) {
     // Who hosts the store may leave first. What hangs because of it runs into its time-out.
     store_lost_ = true;
   }
-  return "";
+  return {};
 }
 
 void World::answer(const Agreement::Inquiry& inquiry) {
@@ -229,49 +274,103 @@ void World::answer(const Agreement::Inquiry& inquiry) {
   answered_ = true;
 }
 
-/// Why a collective is late: asks all ranks, or waits for what the rank that asked first finds out.
-std::string World::explain(const Pending& pending) {
+/// Asks all ranks of a group about collective `sequence`, or waits for what the rank that asked
+/// first finds out. Throws what the store throws.
+World::Answers World::ask(const Progress& progress, int64_t sequence) {
+  Answers answers;
+  std::vector<Report>& reports = answers.reports;
+  reports.resize(progress.world_ranks().size());
+  const Agreement::Inquiry inquiry = agreement_.ask(progress.group(), sequence);
+  answers.asker = inquiry.asker;
+  const bool is_own = inquiry.asker == options_.rank;
+  if (!answered_) answer(inquiry);
+  const auto patience = options_.store_poll * kLooksForAnswers + kAnswerGrace;
+  const auto deadline = Clock::now() + (is_own ? patience : 2 * patience);
+  const auto has_all = [&] {
+    bool all = true;
+    for (size_t rank = 0; rank < reports.size(); ++rank) {
+      if (reports[rank].state != Report::State::kSilent) continue;
+      const auto text = agreement_.answer_of(progress.world_ranks()[rank], progress.group());
+      if (text) reports[rank] = Report::parse(*text);
+      all = all && text.has_value();
+    }
+    return all;
+  };
+  while (Clock::now() < deadline) {
+    answers.failure = agreement_.failure();
+    if (answers.failure || (is_own && has_all())) break;
+    std::this_thread::sleep_for(options_.local_poll);
+  }
+  return answers;
+}
+
+/// Why a collective is late.
+World::Cause World::explain(const Pending& pending) {
   const Progress& progress = pending.progress();
   const int64_t sequence = pending.call().sequence;
-  std::vector<Report> reports(progress.world_ranks().size());
+  const int64_t waited_ms = options_.timeout.count();
   try {
-    const Agreement::Inquiry inquiry = agreement_.ask(progress.group(), sequence);
-    const bool is_own = inquiry.asker == options_.rank;
-    if (!answered_) answer(inquiry);
-    const auto patience = options_.store_poll * kLooksForAnswers + kAnswerGrace;
-    const auto deadline = Clock::now() + (is_own ? patience : 2 * patience);
-    const auto has_all = [&] {
-      bool all = true;
-      for (size_t rank = 0; rank < reports.size(); ++rank) {
-        if (reports[rank].state != Report::State::kSilent) continue;
-        const auto text = agreement_.answer_of(progress.world_ranks()[rank], progress.group());
-        if (text) reports[rank] = Report::parse(*text);
-        all = all && text.has_value();
-      }
-      return all;
-    };
-    while (Clock::now() < deadline) {
-      if (const auto failure = agreement_.failure()) return *failure;
-      if (is_own && has_all()) break;
-      std::this_thread::sleep_for(options_.local_poll);
-    }
+    const Answers answers = ask(progress, sequence);
+    if (answers.failure) return {*answers.failure, -1, /*is_published=*/true};
+    const bool is_own = answers.asker == options_.rank;
+    return {explain_time_out(progress, sequence, waited_ms, answers.reports),
+            is_own ? find_missing(progress, sequence, answers.reports) : answers.asker};
   } catch (const std::exception& error) {
-    return absl::StrCat("timed out: waited ", options_.timeout.count(), " ms; the store is gone (",
-                        error_text(error), ")");
+    return {absl::StrCat("timed out: waited ", waited_ms, " ms; the store is gone (",
+                         error_text(error), ")")};
   }
-  return explain_time_out(progress, sequence, options_.timeout.count(), reports);
+}
+
+/// `cause`, where NCCL has lost a rank and does not say which: who has left, or does not answer,
+/// began it.
+World::Cause World::name_lost(Cause cause) {
+  std::shared_ptr<Progress> world;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [group, progress] : progress_) {
+      if (static_cast<int>(progress->world_ranks().size()) == options_.size) world = progress;
+    }
+  }
+  if (world == nullptr) return cause;
+  try {
+    const Answers answers = ask(*world, -1);
+    if (answers.failure) return {*answers.failure, -1, /*is_published=*/true};
+    if (answers.asker != options_.rank) return cause;
+    for (size_t rank = 0; rank < answers.reports.size(); ++rank) {
+      const bool has_left = answers.reports[rank].state == Report::State::kLeft;
+      if (!has_left && answers.reports[rank].state != Report::State::kSilent) continue;
+      cause.culprit = world->world_ranks()[rank];
+      absl::StrAppend(&cause.text, "; rank ", cause.culprit,
+                      has_left ? " has left" : " does not answer");
+      break;
+    }
+  } catch (const std::exception&) {  // the store is gone, and nobody to be named
+  }
+  return cause;
+}
+
+/// Makes it the cause of all ranks unless they have one. Returns theirs. The launcher is told
+/// before they are, and not of what another rank has found.
+std::string World::publish(const Cause& cause) {
+  bool is_first = !cause.is_published;
+  try {
+    is_first = is_first && !agreement_.failure();
+  } catch (const std::exception&) {  // the store is gone
+  }
+  if (is_first) report_failure(cause.culprit, cause.text);
+  try {
+    return agreement_.publish(cause.text);
+  } catch (const std::exception&) {  // then every rank has its own cause
+    return cause.text;
+  }
 }
 
 /// Makes the first published cause this rank's, then aborts.
-void World::settle(const std::string& cause) {
-  std::string first = cause;
-  try {
-    first = agreement_.publish(cause);
-  } catch (const std::exception&) {  // then every rank has its own cause
-  }
+void World::settle(const Cause& cause) {
+  std::string first = publish(cause);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    cause_ = first;
+    cause_ = std::move(first);
     failed_.store(true, std::memory_order_release);
   }
   drop();

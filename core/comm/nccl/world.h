@@ -59,8 +59,10 @@ struct WorldOptions {
 /// Nobody waits on the host for a collective on a device, so a thread per rank looks instead: at
 /// the events of what is in flight (time-outs), at the communicators (asynchronous errors) and at
 /// the store (failures of other ranks). Whoever notices a failure proposes a cause; the thread
-/// publishes it, and the first one published is the cause on all ranks. Then it aborts all
-/// communicators of the world, which ends what hangs on the device. It alone takes communicators
+/// tells the launcher (Note [Who began it]) and publishes it, and the first one published is the
+/// cause on all ranks. Then it aborts all communicators of the world, which ends what hangs on the
+/// device. What another rank has published is learnt, and the launcher is not told again. A cause
+/// that is proposed as the process ends is published all the same. It alone takes communicators
 /// down, so that a call into NCCL that hangs while it does hangs nobody else. Nobody waits for it;
 /// it ends when the last group has gone and the last communicator is down, or when the process ends
 /// (run_unowned()): then communicators that are not down stay as they are.
@@ -110,18 +112,25 @@ class World : public std::enable_shared_from_this<World> {
  private:
   using Clock = std::chrono::steady_clock;
   struct Leaving;
+  struct Cause;
+  struct Answers;
 
   explicit World(WorldOptions options);
   void run();
   void end();
   bool sleep();
-  std::string look();
-  std::string look_at_communicators();
-  std::string look_at_pending();
-  std::string look_at_store();
-  std::string explain(const Pending& pending);
+  std::string proposal();
+  Cause look();
+  std::shared_ptr<Communicator> find_failed(Result& state);
+  Cause look_at_communicators();
+  Cause look_at_pending();
+  Cause look_at_store();
+  Cause explain(const Pending& pending);
+  Cause name_lost(Cause cause);
+  Answers ask(const Progress& progress, int64_t sequence);
   void answer(const Agreement::Inquiry& inquiry);
-  void settle(const std::string& cause);
+  std::string publish(const Cause& cause);
+  void settle(const Cause& cause);
   void drop();
   void take_down();
   bool has_pending(const std::string& group);

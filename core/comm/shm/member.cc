@@ -113,6 +113,7 @@ CallDescriptor Member::next_call(Op op, std::string_view tag) {
   call_.tag_length = static_cast<uint32_t>(tag.size());
   tag.copy(call_.tag, CallDescriptor::kTagBytes);
   throw_if_failed();
+  note_collective(to_string(op), tag, sequence_, group_name_);
   return call_;
 }
 
@@ -206,7 +207,7 @@ void Member::time_out(const std::string& suspicion) {
   const int culprit = missing < 0 ? -1 : world_rank(missing);
   if (suspicion.empty()) fail(cause, culprit);
   absl::StrAppend(&cause, "; this may be a ", suspicion);
-  report_failure(culprit, cause);
+  report(culprit, cause);
   abort(cause);  // those of the circle who wait in other groups have the same cause
   throw_error(world_->poison().cause());
 }
@@ -253,7 +254,7 @@ void Member::check_leavers() {
 }
 
 void Member::fail(const std::string& cause, int culprit) {
-  if (!channel_.poison.is_set()) report_failure(culprit, cause);
+  if (!channel_.poison.is_set()) report(culprit, cause);
   channel_.poison.set(cause);
   futex_wake_all(channel_.arrivals);
   throw_error(channel_.poison.cause());
@@ -272,11 +273,18 @@ void Member::stop() {
   futex_wake_all(channel_.arrivals);
 }
 
-void Member::throw_error(const std::string& cause) {
+CommError Member::error(const std::string& cause) const {
   const size_t shown = std::min<size_t>(call_.tag_length, CallDescriptor::kTagBytes);
-  throw CommError({to_string(static_cast<Op>(call_.op)), group_name_, sequence_, rank_,
-                   std::string(call_.tag, shown)},
-                  cause);
+  return {{to_string(static_cast<Op>(call_.op)), group_name_, sequence_, rank_,
+           std::string(call_.tag, shown)},
+          cause};
+}
+
+void Member::throw_error(const std::string& cause) { throw error(cause); }
+
+/// Tells the launcher; of another rank, in which call this one missed it.
+void Member::report(int culprit, const std::string& cause) const {
+  report_failure(culprit, culprit < 0 ? cause : std::string(error(cause).what()));
 }
 
 int Member::first_missing() const {

@@ -11,6 +11,7 @@
 
 #include "tessera/core/comm/shm/sync.h"
 #include "tessera/core/comm/shm/world.h"
+#include "tessera/core/errors.h"
 #include "tessera/core/sched/lane.h"
 
 namespace tessera::shm {
@@ -94,7 +95,9 @@ class Member {
   [[noreturn]] void time_out(const std::string& suspicion);
   void throw_if_failed();
   void check_leavers();
+  CommError error(const std::string& cause) const;
   [[noreturn]] void throw_error(const std::string& cause);
+  void report(int culprit, const std::string& cause) const;
   int first_missing() const;
   std::string missing_names() const;
 

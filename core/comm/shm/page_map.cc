@@ -30,7 +30,8 @@ class KernelPageMap final : public PageMap {
  public:
   KernelPageMap() : fd_(above_standard_streams(::open(kPath, O_RDONLY | O_CLOEXEC))) {
     TORCH_CHECK(fd_ >= 0, "[comm] page map: got no access to ", kPath, " (", std::strerror(errno),
-                "), expected the kernel's list of pages");
+                "), expected the kernel's list of pages; mount /proc, or allow more descriptors"
+                " (ulimit -n)");
   }
   ~KernelPageMap() override { ::close(fd_); }
 

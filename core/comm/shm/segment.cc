@@ -20,6 +20,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/file_descriptor.h"
 #include "tessera/core/comm/standard_streams.h"
 #include "tessera/core/memory/huge_pages.h"
 #include "tessera/core/round_up.h"
@@ -30,23 +31,6 @@ namespace {
 constexpr int64_t kPageBytes = 4096;
 
 std::string error_text() { return std::strerror(errno); }
-
-/// Closes a descriptor unless it was released.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
 
 SegmentId id_of(const struct stat& file) { return {.device = file.st_dev, .inode = file.st_ino}; }
 
@@ -75,27 +59,32 @@ int64_t available_bytes() {
   return bytes;
 }
 
-/// The descriptor of a segment that another rank has made, or this one. A peer that has closed its
-/// own may have given the number to any other file since.
-Descriptor descriptor_of(const SharedRange& range) {
-  const std::string path = absl::StrCat("/proc/", range.pid, "/fd/", range.fd);
-  Descriptor fd(above_standard_streams(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK)));
-  TORCH_CHECK(fd.get() >= 0, "[comm] shared memory: got no access to ", path, " of a peer (",
-              error_text(), "), expected a process of the same user; start all ranks alike");
+/// Throws unless `fd`, called `name`, is the segment that `range` lies in.
+void check_segment(const SharedRange& range, const FileDescriptor& fd, const std::string& name) {
   struct stat file {};
-  TORCH_CHECK(::fstat(fd.get(), &file) == 0, "[comm] shared memory: got no answer about ", path,
+  TORCH_CHECK(::fstat(fd.get(), &file) == 0, "[comm] shared memory: got no answer about ", name,
               " (", error_text(), "), expected a segment");
   TORCH_CHECK(id_of(file) == range.segment && S_ISREG(file.st_mode) &&
                   static_cast<uint64_t>(file.st_size) == range.segment_bytes,
-              "[comm] shared memory: got another file at ", path, " (device ", file.st_dev,
+              "[comm] shared memory: got another file at ", name, " (device ", file.st_dev,
               ", inode ", file.st_ino, ", ", file.st_size, " bytes), expected the segment (device ",
               range.segment.device, ", inode ", range.segment.inode, ", ", range.segment_bytes,
               " bytes) that the peer made known; the peer has closed it");
+}
+
+/// The descriptor of a segment that another rank has made, or this one. A peer that has closed its
+/// own may have given the number to any other file since.
+FileDescriptor descriptor_of(const SharedRange& range) {
+  const std::string path = absl::StrCat("/proc/", range.pid, "/fd/", range.fd);
+  FileDescriptor fd(above_standard_streams(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK)));
+  TORCH_CHECK(fd.is_open(), "[comm] shared memory: got no access to ", path, " of a peer (",
+              error_text(), "), expected a process of the same user; start all ranks alike");
+  check_segment(range, fd, path);
   return fd;
 }
 
 /// Maps a segment that was opened.
-char* map(const SharedRange& range, const Descriptor& fd, Writes writes) {
+char* map(const SharedRange& range, const FileDescriptor& fd, Writes writes) {
   char* data = map_on_huge_page(static_cast<int64_t>(range.segment_bytes), fd.get(), writes);
   TORCH_CHECK(data != nullptr, "[comm] shared memory: got no mapping of ", range.segment_bytes,
               " bytes of a peer, expected one; mmap said: ", error_text());
@@ -179,7 +168,8 @@ std::shared_ptr<Segment> Segment::create(int64_t bytes) {
   const int64_t size_bytes = round_up(std::max<int64_t>(bytes, 1), kPageBytes);
   const std::string what = absl::StrCat("[comm] shared memory: got no space for ", size_bytes,
                                         " bytes, expected a new segment of that size; ");
-  Descriptor fd(above_standard_streams(::memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
+  FileDescriptor fd(
+      above_standard_streams(::memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   TORCH_CHECK(fd.get() >= 0, what, "memfd_create said: ", error_text());
   // Over the file size limit the kernel would send SIGXFSZ, which ends the process.
   rlimit limit{};
@@ -215,11 +205,16 @@ std::shared_ptr<Segment> Segment::create(int64_t bytes) {
 }
 
 std::shared_ptr<Segment> Segment::open(const SharedRange& range) {
+  return open(range, FileDescriptor());
+}
+
+std::shared_ptr<Segment> Segment::open(const SharedRange& range, FileDescriptor passed) {
   Mapped& mapped = Mapped::get();
   const std::lock_guard lock(mapped.mutex());
   if (auto segment = mapped.find(range.segment)) return segment;
   mapped.make_room();
-  const Descriptor fd = descriptor_of(range);
+  const FileDescriptor fd = passed.is_open() ? std::move(passed) : descriptor_of(range);
+  check_segment(range, fd, "a peer's descriptor");
   char* data = map(range, fd, Writes::kShared);
   std::shared_ptr<Segment> segment(
       new Segment(range.segment, -1, data, static_cast<int64_t>(range.segment_bytes)));

@@ -56,7 +56,9 @@ class SharedBuffer::View {
     TORCH_CHECK(::madvise(memory, length, MADV_DONTNEED) == 0,
                 "[comm] shared buffer: got pages that cannot be dropped, expected this rank's "
                 "writes to be; madvise said: ",
-                std::strerror(errno));
+                std::strerror(errno),
+                ". Do not lock or seal the memory of parameters, or set Options::share_parameters"
+                " = false");
   }
 
   const int64_t bytes;
@@ -112,8 +114,11 @@ std::unique_ptr<SharedBuffer> SharedBuffer::make(ProcessGroup& group, int64_t by
   const std::vector<std::string> problems = exchange_texts(group, problem, name);
   for (size_t rank = 0; rank < problems.size(); ++rank) {
     if (problems[rank].empty()) continue;
-    TORCH_WARN("[comm] ", what, ": every rank keeps a copy of its own, for rank ", rank,
-               " cannot share: ", problems[rank]);
+    // All ranks know it, and a later buffer would be told the same.
+    if (group.rank() == 0) {
+      TORCH_WARN_ONCE("[comm] ", what, ": every rank keeps a copy of its own, for rank ", rank,
+                      " cannot share: ", problems[rank]);
+    }
     return nullptr;
   }
   return buffer;

@@ -30,7 +30,8 @@ class SharedBuffer final : public tessera::SharedBuffer {
 
   /// Collective over `group`, whose ranks are on one host; blocking. `bytes` zero bytes. If the
   /// first rank has no space, or another cannot map them, all ranks throw c10::Error that names it.
-  /// Null on all ranks, which warn with its reason, if a rank has no proof.
+  /// Null on all ranks if a rank has no proof; the first one warns with the reason, once per
+  /// process.
   static std::unique_ptr<SharedBuffer> make(ProcessGroup& group, int64_t bytes,
                                             std::string_view name,
                                             const OpenPageMap& open_page_map = &PageMap::open);

@@ -68,7 +68,20 @@ int open_pidfd(int pid) {
 
 }  // namespace
 
-std::shared_ptr<World> World::create(const std::vector<int>& pids) {
+bool is_page(const char* data, int64_t bytes, int size) {
+  if (size < 1 || bytes < ControlPage::bytes(size)) return false;
+  // Not written to; the accessors are not const.
+  auto* const control = reinterpret_cast<ControlPage*>(const_cast<char*>(data));
+  if (control->ready.load(std::memory_order_acquire) != 1 || control->size != size) return false;
+  for (int rank = 0; rank < size; ++rank) {
+    if (control->rank(rank).pid <= 0 || control->channel().slot(rank).world_rank != rank) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::shared_ptr<World> World::create(const std::vector<int>& pids, int own_rank) {
   const auto size = static_cast<int>(pids.size());
   auto segment = Segment::create(ControlPage::bytes(size));
   auto* page = new (segment->data()) ControlPage();
@@ -80,17 +93,16 @@ std::shared_ptr<World> World::create(const std::vector<int>& pids) {
   Channel::create(&page->channel(), size);
   for (int rank = 0; rank < size; ++rank) page->channel().slot(rank).world_rank = rank;
   page->ready.store(1, std::memory_order_release);
-  return std::shared_ptr<World>(new World(0, size, std::move(segment)));
+  return std::shared_ptr<World>(new World(own_rank, size, std::move(segment)));
 }
 
-std::shared_ptr<World> World::open(int rank, int size, const SharedRange& page) {
-  auto segment = Segment::open(page);
-  // Rank 0 made the page known through the store after it was ready; this load orders what follows
-  // after that.
-  const auto* control = reinterpret_cast<const ControlPage*>(segment->data());
-  TORCH_CHECK(control->ready.load(std::memory_order_acquire) == 1 && control->size == size,
+std::shared_ptr<World> World::open(int rank, int size, const SharedRange& page,
+                                   FileDescriptor passed) {
+  auto segment = Segment::open(page, std::move(passed));
+  // The page was made known after it was ready; this load orders what follows after that.
+  TORCH_CHECK(is_page(segment->data(), segment->size_bytes(), size),
               "[comm] shared memory: got a page that is no world of ", size,
-              " ranks, expected rank 0's; start all ranks from one build");
+              " ranks, expected one of this job's; start all ranks from one build");
   return std::shared_ptr<World>(new World(rank, size, std::move(segment)));
 }
 

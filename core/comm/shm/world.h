@@ -53,6 +53,10 @@ struct alignas(64) ControlPage {
   }
 };
 
+/// Whether these bytes are the ready page of a world of `size` ranks, as far as can be told before
+/// it is used. Reads no byte beyond them.
+bool is_page(const char* data, int64_t bytes, int size);
+
 /// A call that a rank is blocked in, as that rank tells the others.
 struct Blocked {
   int64_t thread = 0;
@@ -81,10 +85,11 @@ struct Circle {
 /// Thread-safe.
 class World {
  public:
-  /// Local. Rank 0 makes the control page for ranks of these processes; the others open it by the
-  /// range that rank 0 made known.
-  static std::shared_ptr<World> create(const std::vector<int>& pids);
-  static std::shared_ptr<World> open(int rank, int size, const SharedRange& page);
+  /// Local. One rank makes the control page for ranks of these processes; the others open it by the
+  /// range that it made known, and by its descriptor if that was passed on.
+  static std::shared_ptr<World> create(const std::vector<int>& pids, int own_rank = 0);
+  static std::shared_ptr<World> open(int rank, int size, const SharedRange& page,
+                                     FileDescriptor passed = FileDescriptor());
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;

@@ -17,6 +17,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Variables = std::map<std::string, std::string>;
 
 EnvironmentLookup lookup_in(const Variables& variables) {
@@ -183,13 +184,39 @@ TEST(Environment, TheStoresDirectoryMustBeClosedToOthers) {
   EXPECT_TRUE(parse_store_url(url).ok());
   ::chmod(directory.path().c_str(), 0750);
   EXPECT_THAT(std::string(parse_store_url(url).status().message()),
-              HasSubstr("to be closed to other users; run chmod 700 " + directory.path()));
+              HasSubstr("to be closed to other users; run chmod 700 " + directory.path() +
+                        " if nobody else needs it, else make a directory of your own"));
   ::chmod(directory.path().c_str(), 0700);
   if (::geteuid() == 0) {
     ASSERT_EQ(::chown(directory.path().c_str(), 12345, 12345), 0);
     EXPECT_THAT(std::string(parse_store_url(url).status().message()),
-                HasSubstr("to belong to this user (0), not to user 12345"));
+                AllOf(HasSubstr("to belong to this user (0), not to user 12345; make a directory "
+                                "of your own and name a file in it: mkdir -m 700 "),
+                      Not(HasSubstr("chmod"))));
   }
+}
+
+TEST(Environment, ADirectoryThatOthersUseIsNotToBeClosedToThem) {
+  const Directory directory;
+  for (const mode_t mode : {01777, 0777, 01755, 0703}) {
+    ::chmod(directory.path().c_str(), mode);
+    EXPECT_THAT(
+        std::string(parse_store_url("file://" + directory.path() + "/store").status().message()),
+        AllOf(HasSubstr(directory.path() +
+                        " is for everyone; make a directory of your own and "
+                        "name a file in it: mkdir -m 700 " +
+                        directory.path() + "/tessera-" + std::to_string(::geteuid())),
+              Not(HasSubstr("chmod"))))
+        << std::oct << mode;
+  }
+  EXPECT_THAT(std::string(parse_store_url("file:///tmp/store").status().message()),
+              AllOf(HasSubstr("mkdir -m 700 /tmp/tessera-"), Not(HasSubstr("chmod"))));
+}
+
+TEST(Environment, ADirectoryThatIsMissingIsToBeMade) {
+  EXPECT_THAT(
+      std::string(parse_store_url("file:///tmp/no/such/store").status().message()),
+      HasSubstr("a directory /tmp/no/such that exists; make it: mkdir -m 700 /tmp/no/such"));
 }
 
 TEST(Environment, WhatTheCallerBringsIsNotRead) {

@@ -1,10 +1,12 @@
 // Everything that can go wrong between ranks that are threads: one cause, on every rank, and never
 // a hang.
 #include <atomic>
+#include <cstdlib>
 #include <future>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <ATen/Functions.h>
@@ -12,6 +14,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/core/comm/failure_report.h"
+#include "tessera/core/comm/job_page.h"
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/errors.h"
 #include "tessera/tests/support/file_size_limit.h"
@@ -22,8 +26,10 @@ namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using testing::FileSizeLimit;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using testing::RankThreadOptions;
 using testing::run_ranks_expecting_errors;
 using Lane = ProcessGroupOptions::Lane;
@@ -285,6 +291,61 @@ TEST(Failures, WorldSizesThatDifferAreNamedOnEveryRank) {
       3, [](std::shared_ptr<ProcessGroup>) { FAIL() << "the ranks met"; },
       {.world_size_of = [](int thread) { return thread == 1 ? 4 : 3; }});
   EXPECT_THAT(errors, Each(HasSubstr("rank 1 has WORLD_SIZE 4 where rank 0 has 3")));
+}
+
+/// This process as rank 0 of a job of two: what it has noted since it was made.
+class FailureNotes : public ::testing::Test {
+ protected:
+  FailureNotes() {
+    const std::pair<const char*, std::string> variables[] = {
+        {"TESSERA_JOB_PAGE", page().address()}, {"RANK", "0"}, {"WORLD_SIZE", "2"}};
+    for (const auto& [name, value] : variables) ::setenv(name, value.c_str(), 1);
+    report_failures(0, 2);
+    for (const auto& [name, value] : variables) ::unsetenv(name);
+  }
+
+  static JobPage& page() {
+    static const auto made = *JobPage::create(2);  // a process finds its page once
+    return *made;
+  }
+  static FailureNote note() { return page().note(0).value_or(FailureNote()); }
+};
+
+TEST_F(FailureNotes, OfThisRankSayWhichCollectiveItBeganLast) {
+  note_collective("all_reduce", "bucket 3", 7, "world/part");
+  report_failure(-1, "out of data");
+  EXPECT_EQ(note().culprit, 0);
+  EXPECT_THAT(note().text, MatchesRegex("out of data \\(after [0-9]+ collectives?, the last: "
+                                        "all_reduce 'bucket 3' #7 on group 'world/part'\\)"));
+}
+
+TEST_F(FailureNotes, OfAnotherRankDoNot) {
+  note_collective("barrier", "", 0, "world");
+  report_failure(1, "rank 1 (pid 17) died");
+  EXPECT_EQ(note().culprit, 1);
+  EXPECT_EQ(note().text, "rank 1 (pid 17) died");
+}
+
+TEST_F(FailureNotes, AreCutWhereTextsAreLong) {
+  note_collective("barrier", std::string(5000, 't'), 3, std::string(5000, 'g'));
+  report_failure(-1, std::string(5000, 'x'));
+  EXPECT_EQ(note().text.size(), 2000u);
+  EXPECT_THAT(note().text, EndsWith("t' #3 on group '" + std::string(100, 'g') + "')"));
+}
+
+TEST_F(FailureNotes, OfAnExceptionInTheMiddleOfTrainingNameTheLastCallInAnyGroup) {
+  run_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> world) {
+    auto part = duplicate(*world, "part");
+    world->barrier("step");
+    part->barrier();
+    part->barrier();
+    if (world->rank() == 1) throw std::runtime_error("bad batch");
+    world->barrier("next");
+  });
+  // Both ranks are this process, so rank 0 may have begun its next call.
+  EXPECT_THAT(note().text, MatchesRegex("rank 1 left while an exception unwound \\(after [0-9]+ "
+                                        "collectives, the last: (barrier #1 on group 'world/part'|"
+                                        "barrier 'next' #[0-9]+ on group 'world')\\)"));
 }
 
 }  // namespace

@@ -196,11 +196,11 @@ void expect_success(const std::vector<testing::RankResult>& results) {
 // ---- tests
 // -------------------------------------------------------------------------------------------------------
 
-TEST(Processes, ReduceThroughAFileStore) {
+TEST(Processes, ReduceHavingMetAtAPath) {
   for (const int size : {1, 2, 3}) expect_success(run_rank_processes(size, "sums"));
 }
 
-TEST(Processes, ReduceThroughATcpStore) {
+TEST(Processes, ReduceHavingMetAtAnAddress) {
   expect_success(run_rank_processes(3, "sums", with_master(free_port())));
 }
 
@@ -299,24 +299,24 @@ TEST(Processes, AMissingRankIsNamedAtTheTimeOut) {
                  "timed out after 1000 ms: rank 2 did not come");
 }
 
-TEST(Processes, KeysOfAnEarlierAttemptAreIgnored) {
+TEST(Processes, ADeadProcesssSocketIsReplaced) {
   char directory[] = "/tmp/tessera-stale-XXXXXX";
   ASSERT_NE(::mkdtemp(directory), nullptr);
+  const std::string path = absl::StrCat(directory, "/store");
   RankProcessOptions options;
-  options.environment = {{"TESSERA_STORE", absl::StrCat("file://", directory, "/store")}};
+  options.environment = {{"TESSERA_STORE", absl::StrCat("file://", path)}};
   {  // an attempt that never became whole
     RankProcessOptions broken = options;
     broken.environment_of_rank[0] = {{"WORLD_SIZE", "3"}, {"LOCAL_WORLD_SIZE", "3"}};
     RankProcesses rank(1, "sums", broken);
-    while (!std::filesystem::exists(absl::StrCat(directory, "/store")) ||
-           std::filesystem::file_size(absl::StrCat(directory, "/store")) < 300) {
-      std::this_thread::yield();
-    }
+    while (!std::filesystem::exists(path)) std::this_thread::yield();
     rank.kill(0);
     rank.wait();
   }
+  EXPECT_TRUE(std::filesystem::is_socket(path));
   expect_success(run_rank_processes(2, "sums", options));
-  expect_success(run_rank_processes(2, "sums", options));  // and keys of one that did
+  EXPECT_FALSE(std::filesystem::exists(path));  // nor is anything left of one that became whole
+  expect_success(run_rank_processes(2, "sums", options));
   std::filesystem::remove_all(directory);
 }
 
@@ -334,14 +334,15 @@ TEST(Processes, APortInUseIsNamedByRankZeroAndHangsNobody) {
   EXPECT_THAT(results[1].output, HasSubstr(absl::StrCat("MASTER_PORT ", listener.port())));
 }
 
-TEST(Processes, AMissingStoreIsATimeOutWithItsAddress) {
+TEST(Processes, AClosedPortIsATimeOutWithItsAddress) {
   const int port = free_port();
   RankProcessOptions options = with_master(port);
   options.environment["TEST_TIMEOUT_MS"] = "1500";
   options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "2";
   options.environment["RANK"] = options.environment["LOCAL_RANK"] = "1";
   expect_failure(run_rank_processes(1, "sums", options), -1,
-                 absl::StrCat("no store answered at MASTER_ADDR 127.0.0.1, MASTER_PORT ", port));
+                 absl::StrCat("timed out after 1500 ms: MASTER_ADDR 127.0.0.1, MASTER_PORT ", port,
+                              ": nobody listens at 127.0.0.1:", port));
 }
 
 TEST(Processes, TheAgentsStoreIsNotHostedAgain) {
@@ -372,7 +373,7 @@ std::string listening_address(int port) {
   return "";
 }
 
-TEST(Processes, TheStoreListensOnlyAtTheMastersAddress) {
+TEST(Processes, RankZeroListensOnlyAtTheMastersAddress) {
   const int port = free_port();
   RankProcessOptions options = with_master(port);
   options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "2";

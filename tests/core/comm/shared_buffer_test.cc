@@ -8,12 +8,14 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <ATen/Functions.h>
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,6 +33,7 @@ namespace tessera::testing {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 /// Runs `body` on `size` ranks that have a buffer of `numel` floats together.
@@ -201,6 +204,42 @@ TEST_P(SharedBufferTest, IsNullOnAllRanksWhereOneCannotSeeItsOwnWrites) {
     // The group is as good as before, and the control: with a page map that works there is one.
     EXPECT_NE(make_with(*world, Fault::kFailsLater), nullptr);
   });
+}
+
+/// What ranks that are threads warn of.
+class Warnings final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    texts_.push_back(warning.msg());
+  }
+  std::vector<std::string> take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(texts_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> texts_;
+};
+
+TEST_P(SharedBufferTest, OneRankSaysOnceThatTheyDoNotShare) {
+  Warnings warnings;
+  const auto make = [&](int buffers) {
+    run_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
+      const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+      for (int i = 0; i < buffers; ++i) EXPECT_EQ(make_with(*world, std::nullopt), nullptr);
+    });
+    return warnings.take();
+  };
+  {
+    // Whether the tests before this one have been warned or not.
+    const c10::WarningUtils::WarnAlways always;
+    EXPECT_THAT(make(1), ElementsAre(HasSubstr("every rank keeps a copy of its own, for rank " +
+                                               std::to_string(size() - 1) +
+                                               " cannot share: there is no page map")));
+  }
+  EXPECT_LE(make(3).size(), 1u);
 }
 
 TEST_P(SharedBufferTest, APageMapThatFailsLaterIsAnError) {

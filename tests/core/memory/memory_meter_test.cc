@@ -82,10 +82,16 @@ TEST(MemoryClass, EveryClassHasANameOfItsOwn) {
 TEST(ProcessPss, GrowsWithTouchedMemory) {
   const int64_t before = process_pss_bytes();
   ASSERT_GT(before, int64_t{1} << 20);
-  const size_t bytes = size_t{64} << 20;
-  const std::vector<char> touched(bytes, 1);
-  const int64_t after = process_pss_bytes();
-  EXPECT_GT(after - before, static_cast<int64_t>(bytes / 2)) << touched.back();
+  constexpr int64_t kBytes = int64_t{64} << 20;
+  // Libraries count less while other programs have them too, which come and go; memory of its own
+  // outweighs them in the end.
+  std::vector<std::vector<char>> touched;
+  int64_t grown = 0;
+  while (grown <= kBytes / 2 && touched.size() < 16) {
+    touched.emplace_back(kBytes, 1);
+    grown = process_pss_bytes() - before;
+  }
+  EXPECT_GT(grown, kBytes / 2) << touched.back().back();
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "tessera/core/comm/nccl/unowned_thread.h"
 #include "tessera/core/device/host_device.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 
@@ -24,8 +25,22 @@ class MortalStore final : public c10d::HashStore {
 
   bool check(const std::vector<std::string>& keys) override {
     ++uses;
+    if (const std::atomic<bool>* const opens = opens_) {
+      is_held_ = true;
+      while (!*opens) std::this_thread::yield();
+    }
     return c10d::HashStore::check(keys);
   }
+
+  /// Blocks until somebody looks, whom it keeps until `opens` is set.
+  void hold(const std::atomic<bool>* opens) {
+    opens_ = opens;
+    while (!is_held_) std::this_thread::yield();
+  }
+
+ private:
+  std::atomic<const std::atomic<bool>*> opens_{nullptr};
+  std::atomic<bool> is_held_{false};
 };
 
 MortalStore* store_of_world = nullptr;
@@ -42,23 +57,60 @@ void exit_by_uses() {
   std::_Exit(store_of_world->uses == before ? 0 : 7);
 }
 
-/// In a process of its own.
-[[noreturn]] void exit_with_a_world(bool stays) {
-  std::atexit(exit_by_uses);
-  auto store = c10::make_intrusive<MortalStore>();
+/// A world of one that is watched every millisecond.
+std::shared_ptr<nccl::Group> make_world(const c10::intrusive_ptr<MortalStore>& store) {
   store_of_world = store.get();
   nccl::WorldOptions options;
   options.api = testing::fake_api();
   options.device = std::make_shared<HostDevice>();
   options.store = store;
   options.store_poll = options.local_poll = std::chrono::milliseconds(1);
-  auto* const world = new std::shared_ptr<nccl::Group>(nccl::make_world(std::move(options)));
-  (*world)->barrier();
+  auto world = nccl::make_world(std::move(options));
+  world->barrier();
+  return world;
+}
+
+/// In a process of its own.
+[[noreturn]] void exit_with_a_world(bool stays) {
+  std::atexit(exit_by_uses);
+  auto store = c10::make_intrusive<MortalStore>();
+  auto* const world = new std::shared_ptr<nccl::Group>(make_world(store));
   const int before = store->uses;
   while (store->uses < before + 3) std::this_thread::yield();  // it is watched
   if (!stays) world->reset();
   store.release();
   std::exit(0);
+}
+
+void exit_by_cause() {
+  const bool is_published = store_of_world->check({"nccl/failure"});
+  std::_Exit(is_published && store_of_world->get_to_str("nccl/failure") == "the data ran out" ? 0
+                                                                                              : 7);
+}
+
+/// In a process of its own, which ends before its watcher has seen what is proposed.
+[[noreturn]] void exit_with_a_proposal(bool proposes) {
+  std::atexit(exit_by_cause);
+  auto store = c10::make_intrusive<MortalStore>();
+  auto* const world = new std::shared_ptr<nccl::Group>(make_world(store));
+  // Those who run unowned are asked to end in the order in which they began: the world's watcher
+  // comes out of the store only after it was asked.
+  auto* const ends = new std::atomic<bool>(false);
+  nccl::run_unowned(
+      [ends] {
+        while (!*ends) std::this_thread::yield();
+      },
+      [ends] { *ends = true; });
+  store->hold(ends);
+  if (proposes) (*world)->abort("the data ran out");
+  store.release();
+  std::exit(0);
+}
+
+TEST(NcclProcessEndDeathTest, ACauseThatIsProposedAtTheEndIsPublished) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(exit_with_a_proposal(/*proposes=*/true), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(exit_with_a_proposal(/*proposes=*/false), ::testing::ExitedWithCode(7), "");
 }
 
 TEST(NcclProcessEndDeathTest, NobodyWatchesAWorldThatIsInUse) {

@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-/// Owns one open file descriptor, or none (-1); closes it at the end.
+/// Owns one open file descriptor, or none (-1); closes it at the end. Free of LibTorch.
 class FileDescriptor {
  public:
   explicit FileDescriptor(int fd = -1) : fd_(fd) {}
@@ -19,6 +19,7 @@ class FileDescriptor {
 
   int get() const { return fd_; }
   bool is_open() const { return fd_ >= 0; }
+  int release() { return std::exchange(fd_, -1); }
   void close() {
     if (fd_ >= 0) ::close(std::exchange(fd_, -1));
   }

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <absl/status/statusor.h>
+
+#include "tessera/core/comm/file_descriptor.h"
+#include "tessera/core/comm/meeting/listener.h"
+
+namespace tessera {
+
+/// Local, does not block. Listens under a name of this host that stands in no directory and goes
+/// with the process; lets in processes of this user only. Unavailable, with the system's reason.
+absl::StatusOr<std::unique_ptr<Listener>> listen_at_name(const std::string& name);
+
+/// Local, does not block. A connection to who listens there. NotFound if nobody of this user's
+/// does, Unavailable with the system's reason.
+absl::StatusOr<FileDescriptor> connect_to_name(const std::string& name);
+
+/// Local. Whether the kernel says that the process at the other end of a Unix socket is this
+/// user's.
+bool is_of_this_user(int socket);
+
+}  // namespace tessera

@@ -1,0 +1,172 @@
+#include "tessera/core/comm/meeting/connection.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/comm/standard_streams.h"
+
+namespace tessera {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+absl::Status closed() { return absl::UnavailableError("ended or left"); }
+absl::Status silent() { return absl::DeadlineExceededError("does not answer"); }
+absl::Status senseless() {
+  return absl::DataLossError(
+      "sent what does not verify: it is no rank of this job, has another TESSERA_JOB_TOKEN, or "
+      "belongs to another attempt");
+}
+
+absl::Status turned_away() {
+  return absl::DataLossError(
+      "does not take this rank for one of its job: it is another program, has another "
+      "TESSERA_JOB_TOKEN, or belongs to another attempt");
+}
+
+int milliseconds_until(Deadline deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, std::numeric_limits<int>::max()));
+}
+
+/// The descriptor that came with a piece of the stream, if one did.
+FileDescriptor passed(msghdr& header) {
+  FileDescriptor kept;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
+      kept = FileDescriptor(fd);  // of several the last; the others are closed
+    }
+  }
+  return kept;
+}
+
+}  // namespace
+
+Connection::Connection(FileDescriptor socket) : socket_(std::move(socket)) {}
+
+Connection::~Connection() = default;
+
+absl::StatusOr<std::unique_ptr<Connection>> Connection::enter(FileDescriptor socket,
+                                                              const Credentials& credentials,
+                                                              Deadline deadline) {
+  std::unique_ptr<Connection> connection(new Connection(std::move(socket)));
+  const absl::Status status = connection->prove(credentials, deadline);
+  if (!status.ok()) return status;
+  return connection;
+}
+
+absl::Status Connection::prove(const Credentials& credentials, Deadline deadline) {
+  const std::string own = Seal::new_nonce();
+  absl::Status sent = send(nonce_message(Entrance::kMemberNonce, own), deadline);
+  if (!sent.ok()) return sent;
+  const auto nonce = receive(deadline);
+  if (!nonce.ok()) return nonce.status();
+  const auto other = parse_nonce(nonce->answer, Entrance::kHostNonce);
+  if (!other) return senseless();
+  framing_.seal_with(credentials.connection_key(own, *other));
+  sent = send(member_message(), deadline);
+  if (!sent.ok()) return sent;
+  const auto proof = receive(deadline);
+  // A host that knows another token hangs up.
+  if (absl::IsUnavailable(proof.status())) return turned_away();
+  if (!proof.ok()) return proof.status();
+  const auto host = parse_host(proof->answer);
+  if (!host) return senseless();
+  host_ = *host;
+  return absl::OkStatus();
+}
+
+absl::Status Connection::await(short events, Deadline deadline) {
+  while (true) {
+    pollfd waiting{socket_.get(), events, 0};
+    const int ready = ::poll(&waiting, 1, milliseconds_until(deadline));
+    if (ready > 0) return absl::OkStatus();
+    if (ready < 0 && errno != EINTR) {
+      return absl::UnavailableError(absl::StrCat("cannot be heard (poll: ", strerror(errno), ")"));
+    }
+    if (Clock::now() >= deadline) return silent();
+  }
+}
+
+absl::Status Connection::send(const Message& message, Deadline deadline) {
+  const std::string bytes = framing_.wrap(message.to_bytes());
+  for (size_t sent = 0; sent < bytes.size();) {
+    const ssize_t count = ::send(socket_.get(), bytes.data() + sent, bytes.size() - sent,
+                                 MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count >= 0) {
+      sent += static_cast<size_t>(count);
+    } else if (errno == EAGAIN || errno == EINTR) {
+      const absl::Status ready = await(POLLOUT, deadline);
+      if (!ready.ok()) return ready;
+    } else {
+      return closed();
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Connection::Borrowed> Connection::receive(Deadline deadline) {
+  Borrowed borrowed;
+  while (true) {
+    if (const auto payload = framing_.take()) {
+      auto message = Message::from_bytes(*payload);
+      if (!message) return senseless();
+      borrowed.answer = *std::move(message);
+      return borrowed;
+    }
+    if (framing_.is_broken()) return senseless();
+    const absl::Status ready = await(POLLIN, deadline);
+    if (!ready.ok()) return ready;
+    std::array<char, 65536> bytes;
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control;
+    iovec piece{bytes.data(), bytes.size()};
+    msghdr header{};
+    header.msg_iov = &piece;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+    const ssize_t count = ::recvmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (count == 0) return closed();
+    if (count < 0) {
+      if (errno == EAGAIN || errno == EINTR) continue;
+      return closed();
+    }
+    FileDescriptor descriptor = passed(header);
+    if (descriptor.is_open()) {
+      borrowed.descriptor = FileDescriptor(above_standard_streams(descriptor.release()));
+    }
+    framing_.add({bytes.data(), static_cast<size_t>(count)});
+  }
+}
+
+absl::StatusOr<Connection::Borrowed> Connection::borrow(const Message& question,
+                                                        Deadline deadline) {
+  const std::lock_guard lock(mutex_);
+  if (!broken_.ok()) return broken_;
+  broken_ = send(question, deadline);
+  if (!broken_.ok()) return broken_;
+  auto answer = receive(deadline);
+  broken_ = answer.status();
+  return answer;
+}
+
+absl::StatusOr<Message> Connection::ask(const Message& question, Deadline deadline) {
+  auto borrowed = borrow(question, deadline);
+  if (!borrowed.ok()) return borrowed.status();
+  return std::move(borrowed->answer);
+}
+
+}  // namespace tessera

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include "tessera/core/comm/file_descriptor.h"
+#include "tessera/core/comm/meeting/credentials.h"
+#include "tessera/core/comm/meeting/framing.h"
+#include "tessera/core/comm/meeting/message.h"
+
+namespace tessera {
+
+/// When to stop waiting.
+using Deadline = std::chrono::steady_clock::time_point;
+
+/// A member's connection to the process where its job meets. Both have proved that they belong to
+/// the job, as far as its token proves it (Note [Seals]).
+///
+/// Errors, of all calls, with a text that goes on from "rank 0 (pid 12 on node7) ": Unavailable
+/// when the other side has closed, DeadlineExceeded when it does not answer, DataLoss when what it
+/// sends does not verify or is no message. After an error every call returns it.
+class Connection {
+ public:
+  /// Local, but waits for the other side until `deadline`. `socket` is connected.
+  static absl::StatusOr<std::unique_ptr<Connection>> enter(FileDescriptor socket,
+                                                           const Credentials& credentials,
+                                                           Deadline deadline);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  const HostName& host() const { return host_; }
+
+  /// Asks and waits for the answer. One question at a time; thread-safe.
+  absl::StatusOr<Message> ask(const Message& question, Deadline deadline);
+  /// The same where the answer is a descriptor, too: on the same host only. Not open if none came.
+  struct Borrowed {
+    Message answer;
+    FileDescriptor descriptor;
+  };
+  absl::StatusOr<Borrowed> borrow(const Message& question, Deadline deadline);
+
+ private:
+  explicit Connection(FileDescriptor socket);
+  absl::Status prove(const Credentials& credentials, Deadline deadline);
+  absl::Status send(const Message& message, Deadline deadline);
+  absl::StatusOr<Borrowed> receive(Deadline deadline);
+  absl::Status await(short events, Deadline deadline);
+
+  const FileDescriptor socket_;
+  Framing framing_{Framing::Side::kMember};
+  HostName host_;
+  std::mutex mutex_;
+  absl::Status broken_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,77 @@
+#include "tessera/core/comm/meeting/credentials.h"
+
+#include <unistd.h>
+
+#include <cstdint>
+
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/comm/machine.h"
+#include "tessera/core/comm/process_status.h"
+
+namespace tessera {
+namespace {
+
+constexpr const char* kProtocol = "tessera meeting 1";
+constexpr size_t kLongestNonce = 64;
+constexpr size_t kLongestName = 256;
+
+bool is_kind(const Message& message, Entrance kind, size_t fields) {
+  return message.kind == static_cast<uint8_t>(kind) && message.fields.size() == fields;
+}
+
+}  // namespace
+
+Seal Credentials::connection_key(std::string_view member_nonce, std::string_view host_nonce) const {
+  return Seal::of_token(token).derive({kProtocol, member_nonce, host_nonce, run_id, attempt});
+}
+
+HostName HostName::of_this_process(int rank) {
+  return {.rank = rank, .pid = ::getpid(), .machine = machine_id(), .host = machine_name()};
+}
+
+std::string HostName::text() const {
+  return absl::StrCat("rank ", rank, " (pid ", pid, machine == machine_id() ? "" : " on ",
+                      machine == machine_id() ? "" : host, ")");
+}
+
+std::string HostName::activity() const {
+  if (machine != machine_id()) return "";
+  const auto status = process_status(pid);
+  if (!status || status->describe().empty()) return "";
+  return absl::StrCat("and ", status->describe());
+}
+
+Message nonce_message(Entrance kind, const std::string& nonce) {
+  return {.kind = static_cast<uint8_t>(kind), .fields = {kProtocol, nonce}};
+}
+
+std::optional<std::string> parse_nonce(const Message& message, Entrance kind) {
+  if (!is_kind(message, kind, 2) || message.fields[0] != kProtocol) return std::nullopt;
+  if (message.fields[1].empty() || message.fields[1].size() > kLongestNonce) return std::nullopt;
+  return message.fields[1];
+}
+
+Message member_message() { return {.kind = static_cast<uint8_t>(Entrance::kMember), .fields = {}}; }
+
+bool is_member_message(const Message& message) { return is_kind(message, Entrance::kMember, 0); }
+
+Message host_message(const HostName& host) {
+  return {.kind = static_cast<uint8_t>(Entrance::kHost),
+          .fields = {absl::StrCat(host.rank), absl::StrCat(host.pid), host.machine, host.host}};
+}
+
+std::optional<HostName> parse_host(const Message& message) {
+  HostName host;
+  if (!is_kind(message, Entrance::kHost, 4) || !absl::SimpleAtoi(message.fields[0], &host.rank) ||
+      !absl::SimpleAtoi(message.fields[1], &host.pid) || message.fields[2].size() > kLongestName ||
+      message.fields[3].size() > kLongestName) {
+    return std::nullopt;
+  }
+  host.machine = message.fields[2];
+  host.host = message.fields[3];
+  return host;
+}
+
+}  // namespace tessera

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "tessera/core/comm/meeting/seal.h"
+
+namespace tessera {
+
+/// One side's end of a connection as frames: a length (32 bits, little-endian), that many bytes,
+/// and, once both sides have a key, their seal. See Note [Seals].
+class Framing {
+ public:
+  enum class Side : uint8_t { kMember, kHost };
+  /// What a frame may hold before the other side has proved anything, and after.
+  static constexpr size_t kMostUnproven = 1024;
+  static constexpr size_t kMost = size_t{64} << 20;
+
+  explicit Framing(Side side) : side_(side) {}
+
+  /// From now on frames are sealed, both ways.
+  void seal_with(const Seal& key) { key_ = key; }
+
+  /// The bytes to send. `payload` is at most kMost bytes.
+  std::string wrap(std::string_view payload);
+
+  /// Takes bytes that were received.
+  void add(std::string_view bytes) { received_.append(bytes); }
+  /// The next whole frame's payload, if there is one. A frame that is too long or does not verify
+  /// is the last: is_broken() from then on.
+  std::optional<std::string> take();
+  bool is_broken() const { return is_broken_; }
+
+ private:
+  std::string_view direction(bool sends) const;
+
+  const Side side_;
+  std::optional<Seal> key_;
+  uint64_t sent_ = 0;   // sealed frames
+  uint64_t taken_ = 0;  // the same
+  std::string received_;
+  bool is_broken_ = false;
+};
+
+}  // namespace tessera

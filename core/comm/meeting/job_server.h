@@ -1,0 +1,76 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <thread>
+
+#include "tessera/core/comm/file_descriptor.h"
+#include "tessera/core/comm/meeting/credentials.h"
+#include "tessera/core/comm/meeting/job_table.h"
+#include "tessera/core/comm/meeting/listener.h"
+#include "tessera/core/fork.h"
+
+namespace tessera {
+
+/// Answers the members of a job out of a JobTable, in a thread of its own. A stranger may connect
+/// and send what it likes: who does not prove within seconds that it belongs to the job is cut off,
+/// and only so many may try at a time, the oldest of whom make room. That is counted, and said once
+/// as a warning; it never ends the job.
+class JobServer {
+ public:
+  static constexpr size_t kMostUnproven = 128;
+  static constexpr size_t kMostMembers = 16384;
+  static constexpr auto kTimeToProve = std::chrono::seconds(5);
+
+  /// Local. Throws std::system_error if the system has no thread or descriptor left.
+  JobServer(std::unique_ptr<Listener> listener, std::shared_ptr<JobTable> table,
+            Credentials credentials, HostName self);
+  /// Waits up to two seconds for the members to leave: they may have an answer to read. In a child
+  /// of fork() nothing happens.
+  ~JobServer();
+  JobServer(const JobServer&) = delete;
+  JobServer& operator=(const JobServer&) = delete;
+
+  /// Local. Lets nobody in any more, from the moment that it returns: the next job may meet in the
+  /// same place. Those who are in are answered as before. Blocks for at most one turn of the
+  /// thread.
+  void close_door();
+
+  /// How many were cut off because they proved nothing.
+  int64_t turned_away() const { return turned_away_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Session;
+
+  void run();
+  void let_in();
+  void hear(Session& session);
+  void answer(Session& session, const Message& message);
+  void enter(Session& session, const Message& message);
+  void send(Session& session, const Message& message, int descriptor = -1);
+  void flush(Session& session);
+  void lose(Session& session);
+  void turn_away(Session& session);
+  void sweep();
+  int next_wait_ms() const;
+  void wake() const;
+
+  const Origin origin_;
+  std::unique_ptr<Listener> listener_;
+  const std::shared_ptr<JobTable> table_;
+  const Credentials credentials_;
+  const HostName self_;
+  FileDescriptor wake_up_;
+  std::list<Session> sessions_;
+  std::chrono::steady_clock::time_point deaf_until_{};
+  std::atomic<int64_t> turned_away_{0};
+  std::atomic<bool> door_is_to_close_{false};
+  std::atomic<bool> door_is_closed_{false};
+  std::atomic<bool> is_to_end_{false};
+  std::unique_ptr<std::thread> thread_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "tessera/core/comm/file_descriptor.h"
+#include "tessera/core/comm/meeting/connection.h"
+#include "tessera/core/comm/meeting/job_server.h"
+#include "tessera/core/comm/meeting/job_table.h"
+
+namespace tessera {
+
+/// The words of a job as a c10d store: in the host, which keeps the table and answers the others,
+/// and in the members, which ask it. All calls are over at getTimeout() at the latest, and throw
+/// c10::DistStoreError that names the host, its process and what it does, when it has ended, does
+/// not answer or is none. Thread-safe, but for setTimeout().
+class JobStore final : public c10d::Store {
+ public:
+  /// The host's. Throws as JobServer's constructor does.
+  JobStore(std::unique_ptr<Listener> listener, const Credentials& credentials, HostName self);
+  /// A member's.
+  explicit JobStore(std::unique_ptr<Connection> connection);
+  ~JobStore() override;
+
+  bool is_host() const { return server_ != nullptr; }
+  const HostName& host() const;
+
+  /// Sets key to value, unless it is there, as soon as this rank is gone, however it ends. Nothing
+  /// in the host.
+  void set_when_gone(const std::string& key, const std::string& value);
+  /// The host's: a descriptor that members may borrow as long as it is open. Nothing where they
+  /// come over a network.
+  void lend(const std::string& key, int fd);
+  /// A member's: a descriptor of its own of what the host lends; not open if it lends none.
+  FileDescriptor borrow(const std::string& key);
+  /// The host's: nobody comes any more; the place is free for another job.
+  void close_door();
+
+  using c10d::Store::compareSet;
+  using c10d::Store::set;
+  c10::intrusive_ptr<c10d::Store> clone() override;
+  void set(const std::string& key, const std::vector<uint8_t>& value) override;
+  std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
+                                  const std::vector<uint8_t>& desired) override;
+  std::vector<uint8_t> get(const std::string& key) override;
+  int64_t add(const std::string& key, int64_t value) override;
+  bool deleteKey(const std::string& key) override;
+  bool check(const std::vector<std::string>& keys) override;
+  int64_t getNumKeys() override;
+  void wait(const std::vector<std::string>& keys) override;
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override;
+
+ private:
+  Message ask(Ask ask, std::vector<std::string> fields);
+  [[noreturn]] void fail(const absl::Status& status) const;
+  Deadline deadline() const;
+
+  HostName self_;
+  bool can_lend_ = false;
+  std::shared_ptr<JobTable> table_;         // the host's
+  std::unique_ptr<JobServer> server_;       // the host's
+  std::unique_ptr<Connection> connection_;  // a member's
+};
+
+}  // namespace tessera

@@ -1,0 +1,27 @@
+#include "tessera/core/comm/meeting/listener.h"
+
+#include <sys/socket.h>
+
+#include "tessera/core/comm/standard_streams.h"
+
+namespace tessera {
+
+FileDescriptor Listener::accept() {
+  if (!socket_.is_open()) return FileDescriptor();
+  FileDescriptor arrived(above_standard_streams(
+      ::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)));
+  if (arrived.is_open() && admits_ && !admits_(arrived.get())) arrived.close();
+  return arrived;
+}
+
+void Listener::close() {
+  if (remove_) std::exchange(remove_, nullptr)();
+  socket_.close();
+}
+
+void Listener::abandon() {
+  remove_ = nullptr;
+  socket_.close();
+}
+
+}  // namespace tessera

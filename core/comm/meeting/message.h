@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+/// What ranks say to each other where they meet: a kind and some texts. Travels as bytes: the kind,
+/// how many texts (32 bits), and each text after its length (32 bits), little-endian.
+struct Message {
+  static constexpr size_t kMostFields = 65536;
+
+  uint8_t kind = 0;
+  std::vector<std::string> fields;
+
+  friend bool operator==(const Message&, const Message&) = default;
+
+  std::string to_bytes() const;
+
+  /// Nothing unless `bytes` are one whole message and nothing else. Whatever they claim, it takes
+  /// no more memory than a few times their own size.
+  static std::optional<Message> from_bytes(std::string_view bytes);
+};
+
+}  // namespace tessera

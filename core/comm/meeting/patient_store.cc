@@ -1,0 +1,157 @@
+#include "tessera/core/comm/meeting/patient_store.h"
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <typeinfo>
+#include <utility>
+
+#include <c10/util/Exception.h>
+#include <c10/util/Type.h>
+
+#include "tessera/core/comm/time_out.h"
+
+namespace tessera {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kTimeToLetGo = std::chrono::seconds(1);
+
+}  // namespace
+
+/// What the thread and the object share.
+struct PatientStore::Worker {
+  struct Call {
+    std::function<void(c10d::Store&)> body;
+    std::exception_ptr error;
+    bool is_done = false;
+  };
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::shared_ptr<Call>> calls;
+  bool is_to_end = false;
+  bool has_ended = false;
+  bool is_stuck = false;
+
+  static void run(const std::shared_ptr<Worker>& self, c10::intrusive_ptr<c10d::Store> store) {
+    std::unique_lock lock(self->mutex);
+    while (true) {
+      self->changed.wait(lock, [&] { return self->is_to_end || !self->calls.empty(); });
+      if (self->calls.empty()) break;
+      const auto call = self->calls.front();
+      self->calls.pop_front();
+      lock.unlock();
+      try {
+        call->body(*store);
+      } catch (...) {
+        call->error = std::current_exception();
+      }
+      lock.lock();
+      call->is_done = true;
+      self->changed.notify_all();
+    }
+    lock.unlock();
+    store.reset();  // may block, too
+    lock.lock();
+    self->has_ended = true;
+    self->changed.notify_all();
+  }
+};
+
+PatientStore::PatientStore(c10::intrusive_ptr<c10d::Store> store)
+    : kind_(c10::demangle(typeid(*store).name())), worker_(std::make_shared<Worker>()) {
+  std::thread([worker = worker_, store = std::move(store)]() mutable {
+    Worker::run(worker, std::move(store));
+  }).detach();
+}
+
+PatientStore::~PatientStore() {
+  if (!origin_.is_here()) {
+    static_cast<void>(new std::shared_ptr<Worker>(std::move(worker_)));  // the parent's thread's
+    return;
+  }
+  std::unique_lock lock(worker_->mutex);
+  worker_->is_to_end = true;
+  worker_->changed.notify_all();
+  if (worker_->is_stuck) return;
+  worker_->changed.wait_for(lock, kTimeToLetGo, [this] { return worker_->has_ended; });
+}
+
+void PatientStore::run(std::function<void(c10d::Store&)> body) {
+  TORCH_CHECK(origin_.is_here(), "[rendezvous] ", origin_.complaint("a rank"));
+  auto call = std::make_shared<Worker::Call>();
+  call->body = std::move(body);
+  const auto deadline = Clock::now() + bounded(getTimeout());
+  std::unique_lock lock(worker_->mutex);
+  if (!worker_->is_stuck) {
+    worker_->calls.push_back(call);
+    worker_->changed.notify_all();
+    if (worker_->changed.wait_until(lock, deadline, [&] { return call->is_done; })) {
+      if (call->error) std::rethrow_exception(call->error);
+      return;
+    }
+    worker_->is_stuck = true;
+  }
+  C10_THROW_ERROR(DistStoreError, "the " + kind_ + " that was given has not answered for " +
+                                      std::to_string(getTimeout().count()) +
+                                      " ms; its calls are left behind");
+}
+
+template <typename T>
+T PatientStore::result_of(std::function<T(c10d::Store&)> body) {
+  // The call may outlive this frame.
+  auto result = std::make_shared<T>();
+  run([result, body = std::move(body)](c10d::Store& store) { *result = body(store); });
+  return std::move(*result);
+}
+
+c10::intrusive_ptr<c10d::Store> PatientStore::clone() {
+  return c10::intrusive_ptr<c10d::Store>::unsafe_reclaim_from_nonowning(this);
+}
+
+void PatientStore::set(const std::string& key, const std::vector<uint8_t>& value) {
+  run([key, value](c10d::Store& store) { store.set(key, value); });
+}
+
+std::vector<uint8_t> PatientStore::compareSet(const std::string& key,
+                                              const std::vector<uint8_t>& expected,
+                                              const std::vector<uint8_t>& desired) {
+  return result_of<std::vector<uint8_t>>([key, expected, desired](c10d::Store& store) {
+    return store.compareSet(key, expected, desired);
+  });
+}
+
+std::vector<uint8_t> PatientStore::get(const std::string& key) {
+  return result_of<std::vector<uint8_t>>([key](c10d::Store& store) { return store.get(key); });
+}
+
+int64_t PatientStore::add(const std::string& key, int64_t value) {
+  return result_of<int64_t>([key, value](c10d::Store& store) { return store.add(key, value); });
+}
+
+bool PatientStore::deleteKey(const std::string& key) {
+  return result_of<bool>([key](c10d::Store& store) { return store.deleteKey(key); });
+}
+
+bool PatientStore::check(const std::vector<std::string>& keys) {
+  return result_of<bool>([keys](c10d::Store& store) { return store.check(keys); });
+}
+
+int64_t PatientStore::getNumKeys() {
+  return result_of<int64_t>([](c10d::Store& store) { return store.getNumKeys(); });
+}
+
+void PatientStore::wait(const std::vector<std::string>& keys) {
+  run([keys](c10d::Store& store) { store.wait(keys); });
+}
+
+void PatientStore::wait(const std::vector<std::string>& keys,
+                        const std::chrono::milliseconds& timeout) {
+  run([keys, timeout](c10d::Store& store) { store.wait(keys, timeout); });
+}
+
+}  // namespace tessera

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "tessera/core/fork.h"
+
+namespace tessera {
+
+/// Somebody else's store, which may block without limit: every call is made by one thread of this
+/// object's, and waited for as long as getTimeout() says. A call that takes longer throws
+/// c10::DistStoreError, as all later ones do at once: the thread and the store are left behind.
+/// Thread-safe, but for setTimeout().
+class PatientStore final : public c10d::Store {
+ public:
+  /// Local. Throws std::system_error without threads.
+  explicit PatientStore(c10::intrusive_ptr<c10d::Store> store);
+  /// Waits a second for the store to be let go of.
+  ~PatientStore() override;
+
+  using c10d::Store::compareSet;
+  using c10d::Store::set;
+  c10::intrusive_ptr<c10d::Store> clone() override;
+  void set(const std::string& key, const std::vector<uint8_t>& value) override;
+  std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
+                                  const std::vector<uint8_t>& desired) override;
+  std::vector<uint8_t> get(const std::string& key) override;
+  int64_t add(const std::string& key, int64_t value) override;
+  bool deleteKey(const std::string& key) override;
+  bool check(const std::vector<std::string>& keys) override;
+  int64_t getNumKeys() override;
+  void wait(const std::vector<std::string>& keys) override;
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override;
+
+ private:
+  struct Worker;
+
+  /// Returns when the thread has run `body`, and throws what it threw.
+  void run(std::function<void(c10d::Store&)> body);
+  template <typename T>
+  T result_of(std::function<T(c10d::Store&)> body);
+
+  const Origin origin_;
+  const std::string kind_;  // of store, for messages
+  std::shared_ptr<Worker> worker_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "tessera/core/comm/environment.h"
+#include "tessera/core/comm/meeting/job_store.h"
+
+namespace tessera {
+
+/// Note [Places]
+/// ~~~~~~~~~~~~~
+/// Ranks meet in one of four places, and each is a c10d::Store to those who meet there:
+/// - a path (file://, tessera-run): a Unix socket; whichever rank comes first hosts (SocketPath).
+/// - an address (MASTER_ADDR, MASTER_PORT): a TCP port at which rank 0 hosts (TcpAddress). Every
+///   frame is sealed (Note [Seals]).
+/// - torchrun's store, which anybody may write: there rank 0 only says, sealed, where it hosts: at
+///   a Unix socket if all ranks are on one host, else at a TCP port of its own.
+/// - a store that the user gives: rank 0 answers, and what is said in it is sealed (PatientStore).
+/// In the first three every member is connected to the host, so an end of either is noticed at
+/// once. Nobody waits anywhere without a clock.
+
+/// Where this rank meets the others.
+struct Place {
+  c10::intrusive_ptr<c10d::Store> store;
+  JobStore* own = nullptr;  ///< `store`, unless it is the user's
+  bool is_host = false;     ///< whether this rank answers the others
+};
+
+/// What leads there.
+struct PlaceOptions {
+  Environment environment;
+  std::string store_url;                  ///< wins over the environment
+  c10::intrusive_ptr<c10d::Store> store;  ///< wins over both
+  std::chrono::milliseconds timeout;
+};
+
+/// Collective in that somebody must host, but returns as soon as this rank is connected. Throws
+/// c10::Error that names the variable, the value and the remedy when there can be no such place,
+/// and CommError at the time-out, which says what was there instead: an unknown name, a closed
+/// port, no answer, a program that is no rank of this job, a host or a holder of a lock that is
+/// stopped.
+Place find_place(const PlaceOptions& options);
+
+}  // namespace tessera

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <absl/status/statusor.h>
+
+#include "tessera/core/comm/file_descriptor.h"
+#include "tessera/core/comm/meeting/listener.h"
+
+namespace tessera {
+
+/// A place in a directory of this user's where the processes of one host meet: the first of them
+/// binds a socket there, the others connect. The kernel says whose they are; other users' are not
+/// let in. A socket that nobody listens at is a dead process's: whoever finds it puts one of its
+/// own there, holding a lock of the directory, so that no two do.
+///
+/// Paths may be of any length: the socket is bound by way of /proc/self/fd, and a name that is too
+/// long for one is cut and hashed, the same way in all processes.
+class SocketPath {
+ public:
+  /// Local. FailedPrecondition, naming the path and the reason, if the directory cannot be opened.
+  static absl::StatusOr<SocketPath> open(const std::string& path);
+
+  /// Local, does not block. A connection to who listens there. NotFound if nobody does,
+  /// Unavailable if who listens lets nobody in just now, with their pid as far as it is known,
+  /// PermissionDenied if it is another user's, FailedPrecondition if no socket can be there.
+  absl::StatusOr<FileDescriptor> connect() const;
+
+  /// Local, does not block. Listens there, if nobody does. Null where somebody does by now;
+  /// Unavailable while another process holds the lock, naming it; FailedPrecondition as above.
+  absl::StatusOr<std::unique_ptr<Listener>> listen() const;
+
+  const std::string& text() const { return path_; }
+
+ private:
+  SocketPath(std::string path, std::shared_ptr<const FileDescriptor> directory, std::string name);
+
+  std::string path_;
+  std::shared_ptr<const FileDescriptor> directory_;
+  std::string name_;  // in the directory
+};
+
+/// Local. The process at the other end of a Unix socket; 0 if that is unknown.
+int peer_pid(int socket);
+
+}  // namespace tessera

@@ -1,0 +1,202 @@
+#include "tessera/core/comm/meeting/tcp_address.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/comm/meeting/abandoned_call.h"
+#include "tessera/core/comm/standard_streams.h"
+
+namespace tessera {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+const sockaddr* address_of(const std::string& bytes) {
+  return reinterpret_cast<const sockaddr*>(bytes.data());
+}
+
+TcpEndpoint numeric(const sockaddr* address, socklen_t length) {
+  char host[NI_MAXHOST] = {};
+  char port[NI_MAXSERV] = {};
+  ::getnameinfo(address, length, host, sizeof(host), port, sizeof(port),
+                NI_NUMERICHOST | NI_NUMERICSERV);
+  TcpEndpoint endpoint{.host = host, .port = 0};
+  static_cast<void>(absl::SimpleAtoi(port, &endpoint.port));
+  return endpoint;
+}
+
+FileDescriptor new_socket(int family, int type) {
+  FileDescriptor socket(
+      above_standard_streams(::socket(family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
+  return socket;
+}
+
+/// Whether a peer whose machine has gone is noticed: within half a minute. Small messages go out at
+/// once.
+void set_up(int socket) {
+  const auto set = [socket](int level, int option, int value) {
+    ::setsockopt(socket, level, option, &value, sizeof(value));
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 4);
+}
+
+/// 0 once it is connected, else the system's reason; ETIMEDOUT at the deadline.
+int finish_connecting(int socket, Deadline deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  pollfd waiting{socket, POLLOUT, 0};
+  const int ready = ::poll(
+      &waiting, 1, static_cast<int>(std::clamp<int64_t>(left, 0, std::numeric_limits<int>::max())));
+  if (ready <= 0) return ETIMEDOUT;
+  int error = 0;
+  socklen_t length = sizeof(error);
+  ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length);
+  return error;
+}
+
+}  // namespace
+
+absl::StatusOr<TcpAddress> TcpAddress::resolve(const std::string& host, int port,
+                                               Deadline deadline) {
+  struct Found {
+    int error = 0;
+    TcpAddress address;
+  };
+  const auto found = call_until(deadline, [host, port] {
+    Found found;
+    addrinfo hints{};
+    hints.ai_family = AF_UNSPEC;
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* list = nullptr;
+    found.error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
+    for (const addrinfo* one = list; found.error == 0 && one != nullptr; one = one->ai_next) {
+      found.address.sockets_.push_back(
+          {one->ai_family,
+           std::string(reinterpret_cast<const char*>(one->ai_addr), one->ai_addrlen)});
+    }
+    if (list != nullptr) ::freeaddrinfo(list);
+    return found;
+  });
+  if (!found) return absl::DeadlineExceededError("the resolver does not answer");
+  if (found->error != 0 || found->address.sockets_.empty()) {
+    return absl::NotFoundError(::gai_strerror(found->error));
+  }
+  return found->address;
+}
+
+absl::StatusOr<TcpAddress> TcpAddress::own_towards(const TcpAddress& other) {
+  for (const Socket& far : other.sockets_) {
+    const FileDescriptor socket = new_socket(far.family, SOCK_DGRAM);  // sends nothing
+    sockaddr_storage own{};
+    socklen_t length = sizeof(own);
+    if (!socket.is_open() ||
+        ::connect(socket.get(), address_of(far.address),
+                  static_cast<socklen_t>(far.address.size())) != 0 ||
+        ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0) {
+      continue;
+    }
+    if (own.ss_family == AF_INET) reinterpret_cast<sockaddr_in*>(&own)->sin_port = 0;
+    if (own.ss_family == AF_INET6) reinterpret_cast<sockaddr_in6*>(&own)->sin6_port = 0;
+    TcpAddress address;
+    address.sockets_.push_back(
+        {far.family, std::string(reinterpret_cast<const char*>(&own), length)});
+    return address;
+  }
+  return absl::UnavailableError(
+      absl::StrCat("there is no way from here to ", other.text(), " (", std::strerror(errno), ")"));
+}
+
+bool TcpAddress::is_loopback() const {
+  return std::all_of(sockets_.begin(), sockets_.end(), [](const Socket& socket) {
+    const sockaddr* const address = address_of(socket.address);
+    if (socket.family == AF_INET) {
+      const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
+      return ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+    }
+    if (socket.family != AF_INET6) return false;
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(address);
+    return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr) != 0;
+  });
+}
+
+absl::StatusOr<FileDescriptor> TcpAddress::connect(Deadline deadline) const {
+  absl::Status last = absl::UnavailableError("there is no address");
+  for (const Socket& far : sockets_) {
+    FileDescriptor socket = new_socket(far.family, SOCK_STREAM);
+    int error = socket.is_open() ? 0 : errno;
+    if (error == 0 && ::connect(socket.get(), address_of(far.address),
+                                static_cast<socklen_t>(far.address.size())) != 0) {
+      error = errno == EINPROGRESS ? finish_connecting(socket.get(), deadline) : errno;
+    }
+    if (error == 0) {
+      set_up(socket.get());
+      return socket;
+    }
+    if (error == ECONNREFUSED) {
+      last = absl::NotFoundError(absl::StrCat("nobody listens at ", text()));
+    } else if (error == ETIMEDOUT) {
+      last = absl::DeadlineExceededError(absl::StrCat(
+          "nothing answers at ", text(), " (a firewall, or an address that is not in use)"));
+    } else {
+      last = absl::UnavailableError(
+          absl::StrCat("connecting to ", text(), " failed (", std::strerror(error), ")"));
+    }
+  }
+  return last;
+}
+
+absl::StatusOr<std::unique_ptr<Listener>> TcpAddress::listen() const {
+  int reason = 0;
+  for (const Socket& own : sockets_) {
+    FileDescriptor socket = new_socket(own.family, SOCK_STREAM);
+    const int on = 1;
+    if (socket.is_open() &&
+        ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+        ::bind(socket.get(), address_of(own.address), static_cast<socklen_t>(own.address.size())) ==
+            0 &&
+        ::listen(socket.get(), SOMAXCONN) == 0) {
+      return std::make_unique<Listener>(
+          std::move(socket),
+          [](int arrived) {
+            set_up(arrived);
+            return true;
+          },
+          nullptr);
+    }
+    reason = errno;
+  }
+  if (reason == EADDRINUSE) return absl::AlreadyExistsError("another program uses it");
+  return absl::UnavailableError(std::strerror(reason));
+}
+
+std::string TcpAddress::text() const {
+  if (sockets_.empty()) return "nowhere";
+  const TcpEndpoint endpoint =
+      numeric(address_of(sockets_[0].address), static_cast<socklen_t>(sockets_[0].address.size()));
+  return absl::StrCat(endpoint.host, ":", endpoint.port);
+}
+
+TcpEndpoint endpoint_of(const Listener& listener) {
+  sockaddr_storage own{};
+  socklen_t length = sizeof(own);
+  ::getsockname(listener.fd(), reinterpret_cast<sockaddr*>(&own), &length);
+  return numeric(reinterpret_cast<const sockaddr*>(&own), length);
+}
+
+}  // namespace tessera

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <absl/status/statusor.h>
+
+#include "tessera/core/comm/file_descriptor.h"
+#include "tessera/core/comm/meeting/connection.h"
+#include "tessera/core/comm/meeting/listener.h"
+
+namespace tessera {
+
+/// A TCP port of a host, where ranks of several hosts meet.
+class TcpAddress {
+ public:
+  /// Local, but asks the resolver until `deadline`. NotFound, with the resolver's reason, if the
+  /// host is unknown; DeadlineExceeded.
+  static absl::StatusOr<TcpAddress> resolve(const std::string& host, int port, Deadline deadline);
+
+  /// Local. The address, with a port of the kernel's choice, by which this machine is seen from
+  /// `other`. Unavailable if there is no way there.
+  static absl::StatusOr<TcpAddress> own_towards(const TcpAddress& other);
+
+  /// Whether no other machine can reach it.
+  bool is_loopback() const;
+
+  /// Local, but waits for the other side until `deadline`. NotFound if nobody listens there,
+  /// DeadlineExceeded if nothing answers, Unavailable with the system's reason.
+  absl::StatusOr<FileDescriptor> connect(Deadline deadline) const;
+
+  /// Local. Listens at this address and no other. AlreadyExists if somebody does already,
+  /// Unavailable with the system's reason if it is none of this machine's.
+  absl::StatusOr<std::unique_ptr<Listener>> listen() const;
+
+  /// "10.0.0.1:29500".
+  std::string text() const;
+
+ private:
+  struct Socket {
+    int family = 0;
+    std::string address;  // the bytes of a sockaddr
+  };
+  std::vector<Socket> sockets_;
+};
+
+/// Local. What a listener listens at: "10.0.0.1", 29500.
+struct TcpEndpoint {
+  std::string host;
+  int port = 0;
+};
+TcpEndpoint endpoint_of(const Listener& listener);
+
+}  // namespace tessera

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "tessera/core/comm/meeting/seal.h"
+
+namespace tessera {
+
+/// What ranks say to each other under keys of a store. In a store that others may write to, every
+/// text carries the seal of its key and the job's token (Note [Seals]), and one without it counts
+/// as not there.
+class Words {
+ public:
+  /// Unsealed.
+  explicit Words(c10d::Store& store) : store_(store) {}
+  Words(c10d::Store& store, const std::string& token)
+      : store_(store), seal_(Seal::of_token(token)) {}
+
+  void say(const std::string& key, const std::string& text);
+  std::optional<std::string> hear(const std::string& key);
+
+  /// How many texts did not verify so far.
+  int64_t ignored() const { return static_cast<int64_t>(ignored_.size()); }
+
+ private:
+  c10d::Store& store_;
+  const std::optional<Seal> seal_;
+  std::set<std::string> ignored_;  // keys; bounded by those that we ask for
+};
+
+}  // namespace tessera

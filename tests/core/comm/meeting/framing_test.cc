@@ -1,0 +1,86 @@
+#include "tessera/core/comm/meeting/framing.h"
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace tessera {
+namespace {
+
+struct Pair {
+  Framing member{Framing::Side::kMember};
+  Framing host{Framing::Side::kHost};
+
+  void seal(const std::string& token = "secret", const std::string& other = "secret") {
+    member.seal_with(Seal::of_token(token));
+    host.seal_with(Seal::of_token(other));
+  }
+};
+
+TEST(Framing, FramesArriveHoweverTheStreamIsCut) {
+  Pair pair;
+  pair.seal();
+  std::string bytes;
+  for (const char* text : {"one", "", "3"}) bytes += pair.member.wrap(text);
+  std::string heard;
+  for (const char byte : bytes) {
+    pair.host.add({&byte, 1});
+    while (const auto payload = pair.host.take()) heard += "[" + *payload + "]";
+  }
+  EXPECT_EQ(heard, "[one][][3]");
+  EXPECT_FALSE(pair.host.is_broken());
+}
+
+TEST(Framing, AnotherTokenDoesNotVerify) {
+  Pair pair;
+  pair.seal("secret", "another");
+  pair.host.add(pair.member.wrap("text"));
+  EXPECT_FALSE(pair.host.take());
+  EXPECT_TRUE(pair.host.is_broken());
+}
+
+TEST(Framing, EachChangedBitIsNoticed) {
+  for (size_t bit = 0; bit < 8 * (4 + 4 + Seal::kBytes); ++bit) {
+    Pair pair;
+    pair.seal();
+    std::string bytes = pair.member.wrap("text");
+    bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
+    pair.host.add(bytes + std::string(300, '\0'));
+    EXPECT_FALSE(pair.host.take()) << bit;
+  }
+}
+
+TEST(Framing, NoFrameFitsTwiceOrTurnedAround) {
+  Pair pair;
+  pair.seal();
+  const std::string first = pair.member.wrap("pay");
+  pair.host.add(first);
+  EXPECT_EQ(pair.host.take(), "pay");
+  pair.host.add(first);  // again
+  EXPECT_FALSE(pair.host.take());
+  EXPECT_TRUE(pair.host.is_broken());
+  Pair other;
+  other.seal();
+  other.member.add(other.member.wrap("pay"));  // to its sender
+  EXPECT_FALSE(other.member.take());
+}
+
+TEST(Framing, AnUnprovenSideCannotSendMuch) {
+  Pair pair;
+  pair.host.add(pair.member.wrap(std::string(Framing::kMostUnproven, 'x')));
+  EXPECT_TRUE(pair.host.take());
+  pair.host.add(std::string("\x01\x04\0\0", 4));  // 1025 bytes to come
+  EXPECT_FALSE(pair.host.take());
+  EXPECT_TRUE(pair.host.is_broken());
+}
+
+TEST(Seal, PartsAreNotRunTogether) {
+  const Seal seal = Seal::of_token("t");
+  EXPECT_NE(seal.make({"ab", "c"}), seal.make({"a", "bc"}));
+  EXPECT_EQ(seal.make({"ab", "c"}), Seal::of_token("t").make({"ab", "c"}));
+  EXPECT_NE(seal.derive({"x"}).make({"a"}), seal.make({"a"}));
+  EXPECT_NE(Seal::new_nonce(), Seal::new_nonce());
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,189 @@
+// Ranks that meet in a store that anybody may write to: what stands there, and what others do to
+// it. Ranks are threads.
+#include "tessera/core/comm/handshake.h"
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "tessera/core/comm/hello.h"
+#include "tessera/core/comm/meeting/words.h"
+#include "tessera/core/error_text.h"
+
+namespace tessera {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr milliseconds kPatience(60000);  // what must not come to it
+
+struct Rank {
+  int rank = 0;
+  int world_size = 2;
+  std::string token = {};
+  milliseconds timeout = kPatience;
+  std::string device = "cuda";  // no shared page, so ranks may seem to be on other hosts
+};
+
+/// What each of these ranks throws; "" if it meets the others.
+std::vector<std::string> errors_of(const c10::intrusive_ptr<c10d::Store>& store,
+                                   const std::vector<Rank>& ranks) {
+  std::vector<std::string> errors(ranks.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    threads.emplace_back([&, i] {
+      const Rank& rank = ranks[i];
+      PlaceOptions options;
+      options.environment.rank = rank.rank;
+      options.store = store;
+      options.timeout = rank.timeout;
+      try {
+        const Place place = find_place(options);
+        meet_on_store(place, {.rank = rank.rank,
+                              .world_size = rank.world_size,
+                              .job_token = rank.token,
+                              .timeout = rank.timeout,
+                              .device = rank.device});
+      } catch (const std::exception& error) {
+        errors[i] = error_text(error);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+class HandshakeTest : public ::testing::Test {
+ protected:
+  std::vector<std::string> errors_of(const std::vector<Rank>& ranks) {
+    return tessera::errors_of(store_, ranks);
+  }
+  c10d::Store& store() { return *store_; }
+
+  /// A rank of another machine, with or without a heart.
+  static Hello stranger(int rank, int world_size) {
+    Hello hello = Hello::of_this_process(rank, world_size, "", "cuda");
+    hello.host = "another boot, another namespace";
+    hello.host_name = "node7";
+    return hello;
+  }
+  void post(const Hello& hello, int at) {
+    store().set(absl::StrCat("tessera/hello/", at), hello.to_text());
+  }
+
+  const c10::intrusive_ptr<c10d::Store> store_ = c10::make_intrusive<c10d::HashStore>();
+};
+
+TEST_F(HandshakeTest, RanksMeetAgainAndAgainInOneStore) {
+  for (int again = 0; again < 3; ++again) {
+    EXPECT_THAT(errors_of({{0, 3}, {1, 3}, {2, 3}}), Each(IsEmpty()));
+  }
+}
+
+TEST_F(HandshakeTest, ADeadRankOfAnotherHostBlocksNoOtherAttempt) {
+  post(stranger(1, 2), 1);
+  EXPECT_THAT(errors_of({{0}, {1}}), Each(IsEmpty()));
+}
+
+TEST_F(HandshakeTest, WhatIsNoHelloIsIgnored) {
+  std::vector<std::string> texts = {"", "x", std::string(1 << 20, 'x'), std::string(9, '\n')};
+  for (const int rank : {-1, 2, 50000000, 2147483647}) {
+    Hello hello = stranger(0, 2);
+    hello.rank = rank;
+    texts.push_back(hello.to_text());
+    EXPECT_FALSE(Hello::from_text(texts.back())) << rank;
+  }
+  Hello wide = stranger(1, 2);
+  wide.world_size = 2147483647;
+  texts.push_back(wide.to_text());
+  for (const std::string& text : texts) {
+    // Said between a rank's own words and the host's look, too: the rank says its own again.
+    store().set("tessera/hello/0", text);
+    store().set("tessera/hello/1", text);
+    EXPECT_THAT(errors_of({{0}, {1}}), Each(IsEmpty())) << text.substr(0, 50);
+  }
+  store().add("tessera/roster", 1000000000000);
+  EXPECT_THAT(errors_of({{0}, {1}}), Each(IsEmpty()));
+}
+
+TEST_F(HandshakeTest, ForgedAnswersAreIgnoredWhereThereIsAToken) {
+  // A stranger that answers every rank at once, in all the ways that there are.
+  std::atomic<bool> is_over{false};
+  std::thread stranger([&] {
+    while (!is_over.load()) {
+      for (const int rank : {0, 1}) {
+        const std::string key = absl::StrCat("tessera/hello/", rank);
+        if (!store().check({key})) continue;
+        const std::string text = store().get_to_str(key);
+        if (text.size() <= Seal::kBytes) continue;
+        const auto hello = Hello::from_text(text.substr(Seal::kBytes));
+        if (!hello) continue;
+        store().set("tessera/answer/" + hello->nonce, std::string("verdict\nEVIL"));
+        store().set("tessera/mark/" + hello->nonce, std::string("failed: EVIL"));
+      }
+      std::this_thread::yield();
+    }
+  });
+  for (int again = 0; again < 5; ++again) {
+    const auto errors = errors_of({{.rank = 0, .token = "secret", .timeout = milliseconds(300)},
+                                   {.rank = 1, .token = "secret", .timeout = milliseconds(300)}});
+    // A stranger can prevent a start, by writing over what ranks say, and never forge one.
+    for (const std::string& error : errors) EXPECT_FALSE(absl::StrContains(error, "EVIL")) << error;
+  }
+  is_over.store(true);
+  stranger.join();
+  const auto unsealed = errors_of({{.rank = 0, .timeout = milliseconds(300)}, {.rank = 1}});
+  EXPECT_THAT(unsealed, Each(IsEmpty()));
+}
+
+TEST_F(HandshakeTest, ATokenThatDiffersIsAMissingRank) {
+  const auto errors = errors_of({{.rank = 0, .token = "ours", .timeout = milliseconds(300)},
+                                 {.rank = 1, .token = "theirs", .timeout = milliseconds(300)}});
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 1 did not come"), HasSubstr("TESSERA_JOB_TOKEN")));
+  EXPECT_THAT(errors[1], HasSubstr("rank 0 did not come"));
+}
+
+TEST_F(HandshakeTest, WhatOneRankRefusesAllHear) {
+  EXPECT_THAT(errors_of({{0, 2}, {1, 3}}), Each(HasSubstr("rank 1 has WORLD_SIZE 3")));
+  EXPECT_THAT(errors_of({{0, 3}, {1, 3}, {1, 3}}), Each(HasSubstr("RANK 1 was given twice")));
+}
+
+TEST_F(HandshakeTest, OfTwoRankZerosOneAtMostMeetsTheOthers) {
+  for (int again = 0; again < 10; ++again) {
+    const auto errors = errors_of({{0, 2}, {0, 2}, {1, 2}});
+    const int hosts = (errors[0].empty() ? 1 : 0) + (errors[1].empty() ? 1 : 0);
+    EXPECT_EQ(hosts, errors[2].empty() ? 1 : 0);
+    for (const int host : {0, 1}) {
+      if (errors[host].empty()) continue;
+      EXPECT_THAT(errors[host], HasSubstr("RANK 0 was given twice"));
+    }
+  }
+}
+
+TEST_F(HandshakeTest, ARankThatGivesUpIsToldToAll) {
+  const auto errors = errors_of(
+      {{.rank = 0, .world_size = 3}, {.rank = 1, .world_size = 3, .timeout = milliseconds(100)}});
+  EXPECT_THAT(errors[1], HasSubstr("timed out after 100 ms: rank 2 did not come"));
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 1"), HasSubstr("gave up: timed out after 100 ms")));
+}
+
+TEST_F(HandshakeTest, MissingRanksAreNamedByAll) {
+  EXPECT_THAT(errors_of({{.rank = 0, .world_size = 4, .timeout = milliseconds(100)},
+                         {.rank = 2, .world_size = 4, .timeout = milliseconds(100)}}),
+              Each(HasSubstr("timed out after 100 ms: rank 1, rank 3 did not come")));
+}
+
+}  // namespace
+}  // namespace tessera

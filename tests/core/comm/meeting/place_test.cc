@@ -1,0 +1,250 @@
+// Ranks that are processes and meet in every kind of place; and what they are told when they
+// cannot.
+#include "tessera/core/comm/meeting/place.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/Functions.h>
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/core/comm/meeting/listener.h"
+#include "tessera/core/comm/meeting/tcp_address.h"
+#include "tessera/core/comm/process_group.h"
+#include "tessera/core/comm/rendezvous.h"
+#include "tessera/tests/support/rank_processes.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::RankProcessBody;
+using testing::RankProcesses;
+using testing::RankProcessOptions;
+using testing::RankResult;
+using testing::run_rank_processes;
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+void say(const std::string& text) {
+  std::printf("%s\n", text.c_str());
+  std::fflush(stdout);
+}
+
+std::shared_ptr<ProcessGroup> join() {
+  ProcessGroupOptions options;
+  const std::string timeout = variable("TEST_TIMEOUT_MS");
+  options.timeout = std::chrono::milliseconds(timeout.empty() ? 50000 : std::stoi(timeout));
+  return init_process_group(std::move(options));
+}
+
+const RankProcessBody kMeet("meet_again_and_again", [] {
+  const std::string worlds = variable("TEST_WORLDS");
+  for (int i = 0; i < (worlds.empty() ? 1 : std::stoi(worlds)); ++i) {
+    const auto world = join();
+    at::Tensor one = at::ones({1});
+    world->all_reduce(one, ReduceOp::kSum)->wait();
+    if (one.item<float>() != static_cast<float>(world->size())) throw std::runtime_error("sum");
+  }
+  say("met");
+});
+
+/// TEST_FAILS names the rank whose files may not be larger than 8 KiB: it cannot make shared
+/// memory.
+const RankProcessBody kPoor("meet_without_memory", [] {
+  if (variable("TEST_FAILS") == variable("RANK")) {
+    const rlimit limit{8192, 8192};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  join();
+  say("met");
+});
+
+RankProcessOptions at_port(int port) {
+  RankProcessOptions options;
+  options.environment = {
+      {"TESSERA_STORE", ""}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", absl::StrCat(port)}};
+  return options;
+}
+
+int free_port() {
+  const auto now = std::chrono::steady_clock::now();
+  return endpoint_of(*TcpAddress::resolve("127.0.0.1", 0, now + std::chrono::seconds(20))
+                          .value()
+                          .listen()
+                          .value())
+      .port;
+}
+
+void expect_all(const std::vector<RankResult>& results, int code, const std::string& text) {
+  for (const RankResult& result : results) {
+    EXPECT_FALSE(result.timed_out) << result.output;
+    EXPECT_EQ(result.exit_code, code) << result.output;
+    EXPECT_THAT(result.output, HasSubstr(text));
+  }
+}
+
+/// One rank of two that is there, with these variables.
+RankResult alone(RankProcessOptions options, int rank) {
+  options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "2";
+  options.environment["RANK"] = options.environment["LOCAL_RANK"] = absl::StrCat(rank);
+  options.environment.try_emplace("TEST_TIMEOUT_MS", "1000");
+  return run_rank_processes(1, "meet_again_and_again", options)[0];
+}
+
+class Directory {
+ public:
+  Directory() {
+    char name[] = "/tmp/tessera-place-XXXXXX";
+    EXPECT_NE(::mkdtemp(name), nullptr);
+    name_ = name;
+  }
+  ~Directory() { std::filesystem::remove_all(name_); }
+  const std::string& name() const { return name_; }
+  std::string url() const { return absl::StrCat("file://", name_, "/store"); }
+
+ private:
+  std::string name_;
+};
+
+TEST(Place, ManyWorldsMeetInOnePlace) {
+  RankProcessOptions at_path;
+  at_path.environment = {{"TEST_WORLDS", "50"}};
+  expect_all(run_rank_processes(3, "meet_again_and_again", at_path), 0, "met");
+  RankProcessOptions at_address = at_port(free_port());
+  at_address.environment["TEST_WORLDS"] = "50";
+  expect_all(run_rank_processes(3, "meet_again_and_again", at_address), 0, "met");
+}
+
+TEST(Place, AFailureOfTheHostIsToldToAll) {
+  RankProcessOptions options = at_port(free_port());
+  options.environment["TEST_FAILS"] = "0";
+  const auto results = run_rank_processes(3, "meet_without_memory", options);
+  expect_all(results, 1, "limit of file sizes");
+  EXPECT_THAT(results[2].output, HasSubstr("rank 0 failed: "));
+}
+
+TEST(Place, ADeadHostIsNamedByWhoIsThere) {
+  for (const bool at_path : {true, false}) {
+    RankProcessOptions options = at_path ? RankProcessOptions() : at_port(free_port());
+    options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "3";
+    const Directory directory;
+    if (at_path) options.environment["TESSERA_STORE"] = directory.url();
+    options.environment["RANK"] = options.environment["LOCAL_RANK"] = "0";
+    RankProcesses host(1, "meet_again_and_again", options);
+    while (at_path && !std::filesystem::exists(directory.name() + "/store")) {
+      std::this_thread::yield();
+    }
+    options.environment["RANK"] = options.environment["LOCAL_RANK"] = "1";
+    RankProcesses member(1, "meet_again_and_again", options);
+    ASSERT_TRUE(host.wait_for_output(0, "rank 2 has not come yet"));  // and rank 1 has
+    host.kill(0);
+    host.wait();
+    const RankResult result = member.wait()[0];
+    EXPECT_FALSE(result.timed_out);
+    EXPECT_THAT(result.output, HasSubstr(absl::StrCat("rank 0 (pid ", host.pid(0), ")")));
+  }
+}
+
+TEST(Place, EachThingThatIsNotThereHasATextOfItsOwn) {
+  // A closed port is in Processes.AClosedPortIsATimeOutWithItsAddress.
+  RankProcessOptions unknown = at_port(29500);
+  unknown.environment["MASTER_ADDR"] = "no-such-host.invalid";
+  unknown.environment["TESSERA_JOB_TOKEN"] = "secret";
+  EXPECT_THAT(alone(unknown, 0).output,
+              HasSubstr("MASTER_ADDR: got 'no-such-host.invalid', which"));
+  EXPECT_THAT(alone(unknown, 1).output, HasSubstr("the host is unknown"));
+
+  const auto silent = TcpAddress::resolve("127.0.0.1", 0, Deadline::max())->listen().value();
+  EXPECT_THAT(alone(at_port(endpoint_of(*silent).port), 1).output, HasSubstr("does not answer"));
+}
+
+TEST(Place, WithoutATokenNobodyMeetsWhereOthersReach) {
+  RankProcessOptions options = at_port(29500);
+  options.environment["MASTER_ADDR"] = "192.0.2.1";  // of nobody (RFC 5737)
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(alone(options, rank).output,
+                HasSubstr("[rendezvous] TESSERA_JOB_TOKEN: not set, although the ranks meet at "
+                          "192.0.2.1:29500"));
+  }
+  options.environment["TESSERA_JOB_TOKEN"] = "secret";
+  EXPECT_THAT(alone(options, 0).output,
+              HasSubstr("192.0.2.1:29500, which rank 0 cannot listen at"));
+}
+
+TEST(Place, RanksWithAnotherTokenAreStrangersAtAnAddress) {
+  RankProcessOptions options = at_port(free_port());
+  options.environment["TEST_TIMEOUT_MS"] = "1500";
+  options.environment["TESSERA_JOB_TOKEN"] = "ours";
+  options.environment_of_rank[1] = {{"TESSERA_JOB_TOKEN", "theirs"}};
+  const auto results = run_rank_processes(2, "meet_again_and_again", options);
+  EXPECT_THAT(results[0].output, HasSubstr("rank 1 did not come"));
+  EXPECT_THAT(results[1].output, HasSubstr("has another TESSERA_JOB_TOKEN, or"));
+}
+
+TEST(Place, TwoRankZerosAtOneAddressHearOfEachOther) {
+  RankProcessOptions options = at_port(free_port());
+  options.environment_of_rank[2] = {{"RANK", "0"}, {"LOCAL_RANK", "0"}};
+  options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "2";
+  expect_all(run_rank_processes(3, "meet_again_and_again", options), 1, "RANK 0 was given twice");
+}
+
+TEST(Place, AHeldLockIsATimeOutThatNamesItsHolder) {
+  const Directory directory;
+  const int fd = ::open(directory.name().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_EQ(::flock(fd, LOCK_EX), 0);
+  RankProcessOptions options;
+  options.environment["TESSERA_STORE"] = directory.url();
+  EXPECT_THAT(alone(options, 0).output,
+              AllOf(HasSubstr("timed out after 1000 ms"),
+                    HasSubstr(absl::StrCat("is held by pid ", ::getpid()))));
+  ::close(fd);
+}
+
+TEST(Place, AStoppedHostIsNamedAsStopped) {
+  const Directory directory;
+  RankProcessOptions options;
+  options.environment["TESSERA_STORE"] = directory.url();
+  options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "2";
+  RankProcesses host(1, "meet_again_and_again", options);
+  while (!std::filesystem::exists(directory.name() + "/store")) std::this_thread::yield();
+  host.kill(0, SIGSTOP);
+  const RankResult result = alone(options, 1);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.output, AllOf(HasSubstr(absl::StrCat("pid ", host.pid(0))),
+                                   HasSubstr("is stopped (SIGSTOP or a debugger)")));
+  host.kill(0);
+  host.wait();
+}
+
+TEST(Place, ATruncatedOrForeignFileIsAnError) {
+  const Directory directory;
+  std::ofstream(directory.name() + "/store") << std::string(1000, '\xff');
+  RankProcessOptions options;
+  options.environment["TESSERA_STORE"] = directory.url();
+  EXPECT_THAT(alone(options, 0).output, AllOf(HasSubstr(directory.name()), HasSubstr("no socket"),
+                                              Not(HasSubstr("timed out"))));
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,146 @@
+#include "tessera/core/comm/meeting/socket_path.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace tessera {
+namespace {
+
+using ::testing::HasSubstr;
+
+class SocketPathTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char directory[] = "/tmp/tessera-socket-XXXXXX";
+    ASSERT_NE(::mkdtemp(directory), nullptr);
+    directory_ = directory;
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  SocketPath at(const std::string& name) const {
+    return SocketPath::open(absl::StrCat(directory_, "/", name)).value();
+  }
+  size_t entries() const {
+    return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(directory_),
+                                             std::filesystem::directory_iterator()));
+  }
+
+  std::string directory_;
+};
+
+TEST_F(SocketPathTest, TheFirstListensAndTheOthersConnect) {
+  const SocketPath path = at("store");
+  EXPECT_TRUE(absl::IsNotFound(path.connect().status()));
+  auto listener = path.listen();
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  ASSERT_NE(*listener, nullptr);
+  EXPECT_EQ(*path.listen(), nullptr);  // somebody does
+  const auto socket = path.connect();
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  EXPECT_EQ(peer_pid(socket->get()), ::getpid());
+  EXPECT_TRUE((*listener)->accept().is_open());
+  listener->reset();
+  EXPECT_EQ(entries(), 0u);
+  EXPECT_TRUE(absl::IsNotFound(path.connect().status()));
+}
+
+TEST_F(SocketPathTest, OfManyAtOnceOneListens) {
+  constexpr int kThreads = 16;
+  std::vector<std::unique_ptr<Listener>> listeners(kThreads);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      const SocketPath path = at("store");
+      while (!path.connect().ok()) {
+        auto listener = path.listen();
+        if (listener.ok() && *listener != nullptr) listeners[i] = *std::move(listener);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  int count = 0;
+  for (const auto& listener : listeners) count += listener != nullptr ? 1 : 0;
+  EXPECT_EQ(count, 1);
+}
+
+TEST_F(SocketPathTest, PathsAndNamesMayBeLong) {
+  std::string deep = directory_;
+  for (int i = 0; i < 20; ++i) deep += "/a-directory-with-quite-a-long-name";
+  std::filesystem::create_directories(deep);
+  for (const size_t length : {1, 80, 81, 255}) {
+    const SocketPath path = SocketPath::open(deep + "/" + std::string(length, 'n')).value();
+    const auto listener = path.listen();
+    ASSERT_TRUE(listener.ok()) << listener.status();
+    EXPECT_TRUE(path.connect().ok()) << length;
+    const SocketPath other = SocketPath::open(deep + "/" + std::string(length, 'm')).value();
+    EXPECT_TRUE(absl::IsNotFound(other.connect().status())) << length;
+  }
+}
+
+TEST_F(SocketPathTest, ADeadProcesssSocketIsReplacedAndOnlyThat) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto listener = at("store").listen();
+    ::_exit(listener.ok() && *listener != nullptr ? 0 : 1);  // leaves it behind
+  }
+  int status = 1;
+  ::waitpid(child, &status, 0);
+  ASSERT_EQ(status, 0);
+  ASSERT_EQ(entries(), 1u);
+  const SocketPath path = at("store");
+  auto listener = path.listen();
+  ASSERT_TRUE(listener.ok() && *listener != nullptr);
+  // One that was replaced does not take its successor with it.
+  std::filesystem::remove(directory_ + "/store");
+  auto successor = path.listen();
+  ASSERT_TRUE(successor.ok() && *successor != nullptr);
+  listener->reset();
+  EXPECT_TRUE(path.connect().ok());
+}
+
+TEST_F(SocketPathTest, WhatIsNoSocketStays) {
+  std::ofstream(directory_ + "/store") << "mine";
+  const auto listener = at("store").listen();
+  EXPECT_TRUE(absl::IsFailedPrecondition(listener.status()));
+  EXPECT_THAT(std::string(listener.status().message()), HasSubstr("no socket"));
+  EXPECT_EQ(std::filesystem::file_size(directory_ + "/store"), 4u);
+  EXPECT_THAT(std::string(SocketPath::open(directory_ + "/none/store").status().message()),
+              HasSubstr("No such file"));
+}
+
+TEST_F(SocketPathTest, WhoHoldsTheLockIsNamed) {
+  const int fd = ::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_EQ(::flock(fd, LOCK_EX), 0);
+  const auto listener = at("store").listen();
+  EXPECT_TRUE(absl::IsUnavailable(listener.status()));
+  EXPECT_THAT(std::string(listener.status().message()),
+              HasSubstr(absl::StrCat("pid ", ::getpid())));
+  ::close(fd);
+  EXPECT_TRUE(at("store").listen().ok());
+}
+
+TEST_F(SocketPathTest, ADirectoryThatWentIsAnErrorWithThePath) {
+  const SocketPath path = at("store");
+  std::filesystem::remove_all(directory_);
+  EXPECT_TRUE(absl::IsNotFound(path.connect().status()));
+  const auto listener = path.listen();
+  EXPECT_TRUE(absl::IsFailedPrecondition(listener.status()));
+  EXPECT_THAT(std::string(listener.status().message()), HasSubstr(path.text()));
+}
+
+}  // namespace
+}  // namespace tessera

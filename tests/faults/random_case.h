@@ -1,0 +1,191 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <ostream>
+#include <vector>
+
+#include "tessera/core/comm/rendezvous.h"
+#include "tessera/tests/support/row.h"
+
+namespace tessera::testing {
+
+/// What becomes of a rank.
+enum class Fault : uint8_t { kKill, kSegv, kStop, kExit0, kExit3, kThrow, kTerminate };
+
+/// Where it is then.
+enum class Moment : uint8_t {
+  kBeforeMeeting,   ///< before init_process_group
+  kMeeting,         ///< at a system call in it
+  kAfterMeeting,    ///< right after it
+  kCollective,      ///< before or after a collective or read, of parallelize or of training
+  kOperator,        ///< at an ATen operator of training
+  kSystemCall,      ///< at a system call of training, such as a wait for the others
+  kBeforeBackward,  ///< and in user code of a step
+  kInBackward,
+  kBeforeStep,
+  kAfterLastStep,  ///< the engine lives
+  kDestruction,    ///< at a system call after that
+  kEngineGone,     ///< the group lives
+  kGroupGone,
+};
+
+/// One job and its fault, all of it drawn from `seed`: the same in the driver and in every rank.
+struct RandomCase {
+  uint64_t seed = 0;
+  int size = 2;
+  Row row = {};
+  ProcessGroupOptions::Lane lane = ProcessGroupOptions::Lane::kInline;
+  bool is_launched = false;  ///< by tessera-run
+  int victim = 0;
+  Fault fault = Fault::kKill;
+  Moment moment = Moment::kBeforeMeeting;
+  int step = 0;   ///< of training, in which the fault comes, or counting begins; -1: before it
+  int count = 1;  ///< of calls, operators or stops at system calls, until it comes
+  bool is_after = false;  ///< of a collective: after it
+
+  /// The ranks have not met for certain.
+  bool is_at_start() const { return moment <= Moment::kMeeting; }
+  /// The ranks may not need each other any more.
+  bool is_at_end() const { return moment >= Moment::kAfterLastStep; }
+  /// The process ends badly by itself.
+  bool ends_badly() const { return fault != Fault::kStop && fault != Fault::kExit0; }
+  bool counts_system_calls() const {
+    return moment == Moment::kMeeting || moment == Moment::kSystemCall ||
+           moment == Moment::kDestruction;
+  }
+  /// Only the time-out can tell: the victim does not end, or never came.
+  bool needs_time_out() const {
+    return fault == Fault::kStop || moment == Moment::kMeeting ||
+           (moment == Moment::kBeforeMeeting && !(is_launched && ends_badly()));
+  }
+  /// Of the group. Beyond every bound of the driver, unless the time-out is needed: who is told
+  /// within the bounds is told by something else.
+  std::chrono::milliseconds timeout() const {
+    return needs_time_out() ? std::chrono::seconds(3) : std::chrono::seconds(600);
+  }
+};
+
+/// Numbers that are the same everywhere.
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : state_(seed) {}
+
+  /// From 0 to sides - 1.
+  int roll(int sides) { return static_cast<int>(next() % static_cast<uint64_t>(sides)); }
+  template <typename T>
+  const T& pick(const std::vector<T>& all) {
+    return all[static_cast<size_t>(roll(static_cast<int>(all.size())))];
+  }
+
+ private:
+  uint64_t next() {  // splitmix64
+    uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  uint64_t state_;
+};
+
+/// Whether a fault can come then: a signal's handler can neither throw nor run what exit() runs,
+/// and what an operator's callback throws is swallowed.
+inline bool suits(Fault fault, Moment moment) {
+  switch (moment) {
+    case Moment::kMeeting:
+    case Moment::kSystemCall:
+    case Moment::kDestruction:
+      return fault != Fault::kThrow && fault != Fault::kTerminate;
+    case Moment::kOperator:
+      return fault != Fault::kThrow;
+    default:
+      return true;
+  }
+}
+
+/// The moments that a fault can come at, those more often that are many in a program.
+inline std::vector<Moment> moments_of(Fault fault) {
+  std::vector<Moment> all;
+  for (const Moment moment :
+       {Moment::kBeforeMeeting, Moment::kMeeting, Moment::kMeeting, Moment::kAfterMeeting,
+        Moment::kCollective, Moment::kCollective, Moment::kCollective, Moment::kOperator,
+        Moment::kOperator, Moment::kOperator, Moment::kSystemCall, Moment::kSystemCall,
+        Moment::kBeforeBackward, Moment::kInBackward, Moment::kBeforeStep, Moment::kAfterLastStep,
+        Moment::kDestruction, Moment::kEngineGone, Moment::kGroupGone}) {
+    if (suits(fault, moment)) all.push_back(moment);
+  }
+  return all;
+}
+
+/// How far counting goes: through some steps of the smallest models.
+inline int largest_count(Moment moment) {
+  switch (moment) {
+    case Moment::kMeeting:
+      return 300;
+    case Moment::kCollective:
+      return 40;
+    case Moment::kOperator:
+      return 150;
+    case Moment::kSystemCall:
+      return 300;
+    case Moment::kDestruction:
+      return 60;
+    default:
+      return 1;
+  }
+}
+
+inline RandomCase draw_case(uint64_t seed) {
+  Dice dice(seed);
+  RandomCase drawn;
+  drawn.seed = seed;
+  drawn.size = 2 + dice.roll(3);
+  drawn.row = dice.pick(rows_of_world(drawn.size));
+  if (dice.roll(4) == 0) drawn.lane = ProcessGroupOptions::Lane::kThread;
+  drawn.is_launched = dice.roll(2) == 0;
+  drawn.victim = dice.roll(drawn.size);
+  drawn.fault = static_cast<Fault>(dice.roll(static_cast<int>(Fault::kTerminate) + 1));
+  drawn.moment = dice.pick(moments_of(drawn.fault));
+  // Collectives are counted from parallelize on, too; hooks need a model that is there.
+  drawn.step = drawn.moment == Moment::kCollective ? dice.roll(4) - 1 : dice.roll(3);
+  drawn.count = 1 + dice.roll(largest_count(drawn.moment));
+  drawn.is_after = drawn.moment == Moment::kCollective && dice.roll(2) == 0;
+  return drawn;
+}
+
+inline const char* name_of(Fault fault) {
+  static constexpr const char* kNames[] = {"SIGKILL", "SIGSEGV", "SIGSTOP",       "exit(0)",
+                                           "exit(3)", "throw",   "std::terminate"};
+  return kNames[static_cast<int>(fault)];
+}
+
+inline const char* name_of(Moment moment) {
+  static constexpr const char* kNames[] = {"before the meeting",
+                                           "at a system call of the meeting",
+                                           "after the meeting",
+                                           "at a collective",
+                                           "at an operator",
+                                           "at a system call of training",
+                                           "before backward",
+                                           "in backward",
+                                           "before step()",
+                                           "after the last step",
+                                           "at a system call of the destruction",
+                                           "when the engine is gone",
+                                           "when the group is gone"};
+  return kNames[static_cast<int>(moment)];
+}
+
+inline std::ostream& operator<<(std::ostream& out, const RandomCase& drawn) {
+  out << "seed " << drawn.seed << ": " << (drawn.is_launched ? "tessera-run, " : "bare, ")
+      << drawn.size << " ranks, " << drawn.row.name
+      << (drawn.lane == ProcessGroupOptions::Lane::kThread ? ", lane thread" : "") << "; "
+      << name_of(drawn.fault) << " of rank " << drawn.victim << " " << name_of(drawn.moment);
+  if (largest_count(drawn.moment) > 1) {
+    out << ", " << (drawn.is_after ? "after" : "before") << " number " << drawn.count;
+  }
+  if (!drawn.is_at_start() && !drawn.is_at_end()) out << ", from step " << drawn.step << " on";
+  return out << " (repeat: TESSERA_RANDOM_KILLS=1 TESSERA_RANDOM_KILLS_SEED=" << drawn.seed << ")";
+}
+
+}  // namespace tessera::testing

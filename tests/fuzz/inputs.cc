@@ -1,0 +1,170 @@
+#include "tessera/tests/fuzz/inputs.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "tessera/core/comm/hello.h"
+#include "tessera/core/comm/meeting/credentials.h"
+#include "tessera/core/comm/meeting/framing.h"
+#include "tessera/core/comm/meeting/job_table.h"
+#include "tessera/core/comm/meeting/message.h"
+#include "tessera/core/comm/shm/world.h"
+
+namespace tessera::fuzz {
+namespace {
+
+enum class Parser : uint8_t {
+  kMessage,
+  kRequest,
+  kFrames,
+  kSealedFrames,
+  kEntrance,
+  kHello,
+  kPage
+};
+constexpr int kRanksOfPage = 3;
+
+std::string input_for(Parser parser, std::string bytes) {
+  return static_cast<char>(parser) + std::move(bytes);
+}
+
+void check(bool promise) {
+  if (!promise) std::abort();
+}
+
+bool read_message(std::string_view bytes) {
+  const auto message = Message::from_bytes(bytes);
+  check(!message || message->to_bytes() == bytes);
+  return message.has_value();
+}
+
+bool read_request(std::string_view bytes) {
+  const auto message = Message::from_bytes(bytes);
+  if (!message) return false;
+  JobTable table(10000);
+  const Message reply = table.reply(*message);
+  check(reply.kind <= static_cast<uint8_t>(Told::kWrong));
+  check(Message::from_bytes(table.reply(*message).to_bytes()).has_value());
+  return reply.kind != static_cast<uint8_t>(Told::kWrong);
+}
+
+bool read_frames(std::string_view bytes, bool is_sealed) {
+  bool understood = false;
+  Framing host(Framing::Side::kHost);
+  if (is_sealed) host.seal_with(Seal::of_token("corpus"));
+  for (size_t at = 0; at < bytes.size(); at += 7) {
+    host.add(bytes.substr(at, 7));
+    while (const auto payload = host.take()) {
+      check(payload->size() <= bytes.size());
+      understood = read_message(*payload) || understood;
+    }
+  }
+  return understood;
+}
+
+bool read_entrance(std::string_view bytes) {
+  const auto message = Message::from_bytes(bytes);
+  if (!message) return false;
+  bool understood = is_member_message(*message);
+  for (const Entrance kind : {Entrance::kMemberNonce, Entrance::kHostNonce}) {
+    const auto nonce = parse_nonce(*message, kind);
+    check(!nonce || (!nonce->empty() && nonce->size() <= 64));
+    understood = understood || nonce.has_value();
+  }
+  const auto host = parse_host(*message);
+  check(!host || !host->text().empty());
+  return understood || host.has_value();
+}
+
+bool read_hello(std::string_view bytes) {
+  const auto hello = Hello::from_text(std::string(bytes));
+  if (!hello) return false;
+  check(hello->rank >= 0 && hello->rank < hello->world_size &&
+        hello->world_size <= Hello::kMostRanks && hello->pid > 0);
+  const auto again = Hello::from_text(hello->to_text());
+  check(again && again->rank == hello->rank && again->nonce == hello->nonce);
+  return true;
+}
+
+/// The bytes in memory of just their size, aligned as a page is.
+bool read_page(std::string_view bytes) {
+  bool understood = false;
+  constexpr std::align_val_t kAlignment{4096};
+  const auto free = [](char* data) { ::operator delete(data, kAlignment); };
+  const std::unique_ptr<char, decltype(free)> page(
+      static_cast<char*>(::operator new(bytes.size() + 1, kAlignment)), free);
+  std::memcpy(page.get(), bytes.data(), bytes.size());
+  for (const int size : {-1, 0, 1, kRanksOfPage, 1000, 2147483647}) {
+    const bool is_one = shm::is_page(page.get(), static_cast<int64_t>(bytes.size()), size);
+    check(!is_one || shm::ControlPage::bytes(size) <= static_cast<int64_t>(bytes.size()));
+    understood = understood || is_one;
+  }
+  return understood;
+}
+
+std::string page() {
+  const auto world = shm::World::create({11, 12, 13});
+  return {world->segment()->data(), static_cast<size_t>(shm::ControlPage::bytes(kRanksOfPage))};
+}
+
+}  // namespace
+
+bool read_input(std::string_view input) {
+  if (input.empty()) return false;
+  const auto parser = static_cast<Parser>(static_cast<uint8_t>(input[0]) % kParsers);
+  input.remove_prefix(1);
+  switch (parser) {
+    case Parser::kMessage:
+      return read_message(input);
+    case Parser::kRequest:
+      return read_request(input);
+    case Parser::kFrames:
+      return read_frames(input, false);
+    case Parser::kSealedFrames:
+      return read_frames(input, true);
+    case Parser::kEntrance:
+      return read_entrance(input);
+    case Parser::kHello:
+      return read_hello(input);
+    case Parser::kPage:
+      return read_page(input);
+  }
+  return false;
+}
+
+std::vector<std::string> corpus() {
+  std::vector<std::string> inputs;
+  const Message texts{.kind = 7, .fields = {"", "a", "some bytes"}};
+  inputs.push_back(input_for(Parser::kMessage, texts.to_bytes()));
+  for (uint8_t kind = 0; kind <= static_cast<uint8_t>(Ask::kOnLoss); ++kind) {
+    for (const size_t fields : {0, 1, 2, 3}) {
+      const Message request{.kind = kind, .fields = std::vector<std::string>(fields, "12")};
+      inputs.push_back(input_for(Parser::kRequest, request.to_bytes()));
+    }
+  }
+  Framing plain(Framing::Side::kMember);
+  std::string frames = plain.wrap(texts.to_bytes());
+  frames += plain.wrap("x");
+  inputs.push_back(input_for(Parser::kFrames, frames));
+  Framing sealed(Framing::Side::kMember);
+  sealed.seal_with(Seal::of_token("corpus"));
+  frames = sealed.wrap(texts.to_bytes());
+  frames += sealed.wrap("x");
+  inputs.push_back(input_for(Parser::kSealedFrames, frames));
+  for (const Message& message :
+       {nonce_message(Entrance::kMemberNonce, "0123"), nonce_message(Entrance::kHostNonce, "4567"),
+        member_message(), host_message(HostName::of_this_process(3))}) {
+    inputs.push_back(input_for(Parser::kEntrance, message.to_bytes()));
+  }
+  inputs.push_back(
+      input_for(Parser::kHello, Hello::of_this_process(1, 3, "token", "cpu").to_text()));
+  inputs.push_back(input_for(Parser::kPage, page()));
+  return inputs;
+}
+
+}  // namespace tessera::fuzz

@@ -1,0 +1,27 @@
+// For clang's libFuzzer, at length; fuzz_test is the short run. Built by hand, over the library
+// that is built already (TORCH is LibTorch's folder):
+//   clang++ -std=c++20 -g -O1 -DNDEBUG -fsanitize=fuzzer,address -Ibuild/release/include
+//     -isystem $TORCH/include tests/fuzz/*r*t*.cc ... (see docs/testing.md)
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "tessera/tests/fuzz/inputs.h"
+
+extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t most);
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  tessera::fuzz::read_input({reinterpret_cast<const char*>(data), size});
+  return 0;
+}
+
+/// Begins at a well-formed input now and then, as there are none in files.
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {
+  static const auto* const inputs = new auto(tessera::fuzz::corpus());
+  if (size < 2 || seed % 64 == 0) {
+    const std::string& input = (*inputs)[seed / 64 % inputs->size()];
+    size = input.size() < most ? input.size() : most;
+    for (size_t i = 0; i < size; ++i) data[i] = static_cast<uint8_t>(input[i]);
+  }
+  return LLVMFuzzerMutate(data, size, most);
+}
