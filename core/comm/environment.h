@@ -12,16 +12,13 @@ namespace tessera {
 /// How a process learns about its job from the variables that tessera-run and torchrun export:
 /// - RANK, WORLD_SIZE: this rank and the number of ranks; both or neither
 /// - LOCAL_RANK, LOCAL_WORLD_SIZE: the same on this host; both or neither
-/// - TESSERA_STORE: where ranks of one host meet: file:///dir/name, in a directory of mode 0700
-/// that
-///   is ours; a socket is made there
+/// - TESSERA_STORE: where ranks of one host meet: file:///dir/name, where a socket is made, in a
+///   directory of mode 0700 that is ours
 /// - MASTER_ADDR, MASTER_PORT: or: address and port at which rank 0 listens; both or neither
-/// - TORCHELASTIC_USE_AGENT_STORE: True: torchrun's agent has a store at that address, in which
-/// rank
-///   0 says where it listens
+/// - TORCHELASTIC_USE_AGENT_STORE: True: torchrun's agent has a store at that address, and rank 0
+///   says in it where it listens
 /// - TESSERA_JOB_TOKEN: a secret that all ranks of a job share: needed where they meet at an
-/// address
-///   that other machines reach
+///   address that other machines reach
 /// - TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT: what the launcher calls the job, and which
 ///   attempt it is: ranks of another one are strangers (optional)
 /// - TESSERA_JOB_PAGE: where tessera-run is told why a rank fails (JobPage; optional)

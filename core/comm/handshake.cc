@@ -453,11 +453,7 @@ class Member final : public Meeting {
         expect_host_alive();
       }
       stand_by_hello();
-      if (is_time_out(kGrace)) {
-        const std::string cause = time_out_text();
-        report_failure(0, cause);
-        give_up(cause);
-      }
+      if (is_time_out(kGrace)) give_up_waiting();
       pause();
     }
   }
@@ -508,15 +504,19 @@ class Member final : public Meeting {
     if (!hello || hello->nonce != own_.nonce) words_.say(hello_key(options_.rank), own_.to_text());
   }
 
-  std::string time_out_text() {
+  [[noreturn]] void give_up_waiting() {
     std::vector<int> missing;
     for (int rank = 0; rank < options_.world_size; ++rank) {
       if (!words_.hear(hello_key(rank))) missing.push_back(rank);
     }
-    if (!missing.empty()) return missing_text(missing);
-    const std::string host = place_.own != nullptr ? place_.own->host().text() : "rank 0";
-    return absl::StrCat("timed out after ", options_.timeout.count(), " ms: ", host,
-                        " did not answer, although all ranks came");
+    const HostName host = place_.own != nullptr ? place_.own->host() : HostName();
+    const std::string cause =
+        !missing.empty() ? missing_text(missing)
+                         : absl::StrCat("timed out after ", options_.timeout.count(),
+                                        " ms: ", place_.own != nullptr ? host.text() : "rank 0",
+                                        " did not answer, although all ranks came");
+    report_failure(missing.empty() ? host.rank : missing.front(), cause);
+    give_up(cause);
   }
 
   std::string host_nonce_;

@@ -115,8 +115,9 @@ class Verdict {
 
   void check_files() {
     for (const std::string& file : end_.files) {
-      // Whoever would have removed the meeting place may be gone.
-      const bool may_stay = file == "store" && !drawn_.is_launched;
+      // Who dies in the meeting cannot clear it away; nobody else can tell whose it is.
+      const bool may_stay = file == "store" && !drawn_.is_launched &&
+                            drawn_.moment == Moment::kMeeting && drawn_.fault != Fault::kStop;
       if (!may_stay) complain("is left: file ", file);
     }
   }

@@ -191,6 +191,7 @@ TEST(RandomKillsControl, ForgedEndsAreSeen) {
       {"rank 2 came through", [&](JobEnd& end) { replace(end.ranks[2].said, "told", "done"); }},
       {"rank 1 did not do", [&](JobEnd& end) { replace(end.ranks[1].said, "fault", "fate"); }},
       {"is left: file x/y", [&](JobEnd& end) { end.files = {"x/y"}; }},
+      {"is left: file store", [&](JobEnd& end) { end.files = {"store"}; }},
       {"is left: process 4711", [&](JobEnd& end) { end.processes = {"4711 ./train"}; }},
       {"the job hangs", [&](JobEnd& end) { end.hung = true; }},
   };

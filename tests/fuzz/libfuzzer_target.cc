@@ -1,7 +1,5 @@
-// For clang's libFuzzer, at length; fuzz_test is the short run. Built by hand, over the library
-// that is built already (TORCH is LibTorch's folder):
-//   clang++ -std=c++20 -g -O1 -DNDEBUG -fsanitize=fuzzer,address -Ibuild/release/include
-//     -isystem $TORCH/include tests/fuzz/*r*t*.cc ... (see docs/testing.md)
+// For clang's libFuzzer, at length; fuzz_test is the short run. Built by hand: docs/testing.md says
+// how.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -82,6 +82,7 @@ std::vector<std::string> run_ranks_expecting_errors(int size, const RankBody& bo
   run.ranks.resize(size);
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<size_t>(size));  // grows nowhere while a rank forks
   for (int rank = 0; rank < size; ++rank) {
     ProcessGroupOptions group_options;
     group_options.rank = options.rank_of ? options.rank_of(rank) : rank;

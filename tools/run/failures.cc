@@ -56,6 +56,7 @@ std::vector<std::string> Failures::name_first(const Workers& workers, bool may_w
     const Worker& culprit = *workers[note->culprit];
     if (!culprit.ending() && may_wait && Clock::now() < *time_to_tell_) return {};
     first = {culprit.rank(), culprit.pid(), culprit.ending(), note->text};
+    if (const auto status = process_status(culprit.pid())) first.activity = status->describe();
   }
   first_ = first;
   std::vector<std::string> said = {describe(first)};
@@ -76,9 +77,8 @@ std::string Failures::describe(const Failure& failure) const {
   if (failure.ending) {
     absl::StrAppend(&text, failure.ending->describe());
   } else {
-    const auto status = process_status(failure.pid);
-    const std::string activity = status ? status->describe() : "";
-    absl::StrAppend(&text, activity.empty() ? "goes on" : activity, " while others wait for it");
+    absl::StrAppend(&text, failure.activity.empty() ? "goes on" : failure.activity,
+                    " while others wait for it");
   }
   const int64_t kills = count_oom_kills() - oom_kills_before_;
   if (failure.ending && failure.ending->signal() == SIGKILL && kills > 0) {

@@ -22,6 +22,7 @@ struct Failure {
   pid_t pid = 0;
   std::optional<Ending> ending;  ///< nothing: it has not ended, and holds up the others
   std::string text;              ///< what was noted about it; may be empty
+  std::string activity = {};     ///< what it did when it was named, if it had not ended
 };
 
 /// The failures of a job, and which one began it. That is the first that was seen, unless ranks

@@ -27,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kLinger = std::chrono::seconds(2);
 constexpr auto kPauseWithoutDescriptors = std::chrono::milliseconds(100);
+constexpr auto kPauseInACrowd = std::chrono::milliseconds(10);
 constexpr size_t kMostQueuedBytes = 2 * Framing::kMost;  // of a member that asks and does not read
 
 /// Bytes on their way out, and a descriptor that goes with the first of them.
@@ -127,23 +128,35 @@ void JobServer::run() {
 int JobServer::next_wait_ms() const {
   const bool is_awaited = std::any_of(sessions_.begin(), sessions_.end(),
                                       [](const Session& session) { return session.is_unproven(); });
-  return is_awaited || Clock::now() < deaf_until_ ? 100 : -1;
+  if (Clock::now() < deaf_until_) return 10;
+  return is_awaited ? 100 : -1;
+}
+
+/// Whether another one may come in and try. Many ranks that start at once wait for a moment;
+/// strangers that say nothing go.
+bool JobServer::make_room() {
+  const auto unproven = [](const Session& session) { return session.is_unproven(); };
+  const auto count = std::count_if(sessions_.begin(), sessions_.end(), unproven);
+  if (sessions_.size() >= kMostMembers + kMostUnproven) return false;
+  if (static_cast<size_t>(count) < kMostUnproven) return true;
+  Session& oldest = *std::find_if(sessions_.begin(), sessions_.end(), unproven);
+  if (Clock::now() < oldest.prove_by - kTimeToProve + kTimeToProveInACrowd) return false;
+  turn_away(oldest);
+  sweep();
+  return true;
 }
 
 void JobServer::let_in() {
   while (true) {
+    if (!make_room()) {
+      deaf_until_ = Clock::now() + kPauseInACrowd;
+      return;
+    }
     FileDescriptor arrived = listener_->accept();
     if (!arrived.is_open()) {
       if (errno == EMFILE || errno == ENFILE) deaf_until_ = Clock::now() + kPauseWithoutDescriptors;
       return;  // somebody who may not come in, or nobody; if more wait, poll says so
     }
-    const auto unproven = [](const Session& session) { return session.is_unproven(); };
-    if (static_cast<size_t>(std::count_if(sessions_.begin(), sessions_.end(), unproven)) >=
-        kMostUnproven) {
-      turn_away(*std::find_if(sessions_.begin(), sessions_.end(), unproven));
-      sweep();
-    }
-    if (sessions_.size() >= kMostMembers + kMostUnproven) return;
     sessions_.emplace_back(std::move(arrived));
   }
 }

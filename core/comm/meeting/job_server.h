@@ -24,6 +24,8 @@ class JobServer {
   static constexpr size_t kMostUnproven = 128;
   static constexpr size_t kMostMembers = 16384;
   static constexpr auto kTimeToProve = std::chrono::seconds(5);
+  /// When others wait: a rank proves itself within milliseconds.
+  static constexpr auto kTimeToProveInACrowd = std::chrono::seconds(1);
 
   /// Local. Throws std::system_error if the system has no thread or descriptor left.
   JobServer(std::unique_ptr<Listener> listener, std::shared_ptr<JobTable> table,
@@ -47,6 +49,7 @@ class JobServer {
 
   void run();
   void let_in();
+  bool make_room();
   void hear(Session& session);
   void answer(Session& session, const Message& message);
   void enter(Session& session, const Message& message);

@@ -3,12 +3,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include <absl/strings/escaping.h>
+#include <absl/strings/match.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_split.h>
@@ -39,6 +41,18 @@ constexpr auto kSilence = std::chrono::seconds(5);  // before a rank says what i
 // An answer about a port that is taken: by a rank 0 of this job or by another program?
 constexpr auto kTimeToTell = std::chrono::seconds(2);
 
+/// The rank that a launcher made of a process of this host and user: it is asked for where the
+/// process cannot answer.
+std::optional<int> rank_of(int pid) {
+  std::ifstream environment(absl::StrCat("/proc/", pid, "/environ"));
+  std::string entry;
+  int rank = 0;
+  while (std::getline(environment, entry, '\0')) {
+    if (absl::StartsWith(entry, "RANK=") && absl::SimpleAtoi(entry.substr(5), &rank)) return rank;
+  }
+  return std::nullopt;
+}
+
 /// One rank's search for its place.
 class Search {
  public:
@@ -52,8 +66,11 @@ class Search {
       auto socket = place->connect();
       if (socket.ok()) {
         const int pid = peer_pid(socket->get());
+        host_ = rank_of(pid);
+        const std::string who =
+            host_ ? absl::StrCat("rank ", *host_, " (pid ", pid, ")") : absl::StrCat("pid ", pid);
         if (auto entered = enter(*std::move(socket), {}, end_,
-                                 absl::StrCat("pid ", pid, ", which listens at ", path, ","))) {
+                                 absl::StrCat(who, ", which listens at ", path, ","))) {
           return *std::move(entered);
         }
         const std::string activity =
@@ -72,6 +89,7 @@ class Search {
 
   Place at_address() {
     const Environment& environment = options_.environment;
+    host_ = 0;
     variables_ = absl::StrCat("MASTER_ADDR ", environment.master_addr, ", MASTER_PORT ",
                               environment.master_port, ": ");
     const TcpAddress address = resolve(environment.rank == 0);
@@ -99,6 +117,7 @@ class Search {
 
   Place at_agent() {
     const Environment& environment = options_.environment;
+    host_ = 0;
     variables_ = absl::StrCat("torchrun's store at MASTER_ADDR ", environment.master_addr,
                               ", MASTER_PORT ", environment.master_port, ": ");
     const TcpAddress agent = resolve(false);
@@ -119,6 +138,8 @@ class Search {
             .run_id = environment().run_id,
             .attempt = environment().attempt};
   }
+
+  bool is_one_host() const { return environment().local_world_size == environment().world_size; }
 
   Deadline soon() const { return std::min(end_, Clock::now() + kLongestEntrance); }
 
@@ -287,7 +308,7 @@ class Search {
   Place host_for_agent(PatientStore& store, const TcpAddress& agent) {
     std::string text;
     std::unique_ptr<Listener> listener;
-    if (environment().local_world_size == environment().world_size) {
+    if (is_one_host()) {
       const std::string name = absl::StrCat("tessera/", Seal::new_nonce());
       auto made = listen_at_name(name);
       check(made.status(), "a socket for the ranks of this host");
@@ -324,6 +345,12 @@ class Search {
       lack_ = absl::StrCat("rank 0 is not where it said: ", std::string(socket.status().message()));
       return std::nullopt;
     }
+    if (is_one_host()) {  // where rank 0 says no port, so nobody can be led to another user's
+      lack_ =
+          "what rank 0 should have said there is no socket of this host: a stranger wrote it, "
+          "or rank 0 has another LOCAL_WORLD_SIZE";
+      return std::nullopt;
+    }
     int port = 0;
     if (words.size() != 3 || words[0] != "tcp" || !absl::SimpleAtoi(words[2], &port)) {
       lack_ = "what rank 0 said there is no address; run one build of Tessera on all ranks";
@@ -341,7 +368,8 @@ class Search {
   const PlaceOptions& options_;
   const Clock::time_point start_;
   const Deadline end_;
-  std::string variables_;
+  std::string variables_;    // that lead to rank 0; "" at a path, where any rank hosts
+  std::optional<int> host_;  // the rank that hosts, as far as it is known
   std::string lack_ = "nobody came";
   bool has_spoken_ = false;
   bool was_turned_away_ = false;

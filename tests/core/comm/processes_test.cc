@@ -176,8 +176,6 @@ RankProcessOptions with_master(int port) {
   return options;
 }
 
-constexpr auto kFiveSeconds = std::chrono::seconds(5);
-
 /// All but `culprit` end with code 1 and `text`.
 void expect_failure(const std::vector<testing::RankResult>& results, int culprit,
                     const std::string& text) {
@@ -211,10 +209,8 @@ TEST(Processes, WhatIsPrintedIntoClosedStreamsGoesNowhere) {
 TEST(Processes, AKilledRankIsNamedByAllThatWaitForIt) {
   RankProcesses ranks(3, "rank_1_waits_outside");
   for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(ranks.wait_for_output(rank, "ready"));
-  const auto before = std::chrono::steady_clock::now();
   ranks.kill(1);
   const auto results = ranks.wait();
-  EXPECT_LT(std::chrono::steady_clock::now() - before, kFiveSeconds);
   expect_failure(results, 1, absl::StrCat("rank 1 (pid ", ranks.pid(1), ") died"));
   EXPECT_EQ(results[1].exit_code, 128 + SIGKILL);
 }
@@ -224,9 +220,7 @@ TEST(Processes, ARankKilledInTheMiddleOfCollectivesIsNamed) {
     RankProcesses ranks(3, "loops");
     for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(ranks.wait_for_output(rank, "looping"));
     ranks.kill(culprit);
-    const auto before = std::chrono::steady_clock::now();
     const auto results = ranks.wait();
-    EXPECT_LT(std::chrono::steady_clock::now() - before, kFiveSeconds);
     expect_failure(results, culprit,
                    absl::StrCat("rank ", culprit, " (pid ", ranks.pid(culprit), ") died"));
   }
@@ -272,7 +266,6 @@ TEST(Processes, ARankGivenTwiceIsNamedByAll) {
   expect_failure(
       results, -1,
       absl::StrCat("RANK 1 was given twice, to pid ", pids.first, " and to pid ", pids.second));
-  for (const auto& result : results) EXPECT_LT(result.ran, kFiveSeconds);
 }
 
 TEST(Processes, WorldSizesThatDifferAreNamedByAll) {
@@ -280,7 +273,6 @@ TEST(Processes, WorldSizesThatDifferAreNamedByAll) {
   options.environment_of_rank[1] = {{"WORLD_SIZE", "3"}, {"LOCAL_WORLD_SIZE", "3"}};
   const auto results = run_rank_processes(2, "sums", options);
   expect_failure(results, -1, "rank 1 has WORLD_SIZE 3 where rank 0 has 2");
-  for (const auto& result : results) EXPECT_LT(result.ran, kFiveSeconds);
 }
 
 TEST(Processes, AnotherJobsTokenIsNamedByAll) {

@@ -8,15 +8,21 @@
 namespace tessera {
 namespace {
 
+void expect_to_come_back(const Message& message) {
+  const auto again = Message::from_bytes(message.to_bytes());
+  ASSERT_TRUE(again.has_value());
+  EXPECT_EQ(*again, message);
+}
+
 TEST(Message, ComesBackAsItWas) {
-  for (const Message& message :
-       {Message{}, Message{.kind = 255, .fields = {""}},
-        Message{.kind = 3,
-        .fields = {"key", std::string("a\0b\n", 4), std::string(100000, 'x')}}}) {
-    const auto again = Message::from_bytes(message.to_bytes());
-    ASSERT_TRUE(again.has_value());
-    EXPECT_EQ(*again, message);
-  }
+  Message message;
+  expect_to_come_back(message);
+  message.kind = 255;
+  message.fields.emplace_back();
+  expect_to_come_back(message);
+  message.fields.emplace_back("a\0b\n", 4);
+  message.fields.emplace_back(100000, 'x');
+  expect_to_come_back(message);
 }
 
 TEST(Message, EveryCutAndEveryByteTooManyIsNone) {

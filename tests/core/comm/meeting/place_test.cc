@@ -231,8 +231,9 @@ TEST(Place, AStoppedHostIsNamedAsStopped) {
   host.kill(0, SIGSTOP);
   const RankResult result = alone(options, 1);
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.output, AllOf(HasSubstr(absl::StrCat("pid ", host.pid(0))),
-                                   HasSubstr("is stopped (SIGSTOP or a debugger)")));
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr(absl::StrCat("rank 0 (pid ", host.pid(0), "), which listens at")),
+                    HasSubstr("is stopped (SIGSTOP or a debugger)")));
   host.kill(0);
   host.wait();
 }
