@@ -41,7 +41,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kLinger = std::chrono::seconds(2);
-constexpr auto kSilence = std::chrono::seconds(5);  // before the host says whom it waits for
+constexpr std::chrono::seconds kSilence(5);  // before the host first says whom it waits for
 constexpr auto kLongestPause = std::chrono::milliseconds(20);
 // At the time-out the host knows more than the others: they wait a little longer for its verdict.
 constexpr auto kGrace = std::chrono::milliseconds(500);
@@ -119,6 +119,8 @@ class Meeting {
       const std::string cause = error_text(error);
       if (place_.own != nullptr && !place_.is_host) report_failure(place_.own->host().rank, cause);
       give_up(cause);
+    } catch (...) {
+      give_up(present_error_text());
     }
   }
 
@@ -265,8 +267,8 @@ class Host final : public Meeting {
         report_failure(missing().front(), cause);
         condemn(cause);
       }
-      if (!has_spoken_ && now - start_ > kSilence) {
-        has_spoken_ = true;
+      if (now - start_ > silence_) {
+        silence_ *= 2;
         TORCH_WARN("[rendezvous] rank ", absl::StrJoin(missing(), ", rank "),
                    " has not come yet; the others wait");
       }
@@ -295,6 +297,8 @@ class Host final : public Meeting {
       report_failure(-1, cause);
       give_up(cause);
     }
+    // A place of our own is new: there every mark is this attempt's.
+    if (mark && place_.own != nullptr) return expect_alive(*hello);
     if (mark) {  // of an earlier world or attempt, or gone before it was seen
       ended_.insert(hello->nonce);
       return;
@@ -326,6 +330,11 @@ class Host final : public Meeting {
   }
 
   std::string find_conflict() const {
+    if (twin_ && !twin_->has_token(options_.job_token)) {
+      return absl::StrCat("pid ", twin_->pid, " came as rank ", twin_->rank,
+                          " with another TESSERA_JOB_TOKEN than rank ", options_.rank,
+                          ": two jobs meet in one place; give each its own");
+    }
     if (twin_) return twins_text(twin_->rank, guests_.at(twin_->rank).pid, twin_->pid);
     const Hello& first = guests_.begin()->second;
     for (const auto& [rank, hello] : guests_) {
@@ -431,7 +440,7 @@ class Host final : public Meeting {
 
   std::map<int, Hello> guests_;  // by rank; this one, too
   std::optional<Hello> twin_;    // of one of them
-  bool has_spoken_ = false;
+  std::chrono::seconds silence_ = kSilence;
   std::set<std::string> ended_;  // nonces that are no part of this attempt
 };
 
@@ -449,6 +458,9 @@ class Member final : public Meeting {
       if (const auto answer = words_.hear(answer_key(own_.nonce)); answer && obey(*answer)) return;
       if (place_.own != nullptr) {
         if (const auto verdict = words_.hear(kVerdictOnAll)) give_up(*verdict);
+        // Its connection may outlive it in a child.
+        TORCH_CHECK(!place_.own->host().has_ended(), place_.own->host().text(),
+                    ", where the ranks meet, died before all ranks had met");
       } else {
         expect_host_alive();
       }
@@ -460,7 +472,7 @@ class Member final : public Meeting {
 
   /// Whether the ranks have met.
   bool obey(const std::string& answer) {
-    if (answer == kGo) return true;
+    if (answer == kGo && has_entered_) return true;
     const std::vector<std::string> lines = absl::StrSplit(answer, absl::MaxSplits('\n', 2));
     if (has_entered_ || lines.size() != 3 || !absl::StartsWith(answer, kEnter)) return false;
     try {

@@ -1,6 +1,9 @@
 #include "tessera/core/comm/hello.h"
 
+#include <signal.h>
 #include <unistd.h>
+
+#include <cerrno>
 
 #include <vector>
 
@@ -79,8 +82,11 @@ bool Hello::has_token(const std::string& job_token) const {
 }
 
 bool Hello::is_alive() const {
-  const auto status = process_status(pid);
-  return status && status->start_time == start_time && !status->has_ended();
+  if (const auto status = process_status(pid)) {
+    return status->start_time == start_time && !status->has_ended();
+  }
+  // No descriptor left to look with is no death.
+  return ::kill(pid, 0) == 0 || errno != ESRCH;
 }
 
 }  // namespace tessera

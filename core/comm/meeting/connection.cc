@@ -57,7 +57,10 @@ FileDescriptor passed(msghdr& header) {
 
 Connection::Connection(FileDescriptor socket) : socket_(std::move(socket)) {}
 
-Connection::~Connection() = default;
+Connection::~Connection() {
+  // The other side notices, even if a child of this process has the socket, too.
+  if (origin_.is_here()) ::shutdown(socket_.get(), SHUT_RDWR);
+}
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::enter(FileDescriptor socket,
                                                               const Credentials& credentials,
@@ -86,6 +89,7 @@ absl::Status Connection::prove(const Credentials& credentials, Deadline deadline
   const auto host = parse_host(proof->answer);
   if (!host) return senseless();
   host_ = *host;
+  framing_.trust();
   return absl::OkStatus();
 }
 

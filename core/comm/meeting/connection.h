@@ -12,6 +12,7 @@
 #include "tessera/core/comm/meeting/credentials.h"
 #include "tessera/core/comm/meeting/framing.h"
 #include "tessera/core/comm/meeting/message.h"
+#include "tessera/core/fork.h"
 
 namespace tessera {
 
@@ -52,6 +53,7 @@ class Connection {
   absl::StatusOr<Borrowed> receive(Deadline deadline);
   absl::Status await(short events, Deadline deadline);
 
+  const Origin origin_;
   const FileDescriptor socket_;
   Framing framing_{Framing::Side::kMember};
   HostName host_;

@@ -1,7 +1,9 @@
 #include "tessera/core/comm/meeting/credentials.h"
 
+#include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 
 #include <absl/strings/numbers.h>
@@ -41,6 +43,12 @@ std::string HostName::activity() const {
   const auto status = process_status(pid);
   if (!status || status->describe().empty()) return "";
   return absl::StrCat("and ", status->describe());
+}
+
+bool HostName::has_ended() const {
+  if (machine != machine_id()) return false;
+  if (const auto status = process_status(pid)) return status->has_ended();
+  return ::kill(pid, 0) != 0 && errno == ESRCH;
 }
 
 Message nonce_message(Entrance kind, const std::string& nonce) {

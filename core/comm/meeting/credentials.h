@@ -33,6 +33,8 @@ struct HostName {
   std::string text() const;
   /// What the process does, as in "and sleeps"; "" if that cannot be seen from here.
   std::string activity() const;
+  /// Whether the process is seen to have ended; false of one that cannot be seen from here.
+  bool has_ended() const;
 };
 
 /// The four messages of an entrance, in order: both sides say a nonce, then the member and then the

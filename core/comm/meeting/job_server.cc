@@ -96,7 +96,7 @@ void JobServer::run() {
   while (true) {
     if (is_to_end_.load() && !leave_by) leave_by = Clock::now() + kLinger;
     if (leave_by || door_is_to_close_.load()) {
-      listener_->close();
+      shut_out();
       door_is_closed_.store(true);
       door_is_closed_.notify_all();
     }
@@ -119,7 +119,12 @@ void JobServer::run() {
     for (Session& session : sessions_) {
       const short happened = waiting[place++].revents;
       if ((happened & POLLOUT) != 0) flush(session);
-      if ((happened & (POLLIN | POLLHUP | POLLERR)) != 0) hear(session);
+      if ((happened & (POLLIN | POLLHUP | POLLERR)) == 0) continue;
+      try {
+        hear(session);
+      } catch (const std::exception&) {  // no memory for what it sends: the others stay
+        lose(session);
+      }
     }
     if (listens && waiting[place].revents != 0) let_in();
   }
@@ -177,6 +182,14 @@ void JobServer::lose(Session& session) {
   session.on_loss.clear();
 }
 
+/// Nobody comes in any more, nor is anybody waited for who has not.
+void JobServer::shut_out() {
+  listener_->close();
+  for (Session& session : sessions_) {
+    if (session.is_unproven()) session.stage = Session::Stage::kLost;
+  }
+}
+
 /// Lets go of sessions that are over, and of those that have had their time to prove themselves.
 void JobServer::sweep() {
   const auto now = Clock::now();
@@ -229,6 +242,7 @@ void JobServer::enter(Session& session, const Message& message) {
   }
   if (!is_member_message(message)) return turn_away(session);
   session.stage = Session::Stage::kMember;
+  session.framing.trust();
   send(session, host_message(self_));
 }
 

@@ -57,6 +57,7 @@ class JobServer {
   void flush(Session& session);
   void lose(Session& session);
   void turn_away(Session& session);
+  void shut_out();
   void sweep();
   int next_wait_ms() const;
   void wake() const;

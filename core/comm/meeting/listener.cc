@@ -16,6 +16,8 @@ FileDescriptor Listener::accept() {
 
 void Listener::close() {
   if (remove_) std::exchange(remove_, nullptr)();
+  // A child of this process may have the socket, too: it ends for all.
+  if (socket_.is_open()) ::shutdown(socket_.get(), SHUT_RDWR);
   socket_.close();
 }
 

@@ -121,6 +121,10 @@ class Search {
     variables_ = absl::StrCat("torchrun's store at MASTER_ADDR ", environment.master_addr,
                               ", MASTER_PORT ", environment.master_port, ": ");
     const TcpAddress agent = resolve(false);
+    for (auto socket = agent.connect(soon()); !socket.ok(); socket = agent.connect(soon())) {
+      note(socket.status());
+      pause_or_give_up();
+    }
     PatientStore store(agents_store());
     store.setTimeout(bounded(options_.timeout));
     if (environment.rank == 0) return host_for_agent(store, agent);

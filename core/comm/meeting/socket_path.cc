@@ -20,7 +20,9 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_split.h>
 
+#include "tessera/core/comm/machine.h"
 #include "tessera/core/comm/meeting/abstract_socket.h"
+#include "tessera/core/comm/meeting/credentials.h"
 #include "tessera/core/comm/process_status.h"
 #include "tessera/core/comm/standard_streams.h"
 
@@ -142,6 +144,12 @@ absl::StatusOr<FileDescriptor> SocketPath::connect() const {
   if (!socket.is_open()) return system_error(path_, "making a socket");
   const sockaddr_un address = address_in(directory_->get(), name_);
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+    // A dead process's socket lives on in a child that it made, and nobody answers.
+    const int pid = peer_pid(socket.get());
+    const HostName peer{.rank = 0, .pid = pid, .machine = machine_id(), .host = {}};
+    if (pid > 0 && peer.has_ended()) {
+      return absl::NotFoundError(absl::StrCat("who listened at ", path_, " has ended"));
+    }
     if (is_of_this_user(socket.get())) return socket;
     return absl::PermissionDeniedError(
         absl::StrCat("got ", path_, ", where another user's process (pid ", peer_pid(socket.get()),

@@ -57,12 +57,26 @@ void set_up(int socket) {
   set(IPPROTO_TCP, TCP_KEEPCNT, 4);
 }
 
+/// A port that nobody listens at may be the very one that the kernel gave the caller.
+bool is_connected_to_itself(int socket) {
+  sockaddr_storage own{};
+  sockaddr_storage other{};
+  socklen_t own_length = sizeof(own);
+  socklen_t other_length = sizeof(other);
+  return ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &own_length) == 0 &&
+         ::getpeername(socket, reinterpret_cast<sockaddr*>(&other), &other_length) == 0 &&
+         own_length == other_length && std::memcmp(&own, &other, own_length) == 0;
+}
+
 /// 0 once it is connected, else the system's reason; ETIMEDOUT at the deadline.
 int finish_connecting(int socket, Deadline deadline) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
   pollfd waiting{socket, POLLOUT, 0};
-  const int ready = ::poll(
-      &waiting, 1, static_cast<int>(std::clamp<int64_t>(left, 0, std::numeric_limits<int>::max())));
+  int ready;
+  do {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    ready = ::poll(&waiting, 1,
+                   static_cast<int>(std::clamp<int64_t>(left, 0, std::numeric_limits<int>::max())));
+  } while (ready < 0 && errno == EINTR);
   if (ready <= 0) return ETIMEDOUT;
   int error = 0;
   socklen_t length = sizeof(error);
@@ -137,13 +151,16 @@ bool TcpAddress::is_loopback() const {
 
 absl::StatusOr<FileDescriptor> TcpAddress::connect(Deadline deadline) const {
   absl::Status last = absl::UnavailableError("there is no address");
-  for (const Socket& far : sockets_) {
+  for (size_t i = 0; i < sockets_.size(); ++i) {
+    const Socket& far = sockets_[i];
+    const auto share = (deadline - Clock::now()) / static_cast<int64_t>(sockets_.size() - i);
     FileDescriptor socket = new_socket(far.family, SOCK_STREAM);
     int error = socket.is_open() ? 0 : errno;
     if (error == 0 && ::connect(socket.get(), address_of(far.address),
                                 static_cast<socklen_t>(far.address.size())) != 0) {
-      error = errno == EINPROGRESS ? finish_connecting(socket.get(), deadline) : errno;
+      error = errno == EINPROGRESS ? finish_connecting(socket.get(), Clock::now() + share) : errno;
     }
+    if (error == 0 && is_connected_to_itself(socket.get())) error = ECONNREFUSED;
     if (error == 0) {
       set_up(socket.get());
       return socket;
@@ -180,8 +197,9 @@ absl::StatusOr<std::unique_ptr<Listener>> TcpAddress::listen() const {
           nullptr);
     }
     reason = errno;
+    // Members try the addresses of a name in this order, and would find who uses it.
+    if (reason == EADDRINUSE) return absl::AlreadyExistsError("another program uses it");
   }
-  if (reason == EADDRINUSE) return absl::AlreadyExistsError("another program uses it");
   return absl::UnavailableError(std::strerror(reason));
 }
 

@@ -1,6 +1,7 @@
 // The host and its members over real sockets, and strangers that come to them.
 #include "tessera/core/comm/meeting/job_store.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -183,6 +184,34 @@ TEST_F(JobStoreTest, StrangersEndNothing) {
   EXPECT_TRUE(host_->check({"key"}));
   EXPECT_FALSE(host_->check({"a"}));
   EXPECT_EQ(host_->getNumKeys(), 1);
+}
+
+TEST_F(JobStoreTest, ANonceIsNoProofThatMakesLongFramesWelcome) {
+  const FileDescriptor stranger = connect();
+  Framing guess(Framing::Side::kMember);
+  send_all(stranger,
+           guess.wrap(nonce_message(Entrance::kMemberNonce, "0123456789abcdef").to_bytes()) +
+               std::string("\x00\x00\x00\x04", 4));  // 64 MiB to come
+  // Cut off: after the host's nonce comes the end.
+  std::array<char, 4096> bytes;
+  pollfd waiting{stranger.get(), POLLIN, 0};
+  ssize_t count = 1;
+  while (count > 0 && ::poll(&waiting, 1, 20000) > 0) {
+    count = ::recv(stranger.get(), bytes.data(), bytes.size(), 0);
+  }
+  EXPECT_LE(count, 0);
+  EXPECT_TRUE(member()->check({}));
+}
+
+TEST_F(JobStoreTest, AClosedDoorWaitsForNoStranger) {
+  const FileDescriptor silent = connect();
+  const auto store = member();  // by now the stranger is in, too
+  host_->close_door();
+  std::array<char, 16> bytes;
+  pollfd waiting{silent.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&waiting, 1, 20000), 1);
+  EXPECT_LE(::recv(silent.get(), bytes.data(), bytes.size(), 0), 0);
+  EXPECT_TRUE(store->check({}));
 }
 
 TEST_F(JobStoreTest, AHostThatKnowsNoTokenIsNotBelieved) {
