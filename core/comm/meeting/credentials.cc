@@ -5,7 +5,9 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <fstream>
 
+#include <absl/strings/match.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 
@@ -49,6 +51,16 @@ bool HostName::has_ended() const {
   if (machine != machine_id()) return false;
   if (const auto status = process_status(pid)) return status->has_ended();
   return ::kill(pid, 0) != 0 && errno == ESRCH;
+}
+
+std::optional<int> rank_of_process(int pid) {
+  std::ifstream environment(absl::StrCat("/proc/", pid, "/environ"));
+  std::string entry;
+  int rank = 0;
+  while (std::getline(environment, entry, '\0')) {
+    if (absl::StartsWith(entry, "RANK=") && absl::SimpleAtoi(entry.substr(5), &rank)) return rank;
+  }
+  return std::nullopt;
 }
 
 Message nonce_message(Entrance kind, const std::string& nonce) {

@@ -37,6 +37,10 @@ struct HostName {
   bool has_ended() const;
 };
 
+/// Local. The rank that a launcher made of a process of this host and user, as its environment
+/// says: for a process that cannot answer.
+std::optional<int> rank_of_process(int pid);
+
 /// The four messages of an entrance, in order: both sides say a nonce, then the member and then the
 /// host prove, by a sealed frame, that they know the key.
 enum class Entrance : uint8_t { kMemberNonce = 101, kHostNonce = 102, kMember = 103, kHost = 104 };

@@ -3,14 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include <absl/strings/escaping.h>
-#include <absl/strings/match.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_split.h>
@@ -41,18 +39,6 @@ constexpr auto kSilence = std::chrono::seconds(5);  // before a rank says what i
 // An answer about a port that is taken: by a rank 0 of this job or by another program?
 constexpr auto kTimeToTell = std::chrono::seconds(2);
 
-/// The rank that a launcher made of a process of this host and user: it is asked for where the
-/// process cannot answer.
-std::optional<int> rank_of(int pid) {
-  std::ifstream environment(absl::StrCat("/proc/", pid, "/environ"));
-  std::string entry;
-  int rank = 0;
-  while (std::getline(environment, entry, '\0')) {
-    if (absl::StartsWith(entry, "RANK=") && absl::SimpleAtoi(entry.substr(5), &rank)) return rank;
-  }
-  return std::nullopt;
-}
-
 /// One rank's search for its place.
 class Search {
  public:
@@ -66,7 +52,7 @@ class Search {
       auto socket = place->connect();
       if (socket.ok()) {
         const int pid = peer_pid(socket->get());
-        host_ = rank_of(pid);
+        host_ = rank_of_process(pid);
         const std::string who =
             host_ ? absl::StrCat("rank ", *host_, " (pid ", pid, ")") : absl::StrCat("pid ", pid);
         if (auto entered = enter(*std::move(socket), {}, end_,

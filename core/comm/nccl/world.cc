@@ -11,6 +11,7 @@
 #include "tessera/core/comm/failure_report.h"
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/comm/nccl/unowned_thread.h"
+#include "tessera/core/comm/nccl/world_cause.h"
 #include "tessera/core/error_text.h"
 
 namespace tessera::nccl {
@@ -19,36 +20,8 @@ namespace {
 // How long the first call that fails waits until its cause is published and the communicators are
 // down; an abort that hangs must not hang it.
 constexpr auto kPatience = std::chrono::seconds(5);
-// Ranks answer within one look at the store, if they can.
-constexpr int kLooksForAnswers = 4;
-constexpr auto kAnswerGrace = std::chrono::milliseconds(100);
-
-/// The rank of the world that has not come to collective `sequence`, the first of several; -1 if
-/// all have.
-int find_missing(const Progress& progress, int64_t sequence, const std::vector<Report>& reports) {
-  for (size_t rank = 0; rank < reports.size(); ++rank) {
-    const bool is_there = sequence < 0 ? reports[rank].state != Report::State::kSilent
-                                       : reports[rank].begun > sequence;
-    if (!is_there) return progress.world_ranks()[rank];
-  }
-  return -1;
-}
 
 }  // namespace
-
-/// Why the world fails.
-struct World::Cause {
-  std::string text;           // "": it does not
-  int culprit = -1;           // the rank of the world that began it; negative: this one
-  bool is_published = false;  // by another rank
-};
-
-/// What the ranks of a group, in order, say of a collective.
-struct World::Answers {
-  std::vector<Report> reports;
-  int asker = -1;
-  std::optional<std::string> failure;  // published meanwhile
-};
 
 /// Communicators of a group that is gone.
 struct World::Leaving {
@@ -210,145 +183,6 @@ World::Cause World::look() {
 }
 
 /// A communicator that reports an error, and the error; null if none does.
-std::shared_ptr<Communicator> World::find_failed(Result& state) {
-  std::vector<std::shared_ptr<Communicator>> communicators;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    communicators = communicators_;
-  }
-  for (const auto& communicator : communicators) {
-    state = communicator->try_poll().value_or(Result::kSuccess);
-    if (state != Result::kSuccess && state != Result::kInProgress) return communicator;
-  }
-  return nullptr;
-}
-
-World::Cause World::look_at_communicators() {
-  Result state = Result::kSuccess;
-  const auto failed = find_failed(state);
-  if (failed == nullptr) return {};
-  Cause cause{absl::StrCat("rank ", options_.rank, " failed: NCCL reports ",
-                           failed->error_text(state), " on communicator '", failed->name(), "'")};
-  return state == Result::kRemoteError ? name_lost(std::move(cause)) : cause;
-}
-
-World::Cause World::look_at_pending() {
-  std::list<std::shared_ptr<Pending>> over;  // their tensors are freed outside the lock
-  std::shared_ptr<Pending> late;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto now = Clock::now();
-    for (auto next = pending_.begin(); next != pending_.end();) {
-      const auto current = next++;
-      if ((*current)->look()) {
-        over.splice(over.end(), pending_, current);
-      } else if (late == nullptr && (*current)->is_late(now)) {
-        late = *current;
-      }
-    }
-  }
-  return late == nullptr ? Cause() : explain(*late);
-}
-
-World::Cause World::look_at_store() {
-  if (store_lost_) return {};
-  try {
-    if (const auto failure = agreement_.failure()) return {*failure, -1, /*is_published=*/true};
-    const auto inquiry = agreement_.inquiry();
-    if (inquiry && !answered_) answer(*inquiry);
-  } catch (const std::exception&) {
-    // Who hosts the store may leave first. What hangs because of it runs into its time-out.
-    store_lost_ = true;
-  }
-  return {};
-}
-
-void World::answer(const Agreement::Inquiry& inquiry) {
-  std::shared_ptr<Progress> progress;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = progress_.find(inquiry.group);
-    if (found != progress_.end()) progress = found->second;
-  }
-  agreement_.answer(progress == nullptr ? "none" : progress->report(inquiry.sequence));
-  answered_ = true;
-}
-
-/// Asks all ranks of a group about collective `sequence`, or waits for what the rank that asked
-/// first finds out. Throws what the store throws.
-World::Answers World::ask(const Progress& progress, int64_t sequence) {
-  Answers answers;
-  std::vector<Report>& reports = answers.reports;
-  reports.resize(progress.world_ranks().size());
-  const Agreement::Inquiry inquiry = agreement_.ask(progress.group(), sequence);
-  answers.asker = inquiry.asker;
-  const bool is_own = inquiry.asker == options_.rank;
-  if (!answered_) answer(inquiry);
-  const auto patience = options_.store_poll * kLooksForAnswers + kAnswerGrace;
-  const auto deadline = Clock::now() + (is_own ? patience : 2 * patience);
-  const auto has_all = [&] {
-    bool all = true;
-    for (size_t rank = 0; rank < reports.size(); ++rank) {
-      if (reports[rank].state != Report::State::kSilent) continue;
-      const auto text = agreement_.answer_of(progress.world_ranks()[rank], progress.group());
-      if (text) reports[rank] = Report::parse(*text);
-      all = all && text.has_value();
-    }
-    return all;
-  };
-  while (Clock::now() < deadline) {
-    answers.failure = agreement_.failure();
-    if (answers.failure || (is_own && has_all())) break;
-    std::this_thread::sleep_for(options_.local_poll);
-  }
-  return answers;
-}
-
-/// Why a collective is late.
-World::Cause World::explain(const Pending& pending) {
-  const Progress& progress = pending.progress();
-  const int64_t sequence = pending.call().sequence;
-  const int64_t waited_ms = options_.timeout.count();
-  try {
-    const Answers answers = ask(progress, sequence);
-    if (answers.failure) return {*answers.failure, -1, /*is_published=*/true};
-    const bool is_own = answers.asker == options_.rank;
-    return {explain_time_out(progress, sequence, waited_ms, answers.reports),
-            is_own ? find_missing(progress, sequence, answers.reports) : answers.asker};
-  } catch (const std::exception& error) {
-    return {absl::StrCat("timed out: waited ", waited_ms, " ms; the store is gone (",
-                         error_text(error), ")")};
-  }
-}
-
-/// `cause`, where NCCL has lost a rank and does not say which: who has left, or does not answer,
-/// began it.
-World::Cause World::name_lost(Cause cause) {
-  std::shared_ptr<Progress> world;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [group, progress] : progress_) {
-      if (static_cast<int>(progress->world_ranks().size()) == options_.size) world = progress;
-    }
-  }
-  if (world == nullptr) return cause;
-  try {
-    const Answers answers = ask(*world, -1);
-    if (answers.failure) return {*answers.failure, -1, /*is_published=*/true};
-    if (answers.asker != options_.rank) return cause;
-    for (size_t rank = 0; rank < answers.reports.size(); ++rank) {
-      const bool has_left = answers.reports[rank].state == Report::State::kLeft;
-      if (!has_left && answers.reports[rank].state != Report::State::kSilent) continue;
-      cause.culprit = world->world_ranks()[rank];
-      absl::StrAppend(&cause.text, "; rank ", cause.culprit,
-                      has_left ? " has left" : " does not answer");
-      break;
-    }
-  } catch (const std::exception&) {  // the store is gone, and nobody to be named
-  }
-  return cause;
-}
-
 /// Makes it the cause of all ranks unless they have one. Returns theirs. The launcher is told
 /// before they are, and not of what another rank has found.
 std::string World::publish(const Cause& cause) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
@@ -203,8 +204,7 @@ void Member::wait_slowly(uint32_t target, const Lane& lane) {
 void Member::time_out(const std::string& suspicion) {
   std::string cause =
       absl::StrCat("timed out: waited ", options_.timeout.count(), " ms for ", missing_names());
-  const int missing = first_missing();
-  const int culprit = missing < 0 ? -1 : world_rank(missing);
+  const int culprit = find_culprit();
   if (suspicion.empty()) fail(cause, culprit);
   absl::StrAppend(&cause, "; this may be a ", suspicion);
   report(culprit, cause);
@@ -293,6 +293,19 @@ int Member::first_missing() const {
     if (static_cast<int32_t>(arrivals - phase_) < 0) return rank;
   }
   return -1;
+}
+
+int Member::find_culprit() const {
+  int first = -1;
+  for (int rank = 0; rank < channel_.size; ++rank) {
+    const ChannelSlot& slot = channel_.slot(rank);
+    if (static_cast<int32_t>(slot.arrivals.load(std::memory_order_acquire) - phase_) >= 0) continue;
+    // Who is stopped holds up the others, some of whom may be missing here for that.
+    if (absl::StartsWith(world_->activity_of(slot.world_rank), "is stopped"))
+      return slot.world_rank;
+    if (first < 0) first = slot.world_rank;
+  }
+  return first;
 }
 
 std::string Member::name_of(int rank) const {

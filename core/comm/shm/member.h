@@ -99,6 +99,8 @@ class Member {
   [[noreturn]] void throw_error(const std::string& cause);
   void report(int culprit, const std::string& cause) const;
   int first_missing() const;
+  /// Of the missing ranks the one in the world to blame: one that is stopped before others.
+  int find_culprit() const;
   std::string missing_names() const;
 
   const std::shared_ptr<World> world_;

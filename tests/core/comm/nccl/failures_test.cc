@@ -16,8 +16,6 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "tessera/core/comm/failure_report.h"
-#include "tessera/core/comm/job_page.h"
 #include "tessera/core/comm/nccl/agreement.h"
 #include "tessera/core/errors.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
@@ -33,9 +31,7 @@ using ::testing::Each;
 using testing::fake;
 using ::testing::HasSubstr;
 using testing::impatient;
-using ::testing::MatchesRegex;
 using testing::NcclRankOptions;
-using ::testing::Not;
 using testing::run_nccl_ranks;
 using testing::run_nccl_ranks_expecting_errors;
 using Compare = nccl::WorldOptions::Compare;
@@ -310,156 +306,6 @@ TEST_F(NcclFailures, DestructorsDoNotWaitForWhatIsInFlight) {
     group->barrier();
   });
   EXPECT_EQ(count_calls("ncclCommAbort"), 0);
-}
-
-// What the launcher is told. The ranks are threads of one process here, which is rank 0 of three: a
-// note that names nobody names that one.
-class NcclNotes : public NcclFailures {
- protected:
-  void SetUp() override {
-    NcclFailures::SetUp();
-    const std::pair<const char*, std::string> variables[] = {
-        {"TESSERA_JOB_PAGE", page().address()}, {"RANK", "0"}, {"WORLD_SIZE", "3"}};
-    for (const auto& [name, value] : variables) ::setenv(name, value.c_str(), 1);
-    report_failures(0, 3);  // opens the page, or takes back what an earlier test has noted
-    for (const auto& [name, value] : variables) ::unsetenv(name);
-    ASSERT_TRUE(page().is_open(0));
-  }
-
-  static JobPage& page() {
-    static const auto made = *JobPage::create(3);  // a process finds its page once
-    return *made;
-  }
-  static std::optional<FailureNote> note() { return page().note(0); }
-};
-
-/// Sees whether there is a note when a cause is published.
-class NotedStore final : public c10d::HashStore {
- public:
-  explicit NotedStore(const JobPage& page) : page_(page) {}
-
-  std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
-                                  const std::vector<uint8_t>& desired) override {
-    if (key == "nccl/failure") was_noted = page_.note(0).has_value();
-    return c10d::HashStore::compareSet(key, expected, desired);
-  }
-
-  std::optional<bool> was_noted;
-
- private:
-  const JobPage& page_;
-};
-
-/// Of a rank that does not answer.
-class MuteStore final : public c10d::PrefixStore {
- public:
-  using c10d::PrefixStore::PrefixStore;
-  bool check(const std::vector<std::string>& keys) override {
-    return keys[0] != "nccl/inquiry" && c10d::PrefixStore::check(keys);
-  }
-};
-
-TEST_F(NcclNotes, WhoIsMissingOrHasLeftAtATimeOutBeganIt) {
-  for (const bool leaves : {false, true}) {
-    SetUp();
-    run_nccl_ranks_expecting_errors(
-        3,
-        [&](std::shared_ptr<Group> group, HostDevice&) {
-          group->barrier("together");
-          if (group->rank() != 2) {
-            wait_on_host(*group->all_reduce(at::ones({8}), ReduceOp::kSum, "bucket 3"));
-          } else if (!leaves) {
-            wait_for_failure(*group);
-          }
-        },
-        impatient());
-    ASSERT_TRUE(note().has_value());
-    EXPECT_EQ(note()->culprit, 2);
-    EXPECT_THAT(note()->text, HasSubstr("timed out: waited 300 ms for rank 2, which "));
-  }
-}
-
-TEST_F(NcclNotes, WhoDoesNotComeAtTheStartBeganIt) {
-  NcclRankOptions options = impatient();
-  options.absent_rank = 1;
-  run_nccl_ranks_expecting_errors(
-      3, [](std::shared_ptr<Group>, HostDevice&) {}, options);
-  ASSERT_TRUE(note().has_value());
-  EXPECT_EQ(note()->culprit, 1);
-}
-
-TEST_F(NcclNotes, AnOwnFailureIsNotedWithTheLastCollectiveBeforeItIsPublished) {
-  const auto store = c10::make_intrusive<NotedStore>(page());
-  NcclRankOptions options;
-  options.make = [&](nccl::WorldOptions world) {
-    world.store = store;
-    return nccl::make_world(std::move(world));
-  };
-  run_nccl_ranks_expecting_errors(
-      1,
-      [](std::shared_ptr<Group> group, HostDevice&) {
-        group->barrier("together");
-        throw std::runtime_error("the model broke");
-      },
-      options);
-  ASSERT_TRUE(note().has_value());
-  EXPECT_EQ(note()->culprit, 0);
-  EXPECT_THAT(note()->text,
-              MatchesRegex("rank 0 left while an exception unwound \\(after [0-9]+ collectives?, "
-                           "the last: barrier 'together' #0 on group 'world'\\)"));
-  EXPECT_EQ(store->was_noted, true);
-}
-
-TEST_F(NcclNotes, WhatAnotherRankHasPublishedIsNotNoted) {
-  c10::intrusive_ptr<c10d::Store> store;
-  NcclRankOptions options;
-  options.make = [&](nccl::WorldOptions world) {
-    store = world.store;
-    return nccl::make_world(std::move(world));
-  };
-  const auto errors = run_nccl_ranks_expecting_errors(
-      1,
-      [&](std::shared_ptr<Group> group, HostDevice&) {
-        nccl::Agreement(store, /*rank=*/1).publish("rank 1 has had enough");
-        wait_for_failure(*group);  // and its exception unwinds the group
-      },
-      options);
-  EXPECT_THAT(errors, Each(HasSubstr("rank 1 has had enough")));
-  EXPECT_FALSE(note().has_value()) << note()->text;
-}
-
-TEST_F(NcclNotes, WhoDoesNotAnswerWhenNcclHasLostARankBeganIt) {
-  for (const bool is_mute : {true, false}) {
-    SetUp();
-    NcclRankOptions options;
-    options.make = [&](nccl::WorldOptions world) {
-      const bool is_this = is_mute && world.rank == 2;
-      if (is_this) {
-        world.store = c10::make_intrusive<MuteStore>("x", world.store);
-      } else {
-        world.store = c10::make_intrusive<c10d::PrefixStore>("x", world.store);
-      }
-      return nccl::make_world(std::move(world));
-    };
-    const auto errors = run_nccl_ranks_expecting_errors(
-        3,
-        [](std::shared_ptr<Group> group, HostDevice&) {
-          group->barrier();
-          if (group->rank() == 1) {
-            fake().fail("world: gather lane", 1, static_cast<int>(nccl::Result::kRemoteError));
-          }
-          call_until_failure(*group);
-        },
-        options);
-    ASSERT_TRUE(note().has_value());
-    EXPECT_EQ(note()->culprit, is_mute ? 2 : 0);
-    const auto is_named = HasSubstr("on communicator 'world: gather lane'; rank 2 does not answer");
-    if (is_mute) {
-      EXPECT_THAT(errors, Each(is_named));
-    } else {
-      EXPECT_THAT(errors, Each(Not(is_named))) << "the control";
-    }
-  }
 }
 
 }  // namespace

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <absl/strings/str_split.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/meeting/attempt.h"
+
+namespace tessera {
+
+/// A rank that is answered.
+class MemberAttempt final : public Attempt {
+ public:
+  using Attempt::Attempt;
+
+ private:
+  void take_part() override {
+    while (true) {
+      bound_store();
+      beat();
+      hear_verdict();
+      if (const auto answer = words_.hear(answer_key(own_.nonce)); answer && obey(*answer)) return;
+      if (place_.own != nullptr) {
+        if (const auto verdict = words_.hear(kVerdictOnAll)) give_up(*verdict);
+        // Its connection may outlive it in a child.
+        TORCH_CHECK(!place_.own->host().has_ended(), place_.own->host().text(),
+                    ", where the ranks meet, died before all ranks had met");
+      } else {
+        expect_host_alive();
+      }
+      stand_by_hello();
+      if (is_time_out(kGrace)) give_up_waiting();
+      pause();
+    }
+  }
+
+  /// Whether the ranks have met.
+  bool obey(const std::string& answer) {
+    if (answer == kGo && has_entered_) return true;
+    const std::vector<std::string> lines = absl::StrSplit(answer, absl::MaxSplits('\n', 2));
+    if (has_entered_ || lines.size() != 3 || !absl::StartsWith(answer, kEnter)) return false;
+    try {
+      venue_.enter(lines[2]);
+    } catch (const std::exception& error) {
+      const std::string cause = error_text(error);
+      report_failure(-1, cause);
+      give_up(cause);
+    }
+    has_entered_ = true;
+    words_.say(mark_key(own_.nonce), absl::StrCat(kEntered, lines[1]));
+    pause_shortly_again();
+    return false;
+  }
+
+  /// In a user's store, where rank 0 is the host.
+  void expect_host_alive() {
+    const auto text = words_.hear(hello_key(0));
+    const auto hello = text ? Hello::from_text(*text) : std::nullopt;
+    if (!hello || hello->rank != 0) return;
+    const bool known = host_nonce_ == hello->nonce;
+    const auto mark = words_.hear(mark_key(hello->nonce));
+    if (known && mark && absl::StartsWith(*mark, kFailed)) {
+      give_up(mark->substr(std::string_view(kFailed).size()));
+    }
+    if (mark && !absl::StartsWith(*mark, kEntered)) return;
+    const Life life = life_of(*hello, known);
+    if (known && life == Life::kEnded) {
+      const std::string cause = absl::StrCat(name_of(*hello), " died before all ranks had met");
+      report_failure(0, cause);
+      give_up(cause);
+    }
+    // One that has met others already is this attempt's only if it says so to this rank.
+    if (life == Life::kTakesPart && !mark) host_nonce_ = hello->nonce;
+  }
+
+  /// Says its Hello again where another process has said one under its number.
+  void stand_by_hello() {
+    const auto text = words_.hear(hello_key(options_.rank));
+    const auto hello = text ? Hello::from_text(*text) : std::nullopt;
+    if (!hello || hello->nonce != own_.nonce) words_.say(hello_key(options_.rank), own_.to_text());
+  }
+
+  [[noreturn]] void give_up_waiting() {
+    std::vector<int> missing;
+    for (int rank = 0; rank < options_.world_size; ++rank) {
+      if (!words_.hear(hello_key(rank))) missing.push_back(rank);
+    }
+    const HostName host = place_.own != nullptr ? place_.own->host() : HostName();
+    const std::string cause =
+        !missing.empty() ? missing_text(missing)
+                         : absl::StrCat("timed out after ", options_.timeout.count(),
+                                        " ms: ", place_.own != nullptr ? host.text() : "rank 0",
+                                        " did not answer, although all ranks came");
+    report_failure(missing.empty() ? host.rank : missing.front(), cause);
+    give_up(cause);
+  }
+
+  std::string host_nonce_;
+  bool has_entered_ = false;
+};
+
+}  // namespace tessera
