@@ -153,12 +153,15 @@ absl::StatusOr<FileDescriptor> TcpAddress::connect(Deadline deadline) const {
   absl::Status last = absl::UnavailableError("there is no address");
   for (size_t i = 0; i < sockets_.size(); ++i) {
     const Socket& far = sockets_[i];
-    const auto share = (deadline - Clock::now()) / static_cast<int64_t>(sockets_.size() - i);
+    // An address that swallows packets leaves time for the others.
+    const auto now = Clock::now();
+    const auto others = static_cast<int64_t>(sockets_.size() - i);
+    const Deadline until = others == 1 ? deadline : now + (deadline - now) / others;
     FileDescriptor socket = new_socket(far.family, SOCK_STREAM);
     int error = socket.is_open() ? 0 : errno;
     if (error == 0 && ::connect(socket.get(), address_of(far.address),
                                 static_cast<socklen_t>(far.address.size())) != 0) {
-      error = errno == EINPROGRESS ? finish_connecting(socket.get(), Clock::now() + share) : errno;
+      error = errno == EINPROGRESS ? finish_connecting(socket.get(), until) : errno;
     }
     if (error == 0 && is_connected_to_itself(socket.get())) error = ECONNREFUSED;
     if (error == 0) {
