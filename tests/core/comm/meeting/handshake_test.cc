@@ -23,6 +23,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -160,12 +161,17 @@ TEST_F(HandshakeTest, WhatOneRankRefusesAllHear) {
 
 TEST_F(HandshakeTest, OfTwoRankZerosOneAtMostMeetsTheOthers) {
   for (int again = 0; again < 10; ++again) {
-    const auto errors = errors_of({{0, 2}, {0, 2}, {1, 2}});
+    const milliseconds patience(2000);
+    const auto errors = errors_of({{.rank = 0, .timeout = patience},
+                                   {.rank = 0, .timeout = patience},
+                                   {.rank = 1, .timeout = patience}});
     const int hosts = (errors[0].empty() ? 1 : 0) + (errors[1].empty() ? 1 : 0);
     EXPECT_EQ(hosts, errors[2].empty() ? 1 : 0);
     for (const int host : {0, 1}) {
       if (errors[host].empty()) continue;
-      EXPECT_THAT(errors[host], HasSubstr("RANK 0 was given twice"));
+      // One that came after the others had met, in their process, knows of nobody.
+      EXPECT_THAT(errors[host],
+                  AnyOf(HasSubstr("RANK 0 was given twice"), HasSubstr("rank 1 did not come")));
     }
   }
 }
