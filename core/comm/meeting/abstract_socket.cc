@@ -30,12 +30,12 @@ Address address_of(const std::string& name) {
   return address;
 }
 
-FileDescriptor new_socket() {
+}  // namespace
+
+FileDescriptor new_local_socket() {
   return FileDescriptor(
       above_standard_streams(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
 }
-
-}  // namespace
 
 bool is_of_this_user(int socket) {
   ucred peer{};
@@ -45,7 +45,7 @@ bool is_of_this_user(int socket) {
 }
 
 absl::StatusOr<std::unique_ptr<Listener>> listen_at_name(const std::string& name) {
-  FileDescriptor socket = new_socket();
+  FileDescriptor socket = new_local_socket();
   const Address address = address_of(name);
   if (!socket.is_open() ||
       ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address.name), address.length) != 0 ||
@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<Listener>> listen_at_name(const std::string& name
 }
 
 absl::StatusOr<FileDescriptor> connect_to_name(const std::string& name) {
-  FileDescriptor socket = new_socket();
+  FileDescriptor socket = new_local_socket();
   const Address address = address_of(name);
   if (!socket.is_open() || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.name),
                                      address.length) != 0) {

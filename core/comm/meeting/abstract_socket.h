@@ -18,6 +18,10 @@ absl::StatusOr<std::unique_ptr<Listener>> listen_at_name(const std::string& name
 /// does, Unavailable with the system's reason.
 absl::StatusOr<FileDescriptor> connect_to_name(const std::string& name);
 
+/// Local. A Unix socket that never blocks, above the standard streams; not open, with errno set, if
+/// there is none.
+FileDescriptor new_local_socket();
+
 /// Local. Whether the kernel says that the process at the other end of a Unix socket is this
 /// user's.
 bool is_of_this_user(int socket);

@@ -150,9 +150,10 @@ class Search {
   void pause_or_give_up() {
     const auto now = Clock::now();
     if (now >= end_) {
-      const std::string cause = absl::StrCat("timed out after ", options_.timeout.count(),
-                                             " ms: ", variables_, lack_, "; is rank 0 there?");
-      report_failure(environment().rank == 0 ? -1 : 0, cause);
+      const std::string cause =
+          absl::StrCat("timed out after ", options_.timeout.count(), " ms: ", variables_, lack_,
+                       variables_.empty() ? "" : "; is rank 0 there?");
+      report_failure(host_ && *host_ != environment().rank ? *host_ : -1, cause);
       throw CommError({"init_process_group", "world", -1, environment().rank, ""}, cause);
     }
     if (!has_spoken_ && now - start_ > kSilence) {

@@ -44,11 +44,6 @@ absl::Status system_error(const std::string& path, const char* what) {
                    "), expected a place for a socket; choose another directory"));
 }
 
-FileDescriptor new_socket() {
-  return FileDescriptor(
-      above_standard_streams(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
-}
-
 /// Who holds the lock of a directory, as the kernel lists it; 0 if it does not say.
 int holder_of_lock(int directory) {
   struct stat status {};
@@ -140,7 +135,7 @@ absl::StatusOr<SocketPath> SocketPath::open(const std::string& path) {
 }
 
 absl::StatusOr<FileDescriptor> SocketPath::connect() const {
-  FileDescriptor socket = new_socket();
+  FileDescriptor socket = new_local_socket();
   if (!socket.is_open()) return system_error(path_, "making a socket");
   const sockaddr_un address = address_in(directory_->get(), name_);
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
@@ -191,7 +186,7 @@ absl::StatusOr<std::unique_ptr<Listener>> SocketPath::listen() const {
       return system_error(path_, "removing a dead process's socket");
     }
   }
-  FileDescriptor socket = new_socket();
+  FileDescriptor socket = new_local_socket();
   if (!socket.is_open()) return system_error(path_, "making a socket");
   const sockaddr_un address = address_in(own.get(), name_);
   if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {

@@ -236,7 +236,8 @@ TEST(Place, AStoppedHostIsNamedAsStopped) {
   const RankResult result = alone(options, 1);
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.output, AllOf(HasSubstr(absl::StrCat("pid ", host.pid(0))),
-                                   HasSubstr("is stopped (SIGSTOP or a debugger)")));
+                                   HasSubstr("is stopped (SIGSTOP or a debugger)"),
+                                   Not(HasSubstr("is rank 0 there?"))));
   host.kill(0);
   host.wait();
 }
