@@ -55,6 +55,8 @@ function(tessera_programs library_prefix program_prefix)
     target_link_libraries(${program_prefix}${name} PRIVATE ${ARGN})
     if(parts)
       add_library(${library_prefix}${name} STATIC ${parts})
+      # A program takes single files of another one's library.
+      set_target_properties(${library_prefix}${name} PROPERTIES UNITY_BUILD OFF)
       target_include_directories(${library_prefix}${name} PUBLIC ${PROJECT_BINARY_DIR}/include)
       target_link_libraries(${library_prefix}${name} PUBLIC ${ARGN})
       target_link_libraries(${program_prefix}${name} PRIVATE ${library_prefix}${name})

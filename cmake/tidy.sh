@@ -8,6 +8,6 @@ if [[ ${#files[@]} == 0 ]]; then echo "tidy: no .cc differs from ${2:-HEAD}"; ex
 
 # A configuration of its own: clang cannot read GCC's precompiled header.
 cmake --preset release -B "$build" -DTESSERA_TORCH="$(cmake/bootstrap.sh path)" \
-  -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_CXX_COMPILER_LAUNCHER= -DTESSERA_CCACHE=OFF >/dev/null
+  -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_UNITY_BUILD=OFF -DCMAKE_CXX_COMPILER_LAUNCHER= -DTESSERA_CCACHE=OFF >/dev/null
 echo "tidy: ${#files[@]} files that differ from ${2:-HEAD}"
 printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "${JOBS:-1}" clang-tidy --quiet -p "$build"

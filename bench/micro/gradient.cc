@@ -16,8 +16,8 @@
 namespace tessera::bench {
 namespace {
 
-constexpr int64_t kSmallBytes = int64_t{128} << 10;  // in L2
-constexpr int64_t kLargeBytes = int64_t{64} << 20;   // beyond every cache
+constexpr int64_t kInCache = int64_t{128} << 10;     // in L2
+constexpr int64_t kBeyondCache = int64_t{64} << 20;  // beyond every cache
 
 void report(benchmark::State& state, int64_t numel, at::ScalarType dtype) {
   state.counters["per_element"] =
@@ -40,7 +40,7 @@ void squares(benchmark::State& state) {
 }
 BENCHMARK(squares)
     ->ArgNames({"bytes", "dtype"})
-    ->ArgsProduct({{kSmallBytes, kLargeBytes},
+    ->ArgsProduct({{kInCache, kBeyondCache},
                    {static_cast<int64_t>(at::kFloat), static_cast<int64_t>(at::kBFloat16)}});
 
 /// A unit's gradients on their way from autograd into the buffer that is reduced, looked through
@@ -71,10 +71,10 @@ void landing(benchmark::State& state) {
 }
 BENCHMARK(landing)
     ->ArgNames({"bytes", "parameters"})
-    ->Args({kSmallBytes, 1})
-    ->Args({kSmallBytes, 16})
-    ->Args({kSmallBytes, 256})
-    ->Args({kLargeBytes, 16});
+    ->Args({kInCache, 1})
+    ->Args({kInCache, 16})
+    ->Args({kInCache, 256})
+    ->Args({kBeyondCache, 16});
 
 }  // namespace
 }  // namespace tessera::bench

@@ -14,11 +14,11 @@
 #include <c10/util/Exception.h>
 
 namespace tessera {
-namespace {
-
-const c10::impl::DeviceGuardImplInterface& cuda() {
+const c10::impl::DeviceGuardImplInterface& cuda_interface() {
   return *c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA);
 }
+
+namespace {
 
 /// Makes the device current for a scope; see Note [Current device]. c10's own recording sets and
 /// resets the device by the calls that create contexts, unless it is current already.
@@ -26,7 +26,7 @@ class OnDevice {
  public:
   explicit OnDevice(at::Device place) {
     // Asking is cheap; going back asks the driver whether there is a context to go back to.
-    if (cuda().getDevice() != place) guard_.reset_device(place);
+    if (cuda_interface().getDevice() != place) guard_.reset_device(place);
   }
 
  private:
@@ -117,24 +117,24 @@ CudaDevice::CudaDevice(c10::DeviceIndex index) : place_(c10::DeviceType::CUDA, i
   TORCH_CHECK(c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA),
               "[device] cuda: got a process without LibTorch's CUDA half, expected it; call"
               " load_cuda_library() first");
-  const int count = cuda().deviceCount();
+  const int count = cuda_interface().deviceCount();
   TORCH_CHECK(index >= 0 && index < count, "[device] cuda: got index ", static_cast<int>(index),
               ", expected 0 <= index < ", count, ", the number of GPUs that this process sees");
 }
 
 void CudaDevice::make_current() {
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
-  cuda().setDevice(place_);
+  cuda_interface().setDevice(place_);
 }
 
 std::shared_ptr<Stream> CudaDevice::current_stream() {
-  return std::make_shared<CudaStream>(cuda().getStream(place_));
+  return std::make_shared<CudaStream>(cuda_interface().getStream(place_));
 }
 
 std::shared_ptr<Stream> CudaDevice::make_stream(Priority priority) {
   const OnDevice here(place_);
   return std::make_shared<CudaStream>(
-      cuda().getStreamFromGlobalPool(place_, priority == Priority::kHigh));
+      cuda_interface().getStreamFromGlobalPool(place_, priority == Priority::kHigh));
 }
 
 std::shared_ptr<Event> CudaDevice::make_event() { return std::make_shared<CudaEvent>(place_); }

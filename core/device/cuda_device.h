@@ -3,10 +3,14 @@
 #include <memory>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "tessera/core/device/device.h"
 
 namespace tessera {
+
+/// What LibTorch's CUDA half registers with its CPU half; it must be loaded.
+const c10::impl::DeviceGuardImplInterface& cuda_interface();
 
 /// A GPU, through what LibTorch's CUDA half registers with its CPU half (c10's device guard): no
 /// header and no symbol of CUDA, so this compiles, links and starts on machines without it.

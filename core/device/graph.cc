@@ -11,18 +11,14 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/device/cuda_device.h"
 #include "tessera/core/device/graph_api.h"
 #include "tessera/core/entry_points.h"
 
 namespace tessera {
 namespace {
-
-const c10::impl::DeviceGuardImplInterface& cuda() {
-  return *c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA);
-}
 
 /// What is queued on `later` from now on runs behind what `earlier` holds.
 void order(const c10::Stream& earlier, const c10::Stream& later) {
@@ -55,7 +51,7 @@ class ModuleGraph final : public Graph {
 
   void begin() override {
     TORCH_CHECK(!tried_, "[graph] begin: got a second call, expected one per graph; make another");
-    const c10::Stream caller = cuda().getStream(stream_.device());
+    const c10::Stream caller = cuda_interface().getStream(stream_.device());
     const bool is_nested = [&] {
       const c10::StreamGuard on_caller(caller);
       return is_capturing();
@@ -127,7 +123,8 @@ std::unique_ptr<Graph> make_graph(at::Device place) {
   auto api = load_graph_api();
   TORCH_CHECK(api.ok(), api.status().message());
   return std::make_unique<ModuleGraph>(
-      *std::move(api), cuda().getStreamFromGlobalPool(place, /*isHighPriority=*/false), nullptr);
+      *std::move(api), cuda_interface().getStreamFromGlobalPool(place, /*isHighPriority=*/false),
+      nullptr);
 }
 
 std::unique_ptr<Graph> make_graph_beside(const Graph& other) {
@@ -148,10 +145,10 @@ bool is_capturing() {
     found.store(ask, std::memory_order_relaxed);
   }
   // To ask would make a context, and where there is none nothing is captured.
-  const c10::Device place = cuda().getDevice();
+  const c10::Device place = cuda_interface().getDevice();
   if (!at::detail::getCUDAHooks().hasPrimaryContext(place.index())) return false;
   int status = 0;
-  return ask(cuda().getStream(place).native_handle(), &status) == 0 && status != 0;
+  return ask(cuda_interface().getStream(place).native_handle(), &status) == 0 && status != 0;
 }
 
 }  // namespace tessera

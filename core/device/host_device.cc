@@ -122,8 +122,7 @@ class HostStream final : public Stream {
 
   void copy(const at::Tensor& to, const at::Tensor& from) override {
     push([to, from] {
-      std::memmove(to.mutable_data_ptr(), from.const_data_ptr(),
-                   static_cast<size_t>(to.nbytes()));
+      std::memmove(to.mutable_data_ptr(), from.const_data_ptr(), static_cast<size_t>(to.nbytes()));
     });
   }
 

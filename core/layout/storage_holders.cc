@@ -15,12 +15,12 @@ namespace tessera {
 namespace {
 
 /// Bytes of a storage from a tensor's first to behind its last.
-struct Extent {
+struct ByteRange {
   int64_t begin;
   int64_t end;
 };
 
-Extent extent_of(const at::Tensor& tensor) {
+ByteRange byte_range_of(const at::Tensor& tensor) {
   const auto item = static_cast<int64_t>(tensor.element_size());
   const int64_t begin = tensor.storage_offset() * item;
   return {begin, begin + extent_numel(tensor) * item};
@@ -95,13 +95,13 @@ std::vector<std::string> alias_problems(const ParameterTable& table, const UnitP
 
 bool is_alias(const ParameterTable& table, const at::Tensor& tensor) {
   if (tensor.layout() != c10::kStrided || !tensor.has_storage()) return false;
-  const Extent inner = extent_of(tensor);
+  const ByteRange inner = byte_range_of(tensor);
   for (const Parameter& parameter : table) {
     if (storage_of(*parameter.tensor.unsafeGetTensorImpl()) !=
         storage_of(*tensor.unsafeGetTensorImpl())) {
       continue;
     }
-    const Extent outer = extent_of(parameter.tensor);
+    const ByteRange outer = byte_range_of(parameter.tensor);
     if (outer.begin <= inner.begin && inner.end <= outer.end) return true;
   }
   return false;

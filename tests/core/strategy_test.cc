@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(Strategy, EveryNameAndAliasParsesToItsRow) {
   ASSERT_EQ(strategy_names().size(), 5u);

@@ -152,14 +152,14 @@ TEST_P(PageFaults, AStepAfterTheSecondTouchesNoNewMemory) {
   }
 }
 
-std::vector<RowSize> rows_and_sizes() {
+std::vector<RowSize> rows_that_fault() {
   std::vector<RowSize> all = usual_row_sizes();
   all.emplace_back(hybrid(3, 3, 3), 3);
   all.emplace_back(hybrid(2, 2, 2), 4);
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(, PageFaults, ::testing::ValuesIn(rows_and_sizes()), &name_of_row_size);
+INSTANTIATE_TEST_SUITE_P(, PageFaults, ::testing::ValuesIn(rows_that_fault()), &name_of_row_size);
 
 /// As users run it, where the kernel may give huge pages.
 TEST(PageFaultsInHugePages, AreAsFew) {

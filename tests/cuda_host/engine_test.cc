@@ -25,13 +25,6 @@ using ::testing::HasSubstr;
 /// Clipped, in one micro-step and in three; and added locally.
 const std::vector<std::string> kSchedules = {"OnceClipped", "ThriceClipped", "ThriceNoSync"};
 
-const Schedule& schedule_called(const std::string& name) {
-  for (const Schedule& schedule : schedules()) {
-    if (schedule.name == name) return schedule;
-  }
-  throw std::out_of_range("no schedule is called " + name);
-}
-
 Outcome train_over_nccl(const Row& row, const std::string& model, const Schedule& schedule,
                         int world, const TrainOptions& options = {},
                         const NcclWorldOptions& nccl = {}) {

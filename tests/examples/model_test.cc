@@ -7,7 +7,7 @@
 namespace gpt {
 namespace {
 
-ModelSizes tiny() { return {.layers = 2, .heads = 2, .width = 16, .context = 8}; }
+ModelSizes tiny_sizes() { return {.layers = 2, .heads = 2, .width = 16, .context = 8}; }
 
 at::Tensor some_text(int64_t batch, int64_t length) {
   return at::randint(kVocabulary, {batch, length}, at::kLong);
@@ -15,7 +15,7 @@ at::Tensor some_text(int64_t batch, int64_t length) {
 
 TEST(GptModel, EmbeddingAndHeadAreOneRegisteredWeight) {
   torch::manual_seed(1);
-  Gpt model(tiny());
+  Gpt model(tiny_sizes());
   int with_vocabulary_rows = 0;
   for (const auto& item : model.named_parameters()) {
     with_vocabulary_rows += item.value().dim() == 2 && item.value().size(0) == kVocabulary;
@@ -30,7 +30,7 @@ TEST(GptModel, EmbeddingAndHeadAreOneRegisteredWeight) {
 
 TEST(GptModel, EveryParameterGetsAGradient) {
   torch::manual_seed(1);
-  Gpt model(tiny());
+  Gpt model(tiny_sizes());
   model.loss(some_text(2, 8), some_text(2, 8)).backward();
   for (const auto& item : model.named_parameters()) {
     ASSERT_TRUE(item.value().grad().defined()) << item.key();
@@ -40,7 +40,7 @@ TEST(GptModel, EveryParameterGetsAGradient) {
 
 TEST(GptModel, DoesNotLookAhead) {
   torch::manual_seed(1);
-  Gpt model(tiny());
+  Gpt model(tiny_sizes());
   const torch::NoGradGuard no_grad;
   const at::Tensor text = some_text(1, 8);
   at::Tensor other = text.clone();
@@ -53,12 +53,12 @@ TEST(GptModel, DoesNotLookAhead) {
 
 TEST(GptModel, BeginsNearTheUniformLoss) {
   torch::manual_seed(1);
-  Gpt model(tiny());
+  Gpt model(tiny_sizes());
   EXPECT_NEAR(model.loss(some_text(4, 8), some_text(4, 8)).item<double>(), std::log(256.0), 0.1);
 }
 
 TEST(GptModel, DecaysMatricesOfLinearLayersOnly) {
-  Gpt model(tiny());
+  Gpt model(tiny_sizes());
   std::set<std::string> decayed;
   for (const auto& item : model.named_parameters()) {
     if (Gpt::decays(item.key())) {
@@ -73,7 +73,7 @@ TEST(GptModel, DecaysMatricesOfLinearLayersOnly) {
 }
 
 TEST(GptModel, RefusesATextLongerThanItsContext) {
-  Gpt model(tiny());
+  Gpt model(tiny_sizes());
   try {
     model.forward(some_text(1, 9));
     FAIL();
@@ -85,7 +85,7 @@ TEST(GptModel, RefusesATextLongerThanItsContext) {
 
 TEST(GptModel, LearnsARepeatedText) {
   torch::manual_seed(1);
-  Gpt model(tiny());
+  Gpt model(tiny_sizes());
   torch::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(1e-2));
   const at::Tensor cycle = at::arange(9, at::kLong).remainder(4) + 97;
   const at::Tensor text = cycle.narrow(0, 0, 8).unsqueeze(0);

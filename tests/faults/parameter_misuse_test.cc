@@ -18,7 +18,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, ParameterMisuse, ::testing::ValuesIn(settings({
                          setting_name);
 
 /// Something done to the model between two steps, and what step() says to it.
-struct Deed {
+struct Misuse {
   std::string name;
   std::function<void(Net&)> run;
   std::string text;
@@ -33,7 +33,7 @@ constexpr const char* kMoved =
     "engine->modify_parameters()";
 constexpr const char* kWritten = "was written outside engine->modify_parameters(); write it inside";
 
-std::vector<Deed> deeds() {
+std::vector<Misuse> misuses() {
   return {
       {"add_", [](Net& net) { net.second->bias.add_(1.0); },
        std::string("parameter 'second.bias' ") + kWritten},
@@ -64,7 +64,7 @@ std::vector<Deed> deeds() {
 }
 
 TEST_P(ParameterMisuse, RefusedByNameOnEveryRank) {
-  for (const Deed& deed : deeds()) {
+  for (const Misuse& deed : misuses()) {
     if (deed.is_write() && splits_parameters()) continue;
     for (const Who who : kAnyone) {
       SCOPED_TRACE(::testing::Message() << deed.name << " on " << who);
@@ -175,7 +175,7 @@ TEST_P(ParameterMisuse, AWriteToASplitParameterIsRefusedOnTheSpot) {
       trainer.backward(1);
       if (trainer.is_among(who)) {
         const at::NoGradGuard no_grad;
-        for (const Deed& deed : deeds()) {
+        for (const Misuse& deed : misuses()) {
           if (!deed.is_write()) continue;
           EXPECT_THAT(outcome_of([&] { deed.run(*trainer.model); }), is_misuse("[fsdp] unit '"))
               << deed.name;

@@ -307,9 +307,9 @@ TEST_P(AccessTest, EndsRightOrNamesTheUnitAndLeavesTrainingAsItWas) {
   }
 }
 
-std::string name_of(const ::testing::TestParamInfo<Access>& info) { return info.param.name; }
-INSTANTIATE_TEST_SUITE_P(Right, AccessTest, ::testing::ValuesIn(right_accesses()), name_of);
-INSTANTIATE_TEST_SUITE_P(Refused, AccessTest, ::testing::ValuesIn(refused_accesses()), name_of);
+std::string access_name(const ::testing::TestParamInfo<Access>& info) { return info.param.name; }
+INSTANTIATE_TEST_SUITE_P(Right, AccessTest, ::testing::ValuesIn(right_accesses()), access_name);
+INSTANTIATE_TEST_SUITE_P(Refused, AccessTest, ::testing::ValuesIn(refused_accesses()), access_name);
 
 // --- After the engine ---
 

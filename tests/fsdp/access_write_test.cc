@@ -28,7 +28,7 @@ struct Write {
 };
 
 std::ostream& operator<<(std::ostream& stream, const Write& write) { return stream << write.name; }
-std::string name_of(const ::testing::TestParamInfo<Write>& info) { return info.param.name; }
+std::string write_name(const ::testing::TestParamInfo<Write>& info) { return info.param.name; }
 
 std::vector<Write> writes() {
   return {
@@ -107,7 +107,7 @@ TEST_P(WriteTest, IsRefusedByNameAndChangesNothing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, WriteTest, ::testing::ValuesIn(writes()), name_of);
+INSTANTIATE_TEST_SUITE_P(, WriteTest, ::testing::ValuesIn(writes()), write_name);
 
 /// The same writes inside modify_parameters() are what the message asks for. Also the negative
 /// control: they do change something.
@@ -175,7 +175,7 @@ TEST_P(ReplacementTest, HasTheRightValuesAndIsRefusedByTheNextStep) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, ReplacementTest, ::testing::ValuesIn(replacements()), name_of);
+INSTANTIATE_TEST_SUITE_P(, ReplacementTest, ::testing::ValuesIn(replacements()), write_name);
 
 /// An operator of the model's own forward that writes its weight.
 TEST(WriteControl, AnEmbeddingThatRenormalizesItsWeightIsRefused) {

@@ -136,10 +136,10 @@ uint64_t train(Mode mode, Strategy strategy, Compute compute, double dropout,
   return engine->parameter_hash();
 }
 
-using Case = std::tuple<Strategy, int, Compute>;
-class ActivationCheckpointEngine : public ::testing::TestWithParam<Case> {};
+using ComputeCase = std::tuple<Strategy, int, Compute>;
+class ActivationCheckpointEngine : public ::testing::TestWithParam<ComputeCase> {};
 
-std::string name_of(const ::testing::TestParamInfo<Case>& info) {
+std::string compute_name(const ::testing::TestParamInfo<ComputeCase>& info) {
   const auto& [strategy, size, compute] = info.param;
   return std::string(to_string(strategy)) + "_World" + std::to_string(size) +
          (compute == Compute::kFloat ? "_Float" : "_BFloat16");
@@ -165,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(, ActivationCheckpointEngine,
                          ::testing::Combine(::testing::ValuesIn(kStrategies),
                                             ::testing::Values(1, 3),
                                             ::testing::Values(Compute::kFloat, Compute::kBFloat16)),
-                         name_of);
+                         compute_name);
 
 // Models that draw random numbers: ranks that are threads would share the generator.
 

@@ -22,18 +22,18 @@ using at::Tensor;
 Tensor generator_state() { return at::detail::getDefaultCPUGenerator().get_state(); }
 
 /// An autocast region on the CPU.
-class Autocast {
+class AutocastTo {
  public:
-  explicit Autocast(at::ScalarType dtype = at::kBFloat16)
+  explicit AutocastTo(at::ScalarType dtype = at::kBFloat16)
       : enabled_(at::autocast::is_autocast_enabled(at::kCPU)),
         dtype_(at::autocast::get_autocast_dtype(at::kCPU)) {
     at::autocast::set_autocast_enabled(at::kCPU, true);
     at::autocast::set_autocast_dtype(at::kCPU, dtype);
     at::autocast::increment_nesting();
   }
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
-  ~Autocast() {
+  AutocastTo(const AutocastTo&) = delete;
+  AutocastTo& operator=(const AutocastTo&) = delete;
+  ~AutocastTo() {
     if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
     at::autocast::set_autocast_enabled(at::kCPU, enabled_);
     at::autocast::set_autocast_dtype(at::kCPU, dtype_);
@@ -100,7 +100,7 @@ TEST(ActivationCheckpointState, CastsTheSameBits) {
     return (y.matmul(w_in) * y.matmul(v)).tanh();
   };
   const auto loss = [&](const auto& run) {
-    const Autocast autocast;
+    const AutocastTo autocast;
     return run(fn, x * 1.5, w).to(at::kFloat).sum();
   };
   expect_as_plain(loss, {w, v, x});
@@ -109,7 +109,7 @@ TEST(ActivationCheckpointState, CastsTheSameBits) {
   const auto without = gradients([&] { return (x * 1.5).matmul(w).matmul(v).sum(); }, {w});
   const auto with = gradients(
       [&] {
-        const Autocast autocast;
+        const AutocastTo autocast;
         return (x * 1.5).matmul(w).matmul(v).sum();
       },
       {w});
@@ -123,10 +123,10 @@ TEST(ActivationCheckpointState, CastsInARegionThatTheFunctionOpens) {
       [&](auto run) {
         return run(
                    [&w](const Tensor& in) {
-                     const Autocast region;
+                     const AutocastTo region;
                      Tensor y;
                      {
-                       const Autocast nested(at::kHalf);
+                       const AutocastTo nested(at::kHalf);
                        y = in.matmul(w.detach());
                      }
                      return in.matmul(w) * in.matmul(w) * y;
@@ -147,7 +147,7 @@ TEST(ActivationCheckpointState, LosesNoGradientToAutocastsCache) {
   };
   const auto got = gradients(
       [&] {
-        const Autocast autocast;
+        const AutocastTo autocast;
         return loss(Checkpointed());
       },
       {w, x});
@@ -160,7 +160,7 @@ TEST(ActivationCheckpointState, LosesNoGradientToAutocastsCache) {
   // And with backward inside the region, where casts of the surrounding graph are still cached.
   for (const Tensor& tensor : {w, x}) tensor.mutable_grad() = Tensor();
   {
-    const Autocast autocast;
+    const AutocastTo autocast;
     loss(Checkpointed()).backward();
   }
   EXPECT_TRUE(at::equal(w.grad(), got[0]));
@@ -176,7 +176,7 @@ TEST(ActivationCheckpointState, LeavesNoCastsBehind) {
     cast = c10::weak_intrusive_ptr<c10::StorageImpl>(casted.storage().getWeakStorageImpl());
     return in.matmul(casted);
   };
-  const Autocast autocast;
+  const AutocastTo autocast;
   {
     const Tensor plain = fn(x);
     EXPECT_FALSE(cast.expired());  // the control: what autocast itself does
@@ -209,7 +209,7 @@ TEST(ActivationCheckpointState, GivesTheForwardsStateToThreadsOfDeepBackwards) {
     };
     return gradients(
         [&] {
-          const Autocast autocast(at::kHalf);
+          const AutocastTo autocast(at::kHalf);
           torch::manual_seed(3);
           return deep(x, kDepth).to(at::kFloat).sum();
         },

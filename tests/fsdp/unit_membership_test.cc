@@ -15,6 +15,7 @@
 
 #include "tessera/fsdp/wrap_rules.h"
 #include "tessera/tests/fsdp/wrap_models.h"
+#include "tessera/tests/support/message_of.h"
 
 namespace tessera {
 namespace {
@@ -29,6 +30,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::list_of;
+using testing::message_of;
 using ::testing::Not;
 using testing::table_of;
 using testing::TinyGpt;
@@ -95,16 +97,6 @@ Lines units_of(const nn::Module& model, const WrapPolicy& policy = {}) {
   EXPECT_THAT(problems_in(units, table), IsEmpty());
   for (int slices : {1, 3, 7}) EXPECT_EQ(UnitPlan(table, units, slices).size(), units.size());
   return text_of(units, table);
-}
-
-template <typename Body>
-std::string error_of(Body&& body) {
-  try {
-    body();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
 }
 
 TEST(UnitMembership, Scenario41BlocksAreUnitsAndTheTiedEmbeddingIsInTheRoot) {
@@ -312,7 +304,7 @@ TEST(UnitMembership, Scenario41AChoiceThatCannotBeMadeIsListedWhole) {
   const ParameterTable table = table_of(model);
   const WrapPolicy policy =
       wrap_modules({{"a", "nowhere"}, {}, {"drop", "b", "c"}, {"c", ""}, {"a.w"}});
-  EXPECT_EQ(error_of([&] { unit_membership(model, table, policy); }),
+  EXPECT_EQ(message_of([&] { unit_membership(model, table, policy); }),
             "[wrap] " + policy.name +
                 ": these units cannot be made:\n"
                 "  [wrap] module 'nowhere': got an unknown name, expected a module below the "
@@ -330,7 +322,7 @@ TEST(UnitMembership, Scenario41AChoiceThatCannotBeMadeIsListedWhole) {
                 "  [wrap] module 'a.w': got an unknown name, expected a module below the model; "
                 "correct the name\n"
                 "  modules with parameters: 'a', 'c'");
-  EXPECT_THAT(error_of([&] { unit_membership(Box(), table_of(Box()), wrap_modules({{"x"}})); }),
+  EXPECT_THAT(message_of([&] { unit_membership(Box(), table_of(Box()), wrap_modules({{"x"}})); }),
               HasSubstr("modules with parameters: none"));
 }
 
@@ -339,7 +331,7 @@ TEST(UnitMembership, ARuleOfTheUsersIsCheckedLikeOurs) {
   const WrapPolicy policy = {.name = "my rule", .choose = [](const nn::Module&) {
                                return std::vector<std::vector<std::string>>{{"layer.0"}};
                              }};
-  EXPECT_THAT(error_of([&] { unit_membership(model, table_of(model), policy); }),
+  EXPECT_THAT(message_of([&] { unit_membership(model, table_of(model), policy); }),
               AllOf(HasSubstr("[wrap] my rule: these units cannot be made"),
                     HasSubstr("module 'layer.0': got an unknown name"), HasSubstr("'layers.0'")));
 }

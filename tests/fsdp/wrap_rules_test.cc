@@ -11,6 +11,7 @@
 #include <torch/torch.h>
 
 #include "tessera/tests/fsdp/wrap_models.h"
+#include "tessera/tests/support/message_of.h"
 
 namespace tessera {
 namespace {
@@ -24,6 +25,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::list_of;
+using testing::message_of;
 using testing::TinyGpt;
 using Entries = std::vector<std::pair<std::string, std::shared_ptr<nn::Module>>>;
 
@@ -35,16 +37,6 @@ std::vector<std::string> chosen(const WrapPolicy& policy, const nn::Module& mode
     names.insert(names.end(), unit.begin(), unit.end());
   }
   return names;
-}
-
-template <typename Body>
-std::string error_of(Body&& body) {
-  try {
-    body();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
 }
 
 TEST(WrapBlocks, Scenario41TakesTheBlocksOfAList) {
@@ -142,7 +134,7 @@ TEST(WrapByType, Scenario41AHolderMeansItsModuleAndABaseItsDescendants) {
 TEST(WrapByType, ATypeThatOwnsNothingHereIsAnError) {
   const nn::Sequential model(nn::Linear(2, 2), nn::Dropout());
   for (const WrapPolicy& policy : {wrap_by_type<nn::Conv1d>(), wrap_by_type<nn::Dropout>()}) {
-    EXPECT_THAT(error_of([&] { policy.choose(*model); }),
+    EXPECT_THAT(message_of([&] { policy.choose(*model); }),
                 AllOf(HasSubstr("[wrap] " + policy.name +
                                 ": got no module of this model that it accepts and that owns "
                                 "parameters, expected one or more"),
@@ -164,10 +156,11 @@ TEST(WrapIf, Scenario41AsksByNameAndModule) {
 }
 
 TEST(WrapIf, NoPredicateAndOneThatAcceptsNothingAreErrors) {
-  EXPECT_THAT(error_of([] { wrap_if("mine", nullptr); }),
+  EXPECT_THAT(message_of([] { wrap_if("mine", nullptr); }),
               HasSubstr("[wrap] mine: got an empty function, expected a predicate"));
   const WrapPolicy none = wrap_if("mine", [](auto&&...) { return false; });
-  EXPECT_THAT(error_of([&] { none.choose(TinyGpt(2)); }), HasSubstr("[wrap] mine: got no module"));
+  EXPECT_THAT(message_of([&] { none.choose(TinyGpt(2)); }),
+              HasSubstr("[wrap] mine: got no module"));
 }
 
 /// a (10) and b (20) inside inner (own 5), beside c (8); the model owns 1.
@@ -248,7 +241,7 @@ TEST(WrapBySize, Scenario41AModuleUsedTwiceCountsOnce) {
 
 TEST(WrapBySize, ASizeBelowOneIsAnError) {
   for (int64_t size : {int64_t{0}, int64_t{-7}}) {
-    EXPECT_THAT(error_of([&] { wrap_by_size(size); }),
+    EXPECT_THAT(message_of([&] { wrap_by_size(size); }),
                 HasSubstr("[wrap] wrap_by_size: got " + std::to_string(size) +
                           ", expected 1 or more elements"));
   }

@@ -15,13 +15,6 @@
 namespace tessera::testing {
 namespace {
 
-const Schedule& schedule_called(const std::string& name) {
-  for (const Schedule& schedule : schedules()) {
-    if (schedule.name == name) return schedule;
-  }
-  throw std::out_of_range("no schedule is called " + name);
-}
-
 /// Over what ranks communicate.
 enum class Over : uint8_t { kNothing, kHost, kNccl };
 
@@ -37,15 +30,16 @@ Decorate decorate(Over over) {
   throw std::out_of_range("no such world");
 }
 
-using Case = std::tuple<Row, Over, int /*world*/, std::string /*model*/, std::string /*schedule*/>;
+using EngineCase =
+    std::tuple<Row, Over, int /*world*/, std::string /*model*/, std::string /*schedule*/>;
 
-std::string name_of(const ::testing::TestParamInfo<Case>& info) {
+std::string name_of(const ::testing::TestParamInfo<EngineCase>& info) {
   const auto& [row, over, world, model, schedule] = info.param;
   const std::string by = over == Over::kNothing ? "Alone" : over == Over::kHost ? "Staged" : "Nccl";
   return row.name + "_" + by + std::to_string(world) + "_" + model + "_" + schedule;
 }
 
-class EngineOnGpu : public ::testing::TestWithParam<Case> {};
+class EngineOnGpu : public ::testing::TestWithParam<EngineCase> {};
 
 TEST_P(EngineOnGpu, TrainsAsOnTheCpu) {
   const auto& [given, over, world, model, name] = GetParam();

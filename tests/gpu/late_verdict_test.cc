@@ -240,7 +240,7 @@ TEST_P(LateVerdict, SavesAndLoadsBetween) {
   });
 }
 
-std::string name_of(const ::testing::TestParamInfo<std::pair<Strategy, const char*>>& info) {
+std::string verdict_name(const ::testing::TestParamInfo<std::pair<Strategy, const char*>>& info) {
   return std::string(to_string(info.param.first)) + "_" + info.param.second;
 }
 
@@ -249,7 +249,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(std::pair(Strategy::kDdp, "staged"), std::pair(Strategy::kDdp, "nccl"),
                       std::pair(Strategy::kZero1, "nccl"), std::pair(Strategy::kZero2, "staged"),
                       std::pair(Strategy::kZero3, "nccl"), std::pair(Strategy::kZero3, "staged")),
-    name_of);
+    verdict_name);
 
 /// How often the host waits for the device in a forward, a backward and a step.
 int64_t waits_in_step(Options options, int size) {

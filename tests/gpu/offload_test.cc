@@ -24,13 +24,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-const Schedule& schedule_called(const std::string& name) {
-  for (const Schedule& schedule : schedules()) {
-    if (schedule.name == name) return schedule;
-  }
-  throw std::out_of_range("no schedule is called " + name);
-}
-
 Row offloading(Row row, Offload offload) {
   row.name += "_" + std::string(to_string(offload));
   row.offload = offload;
@@ -59,16 +52,16 @@ std::vector<Row> offloading_rows() {
 
 // --- The same bits ---
 
-using Case = std::tuple<Row, int /*world*/, std::string /*model*/, std::string /*schedule*/,
-                        bool /*in 16 bits*/>;
+using OffloadCase = std::tuple<Row, int /*world*/, std::string /*model*/, std::string /*schedule*/,
+                               bool /*in 16 bits*/>;
 
-std::string name_of(const ::testing::TestParamInfo<Case>& info) {
+std::string offload_name(const ::testing::TestParamInfo<OffloadCase>& info) {
   const auto& [row, world, model, schedule, narrow] = info.param;
   return row.name + "_World" + std::to_string(world) + "_" + model + "_" + schedule +
          (narrow ? "_Bf16" : "");
 }
 
-class OffloadBits : public ::testing::TestWithParam<Case> {};
+class OffloadBits : public ::testing::TestWithParam<OffloadCase> {};
 
 TEST_P(OffloadBits, AreThoseOfTheResidentRun) {
   const auto& [given, world, model, name, narrow] = GetParam();
@@ -89,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values("UnusedEverywhere"),
                        ::testing::Values("OnceClipped", "ThriceClipped", "ThriceNoSync"),
                        ::testing::Bool()),
-    name_of);
+    offload_name);
 
 // --- Where things lie ---
 

@@ -49,7 +49,7 @@ void save(const Outcome& outcome, const std::string& path) {
   torch::save(all, path);
 }
 
-std::vector<double> numbers(const at::Tensor& tensor) {
+std::vector<double> values_of(const at::Tensor& tensor) {
   return {tensor.const_data_ptr<double>(), tensor.const_data_ptr<double>() + tensor.numel()};
 }
 
@@ -58,8 +58,8 @@ Outcome load(const std::string& path, const Outcome& names) {
   std::vector<at::Tensor> all;
   torch::load(all, path);
   Outcome outcome;
-  outcome.losses = numbers(all.at(0));
-  outcome.grad_norms = numbers(all.at(1));
+  outcome.losses = values_of(all.at(0));
+  outcome.grad_norms = values_of(all.at(1));
   size_t next = 2;
   for (const auto& [name, tensor] : names.parameters) outcome.parameters[name] = all.at(next++);
   return outcome;
@@ -87,9 +87,9 @@ class Folder {
 };
 
 enum class Verdict : uint8_t { kLate, kInStep };
-using Case = std::tuple<Row, int /*world*/, Verdict>;
+using ProcessCase = std::tuple<Row, int /*world*/, Verdict>;
 
-std::string name_of(const ::testing::TestParamInfo<Case>& info) {
+std::string process_name(const ::testing::TestParamInfo<ProcessCase>& info) {
   const auto& [row, world, verdict] = info.param;
   return absl::StrCat(row.name, "_World", world, verdict == Verdict::kLate ? "" : "_waiting");
 }
@@ -114,7 +114,7 @@ std::vector<Outcome> run_job(const Row& row, int world, Verdict verdict, const O
   return outcomes;
 }
 
-class ProcessesOnOneGpu : public ::testing::TestWithParam<Case> {};
+class ProcessesOnOneGpu : public ::testing::TestWithParam<ProcessCase> {};
 
 TEST_P(ProcessesOnOneGpu, TrainAsOnTheCpu) {
   const auto& [row, world, verdict] = GetParam();
@@ -134,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(Strategies, ProcessesOnOneGpu,
                          ::testing::Combine(::testing::ValuesIn(named_rows()),
                                             ::testing::Values(2, 3),
                                             ::testing::Values(Verdict::kLate, Verdict::kInStep)),
-                         name_of);
+                         process_name);
 
 TEST(GpuDifferences, SeeAnotherRun) {
   const Schedule& schedule = schedule_of_job();

@@ -46,8 +46,8 @@ struct Arrays {
 };
 
 template <typename T>
-class AdamwKernel : public testing::Test {};
-using Dtypes = testing::Types<float, double>;
+class AdamwKernel : public ::testing::Test {};
+using Dtypes = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(AdamwKernel, Dtypes);
 
 // Wide instructions, their remainders and single elements round alike: what makes cuts invisible.

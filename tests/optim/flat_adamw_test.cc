@@ -109,7 +109,7 @@ double largest_difference(const std::vector<NamedTensor>& expected, const Parame
   return largest;
 }
 
-class FlatAdamwProperty : public testing::TestWithParam<c10::ScalarType> {};
+class FlatAdamwProperty : public ::testing::TestWithParam<c10::ScalarType> {};
 
 TEST_P(FlatAdamwProperty, FollowsTorchsAdamwOverGroupsUnusedAndFrozenParameters) {
   const double tolerance = GetParam() == c10::kDouble ? 4e-15 : 1e-6;
@@ -158,7 +158,7 @@ TEST_P(FlatAdamwProperty, PaddingStaysZero) {
   EXPECT_NEAR(model.flat().abs().to(torch::kDouble).sum().item<double>(), sum, 1e-9 * sum);
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, FlatAdamwProperty, testing::Values(c10::kFloat, c10::kDouble));
+INSTANTIATE_TEST_SUITE_P(Dtypes, FlatAdamwProperty, ::testing::Values(c10::kFloat, c10::kDouble));
 
 TEST(FlatAdamw, TheGradientScaleMultipliesTheGradient) {
   ShardedModel scaled(make_parameters(c10::kDouble), example_plan(), 2);
@@ -226,7 +226,7 @@ TEST(FlatAdamw, EditedHyperParametersShowAndTakeEffect) {
   for (size_t i = 0; i < names.size(); ++i) {
     if (before[i] != after[i]) changed.push_back(names[i]);
   }
-  EXPECT_THAT(changed, testing::ElementsAre("group 'no decay': lr"));
+  EXPECT_THAT(changed, ::testing::ElementsAre("group 'no decay': lr"));
 
   const auto gradients = make_gradients(make_parameters(c10::kDouble), 0);
   edited.update(gradients);

@@ -8,24 +8,16 @@
 #include <torch/torch.h>
 
 #include "tessera/optim/flat_adamw.h"
+#include "tessera/tests/support/message_of.h"
 
 namespace tessera {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
+using testing::message_of;
 using torch::optim::AdamWOptions;
 
-template <typename Call>
-std::string message_of(Call call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "nothing was thrown";
-}
-
-class FlatOptimizerMisuse : public testing::Test {
+class FlatOptimizerMisuse : public ::testing::Test {
  protected:
   void update(size_t shard = 0) {
     optimizer_->update(shard, gradient_, std::vector<size_t>{0}, used_, 1.0);

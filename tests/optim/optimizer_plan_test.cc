@@ -11,9 +11,9 @@
 namespace tessera {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using torch::optim::AdamWOptions;
 
 std::function<bool(std::string_view)> ends_with(std::string end) {
@@ -27,7 +27,7 @@ ParameterTable example_table() {
                          {"fc2.weight", torch::zeros({2, 2}).requires_grad_()}});
 }
 
-std::string message_of(const OptimizerPlan& plan) {
+std::string refusal_of(const OptimizerPlan& plan) {
   const auto assigned = plan.assign(example_table());
   return assigned.ok() ? "accepted" : std::string(assigned.status().message());
 }
@@ -57,7 +57,7 @@ TEST(OptimizerPlan, AllProblemsAreListedAtOnce) {
        {"nothing", nullptr, AdamWOptions(1e-3).weight_decay(-0.1)},
        {"new", ends_with("weight"), AdamWOptions(1e-3).amsgrad(true)}});
   EXPECT_THAT(
-      message_of(plan),
+      refusal_of(plan),
       AllOf(
           HasSubstr("[optim] defaults: lr: got -1, expected a finite number, at least 0"),
           HasSubstr("[optim] defaults: beta1: got 1, expected 0 <= beta1 < 1"),
@@ -76,24 +76,24 @@ TEST(OptimizerPlan, AllProblemsAreListedAtOnce) {
 TEST(OptimizerPlan, NanAndInfinityAreOutOfRange) {
   const double nan = std::nan("");
   const double infinity = std::numeric_limits<double>::infinity();
-  EXPECT_THAT(message_of(AdamWOptions(nan)), HasSubstr("defaults: lr: got nan"));
-  EXPECT_THAT(message_of(AdamWOptions(infinity)), HasSubstr("defaults: lr: got inf"));
-  EXPECT_THAT(message_of(AdamWOptions(1e-3).betas({nan, 0.9})), HasSubstr("beta1: got nan"));
-  EXPECT_THAT(message_of(AdamWOptions(1e-3).weight_decay(nan)), HasSubstr("weight_decay: got nan"));
+  EXPECT_THAT(refusal_of(AdamWOptions(nan)), HasSubstr("defaults: lr: got nan"));
+  EXPECT_THAT(refusal_of(AdamWOptions(infinity)), HasSubstr("defaults: lr: got inf"));
+  EXPECT_THAT(refusal_of(AdamWOptions(1e-3).betas({nan, 0.9})), HasSubstr("beta1: got nan"));
+  EXPECT_THAT(refusal_of(AdamWOptions(1e-3).weight_decay(nan)), HasSubstr("weight_decay: got nan"));
 }
 
 TEST(OptimizerPlan, BoundariesOfTheRangesAreAllowed) {
-  EXPECT_EQ(message_of(AdamWOptions(0.0).betas({0.0, 0.0}).eps(0.0).weight_decay(0.0)), "accepted");
+  EXPECT_EQ(refusal_of(AdamWOptions(0.0).betas({0.0, 0.0}).eps(0.0).weight_decay(0.0)), "accepted");
 }
 
 TEST(OptimizerPlan, LinesTellApartWhatRanksMustAgreeOn) {
   const OptimizerPlan plan(AdamWOptions(3e-4),
                            {{"no decay", ends_with("bias"), AdamWOptions(0.1).weight_decay(0)}});
-  EXPECT_THAT(plan.lines(),
-              testing::ElementsAre("optimizer defaults: AdamW lr 0.0003 beta1 0.9 beta2 0.999 eps "
-                                   "1e-08 weight_decay 0.01",
-                                   "optimizer group 'no decay': AdamW lr 0.1 beta1 0.9 beta2 0.999 "
-                                   "eps 1e-08 weight_decay 0"));
+  EXPECT_THAT(plan.lines(), ::testing::ElementsAre(
+                                "optimizer defaults: AdamW lr 0.0003 beta1 0.9 beta2 0.999 eps "
+                                "1e-08 weight_decay 0.01",
+                                "optimizer group 'no decay': AdamW lr 0.1 beta1 0.9 beta2 0.999 "
+                                "eps 1e-08 weight_decay 0"));
   const auto line = [](const AdamWOptions& options) {
     return OptimizerPlan(options).lines().front();
   };
@@ -109,7 +109,7 @@ TEST(OptimizerPlan, LinesTellApartWhatRanksMustAgreeOn) {
 
 TEST(OptimizerPlanNegativeControl, AGoodPlanIsAccepted) {
   EXPECT_EQ(
-      message_of(OptimizerPlan(AdamWOptions(1e-3), {{"b", ends_with("bias"), AdamWOptions(1e-3)}})),
+      refusal_of(OptimizerPlan(AdamWOptions(1e-3), {{"b", ends_with("bias"), AdamWOptions(1e-3)}})),
       "accepted");
 }
 

@@ -16,8 +16,10 @@
 
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
-#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
+
+#include "tessera/core/comm/meeting/tcp_address.h"
+#include "tessera/core/error_text.h"
 
 extern char** environ;
 
@@ -199,6 +201,23 @@ std::vector<RankResult> run_rank_processes(int size, const std::string& body,
   return processes.wait();
 }
 
+std::shared_ptr<ProcessGroup> join() {
+  ProcessGroupOptions options;
+  const char* const timeout = std::getenv("TEST_TIMEOUT_MS");
+  options.timeout = std::chrono::milliseconds(timeout == nullptr ? 50000 : std::atoi(timeout));
+  return init_process_group(std::move(options));
+}
+
+void say(const std::string& text) {
+  std::printf("%s\n", text.c_str());
+  std::fflush(stdout);
+}
+
+int free_port() {
+  return endpoint_of(*TcpAddress::resolve("127.0.0.1", 0, Deadline::max()).value().listen().value())
+      .port;
+}
+
 int run_rank_body_if_asked(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
@@ -210,11 +229,8 @@ int run_rank_body_if_asked(int argc, char** argv) {
     }
     try {
       body->second();
-    } catch (const c10::Error& error) {
-      std::fprintf(stderr, "%s\n", error.what_without_backtrace());
-      return 1;
     } catch (const std::exception& error) {
-      std::fprintf(stderr, "%s\n", error.what());
+      std::fprintf(stderr, "%s\n", error_text(error).c_str());
       return 1;
     }
     return ::testing::Test::HasFailure() ? 2 : 0;

@@ -9,6 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "tessera/core/comm/rendezvous.h"
+#include "tessera/tests/support/patience.h"
+
 namespace tessera::testing {
 
 /// A body that rank processes can run, found by its name in the re-executed test binary. Define one
@@ -28,7 +31,7 @@ struct RankProcessOptions {
   /// The same for single ranks; wins.
   std::map<int, std::map<std::string, std::string>> environment_of_rank = {};
   /// After this long all ranks are killed and `timed_out` says so.
-  std::chrono::milliseconds deadline = std::chrono::seconds(60);
+  std::chrono::milliseconds deadline = kPatience;
 };
 
 /// How a rank ended.
@@ -75,6 +78,16 @@ class RankProcesses {
 /// Starts ranks and waits for them.
 std::vector<RankResult> run_rank_processes(int size, const std::string& body,
                                            RankProcessOptions options = {});
+
+/// In a body: the world that this process's environment describes; TEST_TIMEOUT_MS is its time-out,
+/// by default 50 s.
+std::shared_ptr<ProcessGroup> join();
+
+/// In a body: a line of output, at once.
+void say(const std::string& text);
+
+/// A TCP port of the loopback device at which nobody listens.
+int free_port();
 
 /// For main(): if the arguments contain --rank_body=NAME, runs that body and returns the exit code;
 /// else -1.

@@ -8,6 +8,7 @@
 
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/comm/rendezvous.h"
+#include "tessera/tests/support/patience.h"
 
 namespace tessera::testing {
 
@@ -25,7 +26,7 @@ struct RankThreadOptions {
   std::function<int(int thread)> rank_of = nullptr;
   std::function<int(int thread)> world_size_of = nullptr;
   /// After this long the state of each rank is printed and the test binary aborts.
-  std::chrono::milliseconds deadline = std::chrono::seconds(60);
+  std::chrono::milliseconds deadline = kPatience;
 };
 
 /// Runs `body` on `size` threads, each a rank of one world inside this process, with one ATen

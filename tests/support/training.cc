@@ -53,6 +53,13 @@ const std::vector<Schedule>& schedules() {
   return all;
 }
 
+const Schedule& schedule_called(const std::string& name) {
+  for (const Schedule& schedule : schedules()) {
+    if (schedule.name == name) return schedule;
+  }
+  throw std::out_of_range("no schedule is called " + name);
+}
+
 OptimizerPlan make_plan(const torch::nn::Module& model) {
   const auto options = [](double lr, double weight_decay) {
     return torch::optim::AdamWOptions(lr).eps(1e-6).weight_decay(weight_decay);

@@ -38,6 +38,9 @@ std::ostream& operator<<(std::ostream& stream, const Schedule& schedule);
 /// clipping, many buckets and few.
 const std::vector<Schedule>& schedules();
 
+/// The one of them with this name. Throws std::out_of_range.
+const Schedule& schedule_called(const std::string& name);
+
 /// AdamW under which the suite trains: eps 1e-6, and two groups by name where the model has such
 /// parameters.
 OptimizerPlan make_plan(const torch::nn::Module& model);

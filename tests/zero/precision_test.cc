@@ -33,7 +33,7 @@ struct WithBuffer : torch::nn::Module {
   Tensor offset = register_buffer("offset", torch::full({5}, 0.1));
 };
 
-torch::optim::AdamWOptions adamw() {
+torch::optim::AdamWOptions decaying_adamw() {
   return torch::optim::AdamWOptions(0.02).eps(1e-6).weight_decay(0.1);
 }
 
@@ -50,7 +50,7 @@ struct Mimic {
     for (const Tensor& parameter : model.parameters()) {
       masters.push_back(parameter.detach().clone().requires_grad_());
     }
-    optimizer = std::make_unique<torch::optim::AdamW>(masters, adamw());
+    optimizer = std::make_unique<torch::optim::AdamW>(masters, decaying_adamw());
   }
 
   void step(int number) {
@@ -105,7 +105,7 @@ TEST_P(PrecisionTest, Scenario53_SixteenBitStepsAreThoseOfAPlainMimic) {
       draw_parameters(*model, 5);
       Row row = GetParam();
       row.precision.parameters = dtype;
-      const auto engine = parallelize(model, adamw(), options_of(row), world);
+      const auto engine = parallelize(model, decaying_adamw(), options_of(row), world);
       recording->clear();
       for (int step = 0; step < kSteps; ++step) {
         for (const Tensor& parameter : model->parameters()) {

@@ -25,7 +25,7 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-constexpr int64_t kBucketBytes = 1024;
+constexpr int64_t kSmallBucketBytes = 1024;
 constexpr int kMicroSteps = 3;
 
 /// The expected calls of one training loop, from the layout alone.
@@ -106,8 +106,8 @@ std::vector<Traffic> traffic(const Subject& subject, const Row& row, int size, S
     const auto group = std::make_shared<RecordingGroup>(world, recording);
     const std::shared_ptr<Net> net = prepare(subject.make(), at::kFloat, 1);
     const OptimizerPlan plan = make_plan(*net);
-    const auto engine =
-        parallelize(net, plan, options_of(row, {.name = "", .bucket_bytes = kBucketBytes}), group);
+    const auto engine = parallelize(
+        net, plan, options_of(row, {.name = "", .bucket_bytes = kSmallBucketBytes}), group);
     const Formula formula(*engine, row, static_cast<int>(plan.groups.size()) + 1, size);
     mine.plan_bytes = formula.bytes();
     recording->clear();

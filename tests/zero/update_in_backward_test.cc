@@ -17,6 +17,7 @@
 #include "tessera/core/memory/memory_meter.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/delayed_group.h"
+#include "tessera/tests/support/message_of.h"
 #include "tessera/tests/zero/engine_fixture.h"
 
 // Options::optimizer_in_backward: the same bits from less memory.
@@ -193,17 +194,6 @@ struct Rank {
   std::shared_ptr<Net> net;
   std::unique_ptr<Engine> engine;
 };
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 class UpdateInBackwardMisuse : public ::testing::TestWithParam<Case> {
  protected:

@@ -110,10 +110,15 @@ class Attempt {
 
   [[noreturn]] void give_up(const std::string& cause) {
     try {
-      words_.say(mark_key(own_.nonce), absl::StrCat(kFailed, cause));
+      mark_failed(own_.nonce, cause);
     } catch (const std::exception&) {  // the store may be what failed
     }
     throw CommError({"init_process_group", "world", -1, options_.rank, ""}, cause);
+  }
+
+  /// The Hello of this nonce is part of no attempt from now on.
+  void mark_failed(const std::string& nonce, const std::string& cause) {
+    words_.say(mark_key(nonce), absl::StrCat(kFailed, cause));
   }
 
   /// No call of the store outlasts the time-out by much.
@@ -157,13 +162,18 @@ class Attempt {
 
   /// "rank 1, rank 2 did not come".
   std::string missing_text(const std::vector<int>& missing) const {
-    const std::string ignored =
-        words_.ignored() == 0
-            ? ""
-            : "; what the store holds under some keys does not verify: give all ranks the same "
-              "TESSERA_JOB_TOKEN";
+    std::string strangers;
+    const int64_t turned_away = place_.own != nullptr ? place_.own->turned_away() : 0;
+    if (words_.ignored() != 0) {
+      strangers = "; what the store holds under some keys does not verify";
+    } else if (turned_away != 0) {
+      strangers = absl::StrCat("; ", turned_away, turned_away == 1 ? " connection" : " connections",
+                               " proved to be none of this job");
+    }
+    if (!strangers.empty())
+      absl::StrAppend(&strangers, ": give all ranks the same TESSERA_JOB_TOKEN");
     return absl::StrCat("timed out after ", options_.timeout.count(), " ms: rank ",
-                        absl::StrJoin(missing, ", rank "), " did not come", ignored);
+                        absl::StrJoin(missing, ", rank "), " did not come", strangers);
   }
 
   /// Says on this rank what another one has told it to.

@@ -218,11 +218,17 @@ class HostAttempt final : public Attempt {
     }
   }
 
+  /// In a user's store ranks may try again before all have heard of the failure: what they said in
+  /// this attempt must not pass for news then.
+  void reject(const Hello& guest, const std::string& cause) {
+    words_.say(answer_key(guest.nonce), absl::StrCat(kVerdict, cause));
+    if (place_.own == nullptr) mark_failed(guest.nonce, cause);
+  }
+
   /// Gives up for all ranks that are there, so that they say the same.
   [[noreturn]] void condemn(const std::string& cause) {
-    const std::string verdict = absl::StrCat(kVerdict, cause);
-    if (twin_) words_.say(answer_key(twin_->nonce), verdict);
-    for (const auto& [rank, hello] : guests_) words_.say(answer_key(hello.nonce), verdict);
+    if (twin_) reject(*twin_, cause);
+    for (const auto& [rank, hello] : guests_) reject(hello, cause);
     if (place_.own != nullptr) {  // whoever is connected and has not said Hello yet
       place_.own->close_door();
       words_.say(kVerdictOnAll, cause);

@@ -30,16 +30,16 @@ constexpr auto kPauseWithoutDescriptors = std::chrono::milliseconds(100);
 constexpr auto kPauseInACrowd = std::chrono::milliseconds(10);
 constexpr size_t kMostQueuedBytes = 2 * Framing::kMost;  // of a member that asks and does not read
 
-/// Bytes on their way out, and a descriptor that goes with the first of them.
-struct Parcel {
-  std::string bytes;
-  int descriptor;
-};
-
 }  // namespace
 
 struct JobServer::Session {
   enum class Stage : uint8_t { kNonce, kProof, kMember, kLost };
+
+  /// Bytes on their way out, and a descriptor that goes with the first of them.
+  struct Parcel {
+    std::string bytes;
+    int descriptor;
+  };
 
   explicit Session(FileDescriptor arrived)
       : socket(std::move(arrived)), prove_by(Clock::now() + kTimeToProve) {}
@@ -270,7 +270,7 @@ void JobServer::send(Session& session, const Message& message, int descriptor) {
 
 void JobServer::flush(Session& session) {
   while (session.stage != Session::Stage::kLost && !session.parcels.empty()) {
-    Parcel& parcel = session.parcels.front();
+    Session::Parcel& parcel = session.parcels.front();
     iovec piece{parcel.bytes.data(), parcel.bytes.size()};
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
     msghdr header{};

@@ -100,6 +100,8 @@ void JobStore::close_door() {
   if (is_host()) server_->close_door();
 }
 
+int64_t JobStore::turned_away() const { return is_host() ? server_->turned_away() : 0; }
+
 c10::intrusive_ptr<c10d::Store> JobStore::clone() {
   return c10::intrusive_ptr<c10d::Store>::unsafe_reclaim_from_nonowning(this);
 }

@@ -41,6 +41,8 @@ class JobStore final : public c10d::Store {
   FileDescriptor borrow(const std::string& key);
   /// The host's: nobody comes any more; the place is free for another job.
   void close_door();
+  /// The host's: how many connected and did not prove to be of this job; 0 in a member.
+  int64_t turned_away() const;
 
   using c10d::Store::compareSet;
   using c10d::Store::set;

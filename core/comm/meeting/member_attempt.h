@@ -63,7 +63,10 @@ class MemberAttempt final : public Attempt {
     const bool known = host_nonce_ == hello->nonce;
     const auto mark = words_.hear(mark_key(hello->nonce));
     if (known && mark && absl::StartsWith(*mark, kFailed)) {
-      give_up(mark->substr(std::string_view(kFailed).size()));
+      hear_verdict();  // said before the mark to whom the host had seen
+      // An attempt that this rank was no part of; rank 0 may try again.
+      failure_ = mark->substr(std::string_view(kFailed).size());
+      if (life_of(*hello, true) == Life::kEnded) give_up(failure_);
     }
     if (mark && !absl::StartsWith(*mark, kEntered)) return;
     const Life life = life_of(*hello, known);
@@ -90,15 +93,18 @@ class MemberAttempt final : public Attempt {
     }
     const HostName host = place_.own != nullptr ? place_.own->host() : HostName();
     const std::string cause =
-        !missing.empty() ? missing_text(missing)
-                         : absl::StrCat("timed out after ", options_.timeout.count(),
-                                        " ms: ", place_.own != nullptr ? host.text() : "rank 0",
-                                        " did not answer, although all ranks came");
+        !missing.empty()
+            ? missing_text(missing)
+            : absl::StrCat("timed out after ", options_.timeout.count(),
+                           " ms: ", place_.own != nullptr ? host.text() : "rank 0",
+                           " did not answer, although all ranks came",
+                           failure_.empty() ? "" : "; it had failed before: ", failure_);
     report_failure(missing.empty() ? host.rank : missing.front(), cause);
     give_up(cause);
   }
 
   std::string host_nonce_;
+  std::string failure_;  // of an attempt of rank 0 without this rank
   bool has_entered_ = false;
 };
 

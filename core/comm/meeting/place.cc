@@ -31,7 +31,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kLongestPause(20);
+constexpr std::chrono::milliseconds kLongestLook(20);
 constexpr auto kPauseAfterRefusal = std::chrono::milliseconds(200);
 // A host that is there answers in microseconds, and one that is flooded in seconds.
 constexpr auto kLongestEntrance = std::chrono::seconds(10);
@@ -161,7 +161,7 @@ class Search {
       TORCH_WARN("[rendezvous] rank ", environment().rank, " waits: ", variables_, lack_);
     }
     std::this_thread::sleep_for(pause_);
-    pause_ = std::min(pause_ * 2, std::max(pause_, kLongestPause));
+    pause_ = std::min(pause_ * 2, std::max(pause_, kLongestLook));
   }
 
   std::optional<Place> enter(FileDescriptor socket, const Credentials& credentials,

@@ -18,7 +18,7 @@ std::string joined(std::initializer_list<std::string_view> parts) {
   return text;
 }
 
-const unsigned char* bytes_of(std::string_view text) {
+const unsigned char* as_bytes(std::string_view text) {
   return reinterpret_cast<const unsigned char*>(text.data());
 }
 
@@ -26,7 +26,7 @@ const unsigned char* bytes_of(std::string_view text) {
 
 Seal Seal::of_token(std::string_view token) {
   Seal seal;
-  crypto_generichash(seal.key_.data(), kBytes, bytes_of(token), token.size(), nullptr, 0);
+  crypto_generichash(seal.key_.data(), kBytes, as_bytes(token), token.size(), nullptr, 0);
   return seal;
 }
 
@@ -39,14 +39,14 @@ Seal Seal::derive(std::initializer_list<std::string_view> parts) const {
 Seal::Bytes Seal::make(std::initializer_list<std::string_view> parts) const {
   const std::string text = joined(parts);
   Bytes seal;
-  crypto_auth(seal.data(), bytes_of(text), text.size(), key_.data());
+  crypto_auth(seal.data(), as_bytes(text), text.size(), key_.data());
   return seal;
 }
 
 bool Seal::verify(std::string_view seal, std::initializer_list<std::string_view> parts) const {
   if (seal.size() != kBytes) return false;
   const std::string text = joined(parts);
-  return crypto_auth_verify(bytes_of(seal), bytes_of(text), text.size(), key_.data()) == 0;
+  return crypto_auth_verify(as_bytes(seal), as_bytes(text), text.size(), key_.data()) == 0;
 }
 
 std::string Seal::new_nonce() {

@@ -19,7 +19,7 @@ namespace {
 
 // How long the first call that fails waits until its cause is published and the communicators are
 // down; an abort that hangs must not hang it.
-constexpr auto kPatience = std::chrono::seconds(5);
+constexpr auto kTimeToSettle = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -78,7 +78,7 @@ std::optional<std::string> World::failure() {
   std::unique_lock<std::mutex> lock(mutex_);
   if (proposal_.empty() && !failed_) return std::nullopt;
   // Only then does nothing on the device touch the memory that an unwinding caller frees.
-  if (!gave_up_) gave_up_ = !settled_.wait_for(lock, kPatience, [this] { return is_down_; });
+  if (!gave_up_) gave_up_ = !settled_.wait_for(lock, kTimeToSettle, [this] { return is_down_; });
   return failed_ ? cause_ : proposal_;
 }
 

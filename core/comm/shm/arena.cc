@@ -14,7 +14,6 @@
 namespace tessera::shm {
 namespace {
 
-constexpr int64_t kPageBytes = 4096;
 // Control blocks fit into the first segment; what comes later shares huge pages.
 constexpr int64_t kFirstSegmentBytes = int64_t{1} << 20;
 constexpr int64_t kSmallestSegmentBytes = 2 * kHugePageBytes;

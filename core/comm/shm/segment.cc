@@ -28,9 +28,7 @@
 namespace tessera::shm {
 namespace {
 
-constexpr int64_t kPageBytes = 4096;
-
-std::string error_text() { return std::strerror(errno); }
+std::string errno_text() { return std::strerror(errno); }
 
 SegmentId id_of(const struct stat& file) { return {.device = file.st_dev, .inode = file.st_ino}; }
 
@@ -63,7 +61,7 @@ int64_t available_bytes() {
 void check_segment(const SharedRange& range, const FileDescriptor& fd, const std::string& name) {
   struct stat file {};
   TORCH_CHECK(::fstat(fd.get(), &file) == 0, "[comm] shared memory: got no answer about ", name,
-              " (", error_text(), "), expected a segment");
+              " (", errno_text(), "), expected a segment");
   TORCH_CHECK(id_of(file) == range.segment && S_ISREG(file.st_mode) &&
                   static_cast<uint64_t>(file.st_size) == range.segment_bytes,
               "[comm] shared memory: got another file at ", name, " (device ", file.st_dev,
@@ -78,7 +76,7 @@ FileDescriptor descriptor_of(const SharedRange& range) {
   const std::string path = absl::StrCat("/proc/", range.pid, "/fd/", range.fd);
   FileDescriptor fd(above_standard_streams(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK)));
   TORCH_CHECK(fd.is_open(), "[comm] shared memory: got no access to ", path, " of a peer (",
-              error_text(), "), expected a process of the same user; start all ranks alike");
+              errno_text(), "), expected a process of the same user; start all ranks alike");
   check_segment(range, fd, path);
   return fd;
 }
@@ -87,7 +85,7 @@ FileDescriptor descriptor_of(const SharedRange& range) {
 char* map(const SharedRange& range, const FileDescriptor& fd, Writes writes) {
   char* data = map_on_huge_page(static_cast<int64_t>(range.segment_bytes), fd.get(), writes);
   TORCH_CHECK(data != nullptr, "[comm] shared memory: got no mapping of ", range.segment_bytes,
-              " bytes of a peer, expected one; mmap said: ", error_text());
+              " bytes of a peer, expected one; mmap said: ", errno_text());
   return data;
 }
 
@@ -170,7 +168,7 @@ std::shared_ptr<Segment> Segment::create(int64_t bytes) {
                                         " bytes, expected a new segment of that size; ");
   FileDescriptor fd(
       above_standard_streams(::memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
-  TORCH_CHECK(fd.get() >= 0, what, "memfd_create said: ", error_text());
+  TORCH_CHECK(fd.get() >= 0, what, "memfd_create said: ", errno_text());
   // Over the file size limit the kernel would send SIGXFSZ, which ends the process.
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
@@ -186,14 +184,14 @@ std::shared_ptr<Segment> Segment::create(int64_t bytes) {
   do {
     result = ::fallocate(fd.get(), 0, 0, size_bytes);
   } while (result != 0 && errno == EINTR);
-  TORCH_CHECK(result == 0, what, "fallocate said: ", error_text(), "; free memory or use less");
+  TORCH_CHECK(result == 0, what, "fallocate said: ", errno_text(), "; free memory or use less");
   TORCH_CHECK(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0, what,
-              "sealing failed: ", error_text());
+              "sealing failed: ", errno_text());
   struct stat file {};
-  TORCH_CHECK(::fstat(fd.get(), &file) == 0, what, "fstat said: ", error_text());
+  TORCH_CHECK(::fstat(fd.get(), &file) == 0, what, "fstat said: ", errno_text());
 
   char* data = map_on_huge_page(size_bytes, fd.get(), Writes::kShared);
-  TORCH_CHECK(data != nullptr, what, "mmap said: ", error_text());
+  TORCH_CHECK(data != nullptr, what, "mmap said: ", errno_text());
   // Before peers map it, so that they touch huge pages.
   move_into_huge_pages(data, size_bytes);
   std::shared_ptr<Segment> segment(new Segment(id_of(file), fd.release(), data, size_bytes));

@@ -9,6 +9,9 @@
 
 namespace tessera::shm {
 
+/// What segments are made of.
+inline constexpr int64_t kPageBytes = 4096;
+
 /// What the kernel calls a segment: no other of this host has the same device and inode as long as
 /// anybody maps it or has it open. Plain data.
 struct SegmentId {

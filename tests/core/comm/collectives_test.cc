@@ -13,11 +13,17 @@
 
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/memory/copy_kernels.h"
+#include "tessera/tests/core/comm/rank_tensors.h"
 #include "tessera/tests/support/rank_threads.h"
 
 namespace tessera {
 namespace {
 
+using testing::have_same_bits;
+using testing::kMemories;
+using testing::make;
+using testing::make_copy;
+using testing::Memory;
 using testing::run_ranks;
 
 // A sanitizer makes the reference slow; the last size still takes several chunks where ranks stage.
@@ -32,22 +38,6 @@ constexpr at::ScalarType kDtypes[] = {at::kFloat, at::kDouble, at::kBFloat16, at
                                       at::kLong,  at::kInt,    at::kByte};
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMin, ReduceOp::kMax};
 
-/// Where tensors of a rank lie.
-enum class Memory { kArena, kPrivate, kMixed };
-constexpr Memory kMemories[] = {Memory::kArena, Memory::kPrivate, Memory::kMixed};
-
-at::Tensor make(ProcessGroup& group, Memory memory, int64_t numel, at::ScalarType dtype) {
-  const bool arena =
-      memory == Memory::kArena || (memory == Memory::kMixed && group.rank() % 2 == 0);
-  return arena ? group.allocate(numel, dtype) : at::empty({numel}, dtype);
-}
-
-at::Tensor make_copy(ProcessGroup& group, Memory memory, const at::Tensor& from) {
-  at::Tensor made = make(group, memory, from.numel(), from.scalar_type());
-  made.copy_(from);
-  return made;
-}
-
 /// What rank `rank` contributes; every rank can compute it.
 at::Tensor input_of(int rank, int64_t numel, at::ScalarType dtype) {
   auto generator = at::detail::createCPUGenerator(1000 + rank);
@@ -56,6 +46,12 @@ at::Tensor input_of(int rank, int64_t numel, at::ScalarType dtype) {
   }
   const int64_t high = dtype == at::kByte ? 256 : 2000000000;
   return at::randint(dtype == at::kByte ? 0 : -high, high, {numel}, generator, at::kLong).to(dtype);
+}
+
+std::vector<at::Tensor> inputs_of(int world_size, int64_t numel, at::ScalarType dtype) {
+  std::vector<at::Tensor> inputs;
+  for (int rank = 0; rank < world_size; ++rank) inputs.push_back(input_of(rank, numel, dtype));
+  return inputs;
 }
 
 template <typename T>
@@ -139,66 +135,83 @@ at::Tensor reference(const std::vector<at::Tensor>& inputs, ReduceOp op) {
   return result;
 }
 
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.scalar_type() == b.scalar_type() && a.numel() == b.numel() &&
-         (a.numel() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
-}
-
 std::vector<at::Tensor> cut(const std::vector<at::Tensor>& tensors, int64_t begin, int64_t numel) {
   std::vector<at::Tensor> parts;
   for (const auto& tensor : tensors) parts.push_back(tensor.narrow(0, begin, numel).clone());
   return parts;
 }
 
-void check_reductions(ProcessGroup& group, Memory memory, const std::vector<at::Tensor>& inputs,
-                      int64_t numel, ReduceOp op) {
+/// What the ranks contribute to a collective and what has to come of it. Made once for all ranks:
+/// threads of one process read it together.
+struct Copy {
+  int64_t numel;  // of each rank's part
+  std::vector<at::Tensor> parts;
+  at::Tensor wanted;
+};
+struct Reduction {
+  ReduceOp op;
+  int64_t numel;                   // of each rank's slice
+  std::vector<at::Tensor> inputs;  // world size times as long
+  at::Tensor wanted;
+};
+
+Copy copy_of(const std::vector<at::Tensor>& inputs, int64_t numel) {
+  auto parts = cut(inputs, 0, numel);
+  const at::Tensor wanted = at::cat(parts);
+  return {numel, std::move(parts), wanted};
+}
+
+Reduction reduction_of(const std::vector<at::Tensor>& inputs, int64_t numel, ReduceOp op) {
+  auto whole = cut(inputs, 0, numel * static_cast<int64_t>(inputs.size()));
+  const at::Tensor wanted = reference(whole, op);
+  return {op, numel, std::move(whole), wanted};
+}
+
+void check_reductions(ProcessGroup& group, Memory memory, const Reduction& reduction) {
   const int rank = group.rank();
-  const int size = group.size();
+  const auto& [op, numel, inputs, wanted] = reduction;
   const std::string what =
       std::to_string(numel) + " " + std::string(c10::toString(inputs[0].scalar_type())) + " " +
       std::string(to_string(op)) + " memory " + std::to_string(static_cast<int>(memory));
-  const auto wanted = reference(cut(inputs, 0, numel * size), op);
 
-  const at::Tensor all = make_copy(group, memory, inputs[rank].narrow(0, 0, numel * size));
+  const at::Tensor all = make_copy(group, memory, inputs[rank]);
   group.all_reduce(all, op, "all")->wait();
-  ASSERT_TRUE(same_bits(all, wanted)) << "all_reduce of " << what;
+  ASSERT_TRUE(have_same_bits(all, wanted)) << "all_reduce of " << what;
 
   const at::Tensor own = wanted.narrow(0, rank * numel, numel).contiguous();
-  const at::Tensor input = make_copy(group, memory, inputs[rank].narrow(0, 0, numel * size));
+  const at::Tensor input = make_copy(group, memory, inputs[rank]);
   const at::Tensor output = make(group, Memory::kPrivate, numel, input.scalar_type());
   group.reduce_scatter(output, input, op, "scatter")->wait();
-  ASSERT_TRUE(same_bits(output, own)) << "reduce_scatter of " << what;
-  ASSERT_TRUE(same_bits(input, inputs[rank].narrow(0, 0, numel * size).contiguous()))
-      << "reduce_scatter changed its input: " << what;
+  ASSERT_TRUE(have_same_bits(output, own)) << "reduce_scatter of " << what;
+  ASSERT_TRUE(have_same_bits(input, inputs[rank])) << "reduce_scatter changed its input: " << what;
 
   // In place: the other slices stay.
   at::Tensor expected = input.clone();
   expected.narrow(0, rank * numel, numel).copy_(own);
   group.reduce_scatter(input.narrow(0, rank * numel, numel), input, op, "in place")->wait();
-  ASSERT_TRUE(same_bits(input, expected)) << "reduce_scatter in place of " << what;
+  ASSERT_TRUE(have_same_bits(input, expected)) << "reduce_scatter in place of " << what;
 }
 
-void check_copies(ProcessGroup& group, Memory memory, const std::vector<at::Tensor>& inputs,
-                  int64_t numel) {
+void check_copies(ProcessGroup& group, Memory memory, const Copy& copy) {
   const int rank = group.rank();
   const int size = group.size();
-  const auto parts = cut(inputs, 0, numel);
-  const at::Tensor wanted = at::cat(parts);
+  const auto& [numel, parts, wanted] = copy;
   const at::Tensor input = make_copy(group, memory, parts[rank]);
   const at::Tensor output = make(group, memory, numel * size, input.scalar_type());
   output.zero_();
   group.all_gather(output, input, "gather")->wait();
-  ASSERT_TRUE(same_bits(output, wanted)) << "all_gather of " << numel;
+  ASSERT_TRUE(have_same_bits(output, wanted)) << "all_gather of " << numel;
 
   output.zero_();
   output.narrow(0, rank * numel, numel).copy_(parts[rank]);
   group.all_gather(output, output.narrow(0, rank * numel, numel), "in place")->wait();
-  ASSERT_TRUE(same_bits(output, wanted)) << "all_gather in place of " << numel;
+  ASSERT_TRUE(have_same_bits(output, wanted)) << "all_gather in place of " << numel;
 
   for (int root = 0; root < size; ++root) {
     const at::Tensor tensor = make_copy(group, memory, parts[rank]);
     group.broadcast(tensor, root, "root")->wait();
-    ASSERT_TRUE(same_bits(tensor, parts[root])) << "broadcast of " << numel << " from " << root;
+    ASSERT_TRUE(have_same_bits(tensor, parts[root]))
+        << "broadcast of " << numel << " from " << root;
   }
 }
 
@@ -206,21 +219,22 @@ class Collectives : public ::testing::TestWithParam<int> {};
 
 TEST_P(Collectives, EqualTheReferenceToTheBit) {
   const int size = GetParam();
-  run_ranks(size, [size](std::shared_ptr<ProcessGroup> group) {
-    for (const at::ScalarType dtype : kDtypes) {
-      std::vector<at::Tensor> inputs;
-      for (int rank = 0; rank < size; ++rank) {
-        inputs.push_back(input_of(rank, kLargest * size, dtype));
+  std::vector<Copy> copies;
+  std::vector<Reduction> reductions;
+  for (const at::ScalarType dtype : kDtypes) {
+    const std::vector<at::Tensor> inputs = inputs_of(size, kLargest * size, dtype);
+    for (const int64_t numel : kSizes) {
+      copies.push_back(copy_of(inputs, numel));
+      for (const ReduceOp op : kOps) {
+        if (op == ReduceOp::kAvg && !at::isFloatingType(dtype)) continue;
+        reductions.push_back(reduction_of(inputs, numel, op));
       }
-      for (const int64_t numel : kSizes) {
-        for (const Memory memory : kMemories) {
-          check_copies(*group, memory, inputs, numel);
-          for (const ReduceOp op : kOps) {
-            if (op == ReduceOp::kAvg && !at::isFloatingType(dtype)) continue;
-            check_reductions(*group, memory, inputs, numel, op);
-          }
-        }
-      }
+    }
+  }
+  run_ranks(size, [&](std::shared_ptr<ProcessGroup> group) {
+    for (const Memory memory : kMemories) {
+      for (const Copy& copy : copies) check_copies(*group, memory, copy);
+      for (const Reduction& one : reductions) check_reductions(*group, memory, one);
     }
   });
 }
@@ -231,10 +245,12 @@ TEST(Collectives, ShmOfOneEqualsLoopback) {
     run_ranks(1,
               [backend](std::shared_ptr<ProcessGroup> group) {
                 EXPECT_EQ(group->backend(), backend);
-                const std::vector<at::Tensor> inputs = {input_of(0, 1000, at::kBFloat16)};
+                const auto inputs = inputs_of(1, 1000, at::kBFloat16);
                 for (const Memory memory : kMemories) {
-                  check_copies(*group, memory, inputs, 1000);
-                  for (const ReduceOp op : kOps) check_reductions(*group, memory, inputs, 1000, op);
+                  check_copies(*group, memory, copy_of(inputs, 1000));
+                  for (const ReduceOp op : kOps) {
+                    check_reductions(*group, memory, reduction_of(inputs, 1000, op));
+                  }
                 }
               },
               {.backend = backend});
@@ -249,10 +265,9 @@ TEST(Collectives, GathersBeyondTheCacheEqualTheReferenceToTheBit) {
   int64_t copied_bytes = 1;
   while (!streaming_pays(copied_bytes, kRanks)) copied_bytes *= 2;
   const int64_t numel = copied_bytes / static_cast<int64_t>(sizeof(float)) / (kRanks - 1) + 7;
-  run_ranks(kRanks, [numel](std::shared_ptr<ProcessGroup> group) {
-    std::vector<at::Tensor> inputs;
-    for (int rank = 0; rank < kRanks; ++rank) inputs.push_back(input_of(rank, numel, at::kFloat));
-    for (const Memory memory : kMemories) check_copies(*group, memory, inputs, numel);
+  const Copy copy = copy_of(inputs_of(kRanks, numel, at::kFloat), numel);
+  run_ranks(kRanks, [&](std::shared_ptr<ProcessGroup> group) {
+    for (const Memory memory : kMemories) check_copies(*group, memory, copy);
   });
 }
 
@@ -277,19 +292,18 @@ TEST(Collectives, MinAndMaxKeepNaN) {
 // The reference must see a rank that is left out, and the order of the sum: else the tests above
 // prove little.
 TEST(Collectives, NegativeControlsOfTheReference) {
-  std::vector<at::Tensor> inputs;
-  for (int rank = 0; rank < 3; ++rank) inputs.push_back(input_of(rank, 1000, at::kFloat));
+  const auto inputs = inputs_of(3, 1000, at::kFloat);
   const at::Tensor right = reference(inputs, ReduceOp::kSum);
-  EXPECT_FALSE(same_bits(right, reference({inputs[0], inputs[1]}, ReduceOp::kSum)));
-  EXPECT_FALSE(same_bits(right, reference({inputs[2], inputs[1], inputs[0]}, ReduceOp::kSum)));
-  EXPECT_FALSE(same_bits(reference(inputs, ReduceOp::kAvg), right * (1.0f / 3.0f)));
+  EXPECT_FALSE(have_same_bits(right, reference({inputs[0], inputs[1]}, ReduceOp::kSum)));
+  EXPECT_FALSE(have_same_bits(right, reference({inputs[2], inputs[1], inputs[0]}, ReduceOp::kSum)));
+  EXPECT_FALSE(have_same_bits(reference(inputs, ReduceOp::kAvg), right * (1.0f / 3.0f)));
 
   // A rank that contributes zeros, as one that was skipped would.
   run_ranks(3, [&](std::shared_ptr<ProcessGroup> group) {
     at::Tensor tensor = inputs[group->rank()].clone();
     if (group->rank() == 2) tensor.zero_();
     group->all_reduce(tensor, ReduceOp::kSum)->wait();
-    EXPECT_FALSE(same_bits(tensor, right));
+    EXPECT_FALSE(have_same_bits(tensor, right));
   });
 }
 
@@ -303,15 +317,15 @@ TEST(Collectives, SixteenBitSumsAreAccumulatedInSingle) {
 }
 
 TEST(Collectives, ChunkedBuffersOfUnequalKindsMixAcrossManyChunks) {
+  constexpr int64_t kNumel = 300007;  // more than four staging areas of fp32
+  const auto inputs = inputs_of(3, kNumel * 3, at::kFloat);
+  const Reduction reduction = reduction_of(inputs, kNumel, ReduceOp::kAvg);
+  const Copy copy = copy_of(inputs, kNumel);
   run_ranks(3,
-            [](std::shared_ptr<ProcessGroup> group) {
-              constexpr int64_t kNumel = 300007;  // more than four staging areas of fp32
-              std::vector<at::Tensor> inputs;
-              for (int rank = 0; rank < 3; ++rank)
-                inputs.push_back(input_of(rank, kNumel * 3, at::kFloat));
+            [&](std::shared_ptr<ProcessGroup> group) {
               for (const Memory memory : kMemories) {
-                check_reductions(*group, memory, inputs, kNumel, ReduceOp::kAvg);
-                check_copies(*group, memory, inputs, kNumel);
+                check_reductions(*group, memory, reduction);
+                check_copies(*group, memory, copy);
               }
             },
             {.lane = ProcessGroupOptions::Lane::kThread});

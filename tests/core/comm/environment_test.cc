@@ -12,12 +12,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/tests/support/temporary_directory.h"
+
 namespace tessera {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing::TemporaryDirectory;
 using Variables = std::map<std::string, std::string>;
 
 EnvironmentLookup lookup_in(const Variables& variables) {
@@ -27,18 +30,6 @@ EnvironmentLookup lookup_in(const Variables& variables) {
     return found->second;
   };
 }
-
-/// A directory of mode 0700, removed at the end.
-class Directory {
- public:
-  Directory() { path_ = ::mkdtemp(template_); }
-  ~Directory() { ::rmdir(path_.c_str()); }
-  const std::string& path() const { return path_; }
-
- private:
-  char template_[32] = "/tmp/tessera-env-XXXXXX";
-  std::string path_;
-};
 
 Variables torchrun() {
   return {{"RANK", "1"},
@@ -96,7 +87,7 @@ TEST(Environment, ReadsWhatTorchrunAndTesseraRunExport) {
   EXPECT_EQ(environment->master_port, 29500);
   EXPECT_TRUE(environment->agent_store);
 
-  const Directory directory;
+  const TemporaryDirectory directory;
   environment = read_environment(lookup_in({{"RANK", "0"},
                                             {"WORLD_SIZE", "1"},
                                             {"TESSERA_STORE", "file://" + directory.path() + "/s"},
@@ -179,7 +170,7 @@ TEST(Environment, AllProblemsAreListedAtOnce) {
 }
 
 TEST(Environment, TheStoresDirectoryMustBeClosedToOthers) {
-  const Directory directory;
+  const TemporaryDirectory directory;
   const std::string url = "file://" + directory.path() + "/store";
   EXPECT_TRUE(parse_store_url(url).ok());
   ::chmod(directory.path().c_str(), 0750);
@@ -197,7 +188,7 @@ TEST(Environment, TheStoresDirectoryMustBeClosedToOthers) {
 }
 
 TEST(Environment, ADirectoryThatOthersUseIsNotToBeClosedToThem) {
-  const Directory directory;
+  const TemporaryDirectory directory;
   for (const mode_t mode : {01777, 0777, 01755, 0703}) {
     ::chmod(directory.path().c_str(), mode);
     EXPECT_THAT(

@@ -41,6 +41,7 @@ using testing::RankResult;
 using testing::run_in_fork;
 using testing::run_rank_processes;
 using testing::run_ranks;
+using testing::say;
 
 // The sanitizers of GCC 12 hold no lock of their allocators across fork(): a thread that is not in
 // the child may have it for ever. Under them whoever forks is the only thread at work.
@@ -53,11 +54,6 @@ constexpr bool kAllocatorSurvivesFork = true;
 // --- Ranks made by fork() ---
 
 constexpr int kForkedRanks = 3;
-
-void say(const std::string& text) {
-  std::printf("%s\n", text.c_str());
-  std::fflush(stdout);
-}
 
 /// What a rank that was forked says of a sum over all of them.
 std::string sum_of_forked_rank(int rank) {

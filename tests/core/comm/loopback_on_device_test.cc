@@ -10,27 +10,17 @@
 #include "tessera/core/comm/loopback_group.h"
 #include "tessera/core/device/host_device.h"
 #include "tessera/core/error_text.h"
+#include "tessera/tests/core/comm/fill_later.h"
 #include "tessera/tests/support/gate.h"
+#include "tessera/tests/support/message_of.h"
 
 namespace tessera {
 namespace {
 
+using testing::fill_later;
 using testing::Gate;
 using ::testing::HasSubstr;
-
-/// What is written to `tensor` when the current stream comes to it.
-void fill_later(HostDevice& device, const at::Tensor& tensor, const at::Tensor& values) {
-  HostDevice::run(*device.current_stream(), [tensor, values] { tensor.copy_(values); });
-}
-
-std::string message_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const std::exception& error) {
-    return error_text(error);
-  }
-  return "nothing";
-}
+using testing::message_of;
 
 TEST(LoopbackOnDevice, CopiesOnTheCurrentStreamAndWaitsForNothing) {
   const auto device = std::make_shared<HostDevice>();

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/core/comm/process_group.h"
+#include "tessera/tests/core/comm/rank_tensors.h"
 #include "tessera/tests/support/rank_threads.h"
 
 namespace tessera {
@@ -20,26 +21,16 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using testing::have_same_bits;
+using testing::make;
+using testing::Memory;
 using testing::run_ranks;
 using testing::run_ranks_expecting_errors;
 using Lane = ProcessGroupOptions::Lane;
 
-enum class Memory { kArena, kPrivate, kMixed };
-
-at::Tensor make(ProcessGroup& group, Memory memory, int64_t numel, at::ScalarType dtype) {
-  const bool arena =
-      memory == Memory::kArena || (memory == Memory::kMixed && group.rank() % 2 == 0);
-  return arena ? group.allocate(numel, dtype) : at::empty({numel}, dtype);
-}
-
-at::Tensor input_of(int rank, int64_t numel, at::ScalarType dtype) {
+at::Tensor floats_of(int rank, int64_t numel, at::ScalarType dtype) {
   auto generator = at::detail::createCPUGenerator(500 + rank);
   return (at::randn({numel}, generator, at::kDouble) * 3).to(dtype);
-}
-
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.nbytes() == b.nbytes() &&
-         (a.numel() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
 }
 
 /// `inputs` by rank, of size() * numel elements.
@@ -51,19 +42,19 @@ void check(ProcessGroup& group, Memory memory, const at::Tensor& own_input, cons
   input.copy_(own_input);
   const at::Tensor output = make(group, Memory::kPrivate, numel, input.scalar_type());
   group.reduce_scatter(output, input, op, "apart", slice)->wait();
-  ASSERT_TRUE(same_bits(output, wanted)) << "slice " << slice << " of " << numel;
-  ASSERT_TRUE(same_bits(input, own_input)) << "the input changed";
+  ASSERT_TRUE(have_same_bits(output, wanted)) << "slice " << slice << " of " << numel;
+  ASSERT_TRUE(have_same_bits(input, own_input)) << "the input changed";
 
   at::Tensor expected = own_input.clone();
   expected.narrow(0, slice * numel, numel).copy_(wanted);
   group.reduce_scatter(input.narrow(0, slice * numel, numel), input, op, "in place", slice)->wait();
-  ASSERT_TRUE(same_bits(input, expected)) << "in place, slice " << slice << " of " << numel;
+  ASSERT_TRUE(have_same_bits(input, expected)) << "in place, slice " << slice << " of " << numel;
 }
 
 void check_all_permutations(int size, int64_t numel, at::ScalarType dtype, Lane lane) {
   run_ranks(size,
             [=](std::shared_ptr<ProcessGroup> group) {
-              const at::Tensor input = input_of(group->rank(), numel * size, dtype);
+              const at::Tensor input = floats_of(group->rank(), numel * size, dtype);
               for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax}) {
                 const at::Tensor sum = input.clone();
                 group->all_reduce(sum, op)->wait();
@@ -95,18 +86,18 @@ TEST(PermutedScatter, EqualsSlicesOfAllReduceForEveryPermutation) {
 // Slices and orders of summation that the comparison above must tell apart.
 TEST(PermutedScatter, NegativeControl) {
   run_ranks(3, [](std::shared_ptr<ProcessGroup> group) {
-    const at::Tensor input = input_of(group->rank(), 300, at::kFloat);
+    const at::Tensor input = floats_of(group->rank(), 300, at::kFloat);
     const at::Tensor sum = input.clone();
     group->all_reduce(sum, ReduceOp::kSum)->wait();
     const at::Tensor output = at::empty({100});
     const int slice = (group->rank() + 1) % 3;
     group->reduce_scatter(output, input, ReduceOp::kSum, "rotated", slice)->wait();
     for (int other = 0; other < 3; ++other) {
-      EXPECT_EQ(same_bits(output, sum.narrow(0, 100 * other, 100)), other == slice);
+      EXPECT_EQ(have_same_bits(output, sum.narrow(0, 100 * other, 100)), other == slice);
     }
-    at::Tensor backwards = input_of(2, 300, at::kFloat);
-    backwards = backwards + input_of(1, 300, at::kFloat) + input_of(0, 300, at::kFloat);
-    EXPECT_FALSE(same_bits(output, backwards.narrow(0, 100 * slice, 100)));
+    at::Tensor backwards = floats_of(2, 300, at::kFloat);
+    backwards = backwards + floats_of(1, 300, at::kFloat) + floats_of(0, 300, at::kFloat);
+    EXPECT_FALSE(have_same_bits(output, backwards.narrow(0, 100 * slice, 100)));
   });
 }
 

@@ -30,26 +30,17 @@
 namespace tessera {
 namespace {
 
+using testing::free_port;
 using ::testing::HasSubstr;
+using testing::join;
 using testing::RankProcessBody;
 using testing::RankProcesses;
 using testing::RankProcessOptions;
 using testing::run_rank_processes;
+using testing::say;
 
 // ---- what the ranks do
 // -------------------------------------------------------------------------------------------
-
-std::shared_ptr<ProcessGroup> join() {
-  ProcessGroupOptions options;
-  const char* timeout = std::getenv("TEST_TIMEOUT_MS");
-  options.timeout = std::chrono::milliseconds(timeout != nullptr ? std::atoi(timeout) : 20000);
-  return init_process_group(std::move(options));
-}
-
-void say(const std::string& text) {
-  std::printf("%s\n", text.c_str());
-  std::fflush(stdout);
-}
 
 const RankProcessBody kSums("sums", [] {
   auto world = join();
@@ -147,9 +138,9 @@ const RankProcessBody kAgent("agent_or_sums", [] {
 // -----------------------------------------------------------------------------------------------------
 
 /// A socket that listens at a free port of the loopback device and never answers.
-class Listener {
+class SilentListener {
  public:
-  Listener() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  SilentListener() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -159,15 +150,13 @@ class Listener {
     ::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length);
     port_ = ntohs(address.sin_port);
   }
-  ~Listener() { ::close(fd_); }
+  ~SilentListener() { ::close(fd_); }
   int port() const { return port_; }
 
  private:
   int fd_;
   int port_ = 0;
 };
-
-int free_port() { return Listener().port(); }
 
 RankProcessOptions with_master(int port) {
   RankProcessOptions options;
@@ -313,7 +302,7 @@ TEST(Processes, ADeadProcesssSocketIsReplaced) {
 }
 
 TEST(Processes, APortInUseIsNamedByRankZeroAndHangsNobody) {
-  const Listener listener;
+  const SilentListener listener;
   RankProcessOptions options = with_master(listener.port());
   options.environment["TEST_TIMEOUT_MS"] = "2000";
   const auto results = run_rank_processes(2, "sums", options);

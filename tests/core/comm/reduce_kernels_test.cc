@@ -68,14 +68,14 @@ class ReduceKernels : public ::testing::Test {
   }
 };
 
-using Types = ::testing::Types<c10::BFloat16, c10::Half>;
-TYPED_TEST_SUITE(ReduceKernels, Types);
+using NarrowTypes = ::testing::Types<c10::BFloat16, c10::Half>;
+TYPED_TEST_SUITE(ReduceKernels, NarrowTypes);
 
-constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMin, ReduceOp::kMax};
+constexpr ReduceOp kReductions[] = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMin, ReduceOp::kMax};
 
 TYPED_TEST(ReduceKernels, OneSourceComesBackAsC10RoundsIt) {
   const auto values = this->all_values();
-  for (const ReduceOp op : kOps) {
+  for (const ReduceOp op : kReductions) {
     EXPECT_EQ(this->bits_of(this->reduced(op, {values})),
               this->bits_of(this->reference(op, {values})));
   }
@@ -89,7 +89,7 @@ TYPED_TEST(ReduceKernels, AllValuesWithOthersGiveTheBitsOfTheReference) {
   for (const float other : {0.0F, -0.0F, 1.0F, -1.00390625F, 1e-6F, largest, -largest,
                             std::numeric_limits<float>::infinity()}) {
     const std::vector<TypeParam> others(values.size(), static_cast<TypeParam>(other));
-    for (const ReduceOp op : kOps) {
+    for (const ReduceOp op : kReductions) {
       EXPECT_EQ(this->bits_of(this->reduced(op, {values, others})),
                 this->bits_of(this->reference(op, {values, others})))
           << to_string(op) << " with " << other;

@@ -207,7 +207,7 @@ TEST_P(SharedBufferTest, IsNullOnAllRanksWhereOneCannotSeeItsOwnWrites) {
 }
 
 /// What ranks that are threads warn of.
-class Warnings final : public c10::WarningHandler {
+class WarningTexts final : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -224,7 +224,7 @@ class Warnings final : public c10::WarningHandler {
 };
 
 TEST_P(SharedBufferTest, OneRankSaysOnceThatTheyDoNotShare) {
-  Warnings warnings;
+  WarningTexts warnings;
   const auto make = [&](int buffers) {
     run_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
       const c10::WarningUtils::WarningHandlerGuard guard(&warnings);

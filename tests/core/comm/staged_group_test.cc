@@ -16,7 +16,10 @@
 #include "tessera/core/device/host_device.h"
 #include "tessera/core/error_text.h"
 #include "tessera/core/errors.h"
+#include "tessera/tests/core/comm/fill_later.h"
+#include "tessera/tests/core/comm/rank_tensors.h"
 #include "tessera/tests/support/gate.h"
+#include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_threads.h"
 
 namespace tessera {
@@ -24,40 +27,24 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Each;
+using testing::fill_later;
 using testing::Gate;
 using ::testing::HasSubstr;
+using testing::have_same_bits;
+using testing::message_of;
 using testing::run_ranks;
 using testing::run_ranks_expecting_errors;
 
-constexpr at::ScalarType kDtypes[] = {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf,
-                                      at::kLong,  at::kInt,    at::kByte};
+constexpr at::ScalarType kStagedDtypes[] = {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf,
+                                            at::kLong,  at::kInt,    at::kByte};
 
 std::shared_ptr<HostDevice> late_device(int rank) {
   return std::make_shared<HostDevice>(HostDevice::Options{
       .longest_delay = std::chrono::microseconds(300), .seed = static_cast<uint64_t>(rank + 1)});
 }
 
-/// What is written to `tensor` when the current stream comes to it.
-void fill_later(HostDevice& device, const at::Tensor& tensor, const at::Tensor& values) {
-  HostDevice::run(*device.current_stream(), [tensor, values] { tensor.copy_(values); });
-}
-
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
-         (a.numel() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
-}
-
 at::Tensor values_of(int rank, int64_t numel, at::ScalarType dtype) {
   return (at::arange(numel, at::kDouble) * (0.37 + rank) + rank).to(dtype);
-}
-
-std::string message_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const std::exception& error) {
-    return error_text(error);
-  }
-  return "nothing";
 }
 
 TEST(Staged, GivesTheBitsOfSharedMemory) {
@@ -67,7 +54,7 @@ TEST(Staged, GivesTheBitsOfSharedMemory) {
                 const auto device = late_device(shm->rank());
                 StagedGroup staged(shm, device);
                 ASSERT_EQ(staged.size(), size);
-                for (const at::ScalarType dtype : kDtypes) {
+                for (const at::ScalarType dtype : kStagedDtypes) {
                   for (const int64_t numel : {0, 1, 7, 1000}) {
                     const at::Tensor own = values_of(shm->rank(), size * numel, dtype);
                     const auto later = [&](int64_t begin, int64_t count) {
@@ -117,7 +104,7 @@ TEST(Staged, GivesTheBitsOfSharedMemory) {
                     }
                     device->synchronize();
                     for (const auto& [got, want] : results)
-                      EXPECT_TRUE(same_bits(got, want.contiguous()));
+                      EXPECT_TRUE(have_same_bits(got, want.contiguous()));
                   }
                 }
                 // Any shape, and sums of words, as the norm's.

@@ -78,8 +78,8 @@ class SumKernels : public ::testing::Test {
   std::mt19937 random_{20};
 };
 
-using Types = ::testing::Types<float, double>;
-TYPED_TEST_SUITE(SumKernels, Types);
+using WideTypes = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(SumKernels, WideTypes);
 
 TYPED_TEST(SumKernels, AnywhereAndByAnyStoreTheBitsAreThoseOfTheReference) {
   using T = TypeParam;

@@ -30,7 +30,7 @@ at::Tensor read_new(Window& window, int rank, int64_t begin, int64_t numel) {
 
 // ---- misuse -----------------------------------------------------------------------------------
 
-struct Difference {
+struct WindowDifference {
   std::function<void(ProcessGroup&)> usual;
   std::function<void(ProcessGroup&)> other;  // what rank 1 does instead
   const char* text;
@@ -40,7 +40,7 @@ TEST(WindowFailures, DifferencesAreNamedOnEveryRank) {
   const auto make = [](int64_t numel, at::ScalarType dtype, const char* name) {
     return [=](ProcessGroup& group) { group.make_window(group.allocate(numel, dtype), name); };
   };
-  const std::vector<Difference> differences = {
+  const std::vector<WindowDifference> differences = {
       {make(4, at::kFloat, "w"), make(5, at::kFloat, "w"),
        "rank 1 called make_window float32[5] 'w' where rank 0 called make_window float32[4] 'w'"},
       {make(4, at::kFloat, "w"), make(4, at::kInt, "w"), "rank 1 called make_window int32[4] 'w'"},
@@ -49,7 +49,7 @@ TEST(WindowFailures, DifferencesAreNamedOnEveryRank) {
       {make(4, at::kFloat, "w"), [](ProcessGroup& group) { group.barrier("w"); },
        "rank 1 called barrier 'w' where rank 0 called make_window float32[4] 'w'"},
   };
-  for (const Difference& difference : differences) {
+  for (const WindowDifference& difference : differences) {
     const auto errors = run_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> group) {
       (group->rank() == 1 ? difference.other : difference.usual)(*group);
     });
@@ -84,13 +84,13 @@ TEST(WindowFailures, PrivateMemoryIsRefusedOnEveryRank) {
   }
 }
 
-struct Misuse {
+struct WindowMisuse {
   std::function<void(ProcessGroup&, Window&)> call;
   const char* text;
 };
 
 TEST(WindowFailures, MisuseThrowsAndHarmsNothing) {
-  const std::vector<Misuse> cases = {
+  const std::vector<WindowMisuse> cases = {
       {[](ProcessGroup& g, Window&) { g.make_window(g.allocate(4, at::kFloat), ""); },
        "[comm] make_window: got an empty name"},
       {[](ProcessGroup& g, Window&) { g.make_window(at::Tensor(), "w"); },
@@ -129,7 +129,7 @@ TEST(WindowFailures, MisuseThrowsAndHarmsNothing) {
        "[comm] read: got a non-contiguous 'to'"},
   };
   for (const int size : {1, 2}) {
-    for (const Misuse& misuse : cases) {
+    for (const WindowMisuse& misuse : cases) {
       const auto errors = run_ranks_expecting_errors(size, [&](std::shared_ptr<ProcessGroup> g) {
         const at::Tensor own = g->allocate(10, at::kFloat);
         own.fill_(5);

@@ -35,7 +35,7 @@ struct Counter final : BackwardListener {
   bool throws_at_end = false;
 };
 
-at::Tensor leaf() { return at::ones({3}, at::kFloat).set_requires_grad(true); }
+at::Tensor leaf_vector() { return at::ones({3}, at::kFloat).set_requires_grad(true); }
 
 using Block = std::function<at::Tensor(const at::Tensor&)>;
 
@@ -78,7 +78,7 @@ class BackwardEnd : public ::testing::Test {
 };
 
 TEST_F(BackwardEnd, ComesOnceForAPlainBackward) {
-  const at::Tensor x = leaf();
+  const at::Tensor x = leaf_vector();
   at::tanh(x * x).sum().backward();
   EXPECT_EQ(counter.ended, 1);
   EXPECT_EQ(counter.failed, 0);
@@ -87,8 +87,8 @@ TEST_F(BackwardEnd, ComesOnceForAPlainBackward) {
 }
 
 TEST_F(BackwardEnd, ComesAfterTheLastGradient) {
-  const at::Tensor x = leaf();
-  const at::Tensor y = leaf();
+  const at::Tensor x = leaf_vector();
+  const at::Tensor y = leaf_vector();
   std::vector<int> ended_at_hook;
   for (const at::Tensor& tensor : {x, y}) {
     tensor.register_hook([&](const at::Tensor&) { ended_at_hook.push_back(counter.ended); });
@@ -99,14 +99,14 @@ TEST_F(BackwardEnd, ComesAfterTheLastGradient) {
 }
 
 TEST_F(BackwardEnd, ComesForAutogradGradToo) {
-  const at::Tensor x = leaf();
+  const at::Tensor x = leaf_vector();
   torch::autograd::grad({(x * x).sum()}, {x});
   EXPECT_EQ(counter.ended, 1);
   EXPECT_FALSE(x.grad().defined());
 }
 
 TEST_F(BackwardEnd, ComesOncePerBackwardOfADoubleBackward) {
-  const at::Tensor x = leaf();
+  const at::Tensor x = leaf_vector();
   const at::Tensor gradient =
       torch::autograd::grad({x.pow(3).sum()}, {x}, {}, /*retain_graph=*/true,
                             /*create_graph=*/true)[0];
@@ -117,7 +117,7 @@ TEST_F(BackwardEnd, ComesOncePerBackwardOfADoubleBackward) {
 }
 
 TEST_F(BackwardEnd, ComesEachTimeAKeptGraphRuns) {
-  const at::Tensor x = leaf();
+  const at::Tensor x = leaf_vector();
   const at::Tensor loss = at::tanh(x).sum();
   loss.backward({}, /*retain_graph=*/true);
   loss.backward();
@@ -125,12 +125,12 @@ TEST_F(BackwardEnd, ComesEachTimeAKeptGraphRuns) {
 }
 
 TEST_F(BackwardEnd, ComesOnceAtTheOutermostEndOfNestedBackwards) {
-  const at::Tensor weight = leaf();
+  const at::Tensor weight = leaf_vector();
   std::vector<int> ended_at_hook;
   weight.register_hook([&](const at::Tensor&) { ended_at_hook.push_back(counter.ended); });
   const auto inner = [&](const at::Tensor& x) { return at::tanh(x * weight); };
   const auto outer = [&](const at::Tensor& x) { return rerun_in_backward(inner, inner(x)); };
-  const at::Tensor x = leaf();
+  const at::Tensor x = leaf_vector();
   rerun_in_backward(outer, rerun_in_backward(outer, at::tanh(x))).sum().backward();
   EXPECT_EQ(counter.ended, 1);
   EXPECT_EQ(counter.failed, 0);
@@ -140,20 +140,20 @@ TEST_F(BackwardEnd, ComesOnceAtTheOutermostEndOfNestedBackwards) {
 
 /// Deeper nesting than autograd's limit on one thread: it moves on to threads of its pool.
 TEST_F(BackwardEnd, ComesOnceWhenNestingMovesToOtherThreads) {
-  const at::Tensor weight = leaf();
+  const at::Tensor weight = leaf_vector();
   std::function<at::Tensor(const at::Tensor&, int)> nested = [&](const at::Tensor& x, int depth) {
     if (depth == 0) return at::tanh(x * weight);
     return rerun_in_backward(
         [&nested, depth](const at::Tensor& y) { return nested(y * 1.0, depth - 1); }, x);
   };
-  const at::Tensor x = leaf();
+  const at::Tensor x = leaf_vector();
   nested(x * 1.0, 80).sum().backward();
   EXPECT_EQ(counter.ended, 1);
   EXPECT_EQ(counter.failed, 0);
 }
 
 TEST_F(BackwardEnd, AnExceptionInAHookIsAFailureAndTheNextBackwardWorks) {
-  const at::Tensor x = leaf();
+  const at::Tensor x = leaf_vector();
   bool throws = true;
   x.register_hook([&](const at::Tensor&) {
     if (throws) throw std::runtime_error("the hook fails");
@@ -178,7 +178,7 @@ struct FailingOperator : torch::autograd::Function<FailingOperator> {
 };
 
 TEST_F(BackwardEnd, AnExceptionInAnOperatorIsAFailureAndTheNextBackwardWorks) {
-  const at::Tensor x = leaf();
+  const at::Tensor x = leaf_vector();
   EXPECT_ANY_THROW(at::tanh(FailingOperator::apply(at::tanh(x))).sum().backward());
   EXPECT_EQ(counter.ended, 0);
   EXPECT_EQ(counter.failed, 1);
@@ -187,7 +187,7 @@ TEST_F(BackwardEnd, AnExceptionInAnOperatorIsAFailureAndTheNextBackwardWorks) {
 }
 
 TEST_F(BackwardEnd, AnExceptionInsideANestedBackwardIsOneFailure) {
-  const at::Tensor x = leaf();
+  const at::Tensor x = leaf_vector();
   const auto failing = [](const at::Tensor& y) { return FailingOperator::apply(at::tanh(y)); };
   EXPECT_ANY_THROW(rerun_in_backward(failing, at::tanh(x)).sum().backward());
   EXPECT_EQ(counter.ended, 0);
@@ -197,12 +197,12 @@ TEST_F(BackwardEnd, AnExceptionInsideANestedBackwardIsOneFailure) {
 TEST_F(BackwardEnd, AllListenersAreToldInTheOrderTheyCame) {
   Counter second;
   std::optional<BackwardWatch> second_watch(std::in_place, second);
-  leaf().sum().backward();
-  at::tanh(leaf()).sum().backward();
+  leaf_vector().sum().backward();
+  at::tanh(leaf_vector()).sum().backward();
   EXPECT_EQ(counter.ended, second.ended);
   EXPECT_EQ(counter.ended, 2);
   second_watch.reset();
-  at::tanh(leaf()).sum().backward();
+  at::tanh(leaf_vector()).sum().backward();
   EXPECT_EQ(counter.ended, 3);
   EXPECT_EQ(second.ended, 2);
 }
@@ -211,17 +211,17 @@ TEST_F(BackwardEnd, AListenerThatThrowsFailsTheOthersAndReachesTheCaller) {
   Counter second;
   const BackwardWatch second_watch(second);
   counter.throws_at_end = true;
-  EXPECT_ANY_THROW(at::tanh(leaf()).sum().backward());
+  EXPECT_ANY_THROW(at::tanh(leaf_vector()).sum().backward());
   EXPECT_EQ(second.ended, 0);
   EXPECT_EQ(second.failed, 1);
   counter.throws_at_end = false;
-  at::tanh(leaf()).sum().backward();
+  at::tanh(leaf_vector()).sum().backward();
   EXPECT_EQ(second.ended, 1);
 }
 
 TEST_F(BackwardEnd, OnlyCodeInsideBackwardIsInside) {
   EXPECT_FALSE(watch.is_inside_backward());
-  const at::Tensor x = leaf();
+  const at::Tensor x = leaf_vector();
   bool inside = false;
   x.register_hook([&](const at::Tensor&) { inside = watch.is_inside_backward(); });
   at::tanh(x).sum().backward();
@@ -230,7 +230,7 @@ TEST_F(BackwardEnd, OnlyCodeInsideBackwardIsInside) {
 }
 
 TEST_F(BackwardEnd, ABackwardOfAnotherThreadIsNotOurs) {
-  const at::Tensor x = leaf();
+  const at::Tensor x = leaf_vector();
   bool inside = true;
   x.register_hook([&](const at::Tensor&) { inside = watch.is_inside_backward(); });
   std::thread([&] { at::tanh(x).sum().backward(); }).join();
@@ -246,7 +246,7 @@ TEST_F(BackwardEnd, TwoThreadsWithWatchesOfTheirOwnDoNotMeet) {
     threads.emplace_back([&count] {
       Counter own;
       const BackwardWatch own_watch(own);
-      for (int i = 0; i < 50; ++i) at::tanh(leaf()).sum().backward();
+      for (int i = 0; i < 50; ++i) at::tanh(leaf_vector()).sum().backward();
       count = own.ended;
     });
   }
@@ -272,7 +272,7 @@ TEST_F(BackwardEnd, ComesInsideAGuardOfAnyDebugInfo) {
   for (const c10::DebugInfoKind kind : kKinds) {
     const c10::DebugInfoGuard guard(kind, std::make_shared<SomebodysEntry>());
     const int before = counter.ended;
-    const at::Tensor x = leaf();
+    const at::Tensor x = leaf_vector();
     bool inside = false;
     x.register_hook([&](const at::Tensor&) { inside = watch.is_inside_backward(); });
     at::tanh(x).sum().backward();
@@ -288,14 +288,14 @@ TEST(BackwardWatch, LastsBeyondAGuardOfDebugInfoThatItIsMadeIn) {
     {
       const c10::DebugInfoGuard guard(kind, std::make_shared<SomebodysEntry>());
       watch.emplace(counter);
-      at::tanh(leaf()).sum().backward();
+      at::tanh(leaf_vector()).sum().backward();
       EXPECT_EQ(counter.ended, 1);
     }
-    at::tanh(leaf()).sum().backward();
+    at::tanh(leaf_vector()).sum().backward();
     EXPECT_EQ(counter.ended, 2);
     Counter second;
     const BackwardWatch second_watch(second);
-    at::tanh(leaf()).sum().backward();
+    at::tanh(leaf_vector()).sum().backward();
     EXPECT_EQ(counter.ended, 3);
     EXPECT_EQ(second.ended, 1);
   }
@@ -309,7 +309,7 @@ TEST(BackwardWatch, LastsBeyondAGuardOfThreadLocalStateThatItIsMadeIn) {
     const at::ThreadLocalStateGuard guard{at::ThreadLocalState()};
     watch.emplace(counter);
   }
-  at::tanh(leaf()).sum().backward();
+  at::tanh(leaf_vector()).sum().backward();
   EXPECT_EQ(counter.ended, 1);
 }
 
@@ -321,7 +321,7 @@ TEST(BackwardWatch, LeavesTheStackOfDebugInfoAlone) {
     const BackwardWatch watch(counter);
     EXPECT_EQ(c10::ThreadLocalDebugInfo::_peek(c10::DebugInfoKind::PROFILER_STATE), entry);
     EXPECT_EQ(c10::ThreadLocalDebugInfo::_pop(c10::DebugInfoKind::PROFILER_STATE), entry);
-    at::tanh(leaf()).sum().backward();
+    at::tanh(leaf_vector()).sum().backward();
     EXPECT_EQ(counter.ended, 1);
   })
       .join();
@@ -339,7 +339,7 @@ void run_elsewhere(Body&& body) {
 
 /// As on a device: autograd's thread for it takes over what the thread carries that called.
 TEST_F(BackwardEnd, ComesWhereAutogradCarriesTheThreadsStateToAnotherOne) {
-  const at::Tensor x = leaf();
+  const at::Tensor x = leaf_vector();
   bool inside = false;
   x.register_hook([&](const at::Tensor&) { inside = watch.is_inside_backward(); });
   run_elsewhere([&] {
@@ -354,7 +354,7 @@ TEST_F(BackwardEnd, ComesWhereAutogradCarriesTheThreadsStateToAnotherOne) {
 TEST_F(BackwardEnd, DoesNotComeForABackwardThatIsLaunched) {
   bool inside = false;
   run_elsewhere([&] {
-    const at::Tensor x = leaf();
+    const at::Tensor x = leaf_vector();
     x.register_hook([&](const at::Tensor&) { inside = watch.is_inside_backward(); });
     at::tanh(x).sum().backward();
   });
@@ -367,7 +367,7 @@ TEST_F(BackwardEnd, ComesToTheWatchOfTheLaunchedTaskThatMadeIt) {
   Counter own;
   run_elsewhere([&] {
     const BackwardWatch own_watch(own);
-    at::tanh(leaf()).sum().backward();
+    at::tanh(leaf_vector()).sum().backward();
   });
   EXPECT_EQ(own.ended, 1);
   EXPECT_EQ(counter.ended, 0);
@@ -382,17 +382,17 @@ TEST(BackwardWatch, AStateOfAThreadThatHasEndedIsNobodys) {
     state.emplace();
   }).join();
   const at::ThreadLocalStateGuard guard(*state);
-  at::tanh(leaf()).sum().backward();
+  at::tanh(leaf_vector()).sum().backward();
   Counter counter;
   const BackwardWatch watch(counter);
-  at::tanh(leaf()).sum().backward();
+  at::tanh(leaf_vector()).sum().backward();
   EXPECT_EQ(counter.ended, 1);
 }
 
 TEST(BackwardWatch, NothingIsToldAfterItsEnd) {
   Counter counter;
   { const BackwardWatch watch(counter); }
-  at::tanh(leaf()).sum().backward();
+  at::tanh(leaf_vector()).sum().backward();
   EXPECT_EQ(counter.ended, 0);
 }
 

@@ -29,11 +29,11 @@ struct Sink final : GradientSink {
   bool throws = false;
 };
 
-at::Tensor leaf() { return at::ones({3, 5}).set_requires_grad(true); }
+at::Tensor leaf_matrix() { return at::ones({3, 5}).set_requires_grad(true); }
 
 TEST(GradientHook, GivesTheGradientAwayAndLeavesGradUndefined) {
   Sink sink;
-  const at::Tensor weight = leaf();
+  const at::Tensor weight = leaf_matrix();
   const GradientHook hook(weight, 7, sink);
   (weight * 2).sum().backward();
   ASSERT_EQ(sink.received.size(), 1u);
@@ -61,7 +61,7 @@ struct KnownGradient : torch::autograd::Function<KnownGradient> {
 
 TEST(GradientHook, TakesTheFreshGradientWithoutACopy) {
   Sink sink;
-  const at::Tensor weight = leaf();
+  const at::Tensor weight = leaf_matrix();
   const GradientHook hook(weight, 0, sink);
   const void* fresh = nullptr;
   KnownGradient::apply(weight, &fresh).backward();
@@ -71,7 +71,7 @@ TEST(GradientHook, TakesTheFreshGradientWithoutACopy) {
 
 TEST(GradientHook, SeesTheSumOfAllUsesOfOneBackwardOnce) {
   Sink sink;
-  const at::Tensor weight = leaf();
+  const at::Tensor weight = leaf_matrix();
   const GradientHook hook(weight, 0, sink);
   (weight * 2 + weight * 3).sum().backward();
   ASSERT_EQ(sink.received.size(), 1u);
@@ -80,7 +80,7 @@ TEST(GradientHook, SeesTheSumOfAllUsesOfOneBackwardOnce) {
 
 TEST(GradientHook, NeverAddsToAnEarlierGradient) {
   Sink sink;
-  const at::Tensor weight = leaf();
+  const at::Tensor weight = leaf_matrix();
   const GradientHook hook(weight, 0, sink);
   for (int i = 0; i < 3; ++i) weight.sum().backward();
   ASSERT_EQ(sink.received.size(), 3u);
@@ -101,7 +101,7 @@ TEST(GradientHook, PassesSparseGradientsOn) {
 
 TEST(GradientHook, AnExceptionOfTheSinkReachesTheCaller) {
   Sink sink;
-  const at::Tensor weight = leaf();
+  const at::Tensor weight = leaf_matrix();
   const GradientHook hook(weight, 0, sink);
   sink.throws = true;
   EXPECT_THROW(weight.sum().backward(), std::exception);
@@ -112,7 +112,7 @@ TEST(GradientHook, AnExceptionOfTheSinkReachesTheCaller) {
 
 TEST(GradientHook, AutogradGradDoesNotReachTheSink) {
   Sink sink;
-  const at::Tensor weight = leaf();
+  const at::Tensor weight = leaf_matrix();
   const GradientHook hook(weight, 0, sink);
   torch::autograd::grad({weight.sum()}, {weight});
   EXPECT_TRUE(sink.received.empty());
@@ -121,7 +121,7 @@ TEST(GradientHook, AutogradGradDoesNotReachTheSink) {
 
 TEST(GradientHook, AGraphThatOutlivesItAccumulatesAsUsual) {
   Sink sink;
-  const at::Tensor weight = leaf();
+  const at::Tensor weight = leaf_matrix();
   auto hook = std::make_unique<GradientHook>(weight, 0, sink);
   EXPECT_TRUE(GradientHook::is_taken(weight));
   const at::Tensor loss = weight.sum();
@@ -136,7 +136,7 @@ TEST(GradientHook, AGraphThatOutlivesItAccumulatesAsUsual) {
 TEST(GradientHook, ASecondHookAfterTheFirstReceivesAlone) {
   Sink first;
   Sink second;
-  const at::Tensor weight = leaf();
+  const at::Tensor weight = leaf_matrix();
   { const GradientHook hook(weight, 0, first); }
   const GradientHook hook(weight, 1, second);
   weight.sum().backward();

@@ -10,15 +10,15 @@
 namespace tessera {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 
-at::Tensor parameter(at::Tensor values) { return values.set_requires_grad(true); }
+at::Tensor leaf_of(at::Tensor values) { return values.set_requires_grad(true); }
 
 /// Three parameters of 15, 2*3*2*2 (channels_last) and 1 elements in one unit.
 class LandingTest : public ::testing::Test {
  protected:
   LandingTest() {
-    buffer.fill_(kNan);
+    buffer.fill_(kNotANumber);
     landing.open(buffer);
   }
 
@@ -29,9 +29,9 @@ class LandingTest : public ::testing::Test {
   const PlannedUnit& unit() const { return plan[0]; }
 
   ParameterTable table{
-      {{"weight", parameter(at::zeros({3, 5}))},
-       {"kernel", parameter(at::zeros({2, 3, 2, 2}).contiguous(at::MemoryFormat::ChannelsLast))},
-       {"scale", parameter(at::zeros({}))}}};
+      {{"weight", leaf_of(at::zeros({3, 5}))},
+       {"kernel", leaf_of(at::zeros({2, 3, 2, 2}).contiguous(at::MemoryFormat::ChannelsLast))},
+       {"scale", leaf_of(at::zeros({}))}}};
   UnitPlan plan{table, {{"bucket 0", {0, 1, 2}}}, 3};
   at::Tensor buffer = at::empty({plan[0].layout.numel()});
   Landing landing{table, plan[0]};
@@ -109,7 +109,7 @@ TEST_F(LandingTest, DropsOneParameter) {
 
 TEST_F(LandingTest, CountsNonFiniteElementsOfTheParameterOnly) {
   at::Tensor gradient = at::zeros({3, 5});
-  gradient[1][1] = kNan;
+  gradient[1][1] = kNotANumber;
   gradient[2][4] = std::numeric_limits<double>::infinity();
   gradient[0][0] = -std::numeric_limits<double>::infinity();
   EXPECT_EQ(landing.land(0, gradient), 3);
@@ -121,7 +121,7 @@ TEST_F(LandingTest, GivesTheBufferAwayAndBeginsAnew) {
   landing.fill_missing();
   EXPECT_TRUE(landing.close().is_same(buffer));
   EXPECT_FALSE(landing.is_open());
-  buffer.fill_(kNan);
+  buffer.fill_(kNotANumber);
   landing.open(buffer);
   landing.land(0, at::ones({3, 5}));  // copies: adding would keep the NaN
   landing.fill_missing();
@@ -131,7 +131,7 @@ TEST_F(LandingTest, GivesTheBufferAwayAndBeginsAnew) {
 /// One parameter of the dtype of `parameters` whose gradients are sent in `wire`.
 struct WireCase {
   WireCase(at::ScalarType parameters, at::ScalarType wire)
-      : table({{"weight", parameter(at::zeros({3, 5}, parameters))}}),
+      : table({{"weight", leaf_of(at::zeros({3, 5}, parameters))}}),
         plan(table, {{"bucket 0", {0}}}, 1, {.wire = wire, .reduce = at::kDouble}),
         buffer(at::empty({plan[0].layout.numel()}, wire)),
         landing(table, plan[0]) {

@@ -1,4 +1,5 @@
 #include "tessera/core/layout/flat_buffer.h"
+#include "tessera/tests/support/message_of.h"
 
 #include <string>
 
@@ -9,17 +10,8 @@
 namespace tessera {
 namespace {
 
-using testing::HasSubstr;
-
-template <typename Call>
-std::string message_of(Call call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "nothing was thrown";
-}
+using ::testing::HasSubstr;
+using testing::message_of;
 
 struct Shape {
   std::string name;

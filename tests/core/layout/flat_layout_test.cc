@@ -1,4 +1,5 @@
 #include "tessera/core/layout/flat_layout.h"
+#include "tessera/tests/support/message_of.h"
 
 #include <numeric>
 #include <string>
@@ -12,17 +13,8 @@
 namespace tessera {
 namespace {
 
-using testing::HasSubstr;
-
-template <typename Call>
-std::string message_of(Call call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "nothing was thrown";
-}
+using ::testing::HasSubstr;
+using testing::message_of;
 
 /// The segments of all slices, their offsets counted from the buffer's start.
 std::vector<Segment> segments_of_all_slices(const FlatLayout& layout) {
@@ -59,7 +51,7 @@ std::string problem_of(const std::vector<Segment>& segments, const std::vector<i
 }
 
 class FlatLayoutProperty
-    : public testing::TestWithParam<std::tuple<c10::ScalarType, int, std::vector<int64_t>>> {};
+    : public ::testing::TestWithParam<std::tuple<c10::ScalarType, int, std::vector<int64_t>>> {};
 
 TEST_P(FlatLayoutProperty, OffsetsAreAlignedAndSlicesPartitionEveryParameter) {
   const auto& [dtype, slices, numels] = GetParam();
@@ -93,7 +85,7 @@ TEST_P(FlatLayoutProperty, OffsetsAreAlignedAndSlicesPartitionEveryParameter) {
   EXPECT_EQ(problem_of(layout.segments({0, layout.numel()}), numels, layout.numel()), "");
 }
 
-const std::vector<std::vector<int64_t>> kSizes = {
+const std::vector<std::vector<int64_t>> kParameterSizes = {
     {},        {0},          {1},
     {7},       {13},         {63},
     {64},      {65},         {1000},
@@ -101,10 +93,11 @@ const std::vector<std::vector<int64_t>> kSizes = {
     {64, 64},  {63, 64, 65}, {1000, 1, 0, 65, 7, 13, 64, 63, 1000},
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    All, FlatLayoutProperty,
-    testing::Combine(testing::Values(c10::kFloat, c10::kDouble, c10::kBFloat16, c10::kHalf),
-                     testing::Values(1, 2, 3, 4, 5, 7, 8), testing::ValuesIn(kSizes)));
+INSTANTIATE_TEST_SUITE_P(All, FlatLayoutProperty,
+                         ::testing::Combine(::testing::Values(c10::kFloat, c10::kDouble,
+                                                              c10::kBFloat16, c10::kHalf),
+                                            ::testing::Values(1, 2, 3, 4, 5, 7, 8),
+                                            ::testing::ValuesIn(kParameterSizes)));
 
 TEST(FlatLayout, HandComputedExample) {
   const FlatLayout layout(c10::kFloat, {65, 0, 1, 200}, 3);

@@ -7,18 +7,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/tests/core/layout/parameter.h"
+
 namespace tessera {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::parameter;
 
-at::Tensor parameter(at::IntArrayRef sizes, c10::ScalarType dtype = c10::kFloat) {
-  return at::zeros(sizes, at::dtype(dtype)).requires_grad_();
-}
-
-std::string message_of(std::vector<NamedTensor> registered) {
+std::string table_refusal(std::vector<NamedTensor> registered) {
   try {
     const ParameterTable table(std::move(registered));
   } catch (const c10::Error& error) {
@@ -50,7 +49,7 @@ TEST(ParameterTable, OneTensorUnderSeveralNamesIsOneParameter) {
                               {"alias", embedding}});
   ASSERT_EQ(table.size(), 2u);
   EXPECT_EQ(table[0].name, "embed.weight");
-  EXPECT_THAT(table[0].other_names, testing::ElementsAre("head.weight", "alias"));
+  EXPECT_THAT(table[0].other_names, ::testing::ElementsAre("head.weight", "alias"));
   EXPECT_TRUE(table[1].other_names.empty());
 }
 
@@ -77,7 +76,7 @@ TEST(ParameterTable, LinesTellApartWhatRanksMustAgreeOn) {
   const ParameterTable table(
       {{"a", tied}, {"conv", conv}, {"b", tied}, {"frozen", at::zeros({2})}});
   EXPECT_THAT(table.lines(),
-              testing::ElementsAre(
+              ::testing::ElementsAre(
                   "parameter 0 'a' = 'b': Float shape [2, 3] strides [3, 1] trainable",
                   "parameter 1 'conv': Float shape [4, 3, 2, 2] strides [12, 1, 6, 3] trainable",
                   "parameter 2 'frozen': Float shape [2] strides [1] frozen"));
@@ -95,7 +94,7 @@ TEST(ParameterTable, LinesTellApartWhatRanksMustAgreeOn) {
 
 TEST(ParameterTable, MixedDevicesAreRefusedByName) {
   const at::Tensor meta = at::zeros({2}, at::device(c10::kMeta)).requires_grad_();
-  EXPECT_THAT(message_of({{"on_cpu", parameter({2})}, {"on_meta", meta}}),
+  EXPECT_THAT(table_refusal({{"on_cpu", parameter({2})}, {"on_meta", meta}}),
               AllOf(HasSubstr("[layout] devices: got parameters on cpu ('on_cpu'), meta "
                               "('on_meta'), expected one device per engine"),
                     HasSubstr("parameter 'on_meta': got device meta, expected cpu"),
@@ -104,7 +103,7 @@ TEST(ParameterTable, MixedDevicesAreRefusedByName) {
 
 TEST(ParameterTable, OneForeignDeviceIsRefusedByName) {
   const at::Tensor meta = at::zeros({2}, at::device(c10::kMeta)).requires_grad_();
-  EXPECT_THAT(message_of({{"w", meta}}),
+  EXPECT_THAT(table_refusal({{"w", meta}}),
               AllOf(HasSubstr("parameter 'w': got device meta, expected cpu"),
                     Not(HasSubstr("one device per engine"))));
 }
@@ -113,12 +112,12 @@ TEST(ParameterTable, SparseIntegerComplexAndQuantizedAreRefusedByName) {
   const at::Tensor sparse = at::eye(3).to_sparse();
   const at::Tensor complex = at::zeros({2}, at::dtype(c10::kComplexFloat));
   const at::Tensor quantized = at::quantize_per_tensor(at::zeros({2}), 0.1, 0, c10::kQInt8);
-  const std::string message = message_of({{"sparse", sparse},
-                                          {"fine", parameter({2})},
-                                          {"long", at::zeros({2}, at::dtype(c10::kLong))},
-                                          {"bool", at::zeros({2}, at::dtype(c10::kBool))},
-                                          {"complex", complex},
-                                          {"quantized", quantized}});
+  const std::string message = table_refusal({{"sparse", sparse},
+                                             {"fine", parameter({2})},
+                                             {"long", at::zeros({2}, at::dtype(c10::kLong))},
+                                             {"bool", at::zeros({2}, at::dtype(c10::kBool))},
+                                             {"complex", complex},
+                                             {"quantized", quantized}});
   EXPECT_THAT(message, AllOf(HasSubstr("'sparse': got layout Sparse, expected Strided"),
                              HasSubstr("'long': got dtype Long, expected Float, Double"),
                              HasSubstr("'bool': got dtype Bool"),
@@ -132,7 +131,7 @@ TEST(ParameterTable, NonLeafAndInferenceTensorsAreRefusedByName) {
     const c10::InferenceMode mode;
     inference = at::zeros({2});
   }
-  EXPECT_THAT(message_of({{"sum", parameter({2}) + 1}, {"inferred", inference}}),
+  EXPECT_THAT(table_refusal({{"sum", parameter({2}) + 1}, {"inferred", inference}}),
               AllOf(HasSubstr("'sum': got the result of an operation, expected a leaf"),
                     HasSubstr("'inferred': got a tensor made in inference mode")));
 }
@@ -142,15 +141,16 @@ TEST(ParameterTable, OverlappingMemoryIsRefusedWithBothNames) {
   const at::Tensor head = base.narrow(0, 0, 6).detach().requires_grad_();
   const at::Tensor tail = base.narrow(0, 5, 5).detach().requires_grad_();
   EXPECT_THAT(
-      message_of({{"tail", tail}, {"fine", parameter({2})}, {"head", head}}),
+      table_refusal({{"tail", tail}, {"fine", parameter({2})}, {"head", head}}),
       AllOf(HasSubstr("parameters 'tail' and 'head': got two tensors in overlapping memory"),
             HasSubstr("register one tensor under both names"), Not(HasSubstr("'fine'"))));
   // A tie made by aliasing: two tensors over the same memory, also through another storage.
   const at::Tensor weight = parameter({4});
   const at::Tensor alias = weight.detach().requires_grad_();
-  EXPECT_THAT(message_of({{"a", weight}, {"b", alias}}), HasSubstr("parameters 'a' and 'b'"));
+  EXPECT_THAT(table_refusal({{"a", weight}, {"b", alias}}), HasSubstr("parameters 'a' and 'b'"));
   const at::Tensor blob = at::from_blob(weight.data_ptr(), {4});
-  EXPECT_THAT(message_of({{"a", weight}, {"blob", blob}}), HasSubstr("parameters 'a' and 'blob'"));
+  EXPECT_THAT(table_refusal({{"a", weight}, {"blob", blob}}),
+              HasSubstr("parameters 'a' and 'blob'"));
 }
 
 TEST(ParameterTable, NeighboursInOneStorageAreFine) {
@@ -165,15 +165,15 @@ TEST(ParameterTable, AWideTensorHidesNoLaterOverlap) {
   // 'wide' ends after 'inner': 'late' overlaps 'wide' but not its neighbour in the order of
   // addresses.
   const at::Tensor base = at::zeros({20});
-  EXPECT_THAT(message_of({{"wide", base.narrow(0, 0, 15).detach()},
-                          {"inner", base.narrow(0, 2, 2).detach()},
-                          {"late", base.narrow(0, 10, 8).detach()}}),
+  EXPECT_THAT(table_refusal({{"wide", base.narrow(0, 0, 15).detach()},
+                             {"inner", base.narrow(0, 2, 2).detach()},
+                             {"late", base.narrow(0, 10, 8).detach()}}),
               AllOf(HasSubstr("'wide' and 'inner'"), HasSubstr("'wide' and 'late'"),
                     Not(HasSubstr("'inner' and 'late'"))));
 }
 
 TEST(ParameterTableNegativeControl, TheChecksFindNothingInAGoodModel) {
-  EXPECT_EQ(message_of({{"a", parameter({2})}, {"b", parameter({2})}}), "nothing was thrown");
+  EXPECT_EQ(table_refusal({{"a", parameter({2})}, {"b", parameter({2})}}), "nothing was thrown");
 }
 
 }  // namespace

@@ -11,10 +11,10 @@
 namespace tessera {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 /// What speaks against training `tensors` in one unit, in `precision`.
 std::vector<std::string> problems_of(std::vector<NamedTensor> tensors, Precision precision = {}) {

@@ -7,14 +7,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/tests/core/layout/parameter.h"
+
 namespace tessera {
 namespace {
 
-using testing::HasSubstr;
-
-at::Tensor parameter(at::IntArrayRef sizes, c10::ScalarType dtype = c10::kFloat) {
-  return at::zeros(sizes, at::dtype(dtype)).requires_grad_();
-}
+using ::testing::HasSubstr;
+using testing::parameter;
 
 ParameterTable example_table() {
   return ParameterTable({{"a", parameter({10, 7})},
@@ -23,7 +22,7 @@ ParameterTable example_table() {
                          {"c", parameter({65}, c10::kDouble)}});
 }
 
-std::string message_of(std::vector<UnitPlan::Membership> units) {
+std::string refusal_of(std::vector<UnitPlan::Membership> units) {
   const ParameterTable table = example_table();
   try {
     const UnitPlan plan(table, std::move(units), 2);
@@ -59,9 +58,10 @@ TEST(UnitPlan, GivesEveryTrainableParameterAPlace) {
 TEST(UnitPlan, LinesTellApartWhatRanksMustAgreeOn) {
   const ParameterTable table = example_table();
   const UnitPlan plan(table, {{"bucket 0", {3}}, {"bucket 1", {2, 0}}}, 3);
-  EXPECT_THAT(plan.lines(table),
-              testing::ElementsAre("unit 'bucket 0': Double numel 192 slices 3 parameters 'c'",
-                                   "unit 'bucket 1': Float numel 192 slices 3 parameters 'b' 'a'"));
+  EXPECT_THAT(
+      plan.lines(table),
+      ::testing::ElementsAre("unit 'bucket 0': Double numel 192 slices 3 parameters 'c'",
+                             "unit 'bucket 1': Float numel 192 slices 3 parameters 'b' 'a'"));
   const UnitPlan swapped(table, {{"bucket 0", {3}}, {"bucket 1", {0, 2}}}, 3);
   EXPECT_NE(plan.lines(table), swapped.lines(table));
   const UnitPlan sliced(table, {{"bucket 0", {3}}, {"bucket 1", {2, 0}}}, 1);
@@ -77,15 +77,15 @@ TEST(UnitPlan, AModelWithoutTrainableParametersHasNoUnits) {
 }
 
 TEST(UnitPlanNegativeControl, EveryWrongListIsCaught) {
-  EXPECT_EQ(message_of({{"u", {0, 2}}, {"v", {3}}}), "nothing was thrown");
-  EXPECT_THAT(message_of({{"u", {0}}, {"v", {3}}}), HasSubstr("parameter 'b' is in no unit"));
-  EXPECT_THAT(message_of({{"u", {0, 2}}, {"v", {3}}, {"w", {2}}}),
+  EXPECT_EQ(refusal_of({{"u", {0, 2}}, {"v", {3}}}), "nothing was thrown");
+  EXPECT_THAT(refusal_of({{"u", {0}}, {"v", {3}}}), HasSubstr("parameter 'b' is in no unit"));
+  EXPECT_THAT(refusal_of({{"u", {0, 2}}, {"v", {3}}, {"w", {2}}}),
               HasSubstr("parameter 'b' is listed twice, the second time in unit 'w'"));
-  EXPECT_THAT(message_of({{"u", {0, 1, 2}}, {"v", {3}}}),
+  EXPECT_THAT(refusal_of({{"u", {0, 1, 2}}, {"v", {3}}}),
               HasSubstr("unit 'u' lists the frozen parameter 'frozen'"));
-  EXPECT_THAT(message_of({{"u", {0, 2, 3}}}), HasSubstr("unit 'u' mixes dtypes at parameter 'c'"));
-  EXPECT_THAT(message_of({{"u", {0, 2}}, {"v", {3}}, {"w", {}}}), HasSubstr("unit 'w' is empty"));
-  EXPECT_THAT(message_of({{"u", {0, 2, 9}}, {"v", {3}}}),
+  EXPECT_THAT(refusal_of({{"u", {0, 2, 3}}}), HasSubstr("unit 'u' mixes dtypes at parameter 'c'"));
+  EXPECT_THAT(refusal_of({{"u", {0, 2}}, {"v", {3}}, {"w", {}}}), HasSubstr("unit 'w' is empty"));
+  EXPECT_THAT(refusal_of({{"u", {0, 2, 9}}, {"v", {3}}}),
               HasSubstr("unit 'u' lists parameter 9 of 4"));
 }
 

@@ -18,7 +18,7 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kMebibyte = int64_t{1} << 20;
 
 int64_t faults() {
   rusage usage{};
@@ -44,7 +44,7 @@ int64_t faults_of_a_tensor(int64_t bytes) {
 
 TEST(FreedMemory, IsNotFaultedInAgain) {
   // glibc's own rule gives blocks past 32 MiB back, whatever was freed before.
-  constexpr int64_t kBlock = 48 * kMiB;
+  constexpr int64_t kBlock = 48 * kMebibyte;
   if (c10::GetCPUAllocator() == c10::GetDefaultCPUAllocator()) {  // the setting is for good
     faults_of_a_block(kBlock);
     faults_of_a_tensor(kBlock);
@@ -64,20 +64,20 @@ TEST(FreedMemory, IsNotFaultedInAgain) {
 }
 
 TEST(FreedMemory, HoldsTensorsOfAllSizesAndOlderOnes) {
-  at::Tensor older = at::full({kMiB}, 1, at::kByte);
+  at::Tensor older = at::full({kMebibyte}, 1, at::kByte);
   keep_freed_memory();
   keep_freed_memory();  // twice is as good as once
-  for (const int64_t bytes : {int64_t{0}, int64_t{1}, int64_t{65535}, kMiB, 9 * kMiB}) {
+  for (const int64_t bytes : {int64_t{0}, int64_t{1}, int64_t{65535}, kMebibyte, 9 * kMebibyte}) {
     at::Tensor tensor = at::full({bytes}, 2, at::kByte);
     EXPECT_EQ(tensor.sum().item<int64_t>(), 2 * bytes);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 64, 0U) << bytes;
     // Grows and shrinks where storages are reallocated.
-    tensor.resize_({2 * bytes + kMiB});
+    tensor.resize_({2 * bytes + kMebibyte});
     EXPECT_EQ(tensor.narrow(0, 0, bytes).sum().item<int64_t>(), 2 * bytes);
   }
-  EXPECT_EQ(older.sum().item<int64_t>(), kMiB);
-  older.resize_({3 * kMiB});
-  EXPECT_EQ(older.narrow(0, 0, kMiB).sum().item<int64_t>(), kMiB);
+  EXPECT_EQ(older.sum().item<int64_t>(), kMebibyte);
+  older.resize_({3 * kMebibyte});
+  EXPECT_EQ(older.narrow(0, 0, kMebibyte).sum().item<int64_t>(), kMebibyte);
 }
 
 TEST(FreedMemory, ServesThoseWhoKeepBarePointers) {
@@ -103,7 +103,7 @@ TEST(FreedMemory, IsSeenByProfilers) {
   keep_freed_memory();
   const auto profiler = std::make_shared<Profiler>();
   const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, profiler);
-  for (const int64_t bytes : {int64_t{1000}, kMiB}) {
+  for (const int64_t bytes : {int64_t{1000}, kMebibyte}) {
     at::Tensor tensor = at::empty({bytes}, at::kByte);
     EXPECT_EQ(profiler->bytes, bytes);
     tensor.reset();

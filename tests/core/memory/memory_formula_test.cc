@@ -245,13 +245,13 @@ TEST(MemoryFormulaNegativeControl, RowsDifferAndWrongArgumentsAreRefused) {
     return "nothing was thrown";
   };
   EXPECT_THAT(message_of(resident({1, 0, 3})),
-              testing::HasSubstr("[memory] degrees: got 1 | 0 | 3, expected at least 1 each"));
+              ::testing::HasSubstr("[memory] degrees: got 1 | 0 | 3, expected at least 1 each"));
   EXPECT_THAT(message_of(resident({1, 1, 3}, 0)),
-              testing::HasSubstr("[memory] micro_steps: got 0, expected at least 1"));
+              ::testing::HasSubstr("[memory] micro_steps: got 0, expected at least 1"));
   EXPECT_THAT(message_of(resident({3, 3, 3})),
-              testing::HasSubstr("[memory] is_split: got false with 3 slices of the parameters"));
+              ::testing::HasSubstr("[memory] is_split: got false with 3 slices of the parameters"));
   EXPECT_THAT(message_of(split({3, 3, 3}, 2)),
-              testing::HasSubstr("[memory] ranks_after_forward: got 2, expected a divisor of 3"));
+              ::testing::HasSubstr("[memory] ranks_after_forward: got 2, expected a divisor of 3"));
 }
 
 }  // namespace

@@ -42,8 +42,9 @@ TEST(MemoryMeterNegativeControl, RemovingMoreThanThereIsThrows) {
     meter.remove(MemoryClass::kControl, 9);
     FAIL() << "expected an error";
   } catch (const c10::Error& error) {
-    EXPECT_THAT(error.what_without_backtrace(),
-                testing::HasSubstr("[memory] control: got 9 bytes to remove, expected at most 8"));
+    EXPECT_THAT(
+        error.what_without_backtrace(),
+        ::testing::HasSubstr("[memory] control: got 9 bytes to remove, expected at most 8"));
   }
   EXPECT_EQ(meter.now()[MemoryClass::kControl], 8);
   EXPECT_THROW(meter.add(MemoryClass::kControl, -1), c10::Error);

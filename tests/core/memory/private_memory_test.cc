@@ -7,8 +7,6 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kMiB = int64_t{1} << 20;
-
 TEST(PrivateMemory, BeginsOnAPageAndHoldsWhatWasAskedFor) {
   for (const int64_t bytes : {int64_t{0}, int64_t{1}, int64_t{4095}, kLargeBytes - 1, kLargeBytes,
                               kLargeBytes + 1, 3 * kLargeBytes + 4097}) {
@@ -24,7 +22,7 @@ TEST(PrivateMemory, BeginsOnAPageAndHoldsWhatWasAskedFor) {
 
 TEST(PrivateMemory, OfLargeBuffersBeginsOnAHugePage) {
   const at::Tensor memory = allocate_private(3 * kLargeBytes + 5, at::kByte);
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.const_data_ptr()) % (2 * kMiB), 0U);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.const_data_ptr()) % (size_t{2} << 20), 0U);
 }
 
 }  // namespace

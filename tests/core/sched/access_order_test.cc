@@ -9,51 +9,52 @@ namespace tessera {
 namespace {
 
 using Phase = AccessOrder::Phase;
-using Expected = std::vector<std::optional<size_t>>;
+using ExpectedOrder = std::vector<std::optional<size_t>>;
 
-Expected visit(AccessOrder& order, Phase phase, const std::vector<size_t>& units) {
-  Expected expected;
+ExpectedOrder visit(AccessOrder& order, Phase phase, const std::vector<size_t>& units) {
+  ExpectedOrder expected;
   for (const size_t unit : units) expected.push_back(order.visit(phase, unit));
   return expected;
 }
 
 TEST(AccessOrder, KnowsNothingAtFirstAndTheWholeOrderAfterwards) {
   AccessOrder order;
-  EXPECT_EQ(visit(order, Phase::kForward, {0, 1, 2}), Expected(3));
+  EXPECT_EQ(visit(order, Phase::kForward, {0, 1, 2}), ExpectedOrder(3));
   order.begin();
-  EXPECT_EQ(visit(order, Phase::kForward, {0, 1, 2}), (Expected{1, 2, std::nullopt}));
+  EXPECT_EQ(visit(order, Phase::kForward, {0, 1, 2}), (ExpectedOrder{1, 2, std::nullopt}));
 }
 
 TEST(AccessOrder, TellsTheUsesOfAUnitApart) {
   AccessOrder order;
   visit(order, Phase::kForward, {0, 1, 0, 2});
   order.begin();
-  EXPECT_EQ(visit(order, Phase::kForward, {0, 1, 0, 2}), (Expected{1, 0, 2, std::nullopt}));
+  EXPECT_EQ(visit(order, Phase::kForward, {0, 1, 0, 2}), (ExpectedOrder{1, 0, 2, std::nullopt}));
 }
 
 TEST(AccessOrder, LeadsFromForwardIntoBackwardButNotThroughEvaluation) {
   AccessOrder order;
   const auto step = [&order] {
-    Expected expected = visit(order, Phase::kForward, {0, 1, 2});
-    const Expected backward = visit(order, Phase::kBackward, {1, 0});
+    ExpectedOrder expected = visit(order, Phase::kForward, {0, 1, 2});
+    const ExpectedOrder backward = visit(order, Phase::kBackward, {1, 0});
     expected.insert(expected.end(), backward.begin(), backward.end());
     return expected;
   };
   step();
   order.begin();
-  EXPECT_EQ(step(), (Expected{1, 2, 1, 0, std::nullopt}));
+  EXPECT_EQ(step(), (ExpectedOrder{1, 2, 1, 0, std::nullopt}));
   order.begin();
-  EXPECT_EQ(visit(order, Phase::kForwardWithoutGrad, {0, 1}), Expected(2));
-  EXPECT_EQ(step(), (Expected{1, 2, 1, 0, std::nullopt}));
+  EXPECT_EQ(visit(order, Phase::kForwardWithoutGrad, {0, 1}), ExpectedOrder(2));
+  EXPECT_EQ(step(), (ExpectedOrder{1, 2, 1, 0, std::nullopt}));
 }
 
 TEST(AccessOrder, FollowsABranchThatChanges) {
   AccessOrder order;
   visit(order, Phase::kForward, {0, 1, 3});
   order.begin();
-  EXPECT_EQ(visit(order, Phase::kForward, {0, 2, 3}), (Expected{1, std::nullopt, std::nullopt}));
+  EXPECT_EQ(visit(order, Phase::kForward, {0, 2, 3}),
+            (ExpectedOrder{1, std::nullopt, std::nullopt}));
   order.begin();
-  EXPECT_EQ(visit(order, Phase::kForward, {0, 2, 3}), (Expected{2, 3, std::nullopt}));
+  EXPECT_EQ(visit(order, Phase::kForward, {0, 2, 3}), (ExpectedOrder{2, 3, std::nullopt}));
 }
 
 /// An evaluation of any length between two steps.

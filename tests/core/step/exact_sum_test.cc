@@ -9,8 +9,12 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/tests/core/step/exact_words.h"
+
 namespace tessera {
 namespace {
+
+using testing::words_of;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -24,12 +28,6 @@ double sum_of(const std::vector<double>& terms) {
 }
 
 uint64_t bits(double value) { return std::bit_cast<uint64_t>(value); }
-
-std::array<int64_t, ExactSum::kWords> words_of(const ExactSum& sum) {
-  std::array<int64_t, ExactSum::kWords> words;
-  sum.store(words);
-  return words;
-}
 
 /// Finite doubles of all signs and exponents, denormals included.
 double any_double(std::mt19937_64& random) {

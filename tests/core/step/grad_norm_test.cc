@@ -9,12 +9,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/tests/core/step/exact_words.h"
+
 namespace tessera {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
+using testing::words_of;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 const std::vector<int64_t> kNumels = {1000, 1, 0, 65, 7, 13, 64, 63, 5000};
 
@@ -48,14 +51,7 @@ ExactSum squares_over_slices(const FlatLayout& layout, const at::Tensor& buffer)
   return total;
 }
 
-/// All bits of a sum, those that value() rounds away too.
-std::array<int64_t, ExactSum::kWords> words_of(const ExactSum& sum) {
-  std::array<int64_t, ExactSum::kWords> words;
-  sum.store(words);
-  return words;
-}
-
-class GradNormProperty : public testing::TestWithParam<c10::ScalarType> {};
+class GradNormProperty : public ::testing::TestWithParam<c10::ScalarType> {};
 
 TEST_P(GradNormProperty, HasTheSameBitsHoweverTheBufferIsCutAndIgnoresPadding) {
   const FlatLayout whole(GetParam(), kNumels, 1);
@@ -71,7 +67,7 @@ TEST_P(GradNormProperty, HasTheSameBitsHoweverTheBufferIsCutAndIgnoresPadding) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, GradNormProperty,
-                         testing::Values(c10::kFloat, c10::kDouble, c10::kBFloat16, c10::kHalf));
+                         ::testing::Values(c10::kFloat, c10::kDouble, c10::kBFloat16, c10::kHalf));
 
 TEST(GradNorm, ThreeFourFive) {
   const at::Tensor buffer = at::zeros({128});
@@ -103,7 +99,7 @@ TEST(GradNorm, NonFiniteGradientsShowInTheNorm) {
     buffer[place] = -std::numeric_limits<float>::infinity();
     ExactSum infinite;
     add_squares(buffer, {0, 0, 0, 100}, infinite);
-    EXPECT_EQ(infinite.value(), kInfinity) << place;
+    EXPECT_EQ(infinite.value(), kInfinite) << place;
   }
   const at::Tensor buffer = at::ones({128});
   buffer[100] = std::numeric_limits<float>::quiet_NaN();
@@ -117,8 +113,8 @@ TEST(GradNorm, ClipFactorIsTorchs) {
   EXPECT_EQ(clip_factor(0.5, 1.0), 1.0);
   EXPECT_EQ(clip_factor(0.0, 1.0), 1.0);
   EXPECT_EQ(clip_factor(1.0, 1.0), 1.0 / (1.0 + 1e-6));
-  EXPECT_EQ(clip_factor(5.0, kInfinity), 1.0);
-  EXPECT_EQ(clip_factor(kInfinity, 1.0), 0.0);
+  EXPECT_EQ(clip_factor(5.0, kInfinite), 1.0);
+  EXPECT_EQ(clip_factor(kInfinite, 1.0), 0.0);
   EXPECT_TRUE(std::isnan(clip_factor(std::nan(""), 1.0)));
 }
 

@@ -55,7 +55,7 @@ TEST(CudaArchitectures, EveryKernelFileIsThereForAllOfThem) {
   // One for each of adamw.cu, gradient.cu and step.cu, and those of the CUDA runtime, if any.
   const std::vector<std::string> expected = {"compute_100", "sm_100", "sm_80", "sm_90"};
   EXPECT_EQ(std::count(binaries.begin(), binaries.end(), expected), 3)
-      << testing::PrintToString(binaries);
+      << ::testing::PrintToString(binaries);
 }
 
 TEST(CudaArchitectures, NegativeControlAFileWithoutDeviceCodeHasNone) {

@@ -50,8 +50,8 @@ at::Tensor make_gradient(int64_t numel, uint64_t seed = 1) {
 }
 
 template <typename T>
-class GradientBodies : public testing::Test {};
-using Dtypes = testing::Types<float, BFloat16, Half>;
+class GradientBodies : public ::testing::Test {};
+using Dtypes = ::testing::Types<float, BFloat16, Half>;
 TYPED_TEST_SUITE(GradientBodies, Dtypes);
 
 TYPED_TEST(GradientBodies, AccumulateAddsInFp32) {

@@ -83,8 +83,8 @@ std::vector<Piece> pieces() {
 int64_t numel() { return FlatLayout(c10::kFloat, kNumels, 1).numel(); }
 
 template <typename T>
-class OnGpu : public testing::Test {};
-using Dtypes = testing::Types<float, BFloat16, Half>;
+class OnGpu : public ::testing::Test {};
+using Dtypes = ::testing::Types<float, BFloat16, Half>;
 TYPED_TEST_SUITE(OnGpu, Dtypes);
 
 TYPED_TEST(OnGpu, AdamwGivesTheBitsOfTheCpu) {

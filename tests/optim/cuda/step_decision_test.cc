@@ -60,7 +60,7 @@ std::vector<int64_t> sum_of(const std::vector<Rank>& ranks) {
   return words;
 }
 
-class StepDecisionTest : public testing::Test {
+class StepDecisionTest : public ::testing::Test {
  protected:
   StepDecision make(double max_norm = kInfinity, std::optional<LossScale> scale = std::nullopt) {
     return StepDecision(kParameters, max_norm, scale, kit_.api(), kit_.device());

@@ -70,7 +70,7 @@ std::vector<int64_t> part(const std::vector<int64_t>& words, int64_t begin, int6
   return {words.begin() + begin, words.begin() + begin + numel};
 }
 
-class StepSumsTest : public testing::Test {
+class StepSumsTest : public ::testing::Test {
  protected:
   HostKit kit_{std::chrono::microseconds(100)};
   ParameterTable table_ = make_table();

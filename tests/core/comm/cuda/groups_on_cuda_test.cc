@@ -23,12 +23,14 @@
 #include "tessera/core/device/graph.h"
 #include "tessera/core/error_text.h"
 #include "tessera/tests/support/fake_cuda/fake_cuda.h"
+#include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_threads.h"
 
 namespace tessera {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::message_of;
 
 class GroupsOnCuda : public ::testing::Test {
  protected:
@@ -62,15 +64,6 @@ class GroupsOnCuda : public ::testing::Test {
     return device;
   }
 };
-
-std::string message_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const std::exception& error) {
-    return error_text(error);
-  }
-  return "nothing";
-}
 
 at::Tensor values_of(int rank, int64_t numel, at::ScalarType dtype) {
   return (at::arange(numel, at::kDouble) * (0.37 + rank) + rank).to(dtype);

@@ -17,6 +17,7 @@
 #include "tessera/core/comm/hello.h"
 #include "tessera/core/comm/meeting/words.h"
 #include "tessera/core/error_text.h"
+#include "tessera/tests/support/patience.h"
 
 namespace tessera {
 namespace {
@@ -28,39 +29,40 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr milliseconds kPatience(60000);  // what must not come to it
-
 struct Rank {
   int rank = 0;
   int world_size = 2;
   std::string token = {};
-  milliseconds timeout = kPatience;
+  milliseconds timeout = testing::kPatience;  // what must not come to it
   std::string device = "cuda";  // no shared page, so ranks may seem to be on other hosts
 };
 
-/// What each of these ranks throws; "" if it meets the others.
+/// What this rank throws; "" if it meets the others.
+std::string error_of(const c10::intrusive_ptr<c10d::Store>& store, const Rank& rank) {
+  PlaceOptions options;
+  options.environment.rank = rank.rank;
+  options.store = store;
+  options.timeout = rank.timeout;
+  try {
+    const Place place = find_place(options);
+    meet_on_store(place, {.rank = rank.rank,
+                          .world_size = rank.world_size,
+                          .job_token = rank.token,
+                          .timeout = rank.timeout,
+                          .device = rank.device});
+  } catch (const std::exception& error) {
+    return error_text(error);
+  }
+  return "";
+}
+
+/// The same of each of these.
 std::vector<std::string> errors_of(const c10::intrusive_ptr<c10d::Store>& store,
                                    const std::vector<Rank>& ranks) {
   std::vector<std::string> errors(ranks.size());
   std::vector<std::thread> threads;
   for (size_t i = 0; i < ranks.size(); ++i) {
-    threads.emplace_back([&, i] {
-      const Rank& rank = ranks[i];
-      PlaceOptions options;
-      options.environment.rank = rank.rank;
-      options.store = store;
-      options.timeout = rank.timeout;
-      try {
-        const Place place = find_place(options);
-        meet_on_store(place, {.rank = rank.rank,
-                              .world_size = rank.world_size,
-                              .job_token = rank.token,
-                              .timeout = rank.timeout,
-                              .device = rank.device});
-      } catch (const std::exception& error) {
-        errors[i] = error_text(error);
-      }
-    });
+    threads.emplace_back([&, i] { errors[i] = error_of(store, ranks[i]); });
   }
   for (std::thread& thread : threads) thread.join();
   return errors;
@@ -90,6 +92,23 @@ class HandshakeTest : public ::testing::Test {
 TEST_F(HandshakeTest, RanksMeetAgainAndAgainInOneStore) {
   for (int again = 0; again < 3; ++again) {
     EXPECT_THAT(errors_of({{0, 3}, {1, 3}, {2, 3}}), Each(IsEmpty()));
+  }
+}
+
+// Each rank tries again as soon as it has failed: others may not have heard of the failure yet.
+TEST_F(HandshakeTest, WhoTriesAgainAtOnceMeetsTheOthers) {
+  for (int again = 0; again < 20; ++again) {
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 3; ++rank) {
+      threads.emplace_back([this, rank] {
+        const bool differs = rank == 1;
+        EXPECT_THAT(
+            error_of(store_, {.rank = rank, .world_size = 3, .device = differs ? "cpu" : "cuda"}),
+            HasSubstr("rank 1 has the device cpu"));
+        EXPECT_THAT(error_of(store_, {.rank = rank, .world_size = 3}), IsEmpty());
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
   }
 }
 

@@ -28,34 +28,27 @@
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/comm/rendezvous.h"
 #include "tessera/tests/support/rank_processes.h"
+#include "tessera/tests/support/temporary_directory.h"
 
 namespace tessera {
 namespace {
 
 using ::testing::AllOf;
+using testing::free_port;
 using ::testing::HasSubstr;
+using testing::join;
 using ::testing::Not;
 using testing::RankProcessBody;
 using testing::RankProcesses;
 using testing::RankProcessOptions;
 using testing::RankResult;
 using testing::run_rank_processes;
+using testing::say;
+using testing::TemporaryDirectory;
 
 std::string variable(const char* name) {
   const char* const value = std::getenv(name);
   return value == nullptr ? "" : value;
-}
-
-void say(const std::string& text) {
-  std::printf("%s\n", text.c_str());
-  std::fflush(stdout);
-}
-
-std::shared_ptr<ProcessGroup> join() {
-  ProcessGroupOptions options;
-  const std::string timeout = variable("TEST_TIMEOUT_MS");
-  options.timeout = std::chrono::milliseconds(timeout.empty() ? 50000 : std::stoi(timeout));
-  return init_process_group(std::move(options));
 }
 
 const RankProcessBody kMeet("meet_again_and_again", [] {
@@ -87,13 +80,8 @@ RankProcessOptions at_port(int port) {
   return options;
 }
 
-int free_port() {
-  const auto now = std::chrono::steady_clock::now();
-  return endpoint_of(*TcpAddress::resolve("127.0.0.1", 0, now + std::chrono::seconds(20))
-                          .value()
-                          .listen()
-                          .value())
-      .port;
+std::string url_in(const TemporaryDirectory& directory) {
+  return absl::StrCat("file://", directory.path(), "/store");
 }
 
 void expect_all(const std::vector<RankResult>& results, int code, const std::string& text) {
@@ -111,21 +99,6 @@ RankResult alone(RankProcessOptions options, int rank, const std::string& timeou
   options.environment["TEST_TIMEOUT_MS"] = timeout_ms;
   return run_rank_processes(1, "meet_again_and_again", options)[0];
 }
-
-class Directory {
- public:
-  Directory() {
-    char name[] = "/tmp/tessera-place-XXXXXX";
-    EXPECT_NE(::mkdtemp(name), nullptr);
-    name_ = name;
-  }
-  ~Directory() { std::filesystem::remove_all(name_); }
-  const std::string& name() const { return name_; }
-  std::string url() const { return absl::StrCat("file://", name_, "/store"); }
-
- private:
-  std::string name_;
-};
 
 TEST(Place, ManyWorldsMeetInOnePlace) {
   RankProcessOptions at_path;
@@ -148,11 +121,11 @@ TEST(Place, ADeadHostIsNamedByWhoIsThere) {
   for (const bool at_path : {true, false}) {
     RankProcessOptions options = at_path ? RankProcessOptions() : at_port(free_port());
     options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "3";
-    const Directory directory;
-    if (at_path) options.environment["TESSERA_STORE"] = directory.url();
+    const TemporaryDirectory directory;
+    if (at_path) options.environment["TESSERA_STORE"] = url_in(directory);
     options.environment["RANK"] = options.environment["LOCAL_RANK"] = "0";
     RankProcesses host(1, "meet_again_and_again", options);
-    while (at_path && !std::filesystem::exists(directory.name() + "/store")) {
+    while (at_path && !std::filesystem::exists(directory.path() + "/store")) {
       std::this_thread::yield();
     }
     options.environment["RANK"] = options.environment["LOCAL_RANK"] = "1";
@@ -207,6 +180,22 @@ TEST(Place, RanksWithAnotherTokenAreStrangersAtAnAddress) {
   EXPECT_EQ(host.wait()[0].exit_code, 0);
 }
 
+TEST(Place, StrangersAreCountedWhereARankIsMissing) {
+  const int port = free_port();
+  RankProcessOptions options = at_port(port);
+  options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "2";
+  options.environment["TESSERA_JOB_TOKEN"] = "ours";
+  options.environment["TEST_TIMEOUT_MS"] = "3000";
+  RankProcesses host(1, "meet_again_and_again", options);
+  const auto address = TcpAddress::resolve("127.0.0.1", port, Deadline::max()).value();
+  while (!address.connect(Deadline::max()).ok()) std::this_thread::yield();
+  options.environment["TESSERA_JOB_TOKEN"] = "theirs";
+  alone(options, 1);
+  EXPECT_THAT(host.wait()[0].output, AllOf(HasSubstr("rank 1 did not come; "),
+                                           HasSubstr("proved to be none of this job: give all "
+                                                     "ranks the same TESSERA_JOB_TOKEN")));
+}
+
 TEST(Place, TwoRankZerosAtOneAddressHearOfEachOther) {
   RankProcessOptions options = at_port(free_port());
   options.environment["RANK"] = options.environment["LOCAL_RANK"] = "0";  // and nobody is rank 1
@@ -214,11 +203,11 @@ TEST(Place, TwoRankZerosAtOneAddressHearOfEachOther) {
 }
 
 TEST(Place, AHeldLockIsATimeOutThatNamesItsHolder) {
-  const Directory directory;
-  const int fd = ::open(directory.name().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const TemporaryDirectory directory;
+  const int fd = ::open(directory.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   ASSERT_EQ(::flock(fd, LOCK_EX), 0);
   RankProcessOptions options;
-  options.environment["TESSERA_STORE"] = directory.url();
+  options.environment["TESSERA_STORE"] = url_in(directory);
   EXPECT_THAT(alone(options, 0).output,
               AllOf(HasSubstr("timed out after 1000 ms"),
                     HasSubstr(absl::StrCat("is held by pid ", ::getpid()))));
@@ -226,12 +215,12 @@ TEST(Place, AHeldLockIsATimeOutThatNamesItsHolder) {
 }
 
 TEST(Place, AStoppedHostIsNamedAsStopped) {
-  const Directory directory;
+  const TemporaryDirectory directory;
   RankProcessOptions options;
-  options.environment["TESSERA_STORE"] = directory.url();
+  options.environment["TESSERA_STORE"] = url_in(directory);
   options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "2";
   RankProcesses host(1, "meet_again_and_again", options);
-  while (!std::filesystem::exists(directory.name() + "/store")) std::this_thread::yield();
+  while (!std::filesystem::exists(directory.path() + "/store")) std::this_thread::yield();
   host.kill(0, SIGSTOP);
   const RankResult result = alone(options, 1);
   EXPECT_EQ(result.exit_code, 1);
@@ -243,11 +232,11 @@ TEST(Place, AStoppedHostIsNamedAsStopped) {
 }
 
 TEST(Place, ATruncatedOrForeignFileIsAnError) {
-  const Directory directory;
-  std::ofstream(directory.name() + "/store") << std::string(1000, '\xff');
+  const TemporaryDirectory directory;
+  std::ofstream(directory.path() + "/store") << std::string(1000, '\xff');
   RankProcessOptions options;
-  options.environment["TESSERA_STORE"] = directory.url();
-  EXPECT_THAT(alone(options, 0).output, AllOf(HasSubstr(directory.name()), HasSubstr("no socket"),
+  options.environment["TESSERA_STORE"] = url_in(directory);
+  EXPECT_THAT(alone(options, 0).output, AllOf(HasSubstr(directory.path()), HasSubstr("no socket"),
                                               Not(HasSubstr("timed out"))));
 }
 

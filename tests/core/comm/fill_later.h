@@ -1,0 +1,14 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/device/host_device.h"
+
+namespace tessera::testing {
+
+/// Queues writing `values` to `tensor` on the current stream.
+inline void fill_later(HostDevice& device, const at::Tensor& tensor, const at::Tensor& values) {
+  HostDevice::run(*device.current_stream(), [tensor, values] { tensor.copy_(values); });
+}
+
+}  // namespace tessera::testing

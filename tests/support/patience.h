@@ -1,0 +1,14 @@
+#pragma once
+
+#include <chrono>
+
+namespace tessera::testing {
+
+/// Ranks that are not done by then hang. Sanitizers make everything slower.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr std::chrono::seconds kPatience(300);
+#else
+inline constexpr std::chrono::seconds kPatience(60);
+#endif
+
+}  // namespace tessera::testing
