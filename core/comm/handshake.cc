@@ -1,12 +1,9 @@
 #include "tessera/core/comm/handshake.h"
 
-#include <optional>
 #include <utility>
 #include <vector>
 
-#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
-#include <absl/strings/str_split.h>
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/meeting/host_attempt.h"
@@ -17,23 +14,6 @@ namespace tessera {
 namespace {
 
 constexpr const char* kPage = "tessera/page";
-
-std::string range_text(const shm::SharedRange& range) {
-  return absl::StrCat(range.segment.device, " ", range.segment.inode, " ", range.segment_bytes, " ",
-                      range.pid, " ", range.fd);
-}
-
-std::optional<shm::SharedRange> parse_range(const std::string& text) {
-  const std::vector<std::string> fields = absl::StrSplit(text, ' ');
-  shm::SharedRange range;
-  if (fields.size() != 5 || !absl::SimpleAtoi(fields[0], &range.segment.device) ||
-      !absl::SimpleAtoi(fields[1], &range.segment.inode) ||
-      !absl::SimpleAtoi(fields[2], &range.segment_bytes) ||
-      !absl::SimpleAtoi(fields[3], &range.pid) || !absl::SimpleAtoi(fields[4], &range.fd)) {
-    return std::nullopt;
-  }
-  return range;
-}
 
 /// The page that the processes of one host share.
 class SharedPage final : public Venue {
@@ -46,11 +26,11 @@ class SharedPage final : public Venue {
   std::string open(const std::vector<int>& pids) override {
     world_ = shm::World::create(pids, rank_);
     if (store_ != nullptr) store_->lend(kPage, world_->segment()->fd());
-    return range_text(world_->page());
+    return world_->page().to_text();
   }
 
   void enter(const std::string& text) override {
-    const auto range = parse_range(text);
+    const auto range = shm::SharedRange::from_text(text);
     TORCH_CHECK(range.has_value(), "[rendezvous] got '", text,
                 "' as the place of the shared page, expected five numbers; run one build of "
                 "Tessera on all ranks");

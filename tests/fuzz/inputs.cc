@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tessera/core/comm/hello.h"
+#include "tessera/core/comm/meeting/announcement.h"
 #include "tessera/core/comm/meeting/credentials.h"
 #include "tessera/core/comm/meeting/framing.h"
 #include "tessera/core/comm/meeting/job_table.h"
@@ -25,7 +26,9 @@ enum class Parser : uint8_t {
   kSealedFrames,
   kEntrance,
   kHello,
-  kPage
+  kPage,
+  kRange,
+  kAnnouncement
 };
 constexpr int kRanksOfPage = 3;
 
@@ -110,6 +113,25 @@ bool read_page(std::string_view bytes) {
   return understood;
 }
 
+bool read_range(std::string_view bytes) {
+  const auto range = shm::SharedRange::from_text(std::string(bytes));
+  if (!range) return false;
+  check(range->pid > 0 && range->fd >= 0);
+  const auto again = shm::SharedRange::from_text(range->to_text());
+  check(again && again->segment == range->segment && again->fd == range->fd);
+  return true;
+}
+
+bool read_announcement(std::string_view bytes) {
+  const auto said = Announcement::from_text(std::string(bytes));
+  if (!said) return false;
+  check(said->name.empty() != (said->host.empty() && said->port == 0));
+  const auto again = Announcement::from_text(said->to_text());
+  check(again && again->name == said->name && again->host == said->host &&
+        again->port == said->port);
+  return true;
+}
+
 std::string page() {
   const auto world = shm::World::create({11, 12, 13});
   return {world->segment()->data(), static_cast<size_t>(shm::ControlPage::bytes(kRanksOfPage))};
@@ -136,6 +158,10 @@ bool read_input(std::string_view input) {
       return read_hello(input);
     case Parser::kPage:
       return read_page(input);
+    case Parser::kRange:
+      return read_range(input);
+    case Parser::kAnnouncement:
+      return read_announcement(input);
   }
   return false;
 }
@@ -167,6 +193,13 @@ std::vector<std::string> corpus() {
   inputs.push_back(
       input_for(Parser::kHello, Hello::of_this_process(1, 3, "token", "cpu").to_text()));
   inputs.push_back(input_for(Parser::kPage, page()));
+  const shm::SharedRange range{
+      .segment = {.device = 1, .inode = 77}, .segment_bytes = 4096, .pid = 300, .fd = 8};
+  inputs.push_back(input_for(Parser::kRange, range.to_text()));
+  for (const Announcement& said : {Announcement{.name = "tessera/0123", .host = {}, .port = 0},
+                                   Announcement{.name = {}, .host = "10.0.0.1", .port = 29500}}) {
+    inputs.push_back(input_for(Parser::kAnnouncement, said.to_text()));
+  }
   return inputs;
 }
 

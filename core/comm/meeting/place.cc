@@ -6,12 +6,9 @@
 #include <optional>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include <absl/strings/escaping.h>
-#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
-#include <absl/strings/str_split.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -19,6 +16,7 @@
 #include "tessera/core/comm/machine.h"
 #include "tessera/core/comm/meeting/abandoned_call.h"
 #include "tessera/core/comm/meeting/abstract_socket.h"
+#include "tessera/core/comm/meeting/announcement.h"
 #include "tessera/core/comm/meeting/patient_store.h"
 #include "tessera/core/comm/meeting/socket_path.h"
 #include "tessera/core/comm/meeting/tcp_address.h"
@@ -297,14 +295,13 @@ class Search {
   }
 
   Place host_for_agent(PatientStore& store, const TcpAddress& agent) {
-    std::string text;
+    Announcement where;
     std::unique_ptr<Listener> listener;
     if (is_one_host()) {
-      const std::string name = absl::StrCat("tessera/", Seal::new_nonce());
-      auto made = listen_at_name(name);
+      where.name = absl::StrCat("tessera/", Seal::new_nonce());
+      auto made = listen_at_name(where.name);
       check(made.status(), "a socket for the ranks of this host");
       listener = *std::move(made);
-      text = absl::StrCat("local ", name);
     } else {
       const auto own = TcpAddress::own_towards(agent);
       check(own.status(), "MASTER_ADDR");
@@ -313,12 +310,12 @@ class Search {
       check(made.status(), own->text().c_str());
       listener = *std::move(made);
       const TcpEndpoint endpoint = endpoint_of(*listener);
-      text = absl::StrCat("tcp ", endpoint.host, " ", endpoint.port);
+      where.host = endpoint.host;
+      where.port = endpoint.port;
     }
-    const bool is_local = text.starts_with("local ");
-    Place place = host(std::move(listener), is_local ? Credentials() : credentials());
+    Place place = host(std::move(listener), is_one_host() ? Credentials() : credentials());
     try {
-      static_cast<c10d::Store&>(store).set(address_key(), sealed(text));
+      static_cast<c10d::Store&>(store).set(address_key(), sealed(where.to_text()));
     } catch (const std::exception& error) {
       throw CommError({"init_process_group", "world", -1, environment().rank, ""},
                       absl::StrCat(variables_, "the store failed: ", error_text(error)));
@@ -329,9 +326,13 @@ class Search {
   /// Goes where rank 0 said that it is.
   std::optional<Place> follow(const std::optional<std::string>& said) {
     if (!said) return std::nullopt;
-    const std::vector<std::string> words = absl::StrSplit(*said, ' ');
-    if (words.size() == 2 && words[0] == "local") {
-      auto socket = connect_to_name(words[1]);
+    const auto where = Announcement::from_text(*said);
+    if (!where) {
+      lack_ = "what rank 0 said there is no address; run one build of Tessera on all ranks";
+      return std::nullopt;
+    }
+    if (!where->name.empty()) {
+      auto socket = connect_to_name(where->name);
       if (socket.ok()) return enter(*std::move(socket), {}, soon());
       lack_ = absl::StrCat("rank 0 is not where it said: ", std::string(socket.status().message()));
       return std::nullopt;
@@ -342,12 +343,7 @@ class Search {
           "or rank 0 has another LOCAL_WORLD_SIZE";
       return std::nullopt;
     }
-    int port = 0;
-    if (words.size() != 3 || words[0] != "tcp" || !absl::SimpleAtoi(words[2], &port)) {
-      lack_ = "what rank 0 said there is no address; run one build of Tessera on all ranks";
-      return std::nullopt;
-    }
-    const auto address = TcpAddress::resolve(words[1], port, end_);
+    const auto address = TcpAddress::resolve(where->host, where->port, end_);
     if (!address.ok()) return std::nullopt;
     check_token(*address);
     auto socket = address->connect(soon());

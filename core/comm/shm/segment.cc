@@ -12,12 +12,12 @@
 #include <fstream>
 #include <limits>
 #include <mutex>
-#include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_split.h>
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/file_descriptor.h"
@@ -90,6 +90,23 @@ char* map(const SharedRange& range, const FileDescriptor& fd, Writes writes) {
 }
 
 }  // namespace
+
+std::string SharedRange::to_text() const {
+  return absl::StrCat(segment.device, " ", segment.inode, " ", segment_bytes, " ", pid, " ", fd);
+}
+
+std::optional<SharedRange> SharedRange::from_text(const std::string& text) {
+  const std::vector<std::string> fields = absl::StrSplit(text, ' ');
+  SharedRange range;
+  if (fields.size() != 5 || !absl::SimpleAtoi(fields[0], &range.segment.device) ||
+      !absl::SimpleAtoi(fields[1], &range.segment.inode) ||
+      !absl::SimpleAtoi(fields[2], &range.segment_bytes) ||
+      !absl::SimpleAtoi(fields[3], &range.pid) || !absl::SimpleAtoi(fields[4], &range.fd) ||
+      range.pid < 1 || range.fd < 0) {
+    return std::nullopt;
+  }
+  return range;
+}
 
 /// The segments that this process maps. Process-wide by nature: it is what makes rank threads share
 /// one mapping, and what a child of fork() has to cut off. A mapping that is not in here yet, or no

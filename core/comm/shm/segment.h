@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "tessera/core/comm/file_descriptor.h"
 #include "tessera/core/fork.h"
@@ -33,6 +35,12 @@ struct SharedRange {
   uint64_t segment_bytes = 0;  ///< 0: no range
   int32_t pid = 0;             ///< who created the segment
   int32_t fd = -1;             ///< its descriptor in that process
+
+  /// Five numbers.
+  std::string to_text() const;
+  /// Nothing if these are no five numbers of their kind, no process or no descriptor. An offset
+  /// does not travel as text.
+  static std::optional<SharedRange> from_text(const std::string& text);
 };
 
 /// One memfd mapped into this process. The threads of a process share a single mapping of each
