@@ -23,8 +23,10 @@ namespace {
 /// This process and its launcher; never destroyed: a process may fail at its very end.
 struct Reporter {
   Origin origin;
-  int rank;
+  int rank;  // the launcher's number, as culprits are
+  int world_size;
   std::unique_ptr<JobPage> page;
+  std::atomic<bool> is_numbered_alike{true};  // in the world that was made last
 };
 
 // As much as a note holds. Memory may be what a rank has run out of, so none is allocated.
@@ -90,14 +92,17 @@ bool is_number(const char* name, int number) {
 void report_failures(int rank, int world_size) {
   Reporter* known = reporter.load(std::memory_order_acquire);
   if (known != nullptr) {
-    if (known->origin.is_here() && known->rank == rank) known->page->forget_failure();
+    if (!known->origin.is_here()) return;
+    known->page->forget_failure();
+    known->is_numbered_alike.store(known->rank == rank && known->world_size == world_size);
     return;
   }
   const std::string address = process_environment("TESSERA_JOB_PAGE").value_or("");
   if (address.empty() || !is_number("RANK", rank) || !is_number("WORLD_SIZE", world_size)) return;
   auto page = JobPage::open(address, rank);
   if (page == nullptr) return;
-  auto made = std::make_unique<Reporter>(Reporter{Origin(), rank, std::move(page)});
+  std::unique_ptr<Reporter> made(
+      new Reporter{.origin = {}, .rank = rank, .world_size = world_size, .page = std::move(page)});
   if (!reporter.compare_exchange_strong(known, made.get())) return;
   (void)made.release();  // never destroyed
   next_handler = std::set_terminate(report_and_terminate);
@@ -110,10 +115,15 @@ void note_collective(std::string_view op, std::string_view tag, int64_t sequence
   last_collective.set(op, tag, sequence, group);
 }
 
-void report_failure(int culprit, std::string_view text) noexcept {
+void report_failure(int culprit, std::string_view text, int pid) noexcept {
   const Reporter* const own = reporter.load(std::memory_order_acquire);
   if (own == nullptr || !own->origin.is_here()) return;
-  if (culprit >= 0) return own->page->note_failure(culprit, text);
+  if (culprit >= 0) {
+    const int by_pid = pid > 0 ? own->page->rank_of(pid) : -1;
+    if (by_pid < 0 && !own->is_numbered_alike.load())
+      culprit = own->rank;  // what it is, is not known
+    return own->page->note_failure(by_pid < 0 ? culprit : by_pid, text);
+  }
   std::array<char, kPlaceBytes> place;
   last_collective.describe(place);
   const std::string_view after(place.data());

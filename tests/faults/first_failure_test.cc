@@ -136,6 +136,31 @@ TEST(FirstFailureOfOneThatDoesNotEnd, IsNamedWithWhatItDoes) {
   }
 }
 
+/// A world of all four, then two of two ranks each, in which rank 3 of the job is rank 1.
+const RankProcessBody kTwoWorlds("two_later_worlds", [] {
+  const auto all = init_process_group();
+  const int half = all->rank() % 2;
+  const auto world = init_process_group(
+      {.rank = all->rank() / 2,
+       .world_size = 2,
+       .store_url = absl::StrCat(process_environment("TESSERA_STORE").value_or(""), "_", half)});
+  all->barrier("all are in both");
+  if (all->rank() == 3) ::_exit(0);
+  world->barrier("without rank 3");
+  all->barrier("without rank 3");
+});
+
+TEST(FirstFailureOfALaterWorld, IsNamedByItsNumberInTheJob) {
+  LaunchedJob job(
+      {"--nproc-per-node", "4", "--grace-seconds", "1", "--",
+       std::filesystem::read_symlink("/proc/self/exe").string(), "--rank_body=two_later_worlds"},
+      {});
+  EXPECT_EQ(job.wait(), 1) << job.err();
+  EXPECT_THAT(first_failure_in(job.err()),
+              MatchesRegex("rank 3 \\(pid [0-9]+\\) exited with code 0: .*rank [13] \\(pid "
+                           "[0-9]+\\) died.*"));
+}
+
 TEST(FirstFailureControl, NobodyFailsNobodyIsNamed) {
   LaunchedJob job = launch("not", row_of(Strategy::kZero3), 3, 1);
   EXPECT_EQ(job.wait(), 0) << job.err();

@@ -16,6 +16,7 @@
 #include "tessera/core/comm/hello.h"
 #include "tessera/core/comm/meeting/heartbeat.h"
 #include "tessera/core/comm/meeting/words.h"
+#include "tessera/core/comm/process_status.h"
 #include "tessera/core/comm/time_out.h"
 #include "tessera/core/error_text.h"
 #include "tessera/core/errors.h"
@@ -59,7 +60,7 @@ class Attempt {
         heartbeat_(words_),
         own_(Hello::of_this_process(options.rank, options.world_size, options.job_token,
                                     options.device)),
-        start_(Clock::now()) {}
+        start_(place.since) {}
   virtual ~Attempt() = default;
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
@@ -75,7 +76,10 @@ class Attempt {
       throw;
     } catch (const std::exception& error) {  // the store's: its host may have ended
       const std::string cause = error_text(error);
-      if (place_.own != nullptr && !place_.is_host) report_failure(place_.own->host().rank, cause);
+      if (place_.own != nullptr && !place_.is_host) {
+        const HostName& host = place_.own->host();
+        report_failure(host.rank, cause, host.machine == own_.host ? host.pid : 0);
+      }
       give_up(cause);
     } catch (...) {
       give_up(present_error_text());
@@ -158,6 +162,18 @@ class Attempt {
   std::string name_of(const Hello& hello) const {
     return absl::StrCat("rank ", hello.rank, " (pid ", hello.pid,
                         hello.host == own_.host ? "" : absl::StrCat(" on ", hello.host_name), ")");
+  }
+
+  /// The process of a Hello if it is one of this host, else 0.
+  int pid_of(const Hello& hello) const { return hello.host == own_.host ? hello.pid : 0; }
+
+  /// "rank 1 (pid 12), which is stopped".
+  std::string state_of(const Hello& hello) const {
+    const int pid = pid_of(hello);
+    if (pid == 0 || own_.start_time == 0) return name_of(hello);
+    const auto status = process_status(pid);
+    const std::string does = !hello.is_alive() ? "has ended" : status ? status->describe() : "";
+    return absl::StrCat(name_of(hello), does.empty() ? "" : ", which ", does);
   }
 
   /// "rank 1, rank 2 did not come".

@@ -116,7 +116,7 @@ class HostAttempt final : public Attempt {
     }
     if (mark == kGone || (!mark && life_of(guest, true) == Life::kEnded)) {
       const std::string cause = absl::StrCat(name_of(guest), " died before all ranks had met");
-      report_failure(guest.rank, cause);
+      report_failure(guest.rank, cause, pid_of(guest));
       condemn(cause);
     }
   }
@@ -208,10 +208,13 @@ class HostAttempt final : public Attempt {
       });
       if (outside.empty()) return;
       if (is_time_out()) {
+        std::vector<std::string> names;
+        for (const int rank : outside) names.push_back(state_of(guests_.at(rank)));
         const std::string cause = absl::StrCat("timed out after ", options_.timeout.count(),
-                                               " ms: rank ", absl::StrJoin(outside, ", rank "),
+                                               " ms: ", absl::StrJoin(names, ", "),
                                                " came, and did not enter what the ranks share");
-        report_failure(*outside.begin(), cause);
+        const Hello& first = guests_.at(*outside.begin());
+        report_failure(first.rank, cause, pid_of(first));
         condemn(cause);
       }
       pause();

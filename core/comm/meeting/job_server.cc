@@ -25,7 +25,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kLinger = std::chrono::seconds(2);
+constexpr auto kLinger = std::chrono::seconds(1);
 constexpr auto kPauseWithoutDescriptors = std::chrono::milliseconds(100);
 constexpr auto kPauseInACrowd = std::chrono::milliseconds(10);
 constexpr size_t kMostQueuedBytes = 2 * Framing::kMost;  // of a member that asks and does not read
@@ -159,7 +159,12 @@ void JobServer::let_in() {
     }
     FileDescriptor arrived = listener_->accept();
     if (!arrived.is_open()) {
-      if (errno == EMFILE || errno == ENFILE) deaf_until_ = Clock::now() + kPauseWithoutDescriptors;
+      if (errno == EMFILE || errno == ENFILE) {
+        deaf_until_ = Clock::now() + kPauseWithoutDescriptors;
+        TORCH_WARN_ONCE("[rendezvous] ", self_.text(),
+                        ", where the ranks meet, cannot let others in (", std::strerror(errno),
+                        "); raise ulimit -n");
+      }
       return;  // somebody who may not come in, or nobody; if more wait, poll says so
     }
     sessions_.emplace_back(std::move(arrived));

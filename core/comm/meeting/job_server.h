@@ -30,7 +30,7 @@ class JobServer {
   /// Local. Throws std::system_error if the system has no thread or descriptor left.
   JobServer(std::unique_ptr<Listener> listener, std::shared_ptr<JobTable> table,
             Credentials credentials, HostName self);
-  /// Waits up to two seconds for the members to leave: they may have an answer to read. In a child
+  /// Waits up to a second for the members to leave: they may have an answer to read. In a child
   /// of fork() nothing happens.
   ~JobServer();
   JobServer(const JobServer&) = delete;

@@ -25,12 +25,8 @@ class MemberAttempt final : public Attempt {
       if (const auto answer = words_.hear(answer_key(own_.nonce)); answer && obey(*answer)) return;
       if (place_.own != nullptr) {
         if (const auto verdict = words_.hear(kVerdictOnAll)) give_up(*verdict);
-        // Its connection may outlive it in a child.
-        TORCH_CHECK(!place_.own->host().has_ended(), place_.own->host().text(),
-                    ", where the ranks meet, died before all ranks had met");
-      } else {
-        expect_host_alive();
       }
+      expect_host_alive();
       stand_by_hello();
       if (is_time_out(kGrace)) give_up_waiting();
       pause();
@@ -42,9 +38,11 @@ class MemberAttempt final : public Attempt {
     if (answer == kGo && has_entered_) return true;
     const std::vector<std::string> lines = absl::StrSplit(answer, absl::MaxSplits('\n', 2));
     if (has_entered_ || lines.size() != 3 || !absl::StartsWith(answer, kEnter)) return false;
+    host_nonce_ = lines[1];
     try {
       venue_.enter(lines[2]);
     } catch (const std::exception& error) {
+      expect_host_alive();  // else what it shared went with it
       const std::string cause = error_text(error);
       report_failure(-1, cause);
       give_up(cause);
@@ -55,11 +53,24 @@ class MemberAttempt final : public Attempt {
     return false;
   }
 
-  /// In a user's store, where rank 0 is the host.
   void expect_host_alive() {
+    if (place_.own == nullptr) return expect_rank_0_alive();
+    // Its connection may outlive it in a child.
+    TORCH_CHECK(!place_.own->host().has_ended(), place_.own->host().text(),
+                ", where the ranks meet, died before all ranks had met");
+  }
+
+  std::optional<Hello> hello_of_rank_0() {
     const auto text = words_.hear(hello_key(0));
-    const auto hello = text ? Hello::from_text(*text) : std::nullopt;
-    if (!hello || hello->rank != 0) return;
+    auto hello = text ? Hello::from_text(*text) : std::nullopt;
+    if (hello && hello->rank != 0) hello.reset();
+    return hello;
+  }
+
+  /// In a user's store, where rank 0 is the host.
+  void expect_rank_0_alive() {
+    const auto hello = hello_of_rank_0();
+    if (!hello) return;
     const bool known = host_nonce_ == hello->nonce;
     const auto mark = words_.hear(mark_key(hello->nonce));
     if (known && mark && absl::StartsWith(*mark, kFailed)) {
@@ -72,7 +83,7 @@ class MemberAttempt final : public Attempt {
     const Life life = life_of(*hello, known);
     if (known && life == Life::kEnded) {
       const std::string cause = absl::StrCat(name_of(*hello), " died before all ranks had met");
-      report_failure(0, cause);
+      report_failure(0, cause, pid_of(*hello));
       give_up(cause);
     }
     // One that has met others already is this attempt's only if it says so to this rank.
@@ -91,15 +102,27 @@ class MemberAttempt final : public Attempt {
     for (int rank = 0; rank < options_.world_size; ++rank) {
       if (!words_.hear(hello_key(rank))) missing.push_back(rank);
     }
-    const HostName host = place_.own != nullptr ? place_.own->host() : HostName();
+    std::string host = "rank 0";
+    int host_rank = 0;
+    int host_pid = 0;
+    if (place_.own != nullptr) {
+      const HostName& name = place_.own->host();
+      host =
+          name.activity().empty() ? name.text() : absl::StrCat(name.text(), " ", name.activity());
+      host_rank = name.rank;
+      host_pid = name.machine == own_.host ? name.pid : 0;
+    } else if (const auto hello = hello_of_rank_0()) {
+      host = state_of(*hello);
+      host_pid = pid_of(*hello);
+    }
     const std::string cause =
         !missing.empty()
             ? missing_text(missing)
-            : absl::StrCat("timed out after ", options_.timeout.count(),
-                           " ms: ", place_.own != nullptr ? host.text() : "rank 0",
+            : absl::StrCat("timed out after ", options_.timeout.count(), " ms: ", host,
                            " did not answer, although all ranks came",
                            failure_.empty() ? "" : "; it had failed before: ", failure_);
-    report_failure(missing.empty() ? host.rank : missing.front(), cause);
+    report_failure(missing.empty() ? host_rank : missing.front(), cause,
+                   missing.empty() ? host_pid : 0);
     give_up(cause);
   }
 

@@ -12,6 +12,7 @@
 #include <c10/util/Type.h>
 
 #include "tessera/core/comm/time_out.h"
+#include "tessera/core/error_text.h"
 
 namespace tessera {
 namespace {
@@ -81,6 +82,15 @@ PatientStore::~PatientStore() {
   worker_->changed.wait_for(lock, kTimeToLetGo, [this] { return worker_->has_ended; });
 }
 
+void PatientStore::fail(const std::exception_ptr& error) const {
+  try {
+    std::rethrow_exception(error);
+  } catch (...) {
+    C10_THROW_ERROR(DistStoreError,
+                    "the " + kind_ + " that was given failed: " + present_error_text());
+  }
+}
+
 void PatientStore::run(std::function<void(c10d::Store&)> body) {
   TORCH_CHECK(origin_.is_here(), "[rendezvous] ", origin_.complaint("a rank"));
   auto call = std::make_shared<Worker::Call>();
@@ -91,7 +101,7 @@ void PatientStore::run(std::function<void(c10d::Store&)> body) {
     worker_->calls.push_back(call);
     worker_->changed.notify_all();
     if (worker_->changed.wait_until(lock, deadline, [&] { return call->is_done; })) {
-      if (call->error) std::rethrow_exception(call->error);
+      if (call->error) fail(call->error);
       return;
     }
     worker_->is_stuck = true;

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,7 +17,8 @@ namespace tessera {
 /// Somebody else's store, which may block without limit: every call is made by one thread of this
 /// object's, and waited for as long as getTimeout() says. A call that takes longer throws
 /// c10::DistStoreError, as all later ones do at once: the thread and the store are left behind.
-/// Thread-safe, but for setTimeout().
+/// What the store throws becomes a c10::DistStoreError that names its kind. Thread-safe, but for
+/// setTimeout().
 class PatientStore final : public c10d::Store {
  public:
   /// Local. Throws std::system_error without threads.
@@ -42,7 +44,9 @@ class PatientStore final : public c10d::Store {
  private:
   struct Worker;
 
-  /// Returns when the thread has run `body`, and throws what it threw.
+  /// Says that the store failed, and with what.
+  [[noreturn]] void fail(const std::exception_ptr& error) const;
+  /// Returns when the thread has run `body`; fails if that threw.
   void run(std::function<void(c10d::Store&)> body);
   template <typename T>
   T result_of(std::function<T(c10d::Store&)> body);

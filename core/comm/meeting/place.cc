@@ -49,20 +49,20 @@ class Search {
     while (true) {
       auto socket = place->connect();
       if (socket.ok()) {
-        const int pid = peer_pid(socket->get());
-        host_ = rank_of_process(pid);
-        const std::string who =
-            host_ ? absl::StrCat("rank ", *host_, " (pid ", pid, ")") : absl::StrCat("pid ", pid);
+        suspect(peer_pid(socket->get()));
+        const std::string who = host_ ? absl::StrCat("rank ", *host_, " (pid ", host_pid_, ")")
+                                      : absl::StrCat("pid ", host_pid_);
         if (auto entered = enter(*std::move(socket), {}, end_,
                                  absl::StrCat(who, ", which listens at ", path, ","))) {
           return *std::move(entered);
         }
         const std::string activity =
-            HostName{.rank = 0, .pid = pid, .machine = machine_id(), .host = {}}.activity();
+            HostName{.rank = 0, .pid = host_pid_, .machine = machine_id(), .host = {}}.activity();
         if (!activity.empty()) absl::StrAppend(&lack_, " ", activity);
       } else if (absl::IsNotFound(socket.status())) {
         auto listener = place->listen();
         if (listener.ok() && *listener != nullptr) return host(*std::move(listener), {});
+        if (absl::IsUnavailable(listener.status())) suspect(place->lock_holder());
         note(listener.status());
       } else {
         note(socket.status());
@@ -135,13 +135,21 @@ class Search {
     TORCH_CHECK(status.ok(), "[rendezvous] ", what, ": ", std::string(status.message()));
   }
 
+  /// This process of this host is in the way, if anybody is.
+  void suspect(int pid) {
+    host_pid_ = pid;
+    host_ = rank_of_process(pid);
+  }
+
   /// Remembers why not yet; throws what no waiting mends.
   void note(const absl::Status& status) {
     if (absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status)) {
       check(status, "store_url");
     }
-    // A host that refused this rank and has ended since explains more than its absence.
-    if (!status.ok() && !was_turned_away_) lack_ = std::string(status.message());
+    if (status.ok()) return;
+    lack_ = std::string(status.message());
+    // Somebody that refused this rank, and may have ended since, explains more than its absence.
+    if (!refusal_.empty()) lack_ = absl::StrCat(refusal_, "; by now ", lack_);
   }
 
   /// Waits a little; at the time-out says what was in the way.
@@ -151,7 +159,7 @@ class Search {
       const std::string cause =
           absl::StrCat("timed out after ", options_.timeout.count(), " ms: ", variables_, lack_,
                        variables_.empty() ? "" : "; is rank 0 there?");
-      report_failure(host_ && *host_ != environment().rank ? *host_ : -1, cause);
+      report_failure(host_ && *host_ != environment().rank ? *host_ : -1, cause, host_pid_);
       throw CommError({"init_process_group", "world", -1, environment().rank, ""}, cause);
     }
     if (!has_spoken_ && now - start_ > kSilence) {
@@ -167,10 +175,10 @@ class Search {
     auto connection = Connection::enter(std::move(socket), credentials, deadline);
     if (!connection.ok()) {
       // What is cut short by the time-out says less than what came before it.
-      const bool is_cut = absl::IsDeadlineExceeded(connection.status()) && was_turned_away_;
+      const bool is_cut = absl::IsDeadlineExceeded(connection.status()) && !refusal_.empty();
       if (!is_cut) lack_ = absl::StrCat(who, " ", std::string(connection.status().message()));
-      was_turned_away_ = was_turned_away_ || absl::IsDataLoss(connection.status());
-      if (was_turned_away_) pause_ = kPauseAfterRefusal;
+      if (absl::IsDataLoss(connection.status())) refusal_ = lack_;
+      if (!refusal_.empty()) pause_ = kPauseAfterRefusal;
       return std::nullopt;
     }
     return place_of(c10::make_intrusive<JobStore>(*std::move(connection)));
@@ -181,9 +189,9 @@ class Search {
                                                   HostName::of_this_process(environment().rank)));
   }
 
-  static Place place_of(c10::intrusive_ptr<JobStore> store) {
+  Place place_of(c10::intrusive_ptr<JobStore> store) const {
     JobStore* const own = store.get();
-    return {.store = std::move(store), .own = own, .is_host = own->is_host()};
+    return {.store = std::move(store), .own = own, .is_host = own->is_host(), .since = start_};
   }
 
   /// Rank 0 must have an address; the others may come before the network knows the name.
@@ -193,7 +201,8 @@ class Search {
           TcpAddress::resolve(environment().master_addr, environment().master_port, end_);
       if (address.ok()) return *std::move(address);
       lack_ = absl::StrCat("the host is unknown (", std::string(address.status().message()), ")");
-      TORCH_CHECK(!must_be, "[rendezvous] MASTER_ADDR: got '", environment().master_addr,
+      TORCH_CHECK(!must_be || !absl::IsNotFound(address.status()),
+                  "[rendezvous] MASTER_ADDR: got '", environment().master_addr,
                   "', which is unknown (", std::string(address.status().message()),
                   "), expected a name or address of this host; correct it");
       pause_or_give_up();
@@ -357,9 +366,10 @@ class Search {
   const Deadline end_;
   std::string variables_;    // that lead to rank 0; "" at a path, where any rank hosts
   std::optional<int> host_;  // the rank that hosts, as far as it is known
+  int host_pid_ = 0;         // its process, if it is one of this host
   std::string lack_ = "nobody came";
   bool has_spoken_ = false;
-  bool was_turned_away_ = false;
+  std::string refusal_;  // of who turned this rank away
   std::chrono::milliseconds pause_{1};
 };
 

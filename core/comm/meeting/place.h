@@ -28,6 +28,8 @@ struct Place {
   c10::intrusive_ptr<c10d::Store> store;
   JobStore* own = nullptr;  ///< `store`, unless it is the user's
   bool is_host = false;     ///< whether this rank answers the others
+  /// When the search for it began: the time-out is one for all.
+  std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 };
 
 /// What leads there.

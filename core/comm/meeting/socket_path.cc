@@ -66,7 +66,10 @@ int holder_of_lock(int directory) {
 std::string process_text(int pid) {
   if (pid <= 0) return "another process";
   const auto status = process_status(pid);
-  return absl::StrCat("pid ", pid, status ? ", which " : "", status ? status->describe() : "");
+  const auto rank = rank_of_process(pid);
+  return absl::StrCat(
+      rank ? absl::StrCat("rank ", *rank, " (pid ", pid, ")") : absl::StrCat("pid ", pid),
+      status ? ", which " : "", status ? status->describe() : "");
 }
 
 /// The address of a name in an open directory. Relative to /proc/self/fd, as sockets' addresses
@@ -105,8 +108,7 @@ FileDescriptor reopen(int directory) {
 /// Takes our socket away, unless another one is there by now.
 void remove_socket(int directory, const std::string& name, uint64_t inode) {
   const FileDescriptor own = reopen(directory);
-  if (!own.is_open()) return;
-  const DirectoryLock lock(own.get());
+  const DirectoryLock lock(own.is_open() ? own.get() : directory);  // no descriptor may be left
   struct stat status {};
   if (::fstatat(directory, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) return;
   if (S_ISSOCK(status.st_mode) && status.st_ino == inode) ::unlinkat(directory, name.c_str(), 0);
@@ -133,6 +135,8 @@ absl::StatusOr<SocketPath> SocketPath::open(const std::string& path) {
   return SocketPath(path, std::make_shared<const FileDescriptor>(std::move(opened)),
                     short_name(path.substr(slash + 1)));
 }
+
+int SocketPath::lock_holder() const { return holder_of_lock(directory_->get()); }
 
 absl::StatusOr<FileDescriptor> SocketPath::connect() const {
   FileDescriptor socket = new_local_socket();

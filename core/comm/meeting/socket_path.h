@@ -31,6 +31,9 @@ class SocketPath {
   /// Unavailable while another process holds the lock, naming it; FailedPrecondition as above.
   absl::StatusOr<std::unique_ptr<Listener>> listen() const;
 
+  /// Local. The process that holds the directory's lock; 0 if the kernel does not say.
+  int lock_holder() const;
+
   const std::string& text() const { return path_; }
 
  private:

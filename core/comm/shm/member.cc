@@ -284,7 +284,8 @@ void Member::throw_error(const std::string& cause) { throw error(cause); }
 
 /// Tells the launcher; of another rank, in which call this one missed it.
 void Member::report(int culprit, const std::string& cause) const {
-  report_failure(culprit, culprit < 0 ? cause : std::string(error(cause).what()));
+  if (culprit < 0) return report_failure(-1, cause);
+  report_failure(culprit, error(cause).what(), world_->pid_of(culprit));
 }
 
 int Member::first_missing() const {

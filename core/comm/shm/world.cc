@@ -144,7 +144,7 @@ char* World::resolve(const SharedRange& range) {
 }
 
 std::string World::activity_of(int rank) const {
-  const int pid = page_->rank(rank).pid;
+  const int pid = pid_of(rank);
   if (pid == ::getpid()) return "";
   const std::optional<ProcessStatus> status = process_status(pid);
   return status.has_value() ? status->describe() : "";
@@ -165,7 +165,7 @@ void World::check_peers() {
     // Asked again: it may have left in an orderly way just before its process ended.
     if (ended && state.left.load(std::memory_order_acquire) == 0) {
       const std::string cause = absl::StrCat("rank ", rank, " (pid ", state.pid, ") died");
-      if (!poison().is_set()) report_failure(rank, cause);
+      if (!poison().is_set()) report_failure(rank, cause, state.pid);
       poison().set(cause);
       return;
     }

@@ -112,6 +112,8 @@ class World {
   /// is there. The peer must be alive.
   char* resolve(const SharedRange& range);
 
+  int pid_of(int rank) const { return page_->rank(rank).pid; }
+
   /// Local. What the process of another rank does now, "is stopped" say; "" if it is this process,
   /// or nobody knows.
   std::string activity_of(int rank) const;

@@ -17,6 +17,8 @@
 #include "tessera/core/comm/hello.h"
 #include "tessera/core/comm/meeting/words.h"
 #include "tessera/core/error_text.h"
+#include "tessera/tests/support/forked_child.h"
+#include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/patience.h"
 
 namespace tessera {
@@ -193,6 +195,56 @@ TEST_F(HandshakeTest, OfTwoRankZerosOneAtMostMeetsTheOthers) {
                   AnyOf(HasSubstr("RANK 0 was given twice"), HasSubstr("rank 1 did not come")));
     }
   }
+}
+
+// The search for the place and the meeting there have one time-out together.
+TEST_F(HandshakeTest, TheTimeOutBeganWithTheSearch) {
+  PlaceOptions options;
+  options.store = store_;
+  options.timeout = std::chrono::hours(10);
+  Place place = find_place(options);
+  place.since -= std::chrono::hours(11);
+  EXPECT_THAT(testing::message_of([&] {
+                meet_on_store(place, {.rank = 0,
+                                      .world_size = 2,
+                                      .job_token = {},
+                                      .timeout = options.timeout,
+                                      .device = "cuda"});
+              }),
+              HasSubstr("timed out after 36000000 ms: rank 1 did not come"));
+}
+
+// Rank 0 has said where its page is, and ended before rank 1 could open it.
+TEST_F(HandshakeTest, AHostThatEndsBeforeItsPageIsOpenedIsNamed) {
+  const auto child = testing::run_in_fork([] { return std::to_string(::getpid()); });
+  Hello host = Hello::of_this_process(0, 2, "", "cpu");
+  host.pid = std::stoi(child.text);
+  post(host, 0);
+  std::atomic<bool> is_over{false};
+  std::thread answers([&] {
+    while (!is_over.load()) {
+      const std::string text =
+          store().check({"tessera/hello/1"}) ? store().get_to_str("tessera/hello/1") : "";
+      const auto hello = Hello::from_text(text);
+      if (hello) {
+        store().set("tessera/answer/" + hello->nonce,
+                    absl::StrCat("enter\n", host.nonce, "\n1 2 4096 ", host.pid, " 3"));
+      }
+      std::this_thread::yield();
+    }
+  });
+  PlaceOptions options;
+  options.environment.rank = 1;
+  options.store = store_;
+  options.timeout = testing::kPatience;
+  const Place place = find_place(options);
+  const std::string error = testing::message_of([&] {
+    meet(place, {.rank = 1, .world_size = 2, .job_token = {}, .timeout = options.timeout});
+  });
+  is_over.store(true);
+  answers.join();
+  EXPECT_THAT(error,
+              HasSubstr(absl::StrCat("rank 0 (pid ", host.pid, ") died before all ranks had met")));
 }
 
 TEST_F(HandshakeTest, ARankThatGivesUpIsToldToAll) {

@@ -51,6 +51,12 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+const RankProcessBody kHoldsALock("holds_a_lock", [] {
+  const int fd = ::open(variable("TEST_LOCKS").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (::flock(fd, LOCK_EX) == 0) say("locked");
+  ::pause();
+});
+
 const RankProcessBody kMeet("meet_again_and_again", [] {
   const std::string worlds = variable("TEST_WORLDS");
   for (int i = 0; i < (worlds.empty() ? 1 : std::stoi(worlds)); ++i) {
@@ -212,6 +218,21 @@ TEST(Place, AHeldLockIsATimeOutThatNamesItsHolder) {
               AllOf(HasSubstr("timed out after 1000 ms"),
                     HasSubstr(absl::StrCat("is held by pid ", ::getpid()))));
   ::close(fd);
+}
+
+// Also to the launcher, which knows it by its number.
+TEST(Place, AHolderOfTheLockThatIsARankIsNamedAsOne) {
+  const TemporaryDirectory directory;
+  RankProcessOptions options;
+  options.environment["TESSERA_STORE"] = url_in(directory);
+  options.environment["TEST_LOCKS"] = directory.path();
+  options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "2";
+  RankProcesses holder(1, "holds_a_lock", options);
+  ASSERT_TRUE(holder.wait_for_output(0, "locked"));
+  EXPECT_THAT(alone(options, 1).output,
+              HasSubstr(absl::StrCat("is held by rank 0 (pid ", holder.pid(0), "), which")));
+  holder.kill(0);
+  holder.wait();
 }
 
 TEST(Place, AStoppedHostIsNamedAsStopped) {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -18,6 +19,8 @@
 #include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tessera/core/comm/meeting/abstract_socket.h"
 
 namespace tessera {
 namespace {
@@ -68,6 +71,20 @@ TEST_F(SocketPathTest, TheFirstListensAndTheOthersConnect) {
   listener->reset();
   EXPECT_EQ(entries(), 0u);
   EXPECT_TRUE(absl::IsNotFound(path.connect().status()));
+}
+
+TEST_F(SocketPathTest, TheSocketGoesAlsoWhereNoDescriptorIsLeft) {
+  auto listener = *at("store").listen();
+  ASSERT_EQ(entries(), 1u);
+  rlimit usual{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
+  rlimit none = usual;
+  none.rlim_cur = 0;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_FALSE(new_local_socket().is_open());
+  listener.reset();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
+  EXPECT_EQ(entries(), 0u);
 }
 
 TEST_F(SocketPathTest, OfManyAtOnceOneListens) {
