@@ -210,9 +210,10 @@ class HostAttempt final : public Attempt {
       if (is_time_out()) {
         std::vector<std::string> names;
         for (const int rank : outside) names.push_back(state_of(guests_.at(rank)));
-        const std::string cause = absl::StrCat("timed out after ", options_.timeout.count(),
-                                               " ms: ", absl::StrJoin(names, ", "),
-                                               " came, and did not enter what the ranks share");
+        const std::string cause =
+            absl::StrCat("timed out after ", options_.timeout.count(),
+                         " ms: all ranks came, but did not all enter what they share: ",
+                         absl::StrJoin(names, ", "));
         const Hello& first = guests_.at(*outside.begin());
         report_failure(first.rank, cause, pid_of(first));
         condemn(cause);

@@ -107,8 +107,9 @@ class MemberAttempt final : public Attempt {
     int host_pid = 0;
     if (place_.own != nullptr) {
       const HostName& name = place_.own->host();
-      host =
-          name.activity().empty() ? name.text() : absl::StrCat(name.text(), " ", name.activity());
+      host = name.text();
+      if (const std::string does = name.activity(); !does.empty())
+        absl::StrAppend(&host, " ", does);
       host_rank = name.rank;
       host_pid = name.machine == own_.host ? name.pid : 0;
     } else if (const auto hello = hello_of_rank_0()) {
@@ -118,8 +119,8 @@ class MemberAttempt final : public Attempt {
     const std::string cause =
         !missing.empty()
             ? missing_text(missing)
-            : absl::StrCat("timed out after ", options_.timeout.count(), " ms: ", host,
-                           " did not answer, although all ranks came",
+            : absl::StrCat("timed out after ", options_.timeout.count(),
+                           " ms: all ranks came, but no answer from ", host,
                            failure_.empty() ? "" : "; it had failed before: ", failure_);
     report_failure(missing.empty() ? host_rank : missing.front(), cause,
                    missing.empty() ? host_pid : 0);

@@ -2,6 +2,8 @@
 // it. Ranks are threads.
 #include "tessera/core/comm/handshake.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <string>
 #include <thread>
@@ -245,6 +247,16 @@ TEST_F(HandshakeTest, AHostThatEndsBeforeItsPageIsOpenedIsNamed) {
   answers.join();
   EXPECT_THAT(error,
               HasSubstr(absl::StrCat("rank 0 (pid ", host.pid, ") died before all ranks had met")));
+}
+
+TEST_F(HandshakeTest, WhoCameAndIsSilentIsNamedWithItsProcess) {
+  const std::string pid = absl::StrCat("(pid ", ::getpid(), "), which ");
+  post(Hello::of_this_process(0, 2, "", "cuda"), 0);
+  EXPECT_THAT(errors_of({{.rank = 1, .timeout = milliseconds(300)}})[0],
+              HasSubstr("all ranks came, but no answer from rank 0 " + pid));
+  post(Hello::of_this_process(1, 2, "", "cuda"), 1);
+  EXPECT_THAT(errors_of({{.rank = 0, .timeout = milliseconds(300)}})[0],
+              HasSubstr("did not all enter what they share: rank 1 " + pid));
 }
 
 TEST_F(HandshakeTest, ARankThatGivesUpIsToldToAll) {
