@@ -42,7 +42,7 @@ class CapturedMicroSteps {
   void capture(MicroStep& step, const std::function<void()>& body, StreamJoin& engine);
 
   const std::unique_ptr<Graph> anchor_;  // never captures; all others share its stream and memory
-  StreamJoin user_;  // what the user's code and what is captured use
+  StreamJoin user_;                      // what the user's code and what is captured use
   std::vector<MicroStep> steps_;
 };
 

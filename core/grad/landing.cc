@@ -61,7 +61,8 @@ int64_t Landing::land(size_t position, const at::Tensor& gradient) {
   // After fill_missing zeros are there, so what comes later is added to them.
   const bool is_first = state == State::kUndefined && !is_filled_;
 
-  if (is_on_host(buffer_) && is_first && !gradient.is_sparse() && gradient.scalar_type() == buffer_.scalar_type() &&
+  if (is_on_host(buffer_) && is_first && !gradient.is_sparse() &&
+      gradient.scalar_type() == buffer_.scalar_type() &&
       gradient.strides() == parameter.strides() && is_non_overlapping_dense(parameter)) {
     state = State::kNow;
     return copy_counting_non_finite(buffer_, range, gradient.const_data_ptr());

@@ -34,8 +34,8 @@ class Landing {
   /// Copies `gradient` to the place of the unit's parameter `position`, or adds it if something is
   /// there already, and rounds once to the buffer's dtype. Dense or sparse; any strides. Returns
   /// how many elements of the place are NaN or infinite afterwards, which includes finite ones that
-  /// the buffer's dtype cannot hold. Where the buffer does not lie on the CPU the copy is queued and
-  /// 0 returned: who reduces the buffer counts there.
+  /// the buffer's dtype cannot hold. Where the buffer does not lie on the CPU the copy is queued
+  /// and 0 returned: who reduces the buffer counts there.
   int64_t land(size_t position, const at::Tensor& gradient);
 
   /// Whether every parameter of the unit has landed since begin_micro_step() (or open()).

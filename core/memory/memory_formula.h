@@ -44,8 +44,8 @@ struct MemorySetting {
 MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
 
 /// The most bytes per rank that training with AdamW holds at once: memory_formula() and the pooled
-/// landing buffers, each as large as the largest unit that is not root and as large as the root, per
-/// wire dtype. No pool under zero1, nor under ddp with one micro-step and a wire as wide as the
+/// landing buffers, each as large as the largest unit that is not root and as large as the root,
+/// per wire dtype. No pool under zero1, nor under ddp with one micro-step and a wire as wide as the
 /// sums.
 ///
 /// It is setting.landing_units of the largest buffers of each pool: one on a CPU; on a GPU two, or
