@@ -120,9 +120,9 @@ void report_failure(int culprit, std::string_view text, int pid) noexcept {
   if (own == nullptr || !own->origin.is_here()) return;
   if (culprit >= 0) {
     const int by_pid = pid > 0 ? own->page->rank_of(pid) : -1;
-    if (by_pid < 0 && !own->is_numbered_alike.load())
-      culprit = own->rank;  // what it is, is not known
-    return own->page->note_failure(by_pid < 0 ? culprit : by_pid, text);
+    if (by_pid >= 0) return own->page->note_failure(by_pid, text);
+    // In other numbers than the launcher's nobody knows who that is.
+    return own->page->note_failure(own->is_numbered_alike.load() ? culprit : own->rank, text);
   }
   std::array<char, kPlaceBytes> place;
   last_collective.describe(place);

@@ -14,6 +14,7 @@
 #include <c10/util/Exception.h>
 
 namespace tessera {
+
 const c10::impl::DeviceGuardImplInterface& cuda_interface() {
   return *c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA);
 }

@@ -36,8 +36,9 @@ void* operator new(size_t bytes) {
 void* operator new(size_t bytes, std::align_val_t alignment) {
   return tessera::testing::count_and_allocate(bytes, static_cast<size_t>(alignment));
 }
-#pragma GCC diagnostic push  // where GCC inlines one half of a pair, it takes the other for the
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"  // library's
+// Where GCC inlines one half of a pair only, it takes the other half for the library's.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -108,6 +109,12 @@ class Attempt {
   }
   static std::string mark_key(const std::string& nonce) {
     return absl::StrCat("tessera/mark/", nonce);
+  }
+
+  /// What stands under the number of a rank, if it is a Hello.
+  std::optional<Hello> hear_hello(int rank) {
+    const auto text = words_.hear(hello_key(rank));
+    return text ? Hello::from_text(*text) : std::nullopt;
   }
 
   virtual void take_part() = 0;
@@ -219,8 +226,7 @@ class Attempt {
   /// exists.
   void refuse_twin_of_the_past() {
     if (place_.own != nullptr) return;
-    const auto text = words_.hear(hello_key(options_.rank));
-    const auto hello = text ? Hello::from_text(*text) : std::nullopt;
+    const auto hello = hear_hello(options_.rank);
     if (!hello || hello->host != own_.host || hello->pid == own_.pid || !hello->is_alive()) return;
     const auto mark = words_.hear(mark_key(hello->nonce));
     if (!mark || !absl::StartsWith(*mark, kEntered)) return;

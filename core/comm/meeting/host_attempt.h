@@ -75,8 +75,7 @@ class HostAttempt final : public Attempt {
   }
 
   void look_at(int rank) {
-    const auto text = words_.hear(hello_key(rank));
-    const auto hello = text ? Hello::from_text(*text) : std::nullopt;
+    const auto hello = hear_hello(rank);
     const auto guest = guests_.find(rank);
     // Who was there is asked whether it still is, whoever stands there now.
     if (guest != guests_.end() && guest->second.nonce != own_.nonce) expect_alive(guest->second);
@@ -185,8 +184,7 @@ class HostAttempt final : public Attempt {
     const auto mark = words_.hear(mark_key(guest.nonce));
     if (!mark || !absl::StartsWith(*mark, kEntered)) return false;
     if (*mark == absl::StrCat(kEntered, own_.nonce)) return true;
-    const auto text = words_.hear(hello_key(own_.rank));
-    const auto other = text ? Hello::from_text(*text) : std::nullopt;
+    const auto other = hear_hello(own_.rank);
     const std::string cause = twins_text(own_.rank, own_.pid, other ? other->pid : own_.pid);
     report_failure(-1, cause);
     give_up(cause);

@@ -60,17 +60,10 @@ class MemberAttempt final : public Attempt {
                 ", where the ranks meet, died before all ranks had met");
   }
 
-  std::optional<Hello> hello_of_rank_0() {
-    const auto text = words_.hear(hello_key(0));
-    auto hello = text ? Hello::from_text(*text) : std::nullopt;
-    if (hello && hello->rank != 0) hello.reset();
-    return hello;
-  }
-
   /// In a user's store, where rank 0 is the host.
   void expect_rank_0_alive() {
-    const auto hello = hello_of_rank_0();
-    if (!hello) return;
+    const auto hello = hear_hello(0);
+    if (!hello || hello->rank != 0) return;
     const bool known = host_nonce_ == hello->nonce;
     const auto mark = words_.hear(mark_key(hello->nonce));
     if (known && mark && absl::StartsWith(*mark, kFailed)) {
@@ -92,8 +85,7 @@ class MemberAttempt final : public Attempt {
 
   /// Says its Hello again where another process has said one under its number.
   void stand_by_hello() {
-    const auto text = words_.hear(hello_key(options_.rank));
-    const auto hello = text ? Hello::from_text(*text) : std::nullopt;
+    const auto hello = hear_hello(options_.rank);
     if (!hello || hello->nonce != own_.nonce) words_.say(hello_key(options_.rank), own_.to_text());
   }
 
@@ -108,11 +100,10 @@ class MemberAttempt final : public Attempt {
     if (place_.own != nullptr) {
       const HostName& name = place_.own->host();
       host = name.text();
-      if (const std::string does = name.activity(); !does.empty())
-        absl::StrAppend(&host, " ", does);
+      if (!name.activity().empty()) absl::StrAppend(&host, " ", name.activity());
       host_rank = name.rank;
       host_pid = name.machine == own_.host ? name.pid : 0;
-    } else if (const auto hello = hello_of_rank_0()) {
+    } else if (const auto hello = hear_hello(0); hello && hello->rank == 0) {
       host = state_of(*hello);
       host_pid = pid_of(*hello);
     }

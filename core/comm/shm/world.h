@@ -112,6 +112,7 @@ class World {
   /// is there. The peer must be alive.
   char* resolve(const SharedRange& range);
 
+  /// Local. The process of a rank.
   int pid_of(int rank) const { return page_->rank(rank).pid; }
 
   /// Local. What the process of another rank does now, "is stopped" say; "" if it is this process,
