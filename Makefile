@@ -22,13 +22,14 @@ build = torch=$$(cmake/bootstrap.sh path); \
 check = ctest --test-dir build/$(1)$(suffix) -j $(JOBS) --output-on-failure --no-tests=error \
   --output-log build/$(1)$(suffix)/ctest.log $(2)
 
-.PHONY: help bootstrap build test test-release test-all core-asan core-tsan all-asan all-tsan \
+.PHONY: help bootstrap build test test-release sanitize test-all core-asan core-tsan all-asan all-tsan \
   demo tidy format clean
 .NOTPARALLEL:  # the builds take turns; each uses all JOBS
 
 help:
 	@echo 'make demo        train the GPT example under zero3 and compare the memory of all strategies'
-	@echo 'make test        build all, run all tests; core also under the sanitizers'
+	@echo 'make test        build all, run all tests'
+	@echo 'make sanitize    the tests of core under the sanitizers (asan and ubsan, tsan)'
 	@echo 'make test-all    also every test under the sanitizers, and the newest LibTorch'
 	@echo 'make build       build all (build/release)'
 	@echo 'make tidy        clang-tidy on the files changed since BASE (default: origin, else HEAD~1)'
@@ -46,8 +47,10 @@ build: bootstrap
 test-release: build
 	@$(call check,release)
 
+test: test-release
+
 # Communication, layout, sched and step are core: it has the threads and the raw memory.
-test: test-release core-asan core-tsan
+sanitize: core-asan core-tsan
 
 core-asan core-tsan: core-%: bootstrap
 	@$(call build,$*,core_test)

@@ -7,6 +7,9 @@
 #include <c10/util/Exception.h>
 
 namespace tessera {
+
+using Level = GradientCommunicator::Level;
+
 namespace {
 
 /// Whether the whole landing buffer is kept from micro-step to micro-step (zero1).
@@ -16,26 +19,23 @@ bool keeps_landing(const Degrees& degrees) {
 
 }  // namespace
 
-ReducedGradient::ReducedGradient(const ReduceGroups& groups, const PlannedUnit& unit,
+ReducedGradient::ReducedGradient(GradientCommunicator& communicator, const PlannedUnit& unit,
                                  const SliceMap& slices, Keep keep, MemoryMeter& meter)
-    : groups_(&groups),
+    : communicator_(&communicator),
       unit_(&unit),
       meter_(&meter),
       ranks_(at::scalar_tensor(slices.world_size(), unit.precision.reduce)),
-      gradient_slice_(slices.gradient_slice()),
-      atom_(slices.atom()),
-      atom_across_sums_(slices.atom() %
-                        (slices.world_size() / std::max(slices.degrees().gradients, 1))),
       is_whole_(slices.degrees().optimizer == 1),
-      keeps_sums_(keeps_partial_sums(slices.degrees())),
+      keeps_sums_(communicator.keeps_partial_sums()),
       atom_range_(slices.atom(unit.layout)),
       kept_(slices.optimizer(unit.layout)),
       own_range_(keeps_sums_ ? slices.gradients(unit.layout) : kept_),
       reduces_in_own_(keep == Keep::kUntilStep && !keeps_sums_ &&
-                      !keeps_landing(slices.degrees()) && groups.replicas == nullptr &&
+                      !keeps_landing(slices.degrees()) &&
+                      communicator.stages(Level::kMicroStep) == 1 &&
                       unit.precision.wire == unit.precision.reduce) {
   if (keeps_landing(slices.degrees())) {
-    kept_landing_ = groups.all->allocate(unit.layout.numel(), unit.precision.wire);
+    kept_landing_ = communicator.allocate(unit.layout.numel(), unit.precision.wire);
     meter.add(MemoryClass::kLanding, static_cast<int64_t>(kept_landing_.nbytes()));
   }
   const bool may_stay_in_landing =
@@ -53,7 +53,7 @@ ReducedGradient::~ReducedGradient() {
 }
 
 void ReducedGradient::make_own() {
-  own_ = groups_->all->allocate(own_range_.numel, unit_->precision.reduce);
+  own_ = communicator_->allocate(own_range_.numel, unit_->precision.reduce);
   own_.zero_();
   meter_->add(MemoryClass::kGradients, static_cast<int64_t>(own_.nbytes()));
 }
@@ -72,27 +72,27 @@ at::Tensor ReducedGradient::landing() {
 }
 
 std::shared_ptr<Work> ReducedGradient::reduce(const at::Tensor& landing, std::string_view tag) {
+  const auto start = [&](const at::Tensor& part, ReduceOp op) {
+    return communicator_->start(Level::kMicroStep, landing, part, op, tag);
+  };
   if (keeps_sums_) {
-    return groups_->within_sums->reduce_scatter(
-        landing.narrow(0, own_range_.begin, own_range_.numel), landing, ReduceOp::kSum, tag,
-        gradient_slice_);
+    return start(landing.narrow(0, own_range_.begin, own_range_.numel), ReduceOp::kSum);
   }
   if (is_whole_) {
     if (owns(landing)) own_is_taken_ = true;
-    return groups_->all->all_reduce(landing, ReduceOp::kAvg, tag);
+    return start(landing, ReduceOp::kAvg);
   }
   const bool in_own = reduces_in_own_ && !own_is_taken_;
   if (in_own) own_is_taken_ = true;
-  return groups_->all->reduce_scatter(
-      in_own ? own_ : landing.narrow(0, atom_range_.begin, atom_range_.numel), landing,
-      ReduceOp::kAvg, tag, atom_);
+  return start(in_own ? own_ : landing.narrow(0, atom_range_.begin, atom_range_.numel),
+               ReduceOp::kAvg);
 }
 
 std::shared_ptr<Work> ReducedGradient::gather(const at::Tensor& landing, std::string_view tag) {
-  if (keeps_sums_ || groups_->replicas == nullptr) return nullptr;
-  return groups_->replicas->all_gather(landing.narrow(0, kept_.begin, kept_.numel),
-                                       landing.narrow(0, atom_range_.begin, atom_range_.numel),
-                                       tag);
+  if (communicator_->stages(Level::kMicroStep) == 1) return nullptr;  // narrow() allocates
+  return communicator_->advance(Level::kMicroStep,
+                                landing.narrow(0, atom_range_.begin, atom_range_.numel),
+                                landing.narrow(0, kept_.begin, kept_.numel), tag);
 }
 
 void ReducedGradient::add(const at::Tensor& landing) {
@@ -131,13 +131,12 @@ void ReducedGradient::keep() {
 
 std::shared_ptr<Work> ReducedGradient::reduce_sums(std::string_view tag) {
   TORCH_INTERNAL_ASSERT(has_sums_);
-  return groups_->across_sums->reduce_scatter(of_own(atom_range_), own_, ReduceOp::kSum, tag,
-                                              atom_across_sums_);
+  return communicator_->start(Level::kStep, own_, of_own(atom_range_), ReduceOp::kSum, tag);
 }
 
 std::shared_ptr<Work> ReducedGradient::gather_sums(std::string_view tag) {
-  if (groups_->replicas == nullptr) return nullptr;
-  return groups_->replicas->all_gather(of_own(kept_), of_own(atom_range_), tag);
+  if (communicator_->stages(Level::kStep) == 1) return nullptr;
+  return communicator_->advance(Level::kStep, of_own(atom_range_), of_own(kept_), tag);
 }
 
 void ReducedGradient::divide() {

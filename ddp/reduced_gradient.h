@@ -9,7 +9,7 @@
 #include "tessera/core/layout/slice_map.h"
 #include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/memory_meter.h"
-#include "tessera/ddp/reduce_groups.h"
+#include "tessera/ddp/gradient_communicator.h"
 
 namespace tessera {
 
@@ -35,9 +35,9 @@ class ReducedGradient {
   /// buffer is.
   enum class Keep : uint8_t { kUntilStep, kUntilUsed };
 
-  /// `groups`, `unit` and `meter` must outlive it. Local (allocates).
-  ReducedGradient(const ReduceGroups& groups, const PlannedUnit& unit, const SliceMap& slices,
-                  Keep keep, MemoryMeter& meter);
+  /// `communicator`, `unit` and `meter` must outlive it. Local (allocates).
+  ReducedGradient(GradientCommunicator& communicator, const PlannedUnit& unit,
+                  const SliceMap& slices, Keep keep, MemoryMeter& meter);
   ~ReducedGradient();
   ReducedGradient(ReducedGradient&& other) noexcept;
   ReducedGradient(const ReducedGradient&) = delete;
@@ -111,13 +111,10 @@ class ReducedGradient {
     return buffer.narrow(0, range.begin - held.begin, range.numel);
   }
 
-  const ReduceGroups* groups_;
+  GradientCommunicator* communicator_;
   const PlannedUnit* unit_;
   MemoryMeter* meter_;
-  at::Tensor ranks_;      // how many there are; 0-d, made once so that steps allocate nothing
-  int gradient_slice_;    // slice numbers for reduce_scatter
-  int atom_;              // of all ranks
-  int atom_across_sums_;  // of the ranks that add partial sums
+  at::Tensor ranks_;  // how many there are; 0-d, made once so that steps allocate nothing
   bool is_whole_;
   bool keeps_sums_;
   bool has_sums_ = false;      // own_ holds partial sums

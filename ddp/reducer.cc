@@ -11,6 +11,7 @@
 #include "tessera/core/layout/flat_buffer.h"
 #include "tessera/core/sched/trace.h"
 #include "tessera/core/step/grad_norm.h"
+#include "tessera/ddp/mean_over_ranks.h"
 
 namespace tessera {
 
@@ -35,8 +36,15 @@ namespace tessera {
 
 namespace {
 
-SlabPool::Allocate allocate_from(ProcessGroup& group) {
-  return [&group](int64_t numel, at::ScalarType dtype) { return group.allocate(numel, dtype); };
+SlabPool::Allocate allocate_from(GradientCommunicator& communicator) {
+  return [&communicator](int64_t numel, at::ScalarType dtype) {
+    return communicator.allocate(numel, dtype);
+  };
+}
+
+GradientObserver& nobody() {
+  static GradientObserver observer;
+  return observer;
 }
 
 }  // namespace
@@ -52,11 +60,12 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
       meter_(meter),
       trace_(trace),
       setting_(setting),
-      sink_(setting.reduced),
+      observer_(setting.observer != nullptr ? *setting.observer : nobody()),
+      is_consumed_(observer_.consumes()),
       units_(plan.trainable_size()),
-      groups_(make_reduce_groups(group, slices)),
-      plain_pool_(allocate_from(group), meter, MemoryClass::kLanding, setting.on_release),
-      root_pool_(allocate_from(group), meter, MemoryClass::kLanding, setting.on_release),
+      communicator_(make_gradient_communicator(group, slices)),
+      plain_pool_(allocate_from(*communicator_), meter, MemoryClass::kLanding, setting.on_release),
+      root_pool_(allocate_from(*communicator_), meter, MemoryClass::kLanding, setting.on_release),
       landings_(units_),
       scratch_(group.place(), meter, MemoryClass::kLanding),
       firings_(table.size()),
@@ -69,18 +78,19 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
   for (size_t unit = 0; unit < units_; ++unit) {
     pool(unit).reserve(plan[unit].precision.wire, plan[unit].layout.numel());
     reduced_.emplace_back(
-        groups_, plan[unit], slices,
-        sink_ == nullptr ? ReducedGradient::Keep::kUntilStep : ReducedGradient::Keep::kUntilUsed,
+        *communicator_, plan[unit], slices,
+        is_consumed_ ? ReducedGradient::Keep::kUntilUsed : ReducedGradient::Keep::kUntilStep,
         meter);
   }
-  if (groups_.across_sums != nullptr) finish_ballot_.emplace(group, 1);
+  if (communicator_->keeps_partial_sums()) finish_ballot_.emplace(group, 1);
   meter.add(MemoryClass::kControl, control_bytes());
 }
 
 Reducer::~Reducer() { meter_.remove(MemoryClass::kControl, control_bytes()); }
 
 int64_t Reducer::control_bytes() const {
-  return ballot_.bytes() + (finish_ballot_.has_value() ? finish_ballot_->bytes() : 0);
+  return communicator_->bytes() + ballot_.bytes() +
+         (finish_ballot_.has_value() ? finish_ballot_->bytes() : 0);
 }
 
 SlabPool& Reducer::pool(size_t unit) {
@@ -103,7 +113,7 @@ Landing& Reducer::open_landing(size_t unit, size_t round) {
   while (rounds.size() <= round) rounds.push_back(std::make_unique<Landing>(table_, plan_[unit]));
   Landing& landing = *rounds[round];
   if (landing.is_open()) return landing;
-  if (setting_.kept != nullptr) setting_.kept->rewriting(unit);
+  observer_.rewriting(unit);
   at::Tensor buffer = round == 0 ? reduced_[unit].landing() : at::Tensor();
   if (!buffer.defined()) {
     const PlannedUnit& planned = plan_[unit];
@@ -136,7 +146,7 @@ void Reducer::land(size_t index, const at::Tensor& gradient) {
 
 /// Note [Rounds].
 void Reducer::require_one_gradient(size_t index) const {
-  TORCH_CHECK(sink_ == nullptr, "[grad] '", table_[index].name,
+  TORCH_CHECK(!is_consumed_, "[grad] '", table_[index].name,
               "': got a second gradient within one backward, expected one; its unit may have been "
               "updated with the first. Leave Options::optimizer_in_backward off, or do not use a "
               "module twice through re-entrant checkpointing");
@@ -159,8 +169,8 @@ void Reducer::launch(size_t unit, size_t round) {
   is_announced_ = true;
   Landing& landing = open_landing(unit, round);
   landing.fill_missing();
-  if (setting_.landed != nullptr) setting_.landed->landed(unit, landing.buffer());
-  if (sink_ != nullptr && landing.is_complete()) sink_->reducing(unit);
+  observer_.unreduced(unit, landing.buffer());
+  if (is_consumed_ && landing.is_complete()) observer_.before_consuming(unit);
   history_.record(RollingHash::Event::kReduce, static_cast<int64_t>(unit));
   const int64_t begin_ns = trace_ != nullptr ? Trace::now_ns() : 0;
   in_flight_.push_back({.unit = unit,
@@ -168,7 +178,7 @@ void Reducer::launch(size_t unit, size_t round) {
                         .work = reduced_[unit].reduce(landing.buffer(), plan_[unit].name),
                         .is_gathering = false,
                         .begin_ns = begin_ns});
-  if (!group_.place().is_cpu()) return retire_behind_last();
+  if (!group_.can().completes_on_host) return retire_behind_last();
   // Where collectives run inside the calls, the gather over replicas follows its reduction here and
   // now, in the agreed order. Later, each rank would come by at another place of its own backward,
   // and two of them could wait for each other in two groups.
@@ -200,18 +210,16 @@ bool Reducer::advance(InFlight& reduction, Wait wait) {
     reduction.is_gathering = true;
     if (wait == Wait::kOneCollective) return false;
   }
-  if (setting_.kept != nullptr) setting_.kept->rewriting(unit);
+  observer_.rewriting(unit);
   reduced_[unit].add(buffer);
-  if (setting_.kept != nullptr && reduced_[unit].value().defined()) {
-    setting_.kept->kept(unit, reduced_[unit].value());
-  }
+  if (reduced_[unit].value().defined()) observer_.reduced(unit, reduced_[unit].value());
   if (trace_ != nullptr) {
     trace_->record(TraceTrack::kReduce, plan_[unit].name, reduction.begin_ns, Trace::now_ns(),
                    static_cast<int64_t>(buffer.nbytes()));
   }
-  if (sink_ != nullptr) {
+  if (is_consumed_) {
     if (landings_[unit][reduction.round]->is_complete()) {
-      sink_->reduced(unit, gradient(unit), squares(unit));
+      observer_.consume(unit, gradient(unit), squares(unit));
       reduced_[unit].clear();
     } else {
       reduced_[unit].keep();
@@ -222,8 +230,8 @@ bool Reducer::advance(InFlight& reduction, Wait wait) {
 }
 
 int Reducer::landing_units() const {
-  if (group_.place().is_cpu()) return 1;
-  return groups_.replicas == nullptr || groups_.within_sums != nullptr ? 2 : 3;
+  if (group_.can().completes_on_host) return 1;
+  return 1 + communicator_->stages(GradientCommunicator::Level::kMicroStep);
 }
 
 void Reducer::retire(Wait wait) {
@@ -354,7 +362,7 @@ std::vector<GradientView> Reducer::gradient_views() const {
     const UnitPlan::Place place = plan_.place(i);
     const PlannedUnit& unit = plan_[place.unit];
     const at::Tensor& whole = reduced_[place.unit].whole();
-    if (sink_ != nullptr) {
+    if (is_consumed_) {
       views[i].obstacle = "was applied in backward (Options::optimizer_in_backward)";
     } else if (!whole.defined()) {
       views[i].obstacle = "is sharded over ranks";
@@ -385,7 +393,7 @@ void Reducer::clear() {
 
 void Reducer::drop(size_t index) {
   const UnitPlan::Place place = plan_.place(index);
-  if (setting_.kept != nullptr) setting_.kept->rewriting(place.unit);
+  observer_.rewriting(place.unit);
   reduced_[place.unit].drop(plan_[place.unit].layout.parameter_range(place.position));
   auto& rounds = landings_[place.unit];
   if (!rounds.empty() && rounds[0]->is_open()) rounds[0]->drop(place.position);

@@ -18,12 +18,10 @@
 #include "tessera/core/step/exact_sum.h"
 #include "tessera/core/step/rolling_hash.h"
 #include "tessera/ddp/backward_ballot.h"
+#include "tessera/ddp/gradient_communicator.h"
 #include "tessera/ddp/gradient_handles.h"
-#include "tessera/ddp/landed_unit_sink.h"
-#include "tessera/ddp/reduce_groups.h"
+#include "tessera/ddp/gradient_observer.h"
 #include "tessera/ddp/reduced_gradient.h"
-#include "tessera/ddp/reduced_slice_sink.h"
-#include "tessera/ddp/reduced_unit_sink.h"
 #include "tessera/ddp/scratch_buffers.h"
 
 namespace tessera {
@@ -38,8 +36,8 @@ class Trace;
 ///
 /// Memory: see ReducedGradient and memory_formula.h for what lasts. Landing buffers are pooled by
 /// dtype, those of units of kind kRoot in a pool of their own, because each pool's buffers have the
-/// size of its largest unit; under g = 1 < o each unit has its own. With a sink, which takes
-/// reduced gradients at once, nothing lasts but the gradients of units that lacked some.
+/// size of its largest unit; under g = 1 < o each unit has its own. With an observer that consumes
+/// reduced gradients, nothing lasts but the gradients of units that lacked some.
 class Reducer {
  public:
   /// Whether a backward sends (kReduce) or only adds on this rank, in the wire's dtype
@@ -48,21 +46,16 @@ class Reducer {
 
   struct Setting {
     SlabPool::OnRelease on_release = SlabPool::OnRelease::kKeep;  ///< of landing buffers
-    /// May be null; needs g = o = N. Takes the reduced gradients of units whose parameters have all
-    /// landed on this rank; those of the others stay for gradient(). With it, a backward is all of
-    /// a step: mode kReduce, one gradient per parameter.
-    ReducedUnitSink* reduced = nullptr;
-    /// May be null where gradients lie on the CPU.
-    LandedUnitSink* landed = nullptr;
-    /// May be null, and is where `reduced` is not. Told of every value() when it is new.
-    ReducedSliceSink* kept = nullptr;
+    /// May be null. Where it consumes gradients, a backward is all of a step: mode kReduce, one
+    /// gradient per parameter.
+    GradientObserver* observer = nullptr;
     /// Whether ranks tell each other at the end of each backward what they used, or leave it to
     /// the step: then used() is what this rank used, and a backward gives each parameter one
     /// gradient.
     enum class Agreement : uint8_t { kInBackward, kInStep } agreement = Agreement::kInBackward;
   };
 
-  /// References, sinks and `trace` (may be null) must outlive the reducer. Collective: makes
+  /// References, the observer and `trace` (may be null) must outlive the reducer. Collective: makes
   /// subgroups of `group` where the degrees need them.
   Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
           const SliceMap& slices, const Setting& setting, MemoryMeter& meter, RollingHash& history,
@@ -73,8 +66,8 @@ class Reducer {
   void begin_micro_step(Mode mode);
 
   /// One gradient of parameter `index` of the table. Under kReduce it may start reductions:
-  /// collective in effect. Throws c10::Error where a sink meets a second gradient of a parameter in
-  /// one backward.
+  /// collective in effect. Throws c10::Error where gradients are consumed and this is a parameter's
+  /// second one in one backward.
   void land(size_t index, const at::Tensor& gradient);
 
   /// The backward is over. Under kReduce: collective, blocking; contributes zeros for what this
@@ -135,8 +128,8 @@ class Reducer {
   at::Tensor gradient(size_t unit);
 
   /// This rank's part of the squared norm of gradient(): of its own atom of every unit, without
-  /// padding, so that the sum over ranks is the same under every strategy. Local. Without what a
-  /// sink took. Of one unit, or of all.
+  /// padding, so that the sum over ranks is the same under every strategy. Local. Without what
+  /// was consumed. Of one unit, or of all.
   ExactSum squares(size_t unit);
   ExactSum squares();
 
@@ -176,9 +169,10 @@ class Reducer {
   MemoryMeter& meter_;
   Trace* const trace_;
   const Setting setting_;
-  ReducedUnitSink* const sink_;  // of the setting
-  const size_t units_;           // with gradients
-  ReduceGroups groups_;
+  GradientObserver& observer_;  // of the setting, or one that does nothing
+  const bool is_consumed_;      // by the observer
+  const size_t units_;          // with gradients
+  const std::unique_ptr<GradientCommunicator> communicator_;
   SlabPool plain_pool_;
   SlabPool root_pool_;
 

@@ -44,8 +44,8 @@ DeviceCommit::DeviceCommit(const Parts& parts, Verdict verdict,
       loss_scale_{parts.options.loss_scale ? parts.options.loss_scale->initial : 1.0, 0},
       all_used_(parts.table.size(), uint8_t{1}) {}
 
-void DeviceCommit::landed(size_t unit, const at::Tensor& landing) {
-  sums_.count_non_finite(unit, landing);
+void DeviceCommit::unreduced(size_t unit, const at::Tensor& buffer) {
+  sums_.count_non_finite(unit, buffer);
 }
 
 void DeviceCommit::drop(size_t parameter) {

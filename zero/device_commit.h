@@ -14,7 +14,7 @@ namespace tessera {
 
 /// Ranks add up on the device what the step depends on, the device decides whether it is made and
 /// makes it; the host queues. Note [Late verdict] in device_commit.cc.
-class DeviceCommit final : public StepCommit, private LandedUnitSink {
+class DeviceCommit final : public StepCommit, private GradientObserver {
  public:
   /// Whether commit() waits for the verdict, and for the papers of the other ranks.
   enum class Verdict : uint8_t { kInStep, kLate };
@@ -24,7 +24,7 @@ class DeviceCommit final : public StepCommit, private LandedUnitSink {
                std::shared_ptr<const cuda::Api> api, std::shared_ptr<Device> device);
 
   FlatOptimizer& optimizer() override { return *optimizer_; }
-  LandedUnitSink* landed() override { return this; }
+  GradientObserver* observer() override { return this; }
   bool is_late() const override { return verdict_ == Verdict::kLate; }
   std::optional<Outcome> commit(Reducer& reducer, StepVote::Paper paper) override;
   std::optional<Outcome> wait() override;
@@ -37,7 +37,7 @@ class DeviceCommit final : public StepCommit, private LandedUnitSink {
   int64_t bytes() const override { return agreement_.bytes() + sums_.bytes(); }
 
  private:
-  void landed(size_t unit, const at::Tensor& landing) override;
+  void unreduced(size_t unit, const at::Tensor& buffer) override;
 
   void collect(Reducer& reducer, const StepVote::Paper& paper);
   void add_gradients(StepVote::Paper& paper);

@@ -21,8 +21,10 @@ class HostCommit final : public StepCommit {
 
   FlatOptimizer& optimizer() override { return *optimizer_; }
   UpdateInBackward* update_in_backward() override { return early_update_.get(); }
-  LandedUnitSink* landed() override { return offloaded_.get(); }
-  ReducedSliceSink* kept() override { return offloaded_.get(); }
+  GradientObserver* observer() override {
+    if (early_update_ != nullptr) return early_update_.get();
+    return offloaded_.get();
+  }
   std::optional<Outcome> commit(Reducer& reducer, StepVote::Paper paper) override;
   void drop() override;
   void drop(size_t parameter) override;

@@ -59,11 +59,11 @@ OffloadedGradients::OffloadedGradients(const ParameterTable& table, const UnitPl
 
 OffloadedGradients::~OffloadedGradients() { meter_.remove(MemoryClass::kHost, bytes_on_host_); }
 
-void OffloadedGradients::landed(size_t unit, const at::Tensor& landing) {
-  sums_.count_non_finite(unit, landing);
+void OffloadedGradients::unreduced(size_t unit, const at::Tensor& buffer) {
+  sums_.count_non_finite(unit, buffer);
 }
 
-void OffloadedGradients::kept(size_t unit, const at::Tensor& value) {
+void OffloadedGradients::reduced(size_t unit, const at::Tensor& value) {
   if (!is_visible_) start(unit, value);
 }
 

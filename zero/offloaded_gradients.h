@@ -14,8 +14,7 @@
 #include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/memory_meter.h"
 #include "tessera/core/step/exact_sum.h"
-#include "tessera/ddp/landed_unit_sink.h"
-#include "tessera/ddp/reduced_slice_sink.h"
+#include "tessera/ddp/gradient_observer.h"
 #include "tessera/ddp/reducer.h"
 #include "tessera/optim/cuda/api.h"
 #include "tessera/optim/cuda/step_sums.h"
@@ -28,7 +27,7 @@ namespace tessera {
 /// host waits when it wants to read. What is not finite is counted on the device before
 /// the reduction, because afterwards nobody knows whose it was. Note [Offload] in
 /// offloaded_gradients.cc. Used by one thread at a time.
-class OffloadedGradients final : public LandedUnitSink, public ReducedSliceSink {
+class OffloadedGradients final : public GradientObserver {
  public:
   /// References must outlive it. Local (allocates).
   OffloadedGradients(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
@@ -36,8 +35,8 @@ class OffloadedGradients final : public LandedUnitSink, public ReducedSliceSink 
                      MemoryMeter& meter);
   ~OffloadedGradients() override;
 
-  void landed(size_t unit, const at::Tensor& landing) override;
-  void kept(size_t unit, const at::Tensor& value) override;
+  void unreduced(size_t unit, const at::Tensor& buffer) override;
+  void reduced(size_t unit, const at::Tensor& value) override;
   void rewriting(size_t unit) override;
 
   /// Queues copies of what is not under way yet. Once per step, before what follows.

@@ -148,7 +148,7 @@ auto attempt(std::vector<std::string>& problems, Body&& body) -> std::optional<d
 
 /// What keeps the device from counting and updating the units of `plan`; "" if nothing.
 std::string problem_of_kernels(const UnitPlan& plan, const ProcessGroup& world) {
-  if (!world.place().is_cuda()) return "";
+  if (world.can().completes_on_host) return "";
   const auto api = cuda::load_api();
   if (!api.ok()) return std::string(api.status().message());
   return cuda::problem_of(plan, world.size());
@@ -301,7 +301,7 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
   require_equal(*world, fingerprint(*parts, buffers), "parallelize");
 
   parts->store.gather.prefetch = parts->options.prefetch.value_or(
-      world->runs_in_background() || parts->options.offload == Offload::kParameters);
+      world->can().in_background || parts->options.offload == Offload::kParameters);
   parts->group = duplicate(*world, absl::StrCat("engine ", next_engine_number(*world)));
   // Before anything moves or is rounded.
   const std::vector<at::Tensor> state = state_of(parts->table, buffers);

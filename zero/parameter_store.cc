@@ -35,7 +35,7 @@ ParameterStore::ParameterStore(ProcessGroup& group, const ParameterTable& table,
       masters_(table, plan, slices, group.place(), meter, setting.offload),
       shared_(setting.share ? SharedParameters::make(group, plan, slices) : nullptr),
       gathering_(setting.residence == Residence::kSplit && shared_ == nullptr &&
-                         !group.has_windows()
+                         !group.can().one_sided_reads
                      ? make_gathering_group(group, slices)
                      : nullptr),
       flat_(table, plan, setting.residence,
@@ -56,7 +56,7 @@ ParameterStore::ParameterStore(ProcessGroup& group, const ParameterTable& table,
 
 /// Whether this rank reads what others have written without a collective that brings it.
 bool ParameterStore::reads_of_others() const {
-  return is_shared() || (gathered_ != nullptr && group_.has_windows());
+  return is_shared() || (gathered_ != nullptr && group_.can().one_sided_reads);
 }
 
 FlatParameters::Finding ParameterStore::inspect() const {

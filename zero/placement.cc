@@ -4,7 +4,6 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/layout/slice_map.h"
-#include "tessera/ddp/reduce_groups.h"
 
 namespace tessera {
 
@@ -79,7 +78,7 @@ std::string problem_of_second_shards(const Options& options, const Degrees& degr
                                      const ProcessGroup& world) {
   const int all = degrees.parameters;
   const int ranks = options.reshard_after_forward.value_or(1);
-  if (world.has_windows() || all == 1 || ranks == 1 || ranks == all) return "";
+  if (world.can().one_sided_reads || all == 1 || ranks == 1 || ranks == all) return "";
   return absl::StrCat("[options] reshard_after_forward: got ", ranks, ", expected 1 or the ", all,
                       " ranks that parameters are split over, because ranks of backend '",
                       std::string(world.backend()),

@@ -67,7 +67,7 @@ Publication::~Publication() {
 
 void Publication::start(const std::vector<size_t>& units) {
   const Unobserved unobserved;
-  const bool may_go_on = axes_.size() == 1 && !flat_.is_split() && group_.runs_in_background();
+  const bool may_go_on = axes_.size() == 1 && !flat_.is_split() && group_.can().in_background;
   std::vector<AccessObserver::Watched> watched;
   for (const size_t unit : units) {
     const TraceSpan span(trace_, TraceTrack::kGather, plan_[unit].name);

@@ -69,7 +69,7 @@ ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
 ParameterStore::Setting ShardedEngine::store_setting() {
   ParameterStore::Setting setting = parts_.store;
   setting.gather.is_inside_backward = [this] { return watch_.is_inside_backward(); };
-  if (!parts_.group->place().is_cpu()) setting.gather.streams = &streams_;
+  if (!parts_.group->can().completes_on_host) setting.gather.streams = &streams_;
   return setting;
 }
 
@@ -77,9 +77,7 @@ Reducer::Setting ShardedEngine::reducer_setting() const {
   using Agreement = Reducer::Setting::Agreement;
   return {.on_release = parts_.options.poison_freed ? SlabPool::OnRelease::kPoison
                                                     : SlabPool::OnRelease::kKeep,
-          .reduced = early_update_,
-          .landed = commit_->landed(),
-          .kept = commit_->kept(),
+          .observer = commit_->observer(),
           .agreement = commit_->is_late() ? Agreement::kInStep : Agreement::kInBackward};
 }
 

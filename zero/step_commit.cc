@@ -21,14 +21,13 @@ std::unique_ptr<StepCommit> make_step_commit(const StepCommit::Parts& parts,
                                              const std::vector<size_t>& group_of) {
   std::vector<OptimizerShard> shards =
       optimizer_shards(parts.plan, parts.slices, parts.store.masters().values());
-  const at::Device place = parts.group.place();
-  if (place.is_cpu()) {
+  if (parts.group.can().completes_on_host) {
     return std::make_unique<HostCommit>(
         parts, make_flat_adamw(parts.table, plan, group_of, std::move(shards)));
   }
   auto api = cuda::load_api();
   TORCH_CHECK(api.ok(), std::string(api.status().message()));
-  const std::shared_ptr<Device> device = device_at(place);
+  const std::shared_ptr<Device> device = device_at(parts.group.place());
   if (parts.options.offload != Offload::kNone) {
     const auto pinned = [&device](int64_t numel, at::ScalarType dtype) {
       return device->allocate_on_host(numel, dtype);

@@ -14,8 +14,7 @@
 #include "tessera/core/options.h"
 #include "tessera/core/sched/trace.h"
 #include "tessera/core/step/step_vote.h"
-#include "tessera/ddp/landed_unit_sink.h"
-#include "tessera/ddp/reduced_slice_sink.h"
+#include "tessera/ddp/gradient_observer.h"
 #include "tessera/ddp/reducer.h"
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/optim/loss_scale_rule.h"
@@ -62,10 +61,8 @@ class StepCommit {
   virtual FlatOptimizer& optimizer() = 0;
   /// Null where step() updates.
   virtual UpdateInBackward* update_in_backward() { return nullptr; }
-  /// What looks at gradients before they are reduced; null where landing does.
-  virtual LandedUnitSink* landed() { return nullptr; }
-  /// What copies gradients as they are reduced; null where nobody does.
-  virtual ReducedSliceSink* kept() { return nullptr; }
+  /// What follows gradients on their way to the step; null where step() is soon enough.
+  virtual GradientObserver* observer() { return nullptr; }
 
   /// Whether commit() returns before the outcome is known.
   virtual bool is_late() const { return false; }

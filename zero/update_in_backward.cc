@@ -54,18 +54,12 @@ void UpdateInBackward::require_committed(const char* call) const {
               "ranks; call engine->step() first");
 }
 
-void UpdateInBackward::reducing(size_t unit) { seal(unit); }
-
 void UpdateInBackward::seal(size_t unit) {
   store_.flat().full(unit).seal(absl::StrCat(
       "[zero] unit '", plan_[unit].name,
       "': backward has updated it (Options::optimizer_in_backward) and other ranks may not be done "
       "with theirs, so its parameters cannot be read before engine->step(), by a module that is "
       "used again in this backward (recomputation) either; call step() first"));
-}
-
-void UpdateInBackward::reduced(size_t unit, const at::Tensor& gradient, const ExactSum& squares) {
-  update(unit, gradient, all_used_, squares);
 }
 
 void UpdateInBackward::finish(Reducer& reducer) {

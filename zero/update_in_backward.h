@@ -12,7 +12,7 @@
 #include "tessera/core/non_finite.h"
 #include "tessera/core/sched/trace.h"
 #include "tessera/core/step/exact_sum.h"
-#include "tessera/ddp/reduced_unit_sink.h"
+#include "tessera/ddp/gradient_observer.h"
 #include "tessera/ddp/reducer.h"
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/zero/parameter_store.h"
@@ -22,7 +22,7 @@ namespace tessera {
 /// Updates each unit's slice as soon as its gradient is reduced (Options::optimizer_in_backward),
 /// and keeps everyone from reading such a unit until step() has made it known to all ranks. Note
 /// [Update in backward] in update_in_backward.cc. Used by one thread.
-class UpdateInBackward final : public ReducedUnitSink {
+class UpdateInBackward final : public GradientObserver {
  public:
   /// References and `trace` (may be null) must outlive it.
   UpdateInBackward(const ParameterTable& table, const UnitPlan& plan, HostOptimizer& optimizer,
@@ -37,8 +37,11 @@ class UpdateInBackward final : public ReducedUnitSink {
   /// Throws c10::Error for a call that needs parameters that are the same on all ranks.
   void require_committed(const char* call) const;
 
-  void reducing(size_t unit) override;
-  void reduced(size_t unit, const at::Tensor& gradient, const ExactSum& squares) override;
+  bool consumes() const override { return true; }
+  void before_consuming(size_t unit) override { seal(unit); }
+  void consume(size_t unit, const at::Tensor& gradient, const ExactSum& squares) override {
+    update(unit, gradient, all_used_, squares);
+  }
 
   /// The backward is over: updates the units that lacked gradients on this rank, as far as any rank
   /// used them. Local, behind Reducer::end_micro_step().

@@ -102,57 +102,33 @@ void LoopbackGroup::begin(const char* op, std::string_view tag) {
   world_->throw_if_poisoned(op, name_, sequence_++, tag);
 }
 
-std::shared_ptr<Work> LoopbackGroup::done() const {
-  return device_ == nullptr ? completed_work() : queued_work(device_);
+void LoopbackGroup::move(const at::Tensor& to, const at::Tensor& from) {
+  if (device_ == nullptr) return copy(to, from);
+  if (from.numel() == 0 || to.data_ptr() == from.data_ptr()) return;
+  // Shapes may differ.
+  device_->current_stream()->copy(to.detach().view({to.numel()}),
+                                  from.detach().view({from.numel()}));
 }
 
-std::shared_ptr<Work> LoopbackGroup::move(const at::Tensor& to, const at::Tensor& from) {
-  if (device_ == nullptr) {
-    copy(to, from);
-  } else if (from.numel() > 0 && to.data_ptr() != from.data_ptr()) {
-    // Shapes may differ.
-    device_->current_stream()->copy(to.detach().view({to.numel()}),
-                                    from.detach().view({from.numel()}));
+std::shared_ptr<Work> LoopbackGroup::run(const Collective& collective) {
+  begin(to_string(collective.op), collective.tag);
+  switch (collective.op) {
+    case Op::kBarrier:
+      return completed_work();
+    case Op::kAllReduce:
+    case Op::kBroadcast:
+      break;
+    case Op::kReduceScatter:
+    case Op::kAllGather:
+      move(collective.output, collective.input);
+      break;
+    case Op::kHostGather:
+      copy(collective.output, collective.input);
+      return completed_work();
+    default:
+      refuse(collective);
   }
-  return done();
-}
-
-std::shared_ptr<Work> LoopbackGroup::all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                                std::string_view tag) {
-  check_all_reduce(tensor, op, place());
-  begin("all_reduce", tag);
-  return done();
-}
-
-std::shared_ptr<Work> LoopbackGroup::reduce_scatter(const at::Tensor& output,
-                                                    const at::Tensor& input, ReduceOp op,
-                                                    std::string_view tag, int slice) {
-  check_reduce_scatter(output, input, op, 1, slice, place());
-  begin("reduce_scatter", tag);
-  return move(output, input);
-}
-
-std::shared_ptr<Work> LoopbackGroup::all_gather(const at::Tensor& output, const at::Tensor& input,
-                                                std::string_view tag) {
-  check_all_gather(output, input, 1, place());
-  begin("all_gather", tag);
-  return move(output, input);
-}
-
-std::shared_ptr<Work> LoopbackGroup::broadcast(const at::Tensor& tensor, int root,
-                                               std::string_view tag) {
-  check_broadcast(tensor, root, 1, place());
-  begin("broadcast", tag);
-  return done();
-}
-
-void LoopbackGroup::barrier(std::string_view tag) { begin("barrier", tag); }
-
-void LoopbackGroup::all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
-                                       std::string_view tag) {
-  check_all_gather(output, input, 1, at::kCPU);
-  begin("all_gather", tag);
-  copy(output, input);
+  return device_ == nullptr ? completed_work() : queued_work(device_);
 }
 
 at::Tensor LoopbackGroup::allocate(int64_t numel, at::ScalarType dtype) {
@@ -167,8 +143,7 @@ at::Tensor LoopbackGroup::allocate(int64_t numel, at::ScalarType dtype) {
 }
 
 std::unique_ptr<Window> LoopbackGroup::make_window(const at::Tensor& own, std::string_view name) {
-  TORCH_CHECK(has_windows(), "[comm] make_window '", name, "': got a group on ", place(),
-              ", expected one of the host, whose words can be loaded; gather instead");
+  if (device_ != nullptr) return ProcessGroup::make_window(own, name);
   check_window(own, name);
   begin("make_window", name);
   return std::make_unique<OwnWindow>(world_, name_, own);

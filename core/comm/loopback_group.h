@@ -30,25 +30,16 @@ class LoopbackGroup final : public ProcessGroup {
   int size() const override { return 1; }
   std::string_view name() const override { return name_; }
   std::string_view backend() const override { return "loopback"; }
-  bool runs_in_background() const override { return false; }
+  Capabilities can() const override {
+    return {.completes_on_host = device_ == nullptr, .one_sided_reads = device_ == nullptr};
+  }
   at::Device place() const override { return device_ == nullptr ? at::kCPU : device_->place(); }
-  bool has_windows() const override { return device_ == nullptr; }
 
-  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                   std::string_view tag = {}) override;
-  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       ReduceOp op, std::string_view tag = {},
-                                       int slice = kOwnRank) override;
-  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
-                                   std::string_view tag = {}) override;
-  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
-                                  std::string_view tag = {}) override;
-  void barrier(std::string_view tag = {}) override;
-  void all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
-                          std::string_view tag = {}) override;
+  std::shared_ptr<Work> run(const Collective& collective) override;
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
   /// Takes any memory of the host, because no peer has to find it. Throws c10::Error on a device.
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override;
+  /// Null.
   std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override;
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
@@ -60,8 +51,7 @@ class LoopbackGroup final : public ProcessGroup {
 
   LoopbackGroup(std::string name, std::shared_ptr<World> world, std::shared_ptr<Device> device);
   void begin(const char* op, std::string_view tag);
-  std::shared_ptr<Work> move(const at::Tensor& to, const at::Tensor& from);
-  std::shared_ptr<Work> done() const;
+  void move(const at::Tensor& to, const at::Tensor& from);
 
   std::string name_;
   std::shared_ptr<World> world_;

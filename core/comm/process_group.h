@@ -9,17 +9,25 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/core/comm/collective.h"
 #include "tessera/core/comm/shared_buffer.h"
 #include "tessera/core/comm/window.h"
 #include "tessera/core/comm/work.h"
 
 namespace tessera {
 
-/// kAvg is the sum divided once by the number of ranks; floating dtypes only. kMin and kMax keep
-/// NaN.
-enum class ReduceOp : uint8_t { kSum, kAvg, kMin, kMax };
-
-std::string_view to_string(ReduceOp op);
+/// What a group can do; equal on all its ranks. Code asks for this and never for a backend by name.
+struct Capabilities {
+  /// Collectives run beside the caller, so that starting them early overlaps them with what the
+  /// caller does; otherwise they run in the call.
+  bool in_background = false;
+  /// Work::wait() blocks the host until results are there, and is_completed() tells it when: the
+  /// tensors are the host's. Otherwise results come on a stream of the device, and only what is
+  /// queued behind wait() knows them.
+  bool completes_on_host = true;
+  /// Ranks read each other's memory without the owner taking part: make_window() works.
+  bool one_sided_reads = false;
+};
 
 /// Ranks that communicate. Every collective is called by every rank of the group in the same order;
 /// each call is compared across ranks (op, reduce op, root, dtype, numel, sequence, tag) before it
@@ -54,56 +62,73 @@ class ProcessGroup {
   virtual std::string_view name() const = 0;
   /// "loopback", "shm" or "nccl".
   virtual std::string_view backend() const = 0;
-  /// Whether collectives run beside the caller, so that starting them early overlaps them with what
-  /// the caller does; otherwise they run in the call.
-  virtual bool runs_in_background() const = 0;
+  virtual Capabilities can() const = 0;
   /// Where the tensors of its collectives lie: the CPU, or this rank's device.
   virtual at::Device place() const { return at::kCPU; }
-  /// Whether ranks read each other's memory without the owner taking part, so that make_window()
-  /// works. Equal on all ranks.
-  virtual bool has_windows() const { return true; }
 
   /// Combines `tensor` over ranks in place; all ranks receive the result.
   /// `tag` names what is reduced in errors and traces and must be equal on all ranks. All
   /// collectives take one.
-  virtual std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                           std::string_view tag = {}) = 0;
+  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
+                                   std::string_view tag = {}) {
+    return check_and_run(
+        {.op = Op::kAllReduce, .output = tensor, .input = tensor, .reduce = op, .tag = tag});
+  }
 
   /// Combines `input` [size() * n] over ranks and leaves slice `slice` in `output` [n]: by default
   /// (kOwnRank) slice rank(). The ranks' slices must be a permutation; two ranks that ask for one
   /// slice are a CommError that names both, on every rank. `output` may be that slice of `input`
   /// itself; then the rest of `input` is left as it was. Sums run in rank order whoever receives
   /// them.
-  virtual std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                               ReduceOp op, std::string_view tag = {},
-                                               int slice = kOwnRank) = 0;
+  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                                       ReduceOp op, std::string_view tag = {},
+                                       int slice = kOwnRank) {
+    return check_and_run({.op = Op::kReduceScatter,
+                          .output = output,
+                          .input = input,
+                          .reduce = op,
+                          .slice = slice == kOwnRank ? rank() : slice,
+                          .tag = tag});
+  }
 
   /// Concatenates every rank's `input` [n] in rank order into `output` [size() * n]. `input` may be
   /// this rank's own slice of `output` (in place).
-  virtual std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
-                                           std::string_view tag = {}) = 0;
+  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
+                                   std::string_view tag = {}) {
+    return check_and_run({.op = Op::kAllGather, .output = output, .input = input, .tag = tag});
+  }
 
   /// Copies `tensor` of rank `root` to every rank.
-  virtual std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
-                                          std::string_view tag = {}) = 0;
+  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, std::string_view tag = {}) {
+    return check_and_run(
+        {.op = Op::kBroadcast, .output = tensor, .input = tensor, .peer = root, .tag = tag});
+  }
 
   /// Blocks until every rank has called it.
-  virtual void barrier(std::string_view tag = {}) = 0;
+  void barrier(std::string_view tag = {}) {
+    check_and_run({.op = Op::kBarrier, .tag = tag})->wait();
+  }
 
   /// all_gather() of what ranks tell each other: CPU tensors, wherever place() is, that the host
   /// reads as soon as it returns. Blocks until all ranks' parts are in `output`. Same comparison,
-  /// sequence and errors as all_gather(), which it is where that moves host memory; else it goes
-  /// by a channel beside the device (nccl: the store), takes milliseconds and is not for gradients.
-  virtual void all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
-                                  std::string_view tag = {});
+  /// sequence and errors as all_gather(), which it is where that completes on the host; else it
+  /// goes by a channel beside the device (nccl: the store), takes milliseconds and is not for
+  /// gradients.
+  void all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
+                          std::string_view tag = {}) {
+    start_gather_on_host(output, input, tag)->wait();
+  }
 
   /// As all_gather_on_host(), but returns before the peers have come where there is a channel
   /// beside the device; `output` is complete after Work::wait(), which blocks the host and throws
   /// what all_gather_on_host() would. `input` is copied in the call. Nothing else goes by the
   /// channel in between: one at a time.
-  virtual std::shared_ptr<Work> start_gather_on_host(const at::Tensor& output,
-                                                     const at::Tensor& input,
-                                                     std::string_view tag = {});
+  std::shared_ptr<Work> start_gather_on_host(const at::Tensor& output, const at::Tensor& input,
+                                             std::string_view tag = {});
+
+  /// What the calls above come to, checked by them: takes part in one collective. For groups around
+  /// another one, which see and hand on every collective here; others call those above.
+  virtual std::shared_ptr<Work> run(const Collective& collective) = 0;
 
   /// Local, except where NcclOptions say otherwise. An uninitialised 1-d tensor at place() in
   /// memory that the backend moves without staging (shared memory for shm; ordinary memory of the
@@ -115,17 +140,16 @@ class ProcessGroup {
   /// contiguous, 1-d, of equal dtype and numel on all ranks (0 is allowed) and lies in memory from
   /// allocate(), as a whole or as a view. The window keeps `own` alive, and peers' memory mapped.
   /// `name` is compared across ranks. Memory of another kind on any rank is a c10::Error on every
-  /// rank that names these ranks; the group is as good as before. A group without has_windows()
-  /// refuses it: c10::Error.
-  virtual std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) = 0;
+  /// rank that names these ranks; the group is as good as before. A group without
+  /// Capabilities::one_sided_reads refuses it: c10::Error.
+  virtual std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name);
 
   /// Collective; blocks until all ranks have called it. `bytes` zero bytes that all ranks have
   /// together, equal on all ranks. Null on every rank where they have no memory in common: in a
   /// world of one, and across hosts or devices; and, with a warning, where the system does not show
   /// one of them its own writes. If there is no space, every rank throws c10::Error that names the
   /// rank and the size; the group is as good as before.
-  virtual std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes,
-                                                           std::string_view name) = 0;
+  virtual std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name);
 
   /// Collective over this group: a new group of the given ranks of this one (strictly ascending;
   /// rank i of the new group is ranks[i]), with its own sequence of collectives. Every rank of this
@@ -140,21 +164,13 @@ class ProcessGroup {
 
  protected:
   ProcessGroup() = default;
-};
 
-/// Throws c10::Error unless the tensors of a collective are what ProcessGroup asks for and lie at
-/// `place`. Every backend begins with these.
-void check_collective_tensor(const char* op, const char* argument, const at::Tensor& tensor,
-                             at::Device place);
-void check_all_reduce(const at::Tensor& tensor, ReduceOp op, at::Device place);
-void check_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, int size,
-                          int slice, at::Device place);
-void check_all_gather(const at::Tensor& output, const at::Tensor& input, int size,
-                      at::Device place);
-void check_broadcast(const at::Tensor& tensor, int root, int size, at::Device place);
-/// Throws c10::Error if `slice` is a slice of `whole` (of one of the forms the checks above accept)
-/// but not slice number `own`.
-void check_own_slice(const char* op, const at::Tensor& slice, const at::Tensor& whole, int own);
+  /// For run(): a backend that lacks an operation. Throws c10::Error that names both.
+  [[noreturn]] void refuse(const Collective& collective) const;
+
+ private:
+  std::shared_ptr<Work> check_and_run(const Collective& collective);
+};
 
 /// Throws c10::Error unless `ranks` and `name` may make a subgroup of a group of `size` ranks whose
 /// earlier subgroups are `names`.

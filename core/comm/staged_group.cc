@@ -1,5 +1,6 @@
 #include "tessera/core/comm/staged_group.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -23,19 +24,60 @@ StagedGroup::StagedGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<De
 
 /// The others wait for this rank in the middle of a collective, so whatever goes wrong there is
 /// everyone's.
-void StagedGroup::guard(Op op, std::string_view tag, const std::function<void()>& body) {
-  TORCH_CHECK(!is_capturing(), "[comm] ", to_string(op), " '", std::string(tag),
+std::shared_ptr<Work> StagedGroup::run(const Collective& collective) {
+  switch (collective.op) {
+    case Op::kHostGather:
+      return inner_->start_gather_on_host(collective.output, collective.input, collective.tag);
+    case Op::kAllReduce:
+    case Op::kReduceScatter:
+    case Op::kAllGather:
+    case Op::kBroadcast:
+    case Op::kBarrier:
+      break;
+    default:
+      refuse(collective);
+  }
+  const std::string tag(collective.tag);
+  TORCH_CHECK(!is_capturing(), "[comm] ", to_string(collective.op), " '", tag,
               "': is being captured into a CUDA graph, expected it outside, as the host takes part"
               " in it; end the capture before it");
   try {
-    body();
+    return take_part(collective);
   } catch (const CommError&) {
     throw;
   } catch (const std::exception& error) {
     const std::string cause = absl::StrCat("rank ", rank(), " failed: ", error_text(error));
     inner_->abort(cause);
-    throw CommError({to_string(op), std::string(name()), -1, rank(), std::string(tag)}, cause);
+    throw CommError({to_string(collective.op), std::string(name()), -1, rank(), tag}, cause);
   }
+}
+
+std::shared_ptr<Work> StagedGroup::take_part(const Collective& collective) {
+  if (collective.op == Op::kBarrier) {
+    await_stream();
+    return inner_->run(collective);
+  }
+  run_staged(collective);
+  return queued_work(device_);
+}
+
+/// Brings the input to the host, runs the collective there and gives the output back.
+void StagedGroup::run_staged(Collective collective) {
+  const at::Tensor input = collective.input;
+  const at::Tensor output = collective.output;
+  const bool is_receiver = collective.op == Op::kBroadcast && rank() != collective.peer;
+  const bool is_sender = collective.op == Op::kBroadcast && rank() == collective.peer;
+  const at::Tensor staged =
+      stage(std::max(input.numel(), output.numel()), input.scalar_type());  // of the whole
+  const auto slice = [&staged](const at::Tensor& part, int number) {
+    return staged.narrow(0, number * part.numel(), part.numel());
+  };
+  collective.input = collective.op == Op::kAllGather ? slice(input, rank()) : staged;
+  collective.output =
+      collective.op == Op::kReduceScatter ? slice(output, collective.slice) : staged;
+  if (!is_receiver) bring(collective.input, input);
+  inner_->run(collective)->wait();
+  if (!is_sender) give(output, collective.output);
 }
 
 /// Copies from it may be in flight when it is dropped: it is used again when they are over.
@@ -57,77 +99,9 @@ void StagedGroup::give(const at::Tensor& to, const at::Tensor& from) {
   if (from.numel() > 0) device_->current_stream()->copy(flat(to), from);
 }
 
-std::shared_ptr<Work> StagedGroup::all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                              std::string_view tag) {
-  check_all_reduce(tensor, op, place());
-  guard(Op::kAllReduce, tag, [&] {
-    const at::Tensor staged = stage(tensor.numel(), tensor.scalar_type());
-    bring(staged, tensor);
-    inner_->all_reduce(staged, op, tag)->wait();
-    give(tensor, staged);
-  });
-  return queued_work(device_);
-}
-
-std::shared_ptr<Work> StagedGroup::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                                  ReduceOp op, std::string_view tag, int slice) {
-  check_reduce_scatter(output, input, op, size(), slice, place());
-  const int own = slice == kOwnRank ? rank() : slice;
-  check_own_slice("reduce_scatter", output, input, own);
-  guard(Op::kReduceScatter, tag, [&] {
-    const at::Tensor staged = stage(input.numel(), input.scalar_type());
-    bring(staged, input);
-    const at::Tensor result = staged.narrow(0, own * output.numel(), output.numel());
-    inner_->reduce_scatter(result, staged, op, tag, own)->wait();
-    give(output, result);
-  });
-  return queued_work(device_);
-}
-
-std::shared_ptr<Work> StagedGroup::all_gather(const at::Tensor& output, const at::Tensor& input,
-                                              std::string_view tag) {
-  check_all_gather(output, input, size(), place());
-  check_own_slice("all_gather", input, output, rank());
-  guard(Op::kAllGather, tag, [&] {
-    const at::Tensor staged = stage(output.numel(), output.scalar_type());
-    const at::Tensor own = staged.narrow(0, rank() * input.numel(), input.numel());
-    bring(own, input);
-    inner_->all_gather(staged, own, tag)->wait();
-    give(output, staged);
-  });
-  return queued_work(device_);
-}
-
-std::shared_ptr<Work> StagedGroup::broadcast(const at::Tensor& tensor, int root,
-                                             std::string_view tag) {
-  check_broadcast(tensor, root, size(), place());
-  guard(Op::kBroadcast, tag, [&] {
-    const at::Tensor staged = stage(tensor.numel(), tensor.scalar_type());
-    if (rank() == root) bring(staged, tensor);
-    inner_->broadcast(staged, root, tag)->wait();
-    if (rank() != root) give(tensor, staged);
-  });
-  return queued_work(device_);
-}
-
-void StagedGroup::barrier(std::string_view tag) {
-  guard(Op::kBarrier, tag, [&] { await_stream(); });
-  inner_->barrier(tag);
-}
-
 at::Tensor StagedGroup::allocate(int64_t numel, at::ScalarType dtype) {
   check_allocate(numel, dtype);
   return device_->allocate(numel, dtype);
-}
-
-std::unique_ptr<Window> StagedGroup::make_window(const at::Tensor& /*own*/, std::string_view name) {
-  TORCH_CHECK(false, "[comm] make_window '", name, "': got a group on ", place(),
-              ", expected one of the host, whose ranks read each other's memory; gather instead");
-}
-
-std::unique_ptr<SharedBuffer> StagedGroup::make_shared_buffer(int64_t /*bytes*/,
-                                                              std::string_view /*name*/) {
-  return nullptr;
 }
 
 std::shared_ptr<ProcessGroup> StagedGroup::subgroup(const std::vector<int>& ranks,

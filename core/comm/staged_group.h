@@ -1,12 +1,10 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tessera/core/comm/op.h"
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/device/device.h"
 
@@ -29,40 +27,19 @@ class StagedGroup final : public ProcessGroup {
   int size() const override { return inner_->size(); }
   std::string_view name() const override { return inner_->name(); }
   std::string_view backend() const override { return inner_->backend(); }
-  bool runs_in_background() const override { return false; }
+  Capabilities can() const override { return {.completes_on_host = false}; }
   at::Device place() const override { return device_->place(); }
-  bool has_windows() const override { return false; }
 
-  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                   std::string_view tag = {}) override;
-  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       ReduceOp op, std::string_view tag = {},
-                                       int slice = kOwnRank) override;
-  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
-                                   std::string_view tag = {}) override;
-  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
-                                  std::string_view tag = {}) override;
-  /// What the current stream holds has run on every rank, too.
-  void barrier(std::string_view tag = {}) override;
-  void all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
-                          std::string_view tag = {}) override {
-    inner_->all_gather_on_host(output, input, tag);
-  }
-  std::shared_ptr<Work> start_gather_on_host(const at::Tensor& output, const at::Tensor& input,
-                                             std::string_view tag = {}) override {
-    return inner_->start_gather_on_host(output, input, tag);
-  }
+  /// A barrier waits until what the current stream holds has run on every rank, too.
+  std::shared_ptr<Work> run(const Collective& collective) override;
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
-  /// Throws c10::Error: the host cannot read memory of a device.
-  std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override;
-  /// Null.
-  std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override;
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
   void abort(std::string_view cause) noexcept override { inner_->abort(cause); }
 
  private:
-  void guard(Op op, std::string_view tag, const std::function<void()>& body);
+  std::shared_ptr<Work> take_part(const Collective& collective);
+  void run_staged(Collective collective);
   at::Tensor stage(int64_t numel, at::ScalarType dtype);
   void bring(const at::Tensor& to, const at::Tensor& from);
   void await_stream();

@@ -8,6 +8,12 @@
 
 namespace tessera {
 
+/// Whether ranks keep partial sums between the micro-steps of a step: 1 < g < o. Each then holds
+/// its gradient slice summed over g ranks only, and the other N / g sums are added once per step.
+inline bool keeps_partial_sums(const Degrees& degrees) {
+  return degrees.gradients > 1 && degrees.gradients < degrees.optimizer;
+}
+
 /// Which slices of every unit a rank has under degrees p | g | o and a world of N. Pure arithmetic.
 ///
 /// Note [Slice map]

@@ -12,8 +12,8 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kAlignmentBytes = 64;
-constexpr int64_t kHeadBytes = kAlignmentBytes;  // before each block: its size
+constexpr int64_t kBlockAlignmentBytes = 64;
+constexpr int64_t kHeadBytes = kBlockAlignmentBytes;  // before each block: its size
 constexpr int64_t kGrowthBytes = 8 * kHugePageBytes;
 
 int64_t& size_of(char* block) { return *reinterpret_cast<int64_t*>(block - kHeadBytes); }
@@ -39,7 +39,7 @@ BlockHeap::~BlockHeap() {
 
 char* BlockHeap::allocate(int64_t bytes) {
   if (bytes > reserved_bytes_) return nullptr;
-  const int64_t whole_bytes = round_up(bytes, kAlignmentBytes) + kHeadBytes;
+  const int64_t whole_bytes = round_up(bytes, kBlockAlignmentBytes) + kHeadBytes;
   const std::lock_guard lock(mutex_);
   const auto hole = std::find_if(holes_.begin(), holes_.end(),
                                  [&](const Hole& each) { return each.bytes >= whole_bytes; });

@@ -13,7 +13,7 @@
 namespace tessera {
 namespace {
 
-constexpr size_t kLongestName = 255;
+constexpr size_t kLongestSpanName = 255;
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
 /// Length of the UTF-8 sequence that `text` begins with, 0 if it begins with none.
@@ -117,7 +117,7 @@ void Trace::record(TraceTrack track, std::string_view name, int64_t begin_ns, in
       // Zeroed, so that its pages are there when spans are recorded.
       blocks_.push_back(std::make_unique<Slot[]>(std::min(kBlockSlots, capacity_ - kept_)));
     }
-    const uint32_t number = intern(name.substr(0, kLongestName));
+    const uint32_t number = intern(name.substr(0, kLongestSpanName));
     blocks_.back()[kept_ % kBlockSlots] = {.begin_ns = begin_ns,
                                            .end_ns = std::max(begin_ns, end_ns),
                                            .bytes = bytes,

@@ -10,7 +10,7 @@ namespace {
 
 /// Words that the host writes and reads, where the backend likes them best.
 at::Tensor make_words(ProcessGroup& group, int64_t words) {
-  if (group.place().is_cpu()) return group.allocate(words, at::kLong);
+  if (group.can().completes_on_host) return group.allocate(words, at::kLong);
   return at::empty({words}, at::kLong);
 }
 

@@ -202,17 +202,15 @@ TEST_F(EngineReads, FindTheSameInEveryOtherCall) {
   }
 }
 
-using Forgets = ForgetfulGroup::Forgets;
-
 /// The negative control of all of the above: one wait that is dropped is seen.
 TEST_F(EngineReads, ShowEveryWaitThatIsMissing) {
   constexpr int kWorld = 3;
   const Schedule& schedule = schedule_called("OnceClipped");
-  const std::vector<std::pair<Strategy, Forgets>> breaks = {
-      {Strategy::kDdp, Forgets::kAllReduce},   {Strategy::kZero1, Forgets::kReduceScatter},
-      {Strategy::kZero1, Forgets::kAllGather}, {Strategy::kZero2, Forgets::kReduceScatter},
-      {Strategy::kZero2, Forgets::kAllGather}, {Strategy::kZero3, Forgets::kReduceScatter},
-      {Strategy::kZero3, Forgets::kAllGather},
+  const std::vector<std::pair<Strategy, Op>> breaks = {
+      {Strategy::kDdp, Op::kAllReduce},   {Strategy::kZero1, Op::kReduceScatter},
+      {Strategy::kZero1, Op::kAllGather}, {Strategy::kZero2, Op::kReduceScatter},
+      {Strategy::kZero2, Op::kAllGather}, {Strategy::kZero3, Op::kReduceScatter},
+      {Strategy::kZero3, Op::kAllGather},
   };
   for (const auto& [strategy, what] : breaks) {
     Row row = row_of(strategy);

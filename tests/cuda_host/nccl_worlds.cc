@@ -34,33 +34,9 @@ Decorate over_nccl(const NcclWorldOptions& options) {
   };
 }
 
-std::shared_ptr<Work> ForgetfulGroup::wait_unless(Forgets what, std::shared_ptr<Work> work) const {
-  if (what == forgets_) return std::make_shared<Forgotten>();
-  return work;
-}
-
-std::shared_ptr<Work> ForgetfulGroup::all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                                 std::string_view tag) {
-  return wait_unless(Forgets::kAllReduce, inner_->all_reduce(tensor, op, tag));
-}
-
-std::shared_ptr<Work> ForgetfulGroup::reduce_scatter(const at::Tensor& output,
-                                                     const at::Tensor& input, ReduceOp op,
-                                                     std::string_view tag, int slice) {
-  return wait_unless(Forgets::kReduceScatter,
-                     inner_->reduce_scatter(output, input, op, tag, slice));
-}
-
-std::shared_ptr<Work> ForgetfulGroup::all_gather(const at::Tensor& output, const at::Tensor& input,
-                                                 std::string_view tag) {
-  return wait_unless(Forgets::kAllGather, inner_->all_gather(output, input, tag));
-}
-
-std::shared_ptr<ProcessGroup> ForgetfulGroup::subgroup(const std::vector<int>& ranks,
-                                                       std::string_view name) {
-  auto made = inner_->subgroup(ranks, name);
-  if (made == nullptr) return nullptr;
-  return std::make_shared<ForgetfulGroup>(std::move(made), forgets_);
+std::shared_ptr<Work> ForgetfulGroup::run(const Collective& collective) {
+  auto work = inner_->run(collective);
+  return collective.op == forgets_ ? std::make_shared<Forgotten>() : std::move(work);
 }
 
 }  // namespace tessera::testing

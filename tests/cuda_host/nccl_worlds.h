@@ -24,31 +24,21 @@ struct NcclWorldOptions {
 /// that the end was clean.
 Decorate over_nccl(const NcclWorldOptions& options = {});
 
-/// A group that forgets to wait for one kind of collective.
+/// A group that forgets to wait for one operation.
 class ForgetfulGroup final : public ForwardingGroup {
  public:
-  enum class Forgets : uint8_t { kAllReduce, kReduceScatter, kAllGather };
-  ForgetfulGroup(std::shared_ptr<ProcessGroup> inner, Forgets what)
+  ForgetfulGroup(std::shared_ptr<ProcessGroup> inner, Op what)
       : ForwardingGroup(std::move(inner)), forgets_(what) {}
 
-  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                   std::string_view tag = {}) override;
-  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       ReduceOp op, std::string_view tag = {},
-                                       int slice = kOwnRank) override;
-  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
-                                   std::string_view tag = {}) override;
-  void all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
-                          std::string_view tag = {}) override {
-    inner_->all_gather_on_host(output, input, tag);
+  std::shared_ptr<Work> run(const Collective& collective) override;
+
+ protected:
+  std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) override {
+    return std::make_shared<ForgetfulGroup>(std::move(inner), forgets_);
   }
-  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
-                                         std::string_view name) override;
 
  private:
-  std::shared_ptr<Work> wait_unless(Forgets what, std::shared_ptr<Work> work) const;
-
-  const Forgets forgets_;
+  const Op forgets_;
 };
 
 }  // namespace tessera::testing

@@ -22,42 +22,26 @@ class BrokenReductions final : public ForwardingGroup {
   BrokenReductions(std::shared_ptr<ProcessGroup> inner, Break what)
       : ForwardingGroup(std::move(inner)), break_(what) {}
 
-  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                   std::string_view tag) override {
-    return inner_->all_reduce(tensor, broken(op), tag);
-  }
-  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       ReduceOp op, std::string_view tag, int slice) override {
+  std::shared_ptr<Work> run(const Collective& collective) override {
+    Collective broken = collective;
     if (break_ == Break::kNoDivision) {
-      return inner_->reduce_scatter(output, input, broken(op), tag, slice);
+      if (broken.reduce == ReduceOp::kAvg) broken.reduce = ReduceOp::kSum;
+      return inner_->run(broken);
     }
-    const at::Tensor other = at::empty_like(output);
-    const int own = slice == kOwnRank ? rank() : slice;
-    inner_->reduce_scatter(other, input, op, tag, (own + 1) % size())->wait();
-    output.copy_(other);
+    if (collective.op != Op::kReduceScatter) return inner_->run(collective);
+    broken.output = at::empty_like(collective.output);
+    broken.slice = (collective.slice + 1) % size();
+    inner_->run(broken)->wait();
+    at::Tensor(collective.output).copy_(broken.output);
     return completed_work();
   }
-  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
-                                   std::string_view tag) override {
-    return inner_->all_gather(output, input, tag);
-  }
-  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
-                                  std::string_view tag) override {
-    return inner_->broadcast(tensor, root, tag);
-  }
-  void barrier(std::string_view tag) override { inner_->barrier(tag); }
-  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
-                                         std::string_view name) override {
-    auto inner = inner_->subgroup(ranks, name);
-    if (inner == nullptr) return nullptr;
+
+ protected:
+  std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) override {
     return std::make_shared<BrokenReductions>(std::move(inner), break_);
   }
 
  private:
-  ReduceOp broken(ReduceOp op) const {
-    return break_ == Break::kNoDivision && op == ReduceOp::kAvg ? ReduceOp::kSum : op;
-  }
-
   Break break_;
 };
 

@@ -28,21 +28,17 @@ class BrokenGroup final : public ForwardingGroup {
   BrokenGroup(std::shared_ptr<ProcessGroup> inner, Break what)
       : ForwardingGroup(std::move(inner)), break_(what) {}
 
-  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                   std::string_view tag = {}) override;
-  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       ReduceOp op, std::string_view tag = {},
-                                       int slice = kOwnRank) override;
-  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
-                                   std::string_view tag = {}) override;
+  std::shared_ptr<Work> run(const Collective& collective) override;
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override;
-  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
-                                         std::string_view name) override;
+
+ protected:
+  std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) override {
+    return std::make_shared<BrokenGroup>(std::move(inner), break_);
+  }
 
  private:
   bool is_last() const { return rank() == size() - 1; }
-  ReduceOp broken(ReduceOp op) const;
-  void damage(const at::Tensor& result, const at::Tensor& before, std::string_view tag) const;
+  void damage(const Collective& collective, const at::Tensor& before) const;
 
   Break break_;
 };

@@ -20,28 +20,18 @@
 
 namespace tessera::testing {
 
-std::shared_ptr<Work> BrokenGroup::all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                              std::string_view tag) {
-  const at::Tensor before = tensor.clone();
-  inner_->all_reduce(tensor, broken(op), tag)->wait();
-  damage(tensor, before, tag);
-  return completed_work();
-}
-
-std::shared_ptr<Work> BrokenGroup::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                                  ReduceOp op, std::string_view tag, int slice) {
-  const int own = slice == kOwnRank ? rank() : slice;
-  const at::Tensor before = input.narrow(0, own * output.numel(), output.numel()).clone();
-  inner_->reduce_scatter(output, input, broken(op), tag, slice)->wait();
-  damage(output, before, tag);
-  return completed_work();
-}
-
-std::shared_ptr<Work> BrokenGroup::all_gather(const at::Tensor& output, const at::Tensor& input,
-                                              std::string_view tag) {
-  const at::Tensor before = output.clone();
-  inner_->all_gather(output, input, tag)->wait();
-  if (break_ == Break::kDropPublish && is_last() && tag == "bucket 0") output.copy_(before);
+std::shared_ptr<Work> BrokenGroup::run(const Collective& collective) {
+  Collective broken = collective;
+  if (break_ == Break::kSkipAverage && broken.reduce == ReduceOp::kAvg) {
+    broken.reduce = ReduceOp::kSum;
+  }
+  const bool is_scatter = collective.op == Op::kReduceScatter;
+  const int64_t numel = is_scatter ? collective.output.numel() : 0;
+  const at::Tensor given =
+      is_scatter ? collective.input.narrow(0, collective.slice * numel, numel) : collective.output;
+  const at::Tensor before = given.defined() ? given.clone() : given;
+  inner_->run(broken)->wait();
+  damage(collective, before);
   return completed_work();
 }
 
@@ -77,21 +67,24 @@ std::unique_ptr<Window> BrokenGroup::make_window(const at::Tensor& own, std::str
   return std::make_unique<BrokenWindow>(std::move(made), break_, rank());
 }
 
-std::shared_ptr<ProcessGroup> BrokenGroup::subgroup(const std::vector<int>& ranks,
-                                                    std::string_view name) {
-  auto made = inner_->subgroup(ranks, name);
-  if (made == nullptr) return nullptr;
-  return std::make_shared<BrokenGroup>(std::move(made), break_);
-}
-
-ReduceOp BrokenGroup::broken(ReduceOp op) const {
-  return break_ == Break::kSkipAverage && op == ReduceOp::kAvg ? ReduceOp::kSum : op;
-}
-
-void BrokenGroup::damage(const at::Tensor& result, const at::Tensor& before,
-                         std::string_view tag) const {
-  if (break_ == Break::kDropBucket && rank() == 0 && is_broken(tag)) result.copy_(before);
-  if (break_ == Break::kShiftSlice) result.copy_(result.roll(1));
+void BrokenGroup::damage(const Collective& collective, const at::Tensor& before) const {
+  const at::Tensor result = collective.output;
+  switch (collective.op) {
+    case Op::kAllReduce:
+    case Op::kReduceScatter:
+      if (break_ == Break::kDropBucket && rank() == 0 && is_broken(collective.tag)) {
+        result.copy_(before);
+      }
+      if (break_ == Break::kShiftSlice) result.copy_(result.roll(1));
+      break;
+    case Op::kAllGather:
+      if (break_ == Break::kDropPublish && is_last() && collective.tag == "bucket 0") {
+        result.copy_(before);
+      }
+      break;
+    default:
+      break;
+  }
 }
 
 namespace {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/group_without_windows.h"
 #include "tessera/tests/support/models.h"
 #include "tessera/tests/support/oracle.h"
 #include "tessera/tests/support/row.h"
@@ -124,6 +125,44 @@ INSTANTIATE_TEST_SUITE_P(Scenario39, StrategyEquivalence,
                                                         return row.keeps_bits() &&
                                                                row.name != "ddp";
                                                       })),
+                         name_of);
+
+/// Rows as ranks of different hosts have them. Units are gathered together there, so models whose
+/// ranks take branches of their own are for rows that keep parameters whole.
+std::vector<Case> cases_without_windows() {
+  std::vector<Case> cases;
+  for (const int world : {2, 3, 4}) {
+    for (const Row& row : rows_of_world(world)) {
+      const int ranks = row.reshard_after_forward.value_or(1);
+      const bool needs_second_shards = ranks > 1 && ranks < row.degrees_at(world).parameters;
+      if (!row.keeps_bits() || needs_second_shards) continue;
+      for (const char* model : {"UnusedEverywhere", "MixedDtypes", "Blocks", "CheckpointedBlocks",
+                                "TiedBlocks", "Branches"}) {
+        if (model == std::string("Branches") && row.splits_parameters()) continue;
+        cases.push_back(
+            {row, world, subject(model), schedules()[cases.size() % schedules().size()]});
+      }
+    }
+  }
+  return cases;
+}
+
+class EquivalenceWithoutWindows : public ::testing::TestWithParam<Case> {};
+
+TEST_P(EquivalenceWithoutWindows, TrainsToTheBitsOfSharedMemory) {
+  const Case& run = GetParam();
+  const auto apart_hosts = [](std::shared_ptr<ProcessGroup> world) {
+    EXPECT_FALSE(GroupWithoutWindows(world).can().one_sided_reads);
+    return std::make_shared<GroupWithoutWindows>(std::move(world));
+  };
+  const Outcome expected =
+      train_on_threads(run.subject, at::kFloat, run.row, run.schedule, run.world);
+  const Outcome got =
+      train_on_threads(run.subject, at::kFloat, run.row, run.schedule, run.world, {}, apart_hosts);
+  EXPECT_EQ(bit_differences(got, expected), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(, EquivalenceWithoutWindows, ::testing::ValuesIn(cases_without_windows()),
                          name_of);
 
 /// 16-bit parameters: made by the user in bf16, or converted from a model in fp32, whose values the

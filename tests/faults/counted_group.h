@@ -60,27 +60,8 @@ class CountedGroup final : public ForwardingGroup {
   CountedGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<CallCountdown> countdown)
       : ForwardingGroup(std::move(inner)), countdown_(std::move(countdown)) {}
 
-  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                   std::string_view tag) override {
-    return counted([&] { return inner_->all_reduce(tensor, op, tag); });
-  }
-  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       ReduceOp op, std::string_view tag, int slice) override {
-    return counted([&] { return inner_->reduce_scatter(output, input, op, tag, slice); });
-  }
-  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
-                                   std::string_view tag) override {
-    return counted([&] { return inner_->all_gather(output, input, tag); });
-  }
-  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
-                                  std::string_view tag) override {
-    return counted([&] { return inner_->broadcast(tensor, root, tag); });
-  }
-  void barrier(std::string_view tag) override {
-    counted([&] {
-      inner_->barrier(tag);
-      return 0;
-    });
+  std::shared_ptr<Work> run(const Collective& collective) override {
+    return counted([&] { return inner_->run(collective); });
   }
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override {
     auto window = counted([&] { return inner_->make_window(own, name); });
@@ -94,9 +75,12 @@ class CountedGroup final : public ForwardingGroup {
   }
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override {
-    auto group = counted([&] { return inner_->subgroup(ranks, name); });
-    if (group == nullptr) return nullptr;
-    return std::make_shared<CountedGroup>(std::move(group), countdown_);
+    return counted([&] { return ForwardingGroup::subgroup(ranks, name); });
+  }
+
+ protected:
+  std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) override {
+    return std::make_shared<CountedGroup>(std::move(inner), countdown_);
   }
 
  private:

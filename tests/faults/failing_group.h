@@ -27,30 +27,14 @@ class FailingGroup final : public ForwardingGroup {
   /// Whether it has.
   bool has_failed() const { return plan_->has_failed; }
 
-  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                   std::string_view tag) override {
-    check("all_reduce", tag);
-    return inner_->all_reduce(tensor, op, tag);
+  std::shared_ptr<Work> run(const Collective& collective) override {
+    check(to_string(collective.op), collective.tag);
+    return inner_->run(collective);
   }
-  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       ReduceOp op, std::string_view tag, int slice) override {
-    check("reduce_scatter", tag);
-    return inner_->reduce_scatter(output, input, op, tag, slice);
-  }
-  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
-                                   std::string_view tag) override {
-    check("all_gather", tag);
-    return inner_->all_gather(output, input, tag);
-  }
-  void barrier(std::string_view tag) override {
-    check("barrier", tag);
-    inner_->barrier(tag);
-  }
-  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
-                                         std::string_view name) override {
-    std::shared_ptr<ProcessGroup> group = inner_->subgroup(ranks, name);
-    if (group == nullptr) return nullptr;
-    return std::shared_ptr<ProcessGroup>(new FailingGroup(std::move(group), plan_));
+
+ protected:
+  std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) override {
+    return std::shared_ptr<ProcessGroup>(new FailingGroup(std::move(inner), plan_));
   }
 
  private:

@@ -24,29 +24,9 @@ class KillingGroup final : public ForwardingGroup {
   /// From now on; "" for never.
   void die_in(std::string tag) { *deadly_tag_ = std::move(tag); }
 
-  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                   std::string_view tag) override {
-    check(tag);
-    return inner_->all_reduce(tensor, op, tag);
-  }
-  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       ReduceOp op, std::string_view tag, int slice) override {
-    check(tag);
-    return inner_->reduce_scatter(output, input, op, tag, slice);
-  }
-  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
-                                   std::string_view tag) override {
-    check(tag);
-    return inner_->all_gather(output, input, tag);
-  }
-  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
-                                  std::string_view tag) override {
-    check(tag);
-    return inner_->broadcast(tensor, root, tag);
-  }
-  void barrier(std::string_view tag) override {
-    check(tag);
-    inner_->barrier(tag);
+  std::shared_ptr<Work> run(const Collective& collective) override {
+    check(collective.tag);
+    return inner_->run(collective);
   }
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override {
     check(name);
@@ -55,11 +35,10 @@ class KillingGroup final : public ForwardingGroup {
     };
     return std::make_unique<WatchedWindow>(inner_->make_window(own, name), before);
   }
-  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
-                                         std::string_view name) override {
-    std::shared_ptr<ProcessGroup> group = inner_->subgroup(ranks, name);
-    if (group == nullptr) return nullptr;
-    return std::shared_ptr<ProcessGroup>(new KillingGroup(std::move(group), deadly_tag_));
+
+ protected:
+  std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) override {
+    return std::shared_ptr<ProcessGroup>(new KillingGroup(std::move(inner), deadly_tag_));
   }
 
  private:

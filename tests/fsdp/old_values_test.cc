@@ -13,6 +13,7 @@
 
 #include "tessera/tests/fsdp/access_fixture.h"
 #include "tessera/tests/support/forwarding_group.h"
+#include "tessera/tests/support/group_without_windows.h"
 #include "tessera/tests/support/held_operator.h"
 
 // Operators of other threads that are at work when the values of a unit change: what they read
@@ -134,21 +135,6 @@ struct Case {
   int size;
   Row row;
   bool has_windows = true;  // else ranks gather together, and use units alike
-};
-
-/// As between hosts.
-class GroupWithoutWindows final : public ForwardingGroup {
- public:
-  explicit GroupWithoutWindows(std::shared_ptr<ProcessGroup> inner)
-      : ForwardingGroup(std::move(inner)) {}
-
-  bool has_windows() const override { return false; }
-  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
-                                         std::string_view name) override {
-    auto inner = inner_->subgroup(ranks, name);
-    if (inner == nullptr) return nullptr;
-    return std::make_shared<GroupWithoutWindows>(std::move(inner));
-  }
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& at) { return out << at.name; }
@@ -330,15 +316,14 @@ class GroupWithPause final : public ForwardingGroup {
   GroupWithPause(std::shared_ptr<ProcessGroup> inner, std::function<void()>* before_vote)
       : ForwardingGroup(std::move(inner)), before_vote_(before_vote) {}
 
-  std::shared_ptr<Work> all_gather(const Tensor& output, const Tensor& input,
-                                   std::string_view tag = {}) override {
-    if (tag == "vote of the step" && *before_vote_) (*before_vote_)();
-    return inner_->all_gather(output, input, tag);
+  std::shared_ptr<Work> run(const Collective& collective) override {
+    const bool is_vote = collective.tag == "vote of the step";
+    if (is_vote && *before_vote_) (*before_vote_)();
+    return inner_->run(collective);
   }
-  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
-                                         std::string_view name) override {
-    auto inner = inner_->subgroup(ranks, name);
-    if (inner == nullptr) return nullptr;
+
+ protected:
+  std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) override {
     return std::make_shared<GroupWithPause>(std::move(inner), before_vote_);
   }
 

@@ -55,51 +55,26 @@ std::shared_ptr<Work> DelayedGroup::late(std::function<void()> collective) {
   });
 }
 
-std::shared_ptr<Work> DelayedGroup::all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                               std::string_view tag) {
-  check_all_reduce(tensor, op, place());
-  auto input = bytes_of(tensor);
-  poison(tensor);
-  return late([this, tensor, op, tag = std::string(tag), input = std::move(input)] {
-    restore(tensor, input);
-    inner_->all_reduce(tensor, op, tag)->wait();
+std::shared_ptr<Work> DelayedGroup::run(const Collective& collective) {
+  if (collective.op == Op::kHostGather) return inner_->run(collective);
+  if (collective.op == Op::kBarrier) return late_barrier(collective);
+  const at::Tensor& output = collective.output;
+  // What this rank gives and what comes in its place lie in the same memory.
+  const at::Tensor& given = collective.op == Op::kReduceScatter ? output : collective.input;
+  auto own = overlap(output, collective.input) ? bytes_of(given) : Bytes();
+  const bool is_root = collective.op == Op::kBroadcast && rank() == collective.peer;
+  if (!is_root) poison(output);
+  return late([this, call = collective, tag = std::string(collective.tag), given,
+               own = std::move(own)]() mutable {
+    if (call.op != Op::kBroadcast) restore(given, own);
+    call.tag = tag;
+    inner_->run(call)->wait();
   });
 }
 
-std::shared_ptr<Work> DelayedGroup::reduce_scatter(const at::Tensor& output,
-                                                   const at::Tensor& input, ReduceOp op,
-                                                   std::string_view tag, int slice) {
-  check_reduce_scatter(output, input, op, size(), slice, place());
-  auto own = overlap(output, input) ? bytes_of(output) : Bytes();
-  poison(output);
-  return late([this, output, input, op, tag = std::string(tag), own = std::move(own), slice] {
-    restore(output, own);
-    inner_->reduce_scatter(output, input, op, tag, slice)->wait();
-  });
-}
-
-std::shared_ptr<Work> DelayedGroup::all_gather(const at::Tensor& output, const at::Tensor& input,
-                                               std::string_view tag) {
-  check_all_gather(output, input, size(), place());
-  auto own = overlap(output, input) ? bytes_of(input) : Bytes();
-  poison(output);
-  return late([this, output, input, tag = std::string(tag), own = std::move(own)] {
-    restore(input, own);
-    inner_->all_gather(output, input, tag)->wait();
-  });
-}
-
-std::shared_ptr<Work> DelayedGroup::broadcast(const at::Tensor& tensor, int root,
-                                              std::string_view tag) {
-  check_broadcast(tensor, root, size(), place());
-  if (rank() != root) poison(tensor);
-  return late([this, tensor, root, tag = std::string(tag)] {
-    inner_->broadcast(tensor, root, tag)->wait();
-  });
-}
-
-void DelayedGroup::barrier(std::string_view tag) {
-  late([this, tag = std::string(tag)] { inner_->barrier(tag); })->wait();
+std::shared_ptr<Work> DelayedGroup::late_barrier(const Collective& barrier) {
+  late([&] { inner_->run(barrier)->wait(); })->wait();
+  return completed_work();
 }
 
 std::unique_ptr<Window> DelayedGroup::make_window(const at::Tensor& own, std::string_view name) {
@@ -129,11 +104,14 @@ std::unique_ptr<Window> DelayedGroup::make_window(const at::Tensor& own, std::st
 std::shared_ptr<ProcessGroup> DelayedGroup::subgroup(const std::vector<int>& ranks,
                                                      std::string_view name) {
   std::shared_ptr<ProcessGroup> made;
-  late([&] { made = inner_->subgroup(ranks, name); })->wait();
-  if (made == nullptr) return nullptr;
+  late([&] { made = ForwardingGroup::subgroup(ranks, name); })->wait();
+  return made;
+}
+
+std::shared_ptr<ProcessGroup> DelayedGroup::wrap(std::shared_ptr<ProcessGroup> inner) {
   DelayOptions options = options_;
   options.seed = random_();
-  return std::make_shared<DelayedGroup>(std::move(made), options);
+  return std::make_shared<DelayedGroup>(std::move(inner), options);
 }
 
 }  // namespace tessera::testing

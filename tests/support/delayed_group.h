@@ -30,24 +30,23 @@ class DelayedGroup final : public ForwardingGroup {
   explicit DelayedGroup(std::shared_ptr<ProcessGroup> inner, DelayOptions options = {});
   ~DelayedGroup() override;
 
-  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                   std::string_view tag = {}) override;
-  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       ReduceOp op, std::string_view tag = {},
-                                       int slice = kOwnRank) override;
-  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
-                                   std::string_view tag = {}) override;
-  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
-                                  std::string_view tag = {}) override;
-  void barrier(std::string_view tag = {}) override;
-  bool runs_in_background() const override { return true; }
+  std::shared_ptr<Work> run(const Collective& collective) override;
+  Capabilities can() const override {
+    Capabilities can = inner_->can();
+    can.in_background = true;
+    return can;
+  }
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override;
   /// Delayed too, in a thread of its own.
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
 
+ protected:
+  std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) override;
+
  private:
   std::shared_ptr<Work> late(std::function<void()> collective);
+  std::shared_ptr<Work> late_barrier(const Collective& barrier);
 
   DelayOptions options_;
   std::mt19937_64 random_;

@@ -80,41 +80,32 @@ std::unique_ptr<Window> RecordingGroup::make_window(const at::Tensor& own, std::
   return std::make_unique<WatchedWindow>(inner_->make_window(own, name), before);
 }
 
-std::shared_ptr<Work> RecordingGroup::all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                                 std::string_view tag) {
-  record("all_reduce", tag, tensor.nbytes(), 2.0 * (size() - 1) / size());
-  return inner_->all_reduce(tensor, op, tag);
+std::shared_ptr<Work> RecordingGroup::run(const Collective& collective) {
+  const double others = 1.0 * (size() - 1) / size();
+  double factor = 0;
+  switch (collective.op) {
+    case Op::kAllReduce:
+      factor = 2.0 * others;
+      break;
+    case Op::kReduceScatter:
+    case Op::kAllGather:
+      factor = others;
+      break;
+    case Op::kBroadcast:
+      factor = rank() == collective.peer && size() > 1 ? 1.0 : 0.0;
+      break;
+    default:
+      break;
+  }
+  const at::Tensor& whole =
+      collective.op == Op::kReduceScatter ? collective.input : collective.output;
+  record(to_string(collective.op), collective.tag,
+         whole.defined() ? static_cast<int64_t>(whole.nbytes()) : 0, factor);
+  return inner_->run(collective);
 }
 
-std::shared_ptr<Work> RecordingGroup::reduce_scatter(const at::Tensor& output,
-                                                     const at::Tensor& input, ReduceOp op,
-                                                     std::string_view tag, int slice) {
-  record("reduce_scatter", tag, input.nbytes(), 1.0 * (size() - 1) / size());
-  return inner_->reduce_scatter(output, input, op, tag, slice);
-}
-
-std::shared_ptr<Work> RecordingGroup::all_gather(const at::Tensor& output, const at::Tensor& input,
-                                                 std::string_view tag) {
-  record("all_gather", tag, output.nbytes(), 1.0 * (size() - 1) / size());
-  return inner_->all_gather(output, input, tag);
-}
-
-std::shared_ptr<Work> RecordingGroup::broadcast(const at::Tensor& tensor, int root,
-                                                std::string_view tag) {
-  record("broadcast", tag, tensor.nbytes(), rank() == root && size() > 1 ? 1.0 : 0.0);
-  return inner_->broadcast(tensor, root, tag);
-}
-
-void RecordingGroup::barrier(std::string_view tag) {
-  record("barrier", tag, 0, 0.0);
-  inner_->barrier(tag);
-}
-
-std::shared_ptr<ProcessGroup> RecordingGroup::subgroup(const std::vector<int>& ranks,
-                                                       std::string_view name) {
-  auto made = inner_->subgroup(ranks, name);
-  if (made == nullptr) return nullptr;
-  return std::make_shared<RecordingGroup>(std::move(made), recording_);
+std::shared_ptr<ProcessGroup> RecordingGroup::wrap(std::shared_ptr<ProcessGroup> inner) {
+  return std::make_shared<RecordingGroup>(std::move(inner), recording_);
 }
 
 }  // namespace tessera::testing

@@ -55,23 +55,13 @@ class RecordingGroup final : public ForwardingGroup {
  public:
   RecordingGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<Recording> recording);
 
-  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                   std::string_view tag = {}) override;
-  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       ReduceOp op, std::string_view tag = {},
-                                       int slice = kOwnRank) override;
-  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
-                                   std::string_view tag = {}) override;
-  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
-                                  std::string_view tag = {}) override;
-  void barrier(std::string_view tag = {}) override;
+  std::shared_ptr<Work> run(const Collective& collective) override;
   /// Reads record into the same recording, also when the group is gone.
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override;
-  /// Records into the same recording.
-  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
-                                         std::string_view name) override;
-
   const std::shared_ptr<Recording>& recording() const { return recording_; }
+
+ protected:
+  std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) override;
 
  private:
   void record(std::string_view op, std::string_view tag, int64_t tensor_bytes, double factor);

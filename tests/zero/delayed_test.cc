@@ -71,41 +71,24 @@ struct Promised final : Work {
 
 /// As if the engine had forgotten to wait: a reduction runs only when the next collective is
 /// called; until then its result holds NaN.
-class ImpatientGroup final : public ProcessGroup {
+class ImpatientGroup final : public ForwardingGroup {
  public:
-  explicit ImpatientGroup(std::shared_ptr<ProcessGroup> inner) : inner_(std::move(inner)) {}
+  explicit ImpatientGroup(std::shared_ptr<ProcessGroup> inner)
+      : ForwardingGroup(std::move(inner)) {}
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  std::string_view name() const override { return inner_->name(); }
-  std::string_view backend() const override { return inner_->backend(); }
-  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                   std::string_view tag) override {
-    return later(tensor, [=, tag = std::string(tag), group = inner_] {
-      group->all_reduce(tensor, op, tag)->wait();
-    });
+  Capabilities can() const override {
+    Capabilities can = inner_->can();
+    can.in_background = true;
+    return can;
   }
-  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       ReduceOp op, std::string_view tag, int slice) override {
-    return later(output, [=, tag = std::string(tag), group = inner_] {
-      group->reduce_scatter(output, input, op, tag, slice)->wait();
-    });
-  }
-  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
-                                   std::string_view tag) override {
+  std::shared_ptr<Work> run(const Collective& collective) override {
     catch_up();
-    return inner_->all_gather(output, input, tag);
+    if (collective.op != Op::kAllReduce && collective.op != Op::kReduceScatter) {
+      return inner_->run(collective);
+    }
+    later(collective);
+    return std::make_shared<Promised>();
   }
-  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
-                                  std::string_view tag) override {
-    catch_up();
-    return inner_->broadcast(tensor, root, tag);
-  }
-  void barrier(std::string_view tag) override {
-    catch_up();
-    inner_->barrier(tag);
-  }
-  bool runs_in_background() const override { return true; }
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override {
     catch_up();
     return inner_->make_window(own, name);
@@ -114,33 +97,28 @@ class ImpatientGroup final : public ProcessGroup {
     catch_up();
     return inner_->make_shared_buffer(bytes, name);
   }
-  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
-    return inner_->allocate(numel, dtype);
+
+ protected:
+  std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) override {
+    return std::make_shared<ImpatientGroup>(std::move(inner));
   }
-  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
-                                         std::string_view name) override {
-    auto made = inner_->subgroup(ranks, name);
-    if (made == nullptr) return nullptr;
-    return std::make_shared<ImpatientGroup>(std::move(made));
-  }
-  void abort(std::string_view cause) noexcept override { inner_->abort(cause); }
 
  private:
-  std::shared_ptr<Work> later(const at::Tensor& result, std::function<void()> collective) {
-    catch_up();
+  void later(const Collective& collective) {
+    const at::Tensor result = collective.output;
     const at::Tensor before = result.clone();
     std::memset(result.data_ptr(), 0xff, result.nbytes());  // all bits set is a NaN
-    pending_ = [result, before, collective = std::move(collective)] {
-      std::memcpy(result.data_ptr(), before.data_ptr(), before.nbytes());
-      collective();
+    pending_ = [call = collective, tag = std::string(collective.tag), before,
+                group = inner_]() mutable {
+      std::memcpy(call.output.data_ptr(), before.data_ptr(), before.nbytes());
+      call.tag = tag;
+      group->run(call)->wait();
     };
-    return std::make_shared<Promised>();
   }
   void catch_up() {
     if (pending_) std::exchange(pending_, {})();
   }
 
-  std::shared_ptr<ProcessGroup> inner_;
   std::function<void()> pending_;
 };
 

@@ -186,10 +186,10 @@ class BufferGroup final : public ForwardingGroup {
   std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override {
     return change_(inner_->make_shared_buffer(bytes, name));
   }
-  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
-                                         std::string_view name) override {
-    auto made = inner_->subgroup(ranks, name);
-    return made == nullptr ? nullptr : std::make_shared<BufferGroup>(std::move(made), change_);
+
+ protected:
+  std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) override {
+    return std::make_shared<BufferGroup>(std::move(inner), change_);
   }
 
  private:
@@ -267,20 +267,20 @@ class HastyGroup final : public ForwardingGroup {
   HastyGroup(std::shared_ptr<ProcessGroup> inner, std::shared_future<void> may_update)
       : ForwardingGroup(std::move(inner)), may_update_(std::move(may_update)) {}
 
-  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
-                                   std::string_view tag) override {
-    auto work = inner_->all_gather(output, input, tag);
+  std::shared_ptr<Work> run(const Collective& collective) override {
+    if (collective.op == Op::kBarrier && collective.tag == "parameters published") {
+      return completed_work();
+    }
+    auto work = inner_->run(collective);
+    if (collective.op != Op::kAllGather) return work;
     work->wait();
-    if (rank() == 1 && tag == "vote of the step") may_update_.wait();
+    if (rank() == 1 && collective.tag == "vote of the step") may_update_.wait();
     return work;
   }
-  void barrier(std::string_view tag) override {
-    if (tag != "parameters published") inner_->barrier(tag);
-  }
-  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
-                                         std::string_view name) override {
-    auto made = inner_->subgroup(ranks, name);
-    return made == nullptr ? nullptr : std::make_shared<HastyGroup>(std::move(made), may_update_);
+
+ protected:
+  std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) override {
+    return std::make_shared<HastyGroup>(std::move(inner), may_update_);
   }
 
  private:

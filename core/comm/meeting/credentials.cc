@@ -17,7 +17,7 @@
 namespace tessera {
 namespace {
 
-constexpr const char* kProtocol = "tessera meeting 1";
+constexpr const char* kMeetingProtocol = "tessera meeting 1";
 constexpr size_t kLongestNonce = 64;
 constexpr size_t kLongestName = 256;
 
@@ -28,7 +28,8 @@ bool is_kind(const Message& message, Entrance kind, size_t fields) {
 }  // namespace
 
 Seal Credentials::connection_key(std::string_view member_nonce, std::string_view host_nonce) const {
-  return Seal::of_token(token).derive({kProtocol, member_nonce, host_nonce, run_id, attempt});
+  return Seal::of_token(token).derive(
+      {kMeetingProtocol, member_nonce, host_nonce, run_id, attempt});
 }
 
 HostName HostName::of_this_process(int rank) {
@@ -64,11 +65,11 @@ std::optional<int> rank_of_process(int pid) {
 }
 
 Message nonce_message(Entrance kind, const std::string& nonce) {
-  return {.kind = static_cast<uint8_t>(kind), .fields = {kProtocol, nonce}};
+  return {.kind = static_cast<uint8_t>(kind), .fields = {kMeetingProtocol, nonce}};
 }
 
 std::optional<std::string> parse_nonce(const Message& message, Entrance kind) {
-  if (!is_kind(message, kind, 2) || message.fields[0] != kProtocol) return std::nullopt;
+  if (!is_kind(message, kind, 2) || message.fields[0] != kMeetingProtocol) return std::nullopt;
   if (message.fields[1].empty() || message.fields[1].size() > kLongestNonce) return std::nullopt;
   return message.fields[1];
 }

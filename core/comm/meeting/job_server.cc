@@ -25,7 +25,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kLinger = std::chrono::seconds(1);
+constexpr auto kServerLinger = std::chrono::seconds(1);
 constexpr auto kPauseWithoutDescriptors = std::chrono::milliseconds(100);
 constexpr auto kPauseInACrowd = std::chrono::milliseconds(10);
 constexpr size_t kMostQueuedBytes = 2 * Framing::kMost;  // of a member that asks and does not read
@@ -94,7 +94,7 @@ void JobServer::run() {
   std::optional<Clock::time_point> leave_by;
   std::vector<pollfd> waiting;
   while (true) {
-    if (is_to_end_.load() && !leave_by) leave_by = Clock::now() + kLinger;
+    if (is_to_end_.load() && !leave_by) leave_by = Clock::now() + kServerLinger;
     if (leave_by || door_is_to_close_.load()) {
       shut_out();
       door_is_closed_.store(true);

@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kLongestPause = std::chrono::milliseconds(20);
+constexpr auto kLongestStorePause = std::chrono::milliseconds(20);
 
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
@@ -126,7 +126,7 @@ std::vector<uint8_t> JobStore::get(const std::string& key) {
     TORCH_CHECK_WITH(DistStoreError, Clock::now() < end, "[rendezvous] waited ",
                      getTimeout().count(), " ms for '", key, "', which no rank has said");
     std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, kLongestPause);
+    pause = std::min(pause * 2, kLongestStorePause);
   }
 }
 
@@ -164,7 +164,7 @@ void JobStore::wait(const std::vector<std::string>& keys,
     TORCH_CHECK_WITH(DistStoreError, Clock::now() < end, "[rendezvous] waited ", timeout.count(),
                      " ms for '", absl::StrJoin(keys, "', '"), "', which no rank has said");
     std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, kLongestPause);
+    pause = std::min(pause * 2, kLongestStorePause);
   }
 }
 

@@ -29,13 +29,14 @@
 namespace tessera {
 namespace {
 
-constexpr size_t kLongestName = 80;  // "/proc/self/fd/1234567890/" goes before it, in 107 bytes
+constexpr size_t kLongestSocketName =
+    80;  // "/proc/self/fd/1234567890/" goes before it, in 107 bytes
 constexpr int kMostWaiting = 4096;
 
 std::string short_name(const std::string& name) {
-  if (name.size() <= kLongestName) return name;
+  if (name.size() <= kLongestSocketName) return name;
   const std::string hash = absl::StrCat(absl::Hex(XXH3_64bits(name.data(), name.size())));
-  return absl::StrCat(name.substr(0, kLongestName - 1 - hash.size()), ".", hash);
+  return absl::StrCat(name.substr(0, kLongestSocketName - 1 - hash.size()), ".", hash);
 }
 
 absl::Status system_error(const std::string& path, const char* what) {

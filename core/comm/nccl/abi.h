@@ -40,8 +40,6 @@ enum class DataType : int {
 /// Values from 5 on are operators made at run time.
 enum class RedOp : int { kSum = 0, kProd = 1, kMax = 2, kMin = 3, kAvg = 4 };
 
-enum class ScalarResidence : int { kDevice = 0, kHostImmediate = 1 };
-
 /// An ncclWindow_t is a pointer to one.
 struct OpaqueWindow;
 

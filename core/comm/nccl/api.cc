@@ -96,8 +96,6 @@ absl::StatusOr<std::shared_ptr<const Api>> load_api(const EnvironmentLookup& loo
   entries.require(api->comm_get_async_error, "ncclCommGetAsyncError");
   entries.require(api->comm_count, "ncclCommCount");
   entries.require(api->comm_user_rank, "ncclCommUserRank");
-  entries.require(api->red_op_create_pre_mul_sum, "ncclRedOpCreatePreMulSum");
-  entries.require(api->red_op_destroy, "ncclRedOpDestroy");
   entries.require(api->group_start, "ncclGroupStart");
   entries.require(api->group_end, "ncclGroupEnd");
   entries.require(api->all_reduce, "ncclAllReduce");

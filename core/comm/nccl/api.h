@@ -34,10 +34,6 @@ struct Api {
   Result (*comm_count)(const OpaqueComm* comm, int* size);
   Result (*comm_user_rank)(const OpaqueComm* comm, int* rank);
 
-  Result (*red_op_create_pre_mul_sum)(RedOp* op, void* scalar, DataType dtype,
-                                      ScalarResidence residence, OpaqueComm* comm);
-  Result (*red_op_destroy)(RedOp op, OpaqueComm* comm);
-
   Result (*group_start)();
   Result (*group_end)();
   Result (*all_reduce)(const void* send, void* receive, size_t numel, DataType dtype, RedOp op,

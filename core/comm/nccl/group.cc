@@ -10,8 +10,8 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/nccl/host_gather.h"
+#include "tessera/core/comm/nccl/launch.h"
 #include "tessera/core/comm/nccl/meeting.h"
-#include "tessera/core/comm/nccl/reduction.h"
 #include "tessera/core/device/graph.h"
 
 namespace tessera::nccl {
@@ -42,7 +42,7 @@ Group::~Group() {
   }
 }
 
-std::shared_ptr<Pending> Group::make_pending(Call call, std::shared_ptr<Event> end,
+std::shared_ptr<Pending> Group::make_pending(NumberedCall call, std::shared_ptr<Event> end,
                                              std::vector<at::Tensor> tensors) {
   progress_->begin(call);
   auto pending = std::make_shared<Pending>(world_, progress_, rank_, std::move(call),
@@ -51,28 +51,29 @@ std::shared_ptr<Pending> Group::make_pending(Call call, std::shared_ptr<Event> e
   return pending;
 }
 
-std::shared_ptr<Pending> Group::begin(Call call, std::shared_ptr<Event> end,
+std::shared_ptr<Pending> Group::begin(NumberedCall call, std::shared_ptr<Event> end,
                                       std::vector<at::Tensor> tensors) {
   auto pending = make_pending(std::move(call), std::move(end), std::move(tensors));
   pending->carry_out([&] { world_->watch(pending); });
   return pending;
 }
 
-std::shared_ptr<Pending> Group::issue(StreamLane& lane, Call call, std::vector<at::Tensor> tensors,
-                                      const Launch& launch_on, int slice) {
-  TORCH_CHECK(!is_capturing(), "[comm] ", to_string(call.op), " '", call.tag,
+std::shared_ptr<Pending> Group::issue(StreamLane& lane, NumberedCall call,
+                                      const Collective& collective) {
+  TORCH_CHECK(!is_capturing(), "[comm] ", to_string(call.signature.op), " '", call.tag,
               "': is being captured into a CUDA graph, expected it outside, as NCCL's collectives"
               " are watched by the host here; end the capture before it");
-  auto pending = begin(std::move(call), lane.take_event(), std::move(tensors));
+  auto pending = begin(std::move(call), lane.take_event(), {collective.output, collective.input});
   pending->carry_out([&] {
     if (world_->options().compare == WorldOptions::Compare::kAlways) {
       compared_.exchange(*pending, {});
     }
     const std::shared_ptr<Communicator> communicator =
-        slice == kOwnRank ? lane.communicator() : communicator_for(*pending, slice);
+        collective.op == Op::kReduceScatter ? communicator_for(*pending, collective.slice)
+                                            : lane.communicator();
     lane.follow_current();
     const auto result = communicator->call([&](OpaqueComm* comm) {
-      return launch_on(communicator->api(), comm, lane.stream()->handle());
+      return nccl::launch(communicator->api(), collective, comm, lane.stream()->handle());
     });
     check_result(*world_, *pending, *communicator, result);
     const Issued issued{&lane, communicator, pending};
@@ -95,131 +96,44 @@ void Group::launch(const std::vector<Issued>& batch) {
   }
 }
 
-std::shared_ptr<Work> Group::reduce(const at::Tensor& tensor, ReduceOp op,
-                                    std::optional<double> factor, std::string_view tag) {
-  check_all_reduce(tensor, op, place());
-  if (factor) check_scaled("all_reduce_scaled", tensor);
-  Call call = Call::of(Op::kAllReduce, tag, tensor);
-  call.reduce_op = op;
-  call.is_scaled = factor.has_value();
-  note_place(call, tensor, tensor);
-  return issue(reduce_, std::move(call), {tensor},
-               [&](const Api& api, OpaqueComm* comm, void* stream) {
-                 const Reduction reduction(api, comm, tensor.scalar_type(), op, factor);
-                 if (reduction.result() != Result::kSuccess) return reduction.result();
-                 return api.all_reduce(tensor.const_data_ptr(), tensor.data_ptr(),
-                                       static_cast<size_t>(tensor.numel()), reduction.dtype(),
-                                       reduction.op(), comm, stream);
-               });
+std::shared_ptr<Work> Group::run(const Collective& collective) {
+  switch (collective.op) {
+    case Op::kAllReduce:
+    case Op::kReduceScatter:
+      return issue(reduce_, call_in_place(collective), collective);
+    case Op::kAllGather:
+      return issue(gather_, call_in_place(collective), collective);
+    case Op::kBroadcast:
+      return issue(gather_, NumberedCall::of(collective), collective);
+    case Op::kBarrier:
+      return meet(collective);
+    case Op::kHostGather:
+      return gather_on_host(collective);
+    default:
+      refuse(collective);
+  }
 }
 
-std::shared_ptr<Work> Group::scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
-                                     std::optional<double> factor, std::string_view tag,
-                                     int slice) {
-  check_reduce_scatter(output, input, op, size(), slice, place());
-  if (factor) check_scaled("reduce_scatter_scaled", input);
-  const int own = slice == kOwnRank ? rank() : slice;
-  check_own_slice("reduce_scatter", output, input, own);
-  Call call = Call::of(Op::kReduceScatter, tag, input);
-  call.reduce_op = op;
-  call.is_scaled = factor.has_value();
-  note_place(call, input, output);
-  return issue(
-      reduce_, std::move(call), {output, input},
-      [&](const Api& api, OpaqueComm* comm, void* stream) {
-        const Reduction reduction(api, comm, input.scalar_type(), op, factor);
-        if (reduction.result() != Result::kSuccess) return reduction.result();
-        return api.reduce_scatter(input.const_data_ptr(), output.data_ptr(),
-                                  static_cast<size_t>(output.numel()), reduction.dtype(),
-                                  reduction.op(), comm, stream);
-      },
-      own);
+std::shared_ptr<Work> Group::meet(const Collective& barrier) {
+  check_outside_batch("barrier");
+  if (!token_.defined()) token_ = world_->options().device->allocate(1, at::kInt);
+  issue(reduce_, NumberedCall::of(barrier),
+        {.op = Op::kAllReduce, .output = token_, .input = token_, .reduce = ReduceOp::kMax})
+      ->wait_on_host();
+  return completed_work();
 }
 
-std::shared_ptr<Work> Group::all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                        std::string_view tag) {
-  return reduce(tensor, op, std::nullopt, tag);
-}
-
-std::shared_ptr<Work> Group::all_reduce_scaled(const at::Tensor& tensor, double factor,
-                                               std::string_view tag) {
-  return reduce(tensor, ReduceOp::kSum, factor, tag);
-}
-
-std::shared_ptr<Work> Group::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                            ReduceOp op, std::string_view tag, int slice) {
-  return scatter(output, input, op, std::nullopt, tag, slice);
-}
-
-std::shared_ptr<Work> Group::reduce_scatter_scaled(const at::Tensor& output,
-                                                   const at::Tensor& input, double factor,
-                                                   std::string_view tag, int slice) {
-  return scatter(output, input, ReduceOp::kSum, factor, tag, slice);
-}
-
-std::shared_ptr<Work> Group::all_gather(const at::Tensor& output, const at::Tensor& input,
-                                        std::string_view tag) {
-  check_all_gather(output, input, size(), place());
-  check_own_slice("all_gather", input, output, rank());
-  Call call = Call::of(Op::kAllGather, tag, input);
-  note_place(call, output, input);
-  return issue(gather_, std::move(call), {output, input},
-               [&](const Api& api, OpaqueComm* comm, void* stream) {
-                 return api.all_gather(input.const_data_ptr(), output.data_ptr(),
-                                       static_cast<size_t>(input.numel()),
-                                       dtype_of(input.scalar_type()), comm, stream);
-               });
-}
-
-std::shared_ptr<Work> Group::broadcast(const at::Tensor& tensor, int root, std::string_view tag) {
-  check_broadcast(tensor, root, size(), place());
-  Call call = Call::of(Op::kBroadcast, tag, tensor);
-  call.root = root;
-  return issue(gather_, std::move(call), {tensor},
-               [&](const Api& api, OpaqueComm* comm, void* stream) {
-                 return api.broadcast(tensor.const_data_ptr(), tensor.data_ptr(),
-                                      static_cast<size_t>(tensor.numel()),
-                                      dtype_of(tensor.scalar_type()), root, comm, stream);
-               });
-}
-
-void Group::check_host_gather(const char* op, const at::Tensor& output,
-                              const at::Tensor& input) const {
-  check_all_gather(output, input, size(), at::kCPU);
-  check_own_slice("all_gather", input, output, rank());
-  check_outside_batch(op);
-  TORCH_CHECK(!told_->is_open(), "[comm] ", op,
-              ": got a call while another gather on the host is open, expected one at a time; wait"
-              " for that one first");
-}
-
-void Group::all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
-                               std::string_view tag) {
-  check_host_gather("all_gather_on_host", output, input);
-  const auto pending = begin(Call::of(Op::kAllGather, tag, input), nullptr, {});
-  pending->carry_out([&] { HostGather(pending, told_, output, input).wait(); });
-}
-
-std::shared_ptr<Work> Group::start_gather_on_host(const at::Tensor& output, const at::Tensor& input,
-                                                  std::string_view tag) {
-  check_host_gather("start_gather_on_host", output, input);
-  auto pending = make_pending(Call::of(Op::kAllGather, tag, input), nullptr, {});
+std::shared_ptr<Work> Group::gather_on_host(const Collective& collective) {
+  check_outside_batch("all_gather_on_host");
+  TORCH_CHECK(!told_->is_open(),
+              "[comm] all_gather_on_host: got a call while another gather on the host is open,"
+              " expected one at a time; wait for that one first");
+  auto pending = make_pending(NumberedCall::of(collective), nullptr, {});
   pending->hold_clock();
   return pending->carry_out([&] {
     world_->watch(pending);
-    return std::make_shared<HostGather>(pending, told_, output, input);
+    return std::make_shared<HostGather>(pending, told_, collective.output, collective.input);
   });
-}
-
-void Group::barrier(std::string_view tag) {
-  check_outside_batch("barrier");
-  if (!token_.defined()) token_ = world_->options().device->allocate(1, at::kInt);
-  issue(reduce_, Call::of(Op::kBarrier, tag), {token_},
-        [&](const Api& api, OpaqueComm* comm, void* stream) {
-          return api.all_reduce(token_.const_data_ptr(), token_.data_ptr(), 1, DataType::kInt32,
-                                RedOp::kMax, comm, stream);
-        })
-      ->wait_on_host();
 }
 
 at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
@@ -228,13 +142,13 @@ at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
   if (options.nccl.memory == NcclOptions::Memory::kRegistered && bytes > 0) {
     check_outside_batch("allocate");
     // No number: the others need not do the same.
-    Pending pending(world_, progress_, rank_, Call::of(Op::kAllocate, ""), nullptr, {});
+    Pending pending(world_, progress_, rank_, NumberedCall::of(Op::kAllocate), nullptr, {});
     pending.throw_if_failed();
     return memory_.allocate_buffer(pending, numel, dtype);
   }
   if (makes_windows_) {
     check_outside_batch("allocate");
-    const auto pending = begin(Call::of(Op::kAllocate, ""), nullptr, {});
+    const auto pending = begin(NumberedCall::of(Op::kAllocate), nullptr, {});
     const at::Tensor made = pending->carry_out([&] {
       int64_t most_bytes = 0;
       for (const std::string& text : compared_.exchange(*pending, absl::StrCat(bytes))) {
@@ -251,21 +165,19 @@ at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
 }
 
 /// Ranks whose tensors lie in different windows hang in NCCL; their calls then differ.
-void Group::note_place(Call& call, const at::Tensor& reached, const at::Tensor& other) {
-  if (world_->options().nccl.memory != NcclOptions::Memory::kWindows) return;
+NumberedCall Group::call_in_place(const Collective& collective) {
+  NumberedCall call = NumberedCall::of(collective);
+  if (world_->options().nccl.memory != NcclOptions::Memory::kWindows) return call;
   makes_windows_ = false;
-  call.place = memory_.place_of(reached, other);
-}
-
-std::unique_ptr<Window> Group::make_window(const at::Tensor& /*own*/, std::string_view name) {
-  TORCH_CHECK(false, "[comm] make_window '", name,
-              "': got a group of backend 'nccl', expected one whose ranks read each other's memory;"
-              " gather instead, or use a group of backend 'shm'");
+  const bool is_gather = collective.op == Op::kAllGather;
+  const at::Tensor& reached = is_gather ? collective.output : collective.input;
+  call.place = memory_.place_of(reached, is_gather ? collective.input : collective.output);
+  return call;
 }
 
 std::unique_ptr<SharedBuffer> Group::make_shared_buffer(int64_t /*bytes*/, std::string_view name) {
   // Known without asking anyone, so it is no collective here.
-  Pending(world_, progress_, rank_, Call::of(Op::kSharedBuffer, name), nullptr, {})
+  Pending(world_, progress_, rank_, NumberedCall::of(Op::kSharedBuffer, name), nullptr, {})
       .throw_if_failed();
   return nullptr;
 }
@@ -275,9 +187,10 @@ std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
   check_subgroup(ranks, name, size(), subgroup_names_);
   check_outside_batch("subgroup");
   subgroup_names_.insert(std::string(name));
-  const auto pending = begin(Call::of(Op::kSubgroup, absl::StrCat(std::string(name), " [",
-                                                                  absl::StrJoin(ranks, ", "), "]")),
-                             nullptr, {});
+  const auto pending = begin(
+      NumberedCall::of(Op::kSubgroup,
+                       absl::StrCat(std::string(name), " [", absl::StrJoin(ranks, ", "), "]")),
+      nullptr, {});
   auto made = pending->carry_out([&] {
     compared_.exchange(*pending, {});
     drain(*pending);

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/core/comm/nccl/call.h"
 #include "tessera/core/comm/nccl/control_channel.h"
 #include "tessera/core/comm/nccl/memory.h"
 #include "tessera/core/comm/nccl/pending.h"
@@ -39,48 +38,24 @@ class Group final : public ProcessGroup {
   int size() const override { return static_cast<int>(progress_->world_ranks().size()); }
   std::string_view name() const override { return progress_->group(); }
   std::string_view backend() const override { return "nccl"; }
-  bool runs_in_background() const override { return true; }
+  Capabilities can() const override { return {.in_background = true, .completes_on_host = false}; }
   at::Device place() const override { return world_->options().device->place(); }
-  bool has_windows() const override { return false; }
 
-  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                   std::string_view tag = {}) override;
-  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       ReduceOp op, std::string_view tag = {},
-                                       int slice = kOwnRank) override;
-  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
-                                   std::string_view tag = {}) override;
-  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root,
-                                  std::string_view tag = {}) override;
-  /// Through the store, not NCCL; always compared.
-  void all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
-                          std::string_view tag = {}) override;
-  /// The others have this rank's part after the call. The time-out counts from wait() on. A Work
-  /// that is dropped instead leaves the group as good as before; this rank then does not learn of
-  /// calls that differ. Throws c10::Error while another one is open.
-  std::shared_ptr<Work> start_gather_on_host(const at::Tensor& output, const at::Tensor& input,
-                                             std::string_view tag = {}) override;
-  /// Costs a collective of one element and waits for it on the host.
-  void barrier(std::string_view tag = {}) override;
+  /// A barrier costs a collective of one element and waits for it on the host. Of a gather on the
+  /// host, which goes through the store and is always compared, the others have this rank's part
+  /// after the call, and the time-out counts from wait() on. A Work that is dropped instead leaves
+  /// the group as good as before; this rank then does not learn of calls that differ. Throws
+  /// c10::Error while another one is open.
+  std::shared_ptr<Work> run(const Collective& collective) override;
   /// Local, except for windows: see NcclOptions::Memory. Registered memory is known to the two
   /// lanes of this group, not to other groups, nor to the communicator of permuted slices.
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
-  /// Throws c10::Error: memory of another device cannot be read without its rank.
-  std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override;
-  /// Null.
+  /// Null; throws CommError if the world has failed.
   std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override;
   /// Waits until this rank's collectives on the group are over, as ncclCommSplit asks.
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
   void abort(std::string_view cause) noexcept override;
-
-  /// Sums of factor * value, the factor folded into the reduction; floating dtypes only. The factor
-  /// is this rank's own, rounded to the tensor's dtype.
-  std::shared_ptr<Work> all_reduce_scaled(const at::Tensor& tensor, double factor,
-                                          std::string_view tag = {});
-  std::shared_ptr<Work> reduce_scatter_scaled(const at::Tensor& output, const at::Tensor& input,
-                                              double factor, std::string_view tag = {},
-                                              int slice = kOwnRank);
 
   /// Collective. Starts all collectives that `issue` calls on this group at once (ncclGroupStart,
   /// ncclGroupEnd): fewer launches. Their wait() comes after batch() has returned. barrier(),
@@ -95,18 +70,14 @@ class Group final : public ProcessGroup {
     std::shared_ptr<Communicator> communicator;
     std::shared_ptr<Pending> pending;
   };
-  using Launch = std::function<Result(const Api& api, OpaqueComm* comm, void* stream)>;
 
-  std::shared_ptr<Pending> make_pending(Call call, std::shared_ptr<Event> end,
+  std::shared_ptr<Pending> make_pending(NumberedCall call, std::shared_ptr<Event> end,
                                         std::vector<at::Tensor> tensors);
-  std::shared_ptr<Pending> begin(Call call, std::shared_ptr<Event> end,
+  std::shared_ptr<Pending> begin(NumberedCall call, std::shared_ptr<Event> end,
                                  std::vector<at::Tensor> tensors);
-  std::shared_ptr<Pending> issue(StreamLane& lane, Call call, std::vector<at::Tensor> tensors,
-                                 const Launch& launch, int slice = kOwnRank);
-  std::shared_ptr<Work> reduce(const at::Tensor& tensor, ReduceOp op, std::optional<double> factor,
-                               std::string_view tag);
-  std::shared_ptr<Work> scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
-                                std::optional<double> factor, std::string_view tag, int slice);
+  std::shared_ptr<Pending> issue(StreamLane& lane, NumberedCall call, const Collective& collective);
+  std::shared_ptr<Work> meet(const Collective& barrier);
+  std::shared_ptr<Work> gather_on_host(const Collective& collective);
   std::shared_ptr<Group> split_off(Pending& pending, const std::vector<int>& ranks,
                                    const std::string& group);
   const std::shared_ptr<Communicator>& communicator_for(Pending& pending, int slice);
@@ -114,8 +85,7 @@ class Group final : public ProcessGroup {
   void drain(Pending& pending);
   void launch(const std::vector<Issued>& batch);
   void check_outside_batch(const char* op) const;
-  void note_place(Call& call, const at::Tensor& reached, const at::Tensor& other);
-  void check_host_gather(const char* op, const at::Tensor& output, const at::Tensor& input) const;
+  NumberedCall call_in_place(const Collective& collective);
 
   const int uncaught_at_start_;
   const std::shared_ptr<World> world_;

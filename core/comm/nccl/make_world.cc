@@ -34,8 +34,8 @@ std::shared_ptr<Group> make_world(WorldOptions options) {
   auto world = World::start(std::move(options));
   world->enter(progress);
   try {
-    const auto pending = std::make_shared<Pending>(world, progress, rank, Call::of(Op::kInit, ""),
-                                                   nullptr, std::vector<at::Tensor>());
+    const auto pending = std::make_shared<Pending>(
+        world, progress, rank, NumberedCall::of(Op::kInit), nullptr, std::vector<at::Tensor>());
     world->watch(pending);
     auto reduce = meet(*world, *pending);
     auto gather = split(*world, *pending, *reduce, 0, rank, lane_name("world", "gather"),

@@ -14,7 +14,7 @@
 namespace tessera::nccl {
 
 Pending::Pending(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, int rank,
-                 Call call, std::shared_ptr<Event> end, std::vector<at::Tensor> tensors)
+                 NumberedCall call, std::shared_ptr<Event> end, std::vector<at::Tensor> tensors)
     : world_(std::move(world)),
       progress_(std::move(progress)),
       rank_(rank),
@@ -57,8 +57,8 @@ void Pending::wait_on_host() {
 
 void Pending::check_launched() {
   throw_if_failed();
-  TORCH_CHECK(launched_.load(std::memory_order_acquire), "[comm] ", to_string(call_.op), " '",
-              call_.tag, "': got wait() inside the batch that issues it, expected it after",
+  TORCH_CHECK(launched_.load(std::memory_order_acquire), "[comm] ", to_string(call_.signature.op),
+              " '", call_.tag, "': got wait() inside the batch that issues it, expected it after",
               " batch() has returned; move it there");
 }
 
@@ -89,7 +89,8 @@ void Pending::give_up() noexcept {
 }
 
 void Pending::throw_error(const std::string& cause) const {
-  throw CommError({to_string(call_.op), group(), call_.sequence, rank_, call_.tag}, cause);
+  throw CommError({to_string(call_.signature.op), group(), call_.sequence, rank_, call_.tag},
+                  cause);
 }
 
 void Pending::pause(int64_t looks) {

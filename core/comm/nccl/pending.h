@@ -8,7 +8,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/comm/nccl/call.h"
 #include "tessera/core/comm/nccl/progress.h"
 #include "tessera/core/comm/nccl/world.h"
 #include "tessera/core/comm/work.h"
@@ -22,8 +21,8 @@ namespace tessera::nccl {
 class Pending final : public Work {
  public:
   /// `end` is recorded behind the collective; null for what happens on the host alone.
-  Pending(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, int rank, Call call,
-          std::shared_ptr<Event> end, std::vector<at::Tensor> tensors);
+  Pending(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, int rank,
+          NumberedCall call, std::shared_ptr<Event> end, std::vector<at::Tensor> tensors);
 
   bool is_completed() override;
 
@@ -53,7 +52,7 @@ class Pending final : public Work {
   Event& end() { return *end_; }
   const Progress& progress() const { return *progress_; }
   const std::string& group() const { return progress_->group(); }
-  const Call& call() const { return call_; }
+  const NumberedCall& call() const { return call_; }
 
   /// Throws CommError if the world has failed.
   void throw_if_failed();
@@ -96,7 +95,7 @@ class Pending final : public Work {
   const std::shared_ptr<World> world_;
   const std::shared_ptr<Progress> progress_;
   const int rank_;
-  const Call call_;
+  const NumberedCall call_;
   const std::shared_ptr<Event> end_;
   std::atomic<Clock::time_point> begin_{Clock::now()};
   std::vector<at::Tensor> tensors_;

@@ -25,6 +25,14 @@ std::string absence(const Report& report) {
 
 }  // namespace
 
+NumberedCall NumberedCall::of(const Collective& collective) {
+  return {.signature = collective.signature(), .tag = std::string(collective.tag), .place = ""};
+}
+
+NumberedCall NumberedCall::of(Op op, std::string_view tag) {
+  return of(Collective{.op = op, .tag = tag});
+}
+
 Progress::Progress(std::string group, std::vector<int> world_ranks)
     : group_(std::move(group)), world_ranks_(std::move(world_ranks)) {}
 
@@ -34,7 +42,7 @@ std::string Progress::name_of(int rank) const {
   return absl::StrCat("rank ", rank, " (rank ", world_rank, " of the world)");
 }
 
-void Progress::begin(Call& call) {
+void Progress::begin(NumberedCall& call) {
   const std::lock_guard<std::mutex> lock(mutex_);
   call.sequence = begun_++;
   last_[call.sequence % kKept] = call;
@@ -49,7 +57,7 @@ std::string Progress::report(int64_t sequence) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::string text = absl::StrCat(left_ ? "left" : "in", " ", begun_);
   if (sequence < 0 || sequence >= begun_) return text;
-  const Call& call = last_[sequence % kKept];
+  const NumberedCall& call = last_[sequence % kKept];
   return absl::StrCat(text, " ",
                       call.sequence == sequence ? call.text() : "a call that is long over");
 }

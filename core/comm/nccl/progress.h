@@ -4,11 +4,26 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "tessera/core/comm/nccl/call.h"
+#include "tessera/core/comm/collective.h"
 
 namespace tessera::nccl {
+
+/// A call of this rank, as its group numbers it.
+struct NumberedCall {
+  int64_t sequence = -1;
+  CallSignature signature;
+  std::string tag;
+  std::string place;  ///< of its tensors in windows; "" where there is none
+
+  static NumberedCall of(const Collective& collective);
+  static NumberedCall of(Op op, std::string_view tag = {});
+
+  /// "all_reduce SUM float32[1024] 'bucket 3'", and the place.
+  std::string text() const { return describe(signature, tag) + place; }
+};
 
 /// What this rank has called on one group: how many collectives, and which were the last ones. What
 /// a rank tells the others when one of them waits in vain. Thread-safe.
@@ -23,7 +38,7 @@ class Progress {
   std::string name_of(int rank) const;
 
   /// Numbers the call.
-  void begin(Call& call);
+  void begin(NumberedCall& call);
   void leave();
 
   /// For the store: how many calls this rank has begun, whether it has left, and what it called as
@@ -38,7 +53,7 @@ class Progress {
   mutable std::mutex mutex_;
   int64_t begun_ = 0;
   bool left_ = false;
-  std::array<Call, kKept> last_;
+  std::array<NumberedCall, kKept> last_;
 };
 
 /// One rank's answer, read back.

@@ -83,9 +83,9 @@ std::optional<std::string> World::failure() {
 }
 
 void World::watch(std::shared_ptr<Pending> pending) {
-  const Call& call = pending->call();
+  const NumberedCall& call = pending->call();
   if (call.sequence >= 0) {
-    note_collective(to_string(call.op), call.tag, call.sequence, pending->group());
+    note_collective(to_string(call.signature.op), call.tag, call.sequence, pending->group());
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   if (pending_.empty()) changed_.notify_all();

@@ -106,15 +106,15 @@ void Member::require_own_process(std::string_view tag) const {
                   world_->origin().complaint(absl::StrCat("rank ", world_->rank())));
 }
 
-CallDescriptor Member::next_call(Op op, std::string_view tag) {
+CallDescriptor Member::next_call(const CallSignature& signature, std::string_view tag) {
   call_ = CallDescriptor();
   call_.sequence = ++sequence_;
-  call_.op = static_cast<uint8_t>(op);
+  call_.signature = signature;
   call_.tag_hash = hash_of(tag);
   call_.tag_length = static_cast<uint32_t>(tag.size());
   tag.copy(call_.tag, CallDescriptor::kTagBytes);
   throw_if_failed();
-  note_collective(to_string(op), tag, sequence_, group_name_);
+  note_collective(to_string(signature.op), tag, sequence_, group_name_);
   return call_;
 }
 
@@ -275,9 +275,9 @@ void Member::stop() {
 
 CommError Member::error(const std::string& cause) const {
   const size_t shown = std::min<size_t>(call_.tag_length, CallDescriptor::kTagBytes);
-  return {{to_string(static_cast<Op>(call_.op)), group_name_, sequence_, rank_,
-           std::string(call_.tag, shown)},
-          cause};
+  return {
+      {to_string(call_.signature.op), group_name_, sequence_, rank_, std::string(call_.tag, shown)},
+      cause};
 }
 
 void Member::throw_error(const std::string& cause) { throw error(cause); }

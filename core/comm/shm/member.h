@@ -55,9 +55,9 @@ class Member {
     channel_.slot(rank_).caller.store(current_thread_id(), std::memory_order_relaxed);
   }
 
-  /// An empty descriptor with the next sequence number. Throws CommError if the group or the world
+  /// A descriptor with the next sequence number. Throws CommError if the group or the world
   /// has failed.
-  CallDescriptor next_call(Op op, std::string_view tag);
+  CallDescriptor next_call(const CallSignature& signature, std::string_view tag);
 
   /// Posts the call, waits for the calls of all ranks and compares them. `lane` says which thread
   /// is blocked meanwhile.

@@ -57,26 +57,15 @@ std::string Poison::cause() const {
 }
 
 bool same_call(const CallDescriptor& a, const CallDescriptor& b) {
-  return a.sequence == b.sequence && a.op == b.op && a.reduce_op == b.reduce_op &&
-         a.dtype == b.dtype && a.root == b.root && a.numel == b.numel && a.tag_hash == b.tag_hash &&
+  return a.sequence == b.sequence && a.signature == b.signature && a.tag_hash == b.tag_hash &&
          a.tag_length == b.tag_length &&
          std::memcmp(a.tag, b.tag, std::min<size_t>(a.tag_length, CallDescriptor::kTagBytes)) == 0;
 }
 
 std::string describe(const CallDescriptor& call) {
-  const auto op = static_cast<Op>(call.op);
-  std::string text = to_string(op);
-  if (op == Op::kAllReduce || op == Op::kReduceScatter) {
-    absl::StrAppend(&text, " ", std::string(to_string(static_cast<ReduceOp>(call.reduce_op))));
-  }
-  if (op != Op::kBarrier && op != Op::kSubgroup) {
-    absl::StrAppend(&text, " ", dtype_name(static_cast<at::ScalarType>(call.dtype)), "[",
-                    call.numel, "]");
-  }
-  if (op == Op::kBroadcast) absl::StrAppend(&text, " from rank ", call.root);
   const size_t shown = std::min<size_t>(call.tag_length, CallDescriptor::kTagBytes);
-  return absl::StrCat(text, " '", std::string(call.tag, shown),
-                      shown < call.tag_length ? "..." : "", "'");
+  return describe(call.signature, absl::StrCat(absl::string_view(call.tag, shown),
+                                               shown < call.tag_length ? "..." : ""));
 }
 
 Channel* Channel::create(void* memory, int size) {

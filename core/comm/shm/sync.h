@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "tessera/core/comm/op.h"
+#include "tessera/core/comm/collective.h"
 #include "tessera/core/comm/shm/segment.h"
 
 namespace tessera::shm {
@@ -63,13 +63,9 @@ struct CallDescriptor {
   static constexpr size_t kTagBytes = 100;
 
   int64_t sequence = 0;
-  uint8_t op = 0;         // Op
-  uint8_t reduce_op = 0;  // ReduceOp, where the op reduces
-  int8_t dtype = 0;
+  CallSignature signature;
   bool staged = false;  // `source` is a staging area through which the data passes in chunks
-  int32_t root = 0;
-  int32_t slice = -1;  // which slice this rank receives of a reduce_scatter; may differ
-  int64_t numel = 0;
+  int32_t slice = -1;   // which slice this rank receives of a reduce_scatter; may differ
   uint64_t tag_hash = 0;
   uint32_t tag_length = 0;
   char tag[kTagBytes] = {};  // the beginning of the tag, for messages

@@ -120,8 +120,8 @@ TEST(Groups, SayWhetherTheyRunInTheBackground) {
       run_ranks(size,
                 [&](std::shared_ptr<ProcessGroup> world) {
                   const bool wanted = lane == Lane::kThread && world->backend() != "loopback";
-                  EXPECT_EQ(world->runs_in_background(), wanted);
-                  EXPECT_EQ(duplicate(*world, "copy")->runs_in_background(), wanted);
+                  EXPECT_EQ(world->can().in_background, wanted);
+                  EXPECT_EQ(duplicate(*world, "copy")->can().in_background, wanted);
                 },
                 {.lane = lane});
     }

@@ -92,14 +92,14 @@ TEST(LoopbackOnDevice, HasNoWindowsAndGathersHostTensorsAtOnce) {
   EXPECT_EQ(all.sum().item<int64_t>(), 6);
   group.start_gather_on_host(all, at::full({2}, 4, at::kLong), "vote")->wait();
   EXPECT_EQ(all.sum().item<int64_t>(), 8);
-  EXPECT_FALSE(group.has_windows());
-  EXPECT_TRUE(LoopbackGroup().has_windows());
+  EXPECT_FALSE(group.can().one_sided_reads);
+  EXPECT_TRUE(LoopbackGroup().can().one_sided_reads);
   EXPECT_THAT(message_of([&] { group.make_window(at::zeros({3}), "shards"); }),
               HasSubstr("[comm] make_window 'shards': got a group on cpu"));
   EXPECT_EQ(group.make_shared_buffer(64, "parameters"), nullptr);
   EXPECT_EQ(group.allocate(5, at::kHalf).numel(), 5);
   const auto part = group.subgroup({0}, "part");
-  EXPECT_FALSE(part->has_windows());
+  EXPECT_FALSE(part->can().one_sided_reads);
   group.abort("enough");
   EXPECT_THAT(message_of([&] { part->barrier("end"); }), HasSubstr("enough"));
 }

@@ -261,7 +261,7 @@ TEST(Staged, SubgroupsAndHostGathersGoThrough) {
               ASSERT_EQ(ends == nullptr, shm->rank() == 1);
               if (ends != nullptr) {
                 EXPECT_EQ(ends->name(), "world/ends");
-                EXPECT_FALSE(ends->has_windows());
+                EXPECT_FALSE(ends->can().one_sided_reads);
                 const at::Tensor sum = at::ones({4});
                 ends->all_reduce(sum, ReduceOp::kSum, "two")->wait();
                 device->synchronize();
@@ -274,7 +274,7 @@ TEST(Staged, SubgroupsAndHostGathersGoThrough) {
               group.start_gather_on_host(all.zero_(), own, "vote")->wait();
               EXPECT_EQ(all.sum().item<int64_t>(), 6);
               group.barrier("end");
-              EXPECT_FALSE(group.runs_in_background());
+              EXPECT_FALSE(group.can().in_background);
               EXPECT_EQ(group.make_shared_buffer(64, "parameters"), nullptr);
               EXPECT_THAT(message_of([&] { group.make_window(at::zeros({3}), "shards"); }),
                           HasSubstr("[comm] make_window 'shards': got a group on cpu"));

@@ -102,10 +102,9 @@ class ObservingGroup final : public testing::ForwardingGroup {
     };
     return std::make_unique<testing::WatchedWindow>(inner_->make_window(own, name), before);
   }
-  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
-                                         std::string_view name) override {
-    return inner_->subgroup(ranks, name);
-  }
+
+ protected:
+  std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) override { return inner; }
 
  private:
   std::vector<int>& seen_;
@@ -118,7 +117,7 @@ TEST(DelayedGroup, ReadsHoldPoisonUntilTheyReturn) {
       std::vector<int> seen;
       std::shared_ptr<ProcessGroup> group = std::make_shared<ObservingGroup>(world, seen);
       if (delayed) group = std::make_shared<DelayedGroup>(group);
-      EXPECT_EQ(group->runs_in_background(), delayed);
+      EXPECT_EQ(group->can().in_background, delayed);
       const int rank = world->rank();
       const at::Tensor own = world->allocate(1, at::kInt);
       own.fill_(rank);

@@ -27,9 +27,7 @@ struct Part {
   void* receive = nullptr;
   size_t numel = 0;
   nccl::DataType dtype = nccl::DataType::kUint8;
-  nccl::RedOp op = nccl::RedOp::kSum;  // kSum for a pre-multiplied one
-  double factor = 1.0;
-  bool is_scaled = false;
+  nccl::RedOp op = nccl::RedOp::kSum;
   int root = 0;
   bool here = false;
   Place reached = {};        // of what peers reach

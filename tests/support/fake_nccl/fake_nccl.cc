@@ -124,12 +124,6 @@ Result collective(const char* function, Part part, OpaqueComm* comm, void* strea
   Result failure = Result::kSuccess;
   if (takes_failure(function, failure)) return failure;
   const auto held = hold_of(comm);
-  const auto made = held->factors.find(static_cast<int>(part.op));
-  if (made != held->factors.end()) {
-    part.factor = made->second;
-    part.is_scaled = true;
-    part.op = nccl::RedOp::kSum;
-  }
   auto launch = [held, stream, part = std::move(part)] {
     begin(*held, [held, stream, part, number = held->collectives++] {
       struct Kernel {
@@ -154,23 +148,6 @@ Result collective(const char* function, Part part, OpaqueComm* comm, void* strea
     launch();
   }
   return Result::kInProgress;
-}
-
-double read_scalar(const void* scalar, nccl::DataType dtype) {
-  const auto read = [scalar](auto value) {
-    std::memcpy(&value, scalar, sizeof(value));
-    return static_cast<double>(value);
-  };
-  switch (dtype) {
-    case nccl::DataType::kFloat64:
-      return read(double());
-    case nccl::DataType::kBfloat16:
-      return read(c10::BFloat16());
-    case nccl::DataType::kFloat16:
-      return read(c10::Half());
-    default:
-      return read(float());
-  }
 }
 
 Result end(const char* function, OpaqueComm* comm) {
@@ -199,7 +176,6 @@ using namespace tessera::testing;  // NOLINT: the C interface below is the fake'
 using tessera::nccl::Config;
 using tessera::nccl::DataType;
 using tessera::nccl::RedOp;
-using tessera::nccl::ScalarResidence;
 using tessera::nccl::UniqueId;
 
 using tessera::nccl::OpaqueComm;
@@ -329,23 +305,6 @@ Result ncclCommUserRank(const OpaqueComm* comm, int* rank) {
 #ifndef FAKE_NCCL_PLAIN
 Result ncclCommRevoke(OpaqueComm* /*comm*/, int /*flags*/) { return Result::kSuccess; }
 #endif
-
-Result ncclRedOpCreatePreMulSum(RedOp* op, void* scalar, DataType dtype,
-                                ScalarResidence /*residence*/, OpaqueComm* comm) {
-  const std::lock_guard<std::mutex> lock(state().mutex);
-  record("ncclRedOpCreatePreMulSum", comm);
-  const int number = comm->next_op++;
-  comm->factors[number] = read_scalar(scalar, dtype);
-  *op = static_cast<RedOp>(number);
-  return Result::kSuccess;
-}
-
-Result ncclRedOpDestroy(RedOp op, OpaqueComm* comm) {
-  const std::lock_guard<std::mutex> lock(state().mutex);
-  record("ncclRedOpDestroy", comm);
-  return comm->factors.erase(static_cast<int>(op)) == 1 ? Result::kSuccess
-                                                        : Result::kInvalidArgument;
-}
 
 Result ncclGroupStart() {
   const std::lock_guard<std::mutex> lock(state().mutex);

@@ -35,8 +35,6 @@ struct OpaqueComm {
     int window = -1;  // -1: for buffers
   };
   std::map<int64_t, Registered> registered;  // by handle
-  int next_op = 5;
-  std::map<int, double> factors;  // of the operators made here
 };
 
 }  // namespace tessera::nccl

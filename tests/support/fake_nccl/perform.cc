@@ -39,7 +39,6 @@ std::vector<T> reduced(const Clique::Collective& collective, size_t begin, size_
     for (size_t place = 0; place < parts.size(); ++place) {
       const Part& part = parts[collective.order[place]];
       W own = static_cast<W>(static_cast<const T*>(part.send)[begin + i]);
-      if (part.is_scaled) own = static_cast<W>(own * static_cast<W>(part.factor));
       value = place == 0 ? own : combine(value, own, part.op);
     }
     if constexpr (!std::is_integral_v<W>) {

@@ -66,7 +66,7 @@ const RankProcessBody kThreads("init_on_cuda_by_threads", [] {
                .timeout = std::chrono::seconds(20)});
           EXPECT_EQ(world->backend(), size == 1 ? "loopback" : "nccl");
           EXPECT_EQ(world->place(), at::Device(at::kCUDA, rank));
-          EXPECT_FALSE(world->has_windows());
+          EXPECT_FALSE(world->can().one_sided_reads);
           EXPECT_EQ(world->rank(), rank);
           EXPECT_EQ(world->size(), size);
           EXPECT_EQ(world->allocate(3, at::kFloat).device(), at::Device(at::kCUDA, rank));

@@ -51,9 +51,6 @@ static_assert(kSameFunction<decltype(Api::comm_abort), decltype(&ncclCommAbort)>
 static_assert(kSameFunction<decltype(Api::comm_get_async_error), decltype(&ncclCommGetAsyncError)>);
 static_assert(kSameFunction<decltype(Api::comm_count), decltype(&ncclCommCount)>);
 static_assert(kSameFunction<decltype(Api::comm_user_rank), decltype(&ncclCommUserRank)>);
-static_assert(
-    kSameFunction<decltype(Api::red_op_create_pre_mul_sum), decltype(&ncclRedOpCreatePreMulSum)>);
-static_assert(kSameFunction<decltype(Api::red_op_destroy), decltype(&ncclRedOpDestroy)>);
 static_assert(kSameFunction<decltype(Api::group_start), decltype(&ncclGroupStart)>);
 static_assert(kSameFunction<decltype(Api::group_end), decltype(&ncclGroupEnd)>);
 static_assert(kSameFunction<decltype(Api::all_reduce), decltype(&ncclAllReduce)>);
@@ -95,8 +92,6 @@ static_assert(same(RedOp::kProd, ncclProd));
 static_assert(same(RedOp::kMax, ncclMax));
 static_assert(same(RedOp::kMin, ncclMin));
 static_assert(same(RedOp::kAvg, ncclAvg));
-static_assert(same(ScalarResidence::kDevice, ncclScalarDevice));
-static_assert(same(ScalarResidence::kHostImmediate, ncclScalarHostImmediate));
 static_assert(kSymmetricWindow == NCCL_WIN_COLL_SYMMETRIC);
 static_assert(kWindowAlignment == NCCL_WIN_REQUIRED_ALIGNMENT);
 static_assert(kZeroCtaPolicy == NCCL_CTA_POLICY_ZERO);

@@ -39,14 +39,13 @@ std::vector<at::Tensor> inputs_of(int size, int64_t numel, at::ScalarType dtype)
   return inputs;
 }
 
-at::Tensor reference(const std::vector<at::Tensor>& inputs, ReduceOp op, double factor = 1.0) {
+at::Tensor reference(const std::vector<at::Tensor>& inputs, ReduceOp op) {
   const auto dtype = inputs[0].scalar_type();
   const bool narrow = dtype == at::kBFloat16 || dtype == at::kHalf;
   const auto wide = narrow ? at::kFloat : dtype;
   at::Tensor result;
   for (const at::Tensor& input : inputs) {
-    at::Tensor own = input.to(wide);
-    if (factor != 1.0) own = own * factor;
+    const at::Tensor own = input.to(wide);
     if (!result.defined()) {
       result = own;
     } else if (op == ReduceOp::kMin) {
@@ -134,31 +133,6 @@ TEST_P(NcclCollectives, AllGatherAndBroadcastOfEveryDtype) {
         group->barrier("end");
       },
       late());
-}
-
-TEST_P(NcclCollectives, PreMultipliedSumsOfFloatingDtypes) {
-  run_nccl_ranks(
-      GetParam(),
-      [](std::shared_ptr<Group> group, HostDevice&) {
-        const int size = group->size();
-        for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
-          const auto inputs = inputs_of(size, 6 * size, dtype);
-          const at::Tensor expected = reference(inputs, ReduceOp::kSum, 0.375);
-          at::Tensor reduced = inputs[group->rank()].clone();
-          at::Tensor slice = group->allocate(6, dtype);
-          const auto first = group->all_reduce_scaled(reduced, 0.375, "a");
-          const auto second =
-              group->reduce_scatter_scaled(slice, inputs[group->rank()], 0.375, "s");
-          wait_on_host(*first);
-          wait_on_host(*second);
-          EXPECT_TRUE(at::equal(reduced, expected));
-          EXPECT_TRUE(at::equal(slice, expected.narrow(0, group->rank() * 6, 6)));
-        }
-        EXPECT_THROW(group->all_reduce_scaled(at::zeros({3}, at::kInt), 0.5), c10::Error);
-      },
-      late());
-  EXPECT_EQ(testing::count_calls("ncclRedOpCreatePreMulSum"),
-            testing::count_calls("ncclRedOpDestroy"));
 }
 
 /// Integers: a communicator whose ranks are the slices adds in another order.

@@ -65,7 +65,7 @@ std::shared_ptr<Group> make_joined_lanes(nccl::WorldOptions options) {
   auto world = nccl::World::start(std::move(options));
   world->enter(progress);
   const auto pending = std::make_shared<nccl::Pending>(
-      world, progress, rank, nccl::Call::of(Op::kInit, ""), nullptr, std::vector<at::Tensor>());
+      world, progress, rank, nccl::NumberedCall::of(Op::kInit), nullptr, std::vector<at::Tensor>());
   world->watch(pending);
   auto one = nccl::meet(*world, *pending);
   pending->mark_finished();
@@ -251,7 +251,7 @@ TEST_F(NcclLanes, SubgroupsAreSplitFromTheirParents) {
 TEST_F(NcclLanes, WhatNeedsCommonMemoryIsRefusedOrAbsent) {
   run_nccl_ranks(2, [](std::shared_ptr<Group> group, HostDevice&) {
     EXPECT_EQ(group->backend(), "nccl");
-    EXPECT_TRUE(group->runs_in_background());
+    EXPECT_TRUE(group->can().in_background);
     EXPECT_EQ(group->make_shared_buffer(64, "parameters"), nullptr);
     try {
       group->make_window(group->allocate(4, at::kFloat), "unit 0");

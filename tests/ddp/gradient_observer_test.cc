@@ -1,4 +1,4 @@
-#include "tessera/ddp/reduced_unit_sink.h"
+#include "tessera/ddp/gradient_observer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,9 +25,12 @@ using ::testing::ThrowsMessage;
 constexpr int kWorld = 3;
 
 /// Writes down what it is told.
-struct RecordingSink final : ReducedUnitSink {
-  void reducing(size_t unit) override { calls.push_back("reducing " + std::to_string(unit)); }
-  void reduced(size_t unit, const at::Tensor& gradient, const ExactSum& squares) override {
+struct ConsumingObserver final : GradientObserver {
+  bool consumes() const override { return true; }
+  void before_consuming(size_t unit) override {
+    calls.push_back("reducing " + std::to_string(unit));
+  }
+  void consume(size_t unit, const at::Tensor& gradient, const ExactSum& squares) override {
     calls.push_back("reduced " + std::to_string(unit));
     gradients.push_back(gradient.clone());
     EXPECT_EQ(squares.value(), gradient.to(at::kDouble).square().sum().item<double>());
@@ -37,14 +40,14 @@ struct RecordingSink final : ReducedUnitSink {
 };
 
 /// Two units of two parameters each under zero2.
-struct SinkRig {
-  explicit SinkRig(std::shared_ptr<ProcessGroup> world)
+struct ObserverRig {
+  explicit ObserverRig(std::shared_ptr<ProcessGroup> world)
       : group(std::move(world)),
         table({{"a", leaf()}, {"b", leaf()}, {"c", leaf()}, {"d", leaf()}}),
         plan(table, {{"ab", {0, 1}}, {"cd", {2, 3}}}, kWorld),
         slices({1, kWorld, kWorld}, kWorld, group->rank()),
         reducer(*group, table, plan, slices,
-                {.on_release = SlabPool::OnRelease::kPoison, .reduced = &sink}, meter, history,
+                {.on_release = SlabPool::OnRelease::kPoison, .observer = &observer}, meter, history,
                 /*trace=*/nullptr) {}
   static at::Tensor leaf() { return at::zeros({70}).set_requires_grad(true); }
 
@@ -53,29 +56,29 @@ struct SinkRig {
   std::shared_ptr<ProcessGroup> group;
   MemoryMeter meter;
   RollingHash history;
-  RecordingSink sink;
+  ConsumingObserver observer;
   ParameterTable table;
   UnitPlan plan;
   SliceMap slices;
   Reducer reducer;
 };
 
-void on_ranks(const std::function<void(SinkRig&)>& body) {
+void on_ranks(const std::function<void(ObserverRig&)>& body) {
   run_ranks(kWorld, [&](std::shared_ptr<ProcessGroup> world) {
-    SinkRig rig(std::move(world));
+    ObserverRig rig(std::move(world));
     body(rig);
   });
 }
 
-TEST(ReducedUnitSink, GetsCompleteUnitsAndTheOthersStay) {
-  on_ranks([](SinkRig& rig) {
+TEST(GradientObserver, GetsCompleteUnitsAndTheOthersStay) {
+  on_ranks([](ObserverRig& rig) {
     rig.reducer.begin_micro_step(Reducer::Mode::kReduce);
     rig.land(0);
     rig.land(1);
     if (rig.group->rank() == 1) rig.land(2);
     rig.reducer.end_micro_step();
-    EXPECT_THAT(rig.sink.calls, ElementsAre("reducing 0", "reduced 0"));
-    EXPECT_EQ(rig.sink.gradients[0].numel(), rig.plan[0].layout.numel() / kWorld);
+    EXPECT_THAT(rig.observer.calls, ElementsAre("reducing 0", "reduced 0"));
+    EXPECT_EQ(rig.observer.gradients[0].numel(), rig.plan[0].layout.numel() / kWorld);
     EXPECT_FALSE(rig.reducer.gradient(0).defined()) << "it has been used up";
     ASSERT_TRUE(rig.reducer.gradient(1).defined());
     EXPECT_THAT(rig.reducer.used(), ElementsAre(1, 1, 1, 0));
@@ -88,8 +91,8 @@ TEST(ReducedUnitSink, GetsCompleteUnitsAndTheOthersStay) {
   });
 }
 
-TEST(ReducedUnitSink, MeetsNoSecondGradient) {
-  on_ranks([](SinkRig& rig) {
+TEST(GradientObserver, MeetsNoSecondGradient) {
+  on_ranks([](ObserverRig& rig) {
     rig.reducer.begin_micro_step(Reducer::Mode::kReduce);
     rig.land(2);
     EXPECT_THAT([&] { rig.land(2); },

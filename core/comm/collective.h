@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera {
+
+/// What ranks call together.
+enum class Op : uint8_t {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kBroadcast,
+  kBarrier,
+  kHostGather,  ///< ProcessGroup::all_gather_on_host(), where that is no all-gather of the group's
+  kSubgroup,
+  kMakeWindow,
+  kSharedBuffer,
+  kInit,
+  kAllocate,
+};
+
+/// "all_reduce", "make_window", ...
+const char* to_string(Op op);
+
+/// kAvg is the sum divided once by the number of ranks; floating dtypes only. kMin and kMax keep
+/// NaN.
+enum class ReduceOp : uint8_t { kSum, kAvg, kMin, kMax };
+
+std::string_view to_string(ReduceOp op);
+
+/// "float32", "int64", ...: the dtypes of collectives as messages name them; "unknown" for others.
+const char* dtype_name(at::ScalarType dtype);
+
+/// What must be equal on all ranks, besides the tag, or their calls do not fit together. Plain
+/// bytes: ranks of one host post it in shared memory.
+struct CallSignature {
+  Op op = Op::kInit;
+  ReduceOp reduce = ReduceOp::kSum;
+  at::ScalarType dtype = at::kByte;
+  int32_t peer = -1;   ///< the root; -1 where there is none
+  int64_t numel = -1;  ///< -1 where no tensor takes part
+
+  friend bool operator==(const CallSignature&, const CallSignature&) = default;
+};
+
+/// "all_reduce SUM float32[1024] 'bucket 3'".
+std::string describe(const CallSignature& call, std::string_view tag);
+
+/// One rank's part in a collective, as a value. Made and checked by the calls of ProcessGroup.
+struct Collective {
+  Op op = Op::kBarrier;
+  at::Tensor output = {};  ///< what is written; undefined where no tensor takes part
+  at::Tensor input = {};   ///< what is read: `output` itself for operations in place
+  ReduceOp reduce = ReduceOp::kSum;
+  int peer = -1;   ///< the root of a broadcast
+  int slice = -1;  ///< which slice of a reduce_scatter's input comes to this rank
+  /// Names it in errors and traces. Valid during the call that gets it.
+  std::string_view tag = {};
+
+  CallSignature signature() const;
+};
+
+/// Throws c10::Error unless rank `rank` of `size` may take part in `collective`, with tensors at
+/// `place`.
+void check(const Collective& collective, int rank, int size, at::Device place);
+
+/// Throws c10::Error unless `tensor` is of a form and a dtype that collectives take and lies at
+/// `place`.
+void check_collective_tensor(const char* op, const char* argument, const at::Tensor& tensor,
+                             at::Device place);
+
+}  // namespace tessera

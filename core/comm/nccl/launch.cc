@@ -1,0 +1,63 @@
+#include "tessera/core/comm/nccl/launch.h"
+
+#include <c10/util/Exception.h>
+
+namespace tessera::nccl {
+namespace {
+
+RedOp red_op_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return RedOp::kSum;
+    case ReduceOp::kAvg:
+      return RedOp::kAvg;
+    case ReduceOp::kMin:
+      return RedOp::kMin;
+    case ReduceOp::kMax:
+      return RedOp::kMax;
+  }
+  return RedOp::kSum;
+}
+
+DataType dtype_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return DataType::kFloat32;
+    case at::kDouble:
+      return DataType::kFloat64;
+    case at::kBFloat16:
+      return DataType::kBfloat16;
+    case at::kHalf:
+      return DataType::kFloat16;
+    case at::kLong:
+      return DataType::kInt64;
+    case at::kInt:
+      return DataType::kInt32;
+    default:  // the checks let nothing else pass
+      return DataType::kUint8;
+  }
+}
+
+}  // namespace
+
+Result launch(const Api& api, const Collective& collective, OpaqueComm* comm, void* stream) {
+  const void* const from = collective.input.const_data_ptr();
+  void* const to = collective.output.data_ptr();
+  const auto numel = static_cast<size_t>(collective.input.numel());
+  const DataType dtype = dtype_of(collective.input.scalar_type());
+  switch (collective.op) {
+    case Op::kAllReduce:
+      return api.all_reduce(from, to, numel, dtype, red_op_of(collective.reduce), comm, stream);
+    case Op::kReduceScatter:
+      return api.reduce_scatter(from, to, static_cast<size_t>(collective.output.numel()), dtype,
+                                red_op_of(collective.reduce), comm, stream);
+    case Op::kAllGather:
+      return api.all_gather(from, to, numel, dtype, comm, stream);
+    case Op::kBroadcast:
+      return api.broadcast(from, to, numel, dtype, collective.peer, comm, stream);
+    default:
+      TORCH_INTERNAL_ASSERT(false, to_string(collective.op));
+  }
+}
+
+}  // namespace tessera::nccl

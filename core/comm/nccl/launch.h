@@ -1,0 +1,11 @@
+#pragma once
+
+#include "tessera/core/comm/collective.h"
+#include "tessera/core/comm/nccl/api.h"
+
+namespace tessera::nccl {
+
+/// Queues an all_reduce, reduce_scatter, all_gather or broadcast on `stream`. What NCCL says of it.
+Result launch(const Api& api, const Collective& collective, OpaqueComm* comm, void* stream);
+
+}  // namespace tessera::nccl

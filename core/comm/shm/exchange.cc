@@ -1,0 +1,36 @@
+#include "tessera/core/comm/shm/exchange.h"
+
+namespace tessera::shm {
+
+Exchange::Exchange(Member& member, const Lane& lane)
+    : member_(member), lane_(lane), arena_(member.world().arena()), sources_(member.size()) {}
+
+Exchange::~Exchange() {
+  if (staging_ != nullptr) arena_->free(staging_);
+}
+
+CallDescriptor Exchange::call_of(const Collective& collective) {
+  return member_.next_call(collective.signature(), collective.tag);
+}
+
+CallDescriptor Exchange::call_of(const Collective& collective, const at::Tensor& tensor) {
+  CallDescriptor call = call_of(collective);
+  if (tensor.numel() == 0) return call;
+  if (const auto range = arena_->find(tensor.const_data_ptr(), tensor.nbytes())) {
+    call.source = *range;
+    return call;
+  }
+  if (staging_ == nullptr) staging_ = arena_->allocate(kStagingBytes);
+  call.staged = true;
+  call.source = *arena_->find(staging_, kStagingBytes);
+  return call;
+}
+
+bool Exchange::anyone_staged() {
+  for (int rank = 0; rank < size(); ++rank) {
+    if (is_staged(rank)) return true;
+  }
+  return false;
+}
+
+}  // namespace tessera::shm

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/comm/collective.h"
+#include "tessera/core/comm/shm/arena.h"
+#include "tessera/core/comm/shm/member.h"
+#include "tessera/core/sched/lane.h"
+
+namespace tessera::shm {
+
+/// What all collectives that move data have in common: ranks post where their data lies, work in
+/// each other's memory, and end together. Data in memory from the arena is read and written where
+/// it is; private data passes through a staging area of kStagingBytes per rank. Used by the thread
+/// that runs collectives.
+class Exchange {
+ public:
+  static constexpr int64_t kStagingBytes = int64_t{256} << 10;
+
+  /// References must outlive it. `lane` says which thread is blocked by a wait.
+  Exchange(Member& member, const Lane& lane);
+  ~Exchange();
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  int rank() const { return member_.rank(); }
+  int size() const { return member_.size(); }
+
+  /// This rank's next call, whose data is `tensor`: where it is, or staged.
+  CallDescriptor call_of(const Collective& collective, const at::Tensor& tensor);
+  /// A call that gives nothing to the others.
+  CallDescriptor call_of(const Collective& collective);
+
+  /// Posts the call; then `part(begin, count)` runs for one range of [0, numel) after the other, a
+  /// range being a chunk if data passes through anyone's staging area and everything otherwise.
+  /// Before each, a rank that stages lets `stage(begin, count)` fill its area; `part` ends with a
+  /// phase, after which the areas may be filled again.
+  template <typename Stage, typename Part>
+  void in_chunks(const CallDescriptor& call, int64_t numel, int64_t chunk, Stage&& stage,
+                 Part&& part) {
+    // The first chunk is staged before the call is posted, which saves a phase.
+    if (call.staged) stage(0, std::min(chunk, numel));
+    member_.post(call, lane_);
+    if (call.signature.op == Op::kReduceScatter) member_.check_slices();
+    const int64_t step = anyone_staged() ? chunk : std::max<int64_t>(numel, 1);
+    for (int64_t begin = 0; begin < numel; begin += step) {
+      const int64_t count = std::min(step, numel - begin);
+      if (begin > 0) {
+        if (call.staged) stage(begin, count);
+        phase();
+      }
+      part(begin, count);
+    }
+    member_.finish();
+  }
+
+  /// Posts a call without data and ends it: all ranks have come.
+  void meet(const CallDescriptor& call) {
+    member_.post(call, lane_);
+    member_.finish();
+  }
+
+  /// Waits until all ranks have ended this part.
+  void phase() { member_.arrive_and_wait(lane_); }
+
+  /// Inside in_chunks().
+  bool is_staged(int peer) { return member_.call_of(peer).staged; }
+  char* source_of(int peer) { return member_.source_of(peer); }
+  /// One address per rank, kept so that a collective allocates nothing.
+  std::vector<char*>& sources() { return sources_; }
+  /// This rank's staging area, if it has staged.
+  char* staging() { return staging_; }
+
+ private:
+  bool anyone_staged();
+
+  Member& member_;
+  const Lane& lane_;
+  const std::shared_ptr<Arena> arena_;
+  char* staging_ = nullptr;
+  std::vector<char*> sources_;
+};
+
+}  // namespace tessera::shm

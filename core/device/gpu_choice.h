@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "tessera/core/device/device.h"
+
+namespace tessera {
+
+/// Which GPU is a rank's.
+struct GpuChoice {
+  std::optional<int> index;  ///< as the caller names it
+  int local_rank = 0;        ///< gives it otherwise
+  /// kShared: several ranks may have one, so local ranks are taken modulo the number of GPUs.
+  enum class Use : uint8_t { kOwn, kShared } use = Use::kOwn;
+};
+
+/// Local. Loads LibTorch's CUDA half, and makes the GPU the calling thread's current device. Throws
+/// c10::Error that lists what lacks.
+std::shared_ptr<Device> take_gpu(const GpuChoice& choice);
+
+}  // namespace tessera

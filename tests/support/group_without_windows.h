@@ -1,0 +1,36 @@
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "tessera/tests/support/forwarding_group.h"
+
+namespace tessera::testing {
+
+/// Ranks as of different hosts: they have no memory in common and cannot read each other's, so that
+/// collectives are all they have.
+class GroupWithoutWindows final : public ForwardingGroup {
+ public:
+  explicit GroupWithoutWindows(std::shared_ptr<ProcessGroup> inner)
+      : ForwardingGroup(std::move(inner)) {}
+
+  Capabilities can() const override {
+    Capabilities can = inner_->can();
+    can.one_sided_reads = false;
+    return can;
+  }
+  std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override {
+    return ProcessGroup::make_window(own, name);
+  }
+  std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override {
+    return ProcessGroup::make_shared_buffer(bytes, name);
+  }
+
+ protected:
+  std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) override {
+    return std::make_shared<GroupWithoutWindows>(std::move(inner));
+  }
+};
+
+}  // namespace tessera::testing
