@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <absl/strings/str_cat.h>
+#include <torch/optim/adamw.h>
 
 #include "tessera/core/layout/flat_buffer.h"
 

@@ -16,6 +16,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <torch/optim/adamw.h>
 
 #include "tessera/core/layout/flat_layout.h"
 #include "tessera/core/step/exact_sum.h"
