@@ -155,8 +155,7 @@ std::string problem_of_kernels(const UnitPlan& plan, const OptimizerPlan& optimi
   if (algorithm.make_device == nullptr && options.offload == Offload::kNone) {
     return absl::StrCat("[parallelize] optimizer: got ", algorithm.name, " on ",
                         world.place().str(),
-                        ", expected one with kernels for it; set "
-                        "Options::offload to update on the host");
+                        ", expected one that has kernels; set offload to update on the host");
   }
   const auto api = cuda::load_api();
   if (!api.ok()) return std::string(api.status().message());
