@@ -6,12 +6,13 @@
 
 #include <c10/util/Exception.h>
 
-#include "tessera/optim/adamw_optimizer.h"
+#include "tessera/optim/adamw.h"
 #include "tessera/optim/cuda/dtype.h"
 #include "tessera/optim/cuda/piece_tables.h"
 #include "tessera/optim/cuda/pieces.h"
 #include "tessera/optim/cuda/queue.h"
 #include "tessera/optim/cuda/uploads.h"
+#include "tessera/optim/elementwise_optimizer.h"
 
 namespace tessera {
 
@@ -37,15 +38,12 @@ struct DeviceZeros {
     });
     return tensor;
   }
-  at::Tensor operator()(const at::Tensor& like) const {
-    return (*this)(like.numel(), like.scalar_type());
-  }
 };
 
 /// Before anything is queued.
 std::vector<OptimizerShard> checked(std::vector<OptimizerShard> shards, at::Device place) {
   for (const OptimizerShard& shard : shards) {
-    if (!shard.values.defined()) continue;  // require_adamw_shard() says so
+    if (!shard.values.defined()) continue;  // require_shard() says so
     TORCH_CHECK(shard.values.scalar_type() == at::kFloat && shard.values.device() == place,
                 "[optim] shard: got ", shard.values.scalar_type(), " on ", shard.values.device(),
                 ", expected Float on ", place, "; train other dtypes on the CPU");
@@ -59,7 +57,7 @@ std::vector<std::vector<cuda::Piece>> piece_lists(const std::vector<OptimizerSha
   return lists;
 }
 
-class DeviceAdamw final : public AdamwOptimizer<DeviceOptimizer> {
+class DeviceAdamw final : public ElementwiseOptimizer<DeviceOptimizer> {
  public:
   DeviceAdamw(const ParameterTable& table, const OptimizerPlan& plan,
               const std::vector<size_t>& group_of, std::vector<OptimizerShard> shards,
@@ -91,18 +89,18 @@ class DeviceAdamw final : public AdamwOptimizer<DeviceOptimizer> {
 DeviceAdamw::DeviceAdamw(const ParameterTable& table, const OptimizerPlan& plan,
                          const std::vector<size_t>& group_of, std::vector<OptimizerShard> shards,
                          std::shared_ptr<const Api> api, std::shared_ptr<Device> device)
-    : AdamwOptimizer(table, plan, group_of, checked(std::move(shards), device->place()),
-                     DeviceZeros{*api, *device}),
+    : ElementwiseOptimizer(table, plan, group_of, checked(std::move(shards), device->place()),
+                           DeviceZeros{*api, *device}),
       api_(std::move(api)),
       device_(std::move(device)),
       parameters_(static_cast<int64_t>(table.size())),
       pieces_(*device_, piece_lists(shards_)),
       uploads_(device_,
-               std::max(parameters_, static_cast<int64_t>(groups_.size()) * kGroupNumbers)) {
+               std::max(parameters_, static_cast<int64_t>(groups().size()) * kGroupNumbers)) {
   const DeviceZeros zeros = {*api_, *device_};
   steps_ = zeros(parameters_, at::kLong);
   updates_ = zeros(parameters_ * kUpdateWords, at::kInt);
-  hyper_parameters_ = zeros(static_cast<int64_t>(groups_.size()) * kGroupNumbers, at::kDouble);
+  hyper_parameters_ = zeros(static_cast<int64_t>(groups().size()) * kGroupNumbers, at::kDouble);
   group_of_ = device_->allocate(parameters_, at::kInt);
   upload(group_of_, [&](void* to) {
     std::transform(group_of.begin(), group_of.end(), static_cast<int32_t*>(to),
@@ -120,10 +118,13 @@ void DeviceAdamw::upload(const at::Tensor& to, const Write& write) {
 }
 
 void DeviceAdamw::advance(const cuda::StepVerdict* verdict, const int64_t* used) {
-  groups_.require_usable();
+  groups().require_usable();
   upload(hyper_parameters_, [&](void* to) {
-    auto* groups = static_cast<AdamwHyperParameters*>(to);
-    for (size_t i = 0; i < groups_.size(); ++i) groups[i] = groups_.hyper_parameters_of(i);
+    auto* numbers = static_cast<AdamwHyperParameters*>(to);
+    for (size_t i = 0; i < groups().size(); ++i) {
+      numbers[i] = adamw_hyper_parameters(
+          static_cast<const torch::optim::AdamWOptions&>(groups().options(i)));
+    }
   });
   const cuda::AdvanceArguments arguments = {
       .count = parameters_,
@@ -151,8 +152,8 @@ void DeviceAdamw::update(size_t shard, const at::Tensor& gradient, const at::Ten
       .updates = static_cast<const ParameterUpdate*>(updates_.const_data_ptr()),
       .values = values.mutable_data_ptr<float>(),
       .gradient = gradient.const_data_ptr(),
-      .moment1 = moments_[shard].first.mutable_data_ptr<float>(),
-      .moment2 = moments_[shard].second.mutable_data_ptr<float>(),
+      .moment1 = states_[shard][0].mutable_data_ptr<float>(),
+      .moment2 = states_[shard][1].mutable_data_ptr<float>(),
       .target = target.defined() ? target.mutable_data_ptr() : nullptr,
       .gradient_dtype = cuda::dtype_of(gradient.scalar_type()),
       .target_dtype =

@@ -12,11 +12,11 @@
 
 namespace tessera {
 
-/// make_flat_adamw() with values, gradients and moments in the memory of `device`, by the kernels
-/// of libtessera_cuda.so. Values are Float; both moments [slice numel] Float per shard, zero at
-/// first, padding included, from Device::allocate.
+/// AdamW with values, gradients and moments in the memory of `device`, by the kernels of
+/// libtessera_cuda.so. Values are Float; both moments [slice numel] Float per shard, zero at first,
+/// padding included, from Device::allocate.
 ///
-/// Elements get the bits of make_flat_adamw() on the CPU but for one case: beta^step comes from
+/// Elements get the bits of the CPU's AdamW but for one case: beta^step comes from
 /// power_of() here and from std::pow there, which may differ in the last bit of a double. What an
 /// element sees of it are lr / (1 - beta1^step) and sqrt(1 - beta2^step) rounded to fp32; for usual
 /// betas these are the same (tests compare 50,000 steps).

@@ -1,8 +1,18 @@
 #include "tessera/optim/flat_optimizer.h"
 
+#include <utility>
+
 #include <c10/util/Exception.h>
 
+#include "tessera/core/memory/private_memory.h"
+
 namespace tessera {
+
+FlatOptimizer::FlatOptimizer(const ParameterTable& table, const OptimizerPlan& plan,
+                             const std::vector<size_t>& group_of)
+    : Optimizer(std::vector<torch::optim::OptimizerParamGroup>{}, plan.defaults.clone()),
+      algorithm_(plan.algorithm()),
+      groups_(*this, algorithm_, table, plan, group_of) {}
 
 torch::Tensor FlatOptimizer::step(LossClosure) {
   TORCH_CHECK(false,
@@ -20,6 +30,27 @@ void FlatOptimizer::load(torch::serialize::InputArchive&) {
   TORCH_CHECK(false,
               "[optim] load: got torch::load, expected none; call engine->load_state_dict(), which "
               "takes the optimizer's state by name");
+}
+
+std::unique_ptr<HostOptimizer> make_host_optimizer(const ParameterTable& table,
+                                                   const OptimizerPlan& plan,
+                                                   const std::vector<size_t>& group_of,
+                                                   std::vector<OptimizerShard> shards,
+                                                   const AllocateState& allocate) {
+  return plan.algorithm().make_host(table, plan, group_of, std::move(shards),
+                                    allocate ? allocate : AllocateState(&allocate_private));
+}
+
+std::unique_ptr<DeviceOptimizer> make_device_optimizer(const ParameterTable& table,
+                                                       const OptimizerPlan& plan,
+                                                       const std::vector<size_t>& group_of,
+                                                       std::vector<OptimizerShard> shards,
+                                                       std::shared_ptr<const cuda::Api> api,
+                                                       std::shared_ptr<Device> device) {
+  const Algorithm& algorithm = plan.algorithm();
+  TORCH_INTERNAL_ASSERT(algorithm.make_device != nullptr);
+  return algorithm.make_device(table, plan, group_of, std::move(shards), std::move(api),
+                               std::move(device));
 }
 
 }  // namespace tessera

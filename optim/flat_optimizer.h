@@ -1,13 +1,19 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include <torch/optim/optimizer.h>
 
+#include "tessera/core/device/device.h"
 #include "tessera/core/layout/flat_layout.h"
+#include "tessera/core/layout/parameter_table.h"
+#include "tessera/optim/algorithm.h"
+#include "tessera/optim/optimizer_plan.h"
+#include "tessera/optim/parameter_groups.h"
 
 namespace tessera {
 
@@ -16,14 +22,6 @@ struct OptimizerShard {
   at::Tensor values;  ///< [slice numel], a view of the flat parameter buffer; updated in place
   std::vector<Segment> segments;  ///< `parameter` indexes the ParameterTable; `buffer_offset`
                                   ///< counts from the slice's start
-};
-
-/// One number of a parameter group: lr, eps, ...
-struct HyperParameter {
-  std::string group;  ///< "defaults" or the OptimizerGroup's name; unique: " #<index>" is added to
-                      ///< a name that an earlier group has, and to an empty one
-  std::string name;   ///< "lr", "beta1", ...
-  double value = 0;
 };
 
 namespace cuda {
@@ -38,7 +36,15 @@ struct StepVerdict;
 /// shards are updated.
 class FlatOptimizer : public torch::optim::Optimizer {
  public:
-  using torch::optim::Optimizer::Optimizer;
+  /// The plan's algorithm and groups. `group_of` is OptimizerPlan::assign's answer. Throws
+  /// c10::Error with groups().problem(), if there is one.
+  FlatOptimizer(const ParameterTable& table, const OptimizerPlan& plan,
+                const std::vector<size_t>& group_of);
+
+  const Algorithm& algorithm() const { return algorithm_; }
+  /// Hyper-parameters: checked, compared, saved and loaded by the algorithm's table.
+  const ParameterGroups& groups() const { return groups_; }
+  ParameterGroups& groups() { return groups_; }
 
   /// Throws c10::Error: "[optim] step: call engine->step()".
   torch::Tensor step(LossClosure closure = nullptr) override;
@@ -48,27 +54,18 @@ class FlatOptimizer : public torch::optim::Optimizer {
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
-  /// What makes the parameter groups unusable now, "[optim] <what>: got X, expected Y; <remedy>";
-  /// empty if nothing. Asked before the vote, so that all ranks refuse together. Local.
-  virtual std::string problem() const = 0;
-
-  /// Bytes of moments this optimizer keeps on this rank: for AdamW twice the shards' bytes, padding
-  /// included.
+  /// Bytes of Algorithm::states this optimizer keeps on this rank, padding included.
   virtual int64_t state_bytes() const = 0;
-
-  /// Bit patterns of all hyper-parameters in force now, for the vote: equal on all ranks or the
-  /// step is refused.
-  virtual void append_hyper_parameters(std::vector<int64_t>& words) const = 0;
-  /// Names for the entries of append_hyper_parameters ("group 'decay': lr"), for messages.
-  virtual std::vector<std::string> hyper_parameter_names() const = 0;
 
   // What a StateDict holds of it. All local.
 
-  /// What is remembered per element of a shard: "exp_avg", "exp_avg_sq". Fixed.
-  virtual std::vector<std::string> state_names() const = 0;
-  /// Tensor number `name` of state_names() for shard `shard`, in the constructor's order: [slice
-  /// numel], the values' dtype, padding zero. The optimizer's own memory: writing it is loading.
-  virtual const at::Tensor& state(size_t shard, size_t name) const = 0;
+  /// Tensor number `state` of Algorithm::states for shard `shard`, in the constructor's order:
+  /// [slice numel], padding zero. The optimizer's own memory: writing it is loading.
+  virtual const at::Tensor& state(size_t shard, size_t state) const = 0;
+  /// What of it belongs to one of the shard's segments: [segment numel], a view.
+  at::Tensor state_of(size_t shard, const Segment& segment, size_t state) const {
+    return this->state(shard, state).narrow(0, segment.buffer_offset, segment.numel);
+  }
 
   /// Updates of each parameter of the table so far. Blocks until the device has run what is queued
   /// on its current stream, where they are counted on a device.
@@ -76,14 +73,9 @@ class FlatOptimizer : public torch::optim::Optimizer {
   /// The other way round, when loading; one per parameter of the table.
   virtual void set_step_counts(std::span<const int64_t> counts) = 0;
 
-  /// The numbers of all groups in force now, in a fixed order. Where problem() says that groups or
-  /// their options were replaced, their values are 0.
-  virtual std::vector<HyperParameter> hyper_parameters() const = 0;
-  /// What forbids set_hyper_parameters(values), one line each; empty if nothing. What the groups
-  /// hold now may be out of range: loading mends it.
-  virtual std::vector<std::string> problems_of(std::span<const double> values) const = 0;
-  /// `values` in the order of hyper_parameters(), which problems_of() accepts.
-  virtual void set_hyper_parameters(std::span<const double> values) = 0;
+ private:
+  const Algorithm& algorithm_;
+  ParameterGroups groups_;
 };
 
 /// A FlatOptimizer whose shards lie in host memory and are updated in the call.
@@ -113,7 +105,7 @@ class DeviceOptimizer : public FlatOptimizer {
   /// computes the numbers of its update from the hyper-parameters in force at the call. Unused ones
   /// are left alone entirely. Once per step, before update(). `used`: [table size] words, above 0
   /// where any rank used the parameter. Both point into the device's memory. Throws c10::Error with
-  /// problem(), if there is one.
+  /// groups().problem(), if there is one.
   virtual void advance(const cuda::StepVerdict* verdict, const int64_t* used) = 0;
 
   /// Updates shard number `shard`, in the constructor's order, by what the last advance() computed;
@@ -122,5 +114,24 @@ class DeviceOptimizer : public FlatOptimizer {
   /// rounded to the nearest (the shard of 16-bit parameters); undefined for none.
   virtual void update(size_t shard, const at::Tensor& gradient, const at::Tensor& target) = 0;
 };
+
+/// Local. What the plan's algorithm updates shards in host memory with. States are [slice numel]
+/// per shard, zero at first, padding included; `allocate` makes their memory, by default
+/// allocate_private(). `shards` may be empty or hold slices without segments (a rank that owns only
+/// padding). Throws c10::Error for a plan that assign() refuses and shards that do not fit.
+std::unique_ptr<HostOptimizer> make_host_optimizer(const ParameterTable& table,
+                                                   const OptimizerPlan& plan,
+                                                   const std::vector<size_t>& group_of,
+                                                   std::vector<OptimizerShard> shards,
+                                                   const AllocateState& allocate = {});
+
+/// The same with values, gradients and states in the memory of `device`, by the kernels of
+/// libtessera_cuda.so; the algorithm must have some.
+std::unique_ptr<DeviceOptimizer> make_device_optimizer(const ParameterTable& table,
+                                                       const OptimizerPlan& plan,
+                                                       const std::vector<size_t>& group_of,
+                                                       std::vector<OptimizerShard> shards,
+                                                       std::shared_ptr<const cuda::Api> api,
+                                                       std::shared_ptr<Device> device);
 
 }  // namespace tessera

@@ -30,7 +30,7 @@ std::string MisuseCheck::find(const char* call) const {
         "': .grad was assigned outside the engine, which would not use it; write "
         "into the tensor that is there (ddp), or clear it (.mutable_grad().reset())");
   }
-  return optimizer_.problem();
+  return optimizer_.groups().problem();
 }
 
 std::string MisuseCheck::written() const {

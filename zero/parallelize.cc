@@ -25,6 +25,7 @@
 #include "tessera/ddp/replica_sync.h"
 #include "tessera/fsdp/unit_membership.h"
 #include "tessera/fsdp/wrap_rules.h"
+#include "tessera/optim/algorithm.h"
 #include "tessera/optim/cuda/api.h"
 #include "tessera/optim/cuda/step_sums.h"
 #include "tessera/zero/placement.h"
@@ -147,8 +148,15 @@ auto attempt(std::vector<std::string>& problems, Body&& body) -> std::optional<d
 }
 
 /// What keeps the device from counting and updating the units of `plan`; "" if nothing.
-std::string problem_of_kernels(const UnitPlan& plan, const ProcessGroup& world) {
+std::string problem_of_kernels(const UnitPlan& plan, const OptimizerPlan& optimizer,
+                               const Options& options, const ProcessGroup& world) {
   if (world.can().completes_on_host) return "";
+  const Algorithm& algorithm = optimizer.algorithm();
+  if (algorithm.make_device == nullptr && options.offload == Offload::kNone) {
+    return absl::StrCat("[parallelize] optimizer: got ", algorithm.name, " on ",
+                        world.place().str(),
+                        ", expected one that has kernels; set offload to update on the host");
+  }
   const auto api = cuda::load_api();
   if (!api.ok()) return std::string(api.status().message());
   return cuda::problem_of(plan, world.size());
@@ -209,7 +217,7 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
     problems.push_back(std::move(problem));
   }
   options.late_verdict = has_late_verdict(options, *degrees, world.place());
-  if (std::string missing = problem_of_kernels(plan, world); !missing.empty()) {
+  if (std::string missing = problem_of_kernels(plan, optimizer, options, world); !missing.empty()) {
     problems.push_back(std::move(missing));
   }
   if (!problems.empty()) return std::nullopt;

@@ -81,7 +81,8 @@ MemorySetting ShardedEngine::memory_setting(int micro_steps) const {
           .updates_in_backward = early_update_ != nullptr,
           .landing_units = reducer_.landing_units(),
           .ranks_after_forward = parts_.store.gather.ranks_after_forward,
-          .offload = parts_.options.offload};
+          .offload = parts_.options.offload,
+          .states = commit_->optimizer().algorithm().states};
 }
 
 }  // namespace tessera

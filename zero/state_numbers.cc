@@ -25,7 +25,7 @@ constexpr const char* kScale = "scaler.scale";
 /// The hyper-parameters stand last.
 std::vector<double> hyper_parameters_in(const std::vector<StateNumber>& numbers,
                                         const FlatOptimizer& optimizer) {
-  std::vector<double> values(optimizer.hyper_parameters().size());
+  std::vector<double> values(optimizer.groups().hyper_parameters().size());
   const size_t first = numbers.size() - values.size();
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = std::bit_cast<double>(numbers[first + i].bits);
@@ -47,7 +47,7 @@ std::vector<StateNumber> read_numbers(const ParameterTable& table, const FlatOpt
     if (!table[i].is_trainable) continue;
     numbers.push_back(count(absl::StrCat("optimizer.", table[i].name, ".step"), step_counts[i]));
   }
-  for (const HyperParameter& number : optimizer.hyper_parameters()) {
+  for (const HyperParameter& number : optimizer.groups().hyper_parameters()) {
     numbers.push_back(
         real(absl::StrCat("optimizer.", number.group, ".", number.name), number.value));
   }
@@ -57,7 +57,7 @@ std::vector<StateNumber> read_numbers(const ParameterTable& table, const FlatOpt
 std::vector<std::string> problems_of(const std::vector<StateNumber>& numbers,
                                      const FlatOptimizer& optimizer) {
   std::vector<std::string> problems =
-      optimizer.problems_of(hyper_parameters_in(numbers, optimizer));
+      optimizer.groups().problems_of(hyper_parameters_in(numbers, optimizer));
   for (const StateNumber& number : numbers) {
     if (number.dtype == at::kLong && number.bits < 0) {
       problems.push_back(
@@ -85,7 +85,7 @@ void write_numbers(const std::vector<StateNumber>& numbers, const ParameterTable
     if (table[i].is_trainable) step_counts[i] = numbers[next++].bits;
   }
   optimizer.set_step_counts(step_counts);
-  optimizer.set_hyper_parameters(hyper_parameters_in(numbers, optimizer));
+  optimizer.groups().set_hyper_parameters(hyper_parameters_in(numbers, optimizer));
 }
 
 }  // namespace tessera

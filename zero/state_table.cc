@@ -24,16 +24,16 @@ absl::string_view to_absl(std::string_view text) { return {text.data(), text.siz
 
 StateTable::StateTable(const ParameterTable& table, const UnitPlan& plan,
                        const std::vector<NamedTensor>& buffers,
-                       const std::vector<std::string>& state_names,
+                       const std::vector<ElementState>& states,
                        const std::vector<StateNumber>& numbers) {
   using Source = StateRegion::Source;
   for (size_t index = 0; index < plan.size(); ++index) {
     const PlannedUnit& unit = plan[index];
-    const auto region = [index](Source source, size_t state_name = 0) {
+    const auto region = [index](Source source, size_t state = 0) {
       StateRegion region{};
       region.source = source;
       region.index = index;
-      region.state_name = state_name;
+      region.state = state;
       return region;
     };
     add_unit(table, unit, region(Source::kParameters), "model.", "", unit.precision.parameters);
@@ -42,9 +42,10 @@ StateTable::StateTable(const ParameterTable& table, const UnitPlan& plan,
       add_unit(table, unit, region(Source::kMasters), "optimizer.", ".master",
                unit.precision.master);
     }
-    for (size_t name = 0; name < state_names.size(); ++name) {
-      add_unit(table, unit, region(Source::kOptimizer, name), "optimizer.",
-               absl::StrCat(".", state_names[name]), unit.precision.master);
+    for (size_t state = 0; state < states.size(); ++state) {
+      add_unit(table, unit, region(Source::kOptimizer, state), "optimizer.",
+               absl::StrCat(".", states[state].name),
+               states[state].dtype_over(unit.precision.master));
     }
   }
 

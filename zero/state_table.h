@@ -11,6 +11,7 @@
 
 #include "tessera/core/layout/parameter_table.h"
 #include "tessera/core/layout/unit_plan.h"
+#include "tessera/core/memory/element_state.h"
 #include "tessera/core/state_dict.h"
 #include "tessera/zero/state_numbers.h"
 
@@ -34,7 +35,7 @@ struct StateRegion {
   };
   Source source;
   size_t index;       ///< of the unit or the replica
-  size_t state_name;  ///< under kOptimizer, of FlatOptimizer::state_names()
+  size_t state;       ///< under kOptimizer, of Algorithm::states
   size_t first_slot;  ///< of a unit: its parameters in buffer order
   size_t slots;
   int64_t bytes;    ///< a multiple of 8
@@ -49,7 +50,7 @@ class StateTable {
   /// Shared buffers count under their first name. Throws c10::Error that names a parameter which no
   /// longer has the size it was given a place for.
   StateTable(const ParameterTable& table, const UnitPlan& plan,
-             const std::vector<NamedTensor>& buffers, const std::vector<std::string>& state_names,
+             const std::vector<NamedTensor>& buffers, const std::vector<ElementState>& states,
              const std::vector<StateNumber>& numbers);
 
   const std::vector<StateSlot>& slots() const { return slots_; }

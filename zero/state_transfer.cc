@@ -134,7 +134,7 @@ StateTable StateTransfer::make_table(const std::vector<StateNumber>& numbers,
                                      std::string problem) const {
   std::optional<StateTable> table;
   try {
-    table.emplace(table_, plan_, buffers_, optimizer_.state_names(), numbers);
+    table.emplace(table_, plan_, buffers_, optimizer_.algorithm().states, numbers);
   } catch (const c10::Error& error) {
     problem = error.what_without_backtrace();
   }
@@ -142,15 +142,22 @@ StateTable StateTransfer::make_table(const std::vector<StateNumber>& numbers,
   return *std::move(table);
 }
 
-StateTransfer::Kept StateTransfer::kept(const StateRegion& region) const {
+std::vector<StateTransfer::Kept> StateTransfer::kept(const StateRegion& region) const {
   const Range optimizer = slices_.optimizer(layout_of(region));
   switch (region.source) {
     case Source::kParameters:
-      return {flat_.shard(region.index), flat_.shard_range(region.index)};
+      return {{flat_.shard(region.index), flat_.shard_range(region.index)}};
     case Source::kMasters:
-      return {masters_.values()[region.index], optimizer};
-    case Source::kOptimizer:
-      return {optimizer_.state(region.index, region.state_name), optimizer};
+      return {{masters_.values()[region.index], optimizer}};
+    case Source::kOptimizer: {
+      std::vector<Kept> segments;
+      for (Segment segment : layout_of(region).segments(optimizer)) {
+        const Range range = {segment.buffer_offset, segment.numel};
+        segment.buffer_offset -= optimizer.begin;
+        segments.push_back({optimizer_.state_of(region.index, segment, region.state), range});
+      }
+      return segments;
+    }
     case Source::kReplica:
     case Source::kNumbers:
       break;
@@ -173,7 +180,7 @@ StateDict StateTransfer::save(StateScope scope, int rank, const EngineCounters& 
                                     group_.size() - 1, "; name a rank of the world"));
   }
   const std::vector<StateNumber> numbers = read_numbers(table_, optimizer_, counters);
-  if (problem.empty()) problem = optimizer_.problem();
+  if (problem.empty()) problem = optimizer_.groups().problem();
   const StateTable table = make_table(numbers, std::move(problem));
 
   const bool is_sharded = scope == StateScope::kSharded;
@@ -195,10 +202,25 @@ StateDict StateTransfer::save(StateScope scope, int rank, const EngineCounters& 
   return state;
 }
 
-at::Tensor StateTransfer::own_atom(const StateRegion& region) const {
-  const Kept own = kept(region);
+at::Tensor StateTransfer::own_atom(const StateTable& table, const StateRegion& region) const {
   const Range atom = slices_.atom(layout_of(region));
-  return own.values.narrow(0, atom.begin - own.range.begin, atom.numel);
+  const std::vector<Kept> parts = kept(region);
+  if (region.source != Source::kOptimizer) {
+    const Kept& own = parts.front();
+    return own.values.narrow(0, atom.begin - own.range.begin, atom.numel);
+  }
+  // How the optimizer lays out its memory is its own business.
+  const at::ScalarType dtype = table.slots()[region.first_slot].form.dtype;
+  const at::Device device = parts.empty() ? at::kCPU : parts.front().values.device();
+  at::Tensor values = at::zeros({atom.numel}, at::TensorOptions(dtype).device(device));
+  for (const Kept& part : parts) {
+    const int64_t begin = std::max(part.range.begin, atom.begin);
+    const int64_t end = std::min(part.range.end(), atom.end());
+    if (begin >= end) continue;
+    values.narrow(0, begin - atom.begin, end - begin)
+        .copy_(part.values.narrow(0, begin - part.range.begin, end - begin));
+  }
+  return values;
 }
 
 /// Every element is in one rank's atom, whatever the rows of degrees repeat.
@@ -206,7 +228,7 @@ void StateTransfer::save_atom(const StateTable& table, const StateRegion& region
                               StateDict& state) const {
   const FlatLayout& layout = layout_of(region);
   const Range atom = slices_.atom(layout);
-  const at::Tensor values = own_atom(region);
+  const at::Tensor values = own_atom(table, region);
   for (const Segment& segment : layout.segments(atom)) {
     const StateSlot& slot = table.slots()[region.first_slot + segment.parameter];
     const at::Tensor piece =
@@ -225,7 +247,7 @@ void StateTransfer::save_atom(const StateTable& table, const StateRegion& region
 void StateTransfer::save_unit(const StateTable& table, const StateRegion& region,
                               StateDict* state) {
   const FlatLayout& layout = layout_of(region);
-  const at::Tensor own = own_atom(region);
+  const at::Tensor own = own_atom(table, region);
   at::Tensor gathered =
       at::empty({layout.numel()}, at::TensorOptions(own.scalar_type()).device(group_.place()));
   if (layout.numel() > 0) {
@@ -323,9 +345,10 @@ void StateTransfer::write(const StateTable& table, const StateRegion& region,
         part_of(bytes, slot).as_strided(slot.form.sizes, slot.form.strides));
     return;
   }
-  const Kept own = kept(region);
-  own.values.copy_(
-      bytes.view(own.values.scalar_type()).narrow(0, own.range.begin, own.range.numel));
+  for (const Kept& own : kept(region)) {
+    own.values.copy_(
+        bytes.view(own.values.scalar_type()).narrow(0, own.range.begin, own.range.numel));
+  }
 }
 
 }  // namespace tessera

@@ -36,9 +36,10 @@ class StateTransfer {
 
   /// Engine::state_dict(). Collective, blocking. Throws c10::Error on every rank where `scope` or
   /// `rank` differ or `rank` is none. Whole scopes receive (N-1)/N of the state on every rank and
-  /// take temporary memory for the largest unit's parameters, masters or one of its moments,
-  /// whichever is largest; kSharded sends nothing but that check. `problem`: what this rank has
-  /// against it, "" for nothing; every rank throws a c10::Error with it.
+  /// take temporary memory for the largest unit's parameters, masters or one of its optimizer
+  /// states, whichever is largest, and for its atom; kSharded sends nothing but that check.
+  /// `problem`: what this rank has against it, "" for nothing; every rank throws a c10::Error with
+  /// it.
   StateDict save(StateScope scope, int rank, const EngineCounters& counters,
                  std::string problem = "");
 
@@ -52,7 +53,7 @@ class StateTransfer {
   void load(const StateDict& state, EngineCounters& counters);
 
  private:
-  /// The part of a unit's values that this rank keeps.
+  /// A part of a unit's values that this rank keeps.
   struct Kept {
     at::Tensor values;
     Range range;
@@ -62,8 +63,8 @@ class StateTransfer {
   const FlatLayout& layout_of(const StateRegion& region) const {
     return plan_[region.index].layout;
   }
-  Kept kept(const StateRegion& region) const;
-  at::Tensor own_atom(const StateRegion& region) const;
+  std::vector<Kept> kept(const StateRegion& region) const;
+  at::Tensor own_atom(const StateTable& table, const StateRegion& region) const;
 
   void save_atom(const StateTable& table, const StateRegion& region, StateDict& state) const;
   void save_unit(const StateTable& table, const StateRegion& region, StateDict* state);

@@ -11,11 +11,11 @@ StepAgreement::StepAgreement(ProcessGroup& group, const ParameterTable& table,
                              const FlatOptimizer& optimizer, Trace* trace)
     : optimizer_(optimizer),
       trace_(trace),
-      vote_(group, table, optimizer.hyper_parameter_names()) {}
+      vote_(group, table, optimizer.groups().hyper_parameter_names()) {}
 
 const std::vector<int64_t>& StepAgreement::hyper_parameters() {
   hyper_parameters_.clear();
-  optimizer_.append_hyper_parameters(hyper_parameters_);
+  optimizer_.groups().append_hyper_parameters(hyper_parameters_);
   return hyper_parameters_;
 }
 

@@ -4,8 +4,6 @@
 
 #include "tessera/core/device/device.h"
 #include "tessera/optim/cuda/api.h"
-#include "tessera/optim/device_adamw.h"
-#include "tessera/optim/flat_adamw.h"
 #include "tessera/zero/device_commit.h"
 #include "tessera/zero/host_commit.h"
 #include "tessera/zero/partition.h"
@@ -23,7 +21,7 @@ std::unique_ptr<StepCommit> make_step_commit(const StepCommit::Parts& parts,
       optimizer_shards(parts.plan, parts.slices, parts.store.masters().values());
   if (parts.group.can().completes_on_host) {
     return std::make_unique<HostCommit>(
-        parts, make_flat_adamw(parts.table, plan, group_of, std::move(shards)));
+        parts, make_host_optimizer(parts.table, plan, group_of, std::move(shards)));
   }
   auto api = cuda::load_api();
   TORCH_CHECK(api.ok(), std::string(api.status().message()));
@@ -33,11 +31,12 @@ std::unique_ptr<StepCommit> make_step_commit(const StepCommit::Parts& parts,
       return device->allocate_on_host(numel, dtype);
     };
     return std::make_unique<HostCommit>(
-        parts, make_flat_adamw(parts.table, plan, group_of, std::move(shards), pinned),
+        parts, make_host_optimizer(parts.table, plan, group_of, std::move(shards), pinned),
         std::make_unique<OffloadedGradients>(parts.table, parts.plan, parts.slices, *api, device,
                                              parts.meter));
   }
-  auto optimizer = make_device_adamw(parts.table, plan, group_of, std::move(shards), *api, device);
+  auto optimizer =
+      make_device_optimizer(parts.table, plan, group_of, std::move(shards), *api, device);
   return std::make_unique<DeviceCommit>(parts,
                                         parts.options.late_verdict.value_or(false)
                                             ? DeviceCommit::Verdict::kLate

@@ -100,9 +100,8 @@ class StepCommit {
   StepCommit() = default;
 };
 
-/// Local. The kind that fits where the masters lie: AdamW of `plan` on the host or on their device.
-/// Moments lie with them.
-/// `group_of` is OptimizerPlan::assign's answer.
+/// Local. The kind that fits where the masters lie: the optimizer of `plan` works on the host or on
+/// their device, and its states lie with them. `group_of` is OptimizerPlan::assign's answer.
 std::unique_ptr<StepCommit> make_step_commit(const StepCommit::Parts& parts,
                                              const OptimizerPlan& plan,
                                              const std::vector<size_t>& group_of);

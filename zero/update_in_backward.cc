@@ -43,7 +43,7 @@ UpdateInBackward::UpdateInBackward(const ParameterTable& table, const UnitPlan& 
 
 void UpdateInBackward::begin() {
   hyper_parameters_.clear();
-  optimizer_.append_hyper_parameters(hyper_parameters_);
+  optimizer_.groups().append_hyper_parameters(hyper_parameters_);
   has_begun_ = true;
 }
 
@@ -83,10 +83,11 @@ void UpdateInBackward::update(size_t unit, const at::Tensor& gradient,
 std::string UpdateInBackward::problem() const {
   if (!has_begun_) return "";
   std::vector<int64_t> present;
-  optimizer_.append_hyper_parameters(present);
+  optimizer_.groups().append_hyper_parameters(present);
   const auto [now, then] = std::mismatch(present.begin(), present.end(), hyper_parameters_.begin());
   if (now == present.end()) return "";
-  return absl::StrCat("hyper-parameter ", optimizer_.hyper_parameter_names()[now - present.begin()],
+  return absl::StrCat("hyper-parameter ",
+                      optimizer_.groups().hyper_parameter_names()[now - present.begin()],
                       " was changed after backward had updated with it "
                       "(Options::optimizer_in_backward); set it back, and change it between "
                       "step() and backward");

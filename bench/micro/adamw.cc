@@ -13,7 +13,7 @@
 #include "tessera/core/layout/flat_layout.h"
 #include "tessera/core/layout/parameter_table.h"
 #include "tessera/core/memory/private_memory.h"
-#include "tessera/optim/flat_adamw.h"
+#include "tessera/optim/flat_optimizer.h"
 #include "tessera/optim/optimizer_plan.h"
 
 namespace tessera::bench {
@@ -49,8 +49,8 @@ void flat_adamw(benchmark::State& state) {
   const OptimizerPlan plan((torch::optim::AdamWOptions()));
   const FlatLayout layout(at::kFloat, std::vector<int64_t>(parameters, segment), 1);
   const auto optimizer =
-      make_flat_adamw(table, plan, std::vector<size_t>(parameters, 0),
-                      {{filled(layout.numel(), 1), layout.segments({0, layout.numel()})}});
+      make_host_optimizer(table, plan, std::vector<size_t>(parameters, 0),
+                          {{filled(layout.numel(), 1), layout.segments({0, layout.numel()})}});
   const at::Tensor gradient = filled(layout.numel(), 0.5);
   std::vector<size_t> all(parameters);
   std::iota(all.begin(), all.end(), size_t{0});

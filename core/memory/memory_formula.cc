@@ -102,9 +102,11 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
     }
     if (unit.kind == UnitKind::kFrozen) continue;
     const UnitPrecision& precision = unit.precision;
-    const int64_t values = has_master_copy(precision, setting.offload) ? 3 : 2;  // with moments
     const int64_t master_bytes = bytes_in(unit, precision.master) / degrees.optimizer;
-    bytes[of_optimizer] += values * master_bytes;
+    if (has_master_copy(precision, setting.offload)) bytes[of_optimizer] += master_bytes;
+    for (const ElementState& state : setting.states) {
+      bytes[of_optimizer] += bytes_in(unit, state.dtype_over(precision.master)) / degrees.optimizer;
+    }
     if (is_offloaded) {
       bytes[MemoryClass::kHost] += bytes_in(unit, precision.reduce) / degrees.optimizer;
       if (precision.reduce != precision.master) {

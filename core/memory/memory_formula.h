@@ -1,6 +1,9 @@
 #pragma once
 
+#include <vector>
+
 #include "tessera/core/layout/unit_plan.h"
+#include "tessera/core/memory/element_state.h"
 #include "tessera/core/memory/memory_meter.h"
 #include "tessera/core/offload.h"
 #include "tessera/core/strategy.h"
@@ -19,34 +22,36 @@ struct MemorySetting {
   int ranks_after_forward = 0;  ///< Options::reshard_after_forward, resolved: 1 keeps units whole,
                                 ///< degrees.parameters frees them, between: a second shard
   Offload offload = Offload::kNone;  ///< Options::offload
+  /// What the optimizer remembers of each element (AdamW: two moments).
+  std::vector<ElementState> states = {};
 };
 
-/// Persistent bytes per rank that training with AdamW keeps, from the layout alone: what
-/// docs/memory.md calls the memory formula, padding included. For each unit, with P its padded
-/// bytes in the parameters' dtype, S in the reduced gradients' and M in the masters':
+/// Persistent bytes per rank that training keeps, from the layout alone: what docs/memory.md calls
+/// the memory formula, padding included. For each unit, with P its padded bytes in the parameters'
+/// dtype, S in the reduced gradients', M in the masters' and T of all the optimizer's states (2 M
+/// with AdamW's two moments):
 ///   parameters: P / p (+ P / n of a second shard, 1 < n < p); P / o where ranks share them, and
 ///   then neither slabs nor root.
 ///   gradients:  S / o (S / g where 1 < g < o) where reduced gradients have a buffer of their own.
 ///   They have none under zero1 (g = 1, o > 1) with one micro-step and equal dtypes of wire and
 ///   sums, where the reduced slice stays in the landing buffer; none for frozen units; none where
 ///   backward updates and each unit has all its gradients on this rank.
-///   optimizer:  2 M / o, 3 M / o with masters; none for frozen units.
+///   optimizer:  T / o, (T + M) / o with masters; none for frozen units.
 ///   slabs:      two of the largest unit of each dtype that is not root (one if there is only one
 ///   such unit); every such unit's own where units stay whole after forward.
 ///   root:       P of root units.
 ///   landing:    the full gradient in the wire's dtype under zero1, which keeps it. Elsewhere
 ///   landing buffers are pooled, come and go, and are not part of the formula (0 here).
 ///   host:       0 unless something is offloaded. Then instead of optimizer, and with the reduced
-///   gradients' copies: 3 M / o + S / o (2 M / o + S / o under kParameters where M and P have one
+///   gradients' copies: (T + M + S) / o ((T + S) / o under kParameters where M and P have one
 ///   dtype), M / o of the largest unit whose S and M have two, and under kOptimizer twice P / o of
 ///   the largest whose P and M have. Under kParameters P / p as well, instead of parameters.
 /// control is 0 here: it is small and depends on the number of parameters, not on P.
 MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
 
-/// The most bytes per rank that training with AdamW holds at once: memory_formula() and the pooled
-/// landing buffers, each as large as the largest unit that is not root and as large as the root,
-/// per wire dtype. No pool under zero1, nor under ddp with one micro-step and a wire as wide as the
-/// sums.
+/// The most bytes per rank that training holds at once: memory_formula() and the pooled landing
+/// buffers, each as large as the largest unit that is not root and as large as the root, per wire
+/// dtype. No pool under zero1, nor under ddp with one micro-step and a wire as wide as the sums.
 ///
 /// It is setting.landing_units of the largest buffers of each pool: one on a CPU; on a GPU two, or
 /// three where gradients are gathered over replicas behind the reduction.

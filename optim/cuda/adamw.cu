@@ -6,6 +6,10 @@
 namespace tessera::cuda {
 namespace {
 
+__global__ void __launch_bounds__(kBlockThreads) advance_kernel(AdvanceArguments arguments) {
+  advance_body(arguments, this_thread_of_grid());
+}
+
 template <typename Gradient, typename Target>
 __global__ void __launch_bounds__(kBlockThreads)
     adamw_kernel(AdamwArrays<Gradient, Target> arrays, const Piece* __restrict__ pieces,
@@ -22,6 +26,13 @@ int update(const AdamwArguments& by, const Gradient* gradient, Target* target, v
 }
 
 }  // namespace
+
+extern "C" int tessera_cuda_advance(const AdvanceArguments* arguments, void* stream) {
+  if (arguments == nullptr || arguments->count < 0) return kRefusedArgument;
+  if (arguments->count == 0) return 0;
+  const int64_t blocks = (arguments->count + kBlockThreads - 1) / kBlockThreads;
+  return launch(advance_kernel, blocks_for(blocks), kBlockThreads, stream, *arguments);
+}
 
 extern "C" int tessera_cuda_adamw(const AdamwArguments* arguments, void* stream) {
   if (arguments == nullptr || arguments->piece_count < 0) return kRefusedArgument;

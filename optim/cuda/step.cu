@@ -21,10 +21,6 @@ __global__ void loss_scale_kernel(LossScaleState* state, LossScaleRule rule,
   *state = loss_scale_body(*state, rule, *verdict);
 }
 
-__global__ void __launch_bounds__(kBlockThreads) advance_kernel(AdvanceArguments arguments) {
-  advance_body(arguments, this_thread_of_grid());
-}
-
 }  // namespace
 
 extern "C" int tessera_cuda_interface_version() { return kInterfaceVersion; }
@@ -46,13 +42,6 @@ extern "C" int tessera_cuda_decide(const DecideArguments* arguments, void* strea
 extern "C" int tessera_cuda_update_loss_scale(LossScaleState* state, LossScaleRule rule,
                                               const StepVerdict* verdict, void* stream) {
   return launch(loss_scale_kernel, 1, 1, stream, state, rule, verdict);
-}
-
-extern "C" int tessera_cuda_advance(const AdvanceArguments* arguments, void* stream) {
-  if (arguments == nullptr || arguments->count < 0) return kRefusedArgument;
-  if (arguments->count == 0) return 0;
-  const int64_t blocks = (arguments->count + kBlockThreads - 1) / kBlockThreads;
-  return launch(advance_kernel, blocks_for(blocks), kBlockThreads, stream, *arguments);
 }
 
 }  // namespace tessera::cuda

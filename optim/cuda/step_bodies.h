@@ -8,7 +8,6 @@
 #include "tessera/core/step/clip_factor.h"
 #include "tessera/core/step/exact_digits.h"
 #include "tessera/optim/cuda/abi.h"
-#include "tessera/optim/cuda/power.h"
 #include "tessera/optim/cuda/walk.h"
 
 namespace tessera::cuda {
@@ -64,20 +63,6 @@ TESSERA_DEVICE_CODE inline LossScaleState loss_scale_body(const LossScaleState& 
                                                           const StepVerdict& verdict) {
   if (verdict.refusals != 0 || verdict.agrees == 0) return state;
   return next_loss_scale(state, rule, /*overflowed=*/verdict.applies == 0);
-}
-
-/// tessera_cuda_advance for one thread of the launch.
-TESSERA_DEVICE_CODE inline void advance_body(const AdvanceArguments& arguments, Worker thread) {
-  const StepVerdict& verdict = *arguments.verdict;
-  for (int64_t i = thread.index; i < arguments.count; i += thread.count) {
-    ParameterUpdate& update = arguments.updates[i];
-    update.applies = verdict.applies != 0 && arguments.used[i] > 0 ? 1 : 0;
-    if (update.applies == 0) continue;
-    const int64_t step = ++arguments.steps[i];
-    const AdamwHyperParameters& group = arguments.groups[arguments.group_of[i]];
-    update.scalars = adamw_scalars<float>(adamw_coefficients(
-        group, power_of(group.beta1, step), power_of(group.beta2, step), verdict.gradient_scale));
-  }
 }
 
 }  // namespace tessera::cuda

@@ -172,16 +172,16 @@ std::vector<RecipeDifference> recipe_differences() {
        [](Recipe& recipe) { recipe.options.poison_freed = true; },
        {"poison_freed 0", "poison_freed 1"}},
       {"LearningRateInTheLastDigit",
-       [](Recipe& recipe) { recipe.plan.defaults.lr(0.010000000000000002); },
+       [](Recipe& recipe) { adamw_of(recipe.plan).lr(0.010000000000000002); },
        {"lr 0.01 ", "lr 0.010000000000000002"}},
       {"Beta",
        [](Recipe& recipe) {
-         recipe.plan.defaults.betas({0.9, 0.95});
+         adamw_of(recipe.plan).betas({0.9, 0.95});
        },
        {"beta2 0.999", "beta2 0.95"}},
-      {"Eps", [](Recipe& recipe) { recipe.plan.defaults.eps(1e-6); }, {"eps 1e-08", "eps 1e-06"}},
+      {"Eps", [](Recipe& recipe) { adamw_of(recipe.plan).eps(1e-6); }, {"eps 1e-08", "eps 1e-06"}},
       {"WeightDecay",
-       [](Recipe& recipe) { recipe.plan.defaults.weight_decay(0.2); },
+       [](Recipe& recipe) { adamw_of(recipe.plan).weight_decay(0.2); },
        {"weight_decay 0.1", "weight_decay 0.2"}},
       {"Group", [](Recipe& recipe) { recipe.plan.groups.push_back(biases(0.0)); }, {"biases"}},
   };

@@ -35,6 +35,8 @@ struct ForeignHook : torch::autograd::PostAccumulateGradHook {
   void operator()(const torch::autograd::Variable&) override {}
 };
 
+struct NobodysOptions : torch::optim::OptimizerCloneableOptions<NobodysOptions> {};
+
 void add_parameter(Arguments& arguments, const at::Tensor& tensor, bool requires_grad = false) {
   arguments.net->register_parameter("odd", tensor, requires_grad);
 }
@@ -171,12 +173,15 @@ std::vector<Refusal> refusals() {
        {"max_grad_norm: got nan; allowed (0, infinity]"}},
       {"OptimizerOutOfRange",
        [](Arguments& a) {
-         a.plan.defaults.lr(-1.0).eps(-2.0).betas({0.9, 1.0});
+         adamw_of(a.plan).lr(-1.0).eps(-2.0).betas({0.9, 1.0});
        },
        {"lr: got -1", "beta2: got 1, expected 0 <= beta2 < 1", "eps: got -2"}},
       {"Amsgrad",
-       [](Arguments& a) { a.plan.defaults.amsgrad(true); },
+       [](Arguments& a) { adamw_of(a.plan).amsgrad(true); },
        {"amsgrad: got true", "AMSGrad is not available yet"}},
+      {"OptimizerOfNobody",
+       [](Arguments& a) { a.plan = NobodysOptions(); },
+       {"defaults: got ", "NobodysOptions, expected AdamWOptions"}},
       {"GroupWithoutParameters",
        [](Arguments& a) {
          a.plan.groups.push_back({"none", [](std::string_view) { return false; }, adamw()});
@@ -195,7 +200,7 @@ std::vector<Refusal> refusals() {
        [](Arguments& a) {
          a.options.strategy = Strategy::kHybrid;
          a.options.bucket_bytes = 1;
-         a.plan.defaults.lr(-1.0);
+         adamw_of(a.plan).lr(-1.0);
          a.net->scale.mutable_grad() = torch::ones({});
          a.net->register_buffer("odd", torch::empty({2}, torch::kMeta));
        },

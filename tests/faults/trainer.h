@@ -47,6 +47,10 @@ inline torch::optim::AdamWOptions adamw() {
   return torch::optim::AdamWOptions(0.01).weight_decay(0.1);
 }
 
+inline torch::optim::AdamWOptions& adamw_of(OptimizerPlan& plan) {
+  return plan.defaults.as<torch::optim::AdamWOptions>();
+}
+
 /// One rank's training run.
 class Trainer {
  public:

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tessera/optim/flat_adamw.h"
+#include "tessera/optim/flat_optimizer.h"
 #include "tessera/tests/optim/sharded_model.h"
 
 // What a StateDict holds of FlatAdamw: moments, step counts, hyper-parameters.
@@ -13,6 +13,7 @@ namespace tessera {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using torch::optim::AdamWOptions;
@@ -44,14 +45,17 @@ std::vector<at::Tensor> gradients(double value) {
 
 std::vector<double> values_of(const FlatOptimizer& optimizer) {
   std::vector<double> values;
-  for (const HyperParameter& number : optimizer.hyper_parameters()) values.push_back(number.value);
+  for (const HyperParameter& number : optimizer.groups().hyper_parameters())
+    values.push_back(number.value);
   return values;
 }
 
 TEST(FlatAdamwState, GivesItsMomentsByShard) {
   ShardedModel model(parameters(), plan(), 3);
   model.update(gradients(0.5));
-  EXPECT_THAT(model.optimizer(0).state_names(), ElementsAre("exp_avg", "exp_avg_sq"));
+  EXPECT_THAT(
+      model.optimizer(0).algorithm().states,
+      ElementsAre(Field(&ElementState::name, "exp_avg"), Field(&ElementState::name, "exp_avg_sq")));
   for (int slice = 0; slice < 3; ++slice) {
     const FlatOptimizer& optimizer = model.optimizer(slice);
     EXPECT_EQ(optimizer.state(0, 0).numel(), model.flat().numel() / 3);
@@ -99,7 +103,7 @@ TEST(FlatAdamwState, AnotherOptimizerGoesOnFromIt) {
 TEST(FlatAdamwState, NamesItsHyperParametersByGroup) {
   ShardedModel model(parameters(), plan(), 1);
   std::vector<std::string> names;
-  for (const HyperParameter& number : model.optimizer(0).hyper_parameters()) {
+  for (const HyperParameter& number : model.optimizer(0).groups().hyper_parameters()) {
     names.push_back(number.group + "." + number.name);
   }
   ASSERT_EQ(names.size(), 15u);
@@ -115,12 +119,12 @@ TEST(FlatAdamwState, TakesHyperParametersBack) {
   std::vector<double> values = {0.5, 0.6, 0.7, 1e-3, 0.1};
   values.insert(values.end(), {0.4, 0.5, 0.6, 1e-4, 0.2});
   values.insert(values.end(), {0.3, 0.4, 0.5, 1e-5, 0.3});
-  EXPECT_THAT(optimizer.problems_of(values), IsEmpty());
+  EXPECT_THAT(optimizer.groups().problems_of(values), IsEmpty());
   optimizer.param_groups()[1].options().set_lr(-7);  // loading mends it
-  EXPECT_THAT(optimizer.problem(), HasSubstr("lr: got -7"));
-  optimizer.set_hyper_parameters(values);
+  EXPECT_THAT(optimizer.groups().problem(), HasSubstr("lr: got -7"));
+  optimizer.groups().set_hyper_parameters(values);
   EXPECT_EQ(values_of(optimizer), values);
-  EXPECT_EQ(optimizer.problem(), "");
+  EXPECT_EQ(optimizer.groups().problem(), "");
 }
 
 TEST(FlatAdamwState, SaysWhatForbidsHyperParameters) {
@@ -131,14 +135,14 @@ TEST(FlatAdamwState, SaysWhatForbidsHyperParameters) {
   values[0] = -1;
   values[6] = 1.0;
   EXPECT_THAT(
-      optimizer.problems_of(values),
+      optimizer.groups().problems_of(values),
       ElementsAre(HasSubstr("[optim] defaults: lr: got -1, expected a finite number"),
                   HasSubstr("[optim] group 'small': beta1: got 1, expected 0 <= beta1 < 1")));
-  EXPECT_THROW(optimizer.set_hyper_parameters(values), c10::Error);
+  EXPECT_THROW(optimizer.groups().set_hyper_parameters(values), c10::Error);
   EXPECT_EQ(values_of(optimizer), before);
 
   optimizer.param_groups()[2].set_options(std::make_unique<torch::optim::SGDOptions>(0.1));
-  EXPECT_THAT(optimizer.problems_of(before),
+  EXPECT_THAT(optimizer.groups().problems_of(before),
               ElementsAre(HasSubstr("[optim] group 'small': got options of another type")));
   EXPECT_EQ(values_of(optimizer)[10], 0.0);
 }

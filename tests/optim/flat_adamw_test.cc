@@ -1,4 +1,4 @@
-#include "tessera/optim/flat_adamw.h"
+#include "tessera/optim/flat_optimizer.h"
 
 #include <string>
 #include <vector>
@@ -76,9 +76,10 @@ class TorchReference {
       }
     }
     std::vector<torch::optim::OptimizerParamGroup> param_groups;
-    param_groups.emplace_back(groups[0], std::make_unique<AdamWOptions>(plan.defaults));
-    param_groups.emplace_back(groups[1], std::make_unique<AdamWOptions>(plan.groups[0].options));
-    optimizer_ = std::make_unique<torch::optim::AdamW>(param_groups, plan.defaults);
+    param_groups.emplace_back(groups[0], plan.defaults.clone());
+    param_groups.emplace_back(groups[1], plan.groups[0].options.clone());
+    optimizer_ =
+        std::make_unique<torch::optim::AdamW>(param_groups, plan.defaults.as<AdamWOptions>());
   }
 
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
@@ -213,14 +214,14 @@ TEST(FlatAdamw, EditedHyperParametersShowAndTakeEffect) {
   ShardedModel plain(make_parameters(c10::kDouble), example_plan(), 1);
   FlatOptimizer& optimizer = edited.optimizer(0);
   std::vector<int64_t> before;
-  optimizer.append_hyper_parameters(before);
-  const std::vector<std::string> names = optimizer.hyper_parameter_names();
+  optimizer.groups().append_hyper_parameters(before);
+  const std::vector<std::string> names = optimizer.groups().hyper_parameter_names();
   ASSERT_EQ(before.size(), names.size());
 
   auto& group = static_cast<AdamWOptions&>(optimizer.param_groups()[1].options());
   group.set_lr(0.5);
   std::vector<int64_t> after;
-  optimizer.append_hyper_parameters(after);
+  optimizer.groups().append_hyper_parameters(after);
   ASSERT_EQ(after.size(), before.size());
   std::vector<std::string> changed;
   for (size_t i = 0; i < names.size(); ++i) {
@@ -240,7 +241,7 @@ TEST(FlatAdamw, EveryHyperParameterIsAmongTheWords) {
   FlatOptimizer& optimizer = model.optimizer(0);
   const auto words = [&] {
     std::vector<int64_t> appended = {42};
-    optimizer.append_hyper_parameters(appended);
+    optimizer.groups().append_hyper_parameters(appended);
     EXPECT_EQ(appended.front(), 42) << "appends";
     return appended;
   };
@@ -275,17 +276,17 @@ TEST(FlatAdamw, ARankThatOwnsOnlyPaddingOrNothingUpdatesNothing) {
   const std::vector<uint8_t> used = {1};
 
   const at::Tensor padding = torch::zeros({64});
-  auto only_padding = make_flat_adamw(table, plan, group_of, {{padding, {}}});
+  auto only_padding = make_host_optimizer(table, plan, group_of, {{padding, {}}});
   only_padding->update(0, torch::ones({64}), std::vector<size_t>{0}, used, 1.0);
   EXPECT_TRUE(padding.eq(0).all().item<bool>());
   EXPECT_EQ(only_padding->state_bytes(), 2 * 64 * 4);
 
-  auto nothing = make_flat_adamw(table, plan, group_of, {});
+  auto nothing = make_host_optimizer(table, plan, group_of, {});
   EXPECT_EQ(nothing->state_bytes(), 0);
   std::vector<int64_t> a;
   std::vector<int64_t> b;
-  only_padding->append_hyper_parameters(a);
-  nothing->append_hyper_parameters(b);
+  only_padding->groups().append_hyper_parameters(a);
+  nothing->groups().append_hyper_parameters(b);
   EXPECT_EQ(a, b);
 }
 

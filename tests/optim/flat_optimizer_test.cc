@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tessera/optim/flat_adamw.h"
 #include "tessera/tests/support/message_of.h"
 
 namespace tessera {
@@ -29,7 +28,7 @@ class FlatOptimizerMisuse : public ::testing::Test {
   at::Tensor gradient_ = torch::ones({64});
   std::vector<uint8_t> used_ = {1, 0};
   std::unique_ptr<HostOptimizer> optimizer_ =
-      make_flat_adamw(table_, plan_, {0, 0}, {{values_, {{0, 0, 0, 3}}}});
+      make_host_optimizer(table_, plan_, {0, 0}, {{values_, {{0, 0, 0, 3}}}});
 };
 
 TEST_F(FlatOptimizerMisuse, StepSaveAndLoadSayWhatToDo) {
@@ -54,10 +53,10 @@ TEST_F(FlatOptimizerMisuse, ForeignParametersAreRefused) {
 
 TEST_F(FlatOptimizerMisuse, AddedGroupsAreRefusedAndShowInTheVote) {
   std::vector<int64_t> before;
-  optimizer_->append_hyper_parameters(before);
+  optimizer_->groups().append_hyper_parameters(before);
   optimizer_->add_param_group(torch::optim::OptimizerParamGroup({torch::ones({2})}));
   std::vector<int64_t> after;
-  optimizer_->append_hyper_parameters(after);
+  optimizer_->groups().append_hyper_parameters(after);
   EXPECT_EQ(before.size(), after.size());
   EXPECT_NE(before, after);
   EXPECT_THAT(message_of([&] { update(); }),
@@ -74,8 +73,8 @@ TEST_F(FlatOptimizerMisuse, OptionsOfAnotherTypeOrOutOfRangeAreRefused) {
   EXPECT_THAT(message_of([&] { update(); }),
               HasSubstr("[optim] defaults: got options of another type, expected AdamWOptions"));
   std::vector<int64_t> words;
-  optimizer_->append_hyper_parameters(words);
-  EXPECT_EQ(words.size(), optimizer_->hyper_parameter_names().size());
+  optimizer_->groups().append_hyper_parameters(words);
+  EXPECT_EQ(words.size(), optimizer_->groups().hyper_parameter_names().size());
 }
 
 TEST_F(FlatOptimizerMisuse, WrongArgumentsOfUpdateAreRefused) {
@@ -95,7 +94,7 @@ TEST_F(FlatOptimizerMisuse, WrongArgumentsOfUpdateAreRefused) {
 
 TEST_F(FlatOptimizerMisuse, WrongShardsAreRefused) {
   const auto make = [&](OptimizerShard shard) {
-    return message_of([&] { make_flat_adamw(table_, plan_, {0, 0}, {std::move(shard)}); });
+    return message_of([&] { make_host_optimizer(table_, plan_, {0, 0}, {std::move(shard)}); });
   };
   EXPECT_THAT(make({torch::ones({64}, torch::kBFloat16), {}}),
               HasSubstr("[optim] parameter dtype: got BFloat16, expected Float or Double; "
@@ -105,10 +104,10 @@ TEST_F(FlatOptimizerMisuse, WrongShardsAreRefused) {
               HasSubstr("[optim] segment: got parameter 0 at elements 62 to 65"));
   EXPECT_THAT(make({torch::ones({64}), {{1, 0, 0, 3}}}),
               HasSubstr("[optim] segment: got parameter 1"));
-  EXPECT_THAT(message_of([&] { make_flat_adamw(table_, plan_, {0}, {}); }),
+  EXPECT_THAT(message_of([&] { make_host_optimizer(table_, plan_, {0}, {}); }),
               HasSubstr("[optim] group_of: got 1 entries, expected 2"));
   EXPECT_THAT(message_of([&] {
-                make_flat_adamw(table_, plan_, {1, 0}, {});
+                make_host_optimizer(table_, plan_, {1, 0}, {});
               }),
               HasSubstr("[optim] group_of: got group 1 for parameter 'w', expected less than 1"));
 }

@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/optim/algorithm.h"
+
 namespace tessera {
 namespace {
 
@@ -34,7 +36,7 @@ std::string refusal_of(const OptimizerPlan& plan) {
 
 TEST(OptimizerPlan, ConvertsFromTorchsOptions) {
   const OptimizerPlan plan = AdamWOptions(3e-4).weight_decay(0.1);
-  EXPECT_EQ(plan.defaults.lr(), 3e-4);
+  EXPECT_EQ(plan.defaults.as<AdamWOptions>().lr(), 3e-4);
   EXPECT_EQ(plan.assign(example_table()).value(), (std::vector<size_t>{0, 0, 0, 0}));
 }
 
@@ -71,6 +73,28 @@ TEST(OptimizerPlan, AllProblemsAreListedAtOnce) {
                     "available yet"),
           Not(HasSubstr("group 'new': got no trainable"))));
   EXPECT_EQ(plan.assign(example_table()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+struct NobodysOptions : torch::optim::OptimizerCloneableOptions<NobodysOptions> {};
+
+TEST(OptimizerPlan, OptionsOfNoAlgorithmAreRefusedByTheirType) {
+  EXPECT_THAT(refusal_of(NobodysOptions()),
+              AllOf(HasSubstr("[optim] defaults: got "), HasSubstr("NobodysOptions, expected "),
+                    HasSubstr("AdamWOptions")));
+  EXPECT_THROW(OptimizerPlan(NobodysOptions()).algorithm(), c10::Error);
+  EXPECT_EQ(OptimizerPlan(AdamWOptions()).algorithm().name, "AdamW");
+}
+
+TEST(OptimizerPlan, GroupsHaveTheTypeOfTheDefaults) {
+  OptimizerPlan plan(AdamWOptions(1e-3), {{"biases", ends_with("bias"), NobodysOptions()}});
+  EXPECT_THAT(refusal_of(plan),
+              AllOf(HasSubstr("[optim] group 'biases': got "),
+                    HasSubstr("NobodysOptions, expected AdamWOptions, which the defaults have")));
+  plan.groups[0].options = {};
+  EXPECT_THAT(refusal_of(plan),
+              HasSubstr("[optim] group 'biases': got no options, expected AdamWOptions"));
+  plan.groups[0].options = AdamWOptions(1e-3);
+  EXPECT_EQ(refusal_of(plan), "accepted");
 }
 
 TEST(OptimizerPlan, NanAndInfinityAreOutOfRange) {

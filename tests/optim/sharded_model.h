@@ -7,7 +7,7 @@
 
 #include "tessera/core/layout/flat_buffer.h"
 #include "tessera/core/layout/unit_plan.h"
-#include "tessera/optim/flat_adamw.h"
+#include "tessera/optim/flat_optimizer.h"
 
 namespace tessera {
 
@@ -35,7 +35,7 @@ class ShardedModel {
         segment.parameter = units_[0].parameters[segment.parameter];
         segment.buffer_offset -= range.begin;
       }
-      optimizers_.push_back(make_flat_adamw(table_, plan, group_of, {std::move(shard)}));
+      optimizers_.push_back(make_host_optimizer(table_, plan, group_of, {std::move(shard)}));
     }
   }
 

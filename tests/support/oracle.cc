@@ -70,12 +70,11 @@ torch::optim::AdamW plain_optimizer(const torch::nn::Module& model, const Optimi
   }
   std::vector<torch::optim::OptimizerParamGroup> groups;
   for (size_t group = 0; group < members.size(); ++group) {
-    const torch::optim::AdamWOptions& options =
+    const AlgorithmOptions& options =
         group < plan.groups.size() ? plan.groups[group].options : plan.defaults;
-    groups.emplace_back(std::move(members[group]),
-                        std::make_unique<torch::optim::AdamWOptions>(options));
+    groups.emplace_back(std::move(members[group]), options.clone());
   }
-  return torch::optim::AdamW(std::move(groups), plan.defaults);
+  return torch::optim::AdamW(std::move(groups), plan.defaults.as<torch::optim::AdamWOptions>());
 }
 
 Outcome oracle(const Subject& subject, const Schedule& schedule, int size) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <absl/strings/str_cat.h>
+#include <torch/optim/adamw.h>
 
 #include "tessera/core/layout/flat_buffer.h"
 
@@ -124,7 +125,7 @@ StateRun::StateRun(std::shared_ptr<ProcessGroup> world, const StateRow& row, Sta
     shards.push_back({masters_->values()[unit], {}});
   }
   const OptimizerPlan plan = optimizer_plan();
-  optimizer_ = make_flat_adamw(table_, plan, plan.assign(table_).value(), std::move(shards));
+  optimizer_ = make_host_optimizer(table_, plan, plan.assign(table_).value(), std::move(shards));
   transfer_ = std::make_unique<StateTransfer>(*world_, table_, plan_, slices_, buffers_,
                                               *optimizer_, *masters_, *flat_);
   counters_.has_scaler = model.has_scaler;
@@ -177,7 +178,7 @@ void StateRun::fill(uint64_t seed) {
   for (size_t group = 0; group < 3; ++group) {
     for (size_t i = 0; i < 5; ++i) values.push_back(hyper_parameter(group, i, seed));
   }
-  optimizer_->set_hyper_parameters(values);
+  optimizer_->groups().set_hyper_parameters(values);
   counters_.steps = static_cast<int64_t>(seed) * 10;
   counters_.loss_scale = static_cast<double>(seed) * 0.5;
   counters_.good_steps = static_cast<int64_t>(seed) + 1;
@@ -251,7 +252,7 @@ std::string StateRun::differences_from(uint64_t seed) const {
                            state.entries.at("model." + buffer.name).tensor().contiguous()),
             buffer.name);
   }
-  const std::vector<HyperParameter> numbers = optimizer_->hyper_parameters();
+  const std::vector<HyperParameter> numbers = optimizer_->groups().hyper_parameters();
   for (size_t i = 0; i < numbers.size(); ++i) {
     require(numbers[i].value == hyper_parameter(i / 5, i % 5, seed),
             absl::StrCat(numbers[i].group, ".", numbers[i].name));

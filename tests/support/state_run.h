@@ -8,7 +8,7 @@
 #include <torch/torch.h>
 
 #include "tessera/core/comm/process_group.h"
-#include "tessera/optim/flat_adamw.h"
+#include "tessera/optim/flat_optimizer.h"
 #include "tessera/zero/state_transfer.h"
 
 namespace tessera::testing {

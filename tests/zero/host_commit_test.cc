@@ -23,20 +23,12 @@ using ::testing::HasSubstr;
 /// Refuses to update, in the middle of a step that all ranks have agreed to.
 class ThrowingOptimizer final : public HostOptimizer {
  public:
-  ThrowingOptimizer()
-      : HostOptimizer(std::vector<torch::optim::OptimizerParamGroup>(),
-                      std::make_unique<torch::optim::AdamWOptions>()) {}
-  std::string problem() const override { return ""; }
+  explicit ThrowingOptimizer(const ParameterTable& table)
+      : HostOptimizer(table, torch::optim::AdamWOptions(), std::vector<size_t>(table.size(), 0)) {}
   int64_t state_bytes() const override { return 0; }
-  void append_hyper_parameters(std::vector<int64_t>&) const override {}
-  std::vector<std::string> hyper_parameter_names() const override { return {}; }
-  std::vector<std::string> state_names() const override { return {}; }
   const at::Tensor& state(size_t, size_t) const override { throw std::bad_alloc(); }
   std::vector<int64_t> step_counts() const override { return {}; }
   void set_step_counts(std::span<const int64_t>) override {}
-  std::vector<HyperParameter> hyper_parameters() const override { return {}; }
-  std::vector<std::string> problems_of(std::span<const double>) const override { return {}; }
-  void set_hyper_parameters(std::span<const double>) override {}
   void update(size_t, const at::Tensor&, std::span<const size_t>, std::span<const uint8_t>,
               double) override {
     if (throws) TORCH_CHECK(false, "[optim] update: got no scratch memory, expected some");
@@ -75,7 +67,7 @@ TEST(HostCommit, AnOptimizerThatThrowsAfterTheVoteEndsAllRanksAtOnce) {
       std::latch is_over(size);
       run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
         Rig rig(*world, {1, 1, optimizer_ranks});
-        auto optimizer = std::make_unique<ThrowingOptimizer>();
+        auto optimizer = std::make_unique<ThrowingOptimizer>(rig.table);
         optimizer->throws = world->rank() == 1;
         HostCommit commit({.group = *world,
                            .table = rig.table,

@@ -26,12 +26,17 @@ struct Expected {
   }
 };
 
+const std::vector<ElementState> kTwoMoments = {{"exp_avg"}, {"exp_avg_sq"}};
+
 MemorySetting resident(Degrees degrees, int micro_steps = 1) {
-  return {.degrees = degrees, .micro_steps = micro_steps};
+  return {.degrees = degrees, .micro_steps = micro_steps, .states = kTwoMoments};
 }
 
 MemorySetting split(Degrees degrees, int ranks_after_forward = 0) {
-  return {.degrees = degrees, .is_split = true, .ranks_after_forward = ranks_after_forward};
+  return {.degrees = degrees,
+          .is_split = true,
+          .ranks_after_forward = ranks_after_forward,
+          .states = kTwoMoments};
 }
 
 at::Tensor trainable(int64_t numel, at::ScalarType dtype = at::kFloat) {
@@ -201,6 +206,26 @@ TEST(MemoryFormula, TotalsAreTheTextbookOnesWithoutPadding) {
   EXPECT_EQ(memory_formula(plan, resident({1, 1, 4})).total(), 2 * p + 2 * p / 4);
   EXPECT_EQ(memory_formula(plan, resident({1, 4, 4})).total(), p + 3 * p / 4);
   EXPECT_EQ(memory_formula(plan, split({4, 4, 4})).total(), 4 * p / 4 + /*gathered*/ p);
+}
+
+TEST(MemoryFormula, TheOptimizersStatesAreWhatItSaysTheyAre) {
+  const UnitPlan plan = buckets(3);  // 1152 elements of fp32, 192 of fp64
+  MemorySetting setting = resident({1, 3, 3});
+  const auto optimizer_bytes = [&](std::vector<ElementState> states) {
+    setting.states = std::move(states);
+    return memory_formula(plan, setting)[MemoryClass::kOptimizer];
+  };
+  EXPECT_EQ(optimizer_bytes({}), 0);
+  EXPECT_EQ(optimizer_bytes({{"momentum"}}), (1152 * 4 + 192 * 8) / 3);
+  EXPECT_EQ(optimizer_bytes({{"codes", at::kByte}}), (1152 + 192) / 3);
+  EXPECT_EQ(optimizer_bytes({{"momentum"}, {"half", at::kHalf}}),
+            (1152 * 4 + 192 * 8 + 1344 * 2) / 3);
+
+  // Masters are not the optimizer's own: bf16 parameters have them whatever it remembers.
+  const MemorySetting none = {.degrees = {4, 4, 4}, .is_split = true};
+  const UnitPlan narrow = wrapped({.parameters = at::kBFloat16});
+  EXPECT_EQ(memory_formula(narrow, none)[MemoryClass::kOptimizer] * 3,
+            memory_formula(narrow, split({4, 4, 4}))[MemoryClass::kOptimizer]);
 }
 
 TEST(MemoryFormula, NothingTrainableNeedsNothing) {

@@ -15,8 +15,7 @@
 #include <torch/optim/adamw.h>
 
 #include "tessera/core/layout/flat_layout.h"
-#include "tessera/optim/device_adamw.h"
-#include "tessera/optim/flat_adamw.h"
+#include "tessera/optim/flat_optimizer.h"
 #include "tessera/tests/optim/cuda/device_kit.h"
 
 namespace tessera::cuda {
@@ -83,9 +82,9 @@ class AdamwPair {
       on_device.push_back({device_values_.back(), segments});
     }
     const std::vector<size_t> group_of = pair_plan().assign(table_).value();
-    cpu_ = make_flat_adamw(table_, pair_plan(), group_of, std::move(on_cpu));
-    device_ = make_device_adamw(table_, pair_plan(), group_of, std::move(on_device), kit.api(),
-                                kit.device());
+    cpu_ = make_host_optimizer(table_, pair_plan(), group_of, std::move(on_cpu));
+    device_ = make_device_optimizer(table_, pair_plan(), group_of, std::move(on_device), kit.api(),
+                                    kit.device());
   }
 
   ~AdamwPair() { kit_.wait(); }  // what is queued holds raw pointers
@@ -127,7 +126,7 @@ class AdamwPair {
       if (!equal_bits(kit_.get(device_values_[shard]), values_[shard])) text += name + "values, ";
       for (const size_t state : {0U, 1U}) {
         if (!equal_bits(kit_.get(device_->state(shard, state)), cpu_->state(shard, state))) {
-          text += name + device_->state_names()[state] + ", ";
+          text += name + device_->algorithm().states[state].name + ", ";
         }
       }
       // Everything that was ever updated is in the target as well; the rest began there.

@@ -141,13 +141,14 @@ TEST(DeviceAdamw, NegativeControlAForgottenAdvanceIsNoticed) {
 TEST(DeviceAdamw, IsTheOptimizerThatTheUserSees) {
   const HostKit kit;
   AdamwPair pair(kit, 2, 1, at::kFloat);
-  EXPECT_EQ(pair.device().state_names(), pair.cpu().state_names());
+  EXPECT_EQ(&pair.device().algorithm(), &pair.cpu().algorithm());
   EXPECT_EQ(pair.device().state_bytes(), pair.cpu().state_bytes());
-  EXPECT_EQ(pair.device().hyper_parameter_names(), pair.cpu().hyper_parameter_names());
+  EXPECT_EQ(pair.device().groups().hyper_parameter_names(),
+            pair.cpu().groups().hyper_parameter_names());
   std::vector<int64_t> device_words;
   std::vector<int64_t> cpu_words;
-  pair.device().append_hyper_parameters(device_words);
-  pair.cpu().append_hyper_parameters(cpu_words);
+  pair.device().groups().append_hyper_parameters(device_words);
+  pair.cpu().groups().append_hyper_parameters(cpu_words);
   EXPECT_EQ(device_words, cpu_words);
   EXPECT_EQ(pair.device().param_groups().size(), 3U);
   EXPECT_THAT(error_of([&] { pair.device().step(); }), HasSubstr("call engine->step()"));
@@ -174,8 +175,9 @@ TEST(DeviceAdamw, RefusesWhatDoesNotFit) {
   const ParameterTable table({{"a", at::empty({64}, at::kDouble).set_requires_grad(true)}});
   const OptimizerPlan plan((torch::optim::AdamWOptions()));
   EXPECT_EQ(error_of([&] {
-              make_device_adamw(table, plan, {0}, {{at::zeros({64}, at::kDouble), {{0, 0, 0, 64}}}},
-                                kit.api(), kit.device());
+              make_device_optimizer(table, plan, {0},
+                                    {{at::zeros({64}, at::kDouble), {{0, 0, 0, 64}}}}, kit.api(),
+                                    kit.device());
             }),
             "[optim] shard: got Double on cpu, expected Float on cpu; train other dtypes on the "
             "CPU");

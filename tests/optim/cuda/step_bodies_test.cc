@@ -16,13 +16,14 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <torch/optim/adamw.h>
 
 #include "tessera/core/layout/flat_layout.h"
 #include "tessera/core/step/exact_sum.h"
 #include "tessera/core/step/grad_norm.h"
 #include "tessera/optim/cuda/adamw_body.h"
 #include "tessera/optim/cuda/pieces.h"
-#include "tessera/optim/flat_adamw.h"
+#include "tessera/optim/flat_optimizer.h"
 #include "tessera/optim/loss_scaler.h"
 #include "tessera/tests/optim/cuda/emulation.h"
 
@@ -237,7 +238,7 @@ TEST(StepBodies, TrainAsFlatAdamwWithClippingOverflowAndUnusedParameters) {
   const FlatLayout layout(c10::kFloat, kNumels, 1);
   const std::vector<Segment> segments = layout.segments({0, layout.numel()});
   const at::Tensor values = at::zeros({layout.numel()}, c10::kFloat);
-  const auto optimizer = make_flat_adamw(table, plan, group_of, {{values, segments}});
+  const auto optimizer = make_host_optimizer(table, plan, group_of, {{values, segments}});
   LossScaler scaler({.initial = 1024.0, .growth_interval = 3});
 
   Job job = {cut_into_pieces(segments),

@@ -1,10 +1,10 @@
-#include "tessera/optim/adamw_optimizer.h"
+#include "tessera/optim/elementwise_optimizer.h"
 
 #include <c10/util/Exception.h>
 
 namespace tessera {
 
-void require_adamw_shard(const OptimizerShard& shard, const ParameterTable& table) {
+void require_shard(const OptimizerShard& shard, const ParameterTable& table) {
   const at::Tensor& values = shard.values;
   TORCH_CHECK(values.defined() && values.dim() == 1 && values.is_contiguous(),
               "[optim] shard: got ", values.defined() ? values.dim() : 0,

@@ -1,0 +1,69 @@
+#include "tessera/optim/algorithm.h"
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+namespace tessera {
+
+namespace {
+
+/// Numbers of a size that people write are written as they do: 0.0003.
+std::string digits_of(double value) {
+  std::array<char, 32> text;
+  // The shortest form that reads back as the same value.
+  for (int digits = 6; digits <= 17; ++digits) {
+    std::snprintf(text.data(), text.size(), "%.*g", digits, value);
+    if (std::strtod(text.data(), nullptr) == value) break;
+  }
+  return text.data();
+}
+
+}  // namespace
+
+bool HyperParameterField::allows(double value) const {
+  if (is_switch) return value == 0.0 || (value == 1.0 && unavailable == nullptr);
+  return value >= 0.0 && value < end;  // not NaN
+}
+
+std::string HyperParameterField::problem(double value) const {
+  if (allows(value)) return "";  // asked at each update, which allocates nothing
+  const std::string begin = std::string(name) + ": got ";
+  if (unavailable != nullptr) return begin + "true, expected false; " + unavailable;
+  if (is_switch) return begin + digits_of(value) + ", expected 0 or 1";
+  return begin + digits_of(value) +
+         (std::isinf(end) ? std::string(", expected a finite number, at least 0")
+                          : std::string(", expected 0 <= ") + name + " < " + digits_of(end));
+}
+
+std::string HyperParameterField::text(double value) const {
+  if (is_switch) return value == 0.0 ? "" : name;
+  return std::string(name) + " " + digits_of(value);
+}
+
+int64_t HyperParameterField::word(double value) const {
+  return is_switch ? static_cast<int64_t>(value) : std::bit_cast<int64_t>(value);
+}
+
+std::vector<std::string> Algorithm::problems_of(
+    const std::string& subject, const torch::optim::OptimizerOptions& options) const {
+  std::vector<std::string> problems;
+  for (const HyperParameterField& field : hyper_parameters) {
+    const std::string problem = field.problem(field.read(options));
+    if (!problem.empty()) problems.push_back("[optim] " + subject + ": " + problem);
+  }
+  return problems;
+}
+
+std::string Algorithm::line_of(const torch::optim::OptimizerOptions& options) const {
+  std::string line = name;
+  for (const HyperParameterField& field : hyper_parameters) {
+    const std::string text = field.text(field.read(options));
+    if (!text.empty()) line += " " + text;
+  }
+  return line;
+}
+
+}  // namespace tessera

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include "tessera/core/memory/element_state.h"
+
+namespace tessera {
+
+class Device;
+class DeviceOptimizer;
+class HostOptimizer;
+class ParameterTable;
+struct OptimizerPlan;
+struct OptimizerShard;
+namespace cuda {
+struct Api;
+}
+
+/// One hyper-parameter of an algorithm: where it stands in the options and which values it may
+/// have. Whatever treats hyper-parameters one by one reads this: checks, comparisons between ranks,
+/// states, messages.
+struct HyperParameterField {
+  using Options = torch::optim::OptimizerOptions;
+
+  const char* name;
+  double (*read)(const Options& options);
+  void (*write)(Options& options, double value);
+  double end;              ///< of the values allowed: 0 <= value < end; infinite: any finite one
+  bool is_switch = false;  ///< on or off, 1 or 0; else a number
+  const char* unavailable = nullptr;  ///< why a switch has to be off; null: it may be on
+
+  /// A number that access(options) refers to, access([const] Type&) being without captures.
+  template <typename Type, typename Access>
+  static HyperParameterField number(const char* name, Access /*access*/,
+                                    double end = std::numeric_limits<double>::infinity()) {
+    return {
+        .name = name, .read = &read_by<Type, Access>, .write = &write_by<Type, Access>, .end = end};
+  }
+  /// A bool that access(options) refers to.
+  template <typename Type, typename Access>
+  static HyperParameterField toggle(const char* name, Access /*access*/,
+                                    const char* unavailable = nullptr) {
+    return {.name = name,
+            .read = &read_by<Type, Access>,
+            .write = &write_by<Type, Access>,
+            .end = 2,
+            .is_switch = true,
+            .unavailable = unavailable};
+  }
+
+  /// Whether states hold it: what has but one value is not worth an entry.
+  bool is_saved() const { return unavailable == nullptr; }
+  bool allows(double value) const;
+  /// What is wrong with `value`, "<name>: got X, expected Y"; "" if nothing.
+  std::string problem(double value) const;
+  /// "lr 0.001" with all digits; of a switch its name where it is on, else "".
+  std::string text(double value) const;
+  /// Equal for equal values only.
+  int64_t word(double value) const;
+
+ private:
+  template <typename Type, typename Access>
+  static double read_by(const Options& options) {
+    return static_cast<double>(Access{}(static_cast<const Type&>(options)));
+  }
+  template <typename Type, typename Access>
+  static void write_by(Options& options, double value) {
+    auto& at = Access{}(static_cast<Type&>(options));
+    at = static_cast<std::remove_reference_t<decltype(at)>>(value);
+  }
+};
+
+/// Makes uninitialised 1-d memory of the host.
+using AllocateState = std::function<at::Tensor(int64_t numel, at::ScalarType dtype)>;
+
+/// All that the rest of the library knows of an optimization algorithm. Each has one, in a file of
+/// its own; algorithms.h lists them. What an algorithm remembers per parameter besides the states
+/// is the number of its updates, which all have.
+struct Algorithm {
+  std::string name;          ///< "AdamW"
+  std::string options_name;  ///< of the options' type, for messages: "AdamWOptions"
+  /// Whether options are of that type. Functions below are given such options only.
+  bool (*accepts)(const torch::optim::OptimizerOptions& options);
+  std::vector<HyperParameterField> hyper_parameters;
+  std::vector<ElementState> states;
+
+  /// make_host_optimizer() and make_device_optimizer(), flat_optimizer.h.
+  std::unique_ptr<HostOptimizer> (*make_host)(const ParameterTable& table,
+                                              const OptimizerPlan& plan,
+                                              const std::vector<size_t>& group_of,
+                                              std::vector<OptimizerShard> shards,
+                                              const AllocateState& allocate);
+  /// Null: there are no kernels for devices.
+  std::unique_ptr<DeviceOptimizer> (*make_device)(const ParameterTable& table,
+                                                  const OptimizerPlan& plan,
+                                                  const std::vector<size_t>& group_of,
+                                                  std::vector<OptimizerShard> shards,
+                                                  std::shared_ptr<const cuda::Api> api,
+                                                  std::shared_ptr<Device> device) = nullptr;
+
+  /// What is out of range in `options`, one line each "[optim] <subject>: <name>: got X, expected
+  /// Y"; none if all is well.
+  std::vector<std::string> problems_of(const std::string& subject,
+                                       const torch::optim::OptimizerOptions& options) const;
+  /// "AdamW lr 0.001 beta1 0.9 ..." with all digits, so that equal text means equal options.
+  std::string line_of(const torch::optim::OptimizerOptions& options) const;
+};
+
+/// For Algorithm::accepts.
+template <typename Type>
+bool has_type(const torch::optim::OptimizerOptions& options) {
+  return dynamic_cast<const Type*>(&options) != nullptr;
+}
+
+}  // namespace tessera

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <typeinfo>
+#include <utility>
+
+#include <c10/util/Exception.h>
+#include <c10/util/Type.h>
+#include <torch/optim/optimizer.h>
+
+namespace tessera {
+
+template <typename Options>
+concept OptimizerOptionsType = std::derived_from<Options, torch::optim::OptimizerOptions> &&
+    !std::same_as<Options, torch::optim::OptimizerOptions>;
+
+/// The options of an optimizer, whichever it is: a value that holds LibTorch's own options type, or
+/// one that derives from torch::optim::OptimizerCloneableOptions in the same way.
+class AlgorithmOptions {
+ public:
+  /// None; OptimizerPlan::assign() refuses it.
+  AlgorithmOptions() = default;
+  template <OptimizerOptionsType Options>
+  AlgorithmOptions(Options options) : options_(std::make_unique<Options>(std::move(options))) {}
+
+  AlgorithmOptions(const AlgorithmOptions& other) : options_(other.clone()) {}
+  AlgorithmOptions& operator=(const AlgorithmOptions& other) {
+    options_ = other.clone();
+    return *this;
+  }
+  AlgorithmOptions(AlgorithmOptions&&) noexcept = default;
+  AlgorithmOptions& operator=(AlgorithmOptions&&) noexcept = default;
+  ~AlgorithmOptions() = default;
+
+  /// Null for none.
+  const torch::optim::OptimizerOptions* get() const { return options_.get(); }
+  /// A copy; null for none.
+  std::unique_ptr<torch::optim::OptimizerOptions> clone() const {
+    return options_ == nullptr ? nullptr : options_->clone();
+  }
+
+  /// As what was given: `plan.defaults.as<torch::optim::AdamWOptions>().lr(0.1)`. Throws c10::Error
+  /// for another type.
+  template <OptimizerOptionsType Options>
+  Options& as() {
+    return cast<Options>(options_.get());
+  }
+  template <OptimizerOptionsType Options>
+  const Options& as() const {
+    return cast<const Options>(options_.get());
+  }
+
+ private:
+  template <typename Options>
+  static Options& cast(torch::optim::OptimizerOptions* options) {
+    auto* const own = dynamic_cast<Options*>(options);
+    TORCH_CHECK(own != nullptr, "[optim] options: got ",
+                options == nullptr ? "none" : c10::demangle(typeid(*options).name()), ", expected ",
+                c10::demangle(typeid(Options).name()), "; ask for the type that was given");
+    return *own;
+  }
+
+  std::unique_ptr<torch::optim::OptimizerOptions> options_;
+};
+
+}  // namespace tessera
