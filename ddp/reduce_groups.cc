@@ -4,10 +4,6 @@ namespace tessera {
 
 using Axis = SliceMap::Axis;
 
-bool keeps_partial_sums(const Degrees& degrees) {
-  return degrees.gradients > 1 && degrees.gradients < degrees.optimizer;
-}
-
 ReduceGroups make_reduce_groups(ProcessGroup& group, const SliceMap& slices) {
   ReduceGroups groups{.all = &group, .replicas = {}, .within_sums = {}, .across_sums = {}};
   const int replicas = slices.extent(Axis::kReplicas);

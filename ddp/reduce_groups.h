@@ -17,10 +17,6 @@ struct ReduceGroups {
   std::shared_ptr<ProcessGroup> across_sums;  ///< c and d differ: what the end of a step adds
 };
 
-/// Whether ranks keep partial sums between the micro-steps of a step: 1 < g < o. Each then holds
-/// its gradient slice summed over g ranks only, and the other N / g sums are added once per step.
-bool keeps_partial_sums(const Degrees& degrees);
-
 /// Collective over `group`; sends nothing but what making subgroups takes.
 ReduceGroups make_reduce_groups(ProcessGroup& group, const SliceMap& slices);
 

@@ -1,12 +1,17 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "tessera/core/layout/flat_layout.h"
 #include "tessera/core/strategy.h"
 
 namespace tessera {
+
+/// Why `world_size` ranks cannot be divided by `degrees`: "got ..., expected ...; ..."; "" if they
+/// can.
+std::string problem_of(const Degrees& degrees, int world_size);
 
 /// Which slices of every unit a rank has under degrees p | g | o and a world of N. Pure arithmetic.
 ///
