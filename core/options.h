@@ -4,9 +4,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include <absl/status/status.h>
 
@@ -28,10 +26,14 @@ struct LossScale {
   friend bool operator==(const LossScale&, const LossScale&) = default;
 };
 
-/// How an engine trains. A plain aggregate: name the fields you change. All ranks must pass the
-/// same values; parallelize compares them.
+/// How an engine trains. A plain aggregate, so that a call names what it changes and nothing else.
+/// All ranks must pass the same values; parallelize compares them.
+///
+/// An option that the strategy would ignore is an error. One that only ranks with memory of their
+/// own need is none where ranks of one host share their parameters (share_parameters): it is a
+/// bound that sharing already keeps, and says so below.
 struct Options {
-  // --- What is sharded (changes memory and traffic; results only where said) ---
+  // --- Sharding (changes memory and traffic; results only where said) ---
 
   Strategy strategy = Strategy::kDdp;
 
@@ -47,7 +49,7 @@ struct Options {
   /// of the parameters' degree. Unset: that degree itself, so a unit is freed and gathered again.
   /// 1 keeps it whole until backward has ended (faster, more memory). Between them, backward
   /// gathers from a second shard among that many neighbouring ranks. An error where parameters are
-  /// not split.
+  /// not split. Where ranks share parameters, no value costs a second gather or more memory.
   std::optional<int> reshard_after_forward = {};
 
   /// Parameters whose (first) name it accepts are left to the user: not synchronised, split, hooked
@@ -79,8 +81,9 @@ struct Options {
   /// Lets the ranks of one host have one copy of the parameters together, where the degrees give
   /// each of them a slice of its own to update (the parameters' degree is 1 or the optimizer's):
   /// nothing is published or gathered by copying, and each rank accounts for its slice only. False
-  /// keeps copies and slabs per rank, as ranks of different hosts have them; so does, with a
-  /// warning, a system that does not show a rank which pages it wrote (/proc/self/pagemap).
+  /// keeps copies and slabs per rank, as ranks of different hosts have them, and is an error where
+  /// the degrees do so anyway (ddp). So does, with a warning, a system that does not show a rank
+  /// which pages it wrote (/proc/self/pagemap).
   bool share_parameters = true;
 
   /// Updates each unit inside backward, as soon as its gradient is reduced, so that reduced
@@ -94,6 +97,27 @@ struct Options {
   /// not go on at all. An error unless gradients are split over all ranks, as the optimizer is
   /// (zero2, zero3), and with max_grad_norm, loss_scale, ask_non_finite or NonFinite::kSkip.
   bool optimizer_in_backward = false;
+
+  /// Bytes of parameters per bucket. Range [1 KiB, 2 GiB]. Unset: 25 MiB, and 1 MiB for the first
+  /// bucket to be ready in backward, which is smaller so that reduction starts early. Larger
+  /// buckets mean fewer collectives and larger landing buffers. An error where parameters are
+  /// split: there `wrap` says what is reduced together.
+  std::optional<int64_t> bucket_bytes = {};
+  std::optional<int64_t> first_bucket_bytes = {};
+
+  /// Gathers the unit that is expected next in a thread of its own while the present one computes.
+  /// Unset: where communication runs beside computation, that is, where there are at least twice as
+  /// many cores as ranks. An error where parameters are not split. Where ranks share parameters
+  /// there is nothing to wait for.
+  std::optional<bool> prefetch = {};
+
+  /// Keeps the memory that tensors free, in huge pages, instead of returning it to the kernel and
+  /// faulting it in again every step: malloc's, and a heap of its own for tensors of 64 KiB and
+  /// more (a c10 CPU allocator; one that you have set stays). Process-wide, for good. False where
+  /// other parts of the program allocate much between steps that should go back to the system.
+  bool keep_freed_memory = true;
+
+  // --- Device (what a GPU, its host and other ranks wait for, and where memory lies) ---
 
   /// Keeps memory off the GPU: it lies in pinned memory of the host, is copied beside the
   /// computation, and the CPU updates it. Results have the bits of training without it. Copied per
@@ -116,23 +140,6 @@ struct Options {
   /// are split (free_eagerly) or offloaded.
   bool cuda_graphs = false;
 
-  /// Bytes of parameters per bucket. Range [1 KiB, 2 GiB]. Larger buckets mean fewer collectives
-  /// and larger landing buffers. The first bucket to be ready in backward is smaller so that
-  /// reduction starts early.
-  int64_t bucket_bytes = int64_t{25} << 20;
-  int64_t first_bucket_bytes = int64_t{1} << 20;
-
-  /// Gathers the unit that is expected next in a thread of its own while the present one computes.
-  /// Unset: where communication runs beside computation, that is, where there are at least twice as
-  /// many cores as ranks. An error where parameters are not split.
-  std::optional<bool> prefetch = {};
-
-  /// Keeps the memory that tensors free, in huge pages, instead of returning it to the kernel and
-  /// faulting it in again every step: malloc's, and a heap of its own for tensors of 64 KiB and
-  /// more (a c10 CPU allocator; one that you have set stays). Process-wide, for good. False where
-  /// other parts of the program allocate much between steps that should go back to the system.
-  bool keep_freed_memory = true;
-
   // --- Diagnostics (change nothing but speed) ---
 
   /// Fills every landing buffer and every slab with NaN when it is freed, so that a read that comes
@@ -140,21 +147,19 @@ struct Options {
   bool poison_freed = false;
 
   /// A unit is whole only while an operator uses it, also in a world of one: the harshest test of
-  /// a model's accesses. Needs a strategy that splits parameters.
+  /// a model's accesses. An error where parameters are not split.
   bool free_eagerly = false;
 
-  /// A unit that finds no free slab is an error instead of growing the pool.
+  /// A unit that finds no free slab is an error instead of growing the pool. An error where
+  /// parameters are not split. Where ranks share parameters there are no slabs, so none is missing.
   bool strict_slabs = false;
 
   /// Records what the engine does when (Engine::trace()).
   bool trace = false;
 };
 
-/// OK, or an InvalidArgument status that lists every field out of range as "field: value; allowed;
-/// what to do".
+/// OK, or an InvalidArgument status that lists everything about `options` that parallelize would
+/// refuse in any world and for any model, as "[options] field: value; allowed; what to do" a line.
 absl::Status validate(const Options& options);
-
-/// One line per field for comparison across ranks.
-std::vector<std::string> lines(const Options& options);
 
 }  // namespace tessera

@@ -50,6 +50,15 @@ bool AbslParseFlag(absl::string_view text, Strategy* strategy, std::string* erro
 
 std::string AbslUnparseFlag(Strategy strategy) { return std::string(to_string(strategy)); }
 
+bool keeps_partial_sums(const Degrees& degrees) {
+  return degrees.gradients > 1 && degrees.gradients < degrees.optimizer;
+}
+
+bool can_share_parameters(const Degrees& degrees) {
+  return degrees.optimizer > 1 &&
+         (degrees.parameters == 1 || degrees.parameters == degrees.optimizer);
+}
+
 std::string to_string(const Degrees& degrees) {
   return absl::StrCat(degrees.parameters, ",", degrees.gradients, ",", degrees.optimizer);
 }

@@ -21,7 +21,7 @@ enum class Strategy : uint8_t {
 };
 
 /// Over how many ranks each kind of state is split: parameters | gradients | optimizer | world,
-/// each a divisor of the next. A strategy is a choice of these three numbers (zero/placement.h);
+/// each a divisor of the next. A strategy is a choice of these three numbers (placement());
 /// which slices a rank has under them is in core/layout/slice_map.h.
 struct Degrees {
   int parameters = 1;
@@ -29,6 +29,14 @@ struct Degrees {
   int optimizer = 1;
   friend bool operator==(const Degrees&, const Degrees&) = default;
 };
+
+/// Whether ranks keep partial sums between the micro-steps of a step: 1 < g < o. Each then holds
+/// its gradient slice summed over g ranks only, and the other N / g sums are added once per step.
+bool keeps_partial_sums(const Degrees& degrees);
+
+/// Whether ranks that update different slices can have one copy of the parameters together: the
+/// slices of theirs make up the whole of what each keeps, p = 1 or p = o, and there are several.
+bool can_share_parameters(const Degrees& degrees);
 
 /// One row of the table behind flags, help texts and messages.
 struct StrategyName {

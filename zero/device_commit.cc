@@ -94,7 +94,7 @@ std::optional<StepCommit::Outcome> DeviceCommit::decide_on_host(Reducer& reducer
     const NonFinite answer =
         parts_.options.ask_non_finite
             ? agreement_.ask(parts_.options.ask_non_finite, *verdict.non_finite)
-            : policy();
+            : parts_.options.on_non_finite;
     TORCH_CHECK(answer == NonFinite::kSkip, describe(*verdict.non_finite));
   }
   step_ = paper.step;
@@ -163,11 +163,6 @@ cuda::StepDecision::Reading DeviceCommit::read() {
   return reading;
 }
 
-NonFinite DeviceCommit::policy() const {
-  return parts_.options.on_non_finite.value_or(has_loss_scale() ? NonFinite::kSkip
-                                                                : NonFinite::kStop);
-}
-
 /// Throws what becomes known of a step that was left out, unless it is to be skipped.
 StepCommit::Outcome DeviceCommit::outcome_of(const cuda::StepDecision::Reading& reading) const {
   Outcome outcome{.committed = reading.verdict.applies != 0,
@@ -177,7 +172,7 @@ StepCommit::Outcome DeviceCommit::outcome_of(const cuda::StepDecision::Reading& 
     for (const uint8_t used : reading.used) outcome.used_parameters += used;
     return outcome;
   }
-  if (!is_late() || policy() == NonFinite::kSkip) return outcome;
+  if (!is_late() || parts_.options.on_non_finite == NonFinite::kSkip) return outcome;
   NonFiniteReport report{.step = step_, .loss_scale = reading.verdict.loss_scale, .gradients = {}};
   for (size_t i = 0; i < reading.non_finite.size() && report.gradients.empty(); ++i) {
     if (reading.non_finite[i] == 0) continue;

@@ -45,7 +45,6 @@ class DeviceCommit final : public StepCommit, private GradientObserver {
   void decide_on_device();
   void update(Reducer& reducer);
   Outcome outcome_of(const cuda::StepDecision::Reading& reading) const;
-  NonFinite policy() const;
   cuda::StepDecision::Reading read();
 
   const Parts parts_;

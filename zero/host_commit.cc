@@ -72,10 +72,9 @@ void HostCommit::add_gradients(Reducer& reducer, StepVote::Paper& paper) const {
 /// What the user wants of a step whose gradients are not finite. Equal on all ranks.
 StepCommit::Outcome HostCommit::skip(const StepVote::Verdict& verdict) {
   if (early_update_ != nullptr) parts_.failure.spoil(early_update_->describe(*verdict.non_finite));
-  const NonFinite preset = scaler_.has_value() ? NonFinite::kSkip : NonFinite::kStop;
   const NonFinite policy = parts_.options.ask_non_finite
                                ? agreement_.ask(parts_.options.ask_non_finite, *verdict.non_finite)
-                               : parts_.options.on_non_finite.value_or(preset);
+                               : parts_.options.on_non_finite;
   TORCH_CHECK(policy == NonFinite::kSkip, describe(*verdict.non_finite));
   const Outcome outcome{.grad_norm = verdict.grad_norm, .loss_scale = loss_scale().scale};
   if (scaler_.has_value()) scaler_->update(/*overflowed=*/true);

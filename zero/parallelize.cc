@@ -20,6 +20,7 @@
 #include "tessera/core/layout/storage_holders.h"
 #include "tessera/core/layout/throwing_storage.h"
 #include "tessera/core/memory/freed_memory.h"
+#include "tessera/core/resolved_options.h"
 #include "tessera/core/step/ballot.h"
 #include "tessera/ddp/bucket_rule.h"
 #include "tessera/ddp/replica_sync.h"
@@ -28,7 +29,6 @@
 #include "tessera/optim/algorithm.h"
 #include "tessera/optim/cuda/api.h"
 #include "tessera/optim/cuda/step_sums.h"
-#include "tessera/zero/placement.h"
 #include "tessera/zero/registration.h"
 #include "tessera/zero/sharded_engine.h"
 
@@ -62,9 +62,8 @@ std::vector<std::string> problems_of_memory(const std::vector<NamedTensor>& para
   return problems;
 }
 
-/// Lists what keeps `table` from being trained under `options`; empty if nothing.
-std::vector<std::string> problems_of(const ParameterTable& table, const Precision& precision,
-                                     at::Device place) {
+/// Lists what keeps `table` from being trained at `place`; empty if nothing.
+std::vector<std::string> problems_of(const ParameterTable& table, at::Device place) {
   std::vector<std::string> problems;
   for (const Parameter& parameter : table) {
     if (parameter.tensor.device() != place) {
@@ -72,9 +71,6 @@ std::vector<std::string> problems_of(const ParameterTable& table, const Precisio
                                       parameter.tensor.device().str(), ", expected ", place.str(),
                                       ", where the process group's tensors lie; move the model "
                                       "there before parallelize"));
-    }
-    for (const std::string& problem : problems_of(precision, parameter.tensor.scalar_type())) {
-      problems.push_back(absl::StrCat("parameter '", parameter.name, "': ", problem));
     }
     if (parameter.tensor.grad().defined()) {
       problems.push_back(absl::StrCat("parameter '", parameter.name,
@@ -149,7 +145,7 @@ auto attempt(std::vector<std::string>& problems, Body&& body) -> std::optional<d
 
 /// What keeps the device from counting and updating the units of `plan`; "" if nothing.
 std::string problem_of_kernels(const UnitPlan& plan, const OptimizerPlan& optimizer,
-                               const Options& options, const ProcessGroup& world) {
+                               const ResolvedOptions& options, const ProcessGroup& world) {
   if (world.can().completes_on_host) return "";
   const Algorithm& algorithm = optimizer.algorithm();
   if (algorithm.make_device == nullptr && options.offload == Offload::kNone) {
@@ -162,37 +158,28 @@ std::string problem_of_kernels(const UnitPlan& plan, const OptimizerPlan& optimi
   return cuda::problem_of(plan, world.size());
 }
 
+WorldTraits traits_of(const ProcessGroup& world) {
+  return {.size = world.size(),
+          .device = world.place(),
+          .backend = std::string(world.backend()),
+          .can = world.can()};
+}
+
 /// Everything about the model and the options that can be said without the other ranks. Nothing if
 /// `problems` has got entries: all that is wrong.
 std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, OptimizerPlan optimizer,
-                                            Options options, const ProcessGroup& world,
+                                            const Options& given, const ProcessGroup& world,
                                             std::vector<std::string>& problems) {
-  const int world_size = world.size();
-  const absl::Status status = validate(options);
-  if (!status.ok()) problems.emplace_back(status.message());
-  const auto degrees = attempt(problems, [&] { return placement(options, world_size); });
-  const auto after_forward = attempt(
-      problems, [&] { return degrees.has_value() ? ranks_after_forward(options, *degrees) : 1; });
-  if (!options.wrap.choose && splits_parameters(options)) options.wrap = wrap_blocks();
-  if (std::string ignored = ignored_option(options); !ignored.empty()) {
-    problems.push_back(std::move(ignored));
-  }
-  if (degrees.has_value()) {
-    std::string refused = problem_of_early_update(options, *degrees, world_size);
-    if (!refused.empty()) problems.push_back(std::move(refused));
-    refused = problem_of_second_shards(options, *degrees, world);
-    if (!refused.empty()) problems.push_back(std::move(refused));
-    for (std::string& problem : problems_of_place(options, *degrees, world.place(), world_size)) {
-      problems.push_back(std::move(problem));
-    }
-  }
+  std::optional<ParameterTable> table;
+  if (model != nullptr) table = attempt(problems, [&] { return table_of(*model, given); });
+  auto options = resolve(given, table.has_value() ? &*table : nullptr, traits_of(world));
+  if (!options.ok()) problems.emplace_back(options.status().message());
   if (model == nullptr) {
     problems.emplace_back("[parallelize] model: got null, expected a module; pass the model");
     return std::nullopt;
   }
-  auto table = attempt(problems, [&] { return table_of(*model, options); });
   if (table.has_value()) {
-    for (std::string& problem : problems_of(*table, options.precision, world.place()))
+    for (std::string& problem : problems_of(*table, world.place()))
       problems.push_back(std::move(problem));
   }
   for (std::string& problem : problems_of(buffers_of(*model), world.place())) {
@@ -205,28 +192,25 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
   }
   if (!problems.empty()) return std::nullopt;
 
-  const ParameterStore::Setting store = store_setting(options, *degrees, *after_forward);
   auto membership = attempt(problems, [&] {
-    return store.residence == Residence::kSplit
-               ? unit_membership(*model, *table, options.wrap)
-               : bucket_membership(*table, options.first_bucket_bytes, options.bucket_bytes);
+    return options->residence == Residence::kSplit
+               ? unit_membership(*model, *table, options->wrap)
+               : bucket_membership(*table, options->first_bucket_bytes, options->bucket_bytes);
   });
   if (!membership.has_value()) return std::nullopt;
-  UnitPlan plan(*table, *std::move(membership), world_size, options.precision);
-  for (std::string& problem : alias_problems(*table, plan, options.precision)) {
+  UnitPlan plan(*table, *std::move(membership), world.size(), options->precision);
+  for (std::string& problem : alias_problems(*table, plan, options->precision)) {
     problems.push_back(std::move(problem));
   }
-  options.late_verdict = has_late_verdict(options, *degrees, world.place());
-  if (std::string missing = problem_of_kernels(plan, optimizer, options, world); !missing.empty()) {
+  if (std::string missing = problem_of_kernels(plan, optimizer, *options, world);
+      !missing.empty()) {
     problems.push_back(std::move(missing));
   }
   if (!problems.empty()) return std::nullopt;
   return ShardedEngine::Parts{.group = nullptr,
                               .table = *std::move(table),
                               .plan = std::move(plan),
-                              .options = options,
-                              .degrees = *degrees,
-                              .store = store,
+                              .options = *std::move(options),
                               .optimizer = std::move(optimizer),
                               .group_of = **std::move(group_of),
                               .model = nullptr};
@@ -294,7 +278,7 @@ int64_t next_engine_number(ProcessGroup& world) {
 }
 
 std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
-                                    OptimizerPlan optimizer, Options options,
+                                    OptimizerPlan optimizer, const Options& options,
                                     const std::shared_ptr<ProcessGroup>& world) {
   TORCH_CHECK(world != nullptr,
               "[parallelize] world: got null, expected a process group; pass "
@@ -302,14 +286,12 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
   // A rank that has to refuse does it together with the others, so that none is left waiting.
   std::vector<std::string> problems;
   std::optional<ShardedEngine::Parts> parts =
-      examine(model.get(), std::move(optimizer), std::move(options), *world, problems);
+      examine(model.get(), std::move(optimizer), options, *world, problems);
   refuse_together(*world, absl::StrJoin(problems, "\n"), "parallelize");
 
   const std::vector<NamedTensor> buffers = without_aliases(buffers_of(*model), parts->table);
   require_equal(*world, fingerprint(*parts, buffers), "parallelize");
 
-  parts->store.gather.prefetch = parts->options.prefetch.value_or(
-      world->can().in_background || parts->options.offload == Offload::kParameters);
   parts->group = duplicate(*world, absl::StrCat("engine ", next_engine_number(*world)));
   // Before anything moves or is rounded.
   const std::vector<at::Tensor> state = state_of(parts->table, buffers);
@@ -328,13 +310,13 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
 std::unique_ptr<Engine> parallelize(std::shared_ptr<torch::nn::Module> model,
                                     OptimizerPlan optimizer, Options options,
                                     const std::shared_ptr<ProcessGroup>& world) {
-  return make_engine(std::move(model), std::move(optimizer), std::move(options), world);
+  return make_engine(std::move(model), std::move(optimizer), options, world);
 }
 
 std::unique_ptr<Engine> parallelize(torch::nn::Module& model, OptimizerPlan optimizer,
                                     Options options, const std::shared_ptr<ProcessGroup>& world) {
   std::shared_ptr<torch::nn::Module> not_owned(std::shared_ptr<void>(), &model);
-  return make_engine(std::move(not_owned), std::move(optimizer), std::move(options), world);
+  return make_engine(std::move(not_owned), std::move(optimizer), options, world);
 }
 
 }  // namespace tessera

@@ -11,15 +11,15 @@ namespace tessera {
 namespace {
 
 AllocateUnit memory_from(SharedParameters* shared, ProcessGroup& group, const UnitPlan& plan,
-                         const SliceMap& slices, const ParameterStore::Setting& setting) {
+                         const SliceMap& slices, const ResolvedOptions& options) {
   if (shared != nullptr) return [shared](size_t unit) { return shared->memory(unit); };
-  if (setting.offload == Offload::kParameters) {
-    return own_memory(plan, slices, setting.residence,
+  if (options.offload == Offload::kParameters) {
+    return own_memory(plan, slices, options.residence,
                       [device = device_at(group.place())](int64_t numel, at::ScalarType dtype) {
                         return device->allocate_on_host(numel, dtype);
                       });
   }
-  return own_memory(plan, slices, setting.residence, [&group](int64_t numel, at::ScalarType dtype) {
+  return own_memory(plan, slices, options.residence, [&group](int64_t numel, at::ScalarType dtype) {
     return group.allocate(numel, dtype);
   });
 }
@@ -27,28 +27,38 @@ AllocateUnit memory_from(SharedParameters* shared, ProcessGroup& group, const Un
 }  // namespace
 
 ParameterStore::ParameterStore(ProcessGroup& group, const ParameterTable& table,
-                               const UnitPlan& plan, const SliceMap& slices, Setting setting,
+                               const UnitPlan& plan, const SliceMap& slices,
+                               const ResolvedOptions& options,
+                               std::function<bool()> is_inside_backward, StreamJoin* streams,
                                MemoryMeter& meter, Trace* trace)
     : group_(group),
       table_(table),
       plan_(plan),
-      masters_(table, plan, slices, group.place(), meter, setting.offload),
-      shared_(setting.share ? SharedParameters::make(group, plan, slices) : nullptr),
-      gathering_(setting.residence == Residence::kSplit && shared_ == nullptr &&
+      masters_(table, plan, slices, group.place(), meter, options.offload),
+      shared_(options.share_parameters ? SharedParameters::make(group, plan, slices) : nullptr),
+      gathering_(options.residence == Residence::kSplit && shared_ == nullptr &&
                          !group.can().one_sided_reads
                      ? make_gathering_group(group, slices)
                      : nullptr),
-      flat_(table, plan, setting.residence,
+      flat_(table, plan, options.residence,
             memory_from(shared_.get(), gathering_ != nullptr ? *gathering_ : group, plan, slices,
-                        setting),
+                        options),
             group.place(), meter) {
   masters_.adopt(flat_);
   if (shared_ == nullptr && slices.degrees().optimizer > slices.degrees().parameters) {
     publication_ = std::make_unique<Publication>(group, plan, slices, flat_, trace);
   }
   if (flat_.is_split()) {
+    ResidencySetting setting{.ranks_after_forward = options.reshard_after_forward,
+                             .prefetch = options.prefetch,
+                             .free_eagerly = options.free_eagerly,
+                             .strict_slabs = options.strict_slabs,
+                             .poison_freed = options.poison_freed,
+                             .is_inside_backward = std::move(is_inside_backward),
+                             .allocate = nullptr,
+                             .streams = streams};
     gathered_ = std::make_unique<GatheredUnits>(group, gathering_, plan, table, slices, flat_,
-                                                std::move(setting.gather), meter, trace);
+                                                std::move(setting), meter, trace);
   }
   if (reads_of_others()) group_.barrier("parameters moved");
   flat_.accept();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "tessera/core/layout/slice_map.h"
 #include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/memory_meter.h"
+#include "tessera/core/resolved_options.h"
 #include "tessera/core/sched/trace.h"
 #include "tessera/fsdp/gathered_units.h"
 #include "tessera/zero/master_values.h"
@@ -24,17 +26,13 @@ namespace tessera {
 /// whatever gathers, shares or publishes them. A parameter flows one way: masters -> shard -> full.
 class ParameterStore {
  public:
-  struct Setting {
-    Residence residence = Residence::kResident;
-    bool share = false;  ///< one copy per host, where the degrees and the ranks allow it
-    Offload offload = Offload::kNone;
-    ResidencySetting gather;  ///< for split parameters
-  };
-
-  /// Moves the parameters, which are equal on all ranks already. References must outlive it.
+  /// Moves the parameters, which are equal on all ranks already, to where `options` say.
+  /// References must outlive it, `streams` too (on which operators use units; null on a CPU).
   /// Collective.
   ParameterStore(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
-                 const SliceMap& slices, Setting setting, MemoryMeter& meter, Trace* trace);
+                 const SliceMap& slices, const ResolvedOptions& options,
+                 std::function<bool()> is_inside_backward, StreamJoin* streams, MemoryMeter& meter,
+                 Trace* trace);
 
   /// What the optimizer updates, per trainable unit.
   MasterValues& masters() { return masters_; }

@@ -23,12 +23,14 @@ ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
     : parts_(std::move(parts)),
       failure_(*parts_.group),
       streams_(parts_.group->place()),
-      slices_(parts_.degrees, parts_.group->size(), parts_.group->rank()),
+      slices_(parts_.options.degrees, parts_.group->size(), parts_.group->rank()),
       trace_(parts_.options.trace ? std::make_unique<Trace>() : nullptr),
       compute_(trace_.get()),
       watch_(*this),
-      store_(*parts_.group, parts_.table, parts_.plan, slices_, store_setting(), meter_,
-             trace_.get()),
+      store_(
+          *parts_.group, parts_.table, parts_.plan, slices_, parts_.options,
+          [this] { return watch_.is_inside_backward(); },
+          parts_.group->can().completes_on_host ? nullptr : &streams_, meter_, trace_.get()),
       commit_(make_step_commit({.group = *parts_.group,
                                 .table = parts_.table,
                                 .plan = parts_.plan,
@@ -64,13 +66,6 @@ ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
     hooks_.push_back(std::make_unique<GradientHook>(parts_.table[i].tensor, i, sink));
   }
   compute_.begin();
-}
-
-ParameterStore::Setting ShardedEngine::store_setting() {
-  ParameterStore::Setting setting = parts_.store;
-  setting.gather.is_inside_backward = [this] { return watch_.is_inside_backward(); };
-  if (!parts_.group->can().completes_on_host) setting.gather.streams = &streams_;
-  return setting;
 }
 
 Reducer::Setting ShardedEngine::reducer_setting() const {

@@ -16,7 +16,7 @@
 #include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/memory_formula.h"
 #include "tessera/core/memory/memory_meter.h"
-#include "tessera/core/options.h"
+#include "tessera/core/resolved_options.h"
 #include "tessera/core/sched/stream_join.h"
 #include "tessera/core/sched/trace.h"
 #include "tessera/core/step/rolling_hash.h"
@@ -37,7 +37,7 @@
 namespace tessera {
 
 /// The engine behind every strategy: a parameter store, a reducer and an optimizer, put together by
-/// their degrees. What a strategy is stands in placement.h; nothing here asks for it. Note [The
+/// their degrees. What a strategy is stands in placement(); nothing here asks for it. Note [The
 /// step is a fence] in sharded_engine.cc.
 class ShardedEngine final : public Engine, private GradientSink, private BackwardListener {
  public:
@@ -46,9 +46,7 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
     std::shared_ptr<ProcessGroup> group;  ///< the engine's own
     ParameterTable table;
     UnitPlan plan;
-    Options options;
-    Degrees degrees;
-    ParameterStore::Setting store;
+    ResolvedOptions options;
     OptimizerPlan optimizer;
     std::vector<size_t> group_of;              ///< OptimizerPlan::assign's answer
     std::shared_ptr<torch::nn::Module> model;  ///< owns nothing where the caller keeps it
@@ -76,7 +74,7 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   Strategy strategy() const override { return parts_.options.strategy; }
   const ParameterTable& parameters() const override { return parts_.table; }
   ProcessGroup& group() override { return *parts_.group; }
-  const Degrees& degrees() const override { return parts_.degrees; }
+  const Degrees& degrees() const override { return parts_.options.degrees; }
   const UnitPlan& units() const override { return parts_.plan; }
   GatherCounts gather_counts() const override {
     return store_.gathered() == nullptr ? GatherCounts{} : store_.gathered()->counts();
@@ -97,7 +95,6 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
   void backward_ended() override;
   void backward_failed() noexcept override;
 
-  ParameterStore::Setting store_setting();
   Reducer::Setting reducer_setting() const;
   void require_outside_backward(const char* call) const;
   void require_no_update(const char* call) const;

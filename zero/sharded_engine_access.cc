@@ -74,13 +74,13 @@ void ShardedEngine::load_state_dict(const StateDict& state) {
 // --- Numbers ---
 
 MemorySetting ShardedEngine::memory_setting(int micro_steps) const {
-  return {.degrees = parts_.degrees,
+  return {.degrees = parts_.options.degrees,
           .micro_steps = micro_steps,
           .is_split = store_.flat().is_split(),
           .is_shared = store_.is_shared(),
           .updates_in_backward = early_update_ != nullptr,
           .landing_units = reducer_.landing_units(),
-          .ranks_after_forward = parts_.store.gather.ranks_after_forward,
+          .ranks_after_forward = parts_.options.reshard_after_forward,
           .offload = parts_.options.offload,
           .states = commit_->optimizer().algorithm().states};
 }

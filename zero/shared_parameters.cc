@@ -38,9 +38,7 @@ std::unique_ptr<SharedParameters> SharedParameters::make(ProcessGroup& group, co
                                                          const SliceMap& slices) {
   using Axis = SliceMap::Axis;
   const Degrees& degrees = slices.degrees();
-  const bool slices_make_a_whole =
-      degrees.parameters == 1 || degrees.parameters == degrees.optimizer;
-  if (degrees.optimizer == 1 || !slices_make_a_whole) return nullptr;
+  if (!can_share_parameters(degrees)) return nullptr;
 
   std::vector<int64_t> offsets_bytes;
   int64_t bytes = 0;

@@ -37,11 +37,10 @@ std::unique_ptr<StepCommit> make_step_commit(const StepCommit::Parts& parts,
   }
   auto optimizer =
       make_device_optimizer(parts.table, plan, group_of, std::move(shards), *api, device);
-  return std::make_unique<DeviceCommit>(parts,
-                                        parts.options.late_verdict.value_or(false)
-                                            ? DeviceCommit::Verdict::kLate
-                                            : DeviceCommit::Verdict::kInStep,
-                                        std::move(optimizer), *api, device);
+  return std::make_unique<DeviceCommit>(
+      parts,
+      parts.options.late_verdict ? DeviceCommit::Verdict::kLate : DeviceCommit::Verdict::kInStep,
+      std::move(optimizer), *api, device);
 }
 
 }  // namespace tessera

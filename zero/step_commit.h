@@ -11,7 +11,7 @@
 #include "tessera/core/layout/parameter_table.h"
 #include "tessera/core/layout/slice_map.h"
 #include "tessera/core/layout/unit_plan.h"
-#include "tessera/core/options.h"
+#include "tessera/core/resolved_options.h"
 #include "tessera/core/sched/trace.h"
 #include "tessera/core/step/step_vote.h"
 #include "tessera/ddp/gradient_observer.h"
@@ -47,7 +47,7 @@ class StepCommit {
     const ParameterTable& table;
     const UnitPlan& plan;
     const SliceMap& slices;
-    const Options& options;
+    const ResolvedOptions& options;
     ParameterStore& store;
     EngineFailure& failure;
     MemoryMeter& meter;

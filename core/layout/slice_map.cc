@@ -1,18 +1,25 @@
 #include "tessera/core/layout/slice_map.h"
 
+#include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
 namespace tessera {
 
+std::string problem_of(const Degrees& degrees, int world_size) {
+  const auto divides = [](int small, int large) { return small >= 1 && large % small == 0; };
+  if (divides(degrees.parameters, degrees.gradients) &&
+      divides(degrees.gradients, degrees.optimizer) && divides(degrees.optimizer, world_size)) {
+    return "";
+  }
+  return absl::StrCat("got ", to_string(degrees), " on a world of ", world_size,
+                      ", expected parameters, gradients, optimizer, world where each divides the "
+                      "next; choose others or another number of ranks");
+}
+
 SliceMap::SliceMap(Degrees degrees, int world_size, int rank)
     : degrees_(degrees), world_size_(world_size), rank_(rank) {
-  const auto divides = [](int small, int large) { return small >= 1 && large % small == 0; };
-  TORCH_CHECK(divides(degrees.parameters, degrees.gradients) &&
-                  divides(degrees.gradients, degrees.optimizer) &&
-                  divides(degrees.optimizer, world_size),
-              "[zero] degrees: got ", to_string(degrees), " on a world of ", world_size,
-              ", expected parameters, gradients, optimizer, world where each divides the next; "
-              "choose others or another number of ranks");
+  const std::string problem = problem_of(degrees, world_size);
+  TORCH_CHECK(problem.empty(), "[zero] degrees: ", problem);
   TORCH_INTERNAL_ASSERT(rank >= 0 && rank < world_size);
 }
 

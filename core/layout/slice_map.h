@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "tessera/core/layout/flat_layout.h"
@@ -8,11 +9,9 @@
 
 namespace tessera {
 
-/// Whether ranks keep partial sums between the micro-steps of a step: 1 < g < o. Each then holds
-/// its gradient slice summed over g ranks only, and the other N / g sums are added once per step.
-inline bool keeps_partial_sums(const Degrees& degrees) {
-  return degrees.gradients > 1 && degrees.gradients < degrees.optimizer;
-}
+/// Why `world_size` ranks cannot be divided by `degrees`: "got ..., expected ...; ..."; "" if they
+/// can.
+std::string problem_of(const Degrees& degrees, int world_size);
 
 /// Which slices of every unit a rank has under degrees p | g | o and a world of N. Pure arithmetic.
 ///

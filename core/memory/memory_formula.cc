@@ -65,9 +65,8 @@ int64_t gradient_bytes(const PlannedUnit& unit, const MemorySetting& setting) {
   if (lands_in_place(degrees) && setting.micro_steps == 1 && precision.wire == precision.reduce) {
     return 0;
   }
-  const bool keeps_partial_sums = degrees.gradients > 1 && degrees.gradients < degrees.optimizer;
   return bytes_in(unit, precision.reduce) /
-         (keeps_partial_sums ? degrees.gradients : degrees.optimizer);
+         (keeps_partial_sums(degrees) ? degrees.gradients : degrees.optimizer);
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ void train_and_count() {
   const Row row = row_called(variable(kRowVariable));
   Options options = options_of(row);
   options.keep_freed_memory = variable(kFreedVariable) == "kept";
-  options.bucket_bytes = options.first_bucket_bytes = int64_t{1} << 20;
+  set_buckets(options, row, int64_t{1} << 20);
   // Otherwise it depends on the number of cores whether a thread fetches ahead.
   if (row.splits_parameters()) options.prefetch = false;
   const auto engine = parallelize(model, torch::optim::AdamWOptions(0.001), options, world);

@@ -35,7 +35,7 @@ torch::nn::Sequential small_model() {
 
 Options small_options(const Row& row) {
   Options options = options_of(row);
-  options.bucket_bytes = options.first_bucket_bytes = 1088;  // 272 fp32 values: a layer
+  set_buckets(options, row, 1088);  // 272 fp32 values: a layer
   if (row.splits_parameters()) options.prefetch = false;
   return options;
 }

@@ -38,8 +38,7 @@ struct Net : torch::nn::Module {
 
 inline Options small_buckets(const Row& row) {
   Options options = options_of(row);
-  options.bucket_bytes = 1024;
-  options.first_bucket_bytes = 1024;
+  set_buckets(options, row, 1024);
   return options;
 }
 

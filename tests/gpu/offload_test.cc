@@ -129,7 +129,7 @@ struct Rank {
       : world(decorate(std::move(group))), net(prepare(subject("OddMlp").make(), at::kFloat, 3)) {
     net->to(world->place());
     Options options = options_of(row);
-    options.bucket_bytes = options.first_bucket_bytes = 1024;
+    set_buckets(options, row, 1024);
     options.loss_scale = scale;
     engine = parallelize(net, make_plan(*net), options, world);
   }

@@ -1,5 +1,6 @@
 #include "tessera/tests/support/row.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -128,9 +129,9 @@ Options options_of(const Row& row) {
                   .precision = row.precision,
                   .share_parameters = row.shares_parameters,
                   .optimizer_in_backward = row.optimizer_in_backward,
+                  .prefetch = row.prefetch,
                   .offload = row.offload,
                   .late_verdict = row.late_verdict,
-                  .prefetch = row.prefetch,
                   .poison_freed = row.poison_freed,
                   .free_eagerly = row.free_eagerly,
                   .strict_slabs = row.strict_slabs};
@@ -143,6 +144,12 @@ Options options_of(const Row& row) {
     }
   }
   return options;
+}
+
+void set_buckets(Options& options, const Row& row, int64_t bytes) {
+  if (row.splits_parameters()) return;
+  options.bucket_bytes = bytes;
+  options.first_bucket_bytes = std::min(bytes, int64_t{1} << 20);
 }
 
 WrapPolicy wrap_layers() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -74,6 +75,10 @@ Row row_called(const std::string& name);
 
 /// The options that say `row`.
 Options options_of(const Row& row);
+
+/// Sets buckets of `bytes`, the first one of at most 1 MiB, where they mean something: where `row`
+/// keeps parameters whole.
+void set_buckets(Options& options, const Row& row, int64_t bytes);
 
 /// Each module that has parameters of its own is a unit, but for the model itself.
 WrapPolicy wrap_layers();

@@ -32,8 +32,7 @@ bool has_trainable(const torch::nn::Module& model, bool (*selects)(std::string_v
 Options options_of(const Row& row, const Schedule& schedule) {
   Options options = options_of(row);
   options.max_grad_norm = schedule.max_grad_norm;
-  options.bucket_bytes = schedule.bucket_bytes;
-  options.first_bucket_bytes = std::min(schedule.bucket_bytes, Options().first_bucket_bytes);
+  if (schedule.bucket_bytes.has_value()) set_buckets(options, row, *schedule.bucket_bytes);
   return options;
 }
 

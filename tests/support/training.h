@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -27,8 +28,8 @@ struct Schedule {
     kLast,  ///< no_sync for all but the last
   } sync = Sync::kEach;
   double max_grad_norm = std::numeric_limits<double>::infinity();
-  int64_t bucket_bytes = Options().bucket_bytes;
-  int64_t rows = 4;  ///< samples per rank and micro-step
+  std::optional<int64_t> bucket_bytes = {};  ///< where parameters are whole; unset: the default
+  int64_t rows = 4;                          ///< samples per rank and micro-step
 };
 
 /// Prints the name, for messages of tests.

@@ -19,8 +19,7 @@ namespace tessera::testing {
 /// As `row` says, with small buckets.
 inline Options small_options_of(const Row& row) {
   Options options = options_of(row);
-  options.bucket_bytes = 1024;
-  options.first_bucket_bytes = 1024;
+  set_buckets(options, row, 1024);
   return options;
 }
 

@@ -44,7 +44,7 @@ struct Rig {
         table({{"w", at::ones({40}).set_requires_grad(true)}}),
         plan(table, {{"bucket 0", {0}}}, world.size(), {}),
         slices(degrees, world.size(), world.rank()),
-        store(world, table, plan, slices, {.share = true, .gather = {}}, meter, nullptr),
+        store(world, table, plan, slices, options, nullptr, nullptr, meter, nullptr),
         failure(world),
         reducer(world, table, plan, slices, {}, meter, history, nullptr) {}
 
@@ -54,7 +54,7 @@ struct Rig {
   ParameterTable table;
   UnitPlan plan;
   SliceMap slices;
-  Options options;
+  ResolvedOptions options;
   ParameterStore store;
   EngineFailure failure;
   Reducer reducer;

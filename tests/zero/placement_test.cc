@@ -1,4 +1,4 @@
-#include "tessera/zero/placement.h"
+#include "tessera/core/resolved_options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,22 +31,28 @@ TEST(Placement, AgreesWithTheRowsOfTheTests) {
     for (const Row& row : rows_of_world(world)) {
       const Options options = options_of(row);
       EXPECT_EQ(placement(options, world), row.degrees_at(world)) << row;
-      EXPECT_EQ(splits_parameters(options), row.splits_parameters()) << row;
-      EXPECT_EQ(ignored_option(options), "") << row;
+      const auto resolved = resolve(options, nullptr, {.size = world});
+      ASSERT_TRUE(resolved.ok()) << row << ": " << resolved.status().message();
+      EXPECT_EQ(resolved->degrees, row.degrees_at(world)) << row;
+      const bool is_split = (row.splits_parameters() && world > 1) || row.free_eagerly;
+      EXPECT_EQ(resolved->residence == Residence::kSplit, is_split) << row;
+      EXPECT_EQ(can_share_parameters(resolved->degrees) && resolved->share_parameters,
+                row.shares_at(world))
+          << row;
     }
   }
 }
 
 TEST(Placement, ResolvesTheRanksAfterForward) {
+  const auto resolved = [](const Row& row) {
+    return resolve(options_of(row), nullptr, {.size = 6});
+  };
   for (const int ranks : {1, 2, 3, 6}) {
-    EXPECT_EQ(ranks_after_forward(options_of(resharding(ranks)), {6, 6, 6}), ranks);
+    EXPECT_EQ(resolved(resharding(ranks))->reshard_after_forward, ranks);
   }
-  EXPECT_EQ(ranks_after_forward(options_of(row_of(Strategy::kZero3)), {6, 6, 6}), 6);
-  EXPECT_THAT(
-      [] {
-        ranks_after_forward(options_of(resharding(4)), {6, 6, 6});
-      },
-      ThrowsMessage<c10::Error>(HasSubstr("reshard_after_forward: got 4")));
+  EXPECT_EQ(resolved(row_of(Strategy::kZero3))->reshard_after_forward, 6);
+  EXPECT_THAT(std::string(resolved(resharding(4)).status().message()),
+              HasSubstr("reshard_after_forward: got 4"));
 }
 
 TEST(Placement, RefusesDegreesThatDoNotDivide) {
