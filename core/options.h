@@ -146,7 +146,7 @@ struct Options {
   /// A unit that finds no free slab is an error instead of growing the pool.
   bool strict_slabs = false;
 
-  /// Records what the engine does when (Engine::trace()).
+  /// Records what the engine does when (trace_of(), write_trace()).
   bool trace = false;
 };
 

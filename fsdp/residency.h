@@ -12,7 +12,6 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/core/access/access_observer.h"
-#include "tessera/core/engine.h"
 #include "tessera/core/errors.h"
 #include "tessera/core/fork.h"
 #include "tessera/core/layout/freeable_buffer.h"
@@ -25,6 +24,7 @@
 #include "tessera/core/sched/stream_join.h"
 #include "tessera/core/sched/trace.h"
 #include "tessera/core/step/rolling_hash.h"
+#include "tessera/fsdp/gather_counts.h"
 #include "tessera/fsdp/unit_source.h"
 
 namespace tessera {

@@ -120,7 +120,7 @@ TEST_P(LaterRegistration, IsLookedForAtStepsThatArePowersOfTwo) {
       if (step == 4) trainer.model->register_module("third", torch::nn::Linear(2, 3));
     }
     EXPECT_EQ(refused, std::vector<int>({4, 8}));
-    trainer.engine->parameter_hash();
+    parameter_hash(*trainer.engine);
   });
   EXPECT_THAT(outcomes, Each(is_fine()));
 }

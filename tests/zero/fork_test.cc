@@ -130,7 +130,7 @@ TEST_P(ForkTest, AChildOfATrainingRankIsRefusedByEveryCallOfTheEngine) {
       add("wait", [&] { engine.wait(); });
       add("state", [&] { engine.state_dict(StateScope::kEveryRank, 0); });
       add("load", [&] { engine.load_state_dict(state); });
-      add("hash", [&] { engine.parameter_hash(); });
+      add("hash", [&] { parameter_hash(engine); });
       return said;
     });
     EXPECT_EQ(child.exit_code, 0) << child.text;
