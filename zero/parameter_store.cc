@@ -47,8 +47,15 @@ ParameterStore::ParameterStore(ProcessGroup& group, const ParameterTable& table,
     publication_ = std::make_unique<Publication>(group, plan, slices, flat_, trace);
   }
   if (flat_.is_split()) {
-    gathered_ = std::make_unique<GatheredUnits>(group, gathering_, plan, table, slices, flat_,
-                                                std::move(setting.gather), meter, trace);
+    gathered_ = GatheredUnits::make({.group = group,
+                                     .gathering = gathering_,
+                                     .plan = plan,
+                                     .table = table,
+                                     .slices = slices,
+                                     .flat = flat_,
+                                     .meter = meter,
+                                     .trace = trace},
+                                    std::move(setting.gather));
   }
   if (reads_of_others()) group_.barrier("parameters moved");
   flat_.accept();

@@ -28,7 +28,7 @@ class ParameterStore {
     Residence residence = Residence::kResident;
     bool share = false;  ///< one copy per host, where the degrees and the ranks allow it
     Offload offload = Offload::kNone;
-    ResidencySetting gather;  ///< for split parameters
+    GatheredUnits::Setting gather;  ///< for split parameters
   };
 
   /// Moves the parameters, which are equal on all ranks already. References must outlive it.
@@ -47,7 +47,6 @@ class ParameterStore {
   FlatParameters::Finding inspect() const;
 
   /// Null where parameters are resident.
-  GatheredUnits* gathered() { return gathered_.get(); }
   const GatheredUnits* gathered() const { return gathered_.get(); }
 
   /// Waits for publications. Blocking. Throws CommError of a publication or gather that failed.
@@ -90,7 +89,7 @@ class ParameterStore {
   std::shared_ptr<ProcessGroup> gathering_;   // null where units are not gathered together
   FlatParameters flat_;
   std::unique_ptr<Publication> publication_;  // null where a barrier is enough
-  std::unique_ptr<GatheredUnits> gathered_;
+  std::shared_ptr<GatheredUnits> gathered_;   // null where parameters are resident
 };
 
 }  // namespace tessera

@@ -56,7 +56,6 @@ ParameterStore::Setting store_setting(const Options& options, const Degrees& deg
                      .strict_slabs = options.strict_slabs,
                      .poison_freed = options.poison_freed,
                      .is_inside_backward = nullptr,
-                     .allocate = nullptr,
                      .streams = nullptr}};
 }
 
