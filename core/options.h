@@ -154,7 +154,7 @@ struct Options {
   /// parameters are not split. Where ranks share parameters there are no slabs, so none is missing.
   bool strict_slabs = false;
 
-  /// Records what the engine does when (Engine::trace()).
+  /// Records what the engine does when (trace_of(), write_trace()).
   bool trace = false;
 };
 

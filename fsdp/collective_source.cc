@@ -8,11 +8,6 @@ CollectiveSource::CollectiveSource(ProcessGroup& group, std::string name, at::Te
                                    std::shared_ptr<HostShards> host)
     : group_(group), name_(std::move(name)), shard_(std::move(shard)), host_(std::move(host)) {}
 
-int64_t CollectiveSource::fetch(const at::Tensor& to, From /*from*/) {
-  start(to)->wait();
-  return received_bytes();
-}
-
 std::shared_ptr<Work> CollectiveSource::start(const at::Tensor& to) {
   if (host_ == nullptr) return group_.all_gather(to, shard_, name_);
   const at::Tensor own = to.narrow(0, group_.rank() * shard_.numel(), shard_.numel());

@@ -8,14 +8,13 @@
 
 #include "tessera/core/comm/process_group.h"
 #include "tessera/fsdp/host_shards.h"
-#include "tessera/fsdp/unit_source.h"
 
 namespace tessera {
 
-/// All-gathers a unit, where ranks cannot read each other's memory. Collective: the ranks of a
-/// group gather the same units in the same order, or the group fails at its time-out. There are no
-/// second shards.
-class CollectiveSource final : public UnitSource {
+/// All-gathers a split unit, where ranks cannot read each other's memory. Collective: the ranks of
+/// a group gather the same units in the same order, or the group fails at its time-out. There are
+/// no second shards.
+class CollectiveSource {
  public:
   /// `group`: the ranks that differ in the parameters' coordinate only, in its order; must outlive
   /// it. `shard`: this rank's parameters of the unit. `host` brings it to the device; null where it
@@ -23,13 +22,12 @@ class CollectiveSource final : public UnitSource {
   CollectiveSource(ProcessGroup& group, std::string name, at::Tensor shard,
                    std::shared_ptr<HostShards> host = nullptr);
 
-  /// Collective; the current stream waits for it.
-  int64_t fetch(const at::Tensor& to, From from) override;
-  /// Collective.
-  std::shared_ptr<Work> start(const at::Tensor& to) override;
-  int64_t received_bytes() const override;
-  void keep_second(const at::Tensor& /*full*/) override {}
-  void invalidate() override {}
+  /// Begins to bring the whole unit into `to` [unit numel]. Collective. Throws CommError if the
+  /// group has failed, here or from the Work.
+  std::shared_ptr<Work> start(const at::Tensor& to);
+
+  /// How much of the unit comes from other ranks.
+  int64_t received_bytes() const;
 
  private:
   ProcessGroup& group_;

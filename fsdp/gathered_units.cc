@@ -1,141 +1,280 @@
 #include "tessera/fsdp/gathered_units.h"
 
-#include <memory>
-#include <mutex>
 #include <numeric>
 #include <utility>
-#include <vector>
+
+#include <ATen/core/grad_mode.h>
 
 #include "tessera/core/memory/private_memory.h"
 #include "tessera/fsdp/collective_source.h"
-#include "tessera/fsdp/window_source.h"
+#include "tessera/fsdp/gathered_unit.h"
 
 namespace tessera {
+
+// Note [Whole while needed]
+// An operator that uses a unit pins it for as long as it runs. The first operator of another unit
+// frees the units that nobody pins or holds, then gathers its own, so one slab is enough for a
+// chain of blocks and a second one lets the next unit be fetched meanwhile. The unit that is live
+// when forward turns into backward is touched again at once and stays. An operator that reads three
+// units pins three: the pool grows rather than wait for anybody. Root units and, where units stay
+// whole after forward, all of them have buffers of their own, which are filled once and freed when
+// backward has ended. Where ranks share parameters, there is nothing to fill either.
+//
+// Where ranks read each other's memory, nothing here waits for another rank: shards are read where
+// they lie and change only behind the fence of a step. Elsewhere a gather is a collective of a
+// group of its own, so that gathers and reductions need not come in one order; ranks then have to
+// touch units in the same order, and what is fetched or dropped ahead of time follows from that
+// order alone.
+
+namespace {
+
+SlabPool::Allocate memory_of(ProcessGroup* gathering) {
+  if (gathering == nullptr) return &allocate_private;
+  return [gathering](int64_t numel, at::ScalarType dtype) {
+    return gathering->allocate(numel, dtype);
+  };
+}
+
+bool are_shared(const FlatParameters& flat, const UnitPlan& plan) {
+  return plan.size() > 0 && flat.whole(0).defined();
+}
+
+}  // namespace
+
 std::shared_ptr<ProcessGroup> make_gathering_group(ProcessGroup& group, const SliceMap& slices) {
   if (slices.degrees().parameters == group.size()) return duplicate(group, "gathers");
   return split(group, slices.colors({SliceMap::Axis::kParameters}), "gathers");
 }
 
-GatheredUnits::GatheredUnits(ProcessGroup& group, std::shared_ptr<ProcessGroup> gathering,
-                             const UnitPlan& plan, const ParameterTable& table,
-                             const SliceMap& slices, FlatParameters& flat, ResidencySetting setting,
-                             MemoryMeter& meter, Trace* trace)
-    : gathering_(std::move(gathering)) {
-  const int degree = slices.degrees().parameters;
-  const bool is_shared = plan.size() > 0 && flat.whole(0).defined();
-  const bool is_collective = gathering_ != nullptr;
-  if (plan.size() > 0 && flat.shard(0).device() != group.place()) {
+// --- From the first operator to the last ---
+
+std::shared_ptr<GatheredUnits> GatheredUnits::make(Parts parts, Setting setting) {
+  struct Owner {
+    explicit Owner(std::shared_ptr<GatheredUnits> units) : units(std::move(units)) {}
+    ~Owner() { units->close(); }
+    Owner(const Owner&) = delete;
+    Owner& operator=(const Owner&) = delete;
+
+    const std::shared_ptr<GatheredUnits> units;
+  };
+  const FlatParameters& flat = parts.flat;
+  const auto owner = std::make_shared<Owner>(
+      std::shared_ptr<GatheredUnits>(new GatheredUnits(std::move(parts), std::move(setting))));
+  owner->units->watch(flat);
+  return {owner, owner->units.get()};
+}
+
+GatheredUnits::GatheredUnits(Parts parts, Setting setting)
+    : setting_(std::move(setting)),
+      plan_(parts.plan),
+      table_(parts.table),
+      trace_(parts.trace),
+      gathering_(std::move(parts.gathering)),
+      memory_(plan_, memory_of(gathering_.get()),
+              {.strict_slabs = setting_.strict_slabs, .poison_freed = setting_.poison_freed},
+              parts.meter),
+      lane_(setting_.prefetch ? Lane::Mode::kThread : Lane::Mode::kInline) {
+  ProcessGroup& group = parts.group;
+  if (plan_.size() > 0 && parts.flat.shard(0).device() != group.place()) {
     host_ = std::make_shared<HostShards>(device_at(group.place()));
   }
-  WindowSource::SecondShards second{.ranks = setting.ranks_after_forward};
-  if (second.ranks > 1 && second.ranks < degree && !is_shared && !is_collective) {
-    const at::Tensor stamps = group.allocate(static_cast<int64_t>(plan.size()), at::kLong);
+  WindowSource::SecondShards second{.ranks = setting_.ranks_after_forward};
+  if (second.ranks > 1 && second.ranks < parts.slices.degrees().parameters &&
+      !are_shared(parts.flat, plan_) && gathering_ == nullptr) {
+    const at::Tensor stamps = group.allocate(static_cast<int64_t>(plan_.size()), at::kLong);
     stamps.zero_();
     stamps_ = group.make_window(stamps, "second shards");
     second.stamps = stamps_.get();
   }
-  if (is_collective) {
-    setting.allocate = [this](int64_t numel, at::ScalarType dtype) {
-      return gathering_->allocate(numel, dtype);
-    };
+  for (size_t index = 0; index < plan_.size(); ++index) add(index, parts, second);
+  memory_.fill_slabs();
+}
+
+GatheredUnits::~GatheredUnits() = default;
+
+void GatheredUnits::add(size_t index, const Parts& parts, WindowSource::SecondShards second) {
+  const PlannedUnit& planned = plan_[index];
+  const bool keeps_whole =
+      setting_.ranks_after_forward == 1 && parts.slices.degrees().parameters > 1;
+  Unit::Source source;
+  if (are_shared(parts.flat, plan_)) {
+    memory_.add_shared(parts.flat.whole(index));
   } else {
-    setting.allocate = &allocate_private;
-  }
-  const bool keeps_whole = setting.ranks_after_forward == 1 && degree > 1;
-  residency_ = std::make_shared<Residency>(plan, table, std::move(setting), meter, trace);
-  std::vector<AccessObserver::Watched> watched;
-  for (size_t index = 0; index < plan.size(); ++index) {
-    FreeableBuffer& full = flat.full(index);
-    AccessTarget* unit = nullptr;
-    if (is_shared) {
-      unit = &residency_->add(full, flat.whole(index));
+    if (gathering_ != nullptr) {
+      source.collective = std::make_unique<CollectiveSource>(*gathering_, planned.name,
+                                                             parts.flat.shard(index), host_);
     } else {
-      const PlannedUnit& planned = plan[index];
       second.place = static_cast<int64_t>(index);
-      std::unique_ptr<UnitSource> source;
-      if (is_collective) {
-        source =
-            std::make_unique<CollectiveSource>(*gathering_, planned.name, flat.shard(index), host_);
-      } else {
-        source = std::make_unique<WindowSource>(group, slices, planned.layout, planned.name,
-                                                flat.shard(index), second, meter);
-      }
-      unit = &residency_->add(full, std::move(source),
-                              planned.kind == UnitKind::kRoot || keeps_whole
-                                  ? Residency::Memory::kOwn
-                                  : Residency::Memory::kSlab);
+      source.window =
+          std::make_unique<WindowSource>(parts.group, parts.slices, planned.layout, planned.name,
+                                         parts.flat.shard(index), second, parts.meter);
     }
-    for (size_t part = 0; part < full.size(); ++part) {
-      watched.push_back({full.storage(part), {residency_, unit}});
+    if (planned.kind == UnitKind::kRoot || keeps_whole) {
+      memory_.add_in_own();
+    } else {
+      memory_.add_in_slabs();
     }
   }
-  residency_->fill_slabs();
+  units_.push_back(std::make_unique<Unit>(*this, index, parts.flat.full(index), std::move(source)));
+}
+
+/// Operators come from now on. They keep this object alive, until close() if none is at work.
+void GatheredUnits::watch(const FlatParameters& flat) {
+  std::vector<AccessObserver::Watched> watched;
+  for (const auto& unit : units_) {
+    const FreeableBuffer& full = flat.full(unit->index());
+    for (size_t part = 0; part < full.size(); ++part) {
+      watched.push_back({full.storage(part), {shared_from_this(), unit.get()}});
+    }
+  }
   observer_ = std::make_unique<AccessObserver>(std::move(watched));
 }
 
-GatheredUnits::~GatheredUnits() {
+/// The owner is gone, and with it the engine. Scopes and operators may not be.
+void GatheredUnits::close() {
   observer_.reset();
-  if (!residency_->is_own_process()) {
+  if (!origin_.is_here()) {
     // As it is: threads that a child does not have may be in the middle of it.
-    static auto* const abandoned = new std::vector<std::shared_ptr<Residency>>;
-    abandoned->push_back(residency_);
+    static auto* const abandoned = new std::vector<std::shared_ptr<GatheredUnits>>;
+    abandoned->push_back(shared_from_this());
     return;
   }
-  const std::lock_guard lock(residency_->mutex);
-  residency_->close();
+  {
+    const std::lock_guard lock(mutex_);
+    drop_prefetches(nullptr);
+    lane_.close();
+    is_closed_ = true;
+    for (const auto& unit : units_) unit->close();
+    memory_.close();
+    for (const auto& unit : units_) unit->drop_old();
+  }
+  stamps_.reset();
+  host_.reset();
+  gathering_.reset();
 }
 
+// --- An operator touches a unit ---
+
+void GatheredUnits::use(Unit& unit) {
+  if (setting_.streams != nullptr) setting_.streams->pass();
+  if (unit.has_own_memory() || unit.is_held()) {
+    if (!unit.is_fresh()) unit.make_whole();
+  } else if (&unit != last_ || !unit.is_fresh()) {
+    enter(unit);
+  }
+  // A use on another stream has to be ordered first.
+  unit.set_ready(!setting_.free_eagerly && setting_.streams == nullptr);
+}
+
+/// It is the first one of a unit in slabs.
+void GatheredUnits::enter(Unit& unit) {
+  const bool is_next = &unit != last_;
+  if (is_next && last_ != nullptr) last_->set_ready(false);  // its next use enters it again
+  last_ = &unit;
+  free_idle_slabs(unit);
+  if (is_next) drop_prefetches(&unit);
+  if (!unit.is_fresh()) unit.make_whole();
+  if (!is_next || setting_.free_eagerly) return;
+  const std::optional<size_t> expected = order_.visit(phase(), unit.index());
+  if (expected.has_value() && setting_.prefetch) units_[*expected]->prefetch();
+}
+
+void GatheredUnits::free_idle_slabs(const Unit& but) {
+  for (const auto& unit : units_) {
+    if (unit.get() == &but || unit->has_own_memory()) continue;
+    if (unit->can_free()) unit->free(Unit::After::kUse);
+  }
+}
+
+/// `but` (null: none) keeps what was fetched for it.
+void GatheredUnits::drop_prefetches(const Unit* but) {
+  for (const auto& unit : units_) {
+    if (unit.get() != but) unit->drop_prefetch();
+  }
+}
+
+AccessOrder::Phase GatheredUnits::phase() const {
+  if (setting_.is_inside_backward()) return AccessOrder::Phase::kBackward;
+  return at::GradMode::is_enabled() ? AccessOrder::Phase::kForward
+                                    : AccessOrder::Phase::kForwardWithoutGrad;
+}
+
+WindowSource::From GatheredUnits::source_now() const {
+  return setting_.is_inside_backward() ? WindowSource::From::kSecond : WindowSource::From::kFirst;
+}
+
+AccessTarget& GatheredUnits::target(size_t unit) const { return *units_[unit]; }
+
+// --- Fences ---
+
 void GatheredUnits::free_all() {
-  const std::lock_guard lock(residency_->mutex);
-  residency_->free_all();
+  const std::lock_guard lock(mutex_);
+  drop_prefetches(nullptr);
+  for (const auto& unit : units_) {
+    if (unit->can_free()) unit->free(Unit::After::kFence);
+  }
+  if (last_ != nullptr) last_->set_ready(false);
+  last_ = nullptr;
 }
 
 void GatheredUnits::values_changed() {
-  const std::lock_guard lock(residency_->mutex);
-  residency_->values_changed();
+  const std::lock_guard lock(mutex_);
+  drop_prefetches(nullptr);
+  for (const auto& unit : units_) unit->invalidate();
+  last_ = nullptr;
+  order_.begin();
 }
 
 void GatheredUnits::await_copies() {
-  const std::lock_guard lock(residency_->mutex);
+  const std::lock_guard lock(mutex_);
   if (host_ != nullptr) host_->await();
 }
 
+// --- Scopes ---
+
 std::shared_ptr<void> GatheredUnits::hold(const std::vector<size_t>& units, HoldMode mode) {
   const bool writable = mode == HoldMode::kWritable;
-  const std::lock_guard lock(residency_->mutex);
-  size_t held = 0;
-  try {
-    for (; held < units.size(); ++held) residency_->hold(units[held], writable);
-  } catch (...) {
-    while (held > 0) residency_->release(units[--held], writable);
-    throw;
+  {
+    const std::lock_guard lock(mutex_);
+    size_t held = 0;
+    try {
+      for (; held < units.size(); ++held) units_[units[held]]->hold(writable);
+    } catch (...) {
+      while (held > 0) units_[units[--held]]->release(writable);
+      throw;
+    }
   }
-  return {residency_.get(), [residency = residency_, units, writable](void*) {
-            if (!residency->is_own_process()) return;
-            const std::lock_guard guard(residency->mutex);
-            for (const size_t unit : units) residency->release(unit, writable);
+  return {this, [self = shared_from_this(), units, writable](void*) {
+            if (!self->origin_.is_here()) return;
+            const std::lock_guard guard(self->mutex_);
+            for (const size_t unit : units) self->units_[unit]->release(writable);
           }};
 }
 
 std::shared_ptr<void> GatheredUnits::hold_all(HoldMode mode) {
-  std::vector<size_t> units(residency_->size());
+  std::vector<size_t> units(units_.size());
   std::iota(units.begin(), units.end(), size_t{0});
   return hold(units, mode);
 }
 
-std::optional<CommError> GatheredUnits::failure() const {
-  const std::lock_guard lock(residency_->mutex);
-  return residency_->failure();
-}
+// --- Numbers ---
 
-int64_t GatheredUnits::history() const {
-  const std::lock_guard lock(residency_->mutex);
-  return residency_->history();
+std::optional<CommError> GatheredUnits::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
 }
 
 GatherCounts GatheredUnits::counts() const {
-  const std::lock_guard lock(residency_->mutex);
-  return residency_->counts();
+  const std::lock_guard lock(mutex_);
+  GatherCounts counts = counts_;
+  counts.bytes += prefetched_bytes_;
+  counts.slabs_grown = memory_.slabs_grown();
+  return counts;
+}
+
+int64_t GatheredUnits::history() const {
+  const std::lock_guard lock(mutex_);
+  return gathers_.value();
 }
 
 }  // namespace tessera

@@ -1,22 +1,33 @@
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "tessera/core/access/access_observer.h"
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/comm/window.h"
-#include "tessera/core/engine.h"
 #include "tessera/core/errors.h"
+#include "tessera/core/fork.h"
 #include "tessera/core/layout/flat_parameters.h"
+#include "tessera/core/layout/parameter_table.h"
 #include "tessera/core/layout/slice_map.h"
 #include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/memory_meter.h"
+#include "tessera/core/sched/access_order.h"
+#include "tessera/core/sched/lane.h"
+#include "tessera/core/sched/stream_join.h"
 #include "tessera/core/sched/trace.h"
+#include "tessera/core/step/rolling_hash.h"
+#include "tessera/fsdp/gather_counts.h"
 #include "tessera/fsdp/host_shards.h"
-#include "tessera/fsdp/residency.h"
+#include "tessera/fsdp/whole_memory.h"
+#include "tessera/fsdp/window_source.h"
 
 namespace tessera {
 
@@ -25,18 +36,41 @@ namespace tessera {
 /// registers memory knows both sides of a gather. Collective over `group`.
 std::shared_ptr<ProcessGroup> make_gathering_group(ProcessGroup& group, const SliceMap& slices);
 
-/// Makes the units of split parameters whole when operators touch them and frees them afterwards:
-/// the residency of a model's units, the sources they are read from and the observer that sees
-/// operators. Local between fences where ranks
-/// read each other's memory; elsewhere gathers are collectives (CollectiveSource).
-class GatheredUnits {
+/// Makes the units of split parameters whole when operators touch them and frees them afterwards.
+/// Local between fences where ranks read each other's memory; elsewhere gathers are collectives
+/// (CollectiveSource). Thread-safe, as operators of any thread come here. Note [Whole while needed]
+/// in gathered_units.cc, Note [Old values] in gathered_unit.cc.
+class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
  public:
-  /// `gathering`: make_gathering_group() where `group` has no windows and units are not shared,
-  /// else null. `flat` is split; its units have no memory now. Where `group` has no windows,
-  /// setting.ranks_after_forward is 1 or all. References must outlive it. Collective.
-  GatheredUnits(ProcessGroup& group, std::shared_ptr<ProcessGroup> gathering, const UnitPlan& plan,
-                const ParameterTable& table, const SliceMap& slices, FlatParameters& flat,
-                ResidencySetting setting, MemoryMeter& meter, Trace* trace);
+  /// How units come and go.
+  struct Setting {
+    int ranks_after_forward = 0;  ///< 1 keeps units whole until backward has ended; p frees them
+    bool prefetch = false;
+    bool free_eagerly = false;
+    bool strict_slabs = false;
+    bool poison_freed = false;
+    std::function<bool()> is_inside_backward;
+    StreamJoin* streams = nullptr;  ///< on which operators use units; null on a CPU
+  };
+
+  /// What units lie in and are read from; references outlive the owner.
+  struct Parts {
+    ProcessGroup& group;
+    /// make_gathering_group() where `group` has no windows and units are not shared, else null.
+    std::shared_ptr<ProcessGroup> gathering;
+    const UnitPlan& plan;
+    const ParameterTable& table;
+    const SliceMap& slices;
+    FlatParameters& flat;  ///< split; its units have no memory now
+    MemoryMeter& meter;
+    Trace* trace;
+  };
+
+  /// Where the group has no windows, setting.ranks_after_forward is 1 or all. The one owner is
+  /// whoever holds what is returned: when that goes, nothing is gathered any more and nothing of
+  /// `parts` is used. Scopes and operators of other threads may outlive it; what they read stays
+  /// alive until they end. Collective.
+  static std::shared_ptr<GatheredUnits> make(Parts parts, Setting setting);
   ~GatheredUnits();
   GatheredUnits(const GatheredUnits&) = delete;
   GatheredUnits& operator=(const GatheredUnits&) = delete;
@@ -53,10 +87,13 @@ class GatheredUnits {
   void await_copies();
 
   /// Keeps `units` whole in memory of their own until the scope ends; local. The scope may outlive
-  /// this object.
+  /// the owner.
   enum class HoldMode : uint8_t { kReadOnly, kWritable };
   std::shared_ptr<void> hold(const std::vector<size_t>& units, HoldMode mode);
   std::shared_ptr<void> hold_all(HoldMode mode);
+
+  /// What an operator that touches `unit` pins while it runs. Lives as long as this object.
+  AccessTarget& target(size_t unit) const;
 
   /// What a gather failed with; the operators that needed it have thrown the same.
   std::optional<CommError> failure() const;
@@ -67,11 +104,43 @@ class GatheredUnits {
   int64_t history() const;
 
  private:
+  class Unit;
+
+  GatheredUnits(Parts parts, Setting setting);
+  void add(size_t index, const Parts& parts, WindowSource::SecondShards second);
+  void watch(const FlatParameters& flat);
+
+  // What follows is called with the mutex held.
+  void use(Unit& unit);
+  void enter(Unit& unit);
+  void free_idle_slabs(const Unit& but);
+  void drop_prefetches(const Unit* but);
+  AccessOrder::Phase phase() const;
+  WindowSource::From source_now() const;
+
+  void close();
+
+  const Origin origin_;  // in a child of fork() a thread that is not there may hold the mutex
+  mutable std::mutex mutex_;
+  const Setting setting_;
+  const UnitPlan& plan_;
+  const ParameterTable& table_;
+  Trace* const trace_;
   std::shared_ptr<ProcessGroup> gathering_;  // null where ranks read each other's memory
   std::shared_ptr<HostShards> host_;         // null where shards lie with the units
   std::unique_ptr<Window> stamps_;           // of second shards; null if there are none
-  std::shared_ptr<Residency> residency_;     // shared with open scopes
+  WholeMemory memory_;
+  std::vector<std::unique_ptr<Unit>> units_;
+  AccessOrder order_;
+  Unit* last_ = nullptr;  // of those in slabs
+  int64_t writable_holds_ = 0;
+  std::optional<CommError> failure_;
+  GatherCounts counts_;
+  RollingHash gathers_;                       // collective ones
+  std::atomic<int64_t> prefetched_bytes_{0};  // by the lane
+  bool is_closed_ = false;                    // the owner is gone
   std::unique_ptr<AccessObserver> observer_;
+  Lane lane_;  // last: its thread uses the rest
 };
 
 }  // namespace tessera

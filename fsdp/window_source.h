@@ -12,12 +12,12 @@
 #include "tessera/core/layout/flat_layout.h"
 #include "tessera/core/layout/slice_map.h"
 #include "tessera/core/memory/memory_meter.h"
-#include "tessera/fsdp/unit_source.h"
 
 namespace tessera {
 
-/// Reads shards where they lie, or, after forward, second shards of fewer, nearer ranks. Reads are
-/// one-sided, so ranks need not gather alike.
+/// Reads the values of one split unit from the shards of the ranks that differ in the parameters'
+/// coordinate only, where they lie, or, after forward, second shards of fewer, nearer ranks. Reads
+/// are one-sided, so ranks need not gather alike.
 ///
 /// Note [Second shards]
 /// Under Options::reshard_after_forward = n with 1 < n < p, a rank that frees a unit after forward
@@ -25,7 +25,7 @@ namespace tessera {
 /// different times, so a second shard carries the number of the update its values belong to: a
 /// reader that finds another number takes that part from the first shards.
 /// Source: ZeRO++ (arXiv 2306.10209), section 3.2 (hpZ).
-class WindowSource final : public UnitSource {
+class WindowSource {
  public:
   /// Which ranks hold second shards, and of which update they are.
   struct SecondShards {
@@ -38,14 +38,22 @@ class WindowSource final : public UnitSource {
   /// References must outlive it. Collective over `group`.
   WindowSource(ProcessGroup& group, const SliceMap& slices, const FlatLayout& layout,
                std::string name, const at::Tensor& shard, SecondShards second, MemoryMeter& meter);
-  ~WindowSource() override;
+  ~WindowSource();
+  WindowSource(const WindowSource&) = delete;
+  WindowSource& operator=(const WindowSource&) = delete;
 
-  /// Local, blocks while it copies. Thread-safe.
-  int64_t fetch(const at::Tensor& to, From from) override;
-  std::shared_ptr<Work> start(const at::Tensor& /*to*/) override { return nullptr; }
-  int64_t received_bytes() const override { return 0; }
-  void keep_second(const at::Tensor& full) override;
-  void invalidate() override { ++update_; }
+  /// Which shards to prefer, where there are second ones.
+  enum class From : uint8_t { kFirst, kSecond };
+
+  /// Brings the whole unit into `to` [unit numel]. Returns how many bytes came from other ranks.
+  /// Local, blocks while it copies. Thread-safe. Throws CommError if the group has failed.
+  int64_t fetch(const at::Tensor& to, From from);
+
+  /// Keeps this rank's second shard of `full`, if there is one.
+  void keep_second(const at::Tensor& full);
+
+  /// The values have changed: second shards are out of date. Local; between fences.
+  void invalidate() { ++update_; }
 
  private:
   int64_t fetch_first(Range range, const at::Tensor& to) const;

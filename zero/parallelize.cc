@@ -300,7 +300,8 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
   convert_others(parts->table, parts->plan, parts->options.precision);
   parts->model = std::move(model);
   const bool keeps_freed_memory = parts->options.keep_freed_memory;
-  auto engine = std::make_unique<ShardedEngine>(*std::move(parts), buffers);
+  auto engine =
+      std::make_unique<Engine>(std::make_unique<ShardedEngine>(*std::move(parts), buffers));
   if (keeps_freed_memory) keep_freed_memory();  // the model's own memory has just been freed
   return engine;
 }

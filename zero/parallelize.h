@@ -7,9 +7,9 @@
 #include <torch/nn/pimpl.h>
 
 #include "tessera/core/comm/process_group.h"
-#include "tessera/core/engine.h"
 #include "tessera/core/options.h"
 #include "tessera/optim/optimizer_plan.h"
+#include "tessera/zero/engine.h"
 
 namespace tessera {
 

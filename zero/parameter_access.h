@@ -41,7 +41,7 @@ class ParameterAccess {
   /// parameter has left its unit.
   void require_settled(const char* call);
 
-  /// Engine::parameter_hash.
+  /// parameter_hash() of an engine.
   uint64_t hash();
 
   int64_t bytes() const { return ballot_.bytes(); }

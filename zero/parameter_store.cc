@@ -49,16 +49,21 @@ ParameterStore::ParameterStore(ProcessGroup& group, const ParameterTable& table,
     publication_ = std::make_unique<Publication>(group, plan, slices, flat_, trace);
   }
   if (flat_.is_split()) {
-    ResidencySetting setting{.ranks_after_forward = options.reshard_after_forward,
-                             .prefetch = options.prefetch,
-                             .free_eagerly = options.free_eagerly,
-                             .strict_slabs = options.strict_slabs,
-                             .poison_freed = options.poison_freed,
-                             .is_inside_backward = std::move(is_inside_backward),
-                             .allocate = nullptr,
-                             .streams = streams};
-    gathered_ = std::make_unique<GatheredUnits>(group, gathering_, plan, table, slices, flat_,
-                                                std::move(setting), meter, trace);
+    gathered_ = GatheredUnits::make({.group = group,
+                                     .gathering = gathering_,
+                                     .plan = plan,
+                                     .table = table,
+                                     .slices = slices,
+                                     .flat = flat_,
+                                     .meter = meter,
+                                     .trace = trace},
+                                    {.ranks_after_forward = options.reshard_after_forward,
+                                     .prefetch = options.prefetch,
+                                     .free_eagerly = options.free_eagerly,
+                                     .strict_slabs = options.strict_slabs,
+                                     .poison_freed = options.poison_freed,
+                                     .is_inside_backward = std::move(is_inside_backward),
+                                     .streams = streams});
   }
   if (reads_of_others()) group_.barrier("parameters moved");
   flat_.accept();

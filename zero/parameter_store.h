@@ -45,7 +45,6 @@ class ParameterStore {
   FlatParameters::Finding inspect() const;
 
   /// Null where parameters are resident.
-  GatheredUnits* gathered() { return gathered_.get(); }
   const GatheredUnits* gathered() const { return gathered_.get(); }
 
   /// Waits for publications. Blocking. Throws CommError of a publication or gather that failed.
@@ -88,7 +87,7 @@ class ParameterStore {
   std::shared_ptr<ProcessGroup> gathering_;   // null where units are not gathered together
   FlatParameters flat_;
   std::unique_ptr<Publication> publication_;  // null where a barrier is enough
-  std::unique_ptr<GatheredUnits> gathered_;
+  std::shared_ptr<GatheredUnits> gathered_;   // null where parameters are resident
 };
 
 }  // namespace tessera

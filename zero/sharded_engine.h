@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,7 +9,6 @@
 #include <torch/nn/module.h>
 
 #include "tessera/core/comm/process_group.h"
-#include "tessera/core/engine.h"
 #include "tessera/core/grad/backward_end.h"
 #include "tessera/core/grad/gradient_hook.h"
 #include "tessera/core/layout/parameter_table.h"
@@ -25,6 +25,7 @@
 #include "tessera/ddp/reducer.h"
 #include "tessera/optim/optimizer_plan.h"
 #include "tessera/zero/captured_micro_steps.h"
+#include "tessera/zero/engine.h"
 #include "tessera/zero/engine_failure.h"
 #include "tessera/zero/misuse_check.h"
 #include "tessera/zero/parameter_access.h"
@@ -37,9 +38,9 @@
 namespace tessera {
 
 /// The engine behind every strategy: a parameter store, a reducer and an optimizer, put together by
-/// their degrees. What a strategy is stands in placement(); nothing here asks for it. Note [The
-/// step is a fence] in sharded_engine.cc.
-class ShardedEngine final : public Engine, private GradientSink, private BackwardListener {
+/// their degrees. What a strategy is stands in placement(); nothing here asks for it. Its calls do
+/// what Engine's of the same names promise. Note [The step is a fence] in sharded_engine.cc.
+class ShardedEngine final : private GradientSink, private BackwardListener {
  public:
   /// What parallelize() has checked and agreed on.
   struct Parts {
@@ -54,42 +55,41 @@ class ShardedEngine final : public Engine, private GradientSink, private Backwar
 
   /// Parameters and `buffers` are equal on all ranks already. Collective.
   ShardedEngine(Parts parts, std::vector<NamedTensor> buffers);
-  ~ShardedEngine() override { handles_.hide_all(); }
+  ShardedEngine(const ShardedEngine&) = delete;
+  ShardedEngine& operator=(const ShardedEngine&) = delete;
+  ~ShardedEngine() { handles_.hide_all(); }
 
-  StepResult step() override;
-  torch::optim::Optimizer& optimizer() override { return commit_->optimizer(); }
-  at::Tensor scale(const at::Tensor& loss) override;
-  double loss_scale() const override { return commit_->loss_scale().scale; }
-  void zero_grad() override;
-  NoSync no_sync() override { return NoSync(no_sync_depth_); }
-  void micro_step(const std::function<void()>& body) override;
-  void modify_parameters(int from_rank, const std::function<void()>& write) override;
-  FullParameters full_parameters() override;
-  Gathered gather(const torch::nn::Module& module) override;
-  void wait() override;
-  const StepResult& last_result() const override { return last_result_; }
-  StateDict state_dict(StateScope scope, int rank) override;
-  void load_state_dict(const StateDict& state) override;
-  uint64_t parameter_hash() override;
-  Strategy strategy() const override { return parts_.options.strategy; }
-  const ParameterTable& parameters() const override { return parts_.table; }
-  ProcessGroup& group() override { return *parts_.group; }
-  const Degrees& degrees() const override { return parts_.options.degrees; }
-  const UnitPlan& units() const override { return parts_.plan; }
-  GatherCounts gather_counts() const override {
+  StepResult step();
+  torch::optim::Optimizer& optimizer() { return commit_->optimizer(); }
+  at::Tensor scale(const at::Tensor& loss);
+  double loss_scale() const { return commit_->loss_scale().scale; }
+  void zero_grad();
+  Engine::NoSync no_sync() { return Engine::NoSync(no_sync_depth_); }
+  void micro_step(const std::function<void()>& body);
+  void wait();
+  const StepResult& last_result() const { return last_result_; }
+
+  void modify_parameters(int from_rank, const std::function<void()>& write);
+  Engine::Scope full_parameters();
+  Engine::Scope gather(const torch::nn::Module& module);
+  StateDict state_dict(StateScope scope, int rank);
+  void load_state_dict(const StateDict& state);
+  uint64_t parameter_hash();
+
+  Strategy strategy() const { return parts_.options.strategy; }
+  const ParameterTable& parameters() const { return parts_.table; }
+  ProcessGroup& group() { return *parts_.group; }
+  const Degrees& degrees() const { return parts_.options.degrees; }
+  const UnitPlan& units() const { return parts_.plan; }
+  GatherCounts gather_counts() const {
     return store_.gathered() == nullptr ? GatherCounts{} : store_.gathered()->counts();
   }
-  const Trace* trace() const override { return trace_.get(); }
-  const MemoryMeter& memory() const override { return meter_; }
-  MemoryBytes predicted_memory(int micro_steps) const override {
-    return memory_formula(parts_.plan, memory_setting(micro_steps));
-  }
-  MemoryBytes predicted_peak_memory(int micro_steps) const override {
-    return memory_peak_formula(parts_.plan, memory_setting(micro_steps));
-  }
+  const Trace* trace() const { return trace_.get(); }
+  const MemoryMeter& memory() const { return meter_; }
+  /// What the memory formulas ask of it.
+  MemorySetting memory_setting(int micro_steps) const;
 
  private:
-  MemorySetting memory_setting(int micro_steps) const;
   void before_gradient(size_t index) override;
   void gradient(size_t index, at::Tensor gradient) override;
   void backward_ended() override;

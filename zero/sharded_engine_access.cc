@@ -17,13 +17,13 @@ void ShardedEngine::modify_parameters(int from_rank, const std::function<void()>
   failure_.guard_alone("modify_parameters", [&] { access_.modify(from_rank, write); });
 }
 
-Engine::FullParameters ShardedEngine::full_parameters() {
+Engine::Scope ShardedEngine::full_parameters() {
   require_between_steps("full_parameters");
   learn_outcome();
   return failure_.guard_alone("full_parameters", [&] { return access_.open_scope(); });
 }
 
-Engine::Gathered ShardedEngine::gather(const torch::nn::Module& module) {
+Engine::Scope ShardedEngine::gather(const torch::nn::Module& module) {
   require_no_update("gather");
   return failure_.guard([&] { return access_.gather(module); });
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
 
 #include "tessera/core/comm/refusal.h"
 #include "tessera/core/comm/text_exchange.h"
@@ -145,6 +146,14 @@ void write_trace(ProcessGroup& group, const Trace& trace, const std::string& pat
     file->commit();
   }
   refuse_if_failed();
+}
+
+void write_trace(Engine& engine, const std::string& path) {
+  const Trace* trace = trace_of(engine);
+  TORCH_CHECK(trace != nullptr,
+              "[trace] write_trace: got an engine that records nothing, expected one made with "
+              "Options::trace; set it");
+  write_trace(engine.group(), *trace, path);
 }
 
 }  // namespace tessera

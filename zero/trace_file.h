@@ -4,6 +4,7 @@
 
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/sched/trace.h"
+#include "tessera/zero/engine.h"
 
 namespace tessera {
 
@@ -15,5 +16,8 @@ namespace tessera {
 /// leads to what is no file. If it cannot be written, every rank throws the same c10::Error, with
 /// the path and the reason.
 void write_trace(ProcessGroup& group, const Trace& trace, const std::string& path);
+
+/// As above, of what `engine` has recorded. Throws c10::Error without Options::trace.
+void write_trace(Engine& engine, const std::string& path);
 
 }  // namespace tessera

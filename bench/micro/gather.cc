@@ -13,9 +13,7 @@
 #include "tessera/core/layout/slice_map.h"
 #include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/memory_meter.h"
-#include "tessera/core/memory/private_memory.h"
-#include "tessera/fsdp/residency.h"
-#include "tessera/fsdp/window_source.h"
+#include "tessera/fsdp/gathered_units.h"
 
 namespace tessera::bench {
 namespace {
@@ -62,31 +60,29 @@ void play_gather(const Scene& scene, ProcessGroup& group, Laps& laps) {
                                    return group.allocate(of_numel, dtype);
                                  }),
                       group.place(), meter);
-  ResidencySetting setting;
+  GatheredUnits::Setting setting;
   setting.ranks_after_forward = ranks;
   setting.is_inside_backward = [] { return false; };
-  setting.allocate = &allocate_private;
-  Residency residency(plan, table, setting, meter, nullptr);
-  std::vector<AccessTarget*> units;
-  for (size_t unit = 0; unit < plan.size(); ++unit) {
-    auto source =
-        std::make_unique<WindowSource>(group, slices, plan[unit].layout, plan[unit].name,
-                                       flat.shard(unit), WindowSource::SecondShards{}, meter);
-    units.push_back(&residency.add(flat.full(unit), std::move(source), Residency::Memory::kSlab));
-  }
-  residency.fill_slabs();
+  const auto units = GatheredUnits::make({.group = group,
+                                          .gathering = nullptr,
+                                          .plan = plan,
+                                          .table = table,
+                                          .slices = slices,
+                                          .flat = flat,
+                                          .meter = meter,
+                                          .trace = nullptr},
+                                         setting);
   group.barrier("shards are there");
 
-  const auto use = [](AccessTarget& unit) {
-    unit.pin(AccessTarget::Use::kRead).unpin(AccessTarget::Use::kRead);
+  const auto use = [&units](size_t unit) {
+    units->target(unit).pin(AccessTarget::Use::kRead).unpin(AccessTarget::Use::kRead);
   };
-  for (AccessTarget* unit : units) use(*unit);
+  for (size_t unit = 0; unit < kUnits; ++unit) use(unit);
   size_t next = 0;
   while (laps.next()) {
-    use(*units[next]);
+    use(next);
     next = 1 - next;
   }
-  residency.close();
 }
 
 void register_gathers(Crews& crews) {

@@ -9,7 +9,7 @@
 #include <torch/torch.h>
 
 #include "tessera/core/comm/process_group.h"
-#include "tessera/core/engine.h"
+#include "tessera/zero/engine.h"
 
 namespace gpt {
 

@@ -132,9 +132,9 @@ void train(const Flags& flags) {
   // What is added locally is reduced once.
   const int reductions = flags.no_sync ? 1 : static_cast<int>(flags.accumulate);
   const std::string memory = flags.memory ? gpt::memory_table(*engine, reductions, *world) : "";
-  const uint64_t hash = engine->parameter_hash();
+  const uint64_t hash = tessera::parameter_hash(*engine);
   if (!flags.trace.empty()) {
-    tessera::write_trace(engine->group(), *engine->trace(), flags.trace);
+    tessera::write_trace(*engine, flags.trace);
   }
   const auto whole = engine->full_parameters();  // the sample is one rank's alone
   if (!is_first) return;

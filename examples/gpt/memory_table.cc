@@ -26,8 +26,8 @@ std::string cell(int64_t bytes) {
 
 std::string memory_table(const tessera::Engine& engine, int reductions,
                          tessera::ProcessGroup& world) {
-  MemoryBytes kinds[kKindCount] = {engine.predicted_memory(reductions), engine.memory().now(),
-                                   engine.memory().peak()};
+  MemoryBytes kinds[kKindCount] = {tessera::predicted_memory(engine, reductions),
+                                   engine.memory().now(), engine.memory().peak()};
   const int64_t totals[kKindCount] = {kinds[0].total(), kinds[1].total(),
                                       engine.memory().peak_total_bytes()};
   at::Tensor mine = at::zeros({kKindCount * kColumns + 1}, at::kLong);

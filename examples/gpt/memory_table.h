@@ -4,7 +4,7 @@
 #include <string>
 
 #include "tessera/core/comm/process_group.h"
-#include "tessera/core/engine.h"
+#include "tessera/zero/engine.h"
 
 namespace gpt {
 

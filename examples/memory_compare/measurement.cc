@@ -122,8 +122,8 @@ Measurement measure(const Row& row, const Workload& workload,
   const int64_t foreign_bytes = place.is_cuda() ? foreign_device_bytes(workload, *model, place) : 0;
   const auto engine = tessera::parallelize(model, torch::optim::AdamWOptions(1e-4),
                                            options_of(row, workload), world);
-  measurement.persistent = engine->predicted_memory(/*micro_steps=*/1);
-  measurement.peak = engine->predicted_peak_memory(/*micro_steps=*/1);
+  measurement.persistent = tessera::predicted_memory(*engine, /*micro_steps=*/1);
+  measurement.peak = tessera::predicted_peak_memory(*engine, /*micro_steps=*/1);
 
   RankMemory mine;
   mine.pss_bytes = train(workload, *model, *engine, world->rank(), place);

@@ -93,7 +93,7 @@ void train() {
     score /= batches;
   }
   world->all_reduce(score, tessera::ReduceOp::kAvg, "score")->wait();
-  const uint64_t hash = engine->parameter_hash();
+  const uint64_t hash = tessera::parameter_hash(*engine);
   if (world->rank() == 0) {
     std::printf("world %d: loss %.9f, accuracy %.1f %%, parameters %016lx\n", world->size(),
                 score[0].item<double>(), 100.0 * score[1].item<double>(), hash);

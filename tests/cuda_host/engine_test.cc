@@ -154,18 +154,18 @@ struct Answers {
   Seen state;
 
   void ask(Engine& engine) {
-    hashes.push_back(engine.parameter_hash());
+    hashes.push_back(parameter_hash(engine));
     engine.modify_parameters(1, [&] {
       for (const Parameter& parameter : engine.parameters()) parameter.tensor.mul_(2.0);
     });
-    hashes.push_back(engine.parameter_hash());
+    hashes.push_back(parameter_hash(engine));
     const StateDict saved = engine.state_dict(StateScope::kEveryRank, 0);
     engine.modify_parameters(0, [&] {
       for (const Parameter& parameter : engine.parameters()) parameter.tensor.zero_();
     });
-    hashes.push_back(engine.parameter_hash());
+    hashes.push_back(parameter_hash(engine));
     engine.load_state_dict(saved);
-    hashes.push_back(engine.parameter_hash());
+    hashes.push_back(parameter_hash(engine));
     for (const auto& [name, entry] : saved.entries) {
       for (const StatePiece& piece : entry.pieces) state[name] = piece.values;
     }

@@ -35,7 +35,7 @@ void train_and_print(const Row& row) {
       uint64_t hash = 0;
       const Outcome outcome =
           train(subject(name), at::kFloat, row, schedule, world,
-                {.after_step = [&hash](Engine& engine, int) { hash = engine.parameter_hash(); }});
+                {.after_step = [&hash](Engine& engine, int) { hash = parameter_hash(engine); }});
       std::ostringstream line;
       line << name << " " << schedule.name << " " << std::hex << hash << std::hexfloat;
       for (const double norm : outcome.grad_norms) line << " " << norm;
@@ -57,7 +57,7 @@ void train_with_dropout(const Row& row) {
     model->forward(at::randn({4, 7})).pow(2).mean().backward();
     engine->step();
   }
-  std::cout << "result dropout " << std::hex << engine->parameter_hash() << "\n";
+  std::cout << "result dropout " << std::hex << parameter_hash(*engine) << "\n";
 }
 
 const char* const kRowVariable = "TESSERA_TEST_ROW";

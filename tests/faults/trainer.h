@@ -12,8 +12,8 @@
 #include <torch/optim/adamw.h>
 
 #include "tessera/core/comm/process_group.h"
-#include "tessera/core/engine.h"
 #include "tessera/tests/faults/fault_ranks.h"
+#include "tessera/zero/engine.h"
 #include "tessera/zero/parallelize.h"
 
 namespace tessera::testing {

@@ -32,7 +32,7 @@ TEST(GatheredUnits, OneRankEvaluatesAlone) {
       }
       rank.train(1);
       if (rank.world->rank() == who) rank.evaluate(9);
-      rank.engine->parameter_hash();
+      parameter_hash(*rank.engine);
     });
   }
 }
@@ -45,7 +45,7 @@ TEST(GatheredUnits, RanksEvaluateOnDifferentBranches) {
           rank.train(step);
           for (int i = 0; i <= rank.world->rank(); ++i) rank.evaluate(step + i);
         }
-        rank.engine->parameter_hash();
+        parameter_hash(*rank.engine);
       },
       "BranchingBlocks");
 }
@@ -73,7 +73,7 @@ TEST(GatheredUnits, AGatheredModuleStaysWholeUntilItsScopeEnds) {
       for (const at::Tensor& parameter : rank.net->parameters()) parameter.const_data_ptr();
     }
     rank.train(0);
-    rank.engine->parameter_hash();
+    parameter_hash(*rank.engine);
   });
 }
 
@@ -86,7 +86,7 @@ TEST(GatheredUnits, BackwardAndEvaluationRunInsideAScopeAndAStepDoesNot) {
     EXPECT_TRUE(rank.engine->step().committed);
     Gatherer untouched(rank.world, blocks_row());
     untouched.train(0);
-    EXPECT_EQ(rank.engine->parameter_hash(), untouched.engine->parameter_hash());
+    EXPECT_EQ(parameter_hash(*rank.engine), parameter_hash(*untouched.engine));
   });
 }
 
@@ -123,7 +123,7 @@ TEST(GatheredUnits, Scenario48_AUnitSplitOverFewerRanksAfterForwardIsReadFromThe
     rank.engine->step();
     const MemoryBytes now = rank.engine->memory().now();
     EXPECT_EQ(now[MemoryClass::kParameters],
-              rank.engine->predicted_memory(1)[MemoryClass::kParameters]);
+              predicted_memory(*rank.engine, 1)[MemoryClass::kParameters]);
     EXPECT_GT(now[MemoryClass::kParameters], rank.engine->units().bytes() / 4);
   });
 }

@@ -133,7 +133,7 @@ uint64_t train(Mode mode, Strategy strategy, Compute compute, double dropout,
     }
     engine->step();
   }
-  return engine->parameter_hash();
+  return parameter_hash(*engine);
 }
 
 using ComputeCase = std::tuple<Strategy, int, Compute>;

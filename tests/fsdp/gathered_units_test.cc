@@ -199,7 +199,7 @@ TEST(GatheredUnits, TrafficIsTheTraceTimesTheShareOfOthers) {
           for (int step = 0; step < 3; ++step) rank.train(step);
           rank.evaluate(3);
           int64_t gathered_bytes = 0;
-          for (const Trace::Span& span : rank.engine->trace()->spans()) {
+          for (const Trace::Span& span : trace_of(*rank.engine)->spans()) {
             if (span.track == TraceTrack::kGather) gathered_bytes += span.bytes;
           }
           EXPECT_EQ(rank.recording->sent_bytes("read"),

@@ -60,7 +60,7 @@ struct Gatherer {
   /// Names of the units gathered since the last call, in order.
   std::vector<std::string> gathered() {
     std::vector<std::string> names;
-    const auto spans = engine->trace()->spans();
+    const auto spans = trace_of(*engine)->spans();
     for (; seen_spans_ < spans.size(); ++seen_spans_) {
       if (spans[seen_spans_].track == TraceTrack::kGather) {
         names.emplace_back(spans[seen_spans_].name);

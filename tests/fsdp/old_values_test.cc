@@ -100,7 +100,7 @@ const std::vector<std::pair<std::string, Reading>>& readings() {
        }},
       {"parameter_hash",
        [](const RankWithTruth& rank) -> std::string {
-         return rank.engine->parameter_hash() == rank.truth->parameter_hash() ? "" : "hash";
+         return parameter_hash(*rank.engine) == parameter_hash(*rank.truth) ? "" : "hash";
        }},
       {"training",
        [](const RankWithTruth& rank) {

@@ -27,16 +27,16 @@ TEST_P(MemoryOnGpu, IsWhatTheFormulaSays) {
   options.after_step = [](Engine& engine, int step) {
     if (step < 1) return;
     MemoryBytes now = engine.memory().now();
-    const MemoryBytes predicted = engine.predicted_memory(1);
+    const MemoryBytes predicted = predicted_memory(engine, 1);
     for (const MemoryClass kept :
          {MemoryClass::kParameters, MemoryClass::kGradients, MemoryClass::kOptimizer,
           MemoryClass::kSlabs, MemoryClass::kRoot}) {
       EXPECT_EQ(now[kept], predicted[kept]) << to_string(kept);
     }
     EXPECT_LE(engine.memory().peak()[MemoryClass::kLanding],
-              engine.predicted_peak_memory(1)[MemoryClass::kLanding]);
-    EXPECT_GT(engine.predicted_peak_memory(1)[MemoryClass::kLanding] +
-                  engine.predicted_peak_memory(1)[MemoryClass::kGradients],
+              predicted_peak_memory(engine, 1)[MemoryClass::kLanding]);
+    EXPECT_GT(predicted_peak_memory(engine, 1)[MemoryClass::kLanding] +
+                  predicted_peak_memory(engine, 1)[MemoryClass::kGradients],
               0);
   };
   train_on_threads(subject("DeepMlp"), at::kFloat, row, schedule, world, options, over_nccl());

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "tessera/core/comm/process_group.h"
-#include "tessera/core/engine.h"
 #include "tessera/optim/optimizer_plan.h"
 #include "tessera/tests/support/models.h"
 #include "tessera/tests/support/row.h"
+#include "tessera/zero/engine.h"
 
 namespace tessera::testing {
 

@@ -60,7 +60,7 @@ TEST_P(IgnoredParameters, AreNotSynchronisedSplitHookedOrUpdated) {
     EXPECT_TRUE(at::equal(model->scale, before)) << "each rank's own values";
     EXPECT_FALSE(at::equal(model->first->weight, weight_before));
     EXPECT_EQ(engine->state_dict(StateScope::kEveryRank).entries.count("model.scale"), 0u);
-    EXPECT_NO_THROW(engine->parameter_hash()) << "ranks may differ in what is ignored";
+    EXPECT_NO_THROW(parameter_hash(*engine)) << "ranks may differ in what is ignored";
   });
 }
 

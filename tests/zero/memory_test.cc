@@ -104,7 +104,7 @@ constexpr MemoryClass kPersistentClasses[] = {MemoryClass::kParameters, MemoryCl
 
 void expect_persistent_bytes(const Engine& engine, int micro_steps) {
   const MemoryBytes now = engine.memory().now();
-  const MemoryBytes predicted = engine.predicted_memory(micro_steps);
+  const MemoryBytes predicted = predicted_memory(engine, micro_steps);
   for (const MemoryClass memory_class : kPersistentClasses) {
     EXPECT_EQ(now[memory_class], predicted[memory_class]) << to_string(memory_class);
   }
@@ -114,7 +114,7 @@ TEST_P(MemoryTest, PersistentBytesEqualTheFormulaExactly) {
   const auto check = [this](Engine& engine, int) {
     expect_persistent_bytes(engine, schedule().micro_steps);
     const MemoryBytes now = engine.memory().now();
-    const MemoryBytes predicted = engine.predicted_memory(schedule().micro_steps);
+    const MemoryBytes predicted = predicted_memory(engine, schedule().micro_steps);
     EXPECT_GT(predicted[MemoryClass::kParameters], 0);
     EXPECT_EQ(engine.gather_counts().slabs_grown, 0);
     if (lands_in_pool()) {
@@ -252,7 +252,7 @@ TEST(Memory, NoSyncNeedsNoSecondBufferUnderZero1) {
   train_on_threads(subject("DeepMlp"), at::kFloat, row_of(Strategy::kZero1), schedule, 2,
                    {.after_step = [](Engine& engine, int) {
                      EXPECT_EQ(engine.memory().now()[MemoryClass::kGradients], 0);
-                     EXPECT_EQ(engine.predicted_memory(1)[MemoryClass::kGradients], 0);
+                     EXPECT_EQ(predicted_memory(engine, 1)[MemoryClass::kGradients], 0);
                    }});
 }
 
@@ -314,7 +314,7 @@ TEST(Memory, TheFormulaTellsStrategiesApart) {
                      {.after_step = [&](Engine& engine, int) {
                        const std::lock_guard lock(mutex);
                        if (engine.group().rank() == 0) {
-                         predicted = {engine.predicted_memory(1), engine.predicted_memory(3)};
+                         predicted = {predicted_memory(engine, 1), predicted_memory(engine, 3)};
                        }
                      }});
     return predicted;

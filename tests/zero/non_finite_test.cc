@@ -14,6 +14,7 @@
 
 #include "tessera/core/sched/trace.h"
 #include "tessera/tests/zero/engine_fixture.h"
+#include "tessera/zero/trace_file.h"
 
 // What Options::on_non_finite, ask_non_finite and loss_scale make of a step.
 
@@ -21,6 +22,7 @@ namespace tessera::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 class NonFinitePolicy : public ::testing::TestWithParam<std::pair<Row, int>> {
  protected:
@@ -57,23 +59,23 @@ TEST_P(NonFinitePolicy, SkipsAndGoesOnAsIfTheStepHadNotBeen) {
   on_ranks(skipping, [](Rank& rank) {
     rank.backward(0, false);
     rank.engine->step();
-    const uint64_t before = rank.engine->parameter_hash();
+    const uint64_t before = parameter_hash(*rank.engine);
     rank.backward(1, true);
     const StepResult skipped = rank.engine->step();
     EXPECT_FALSE(skipped.committed);
     EXPECT_EQ(skipped.step, 1);
     EXPECT_FALSE(std::isfinite(skipped.grad_norm));
-    EXPECT_EQ(rank.engine->parameter_hash(), before);
+    EXPECT_EQ(parameter_hash(*rank.engine), before);
     rank.backward(1, false);
     EXPECT_EQ(rank.engine->step().step, 2);
-    const uint64_t after = rank.engine->parameter_hash();
+    const uint64_t after = parameter_hash(*rank.engine);
 
     Rank plain(rank.world, options());
     for (int step = 0; step < 2; ++step) {
       plain.backward(step, false);
       plain.engine->step();
     }
-    EXPECT_EQ(plain.engine->parameter_hash(), after);
+    EXPECT_EQ(parameter_hash(*plain.engine), after);
   });
 }
 
@@ -151,13 +153,15 @@ TEST(EngineTrace, HasEveryTrack) {
         engine->step();
       }
       if (!is_on) {
-        EXPECT_EQ(engine->trace(), nullptr);
+        EXPECT_EQ(trace_of(*engine), nullptr);
+        EXPECT_THAT([&] { write_trace(*engine, "nowhere.json"); },
+                    ThrowsMessage<c10::Error>(HasSubstr("made with Options::trace")));
         return;
       }
-      ASSERT_NE(engine->trace(), nullptr);
+      ASSERT_NE(trace_of(*engine), nullptr);
       for (const TraceTrack track : {TraceTrack::kCompute, TraceTrack::kGather, TraceTrack::kReduce,
                                      TraceTrack::kOptimizer, TraceTrack::kVote}) {
-        const auto spans = engine->trace()->spans();
+        const auto spans = trace_of(*engine)->spans();
         EXPECT_TRUE(std::any_of(spans.begin(), spans.end(), [track](const Trace::Span& span) {
           return span.track == track;
         })) << to_string(track);

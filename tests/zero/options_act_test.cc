@@ -46,8 +46,8 @@ std::string observe(const Options& options) {
         const GatherCounts counts = engine->gather_counts();
         std::string text = absl::StrCat(
             engine->units().size(), " units, first of ", engine->units()[0].parameters.size(), ", ",
-            engine->predicted_memory(1)[MemoryClass::kParameters], " + ",
-            engine->predicted_memory(1)[MemoryClass::kGradients], " bytes, ", whole_units,
+            predicted_memory(*engine, 1)[MemoryClass::kParameters], " + ",
+            predicted_memory(*engine, 1)[MemoryClass::kGradients], " bytes, ", whole_units,
             " between, ", counts.bytes, " copied, prefetched ", counts.prefetched > 0,
             counts.bytes > 0 ? absl::StrCat(", freed ", counts.frees) : "");
         std::vector<at::Tensor> weights;

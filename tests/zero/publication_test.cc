@@ -105,13 +105,13 @@ TEST_P(PublicationTest, IsWaitedForByTheEnd) {
 
 TEST_P(PublicationTest, IsWaitedForByWhateverReadsOrWritesParameters) {
   on_ranks([](Rank& rank) {
-    const uint64_t before = rank.engine->parameter_hash();
+    const uint64_t before = parameter_hash(*rank.engine);
     EXPECT_EQ(read_raw(*rank.net), "");
     loss_on(*rank.net, rank.world->rank(), 1).backward();
     rank.engine->step();
     rank.engine->modify_parameters(0, [] {});
     EXPECT_EQ(read_raw(*rank.net), "");
-    EXPECT_NE(rank.engine->parameter_hash(), before);
+    EXPECT_NE(parameter_hash(*rank.engine), before);
     loss_on(*rank.net, rank.world->rank(), 2).backward();
     rank.engine->step();
     const auto whole = rank.engine->full_parameters();

@@ -83,13 +83,13 @@ class Sharded final : public Trainer {
 
   int64_t formula_bytes() const override {
     if (is_offloaded_) return -1;  // the formula counts the host's memory, too
-    return engine_->predicted_peak_memory(/*micro_steps=*/1).total() +
+    return tessera::predicted_peak_memory(*engine_, /*micro_steps=*/1).total() +
            engine_->memory().now()[tessera::MemoryClass::kControl];
   }
 
   void write_trace(const std::string& path) override {
-    if (engine_->trace() != nullptr) {
-      tessera::write_trace(engine_->group(), *engine_->trace(), path);
+    if (tessera::trace_of(*engine_) != nullptr) {
+      tessera::write_trace(*engine_, path);
     }
   }
 

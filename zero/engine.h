@@ -11,6 +11,7 @@
 #include "tessera/core/memory/memory_meter.h"
 #include "tessera/core/state_dict.h"
 #include "tessera/core/strategy.h"
+#include "tessera/fsdp/gather_counts.h"
 
 namespace torch::nn {
 class Module;
@@ -23,16 +24,8 @@ class Optimizer;
 namespace tessera {
 
 class ProcessGroup;
+class ShardedEngine;
 class Trace;
-
-/// What happened to the units of a model whose parameters are split. Local.
-struct GatherCounts {
-  int64_t gathers = 0;      ///< units made whole
-  int64_t prefetched = 0;   ///< of them, begun before their first use
-  int64_t frees = 0;        ///< units freed
-  int64_t bytes = 0;        ///< copied from other ranks
-  int64_t slabs_grown = 0;  ///< slabs beyond the two that the memory formula counts
-};
 
 /// What one step did. Equal on all ranks. Under Options::late_verdict step() returns that of the
 /// step() before (the first one a result that is not committed).
@@ -73,9 +66,11 @@ struct StepResult {
 /// their own, or, where they are split, throw when they are read. In a child of fork() those calls
 /// throw CommError on an engine that it inherited, and the parameters c10::Error when they are
 /// read.
-class Engine {
+class Engine final {
  public:
-  virtual ~Engine() = default;
+  /// parallelize() calls it.
+  explicit Engine(std::unique_ptr<ShardedEngine> implementation);
+  ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -84,19 +79,19 @@ class Engine {
   /// step, when ranks disagree, on non-finite gradients, when a parameter was written or
   /// re-assigned outside modify_parameters(), and (looked for in steps 1, 2, 4, 8, ...) when the
   /// model has trainable parameters that it had not at parallelize, or lacks some.
-  virtual StepResult step() = 0;
+  StepResult step();
 
   /// For learning rate schedulers and for reading or changing hyper-parameters (on all ranks
   /// alike). Its step() throws; its zero_grad() acts as this engine's at the next backward or step.
-  virtual torch::optim::Optimizer& optimizer() = 0;
+  torch::optim::Optimizer& optimizer();
 
   /// Local. The loss to call backward on under Options::loss_scale: `loss` times loss_scale(). The
   /// loss itself elsewhere.
-  virtual at::Tensor scale(const at::Tensor& loss) = 0;
-  virtual double loss_scale() const = 0;
+  at::Tensor scale(const at::Tensor& loss);
+  double loss_scale() const;
 
   /// Local; made by all ranks alike. Drops the gradients of this step, reduced and landed.
-  virtual void zero_grad() = 0;
+  void zero_grad();
 
   /// While the returned scope lives, backward adds gradients locally (full-size memory) and sends
   /// nothing; the first backward outside it reduces the local sum. Local. Scopes nest.
@@ -115,7 +110,7 @@ class Engine {
    private:
     std::shared_ptr<int> depth_;
   };
-  [[nodiscard]] virtual NoSync no_sync() = 0;
+  [[nodiscard]] NoSync no_sync();
 
   /// Collective as a backward is. Calls `body`, which runs one forward and one backward. Under
   /// Options::cuda_graphs the calls on each count of micro-steps since the last step are told
@@ -125,41 +120,42 @@ class Engine {
   /// prints on the host happens in the first calls only; and it must not wait for the device
   /// (item(), copies to the host). Throws c10::Error that names what cannot be captured: a backward
   /// under no_sync(), none or more than one, a wait for the device.
-  virtual void micro_step(const std::function<void()>& body) = 0;
+  void micro_step(const std::function<void()>& body);
 
   /// Collective. Runs `write` on every rank without autograd, then gives all ranks the parameters
   /// of rank `from_rank`. The only way to write parameters outside step(): initialisation after
   /// parallelize, weight clipping, loading. `write` may be empty except on from_rank; of the
   /// engine's calls it may make gather() alone.
-  virtual void modify_parameters(int from_rank, const std::function<void()>& write) = 0;
+  void modify_parameters(int from_rank, const std::function<void()>& write);
+
+  /// Keeps parameters whole while it, or a copy of it, lives.
+  using Scope = std::shared_ptr<void>;
 
   /// Collective. While the returned scope lives, every parameter is whole on every rank and may be
   /// read by any means (saving, raw pointers). step() inside it is an error. Costs nothing where
   /// parameters are never split, their full size elsewhere. A scope may end after the engine, but
   /// gives nothing any more then.
-  using FullParameters = std::shared_ptr<void>;
-  [[nodiscard]] virtual FullParameters full_parameters() = 0;
+  [[nodiscard]] Scope full_parameters();
 
   /// Local on one host. While the returned scope lives, the units of `module`'s parameters are
   /// whole on this rank and may be read by any means. step() inside it is an error. `module` is
   /// (part of) the model; throws c10::Error for a module without parameters of this engine.
-  using Gathered = std::shared_ptr<void>;
-  [[nodiscard]] virtual Gathered gather(const torch::nn::Module& module) = 0;
+  [[nodiscard]] Scope gather(const torch::nn::Module& module);
 
   /// Blocking; local but under late verdicts, where all ranks call it. Waits for what step() has
   /// left under way: parameters that are being published, and the verdict of the last step(), whose
   /// errors it throws. Operators wait by themselves; raw pointers need it.
-  virtual void wait() = 0;
+  void wait();
   /// Local. Of the last step whose verdict is known: the last step(), but under late verdicts the
   /// one before it until wait().
-  virtual const StepResult& last_result() const = 0;
+  const StepResult& last_result() const;
 
   /// Collective. The state of the run (see StateDict). Under kOneRank the other ranks than `rank`
   /// get an empty one. Values are copies. Ignored parameters are not in it. Throws c10::Error on
   /// every rank if parameters or buffers came or went since parallelize: it would lack them. Whole
   /// scopes receive (N-1)/N of the state on every rank and take temporary memory for the largest
   /// unit; kSharded sends nothing but a check.
-  [[nodiscard]] virtual StateDict state_dict(StateScope scope, int rank = 0) = 0;
+  [[nodiscard]] StateDict state_dict(StateScope scope, int rank = 0);
 
   /// Collective. Makes the state of the run what `state` says: every rank passes what it has
   /// (everything, nothing, any pieces); together they must cover every entry of this engine and
@@ -167,36 +163,44 @@ class Engine {
   /// entries, with nothing changed. Where ranks pass the same element, the lowest rank's counts.
   /// Another order of memory (strides) is converted, another dtype refused. Sends 2(N-1)/N of the
   /// state. Gradients of this step are dropped.
-  virtual void load_state_dict(const StateDict& state) = 0;
+  void load_state_dict(const StateDict& state);
 
-  /// Collective. A hash over the names and values of all parameters in registration order and
-  /// logical element order; equal values give equal hashes whatever the strategy and world size.
-  /// Throws c10::Error naming the first rank that differs from rank 0.
-  virtual uint64_t parameter_hash() = 0;
-
-  virtual Strategy strategy() const = 0;
-  virtual const ParameterTable& parameters() const = 0;
-  virtual ProcessGroup& group() = 0;
+  Strategy strategy() const;
+  const ParameterTable& parameters() const;
+  ProcessGroup& group();
   /// Over how many ranks each kind of state is split.
-  virtual const Degrees& degrees() const = 0;
+  const Degrees& degrees() const;
   /// The units (or buckets) that parameters are communicated in.
-  virtual const UnitPlan& units() const = 0;
+  const UnitPlan& units() const;
 
   /// What was gathered since the engine was made; zeros where parameters are not split. Local.
-  virtual GatherCounts gather_counts() const = 0;
-  /// What this rank did when; null unless Options::trace.
-  virtual const Trace* trace() const = 0;
+  GatherCounts gather_counts() const;
 
   /// Memory this engine holds on this rank, by class. Local.
-  virtual const MemoryMeter& memory() const = 0;
-  /// What memory_formula says this engine holds persistently, for `micro_steps` backwards per step.
-  /// Local.
-  virtual MemoryBytes predicted_memory(int micro_steps) const = 0;
-  /// What memory_peak_formula says it holds at most. Local.
-  virtual MemoryBytes predicted_peak_memory(int micro_steps) const = 0;
+  const MemoryMeter& memory() const;
 
- protected:
-  Engine() = default;
+ private:
+  friend MemoryBytes predicted_memory(const Engine& engine, int micro_steps);
+  friend MemoryBytes predicted_peak_memory(const Engine& engine, int micro_steps);
+  friend uint64_t parameter_hash(Engine& engine);
+  friend const Trace* trace_of(const Engine& engine);
+
+  const std::unique_ptr<ShardedEngine> implementation_;
 };
+
+/// What memory_formula says `engine` holds persistently, for `micro_steps` backwards per step.
+/// Local.
+MemoryBytes predicted_memory(const Engine& engine, int micro_steps);
+
+/// What memory_peak_formula says it holds at most. Local.
+MemoryBytes predicted_peak_memory(const Engine& engine, int micro_steps);
+
+/// Collective. A hash over the names and values of all parameters in registration order and logical
+/// element order; equal values give equal hashes whatever the strategy and world size. Throws
+/// c10::Error naming the first rank that differs from rank 0.
+uint64_t parameter_hash(Engine& engine);
+
+/// What this rank did when; null unless Options::trace. The engine owns it. Local.
+const Trace* trace_of(const Engine& engine);
 
 }  // namespace tessera

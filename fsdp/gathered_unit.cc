@@ -1,0 +1,346 @@
+#include "tessera/fsdp/gathered_unit.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/access/unobserved.h"
+#include "tessera/core/error_text.h"
+
+namespace tessera {
+
+// Most operators read the unit that the one before read. That needs no mutex: such a unit is ready,
+// and a pin is a count. Who wants to free it first makes it not ready and then looks at the count,
+// a reader counts first and then looks whether it is ready, both in one total order; so either the
+// reader is seen, and the unit stays, or the reader sees that it has to wait for the mutex.
+//
+// Note [Old values]
+// An operator holds addresses in a unit's memory from its start to its end, and one of another
+// thread may be at work while step() changes the values, or the engine ends. What it reads must not
+// be freed or overwritten meanwhile, and nobody else may take it for the present values. So each
+// memory has Readers of its own, who are told apart when they end. When values change, units that
+// nobody reads are freed, and the others are stale. The next use of such a unit fills other memory,
+// which takes the place of the old one; an operator that has begun and has not asked for its
+// address yet finds one or the other, never none. So a memory is kept for its readers and for those
+// of earlier ones, of whom the last gives it back. A reader counts itself with the readers it found
+// and then looks whether they are still the present ones; who replaces them does so first and then
+// looks at the count: the order that the mutex is saved by.
+//
+// Where ranks share parameters there is nothing to go stale: such an operator reads what is there.
+
+GatheredUnits::Unit::Unit(GatheredUnits& all, size_t index, FreeableBuffer& buffer, Source source)
+    : all_(all), index_(index), buffer_(buffer), source_(std::move(source)) {
+  replace_readers();
+}
+
+// --- An operator begins and ends ---
+
+AccessTarget::Pin& GatheredUnits::Unit::pin(Use use) noexcept {
+  Readers* found = nullptr;
+  if (use == Use::kRead) {
+    found = readers_;
+    ++found->pins;
+    if (is_ready_ && readers_ == found) return *found;
+  }
+  const std::lock_guard lock(all_.mutex_);
+  if (found != nullptr) --found->pins;
+  if (has_old_) drop_old();
+  if (!all_.is_closed_) {
+    if (use == Use::kWrite && all_.writable_holds_ == 0) return refuse();
+    try {
+      all_.use(*this);
+    } catch (const std::exception& error) {
+      remember(error);
+    }
+  }
+  Readers& present = *readers_;
+  ++present.pins;
+  return present;
+}
+
+void GatheredUnits::Unit::Readers::unpin(Use /*use*/) noexcept {
+  GatheredUnits& all = unit.all_;
+  if (!all.setting_.free_eagerly) {
+    if (--pins > 0 || !unit.has_old_) return;
+    const std::lock_guard lock(all.mutex_);
+    unit.end_use();
+    return;
+  }
+  const std::lock_guard lock(all.mutex_);
+  --pins;
+  unit.end_use();
+}
+
+/// Writing is refused outside modify_parameters().
+AccessTarget::Pin& GatheredUnits::Unit::refuse() {
+  if (refused_.pins++ == 0) buffer_.forbid(write_error());
+  return refused_;
+}
+
+void GatheredUnits::Unit::Refused::unpin(Use /*use*/) noexcept {
+  GatheredUnits& all = unit.all_;
+  const std::lock_guard lock(all.mutex_);
+  --pins;
+  if (pins == 0 && !all.is_closed_) unit.buffer_.permit();
+  unit.end_use();
+}
+
+/// An operator has ended.
+void GatheredUnits::Unit::end_use() {
+  if (has_old_) {
+    // What takes that memory next runs behind what the operator has queued.
+    if (!all_.is_closed_ && all_.setting_.streams != nullptr) all_.setting_.streams->pass();
+    drop_old();
+  }
+  if (!all_.is_closed_ && all_.setting_.free_eagerly && can_free()) free(After::kUse);
+}
+
+std::string GatheredUnits::Unit::write_error() const {
+  std::string names;
+  constexpr size_t kMostNames = 4;
+  const std::vector<size_t>& parameters = planned().parameters;
+  for (size_t i = 0; i < parameters.size() && i < kMostNames; ++i) {
+    absl::StrAppend(&names, i == 0 ? "'" : ", '", all_.table_[parameters[i]].name, "'");
+  }
+  if (parameters.size() > kMostNames) absl::StrAppend(&names, ", ...");
+  return absl::StrCat("[fsdp] unit '", planned().name,
+                      "': an operator writes one of its parameters (", names,
+                      ") outside engine->modify_parameters(), and the shards of the other ranks "
+                      "would not know; write it inside, so that all ranks take the new values");
+}
+
+/// A gather has failed. The operator goes on and meets the storage; let that say why it has no
+/// data.
+void GatheredUnits::Unit::remember(const std::exception& error) {
+  if (const auto* failed = dynamic_cast<const CommError*>(&error);
+      failed != nullptr && !all_.failure_.has_value()) {
+    all_.failure_ = *failed;
+  }
+  if (is_stale_) set_aside(buffer_.detach());
+  if (original_error_.empty()) original_error_ = buffer_.access_error();
+  buffer_.set_access_error(error_text(error));
+}
+
+// --- It becomes whole ---
+
+void GatheredUnits::Unit::make_whole() {
+  const Unobserved unobserved;
+  const std::shared_ptr<Work> fetch = std::exchange(fetch_, nullptr);
+  const TraceSpan span(all_.trace_, TraceTrack::kGather, planned().name,
+                       fetch == nullptr ? planned().layout.bytes() : 0);
+  at::Tensor memory = fetch == nullptr ? take_memory() : std::exchange(fetched_, at::Tensor());
+  fill_and_attach(std::move(memory), /*is_temporary=*/false, fetch);
+}
+
+/// `fetch`: what fills it already; null if nothing does.
+void GatheredUnits::Unit::fill_and_attach(at::Tensor memory, bool is_temporary,
+                                          const std::shared_ptr<Work>& fetch) {
+  try {
+    if (fetch == nullptr) {
+      fill(memory);
+    } else {
+      fetch->wait();
+      ++all_.counts_.prefetched;
+    }
+  } catch (...) {
+    give_memory(memory, is_temporary);
+    if (is_stale_) set_aside(buffer_.detach());  // better none than old values
+    throw;
+  }
+  if (is_stale_) {
+    set_aside(buffer_.replace(std::move(memory)));
+  } else {
+    buffer_.attach(std::move(memory));
+  }
+  readers_.load()->is_temporary = is_temporary;
+  ++all_.counts_.gathers;
+  if (!original_error_.empty()) {
+    buffer_.set_access_error(std::exchange(original_error_, ""));
+  }
+}
+
+void GatheredUnits::Unit::fill(const at::Tensor& memory) {
+  if (source_.window != nullptr) {
+    all_.counts_.bytes += source_.window->fetch(memory, all_.source_now());
+  } else if (source_.collective != nullptr) {
+    gather_together(memory)->wait();
+  }
+}
+
+std::shared_ptr<Work> GatheredUnits::Unit::gather_together(const at::Tensor& memory) {
+  std::shared_ptr<Work> gather = source_.collective->start(memory);
+  all_.counts_.bytes += source_.collective->received_bytes();
+  // Two units of one size would be taken for each other without any error; the vote compares this.
+  all_.gathers_.record(RollingHash::Event::kGather, static_cast<int64_t>(index_));
+  return gather;
+}
+
+void GatheredUnits::Unit::prefetch() {
+  if (is_whole() || fetch_ != nullptr || !all_.memory_.is_at_hand(index_)) return;
+  const Unobserved unobserved;
+  fetched_ = take_memory();
+  if (source_.collective != nullptr) {
+    fetch_ = gather_together(fetched_);
+    return;
+  }
+  fetch_ = all_.lane_.post([this, memory = fetched_, from = all_.source_now()] {
+    const Unobserved in_lane;
+    const TraceSpan span(all_.trace_, TraceTrack::kGather, planned().name,
+                         planned().layout.bytes());
+    const int64_t bytes = source_.window->fetch(memory, from);
+    all_.prefetched_bytes_ += bytes;
+  });
+}
+
+void GatheredUnits::Unit::drop_prefetch() {
+  if (fetch_ == nullptr) return;
+  const Unobserved unobserved;
+  try {
+    fetch_->wait();
+  } catch (const std::exception&) {
+    // Nobody needed it; who does will meet the same failure.
+  }
+  fetch_ = nullptr;
+  give_memory(std::exchange(fetched_, at::Tensor()), /*is_temporary=*/false);
+}
+
+at::Tensor GatheredUnits::Unit::take_memory() {
+  return is_stale_ ? all_.memory_.take_another(index_) : all_.memory_.take(index_);
+}
+
+// --- It is freed ---
+
+bool GatheredUnits::Unit::can_free() {
+  // Readers of earlier memory too: one that has not asked for its address yet finds the present
+  // one.
+  const auto is_read = [this] {
+    return std::any_of(all_readers_.begin(), all_readers_.end(),
+                       [](const auto& readers) { return readers->pins > 0; });
+  };
+  if (!is_whole() || holds_ > 0 || refused_.pins > 0 || is_read()) return false;
+  is_ready_ = false;
+  return !is_read();
+}
+
+void GatheredUnits::Unit::free(After after) {
+  const Unobserved unobserved;
+  if (after == After::kUse && source_.window != nullptr && !is_stale_ &&
+      !all_.setting_.is_inside_backward()) {
+    source_.window->keep_second(buffer_.memory());
+  }
+  is_stale_ = false;
+  give_memory(buffer_.detach(), std::exchange(readers_.load()->is_temporary, false));
+  ++all_.counts_.frees;
+}
+
+void GatheredUnits::Unit::give_memory(const at::Tensor& memory, bool is_temporary) {
+  const Unobserved unobserved;
+  all_.memory_.give(index_, memory, is_temporary);
+}
+
+// --- Scopes keep it whole ---
+
+void GatheredUnits::Unit::hold(bool writable) {
+  const Unobserved unobserved;
+  if (holds_ == 0) {
+    if (has_old_) drop_old();
+    // What operators read now is not for writing.
+    if (writable && has_source() && is_whole() && !can_free()) mark_stale();
+    if (!is_fresh()) {
+      all_.drop_prefetches(nullptr);
+      const TraceSpan span(all_.trace_, TraceTrack::kGather, planned().name,
+                           planned().layout.bytes());
+      const bool is_temporary = !has_own_memory();
+      fill_and_attach(is_temporary ? all_.memory_.take_temporary(index_) : take_memory(),
+                      is_temporary, nullptr);
+    }
+  }
+  ++holds_;
+  if (writable) ++all_.writable_holds_;
+}
+
+void GatheredUnits::Unit::release(bool writable) {
+  --holds_;
+  if (all_.is_closed_) return drop_old();
+  if (writable) --all_.writable_holds_;
+  is_ready_ = false;
+  if (can_free()) free(After::kFence);
+}
+
+// --- Its values become old ---
+
+void GatheredUnits::Unit::invalidate() {
+  if (!has_source()) return;
+  if (source_.window != nullptr) source_.window->invalidate();
+  // What a scope holds has been written there too: steps and loaded state allow no scope.
+  if (is_whole() && holds_ == 0) mark_stale();
+}
+
+/// The values of a whole unit are old.
+void GatheredUnits::Unit::mark_stale() {
+  is_stale_ = true;
+  is_ready_ = false;
+  has_old_ = true;  // before it looks at the count, as a reader counts before it looks here
+  drop_old();
+}
+
+/// Keeps `memory`, which the unit has no more, for those who read it.
+void GatheredUnits::Unit::set_aside(at::Tensor memory) {
+  is_stale_ = false;
+  readers_.load()->kept = std::move(memory);
+  replace_readers();
+  has_old_ = true;
+  drop_old();
+}
+
+/// Operators that come from now on are counted apart. The readers stand in the order of their
+/// memories, the present ones last.
+void GatheredUnits::Unit::replace_readers() {
+  const auto spare =
+      std::find_if(all_readers_.begin(), all_readers_.end(), [this](const auto& readers) {
+        return readers.get() != readers_ && readers->pins == 0 && !readers->kept.defined();
+      });
+  if (spare != all_readers_.end()) {
+    std::rotate(spare, spare + 1, all_readers_.end());
+  } else {
+    all_readers_.push_back(std::make_unique<Readers>(*this));
+  }
+  readers_ = all_readers_.back().get();
+}
+
+/// Gives back the memory of old values that nobody reads any more: neither its own readers nor
+/// earlier ones, who may have asked for their address when it was the present one.
+void GatheredUnits::Unit::drop_old() {
+  const Unobserved unobserved;
+  bool is_read = false;
+  bool has_earlier_reader = all_.is_closed_ && holds_ > 0;
+  for (const auto& readers : all_readers_) {
+    has_earlier_reader = has_earlier_reader || readers->pins > 0;
+    if (!readers->kept.defined()) continue;
+    if (has_earlier_reader) {
+      is_read = true;
+      continue;
+    }
+    const at::Tensor memory = std::exchange(readers->kept, at::Tensor());
+    if (all_.is_closed_) continue;
+    give_memory(memory, std::exchange(readers->is_temporary, false));
+    ++all_.counts_.frees;
+  }
+  if (is_stale_ && can_free()) free(After::kFence);
+  has_old_ = is_read || is_stale_;
+}
+
+void GatheredUnits::Unit::close() {
+  is_ready_ = false;
+  is_stale_ = false;
+  if (is_whole()) readers_.load()->kept = buffer_.detach();
+  for (const auto& readers : all_readers_) {
+    if (readers->kept.defined()) {
+      all_.memory_.forget(index_, readers->kept, readers->is_temporary);
+    }
+  }
+  source_ = {};
+}
+
+}  // namespace tessera

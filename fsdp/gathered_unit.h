@@ -1,0 +1,129 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/access/access_observer.h"
+#include "tessera/core/comm/work.h"
+#include "tessera/core/layout/freeable_buffer.h"
+#include "tessera/core/layout/unit_plan.h"
+#include "tessera/fsdp/collective_source.h"
+#include "tessera/fsdp/gathered_units.h"
+#include "tessera/fsdp/window_source.h"
+
+namespace tessera {
+
+/// One unit and what it is going through: gathered, read, freed. But for those of AccessTarget, its
+/// calls are made with the mutex of the units held.
+class GatheredUnits::Unit final : public AccessTarget {
+ public:
+  /// Where its values come from: one of the two. Neither where ranks share their parameters, whose
+  /// memory always has them; being whole is a matter of leave only.
+  struct Source {
+    std::unique_ptr<WindowSource> window;          ///< each rank reads for itself
+    std::unique_ptr<CollectiveSource> collective;  ///< ranks gather together
+  };
+
+  /// References must outlive it or close().
+  Unit(GatheredUnits& all, size_t index, FreeableBuffer& buffer, Source source);
+
+  Pin& pin(Use use) noexcept override;
+
+  size_t index() const { return index_; }
+  bool is_whole() const { return buffer_.has_memory(); }
+  /// Whether it is whole, of values that have not changed.
+  bool is_fresh() const { return is_whole() && !is_stale_; }
+  /// Whether it takes no slabs.
+  bool has_own_memory() const { return all_.memory_.has_own(index_); }
+  bool is_held() const { return holds_ > 0; }
+  /// From now on a read has nothing to do but count, or has to take the mutex again.
+  void set_ready(bool is_ready) { is_ready_ = is_ready; }
+
+  /// Gathers it, or takes what prefetch() has brought.
+  void make_whole();
+  /// Begins to gather it, if that needs no memory beyond what is there.
+  void prefetch();
+  /// Gives back what was fetched for a use that did not come.
+  void drop_prefetch();
+
+  /// Whether nobody uses it; if so, readers wait for the mutex from now on.
+  bool can_free();
+  enum class After : uint8_t { kUse, kFence };
+  void free(After after);
+
+  /// One scope more, or less, keeps it whole.
+  void hold(bool writable);
+  void release(bool writable);
+
+  /// Its values have changed: what is whole is old.
+  void invalidate();
+
+  /// Gives back memory of old values that nobody reads any more.
+  void drop_old();
+
+  /// The owner is gone: lets go of all that is the engine's. What operators and scopes read is kept
+  /// as old values, for drop_old().
+  void close();
+
+ private:
+  /// The operators that use one memory of the unit.
+  struct Readers final : Pin {
+    explicit Readers(Unit& unit) : unit(unit) {}
+    void unpin(Use use) noexcept override;
+
+    Unit& unit;
+    std::atomic<int64_t> pins{0};
+    bool is_temporary = false;  // the memory was made for a hold
+    at::Tensor kept;            // the memory, once other memory has taken its place
+  };
+  /// The operators that were refused to write.
+  struct Refused final : Pin {
+    explicit Refused(Unit& unit) : unit(unit) {}
+    void unpin(Use use) noexcept override;
+
+    Unit& unit;
+    int64_t pins = 0;
+  };
+
+  const PlannedUnit& planned() const { return all_.plan_[index_]; }
+  bool has_source() const { return source_.window != nullptr || source_.collective != nullptr; }
+
+  at::Tensor take_memory();
+  void give_memory(const at::Tensor& memory, bool is_temporary);
+  void fill_and_attach(at::Tensor memory, bool is_temporary, const std::shared_ptr<Work>& fetch);
+  void fill(const at::Tensor& memory);
+  std::shared_ptr<Work> gather_together(const at::Tensor& memory);
+
+  void end_use();
+  void mark_stale();
+  void set_aside(at::Tensor memory);
+  void replace_readers();
+
+  Pin& refuse();
+  std::string write_error() const;
+  void remember(const std::exception& error);
+
+  GatheredUnits& all_;
+  const size_t index_;
+  FreeableBuffer& buffer_;
+  Source source_;
+  std::vector<std::unique_ptr<Readers>> all_readers_;  // those that nothing needs are used again
+  std::atomic<Readers*> readers_{nullptr};             // of the present memory
+  Refused refused_{*this};
+  std::atomic<bool> is_ready_{false};  // a read has nothing to do but count
+  std::atomic<bool> has_old_{false};   // the last reader of a memory has to look for more
+  bool is_stale_ = false;              // whole, but of values that have changed
+  int64_t holds_ = 0;
+  std::string original_error_;  // of its buffer, while that tells of a failure instead
+  at::Tensor fetched_;          // what a prefetch under way fills
+  std::shared_ptr<Work> fetch_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,109 @@
+#include "tessera/fsdp/whole_memory.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+namespace tessera {
+
+WholeMemory::WholeMemory(const UnitPlan& plan, SlabPool::Allocate allocate, Setting setting,
+                         MemoryMeter& meter)
+    : plan_(plan),
+      allocate_(std::move(allocate)),
+      setting_(setting),
+      meter_(meter),
+      pool_(allocate_, meter, MemoryClass::kSlabs,
+            setting.poison_freed ? SlabPool::OnRelease::kPoison : SlabPool::OnRelease::kKeep) {}
+
+void WholeMemory::add_in_slabs() {
+  const FlatLayout& layout = plan_[places_.size()].layout;
+  pool_.reserve(layout.dtype(), layout.numel());
+  places_.emplace_back();
+}
+
+void WholeMemory::add_in_own() {
+  places_.emplace_back();
+  make_own(places_.size() - 1);
+}
+
+void WholeMemory::add_shared(at::Tensor whole) {
+  places_.push_back({.own = std::move(whole), .is_shared = true});
+}
+
+void WholeMemory::fill_slabs() {
+  constexpr int64_t kSteadySlabs = 2;
+  std::map<at::ScalarType, int64_t> units;
+  for (size_t unit = 0; unit < places_.size(); ++unit) {
+    if (!has_own(unit)) ++units[plan_[unit].layout.dtype()];
+  }
+  for (const auto& [dtype, count] : units) pool_.fill(dtype, std::min(count, kSteadySlabs));
+  slabs_planned_ = pool_.slabs();
+}
+
+bool WholeMemory::is_at_hand(size_t unit) const {
+  return has_own(unit) || pool_.free_slabs(plan_[unit].layout.dtype()) > 0;
+}
+
+at::Tensor WholeMemory::take(size_t unit) {
+  if (has_own(unit)) return places_[unit].own;
+  const FlatLayout& layout = plan_[unit].layout;
+  TORCH_CHECK(!setting_.strict_slabs || pool_.free_slabs(layout.dtype()) > 0, "[fsdp] unit '",
+              plan_[unit].name, "': got no free slab, expected one of ", pool_.slabs(),
+              " that are there; operators use more units at once than the memory formula counts. "
+              "Join them with a wrap policy, or leave strict_slabs off");
+  return pool_.acquire(layout.dtype(), layout.numel());
+}
+
+at::Tensor WholeMemory::take_another(size_t unit) {
+  if (has_own(unit)) make_own(unit);
+  return take(unit);
+}
+
+void WholeMemory::make_own(size_t unit) {
+  const FlatLayout& layout = plan_[unit].layout;
+  places_[unit].own = allocate_(layout.numel(), layout.dtype());
+  meter_.add(own_class(unit), layout.bytes());
+}
+
+at::Tensor WholeMemory::take_temporary(size_t unit) {
+  const FlatLayout& layout = plan_[unit].layout;
+  at::Tensor memory = allocate_(layout.numel(), layout.dtype());
+  meter_.add(MemoryClass::kSlabs, static_cast<int64_t>(memory.nbytes()));
+  return memory;
+}
+
+void WholeMemory::give(size_t unit, const at::Tensor& memory, bool is_temporary) {
+  if (forget(unit, memory, is_temporary)) return;
+  if (!has_own(unit)) {
+    pool_.release(memory);
+  } else if (setting_.poison_freed && !places_[unit].is_shared) {
+    memory.fill_(std::numeric_limits<double>::quiet_NaN());
+  }
+}
+
+bool WholeMemory::forget(size_t unit, const at::Tensor& memory, bool is_temporary) {
+  const bool is_replaced = has_own(unit) && !memory.is_same(places_[unit].own);
+  if (!is_temporary && !is_replaced) return false;
+  meter_.remove(is_temporary ? MemoryClass::kSlabs : own_class(unit),
+                static_cast<int64_t>(memory.nbytes()));
+  return true;
+}
+
+MemoryClass WholeMemory::own_class(size_t unit) const {
+  return plan_[unit].kind == UnitKind::kRoot ? MemoryClass::kRoot : MemoryClass::kSlabs;
+}
+
+void WholeMemory::close() {
+  for (size_t unit = 0; unit < places_.size(); ++unit) {
+    if (has_own(unit) && !places_[unit].is_shared) {
+      meter_.remove(own_class(unit), static_cast<int64_t>(places_[unit].own.nbytes()));
+    }
+    places_[unit].own.reset();
+  }
+  pool_.close();
+}
+
+}  // namespace tessera
