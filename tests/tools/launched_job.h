@@ -21,26 +21,12 @@
 #include <vector>
 
 #include "tessera/core/comm/file_descriptor.h"
+#include "tessera/tests/support/temporary_directory.h"
 
 namespace tessera {
 
 /// Bound on every wait; reached only if something hangs.
 inline constexpr std::chrono::seconds kTooLong(60);
-
-/// A fresh directory for one test, removed at its end.
-class TestDirectory {
- public:
-  TestDirectory() {
-    std::string path = (std::filesystem::temp_directory_path() / "run-test-XXXXXX").string();
-    path_ = mkdtemp(path.data());
-  }
-  ~TestDirectory() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-  bool empty() const { return std::filesystem::is_empty(path_); }
-
- private:
-  std::string path_;
-};
 
 /// A descriptor that becomes readable when process `pid` has ended.
 inline FileDescriptor watch_process(pid_t pid) {
