@@ -20,6 +20,8 @@
 #include <string>
 #include <vector>
 
+#include <absl/strings/str_cat.h>
+
 #include "tessera/core/comm/file_descriptor.h"
 #include "tessera/tests/support/temporary_directory.h"
 
@@ -66,7 +68,7 @@ class LaunchedJob {
       if (environment.count(text.substr(0, text.find('='))) == 0) entries.push_back(text);
     }
     for (const auto& [name, value] : environment) {
-      if (!value.empty()) entries.push_back(name + "=" + value);
+      if (!value.empty()) entries.push_back(absl::StrCat(name, "=", value));
     }
     start(command, entries);
   }
@@ -175,6 +177,7 @@ class LaunchedJob {
 
   static std::vector<char*> pointers(const std::vector<std::string>& strings) {
     std::vector<char*> result;
+    result.reserve(strings.size() + 1);
     for (const std::string& text : strings) result.push_back(const_cast<char*>(text.c_str()));
     result.push_back(nullptr);
     return result;
