@@ -65,7 +65,7 @@ RankProcessBody::RankProcessBody(const char* name, std::function<void()> body) {
   bodies()[name] = std::move(body);
 }
 
-RankProcesses::RankProcesses(int size, const std::string& body, RankProcessOptions options)
+RankProcesses::RankProcesses(int size, const std::string& body, const RankProcessOptions& options)
     : started_(Clock::now()), deadline_(options.deadline) {
   char directory[] = "/tmp/tessera-test-XXXXXX";  // mkdtemp makes it with mode 0700
   if (::mkdtemp(directory) == nullptr) throw std::runtime_error("mkdtemp failed");
@@ -103,6 +103,7 @@ void RankProcesses::start(int rank, int size, const std::string& body,
   }
   // Everything that allocates happens before fork: the parent may have threads.
   std::vector<char*> environment;
+  environment.reserve(entries.size() + 1);
   for (auto& entry : entries) environment.push_back(entry.data());
   environment.push_back(nullptr);
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
@@ -197,8 +198,8 @@ std::vector<RankResult> RankProcesses::wait() {
 }
 
 std::vector<RankResult> run_rank_processes(int size, const std::string& body,
-                                           RankProcessOptions options) {
-  RankProcesses processes(size, body, std::move(options));
+                                           const RankProcessOptions& options) {
+  RankProcesses processes(size, body, options);
   return processes.wait();
 }
 

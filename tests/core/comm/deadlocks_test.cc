@@ -30,7 +30,7 @@ TEST(Deadlocks, ATimeOutExplainsASkippedCollectiveAmongTwoGroups) {
   for (const Lane lane : {Lane::kInline, Lane::kThread}) {
     const auto errors = run_ranks_expecting_errors(
         3,
-        [](std::shared_ptr<ProcessGroup> world) {
+        [](const std::shared_ptr<ProcessGroup>& world) {
           auto control = duplicate(*world, "control");
           world->barrier("before");
           control->barrier("before");
@@ -49,7 +49,7 @@ TEST(Deadlocks, ATimeOutExplainsASkippedCollectiveAmongTwoGroups) {
 TEST(Deadlocks, ACircleOfThreeGroupsIsFound) {
   const auto errors = run_ranks_expecting_errors(
       3,
-      [](std::shared_ptr<ProcessGroup> world) {
+      [](const std::shared_ptr<ProcessGroup>& world) {
         const std::vector<std::vector<int>> pairs = {{0, 1}, {1, 2}, {0, 2}};
         std::vector<std::shared_ptr<ProcessGroup>> groups;
         for (size_t i = 0; i < pairs.size(); ++i) {
@@ -89,7 +89,7 @@ class Warnings final : public c10::WarningHandler {
 /// group: nobody can know. It comes once the suspicion has been said.
 void wait_until_suspected(int size, Warnings& warnings) {
   testing::run_ranks(size,
-                     [&](std::shared_ptr<ProcessGroup> world) {
+                     [&](const std::shared_ptr<ProcessGroup>& world) {
                        c10::WarningUtils::WarningHandlerGuard handler(&warnings);
                        auto other = duplicate(*world, "other");
                        other->barrier("before");
@@ -126,7 +126,7 @@ TEST(Deadlocks, AGroupThatAnotherThreadServesLateIsOnlySuspected) {
 // it takes as long as a circle elsewhere that begins later and is suspected.
 TEST(Deadlocks, ASlowRankIsNoDeadlock) {
   Warnings warnings;
-  testing::run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
+  testing::run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& world) {
     c10::WarningUtils::WarningHandlerGuard handler(&warnings);
     auto low = world->subgroup({0, 1}, "low");
     auto high = world->subgroup({1, 2}, "high");
