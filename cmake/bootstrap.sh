@@ -4,7 +4,8 @@
 #
 #   cmake/bootstrap.sh          install and fetch what is missing
 #   cmake/bootstrap.sh path     print the LibTorch folder, do nothing else
-#   cmake/bootstrap.sh lint     also clang-tidy and clang-format
+#   cmake/bootstrap.sh format   also clang-format, with which the tests check formatting
+#   cmake/bootstrap.sh lint     also clang-format and clang-tidy
 #   cmake/bootstrap.sh --cuda   also LibTorch's CUDA half and NVIDIA's libraries,
 #                               for running on GPUs; no build needs them
 #
@@ -39,10 +40,8 @@ nlohmann-json3-dev header nlohmann/json.hpp
 libxxhash-dev    header xxhash.h
 libsodium-dev    header sodium.h
 LIST
-  if [[ ${1:-} == lint ]]; then
-    echo "clang-tidy command clang-tidy"
-    echo "clang-format command clang-format"
-  fi
+  if [[ ${1:-} == lint ]]; then echo "clang-tidy command clang-tidy"; fi
+  if [[ ${1:-} =~ ^(lint|format)$ ]]; then echo "clang-format command clang-format"; fi
 }
 
 # A python3 with pip: the user's, or else the system's.
@@ -168,9 +167,9 @@ fetch_cuda() {
 
 cuda=
 case ${1:-} in
-  '' | path | lint) ;;
+  '' | path | format | lint) ;;
   --cuda) cuda=yes ;;
-  *) die "got '$1', expected path, lint, --cuda or nothing" ;;
+  *) die "got '$1', expected path, format, lint, --cuda or nothing" ;;
 esac
 if [[ ${1:-} == path ]]; then echo "$torch"; exit; fi
 [[ $(uname -sm) == "Linux x86_64" ]] || die "LibTorch is pinned for Linux on x86_64, this is $(uname -sm)"

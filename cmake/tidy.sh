@@ -1,15 +1,23 @@
 #!/usr/bin/env bash
-# clang-tidy (.clang-tidy) on the .cc files that differ from a commit.
-#   cmake/tidy.sh <build folder> <commit>
+# clang-tidy (.clang-tidy) on the .cc files that differ from a commit, or on all.
+#   cmake/tidy.sh <build folder> <commit>|all
 set -euo pipefail
 build=$1
-mapfile -t files < <(git diff --name-only --diff-filter=d "${2:-HEAD}" -- '*.cc')
-if [[ ${#files[@]} == 0 ]]; then echo "tidy: no .cc differs from ${2:-HEAD}"; exit; fi
+base=${2:-HEAD}
+# "all" is what differs from no files.
+[[ $base != all ]] || base=$(git hash-object -t tree /dev/null)
+mapfile -t files < <(git diff --name-only --diff-filter=d "$base" -- '*.cc')
+if [[ ${#files[@]} == 0 ]]; then echo "tidy: no .cc differs from $base"; exit; fi
 
 # A configuration of its own: clang cannot read GCC's precompiled header, and each file is looked at
 # alone, without what others of its batch include.
 cmake --preset release -B "$build" -DTESSERA_TORCH="$(cmake/bootstrap.sh path)" \
   -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_UNITY_BUILD=OFF \
   -DCMAKE_CXX_COMPILER_LAUNCHER= -DTESSERA_CCACHE=OFF >/dev/null
-echo "tidy: ${#files[@]} files that differ from ${2:-HEAD}"
+# Some are no part of this build: other projects' (tests/consumer), other compilers' (fuzzing).
+is_built() { grep -qF "/$1\"" "$build/compile_commands.json"; }
+for i in "${!files[@]}"; do
+  is_built "${files[i]}" || { echo "tidy: ${files[i]} is not built, left out"; unset "files[i]"; }
+done
+echo "tidy: ${#files[@]} files that differ from $base"
 printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "${JOBS:-1}" clang-tidy --quiet -p "$build"

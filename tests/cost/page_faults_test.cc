@@ -116,7 +116,7 @@ std::vector<Count> count_faults(const Row& row, int size, Pages pages, Freed fre
   options.environment[kPagesVariable] = pages == Pages::kSmall ? "small" : "as usual";
   options.environment[kFreedVariable] = freed == Freed::kKept ? "kept" : "given back";
   std::vector<Count> counts;
-  for (const RankResult& rank : run_rank_processes(size, "page_faults", std::move(options))) {
+  for (const RankResult& rank : run_rank_processes(size, "page_faults", options)) {
     EXPECT_EQ(rank.exit_code, 0) << rank.output;
     Count count{.faults = -1};
     const size_t place = rank.output.find("result ");

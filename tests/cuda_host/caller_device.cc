@@ -1,8 +1,6 @@
 #include "tessera/tests/cuda_host/caller_device.h"
 
-#include <chrono>
 #include <cstring>
-#include <thread>
 
 namespace tessera::testing {
 namespace {
@@ -15,16 +13,7 @@ class CallerStream final : public Stream {
     wait(event);
   }
 
-  void wait(Event& event) override {
-    constexpr int kYields = 100;
-    for (int looks = 0; !event.is_done(); ++looks) {
-      if (looks < kYields) {
-        std::this_thread::yield();
-      } else {
-        std::this_thread::sleep_for(std::chrono::microseconds(20));
-      }
-    }
-  }
+  void wait(Event& event) override { event.synchronize(); }
 
   void copy(void* to, const void* from, int64_t bytes) override {
     std::memcpy(to, from, static_cast<size_t>(bytes));

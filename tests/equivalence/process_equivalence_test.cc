@@ -73,7 +73,7 @@ std::string results(int size, const std::string& body, const std::string& row,
                     RankProcessOptions options = {}) {
   options.environment[kRowVariable] = row;
   std::set<std::string> of_ranks;
-  for (const RankResult& rank : run_rank_processes(size, body, std::move(options))) {
+  for (const RankResult& rank : run_rank_processes(size, body, options)) {
     EXPECT_EQ(rank.exit_code, 0) << rank.output;
     std::istringstream output(rank.output);
     std::string lines;

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tessera/tests/support/temporary_directory.h"
+
 namespace gpt {
 namespace {
 
@@ -15,23 +17,14 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kNoLimit = int64_t{1} << 40;
 
-class Folder {
+class CorpusFolder : public tessera::testing::TemporaryDirectory {
  public:
-  Folder() {
-    std::string pattern = (fs::temp_directory_path() / "corpus_test_XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~Folder() { fs::remove_all(path_); }
-
   std::string write(const std::string& name, const std::string& text) const {
-    fs::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name, std::ios::binary) << text;
-    return (path_ / name).string();
+    const fs::path file = fs::path(path()) / name;
+    fs::create_directories(file.parent_path());
+    std::ofstream(file, std::ios::binary) << text;
+    return file.string();
   }
-  std::string path() const { return path_.string(); }
-
- private:
-  fs::path path_;
 };
 
 std::string text_of(const at::Tensor& bytes) {
@@ -43,7 +36,7 @@ std::string whole(const Corpus& corpus) {  // for texts of less than ten blocks
 }
 
 TEST(Corpus, ReadsOneFile) {
-  const Folder folder;
+  const CorpusFolder folder;
   const auto corpus = Corpus::read(folder.write("a.txt", "0123456789"), kNoLimit);
   ASSERT_TRUE(corpus.ok()) << corpus.status();
   EXPECT_EQ(text_of(corpus->training()), "012345678");
@@ -52,7 +45,7 @@ TEST(Corpus, ReadsOneFile) {
 }
 
 TEST(Corpus, ReadsAFolderInOrderOfPathsAndLeavesOutWhatIsNoText) {
-  const Folder folder;
+  const CorpusFolder folder;
   folder.write("b/z.txt", "second ");
   folder.write("a.txt", "first ");
   folder.write("c.bin", std::string("no\0text", 7));
@@ -65,7 +58,7 @@ TEST(Corpus, ReadsAFolderInOrderOfPathsAndLeavesOutWhatIsNoText) {
 }
 
 TEST(Corpus, StopsAtTheLimit) {
-  const Folder folder;
+  const CorpusFolder folder;
   folder.write("a.txt", "aaaa");
   folder.write("b.txt", "bbbb");
   folder.write("c.txt", "cccc");
@@ -117,7 +110,7 @@ TEST(Corpus, ListsUnreadableFiles) {
 }
 
 TEST(Corpus, RefusesAFolderWithoutText) {
-  const Folder folder;
+  const CorpusFolder folder;
   folder.write("a.bin", std::string(3, '\0'));
   const auto corpus = Corpus::read(folder.path(), kNoLimit);
   ASSERT_FALSE(corpus.ok());

@@ -83,7 +83,7 @@ TEST_P(Divergence, NoSyncOnOneRank) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
       trainer.train(0);
-      const Outcome outcome = outcome_of([&] {
+      const Ending outcome = outcome_of([&] {
         if (trainer.is_among(who)) {
           const auto scope = trainer.engine->no_sync();
           trainer.backward(1);
@@ -162,7 +162,7 @@ TEST_P(Divergence, OneGradientClearedOnOneRank) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
       trainer.backward(0);
-      if (trainer.is_among(who)) trainer.model->scale.mutable_grad().reset();
+      if (trainer.is_among(who)) trainer.net->scale.mutable_grad().reset();
       trainer.engine->step();
     });
     EXPECT_THAT(outcomes,

@@ -19,6 +19,7 @@
 #include "tessera/tests/faults/job_end.h"
 #include "tessera/tests/faults/random_case.h"
 #include "tessera/tests/support/rank_processes.h"
+#include "tessera/tests/support/temporary_directory.h"
 #include "tessera/tests/tools/launched_job.h"
 
 namespace tessera::testing {
@@ -57,7 +58,7 @@ class DrawnJob {
       start();
     }
     end_.processes = processes_with("RANDOM_KILLS_JOB=" + mark_);
-    for (const TestDirectory* directory : {&place_, &meeting_place_}) {
+    for (const TemporaryDirectory* directory : {&place_, &meeting_place_}) {
       for (const auto& file : std::filesystem::recursive_directory_iterator(directory->path())) {
         end_.files.push_back(std::filesystem::relative(file.path(), directory->path()).string());
       }
@@ -130,8 +131,8 @@ class DrawnJob {
 
   const RandomCase drawn_;
   std::string mark_;
-  TestDirectory place_;
-  TestDirectory meeting_place_;
+  TemporaryDirectory place_;
+  TemporaryDirectory meeting_place_;
   std::map<std::string, std::string> environment_;
   JobEnd end_;
 };

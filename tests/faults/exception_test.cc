@@ -10,9 +10,15 @@ namespace tessera::testing {
 namespace {
 
 using ::testing::Each;
+using ::testing::Not;
 
 using Exceptions = RowAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, Exceptions, ::testing::ValuesIn(settings({1, 2, 3})),
+                         setting_name);
+
+using ExceptionsOverWholeParameters = RowAndWorld;
+INSTANTIATE_TEST_SUITE_P(Faults, ExceptionsOverWholeParameters,
+                         ::testing::ValuesIn(settings({1, 2, 3}, &Setting::has_whole_parameters)),
                          setting_name);
 
 /// An operator whose backward throws where `state` says so.
@@ -30,7 +36,7 @@ struct Fragile : torch::autograd::Function<Fragile> {
 };
 
 /// Peers of `who` lose contact with a cause that begins with `begin`; those in `who` threw `own`.
-void expect_blame(const std::vector<Outcome>& outcomes, Who who, const std::string& own,
+void expect_blame(const std::vector<Ending>& outcomes, Who who, const std::string& own,
                   const std::string& cause) {
   const int size = static_cast<int>(outcomes.size());
   for (int rank = 0; rank < size; ++rank) {
@@ -60,7 +66,7 @@ TEST_P(Exceptions, InAnOperatorThatUsesTwoUnits) {
   for (const Who who : kAnyone) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
-      Net& net = *trainer.model;
+      FaultNet& net = *trainer.net;
       trainer.train(0);
       if (trainer.is_among(who)) {
         EXPECT_THAT(outcome_of([&] { at::matmul(net.first->weight, net.second->weight.t()); }),
@@ -84,7 +90,7 @@ TEST_P(Exceptions, InAnOperatorOfForward) {
   for (const Who who : kOneRank) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
-      Net& net = *trainer.model;
+      FaultNet& net = *trainer.net;
       trainer.train(0);
       const at::Tensor hidden = net.first->forward(trainer.input(1));
       if (trainer.is_among(who)) at::matmul(hidden, net.second->weight);
@@ -106,7 +112,7 @@ TEST_P(Exceptions, InAGradientHook) {
   for (const Who who : kOneRank) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
-      trainer.model->first->weight.register_hook([&](const at::Tensor&) {
+      trainer.net->first->weight.register_hook([&](const at::Tensor&) {
         if (trainer.is_among(who)) throw std::runtime_error("hook broke");
       });
       trainer.train(0);
@@ -120,7 +126,7 @@ TEST_P(Exceptions, InACustomFunction) {
   for (const Who who : kOneRank) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
-      Net& net = *trainer.model;
+      FaultNet& net = *trainer.net;
       const at::Tensor hidden = torch::tanh(net.first->forward(trainer.input(0)));
       const at::Tensor passed = Fragile::apply(hidden, trainer.is_among(who));
       (net.scale * net.second->forward(passed)).sum().backward();
@@ -161,10 +167,10 @@ TEST_P(Exceptions, ABackwardAfterAFailedOne) {
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
       const std::string cause = first_of(who, size()) + " left backward by an exception";
       bool breaks = trainer.is_among(who);
-      trainer.model->first->weight.register_hook([&breaks](const at::Tensor&) {
+      trainer.net->first->weight.register_hook([&breaks](const at::Tensor&) {
         if (breaks) throw std::runtime_error("hook broke");
       });
-      const Outcome first = outcome_of([&] { trainer.backward(0); });
+      const Ending first = outcome_of([&] { trainer.backward(0); });
       EXPECT_THAT(first, breaks ? is_other("hook broke") : is_comm_error(cause));
       breaks = false;
       EXPECT_THAT(outcome_of([&] { trainer.backward(1); }), is_comm_error(cause));
@@ -194,17 +200,16 @@ TEST_P(Exceptions, WhileTheEngineIsMade) {
 
 // The engine and the world outlive the exception's reach, but the model can still be read. Split
 // parameters need peers, so there every read says what the engine failed with.
-TEST_P(Exceptions, ParametersStayReadable) {
-  if (splits_parameters()) return;
+TEST_P(ExceptionsOverWholeParameters, ParametersStayReadable) {
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     trainer.train(0);
-    const at::Tensor before = trainer.model->first->weight.detach().clone();
-    trainer.model->first->weight.register_hook(
+    const at::Tensor before = trainer.net->first->weight.detach().clone();
+    trainer.net->first->weight.register_hook(
         [](const at::Tensor&) { throw std::runtime_error("hook broke"); });
-    outcome_of([&] { trainer.backward(1); });
-    EXPECT_TRUE(torch::equal(trainer.model->first->weight, before));
+    EXPECT_THAT(outcome_of([&] { trainer.backward(1); }), Not(is_fine()));
+    EXPECT_TRUE(torch::equal(trainer.net->first->weight, before));
     trainer.engine.reset();
-    EXPECT_TRUE(torch::equal(trainer.model->first->weight, before));
+    EXPECT_TRUE(torch::equal(trainer.net->first->weight, before));
   });
   EXPECT_THAT(outcomes, Each(is_fine()));
 }

@@ -16,6 +16,7 @@
 #include "tessera/core/errors.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/row.h"
+#include "tessera/tests/support/setting.h"
 
 namespace tessera::testing {
 
@@ -33,7 +34,7 @@ inline constexpr std::chrono::milliseconds kShortTimeout =
     std::chrono::milliseconds(kFaultDeadline) / 2;
 
 /// How one rank ended, or what a piece of code threw.
-struct Outcome {
+struct Ending {
   enum class Kind : uint8_t { kFine, kMisuse, kComm, kOther };
   Kind kind = Kind::kFine;
   std::string text;  ///< without backtrace; of a CommError only its cause, which ranks share
@@ -48,32 +49,32 @@ inline std::string cause_in(const std::string& text) {
   return colon == std::string::npos ? "" : text.substr(colon + 2);
 }
 
-inline std::ostream& operator<<(std::ostream& out, const Outcome& outcome) {
+inline std::ostream& operator<<(std::ostream& out, const Ending& outcome) {
   switch (outcome.kind) {
-    case Outcome::Kind::kFine:
+    case Ending::Kind::kFine:
       return out << "no error";
-    case Outcome::Kind::kMisuse:
+    case Ending::Kind::kMisuse:
       return out << "c10::Error \"" << outcome.text << "\"";
-    case Outcome::Kind::kComm:
+    case Ending::Kind::kComm:
       return out << "CommError \"" << outcome.text << "\"";
-    case Outcome::Kind::kOther:
+    case Ending::Kind::kOther:
       break;
   }
   return out << "exception \"" << outcome.text << "\"";
 }
 
 template <typename Body>
-Outcome outcome_of(Body&& body) {
+Ending outcome_of(Body&& body) {
   try {
     body();
   } catch (const CommError& error) {
-    return {Outcome::Kind::kComm, error.cause()};
+    return {Ending::Kind::kComm, error.cause()};
   } catch (const c10::Error& error) {
     const std::string cause = cause_in(error.what_without_backtrace());
-    if (!cause.empty()) return {Outcome::Kind::kComm, cause};
-    return {Outcome::Kind::kMisuse, error.what_without_backtrace()};
+    if (!cause.empty()) return {Ending::Kind::kComm, cause};
+    return {Ending::Kind::kMisuse, error.what_without_backtrace()};
   } catch (const std::exception& error) {
-    return {Outcome::Kind::kOther, error.what()};
+    return {Ending::Kind::kOther, error.what()};
   }
   return {};
 }
@@ -81,11 +82,11 @@ Outcome outcome_of(Body&& body) {
 /// Runs `body` on rank threads; returns how each rank ended. What a body throws leaves it as in a
 /// program without a catch. Ranks that are not done at the deadline end the test program, which
 /// prints what each of them does.
-inline std::vector<Outcome> outcomes_of_ranks(
+inline std::vector<Ending> outcomes_of_ranks(
     int size, const RankBody& body, std::chrono::milliseconds deadline = kFaultDeadline,
     ProcessGroupOptions::Lane lane = ProcessGroupOptions::Lane::kInline,
     std::chrono::milliseconds timeout = kGroupTimeout) {
-  std::vector<Outcome> outcomes(static_cast<size_t>(size));
+  std::vector<Ending> outcomes(static_cast<size_t>(size));
   RankThreadOptions options;
   options.timeout = timeout;
   options.deadline = deadline;
@@ -121,25 +122,25 @@ MATCHER_P2(EveryRankThrows, kind, parts, "") {
 using Parts = std::vector<std::string>;
 
 inline auto every_rank_refuses(const Parts& parts) {
-  return EveryRankThrows(Outcome::Kind::kMisuse, parts);
+  return EveryRankThrows(Ending::Kind::kMisuse, parts);
 }
 inline auto every_rank_loses_contact(const Parts& parts) {
-  return EveryRankThrows(Outcome::Kind::kComm, parts);
+  return EveryRankThrows(Ending::Kind::kComm, parts);
 }
 
 inline auto is_misuse(const std::string& part) {
-  return ::testing::AllOf(::testing::Field(&Outcome::kind, Outcome::Kind::kMisuse),
-                          ::testing::Field(&Outcome::text, ::testing::HasSubstr(part)));
+  return ::testing::AllOf(::testing::Field(&Ending::kind, Ending::Kind::kMisuse),
+                          ::testing::Field(&Ending::text, ::testing::HasSubstr(part)));
 }
 inline auto is_comm_error(const std::string& part) {
-  return ::testing::AllOf(::testing::Field(&Outcome::kind, Outcome::Kind::kComm),
-                          ::testing::Field(&Outcome::text, ::testing::HasSubstr(part)));
+  return ::testing::AllOf(::testing::Field(&Ending::kind, Ending::Kind::kComm),
+                          ::testing::Field(&Ending::text, ::testing::HasSubstr(part)));
 }
 inline auto is_other(const std::string& part) {
-  return ::testing::AllOf(::testing::Field(&Outcome::kind, Outcome::Kind::kOther),
-                          ::testing::Field(&Outcome::text, ::testing::HasSubstr(part)));
+  return ::testing::AllOf(::testing::Field(&Ending::kind, Ending::Kind::kOther),
+                          ::testing::Field(&Ending::text, ::testing::HasSubstr(part)));
 }
-inline auto is_fine() { return ::testing::Field(&Outcome::kind, Outcome::Kind::kFine); }
+inline auto is_fine() { return ::testing::Field(&Ending::kind, Ending::Kind::kFine); }
 
 /// Which ranks do something wrong.
 enum class Who : uint8_t { kEveryRank, kFirstRank, kLastRank };
@@ -168,27 +169,17 @@ inline std::ostream& operator<<(std::ostream& out, Who who) {
   return out << "the last rank";
 }
 
-/// What a suite runs over.
-struct Setting {
-  Row row;
-  int size;
-  ProcessGroupOptions::Lane lane = ProcessGroupOptions::Lane::kInline;
-};
-
-inline std::string setting_name(const ::testing::TestParamInfo<Setting>& info) {
-  return absl::StrCat(info.param.row.name, "_", info.param.size,
-                      info.param.lane == ProcessGroupOptions::Lane::kThread ? "_lane_thread" : "");
-}
-
 /// Every named row at every size, and at the largest also with collectives in a thread of their
-/// own; HSDP on four ranks.
-inline std::vector<Setting> settings(const std::vector<int>& sizes) {
+/// own; HSDP on four ranks. Only those that suit, where that is given.
+inline std::vector<Setting> settings(const std::vector<int>& sizes, Suits suits = nullptr) {
   std::vector<Setting> all;
   for (const Row& row : named_rows()) {
     for (const int size : sizes) all.push_back({row, size});
     all.push_back({row, sizes.back(), ProcessGroupOptions::Lane::kThread});
   }
   all.push_back({hybrid(2, 2, 2), 4});
+  std::erase_if(
+      all, [suits](const Setting& setting) { return suits != nullptr && !(setting.*suits)(); });
   return all;
 }
 
@@ -196,8 +187,8 @@ class RowAndWorld : public ::testing::TestWithParam<Setting> {
  protected:
   int size() const { return GetParam().size; }
   const Row& row() const { return GetParam().row; }
-  bool has_whole_gradients() const { return row().degrees_at(size()).optimizer == 1; }
-  bool splits_parameters() const { return row().degrees_at(size()).parameters > 1; }
+  bool has_whole_gradients() const { return GetParam().has_whole_gradients(); }
+  bool splits_parameters() const { return GetParam().splits_parameters(); }
   /// What is reduced first of Trainer's model, in quotes, as messages name it.
   std::string first_unit() const { return splits_parameters() ? "'second'" : "'bucket 0'"; }
 };

@@ -25,10 +25,10 @@ TEST(FaultRanks, MatcherWantsTheSameTextOnEveryRank) {
 }
 
 TEST(FaultRanks, MatcherWantsEveryPart) {
-  const std::vector<Outcome> outcomes(2, {Outcome::Kind::kMisuse, "[a] rank 1: b"});
+  const std::vector<Ending> outcomes(2, {Ending::Kind::kMisuse, "[a] rank 1: b"});
   EXPECT_THAT(outcomes, every_rank_refuses({"[a]", "rank 1"}));
   EXPECT_THAT(outcomes, Not(every_rank_refuses({"[a]", "rank 0"})));
-  EXPECT_THAT(std::vector<Outcome>(), Not(every_rank_refuses({})));
+  EXPECT_THAT(std::vector<Ending>(), Not(every_rank_refuses({})));
 }
 
 TEST(FaultRanks, MatcherWantsTheKindOnEveryRank) {
@@ -38,8 +38,8 @@ TEST(FaultRanks, MatcherWantsTheKindOnEveryRank) {
   const auto outcomes = outcomes_of_ranks(3, refuse_on_one);
   EXPECT_THAT(outcomes, ElementsAre(is_fine(), is_misuse("[test] refused"), is_fine()));
   EXPECT_THAT(outcomes, Not(every_rank_refuses({"[test] refused"})));
-  EXPECT_THAT(std::vector<Outcome>(2, {Outcome::Kind::kComm, "x"}), Not(every_rank_refuses({"x"})));
-  EXPECT_THAT(std::vector<Outcome>(2, {Outcome::Kind::kMisuse, "x"}),
+  EXPECT_THAT(std::vector<Ending>(2, {Ending::Kind::kComm, "x"}), Not(every_rank_refuses({"x"})));
+  EXPECT_THAT(std::vector<Ending>(2, {Ending::Kind::kMisuse, "x"}),
               Not(every_rank_loses_contact({"x"})));
 }
 

@@ -17,16 +17,33 @@ using ForeignOptimizer = RowAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, ForeignOptimizer, ::testing::ValuesIn(settings({1, 2, 3})),
                          setting_name);
 
+/// Where a foreign optimizer finds gradients to read.
+using ForeignOptimizerOfWholeGradients = RowAndWorld;
+INSTANTIATE_TEST_SUITE_P(Faults, ForeignOptimizerOfWholeGradients,
+                         ::testing::ValuesIn(settings({1, 2, 3}, &Setting::has_whole_gradients)),
+                         setting_name);
+
+/// Where it can write; a write to a split parameter is refused on the spot (ParameterMisuse).
+using ForeignOptimizerOfWholeParameters = RowAndWorld;
+INSTANTIATE_TEST_SUITE_P(Faults, ForeignOptimizerOfWholeParameters,
+                         ::testing::ValuesIn(settings({1, 2, 3}, &Setting::has_whole_parameters)),
+                         setting_name);
+
+/// The same with peers.
+using ForeignOptimizerAmongRanks = RowAndWorld;
+INSTANTIATE_TEST_SUITE_P(Faults, ForeignOptimizerAmongRanks,
+                         ::testing::ValuesIn(settings({2, 3}, &Setting::has_whole_parameters)),
+                         setting_name);
+
 constexpr const char* kScaleWritten =
     "parameter 'scale' was written outside engine->modify_parameters(); write it inside";
 
 // torch::optim::SGD writes through .data(), which no version counter sees.
-TEST_P(ForeignOptimizer, SgdBeforeTheStep) {
-  if (!has_whole_gradients()) return;  // there it has no gradient to read
+TEST_P(ForeignOptimizerOfWholeGradients, SgdBeforeTheStep) {
   for (const Who who : kAnyone) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
-      torch::optim::SGD foreign(trainer.model->parameters(), torch::optim::SGDOptions(0.1));
+      torch::optim::SGD foreign(trainer.net->parameters(), torch::optim::SGDOptions(0.1));
       trainer.backward(0);
       if (trainer.is_among(who)) foreign.step();
       trainer.engine->step();
@@ -36,15 +53,14 @@ TEST_P(ForeignOptimizer, SgdBeforeTheStep) {
   }
 }
 
-TEST_P(ForeignOptimizer, AdamWBeforeTheStep) {
-  if (splits_parameters()) return;
+TEST_P(ForeignOptimizerOfWholeParameters, AdamWBeforeTheStep) {
   for (const Who who : kAnyone) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
-      torch::optim::AdamW foreign(trainer.model->parameters(), torch::optim::AdamWOptions(0.1));
+      torch::optim::AdamW foreign(trainer.net->parameters(), torch::optim::AdamWOptions(0.1));
       trainer.backward(0);
       if (trainer.is_among(who)) {
-        const Outcome outcome = outcome_of([&] { foreign.step(); });
+        const Ending outcome = outcome_of([&] { foreign.step(); });
         if (has_whole_gradients()) {
           EXPECT_THAT(outcome, is_fine());
         } else {  // it has no gradient to read
@@ -61,7 +77,7 @@ TEST_P(ForeignOptimizer, AdamWBeforeTheStep) {
 
 /// A loop that never asks the engine.
 void train_behind_its_back(Trainer& trainer, bool steps) {
-  torch::optim::SGD foreign(trainer.model->parameters(), torch::optim::SGDOptions(0.1));
+  torch::optim::SGD foreign(trainer.net->parameters(), torch::optim::SGDOptions(0.1));
   for (int batch = 0; batch < 3; ++batch) {
     foreign.zero_grad();
     trainer.backward(batch);
@@ -69,8 +85,7 @@ void train_behind_its_back(Trainer& trainer, bool steps) {
   }
 }
 
-TEST_P(ForeignOptimizer, SgdInTheStepsPlaceIsRefusedByTheNextBackward) {
-  if (!has_whole_gradients()) return;
+TEST_P(ForeignOptimizerOfWholeGradients, SgdInTheStepsPlaceIsRefusedByTheNextBackward) {
   for (const Who who : kAnyone) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
@@ -89,12 +104,11 @@ TEST_P(ForeignOptimizer, BackwardsInARowAreFineWithoutIt) {
 }
 
 // Its weight decay comes before it reads a gradient that is not there.
-TEST_P(ForeignOptimizer, AdamWInTheStepsPlaceIsRefusedByTheNextBackward) {
-  if (splits_parameters()) return;
+TEST_P(ForeignOptimizerOfWholeParameters, AdamWInTheStepsPlaceIsRefusedByTheNextBackward) {
   for (const Who who : kAnyone) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
-      torch::optim::AdamW foreign(trainer.model->parameters(), torch::optim::AdamWOptions(0.1));
+      torch::optim::AdamW foreign(trainer.net->parameters(), torch::optim::AdamWOptions(0.1));
       trainer.backward(0);
       if (trainer.is_among(who)) outcome_of([&] { foreign.step(); });
       trainer.backward(1);
@@ -104,13 +118,12 @@ TEST_P(ForeignOptimizer, AdamWInTheStepsPlaceIsRefusedByTheNextBackward) {
   }
 }
 
-TEST_P(ForeignOptimizer, AFrozenParameterThatIsWrittenIsRefusedByTheNextBackward) {
-  if (splits_parameters()) return;
+TEST_P(ForeignOptimizerOfWholeParameters, AFrozenParameterThatIsWrittenIsRefusedByTheNextBackward) {
   for (const Who who : kAnyone) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
       trainer.backward(0);
-      if (trainer.is_among(who)) trainer.model->frozen.zero_();
+      if (trainer.is_among(who)) trainer.net->frozen.zero_();
       trainer.backward(1);
     });
     EXPECT_THAT(outcomes, every_rank_refuses({"[grad] " + first_of(who, size()) + ": ",
@@ -119,15 +132,14 @@ TEST_P(ForeignOptimizer, AFrozenParameterThatIsWrittenIsRefusedByTheNextBackward
 }
 
 // A backward that sends nothing tells nobody; the one that reduces does.
-TEST_P(ForeignOptimizer, IsFoundByTheFirstBackwardThatReduces) {
-  if (splits_parameters()) return;
+TEST_P(ForeignOptimizerOfWholeParameters, IsFoundByTheFirstBackwardThatReduces) {
   for (const Who who : kAnyone) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
       trainer.train(0);
       if (trainer.is_among(who)) {
         const at::NoGradGuard no_grad;
-        trainer.model->scale.add_(1.0);
+        trainer.net->scale.add_(1.0);
       }
       {
         const auto scope = trainer.engine->no_sync();
@@ -141,12 +153,11 @@ TEST_P(ForeignOptimizer, IsFoundByTheFirstBackwardThatReduces) {
 }
 
 // Peers of a rank whose backward did not reach the model are in step() meanwhile.
-TEST_P(ForeignOptimizer, ReachesARankThatIsInTheStep) {
-  if (splits_parameters() || size() == 1) return;
+TEST_P(ForeignOptimizerAmongRanks, ReachesARankThatIsInTheStep) {
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     trainer.train(0);
     if (trainer.is_among(Who::kFirstRank)) {
-      trainer.model->scale.data().add_(1.0);
+      trainer.net->scale.data().add_(1.0);
       trainer.backward(1);
     } else {
       const at::Tensor other = at::ones({}).set_requires_grad(true);
@@ -158,15 +169,14 @@ TEST_P(ForeignOptimizer, ReachesARankThatIsInTheStep) {
 }
 
 // What the message tells the user to do works, and the gradients of that backward are right.
-TEST_P(ForeignOptimizer, CanBeMended) {
-  if (splits_parameters()) return;
+TEST_P(ForeignOptimizerOfWholeParameters, CanBeMended) {
   for (const Who who : kAnyone) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
       trainer.backward(0);
       if (trainer.is_among(who)) {
         const at::NoGradGuard no_grad;
-        trainer.model->second->bias.add_(trainer.world->rank() + 1.0);
+        trainer.net->second->bias.add_(trainer.world->rank() + 1.0);
       }
       EXPECT_THAT(outcome_of([&] { trainer.backward(1); }), is_misuse("[grad] rank "));
       EXPECT_THAT(outcome_of([&] { trainer.engine->step(); }), is_misuse("[step] rank "));
@@ -183,11 +193,11 @@ TEST_P(ForeignOptimizer, CanBeMended) {
 TEST_P(ForeignOptimizer, LegalWritesAreNotMistakenForOne) {
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     Engine& engine = *trainer.engine;
-    const auto other = std::make_shared<Net>();
-    const auto beside = parallelize(other, adamw(), small_buckets(row()), trainer.world);
+    const auto other = std::make_shared<FaultNet>();
+    const auto beside = parallelize(other, adamw(), small_options_of(row()), trainer.world);
     trainer.train(0);
     trainer.backward(1);
-    engine.modify_parameters(0, [&] { trainer.model->scale.mul_(2.0); });
+    engine.modify_parameters(0, [&] { trainer.net->scale.mul_(2.0); });
     trainer.backward(2);
     {
       const auto scope = engine.no_sync();

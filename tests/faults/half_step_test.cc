@@ -50,7 +50,7 @@ TEST_P(HalfStep, EndsTheEngineOnEveryRankAtOnce) {
         const bool fails = trainer.is_among(who);
         if (fails) failing->fail_in(place.op, place.tag);
         // Nobody leaves before the others know: leaving would tell them, too.
-        const Outcome outcome = outcome_of([&] {
+        const Ending outcome = outcome_of([&] {
           trainer.train(1);
           trainer.train(2);  // where nothing followed in the first one
         });

@@ -117,7 +117,7 @@ class Verdict {
     for (const std::string& file : end_.files) {
       // Who dies in the meeting cannot clear it away; nobody else can tell whose it is.
       const bool may_stay = file == "store" && !drawn_.is_launched &&
-                            drawn_.moment == Moment::kMeeting && drawn_.fault != Fault::kStop;
+                            drawn_.moment == FaultMoment::kMeeting && drawn_.fault != Fault::kStop;
       if (!may_stay) complain("is left: file ", file);
     }
   }
@@ -143,7 +143,7 @@ class Verdict {
 
   void check_victim() {
     // So few system calls may be left to it that it comes through.
-    const bool may_come_through = drawn_.moment == Moment::kDestruction;
+    const bool may_come_through = drawn_.moment == FaultMoment::kDestruction;
     if (!has_faulted() && !may_come_through) complain(victim(), " did not do what was drawn");
     const std::optional<int> code = end_.ranks[static_cast<size_t>(drawn_.victim)].exit_code;
     if (!code || !has_faulted()) return;
@@ -165,7 +165,8 @@ class Verdict {
       if (!may_be_ended) complain(who, " was not told");
       return;
     }
-    if (drawn_.moment == Moment::kGroupGone) complain(who, " misses one that had left in order");
+    if (drawn_.moment == FaultMoment::kGroupGone)
+      complain(who, " misses one that had left in order");
     if (code && *code != 1) complain(who, " was told and ended with code ", *code);
     check_words(who, failure_in(said_by(rank)));
   }

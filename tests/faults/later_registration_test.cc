@@ -23,18 +23,18 @@ INSTANTIATE_TEST_SUITE_P(Faults, LaterRegistration, ::testing::ValuesIn(settings
 /// Something done to the model after parallelize.
 struct Deed {
   std::string name;
-  std::function<void(Net&)> run;
+  std::function<void(FaultNet&)> run;
   std::string step;   ///< what step() says; "" if nothing
   std::string state;  ///< what state_dict() says
 };
 
-void add_parameter(Net& net, bool is_trainable) {
+void add_parameter(FaultNet& net, bool is_trainable) {
   net.register_parameter("later", torch::ones({3}), is_trainable);
 }
-void replace_second(Net& net) {
+void replace_second(FaultNet& net) {
   net.second = net.replace_module("second", torch::nn::Linear(37, 13));
 }
-void add_buffer(Net& net) { net.register_buffer("mask", torch::ones({3})); }
+void add_buffer(FaultNet& net) { net.register_buffer("mask", torch::ones({3})); }
 
 constexpr const char* kLater =
     "registered after parallelize and is neither trained nor saved; register it before "
@@ -49,17 +49,17 @@ std::vector<Deed> deeds() {
       "trained nor saved; register them before parallelize, or make a new engine; parameters "
       "'second.weight', 'second.bias' are no longer registered in the model but still the engine's";
   return {
-      {"a parameter", [](Net& net) { add_parameter(net, true); },
+      {"a parameter", [](FaultNet& net) { add_parameter(net, true); },
        std::string("parameter 'later' was ") + kLater,
        std::string("parameter 'later' was ") + kLater},
-      {"a module", [](Net& net) { net.register_module("third", torch::nn::Linear(2, 3)); },
+      {"a module", [](FaultNet& net) { net.register_module("third", torch::nn::Linear(2, 3)); },
        "parameters 'third.weight', 'third.bias' were registered after parallelize",
        "parameters 'third.weight', 'third.bias' were registered after parallelize"},
       {"a replaced module", replace_second, replaced, replaced},
-      {"a frozen parameter", [](Net& net) { add_parameter(net, false); }, "",
+      {"a frozen parameter", [](FaultNet& net) { add_parameter(net, false); }, "",
        std::string("frozen parameter 'later' was ") + kNotSaved},
       {"a buffer", add_buffer, "", std::string("buffer 'mask' was ") + kNotSaved},
-      {"a parameter that goes", [](Net& net) { net.unregister_module("first"); },
+      {"a parameter that goes", [](FaultNet& net) { net.unregister_module("first"); },
        "parameters 'first.weight', 'first.bias' are no longer registered in the model",
        "parameters 'first.weight', 'first.bias' are no longer registered in the model"},
   };
@@ -71,7 +71,7 @@ TEST_P(LaterRegistration, IsNamedByTheFirstStep) {
       SCOPED_TRACE(::testing::Message() << deed.name << " on " << who);
       const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
         trainer.backward(0);
-        if (trainer.is_among(who)) deed.run(*trainer.model);
+        if (trainer.is_among(who)) deed.run(*trainer.net);
         trainer.engine->step();
       });
       if (deed.step.empty()) {
@@ -92,7 +92,7 @@ TEST_P(LaterRegistration, IsNamedByStateDict) {
         const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
           trainer.train(0);
           (void)trainer.engine->state_dict(scope);
-          if (trainer.is_among(who)) deed.run(*trainer.model);
+          if (trainer.is_among(who)) deed.run(*trainer.net);
           (void)trainer.engine->state_dict(scope);
         });
         EXPECT_THAT(outcomes,
@@ -107,17 +107,17 @@ TEST_P(LaterRegistration, IsLookedForAtStepsThatArePowersOfTwo) {
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     std::vector<int> refused;
     for (int step = 1; step <= 17; ++step) {
-      if (step == 3) trainer.model->register_module("third", torch::nn::Linear(2, 3));
+      if (step == 3) trainer.net->register_module("third", torch::nn::Linear(2, 3));
       trainer.backward(step);
-      const Outcome outcome = outcome_of([&] { trainer.engine->step(); });
-      if (outcome.kind == Outcome::Kind::kFine) continue;
+      const Ending outcome = outcome_of([&] { trainer.engine->step(); });
+      if (outcome.kind == Ending::Kind::kFine) continue;
       EXPECT_THAT(outcome, is_misuse("'third.weight', 'third.bias' were registered"));
       refused.push_back(step);
       // Refused again until it is mended; then the same gradients are good.
       EXPECT_THAT(outcome_of([&] { trainer.engine->step(); }), is_misuse("'third.weight'"));
-      trainer.model->unregister_module("third");
+      trainer.net->unregister_module("third");
       EXPECT_TRUE(trainer.engine->step().committed);
-      if (step == 4) trainer.model->register_module("third", torch::nn::Linear(2, 3));
+      if (step == 4) trainer.net->register_module("third", torch::nn::Linear(2, 3));
     }
     EXPECT_EQ(refused, std::vector<int>({4, 8}));
     parameter_hash(*trainer.engine);
@@ -128,8 +128,8 @@ TEST_P(LaterRegistration, IsLookedForAtStepsThatArePowersOfTwo) {
 // The engine does not own this one.
 TEST_P(LaterRegistration, IsFoundInAModelThatTheCallerKeeps) {
   const auto outcomes = outcomes_of_ranks(size(), [&](const std::shared_ptr<ProcessGroup>& world) {
-    Net net;
-    const auto engine = parallelize(net, adamw(), small_buckets(row()), world);
+    FaultNet net;
+    const auto engine = parallelize(net, adamw(), small_options_of(row()), world);
     net.forward(at::ones({4, 11})).sum().backward();
     add_parameter(net, true);
     engine->step();
@@ -139,10 +139,10 @@ TEST_P(LaterRegistration, IsFoundInAModelThatTheCallerKeeps) {
 
 TEST_P(LaterRegistration, AFrozenModuleMayGoWhileTheModelTrains) {
   const auto outcomes = outcomes_of_ranks(size(), [&](const std::shared_ptr<ProcessGroup>& world) {
-    Net net;
+    FaultNet net;
     const auto frozen = net.register_module("frozen_layer", torch::nn::Linear(2, 3));
     for (at::Tensor& parameter : frozen->parameters()) parameter.requires_grad_(false);
-    const auto engine = parallelize(net, adamw(), small_buckets(row()), world);
+    const auto engine = parallelize(net, adamw(), small_options_of(row()), world);
     net.unregister_module("frozen_layer");
     net.forward(at::ones({4, 11})).sum().backward();
     EXPECT_TRUE(engine->step().committed);
@@ -155,9 +155,9 @@ TEST_P(LaterRegistration, AFrozenModuleMayGoWhileTheModelTrains) {
 
 TEST_P(LaterRegistration, WhatIsIgnoredStaysSo) {
   const auto outcomes = outcomes_of_ranks(size(), [&](const std::shared_ptr<ProcessGroup>& world) {
-    Net net;
+    FaultNet net;
     net.register_parameter("ignored_before", torch::ones({2}));
-    Options options = small_buckets(row());
+    Options options = small_options_of(row());
     options.ignores = [](std::string_view name) { return name.find("ignored") != name.npos; };
     const auto engine = parallelize(net, adamw(), options, world);
     const at::Tensor later = net.register_parameter("ignored_later", torch::ones({2}));

@@ -23,7 +23,7 @@ struct Difference {
 std::shared_ptr<torch::nn::Module> net_with(
     bool odd, const std::function<void(torch::nn::Module&)>& usual,
     const std::function<void(torch::nn::Module&)>& unusual) {
-  auto net = std::make_shared<Net>();
+  auto net = std::make_shared<FaultNet>();
   (odd ? unusual : usual)(*net);
   return net;
 }
@@ -108,7 +108,7 @@ TEST_P(ModelDifference, IsNamedOnEveryRank) {
       SCOPED_TRACE(::testing::Message() << "world " << size << ", " << who);
       const auto outcomes = outcomes_of_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
         const auto model = GetParam().make(is_among(who, *world));
-        parallelize(model, adamw(), small_buckets(row_of(Strategy::kZero1)), world);
+        parallelize(model, adamw(), small_options_of(row_of(Strategy::kZero1)), world);
       });
       Parts parts = GetParam().parts;
       parts.push_back("[parallelize] rank ");
@@ -124,7 +124,7 @@ TEST_P(ModelDifference, IsNamedOnEveryRank) {
 // The negative control: each of these models is fine when all ranks have it.
 TEST_P(ModelDifference, IsFineWhenAllRanksHaveIt) {
   const auto outcomes = outcomes_of_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
-    parallelize(GetParam().make(true), adamw(), small_buckets(row_of(Strategy::kZero1)), world);
+    parallelize(GetParam().make(true), adamw(), small_options_of(row_of(Strategy::kZero1)), world);
   });
   EXPECT_THAT(outcomes, ::testing::Each(is_fine()));
 }
@@ -133,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, ModelDifference, ::testing::ValuesIn(difference
                          [](const auto& info) { return info.param.name; });
 
 struct Recipe {
-  Options options = small_buckets(row_of(Strategy::kDdp));
+  Options options = small_options_of(row_of(Strategy::kDdp));
   OptimizerPlan plan = adamw();
 };
 
@@ -196,7 +196,7 @@ TEST_P(RecipeDiffers, IsNamedOnEveryRank) {
       const auto outcomes = outcomes_of_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
         Recipe recipe;
         if (is_among(who, *world)) GetParam().change(recipe);
-        parallelize(std::make_shared<Net>(), recipe.plan, recipe.options, world);
+        parallelize(std::make_shared<FaultNet>(), recipe.plan, recipe.options, world);
       });
       Parts parts = GetParam().parts;
       parts.push_back("differs from rank 0");
@@ -209,7 +209,7 @@ TEST_P(RecipeDiffers, IsFineWhenAllRanksHaveIt) {
   const auto outcomes = outcomes_of_ranks(2, [&](std::shared_ptr<ProcessGroup> world) {
     Recipe recipe;
     GetParam().change(recipe);
-    parallelize(std::make_shared<Net>(), recipe.plan, recipe.options, world);
+    parallelize(std::make_shared<FaultNet>(), recipe.plan, recipe.options, world);
   });
   EXPECT_THAT(outcomes, ::testing::Each(is_fine()));
 }
@@ -223,8 +223,8 @@ TEST(RecipeDiffersBySelection, IsNamedOnEveryRank) {
     const std::string suffix = world->rank() == 2 ? "weight" : "bias";
     OptimizerGroup group{"some", [suffix](std::string_view name) { return name.ends_with(suffix); },
                          adamw()};
-    parallelize(std::make_shared<Net>(), OptimizerPlan(adamw(), {group}),
-                small_buckets(row_of(Strategy::kDdp)), world);
+    parallelize(std::make_shared<FaultNet>(), OptimizerPlan(adamw(), {group}),
+                small_options_of(row_of(Strategy::kDdp)), world);
   });
   EXPECT_THAT(outcomes, every_rank_refuses({"rank 2 differs from rank 0", "'first."}));
 }

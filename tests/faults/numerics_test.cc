@@ -19,18 +19,27 @@ using ::testing::Not;
 using Numerics = RowAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, Numerics, ::testing::ValuesIn(settings({1, 2, 3})), setting_name);
 
+using NumericsAmongRanks = RowAndWorld;
+INSTANTIATE_TEST_SUITE_P(Faults, NumericsAmongRanks, ::testing::ValuesIn(settings({2, 3})),
+                         setting_name);
+
+using NumericsOfWholeGradients = RowAndWorld;
+INSTANTIATE_TEST_SUITE_P(Faults, NumericsOfWholeGradients,
+                         ::testing::ValuesIn(settings({2, 3}, &Setting::has_whole_gradients)),
+                         setting_name);
+
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /// A backward in which `value` gets into two elements of the gradient of second.bias on `who`.
 void spoiled_backward(Trainer& trainer, Who who, float value, int batch) {
-  const unsigned hook = trainer.model->second->bias.register_hook([&](const at::Tensor& gradient) {
+  const unsigned hook = trainer.net->second->bias.register_hook([&](const at::Tensor& gradient) {
     at::Tensor changed = gradient.clone();
     if (trainer.is_among(who)) changed.slice(0, 3, 5).fill_(value);
     return changed;
   });
   trainer.backward(batch);
-  trainer.model->second->bias.remove_hook(hook);
+  trainer.net->second->bias.remove_hook(hook);
 }
 
 TEST_P(Numerics, CulpritsAreNamed) {
@@ -79,12 +88,12 @@ TEST_P(Numerics, TrainingGoesOnAsIfTheStepHadBeenSkipped) {
     for (const bool with_refused_step : {false, true}) {
       // Rank 0's values are everyone's, so one seed makes the two runs start alike.
       torch::manual_seed(7);
-      const auto start = std::make_shared<Net>();
+      const auto start = std::make_shared<FaultNet>();
       uint64_t hash = 0;
       const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
         trainer.engine->modify_parameters(0, [&] {
           const auto values = start->parameters();
-          const auto mine = trainer.model->parameters();
+          const auto mine = trainer.net->parameters();
           for (size_t i = 0; i < mine.size(); ++i) mine[i].copy_(values[i]);
         });
         const uint64_t own = hash_after_training(trainer, who, with_refused_step);
@@ -123,11 +132,10 @@ TEST_P(Numerics, NanInAnEarlierMicroStep) {
   }
 }
 
-TEST_P(Numerics, OverflowOfTheSum) {
-  if (size() == 1) return;
+TEST_P(NumericsAmongRanks, OverflowOfTheSum) {
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     spoiled_backward(trainer, Who::kEveryRank, 3e38F, 0);
-    const Outcome outcome = outcome_of([&] { trainer.engine->step(); });
+    const Ending outcome = outcome_of([&] { trainer.engine->step(); });
     EXPECT_THAT(outcome, is_misuse("every rank's gradient is finite, the norm of their mean is "
                                    "not. Nothing was applied; scale the loss down"));
     trainer.engine->zero_grad();
@@ -148,13 +156,12 @@ TEST_P(Numerics, LargeGradientsAreNoError) {
 }
 
 // Whole gradients may be edited, as long as all ranks do.
-TEST_P(Numerics, EditedGradients) {
-  if (row().strategy != Strategy::kDdp || size() == 1) return;
+TEST_P(NumericsOfWholeGradients, EditedGradients) {
   for (const Who who : kAnyone) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
       trainer.backward(0);
-      if (trainer.is_among(who)) trainer.model->scale.mutable_grad().mul_(0.5);
+      if (trainer.is_among(who)) trainer.net->scale.mutable_grad().mul_(0.5);
       trainer.backward(1);
       trainer.engine->step();
     });
@@ -169,8 +176,7 @@ TEST_P(Numerics, EditedGradients) {
   }
 }
 
-TEST_P(Numerics, LearningRateOnOneRank) {
-  if (size() == 1) return;
+TEST_P(NumericsAmongRanks, LearningRateOnOneRank) {
   for (const Who who : kOneRank) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
@@ -186,7 +192,7 @@ TEST_P(Numerics, LearningRateOnOneRank) {
           who == Who::kFirstRank
               ? "rank 0 has 0.010000000000000002, rank 1 has 0.01;"
               : absl::StrCat("rank 0 has 0.01, rank ", size() - 1, " has 0.010000000000000002;");
-      const Outcome outcome = outcome_of([&] { trainer.engine->step(); });
+      const Ending outcome = outcome_of([&] { trainer.engine->step(); });
       EXPECT_THAT(outcome, is_misuse("[step] hyper-parameter defaults: lr differs: " + text +
                                      " set it alike on all ranks. Nothing was applied."));
       set_rate(0.02);  // alike: the same gradients are applied now

@@ -17,10 +17,26 @@ using ParameterMisuse = RowAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, ParameterMisuse, ::testing::ValuesIn(settings({1, 2, 3})),
                          setting_name);
 
+using WholeParameterMisuse = RowAndWorld;
+INSTANTIATE_TEST_SUITE_P(Faults, WholeParameterMisuse,
+                         ::testing::ValuesIn(settings({1, 2, 3}, &Setting::has_whole_parameters)),
+                         setting_name);
+
+/// The same with peers.
+using WholeParametersOfRanks = RowAndWorld;
+INSTANTIATE_TEST_SUITE_P(Faults, WholeParametersOfRanks,
+                         ::testing::ValuesIn(settings({2, 3}, &Setting::has_whole_parameters)),
+                         setting_name);
+
+using SplitParameterMisuse = RowAndWorld;
+INSTANTIATE_TEST_SUITE_P(Faults, SplitParameterMisuse,
+                         ::testing::ValuesIn(settings({1, 2, 3}, &Setting::splits_parameters)),
+                         setting_name);
+
 /// Something done to the model between two steps, and what step() says to it.
 struct Misuse {
   std::string name;
-  std::function<void(Net&)> run;
+  std::function<void(FaultNet&)> run;
   std::string text;
 
   /// An operator that writes a split parameter is refused on the spot (tests/fsdp).
@@ -35,29 +51,29 @@ constexpr const char* kWritten = "was written outside engine->modify_parameters(
 
 std::vector<Misuse> misuses() {
   return {
-      {"add_", [](Net& net) { net.second->bias.add_(1.0); },
+      {"add_", [](FaultNet& net) { net.second->bias.add_(1.0); },
        std::string("parameter 'second.bias' ") + kWritten},
-      {"write through .data()", [](Net& net) { net.second->weight.data().mul_(2.0); },
+      {"write through .data()", [](FaultNet& net) { net.second->weight.data().mul_(2.0); },
        std::string("parameter 'second.weight' ") + kWritten},
-      {"write of a frozen parameter", [](Net& net) { net.frozen.zero_(); },
+      {"write of a frozen parameter", [](FaultNet& net) { net.frozen.zero_(); },
        std::string("parameter 'frozen' ") + kWritten},
-      {"write through a view", [](Net& net) { net.first->weight[0].zero_(); },
+      {"write through a view", [](FaultNet& net) { net.first->weight[0].zero_(); },
        std::string("parameter 'first.weight' ") + kWritten},
-      {"torch::nn::init", [](Net& net) { torch::nn::init::zeros_(net.first->bias); },
+      {"torch::nn::init", [](FaultNet& net) { torch::nn::init::zeros_(net.first->bias); },
        std::string("parameter 'first.bias' ") + kWritten},
-      {"set_data", [](Net& net) { net.second->bias.set_data(net.second->bias.clone()); },
+      {"set_data", [](FaultNet& net) { net.second->bias.set_data(net.second->bias.clone()); },
        std::string("parameter 'second.bias' ") + kMoved},
-      {"to(kDouble)", [](Net& net) { net.to(torch::kDouble); },
+      {"to(kDouble)", [](FaultNet& net) { net.to(torch::kDouble); },
        std::string("parameter 'scale' ") + kMoved},
       {"vector_to_parameters",
-       [](Net& net) {
+       [](FaultNet& net) {
          torch::nn::utils::vector_to_parameters(
              torch::nn::utils::parameters_to_vector(net.parameters()), net.parameters());
        },
        std::string("parameter 'scale' ") + kMoved},
-      {"resize_", [](Net& net) { net.second->bias.set_data(torch::zeros({14})); },
+      {"resize_", [](FaultNet& net) { net.second->bias.set_data(torch::zeros({14})); },
        std::string("parameter 'second.bias' ") + kMoved},
-      {"unfreezing", [](Net& net) { net.frozen.requires_grad_(true); },
+      {"unfreezing", [](FaultNet& net) { net.frozen.requires_grad_(true); },
        "parameter 'frozen' was frozen at parallelize and requires grad now; set requires_grad "
        "before parallelize"},
   };
@@ -73,7 +89,7 @@ TEST_P(ParameterMisuse, RefusedByNameOnEveryRank) {
         trainer.backward(1);
         if (trainer.is_among(who)) {
           const at::NoGradGuard no_grad;
-          deed.run(*trainer.model);
+          deed.run(*trainer.net);
         }
         trainer.engine->step();
       });
@@ -90,7 +106,7 @@ TEST_P(ParameterMisuse, RefusedAfterABackwardWithTheReplacedParameter) {
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
       EXPECT_TRUE(trainer.train(0).committed);
       if (trainer.is_among(who)) {
-        trainer.model->second->bias.set_data(trainer.model->second->bias.detach().clone());
+        trainer.net->second->bias.set_data(trainer.net->second->bias.detach().clone());
       }
       trainer.train(1);
     });
@@ -106,10 +122,10 @@ TEST_P(ParameterMisuse, RefusedAfterABackwardInAnotherDtype) {
       EXPECT_TRUE(trainer.train(0).committed);
       at::Tensor input = trainer.input(1);
       if (trainer.is_among(who)) {
-        trainer.model->to(torch::kDouble);
+        trainer.net->to(torch::kDouble);
         input = input.to(torch::kDouble);
       }
-      trainer.model->forward(input).sum().backward();
+      trainer.net->forward(input).sum().backward();
       trainer.engine->step();
     });
     EXPECT_THAT(outcomes, every_rank_refuses({"[step] " + first_of(who, size()) + ": ",
@@ -121,7 +137,7 @@ TEST_P(ParameterMisuse, NamedByModifyParametersToo) {
   for (const Who who : kAnyone) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
-      if (trainer.is_among(who)) trainer.model->scale.set_data(torch::ones({}));
+      if (trainer.is_among(who)) trainer.net->scale.set_data(torch::ones({}));
       trainer.engine->modify_parameters(0, [] { FAIL() << "must not run"; });
     });
     EXPECT_THAT(outcomes, every_rank_refuses({"[engine] " + first_of(who, size()) + ": ",
@@ -130,15 +146,14 @@ TEST_P(ParameterMisuse, NamedByModifyParametersToo) {
 }
 
 // What the message tells the user to do works: everyone takes one rank's values.
-TEST_P(ParameterMisuse, AWriteCanBeMended) {
-  if (splits_parameters()) return;
+TEST_P(WholeParameterMisuse, AWriteCanBeMended) {
   for (const Who who : kAnyone) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
       trainer.backward(0);
       if (trainer.is_among(who)) {
         const at::NoGradGuard no_grad;
-        trainer.model->second->bias.add_(trainer.world->rank() + 1.0);
+        trainer.net->second->bias.add_(trainer.world->rank() + 1.0);
       }
       EXPECT_THAT(outcome_of([&] { trainer.engine->step(); }), is_misuse(kWritten));
       trainer.engine->modify_parameters(size() - 1, [] {});
@@ -153,11 +168,10 @@ TEST_P(ParameterMisuse, AWriteCanBeMended) {
 // The negative control of the two above: the hash sees what mending undoes. `.data()` has a version
 // counter of its own, and step() looks at the first 64 elements only, so it would not see this
 // write.
-TEST_P(ParameterMisuse, HashSeesADifferenceBetweenRanks) {
-  if (size() == 1 || splits_parameters()) return;
+TEST_P(WholeParametersOfRanks, HashSeesADifference) {
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     parameter_hash(*trainer.engine);
-    if (trainer.world->rank() == 1) trainer.model->first->weight.data()[20].add_(1.0);
+    if (trainer.world->rank() == 1) trainer.net->first->weight.data()[20].add_(1.0);
     parameter_hash(*trainer.engine);
   });
   EXPECT_THAT(outcomes,
@@ -166,8 +180,7 @@ TEST_P(ParameterMisuse, HashSeesADifferenceBetweenRanks) {
 }
 
 // Split parameters are refused to anyone's writes at once, and nothing has happened then.
-TEST_P(ParameterMisuse, AWriteToASplitParameterIsRefusedOnTheSpot) {
-  if (!splits_parameters()) return;
+TEST_P(SplitParameterMisuse, AWriteIsRefusedOnTheSpot) {
   for (const Who who : kAnyone) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
@@ -177,10 +190,10 @@ TEST_P(ParameterMisuse, AWriteToASplitParameterIsRefusedOnTheSpot) {
         const at::NoGradGuard no_grad;
         for (const Misuse& deed : misuses()) {
           if (!deed.is_write()) continue;
-          EXPECT_THAT(outcome_of([&] { deed.run(*trainer.model); }), is_misuse("[fsdp] unit '"))
+          EXPECT_THAT(outcome_of([&] { deed.run(*trainer.net); }), is_misuse("[fsdp] unit '"))
               << deed.name;
         }
-        torch::optim::AdamW foreign(trainer.model->parameters(), torch::optim::AdamWOptions(0.1));
+        torch::optim::AdamW foreign(trainer.net->parameters(), torch::optim::AdamWOptions(0.1));
         EXPECT_THAT(outcome_of([&] { foreign.step(); }), is_misuse("engine->modify_parameters()"));
       }
       EXPECT_TRUE(trainer.engine->step().committed);

@@ -62,7 +62,7 @@ void train_and_die() {
   if (is_victim && point == "exception") throw std::runtime_error("out of data");
   if (point != "publish") group->die_in(deadly_tag);
   if (is_victim && point == "hook") {
-    trainer.model->first->weight.register_hook([](const at::Tensor&) { die(); });
+    trainer.net->first->weight.register_hook([](const at::Tensor&) { die(); });
   }
   loss.backward();
   if (is_victim && point == "between") die();

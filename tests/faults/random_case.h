@@ -14,7 +14,7 @@ namespace tessera::testing {
 enum class Fault : uint8_t { kKill, kSegv, kStop, kExit0, kExit3, kThrow, kTerminate };
 
 /// Where it is then.
-enum class Moment : uint8_t {
+enum class FaultMoment : uint8_t {
   kBeforeMeeting,   ///< before init_process_group
   kMeeting,         ///< at a system call in it
   kAfterMeeting,    ///< right after it
@@ -39,25 +39,25 @@ struct RandomCase {
   bool is_launched = false;  ///< by tessera-run
   int victim = 0;
   Fault fault = Fault::kKill;
-  Moment moment = Moment::kBeforeMeeting;
+  FaultMoment moment = FaultMoment::kBeforeMeeting;
   int step = 0;   ///< of training, in which the fault comes, or counting begins; -1: before it
   int count = 1;  ///< of calls, operators or stops at system calls, until it comes
   bool is_after = false;  ///< of a collective: after it
 
   /// The ranks have not met for certain.
-  bool is_at_start() const { return moment <= Moment::kMeeting; }
+  bool is_at_start() const { return moment <= FaultMoment::kMeeting; }
   /// The ranks may not need each other any more.
-  bool is_at_end() const { return moment >= Moment::kAfterLastStep; }
+  bool is_at_end() const { return moment >= FaultMoment::kAfterLastStep; }
   /// The process ends badly by itself.
   bool ends_badly() const { return fault != Fault::kStop && fault != Fault::kExit0; }
   bool counts_system_calls() const {
-    return moment == Moment::kMeeting || moment == Moment::kSystemCall ||
-           moment == Moment::kDestruction;
+    return moment == FaultMoment::kMeeting || moment == FaultMoment::kSystemCall ||
+           moment == FaultMoment::kDestruction;
   }
   /// Only the time-out can tell: the victim does not end, or never came.
   bool needs_time_out() const {
-    return fault == Fault::kStop || moment == Moment::kMeeting ||
-           (moment == Moment::kBeforeMeeting && !(is_launched && ends_badly()));
+    return fault == Fault::kStop || moment == FaultMoment::kMeeting ||
+           (moment == FaultMoment::kBeforeMeeting && !(is_launched && ends_badly()));
   }
   /// Of the group. Beyond every bound of the driver, unless the time-out is needed: who is told
   /// within the bounds is told by something else.
@@ -90,13 +90,13 @@ class Dice {
 
 /// Whether a fault can come then: a signal's handler can neither throw nor run what exit() runs,
 /// and what an operator's callback throws is swallowed.
-inline bool suits(Fault fault, Moment moment) {
+inline bool suits(Fault fault, FaultMoment moment) {
   switch (moment) {
-    case Moment::kMeeting:
-    case Moment::kSystemCall:
-    case Moment::kDestruction:
+    case FaultMoment::kMeeting:
+    case FaultMoment::kSystemCall:
+    case FaultMoment::kDestruction:
       return fault != Fault::kThrow && fault != Fault::kTerminate;
-    case Moment::kOperator:
+    case FaultMoment::kOperator:
       return fault != Fault::kThrow;
     default:
       return true;
@@ -104,31 +104,33 @@ inline bool suits(Fault fault, Moment moment) {
 }
 
 /// The moments that a fault can come at, those more often that are many in a program.
-inline std::vector<Moment> moments_of(Fault fault) {
-  std::vector<Moment> all;
-  for (const Moment moment :
-       {Moment::kBeforeMeeting, Moment::kMeeting, Moment::kMeeting, Moment::kAfterMeeting,
-        Moment::kCollective, Moment::kCollective, Moment::kCollective, Moment::kOperator,
-        Moment::kOperator, Moment::kOperator, Moment::kSystemCall, Moment::kSystemCall,
-        Moment::kBeforeBackward, Moment::kInBackward, Moment::kBeforeStep, Moment::kAfterLastStep,
-        Moment::kDestruction, Moment::kEngineGone, Moment::kGroupGone}) {
+inline std::vector<FaultMoment> moments_of(Fault fault) {
+  std::vector<FaultMoment> all;
+  for (const FaultMoment moment :
+       {FaultMoment::kBeforeMeeting, FaultMoment::kMeeting, FaultMoment::kMeeting,
+        FaultMoment::kAfterMeeting, FaultMoment::kCollective, FaultMoment::kCollective,
+        FaultMoment::kCollective, FaultMoment::kOperator, FaultMoment::kOperator,
+        FaultMoment::kOperator, FaultMoment::kSystemCall, FaultMoment::kSystemCall,
+        FaultMoment::kBeforeBackward, FaultMoment::kInBackward, FaultMoment::kBeforeStep,
+        FaultMoment::kAfterLastStep, FaultMoment::kDestruction, FaultMoment::kEngineGone,
+        FaultMoment::kGroupGone}) {
     if (suits(fault, moment)) all.push_back(moment);
   }
   return all;
 }
 
 /// How far counting goes: through some steps of the smallest models.
-inline int largest_count(Moment moment) {
+inline int largest_count(FaultMoment moment) {
   switch (moment) {
-    case Moment::kMeeting:
+    case FaultMoment::kMeeting:
       return 300;
-    case Moment::kCollective:
+    case FaultMoment::kCollective:
       return 40;
-    case Moment::kOperator:
+    case FaultMoment::kOperator:
       return 150;
-    case Moment::kSystemCall:
+    case FaultMoment::kSystemCall:
       return 300;
-    case Moment::kDestruction:
+    case FaultMoment::kDestruction:
       return 60;
     default:
       return 1;
@@ -147,9 +149,9 @@ inline RandomCase draw_case(uint64_t seed) {
   drawn.fault = static_cast<Fault>(dice.roll(static_cast<int>(Fault::kTerminate) + 1));
   drawn.moment = dice.pick(moments_of(drawn.fault));
   // Collectives are counted from parallelize on, too; hooks need a model that is there.
-  drawn.step = drawn.moment == Moment::kCollective ? dice.roll(4) - 1 : dice.roll(3);
+  drawn.step = drawn.moment == FaultMoment::kCollective ? dice.roll(4) - 1 : dice.roll(3);
   drawn.count = 1 + dice.roll(largest_count(drawn.moment));
-  drawn.is_after = drawn.moment == Moment::kCollective && dice.roll(2) == 0;
+  drawn.is_after = drawn.moment == FaultMoment::kCollective && dice.roll(2) == 0;
   return drawn;
 }
 
@@ -159,7 +161,7 @@ inline const char* name_of(Fault fault) {
   return kNames[static_cast<int>(fault)];
 }
 
-inline const char* name_of(Moment moment) {
+inline const char* name_of(FaultMoment moment) {
   static constexpr const char* kNames[] = {"before the meeting",
                                            "at a system call of the meeting",
                                            "after the meeting",

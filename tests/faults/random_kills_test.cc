@@ -48,24 +48,24 @@ void train(const RandomCase& drawn, Victim& victim, const std::shared_ptr<Proces
            bool goes_on) {
   victim.count_collectives(-1);
   Trainer trainer(group, drawn.row);
-  if (victim.is_now(Moment::kInBackward, Victim::kAnyStep)) {
-    trainer.model->first->weight.register_hook(
+  if (victim.is_now(FaultMoment::kInBackward, Victim::kAnyStep)) {
+    trainer.net->first->weight.register_hook(
         [&victim, &trainer, step = drawn.step](const at::Tensor&) {
-          if (trainer.engine->last_result().step == step) victim.reach(Moment::kInBackward);
+          if (trainer.engine->last_result().step == step) victim.reach(FaultMoment::kInBackward);
         });
   }
   for (int step = 0; goes_on || step < kLastStep; ++step) {
     victim.count_collectives(step);
     victim.count_operators(step);
-    victim.count_system_calls(Moment::kSystemCall, step);
+    victim.count_system_calls(FaultMoment::kSystemCall, step);
     const at::Tensor loss = trainer.loss(step);
-    victim.reach(Moment::kBeforeBackward, step);
+    victim.reach(FaultMoment::kBeforeBackward, step);
     loss.backward();
-    victim.reach(Moment::kBeforeStep, step);
+    victim.reach(FaultMoment::kBeforeStep, step);
     trainer.engine->step();
   }
-  victim.reach(Moment::kAfterLastStep);
-  victim.count_system_calls(Moment::kDestruction);
+  victim.reach(FaultMoment::kAfterLastStep);
+  victim.count_system_calls(FaultMoment::kDestruction);
 }
 
 /// A rank of a job that is drawn from RANDOM_KILLS_CASE. It trains until it has lost its peers, or
@@ -79,17 +79,17 @@ void run_drawn_rank() {
   const bool is_victim = process_environment("RANK") == absl::StrCat(drawn.victim);
   Victim victim(drawn, is_victim && !is_fine);
   try {
-    victim.reach(Moment::kBeforeMeeting);
-    victim.count_system_calls(Moment::kMeeting);
+    victim.reach(FaultMoment::kBeforeMeeting);
+    victim.count_system_calls(FaultMoment::kMeeting);
     ProcessGroupOptions options;
     options.timeout = drawn.timeout();
     options.lane = drawn.lane;
     auto world = init_process_group(options);
-    victim.reach(Moment::kAfterMeeting);
+    victim.reach(FaultMoment::kAfterMeeting);
     train(drawn, victim, victim.counted(world), !is_fine && !drawn.is_at_end());
-    victim.reach(Moment::kEngineGone);
+    victim.reach(FaultMoment::kEngineGone);
     world.reset();
-    victim.reach(Moment::kGroupGone);
+    victim.reach(FaultMoment::kGroupGone);
   } catch (const std::exception&) {
     say_with_time("told");
     throw;
@@ -150,7 +150,7 @@ RandomCase case_to_forge(bool is_launched) {
   drawn.is_launched = is_launched;
   drawn.victim = 1;
   drawn.fault = Fault::kKill;
-  drawn.moment = Moment::kBeforeStep;
+  drawn.moment = FaultMoment::kBeforeStep;
   return drawn;
 }
 
@@ -223,7 +223,7 @@ TEST(RandomKillsControl, ForgedWordsOfTheLauncherAreSeen) {
 
 TEST(RandomKillsControl, AVictimThatDoesNothingIsSeen) {
   RandomCase drawn;
-  while (drawn.size != 2 || drawn.is_launched || drawn.moment != Moment::kBeforeStep) {
+  while (drawn.size != 2 || drawn.is_launched || drawn.moment != FaultMoment::kBeforeStep) {
     drawn = draw_case(drawn.seed + 1);
   }
   const JobEnd end = DrawnJob(drawn, /*nobody_fails=*/true).end();
@@ -251,7 +251,7 @@ TEST(RandomKillsControl, AProcessThatIsLeftIsSeen) {
 }
 
 TEST(RandomKillsControl, EveryFaultIsDrawnAtEveryMoment) {
-  std::map<std::pair<Fault, Moment>, int> drawn_times;
+  std::map<std::pair<Fault, FaultMoment>, int> drawn_times;
   for (uint64_t seed = 0; seed < 20000; ++seed) {
     const RandomCase drawn = draw_case(seed);
     ++drawn_times[{drawn.fault, drawn.moment}];
@@ -259,7 +259,7 @@ TEST(RandomKillsControl, EveryFaultIsDrawnAtEveryMoment) {
     EXPECT_TRUE(drawn.row.suits(drawn.size)) << drawn;
   }
   for (int fault = 0; fault <= static_cast<int>(Fault::kTerminate); ++fault) {
-    for (const Moment moment : moments_of(static_cast<Fault>(fault))) {
+    for (const FaultMoment moment : moments_of(static_cast<Fault>(fault))) {
       EXPECT_GT((drawn_times[{static_cast<Fault>(fault), moment}]), 10);
     }
   }

@@ -18,10 +18,10 @@ using ::testing::HasSubstr;
 
 /// What a rank is about to pass to parallelize.
 struct Arguments {
-  std::shared_ptr<Net> net = std::make_shared<Net>();
+  std::shared_ptr<FaultNet> net = std::make_shared<FaultNet>();
   std::shared_ptr<torch::nn::Module> model = net;
   OptimizerPlan plan = adamw();
-  Options options = small_buckets(row_of(Strategy::kZero2));
+  Options options = small_options_of(row_of(Strategy::kZero2));
 };
 
 struct Refusal {
@@ -72,7 +72,7 @@ std::vector<Refusal> refusals() {
        {"strict_slabs", "zero2"}},
       {"ReshardThatDoesNotDivide",
        [](Arguments& a) {
-         a.options = small_buckets(row_of(Strategy::kZero3));
+         a.options = small_options_of(row_of(Strategy::kZero3));
          a.options.reshard_after_forward = 7;
        },
        {"reshard_after_forward: got 7", "expected a divisor"},
@@ -85,7 +85,7 @@ std::vector<Refusal> refusals() {
        {"precision.wire: got Int; allowed Float, Double, BFloat16, Half"}},
       {"WrapThatChoosesNothingKnown",
        [](Arguments& a) {
-         a.options = small_buckets(row_of(Strategy::kZero3));
+         a.options = small_options_of(row_of(Strategy::kZero3));
          a.options.wrap.choose = [](const torch::nn::Module&) {
            return std::vector<std::vector<std::string>>{{"third"}};
          };
@@ -94,7 +94,7 @@ std::vector<Refusal> refusals() {
        2},
       {"WrapThatThrows",
        [](Arguments& a) {
-         a.options = small_buckets(row_of(Strategy::kZero3));
+         a.options = small_options_of(row_of(Strategy::kZero3));
          a.options.wrap.choose =
              [](const torch::nn::Module&) -> std::vector<std::vector<std::string>> {
            throw std::runtime_error("cannot wrap this");
@@ -247,17 +247,18 @@ TEST(Refusals, LeaveTheWorldAndTheModelUsable) {
 }
 
 TEST(Refusals, NullWorld) {
-  const Outcome outcome =
-      outcome_of([] { parallelize(std::make_shared<Net>(), adamw(), Options(), nullptr); });
+  const Ending outcome =
+      outcome_of([] { parallelize(std::make_shared<FaultNet>(), adamw(), Options(), nullptr); });
   EXPECT_THAT(outcome, is_misuse("[parallelize] world: got null, expected a process group"));
 }
 
 TEST(Refusals, ModelOwnedByAnotherEngine) {
   for (const int size : {1, 2, 3}) {
     const auto outcomes = outcomes_of_ranks(size, [](std::shared_ptr<ProcessGroup> world) {
-      const auto net = std::make_shared<Net>();
-      const auto engine = parallelize(net, adamw(), small_buckets(row_of(Strategy::kDdp)), world);
-      parallelize(net, adamw(), small_buckets(row_of(Strategy::kZero1)), world);
+      const auto net = std::make_shared<FaultNet>();
+      const auto engine =
+          parallelize(net, adamw(), small_options_of(row_of(Strategy::kDdp)), world);
+      parallelize(net, adamw(), small_options_of(row_of(Strategy::kZero1)), world);
     });
     EXPECT_THAT(outcomes, every_rank_refuses({"parameter 'scale' belongs to another engine",
                                               "destroy that engine"}));
@@ -267,13 +268,13 @@ TEST(Refusals, ModelOwnedByAnotherEngine) {
 TEST(Refusals, ViewsAndAliasesOfWhatAnotherEngineTrains) {
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero3}) {
     const auto outcomes = outcomes_of_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
-      const auto net = std::make_shared<Net>();
-      auto engine = parallelize(net, adamw(), small_buckets(row_of(strategy)), world);
+      const auto net = std::make_shared<FaultNet>();
+      auto engine = parallelize(net, adamw(), small_options_of(row_of(strategy)), world);
       const auto parallelize_other = [&] {
-        const auto other = std::make_shared<Net>();
+        const auto other = std::make_shared<FaultNet>();
         other->register_parameter("mirror", net->scale.detach());
         other->register_buffer("rows", net->second->weight.detach().narrow(0, 1, 3));
-        parallelize(other, adamw(), small_buckets(row_of(Strategy::kDdp)), world);
+        parallelize(other, adamw(), small_options_of(row_of(Strategy::kDdp)), world);
       };
       EXPECT_THAT(outcome_of(parallelize_other),
                   is_misuse("parameter 'mirror' lies in the memory of a parameter of another "
@@ -290,9 +291,10 @@ TEST(Refusals, ViewsAndAliasesOfWhatAnotherEngineTrains) {
 
 TEST(Refusals, ModelIsFreeWhenItsEngineIsGone) {
   const auto outcomes = outcomes_of_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
-    const auto net = std::make_shared<Net>();
-    parallelize(net, adamw(), small_buckets(row_of(Strategy::kDdp)), world).reset();
-    const auto engine = parallelize(net, adamw(), small_buckets(row_of(Strategy::kZero1)), world);
+    const auto net = std::make_shared<FaultNet>();
+    parallelize(net, adamw(), small_options_of(row_of(Strategy::kDdp)), world).reset();
+    const auto engine =
+        parallelize(net, adamw(), small_options_of(row_of(Strategy::kZero1)), world);
     net->forward(torch::ones({2, 11})).sum().backward();
     EXPECT_TRUE(engine->step().committed);
   });
@@ -310,7 +312,7 @@ TEST(Refusals, UnknownStrategy) {
 // Buffers of a dtype that no collective knows are no reason to refuse.
 TEST(Refusals, NotForUnusualBuffers) {
   const auto outcomes = outcomes_of_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
-    const auto net = std::make_shared<Net>();
+    const auto net = std::make_shared<FaultNet>();
     const auto fill = [&](at::ScalarType dtype) {
       return torch::full({3}, world->rank() == 0 ? 1 : 0, torch::TensorOptions(dtype));
     };
@@ -318,7 +320,8 @@ TEST(Refusals, NotForUnusualBuffers) {
     net->register_buffer("short", fill(torch::kShort));
     net->register_buffer("complex", fill(torch::kComplexDouble));
     net->register_buffer("strided", torch::full({4, 4}, world->rank()).t().slice(0, 0, 3));
-    const auto engine = parallelize(net, adamw(), small_buckets(row_of(Strategy::kZero1)), world);
+    const auto engine =
+        parallelize(net, adamw(), small_options_of(row_of(Strategy::kZero1)), world);
     for (const auto& buffer : net->named_buffers()) {
       const double expected = buffer.key() == "strided" ? 0 : 1;
       EXPECT_TRUE(

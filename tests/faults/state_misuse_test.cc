@@ -23,6 +23,12 @@ using StateMisuse = RowAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, StateMisuse, ::testing::ValuesIn(settings({1, 2, 3})),
                          setting_name);
 
+/// Where a frozen parameter lies in no unit.
+using StateMisuseOverWholeParameters = RowAndWorld;
+INSTANTIATE_TEST_SUITE_P(Faults, StateMisuseOverWholeParameters,
+                         ::testing::ValuesIn(settings({1, 2, 3}, &Setting::has_whole_parameters)),
+                         setting_name);
+
 TEST_P(StateMisuse, StepWithoutBackward) {
   const auto outcomes = train_ranks(GetParam(), [](Trainer& trainer) {
     EXPECT_TRUE(trainer.train(0).committed);
@@ -59,7 +65,7 @@ TEST_P(StateMisuse, StepInsideFullParameters) {
       trainer.backward(0);
       auto scope = trainer.engine->full_parameters();
       if (!trainer.is_among(who)) scope.reset();
-      const Outcome outcome = outcome_of([&] { trainer.engine->step(); });
+      const Ending outcome = outcome_of([&] { trainer.engine->step(); });
       EXPECT_THAT(
           outcome,
           is_misuse("step() was called while a full_parameters() or gather() scope is open; "
@@ -84,7 +90,7 @@ TEST_P(StateMisuse, CallsInsideBackward) {
   };
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     for (const auto& [name, call] : calls) {
-      const at::Tensor squares = trainer.model->forward(trainer.input(0)).square();
+      const at::Tensor squares = trainer.net->forward(trainer.input(0)).square();
       squares.register_hook([&](const at::Tensor&) { call(*trainer.engine); });
       EXPECT_THAT(outcome_of([&] { squares.mean().backward(); }),
                   is_misuse("[engine] " + name + ": called inside backward; call it after"));
@@ -99,7 +105,7 @@ TEST_P(StateMisuse, StepInTheMiddleOfBackward) {
   for (const Who who : kOneRank) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
-      trainer.model->first->weight.register_hook([&](const at::Tensor&) {
+      trainer.net->first->weight.register_hook([&](const at::Tensor&) {
         if (trainer.is_among(who)) trainer.engine->step();
       });
       trainer.backward(0);
@@ -138,10 +144,10 @@ TEST_P(StateMisuse, ModifyWithoutAFunction) {
   const int last = size() - 1;
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     // On other ranks it may be empty.
-    const auto fill = [&] { trainer.model->scale.fill_(2.0); };
+    const auto fill = [&] { trainer.net->scale.fill_(2.0); };
     trainer.engine->modify_parameters(
         last, trainer.world->rank() == last ? std::function<void()>(fill) : nullptr);
-    EXPECT_EQ(trainer.model->scale.item<float>(), 2.0F);
+    EXPECT_EQ(trainer.net->scale.item<float>(), 2.0F);
     trainer.engine->modify_parameters(last, nullptr);
   });
   EXPECT_THAT(outcomes, every_rank_refuses({absl::StrCat("[engine] rank ", last),
@@ -153,7 +159,7 @@ TEST_P(StateMisuse, WriterThrows) {
   for (const Who who : kOneRank) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
-      const Outcome outcome = outcome_of([&] {
+      const Ending outcome = outcome_of([&] {
         trainer.engine->modify_parameters(0, [&] {
           if (trainer.is_among(who)) throw std::runtime_error("cannot read weights");
         });
@@ -198,8 +204,7 @@ TEST_P(StateMisuse, WriterThrowsSomethingOfNoKnownType) {
 }
 
 /// Its peers are in the middle of a collective call and must not wait for it until they time out.
-TEST_P(StateMisuse, OneRankCannotReadWhatAllSaveOrCompare) {
-  if (row().degrees_at(size()).parameters > 1) return;  // there it lies in a unit
+TEST_P(StateMisuseOverWholeParameters, OneRankCannotReadWhatAllSaveOrCompare) {
   using Call = std::function<void(Engine&)>;
   const std::vector<std::pair<std::string, Call>> calls = {
       {"state_dict", [](Engine& engine) { (void)engine.state_dict(StateScope::kEveryRank); }},
@@ -210,13 +215,13 @@ TEST_P(StateMisuse, OneRankCannotReadWhatAllSaveOrCompare) {
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
       const Who who = Who::kLastRank;
       if (trainer.is_among(who)) {
-        trainer.model->frozen.storage()
+        trainer.net->frozen.storage()
             .unsafeGetStorageImpl()
             ->release_data_and_set_meta_custom_data_ptr_error_msg_("is unreadable");
       }
       const std::string cause =
           first_of(who, size()) + " left " + name + " by an exception: is unreadable";
-      const Outcome outcome = outcome_of([&] { call(*trainer.engine); });
+      const Ending outcome = outcome_of([&] { call(*trainer.engine); });
       EXPECT_THAT(outcome,
                   trainer.is_among(who) ? is_misuse("is unreadable") : is_comm_error(cause));
       EXPECT_THAT(outcome_of([&] { trainer.engine->zero_grad(); }), is_comm_error(cause));
@@ -231,10 +236,10 @@ TEST_P(StateMisuse, WriterThrowsWhatAnotherEngineAgreedOn) {
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
       const std::string cause = first_of(who, size()) +
                                 " left modify_parameters by an exception: [state] load_state_dict";
-      const Outcome outcome = outcome_of([&] {
+      const Ending outcome = outcome_of([&] {
         trainer.engine->modify_parameters(0, [&] {
           if (!trainer.is_among(who)) return;
-          const auto engine = parallelize(std::make_shared<Net>(), adamw(), Options(),
+          const auto engine = parallelize(std::make_shared<FaultNet>(), adamw(), Options(),
                                           std::make_shared<LoopbackGroup>());
           engine->load_state_dict({});
         });
@@ -275,7 +280,7 @@ TEST_P(StateMisuse, WriterReassignsAParameter) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
       trainer.engine->modify_parameters(0, [&] {
-        if (trainer.is_among(who)) trainer.model->scale.set_data(torch::zeros({}));
+        if (trainer.is_among(who)) trainer.net->scale.set_data(torch::zeros({}));
       });
     });
     EXPECT_THAT(outcomes, every_rank_refuses({"[engine] " + first_of(who, size()),
@@ -286,7 +291,7 @@ TEST_P(StateMisuse, WriterReassignsAParameter) {
 
 TEST_P(StateMisuse, BackwardOnAnotherThread) {
   const auto outcomes = train_ranks(GetParam(), [](Trainer& trainer) {
-    Outcome outcome;
+    Ending outcome;
     std::thread([&] { outcome = outcome_of([&] { trainer.backward(0); }); }).join();
     EXPECT_THAT(outcome, is_misuse("backward runs on a thread that does not know this engine"));
     EXPECT_THAT(outcome, is_misuse("call backward on the thread that called parallelize"));
@@ -299,7 +304,7 @@ TEST_P(StateMisuse, GradientAssignedBeforeBackward) {
   for (const Who who : kOneRank) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
-      if (trainer.is_among(who)) trainer.model->scale.mutable_grad() = torch::ones({});
+      if (trainer.is_among(who)) trainer.net->scale.mutable_grad() = torch::ones({});
       trainer.backward(0);
     });
     for (int rank = 0; rank < size(); ++rank) {
@@ -319,11 +324,11 @@ TEST_P(StateMisuse, GradientReplacedAfterBackward) {
     SCOPED_TRACE(who);
     const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
       trainer.backward(0);
-      if (trainer.is_among(who)) trainer.model->scale.mutable_grad() = torch::ones({});
-      const Outcome outcome = outcome_of([&] { trainer.engine->step(); });
+      if (trainer.is_among(who)) trainer.net->scale.mutable_grad() = torch::ones({});
+      const Ending outcome = outcome_of([&] { trainer.engine->step(); });
       EXPECT_THAT(outcome, is_misuse("[step] " + first_of(who, size()) +
                                      ": [grad] 'scale': .grad was assigned outside the engine"));
-      trainer.model->scale.mutable_grad().reset();
+      trainer.net->scale.mutable_grad().reset();
       trainer.engine->zero_grad();
       EXPECT_TRUE(trainer.train(1).committed);
     });
@@ -334,11 +339,11 @@ TEST_P(StateMisuse, GradientReplacedAfterBackward) {
 TEST_P(StateMisuse, TombstonesCannotBeRead) {
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     trainer.backward(0);
-    const at::Tensor grad = trainer.model->first->weight.grad();
-    ASSERT_EQ(grad.sizes(), trainer.model->first->weight.sizes());
-    const Outcome read = outcome_of([&] { grad.sum(); });
-    const Outcome clip =
-        outcome_of([&] { torch::nn::utils::clip_grad_norm_(trainer.model->parameters(), 1.0); });
+    const at::Tensor grad = trainer.net->first->weight.grad();
+    ASSERT_EQ(grad.sizes(), trainer.net->first->weight.sizes());
+    const Ending read = outcome_of([&] { grad.sum(); });
+    const Ending clip =
+        outcome_of([&] { torch::nn::utils::clip_grad_norm_(trainer.net->parameters(), 1.0); });
     if (has_whole_gradients()) {
       EXPECT_THAT(read, is_fine());
       EXPECT_THAT(clip, is_fine());
@@ -355,7 +360,7 @@ TEST_P(StateMisuse, LocalSumsCannotBeRead) {
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     const auto scope = trainer.engine->no_sync();
     trainer.backward(0);
-    EXPECT_THAT(outcome_of([&] { trainer.model->scale.grad().item(); }),
+    EXPECT_THAT(outcome_of([&] { trainer.net->scale.grad().item(); }),
                 is_misuse("[grad] the gradient of 'scale' is sharded or not reduced yet"));
   });
   EXPECT_THAT(outcomes, Each(is_fine()));

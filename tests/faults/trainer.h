@@ -13,15 +13,14 @@
 
 #include "tessera/core/comm/process_group.h"
 #include "tessera/tests/faults/fault_ranks.h"
-#include "tessera/zero/engine.h"
-#include "tessera/zero/parallelize.h"
+#include "tessera/tests/support/engine_rank.h"
 
 namespace tessera::testing {
 
 /// Odd sizes, a parameter smaller than the world, a frozen one; three buckets of 1 KiB, or the
 /// units "first" and "second" and the root's "scale" and "frozen".
-struct Net : torch::nn::Module {
-  Net() {
+struct FaultNet : torch::nn::Module {
+  FaultNet() {
     first = register_module("first", torch::nn::Linear(11, 37));
     second = register_module("second", torch::nn::Linear(37, 13));
     scale = register_parameter("scale", torch::ones({}));
@@ -36,12 +35,6 @@ struct Net : torch::nn::Module {
   at::Tensor frozen;
 };
 
-inline Options small_buckets(const Row& row) {
-  Options options = options_of(row);
-  set_buckets(options, row, 1024);
-  return options;
-}
-
 inline torch::optim::AdamWOptions adamw() {
   return torch::optim::AdamWOptions(0.01).weight_decay(0.1);
 }
@@ -51,34 +44,25 @@ inline torch::optim::AdamWOptions& adamw_of(OptimizerPlan& plan) {
 }
 
 /// One rank's training run.
-class Trainer {
+class Trainer : public EngineRank<FaultNet> {
  public:
-  Trainer(std::shared_ptr<ProcessGroup> world_group, const Row& row)
-      : world(std::move(world_group)),
-        engine(parallelize(model, adamw(), small_buckets(row), world)) {}
+  Trainer(std::shared_ptr<ProcessGroup> group, const Row& row)
+      : EngineRank(std::move(group), std::make_shared<FaultNet>(), adamw(), small_options_of(row)) {
+  }
 
   /// Depends on the rank and the number of the batch only.
   at::Tensor input(int batch) const {
     return torch::sin(torch::arange(4 * 11, torch::kFloat) * (1 + batch) + world->rank())
         .view({4, 11});
   }
-  at::Tensor loss(int batch) const { return model->forward(input(batch)).square().mean(); }
-  void backward(int batch) const { loss(batch).backward(); }
-  StepResult train(int batch) const {
-    backward(batch);
-    return engine->step();
-  }
+  at::Tensor loss(int batch) const override { return net->forward(input(batch)).square().mean(); }
 
   bool is_among(Who who) const { return testing::is_among(who, *world); }
-
-  std::shared_ptr<ProcessGroup> world;
-  std::shared_ptr<Net> model = std::make_shared<Net>();
-  std::unique_ptr<Engine> engine;
 };
 
 /// Runs `body` with a trainer on every rank; returns how each ended.
-inline std::vector<Outcome> train_ranks(Setting setting, const std::function<void(Trainer&)>& body,
-                                        std::chrono::milliseconds timeout = kGroupTimeout) {
+inline std::vector<Ending> train_ranks(Setting setting, const std::function<void(Trainer&)>& body,
+                                       std::chrono::milliseconds timeout = kGroupTimeout) {
   const auto make_and_run = [&](std::shared_ptr<ProcessGroup> world) {
     Trainer trainer(std::move(world), setting.row);
     body(trainer);

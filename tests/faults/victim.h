@@ -89,19 +89,19 @@ class Victim {
   Victim& operator=(const Victim&) = delete;
 
   /// The program has come to this point.
-  void reach(Moment moment, int step = kAnyStep) const {
+  void reach(FaultMoment moment, int step = kAnyStep) const {
     if (!is_now(moment, step)) return;
     commit(drawn_.fault, Leave::kByAnyMeans);
   }
   /// Here the counting begins, if this is what was drawn.
-  void count_system_calls(Moment moment, int step = kAnyStep) {
+  void count_system_calls(FaultMoment moment, int step = kAnyStep) {
     if (is_now(moment, step)) system_calls_->start(drawn_.count);
   }
   void count_collectives(int step) {
-    if (is_now(Moment::kCollective, step)) countdown_->start(drawn_.count, drawn_.is_after);
+    if (is_now(FaultMoment::kCollective, step)) countdown_->start(drawn_.count, drawn_.is_after);
   }
   void count_operators(int step) {
-    if (!is_now(Moment::kOperator, step)) return;
+    if (!is_now(FaultMoment::kOperator, step)) return;
     operators_left = drawn_.count;
     fault_of_operator = drawn_.fault;
     operators_ =
@@ -112,7 +112,7 @@ class Victim {
                                      return std::unique_ptr<at::ObserverContext>();
                                    }).scopes({at::RecordScope::FUNCTION}));
   }
-  bool is_now(Moment moment, int step) const {
+  bool is_now(FaultMoment moment, int step) const {
     return is_victim_ && drawn_.moment == moment && (step == kAnyStep || drawn_.step == step);
   }
 

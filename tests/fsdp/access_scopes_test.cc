@@ -21,18 +21,28 @@ using ::testing::ThrowsMessage;
 
 // --- Alone ---
 
+/// One step of a split model and of one that each rank has whole, which has the same bits.
+void train_both(const Gatherer& split, const Gatherer& whole, int step) {
+  split.train(step);
+  whole.train(step);
+}
+
 /// On one host a gather needs nobody else: one rank evaluates, in any number, while the others do
 /// nothing.
 TEST(GatheredUnits, OneRankEvaluatesAlone) {
   for (const int who : {0, 2}) {
     on_gatherers(3, blocks_row(), [who](Gatherer& rank) {
-      rank.train(0);
+      const Gatherer whole(rank.world, row_of(Strategy::kDdp));
+      train_both(rank, whole, 0);
       if (rank.world->rank() == who) {
-        for (int step = 1; step < 4; ++step) rank.evaluate(step);
+        for (int step = 1; step < 4; ++step) EXPECT_EQ(rank.evaluate(step), whole.evaluate(step));
       }
-      rank.train(1);
-      if (rank.world->rank() == who) rank.evaluate(9);
-      parameter_hash(*rank.engine);
+      train_both(rank, whole, 1);
+      if (rank.world->rank() == who) {
+        EXPECT_EQ(rank.evaluate(9), whole.evaluate(9));
+        EXPECT_NE(rank.evaluate(9), whole.evaluate(8)) << "the control";
+      }
+      EXPECT_EQ(parameter_hash(*rank.engine), parameter_hash(*whole.engine));
     });
   }
 }
@@ -41,11 +51,14 @@ TEST(GatheredUnits, RanksEvaluateOnDifferentBranches) {
   on_gatherers(
       3, apart(row_of(Strategy::kZero3)),
       [](Gatherer& rank) {
+        const Gatherer whole(rank.world, row_of(Strategy::kDdp), "BranchingBlocks");
         for (int step = 0; step < 4; ++step) {
-          rank.train(step);
-          for (int i = 0; i <= rank.world->rank(); ++i) rank.evaluate(step + i);
+          train_both(rank, whole, step);
+          for (int i = 0; i <= rank.world->rank(); ++i) {
+            EXPECT_EQ(rank.evaluate(step + i), whole.evaluate(step + i));
+          }
         }
-        parameter_hash(*rank.engine);
+        EXPECT_EQ(parameter_hash(*rank.engine), parameter_hash(*whole.engine));
       },
       "BranchingBlocks");
 }
@@ -92,9 +105,13 @@ TEST(GatheredUnits, BackwardAndEvaluationRunInsideAScopeAndAStepDoesNot) {
 
 TEST(GatheredUnits, AScopeMayOutliveItsEngine) {
   on_gatherers(3, blocks_row(), [](Gatherer& rank) {
-    const auto scope = rank.engine->gather(*rank.net);
-    const auto whole = rank.engine->full_parameters();
+    auto scope = rank.engine->gather(*rank.net);
+    auto whole = rank.engine->full_parameters();
     rank.engine.reset();
+    scope.reset();
+    whole.reset();
+    EXPECT_THAT([&] { rank.net->parameters()[0].sum(); },
+                ThrowsMessage<c10::Error>(HasSubstr("the engine that could gather them is gone")));
   });
 }
 

@@ -10,6 +10,7 @@
 #include <torch/torch.h>
 
 #include "tessera/tests/fsdp/checkpoint_fixture.h"
+#include "tessera/tests/support/message_of.h"
 
 // What a checkpoint refuses, and how it says so.
 
@@ -22,7 +23,7 @@ using ::testing::HasSubstr;
 TEST(ActivationCheckpointRefusals, RefusesDoubleBackward) {
   const Tensor x = leaf({3});
   const Tensor y = checkpoint([](const Tensor& in) { return in.exp(); }, x);
-  EXPECT_THAT(error_of([&] { y.sum().backward({}, std::nullopt, /*create_graph=*/true); }),
+  EXPECT_THAT(message_of([&] { y.sum().backward({}, std::nullopt, /*create_graph=*/true); }),
               HasSubstr("[checkpoint] backward: got create_graph=true, expected false"));
 }
 
@@ -30,8 +31,8 @@ TEST(ActivationCheckpointRefusals, RefusesAutogradGradAndBackwardWithInputs) {
   const Tensor x = leaf({3});
   const auto loss = [&] { return checkpoint([](const Tensor& in) { return in.exp(); }, x).sum(); };
   const std::string text = "[checkpoint] backward: got autograd::grad() or backward() with inputs";
-  EXPECT_THAT(error_of([&] { torch::autograd::grad({loss()}, {x}); }), HasSubstr(text));
-  EXPECT_THAT(error_of([&] { torch::autograd::backward({loss()}, {}, {}, false, {x}); }),
+  EXPECT_THAT(message_of([&] { torch::autograd::grad({loss()}, {x}); }), HasSubstr(text));
+  EXPECT_THAT(message_of([&] { torch::autograd::backward({loss()}, {}, {}, false, {x}); }),
               HasSubstr(text));
   // Also where the checkpoint is inside another, on the way to nothing that was asked for.
   const Tensor y = x * 2;
@@ -44,13 +45,13 @@ TEST(ActivationCheckpointRefusals, NoticesAnInputThatChangedBeforeBackward) {
   Tensor y = x * 2;
   const Tensor loss = checkpoint([](const Tensor& in) { return in.exp(); }, y).sum();
   y.add_(1);
-  EXPECT_THAT(error_of([&] { loss.backward(); }), HasSubstr("modified by an inplace operation"));
+  EXPECT_THAT(message_of([&] { loss.backward(); }), HasSubstr("modified by an inplace operation"));
 }
 
 TEST(ActivationCheckpointRefusals, RefusesAFunctionThatWritesToItsInput) {
   const Tensor x = leaf({3});
   EXPECT_THAT(
-      error_of([&] { checkpoint([](int, Tensor in) { return in.mul_(2).exp(); }, 1, x * 2); }),
+      message_of([&] { checkpoint([](int, Tensor in) { return in.mul_(2).exp(); }, 1, x * 2); }),
       HasSubstr("[checkpoint] input tensor 0: got a write in fn, expected none"));
 }
 
@@ -58,7 +59,7 @@ TEST(ActivationCheckpointRefusals, RefusesACapturedTensorWithAGraph) {
   const Tensor x = leaf({3});
   const Tensor hidden = x.exp();
   const Tensor loss = checkpoint([&](const Tensor& in) { return in * hidden; }, x).sum();
-  EXPECT_THAT(error_of([&] { loss.backward(); }),
+  EXPECT_THAT(message_of([&] { loss.backward(); }),
               HasSubstr("[checkpoint] fn: got a captured tensor that has a graph of its own "
                         "(ExpBackward0)"));
   expect_as_plain(  // the remedy that the message names
@@ -71,7 +72,7 @@ TEST(ActivationCheckpointRefusals, RefusesACapturedTensorWithAGraph) {
 TEST(ActivationCheckpointRefusals, RefusesItsOwnOutputInsteadOfRecomputingForEver) {
   Tensor x = leaf({3}) * 2;
   x = checkpoint([&x] { return x.exp(); });  // by reference: x is the output when run again
-  EXPECT_THAT(error_of([&] { x.sum().backward(); }),
+  EXPECT_THAT(message_of([&] { x.sum().backward(); }),
               HasSubstr("(TesseraCheckpointBackward), expected such tensors among the inputs"));
 }
 
@@ -82,7 +83,7 @@ TEST(ActivationCheckpointRefusals, RefusesASecondBackwardThroughItWhileItRecompu
   std::string error;
   const auto fn = [&](const Tensor& in) {
     if (++runs == 2) {
-      std::thread([&] { error = error_of([&] { loss.backward({}, true); }); }).join();
+      std::thread([&] { error = message_of([&] { loss.backward({}, true); }); }).join();
     }
     return in.exp();
   };
@@ -97,21 +98,21 @@ TEST(ActivationCheckpointRefusals, RefusesAFunctionThatReturnsSomethingElseTheSe
   int runs = 0;
   const auto loss =
       checkpoint([&](const Tensor& in) { return in.slice(0, runs++).exp(); }, x).sum();
-  EXPECT_THAT(error_of([&] { loss.backward(); }),
+  EXPECT_THAT(message_of([&] { loss.backward(); }),
               HasSubstr("[checkpoint] fn: got output 0 of double [3] when run again, expected "
                         "double [4] as in the forward"));
   runs = 1;
   const auto list = checkpoint(
       [&](const Tensor& in) { return std::vector<Tensor>(static_cast<size_t>(runs++), in.exp()); },
       x);
-  EXPECT_THAT(error_of([&] { list[0].sum().backward(); }),
+  EXPECT_THAT(message_of([&] { list[0].sum().backward(); }),
               HasSubstr("got 2 output tensors when run again, expected 1"));
 }
 
 TEST(ActivationCheckpointRefusals, RefusesOtherDevicesUnlessTheRandomStateIsToBeIgnored) {
   const Tensor x = at::empty({3}, at::kMeta).set_requires_grad(true);
   const auto fn = [](const Tensor& in) { return in.exp(); };
-  EXPECT_THAT(error_of([&] { checkpoint(fn, x); }),
+  EXPECT_THAT(message_of([&] { checkpoint(fn, x); }),
               HasSubstr("[checkpoint] input tensor 0: got device meta, expected cpu or one GPU"));
   checkpoint({.preserve_random_state = false}, fn, x).sum().backward();
   EXPECT_TRUE(x.grad().is_meta());

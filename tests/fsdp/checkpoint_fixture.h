@@ -10,6 +10,7 @@
 #include <torch/torch.h>
 
 #include "tessera/fsdp/activation_checkpoint.h"
+#include "tessera/tests/support/message_of.h"
 
 // Compares a checkpointed function with the same function called plainly, bit for bit.
 
@@ -64,15 +65,6 @@ template <typename Loss>
 void expect_as_plain(const Loss& loss, const std::vector<Tensor>& leaves) {
   expect_equal(gradients([&] { return loss(Checkpointed()); }, leaves),
                gradients([&] { return loss(Plainly()); }, leaves));
-}
-
-inline std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 }  // namespace tessera::testing

@@ -11,6 +11,7 @@
 #include <torch/torch.h>
 
 #include "tessera/core/sched/trace.h"
+#include "tessera/tests/support/engine_rank.h"
 #include "tessera/tests/support/models.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
@@ -29,29 +30,19 @@ inline Row blocks_row(std::optional<int> reshard_after_forward = {}) {
 }
 
 /// One rank that trains a model and records what it reads.
-struct Gatherer {
-  Gatherer(const std::shared_ptr<ProcessGroup>& group, const Row& row,
-           const std::string& model = "Blocks")
-      : world(std::make_shared<RecordingGroup>(group, recording)),
-        of(subject(model)),
-        net(prepare(of.make(), at::kFloat, 1)) {
-    Options options = options_of(row);
-    options.trace = true;
-    engine = parallelize(net, make_plan(*net), options, world);
-    recording->clear();
-  }
+struct Gatherer : EngineRank<Net> {
+  Gatherer(std::shared_ptr<ProcessGroup> group, const Row& row, const std::string& model = "Blocks")
+      : Gatherer(std::make_shared<RecordingGroup>(std::move(group), std::make_shared<Recording>()),
+                 row, subject(model), prepare(subject(model).make(), at::kFloat, 1)) {}
 
-  at::Tensor loss(int step) const {
+  at::Tensor loss(int step) const override {
     const Moment moment{.step = step, .rank = world->rank()};
     return loss_of(*net, batch_of(of, at::kFloat, {.name = ""}, moment, 0), moment, {.name = ""});
   }
-  void train(int step) const {
-    loss(step).backward();
-    engine->step();
-  }
-  void evaluate(int step) const {
+  /// The loss of batch `step`, without a graph.
+  double evaluate(int step) const {
     const at::NoGradGuard no_grad;
-    loss(step);
+    return loss(step).item<double>();
   }
   /// Gathers since the last call.
   int64_t gathers() {
@@ -69,13 +60,23 @@ struct Gatherer {
     return names;
   }
 
-  std::shared_ptr<Recording> recording = std::make_shared<Recording>();
-  std::shared_ptr<ProcessGroup> world;
+  std::shared_ptr<Recording> recording;
   const Subject& of;
-  std::shared_ptr<Net> net;
-  std::unique_ptr<Engine> engine;
 
  private:
+  Gatherer(std::shared_ptr<RecordingGroup> group, const Row& row, const Subject& subject,
+           const std::shared_ptr<Net>& model)
+      : EngineRank(group, model, make_plan(*model), traced_options_of(row)),
+        recording(group->recording()),
+        of(subject) {
+    recording->clear();
+  }
+  static Options traced_options_of(const Row& row) {
+    Options options = options_of(row);
+    options.trace = true;
+    return options;
+  }
+
   int64_t seen_ = 0;
   size_t seen_spans_ = 0;
 };

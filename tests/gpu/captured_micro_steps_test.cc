@@ -10,6 +10,7 @@
 
 #include "tessera/tests/gpu/gpu_worlds.h"
 #include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
 #include "tessera/zero/captured_micro_steps.h"
@@ -71,15 +72,6 @@ Training train_in_place(const Subject& subject, Options options, int micro_steps
   return run;
 }
 
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "nothing";
-}
-
 class CapturedMicroStepsTest
     : public ::testing::TestWithParam<std::tuple<std::string, Strategy, int>> {};
 
@@ -109,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(Models, CapturedMicroStepsTest,
 TEST(CapturedMicroStepsErrors, NameWhatCannotBeCaptured) {
   Options options;
   options.cuda_graphs = true;
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(message_of([&] {
                 train_in_place(subject("DeepMlp"), options, 1,
                                [](const at::Tensor& loss) { loss.item<double>(); });
               }),

@@ -12,20 +12,16 @@
 #include <torch/torch.h>
 
 #include "tessera/core/device/cuda_device.h"
+#include "tessera/tests/support/same_bits.h"
 
 namespace tessera {
 namespace {
 
+using testing::have_same_bits;
+
 const at::Device kPlace(at::kCUDA, 0);
 
 at::Tensor on_host(const at::Tensor& tensor) { return tensor.detach().to(at::kCPU); }
-
-bool same_bits(const at::Tensor& one, const at::Tensor& other) {
-  const at::Tensor a = on_host(one).contiguous();
-  const at::Tensor b = on_host(other).contiguous();
-  return a.sizes() == b.sizes() && a.dtype() == b.dtype() &&
-         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
-}
 
 at::TensorOptions options() { return at::TensorOptions(at::kFloat).device(kPlace); }
 
@@ -96,10 +92,10 @@ TEST_F(GraphOnGpu, ReplaysOverOtherInputsHaveTheBitsOfEagerSteps) {
     const int64_t first[] = {0, 4, 7};
     ids.copy_(ids_from(first[turn]));
     graph->replay();
-    EXPECT_TRUE(same_bits(loss, losses[turn])) << turn;
+    EXPECT_TRUE(have_same_bits(loss, losses[turn])) << turn;
     const auto gradients = model.gradients();
     for (size_t i = 0; i < gradients.size(); ++i) {
-      EXPECT_TRUE(same_bits(gradients[i], eager[turn][i])) << turn << " " << i;
+      EXPECT_TRUE(have_same_bits(gradients[i], eager[turn][i])) << turn << " " << i;
     }
   }
 }
@@ -122,10 +118,11 @@ TEST_F(GraphOnGpu, GradientsThatAreThereAddUpInEachReplay) {
   model.loss(ids).backward();
   graph->end();
   graph->replay();
-  EXPECT_FALSE(same_bits(model.gradients()[2], thrice[2])) << "one of two, if the capture ran none";
+  EXPECT_FALSE(have_same_bits(model.gradients()[2], thrice[2]))
+      << "one of two, if the capture ran none";
   graph->replay();
   for (size_t i = 0; i < thrice.size(); ++i) {
-    EXPECT_TRUE(same_bits(model.gradients()[i], thrice[i])) << i;
+    EXPECT_TRUE(have_same_bits(model.gradients()[i], thrice[i])) << i;
   }
 }
 
@@ -139,10 +136,10 @@ TEST_F(GraphOnGpu, ATensorThatMovesIsNotFollowed) {
   graph->end();
   input.set_data(at::full({4}, 9, options()));
   graph->replay();
-  EXPECT_TRUE(same_bits(doubled, at::full({4}, 2.0F)));
+  EXPECT_TRUE(have_same_bits(doubled, at::full({4}, 2.0F)));
   at::Tensor(was).fill_(5);
   graph->replay();
-  EXPECT_TRUE(same_bits(doubled, at::full({4}, 10.0F)));
+  EXPECT_TRUE(have_same_bits(doubled, at::full({4}, 10.0F)));
 }
 
 TEST_F(GraphOnGpu, NodesOfParametersThatWereMadeOnItsStreamDoNot) {
@@ -162,7 +159,7 @@ TEST_F(GraphOnGpu, NodesOfParametersThatWereMadeOnItsStreamDoNot) {
   graph->end();
   graph->replay();
   for (size_t i = 0; i < eager.size(); ++i) {
-    EXPECT_TRUE(same_bits(model.gradients()[i], eager[i])) << i;
+    EXPECT_TRUE(have_same_bits(model.gradients()[i], eager[i])) << i;
   }
 }
 
@@ -208,7 +205,7 @@ TEST_F(GraphOnGpu, MemoryOfACaptureLivesAsLongAsTheGraph) {
   graph->end();
   for (int i = 0; i < 100; ++i) at::full({1000}, i, options());
   graph->replay();
-  EXPECT_TRUE(same_bits(result, at::arange(1000, at::kFloat) * 2 + 1));
+  EXPECT_TRUE(have_same_bits(result, at::arange(1000, at::kFloat) * 2 + 1));
 }
 
 TEST_F(GraphOnGpu, ResultsOutliveTheGraph) {
@@ -220,7 +217,7 @@ TEST_F(GraphOnGpu, ResultsOutliveTheGraph) {
   graph->replay();
   graph.reset();  // what was replayed runs on
   for (int i = 0; i < 10; ++i) at::full({4}, i, options());
-  EXPECT_TRUE(same_bits(result, at::arange(4, at::kFloat) * 2));
+  EXPECT_TRUE(have_same_bits(result, at::arange(4, at::kFloat) * 2));
 }
 
 TEST_F(GraphOnGpu, AGraphBesideAnotherHasItsStreamAndOutlivesIt) {
@@ -237,7 +234,7 @@ TEST_F(GraphOnGpu, AGraphBesideAnotherHasItsStreamAndOutlivesIt) {
   first->replay();
   second->replay();
   first->replay();
-  EXPECT_TRUE(same_bits(sum, at::full({2}, 11.0F)));
+  EXPECT_TRUE(have_same_bits(sum, at::full({2}, 11.0F)));
   first.reset();
   second->replay();
   const auto third = make_graph_beside(*second);
@@ -245,7 +242,7 @@ TEST_F(GraphOnGpu, AGraphBesideAnotherHasItsStreamAndOutlivesIt) {
   sum.sub_(1);
   third->end();
   third->replay();
-  EXPECT_TRUE(same_bits(sum, at::full({2}, 109.0F)));
+  EXPECT_TRUE(have_same_bits(sum, at::full({2}, 109.0F)));
 }
 
 TEST_F(GraphOnGpu, RandomNumbersGoOnFromReplayToReplay) {
@@ -256,7 +253,7 @@ TEST_F(GraphOnGpu, RandomNumbersGoOnFromReplayToReplay) {
   seed();
   const at::Tensor first = on_host(draw());
   const at::Tensor second = on_host(draw());
-  EXPECT_FALSE(same_bits(first, second));
+  EXPECT_FALSE(have_same_bits(first, second));
 
   seed();
   const auto graph = make_graph(kPlace);
@@ -264,9 +261,9 @@ TEST_F(GraphOnGpu, RandomNumbersGoOnFromReplayToReplay) {
   const at::Tensor drawn = draw();
   graph->end();
   graph->replay();
-  EXPECT_TRUE(same_bits(drawn, first));
+  EXPECT_TRUE(have_same_bits(drawn, first));
   graph->replay();
-  EXPECT_TRUE(same_bits(drawn, second));
+  EXPECT_TRUE(have_same_bits(drawn, second));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "tessera/tests/gpu/gpu_worlds.h"
 #include "tessera/tests/support/gpu_for_tests.h"
+#include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/zero/parallelize.h"
 
@@ -42,15 +43,6 @@ struct Trainer {
     const auto whole = engine->full_parameters();
     return model->weight.detach().cpu().clone();
   }
-  std::string error_of(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const c10::Error& error) {
-      return error.what_without_backtrace();
-    }
-    return "nothing";
-  }
-
   std::shared_ptr<ProcessGroup> world;
   std::shared_ptr<torch::nn::LinearImpl> model;
   std::unique_ptr<Engine> engine;
@@ -93,7 +85,7 @@ TEST_P(LateVerdict, RefusesNonFiniteGradientsOneStepLate) {
     const at::Tensor before = rank.weight();
     rank.step(rank.world->rank() == 1 ? kNaN : 1.0);
     rank.backward();
-    const std::string error = rank.error_of([&] { rank.engine->step(); });
+    const std::string error = message_of([&] { rank.engine->step(); });
     EXPECT_THAT(error, HasSubstr("non-finite gradient: the ranks together produced 20 NaN or"
                                  " infinite elements, first in 'weight'"));
     EXPECT_THAT(error, HasSubstr("the step() before this one (Options::late_verdict)"));
@@ -115,7 +107,7 @@ TEST_P(LateVerdict, RefusesWhatOneRankFindsWrong) {
       rank.engine->optimizer().param_groups()[0].params().clear();
     }
     rank.engine->step();
-    const std::string error = rank.error_of([&] { rank.engine->wait(); });
+    const std::string error = message_of([&] { rank.engine->wait(); });
     EXPECT_THAT(error, HasSubstr("[step] rank 2: [optim] defaults: got a foreign list"));
     EXPECT_TRUE(rank.weight().equal(before)) << "something was applied";
   });
@@ -130,7 +122,7 @@ TEST_P(LateVerdict, RefusesWhatRanksDifferIn) {
     if (rank.world->rank() == 1) options.lr(0.2);
     rank.step();
     rank.backward();
-    EXPECT_THAT(rank.error_of([&] { rank.engine->step(); }),
+    EXPECT_THAT(message_of([&] { rank.engine->step(); }),
                 HasSubstr("[step] hyper-parameter defaults: lr differs: rank 0 has 0.1, rank 1 "
                           "has 0.2"));
     EXPECT_TRUE(rank.weight().equal(before)) << "something was applied";
@@ -149,7 +141,7 @@ TEST_P(LateVerdict, RefusesARankThatReducedOtherThings) {
       rank.engine->zero_grad();
     }
     rank.engine->step();
-    EXPECT_THAT(rank.error_of([&] { rank.engine->wait(); }), HasSubstr("[step] "));
+    EXPECT_THAT(message_of([&] { rank.engine->wait(); }), HasSubstr("[step] "));
     rank.step();
     rank.engine->wait();
     EXPECT_EQ(rank.engine->last_result().step, 2);
@@ -182,7 +174,7 @@ TEST_P(LateVerdict, AWriteBetweenABackwardAndTheStepIsThatStepsError) {
     rank.step();
     if (rank.world->rank() == 1) rank.model->weight.unsafeGetTensorImpl()->bump_version();
     rank.step();
-    EXPECT_THAT(rank.error_of([&] { rank.engine->wait(); }),
+    EXPECT_THAT(message_of([&] { rank.engine->wait(); }),
                 HasSubstr("[step] rank 1: parameter 'weight' was written outside"));
     rank.engine->modify_parameters(0, [] {});
     rank.step();
@@ -221,7 +213,7 @@ TEST_P(LateVerdict, ReadsThePapersOfAllRanksNowAndThen) {
     rank.engine->wait();
     EXPECT_EQ(rank.engine->last_result().step, kSteps);
     rank.step(rank.world->rank() == 1 ? kNaN : 1.0);
-    EXPECT_THAT(rank.error_of([&] { rank.engine->wait(); }), HasSubstr("non-finite gradient"));
+    EXPECT_THAT(message_of([&] { rank.engine->wait(); }), HasSubstr("non-finite gradient"));
   });
 }
 

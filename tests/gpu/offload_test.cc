@@ -13,6 +13,7 @@
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/tests/gpu/gpu_worlds.h"
 #include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/engine_rank.h"
 #include "tessera/tests/support/gpu_for_tests.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
@@ -123,31 +124,35 @@ INSTANTIATE_TEST_SUITE_P(Strategies, OffloadMemory,
 // --- One engine ---
 
 /// A rank that trains two odd layers.
-struct Rank {
+struct Rank : EngineRank<Net> {
   Rank(std::shared_ptr<ProcessGroup> group, const Row& row, std::optional<LossScale> scale = {},
        const Decorate& decorate = staged_over_host())
-      : world(decorate(std::move(group))), net(prepare(subject("OddMlp").make(), at::kFloat, 3)) {
-    net->to(world->place());
-    Options options = options_of(row);
-    set_buckets(options, row, 1024);
-    options.loss_scale = scale;
-    engine = parallelize(net, make_plan(*net), options, world);
-  }
-  at::Tensor loss(int step) const {
+      : Rank(decorate(std::move(group)), scaled_options_of(row, scale)) {}
+
+  at::Tensor loss(int step) const override {
     const Schedule schedule{.name = ""};
     const Moment moment{.step = step, .rank = world->rank()};
     Batch batch = batch_of(subject("OddMlp"), at::kFloat, schedule, moment, 0);
     batch = {batch.input.to(world->place()), batch.target.to(world->place())};
     return engine->scale(loss_of(*net, batch, moment, schedule));
   }
-  StepResult train(int step) const {
-    loss(step).backward();
-    return engine->step();
-  }
 
-  std::shared_ptr<ProcessGroup> world;
-  std::shared_ptr<Net> net;
-  std::unique_ptr<Engine> engine;
+ private:
+  Rank(const std::shared_ptr<ProcessGroup>& group, const Options& options)
+      : Rank(group, net_at(group->place()), options) {}
+  Rank(const std::shared_ptr<ProcessGroup>& group, const std::shared_ptr<Net>& model,
+       const Options& options)
+      : EngineRank(group, model, make_plan(*model), options) {}
+  static std::shared_ptr<Net> net_at(at::Device place) {
+    const std::shared_ptr<Net> made = prepare(subject("OddMlp").make(), at::kFloat, 3);
+    made->to(place);
+    return made;
+  }
+  static Options scaled_options_of(const Row& row, const std::optional<LossScale>& scale) {
+    Options options = small_options_of(row);
+    options.loss_scale = scale;
+    return options;
+  }
 };
 
 class OffloadedEngine : public ::testing::TestWithParam<std::tuple<Row, int>> {

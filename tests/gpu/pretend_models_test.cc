@@ -18,6 +18,14 @@ namespace {
 namespace nn = torch::nn;
 using at::Tensor;
 
+/// A copy of a module holder's module on `device`.
+template <typename Holder>
+auto copy_on(const Holder& holder, at::Device device, at::ScalarType dtype = at::kFloat) {
+  const auto copy = std::dynamic_pointer_cast<typename Holder::ContainedType>(holder->clone());
+  copy->to(device, dtype);
+  return copy;
+}
+
 /// `values` and the gradients of the module's parameters, with its buffers.
 std::vector<Tensor> with_gradients(std::vector<Tensor> values, const nn::Module& module) {
   for (const Tensor& parameter : module.parameters()) values.push_back(parameter.grad());
@@ -30,8 +38,7 @@ template <typename Layer>
 void expect_same_layer(const Layer& layer, std::vector<int64_t> sizes) {
   SCOPED_TRACE(layer.ptr()->name());
   expect_same([&](at::Device device) {
-    const auto copy = std::dynamic_pointer_cast<typename Layer::ContainedType>(layer->clone());
-    copy->to(device);
+    const auto copy = copy_on(layer, device);
     const Tensor input = draw(sizes, device).set_requires_grad(true);
     const Tensor output = copy->forward(input);
     (output * 3).pow(2).sum().backward();
@@ -69,10 +76,8 @@ TEST(PretendModels, LayersThatTakeIntegers) {
   const nn::EmbeddingBag bag(nn::EmbeddingBagOptions(11, 7).mode(torch::kMean));
   expect_same([&](at::Device device) {
     const Tensor places = at::arange(6, at::TensorOptions(device).dtype(at::kLong)).view({2, 3});
-    const auto a = std::dynamic_pointer_cast<nn::EmbeddingImpl>(table->clone());
-    const auto b = std::dynamic_pointer_cast<nn::EmbeddingBagImpl>(bag->clone());
-    a->to(device);
-    b->to(device);
+    const auto a = copy_on(table, device);
+    const auto b = copy_on(bag, device);
     const Tensor sum = a->forward(places.fmod(4)).sum() + b->forward(places).pow(2).sum();
     sum.backward();
     return std::vector<Tensor>{sum, a->weight.grad(), b->weight.grad()};
@@ -97,10 +102,8 @@ TEST(PretendModels, Attention) {
   const nn::TransformerEncoderLayer encoder(
       nn::TransformerEncoderLayerOptions(12, 3).dim_feedforward(20));
   expect_same([&](at::Device device) {
-    const auto a = std::dynamic_pointer_cast<nn::MultiheadAttentionImpl>(attention->clone());
-    const auto b = std::dynamic_pointer_cast<nn::TransformerEncoderLayerImpl>(encoder->clone());
-    a->to(device);
-    b->to(device);
+    const auto a = copy_on(attention, device);
+    const auto b = copy_on(encoder, device);
     torch::manual_seed(12);  // the copies have drawn on the CPU
     const Tensor x = draw({5, 2, 12}, device).set_requires_grad(true);
     const Tensor y = b->forward(std::get<0>(a->forward(x, x, x)));
@@ -133,13 +136,10 @@ TEST(PretendModels, Recurrent) {
   const nn::LSTMCell cell(4, 3);
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
     expect_same([&](at::Device device) {
-      const auto a = std::dynamic_pointer_cast<nn::LSTMImpl>(lstm->clone());
-      const auto b = std::dynamic_pointer_cast<nn::GRUImpl>(gru->clone());
-      const auto c = std::dynamic_pointer_cast<nn::RNNImpl>(rnn->clone());
-      const auto d = std::dynamic_pointer_cast<nn::LSTMCellImpl>(cell->clone());
-      for (nn::Module* module : std::vector<nn::Module*>{a.get(), b.get(), c.get(), d.get()}) {
-        module->to(device, dtype);
-      }
+      const auto a = copy_on(lstm, device, dtype);
+      const auto b = copy_on(gru, device, dtype);
+      const auto c = copy_on(rnn, device, dtype);
+      const auto d = copy_on(cell, device, dtype);
       const Tensor x = draw({4, 3, 5}, device).to(dtype).set_requires_grad(true);
       Tensor y = std::get<0>(a->forward(x));
       y = std::get<0>(b->forward(y));

@@ -9,8 +9,8 @@
 #include <torch/torch.h>
 
 #include "tessera/core/device/cuda_device.h"
-#include "tessera/core/device/host_device.h"
 #include "tessera/fsdp/host_shards.h"
+#include "tessera/tests/support/gate.h"
 #include "tessera/zero/offloaded_gradients.h"
 #include "tessera/zero/shard_uploads.h"
 
@@ -102,52 +102,32 @@ class ForgetfulDevice final : public Device {
   const Drops drops_;
 };
 
-/// A stream that stands still until it is told to go on.
-class Halt {
- public:
-  explicit Halt(Stream& stream) {
-    auto* const handle = static_cast<HostStreamHandle*>(stream.handle());
-    auto* const go = new std::shared_future<void>(go_.get_future());
-    handle->enqueue(
-        handle->stream,
-        [](void* argument) {
-          const std::unique_ptr<std::shared_future<void>> go(
-              static_cast<std::shared_future<void>*>(argument));
-          go->wait();
-        },
-        go);
-  }
-  ~Halt() { end(); }
-  Halt(const Halt&) = delete;
-  Halt& operator=(const Halt&) = delete;
-  void end() {
-    if (!std::exchange(is_over_, true)) go_.set_value();
-  }
-
- private:
-  std::promise<void> go_;
-  bool is_over_ = false;
-};
-
 double first(const at::Tensor& tensor) { return tensor.cpu()[0].item<double>(); }
+
+/// A shard that is 1, new values for it, 2, and somebody who reads it.
+struct Upload {
+  explicit Upload(Drops drops) : device(std::make_shared<ForgetfulDevice>(drops)) {
+    device->drain(*device->now());
+  }
+  std::shared_ptr<ForgetfulDevice> device;
+  MemoryMeter meter;
+  ShardUploads uploads{device, 0, meter};
+  at::Tensor shard = device->on_device(1);
+  at::Tensor seen = device->on_device(0);
+  at::Tensor values = device->on_host(2);
+};
 
 /// What somebody reads on the device before new values are queued: 1 if all is well.
 double seen_before_upload(Drops drops) {
-  auto device = std::make_shared<ForgetfulDevice>(drops);
-  MemoryMeter meter;
-  ShardUploads uploads(device, 0, meter);
-  const at::Tensor shard = device->on_device(1);
-  const at::Tensor seen = device->on_device(0);
-  const at::Tensor values = device->on_host(2);
-  device->drain(*device->now());
-  Halt computing(*device->now());
-  device->now()->copy(seen, shard);
-  uploads.start(shard, values);
-  if (drops != Drops::kNothing) device->drain(*device->beside);
-  computing.end();
-  device->drain(*device->now());
-  uploads.await();
-  return first(seen);
+  Upload made(drops);
+  Gate computing(made.device->now()->handle());
+  made.device->now()->copy(made.seen, made.shard);
+  made.uploads.start(made.shard, made.values);
+  if (drops != Drops::kNothing) made.device->drain(*made.device->beside);
+  computing.open();
+  made.device->drain(*made.device->now());
+  made.uploads.await();
+  return first(made.seen);
 }
 
 TEST(PretendOffloadWaits, NewValuesWaitForWhoReadsTheOld) {
@@ -157,22 +137,16 @@ TEST(PretendOffloadWaits, NewValuesWaitForWhoReadsTheOld) {
 
 /// What somebody reads on the device behind join(): 2 if all is well.
 double seen_behind_upload(Drops drops) {
-  auto device = std::make_shared<ForgetfulDevice>(drops);
-  MemoryMeter meter;
-  ShardUploads uploads(device, 0, meter);
-  const at::Tensor shard = device->on_device(1);
-  const at::Tensor seen = device->on_device(0);
-  const at::Tensor values = device->on_host(2);
-  device->drain(*device->now());
-  Halt copying(*device->beside);
-  uploads.start(shard, values);
-  uploads.join();
-  device->now()->copy(seen, shard);
-  if (drops != Drops::kNothing) device->drain(*device->now());
-  copying.end();
-  device->drain(*device->now());
-  uploads.await();
-  return first(seen);
+  Upload made(drops);
+  Gate copying(made.device->beside->handle());
+  made.uploads.start(made.shard, made.values);
+  made.uploads.join();
+  made.device->now()->copy(made.seen, made.shard);
+  if (drops != Drops::kNothing) made.device->drain(*made.device->now());
+  copying.open();
+  made.device->drain(*made.device->now());
+  made.uploads.await();
+  return first(made.seen);
 }
 
 TEST(PretendOffloadWaits, ComputationWaitsForNewValues) {
@@ -182,23 +156,18 @@ TEST(PretendOffloadWaits, ComputationWaitsForNewValues) {
 
 /// What arrives of values that the host writes again behind await(): 2 if all is well.
 double arrived_of_masters(Drops drops) {
-  auto device = std::make_shared<ForgetfulDevice>(drops);
-  MemoryMeter meter;
-  ShardUploads uploads(device, 0, meter);
-  const at::Tensor shard = device->on_device(1);
-  const at::Tensor values = device->on_host(2);
-  device->drain(*device->now());
-  Halt copying(*device->beside);
-  uploads.start(shard, values);
+  Upload made(drops);
+  Gate copying(made.device->beside->handle());
+  made.uploads.start(made.shard, made.values);
   auto next_step = std::async(std::launch::async, [&] {
-    uploads.await();
-    values.fill_(3);
+    made.uploads.await();
+    made.values.fill_(3);
   });
   if (drops != Drops::kNothing) next_step.wait();
-  copying.end();
+  copying.open();
   next_step.wait();
-  device->drain(*device->beside);
-  return first(shard);
+  made.device->drain(*made.device->beside);
+  return first(made.shard);
 }
 
 TEST(PretendOffloadWaits, HostWaitsBeforeItUpdatesWhatIsCopied) {
@@ -215,12 +184,12 @@ std::vector<double> arrived_of_rounded(Drops drops) {
   std::vector<at::Tensor> shards;
   for (int i = 0; i < 3; ++i) shards.push_back(device->on_device(1).to(at::kBFloat16));
   device->drain(*device->now());
-  Halt copying(*device->beside);
+  Gate copying(device->beside->handle());
   auto update = std::async(std::launch::async, [&] {
     for (int i = 0; i < 3; ++i) uploads.start(shards[i], device->on_host(2 + i));
   });
   if (drops != Drops::kNothing) update.wait();
-  copying.end();
+  copying.open();
   update.wait();
   device->drain(*device->beside);
   return {first(shards[0]), first(shards[1]), first(shards[2])};
@@ -256,11 +225,11 @@ double read_after_reduction(Drops drops) {
   const at::Tensor value = made.device->on_device(1);
   const at::Tensor reduced = made.device->on_device(2);
   made.device->drain(*made.device->now());
-  Halt reducing(*made.device->now());
+  Gate reducing(made.device->now()->handle());
   made.device->now()->copy(value, reduced);
   made.gradients.kept(0, value);
   if (drops != Drops::kNothing) made.device->drain(*made.device->beside);
-  reducing.end();
+  reducing.open();
   return first(made.gradients.gradient(0));
 }
 
@@ -279,12 +248,12 @@ double read_before_rewriting(Drops drops) {
   const at::Tensor staged = made.gradients.gradient(0);
   made.gradients.rewriting(0);
 
-  Halt copying(*made.device->beside);
+  Gate copying(made.device->beside->handle());
   made.gradients.kept(0, value);
   made.gradients.rewriting(0);
   made.device->now()->copy(value, next);
   if (drops != Drops::kNothing) made.device->drain(*made.device->now());
-  copying.end();
+  copying.open();
   made.device->drain(*made.device->beside);
   made.device->drain(*made.device->now());
   return first(staged);
@@ -305,12 +274,12 @@ double read_when_wanted(Drops drops) {
   made.device->drain(*made.device->beside);
   made.gradients.rewriting(0);
 
-  Halt copying(*made.device->beside);
+  Gate copying(made.device->beside->handle());
   made.gradients.kept(0, value);
   auto step =
       std::async(std::launch::async, [&] { return first(made.gradients.gradient(0).clone()); });
   if (drops != Drops::kNothing) step.wait();
-  copying.end();
+  copying.open();
   return step.get();
 }
 
@@ -329,7 +298,7 @@ std::pair<double, double> gathered(Drops drops) {
   const at::Tensor found = device->on_device(0);
   const at::Tensor shard = device->on_host(2);
   device->drain(*device->now());
-  Halt computing(*device->now());
+  Gate computing(device->now()->handle());
   device->now()->copy(seen, slab);
   {
     const std::shared_ptr<void> behind_the_copy = shards.bring(slab, shard);
@@ -341,7 +310,7 @@ std::pair<double, double> gathered(Drops drops) {
   });
   if (drops == Drops::kHostsWait) step.wait();
   if (drops == Drops::kCopysWait) device->drain(*device->beside);
-  computing.end();
+  computing.open();
   step.wait();
   device->drain(*device->beside);
   device->drain(*device->now());

@@ -16,11 +16,10 @@
 #include "tessera/core/comm/rendezvous.h"
 #include "tessera/tests/gpu/gpu_comparison.h"
 #include "tessera/tests/support/rank_processes.h"
+#include "tessera/tests/support/temporary_directory.h"
 
 namespace tessera::testing {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr const char* kModel = "UnusedEverywhere";
 
@@ -73,19 +72,6 @@ const RankProcessBody kTrain("train_on_one_gpu", [] {
   save(outcome, file_of(variable("PROCESSES_OUT"), world->rank()));
 });
 
-class Folder {
- public:
-  Folder() {
-    std::string pattern = (fs::temp_directory_path() / "processes_test_XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string path() const { return path_.string(); }
-
- private:
-  fs::path path_;
-};
-
 enum class Verdict : uint8_t { kLate, kInStep };
 using ProcessCase = std::tuple<Row, int /*world*/, Verdict>;
 
@@ -96,7 +82,7 @@ std::string process_name(const ::testing::TestParamInfo<ProcessCase>& info) {
 
 /// Runs the job and returns what each rank got; empty where one failed, which fails the test.
 std::vector<Outcome> run_job(const Row& row, int world, Verdict verdict, const Outcome& names) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const auto results =
       run_rank_processes(world, "train_on_one_gpu",
                          {.environment = {{"PROCESSES_ROW", row.name},

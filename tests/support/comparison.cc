@@ -8,6 +8,8 @@
 
 #include <torch/torch.h>
 
+#include "tessera/tests/support/same_bits.h"
+
 namespace tessera::testing {
 namespace {
 
@@ -46,10 +48,6 @@ std::string worst_element(const std::string& name, const at::Tensor& got,
   return text.str();
 }
 
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.numel() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
-}
-
 bool is_close(const at::Tensor& a, const at::Tensor& b, double tolerance) {
   if (a.numel() == 0) return true;
   const double scale = std::max(1.0, b.abs().max().item<double>());
@@ -83,7 +81,7 @@ std::string bit_differences(const Tensors& got, const Tensors& expected) {
   std::string text = difference_in_kind(got, expected);
   if (!text.empty()) return text;
   for (const auto& [name, tensor] : expected) {
-    if (!same_bits(got.at(name), tensor)) text += worst_element(name, got.at(name), tensor);
+    if (!have_same_bits(got.at(name), tensor)) text += worst_element(name, got.at(name), tensor);
   }
   return text;
 }

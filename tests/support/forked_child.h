@@ -55,14 +55,4 @@ inline ForkedChild run_in_fork(const std::function<std::string()>& body) {
   return child;
 }
 
-/// What `body` throws, without a backtrace; "" if it returns.
-inline std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const std::exception& error) {
-    return error_text(error);
-  }
-  return "";
-}
-
 }  // namespace tessera::testing

@@ -8,7 +8,9 @@
 
 namespace tessera::testing {
 
-/// What `call` throws, without a backtrace; "nothing was thrown".
+inline constexpr const char* kNothingThrown = "nothing was thrown";
+
+/// What `call` throws, without a backtrace, or kNothingThrown.
 template <typename Call>
 std::string message_of(Call&& call) {
   try {
@@ -16,7 +18,7 @@ std::string message_of(Call&& call) {
   } catch (const std::exception& error) {
     return error_text(error);
   }
-  return "nothing was thrown";
+  return kNothingThrown;
 }
 
 }  // namespace tessera::testing

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@
 #include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
 
+#include "tessera/core/comm/file_descriptor.h"
 #include "tessera/core/comm/meeting/tcp_address.h"
 #include "tessera/core/error_text.h"
 
@@ -53,6 +55,7 @@ int exit_code_of(int status) {
 
 struct RankProcesses::Child {
   pid_t pid = -1;
+  FileDescriptor end;  // readable when it has ended
   int output_fd = -1;
   bool ended = false;
   RankResult result;
@@ -62,7 +65,7 @@ RankProcessBody::RankProcessBody(const char* name, std::function<void()> body) {
   bodies()[name] = std::move(body);
 }
 
-RankProcesses::RankProcesses(int size, const std::string& body, RankProcessOptions options)
+RankProcesses::RankProcesses(int size, const std::string& body, const RankProcessOptions& options)
     : started_(Clock::now()), deadline_(options.deadline) {
   char directory[] = "/tmp/tessera-test-XXXXXX";  // mkdtemp makes it with mode 0700
   if (::mkdtemp(directory) == nullptr) throw std::runtime_error("mkdtemp failed");
@@ -100,6 +103,7 @@ void RankProcesses::start(int rank, int size, const std::string& body,
   }
   // Everything that allocates happens before fork: the parent may have threads.
   std::vector<char*> environment;
+  environment.reserve(entries.size() + 1);
   for (auto& entry : entries) environment.push_back(entry.data());
   environment.push_back(nullptr);
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
@@ -122,6 +126,7 @@ void RankProcesses::start(int rank, int size, const std::string& body,
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
   auto child = std::make_unique<Child>();
   child->pid = pid;
+  child->end = FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   child->output_fd = ends[0];
   children_.push_back(std::move(child));
 }
@@ -132,12 +137,9 @@ bool RankProcesses::pump(int wait_ms) {
   std::vector<pollfd> handles;
   for (auto& child : children_) {
     if (child->output_fd >= 0) handles.push_back({child->output_fd, POLLIN, 0});
+    if (!child->ended) handles.push_back({child->end.get(), POLLIN, 0});
   }
-  if (handles.empty()) {
-    ::usleep(1000);
-  } else {
-    ::poll(handles.data(), handles.size(), wait_ms);
-  }
+  ::poll(handles.data(), handles.size(), wait_ms);
   bool running = false;
   for (auto& child : children_) {
     char buffer[4096];
@@ -196,8 +198,8 @@ std::vector<RankResult> RankProcesses::wait() {
 }
 
 std::vector<RankResult> run_rank_processes(int size, const std::string& body,
-                                           RankProcessOptions options) {
-  RankProcesses processes(size, body, std::move(options));
+                                           const RankProcessOptions& options) {
+  RankProcesses processes(size, body, options);
   return processes.wait();
 }
 

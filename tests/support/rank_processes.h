@@ -47,7 +47,7 @@ struct RankResult {
 class RankProcesses {
  public:
   /// Starts `size` ranks that run the body called `body`.
-  RankProcesses(int size, const std::string& body, RankProcessOptions options = {});
+  RankProcesses(int size, const std::string& body, const RankProcessOptions& options = {});
   /// Kills what still runs.
   ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;
@@ -77,7 +77,7 @@ class RankProcesses {
 
 /// Starts ranks and waits for them.
 std::vector<RankResult> run_rank_processes(int size, const std::string& body,
-                                           RankProcessOptions options = {});
+                                           const RankProcessOptions& options = {});
 
 /// In a body: the world that this process's environment describes; TEST_TIMEOUT_MS is its time-out,
 /// by default 50 s.

@@ -19,6 +19,7 @@ class TemporaryDirectory {
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
 
   const std::string& path() const { return path_; }
+  bool is_empty() const { return std::filesystem::is_empty(path_); }
 
  private:
   std::string path_;

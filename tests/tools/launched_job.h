@@ -20,27 +20,15 @@
 #include <string>
 #include <vector>
 
+#include <absl/strings/str_cat.h>
+
 #include "tessera/core/comm/file_descriptor.h"
+#include "tessera/tests/support/temporary_directory.h"
 
 namespace tessera {
 
 /// Bound on every wait; reached only if something hangs.
 inline constexpr std::chrono::seconds kTooLong(60);
-
-/// A fresh directory for one test, removed at its end.
-class TestDirectory {
- public:
-  TestDirectory() {
-    std::string path = (std::filesystem::temp_directory_path() / "run-test-XXXXXX").string();
-    path_ = mkdtemp(path.data());
-  }
-  ~TestDirectory() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-  bool empty() const { return std::filesystem::is_empty(path_); }
-
- private:
-  std::string path_;
-};
 
 /// A descriptor that becomes readable when process `pid` has ended.
 inline FileDescriptor watch_process(pid_t pid) {
@@ -80,7 +68,7 @@ class LaunchedJob {
       if (environment.count(text.substr(0, text.find('='))) == 0) entries.push_back(text);
     }
     for (const auto& [name, value] : environment) {
-      if (!value.empty()) entries.push_back(name + "=" + value);
+      if (!value.empty()) entries.push_back(absl::StrCat(name, "=", value));
     }
     start(command, entries);
   }
@@ -189,6 +177,7 @@ class LaunchedJob {
 
   static std::vector<char*> pointers(const std::vector<std::string>& strings) {
     std::vector<char*> result;
+    result.reserve(strings.size() + 1);
     for (const std::string& text : strings) result.push_back(const_cast<char*>(text.c_str()));
     result.push_back(nullptr);
     return result;

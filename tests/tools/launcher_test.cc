@@ -87,7 +87,7 @@ TEST(LauncherTest, ManyLinesArriveWhole) {
 }
 
 TEST(LauncherTest, WorkersGetTheEnvironmentOfTorchrun) {
-  TestDirectory tmp;
+  testing::TemporaryDirectory tmp;
   LaunchedJob job(shell_job(2, "env; echo stdin $(cat | wc -c)"), {{"TMPDIR", tmp.path()},
                                                                    {"OMP_NUM_THREADS", ""},
                                                                    {"MASTER_ADDR", "10.1.1.1"},
@@ -109,14 +109,14 @@ TEST(LauncherTest, WorkersGetTheEnvironmentOfTorchrun) {
 }
 
 TEST(LauncherTest, StoreDirectoryIsPrivateAndRemovedWithItsContents) {
-  TestDirectory tmp;
+  testing::TemporaryDirectory tmp;
   LaunchedJob job(shell_job(2,
                             "d=${TESSERA_STORE#file://}; d=${d%/store}; mkdir $d/of$RANK; "
                             "touch $d/of$RANK/file $d/store; echo mode $(stat -c %a $d)"),
                   {{"TMPDIR", tmp.path()}});
   EXPECT_EQ(job.wait(), 0);
   EXPECT_THAT(job.out(), HasSubstr("[0] mode 700\n"));
-  EXPECT_TRUE(tmp.empty());
+  EXPECT_TRUE(tmp.is_empty());
 }
 
 TEST(LauncherTest, FirstFailureIsNamedAndItsCodeReturned) {
@@ -141,7 +141,7 @@ TEST(LauncherTest, DeathBySignalIsNamed) {
 }
 
 TEST(LauncherTest, LaterFailuresAreNamedAfterTheFirst) {
-  TestDirectory tmp;
+  testing::TemporaryDirectory tmp;
   LaunchedJob job(shell_job(2,
                             "f=$TMPDIR/ready; if [ $RANK = 0 ]; then trap 'exit 5' TERM; touch $f; "
                             "while :; do sleep 0.02; done; fi; "
@@ -153,7 +153,7 @@ TEST(LauncherTest, LaterFailuresAreNamedAfterTheFirst) {
 }
 
 TEST(LauncherTest, OneRankThatReturnsZeroEndsNobody) {
-  TestDirectory tmp;
+  testing::TemporaryDirectory tmp;
   // Rank 1 waits for rank 0 to be gone before it goes on.
   LaunchedJob job(
       shell_job(2,
@@ -167,7 +167,7 @@ TEST(LauncherTest, OneRankThatReturnsZeroEndsNobody) {
 }
 
 TEST(LauncherTest, AWorkerThatIgnoresSigtermIsKilledAfterTheGrace) {
-  TestDirectory tmp;
+  testing::TemporaryDirectory tmp;
   LaunchedJob job(shell_job(2,
                             "f=$TMPDIR/ready; if [ $RANK = 0 ]; then trap '' TERM; echo pid $$; "
                             "touch $f; while :; do sleep 0.02; done; fi; "
@@ -197,7 +197,8 @@ TEST(LauncherTest, ProcessesThatAWorkerLeavesBehindAreEnded) {
 }
 
 TEST(LauncherTest, AProcessThatOutlivesItsWorkerForAMomentMayFinish) {
-  LaunchedJob job(shell_job(1, "(sleep 0.1; echo late) & exit 0"));
+  LaunchedJob job(
+      shell_job(1, "(while kill -0 $$ 2>/dev/null; do sleep 0.02; done; echo late) & exit 0"));
   EXPECT_EQ(job.wait(), 0);
   EXPECT_EQ(job.out(), "[0] late\n");
   EXPECT_EQ(job.err(), "");
@@ -260,7 +261,7 @@ TEST(LauncherTest, AStoppedTerminalDoesNotStopTheLauncher) {
 }
 
 TEST(LauncherTest, AReaderThatLeavesDoesNotEndTheWorkers) {
-  TestDirectory tmp;
+  testing::TemporaryDirectory tmp;
   LaunchedJob job(shell_job(1,
                             "while [ ! -e $TMPDIR/go ]; do sleep 0.02; done; rm $TMPDIR/go; "
                             "echo unread; while :; do echo more; sleep 0.02; done"),
@@ -272,11 +273,11 @@ TEST(LauncherTest, AReaderThatLeavesDoesNotEndTheWorkers) {
   EXPECT_GE(process_tree(job.pid()).size(), 3u);  // launcher, watcher, worker
   job.signal(SIGTERM);
   EXPECT_EQ(job.wait(), 143);
-  EXPECT_TRUE(tmp.empty());
+  EXPECT_TRUE(tmp.is_empty());
 }
 
 TEST(LauncherTest, TwoAtOnceDoNotMeet) {
-  TestDirectory tmp;
+  testing::TemporaryDirectory tmp;
   const std::string script = "echo store $TESSERA_STORE; exec sleep 1000";
   LaunchedJob first(shell_job(2, script), {{"TMPDIR", tmp.path()}});
   LaunchedJob second(shell_job(2, script), {{"TMPDIR", tmp.path()}});
@@ -297,7 +298,7 @@ TEST(LauncherTest, TwoAtOnceDoNotMeet) {
       std::filesystem::exists(std::filesystem::path(store_of(second).substr(7)).parent_path()));
   second.signal(SIGTERM);
   EXPECT_EQ(second.wait(), 143);
-  EXPECT_TRUE(tmp.empty());
+  EXPECT_TRUE(tmp.is_empty());
 }
 
 /// The internet sockets that `processes` hold.
@@ -347,7 +348,7 @@ TEST(LauncherTest, ControlTheCheckOfPortsSeesOne) {
 }
 
 TEST(LauncherTest, AProgramThatCannotRunIsNamed) {
-  TestDirectory tmp;
+  testing::TemporaryDirectory tmp;
   const std::map<std::string, std::string> environment = {{"TMPDIR", tmp.path()}};
   LaunchedJob missing({"--nproc-per-node=3", "no-such-program"}, environment);
   EXPECT_EQ(missing.wait(), kNotFoundExit);
@@ -358,7 +359,7 @@ TEST(LauncherTest, AProgramThatCannotRunIsNamed) {
   EXPECT_EQ(folder.err(), "tessera-run: cannot run '" + tmp.path() +
                               "': Permission denied; name an executable file (chmod +x), a script "
                               "with its #! line\n");
-  EXPECT_TRUE(tmp.empty());
+  EXPECT_TRUE(tmp.is_empty());
 
   const std::string script = tmp.path() + "/run-me";
   std::ofstream(script) << "#!/no/such/interpreter\n";

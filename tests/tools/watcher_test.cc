@@ -26,9 +26,9 @@ std::vector<FileDescriptor> watch_printed(LaunchedJob& job, size_t count) {
   return processes;
 }
 
-bool becomes_empty(const TestDirectory& directory) {
+bool becomes_empty(const testing::TemporaryDirectory& directory) {
   const auto deadline = std::chrono::steady_clock::now() + kTooLong;
-  while (!directory.empty()) {
+  while (!directory.is_empty()) {
     if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(milliseconds(5));
   }
@@ -48,7 +48,7 @@ pid_t find_watcher(pid_t launcher) {
 }
 
 TEST(WatcherTest, AKilledLauncherLeavesNoWorkerNoChildAndNoDirectory) {
-  TestDirectory tmp;
+  testing::TemporaryDirectory tmp;
   // Each rank has a child of its own, and neither heeds SIGTERM.
   LaunchedJob job({"--nproc-per-node=3", "/bin/sh", "-c",
                    "trap '' TERM HUP; (while :; do sleep 0.05; done) & echo pid $!; echo pid $$; "
@@ -56,7 +56,7 @@ TEST(WatcherTest, AKilledLauncherLeavesNoWorkerNoChildAndNoDirectory) {
                   {{"TMPDIR", tmp.path()}});
   const auto processes = watch_printed(job, 6);
   for (const FileDescriptor& process : processes) EXPECT_TRUE(process.is_open());
-  EXPECT_FALSE(tmp.empty());
+  EXPECT_FALSE(tmp.is_empty());
   job.signal(SIGKILL);
   EXPECT_TRUE(all_end(processes, kTooLong));
   EXPECT_TRUE(becomes_empty(tmp));
@@ -76,7 +76,7 @@ TEST(WatcherTest, ControlAProcessThatLeftItsGroupIsSeenToSurvive) {
 }
 
 TEST(WatcherTest, AWatcherThatIsKilledIsReportedAndTheDirectoryStillRemoved) {
-  TestDirectory tmp;
+  testing::TemporaryDirectory tmp;
   LaunchedJob job({"/bin/sh", "-c", "echo ready; exec sleep 1000"}, {{"TMPDIR", tmp.path()}});
   ASSERT_TRUE(job.read_until("ready"));
   const pid_t watcher = find_watcher(job.pid());
@@ -85,11 +85,11 @@ TEST(WatcherTest, AWatcherThatIsKilledIsReportedAndTheDirectoryStillRemoved) {
   EXPECT_TRUE(job.read_until("the watcher process was killed"));
   job.signal(SIGTERM);
   EXPECT_EQ(job.wait(), 143);
-  EXPECT_TRUE(tmp.empty());
+  EXPECT_TRUE(tmp.is_empty());
 }
 
 TEST(WatcherTest, TheSignalsOfATerminalDoNotEndIt) {
-  TestDirectory tmp;
+  testing::TemporaryDirectory tmp;
   std::filesystem::create_directory(tmp.path() + "/store");
   auto watcher = Watcher::start(tmp.path() + "/store");
   ASSERT_TRUE(watcher.ok()) << watcher.status();
@@ -99,14 +99,14 @@ TEST(WatcherTest, TheSignalsOfATerminalDoNotEndIt) {
   std::vector<FileDescriptor> process;
   process.push_back(watch_process((*watcher)->pid()));
   EXPECT_FALSE(all_end(process, milliseconds(0)));
-  EXPECT_FALSE(tmp.empty());
+  EXPECT_FALSE(tmp.is_empty());
   (*watcher)->finish();
   EXPECT_TRUE(all_end(process, milliseconds(0)));
-  EXPECT_TRUE(tmp.empty());
+  EXPECT_TRUE(tmp.is_empty());
 }
 
 TEST(WatcherTest, AForgottenGroupIsLeftAlone) {
-  TestDirectory tmp;
+  testing::TemporaryDirectory tmp;
   const auto start_group = [] {
     const pid_t pid = fork();
     if (pid == 0) {

@@ -38,4 +38,14 @@ printf '#include <torch/torch.h>\n' >>"$tree/core/layout/flat.h"; expect torch-i
 printf 'case Strategy::kZero1:\n' >"$tree/ddp/x.cc"; expect one-strategy-switch
 printf '  std::exit(1);\n' >"$tree/ddp/x.cc"; expect library-calls-exit
 printf '#include "absl/synchronization/mutex.h"\n' >"$tree/ddp/x.cc"; expect no-absl-mutex
+
+# And of check_format.sh, where there is a clang-format.
+format=${check%/*}/check_format.sh
+cp "${check%/tests/*}/.clang-format" "$tree"
+if output=$("$format" "$tree" 2>&1); then
+  printf 'int  x;\n' >"$tree/ddp/loose.cc"
+  if "$format" "$tree" 2>/dev/null; then echo "not caught: a file that is not formatted"; failed=1; fi
+elif [[ $? != 77 ]]; then
+  echo "a formatted tree was refused: $output"; failed=1
+fi
 exit $failed

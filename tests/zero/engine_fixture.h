@@ -10,18 +10,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/tests/support/engine_rank.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/row.h"
+#include "tessera/tests/support/setting.h"
 #include "tessera/tests/support/training.h"
 #include "tessera/zero/parallelize.h"
 
 namespace tessera::testing {
-/// As `row` says, with small buckets.
-inline Options small_options_of(const Row& row) {
-  Options options = options_of(row);
-  set_buckets(options, row, 1024);
-  return options;
-}
 
 inline torch::optim::AdamWOptions adamw() { return torch::optim::AdamWOptions(0.02).eps(1e-6); }
 
@@ -36,33 +32,28 @@ inline at::Tensor loss_on(Net& net, int rank, int step) {
                  schedule);
 }
 
+/// One rank with a model of two odd layers.
+struct OddRank : EngineRank<Net> {
+  OddRank(std::shared_ptr<ProcessGroup> group, const Options& options)
+      : EngineRank(std::move(group), make_net(), adamw(), options) {}
+  at::Tensor loss(int step) const override { return loss_on(*net, world->rank(), step); }
+};
+
 /// Runs an engine under each row, alone and on three ranks (hybrids on two or four).
 class EngineTest : public ::testing::TestWithParam<std::pair<Row, int>> {
  protected:
   const Row& row() const { return GetParam().first; }
   int size() const { return GetParam().second; }
-  bool has_whole_gradients() const { return row().degrees_at(size()).optimizer == 1; }
-  bool splits_parameters() const {
-    return row().splits_parameters() && (size() > 1 || row().free_eagerly);
-  }
+  bool has_whole_gradients() const { return Setting{row(), size()}.has_whole_gradients(); }
+  bool splits_parameters() const { return Setting{row(), size()}.splits_parameters(); }
 
-  /// One rank with a model of two odd layers.
-  struct Rank {
+  struct Rank : OddRank {
     Rank(std::shared_ptr<ProcessGroup> group, const Row& row, double max_grad_norm = INFINITY)
-        : world(std::move(group)), net(make_net()) {
-      Options options = small_options_of(row);
+        : OddRank(std::move(group), clipped(small_options_of(row), max_grad_norm)) {}
+    static Options clipped(Options options, double max_grad_norm) {
       options.max_grad_norm = max_grad_norm;
-      engine = parallelize(net, adamw(), options, world);
+      return options;
     }
-    at::Tensor loss(int step) const { return loss_on(*net, world->rank(), step); }
-    StepResult train(int step) const {
-      loss(step).backward();
-      return engine->step();
-    }
-
-    std::shared_ptr<ProcessGroup> world;
-    std::shared_ptr<Net> net;
-    std::unique_ptr<Engine> engine;
   };
 
   void on_ranks(const std::function<void(Rank&)>& body) const {
@@ -77,8 +68,8 @@ inline std::string name_of(const ::testing::TestParamInfo<std::pair<Row, int>>& 
   return info.param.first.name + "_World" + std::to_string(info.param.second);
 }
 
-/// What every suite here runs over.
-inline auto rows_and_worlds() {
+/// What every suite here runs over, or those of it that suit a test.
+inline auto rows_and_worlds(Suits suits = nullptr) {
   std::vector<std::pair<Row, int>> all;
   for (const Row& row : named_rows()) {
     for (const int world : {1, 3}) all.emplace_back(row, world);
@@ -89,6 +80,10 @@ inline auto rows_and_worlds() {
   all.emplace_back(hybrid(2, 2, 2), 2);
   all.emplace_back(hybrid(2, 2, 2), 4);
   all.emplace_back(hybrid(1, 2, 4), 4);
+  std::erase_if(all, [suits](const std::pair<Row, int>& each) {
+    const Setting setting{each.first, each.second};
+    return suits != nullptr && !(setting.*suits)();
+  });
   return ::testing::ValuesIn(all);
 }
 

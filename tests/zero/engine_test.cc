@@ -22,6 +22,9 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 class EngineUse : public EngineTest {};
+/// What is left of an engine that is gone: parameters that were whole, or none.
+using EngineUseOfWholeParameters = EngineUse;
+using EngineUseOfSplitParameters = EngineUse;
 
 TEST_P(EngineUse, SaysWhatTheStepDid) {
   on_ranks([](Rank& rank) {
@@ -112,8 +115,7 @@ auto says_that_the_engine_is_gone() {
   return ThrowsMessage<c10::Error>(HasSubstr("the engine that could gather them is gone"));
 }
 
-TEST_P(EngineUse, EndsWithWholeParametersThatPlainTorchTrains) {
-  if (splits_parameters()) return;  // EndsWithParametersThatThrow
+TEST_P(EngineUseOfWholeParameters, EndsWithParametersThatPlainTorchTrains) {
   on_ranks([](Rank& rank) {
     rank.train(0);
     const auto before = copy_parameters(*rank.net);
@@ -143,8 +145,7 @@ TEST_P(EngineUse, EndsWithWholeParametersThatPlainTorchTrains) {
 
 /// Split parameters are gone with their engine, but not for good: who wants them whole writes back
 /// a copy that was taken before.
-TEST_P(EngineUse, EndsWithParametersThatThrow) {
-  if (!splits_parameters()) return;
+TEST_P(EngineUseOfSplitParameters, EndsWithParametersThatThrow) {
   on_ranks([this](Rank& rank) {
     rank.train(0);
     const at::Tensor weight = rank.net->parameters()[0];
@@ -166,8 +167,7 @@ TEST_P(EngineUse, EndsWithParametersThatThrow) {
   });
 }
 
-TEST_P(EngineUse, ASecondEngineTakesTheModelOver) {
-  if (splits_parameters()) return;
+TEST_P(EngineUseOfWholeParameters, ASecondEngineTakesTheModelOver) {
   on_ranks([this](Rank& rank) {
     rank.train(0);
     rank.engine.reset();
@@ -201,8 +201,7 @@ TEST_P(EngineUse, KeepsASharedModelAlive) {
   });
 }
 
-TEST_P(EngineUse, AParameterOutlivesModelAndEngine) {
-  if (splits_parameters()) return;
+TEST_P(EngineUseOfWholeParameters, AParameterOutlivesModelAndEngine) {
   on_ranks([](Rank& rank) {
     rank.train(0);
     const at::Tensor weight = rank.net->parameters()[0];
@@ -217,13 +216,16 @@ TEST_P(EngineUse, AParameterOutlivesModelAndEngine) {
 
 TEST_P(EngineUse, ANoSyncScopeMayOutliveItsEngine) {
   on_ranks([](Rank& rank) {
-    const Engine::NoSync scope = rank.engine->no_sync();
+    auto scope = std::make_optional<Engine::NoSync>(rank.engine->no_sync());
+    const std::weak_ptr<Net> model = rank.net;
     rank.engine.reset();
+    rank.net.reset();
+    scope.reset();
+    EXPECT_TRUE(model.expired()) << "the scope kept the engine's model";
   });
 }
 
-TEST_P(EngineUse, AGraphThatOutlivesTheEngineBelongsToTorch) {
-  if (splits_parameters()) return;
+TEST_P(EngineUseOfWholeParameters, AGraphThatOutlivesTheEngineBelongsToTorch) {
   on_ranks([](Rank& rank) {
     const at::Tensor loss = rank.loss(0);
     rank.engine.reset();
@@ -250,6 +252,10 @@ TEST_P(EngineUse, TakesAModelByReferenceAndByHolder) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, EngineUse, rows_and_worlds(), name_of);
+INSTANTIATE_TEST_SUITE_P(, EngineUseOfWholeParameters,
+                         rows_and_worlds(&Setting::has_whole_parameters), name_of);
+INSTANTIATE_TEST_SUITE_P(, EngineUseOfSplitParameters, rows_and_worlds(&Setting::splits_parameters),
+                         name_of);
 
 }  // namespace
 }  // namespace tessera::testing

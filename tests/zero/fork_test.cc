@@ -21,6 +21,7 @@
 
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/forked_child.h"
+#include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/zero/engine_fixture.h"
 
@@ -93,7 +94,7 @@ TEST_P(ForkTest, AChildOfATrainingRankReadsNoParameters) {
     const ForkedChild child = run_in_fork([&] {
       std::string said;
       const auto add = [&](const char* what, const std::function<void()>& call) {
-        absl::StrAppend(&said, what, ": ", error_of(call), "\n");
+        absl::StrAppend(&said, what, ": ", message_of(call), "\n");
       };
       const torch::NoGradGuard no_grad;
       for (const at::Tensor& parameter : net.parameters()) {
@@ -120,7 +121,7 @@ TEST_P(ForkTest, AChildOfATrainingRankIsRefusedByEveryCallOfTheEngine) {
     const ForkedChild child = run_in_fork([&] {
       std::string said;
       const auto add = [&](const char* what, const std::function<void()>& call) {
-        absl::StrAppend(&said, what, ": ", error_of(call), "\n");
+        absl::StrAppend(&said, what, ": ", message_of(call), "\n");
       };
       add("step", [&] { engine.step(); });
       add("zero_grad", [&] { engine.zero_grad(); });
@@ -198,7 +199,7 @@ const RankProcessBody kTrains("forks_while_training", [] {
       const pid_t child = ::fork();
       if (child == 0) {
         ::alarm(30);
-        std::printf("child: %s\n", error_of([&] { engine->step(); }).c_str());
+        std::printf("child: %s\n", message_of([&] { engine->step(); }).c_str());
         return;
       }
       int status = -1;

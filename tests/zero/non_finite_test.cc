@@ -26,22 +26,14 @@ using ::testing::ThrowsMessage;
 
 class NonFinitePolicy : public ::testing::TestWithParam<std::pair<Row, int>> {
  protected:
-  struct Rank {
-    Rank(std::shared_ptr<ProcessGroup> group, const Options& options)
-        : world(std::move(group)),
-          net(make_net()),
-          engine(parallelize(net, adamw(), options, world)) {}
-
+  struct Rank : OddRank {
+    using OddRank::OddRank;
     /// Rank 0's loss is infinite where `is_bad`.
     void backward(int step, bool is_bad) const {
-      at::Tensor loss = loss_on(*net, world->rank(), step);
-      if (is_bad && world->rank() == 0) loss = loss * std::numeric_limits<double>::infinity();
-      engine->scale(loss).backward();
+      at::Tensor own = loss(step);
+      if (is_bad && world->rank() == 0) own = own * std::numeric_limits<double>::infinity();
+      engine->scale(own).backward();
     }
-
-    std::shared_ptr<ProcessGroup> world;
-    std::shared_ptr<Net> net;
-    std::unique_ptr<Engine> engine;
   };
 
   static Options options() { return small_options_of(GetParam().first); }

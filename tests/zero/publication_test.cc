@@ -25,20 +25,14 @@ using ::testing::HasSubstr;
 class PublicationTest : public ::testing::TestWithParam<Strategy> {
  protected:
   /// One rank whose collectives are late, behind its first step.
-  struct Rank {
+  struct Rank : OddRank {
     Rank(std::shared_ptr<ProcessGroup> group, Strategy strategy)
-        : world(std::make_shared<DelayedGroup>(
-              std::move(group),
-              DelayOptions{.seed = 11, .longest = std::chrono::milliseconds(20)})),
-          net(make_net()) {
-      engine = parallelize(net, adamw(), small_options_of(apart(row_of(strategy))), world);
-      loss_on(*net, world->rank(), 0).backward();
-      engine->step();
+        : OddRank(std::make_shared<DelayedGroup>(
+                      std::move(group),
+                      DelayOptions{.seed = 11, .longest = std::chrono::milliseconds(20)}),
+                  small_options_of(apart(row_of(strategy)))) {
+      train(0);
     }
-
-    std::shared_ptr<ProcessGroup> world;
-    std::shared_ptr<Net> net;
-    std::unique_ptr<Engine> engine;
   };
 
   static void on_ranks(const std::function<void(Rank&)>& body) {

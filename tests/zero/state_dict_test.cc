@@ -25,37 +25,40 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::ThrowsMessage;
 
-/// One rank of a run: a model under an engine.
-struct Training {
-  Training(std::shared_ptr<ProcessGroup> group, const std::string& model, const Row& row,
-           uint64_t seed)
-      : world(std::move(group)),
-        trained(subject(model)),
-        dtype(row.precision.parameters.value_or(at::kFloat)),
-        net(prepare(trained.make(), at::kFloat, seed)) {
-    Options options = small_options_of(row);
-    if (dtype == at::kBFloat16) options.loss_scale = LossScale{.growth_interval = 3};
-    engine = parallelize(net, make_plan(*net), options, world);
-  }
+/// What a model is trained in as `row` says.
+at::ScalarType dtype_of(const Row& row) { return row.precision.parameters.value_or(at::kFloat); }
 
-  void backward(int step) const {
+/// One rank of a run.
+struct SavedRank : EngineRank<Net> {
+  SavedRank(std::shared_ptr<ProcessGroup> group, const std::string& model, const Row& row,
+            uint64_t seed)
+      : SavedRank(std::move(group), subject(model), row,
+                  prepare(subject(model).make(), at::kFloat, seed)) {}
+
+  at::Tensor loss(int step) const override {
     const Schedule schedule{.name = ""};
     const Moment moment{.step = step, .rank = world->rank()};
     const Batch batch = batch_of(trained, dtype, schedule, moment, 0);
-    engine->scale(loss_of(*net, batch, moment, schedule)).backward();
+    return engine->scale(loss_of(*net, batch, moment, schedule));
   }
   void train(int begin, int end) const {
-    for (int step = begin; step < end; ++step) {
-      backward(step);
-      engine->step();
-    }
+    for (int step = begin; step < end; ++step) EngineRank::train(step);
   }
 
-  std::shared_ptr<ProcessGroup> world;
   Subject trained;
   at::ScalarType dtype;
-  std::shared_ptr<Net> net;
-  std::unique_ptr<Engine> engine;
+
+ private:
+  SavedRank(std::shared_ptr<ProcessGroup> group, Subject subject, const Row& row,
+            const std::shared_ptr<Net>& model)
+      : EngineRank(std::move(group), model, make_plan(*model), scaled_options_of(row)),
+        trained(std::move(subject)),
+        dtype(dtype_of(row)) {}
+  static Options scaled_options_of(const Row& row) {
+    Options options = small_options_of(row);
+    if (dtype_of(row) == at::kBFloat16) options.loss_scale = LossScale{.growth_interval = 3};
+    return options;
+  }
 };
 
 using States = std::vector<StateDict>;  // by rank
@@ -74,7 +77,7 @@ States on_ranks(int world, const std::function<StateDict(std::shared_ptr<Process
 States saved_after(int steps, int world, const std::string& model, const Row& row,
                    StateScope scope) {
   return on_ranks(world, [&](std::shared_ptr<ProcessGroup> group) {
-    const Training run(std::move(group), model, row, 3);
+    const SavedRank run(std::move(group), model, row, 3);
     run.train(0, steps);
     return run.engine->state_dict(scope);
   });
@@ -87,7 +90,7 @@ StateDict continued(const States& states, int begin, int end, const std::string&
   return on_ranks(world,
                   [&](std::shared_ptr<ProcessGroup> group) {
                     const StateDict& own = states[static_cast<size_t>(group->rank())];
-                    const Training run(std::move(group), model, row, 77);
+                    const SavedRank run(std::move(group), model, row, 77);
                     run.train(0, 1);
                     run.engine->load_state_dict(own);
                     run.train(begin, end);
@@ -178,7 +181,7 @@ TEST_P(EngineState, OneRankMayHaveAllOfIt) {
   for (const Row& row : rows_at(world())) {
     const int keeper = world() - 1;
     const auto save = [&](std::shared_ptr<ProcessGroup> group) {
-      const Training run(std::move(group), "FrozenLayers", row, 3);
+      const SavedRank run(std::move(group), "FrozenLayers", row, 3);
       run.train(0, 2);
       return run.engine->state_dict(StateScope::kOneRank, keeper);
     };
@@ -194,7 +197,7 @@ TEST_P(EngineState, OneRankMayHaveAllOfIt) {
 TEST_P(EngineState, HasTheValuesThatTheModelShows) {
   for (const Row& row : rows_at(world())) {
     run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
-      const Training run(std::move(group), "TiedMlp", row, 3);
+      const SavedRank run(std::move(group), "TiedMlp", row, 3);
       run.train(0, 1);
       const StateDict state = run.engine->state_dict(StateScope::kEveryRank);
       const auto whole = run.engine->full_parameters();
@@ -214,12 +217,12 @@ TEST_P(EngineState, HasTheValuesThatTheModelShows) {
 TEST_P(EngineState, RestoresWhatASchedulerChanged) {
   for (const Row& row : rows_at(world())) {
     run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
-      const Training first(group, "OddMlp", row, 3);
+      const SavedRank first(group, "OddMlp", row, 3);
       torch::optim::StepLR schedule(first.engine->optimizer(), 1, 0.1);
       first.train(0, 1);
       for (int step = 0; step < 2; ++step) schedule.step();  // the first changes nothing
       const StateDict state = first.engine->state_dict(StateScope::kSharded);
-      const Training second(group, "OddMlp", row, 4);
+      const SavedRank second(group, "OddMlp", row, 4);
       auto& groups = second.engine->optimizer().param_groups();
       static_cast<torch::optim::AdamWOptions&>(groups[1].options()).eps(0.5).weight_decay(0.7);
       second.engine->load_state_dict(state);
@@ -236,7 +239,7 @@ TEST_P(EngineState, RestoresWhatASchedulerChanged) {
 TEST_P(EngineState, LoadingDropsGradientsAndOldGraphs) {
   for (const Row& row : rows_at(world())) {
     run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
-      const Training run(std::move(group), "OddMlp", row, 3);
+      const SavedRank run(std::move(group), "OddMlp", row, 3);
       run.train(0, 1);
       const StateDict state = run.engine->state_dict(StateScope::kSharded);
       run.backward(1);
@@ -254,7 +257,7 @@ TEST_P(EngineState, ARefusedStateChangesNothingAndTrainingGoesOn) {
         saved_after(2, world(), "OddMlp", row, StateScope::kEveryRank).back();
     const States states = on_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
       const bool is_last = group->rank() == group->size() - 1;
-      const Training run(std::move(group), "OddMlp", row, 3);
+      const SavedRank run(std::move(group), "OddMlp", row, 3);
       run.train(0, 1);
       StateDict state = run.engine->state_dict(StateScope::kSharded);
       const std::string name = run.engine->parameters()[0].name;
@@ -276,7 +279,7 @@ TEST_P(EngineState, ARefusedStateChangesNothingAndTrainingGoesOn) {
 TEST_P(EngineState, RefusesWhereScopesAreOpen) {
   for (const Row& row : rows_at(world())) {
     run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
-      const Training run(std::move(group), "OddMlp", row, 3);
+      const SavedRank run(std::move(group), "OddMlp", row, 3);
       const StateDict state = run.engine->state_dict(StateScope::kSharded);
       auto scope = run.engine->full_parameters();
       const auto load = [&] { run.engine->load_state_dict(state); };
@@ -291,7 +294,7 @@ TEST_P(EngineState, RefusesWhereScopesAreOpen) {
 
 TEST_P(EngineState, ShardsAreSavedWithoutGathering) {
   run_ranks(world(), [](std::shared_ptr<ProcessGroup> group) {
-    const Training run(std::move(group), "OddMlp", row_of(Strategy::kZero3), 3);
+    const SavedRank run(std::move(group), "OddMlp", row_of(Strategy::kZero3), 3);
     run.train(0, 1);
     const int64_t gathers = run.engine->gather_counts().gathers;
     for (const StateScope scope : {StateScope::kSharded, StateScope::kEveryRank}) {

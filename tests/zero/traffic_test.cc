@@ -155,6 +155,14 @@ class TrafficTest : public ::testing::TestWithParam<std::tuple<Row, int>> {
   }
 };
 
+/// Rows that split parameters have units in their place.
+using BucketTrafficTest = TrafficTest;
+std::vector<Row> rows_with_buckets() {
+  std::vector<Row> rows = named_and_apart_rows();
+  std::erase_if(rows, [](const Row& row) { return row.splits_parameters(); });
+  return rows;
+}
+
 TEST_P(TrafficTest, FollowsTheFormulaCallByCallOnEveryRank) {
   for (const Traffic& rank :
        traffic(subject("DeepMlp"), row(), size(), Schedule::Sync::kEach, all_used)) {
@@ -188,8 +196,7 @@ TEST_P(TrafficTest, HasOneOrderOnRanksThatTakeDifferentBranches) {
   for (const Traffic& rank : ranks) EXPECT_EQ(rank.lines, ranks[0].lines);
 }
 
-TEST_P(TrafficTest, BucketsThatNobodyUsedAreReducedButNotPublished) {
-  if (row().splits_parameters()) return;  // has no buckets
+TEST_P(BucketTrafficTest, WhatNobodyUsedIsReducedButNotPublished) {
   const auto used = [](const std::string& name) { return name.rfind("unused", 0) != 0; };
   const std::vector<Traffic> ranks =
       traffic(subject("UnusedEverywhere"), row(), size(), Schedule::Sync::kEach, used);
@@ -207,13 +214,18 @@ TEST_P(TrafficTest, AMissingBucketWouldShow) {
   EXPECT_NE(rank.lines, rank.expected);
 }
 
+std::string name_of_traffic(const ::testing::TestParamInfo<std::tuple<Row, int>>& info) {
+  return std::get<0>(info.param).name + "_World" + std::to_string(std::get<1>(info.param));
+}
+
 INSTANTIATE_TEST_SUITE_P(, TrafficTest,
                          ::testing::Combine(::testing::ValuesIn(named_and_apart_rows()),
                                             ::testing::Values(1, 2, 3, 4)),
-                         [](const auto& info) {
-                           return std::get<0>(info.param).name + "_World" +
-                                  std::to_string(std::get<1>(info.param));
-                         });
+                         name_of_traffic);
+INSTANTIATE_TEST_SUITE_P(, BucketTrafficTest,
+                         ::testing::Combine(::testing::ValuesIn(rows_with_buckets()),
+                                            ::testing::Values(1, 2, 3, 4)),
+                         name_of_traffic);
 
 }  // namespace
 }  // namespace tessera::testing

@@ -25,6 +25,7 @@
 #include "tessera/core/memory/freed_memory.h"
 #include "tessera/core/sched/lane.h"
 #include "tessera/tests/support/forked_child.h"
+#include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/rank_threads.h"
 
@@ -32,9 +33,9 @@ namespace tessera {
 namespace {
 
 using ::testing::Each;
-using testing::error_of;
 using testing::ForkedChild;
 using ::testing::HasSubstr;
+using testing::message_of;
 using testing::RankProcessBody;
 using testing::RankProcessOptions;
 using testing::RankResult;
@@ -90,7 +91,7 @@ const RankProcessBody kParent("forks_ranks", [] {
   }
   for (int rank = 0; rank < kForkedRanks; ++rank) {
     if (::fork() != 0) continue;
-    say(error_of([&] { say(sum_of_forked_rank(rank)); }));
+    say(message_of([&] { say(sum_of_forked_rank(rank)); }));
     ::_exit(0);
   }
   for (int status; ::wait(&status) > 0;) {
@@ -225,7 +226,7 @@ TEST_P(ForkOfRank, ThrowsAtOnceFromEveryCallAndTouchesNobody) {
       const ForkedChild child = run_in_fork([&] {
         std::string said;
         for (const auto& [name, call] : calls_of_a_child(world, *window, *buffer)) {
-          absl::StrAppend(&said, name, ": ", error_of(call), "\n");
+          absl::StrAppend(&said, name, ": ", message_of(call), "\n");
         }
         world.abort("by a child");
         return said;

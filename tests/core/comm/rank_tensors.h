@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/core/comm/process_group.h"
+#include "tessera/tests/support/same_bits.h"
 
 namespace tessera::testing {
 
@@ -24,12 +25,6 @@ inline at::Tensor make_copy(ProcessGroup& group, Memory memory, const at::Tensor
   at::Tensor made = make(group, memory, from.numel(), from.scalar_type());
   made.copy_(from);
   return made;
-}
-
-/// Of contiguous tensors.
-inline bool have_same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
-         (a.numel() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
 }
 
 }  // namespace tessera::testing

@@ -240,6 +240,7 @@ TEST_F(CudaDeviceTest, OneThreadMayAskWhileAnotherRecords) {
   is_over = true;
   watcher.join();
   await(*event);
+  EXPECT_TRUE(event->is_done());
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "tessera/core/device/cuda_device.h"
 #include "tessera/core/error_text.h"
 #include "tessera/tests/support/rank_processes.h"
+#include "tessera/tests/support/temporary_directory.h"
 
 namespace tessera {
 namespace {
@@ -81,21 +82,6 @@ std::string output_of(const std::string& body, Variables environment) {
   return results[0].output;
 }
 
-/// A folder that goes with the test.
-class Folder {
- public:
-  Folder() {
-    char path[] = "/tmp/tessera-cuda-XXXXXX";
-    EXPECT_NE(::mkdtemp(path), nullptr);
-    path_ = path;
-  }
-  ~Folder() { fs::remove_all(path_); }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
 const auto kHasRemedy = AllOf(HasSubstr("run cmake/bootstrap.sh --cuda, or set "
                                         "TESSERA_CUDA_LIBRARIES to the folder"),
                               HasSubstr("LibTorch " TORCH_VERSION));
@@ -132,10 +118,10 @@ TEST(CudaLibrary, OneThatDoesNotFitNamesBothAndTheSymbol) {
 }
 
 TEST(CudaLibrary, OneBesideAnotherCpuHalfIsNotTaken) {
-  const Folder folder;
-  fs::copy_file(FAKE_CUDA "/libtorch_cuda.so", folder.path() / "libtorch_cuda.so");
-  std::ofstream(folder.path() / "libtorch_cpu.so") << "of another release";
-  const std::string path = folder.path();
+  const testing::TemporaryDirectory folder;
+  fs::copy_file(FAKE_CUDA "/libtorch_cuda.so", folder.path() + "/libtorch_cuda.so");
+  std::ofstream(folder.path() + "/libtorch_cpu.so") << "of another release";
+  const std::string& path = folder.path();
   EXPECT_THAT(output_of("load", {{"TESSERA_CUDA_LIBRARIES", path}}),
               AllOf(HasSubstr("[cuda] library: got '" + path +
                               "/libtorch_cuda.so', which belongs "
@@ -144,8 +130,8 @@ TEST(CudaLibrary, OneBesideAnotherCpuHalfIsNotTaken) {
 }
 
 TEST(CudaLibrary, OneThatLacksAnotherLibraryNamesThat) {
-  const Folder folder;
-  std::ofstream(folder.path() / "libtorch_cuda.so") << "no library at all";
+  const testing::TemporaryDirectory folder;
+  std::ofstream(folder.path() + "/libtorch_cuda.so") << "no library at all";
   EXPECT_THAT(output_of("load", {{"TESSERA_CUDA_LIBRARIES", folder.path()}}),
               AllOf(HasSubstr("which does not open ("), HasSubstr("too short"), kHasRemedy));
 }

@@ -22,6 +22,8 @@
 #include "tessera/core/device/host_device.h"
 #include "tessera/core/error_text.h"
 #include "tessera/tests/support/gate.h"
+#include "tessera/tests/support/message_of.h"
+#include "tessera/tests/support/same_bits.h"
 
 namespace tessera {
 namespace {
@@ -29,28 +31,13 @@ namespace {
 using ::testing::AllOf;
 using testing::Gate;
 using ::testing::HasSubstr;
+using testing::have_same_bits;
+using testing::message_of;
 
 constexpr c10::DeviceIndex kIndex = 1;
 const at::Device kPlace(at::kCUDA, kIndex);
 
-/// The message of what `call` throws; "none" if it does not.
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    return error_text(error);
-  }
-  return "none";
-}
-
 at::Tensor on_host(const at::Tensor& tensor) { return tensor.detach().to(at::kCPU); }
-
-bool same_bits(const at::Tensor& one, const at::Tensor& other) {
-  const at::Tensor a = on_host(one).contiguous();
-  const at::Tensor b = on_host(other).contiguous();
-  return a.sizes() == b.sizes() && a.dtype() == b.dtype() &&
-         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
-}
 
 c10::Stream current_stream() { return c10::impl::getDeviceGuardImpl(at::kCUDA)->getStream(kPlace); }
 
@@ -88,16 +75,16 @@ TEST_F(GraphTest, NothingRunsInACapture) {
   sum.add_(1);
   sum.copy_(sum * 2);
   graph->end();
-  EXPECT_TRUE(same_bits(sum, at::zeros({3})));
+  EXPECT_TRUE(have_same_bits(sum, at::zeros({3})));
   EXPECT_TRUE(on_host(fresh).isnan().all().item<bool>());
   EXPECT_TRUE(on_host(filled).isnan().all().item<bool>());
   graph->replay();
-  EXPECT_TRUE(same_bits(sum, at::full({3}, 2.0F)));
-  EXPECT_TRUE(same_bits(fresh, at::full({3}, 5.0F)));
-  EXPECT_TRUE(same_bits(filled, at::full({3}, 7.0F)));
+  EXPECT_TRUE(have_same_bits(sum, at::full({3}, 2.0F)));
+  EXPECT_TRUE(have_same_bits(fresh, at::full({3}, 5.0F)));
+  EXPECT_TRUE(have_same_bits(filled, at::full({3}, 7.0F)));
   graph->replay();
-  EXPECT_TRUE(same_bits(sum, at::full({3}, 6.0F)));
-  EXPECT_TRUE(same_bits(fresh, at::full({3}, 7.0F)));
+  EXPECT_TRUE(have_same_bits(sum, at::full({3}, 6.0F)));
+  EXPECT_TRUE(have_same_bits(fresh, at::full({3}, 7.0F)));
 }
 
 TEST_F(GraphTest, WhatWaitsOnTheHostIsRefusedAndTheCaptureFails) {
@@ -119,18 +106,18 @@ TEST_F(GraphTest, WhatWaitsOnTheHostIsRefusedAndTheCaptureFails) {
     const auto graph = make_graph(kPlace);
     graph->begin();
     const at::Tensor two = one * 2;
-    EXPECT_THAT(error_of([&] { call(two); }),
+    EXPECT_THAT(message_of([&] { call(two); }),
                 HasSubstr("operation not permitted when stream is capturing"))
         << name;
     EXPECT_THAT(
-        error_of([&] { graph->end(); }),
+        message_of([&] { graph->end(); }),
         AllOf(HasSubstr("[graph] end: got 'CUDA error: operation not permitted when stream "
                         "is capturing', expected code that can be captured"),
               HasSubstr("take what reads tensors on the host"), HasSubstr("train without graphs")))
         << name;
     EXPECT_EQ(current_stream(), caller) << name;
     EXPECT_FALSE(is_capturing()) << name;
-    EXPECT_THAT(error_of([&] { graph->replay(); }),
+    EXPECT_THAT(message_of([&] { graph->replay(); }),
                 HasSubstr("[graph] replay: got a graph without a capture that ended well"))
         << name;
     EXPECT_EQ((one * 3).item<float>(), 3.0F) << "the stream works again after " << name;
@@ -143,9 +130,10 @@ TEST_F(GraphTest, TheHostMayNotAskForAnEventOfACapture) {
     const auto event = device_.make_event();
     graph->begin();
     device_.current_stream()->record(*event);
-    EXPECT_THAT(error_of([&] { waits ? event->synchronize() : void(event->is_done()); }),
+    EXPECT_THAT(message_of([&] { waits ? event->synchronize() : void(event->is_done()); }),
                 HasSubstr("an event last recorded in a capturing stream"));
-    EXPECT_THAT(error_of([&] { graph->end(); }), HasSubstr("last recorded in a capturing stream"));
+    EXPECT_THAT(message_of([&] { graph->end(); }),
+                HasSubstr("last recorded in a capturing stream"));
     device_.current_stream()->record(*event);
     event->synchronize();
   }
@@ -205,7 +193,7 @@ TEST_F(GraphTest, AReplayIsQueuedOnTheCurrentStream) {
     gate.open();
     stream.synchronize();
   }
-  EXPECT_TRUE(same_bits(sum, at::ones({3})));
+  EXPECT_TRUE(have_same_bits(sum, at::ones({3})));
 }
 
 TEST_F(GraphTest, StreamsThatComeBackAreCapturedToo) {
@@ -224,9 +212,9 @@ TEST_F(GraphTest, StreamsThatComeBackAreCapturedToo) {
   device_.current_stream()->wait(*back);
   const at::Tensor result = there + 1;
   graph->end();
-  EXPECT_TRUE(same_bits(there, at::zeros({6})));
+  EXPECT_TRUE(have_same_bits(there, at::zeros({6})));
   graph->replay();
-  EXPECT_TRUE(same_bits(result, at::arange(6, at::kFloat) * 2 + 1));
+  EXPECT_TRUE(have_same_bits(result, at::arange(6, at::kFloat) * 2 + 1));
 }
 
 TEST_F(GraphTest, AStreamThatDoesNotComeBackIsRefused) {
@@ -239,7 +227,7 @@ TEST_F(GraphTest, AStreamThatDoesNotComeBackIsRefused) {
   device_.current_stream()->record(*forth);
   side->wait(*forth);
   side->copy(there, input);
-  EXPECT_THAT(error_of([&] { graph->end(); }), HasSubstr("capturing stream has unjoined work"));
+  EXPECT_THAT(message_of([&] { graph->end(); }), HasSubstr("capturing stream has unjoined work"));
 }
 
 TEST_F(GraphTest, WorkFromBeforeCannotBeWaitedForInside) {
@@ -248,9 +236,9 @@ TEST_F(GraphTest, WorkFromBeforeCannotBeWaitedForInside) {
   lane->record(*event);
   const auto graph = make_graph(kPlace);
   graph->begin();
-  EXPECT_THAT(error_of([&] { device_.current_stream()->wait(*event); }),
+  EXPECT_THAT(message_of([&] { device_.current_stream()->wait(*event); }),
               HasSubstr("dependency created on uncaptured work in another stream"));
-  EXPECT_THAT(error_of([&] { graph->end(); }), HasSubstr("uncaptured work"));
+  EXPECT_THAT(message_of([&] { graph->end(); }), HasSubstr("uncaptured work"));
 }
 
 // Note [Backward in a capture].
@@ -259,8 +247,8 @@ TEST_F(GraphTest, NodesOfParametersThatWereMadeOnTheDefaultStreamBreakBackward) 
   const at::Tensor keeps_node = leaf * 2;
   const auto graph = make_graph(kPlace);
   graph->begin();
-  EXPECT_THAT(error_of([&] { (leaf * 3).sum().backward(); }), HasSubstr("legacy stream"));
-  EXPECT_THAT(error_of([&] { graph->end(); }), HasSubstr("legacy stream"));
+  EXPECT_THAT(message_of([&] { (leaf * 3).sum().backward(); }), HasSubstr("legacy stream"));
+  EXPECT_THAT(message_of([&] { graph->end(); }), HasSubstr("legacy stream"));
 }
 
 // As libtessera_cuda.so queues kernels.
@@ -288,12 +276,12 @@ TEST_F(GraphTest, WorkBesideLibTorchIsCapturedIfItMayRunOften) {
   const auto once = make_graph(kPlace);
   once->begin();
   const auto* other = static_cast<HostStreamHandle*>(current_stream().native_handle());
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(message_of([&] {
                 other->enqueue(
                     other->stream, [](void*) { ++runs; }, nullptr);
               }),
               HasSubstr("operation not permitted when stream is capturing"));
-  EXPECT_NE(error_of([&] { once->end(); }), "none");
+  EXPECT_NE(message_of([&] { once->end(); }), "none");
   EXPECT_EQ(runs, 3);
 }
 
@@ -307,30 +295,30 @@ TEST_F(GraphTest, ACaptureThatIsGivenUpLeavesTheCallerAsItWas) {
   }
   EXPECT_EQ(current_stream(), caller);
   EXPECT_FALSE(is_capturing());
-  EXPECT_TRUE(same_bits(sum.add_(3), at::full({2}, 3.0F)));
+  EXPECT_TRUE(have_same_bits(sum.add_(3), at::full({2}, 3.0F)));
 }
 
 TEST_F(GraphTest, CallsOutOfOrderAreRefused) {
   const auto graph = make_graph(kPlace);
-  EXPECT_THAT(error_of([&] { graph->replay(); }),
+  EXPECT_THAT(message_of([&] { graph->replay(); }),
               HasSubstr("[graph] replay: got a graph without a capture that ended well, expected "
                         "one; call begin() and end() first"));
-  EXPECT_THAT(error_of([&] { graph->end(); }),
+  EXPECT_THAT(message_of([&] { graph->end(); }),
               HasSubstr("[graph] end: got no capture, expected one; call begin()"));
   graph->begin();
   const auto inner = make_graph(kPlace);
-  EXPECT_THAT(error_of([&] { inner->begin(); }),
+  EXPECT_THAT(message_of([&] { inner->begin(); }),
               HasSubstr("[graph] begin: got a current stream that is being captured, expected one "
                         "that is not; end that capture first"));
   std::thread([&] {
-    EXPECT_THAT(error_of([&] { graph->end(); }),
+    EXPECT_THAT(message_of([&] { graph->end(); }),
                 HasSubstr("[graph] end: got another thread than begin(), expected the same"));
   }).join();
   graph->end();
-  EXPECT_THAT(error_of([&] { graph->begin(); }),
+  EXPECT_THAT(message_of([&] { graph->begin(); }),
               HasSubstr("[graph] begin: got a second call, expected one per graph; make another"));
   for (const at::Device place : {at::Device(at::kCPU), at::Device(at::kCUDA)}) {
-    EXPECT_THAT(error_of([&] { make_graph(place); }),
+    EXPECT_THAT(message_of([&] { make_graph(place); }),
                 HasSubstr("expected a GPU with an index (cuda:0)"));
   }
 }

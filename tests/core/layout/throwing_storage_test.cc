@@ -12,13 +12,15 @@
 #include <gtest/gtest.h>
 
 #include "tessera/tests/support/forked_child.h"
+#include "tessera/tests/support/message_of.h"
 
 namespace tessera {
 namespace {
 
-using testing::error_of;
 using testing::ForkedChild;
 using ::testing::HasSubstr;
+using testing::kNothingThrown;
+using testing::message_of;
 using testing::run_in_fork;
 
 c10::DataPtr pointer_to(const at::Tensor& memory) {
@@ -28,7 +30,7 @@ c10::DataPtr pointer_to(const at::Tensor& memory) {
 class ThrowingStorageTest : public ::testing::Test {
  protected:
   std::string refusal() const {
-    return error_of([this] { tensor_.const_data_ptr(); });
+    return message_of([this] { tensor_.const_data_ptr(); });
   }
   void give() { storage_->point_to(pointer_to(memory_), ThrowingStorage::Access::kGiven); }
 
@@ -46,7 +48,7 @@ TEST_F(ThrowingStorageTest, ThrowsUntilDataIsGivenAndWhenItIsBarred) {
   EXPECT_EQ(refusal(), "is barred");
   EXPECT_EQ(storage_->data(), memory_.data_ptr());
   give();
-  EXPECT_EQ(refusal(), "");
+  EXPECT_EQ(refusal(), kNothingThrown);
   storage_->point_to(pointer_to(memory_), ThrowingStorage::Access::kBarred);
   EXPECT_EQ(refusal(), "is barred");
 }
@@ -55,7 +57,7 @@ TEST_F(ThrowingStorageTest, ThrowsInAChildWhateverIsDoneToIt) {
   give();
   const ForkedChild child = run_in_fork([&] {
     std::string said = refusal();
-    absl::StrAppend(&said, "\n", error_of([&] { tensor_.fill_(3); }));
+    absl::StrAppend(&said, "\n", message_of([&] { tensor_.fill_(3); }));
     give();
     storage_->bar("is barred");
     absl::StrAppend(&said, "\n", refusal());
@@ -100,7 +102,7 @@ TEST_F(ThrowingStorageTest, ManyComeAndGoInAnyOrder) {
   const ForkedChild child = run_in_fork([&] {
     int refused = 0;
     for (const at::Tensor& tensor : tensors) {
-      refused += error_of([&] { tensor.const_data_ptr(); }).empty() ? 0 : 1;
+      refused += message_of([&] { tensor.const_data_ptr(); }) == kNothingThrown ? 0 : 1;
     }
     return absl::StrCat(refused);
   });

@@ -17,6 +17,7 @@
 #include "tessera/core/layout/flat_layout.h"
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/tests/optim/cuda/device_kit.h"
+#include "tessera/tests/support/same_bits.h"
 
 namespace tessera::cuda {
 
@@ -39,11 +40,6 @@ inline OptimizerPlan pair_plan() {
       {{"odd", [](std::string_view name) { return name == "1" || name == "3"; },
         AdamWOptions(3e-3).weight_decay(0).betas({0.8, 0.99})},
        {"last", [](std::string_view name) { return name == "4"; }, AdamWOptions(2e-3).eps(1e-6)}});
-}
-
-inline bool equal_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.scalar_type() == b.scalar_type() && a.numel() == b.numel() &&
-         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
 }
 
 inline at::Tensor random_values(int64_t numel, uint64_t seed) {
@@ -123,15 +119,17 @@ class AdamwPair {
     std::string text;
     for (size_t shard = 0; shard < shards(); ++shard) {
       const std::string name = "shard " + std::to_string(shard) + " ";
-      if (!equal_bits(kit_.get(device_values_[shard]), values_[shard])) text += name + "values, ";
+      if (!testing::have_same_bits(kit_.get(device_values_[shard]), values_[shard]))
+        text += name + "values, ";
       for (const size_t state : {0U, 1U}) {
-        if (!equal_bits(kit_.get(device_->state(shard, state)), cpu_->state(shard, state))) {
+        if (!testing::have_same_bits(kit_.get(device_->state(shard, state)),
+                                     cpu_->state(shard, state))) {
           text += name + device_->algorithm().states[state].name + ", ";
         }
       }
       // Everything that was ever updated is in the target as well; the rest began there.
       const at::Tensor cast = values_[shard].to(targets_[shard].scalar_type());
-      if (!equal_bits(kit_.get(targets_[shard]), cast)) text += name + "target, ";
+      if (!testing::have_same_bits(kit_.get(targets_[shard]), cast)) text += name + "target, ";
     }
     if (cpu_->step_counts() != device_->step_counts()) text += "step counts";
     return text;

@@ -15,6 +15,7 @@
 
 #include "tessera/tests/optim/cuda/adamw_pair.h"
 #include "tessera/tests/optim/cuda/host_kit.h"
+#include "tessera/tests/support/message_of.h"
 
 namespace tessera::cuda {
 namespace {
@@ -119,9 +120,9 @@ TEST(DeviceAdamw, UnusedParametersAndPaddingStayAsTheyAre) {
   const at::Tensor before = kit.get(pair.target(0));
   pair.step(1, at::kFloat, {1, 0, 0, 0, 0, 0, 0}, 1.0);
   const at::Tensor after = kit.get(pair.target(0));
-  EXPECT_FALSE(equal_bits(before.narrow(0, 0, 130), after.narrow(0, 0, 130)));
-  EXPECT_TRUE(equal_bits(before.narrow(0, 130, before.numel() - 130),
-                         after.narrow(0, 130, before.numel() - 130)));
+  EXPECT_FALSE(testing::have_same_bits(before.narrow(0, 0, 130), after.narrow(0, 0, 130)));
+  EXPECT_TRUE(testing::have_same_bits(before.narrow(0, 130, before.numel() - 130),
+                                      after.narrow(0, 130, before.numel() - 130)));
   EXPECT_EQ(pair.device().step_counts(), (std::vector<int64_t>{1, 0, 0, 0, 0, 0, 0}));
 }
 
@@ -151,7 +152,7 @@ TEST(DeviceAdamw, IsTheOptimizerThatTheUserSees) {
   pair.cpu().groups().append_hyper_parameters(cpu_words);
   EXPECT_EQ(device_words, cpu_words);
   EXPECT_EQ(pair.device().param_groups().size(), 3U);
-  EXPECT_THAT(error_of([&] { pair.device().step(); }), HasSubstr("call engine->step()"));
+  EXPECT_THAT(testing::message_of([&] { pair.device().step(); }), HasSubstr("call engine->step()"));
 }
 
 TEST(DeviceAdamw, RefusesWhatDoesNotFit) {
@@ -160,21 +161,21 @@ TEST(DeviceAdamw, RefusesWhatDoesNotFit) {
   const int64_t numel = pair.numel(0);
   const std::string size = std::to_string(numel);
   const at::Tensor fits = at::zeros({numel});
-  EXPECT_EQ(error_of([&] { pair.device().update(2, fits, fits); }),
+  EXPECT_EQ(testing::message_of([&] { pair.device().update(2, fits, fits); }),
             "[optim] shard: got number 2, expected less than 2");
-  EXPECT_EQ(error_of([&] { pair.device().update(0, fits.narrow(0, 0, 64), fits); }),
+  EXPECT_EQ(testing::message_of([&] { pair.device().update(0, fits.narrow(0, 0, 64), fits); }),
             "[cuda] gradient: got Float [64] on cpu, expected a contiguous [" + size +
                 "] of Float, BFloat16 or Half on cpu");
-  EXPECT_EQ(error_of([&] { pair.device().update(0, fits, fits.to(at::kDouble)); }),
+  EXPECT_EQ(testing::message_of([&] { pair.device().update(0, fits, fits.to(at::kDouble)); }),
             "[cuda] target: got Double [" + size + "] on cpu, expected a contiguous [" + size +
                 "] of Float, BFloat16 or Half on cpu");
   pair.device().param_groups()[0].options().set_lr(-1.0);
-  EXPECT_THAT(error_of([&] { pair.device().advance(nullptr, nullptr); }),
+  EXPECT_THAT(testing::message_of([&] { pair.device().advance(nullptr, nullptr); }),
               HasSubstr("[optim] defaults: lr: got -1"));
 
   const ParameterTable table({{"a", at::empty({64}, at::kDouble).set_requires_grad(true)}});
   const OptimizerPlan plan((torch::optim::AdamWOptions()));
-  EXPECT_EQ(error_of([&] {
+  EXPECT_EQ(testing::message_of([&] {
               make_device_optimizer(table, plan, {0},
                                     {{at::zeros({64}, at::kDouble), {{0, 0, 0, 64}}}}, kit.api(),
                                     kit.device());

@@ -86,14 +86,4 @@ class Settled {
   const DeviceKit& kit_;
 };
 
-/// The text of the c10::Error that `calls` throw; "none" if they do not.
-inline std::string error_of(const std::function<void()>& calls) {
-  try {
-    calls();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "none";
-}
-
 }  // namespace tessera::cuda

@@ -20,6 +20,7 @@
 #include "tessera/core/step/clip_factor.h"
 #include "tessera/optim/loss_scaler.h"
 #include "tessera/tests/optim/cuda/host_kit.h"
+#include "tessera/tests/support/message_of.h"
 
 namespace tessera::cuda {
 namespace {
@@ -245,27 +246,30 @@ TEST_F(StepDecisionTest, RefusesWhatDoesNotFit) {
   const at::Tensor words = kit_.put(sum_of({Rank()}));
   StepDecision scaled = make(kInfinity, kSchedule);
   const Settled settled(kit_);
-  EXPECT_EQ(error_of([&] { decision.read(); }),
+  EXPECT_EQ(testing::message_of([&] { decision.read(); }),
             "[optim] readings: got none, expected one; call start_reading() first");
   decision.start_reading(words);
   decision.start_reading(words);
-  EXPECT_EQ(error_of([&] { decision.start_reading(words); }),
+  EXPECT_EQ(testing::message_of([&] { decision.start_reading(words); }),
             "[optim] readings: got 2 that are not read, expected less than 2; call read() first");
   decision.read();
-  EXPECT_EQ(error_of([&] { decision.start_reading(words); }), "none");
-  EXPECT_EQ(error_of([&] { decision.decide(words.narrow(0, 0, 5), 1); }),
+  EXPECT_EQ(testing::message_of([&] { decision.start_reading(words); }), testing::kNothingThrown);
+  EXPECT_EQ(testing::message_of([&] { decision.decide(words.narrow(0, 0, 5), 1); }),
             "[optim] words: got 5 elements, expected the 83 of StepSums::words()");
-  EXPECT_EQ(error_of([&] { decision.decide(words, 1025); }),
+  EXPECT_EQ(testing::message_of([&] { decision.decide(words, 1025); }),
             "[optim] world size: got 1025, expected 1 to 1024");
-  EXPECT_THAT(error_of([&] { decision.scale(); }),
+  EXPECT_THAT(testing::message_of([&] { decision.scale(); }),
               HasSubstr("[optim] loss scale: got none, expected one; set Options::loss_scale"));
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(testing::message_of([&] {
                 decision.load({1.0, 0});
               }),
               HasSubstr("[optim] loss scale: got one to load, expected none; set "
                         "Options::loss_scale"));
-  EXPECT_THAT(error_of([&] { scaled.load({0.0, 0}); }), HasSubstr("[optim] loss scale: got 0"));
-  EXPECT_THAT(error_of([&] { make(kInfinity, LossScale{.initial = -1.0}); }),
+  EXPECT_THAT(testing::message_of([&] {
+                scaled.load({0.0, 0});
+              }),
+              HasSubstr("[optim] loss scale: got 0"));
+  EXPECT_THAT(testing::message_of([&] { make(kInfinity, LossScale{.initial = -1.0}); }),
               HasSubstr("[optim] loss_scale.initial: got -1"));
 }
 
@@ -275,7 +279,7 @@ TEST_F(StepDecisionTest, NamesWhatTheModuleRefuses) {
   StepDecision decision(kParameters, 1.0, std::nullopt, broken, kit_.device());
   const Settled settled(kit_);
   const at::Tensor words = kit_.put(sum_of({Rank()}));
-  EXPECT_EQ(error_of([&] { decision.decide(words, 1); }),
+  EXPECT_EQ(testing::message_of([&] { decision.decide(words, 1); }),
             "[cuda] decide: got 'an argument is null, negative or out of range' (-2), expected its "
             "kernel to be queued; see which operator failed before with CUDA_LAUNCH_BLOCKING=1");
 }

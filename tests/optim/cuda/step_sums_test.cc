@@ -22,6 +22,7 @@
 #include "tessera/core/step/exact_sum.h"
 #include "tessera/core/step/grad_norm.h"
 #include "tessera/tests/optim/cuda/host_kit.h"
+#include "tessera/tests/support/message_of.h"
 
 namespace tessera::cuda {
 namespace {
@@ -220,20 +221,20 @@ TEST_F(StepSumsTest, RefusesTensorsThatDoNotFit) {
   const Settled settled(kit_);
   const int64_t numel = plan[0].layout.numel();
   const at::Tensor fits = at::zeros({numel}, at::kFloat);
-  EXPECT_THAT(error_of([&] { sums.count_non_finite(2, fits); }),
+  EXPECT_THAT(testing::message_of([&] { sums.count_non_finite(2, fits); }),
               HasSubstr("[optim] unit: got number 2, expected less than 2"));
-  EXPECT_THAT(error_of([&] { sums.count_non_finite(0, at::Tensor()); }),
+  EXPECT_THAT(testing::message_of([&] { sums.count_non_finite(0, at::Tensor()); }),
               HasSubstr("[cuda] landing: got no tensor, expected"));
-  EXPECT_THAT(error_of([&] { sums.count_non_finite(0, fits.narrow(0, 0, 64)); }),
+  EXPECT_THAT(testing::message_of([&] { sums.count_non_finite(0, fits.narrow(0, 0, 64)); }),
               HasSubstr("[cuda] landing: got Float [64] on cpu, expected a contiguous [" +
                         std::to_string(numel) + "] of Float, BFloat16 or Half on cpu"));
-  EXPECT_THAT(error_of([&] { sums.count_non_finite(0, fits.to(at::kDouble)); }),
+  EXPECT_THAT(testing::message_of([&] { sums.count_non_finite(0, fits.to(at::kDouble)); }),
               HasSubstr("[cuda] landing: got Double ["));
-  EXPECT_THAT(error_of([&] { sums.add_squares(0, fits.narrow(0, 0, 64), 0); }),
+  EXPECT_THAT(testing::message_of([&] { sums.add_squares(0, fits.narrow(0, 0, 64), 0); }),
               HasSubstr("[optim] gradient: got elements 0 to 64 of the unit, expected all of this "
                         "rank's part, " +
                         std::to_string(numel / 2) + " to " + std::to_string(numel)));
-  EXPECT_THAT(error_of([&] { sums.seal(std::vector<uint8_t>(3), 0, false); }),
+  EXPECT_THAT(testing::message_of([&] { sums.seal(std::vector<uint8_t>(3), 0, false); }),
               HasSubstr("[optim] used: got 3 entries, expected 8"));
 }
 
@@ -253,7 +254,7 @@ TEST_F(StepSumsTest, SaysWhichPlansHaveNoKernels) {
       problem,
       HasSubstr("[optim] unit 'second' wire: got Double, expected Float, BFloat16 or Half on "
                 "a GPU; set precision.wire, or train on the CPU"));
-  EXPECT_EQ(error_of([&] {
+  EXPECT_EQ(testing::message_of([&] {
               StepSums(doubles, plan,
                        SliceMap({.parameters = 1, .gradients = 1, .optimizer = 1}, 1, 0),
                        kit_.api(), kit_.device());

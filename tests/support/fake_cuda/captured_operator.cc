@@ -65,7 +65,7 @@ class Copies {
       if (original.storage().nbytes() < bytes) {
         const int old = Machine::current();
         Machine::restore_current(device);
-        original.storage().set_data_ptr_noswap(Memory::get().allocate(bytes));
+        original.storage().set_data_ptr_noswap(DeviceMemory::get().allocate(bytes));
         original.storage().set_nbytes(bytes);
         Machine::restore_current(old);
       }

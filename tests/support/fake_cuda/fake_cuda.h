@@ -17,7 +17,7 @@ namespace tessera::testing {
 /// on the same memory, in the call: what is not ordered with that stream may be read too early, as
 /// on a GPU, and the bits are the CPU's. What is queued on a stream instead: copies between tensors
 /// of a device; copies between a device and pinned memory, non_blocking; what others queue there.
-/// See Memory for when freed memory is lost.
+/// See DeviceMemory for when freed memory is lost.
 ///
 /// The process's environment says what machine it pretends to be, before it is loaded:
 ///   FAKE_CUDA_DEVICES       how many GPUs (3; at most 16)

@@ -74,7 +74,7 @@ struct FakeGuard final : public c10::impl::DeviceGuardImplInterface {
     for (DeviceStream* queue : machine().queues(device)) queue->drain();
   }
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
-    Memory::get().recordStream(data, stream);
+    DeviceMemory::get().recordStream(data, stream);
   }
 
   void destroyEvent(void* event, const c10::DeviceIndex device) const noexcept override {
@@ -176,7 +176,7 @@ struct FakeHooks : public at::CUDAHooksInterface {
     return getDefaultGenerator(device).clone();
   }
   at::Device getDeviceFromPtr(void* data) const override {
-    const auto device = Memory::get().device_of(data);
+    const auto device = DeviceMemory::get().device_of(data);
     TORCH_CHECK(device.has_value(),
                 "The specified pointer resides on host memory and is not "
                 "registered with any CUDA device.");
@@ -184,7 +184,7 @@ struct FakeHooks : public at::CUDAHooksInterface {
   }
   bool isPinnedPtr(const void* data) const override { return PinnedMemory::get().contains(data); }
   at::Allocator* getPinnedMemoryAllocator() const override { return &PinnedMemory::get(); }
-  at::Allocator* getCUDADeviceAllocator() const override { return &Memory::get(); }
+  at::Allocator* getCUDADeviceAllocator() const override { return &DeviceMemory::get(); }
   std::string showConfig() const override { return "a fake"; }
 };
 

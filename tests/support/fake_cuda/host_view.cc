@@ -137,7 +137,8 @@ at::Tensor HostViews::back(const at::Tensor& result) {
     }
   }
   const c10::Storage made(c10::Storage::use_byte_size_t(), result.storage().nbytes(),
-                          Memory::get().adopt(result.storage(), device_), &Memory::get(),
+                          DeviceMemory::get().adopt(result.storage(), device_),
+                          &DeviceMemory::get(),
                           /*resizable=*/true);
   storages_.emplace_back(made, result.storage());
   return tensor_over(made, result, c10::DispatchKey::CUDA);
@@ -157,7 +158,7 @@ void HostViews::update(const at::Tensor& argument) {
     c10::DataPtr data = written.set_data_ptr(c10::DataPtr(nullptr, at::kCPU));
     const c10::Storage owner(c10::Storage::use_byte_size_t(), bytes, std::move(data), nullptr,
                              /*resizable=*/false);
-    memory.set_data_ptr_noswap(Memory::get().adopt(owner, device_));
+    memory.set_data_ptr_noswap(DeviceMemory::get().adopt(owner, device_));
     memory.set_nbytes(bytes);
   }
   if (view.sizes() != argument.sizes() || view.strides() != argument.strides() ||

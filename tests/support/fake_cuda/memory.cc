@@ -44,16 +44,16 @@ void change_all(c10::CachingDeviceAllocator::DeviceStats& stats, Change apply) {
   }
 }
 
-c10::AllocatorRegisterer<c10::DeviceType::CUDA> registered(&Memory::get());
+c10::AllocatorRegisterer<c10::DeviceType::CUDA> registered(&DeviceMemory::get());
 
 }  // namespace
 
-Memory& Memory::get() {
-  static auto* const memory = new Memory();
+DeviceMemory& DeviceMemory::get() {
+  static auto* const memory = new DeviceMemory();
   return *memory;
 }
 
-c10::DataPtr Memory::allocate(size_t bytes) {
+c10::DataPtr DeviceMemory::allocate(size_t bytes) {
   const int device = Machine::current();
   Machine::get().make_context(device);
   if (bytes == 0) return {nullptr, nullptr, &release, Machine::place(device)};
@@ -78,7 +78,7 @@ c10::DataPtr Memory::allocate(size_t bytes) {
   return {data, data, &release, Machine::place(device)};
 }
 
-c10::DataPtr Memory::adopt(const c10::Storage& storage, int device) {
+c10::DataPtr DeviceMemory::adopt(const c10::Storage& storage, int device) {
   void* data = const_cast<void*>(storage.data());
   if (data == nullptr) return {nullptr, nullptr, &release, Machine::place(device)};
   Machine::get().make_context(device);
@@ -92,13 +92,13 @@ c10::DataPtr Memory::adopt(const c10::Storage& storage, int device) {
   return {data, data, &release, Machine::place(device)};
 }
 
-void Memory::copy_data(void* to, const void* from, size_t bytes) const {
+void DeviceMemory::copy_data(void* to, const void* from, size_t bytes) const {
   Machine& machine = Machine::get();
   machine.current_queue(Machine::current()).drain();
   std::memcpy(to, from, bytes);
 }
 
-void Memory::add(Block block) {
+void DeviceMemory::add(Block block) {
   const std::lock_guard<std::mutex> lock(mutex_);
   auto& stats = stats_[static_cast<size_t>(block.device)];
   const bool is_large = block.rounded_bytes > (size_t{1} << 20);
@@ -120,9 +120,9 @@ void Memory::add(Block block) {
   blocks_[data] = std::make_shared<Block>(std::move(block));
 }
 
-void Memory::release(void* data) {
+void DeviceMemory::release(void* data) {
   if (data == nullptr) return;
-  Memory& memory = get();
+  DeviceMemory& memory = get();
   std::shared_ptr<Block> block;
   {
     const std::lock_guard<std::mutex> lock(memory.mutex_);
@@ -150,7 +150,7 @@ void Memory::release(void* data) {
   memory.free_behind(std::move(block), 0);
 }
 
-void Memory::free_behind(std::shared_ptr<Block> block, size_t stream) {
+void DeviceMemory::free_behind(std::shared_ptr<Block> block, size_t stream) {
   while (stream < block->streams.size() && block->streams[stream]->is_idle()) ++stream;
   if (stream == block->streams.size()) return poison(block);
   DeviceStream* const queue = block->streams[stream];
@@ -161,7 +161,7 @@ void Memory::free_behind(std::shared_ptr<Block> block, size_t stream) {
   });
 }
 
-void Memory::poison(const std::shared_ptr<Block>& block) {
+void DeviceMemory::poison(const std::shared_ptr<Block>& block) {
   // Someone else's as well: an operator's own copy.
   const bool is_shared = block->adopted && block->adopted.use_count() > 1;
   if (!is_shared) std::memset(block->data, kPoison, block->bytes);
@@ -176,7 +176,7 @@ void Memory::poison(const std::shared_ptr<Block>& block) {
   }
 }
 
-void Memory::recordStream(const c10::DataPtr& data, c10::Stream stream) {
+void DeviceMemory::recordStream(const c10::DataPtr& data, c10::Stream stream) {
   if (data.get() == nullptr) return;
   DeviceStream* const queue = &Machine::get().queue(stream);
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -189,28 +189,28 @@ void Memory::recordStream(const c10::DataPtr& data, c10::Stream stream) {
   streams.insert(streams.begin(), queue);
 }
 
-c10::CachingDeviceAllocator::DeviceStats Memory::getDeviceStats(c10::DeviceIndex device) {
+c10::CachingDeviceAllocator::DeviceStats DeviceMemory::getDeviceStats(c10::DeviceIndex device) {
   const std::lock_guard<std::mutex> lock(mutex_);
   return stats_.at(static_cast<size_t>(device));
 }
 
-void Memory::resetAccumulatedStats(c10::DeviceIndex device) {
+void DeviceMemory::resetAccumulatedStats(c10::DeviceIndex device) {
   const std::lock_guard<std::mutex> lock(mutex_);
   change_all(stats_.at(static_cast<size_t>(device)), [](auto& stat) { stat.reset_accumulated(); });
 }
 
-void Memory::resetPeakStats(c10::DeviceIndex device) {
+void DeviceMemory::resetPeakStats(c10::DeviceIndex device) {
   const std::lock_guard<std::mutex> lock(mutex_);
   change_all(stats_.at(static_cast<size_t>(device)), [](auto& stat) { stat.reset_peak(); });
 }
 
-std::pair<size_t, size_t> Memory::getMemoryInfo(c10::DeviceIndex device) {
+std::pair<size_t, size_t> DeviceMemory::getMemoryInfo(c10::DeviceIndex device) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto used = stats_.at(static_cast<size_t>(device)).allocated_bytes[0].current;
   return {capacity_bytes() - static_cast<size_t>(used), capacity_bytes()};
 }
 
-std::optional<int> Memory::device_of(const void* data) {
+std::optional<int> DeviceMemory::device_of(const void* data) {
   const std::lock_guard<std::mutex> lock(mutex_);
   auto after = blocks_.upper_bound(data);
   if (after == blocks_.begin()) return std::nullopt;

@@ -21,9 +21,9 @@ namespace tessera::testing {
 /// in the order of the stream that was current at the allocation. New and freed memory is filled
 /// with 0xFF (NaN; -1), the freed one when that stream, and those that it was recorded on, have
 /// come so far. A pointer that is used after that reads this and not the next owner's.
-class Memory final : public c10::DeviceAllocator {
+class DeviceMemory final : public c10::DeviceAllocator {
  public:
-  static Memory& get();
+  static DeviceMemory& get();
 
   /// On the calling thread's device.
   c10::DataPtr allocate(size_t bytes) override;

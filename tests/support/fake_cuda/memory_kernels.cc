@@ -46,8 +46,8 @@ at::Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
                  std::optional<bool> pinned, std::optional<at::MemoryFormat> format) {
   TORCH_CHECK(!pinned.value_or(false), "Only dense CPU tensors can be pinned");
   const OnDevice here(device);
-  return at::detail::empty_generic_symint(size, &Memory::get(), kCuda, dtype.value_or(at::kFloat),
-                                          format);
+  return at::detail::empty_generic_symint(size, &DeviceMemory::get(), kCuda,
+                                          dtype.value_or(at::kFloat), format);
 }
 
 at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
@@ -55,7 +55,7 @@ at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                          std::optional<at::Device> device, std::optional<bool> pinned) {
   TORCH_CHECK(!pinned.value_or(false), "Only dense CPU tensors can be pinned");
   const OnDevice here(device);
-  return at::detail::empty_strided_symint_generic(size, stride, &Memory::get(), kCuda,
+  return at::detail::empty_strided_symint_generic(size, stride, &DeviceMemory::get(), kCuda,
                                                   dtype.value_or(at::kFloat));
 }
 
@@ -123,13 +123,14 @@ at::Tensor& set_storage_with_sizes(at::Tensor& self, at::Storage source, int64_t
 
 at::Tensor& set_nothing(at::Tensor& self) {
   const OnDevice here(self.device());
-  at::Storage none(at::Storage::use_byte_size_t(), 0, Memory::get().allocate(0), &Memory::get(),
+  at::Storage none(at::Storage::use_byte_size_t(), 0, DeviceMemory::get().allocate(0),
+                   &DeviceMemory::get(),
                    /*resizable=*/true);
   return at::native::set_storage_cpu_(self, std::move(none), 0, {0}, {});
 }
 
 void record_stream(at::Tensor& self, c10::Stream stream) {
-  Memory::get().recordStream(self.storage().data_ptr(), stream);
+  DeviceMemory::get().recordStream(self.storage().data_ptr(), stream);
 }
 
 }  // namespace

@@ -14,10 +14,10 @@
 namespace tessera::testing {
 
 /// Where memory lies in the windows of a communicator.
-struct Place {
+struct WindowPlace {
   int window = -1;
   ptrdiff_t offset = 0;
-  friend bool operator==(const Place&, const Place&) = default;
+  friend bool operator==(const WindowPlace&, const WindowPlace&) = default;
 };
 
 /// What one rank gave to one collective.
@@ -30,7 +30,7 @@ struct Part {
   nccl::RedOp op = nccl::RedOp::kSum;
   int root = 0;
   bool here = false;
-  Place reached = {};        // of what peers reach
+  WindowPlace reached = {};  // of what peers reach
   bool is_other_in = false;  // whether the rest lies in a window
 };
 

@@ -6,7 +6,7 @@
 
 namespace tessera::testing {
 
-Place place_of(const OpaqueComm& comm, const void* data) {
+WindowPlace place_of(const OpaqueComm& comm, const void* data) {
   const auto* address = static_cast<const char*>(data);
   for (const auto& [handle, registered] : comm.registered) {
     const bool is_in = address >= registered.data && address < registered.data + registered.bytes;

@@ -73,7 +73,7 @@ Result begin(OpaqueComm& comm, std::function<bool()> step);
 /// Under the lock.
 void record(const char* function, const OpaqueComm* comm);
 /// Under the lock.
-Place place_of(const OpaqueComm& comm, const void* data);
+WindowPlace place_of(const OpaqueComm& comm, const void* data);
 /// Under the lock: the end of a communicator, which forgets its memory.
 void forget_memory(OpaqueComm& comm, bool is_abort);
 

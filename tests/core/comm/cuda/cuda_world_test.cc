@@ -117,7 +117,7 @@ const RankProcessBody kMortal("reduce_with_a_rank_that_dies", [] {
 std::vector<RankResult> run(int size, const std::string& body, RankProcessOptions options) {
   options.environment.insert({"TESSERA_CUDA_LIBRARIES", FAKE_CUDA});
   options.environment.insert({"TESSERA_NCCL", FAKE_NCCL});
-  return testing::run_rank_processes(size, body, std::move(options));
+  return testing::run_rank_processes(size, body, options);
 }
 
 /// What all ranks say, which is the same.

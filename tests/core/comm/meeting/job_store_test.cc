@@ -23,6 +23,7 @@
 #include "tessera/core/comm/meeting/seal.h"
 #include "tessera/core/comm/meeting/tcp_address.h"
 #include "tessera/core/error_text.h"
+#include "tessera/tests/support/message_of.h"
 
 namespace tessera {
 namespace {
@@ -34,15 +35,6 @@ Deadline in(std::chrono::milliseconds time) { return std::chrono::steady_clock::
 
 Credentials with_token(const std::string& token) {
   return {.token = token, .run_id = "run", .attempt = "0"};
-}
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const std::exception& error) {
-    return error_text(error);
-  }
-  return "";
 }
 
 /// A host at a free port of the loopback device.
@@ -134,13 +126,13 @@ TEST_F(JobStoreTest, TheEndOfTheHostIsAnErrorThatNamesIt) {
   const auto store = member();
   std::thread ends([&] { host_.reset(); });
   EXPECT_THAT(
-      error_of([&] {
+      testing::message_of([&] {
         store->setTimeout(seconds(20));
         for (;;) store->check({"key"});
       }),
       HasSubstr(absl::StrCat("rank 0 (pid ", ::getpid(), "), where the ranks meet, ended")));
   ends.join();
-  EXPECT_THAT(error_of([&] { store->check({"key"}); }), HasSubstr("ended or left"));
+  EXPECT_THAT(testing::message_of([&] { store->check({"key"}); }), HasSubstr("ended or left"));
 }
 
 TEST_F(JobStoreTest, AClosedDoorLetsNobodyInAndKeepsWhoIsIn) {

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/comm/process_group.h"
+#include "tessera/optim/optimizer_plan.h"
+#include "tessera/tests/support/row.h"
+#include "tessera/zero/engine.h"
+#include "tessera/zero/parallelize.h"
+
+namespace tessera::testing {
+
+/// As `row` says, with several buckets in models of a few KiB.
+inline Options small_options_of(const Row& row) {
+  Options options = options_of(row);
+  set_buckets(options, row, 1024);
+  return options;
+}
+
+/// One rank that trains a model under an engine, batch by batch.
+template <typename Model>
+class EngineRank {
+ public:
+  virtual ~EngineRank() = default;
+
+  /// Of this rank's batch number `step`.
+  virtual at::Tensor loss(int step) const = 0;
+  void backward(int step) const { loss(step).backward(); }
+  StepResult train(int step) const {
+    backward(step);
+    return engine->step();
+  }
+
+  std::shared_ptr<ProcessGroup> world;
+  std::shared_ptr<Model> net;
+  std::unique_ptr<Engine> engine;
+
+ protected:
+  EngineRank(std::shared_ptr<ProcessGroup> group, std::shared_ptr<Model> model,
+             const OptimizerPlan& plan, const Options& options)
+      : world(std::move(group)),
+        net(std::move(model)),
+        engine(parallelize(net, plan, options, world)) {}
+};
+
+}  // namespace tessera::testing

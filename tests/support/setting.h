@@ -1,0 +1,35 @@
+#pragma once
+
+#include <string>
+
+#include <absl/strings/str_cat.h>
+#include <gtest/gtest.h>
+
+#include "tessera/core/comm/process_group.h"
+#include "tessera/tests/support/row.h"
+
+namespace tessera::testing {
+
+/// A row and the ranks that it runs on: what a suite over strategies is instantiated with.
+struct Setting {
+  Row row;
+  int size;
+  ProcessGroupOptions::Lane lane = ProcessGroupOptions::Lane::kInline;
+
+  bool has_whole_gradients() const { return row.degrees_at(size).optimizer == 1; }
+  /// Whether a parameter is ever anything but whole.
+  bool splits_parameters() const {
+    return row.splits_parameters() && (size > 1 || row.free_eagerly);
+  }
+  bool has_whole_parameters() const { return !splits_parameters(); }
+};
+
+/// Chooses settings: tests that make sense under some only are instantiated with those.
+using Suits = bool (Setting::*)() const;
+
+inline std::string setting_name(const ::testing::TestParamInfo<Setting>& info) {
+  return absl::StrCat(info.param.row.name, "_", info.param.size,
+                      info.param.lane == ProcessGroupOptions::Lane::kThread ? "_lane_thread" : "");
+}
+
+}  // namespace tessera::testing
