@@ -147,9 +147,10 @@ TEST(GatheredUnits, Scenario48_AUnitSplitOverFewerRanksAfterForwardIsReadFromThe
 
 TEST(GatheredUnits, Scenario48_ANumberThatDoesNotDivideIsRefusedByName) {
   for (const int wrong : {0, -1, 3, 5, 8}) {
-    const auto errors = run_ranks_expecting_errors(4, [&](std::shared_ptr<ProcessGroup> group) {
-      const Gatherer rank(group, blocks_row(wrong));
-    });
+    const auto errors =
+        run_ranks_expecting_errors(4, [&](const std::shared_ptr<ProcessGroup>& group) {
+          const Gatherer rank(group, blocks_row(wrong));
+        });
     for (const std::string& error : errors) {
       EXPECT_THAT(error, HasSubstr(absl::StrCat("reshard_after_forward: got ", wrong)));
     }

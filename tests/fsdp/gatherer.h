@@ -64,7 +64,7 @@ struct Gatherer : EngineRank<Net> {
   const Subject& of;
 
  private:
-  Gatherer(std::shared_ptr<RecordingGroup> group, const Row& row, const Subject& subject,
+  Gatherer(const std::shared_ptr<RecordingGroup>& group, const Row& row, const Subject& subject,
            const std::shared_ptr<Net>& model)
       : EngineRank(group, model, make_plan(*model), traced_options_of(row)),
         recording(group->recording()),
@@ -90,7 +90,7 @@ inline void on_gatherers(int size, const Row& row, const std::function<void(Gath
   run_ranks(
       size,
       [&](std::shared_ptr<ProcessGroup> group) {
-        Gatherer rank(group, row, model);
+        Gatherer rank(std::move(group), row, model);
         body(rank);
       },
       options);

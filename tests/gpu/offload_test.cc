@@ -144,7 +144,7 @@ struct Rank : EngineRank<Net> {
        const Options& options)
       : EngineRank(group, model, make_plan(*model), options) {}
   static std::shared_ptr<Net> net_at(at::Device place) {
-    const std::shared_ptr<Net> made = prepare(subject("OddMlp").make(), at::kFloat, 3);
+    std::shared_ptr<Net> made = prepare(subject("OddMlp").make(), at::kFloat, 3);
     made->to(place);
     return made;
   }
@@ -226,7 +226,7 @@ TEST_P(OffloadedEngine, TakesWrittenParametersAndDropsGradients) {
 /// A state goes from a run to one that keeps things elsewhere, and training goes on alike.
 TEST_P(OffloadedEngine, ContinuesAResidentRunAndTheOtherWayRound) {
   for (const bool begins_offloaded : {true, false}) {
-    run_ranks(size(), [&](std::shared_ptr<ProcessGroup> group) {
+    run_ranks(size(), [&](const std::shared_ptr<ProcessGroup>& group) {
       const Row offloaded = row();
       const Row on_device = resident(row());
       const Rank first(duplicate(*group, "first"), begins_offloaded ? offloaded : on_device);

@@ -45,7 +45,7 @@ class PublicationTest : public ::testing::TestWithParam<Strategy> {
   /// What parameters must be after one step.
   static std::map<std::string, at::Tensor> expected() {
     std::map<std::string, at::Tensor> parameters;
-    run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
+    run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& world) {
       const bool is_first = world->rank() == 0;
       const auto net = make_net();
       const auto engine =
@@ -155,7 +155,7 @@ TEST_P(PublicationTest, DoesNotHideWrites) {
 
 /// With lanes in the calls there is nothing left to wait for: the control of the first test.
 TEST_P(PublicationTest, EndsInTheStepWhereCollectivesRunInTheCalls) {
-  run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     const auto net = make_net();
     const auto engine =
         parallelize(net, adamw(), small_options_of(apart(row_of(GetParam()))), world);
