@@ -4,9 +4,6 @@
 #include <cstring>
 #include <numeric>
 
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
-
 #include "tessera/core/device/host_device.h"
 #include "tessera/tests/support/fake_nccl/fake_state.h"
 

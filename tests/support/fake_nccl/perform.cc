@@ -88,8 +88,8 @@ bool fit(const Clique::Collective& collective) {
   const Part& first = collective.parts[0];
   for (const Part& part : collective.parts) {
     if (part.function != first.function || part.numel != first.numel || part.dtype != first.dtype ||
-        part.op != first.op || part.root != first.root || part.is_scaled != first.is_scaled ||
-        part.reached != first.reached || part.is_other_in != first.is_other_in) {
+        part.op != first.op || part.root != first.root || part.reached != first.reached ||
+        part.is_other_in != first.is_other_in) {
       return false;
     }
   }
