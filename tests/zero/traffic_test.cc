@@ -209,7 +209,9 @@ TEST_P(BucketTrafficTest, WhatNobodyUsedIsReducedButNotPublished) {
 /// The negative control: one bucket more or less in the formula is noticed.
 TEST_P(TrafficTest, AMissingBucketWouldShow) {
   Traffic rank = traffic(subject("DeepMlp"), row(), size(), Schedule::Sync::kEach, all_used)[0];
-  ASSERT_GT(rank.expected.size(), 10u);
+  // Alone, a strategy that splits parameters keeps them in one bucket of the default size.
+  const bool has_one_bucket = row().splits_parameters() && size() == 1;
+  ASSERT_GT(rank.expected.size(), has_one_bucket ? 6u : 10u);
   rank.lines.erase(rank.lines.begin() + 3);
   EXPECT_NE(rank.lines, rank.expected);
 }
