@@ -157,7 +157,7 @@ std::vector<RecipeDifference> recipe_differences() {
        [](Recipe& recipe) { recipe.options.strategy = Strategy::kZero2; },
        {"strategy ddp", "strategy zero2"}},
       {"SplitStrategy",
-       [](Recipe& recipe) { recipe.options = small_buckets(row_of(Strategy::kZero3)); },
+       [](Recipe& recipe) { recipe.options = small_options_of(row_of(Strategy::kZero3)); },
        {"strategy ddp", "strategy zero3"}},
       {"MaxGradNorm",
        [](Recipe& recipe) { recipe.options.max_grad_norm = 0.1; },
