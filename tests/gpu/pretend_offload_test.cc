@@ -227,7 +227,7 @@ double read_after_reduction(Drops drops) {
   made.device->drain(*made.device->now());
   Gate reducing(made.device->now()->handle());
   made.device->now()->copy(value, reduced);
-  made.gradients.kept(0, value);
+  made.gradients.reduced(0, value);
   if (drops != Drops::kNothing) made.device->drain(*made.device->beside);
   reducing.open();
   return first(made.gradients.gradient(0));
@@ -244,12 +244,12 @@ double read_before_rewriting(Drops drops) {
   const at::Tensor value = made.device->on_device(1);
   const at::Tensor next = made.device->on_device(2);
   made.device->drain(*made.device->now());
-  made.gradients.kept(0, next);
+  made.gradients.reduced(0, next);
   const at::Tensor staged = made.gradients.gradient(0);
   made.gradients.rewriting(0);
 
   Gate copying(made.device->beside->handle());
-  made.gradients.kept(0, value);
+  made.gradients.reduced(0, value);
   made.gradients.rewriting(0);
   made.device->now()->copy(value, next);
   if (drops != Drops::kNothing) made.device->drain(*made.device->now());
@@ -270,12 +270,12 @@ double read_when_wanted(Drops drops) {
   const at::Tensor before = made.device->on_device(1);
   const at::Tensor value = made.device->on_device(2);
   made.device->drain(*made.device->now());
-  made.gradients.kept(0, before);
+  made.gradients.reduced(0, before);
   made.device->drain(*made.device->beside);
   made.gradients.rewriting(0);
 
   Gate copying(made.device->beside->handle());
-  made.gradients.kept(0, value);
+  made.gradients.reduced(0, value);
   auto step =
       std::async(std::launch::async, [&] { return first(made.gradients.gradient(0).clone()); });
   if (drops != Drops::kNothing) step.wait();
