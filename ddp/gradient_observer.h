@@ -15,6 +15,12 @@ class GradientObserver {
  public:
   virtual ~GradientObserver() = default;
 
+  /// Does nothing.
+  static GradientObserver& none() {
+    static GradientObserver none;
+    return none;
+  }
+
   /// `buffer` [unit numel], in the wire's dtype, holds all that this rank gives to the reduction of
   /// `unit`, zeros elsewhere, once the current stream has come this far. Valid during the call;
   /// what the call queues on the current stream reads it before the reduction does.

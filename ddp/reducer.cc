@@ -42,11 +42,6 @@ SlabPool::Allocate allocate_from(GradientCommunicator& communicator) {
   };
 }
 
-GradientObserver& nobody() {
-  static GradientObserver observer;
-  return observer;
-}
-
 }  // namespace
 
 Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
@@ -60,7 +55,7 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
       meter_(meter),
       trace_(trace),
       setting_(setting),
-      observer_(setting.observer != nullptr ? *setting.observer : nobody()),
+      observer_(setting.observer != nullptr ? *setting.observer : GradientObserver::none()),
       is_consumed_(observer_.consumes()),
       units_(plan.trainable_size()),
       communicator_(make_gradient_communicator(group, slices)),
