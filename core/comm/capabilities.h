@@ -11,6 +11,8 @@ struct Capabilities {
   /// tensors are the host's. Otherwise results come on a stream of the device, and only what is
   /// queued behind wait() knows them.
   bool completes_on_host = true;
+  /// ProcessGroup::all_gather_on_host() goes by a channel beside the group's own collectives.
+  bool has_host_channel = false;
   /// Ranks read each other's memory without the owner taking part: make_window() works.
   bool one_sided_reads = false;
 };

@@ -31,7 +31,9 @@ class LoopbackGroup final : public ProcessGroup {
   std::string_view name() const override { return name_; }
   std::string_view backend() const override { return "loopback"; }
   Capabilities can() const override {
-    return {.completes_on_host = device_ == nullptr, .one_sided_reads = device_ == nullptr};
+    return {.completes_on_host = place().is_cpu(),
+            .has_host_channel = device_ != nullptr,
+            .one_sided_reads = device_ == nullptr};
   }
   at::Device place() const override { return device_ == nullptr ? at::kCPU : device_->place(); }
 

@@ -18,7 +18,7 @@ std::shared_ptr<Work> ProcessGroup::check_and_run(const Collective& collective) 
 std::shared_ptr<Work> ProcessGroup::start_gather_on_host(const at::Tensor& output,
                                                          const at::Tensor& input,
                                                          std::string_view tag) {
-  if (!can().completes_on_host) {
+  if (can().has_host_channel) {
     return check_and_run({.op = Op::kHostGather, .output = output, .input = input, .tag = tag});
   }
   all_gather(output, input, tag)->wait();  // `input` may change when the call has returned

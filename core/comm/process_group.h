@@ -99,9 +99,9 @@ class ProcessGroup {
 
   /// all_gather() of what ranks tell each other: CPU tensors, wherever place() is, that the host
   /// reads as soon as it returns. Blocks until all ranks' parts are in `output`. Same comparison,
-  /// sequence and errors as all_gather(), which it is where that completes on the host; else it
-  /// goes by a channel beside the device (nccl: the store), takes milliseconds and is not for
-  /// gradients.
+  /// sequence and errors as all_gather(), which it is unless there is a channel
+  /// beside the device (Capabilities::has_host_channel; nccl: the store), which takes milliseconds
+  /// and is not for gradients.
   void all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
                           std::string_view tag = {}) {
     start_gather_on_host(output, input, tag)->wait();

@@ -27,7 +27,9 @@ class StagedGroup final : public ProcessGroup {
   int size() const override { return inner_->size(); }
   std::string_view name() const override { return inner_->name(); }
   std::string_view backend() const override { return inner_->backend(); }
-  Capabilities can() const override { return {.completes_on_host = false}; }
+  Capabilities can() const override {
+    return {.completes_on_host = place().is_cpu(), .has_host_channel = true};
+  }
   at::Device place() const override { return device_->place(); }
 
   /// A barrier waits until what the current stream holds has run on every rank, too.

@@ -38,7 +38,9 @@ class Group final : public ProcessGroup {
   int size() const override { return static_cast<int>(progress_->world_ranks().size()); }
   std::string_view name() const override { return progress_->group(); }
   std::string_view backend() const override { return "nccl"; }
-  Capabilities can() const override { return {.in_background = true, .completes_on_host = false}; }
+  Capabilities can() const override {
+    return {.in_background = true, .completes_on_host = place().is_cpu(), .has_host_channel = true};
+  }
   at::Device place() const override { return world_->options().device->place(); }
 
   /// A barrier costs a collective of one element and waits for it on the host. Of a gather on the
