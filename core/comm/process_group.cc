@@ -28,8 +28,9 @@ std::shared_ptr<Work> ProcessGroup::start_gather_on_host(const at::Tensor& outpu
 std::unique_ptr<Window> ProcessGroup::make_window(const at::Tensor& /*own*/,
                                                   std::string_view name) {
   TORCH_CHECK(false, "[comm] make_window '", name, "': got a group of backend '", backend(),
-              "', expected one whose ranks read each other's memory; gather instead, or use a group"
-              " of backend 'shm' on the host");
+              "' on ", place(),
+              ", expected one whose ranks read each other's memory; gather instead, or use a group"
+              " of backend 'shm' on the CPU");
 }
 
 std::unique_ptr<SharedBuffer> ProcessGroup::make_shared_buffer(int64_t /*bytes*/,

@@ -95,7 +95,7 @@ TEST(LoopbackOnDevice, HasNoWindowsAndGathersHostTensorsAtOnce) {
   EXPECT_FALSE(group.can().one_sided_reads);
   EXPECT_TRUE(LoopbackGroup().can().one_sided_reads);
   EXPECT_THAT(message_of([&] { group.make_window(at::zeros({3}), "shards"); }),
-              HasSubstr("[comm] make_window 'shards': got a group of backend 'loopback'"));
+              HasSubstr("[comm] make_window 'shards': got a group of backend 'loopback' on cpu"));
   EXPECT_EQ(group.make_shared_buffer(64, "parameters"), nullptr);
   EXPECT_EQ(group.allocate(5, at::kHalf).numel(), 5);
   const auto part = group.subgroup({0}, "part");

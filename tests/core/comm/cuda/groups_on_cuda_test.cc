@@ -90,7 +90,7 @@ TEST_F(GroupsOnCuda, AWorldOfOneNeverWaitsForItsGpu) {
   EXPECT_THAT(message_of([&] { group.all_reduce(at::zeros({2}), ReduceOp::kSum); }),
               HasSubstr("[comm] all_reduce: got tensor on cpu, expected it on cuda:1"));
   EXPECT_THAT(message_of([&] { group.make_window(gathered, "shards"); }),
-              HasSubstr("got a group on cuda:1"));
+              HasSubstr("on cuda:1, expected one whose ranks read each other's memory"));
   const at::Tensor told = at::zeros({2}, at::kLong);
   group.all_gather_on_host(told, at::ones({2}, at::kLong), "vote");
   EXPECT_EQ(told.sum().item<int64_t>(), 2);
