@@ -257,8 +257,9 @@ TEST_F(NcclLanes, WhatNeedsCommonMemoryIsRefusedOrAbsent) {
       group->make_window(group->allocate(4, at::kFloat), "unit 0");
       ADD_FAILURE();
     } catch (const c10::Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("[comm] make_window 'unit 0': got a group of backend "
-                                          "'nccl', expected one whose ranks read each other's"));
+      EXPECT_THAT(error.what(),
+                  HasSubstr("[comm] make_window 'unit 0': got a group of backend "
+                            "'nccl' on cpu, expected one whose ranks read each other's"));
     }
     EXPECT_THROW(group->all_gather(at::empty({5}), at::empty({2})), c10::Error);
     EXPECT_THROW(group->broadcast(at::empty({5}), 2), c10::Error);
