@@ -27,8 +27,6 @@ constexpr Backend kBackends[] = {
 
 }  // namespace
 
-std::span<const Backend> backends() { return kBackends; }
-
 std::string backend_names() {
   std::string names = "'auto'";
   for (const Backend& backend : kBackends) {

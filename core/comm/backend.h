@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -25,10 +24,7 @@ struct Backend {
                                         const Environment& environment);
 };
 
-/// All there are, in the order in which messages list them.
-std::span<const Backend> backends();
-
-/// "'auto', 'loopback', 'shm' or 'nccl'".
+/// All there are, as messages list them: "'auto', 'loopback', 'shm' or 'nccl'".
 std::string backend_names();
 
 /// The one called `name`; null if there is none.

@@ -190,12 +190,18 @@ TEST_P(StateTransferAt, ConvertsTheOrderOfMemory) {
   }
 }
 
-TEST_P(StateTransferAt, TheLowestRankAndTheFirstPieceWin) {
-  const StateRow row = state_rows(world()).back();
+/// What each rank passes: the state that is wanted on rank 0, another one on the others.
+std::vector<StateDict> right_on_the_lowest(int world) {
   std::vector<StateDict> states;
-  for (int rank = 0; rank < world(); ++rank) {
+  for (int rank = 0; rank < world; ++rank) {
     states.push_back(StateRun::expected(rank == 0 ? 1 : 9, kFloat));
   }
+  return states;
+}
+
+TEST_P(StateTransferAt, TheLowestRankAndTheFirstPieceWin) {
+  const StateRow row = state_rows(world()).back();
+  std::vector<StateDict> states = right_on_the_lowest(world());
   // A second, wrong piece over the first.
   StateEntry& entry = states[0].entries.at("model.fc.weight");
   const at::Tensor right = entry.pieces[0].values;
@@ -206,10 +212,7 @@ TEST_P(StateTransferAt, TheLowestRankAndTheFirstPieceWin) {
 
 TEST_P(StateTransferAmongRanks, AnotherRankFillsAHoleOfTheLowest) {
   const StateRow row = state_rows(world()).back();
-  std::vector<StateDict> states;
-  for (int rank = 0; rank < world(); ++rank) {
-    states.push_back(StateRun::expected(rank == 0 ? 1 : 9, kFloat));
-  }
+  std::vector<StateDict> states = right_on_the_lowest(world());
   StateEntry& entry = states[0].entries.at("model.fc.weight");
   const at::Tensor right = entry.pieces[0].values;
   entry.pieces = {{0, right.narrow(0, 0, 50).clone()}};
