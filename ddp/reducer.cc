@@ -62,7 +62,7 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
       plain_pool_(allocate_from(*communicator_), meter, MemoryClass::kLanding, setting.on_release),
       root_pool_(allocate_from(*communicator_), meter, MemoryClass::kLanding, setting.on_release),
       landings_(units_),
-      scratch_(group.place(), meter, MemoryClass::kLanding),
+      scratch_(group.device(), meter, MemoryClass::kLanding),
       firings_(table.size()),
       rounds_(units_),
       local_(table.size()),

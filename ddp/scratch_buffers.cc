@@ -4,8 +4,8 @@
 
 namespace tessera {
 
-ScratchBuffers::ScratchBuffers(at::Device place, MemoryMeter& meter, MemoryClass memory_class)
-    : place_(place), meter_(meter), memory_class_(memory_class) {}
+ScratchBuffers::ScratchBuffers(at::Device device, MemoryMeter& meter, MemoryClass memory_class)
+    : device_(device), meter_(meter), memory_class_(memory_class) {}
 
 ScratchBuffers::~ScratchBuffers() {
   for (const at::Tensor& buffer : buffers_) {
@@ -31,7 +31,7 @@ at::Tensor ScratchBuffers::acquire(int64_t numel, at::ScalarType dtype) {
   }
   if (fitting == nullptr) {
     fitting = too_small != nullptr ? too_small : &buffers_.emplace_back();
-    *fitting = at::empty({numel}, at::TensorOptions(dtype).device(place_));
+    *fitting = at::empty({numel}, at::TensorOptions(dtype).device(device_));
     meter_.add(memory_class_, static_cast<int64_t>(fitting->nbytes()));
   }
   return fitting->narrow(0, 0, numel);

@@ -14,9 +14,9 @@ namespace tessera {
 /// largest. Used by one thread.
 class ScratchBuffers {
  public:
-  /// Of buffers at `place`. Bytes are counted by `meter`, which must outlive this, as
+  /// Of buffers at `device`. Bytes are counted by `meter`, which must outlive this, as
   /// `memory_class`.
-  ScratchBuffers(at::Device place, MemoryMeter& meter, MemoryClass memory_class);
+  ScratchBuffers(at::Device device, MemoryMeter& meter, MemoryClass memory_class);
   ~ScratchBuffers();
   ScratchBuffers(const ScratchBuffers&) = delete;
   ScratchBuffers& operator=(const ScratchBuffers&) = delete;
@@ -26,7 +26,7 @@ class ScratchBuffers {
   at::Tensor acquire(int64_t numel, at::ScalarType dtype);
 
  private:
-  const at::Device place_;
+  const at::Device device_;
   MemoryMeter& meter_;
   const MemoryClass memory_class_;
   std::vector<at::Tensor> buffers_;

@@ -75,8 +75,8 @@ GatheredUnits::GatheredUnits(Parts parts, Setting setting)
               parts.meter),
       lane_(setting_.prefetch ? Lane::Mode::kThread : Lane::Mode::kInline) {
   ProcessGroup& group = parts.group;
-  if (plan_.size() > 0 && parts.flat.shard(0).device() != group.place()) {
-    host_ = std::make_shared<HostShards>(device_at(group.place()));
+  if (plan_.size() > 0 && parts.flat.shard(0).device() != group.device()) {
+    host_ = std::make_shared<HostShards>(device_at(group.device()));
   }
   WindowSource::SecondShards second{.ranks = setting_.ranks_after_forward};
   if (second.ranks > 1 && second.ranks < parts.slices.degrees().parameters &&

@@ -41,12 +41,12 @@ struct DeviceZeros {
 };
 
 /// Before anything is queued.
-std::vector<OptimizerShard> checked(std::vector<OptimizerShard> shards, at::Device place) {
+std::vector<OptimizerShard> checked(std::vector<OptimizerShard> shards, at::Device device) {
   for (const OptimizerShard& shard : shards) {
     if (!shard.values.defined()) continue;  // require_shard() says so
-    TORCH_CHECK(shard.values.scalar_type() == at::kFloat && shard.values.device() == place,
+    TORCH_CHECK(shard.values.scalar_type() == at::kFloat && shard.values.device() == device,
                 "[optim] shard: got ", shard.values.scalar_type(), " on ", shard.values.device(),
-                ", expected Float on ", place, "; train other dtypes on the CPU");
+                ", expected Float on ", device, "; train other dtypes on the CPU");
   }
   return shards;
 }
@@ -89,7 +89,8 @@ class DeviceAdamw final : public ElementwiseOptimizer<DeviceOptimizer> {
 DeviceAdamw::DeviceAdamw(const ParameterTable& table, const OptimizerPlan& plan,
                          const std::vector<size_t>& group_of, std::vector<OptimizerShard> shards,
                          std::shared_ptr<const Api> api, std::shared_ptr<Device> device)
-    : ElementwiseOptimizer(table, plan, group_of, checked(std::move(shards), device->place()),
+    : ElementwiseOptimizer(table, plan, group_of,
+                           checked(std::move(shards), device->torch_device()),
                            DeviceZeros{*api, *device}),
       api_(std::move(api)),
       device_(std::move(device)),
@@ -142,9 +143,9 @@ void DeviceAdamw::update(size_t shard, const at::Tensor& gradient, const at::Ten
   TORCH_CHECK(shard < shards_.size(), "[optim] shard: got number ", shard, ", expected less than ",
               shards_.size());
   const at::Tensor& values = shards_[shard].values;
-  cuda::require_elements("gradient", gradient, values.numel(), device_->place());
+  cuda::require_elements("gradient", gradient, values.numel(), device_->torch_device());
   if (target.defined()) {
-    cuda::require_elements("target", target, values.numel(), device_->place());
+    cuda::require_elements("target", target, values.numel(), device_->torch_device());
   }
   const cuda::AdamwArguments arguments = {
       .pieces = pieces_.pieces(shard),

@@ -10,8 +10,8 @@
 
 namespace tessera {
 
-CapturedMicroSteps::CapturedMicroSteps(at::Device place)
-    : anchor_(make_graph(place)), user_(place) {
+CapturedMicroSteps::CapturedMicroSteps(at::Device device)
+    : anchor_(make_graph(device)), user_(device) {
   // The nodes that accumulate gradients belong to stream(), so eager steps elsewhere always differ;
   // autograd orders the streams.
   at::globalContext().setWarnOnAccumulateGradStreamMismatch(false);

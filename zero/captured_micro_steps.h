@@ -20,7 +20,7 @@ class CapturedMicroSteps {
   /// Runs as they are before one is captured: libraries make their handles, and autograd its nodes.
   static constexpr int kWarmUps = 3;
 
-  explicit CapturedMicroSteps(at::Device place);
+  explicit CapturedMicroSteps(at::Device device);
 
   /// Where they run, and where the nodes that accumulate gradients belong.
   c10::Stream stream() const { return anchor_->stream(); }

@@ -18,7 +18,7 @@ int64_t element_bytes(const PlannedUnit& unit) {
 }  // namespace
 
 MasterValues::MasterValues(const ParameterTable& table, const UnitPlan& plan,
-                           const SliceMap& slices, at::Device place, MemoryMeter& meter,
+                           const SliceMap& slices, at::Device torch_device, MemoryMeter& meter,
                            Offload offload)
     : plan_(plan),
       slices_(slices),
@@ -27,7 +27,8 @@ MasterValues::MasterValues(const ParameterTable& table, const UnitPlan& plan,
       class_(offload == Offload::kNone ? MemoryClass::kOptimizer : MemoryClass::kHost),
       values_(plan.trainable_size()) {
   const at::NoGradGuard no_grad;
-  const std::shared_ptr<Device> device = offload == Offload::kNone ? nullptr : device_at(place);
+  const std::shared_ptr<Device> device =
+      offload == Offload::kNone ? nullptr : device_at(torch_device);
   int64_t rounded_bytes = 0;
   for (size_t unit = 0; unit < values_.size(); ++unit) {
     const PlannedUnit& planned = plan[unit];
@@ -35,8 +36,9 @@ MasterValues::MasterValues(const ParameterTable& table, const UnitPlan& plan,
     const Range kept = slices.optimizer(planned.layout);
     at::Tensor& values = values_[unit];
     const at::ScalarType dtype = planned.precision.master;
-    values = device == nullptr ? at::zeros({kept.numel}, at::TensorOptions(dtype).device(place))
-                               : device->allocate_on_host(kept.numel, dtype).zero_();
+    values = device == nullptr
+                 ? at::zeros({kept.numel}, at::TensorOptions(dtype).device(torch_device))
+                 : device->allocate_on_host(kept.numel, dtype).zero_();
     if (planned.precision.has_masters()) {
       rounded_bytes = std::max(rounded_bytes, kept.numel * element_bytes(planned));
     }

@@ -21,10 +21,10 @@ namespace tessera {
 class MasterValues {
  public:
   /// Copies masters out of the parameters in `table` as the user made them, so it is made before
-  /// FlatParameters converts them. They lie at `place`, where parameters do, or where `offload`
+  /// FlatParameters converts them. They lie at `device`, where parameters do, or where `offload`
   /// says. References must outlive it.
   MasterValues(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
-               at::Device place, MemoryMeter& meter, Offload offload = Offload::kNone);
+               at::Device device, MemoryMeter& meter, Offload offload = Offload::kNone);
   ~MasterValues();
   MasterValues(const MasterValues&) = delete;
   MasterValues& operator=(const MasterValues&) = delete;

@@ -62,13 +62,13 @@ std::vector<std::string> problems_of_memory(const std::vector<NamedTensor>& para
   return problems;
 }
 
-/// Lists what keeps `table` from being trained at `place`; empty if nothing.
-std::vector<std::string> problems_of(const ParameterTable& table, at::Device place) {
+/// Lists what keeps `table` from being trained at `device`; empty if nothing.
+std::vector<std::string> problems_of(const ParameterTable& table, at::Device device) {
   std::vector<std::string> problems;
   for (const Parameter& parameter : table) {
-    if (parameter.tensor.device() != place) {
+    if (parameter.tensor.device() != device) {
       problems.push_back(absl::StrCat("parameter '", parameter.name, "': got device ",
-                                      parameter.tensor.device().str(), ", expected ", place.str(),
+                                      parameter.tensor.device().str(), ", expected ", device.str(),
                                       ", where the process group's tensors lie; move the model "
                                       "there before parallelize"));
     }
@@ -80,12 +80,12 @@ std::vector<std::string> problems_of(const ParameterTable& table, at::Device pla
   return problems;
 }
 
-std::vector<std::string> problems_of(const std::vector<NamedTensor>& buffers, at::Device place) {
+std::vector<std::string> problems_of(const std::vector<NamedTensor>& buffers, at::Device device) {
   std::vector<std::string> problems;
   for (const NamedTensor& buffer : buffers) {
-    if (buffer.tensor.device() != place) {
+    if (buffer.tensor.device() != device) {
       problems.push_back(absl::StrCat("buffer '", buffer.name, "': got device ",
-                                      buffer.tensor.device().str(), ", expected ", place.str(),
+                                      buffer.tensor.device().str(), ", expected ", device.str(),
                                       "; one engine trains a model on one device"));
     } else if (buffer.tensor.layout() != at::kStrided) {
       problems.push_back(absl::StrCat("buffer '", buffer.name,
@@ -150,7 +150,7 @@ std::string problem_of_kernels(const UnitPlan& plan, const OptimizerPlan& optimi
   const Algorithm& algorithm = optimizer.algorithm();
   if (algorithm.make_device == nullptr && options.offload == Offload::kNone) {
     return absl::StrCat("[parallelize] optimizer: got ", algorithm.name, " on ",
-                        world.place().str(),
+                        world.device().str(),
                         ", expected one that has kernels; set offload to update on the host");
   }
   const auto api = cuda::load_api();
@@ -160,7 +160,7 @@ std::string problem_of_kernels(const UnitPlan& plan, const OptimizerPlan& optimi
 
 WorldTraits traits_of(const ProcessGroup& world) {
   return {.size = world.size(),
-          .device = world.place(),
+          .device = world.device(),
           .backend = std::string(world.backend()),
           .can = world.can()};
 }
@@ -179,10 +179,10 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
     return std::nullopt;
   }
   if (table.has_value()) {
-    for (std::string& problem : problems_of(*table, world.place()))
+    for (std::string& problem : problems_of(*table, world.device()))
       problems.push_back(std::move(problem));
   }
-  for (std::string& problem : problems_of(buffers_of(*model), world.place())) {
+  for (std::string& problem : problems_of(buffers_of(*model), world.device())) {
     problems.push_back(std::move(problem));
   }
   if (!table.has_value()) return std::nullopt;

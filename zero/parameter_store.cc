@@ -15,7 +15,7 @@ AllocateUnit memory_from(SharedParameters* shared, ProcessGroup& group, const Un
   if (shared != nullptr) return [shared](size_t unit) { return shared->memory(unit); };
   if (options.offload == Offload::kParameters) {
     return own_memory(plan, slices, options.residence,
-                      [device = device_at(group.place())](int64_t numel, at::ScalarType dtype) {
+                      [device = device_at(group.device())](int64_t numel, at::ScalarType dtype) {
                         return device->allocate_on_host(numel, dtype);
                       });
   }
@@ -34,7 +34,7 @@ ParameterStore::ParameterStore(ProcessGroup& group, const ParameterTable& table,
     : group_(group),
       table_(table),
       plan_(plan),
-      masters_(table, plan, slices, group.place(), meter, options.offload),
+      masters_(table, plan, slices, group.device(), meter, options.offload),
       shared_(options.share_parameters ? SharedParameters::make(group, plan, slices) : nullptr),
       gathering_(options.residence == Residence::kSplit && shared_ == nullptr &&
                          !group.can().one_sided_reads
@@ -43,7 +43,7 @@ ParameterStore::ParameterStore(ProcessGroup& group, const ParameterTable& table,
       flat_(table, plan, options.residence,
             memory_from(shared_.get(), gathering_ != nullptr ? *gathering_ : group, plan, slices,
                         options),
-            group.place(), meter) {
+            group.device(), meter) {
   masters_.adopt(flat_);
   if (shared_ == nullptr && slices.degrees().optimizer > slices.degrees().parameters) {
     publication_ = std::make_unique<Publication>(group, plan, slices, flat_, trace);

@@ -22,7 +22,7 @@ namespace tessera {
 ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
     : parts_(std::move(parts)),
       failure_(*parts_.group),
-      streams_(parts_.group->place()),
+      streams_(parts_.group->device()),
       slices_(parts_.options.degrees, parts_.group->size(), parts_.group->rank()),
       trace_(parts_.options.trace ? std::make_unique<Trace>() : nullptr),
       compute_(trace_.get()),
@@ -55,7 +55,7 @@ ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
       commit_->optimizer().state_bytes());
   meter_.add(MemoryClass::kControl, commit_->bytes() + access_.bytes());
   if (parts_.options.cuda_graphs) {
-    captured_ = std::make_unique<CapturedMicroSteps>(parts_.group->place());
+    captured_ = std::make_unique<CapturedMicroSteps>(parts_.group->device());
   }
   // See Note [Backward in a capture].
   const c10::OptionalStreamGuard on_stream(

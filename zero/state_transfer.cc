@@ -249,9 +249,9 @@ void StateTransfer::save_unit(const StateTable& table, const StateRegion& region
   const FlatLayout& layout = layout_of(region);
   const at::Tensor own = own_atom(table, region);
   at::Tensor gathered =
-      at::empty({layout.numel()}, at::TensorOptions(own.scalar_type()).device(group_.place()));
+      at::empty({layout.numel()}, at::TensorOptions(own.scalar_type()).device(group_.device()));
   if (layout.numel() > 0) {
-    group_.all_gather(gathered, own.to(group_.place()), region.tag)->wait();
+    group_.all_gather(gathered, own.to(group_.device()), region.tag)->wait();
   }
   if (state == nullptr) return;
   gathered = gathered.cpu();
@@ -324,7 +324,7 @@ at::Tensor StateTransfer::assemble(const StateTable& table, const StateRegion& r
   // One rank has each element, the others zeros: adding integers puts the bits together, whatever
   // they mean and also where two ranks share a word.
   if (region.bytes > 0) {
-    const at::Tensor words = bytes.view(at::kLong).to(group_.place());
+    const at::Tensor words = bytes.view(at::kLong).to(group_.device());
     group_.all_reduce(words, ReduceOp::kSum, region.tag)->wait();
     bytes = words.cpu().view(at::kByte);
   }

@@ -25,7 +25,7 @@ std::unique_ptr<StepCommit> make_step_commit(const StepCommit::Parts& parts,
   }
   auto api = cuda::load_api();
   TORCH_CHECK(api.ok(), std::string(api.status().message()));
-  const std::shared_ptr<Device> device = device_at(parts.group.place());
+  const std::shared_ptr<Device> device = device_at(parts.group.device());
   if (parts.options.offload != Offload::kNone) {
     const auto pinned = [&device](int64_t numel, at::ScalarType dtype) {
       return device->allocate_on_host(numel, dtype);

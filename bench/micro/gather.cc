@@ -59,7 +59,7 @@ void play_gather(const Scene& scene, ProcessGroup& group, Laps& laps) {
                                  [&group](int64_t of_numel, at::ScalarType dtype) {
                                    return group.allocate(of_numel, dtype);
                                  }),
-                      group.place(), meter);
+                      group.device(), meter);
   GatheredUnits::Setting setting;
   setting.ranks_after_forward = ranks;
   setting.is_inside_backward = [] { return false; };

@@ -67,10 +67,10 @@ void check_own_slice(const char* op, const at::Tensor& slice, const at::Tensor& 
               ", which is this rank's, or memory apart; use this rank's own slice");
 }
 
-void check_reduce_scatter(const Collective& call, int size, at::Device place) {
+void check_reduce_scatter(const Collective& call, int size, at::Device device) {
   const char* const op = "reduce_scatter";
-  check_collective_tensor(op, "output", call.output, place);
-  check_collective_tensor(op, "input", call.input, place);
+  check_collective_tensor(op, "output", call.output, device);
+  check_collective_tensor(op, "input", call.input, device);
   check_same_dtype(op, call.output, call.input);
   check_reduce_op(op, call.input, call.reduce);
   const int64_t numel = call.output.numel();
@@ -84,10 +84,10 @@ void check_reduce_scatter(const Collective& call, int size, at::Device place) {
   check_own_slice(op, call.output, call.input, call.slice);
 }
 
-void check_all_gather(const Collective& call, int rank, int size, at::Device place) {
+void check_all_gather(const Collective& call, int rank, int size, at::Device device) {
   const char* const op = "all_gather";
-  check_collective_tensor(op, "output", call.output, place);
-  check_collective_tensor(op, "input", call.input, place);
+  check_collective_tensor(op, "output", call.output, device);
+  check_collective_tensor(op, "input", call.input, device);
   check_same_dtype(op, call.output, call.input);
   const int64_t numel = call.input.numel();
   TORCH_CHECK(call.output.numel() == numel * size, "[comm] all_gather: got output of ",
@@ -163,12 +163,12 @@ std::string_view to_string(ReduceOp op) {
 }
 
 void check_collective_tensor(const char* op, const char* argument, const at::Tensor& tensor,
-                             at::Device place) {
+                             at::Device torch_device) {
   TORCH_CHECK(tensor.defined(), "[comm] ", op, ": got an undefined ", argument,
-              ", expected a contiguous tensor on ", place, "; allocate it first");
+              ", expected a contiguous tensor on ", torch_device, "; allocate it first");
   const at::Device device = tensor.device();
-  TORCH_CHECK(device == place || (device.is_cpu() && place.is_cpu()), "[comm] ", op, ": got ",
-              argument, " on ", device, ", expected it on ", place,
+  TORCH_CHECK(device == torch_device || (device.is_cpu() && torch_device.is_cpu()), "[comm] ", op,
+              ": got ", argument, " on ", device, ", expected it on ", torch_device,
               ", where this rank's tensors of the group lie; move it there first");
   TORCH_CHECK(tensor.layout() == at::kStrided, "[comm] ", op, ": got ", argument, " of layout ",
               tensor.layout(), ", expected a strided tensor; call to_dense() first");
@@ -199,19 +199,19 @@ std::string describe(const CallSignature& call, std::string_view tag) {
   return absl::StrCat(text, " '", std::string(tag), "'");
 }
 
-void check(const Collective& collective, int rank, int size, at::Device place) {
+void check(const Collective& collective, int rank, int size, at::Device device) {
   switch (collective.op) {
     case Op::kAllReduce:
-      check_collective_tensor("all_reduce", "tensor", collective.input, place);
+      check_collective_tensor("all_reduce", "tensor", collective.input, device);
       return check_reduce_op("all_reduce", collective.input, collective.reduce);
     case Op::kReduceScatter:
-      return check_reduce_scatter(collective, size, place);
+      return check_reduce_scatter(collective, size, device);
     case Op::kAllGather:
-      return check_all_gather(collective, rank, size, place);
+      return check_all_gather(collective, rank, size, device);
     case Op::kHostGather:
       return check_all_gather(collective, rank, size, at::kCPU);
     case Op::kBroadcast:
-      check_collective_tensor("broadcast", "tensor", collective.input, place);
+      check_collective_tensor("broadcast", "tensor", collective.input, device);
       TORCH_CHECK(collective.peer >= 0 && collective.peer < size, "[comm] broadcast: got root ",
                   collective.peer, ", expected 0 to ", size - 1,
                   "; roots are numbered within the group");

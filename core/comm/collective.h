@@ -65,12 +65,12 @@ struct Collective {
 };
 
 /// Throws c10::Error unless rank `rank` of `size` may take part in `collective`, with tensors at
-/// `place`.
-void check(const Collective& collective, int rank, int size, at::Device place);
+/// `device`.
+void check(const Collective& collective, int rank, int size, at::Device device);
 
 /// Throws c10::Error unless `tensor` is of a form and a dtype that collectives take and lies at
-/// `place`.
+/// `device`.
 void check_collective_tensor(const char* op, const char* argument, const at::Tensor& tensor,
-                             at::Device place);
+                             at::Device device);
 
 }  // namespace tessera

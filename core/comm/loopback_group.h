@@ -31,11 +31,13 @@ class LoopbackGroup final : public ProcessGroup {
   std::string_view name() const override { return name_; }
   std::string_view backend() const override { return "loopback"; }
   Capabilities can() const override {
-    return {.completes_on_host = place().is_cpu(),
+    return {.completes_on_host = device().is_cpu(),
             .has_host_channel = device_ != nullptr,
             .one_sided_reads = device_ == nullptr};
   }
-  at::Device place() const override { return device_ == nullptr ? at::kCPU : device_->place(); }
+  at::Device device() const override {
+    return device_ == nullptr ? at::kCPU : device_->torch_device();
+  }
 
   std::shared_ptr<Work> run(const Collective& collective) override;
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;

@@ -11,7 +11,7 @@
 namespace tessera {
 
 std::shared_ptr<Work> ProcessGroup::check_and_run(const Collective& collective) {
-  check(collective, rank(), size(), place());
+  check(collective, rank(), size(), device());
   return run(collective);
 }
 
@@ -28,7 +28,7 @@ std::shared_ptr<Work> ProcessGroup::start_gather_on_host(const at::Tensor& outpu
 std::unique_ptr<Window> ProcessGroup::make_window(const at::Tensor& /*own*/,
                                                   std::string_view name) {
   TORCH_CHECK(false, "[comm] make_window '", name, "': got a group of backend '", backend(),
-              "' on ", place(),
+              "' on ", device(),
               ", expected one whose ranks read each other's memory; gather instead, or use a group"
               " of backend 'shm' on the CPU");
 }

@@ -21,9 +21,9 @@ namespace tessera {
 /// each call is compared across ranks (op, reduce op, root, dtype, numel, sequence, tag) before it
 /// touches data, and a difference raises a CommError that names both calls on every rank.
 ///
-/// Tensors are contiguous, lie at place() and are of fp32, fp64, bf16, fp16, int64, int32 or uint8.
-/// Sums run in rank order; bf16 and fp16 are accumulated in fp32 and rounded once. So every rank
-/// receives the same bits, and reduce_scatter gives the same bits as the matching slice of
+/// Tensors are contiguous, lie at device() and are of fp32, fp64, bf16, fp16, int64, int32 or
+/// uint8. Sums run in rank order; bf16 and fp16 are accumulated in fp32 and rounded once. So every
+/// rank receives the same bits, and reduce_scatter gives the same bits as the matching slice of
 /// all_reduce.
 ///
 /// All collectives return at once or run in the call, as the backend decides; results are valid
@@ -52,7 +52,7 @@ class ProcessGroup {
   virtual std::string_view backend() const = 0;
   virtual Capabilities can() const = 0;
   /// Where the tensors of its collectives lie: the CPU, or this rank's device.
-  virtual at::Device place() const { return at::kCPU; }
+  virtual at::Device device() const { return at::kCPU; }
 
   /// Combines `tensor` over ranks in place; all ranks receive the result.
   /// `tag` names what is reduced in errors and traces and must be equal on all ranks. All
@@ -97,7 +97,7 @@ class ProcessGroup {
     check_and_run({.op = Op::kBarrier, .tag = tag})->wait();
   }
 
-  /// all_gather() of what ranks tell each other: CPU tensors, wherever place() is, that the host
+  /// all_gather() of what ranks tell each other: CPU tensors, wherever device() is, that the host
   /// reads as soon as it returns. Blocks until all ranks' parts are in `output`. Same comparison,
   /// sequence and errors as all_gather(), which it is unless there is a channel
   /// beside the device (Capabilities::has_host_channel; nccl: the store), which takes milliseconds
@@ -118,7 +118,7 @@ class ProcessGroup {
   /// another one, which see and hand on every collective here; others call those above.
   virtual std::shared_ptr<Work> run(const Collective& collective) = 0;
 
-  /// Local, except where NcclOptions say otherwise. An uninitialised 1-d tensor at place() in
+  /// Local, except where NcclOptions say otherwise. An uninitialised 1-d tensor at device() in
   /// memory that the backend moves without staging (shared memory for shm; ordinary memory of the
   /// host or the device for loopback, and for GPUs over shm, which stages all); on the host aligned
   /// to a page. Throws c10::Error naming the size if there is no space.

@@ -28,9 +28,9 @@ class StagedGroup final : public ProcessGroup {
   std::string_view name() const override { return inner_->name(); }
   std::string_view backend() const override { return inner_->backend(); }
   Capabilities can() const override {
-    return {.completes_on_host = place().is_cpu(), .has_host_channel = true};
+    return {.completes_on_host = device().is_cpu(), .has_host_channel = true};
   }
-  at::Device place() const override { return device_->place(); }
+  at::Device device() const override { return device_->torch_device(); }
 
   /// A barrier waits until what the current stream holds has run on every rank, too.
   std::shared_ptr<Work> run(const Collective& collective) override;

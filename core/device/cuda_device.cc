@@ -25,9 +25,9 @@ namespace {
 /// resets the device by the calls that create contexts, unless it is current already.
 class OnDevice {
  public:
-  explicit OnDevice(at::Device place) {
+  explicit OnDevice(at::Device device) {
     // Asking is cheap; going back asks the driver whether there is a context to go back to.
-    if (cuda_interface().getDevice() != place) guard_.reset_device(place);
+    if (cuda_interface().getDevice() != device) guard_.reset_device(device);
   }
 
  private:
@@ -37,42 +37,42 @@ class OnDevice {
 /// c10's event is for one thread; one that watches may ask while another records.
 class CudaEvent final : public Event {
  public:
-  explicit CudaEvent(at::Device place) : place_(place) { event_.emplace(place.type()); }
+  explicit CudaEvent(at::Device device) : device_(device) { event_.emplace(device.type()); }
 
   ~CudaEvent() override {
     try {
-      const OnDevice here(place_);
+      const OnDevice here(device_);
       event_.reset();
     } catch (...) {  // a device that fails has no use for it
     }
   }
 
   bool is_done() override {
-    const OnDevice here(place_);
+    const OnDevice here(device_);
     const std::lock_guard<std::mutex> lock(mutex_);
     return event_->query();
   }
 
   // Outside the lock: whoever asks meanwhile must not wait along.
   void synchronize() override {
-    const OnDevice here(place_);
+    const OnDevice here(device_);
     event_->synchronize();
   }
 
   void record(const c10::Stream& stream) {
-    const OnDevice here(place_);
+    const OnDevice here(device_);
     const std::lock_guard<std::mutex> lock(mutex_);
     event_->record(stream);
   }
 
   void block(const c10::Stream& stream) {
-    const OnDevice here(place_);
+    const OnDevice here(device_);
     const std::lock_guard<std::mutex> lock(mutex_);
     event_->block(stream);
   }
 
  private:
-  const at::Device place_;
+  const at::Device device_;
   std::mutex mutex_;
   std::optional<c10::Event> event_;
 };
@@ -114,7 +114,7 @@ class CudaStream final : public Stream {
 
 }  // namespace
 
-CudaDevice::CudaDevice(c10::DeviceIndex index) : place_(c10::DeviceType::CUDA, index) {
+CudaDevice::CudaDevice(c10::DeviceIndex index) : device_(c10::DeviceType::CUDA, index) {
   TORCH_CHECK(c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA),
               "[device] cuda: got a process without LibTorch's CUDA half, expected it; call"
               " load_cuda_library() first");
@@ -125,41 +125,41 @@ CudaDevice::CudaDevice(c10::DeviceIndex index) : place_(c10::DeviceType::CUDA, i
 
 void CudaDevice::make_current() {
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
-  cuda_interface().setDevice(place_);
+  cuda_interface().setDevice(device_);
 }
 
 std::shared_ptr<Stream> CudaDevice::current_stream() {
-  return std::make_shared<CudaStream>(cuda_interface().getStream(place_));
+  return std::make_shared<CudaStream>(cuda_interface().getStream(device_));
 }
 
 std::shared_ptr<Stream> CudaDevice::make_stream(Priority priority) {
-  const OnDevice here(place_);
+  const OnDevice here(device_);
   return std::make_shared<CudaStream>(
-      cuda_interface().getStreamFromGlobalPool(place_, priority == Priority::kHigh));
+      cuda_interface().getStreamFromGlobalPool(device_, priority == Priority::kHigh));
 }
 
-std::shared_ptr<Event> CudaDevice::make_event() { return std::make_shared<CudaEvent>(place_); }
+std::shared_ptr<Event> CudaDevice::make_event() { return std::make_shared<CudaEvent>(device_); }
 
 std::shared_ptr<void> CudaDevice::use(Stream& stream) {
   return std::make_shared<c10::StreamGuard>(static_cast<CudaStream&>(stream).stream());
 }
 
 std::shared_ptr<void> Device::use(Stream& /*stream*/) {
-  TORCH_CHECK(false, "[device] use: got a device of one current stream at ", place().str(),
+  TORCH_CHECK(false, "[device] use: got a device of one current stream at ", torch_device().str(),
               ", expected a GPU (cuda)");
 }
 
 at::Tensor CudaDevice::allocate(int64_t numel, at::ScalarType dtype) {
-  return at::empty({numel}, at::TensorOptions(dtype).device(place_));
+  return at::empty({numel}, at::TensorOptions(dtype).device(device_));
 }
 
 at::Tensor CudaDevice::allocate_on_host(int64_t numel, at::ScalarType dtype) {
   return at::empty({numel}, at::TensorOptions(dtype).pinned_memory(true));
 }
 
-std::shared_ptr<Device> device_at(at::Device place) {
-  TORCH_CHECK(place.is_cuda(), "[device] place: got ", place.str(), ", expected a GPU (cuda)");
-  return std::make_shared<CudaDevice>(place.index());
+std::shared_ptr<Device> device_at(at::Device device) {
+  TORCH_CHECK(device.is_cuda(), "[device] device: got ", device.str(), ", expected a GPU (cuda)");
+  return std::make_shared<CudaDevice>(device.index());
 }
 
 }  // namespace tessera

@@ -33,7 +33,7 @@ class CudaDevice final : public Device {
   /// thread's current one from now on. Throws c10::Error if it cannot be used.
   void make_current();
 
-  at::Device place() const override { return place_; }
+  at::Device torch_device() const override { return device_; }
   std::shared_ptr<Stream> current_stream() override;
   std::shared_ptr<Stream> make_stream(Priority priority) override;
   std::shared_ptr<Event> make_event() override;
@@ -42,7 +42,7 @@ class CudaDevice final : public Device {
   at::Tensor allocate_on_host(int64_t numel, at::ScalarType dtype) override;
 
  private:
-  const at::Device place_;
+  const at::Device device_;
 };
 
 }  // namespace tessera

@@ -62,7 +62,7 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   /// Where tensors of this device lie, as LibTorch names it.
-  virtual at::Device place() const = 0;
+  virtual at::Device torch_device() const = 0;
   /// The stream on which the calling thread's operators run now.
   virtual std::shared_ptr<Stream> current_stream() = 0;
   virtual std::shared_ptr<Stream> make_stream(Priority priority) = 0;
@@ -80,8 +80,8 @@ class Device {
   Device() = default;
 };
 
-/// The device that tensors at `place` lie on, for streams, events and memory: a GPU whose library
+/// The device that tensors at `device` lie on, for streams, events and memory: a GPU whose library
 /// is loaded. Throws c10::Error for any other place.
-std::shared_ptr<Device> device_at(at::Device place);
+std::shared_ptr<Device> device_at(at::Device device);
 
 }  // namespace tessera

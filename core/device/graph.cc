@@ -117,13 +117,13 @@ class ModuleGraph final : public Graph {
 
 }  // namespace
 
-std::unique_ptr<Graph> make_graph(at::Device place) {
-  TORCH_CHECK(place.is_cuda() && place.has_index(), "[graph] place: got ", place.str(),
+std::unique_ptr<Graph> make_graph(at::Device device) {
+  TORCH_CHECK(device.is_cuda() && device.has_index(), "[graph] device: got ", device.str(),
               ", expected a GPU with an index (cuda:0)");
   auto api = load_graph_api();
   TORCH_CHECK(api.ok(), api.status().message());
   return std::make_unique<ModuleGraph>(
-      *std::move(api), cuda_interface().getStreamFromGlobalPool(place, /*isHighPriority=*/false),
+      *std::move(api), cuda_interface().getStreamFromGlobalPool(device, /*isHighPriority=*/false),
       nullptr);
 }
 
@@ -145,10 +145,10 @@ bool is_capturing() {
     found.store(ask, std::memory_order_relaxed);
   }
   // To ask would make a context, and where there is none nothing is captured.
-  const c10::Device place = cuda_interface().getDevice();
-  if (!at::detail::getCUDAHooks().hasPrimaryContext(place.index())) return false;
+  const c10::Device device = cuda_interface().getDevice();
+  if (!at::detail::getCUDAHooks().hasPrimaryContext(device.index())) return false;
   int status = 0;
-  return ask(cuda_interface().getStream(place).native_handle(), &status) == 0 && status != 0;
+  return ask(cuda_interface().getStream(device).native_handle(), &status) == 0 && status != 0;
 }
 
 }  // namespace tessera

@@ -61,10 +61,10 @@ class Graph {
   Graph() = default;
 };
 
-/// Local; loads the module the first time. Captures on a stream of `place` from LibTorch's pool.
-/// `place` is a GPU with an index. Throws c10::Error with the remedy if the module is missing or
+/// Local; loads the module the first time. Captures on a stream of `device` from LibTorch's pool.
+/// `device` is a GPU with an index. Throws c10::Error with the remedy if the module is missing or
 /// does not fit, or load_cuda_library() has not gone well.
-std::unique_ptr<Graph> make_graph(at::Device place);
+std::unique_ptr<Graph> make_graph(at::Device device);
 
 /// Local. A graph of the same device, on the same stream and from the same memory as `other`, which
 /// may be destroyed first: two graphs that never run at once need the memory of the larger one

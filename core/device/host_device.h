@@ -36,7 +36,7 @@ class HostDevice final : public Device {
   explicit HostDevice(Options options);
   HostDevice() : HostDevice(Options{}) {}
 
-  at::Device place() const override { return at::kCPU; }
+  at::Device torch_device() const override { return at::kCPU; }
   /// One stream, whatever the thread. Operators of LibTorch run in the call, not here: what a test
   /// wants ordered it queues with run().
   std::shared_ptr<Stream> current_stream() override { return current_; }

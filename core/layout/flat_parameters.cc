@@ -34,7 +34,7 @@ std::string access_error(const PlannedUnit& unit) {
 }  // namespace
 
 FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan,
-                               Residence residence, const AllocateUnit& allocate, at::Device place,
+                               Residence residence, const AllocateUnit& allocate, at::Device device,
                                MemoryMeter& meter)
     : table_(table),
       plan_(plan),
@@ -50,12 +50,12 @@ FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan
     // Cut where the values come together first, unless the shard is all there is.
     const bool keeps_all = memory.kept.numel == layout.numel();
     const at::Tensor values =
-        keeps_all && memory.shard.device() == place
+        keeps_all && memory.shard.device() == device
             ? memory.shard
-            : at::empty({layout.numel()}, at::TensorOptions(layout.dtype()).device(place));
+            : at::empty({layout.numel()}, at::TensorOptions(layout.dtype()).device(device));
     values.zero_();
     FreeableBuffer& full =
-        full_.emplace_back(layout.numel(), layout.dtype(), place, access_error(unit));
+        full_.emplace_back(layout.numel(), layout.dtype(), device, access_error(unit));
     for (size_t position = 0; position < unit.parameters.size(); ++position) {
       const at::Tensor& parameter = table[unit.parameters[position]].tensor;
       const Range range = layout.parameter_range(position);
@@ -66,7 +66,7 @@ FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan
       memory.shard.copy_(values.narrow(0, memory.kept.begin, memory.kept.numel));
     }
     if (!is_split()) full.attach(memory.whole);
-    if (memory.shard.device() != place) class_ = MemoryClass::kHost;
+    if (memory.shard.device() != device) class_ = MemoryClass::kHost;
     meter_.add(class_, static_cast<int64_t>(memory.shard.nbytes()));
   }
   accept();

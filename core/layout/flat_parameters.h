@@ -21,12 +21,12 @@ class FlatParameters {
  public:
   /// Moves the parameters of `table` that have a place into the memory that `allocate` gives,
   /// converting them to their unit's dtype; nobody else holds memory of those that cannot take
-  /// their aliases along (StorageHolders). Whole units lie at `place`, as the parameters do; shards
-  /// of split ones may lie elsewhere (Options::offload). Writes shards only: where ranks have whole
-  /// units in common, they wait for each other and call accept() before anyone reads. References
-  /// must outlive it.
+  /// their aliases along (StorageHolders). Whole units lie at `device`, as the parameters do;
+  /// shards of split ones may lie elsewhere (Options::offload). Writes shards only: where ranks
+  /// have whole units in common, they wait for each other and call accept() before anyone reads.
+  /// References must outlive it.
   FlatParameters(const ParameterTable& table, const UnitPlan& plan, Residence residence,
-                 const AllocateUnit& allocate, at::Device place, MemoryMeter& meter);
+                 const AllocateUnit& allocate, at::Device device, MemoryMeter& meter);
   /// Resident parameters keep their values in their buffers; split ones throw when read.
   ~FlatParameters();
   FlatParameters(const FlatParameters&) = delete;

@@ -20,9 +20,9 @@ c10::DataPtr pointer_into(const at::Tensor& memory, char* data) {
 
 }  // namespace
 
-FreeableBuffer::FreeableBuffer(int64_t numel, at::ScalarType dtype, at::Device place,
+FreeableBuffer::FreeableBuffer(int64_t numel, at::ScalarType dtype, at::Device device,
                                std::string access_error)
-    : numel_(numel), dtype_(dtype), place_(place), access_error_(std::move(access_error)) {}
+    : numel_(numel), dtype_(dtype), device_(device), access_error_(std::move(access_error)) {}
 
 FreeableBuffer::~FreeableBuffer() = default;
 
@@ -31,7 +31,7 @@ void FreeableBuffer::adopt(c10::Storage storage, int64_t begin) {
                         begin + static_cast<int64_t>(storage.nbytes() / c10::elementSize(dtype_)) <=
                             numel_);
   parts_.push_back(
-      {ThrowingStorage(std::move(storage), place_, is_sealed() ? seal_error_ : access_error_),
+      {ThrowingStorage(std::move(storage), device_, is_sealed() ? seal_error_ : access_error_),
        begin});
 }
 
@@ -42,7 +42,7 @@ bool FreeableBuffer::is_intact(size_t part) const {
 void FreeableBuffer::attach(at::Tensor memory) {
   TORCH_INTERNAL_ASSERT(!has_memory() && memory.dim() == 1 && memory.is_contiguous() &&
                         memory.numel() == numel_ && memory.scalar_type() == dtype_ &&
-                        memory.device() == place_);
+                        memory.device() == device_);
   memory_ = std::move(memory);
   using Access = ThrowingStorage::Access;
   point_to_memory(is_forbidden_ || is_sealed() ? Access::kBarred : Access::kGiven);
@@ -52,7 +52,7 @@ at::Tensor FreeableBuffer::detach() {
   is_forbidden_ = false;
   bar(is_sealed() ? seal_error_ : access_error_);
   for (Part& part : parts_) {
-    part.storage.point_to({nullptr, place_}, ThrowingStorage::Access::kBarred);
+    part.storage.point_to({nullptr, device_}, ThrowingStorage::Access::kBarred);
   }
   return std::exchange(memory_, at::Tensor());
 }

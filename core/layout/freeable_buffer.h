@@ -20,9 +20,9 @@ namespace tessera {
 /// Not thread-safe.
 class FreeableBuffer {
  public:
-  /// Of [numel] elements of `dtype` at `place`, without memory and storages; `access_error` is what
-  /// an access without memory throws.
-  FreeableBuffer(int64_t numel, at::ScalarType dtype, at::Device place, std::string access_error);
+  /// Of [numel] elements of `dtype` at `device`, without memory and storages; `access_error` is
+  /// what an access without memory throws.
+  FreeableBuffer(int64_t numel, at::ScalarType dtype, at::Device device, std::string access_error);
   ~FreeableBuffer();
   FreeableBuffer(FreeableBuffer&& other) noexcept = default;
   FreeableBuffer(const FreeableBuffer&) = delete;
@@ -74,7 +74,7 @@ class FreeableBuffer {
 
   int64_t numel_;
   at::ScalarType dtype_;
-  at::Device place_;
+  at::Device device_;
   std::vector<Part> parts_;
   at::Tensor memory_;
   std::string access_error_;

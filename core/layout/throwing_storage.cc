@@ -107,11 +107,11 @@ class ThrowingStorage::Entries {
   Entry* first_ = nullptr;
 };
 
-ThrowingStorage::ThrowingStorage(c10::Storage storage, at::Device place, const std::string& error)
+ThrowingStorage::ThrowingStorage(c10::Storage storage, at::Device device, const std::string& error)
     : entry_(std::make_unique<Entry>(std::move(storage))) {
   entry_->impl().set_resizable(false);
   bar(error);
-  point_to({nullptr, place}, Access::kBarred);
+  point_to({nullptr, device}, Access::kBarred);
   Entries::get().add(*entry_);
 }
 

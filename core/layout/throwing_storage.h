@@ -22,7 +22,7 @@ class ThrowingStorage {
  public:
   /// Takes `storage` over, barred with `error`, and lets its data go. It cannot be resized any
   /// more.
-  ThrowingStorage(c10::Storage storage, at::Device place, const std::string& error);
+  ThrowingStorage(c10::Storage storage, at::Device device, const std::string& error);
   ~ThrowingStorage();
   ThrowingStorage(ThrowingStorage&&) noexcept;
   ThrowingStorage& operator=(ThrowingStorage&&) = delete;

@@ -15,8 +15,8 @@ namespace tessera {
 /// costs an event. Nothing happens on a CPU.
 class StreamJoin {
  public:
-  /// `place`: where the memory lies.
-  explicit StreamJoin(at::Device place) : device_(place.is_cpu() ? nullptr : device_at(place)) {}
+  /// `device`: where the memory lies.
+  explicit StreamJoin(at::Device device) : device_(device.is_cpu() ? nullptr : device_at(device)) {}
 
   /// The calling thread's current stream is the one that uses the memory from now on. Local, never
   /// blocks.

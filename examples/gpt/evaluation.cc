@@ -28,7 +28,7 @@ double held_out_loss(Gpt& model, const Windows& held_out, const EvaluationSize& 
     sum[0] += loss * count;
     sum[1] += count;
   }
-  const at::Tensor all = sum.to(world.place());
+  const at::Tensor all = sum.to(world.device());
   world.all_reduce(all, tessera::ReduceOp::kSum, "held-out loss")->wait();
   return (all[0] / all[1]).item<double>();
 }

@@ -13,13 +13,13 @@ std::string generate(Gpt& model, const std::string& prompt, const Sampling& samp
   at::Generator generator = at::detail::createCPUGenerator(sampling.seed);
   std::string text = prompt.empty() ? "\n" : prompt;
   const auto context = static_cast<size_t>(model.sizes().context);
-  const at::Device place = model.parameters().front().device();
+  const at::Device device = model.parameters().front().device();
   for (int64_t i = 0; i < sampling.new_bytes; ++i) {
     std::vector<int64_t> seen;
     for (size_t at = text.size() - std::min(text.size(), context); at < text.size(); ++at) {
       seen.push_back(static_cast<unsigned char>(text[at]));
     }
-    const at::Tensor logits = model.forward(torch::tensor(seen, at::kLong).unsqueeze(0).to(place))
+    const at::Tensor logits = model.forward(torch::tensor(seen, at::kLong).unsqueeze(0).to(device))
                                   .select(1, -1)
                                   .squeeze(0)
                                   .to(at::kCPU, at::kFloat);

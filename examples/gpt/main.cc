@@ -72,16 +72,16 @@ void train(const Flags& flags) {
   std::shared_ptr<tessera::ProcessGroup> world = tessera::init_process_group(meeting);
   const bool is_first = world->rank() == 0;
   require(corpus.check_size(flags.model.context, flags.batch * world->size()));
-  const at::Device place = world->place();
-  gpt::Batches batches(gpt::Windows(corpus.training(), flags.model.context, place), flags.batch,
+  const at::Device device = world->device();
+  gpt::Batches batches(gpt::Windows(corpus.training(), flags.model.context, device), flags.batch,
                        world->rank(), world->size());
-  const gpt::Windows held_out(corpus.held_out(), flags.model.context, place);
+  const gpt::Windows held_out(corpus.held_out(), flags.model.context, device);
   const gpt::EvaluationSize evaluation = {.sequences = flags.eval_batches * flags.batch,
                                           .batch = flags.batch};
 
   torch::manual_seed(flags.seed);
   auto model = std::make_shared<gpt::Gpt>(flags.model);
-  model->to(place);
+  model->to(device);
   auto engine = tessera::parallelize(model, optimizer_plan(flags), flags.options, world);
   gpt::Schedule schedule(engine->optimizer(), flags.rate);
 

@@ -19,8 +19,8 @@ struct Batch {
 /// A view, no copy.
 class Windows {
  public:
-  /// `bytes` is uint8 [n] on the CPU, n > context. Batches are made for a model at `place`.
-  Windows(const at::Tensor& bytes, int64_t context, at::Device place = at::kCPU);
+  /// `bytes` is uint8 [n] on the CPU, n > context. Batches are made for a model at `device`.
+  Windows(const at::Tensor& bytes, int64_t context, at::Device device = at::kCPU);
 
   int64_t size() const { return windows_.size(0); }
 
@@ -30,7 +30,7 @@ class Windows {
 
  private:
   at::Tensor windows_;  // uint8 [size, context + 1]
-  at::Device place_;
+  at::Device device_;
 };
 
 }  // namespace gpt

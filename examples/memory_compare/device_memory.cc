@@ -6,15 +6,15 @@
 
 namespace memory_compare {
 
-DeviceMemory DeviceMemory::of(at::Device place) {
-  const auto stats = c10::getDeviceAllocator(place.type())->getDeviceStats(place.index());
+DeviceMemory DeviceMemory::of(at::Device device) {
+  const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
   const auto& bytes =
       stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
   return {.now_bytes = bytes.current, .peak_bytes = bytes.peak};
 }
 
-void DeviceMemory::restart_peak(at::Device place) {
-  c10::getDeviceAllocator(place.type())->resetPeakStats(place.index());
+void DeviceMemory::restart_peak(at::Device device) {
+  c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
 }
 
 }  // namespace memory_compare

@@ -12,9 +12,9 @@ struct DeviceMemory {
   int64_t now_bytes = 0;
   int64_t peak_bytes = 0;  ///< since restart_peak()
 
-  /// Local, non-blocking. `place` is a GPU with an index on which LibTorch has been used.
-  static DeviceMemory of(at::Device place);
-  static void restart_peak(at::Device place);
+  /// Local, non-blocking. `device` is a GPU with an index on which LibTorch has been used.
+  static DeviceMemory of(at::Device device);
+  static void restart_peak(at::Device device);
 };
 
 }  // namespace memory_compare

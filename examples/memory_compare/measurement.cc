@@ -27,42 +27,42 @@ tessera::Options options_of(const Row& row, const Workload& workload) {
   return options;
 }
 
-gpt::Batch draw(const Workload& workload, at::Generator& generator, at::Device place) {
+gpt::Batch draw(const Workload& workload, at::Generator& generator, at::Device device) {
   const at::Tensor text =
       at::randint(workload.model.vocabulary, {workload.batch, workload.model.context + 1},
                   generator, at::kLong)
-          .to(place);
+          .to(device);
   return {text.narrow(1, 0, workload.model.context), text.narrow(1, 1, workload.model.context)};
 }
 
 /// What is on the GPU without an engine and its parameters: what libraries allocate for good when
 /// they are first used (cuBLAS).
-int64_t foreign_device_bytes(const Workload& workload, gpt::Gpt& model, at::Device place) {
-  at::empty({1}, at::TensorOptions(place));  // LibTorch makes its allocator when it is first used
-  int64_t parameter_bytes = -DeviceMemory::of(place).now_bytes;
-  model.to(place);
-  parameter_bytes += DeviceMemory::of(place).now_bytes;
+int64_t foreign_device_bytes(const Workload& workload, gpt::Gpt& model, at::Device device) {
+  at::empty({1}, at::TensorOptions(device));  // LibTorch makes its allocator when it is first used
+  int64_t parameter_bytes = -DeviceMemory::of(device).now_bytes;
+  model.to(device);
+  parameter_bytes += DeviceMemory::of(device).now_bytes;
   at::Generator generator = at::detail::createCPUGenerator();
   {
-    const gpt::Batch batch = draw(workload, generator, place);
+    const gpt::Batch batch = draw(workload, generator, device);
     model.loss(batch.text, batch.target).backward();
   }
   model.zero_grad(/*set_to_none=*/true);
-  return DeviceMemory::of(place).now_bytes - parameter_bytes;
+  return DeviceMemory::of(device).now_bytes - parameter_bytes;
 }
 
 /// Trains and returns the largest PSS seen in the last step.
 int64_t train(const Workload& workload, gpt::Gpt& model, tessera::Engine& engine, int rank,
-              at::Device place) {
+              at::Device device) {
   at::Generator generator =
       at::detail::createCPUGenerator(/*seed=*/static_cast<uint64_t>(rank) + 1);
   int64_t pss_bytes = -1;
   for (int64_t step = 1; step <= workload.steps; ++step) {
-    if (step == workload.steps && place.is_cuda()) DeviceMemory::restart_peak(place);
+    if (step == workload.steps && device.is_cuda()) DeviceMemory::restart_peak(device);
     const auto sample = [&] {
       if (step == workload.steps) pss_bytes = std::max(pss_bytes, tessera::process_pss_bytes());
     };
-    const gpt::Batch batch = draw(workload, generator, place);
+    const gpt::Batch batch = draw(workload, generator, device);
     const at::Tensor loss = model.loss(batch.text, batch.target);
     sample();
     loss.backward();
@@ -118,21 +118,22 @@ Measurement measure(const Row& row, const Workload& workload,
   for (const at::Tensor& parameter : model->parameters()) {
     measurement.parameter_numel += parameter.numel();
   }
-  const at::Device place = world->place();
-  const int64_t foreign_bytes = place.is_cuda() ? foreign_device_bytes(workload, *model, place) : 0;
+  const at::Device torch_device = world->device();
+  const int64_t foreign_bytes =
+      torch_device.is_cuda() ? foreign_device_bytes(workload, *model, torch_device) : 0;
   const auto engine = tessera::parallelize(model, torch::optim::AdamWOptions(1e-4),
                                            options_of(row, workload), world);
   measurement.persistent = tessera::predicted_memory(*engine, /*micro_steps=*/1);
   measurement.peak = tessera::predicted_peak_memory(*engine, /*micro_steps=*/1);
 
   RankMemory mine;
-  mine.pss_bytes = train(workload, *model, *engine, world->rank(), place);
+  mine.pss_bytes = train(workload, *model, *engine, world->rank(), torch_device);
   engine->wait();
   mine.held = engine->memory().now();
   mine.peak_bytes = engine->memory().peak_total_bytes();
   mine.slabs_grown = engine->gather_counts().slabs_grown;
-  if (place.is_cuda()) {
-    const DeviceMemory device = DeviceMemory::of(place);
+  if (torch_device.is_cuda()) {
+    const DeviceMemory device = DeviceMemory::of(torch_device);
     mine.device_bytes = device.now_bytes - foreign_bytes;
     mine.device_peak_bytes = device.peak_bytes - foreign_bytes;
   }

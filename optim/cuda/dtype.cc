@@ -15,14 +15,15 @@ Dtype dtype_of(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? Dtype::kBFloat16 : Dtype::kHalf;
 }
 
-void require_elements(const char* what, const at::Tensor& tensor, int64_t numel, at::Device place) {
+void require_elements(const char* what, const at::Tensor& tensor, int64_t numel,
+                      at::Device device) {
   TORCH_CHECK(tensor.defined(), "[cuda] ", what, ": got no tensor, expected ", numel,
-              " elements on ", place);
+              " elements on ", device);
   TORCH_CHECK(tensor.dim() == 1 && tensor.is_contiguous() && tensor.numel() == numel &&
-                  tensor.device() == place && has_kernels(tensor.scalar_type()),
+                  tensor.device() == device && has_kernels(tensor.scalar_type()),
               "[cuda] ", what, ": got ", tensor.is_contiguous() ? "" : "non-contiguous ",
               tensor.scalar_type(), " ", tensor.sizes(), " on ", tensor.device(),
-              ", expected a contiguous [", numel, "] of Float, BFloat16 or Half on ", place);
+              ", expected a contiguous [", numel, "] of Float, BFloat16 or Half on ", device);
 }
 
 }  // namespace tessera::cuda

@@ -11,8 +11,8 @@ bool has_kernels(at::ScalarType dtype);
 /// `dtype` as the kernels take it. Throws c10::Error for one without kernels.
 Dtype dtype_of(at::ScalarType dtype);
 
-/// Throws c10::Error "[cuda] <what>: ..." unless `tensor` is 1-d and contiguous, lies at `place`,
+/// Throws c10::Error "[cuda] <what>: ..." unless `tensor` is 1-d and contiguous, lies at `device`,
 /// holds `numel` elements and has kernels for its dtype.
-void require_elements(const char* what, const at::Tensor& tensor, int64_t numel, at::Device place);
+void require_elements(const char* what, const at::Tensor& tensor, int64_t numel, at::Device device);
 
 }  // namespace tessera::cuda

@@ -11,13 +11,13 @@ namespace tessera::cuda {
 /// Throws c10::Error with the module's words unless `status`, which `function` returned, is 0.
 void require_queued(const Api& api, const char* function, int status);
 
-/// Makes the device at `place` the calling thread's current one for a scope. Where it is already,
-/// nothing is asked of the driver.
+/// Makes the device at `torch_device` the calling thread's current one for a scope. Where it is
+/// already, nothing is asked of the driver.
 class OnDevice {
  public:
-  explicit OnDevice(at::Device place) {
-    const c10::impl::VirtualGuardImpl devices(place.type());
-    if (devices.getDevice() != place) guard_.reset_device(place);
+  explicit OnDevice(at::Device torch_device) {
+    const c10::impl::VirtualGuardImpl devices(torch_device.type());
+    if (devices.getDevice() != torch_device) guard_.reset_device(torch_device);
   }
 
  private:
@@ -29,7 +29,7 @@ class OnDevice {
 /// require_queued().
 template <typename Call>
 void queue(const Api& api, Device& device, const char* function, const Call& call) {
-  const OnDevice here(device.place());
+  const OnDevice here(device.torch_device());
   require_queued(api, function, call(device.current_stream()->handle()));
 }
 

@@ -92,7 +92,8 @@ void StepDecision::decide(const at::Tensor& words, int world_size) {
 
 void StepDecision::require_words(const at::Tensor& words) const {
   TORCH_CHECK(words.defined() && words.scalar_type() == at::kLong && words.is_contiguous() &&
-                  words.numel() == step_words(parameters_) && words.device() == device_->place(),
+                  words.numel() == step_words(parameters_) &&
+                  words.device() == device_->torch_device(),
               "[optim] words: got ", words.defined() ? words.numel() : 0,
               " elements, expected the ", step_words(parameters_), " of StepSums::words()");
 }

@@ -113,7 +113,7 @@ void StepSums::clear() {
 
 void StepSums::count_non_finite(size_t unit, const at::Tensor& landing) {
   require_trainable(unit, unit_numels_.size());
-  require_elements("landing", landing, unit_numels_[unit], device_->place());
+  require_elements("landing", landing, unit_numels_[unit], device_->torch_device());
   queue(*api_, *device_, "count_non_finite", [&](void* stream) {
     return api_->count_non_finite(landing.const_data_ptr(), dtype_of(landing.scalar_type()),
                                   unit_pieces_.pieces(unit), unit_pieces_.count(unit),
@@ -123,7 +123,7 @@ void StepSums::count_non_finite(size_t unit, const at::Tensor& landing) {
 
 void StepSums::add_squares(size_t unit, const at::Tensor& kept, int64_t begin) {
   require_trainable(unit, atoms_.size());
-  require_elements("gradient", kept, kept.defined() ? kept.numel() : 0, device_->place());
+  require_elements("gradient", kept, kept.defined() ? kept.numel() : 0, device_->torch_device());
   const Range atom = atoms_[unit];
   TORCH_CHECK(begin <= atom.begin && atom.end() <= begin + kept.numel(),
               "[optim] gradient: got elements ", begin, " to ", begin + kept.numel(),

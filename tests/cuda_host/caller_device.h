@@ -14,7 +14,7 @@ class CallerDevice final : public Device {
   /// `lanes`: of all streams but the current one.
   explicit CallerDevice(HostDevice::Options lanes);
 
-  at::Device place() const override { return lanes_.place(); }
+  at::Device torch_device() const override { return lanes_.torch_device(); }
   std::shared_ptr<Stream> current_stream() override { return caller_; }
   std::shared_ptr<Stream> make_stream(Priority priority) override {
     return lanes_.make_stream(priority);

@@ -42,13 +42,13 @@ Training train_in_place(const Subject& subject, Options options, int micro_steps
   run_ranks(1, [&](const std::shared_ptr<ProcessGroup>& given) {
     const std::shared_ptr<ProcessGroup> world = alone()(given);
     const std::shared_ptr<Net> net = prepare(subject.make(), at::kFloat, 7);
-    net->to(world->place());
+    net->to(world->device());
     const Schedule schedule = schedule_of(micro_steps);
     options.max_grad_norm = schedule.max_grad_norm;
     const std::unique_ptr<Engine> engine = parallelize(net, make_plan(*net), options, world);
     const Batch first = batch_of(subject, at::kFloat, schedule, {}, 0);
-    const Batch place{first.input.to(world->place()), first.target.to(world->place())};
-    at::Tensor loss = at::zeros({}, at::TensorOptions().device(world->place()));
+    const Batch place{first.input.to(world->device()), first.target.to(world->device())};
+    at::Tensor loss = at::zeros({}, at::TensorOptions().device(world->device()));
     for (int step = 0; step < schedule.steps; ++step) {
       for (int micro = 0; micro < micro_steps; ++micro) {
         const Batch batch = batch_of(subject, at::kFloat, schedule, {.step = step}, micro);
@@ -114,7 +114,7 @@ TEST(CapturedMicroStepsErrors, RefuseOtherWorlds) {
       run_ranks_expecting_errors(2, [](const std::shared_ptr<ProcessGroup>& given) {
         const std::shared_ptr<ProcessGroup> world = staged_over_host()(given);
         const std::shared_ptr<Net> net = prepare(subject("DeepMlp").make(), at::kFloat, 7);
-        net->to(world->place());
+        net->to(world->device());
         Options options;
         options.cuda_graphs = true;
         parallelize(net, make_plan(*net), options, world);

@@ -26,13 +26,13 @@ struct Trainer {
       : world(std::move(group)), model(std::make_shared<torch::nn::LinearImpl>(3, 5)) {
     const at::NoGradGuard no_grad;
     for (at::Tensor& parameter : model->parameters()) parameter.fill_(0.5);
-    model->to(world->place());
+    model->to(world->device());
     engine = parallelize(model, OptimizerPlan(torch::optim::AdamWOptions(0.1)), std::move(options),
                          world);
   }
 
   void backward(double factor = 1.0) {
-    const at::Tensor input = at::ones({2, 3}, at::TensorOptions().device(world->place()));
+    const at::Tensor input = at::ones({2, 3}, at::TensorOptions().device(world->device()));
     engine->scale(model->forward(input).sum() * factor).backward();
   }
   StepResult step(double factor = 1.0) {

@@ -133,19 +133,19 @@ struct Rank : EngineRank<Net> {
     const Schedule schedule{.name = ""};
     const Moment moment{.step = step, .rank = world->rank()};
     Batch batch = batch_of(subject("OddMlp"), at::kFloat, schedule, moment, 0);
-    batch = {batch.input.to(world->place()), batch.target.to(world->place())};
+    batch = {batch.input.to(world->device()), batch.target.to(world->device())};
     return engine->scale(loss_of(*net, batch, moment, schedule));
   }
 
  private:
   Rank(const std::shared_ptr<ProcessGroup>& group, const Options& options)
-      : Rank(group, net_at(group->place()), options) {}
+      : Rank(group, net_at(group->device()), options) {}
   Rank(const std::shared_ptr<ProcessGroup>& group, const std::shared_ptr<Net>& model,
        const Options& options)
       : EngineRank(group, model, make_plan(*model), options) {}
-  static std::shared_ptr<Net> net_at(at::Device place) {
+  static std::shared_ptr<Net> net_at(at::Device device) {
     std::shared_ptr<Net> made = prepare(subject("OddMlp").make(), at::kFloat, 3);
-    made->to(place);
+    made->to(device);
     return made;
   }
   static Options scaled_options_of(const Row& row, const std::optional<LossScale>& scale) {

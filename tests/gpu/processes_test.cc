@@ -66,7 +66,7 @@ Outcome load(const std::string& path, const Outcome& names) {
 
 const RankProcessBody kTrain("train_on_one_gpu", [] {
   const auto world = init_process_group({.device = at::kCUDA, .backend = "shm"});
-  EXPECT_TRUE(world->place().is_cuda());
+  EXPECT_TRUE(world->device().is_cuda());
   const Outcome outcome =
       train(subject(kModel), at::kFloat, row_of_job(), schedule_of_job(), world);
   save(outcome, file_of(variable("PROCESSES_OUT"), world->rank()));

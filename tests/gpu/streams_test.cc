@@ -19,9 +19,9 @@
 namespace tessera::testing {
 namespace {
 
-c10::Stream stream_of_pool(at::Device place) {
+c10::Stream stream_of_pool(at::Device device) {
   return c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)
-      ->getStreamFromGlobalPool(place, /*isHighPriority=*/false);
+      ->getStreamFromGlobalPool(device, /*isHighPriority=*/false);
 }
 
 /// Each forward and backward on another stream than the one before, and step() on the default one.
@@ -31,16 +31,17 @@ Outcome train_on_streams(const Row& row, const Decorate& on_gpus, int size, bool
     const std::shared_ptr<ProcessGroup> world = on_gpus(std::move(given));
     const Subject& model = subject("DeepMlp");
     const std::shared_ptr<Net> net = prepare(model.make(), at::kFloat, 7);
-    net->to(world->place());
+    net->to(world->device());
     Schedule schedule;
     Options options = options_of(row, schedule);
     const std::unique_ptr<Engine> engine = parallelize(net, make_plan(*net), options, world);
-    StreamJoin user(world->place());
-    const c10::Stream streams[] = {stream_of_pool(world->place()), stream_of_pool(world->place())};
+    StreamJoin user(world->device());
+    const c10::Stream streams[] = {stream_of_pool(world->device()),
+                                   stream_of_pool(world->device())};
     for (int step = 0; step < 6; ++step) {
       const Moment moment{.step = step, .rank = world->rank()};
       const Batch drawn = batch_of(model, at::kFloat, schedule, moment, 0);
-      const Batch batch{drawn.input.to(world->place()), drawn.target.to(world->place())};
+      const Batch batch{drawn.input.to(world->device()), drawn.target.to(world->device())};
       user.pass();
       {
         const c10::OptionalStreamGuard guard(switches ? std::optional(streams[step % 2])
@@ -74,8 +75,8 @@ TEST(Streams, OfTheUserTrainAsTheDefaultOne) {
 TEST(Streams, AreJoinedOnlyWhenTheyChange) {
   CudaDevice device(0);
   device.make_current();
-  StreamJoin join(device.place());
-  const c10::Stream other = stream_of_pool(device.place());
+  StreamJoin join(device.torch_device());
+  const c10::Stream other = stream_of_pool(device.torch_device());
   at::Tensor values = device.allocate(1 << 20, at::kFloat);
   at::Tensor source = at::ones({1 << 20}, at::TensorOptions().pinned_memory(true));
   join.pass();

@@ -40,7 +40,7 @@ class ForwardingGroup : public ProcessGroup {
   std::string_view name() const override { return inner_->name(); }
   std::string_view backend() const override { return inner_->backend(); }
   Capabilities can() const override { return inner_->can(); }
-  at::Device place() const override { return inner_->place(); }
+  at::Device device() const override { return inner_->device(); }
   std::shared_ptr<Work> run(const Collective& collective) override {
     return inner_->run(collective);
   }

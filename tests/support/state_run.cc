@@ -111,14 +111,14 @@ StateRun::StateRun(std::shared_ptr<ProcessGroup> world, const StateRow& row, Sta
       slices_(row.degrees(world_->size()), world_->size(), world_->rank()),
       plan_(table_, membership(row.splits), world_->size()),
       buffers_(make_buffers()) {
-  masters_ = std::make_unique<MasterValues>(table_, plan_, slices_, world_->place(), meter_);
+  masters_ = std::make_unique<MasterValues>(table_, plan_, slices_, world_->device(), meter_);
   const Residence residence = row.splits ? Residence::kSplit : Residence::kResident;
   flat_ = std::make_unique<FlatParameters>(table_, plan_, residence,
                                            own_memory(plan_, slices_, residence,
                                                       [this](int64_t numel, at::ScalarType dtype) {
                                                         return world_->allocate(numel, dtype);
                                                       }),
-                                           world_->place(), meter_);
+                                           world_->device(), meter_);
   masters_->adopt(*flat_);
   std::vector<OptimizerShard> shards;
   for (size_t unit = 0; unit < plan_.trainable_size(); ++unit) {

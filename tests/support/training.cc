@@ -99,7 +99,7 @@ Outcome train(const Subject& subject, at::ScalarType dtype, const Row& row,
   const int rank = world->rank();
   const std::shared_ptr<Net> net =
       prepare(subject.make(), dtype, kModelSeed + static_cast<uint64_t>(rank));
-  net->to(world->place());
+  net->to(world->device());
   const std::unique_ptr<Engine> engine =
       parallelize(net, make_plan(*net), options_of(row, schedule), world);
   const at::ScalarType computed = row.precision.parameters.value_or(dtype);
@@ -113,7 +113,7 @@ Outcome train(const Subject& subject, at::ScalarType dtype, const Row& row,
         no_sync.emplace(engine->no_sync());
       }
       Batch batch = batch_of(subject, computed, schedule, moment, micro);
-      batch = {batch.input.to(world->place()), batch.target.to(world->place())};
+      batch = {batch.input.to(world->device()), batch.target.to(world->device())};
       const at::Tensor loss = loss_of(*net, batch, moment, schedule);
       loss.backward();
       outcome.losses.push_back(loss.item<double>());

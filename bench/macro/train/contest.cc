@@ -22,12 +22,12 @@ double ms_since(Clock::time_point begin) {
 
 }  // namespace
 
-Contest::Contest(Trainer& trainer, const Task& task, at::Device place, int64_t foreign_bytes)
-    : trainer_(trainer), make_batch_(task.batch), place_(place), foreign_bytes_(foreign_bytes) {}
+Contest::Contest(Trainer& trainer, const Task& task, at::Device device, int64_t foreign_bytes)
+    : trainer_(trainer), make_batch_(task.batch), device_(device), foreign_bytes_(foreign_bytes) {}
 
 Batch Contest::next() {
   const Batch batch = make_batch_(done_++);
-  return {batch.input.to(place_), batch.target.to(place_)};
+  return {batch.input.to(device_), batch.target.to(device_)};
 }
 
 std::vector<double> Contest::time_each(int64_t count, std::vector<double>& losses) {
@@ -45,7 +45,7 @@ std::vector<double> Contest::time_all(int64_t count, std::vector<double>& losses
   std::vector<Batch> batches;
   for (int64_t i = 0; i < count; ++i) batches.push_back(next());
   trainer_.finish();
-  DeviceMemory::restart_peak(place_);
+  DeviceMemory::restart_peak(device_);
   std::vector<at::Tensor> queued;
   const auto begin = Clock::now();
   for (const Batch& batch : batches) queued.push_back(trainer_.step(batch));
@@ -59,7 +59,7 @@ void Contest::steps(int64_t count) {
   std::vector<double> losses;
   const auto before = ProcessNumbers::now();
   const std::vector<double> ms =
-      place_.is_cpu() ? time_each(count, losses) : time_all(count, losses);
+      device_.is_cpu() ? time_each(count, losses) : time_all(count, losses);
   const auto after = ProcessNumbers::now();
   Answer answer("steps");
   answer.add("ms", ms)
@@ -68,8 +68,8 @@ void Contest::steps(int64_t count) {
       .add("minor_faults", after.minor_faults - before.minor_faults)
       .add("involuntary_switches", after.involuntary_switches - before.involuntary_switches)
       .add("private_kib", private_kib());
-  if (!place_.is_cpu()) {
-    const DeviceMemory memory = DeviceMemory::of(place_);
+  if (!device_.is_cpu()) {
+    const DeviceMemory memory = DeviceMemory::of(device_);
     answer.add("device_bytes", memory.now_bytes - foreign_bytes_)
         .add("device_peak_bytes", memory.peak_bytes)
         .add("formula_bytes", trainer_.formula_bytes());
@@ -78,10 +78,10 @@ void Contest::steps(int64_t count) {
 }
 
 void Contest::counts() {
-  TORCH_CHECK(!place_.is_cpu(),
+  TORCH_CHECK(!device_.is_cpu(),
               "[bench] command: got 'counts' on a CPU, expected it on a GPU only");
   const Batch batch = next();
-  const auto seen = DeviceCounts::during(place_, [&] {
+  const auto seen = DeviceCounts::during(device_, [&] {
     trainer_.step(batch);
     trainer_.finish();
   });

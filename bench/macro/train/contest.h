@@ -15,7 +15,7 @@ namespace bench {
 class Contest {
  public:
   /// `foreign_bytes`: what the GPU's allocator has given out that is not the trainer's.
-  Contest(Trainer& trainer, const Task& task, at::Device place, int64_t foreign_bytes);
+  Contest(Trainer& trainer, const Task& task, at::Device device, int64_t foreign_bytes);
 
   /// Trains so many steps and answers once. On a CPU each step is timed, with reading its loss; on
   /// a GPU all of them together, from an idle device to an idle device, and losses are read
@@ -35,7 +35,7 @@ class Contest {
 
   Trainer& trainer_;
   std::function<Batch(int64_t)> make_batch_;
-  const at::Device place_;
+  const at::Device device_;
   const int64_t foreign_bytes_;
   int64_t done_ = 0;
 };

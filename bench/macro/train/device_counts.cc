@@ -7,15 +7,15 @@
 
 namespace bench {
 
-DeviceCounts DeviceCounts::during(at::Device place, const std::function<void()>& work) {
+DeviceCounts DeviceCounts::during(at::Device device, const std::function<void()>& work) {
   namespace profiler = torch::autograd::profiler;
   using torch::profiler::impl::ActivityType;
   const torch::profiler::impl::ProfilerConfig config(torch::profiler::impl::ProfilerState::KINETO);
-  at::accelerator::synchronizeDevice(place.index());
+  at::accelerator::synchronizeDevice(device.index());
   profiler::prepareProfiler(config, {ActivityType::CPU, ActivityType::CUDA});
   profiler::enableProfiler(config, {ActivityType::CPU, ActivityType::CUDA});
   work();
-  at::accelerator::synchronizeDevice(place.index());
+  at::accelerator::synchronizeDevice(device.index());
   const auto result = profiler::disableProfiler();
   DeviceCounts counts;
   for (const profiler::KinetoEvent& event : result->events()) {

@@ -14,9 +14,9 @@ struct DeviceCounts {
   int64_t copies = 0;  ///< in any direction, by the copy engines or as cudaMemcpyAsync
   int64_t fills = 0;   ///< cudaMemsetAsync
 
-  /// Runs `work` and waits for `place`. Costs seconds the first time. All zero where CUPTI sees
+  /// Runs `work` and waits for `device`. Costs seconds the first time. All zero where CUPTI sees
   /// nothing: over fakes, or where the driver refuses it.
-  static DeviceCounts during(at::Device place, const std::function<void()>& work);
+  static DeviceCounts during(at::Device device, const std::function<void()>& work);
 };
 
 }  // namespace bench

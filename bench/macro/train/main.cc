@@ -42,30 +42,30 @@ using memory_compare::DeviceMemory;
 
 /// Moves the model to a GPU and returns what the allocator has given out besides: what libraries
 /// allocate for good when they are first used (cuBLAS).
-int64_t move_to_gpu(const bench::Task& task, at::Device place) {
-  at::empty({1}, at::TensorOptions(place));  // LibTorch makes its allocator when it is first used
-  int64_t model_bytes = -DeviceMemory::of(place).now_bytes;
-  task.model->to(place);
-  model_bytes += DeviceMemory::of(place).now_bytes;
+int64_t move_to_gpu(const bench::Task& task, at::Device device) {
+  at::empty({1}, at::TensorOptions(device));  // LibTorch makes its allocator when it is first used
+  int64_t model_bytes = -DeviceMemory::of(device).now_bytes;
+  task.model->to(device);
+  model_bytes += DeviceMemory::of(device).now_bytes;
   {
     const bench::Batch batch = task.batch(0);
-    task.loss({batch.input.to(place), batch.target.to(place)}).backward();
+    task.loss({batch.input.to(device), batch.target.to(device)}).backward();
   }
   task.model->zero_grad(/*set_to_none=*/true);
-  return DeviceMemory::of(place).now_bytes - model_bytes;
+  return DeviceMemory::of(device).now_bytes - model_bytes;
 }
 
 void compete() {
   auto world = tessera::init_process_group(
       {.device = absl::GetFlag(FLAGS_device).device, .backend = absl::GetFlag(FLAGS_backend)});
-  const at::Device place = world->place();
+  const at::Device device = world->device();
   at::set_num_threads(1);
   bench::Answer("idle").add("private_kib", bench::private_kib()).send();
   bench::Task task = bench::make_task(absl::GetFlag(FLAGS_model), absl::GetFlag(FLAGS_text),
                                       world->rank(), world->size());
   int64_t parameters = 0;
   for (const at::Tensor& parameter : task.model->parameters()) parameters += parameter.numel();
-  const int64_t foreign_bytes = place.is_cpu() ? 0 : move_to_gpu(task, place);
+  const int64_t foreign_bytes = device.is_cpu() ? 0 : move_to_gpu(task, device);
   const std::string trace = absl::GetFlag(FLAGS_trace);
   const bench::Way way{.strategy = absl::GetFlag(FLAGS_strategy),
                        .dtype = absl::GetFlag(FLAGS_bf16) ? at::kBFloat16 : at::kFloat,
@@ -74,7 +74,7 @@ void compete() {
   const auto trainer = bench::make_trainer(way, task, world);
   bench::Answer("ready").add("parameters", parameters).send();
 
-  bench::Contest contest(*trainer, task, place, foreign_bytes);
+  bench::Contest contest(*trainer, task, device, foreign_bytes);
   if (const int64_t steps = absl::GetFlag(FLAGS_steps); steps > 0) {
     contest.steps(steps);
   } else {

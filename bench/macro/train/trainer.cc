@@ -50,8 +50,8 @@ class Local final : public Trainer {
   }
 
   void finish() override {
-    const at::Device place = parameters_.front().device();
-    if (!place.is_cpu()) at::accelerator::synchronizeDevice(place.index());
+    const at::Device device = parameters_.front().device();
+    if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
   }
 
  private:
@@ -64,7 +64,7 @@ class Sharded final : public Trainer {
   Sharded(Task task, const tessera::Options& options,
           const std::shared_ptr<tessera::ProcessGroup>& world)
       : task_(std::move(task)),
-        place_(world->place()),
+        device_(world->device()),
         engine_(tessera::parallelize(
             task_.model, torch::optim::AdamWOptions(kRate).weight_decay(kDecay), options, world)),
         is_graph_(options.cuda_graphs),
@@ -78,7 +78,7 @@ class Sharded final : public Trainer {
 
   void finish() override {
     engine_->wait();
-    if (!place_.is_cpu()) at::accelerator::synchronizeDevice(place_.index());
+    if (!device_.is_cpu()) at::accelerator::synchronizeDevice(device_.index());
   }
 
   int64_t formula_bytes() const override {
@@ -104,7 +104,7 @@ class Sharded final : public Trainer {
   at::Tensor captured(const Batch& batch) {
     if (!still_.input.defined()) {
       still_ = {at::empty_like(batch.input), at::empty_like(batch.target)};
-      loss_ = at::zeros({}, at::TensorOptions(place_).dtype(at::kFloat));
+      loss_ = at::zeros({}, at::TensorOptions(device_).dtype(at::kFloat));
     }
     still_.input.copy_(batch.input, /*non_blocking=*/true);
     still_.target.copy_(batch.target, /*non_blocking=*/true);
@@ -113,7 +113,7 @@ class Sharded final : public Trainer {
   }
 
   Task task_;
-  const at::Device place_;
+  const at::Device device_;
   std::unique_ptr<tessera::Engine> engine_;
   const bool is_graph_, is_offloaded_;
   Batch still_;

@@ -44,7 +44,7 @@ struct Way {
   bool trace = false;
 };
 
-/// `task` has its model at world->place(). Collective unless local. Throws c10::Error for a way
+/// `task` has its model at world->device(). Collective unless local. Throws c10::Error for a way
 /// that there is not.
 std::unique_ptr<Trainer> make_trainer(const Way& way, Task task,
                                       const std::shared_ptr<tessera::ProcessGroup>& world);

@@ -39,9 +39,10 @@ class Group final : public ProcessGroup {
   std::string_view name() const override { return progress_->group(); }
   std::string_view backend() const override { return "nccl"; }
   Capabilities can() const override {
-    return {.in_background = true, .completes_on_host = place().is_cpu(), .has_host_channel = true};
+    return {
+        .in_background = true, .completes_on_host = device().is_cpu(), .has_host_channel = true};
   }
-  at::Device place() const override { return world_->options().device->place(); }
+  at::Device device() const override { return world_->options().device->torch_device(); }
 
   /// A barrier costs a collective of one element and waits for it on the host. Of a gather on the
   /// host, which goes through the store and is always compared, the others have this rank's part

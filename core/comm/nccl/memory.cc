@@ -84,7 +84,7 @@ struct Memory::Block {
                    communicators = std::move(communicators)] {
         try {
           // NCCL makes the device current and goes back; from none, that is GPU 0.
-          const c10::DeviceGuard here(world->options().device->place());
+          const c10::DeviceGuard here(world->options().device->torch_device());
           for (const auto& end : ends) end->synchronize();
           for (const auto& communicator : communicators) communicator->deregister_memory(data);
           world->options().api->mem_free(data);
@@ -104,7 +104,7 @@ Memory::Memory(std::shared_ptr<World> world,
 
 std::shared_ptr<Memory::Block> Memory::take(int64_t bytes, std::string& problem) {
   const WorldOptions& options = world_->options();
-  const c10::DeviceGuard here(options.device->place());
+  const c10::DeviceGuard here(options.device->torch_device());
   void* data = nullptr;
   const Result result = options.api->mem_alloc(&data, static_cast<size_t>(bytes));
   if (result == Result::kSuccess && data != nullptr) {
@@ -118,7 +118,7 @@ std::shared_ptr<Memory::Block> Memory::take(int64_t bytes, std::string& problem)
 }
 
 void Memory::enroll(Pending& pending, const Block& block, Communicator::Registration kind) {
-  const c10::DeviceGuard here(world_->options().device->place());
+  const c10::DeviceGuard here(world_->options().device->torch_device());
   for (const auto& communicator : communicators_) {
     check_result(*world_, pending, *communicator,
                  communicator->register_memory(block.data, static_cast<size_t>(block.bytes), kind));
@@ -127,12 +127,12 @@ void Memory::enroll(Pending& pending, const Block& block, Communicator::Registra
 }
 
 at::Tensor Memory::tensor_of(std::shared_ptr<Block> block, int64_t numel, at::ScalarType dtype) {
-  const at::Device place = world_->options().device->place();
+  const at::Device device = world_->options().device->torch_device();
   void* const data = block->data;
   return at::for_blob(data, {numel})
       .deleter([block = std::move(block)](void*) mutable { block.reset(); })
-      .options(at::TensorOptions(dtype).device(place))
-      .target_device(place)
+      .options(at::TensorOptions(dtype).device(device))
+      .target_device(device)
       .make_tensor();
 }
 

@@ -128,7 +128,7 @@ void World::leave(const std::shared_ptr<Progress>& progress,
 void World::run() {
   // NCCL makes the device current where it needs it and then goes back; from none, that is GPU 0,
   // where it would make a context.
-  const c10::DeviceGuard here(options_.device->place());
+  const c10::DeviceGuard here(options_.device->torch_device());
   while (sleep()) {
     if (!is_failed()) {
       const Cause cause = look();

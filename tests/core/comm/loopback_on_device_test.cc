@@ -26,7 +26,7 @@ TEST(LoopbackOnDevice, CopiesOnTheCurrentStreamAndWaitsForNothing) {
   const auto device = std::make_shared<HostDevice>();
   LoopbackGroup group(device);
   EXPECT_EQ(group.backend(), "loopback");
-  EXPECT_EQ(group.place(), device->place());
+  EXPECT_EQ(group.device(), device->torch_device());
   Gate gate(device->current_stream()->handle());
   const at::Tensor input = at::zeros({2, 3});
   fill_later(*device, input, at::full({2, 3}, 7.0));
@@ -51,7 +51,7 @@ TEST(LoopbackOnDevice, AStreamThatWaitsIsBehindTheOneOfTheCall) {
   // The current stream of the call and of wait() differ.
   class Switching final : public Device {
    public:
-    at::Device place() const override { return host.place(); }
+    at::Device torch_device() const override { return host.torch_device(); }
     std::shared_ptr<Stream> current_stream() override { return current; }
     std::shared_ptr<Stream> make_stream(Priority priority) override {
       return host.make_stream(priority);

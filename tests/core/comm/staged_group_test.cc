@@ -125,7 +125,7 @@ class StagingDevice final : public Device {
   StagingDevice(std::shared_ptr<HostDevice> device, Host host)
       : device_(std::move(device)), host_(host) {}
 
-  at::Device place() const override { return device_->place(); }
+  at::Device torch_device() const override { return device_->torch_device(); }
   std::shared_ptr<Stream> current_stream() override {
     return std::make_shared<Unwrapping>(device_->current_stream());
   }

@@ -63,9 +63,9 @@ void await(Event& event) {
 }
 
 TEST_F(CudaDeviceTest, IsTheGpuOfItsIndex) {
-  EXPECT_EQ(device_.place(), at::Device(at::kCUDA, kIndex));
+  EXPECT_EQ(device_.torch_device(), at::Device(at::kCUDA, kIndex));
   const at::Tensor tensor = device_.allocate(5, at::kBFloat16);
-  EXPECT_EQ(tensor.device(), device_.place());
+  EXPECT_EQ(tensor.device(), device_.torch_device());
   EXPECT_EQ(tensor.scalar_type(), at::kBFloat16);
   EXPECT_EQ(tensor.numel(), 5);
   EXPECT_EQ(device_.allocate(0, at::kInt).numel(), 0);
@@ -96,7 +96,7 @@ TEST_F(CudaDeviceTest, StreamsComeFromLibTorchsPoolsByPriority) {
 
 TEST_F(CudaDeviceTest, TheCurrentStreamIsTheCallingThreads) {
   const c10::Stream other = c10::impl::getDeviceGuardImpl(at::kCUDA)->getStreamFromGlobalPool(
-      device_.place(), /*isHighPriority=*/false);
+      device_.torch_device(), /*isHighPriority=*/false);
   void* const usual = device_.current_stream()->handle();
   {
     const c10::StreamGuard guard(other);
@@ -204,7 +204,8 @@ TEST_F(CudaDeviceTest, AThreadOfAnotherGpuKeepsItAndMakesNoContextThere) {
 
   // The control: c10's own calls, as they are, do make one on GPU 0.
   std::thread([&] {
-    const c10::Stream stream = c10::impl::getDeviceGuardImpl(at::kCUDA)->getStream(device_.place());
+    const c10::Stream stream =
+        c10::impl::getDeviceGuardImpl(at::kCUDA)->getStream(device_.torch_device());
     c10::Event(at::kCUDA).record(stream);
   }).join();
   EXPECT_THAT(fake().contexts(), ::testing::Contains(0));

@@ -317,8 +317,8 @@ TEST_F(GraphTest, CallsOutOfOrderAreRefused) {
   graph->end();
   EXPECT_THAT(message_of([&] { graph->begin(); }),
               HasSubstr("[graph] begin: got a second call, expected one per graph; make another"));
-  for (const at::Device place : {at::Device(at::kCPU), at::Device(at::kCUDA)}) {
-    EXPECT_THAT(message_of([&] { make_graph(place); }),
+  for (const at::Device device : {at::Device(at::kCPU), at::Device(at::kCUDA)}) {
+    EXPECT_THAT(message_of([&] { make_graph(device); }),
                 HasSubstr("expected a GPU with an index (cuda:0)"));
   }
 }

@@ -196,7 +196,7 @@ TEST_F(StepDecisionTest, GoesOnFromALoadedScale) {
   EXPECT_EQ(reading.scale.scale, 16.0) << "the third good step";
   EXPECT_EQ(decision.scale().dim(), 0);
   EXPECT_EQ(decision.scale().scalar_type(), at::kDouble);
-  EXPECT_EQ(decision.scale().device(), kit_.device()->place());
+  EXPECT_EQ(decision.scale().device(), kit_.device()->torch_device());
 }
 
 TEST_F(StepDecisionTest, TheHostIsAStepBehindAndNoCallWaits) {

@@ -65,7 +65,7 @@ const RankProcessBody kThreads("init_on_cuda_by_threads", [] {
                .store = store,
                .timeout = std::chrono::seconds(20)});
           EXPECT_EQ(world->backend(), size == 1 ? "loopback" : "nccl");
-          EXPECT_EQ(world->place(), at::Device(at::kCUDA, rank));
+          EXPECT_EQ(world->device(), at::Device(at::kCUDA, rank));
           EXPECT_FALSE(world->can().one_sided_reads);
           EXPECT_EQ(world->rank(), rank);
           EXPECT_EQ(world->size(), size);
@@ -88,7 +88,7 @@ const RankProcessBody kShared("init_on_shared_gpus", [] {
     const auto world = init_process_group(
         {.device = at::kCUDA, .timeout = std::chrono::seconds(20), .backend = "shm"});
     world->barrier("all are there");
-    std::printf("%s on %s", std::string(world->backend()).c_str(), world->place().str().c_str());
+    std::printf("%s on %s", std::string(world->backend()).c_str(), world->device().str().c_str());
   } catch (const std::exception& error) {
     std::printf("%s", error_text(error).c_str());
   }
@@ -96,13 +96,13 @@ const RankProcessBody kShared("init_on_shared_gpus", [] {
 
 const RankProcessBody kShare("init_on_one_gpu", [] {
   const auto world = init_process_group({.device = at::Device(at::kCUDA, 1), .backend = "shm"});
-  std::printf("%s", world->place().str().c_str());
+  std::printf("%s", world->device().str().c_str());
 });
 
 const RankProcessBody kMortal("reduce_with_a_rank_that_dies", [] {
   const auto world = init_process_group(
       {.device = at::kCUDA, .timeout = std::chrono::seconds(20), .backend = "shm"});
-  const at::Tensor tensor = at::ones({1000}, at::TensorOptions(at::kFloat).device(world->place()));
+  const at::Tensor tensor = at::ones({1000}, at::TensorOptions(at::kFloat).device(world->device()));
   world->all_reduce(tensor, ReduceOp::kSum, "bucket 0")->wait();
   std::printf("sum %d\n", static_cast<int>(tensor[7].item<float>()));
   std::fflush(stdout);

@@ -74,10 +74,10 @@ at::Tensor on_cpu(const at::Tensor& tensor) { return tensor.to(at::kCPU); }
 TEST_F(GroupsOnCuda, AWorldOfOneNeverWaitsForItsGpu) {
   const auto device = device_of(1);
   LoopbackGroup group(device);
-  EXPECT_EQ(group.place(), at::Device(at::kCUDA, 1));
-  const at::Tensor input = values_of(0, 6, at::kFloat).to(device->place());
+  EXPECT_EQ(group.device(), at::Device(at::kCUDA, 1));
+  const at::Tensor input = values_of(0, 6, at::kFloat).to(device->torch_device());
   const at::Tensor gathered = group.allocate(6, at::kFloat);
-  EXPECT_EQ(gathered.device(), device->place());
+  EXPECT_EQ(gathered.device(), device->torch_device());
   const at::Tensor scattered = at::empty({2, 3}, gathered.options());
   const int64_t before = fake().host_syncs();
   group.all_gather(gathered, input.view({3, 2}), "unit")->wait();
@@ -104,19 +104,19 @@ TEST_F(GroupsOnCuda, RanksShareGpusThroughSharedMemoryToTheBit) {
           const int rank = shm->rank();
           const auto device = device_of(rank);
           StagedGroup staged(shm, device);
-          EXPECT_EQ(staged.place(), device->place());
+          EXPECT_EQ(staged.device(), device->torch_device());
           for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble,
                                              at::kLong, at::kInt, at::kByte}) {
             const int64_t numel = 257;
             const at::Tensor own = values_of(rank, size * numel, dtype);
             const at::Tensor expected = own.clone();
             shm->all_reduce(expected, ReduceOp::kSum, "r")->wait();
-            const at::Tensor sum = own.to(device->place());
+            const at::Tensor sum = own.to(device->torch_device());
             staged.all_reduce(sum, ReduceOp::kSum, "r")->wait();
             EXPECT_TRUE(at::equal(on_cpu(sum), expected));
 
             const int slice = (rank + 1) % size;
-            const at::Tensor input = own.to(device->place());
+            const at::Tensor input = own.to(device->torch_device());
             const at::Tensor part = staged.allocate(numel, dtype);
             staged.reduce_scatter(part, input, ReduceOp::kSum, "s", slice)->wait();
             EXPECT_TRUE(at::equal(on_cpu(part), expected.narrow(0, slice * numel, numel)));
@@ -134,10 +134,10 @@ TEST_F(GroupsOnCuda, RanksShareGpusThroughSharedMemoryToTheBit) {
           }
           // The result is for the stream that waits.
           const c10::Stream other =
-              c10::impl::getDeviceGuardImpl(at::kCUDA)->getStreamFromGlobalPool(device->place(),
-                                                                                false);
+              c10::impl::getDeviceGuardImpl(at::kCUDA)->getStreamFromGlobalPool(
+                  device->torch_device(), false);
           const at::Tensor ones =
-              at::ones({64}, at::TensorOptions(at::kFloat).device(device->place()));
+              at::ones({64}, at::TensorOptions(at::kFloat).device(device->torch_device()));
           const auto work = staged.all_reduce(ones, ReduceOp::kSum, "streams");
           {
             const c10::StreamGuard guard(other);
@@ -155,16 +155,16 @@ TEST_F(GroupsOnCuda, RanksShareGpusThroughSharedMemoryToTheBit) {
 TEST_F(GroupsOnCuda, WhatIsCapturedIntoAGraphIsRefusedByName) {
   const at::Device place(at::kCUDA, 0);
   const auto nccl =
-      init_process_group({.device = place, .rank = 0, .world_size = 1, .backend = "nccl"});
+      init_process_group({.device = device, .rank = 0, .world_size = 1, .backend = "nccl"});
   const auto shm =
-      init_process_group({.device = place, .rank = 0, .world_size = 1, .backend = "shm"});
-  const auto loopback = init_process_group({.device = place, .rank = 0, .world_size = 1});
+      init_process_group({.device = device, .rank = 0, .world_size = 1, .backend = "shm"});
+  const auto loopback = init_process_group({.device = device, .rank = 0, .world_size = 1});
   EXPECT_EQ(nccl->backend(), "nccl");
   EXPECT_EQ(loopback->backend(), "loopback");
-  const at::Tensor from = at::ones({4}, at::TensorOptions(at::kFloat).device(place));
+  const at::Tensor from = at::ones({4}, at::TensorOptions(at::kFloat).device(device));
   const at::Tensor to = at::zeros({4}, from.options());
   {
-    const auto graph = make_graph(place);
+    const auto graph = make_graph(device);
     graph->begin();
     for (const auto& group : {nccl, shm}) {
       EXPECT_THAT(message_of([&] { group->all_reduce(from, ReduceOp::kSum, "bucket 0"); }),
@@ -185,13 +185,13 @@ TEST_F(GroupsOnCuda, WhatIsCapturedIntoAGraphIsRefusedByName) {
 TEST_F(GroupsOnCuda, MemoryOfNcclIsADevices) {
   const at::Device place(at::kCUDA, 1);
   for (const auto memory : {NcclOptions::Memory::kRegistered, NcclOptions::Memory::kWindows}) {
-    const auto group = init_process_group({.device = place,
+    const auto group = init_process_group({.device = device,
                                            .rank = 0,
                                            .world_size = 1,
                                            .backend = "nccl",
                                            .nccl = {.memory = memory}});
     const at::Tensor tensor = group->allocate(5, at::kFloat);
-    EXPECT_EQ(tensor.device(), place);
+    EXPECT_EQ(tensor.device(), device);
     tensor.fill_(3.0);
     group->all_reduce(tensor, ReduceOp::kSum, "bucket")->wait();
     const at::Tensor words = at::full({2}, int64_t{1} << 40, tensor.options().dtype(at::kLong));

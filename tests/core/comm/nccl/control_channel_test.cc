@@ -202,7 +202,7 @@ TEST_F(ControlChannel, RefusesMisuse) {
 /// A device whose tensors are not the host's.
 class ElsewhereDevice final : public Device {
  public:
-  at::Device place() const override { return at::kMeta; }
+  at::Device device() const override { return at::kMeta; }
   std::shared_ptr<Stream> current_stream() override { return host_.current_stream(); }
   std::shared_ptr<Stream> make_stream(Priority priority) override {
     return host_.make_stream(priority);
@@ -228,7 +228,7 @@ TEST_F(ControlChannel, CarriesHostTensorsWhereCollectivesTakeOthers) {
   run_nccl_ranks(
       2,
       [](std::shared_ptr<Group> group, HostDevice&) {
-        EXPECT_EQ(group->place(), at::Device(at::kMeta));
+        EXPECT_EQ(group->device(), at::Device(at::kMeta));
         try {
           group->all_reduce(at::zeros({2}), ReduceOp::kSum, "bucket 0");
           ADD_FAILURE();
