@@ -100,7 +100,7 @@ struct Options {
 
   /// Bytes of parameters per bucket. Range [1 KiB, 2 GiB]. Unset: 25 MiB, and 1 MiB for the first
   /// bucket to be ready in backward, which is smaller so that reduction starts early. Larger
-  /// buckets mean fewer collectives and larger landing buffers. An error where parameters are
+  /// buckets mean fewer collectives and larger gradient buffers. An error where parameters are
   /// split: there `wrap` says what is reduced together.
   std::optional<int64_t> bucket_bytes = {};
   std::optional<int64_t> first_bucket_bytes = {};
@@ -142,8 +142,8 @@ struct Options {
 
   // --- Diagnostics (change nothing but speed) ---
 
-  /// Fills every landing buffer and every slab with NaN when it is freed, so that a read that comes
-  /// too early or too late shows.
+  /// Fills every gradient buffer and every slab with NaN when it is freed, so that a read that
+  /// comes too early or too late shows.
   bool poison_freed = false;
 
   /// A unit is whole only while an operator uses it, also in a world of one: the harshest test of

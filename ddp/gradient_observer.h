@@ -40,7 +40,7 @@ class GradientObserver {
   virtual void before_consuming(size_t /*unit*/) {}
   /// The mean gradient of what this rank keeps of `unit`, as Reducer::gradient() returns it, valid
   /// during the call, and its Reducer::squares(). Follows before_consuming() of the same unit; of
-  /// units whose parameters have not all landed on this rank the gradient stays with the reducer.
+  /// units whose parameters have not all arrived on this rank the gradient stays with the reducer.
   virtual void consume(size_t /*unit*/, const at::Tensor& /*gradient*/,
                        const ExactSum& /*squares*/) {}
 };

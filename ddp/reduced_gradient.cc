@@ -12,8 +12,8 @@ using Level = GradientCommunicator::Level;
 
 namespace {
 
-/// Whether the whole landing buffer is kept from micro-step to micro-step (zero1).
-bool keeps_landing(const Degrees& degrees) {
+/// Whether the whole gradient buffer is kept from micro-step to micro-step (zero1).
+bool keeps_buffer(const Degrees& degrees) {
   return degrees.gradients == 1 && degrees.optimizer > 1;
 }
 
@@ -30,25 +30,24 @@ ReducedGradient::ReducedGradient(GradientCommunicator& communicator, const Plann
       atom_range_(slices.atom(unit.layout)),
       kept_(slices.optimizer(unit.layout)),
       own_range_(keeps_sums_ ? slices.gradients(unit.layout) : kept_),
-      reduces_in_own_(keep == Keep::kUntilStep && !keeps_sums_ &&
-                      !keeps_landing(slices.degrees()) &&
+      reduces_in_own_(keep == Keep::kUntilStep && !keeps_sums_ && !keeps_buffer(slices.degrees()) &&
                       communicator.stages(Level::kMicroStep) == 1 &&
                       unit.precision.wire == unit.precision.reduce) {
-  if (keeps_landing(slices.degrees())) {
-    kept_landing_ = communicator.allocate(unit.layout.numel(), unit.precision.wire);
-    meter.add(MemoryClass::kLanding, static_cast<int64_t>(kept_landing_.nbytes()));
+  if (keeps_buffer(slices.degrees())) {
+    kept_buffer_ = communicator.allocate(unit.layout.numel(), unit.precision.wire);
+    meter.add(MemoryClass::kGradientBuffers, static_cast<int64_t>(kept_buffer_.nbytes()));
   }
-  const bool may_stay_in_landing =
-      kept_landing_.defined() && unit.precision.wire == unit.precision.reduce;
-  if (keep == Keep::kUntilStep && !may_stay_in_landing) make_own();
+  const bool may_stay_in_buffer =
+      kept_buffer_.defined() && unit.precision.wire == unit.precision.reduce;
+  if (keep == Keep::kUntilStep && !may_stay_in_buffer) make_own();
 }
 
 ReducedGradient::ReducedGradient(ReducedGradient&& other) noexcept = default;
 
 ReducedGradient::~ReducedGradient() {
   if (own_.defined()) meter_->remove(MemoryClass::kGradients, static_cast<int64_t>(own_.nbytes()));
-  if (kept_landing_.defined()) {
-    meter_->remove(MemoryClass::kLanding, static_cast<int64_t>(kept_landing_.nbytes()));
+  if (kept_buffer_.defined()) {
+    meter_->remove(MemoryClass::kGradientBuffers, static_cast<int64_t>(kept_buffer_.nbytes()));
   }
 }
 
@@ -63,41 +62,41 @@ const at::Tensor& ReducedGradient::whole() const {
   return is_whole_ ? own_ : kNone;
 }
 
-at::Tensor ReducedGradient::landing() {
-  if (kept_landing_.defined()) {
+at::Tensor ReducedGradient::gradient_buffer() {
+  if (kept_buffer_.defined()) {
     keep();
-    return kept_landing_;
+    return kept_buffer_;
   }
   return is_whole_ && reduces_in_own_ && !own_is_taken_ && !value_.defined() ? own_ : at::Tensor();
 }
 
-std::shared_ptr<Work> ReducedGradient::reduce(const at::Tensor& landing, std::string_view tag) {
+std::shared_ptr<Work> ReducedGradient::reduce(const at::Tensor& gradients, std::string_view tag) {
   const auto start = [&](const at::Tensor& part, ReduceOp op) {
-    return communicator_->start(Level::kMicroStep, landing, part, op, tag);
+    return communicator_->start(Level::kMicroStep, gradients, part, op, tag);
   };
   if (keeps_sums_) {
-    return start(landing.narrow(0, own_range_.begin, own_range_.numel), ReduceOp::kSum);
+    return start(gradients.narrow(0, own_range_.begin, own_range_.numel), ReduceOp::kSum);
   }
   if (is_whole_) {
-    if (owns(landing)) own_is_taken_ = true;
-    return start(landing, ReduceOp::kAvg);
+    if (owns(gradients)) own_is_taken_ = true;
+    return start(gradients, ReduceOp::kAvg);
   }
   const bool in_own = reduces_in_own_ && !own_is_taken_;
   if (in_own) own_is_taken_ = true;
-  return start(in_own ? own_ : landing.narrow(0, atom_range_.begin, atom_range_.numel),
+  return start(in_own ? own_ : gradients.narrow(0, atom_range_.begin, atom_range_.numel),
                ReduceOp::kAvg);
 }
 
-std::shared_ptr<Work> ReducedGradient::gather(const at::Tensor& landing, std::string_view tag) {
+std::shared_ptr<Work> ReducedGradient::gather(const at::Tensor& gradients, std::string_view tag) {
   if (communicator_->stages(Level::kMicroStep) == 1) return nullptr;  // narrow() allocates
   return communicator_->advance(Level::kMicroStep,
-                                landing.narrow(0, atom_range_.begin, atom_range_.numel),
-                                landing.narrow(0, kept_.begin, kept_.numel), tag);
+                                gradients.narrow(0, atom_range_.begin, atom_range_.numel),
+                                gradients.narrow(0, kept_.begin, kept_.numel), tag);
 }
 
-void ReducedGradient::add(const at::Tensor& landing) {
+void ReducedGradient::add(const at::Tensor& gradients) {
   if (keeps_sums_) {
-    const at::Tensor part = landing.narrow(0, own_range_.begin, own_range_.numel);
+    const at::Tensor part = gradients.narrow(0, own_range_.begin, own_range_.numel);
     if (value_.defined()) take_up_sums();
     if (has_sums_) {
       own_.add_(part);
@@ -111,7 +110,7 @@ void ReducedGradient::add(const at::Tensor& landing) {
     value_ = own_;
     return;
   }
-  const at::Tensor part = landing.narrow(0, kept_.begin, kept_.numel);
+  const at::Tensor part = gradients.narrow(0, kept_.begin, kept_.numel);
   if (value_.defined()) {
     value_.add_(part);
   } else if (own_.defined()) {

@@ -18,20 +18,20 @@ namespace tessera {
 /// lives meanwhile follows from the degrees p | g | o of a world of N:
 ///   o = 1 (ddp): the whole unit in a buffer of its own.
 ///   g = o (zero2, zero3, HSDP): the slice in a buffer of its own.
-///   g = 1 < o (zero1): the slice, left inside the landing buffer where the reduction put it; a
+///   g = 1 < o (zero1): the slice, left inside the gradient buffer where the reduction put it; a
 ///   buffer of its own is made when a second part has to be added. Where the wire's dtype is not
 ///   the sums', it has that buffer from the start.
 ///   1 < g < o: the gradient slice in a buffer of its own, summed over g ranks in each micro-step;
 ///   finish() adds the sums of the N / g others once and leaves the mean in the optimizer slice of
 ///   it. Sums of g ranks travel undivided: an fp16 wire overflows g times as early.
-/// Under Keep::kUntilUsed (g = o = N) it is left inside the landing buffer and has no other; keep()
-/// makes one that lasts for the case that it cannot be used at once.
+/// Under Keep::kUntilUsed (g = o = N) it is left inside the gradient buffer and has no other;
+/// keep() makes one that lasts for the case that it cannot be used at once.
 ///
-/// A micro-step calls reduce() on the landing buffer and waits, then gather() and waits, then
+/// A micro-step calls reduce() on the gradient buffer and waits, then gather() and waits, then
 /// add(); all three on every rank in the same order.
 class ReducedGradient {
  public:
-  /// How long a value is kept: for the step, or until somebody has used it, before the landing
+  /// How long a value is kept: for the step, or until somebody has used it, before the gradients
   /// buffer is.
   enum class Keep : uint8_t { kUntilStep, kUntilUsed };
 
@@ -50,24 +50,24 @@ class ReducedGradient {
   /// [unit numel] of the wire's dtype, contents undefined; a value that lies in it is moved first.
   /// Undefined where any buffer will do: all but zero1, and ddp with wire and sums of one dtype
   /// while there is no value.
-  at::Tensor landing();
-  /// Whether `landing` is what landing() returned, and not the caller's to use again.
-  bool owns(const at::Tensor& landing) const {
-    return landing.is_same(own_) || landing.is_same(kept_landing_);
+  at::Tensor gradient_buffer();
+  /// Whether `gradients` is what gradient_buffer() returned, and not the caller's to use again.
+  bool owns(const at::Tensor& gradients) const {
+    return gradients.is_same(own_) || gradients.is_same(kept_buffer_);
   }
 
-  /// Starts the reduction of a full landing buffer [unit numel] of the wire's dtype: of all of it,
+  /// Starts the reduction of a full gradient buffer [unit numel] of the wire's dtype: of all of it,
   /// this rank's atom or, where partial sums are kept, the gradient slice. Collective.
-  std::shared_ptr<Work> reduce(const at::Tensor& landing, std::string_view tag);
+  std::shared_ptr<Work> reduce(const at::Tensor& gradients, std::string_view tag);
 
   /// Starts completing the optimizer slice after reduce(); null if it is complete. Collective over
   /// the replicas.
-  std::shared_ptr<Work> gather(const at::Tensor& landing, std::string_view tag);
+  std::shared_ptr<Work> gather(const at::Tensor& gradients, std::string_view tag);
 
-  /// Adds what reduce() and gather() left in the landing buffer.
-  void add(const at::Tensor& landing);
+  /// Adds what reduce() and gather() left in the gradient buffer.
+  void add(const at::Tensor& gradients);
 
-  /// Moves a value that lies in the landing buffer to a buffer of its own, made when first needed.
+  /// Moves a value that lies in the gradient buffer to a buffer of its own, made when first needed.
   void keep();
 
   /// Partial sums only, each on every rank in this order and waited for: start adding the other
@@ -121,11 +121,11 @@ class ReducedGradient {
   bool own_is_taken_ = false;  // by a reduction whose result add() will find there
   Range atom_range_;
   Range kept_;
-  Range own_range_;          // what own_ holds
-  bool reduces_in_own_;      // the first reduction of a step, so that nothing is copied
-  at::Tensor kept_landing_;  // [unit numel], wire dtype, where g = 1 < o
-  at::Tensor own_;           // [own_range_ numel], reduce dtype
-  at::Tensor value_;         // own_ or a part of it, or a view of the landing buffer
+  Range own_range_;         // what own_ holds
+  bool reduces_in_own_;     // the first reduction of a step, so that nothing is copied
+  at::Tensor kept_buffer_;  // [unit numel], wire dtype, where g = 1 < o
+  at::Tensor own_;          // [own_range_ numel], reduce dtype
+  at::Tensor value_;        // own_ or a part of it, or a view of the gradient buffer
 };
 
 }  // namespace tessera

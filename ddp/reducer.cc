@@ -59,10 +59,12 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
       is_consumed_(observer_.consumes()),
       units_(plan.trainable_size()),
       communicator_(make_gradient_communicator(group, slices)),
-      plain_pool_(allocate_from(*communicator_), meter, MemoryClass::kLanding, setting.on_release),
-      root_pool_(allocate_from(*communicator_), meter, MemoryClass::kLanding, setting.on_release),
-      landings_(units_),
-      scratch_(group.device(), meter, MemoryClass::kLanding),
+      plain_pool_(allocate_from(*communicator_), meter, MemoryClass::kGradientBuffers,
+                  setting.on_release),
+      root_pool_(allocate_from(*communicator_), meter, MemoryClass::kGradientBuffers,
+                 setting.on_release),
+      arriving_(units_),
+      scratch_(group.device(), meter, MemoryClass::kGradientBuffers),
       firings_(table.size()),
       rounds_(units_),
       local_(table.size()),
@@ -98,34 +100,35 @@ void Reducer::begin_micro_step(Mode mode) {
   next_launch_ = 0;
   std::fill(firings_.begin(), firings_.end(), 0);
   std::fill(rounds_.begin(), rounds_.end(), 1);
-  for (auto& rounds : landings_) {
+  for (auto& rounds : arriving_) {
     if (!rounds.empty() && rounds[0]->is_open()) rounds[0]->begin_micro_step();
   }
 }
 
-Landing& Reducer::open_landing(size_t unit, size_t round) {
-  auto& rounds = landings_[unit];
-  while (rounds.size() <= round) rounds.push_back(std::make_unique<Landing>(table_, plan_[unit]));
-  Landing& landing = *rounds[round];
-  if (landing.is_open()) return landing;
+GradientBuffer& Reducer::open_buffer(size_t unit, size_t round) {
+  auto& rounds = arriving_[unit];
+  while (rounds.size() <= round)
+    rounds.push_back(std::make_unique<GradientBuffer>(table_, plan_[unit]));
+  GradientBuffer& arriving = *rounds[round];
+  if (arriving.is_open()) return arriving;
   observer_.rewriting(unit);
-  at::Tensor buffer = round == 0 ? reduced_[unit].landing() : at::Tensor();
+  at::Tensor buffer = round == 0 ? reduced_[unit].gradient_buffer() : at::Tensor();
   if (!buffer.defined()) {
     const PlannedUnit& planned = plan_[unit];
     buffer = pool(unit).acquire(planned.precision.wire, planned.layout.numel());
   }
-  landing.open(std::move(buffer));
-  return landing;
+  arriving.open(std::move(buffer));
+  return arriving;
 }
 
-void Reducer::close_landing(size_t unit, size_t round) {
-  Landing& landing = *landings_[unit][round];
-  if (!landing.is_open()) return;
-  const at::Tensor buffer = landing.close();
+void Reducer::close_buffer(size_t unit, size_t round) {
+  GradientBuffer& arriving = *arriving_[unit][round];
+  if (!arriving.is_open()) return;
+  const at::Tensor buffer = arriving.close();
   if (!reduced_[unit].owns(buffer)) pool(unit).release(buffer);
 }
 
-void Reducer::land(size_t index, const at::Tensor& gradient) {
+void Reducer::receive(size_t index, const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
   const UnitPlan::Place place = plan_.place(index);
   // Without reduction all firings add up on this rank, in the order of the backward.
@@ -133,10 +136,10 @@ void Reducer::land(size_t index, const at::Tensor& gradient) {
   if (round > 0) require_one_gradient(index);
   rounds_[place.unit] = std::max(rounds_[place.unit], round + 1);
 
-  Landing& landing = open_landing(place.unit, round);
-  non_finite_[index] = std::max(non_finite_[index], landing.land(place.position, gradient));
+  GradientBuffer& arriving = open_buffer(place.unit, round);
+  non_finite_[index] = std::max(non_finite_[index], arriving.receive(place.position, gradient));
   local_[index] = 1;
-  if (mode_ == Mode::kReduce && round == 0 && landing.is_complete()) launch_complete_units();
+  if (mode_ == Mode::kReduce && round == 0 && arriving.is_complete()) launch_complete_units();
 }
 
 /// Note [Rounds].
@@ -153,7 +156,7 @@ void Reducer::require_one_gradient(size_t index) const {
 
 void Reducer::launch_complete_units() {
   while (next_launch_ < units_) {
-    const auto& rounds = landings_[next_launch_];
+    const auto& rounds = arriving_[next_launch_];
     if (rounds.empty() || !rounds[0]->is_open() || !rounds[0]->is_complete()) break;
     launch(next_launch_++, 0);
   }
@@ -162,15 +165,15 @@ void Reducer::launch_complete_units() {
 void Reducer::launch(size_t unit, size_t round) {
   if (finish_ballot_.has_value() && !is_announced_) group_.barrier("reductions of a micro-step");
   is_announced_ = true;
-  Landing& landing = open_landing(unit, round);
-  landing.fill_missing();
-  observer_.unreduced(unit, landing.buffer());
-  if (is_consumed_ && landing.is_complete()) observer_.before_consuming(unit);
+  GradientBuffer& arriving = open_buffer(unit, round);
+  arriving.fill_missing();
+  observer_.unreduced(unit, arriving.buffer());
+  if (is_consumed_ && arriving.is_complete()) observer_.before_consuming(unit);
   history_.record(RollingHash::Event::kReduce, static_cast<int64_t>(unit));
   const int64_t begin_ns = trace_ != nullptr ? Trace::now_ns() : 0;
   in_flight_.push_back({.unit = unit,
                         .round = round,
-                        .work = reduced_[unit].reduce(landing.buffer(), plan_[unit].name),
+                        .work = reduced_[unit].reduce(arriving.buffer(), plan_[unit].name),
                         .is_gathering = false,
                         .begin_ns = begin_ns});
   if (!group_.can().completes_on_host) return retire_behind_last();
@@ -194,7 +197,7 @@ void Reducer::retire_behind_last() {
 /// Whether the reduction is done; until then, takes it as far as it goes (kNever) or all the way.
 bool Reducer::advance(InFlight& reduction, Wait wait) {
   const size_t unit = reduction.unit;
-  const at::Tensor buffer = landings_[unit][reduction.round]->buffer();
+  const at::Tensor buffer = arriving_[unit][reduction.round]->buffer();
   for (;;) {
     if (wait == Wait::kNever && !reduction.work->is_completed()) return false;
     reduction.work->wait();
@@ -213,18 +216,18 @@ bool Reducer::advance(InFlight& reduction, Wait wait) {
                    static_cast<int64_t>(buffer.nbytes()));
   }
   if (is_consumed_) {
-    if (landings_[unit][reduction.round]->is_complete()) {
+    if (arriving_[unit][reduction.round]->is_complete()) {
       observer_.consume(unit, gradient(unit), squares(unit));
       reduced_[unit].clear();
     } else {
       reduced_[unit].keep();
     }
   }
-  close_landing(unit, reduction.round);
+  close_buffer(unit, reduction.round);
   return true;
 }
 
-int Reducer::landing_units() const {
+int Reducer::units_in_reduction() const {
   if (group_.can().completes_on_host) return 1;
   return 1 + communicator_->stages(GradientCommunicator::Level::kMicroStep);
 }
@@ -377,7 +380,7 @@ std::vector<GradientView> Reducer::gradient_views() const {
 void Reducer::clear() {
   for (size_t unit = 0; unit < units_; ++unit) {
     reduced_[unit].clear();
-    for (size_t round = 0; round < landings_[unit].size(); ++round) close_landing(unit, round);
+    for (size_t round = 0; round < arriving_[unit].size(); ++round) close_buffer(unit, round);
   }
   std::fill(local_.begin(), local_.end(), uint8_t{0});
   std::fill(used_.begin(), used_.end(), uint8_t{0});
@@ -390,7 +393,7 @@ void Reducer::drop(size_t index) {
   const UnitPlan::Place place = plan_.place(index);
   observer_.rewriting(place.unit);
   reduced_[place.unit].drop(plan_[place.unit].layout.parameter_range(place.position));
-  auto& rounds = landings_[place.unit];
+  auto& rounds = arriving_[place.unit];
   if (!rounds.empty() && rounds[0]->is_open()) rounds[0]->drop(place.position);
   local_[index] = 0;
   used_[index] = 0;

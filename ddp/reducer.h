@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tessera/core/comm/process_group.h"
-#include "tessera/core/grad/landing.h"
+#include "tessera/core/grad/gradient_buffer.h"
 #include "tessera/core/layout/parameter_table.h"
 #include "tessera/core/layout/slice_map.h"
 #include "tessera/core/layout/unit_plan.h"
@@ -34,7 +34,7 @@ class Trace;
 /// dtype. For every row of Degrees; where g is 1 or o the bits are those of the rank-order sum,
 /// whatever the row. Note [Rounds] and Note [Agreed order] in reducer.cc. Used by one thread.
 ///
-/// Memory: see ReducedGradient and memory_formula.h for what lasts. Landing buffers are pooled by
+/// Memory: see ReducedGradient and memory_formula.h for what lasts. Gradient buffers are pooled by
 /// dtype, those of units of kind kRoot in a pool of their own, because each pool's buffers have the
 /// size of its largest unit; under g = 1 < o each unit has its own. With an observer that consumes
 /// reduced gradients, nothing lasts but the gradients of units that lacked some.
@@ -45,7 +45,7 @@ class Reducer {
   enum class Mode : uint8_t { kReduce, kAddLocally };
 
   struct Setting {
-    SlabPool::OnRelease on_release = SlabPool::OnRelease::kKeep;  ///< of landing buffers
+    SlabPool::OnRelease on_release = SlabPool::OnRelease::kKeep;  ///< of gradient buffers
     /// May be null. Where it consumes gradients, a backward is all of a step: mode kReduce, one
     /// gradient per parameter.
     GradientObserver* observer = nullptr;
@@ -68,7 +68,7 @@ class Reducer {
   /// One gradient of parameter `index` of the table. Under kReduce it may start reductions:
   /// collective in effect. Throws c10::Error where gradients are consumed and this is a parameter's
   /// second one in one backward.
-  void land(size_t index, const at::Tensor& gradient);
+  void receive(size_t index, const at::Tensor& gradient);
 
   /// The backward is over. Under kReduce: collective, blocking; contributes zeros for what this
   /// rank did not produce, agrees with all ranks on rounds and used parameters, and waits until
@@ -84,7 +84,7 @@ class Reducer {
     std::vector<ReducedGradient::State> reduced;  ///< per unit
   };
   Books books() const;
-  /// In the place of begin_micro_step(), land() and end_micro_step(): a device has repeated by
+  /// In the place of begin_micro_step(), receive() and end_micro_step(): a device has repeated by
   /// itself what it did in a micro-step that left the books at `after`, from the same state, in a
   /// world of one. Local.
   void repeat_micro_step(const Books& after);
@@ -124,7 +124,7 @@ class Reducer {
   /// partial sums are kept). Read only; valid until the next micro-step, clear() or drop(). Where
   /// the reduce dtype is another one it is converted into scratch memory, which is used again as
   /// soon as nobody holds the tensor: a caller that takes one unit after the other needs room for
-  /// one, counted as landing.
+  /// one, counted as gradient buffers.
   at::Tensor gradient(size_t unit);
 
   /// This rank's part of the squared norm of gradient(): of its own atom of every unit, without
@@ -134,7 +134,7 @@ class Reducer {
   ExactSum squares();
 
   /// Of how many units gradients land or are under way at once, at most; see memory_peak_formula.
-  int landing_units() const;
+  int units_in_reduction() const;
 
   /// What users may see as `.grad`, per table entry.
   std::vector<GradientView> gradient_views() const;
@@ -150,8 +150,8 @@ class Reducer {
   enum class Wait : uint8_t { kNever, kOneCollective, kUntilDone };
 
   SlabPool& pool(size_t unit);
-  Landing& open_landing(size_t unit, size_t round);
-  void close_landing(size_t unit, size_t round);
+  GradientBuffer& open_buffer(size_t unit, size_t round);
+  void close_buffer(size_t unit, size_t round);
   void launch(size_t unit, size_t round);
   void add_squares_of(size_t unit, ExactSum& sum);
   void launch_complete_units();
@@ -176,10 +176,10 @@ class Reducer {
   SlabPool plain_pool_;
   SlabPool root_pool_;
 
-  std::vector<ReducedGradient> reduced_;                         // per unit
-  std::vector<std::vector<std::unique_ptr<Landing>>> landings_;  // per unit and round
-  ScratchBuffers scratch_;                                       // for gradient()
-  std::deque<InFlight> in_flight_;                               // in launch order
+  std::vector<ReducedGradient> reduced_;                                // per unit
+  std::vector<std::vector<std::unique_ptr<GradientBuffer>>> arriving_;  // per unit and round
+  ScratchBuffers scratch_;                                              // for gradient()
+  std::deque<InFlight> in_flight_;                                      // in launch order
 
   Mode mode_ = Mode::kReduce;
   bool has_local_ = false;

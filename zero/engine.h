@@ -90,7 +90,7 @@ class Engine final {
   at::Tensor scale(const at::Tensor& loss);
   double loss_scale() const;
 
-  /// Local; made by all ranks alike. Drops the gradients of this step, reduced and landed.
+  /// Local; made by all ranks alike. Drops the gradients of this step, reduced or not.
   void zero_grad();
 
   /// While the returned scope lives, backward adds gradients locally (full-size memory) and sends

@@ -79,7 +79,7 @@ MemorySetting ShardedEngine::memory_setting(int micro_steps) const {
           .is_split = store_.flat().is_split(),
           .is_shared = store_.is_shared(),
           .updates_in_backward = early_update_ != nullptr,
-          .landing_units = reducer_.landing_units(),
+          .units_in_reduction = reducer_.units_in_reduction(),
           .ranks_after_forward = parts_.options.reshard_after_forward,
           .offload = parts_.options.offload,
           .states = commit_->optimizer().algorithm().states};

@@ -78,7 +78,7 @@ void ShardedEngine::gradient(size_t index, at::Tensor gradient) {
   // A parameter that left its unit may have another shape; the vote will name it.
   if (!store_.flat().lives_here(index)) return;
   try {
-    failure_.guard([&] { reducer_.land(index, gradient.detach()); });
+    failure_.guard([&] { reducer_.receive(index, gradient.detach()); });
   } catch (const c10::Error& error) {
     hook_error_ = error.what_without_backtrace();
     throw;

@@ -81,7 +81,7 @@ class StepCommit {
   /// would, as far as that can be known.
   virtual void agree_to_update(const StepVote::Paper& paper);
 
-  /// Gradients are dropped, what landed among them. Local.
+  /// Gradients are dropped, those that arrived among them. Local.
   virtual void drop() {}
   /// Those of parameter `parameter` of the table are. Local.
   virtual void drop(size_t /*parameter*/) {}

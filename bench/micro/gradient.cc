@@ -6,7 +6,7 @@
 #include <benchmark/benchmark.h>
 #include <torch/types.h>
 
-#include "tessera/core/grad/landing.h"
+#include "tessera/core/grad/gradient_buffer.h"
 #include "tessera/core/layout/parameter_table.h"
 #include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/private_memory.h"
@@ -45,7 +45,7 @@ BENCHMARK(squares)
 
 /// A unit's gradients on their way from autograd into the buffer that is reduced, looked through
 /// for NaN and infinity: bytes of the unit, number of parameters in it.
-void landing(benchmark::State& state) {
+void gradient_buffer(benchmark::State& state) {
   const int64_t numel = state.range(0) / static_cast<int64_t>(sizeof(float));
   const int64_t parameters = state.range(1);
   std::vector<NamedTensor> named;
@@ -58,18 +58,19 @@ void landing(benchmark::State& state) {
   }
   const ParameterTable table(std::move(named));
   const UnitPlan plan(table, {unit}, /*slices=*/2);
-  Landing landing(table, plan[0]);
+  GradientBuffer gradient_buffer(table, plan[0]);
   at::Tensor buffer = allocate_private(plan[0].layout.numel(), at::kFloat).zero_();
   for (auto _ : state) {
-    landing.open(std::move(buffer));
+    gradient_buffer.open(std::move(buffer));
     int64_t non_finite = 0;
-    for (size_t i = 0; i < gradients.size(); ++i) non_finite += landing.land(i, gradients[i]);
+    for (size_t i = 0; i < gradients.size(); ++i)
+      non_finite += gradient_buffer.receive(i, gradients[i]);
     benchmark::DoNotOptimize(non_finite);
-    buffer = landing.close();
+    buffer = gradient_buffer.close();
   }
   report(state, numel, at::kFloat);
 }
-BENCHMARK(landing)
+BENCHMARK(gradient_buffer)
     ->ArgNames({"bytes", "parameters"})
     ->Args({kInCache, 1})
     ->Args({kInCache, 16})

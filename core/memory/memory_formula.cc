@@ -47,7 +47,7 @@ void check(const MemorySetting& setting) {
               degrees.parameters);
 }
 
-/// Whether the reduced slice stays inside a landing buffer that holds the whole gradient.
+/// Whether the reduced slice stays inside a gradient buffer that holds the whole gradient.
 bool lands_in_place(const Degrees& degrees) {
   return degrees.gradients == 1 && degrees.optimizer > 1;
 }
@@ -117,7 +117,7 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
     }
     bytes[MemoryClass::kGradients] += gradient_bytes(unit, setting);
     if (lands_in_place(degrees)) {
-      bytes[MemoryClass::kLanding] += bytes_in(unit, unit.precision.wire);
+      bytes[MemoryClass::kGradientBuffers] += bytes_in(unit, unit.precision.wire);
     }
   }
   bytes[MemoryClass::kSlabs] += bytes_of(slabs, 2);
@@ -134,8 +134,8 @@ MemoryBytes memory_peak_formula(const UnitPlan& plan, const MemorySetting& setti
     BuffersByDtype& pool = unit.kind == UnitKind::kRoot ? roots : blocks;
     pool[unit.precision.wire].add(bytes_in(unit, unit.precision.wire));
   }
-  bytes[MemoryClass::kLanding] +=
-      bytes_of(blocks, setting.landing_units) + bytes_of(roots, setting.landing_units);
+  bytes[MemoryClass::kGradientBuffers] +=
+      bytes_of(blocks, setting.units_in_reduction) + bytes_of(roots, setting.units_in_reduction);
   return bytes;
 }
 

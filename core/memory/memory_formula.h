@@ -17,8 +17,8 @@ struct MemorySetting {
   bool is_split = false;   ///< units are gathered and freed (degrees.parameters > 1)
   bool is_shared = false;  ///< the ranks of a host have one copy (Options::share_parameters)
   bool updates_in_backward = false;  ///< Options::optimizer_in_backward
-  /// Units whose gradients may be landing or under way to other ranks at once, at most.
-  int landing_units = 1;
+  /// Units whose gradients may be coming in or under way to other ranks at once, at most.
+  int units_in_reduction = 1;
   int ranks_after_forward = 0;  ///< Options::reshard_after_forward, resolved: 1 keeps units whole,
                                 ///< degrees.parameters frees them, between: a second shard
   Offload offload = Offload::kNone;  ///< Options::offload
@@ -34,14 +34,14 @@ struct MemorySetting {
 ///   then neither slabs nor root.
 ///   gradients:  S / o (S / g where 1 < g < o) where reduced gradients have a buffer of their own.
 ///   They have none under zero1 (g = 1, o > 1) with one micro-step and equal dtypes of wire and
-///   sums, where the reduced slice stays in the landing buffer; none for frozen units; none where
+///   sums, where the reduced slice stays in the gradient buffer; none for frozen units; none where
 ///   backward updates and each unit has all its gradients on this rank.
 ///   optimizer:  T / o, (T + M) / o with masters; none for frozen units.
 ///   slabs:      two of the largest unit of each dtype that is not root (one if there is only one
 ///   such unit); every such unit's own where units stay whole after forward.
 ///   root:       P of root units.
-///   landing:    the full gradient in the wire's dtype under zero1, which keeps it. Elsewhere
-///   landing buffers are pooled, come and go, and are not part of the formula (0 here).
+///   gradient buffers:    the full gradient in the wire's dtype under zero1, which keeps it.
+///   Elsewhere gradient buffers are pooled, come and go, and are not part of the formula (0 here).
 ///   host:       0 unless something is offloaded. Then instead of optimizer, and with the reduced
 ///   gradients' copies: (T + M + S) / o ((T + S) / o under kParameters where M and P have one
 ///   dtype), M / o of the largest unit whose S and M have two, and under kOptimizer twice P / o of
@@ -53,8 +53,8 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
 /// buffers, each as large as the largest unit that is not root and as large as the root, per wire
 /// dtype. No pool under zero1, nor under ddp with one micro-step and a wire as wide as the sums.
 ///
-/// It is setting.landing_units of the largest buffers of each pool: one on a CPU; on a GPU two, or
-/// three where gradients are gathered over replicas behind the reduction.
+/// It is setting.units_in_reduction of the largest buffers of each pool: one on a CPU; on a GPU
+/// two, or three where gradients are gathered over replicas behind the reduction.
 ///
 /// Exact where communication runs inside the calls (fewer than two cores per rank) and gradients
 /// come in the plan's order, one unit after the other. More is held where communication lags behind

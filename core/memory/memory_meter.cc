@@ -21,8 +21,8 @@ std::string_view to_string(MemoryClass memory_class) {
       return "slabs";
     case MemoryClass::kRoot:
       return "root";
-    case MemoryClass::kLanding:
-      return "landing";
+    case MemoryClass::kGradientBuffers:
+      return "gradient buffers";
     case MemoryClass::kControl:
       return "control";
     case MemoryClass::kHost:

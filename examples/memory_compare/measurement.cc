@@ -153,8 +153,8 @@ bool is_exact(const Measurement& measurement) {
                      [&](const RankMemory& rank) {
                        MemoryBytes held = rank.held;
                        held[MemoryClass::kControl] = 0;
-                       if (measurement.persistent[MemoryClass::kLanding] == 0)
-                         held[MemoryClass::kLanding] = 0;
+                       if (measurement.persistent[MemoryClass::kGradientBuffers] == 0)
+                         held[MemoryClass::kGradientBuffers] = 0;
                        return held == measurement.persistent;
                      });
 }
@@ -201,7 +201,7 @@ MemoryBytes pytorch_ddp(int64_t parameter_numel) {
   MemoryBytes bytes;
   bytes[MemoryClass::kParameters] = 4 * parameter_numel;
   bytes[MemoryClass::kGradients] = 4 * parameter_numel;
-  bytes[MemoryClass::kLanding] = 4 * parameter_numel;
+  bytes[MemoryClass::kGradientBuffers] = 4 * parameter_numel;
   bytes[MemoryClass::kOptimizer] = 8 * parameter_numel;
   return bytes;
 }

@@ -66,8 +66,8 @@ Measurement from_words(const std::vector<int64_t>& words);
 
 /// What PyTorch's DistributedDataParallel with AdamW needs in fp32, modelled and not measured: 20
 /// bytes per parameter. The parameter, its gradient, the gradient's copy in a bucket (it is none
-/// only under gradient_as_bucket_view, which is off by default; listed as landing) and two moments,
-/// 4 bytes each.
+/// only under gradient_as_bucket_view, which is off by default; listed as gradient_buffer) and two
+/// moments, 4 bytes each.
 tessera::MemoryBytes pytorch_ddp(int64_t parameter_numel);
 
 }  // namespace memory_compare

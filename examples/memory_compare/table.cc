@@ -15,7 +15,7 @@ using tessera::MemoryClass;
 
 constexpr MemoryClass kShown[] = {MemoryClass::kParameters, MemoryClass::kGradients,
                                   MemoryClass::kOptimizer,  MemoryClass::kSlabs,
-                                  MemoryClass::kRoot,       MemoryClass::kLanding};
+                                  MemoryClass::kRoot,       MemoryClass::kGradientBuffers};
 constexpr const char* kPyTorch = "PyTorch DDP, fp32";
 
 double mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
@@ -153,7 +153,8 @@ std::vector<std::string> notes(const Comparison& comparison) {
   }
   std::vector<std::string> lines = {
       verdict(comparison),
-      "Landing is pooled (persistent under zero1): predicted for units that land one after the "
+      "GradientBuffer is pooled (persistent under zero1): predicted for units that land one after "
+      "the "
       "other.",
       absl::StrFormat("total: held after the last step; peak: most at once. Both without control "
                       "(votes, ballots), at most %.2f MiB.",
@@ -162,7 +163,8 @@ std::vector<std::string> notes(const Comparison& comparison) {
       "backward and update.",
       "PyTorch DDP is modelled, not measured: 20 bytes per parameter without padding: parameter, "
       "gradient, its copy in a bucket",
-      "(under landing; gradient_as_bucket_view is off by default) and AdamW's two moments."};
+      "(under gradient_buffer; gradient_as_bucket_view is off by default) and AdamW's two "
+      "moments."};
   if (is_on_device(comparison)) {
     double error = 0.0;
     for (const auto& [row, measurement] : comparison.rows) {
@@ -234,7 +236,7 @@ Chart to_chart(const Comparison& comparison) {
   chart.series = {
       {"parameters", "#3f6ea6", "#6f9fd8"}, {"gradients", "#c7833a", "#d99b55"},
       {"optimizer", "#5f8d6b", "#7fb08c"},  {"slabs (gathered units)", "#8b6fa8", "#a98fc7"},
-      {"root unit", "#c2aed6", "#d3c3e4"},  {"landing gradients", "#9aa0a6", "#868d94"}};
+      {"root unit", "#c2aed6", "#d3c3e4"},  {"gradient buffers", "#9aa0a6", "#868d94"}};
   chart.bars.push_back(
       bar_of(kPyTorch, pytorch_ddp(comparison.rows.front().measurement.parameter_numel)));
   chart.bars.back().fill = Chart::Fill::kHatched;

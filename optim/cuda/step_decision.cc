@@ -102,34 +102,34 @@ void StepDecision::start_reading(const at::Tensor& words) {
   require_words(words);
   TORCH_CHECK(pending() < kReadings, "[optim] readings: got ", pending(),
               " that are not read, expected less than ", kReadings, "; call read() first");
-  Landing& landing = landings_[started_ % kReadings];
-  if (landing.is_there == nullptr) {
-    landing = {device_->allocate_on_host(kNumbers, at::kDouble),
-               device_->allocate_on_host(step_words(parameters_), at::kLong),
-               device_->make_event()};
+  Readback& readback = gradient_buffers_[started_ % kReadings];
+  if (readback.is_there == nullptr) {
+    readback = {device_->allocate_on_host(kNumbers, at::kDouble),
+                device_->allocate_on_host(step_words(parameters_), at::kLong),
+                device_->make_event()};
   }
   const std::shared_ptr<Stream> stream = device_->current_stream();
-  stream->copy(landing.numbers, numbers_);
-  stream->copy(landing.words, words);
-  stream->record(*landing.is_there);
+  stream->copy(readback.numbers, numbers_);
+  stream->copy(readback.words, words);
+  stream->record(*readback.is_there);
   ++started_;
 }
 
 StepDecision::Reading StepDecision::read() {
   TORCH_CHECK(pending() > 0,
               "[optim] readings: got none, expected one; call start_reading() first");
-  const Landing& landing = landings_[read_ % kReadings];
-  landing.is_there->synchronize();
+  const Readback& readback = gradient_buffers_[read_ % kReadings];
+  readback.is_there->synchronize();
   ++read_;
 
   Reading reading = {};
-  const auto* numbers = landing.numbers.const_data_ptr<double>();
+  const auto* numbers = readback.numbers.const_data_ptr<double>();
   std::memcpy(&reading.verdict, numbers, sizeof(reading.verdict));
   reading.scale = {.scale = 1.0, .good_steps = 0};
   if (loss_scale_.has_value()) {
     std::memcpy(&reading.scale, numbers + kVerdictWords, sizeof(reading.scale));
   }
-  const auto* words = landing.words.const_data_ptr<int64_t>();
+  const auto* words = readback.words.const_data_ptr<int64_t>();
   reading.squares = ExactSum::load(
       std::span<const int64_t, ExactSum::kWords>(words + kSquaresAt, ExactSum::kWords));
   const int64_t* non_finite = words + kNonFiniteAt;

@@ -69,7 +69,7 @@ class StepDecision {
   at::Tensor scale() const;
 
  private:
-  struct Landing {
+  struct Readback {
     at::Tensor numbers;  // verdict and scale
     at::Tensor words;
     std::shared_ptr<Event> is_there;
@@ -85,7 +85,7 @@ class StepDecision {
   const std::optional<LossScale> loss_scale_;
   at::Tensor numbers_;  // StepVerdict, then LossScaleState, in words of 8 bytes
   Uploads uploads_;
-  std::array<Landing, kReadings> landings_;
+  std::array<Readback, kReadings> gradient_buffers_;
   size_t started_ = 0;
   size_t read_ = 0;
 };

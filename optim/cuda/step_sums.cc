@@ -111,13 +111,14 @@ void StepSums::clear() {
         [&](void* stream) { return api_->zero(at(0), words_.numel() * kWordBytes, stream); });
 }
 
-void StepSums::count_non_finite(size_t unit, const at::Tensor& landing) {
+void StepSums::count_non_finite(size_t unit, const at::Tensor& gradient_buffer) {
   require_trainable(unit, unit_numels_.size());
-  require_elements("landing", landing, unit_numels_[unit], device_->torch_device());
+  require_elements("gradient buffers", gradient_buffer, unit_numels_[unit],
+                   device_->torch_device());
   queue(*api_, *device_, "count_non_finite", [&](void* stream) {
-    return api_->count_non_finite(landing.const_data_ptr(), dtype_of(landing.scalar_type()),
-                                  unit_pieces_.pieces(unit), unit_pieces_.count(unit),
-                                  at(kNonFiniteAt), stream);
+    return api_->count_non_finite(
+        gradient_buffer.const_data_ptr(), dtype_of(gradient_buffer.scalar_type()),
+        unit_pieces_.pieces(unit), unit_pieces_.count(unit), at(kNonFiniteAt), stream);
   });
 }
 

@@ -44,7 +44,7 @@ class StepSums {
   void clear();
   /// Counts what is NaN or infinite in the gradients that this rank produced for trainable `unit`;
   /// `landing`: [unit numel] of Float, BFloat16 or Half. One pass. Adds up over calls.
-  void count_non_finite(size_t unit, const at::Tensor& landing);
+  void count_non_finite(size_t unit, const at::Tensor& gradient_buffer);
   /// Adds the squares of this rank's atom of trainable `unit`. `kept`: 1-d Float, BFloat16 or Half,
   /// the mean gradient from element `begin` of the unit on, the atom among it. One pass.
   void add_squares(size_t unit, const at::Tensor& kept, int64_t begin);

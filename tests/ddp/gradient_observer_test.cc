@@ -51,7 +51,7 @@ struct ObserverRig {
                 /*trace=*/nullptr) {}
   static at::Tensor leaf() { return at::zeros({70}).set_requires_grad(true); }
 
-  void land(size_t index) { reducer.land(index, at::full({70}, group->rank() + 1.0)); }
+  void receive(size_t index) { reducer.receive(index, at::full({70}, group->rank() + 1.0)); }
 
   std::shared_ptr<ProcessGroup> group;
   MemoryMeter meter;
@@ -73,9 +73,9 @@ void on_ranks(const std::function<void(ObserverRig&)>& body) {
 TEST(GradientObserver, GetsCompleteUnitsAndTheOthersStay) {
   on_ranks([](ObserverRig& rig) {
     rig.reducer.begin_micro_step(Reducer::Mode::kReduce);
-    rig.land(0);
-    rig.land(1);
-    if (rig.group->rank() == 1) rig.land(2);
+    rig.receive(0);
+    rig.receive(1);
+    if (rig.group->rank() == 1) rig.receive(2);
     rig.reducer.end_micro_step();
     EXPECT_THAT(rig.observer.calls, ElementsAre("reducing 0", "reduced 0"));
     EXPECT_EQ(rig.observer.gradients[0].numel(), rig.plan[0].layout.numel() / kWorld);
@@ -94,8 +94,8 @@ TEST(GradientObserver, GetsCompleteUnitsAndTheOthersStay) {
 TEST(GradientObserver, MeetsNoSecondGradient) {
   on_ranks([](ObserverRig& rig) {
     rig.reducer.begin_micro_step(Reducer::Mode::kReduce);
-    rig.land(2);
-    EXPECT_THAT([&] { rig.land(2); },
+    rig.receive(2);
+    EXPECT_THAT([&] { rig.receive(2); },
                 ThrowsMessage<c10::Error>(HasSubstr(
                     "[grad] 'c': got a second gradient within one backward, expected one")));
   });

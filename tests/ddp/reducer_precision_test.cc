@@ -184,12 +184,12 @@ TEST(ConvertedGradients, NeedMemoryForOneUnitIfTakenOneByOne) {
   run_ranks(2, [](std::shared_ptr<ProcessGroup> group) {
     ReductionRig rig(std::move(group), {1, 2, 2}, {.wire = kBf16, .reduce = kBf16});
     rig.micro_step(random_gradients(rig, 0, 0));
-    const int64_t before = rig.meter.now()[MemoryClass::kLanding];
+    const int64_t before = rig.meter.now()[MemoryClass::kGradientBuffers];
     for (int pass = 0; pass < 2; ++pass) {
       for (size_t unit = 0; unit < rig.plan.trainable_size(); ++unit) rig.reducer.gradient(unit);
     }
     const int64_t root_numel = rig.plan[1].layout.slice_numel();
-    EXPECT_EQ(rig.meter.now()[MemoryClass::kLanding] - before, 4 * root_numel);
+    EXPECT_EQ(rig.meter.now()[MemoryClass::kGradientBuffers] - before, 4 * root_numel);
 
     std::vector<at::Tensor> held;
     for (size_t unit = 0; unit < rig.plan.trainable_size(); ++unit) {

@@ -159,7 +159,7 @@ TEST_P(RowTest, AddsTheRoundsOfAParameterUsedAgain) {
     rig.reducer.begin_micro_step(Mode::kReduce);
     for (int round = 0; round < 2; ++round) {
       const auto gradients = exact_gradients(rig, rig.group->rank(), round);
-      for (size_t i = gradients.size(); i-- > 0;) rig.reducer.land(i, gradients[i]);
+      for (size_t i = gradients.size(); i-- > 0;) rig.reducer.receive(i, gradients[i]);
     }
     rig.reducer.end_micro_step();
     rig.reducer.finish();
@@ -196,7 +196,7 @@ TEST_P(RowTest, KeepsTheBytesOfTheFormulaAndNoneForFrozenUnits) {
       const MemoryBytes measured = rig.meter.now();
       EXPECT_EQ(measured[MemoryClass::kGradients], formula[MemoryClass::kGradients]);
       if (row().gradients == 1 && row().optimizer > 1) {
-        EXPECT_EQ(measured[MemoryClass::kLanding], formula[MemoryClass::kLanding]);
+        EXPECT_EQ(measured[MemoryClass::kGradientBuffers], formula[MemoryClass::kGradientBuffers]);
       }
       rig.reducer.clear();
     }
@@ -254,16 +254,16 @@ TEST_P(RowTest, WaitsForLateCollectives) {
 INSTANTIATE_TEST_SUITE_P(, RowTest, ::testing::ValuesIn(all_rows()),
                          [](const auto& info) { return name_of(info.param); });
 
-// --- Memory of landing buffers ---
+// --- Memory of gradient buffers ---
 
-TEST(Landings, OfRootUnitsHaveAPoolOfTheirOwn) {
+TEST(GradientBuffers, OfRootUnitsHaveAPoolOfTheirOwn) {
   run_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
     ReductionRig rig(std::move(world), {2, 2, 2});
     rig.micro_step(exact_gradients(rig, rig.group->rank(), 0));
     const int64_t plain_bytes = rig.plan[2].layout.bytes();  // the larger of the plain ones
     const int64_t root_bytes = rig.plan[1].layout.bytes();
     // Units come in the opposite of the plan's order, so all three are open at once.
-    EXPECT_EQ(rig.meter.now()[MemoryClass::kLanding], 2 * plain_bytes + root_bytes);
+    EXPECT_EQ(rig.meter.now()[MemoryClass::kGradientBuffers], 2 * plain_bytes + root_bytes);
   });
 }
 
@@ -279,7 +279,7 @@ TEST(Reducer, GivesBackAllMemory) {
         const auto group = duplicate(*world, to_string(row));
         Reducer reducer(*group, table, plan, slices, {}, meter, history, nullptr);
         reducer.begin_micro_step(Mode::kReduce);
-        reducer.land(0, at::ones({70}));
+        reducer.receive(0, at::ones({70}));
         reducer.end_micro_step();
         EXPECT_EQ(reducer.gradient(0).scalar_type(), at::kFloat);
         EXPECT_GT(meter.now().total(), 0);
@@ -299,7 +299,7 @@ TEST(Reducer, RecordsEachReductionInTheTrace) {
     const SliceMap slices({1, 1, 2}, 2, world->rank());
     Reducer reducer(*world, table, plan, slices, {}, meter, history, &trace);
     reducer.begin_micro_step(Mode::kReduce);
-    reducer.land(0, at::ones({70}));
+    reducer.receive(0, at::ones({70}));
     reducer.end_micro_step();
     ASSERT_EQ(trace.spans().size(), 1u);
     EXPECT_EQ(trace.spans()[0].name, "unit a");

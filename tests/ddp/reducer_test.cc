@@ -44,7 +44,7 @@ struct Rig {
     return {1, 1, 1};
   }
   static at::Tensor parameter() { return at::zeros({kNumel}).set_requires_grad(true); }
-  void land(size_t index, double value) { reducer.land(index, at::full({kNumel}, value)); }
+  void receive(size_t index, double value) { reducer.receive(index, at::full({kNumel}, value)); }
 
   /// Tags of the reductions so far.
   std::vector<std::string> reduced_tags() const {
@@ -83,11 +83,11 @@ class ReducerTest : public ::testing::TestWithParam<Strategy> {
 TEST_P(ReducerTest, StartsUnitsInThePlansOrderAsSoonAsTheyAreComplete) {
   on_ranks(2, [](Rig& rig) {
     rig.reducer.begin_micro_step(Mode::kReduce);
-    rig.land(1, 1.0);  // unit 1: must wait for unit 0
+    rig.receive(1, 1.0);  // unit 1: must wait for unit 0
     EXPECT_TRUE(rig.reduced_tags().empty());
-    rig.land(2, 1.0);  // unit 0: both go
+    rig.receive(2, 1.0);  // unit 0: both go
     EXPECT_THAT(rig.reduced_tags(), ElementsAre("bucket 0", "bucket 1"));
-    rig.land(0, 1.0);
+    rig.receive(0, 1.0);
     EXPECT_THAT(rig.reduced_tags(), ElementsAre("bucket 0", "bucket 1", "bucket 2"));
     rig.reducer.end_micro_step();
     EXPECT_EQ(rig.reduced_tags().size(), 3u);
@@ -98,7 +98,8 @@ TEST_P(ReducerTest, AveragesOverRanksAndAddsOverMicroSteps) {
   on_ranks(2, [](Rig& rig) {
     for (int micro = 0; micro < 2; ++micro) {
       rig.reducer.begin_micro_step(Mode::kReduce);
-      for (size_t i = 0; i < 3; ++i) rig.land(i, rig.group->rank() * 3.0 + static_cast<double>(i));
+      for (size_t i = 0; i < 3; ++i)
+        rig.receive(i, rig.group->rank() * 3.0 + static_cast<double>(i));
       rig.reducer.end_micro_step();
     }
     for (size_t i = 0; i < 3; ++i) {
@@ -111,7 +112,7 @@ TEST_P(ReducerTest, AveragesOverRanksAndAddsOverMicroSteps) {
 TEST_P(ReducerTest, ContributesZerosForWhatARankDidNotProduce) {
   on_ranks(2, [](Rig& rig) {
     rig.reducer.begin_micro_step(Mode::kReduce);
-    if (rig.group->rank() == 1) rig.land(1, 4.0);
+    if (rig.group->rank() == 1) rig.receive(1, 4.0);
     rig.reducer.end_micro_step();
     EXPECT_EQ(rig.value(1), 2.0F);
     EXPECT_EQ(rig.value(0), 0.0F);
@@ -122,8 +123,8 @@ TEST_P(ReducerTest, ContributesZerosForWhatARankDidNotProduce) {
 TEST_P(ReducerTest, ReducesTheRoundsOfAParameterOneAfterTheOther) {
   on_ranks(2, [](Rig& rig) {
     rig.reducer.begin_micro_step(Mode::kReduce);
-    for (size_t i = 3; i-- > 0;) rig.land(i, 2.0);
-    if (rig.group->rank() == 0) rig.land(1, 6.0);  // a second firing on one rank only
+    for (size_t i = 3; i-- > 0;) rig.receive(i, 2.0);
+    if (rig.group->rank() == 0) rig.receive(1, 6.0);  // a second firing on one rank only
     rig.reducer.end_micro_step();
     EXPECT_THAT(rig.reduced_tags(), ElementsAre("bucket 0", "bucket 1", "bucket 2", "bucket 1"));
     EXPECT_EQ(rig.value(1), 5.0F);
@@ -134,8 +135,8 @@ TEST_P(ReducerTest, ReducesTheRoundsOfAParameterOneAfterTheOther) {
 TEST_P(ReducerTest, SendsNothingWhileItAddsLocally) {
   on_ranks(2, [](Rig& rig) {
     rig.reducer.begin_micro_step(Mode::kAddLocally);
-    for (size_t i = 0; i < 3; ++i) rig.land(i, 1.0);
-    rig.land(0, 1.0);
+    for (size_t i = 0; i < 3; ++i) rig.receive(i, 1.0);
+    rig.receive(0, 1.0);
     rig.reducer.end_micro_step();
     EXPECT_EQ(rig.group->recording()->count(), 0);
     EXPECT_TRUE(rig.reducer.has_local());
@@ -143,7 +144,7 @@ TEST_P(ReducerTest, SendsNothingWhileItAddsLocally) {
     EXPECT_THAT(rig.reducer.used(), ElementsAre(0, 0, 0));
 
     rig.reducer.begin_micro_step(Mode::kReduce);
-    rig.land(2, 1.0);  // the others keep what they have
+    rig.receive(2, 1.0);  // the others keep what they have
     rig.reducer.end_micro_step();
     EXPECT_FALSE(rig.reducer.has_local());
     EXPECT_EQ(rig.value(0), 2.0F);
@@ -155,10 +156,10 @@ TEST_P(ReducerTest, SendsNothingWhileItAddsLocally) {
 TEST_P(ReducerTest, LocalSumsAfterAReducedMicroStepAreAddedToIt) {
   on_ranks(2, [](Rig& rig) {
     rig.reducer.begin_micro_step(Mode::kReduce);
-    rig.land(0, 8.0);
+    rig.receive(0, 8.0);
     rig.reducer.end_micro_step();
     rig.reducer.begin_micro_step(Mode::kAddLocally);
-    rig.land(0, 1.0);
+    rig.receive(0, 1.0);
     rig.reducer.end_micro_step();
     rig.reducer.begin_micro_step(Mode::kReduce);
     rig.reducer.end_micro_step();
@@ -169,11 +170,11 @@ TEST_P(ReducerTest, LocalSumsAfterAReducedMicroStepAreAddedToIt) {
 TEST_P(ReducerTest, ForgetsEverythingWhenCleared) {
   on_ranks(2, [](Rig& rig) {
     rig.reducer.begin_micro_step(Mode::kReduce);
-    rig.land(0, std::numeric_limits<double>::infinity());
+    rig.receive(0, std::numeric_limits<double>::infinity());
     rig.reducer.end_micro_step();
     EXPECT_EQ(rig.reducer.non_finite()[0], kNumel);
     rig.reducer.begin_micro_step(Mode::kAddLocally);
-    rig.land(1, 5.0);
+    rig.receive(1, 5.0);
     rig.reducer.end_micro_step();
     rig.reducer.clear();
     EXPECT_FALSE(rig.reducer.has_local());
@@ -181,7 +182,7 @@ TEST_P(ReducerTest, ForgetsEverythingWhenCleared) {
     EXPECT_THAT(rig.reducer.non_finite(), ElementsAre(0, 0, 0));
 
     rig.reducer.begin_micro_step(Mode::kReduce);
-    rig.land(0, 1.0);
+    rig.receive(0, 1.0);
     rig.reducer.end_micro_step();
     EXPECT_EQ(rig.value(0), 1.0F);
     EXPECT_EQ(rig.value(1), 0.0F);
@@ -191,7 +192,7 @@ TEST_P(ReducerTest, ForgetsEverythingWhenCleared) {
 TEST_P(ReducerTest, DropsOneParameter) {
   on_ranks(2, [](Rig& rig) {
     rig.reducer.begin_micro_step(Mode::kReduce);
-    for (size_t i = 0; i < 3; ++i) rig.land(i, 1.0);
+    for (size_t i = 0; i < 3; ++i) rig.receive(i, 1.0);
     rig.reducer.end_micro_step();
     rig.reducer.drop(1);
     EXPECT_EQ(rig.value(1), 0.0F);
@@ -211,7 +212,7 @@ TEST_P(ReducerTest, RanksThatDifferAllSayWhichOneAndCanGoOn) {
     rig.reducer.clear();
     rig.history = before;
     rig.reducer.begin_micro_step(Mode::kReduce);
-    rig.land(0, 1.0);
+    rig.receive(0, 1.0);
     rig.reducer.end_micro_step();
     EXPECT_EQ(rig.value(0), 1.0F);
   });

@@ -71,7 +71,7 @@ struct ReductionRig {
                   Reducer::Mode mode = Reducer::Mode::kReduce) {
     reducer.begin_micro_step(mode);
     for (size_t i = gradients.size(); i-- > 0;) {
-      if (gradients[i].defined()) reducer.land(i, gradients[i]);
+      if (gradients[i].defined()) reducer.receive(i, gradients[i]);
     }
     reducer.end_micro_step();
   }

@@ -95,7 +95,8 @@ TEST_P(EveryRow, HoldsWhatTheFormulaSaysToTheByte) {
       for (const RankMemory& rank : measurement.ranks) {
         for (size_t c = 0; c < tessera::kMemoryClasses; ++c) {
           const auto memory_class = static_cast<MemoryClass>(c);
-          if (memory_class == MemoryClass::kControl || memory_class == MemoryClass::kLanding) {
+          if (memory_class == MemoryClass::kControl ||
+              memory_class == MemoryClass::kGradientBuffers) {
             continue;
           }
           EXPECT_EQ(rank.held[memory_class], measurement.persistent[memory_class])
@@ -136,7 +137,7 @@ Measurement made_up() {
   measurement.persistent[MemoryClass::kParameters] = int64_t{12} << 20;
   measurement.persistent[MemoryClass::kOptimizer] = int64_t{24} << 20;
   measurement.peak = measurement.persistent;
-  measurement.peak[MemoryClass::kLanding] = int64_t{2} << 20;
+  measurement.peak[MemoryClass::kGradientBuffers] = int64_t{2} << 20;
   measurement.ranks.resize(2);
   for (RankMemory& rank : measurement.ranks) {
     rank.held = measurement.peak;
@@ -153,8 +154,8 @@ TEST(Measurement, IsExactOrNot) {
   ++more.ranks[1].held[MemoryClass::kParameters];
   EXPECT_FALSE(is_exact(more)) << "the negative control";
   Measurement zero1 = made_up();
-  zero1.persistent[MemoryClass::kLanding] = int64_t{1} << 20;
-  EXPECT_FALSE(is_exact(zero1)) << "landing that lasts counts";
+  zero1.persistent[MemoryClass::kGradientBuffers] = int64_t{1} << 20;
+  EXPECT_FALSE(is_exact(zero1)) << "a gradient buffer that lasts counts";
 }
 
 TEST(Measurement, TravelsAsWords) {

@@ -33,9 +33,9 @@ TEST_P(MemoryOnGpu, IsWhatTheFormulaSays) {
           MemoryClass::kSlabs, MemoryClass::kRoot}) {
       EXPECT_EQ(now[kept], predicted[kept]) << to_string(kept);
     }
-    EXPECT_LE(engine.memory().peak()[MemoryClass::kLanding],
-              predicted_peak_memory(engine, 1)[MemoryClass::kLanding]);
-    EXPECT_GT(predicted_peak_memory(engine, 1)[MemoryClass::kLanding] +
+    EXPECT_LE(engine.memory().peak()[MemoryClass::kGradientBuffers],
+              predicted_peak_memory(engine, 1)[MemoryClass::kGradientBuffers]);
+    EXPECT_GT(predicted_peak_memory(engine, 1)[MemoryClass::kGradientBuffers] +
                   predicted_peak_memory(engine, 1)[MemoryClass::kGradients],
               0);
   };

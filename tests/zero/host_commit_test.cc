@@ -80,7 +80,7 @@ TEST(HostCommit, AnOptimizerThatThrowsAfterTheVoteEndsAllRanksAtOnce) {
                            .trace = nullptr},
                           std::move(optimizer));
         rig.reducer.begin_micro_step(Reducer::Mode::kReduce);
-        rig.reducer.land(0, at::ones({40}));
+        rig.reducer.receive(0, at::ones({40}));
         rig.reducer.end_micro_step();
         StepVote::Paper paper;
         paper.step = 1;

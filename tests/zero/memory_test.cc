@@ -119,11 +119,11 @@ TEST_P(MemoryTest, PersistentBytesEqualTheFormulaExactly) {
     EXPECT_EQ(engine.gather_counts().slabs_grown, 0);
     if (lands_in_pool()) {
       const int64_t bound = 2 * largest_unit_bytes(engine) + largest_unit_bytes(engine, true);
-      EXPECT_EQ(predicted[MemoryClass::kLanding], 0);
-      EXPECT_LE(now[MemoryClass::kLanding], bound);
-      EXPECT_LE(engine.memory().peak()[MemoryClass::kLanding], bound);
+      EXPECT_EQ(predicted[MemoryClass::kGradientBuffers], 0);
+      EXPECT_LE(now[MemoryClass::kGradientBuffers], bound);
+      EXPECT_LE(engine.memory().peak()[MemoryClass::kGradientBuffers], bound);
     } else {
-      EXPECT_EQ(now[MemoryClass::kLanding], predicted[MemoryClass::kLanding]);
+      EXPECT_EQ(now[MemoryClass::kGradientBuffers], predicted[MemoryClass::kGradientBuffers]);
     }
   };
   train_on_threads(subject("DeepMlp"), at::kFloat, row(), schedule(), size(),
@@ -169,7 +169,7 @@ TEST_P(MemoryTest, NothingSplitIsWholeAfterBackward) {
       int64_t whole = 0;
       for (const PlannedUnit& unit : engine.units()) whole += unit.layout.bytes();
       EXPECT_LE(engine.memory().now()[MemoryClass::kGradients], whole / degrees().gradients);
-      EXPECT_LT(engine.memory().now()[MemoryClass::kLanding], whole);
+      EXPECT_LT(engine.memory().now()[MemoryClass::kGradientBuffers], whole);
     }
   };
   train_on_threads(subject("Blocks"), at::kFloat, row(), schedule(), size(),

@@ -12,7 +12,7 @@ namespace {
 
 /// Bytes as the tests write them down; control is always 0.
 struct Expected {
-  int64_t parameters = 0, gradients = 0, optimizer = 0, slabs = 0, root = 0, landing = 0;
+  int64_t parameters = 0, gradients = 0, optimizer = 0, slabs = 0, root = 0, gradient_buffer = 0;
 
   operator MemoryBytes() const {  // NOLINT: a notation
     MemoryBytes bytes;
@@ -21,7 +21,7 @@ struct Expected {
     bytes[MemoryClass::kOptimizer] = optimizer;
     bytes[MemoryClass::kSlabs] = slabs;
     bytes[MemoryClass::kRoot] = root;
-    bytes[MemoryClass::kLanding] = landing;
+    bytes[MemoryClass::kGradientBuffers] = gradient_buffer;
     return bytes;
   }
 };
@@ -82,10 +82,11 @@ TEST(MemoryFormula, RowsWithWholeParametersByHand) {
         << "zero2";
   }
   EXPECT_EQ(memory_formula(plan, resident({1, 1, 3})),
-            (Expected{.parameters = 6144, .optimizer = 4096, .landing = 6144}))
+            (Expected{.parameters = 6144, .optimizer = 4096, .gradient_buffer = 6144}))
       << "zero1";
-  EXPECT_EQ(memory_formula(plan, resident({1, 1, 3}, 2)),
-            (Expected{.parameters = 6144, .gradients = 2048, .optimizer = 4096, .landing = 6144}))
+  EXPECT_EQ(
+      memory_formula(plan, resident({1, 1, 3}, 2)),
+      (Expected{.parameters = 6144, .gradients = 2048, .optimizer = 4096, .gradient_buffer = 6144}))
       << "zero1, two micro-steps";
 }
 
@@ -93,7 +94,7 @@ TEST(MemoryFormula, UpdatesInBackwardKeepNoGradients) {
   MemorySetting alone = resident({1, 1, 1});
   alone.updates_in_backward = true;
   EXPECT_EQ(memory_formula(buckets(3), alone), (Expected{.parameters = 6144, .optimizer = 12288}));
-  EXPECT_EQ(memory_peak_formula(buckets(3), alone)[MemoryClass::kLanding], 4608 + 1536)
+  EXPECT_EQ(memory_peak_formula(buckets(3), alone)[MemoryClass::kGradientBuffers], 4608 + 1536)
       << "there are no sums to land in";
   MemorySetting zero3 = split({4, 4, 4});
   const MemoryBytes with_sums = memory_formula(wrapped(), zero3);
@@ -149,7 +150,7 @@ TEST(MemoryFormula, HybridRowsByHand) {
             (Expected{.parameters = 6144, .gradients = 6144 / 2, .optimizer = 2 * 6144 / 4}))
       << "partial sums: gradients of the larger slice are kept";
   EXPECT_EQ(memory_formula(whole, resident({1, 1, 2})),
-            (Expected{.parameters = 6144, .optimizer = 2 * 6144 / 2, .landing = 6144}))
+            (Expected{.parameters = 6144, .optimizer = 2 * 6144 / 2, .gradient_buffer = 6144}))
       << "zero1 over two of four ranks";
 }
 
@@ -168,8 +169,8 @@ TEST(MemoryFormula, SixteenBitsByHand) {
   EXPECT_EQ(memory_formula(one, resident({1, 1, 4})), (Expected{.parameters = 2 * 1024,
                                                                 .gradients = 4 * 1024 / 4,
                                                                 .optimizer = 3 * 4 * 1024 / 4,
-                                                                .landing = 2 * 1024}))
-      << "zero1: sums in fp32 cannot stay in a landing buffer of bf16";
+                                                                .gradient_buffer = 2 * 1024}))
+      << "zero1: sums in fp32 cannot stay in a gradient buffer of bf16";
   const UnitPlan narrow(table, {{"bucket 0", {0}}}, 4,
                         {.parameters = at::kBFloat16, .reduce = at::kBFloat16});
   EXPECT_EQ(memory_formula(narrow, resident({1, 1, 4}))[MemoryClass::kGradients], 0);
@@ -233,21 +234,23 @@ TEST(MemoryFormula, NothingTrainableNeedsNothing) {
   EXPECT_EQ(memory_formula(UnitPlan(table, {}, 2), resident({1, 2, 2}, 3)), MemoryBytes{});
 }
 
-TEST(MemoryPeakFormula, AddsThePooledLandingByHand) {
-  const auto landing = [](const UnitPlan& plan, const MemorySetting& setting) {
+TEST(MemoryPeakFormula, AddsThePooledBufferByHand) {
+  const auto gradient_buffer = [](const UnitPlan& plan, const MemorySetting& setting) {
     const MemoryBytes peak = memory_peak_formula(plan, setting);
     MemoryBytes persistent = memory_formula(plan, setting);
-    const int64_t pooled = peak[MemoryClass::kLanding] - persistent[MemoryClass::kLanding];
-    persistent[MemoryClass::kLanding] += pooled;
-    EXPECT_EQ(peak, persistent) << "only landing differs";
+    const int64_t pooled =
+        peak[MemoryClass::kGradientBuffers] - persistent[MemoryClass::kGradientBuffers];
+    persistent[MemoryClass::kGradientBuffers] += pooled;
+    EXPECT_EQ(peak, persistent) << "only gradient buffers differ";
     return pooled;
   };
-  EXPECT_EQ(landing(buckets(3), resident({1, 1, 1})), 0) << "ddp lands where the sums are";
-  EXPECT_EQ(landing(buckets(3), resident({1, 1, 1}, 2)), 4608 + 1536) << "one of each dtype";
-  EXPECT_EQ(landing(buckets(3), resident({1, 3, 3})), 4608 + 1536);
-  EXPECT_EQ(landing(buckets(3), resident({1, 1, 3})), 0) << "zero1 has no pool";
-  EXPECT_EQ(landing(wrapped(), split({4, 4, 4})), 3072 + 1024) << "no frozen unit lands";
-  EXPECT_EQ(landing(wrapped({.parameters = at::kBFloat16}), split({4, 4, 4})), 2048 + 1024);
+  EXPECT_EQ(gradient_buffer(buckets(3), resident({1, 1, 1})), 0) << "ddp lands where the sums are";
+  EXPECT_EQ(gradient_buffer(buckets(3), resident({1, 1, 1}, 2)), 4608 + 1536)
+      << "one of each dtype";
+  EXPECT_EQ(gradient_buffer(buckets(3), resident({1, 3, 3})), 4608 + 1536);
+  EXPECT_EQ(gradient_buffer(buckets(3), resident({1, 1, 3})), 0) << "zero1 has no pool";
+  EXPECT_EQ(gradient_buffer(wrapped(), split({4, 4, 4})), 3072 + 1024) << "no frozen unit lands";
+  EXPECT_EQ(gradient_buffer(wrapped({.parameters = at::kBFloat16}), split({4, 4, 4})), 2048 + 1024);
 }
 
 TEST(MemoryFormulaNegativeControl, RowsDifferAndWrongArgumentsAreRefused) {

@@ -15,13 +15,13 @@ TEST(MemoryMeter, CountsNowAndPeakByClass) {
   MemoryMeter meter;
   EXPECT_EQ(meter.now(), MemoryBytes{});
   meter.add(MemoryClass::kParameters, 100);
-  meter.add(MemoryClass::kLanding, 50);
-  meter.remove(MemoryClass::kLanding, 50);
+  meter.add(MemoryClass::kGradientBuffers, 50);
+  meter.remove(MemoryClass::kGradientBuffers, 50);
   meter.add(MemoryClass::kGradients, 20);
   EXPECT_EQ(meter.now()[MemoryClass::kParameters], 100);
-  EXPECT_EQ(meter.now()[MemoryClass::kLanding], 0);
+  EXPECT_EQ(meter.now()[MemoryClass::kGradientBuffers], 0);
   EXPECT_EQ(meter.now().total(), 120);
-  EXPECT_EQ(meter.peak()[MemoryClass::kLanding], 50);
+  EXPECT_EQ(meter.peak()[MemoryClass::kGradientBuffers], 50);
   EXPECT_EQ(meter.peak()[MemoryClass::kGradients], 20);
   // The classes had their peaks at different times.
   EXPECT_EQ(meter.peak().total(), 170);
@@ -59,13 +59,13 @@ TEST(MemoryMeter, IsThreadSafe) {
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&meter] {
       for (int i = 0; i < kRounds; ++i) {
-        meter.add(MemoryClass::kLanding, 2);
-        meter.remove(MemoryClass::kLanding, 1);
+        meter.add(MemoryClass::kGradientBuffers, 2);
+        meter.remove(MemoryClass::kGradientBuffers, 1);
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(meter.now()[MemoryClass::kLanding], kThreads * kRounds);
+  EXPECT_EQ(meter.now()[MemoryClass::kGradientBuffers], kThreads * kRounds);
   EXPECT_EQ(meter.allocations(), kThreads * kRounds);
   EXPECT_GE(meter.peak_total_bytes(), kThreads * kRounds);
   EXPECT_LE(meter.peak_total_bytes(), kThreads * (kRounds + 1));

@@ -11,9 +11,9 @@ class SlabPoolTest : public ::testing::Test {
  protected:
   SlabPool make(SlabPool::OnRelease on_release = SlabPool::OnRelease::kKeep) {
     return SlabPool([](int64_t numel, at::ScalarType dtype) { return at::empty({numel}, dtype); },
-                    meter, MemoryClass::kLanding, on_release);
+                    meter, MemoryClass::kGradientBuffers, on_release);
   }
-  int64_t landing_bytes() const { return meter.now()[MemoryClass::kLanding]; }
+  int64_t gradient_buffer_bytes() const { return meter.now()[MemoryClass::kGradientBuffers]; }
 
   MemoryMeter meter;
 };
@@ -29,7 +29,7 @@ TEST_F(SlabPoolTest, GrowsWhenNoSlabIsFreeAndReusesTheRest) {
     EXPECT_EQ(b.numel(), 300);
     EXPECT_FALSE(a.is_alias_of(b));
     EXPECT_EQ(pool.slabs(), 2);
-    EXPECT_EQ(landing_bytes(), 2 * 300 * 4);
+    EXPECT_EQ(gradient_buffer_bytes(), 2 * 300 * 4);
 
     pool.release(a);
     const at::Tensor c = pool.acquire(at::kFloat, 300);  // larger than what lay there before
@@ -37,7 +37,7 @@ TEST_F(SlabPoolTest, GrowsWhenNoSlabIsFreeAndReusesTheRest) {
     EXPECT_EQ(pool.slabs(), 2);
     EXPECT_EQ(meter.allocations(), 2);
   }
-  EXPECT_EQ(landing_bytes(), 0);
+  EXPECT_EQ(gradient_buffer_bytes(), 0);
 }
 
 TEST_F(SlabPoolTest, KeepsDtypesApart) {

@@ -224,12 +224,12 @@ TEST_F(StepSumsTest, RefusesTensorsThatDoNotFit) {
   EXPECT_THAT(testing::message_of([&] { sums.count_non_finite(2, fits); }),
               HasSubstr("[optim] unit: got number 2, expected less than 2"));
   EXPECT_THAT(testing::message_of([&] { sums.count_non_finite(0, at::Tensor()); }),
-              HasSubstr("[cuda] landing: got no tensor, expected"));
+              HasSubstr("[cuda] gradients: got no tensor, expected"));
   EXPECT_THAT(testing::message_of([&] { sums.count_non_finite(0, fits.narrow(0, 0, 64)); }),
-              HasSubstr("[cuda] landing: got Float [64] on cpu, expected a contiguous [" +
+              HasSubstr("[cuda] gradients: got Float [64] on cpu, expected a contiguous [" +
                         std::to_string(numel) + "] of Float, BFloat16 or Half on cpu"));
   EXPECT_THAT(testing::message_of([&] { sums.count_non_finite(0, fits.to(at::kDouble)); }),
-              HasSubstr("[cuda] landing: got Double ["));
+              HasSubstr("[cuda] gradients: got Double ["));
   EXPECT_THAT(testing::message_of([&] { sums.add_squares(0, fits.narrow(0, 0, 64), 0); }),
               HasSubstr("[optim] gradient: got elements 0 to 64 of the unit, expected all of this "
                         "rank's part, " +

@@ -1,4 +1,4 @@
-#include "tessera/core/grad/landing.h"
+#include "tessera/core/grad/gradient_buffer.h"
 
 #include <gtest/gtest.h>
 
@@ -15,11 +15,11 @@ constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 at::Tensor leaf_of(at::Tensor values) { return values.set_requires_grad(true); }
 
 /// Three parameters of 15, 2*3*2*2 (channels_last) and 1 elements in one unit.
-class LandingTest : public ::testing::Test {
+class GradientBufferTest : public ::testing::Test {
  protected:
-  LandingTest() {
+  GradientBufferTest() {
     buffer.fill_(kNotANumber);
-    landing.open(buffer);
+    gradient_buffer.open(buffer);
   }
 
   at::Tensor landed(size_t position) const {
@@ -34,97 +34,97 @@ class LandingTest : public ::testing::Test {
        {"scale", leaf_of(at::zeros({}))}}};
   UnitPlan plan{table, {{"bucket 0", {0, 1, 2}}}, 3};
   at::Tensor buffer = at::empty({plan[0].layout.numel()});
-  Landing landing{table, plan[0]};
+  GradientBuffer gradient_buffer{table, plan[0]};
 };
 
-TEST_F(LandingTest, CopiesTheFirstGradientAndAddsTheNext) {
+TEST_F(GradientBufferTest, CopiesTheFirstGradientAndAddsTheNext) {
   const at::Tensor gradient = at::randn({3, 5});
-  EXPECT_EQ(landing.land(0, gradient), 0);
+  EXPECT_EQ(gradient_buffer.receive(0, gradient), 0);
   EXPECT_TRUE(at::equal(landed(0), gradient.flatten()));
-  landing.land(0, gradient);
+  gradient_buffer.receive(0, gradient);
   EXPECT_TRUE(at::equal(landed(0), (gradient + gradient).flatten()));
 }
 
-TEST_F(LandingTest, TakesAnyStrides) {
+TEST_F(GradientBufferTest, TakesAnyStrides) {
   const at::Tensor gradient = at::randn({5, 3}).t();
-  landing.land(0, gradient);
+  gradient_buffer.receive(0, gradient);
   EXPECT_TRUE(at::equal(landed(0), gradient.contiguous().flatten()));
-  landing.land(0, at::ones({}).expand({3, 5}));
+  gradient_buffer.receive(0, at::ones({}).expand({3, 5}));
   EXPECT_TRUE(at::equal(landed(0), gradient.contiguous().flatten() + 1));
 }
 
-TEST_F(LandingTest, LaysGradientsOutLikeTheirParameter) {
+TEST_F(GradientBufferTest, LaysGradientsOutLikeTheirParameter) {
   const at::Tensor gradient = at::randn({2, 3, 2, 2});
-  landing.land(1, gradient);
+  gradient_buffer.receive(1, gradient);
   EXPECT_TRUE(at::equal(landed(1), gradient.permute({0, 2, 3, 1}).flatten()));
-  landing.land(1, gradient.contiguous(at::MemoryFormat::ChannelsLast));
+  gradient_buffer.receive(1, gradient.contiguous(at::MemoryFormat::ChannelsLast));
   EXPECT_TRUE(at::equal(landed(1), (gradient + gradient).permute({0, 2, 3, 1}).flatten()));
 }
 
-TEST_F(LandingTest, TakesSparseGradientsFirstAndLater) {
+TEST_F(GradientBufferTest, TakesSparseGradientsFirstAndLater) {
   const at::Tensor rows = at::tensor({0, 2, 0}, at::kLong).unsqueeze(0);
   const at::Tensor gradient = at::sparse_coo_tensor(rows, at::ones({3, 5}), {3, 5});
-  landing.land(0, gradient);
+  gradient_buffer.receive(0, gradient);
   EXPECT_TRUE(at::equal(landed(0), gradient.to_dense().flatten()));
-  landing.land(0, gradient);
+  gradient_buffer.receive(0, gradient);
   EXPECT_TRUE(at::equal(landed(0), 2 * gradient.to_dense().flatten()));
 }
 
-TEST_F(LandingTest, IsCompleteWhenEveryParameterHasLanded) {
-  landing.land(0, at::ones({3, 5}));
-  landing.land(0, at::ones({3, 5}));
-  landing.land(2, at::ones({}));
-  EXPECT_FALSE(landing.is_complete());
-  landing.land(1, at::ones({2, 3, 2, 2}));
-  EXPECT_TRUE(landing.is_complete());
+TEST_F(GradientBufferTest, IsCompleteWhenEveryParameterHasArrived) {
+  gradient_buffer.receive(0, at::ones({3, 5}));
+  gradient_buffer.receive(0, at::ones({3, 5}));
+  gradient_buffer.receive(2, at::ones({}));
+  EXPECT_FALSE(gradient_buffer.is_complete());
+  gradient_buffer.receive(1, at::ones({2, 3, 2, 2}));
+  EXPECT_TRUE(gradient_buffer.is_complete());
 }
 
-TEST_F(LandingTest, FillsWhatIsMissingAndThePaddingWithZeros) {
-  landing.land(0, at::ones({3, 5}));
-  landing.fill_missing();
+TEST_F(GradientBufferTest, FillsWhatIsMissingAndThePaddingWithZeros) {
+  gradient_buffer.receive(0, at::ones({3, 5}));
+  gradient_buffer.fill_missing();
   EXPECT_EQ(buffer.sum().item<float>(), 15.0F);  // not one NaN left
-  landing.land(2, at::full({}, 4.0F));
+  gradient_buffer.receive(2, at::full({}, 4.0F));
   EXPECT_EQ(buffer.sum().item<float>(), 19.0F);
 }
 
-TEST_F(LandingTest, KeepsValuesAcrossMicroStepsAndAddsToThem) {
-  landing.land(2, at::full({}, 1.0F));
-  landing.begin_micro_step();
-  EXPECT_FALSE(landing.is_complete());
-  landing.land(2, at::full({}, 2.0F));
+TEST_F(GradientBufferTest, KeepsValuesAcrossMicroStepsAndAddsToThem) {
+  gradient_buffer.receive(2, at::full({}, 1.0F));
+  gradient_buffer.begin_micro_step();
+  EXPECT_FALSE(gradient_buffer.is_complete());
+  gradient_buffer.receive(2, at::full({}, 2.0F));
   EXPECT_EQ(landed(2).item<float>(), 3.0F);
-  landing.begin_micro_step();
-  landing.fill_missing();
+  gradient_buffer.begin_micro_step();
+  gradient_buffer.fill_missing();
   EXPECT_EQ(buffer.sum().item<float>(), 3.0F);
 }
 
-TEST_F(LandingTest, DropsOneParameter) {
-  landing.land(0, at::ones({3, 5}));
-  landing.land(2, at::ones({}));
-  landing.drop(0);
-  EXPECT_FALSE(landing.is_complete());
-  landing.fill_missing();
+TEST_F(GradientBufferTest, DropsOneParameter) {
+  gradient_buffer.receive(0, at::ones({3, 5}));
+  gradient_buffer.receive(2, at::ones({}));
+  gradient_buffer.drop(0);
+  EXPECT_FALSE(gradient_buffer.is_complete());
+  gradient_buffer.fill_missing();
   EXPECT_EQ(buffer.sum().item<float>(), 1.0F);
 }
 
-TEST_F(LandingTest, CountsNonFiniteElementsOfTheParameterOnly) {
+TEST_F(GradientBufferTest, CountsNonFiniteElementsOfTheParameterOnly) {
   at::Tensor gradient = at::zeros({3, 5});
   gradient[1][1] = kNotANumber;
   gradient[2][4] = std::numeric_limits<double>::infinity();
   gradient[0][0] = -std::numeric_limits<double>::infinity();
-  EXPECT_EQ(landing.land(0, gradient), 3);
-  EXPECT_EQ(landing.land(2, at::ones({})), 0);  // the buffer's other places hold NaN
+  EXPECT_EQ(gradient_buffer.receive(0, gradient), 3);
+  EXPECT_EQ(gradient_buffer.receive(2, at::ones({})), 0);  // the buffer's other places hold NaN
 }
 
-TEST_F(LandingTest, GivesTheBufferAwayAndBeginsAnew) {
-  landing.land(0, at::ones({3, 5}));
-  landing.fill_missing();
-  EXPECT_TRUE(landing.close().is_same(buffer));
-  EXPECT_FALSE(landing.is_open());
+TEST_F(GradientBufferTest, GivesTheBufferAwayAndBeginsAnew) {
+  gradient_buffer.receive(0, at::ones({3, 5}));
+  gradient_buffer.fill_missing();
+  EXPECT_TRUE(gradient_buffer.close().is_same(buffer));
+  EXPECT_FALSE(gradient_buffer.is_open());
   buffer.fill_(kNotANumber);
-  landing.open(buffer);
-  landing.land(0, at::ones({3, 5}));  // copies: adding would keep the NaN
-  landing.fill_missing();
+  gradient_buffer.open(buffer);
+  gradient_buffer.receive(0, at::ones({3, 5}));  // copies: adding would keep the NaN
+  gradient_buffer.fill_missing();
   EXPECT_EQ(buffer.sum().item<float>(), 15.0F);
 }
 
@@ -134,25 +134,25 @@ struct WireCase {
       : table({{"weight", leaf_of(at::zeros({3, 5}, parameters))}}),
         plan(table, {{"bucket 0", {0}}}, 1, {.wire = wire, .reduce = at::kDouble}),
         buffer(at::empty({plan[0].layout.numel()}, wire)),
-        landing(table, plan[0]) {
-    landing.open(buffer);
+        gradient_buffer(table, plan[0]) {
+    gradient_buffer.open(buffer);
   }
   at::Tensor landed() const { return buffer.narrow(0, 0, 15); }
 
   ParameterTable table;
   UnitPlan plan;
   at::Tensor buffer;
-  Landing landing;
+  GradientBuffer gradient_buffer;
 };
 
-TEST(LandingOnTheWire, RoundsOnceToTheWiresDtype) {
+TEST(ReducedDtype, RoundsOnceToTheWiresDtype) {
   for (const at::ScalarType wire : {at::kBFloat16, at::kHalf, at::kDouble}) {
     WireCase wired(at::kFloat, wire);
     const at::Tensor first = at::randn({3, 5});
-    wired.landing.land(0, first);
+    wired.gradient_buffer.receive(0, first);
     EXPECT_TRUE(at::equal(wired.landed(), first.to(wire).flatten()));
     const at::Tensor second = at::randn({5, 3}).t();
-    wired.landing.land(0, second);
+    wired.gradient_buffer.receive(0, second);
     // The sum of what is there and the gradient as it came, rounded once.
     const auto wide = at::promote_types(wire, at::kFloat);
     const at::Tensor sum = (first.to(wire).to(wide) + second.to(wide)).to(wire);
@@ -160,47 +160,47 @@ TEST(LandingOnTheWire, RoundsOnceToTheWiresDtype) {
   }
 }
 
-TEST(LandingOnTheWire, WidensExactly) {
+TEST(ReducedDtype, WidensExactly) {
   WireCase wired(at::kBFloat16, at::kFloat);
   const at::Tensor gradient = at::randn({3, 5}).to(at::kBFloat16);
-  wired.landing.land(0, gradient);
+  wired.gradient_buffer.receive(0, gradient);
   EXPECT_TRUE(at::equal(wired.landed(), gradient.to(at::kFloat).flatten()));
 }
 
-TEST(LandingOnTheWire, TakesSparseGradients) {
+TEST(ReducedDtype, TakesSparseGradients) {
   for (const at::ScalarType wire : {at::kBFloat16, at::kDouble}) {
     WireCase wired(at::kFloat, wire);
     const at::Tensor rows = at::tensor({0, 2, 0}, at::kLong).unsqueeze(0);
     const at::Tensor gradient = at::sparse_coo_tensor(rows, at::ones({3, 5}), {3, 5});
-    wired.landing.land(0, gradient);
+    wired.gradient_buffer.receive(0, gradient);
     EXPECT_TRUE(at::equal(wired.landed(), gradient.to_dense().to(wire).flatten()));
   }
 }
 
-TEST(LandingOnTheWire, CountsWhatOverflowsThere) {
+TEST(ReducedDtype, CountsWhatOverflowsThere) {
   WireCase wired(at::kFloat, at::kHalf);
   at::Tensor gradient = at::ones({3, 5});
   gradient[0][0] = 70000.0F;
   gradient[2][2] = -1e30F;
-  EXPECT_EQ(wired.landing.land(0, gradient), 2);
+  EXPECT_EQ(wired.gradient_buffer.receive(0, gradient), 2);
   WireCase wide(at::kFloat, at::kBFloat16);
-  EXPECT_EQ(wide.landing.land(0, gradient), 0);
+  EXPECT_EQ(wide.gradient_buffer.receive(0, gradient), 0);
 }
 
-TEST(LandingOnTheWire, RefusesABufferOfAnotherDtype) {
+TEST(ReducedDtype, RefusesABufferOfAnotherDtype) {
   const WireCase wired(at::kFloat, at::kHalf);
-  Landing other(wired.table, wired.plan[0]);
+  GradientBuffer other(wired.table, wired.plan[0]);
   EXPECT_THROW(other.open(at::empty({wired.buffer.numel()}, at::kFloat)), c10::Error);
 }
 
 /// The negative control of the sums above: without fill_missing the garbage would show.
-TEST_F(LandingTest, WithoutFillingGarbageStays) {
-  landing.land(0, at::ones({3, 5}));
+TEST_F(GradientBufferTest, WithoutFillingGarbageStays) {
+  gradient_buffer.receive(0, at::ones({3, 5}));
   EXPECT_TRUE(std::isnan(buffer.sum().item<float>()));
 }
 
-TEST_F(LandingTest, RefusesABufferOfAnotherSize) {
-  Landing other(table, unit());
+TEST_F(GradientBufferTest, RefusesABufferOfAnotherSize) {
+  GradientBuffer other(table, unit());
   EXPECT_THROW(other.open(at::empty({buffer.numel() + 1})), c10::Error);
 }
 

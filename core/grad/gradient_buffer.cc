@@ -1,4 +1,4 @@
-#include "tessera/core/grad/landing.h"
+#include "tessera/core/grad/gradient_buffer.h"
 
 #include <algorithm>
 #include <cstring>
@@ -28,32 +28,32 @@ void fill_zero(const at::Tensor& buffer, int64_t begin, int64_t end) {
 
 }  // namespace
 
-Landing::Landing(const ParameterTable& table, const PlannedUnit& unit)
+GradientBuffer::GradientBuffer(const ParameterTable& table, const PlannedUnit& unit)
     : table_(table), unit_(unit), state_(unit.parameters.size(), State::kUndefined) {}
 
-void Landing::open(at::Tensor buffer) {
+void GradientBuffer::open(at::Tensor buffer) {
   TORCH_INTERNAL_ASSERT(!is_open() && buffer.numel() == unit_.layout.numel() &&
                         buffer.scalar_type() == unit_.precision.wire);
   buffer_ = std::move(buffer);
   std::fill(state_.begin(), state_.end(), State::kUndefined);
-  landed_now_ = 0;
+  received_now_ = 0;
   is_filled_ = false;
 }
 
-at::Tensor Landing::close() { return std::exchange(buffer_, at::Tensor()); }
+at::Tensor GradientBuffer::close() { return std::exchange(buffer_, at::Tensor()); }
 
-void Landing::begin_micro_step() {
+void GradientBuffer::begin_micro_step() {
   for (State& state : state_) {
     if (state == State::kNow) state = State::kOld;
   }
-  landed_now_ = 0;
+  received_now_ = 0;
 }
 
-int64_t Landing::land(size_t position, const at::Tensor& gradient) {
+int64_t GradientBuffer::receive(size_t position, const at::Tensor& gradient) {
   const at::Tensor& parameter = table_[unit_.parameters[position]].tensor;
   const Range range = unit_.layout.parameter_range(position);
   State& state = state_[position];
-  if (state != State::kNow) ++landed_now_;
+  if (state != State::kNow) ++received_now_;
   if (range.numel == 0) {  // a buffer without elements has no address to copy to
     state = State::kNow;
     return 0;
@@ -78,7 +78,7 @@ int64_t Landing::land(size_t position, const at::Tensor& gradient) {
   return is_on_host(buffer_) ? count_non_finite(buffer_, range) : 0;
 }
 
-void Landing::fill_missing() {
+void GradientBuffer::fill_missing() {
   if (is_filled_) return;
   int64_t end_of_last = 0;
   for (size_t position = 0; position < state_.size(); ++position) {
@@ -91,9 +91,9 @@ void Landing::fill_missing() {
   is_filled_ = true;
 }
 
-void Landing::drop(size_t position) {
+void GradientBuffer::drop(size_t position) {
   const Range range = unit_.layout.parameter_range(position);
-  if (state_[position] == State::kNow) --landed_now_;
+  if (state_[position] == State::kNow) --received_now_;
   state_[position] = State::kUndefined;
   fill_zero(buffer_, range.begin, range.end());
 }

@@ -12,22 +12,23 @@ namespace tessera {
 
 /// Where one unit's gradients land on their way from autograd to the reduction: a full flat buffer
 /// laid out like the unit's parameters, in the dtype in which they are sent. Knows which parameters
-/// have landed. Used by one thread.
-class Landing {
+/// have arrived. Used by one thread.
+class GradientBuffer {
  public:
-  /// Lands gradients of `unit` (of `table`); both must outlive the landing.
-  Landing(const ParameterTable& table, const PlannedUnit& unit);
+  /// Lands gradients of `unit` (of `table`); both must outlive the gradient_buffer.
+  GradientBuffer(const ParameterTable& table, const PlannedUnit& unit);
 
   /// Whether it has a buffer.
   bool is_open() const { return buffer_.defined(); }
 
-  /// Takes `buffer` [unit numel] of the wire's dtype, contents undefined. Nothing has landed in it.
+  /// Takes `buffer` [unit numel] of the wire's dtype, contents undefined. Nothing has arrived in
+  /// it.
   void open(at::Tensor buffer);
 
-  /// Gives the buffer away; nothing has landed any more.
+  /// Gives the buffer away; nothing has arrived any more.
   at::Tensor close();
 
-  /// Forgets which parameters have landed in this micro-step but keeps their values: what lands
+  /// Forgets which parameters have arrived in this micro-step but keeps their values: what lands
   /// next is added.
   void begin_micro_step();
 
@@ -36,16 +37,16 @@ class Landing {
   /// how many elements of the place are NaN or infinite afterwards, which includes finite ones that
   /// the buffer's dtype cannot hold. Where the buffer does not lie on the CPU the copy is queued
   /// and 0 returned: who reduces the buffer counts there.
-  int64_t land(size_t position, const at::Tensor& gradient);
+  int64_t receive(size_t position, const at::Tensor& gradient);
 
-  /// Whether every parameter of the unit has landed since begin_micro_step() (or open()).
-  bool is_complete() const { return landed_now_ == unit_.parameters.size(); }
+  /// Whether every parameter of the unit has arrived since begin_micro_step() (or open()).
+  bool is_complete() const { return received_now_ == unit_.parameters.size(); }
 
-  /// Writes zeros wherever nothing has landed, padding included, so that the whole buffer may be
+  /// Writes zeros wherever nothing has arrived, padding included, so that the whole buffer may be
   /// reduced.
   void fill_missing();
 
-  /// Makes parameter `position` zero and forgets that it landed.
+  /// Makes parameter `position` zero and forgets that it arrived.
   void drop(size_t position);
 
   const at::Tensor& buffer() const { return buffer_; }
@@ -57,7 +58,7 @@ class Landing {
   const PlannedUnit& unit_;
   at::Tensor buffer_;         // [unit numel]
   std::vector<State> state_;  // per position
-  size_t landed_now_ = 0;
+  size_t received_now_ = 0;
   bool is_filled_ = false;  // padding and missing places hold zeros
 };
 
