@@ -91,7 +91,7 @@ constexpr Field kFields[] = {
     field<&Options::cuda_graphs>("cuda_graphs"),
     field<&Options::poison_freed>("poison_freed"),
     field<&Options::free_eagerly>("free_eagerly", Acts::kOnSplitParameters),
-    field<&Options::strict_slabs>("strict_slabs", Acts::kOnSplitParameters),
+    field<&Options::fixed_unsharded_buffers>("fixed_unsharded_buffers", Acts::kOnSplitParameters),
     field<&Options::trace>("trace"),
 };
 

@@ -81,9 +81,9 @@ struct Options {
   /// Lets the ranks of one host have one copy of the parameters together, where the degrees give
   /// each of them a slice of its own to update (the parameters' degree is 1 or the optimizer's):
   /// nothing is published or gathered by copying, and each rank accounts for its slice only. False
-  /// keeps copies and slabs per rank, as ranks of different hosts have them, and is an error where
-  /// the degrees do so anyway (ddp). So does, with a warning, a system that does not show a rank
-  /// which pages it wrote (/proc/self/pagemap).
+  /// keeps copies and unsharded-parameter buffers per rank, as ranks of different hosts have them,
+  /// and is an error where the degrees do so anyway (ddp). So does, with a warning, a system that
+  /// does not show a rank which pages it wrote (/proc/self/pagemap).
   bool share_parameters = true;
 
   /// Updates each unit inside backward, as soon as its gradient is reduced, so that reduced
@@ -142,17 +142,18 @@ struct Options {
 
   // --- Diagnostics (change nothing but speed) ---
 
-  /// Fills every gradient buffer and every slab with NaN when it is freed, so that a read that
-  /// comes too early or too late shows.
+  /// Fills every gradient buffer and every unsharded-parameter buffer with NaN when it is freed, so
+  /// that a read that comes too early or too late shows.
   bool poison_freed = false;
 
   /// A unit is whole only while an operator uses it, also in a world of one: the harshest test of
   /// a model's accesses. An error where parameters are not split.
   bool free_eagerly = false;
 
-  /// A unit that finds no free slab is an error instead of growing the pool. An error where
-  /// parameters are not split. Where ranks share parameters there are no slabs, so none is missing.
-  bool strict_slabs = false;
+  /// A unit that finds no free unsharded-parameter buffer is an error instead of growing the pool.
+  /// An error where parameters are not split. Where ranks share parameters there are no buffers, so
+  /// none is missing.
+  bool fixed_unsharded_buffers = false;
 
   /// Records what the engine does when (trace_of(), write_trace()).
   bool trace = false;

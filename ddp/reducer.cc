@@ -36,7 +36,7 @@ namespace tessera {
 
 namespace {
 
-SlabPool::Allocate allocate_from(GradientCommunicator& communicator) {
+BufferPool::Allocate allocate_from(GradientCommunicator& communicator) {
   return [&communicator](int64_t numel, at::ScalarType dtype) {
     return communicator.allocate(numel, dtype);
   };
@@ -90,7 +90,7 @@ int64_t Reducer::control_bytes() const {
          (finish_ballot_.has_value() ? finish_ballot_->bytes() : 0);
 }
 
-SlabPool& Reducer::pool(size_t unit) {
+BufferPool& Reducer::pool(size_t unit) {
   return plan_[unit].kind == UnitKind::kRoot ? root_pool_ : plain_pool_;
 }
 

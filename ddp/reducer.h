@@ -13,7 +13,7 @@
 #include "tessera/core/layout/slice_map.h"
 #include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/memory_meter.h"
-#include "tessera/core/sched/slab_pool.h"
+#include "tessera/core/sched/buffer_pool.h"
 #include "tessera/core/step/ballot.h"
 #include "tessera/core/step/exact_sum.h"
 #include "tessera/core/step/rolling_hash.h"
@@ -45,7 +45,7 @@ class Reducer {
   enum class Mode : uint8_t { kReduce, kAddLocally };
 
   struct Setting {
-    SlabPool::OnRelease on_release = SlabPool::OnRelease::kKeep;  ///< of gradient buffers
+    BufferPool::OnRelease on_release = BufferPool::OnRelease::kKeep;  ///< of gradient buffers
     /// May be null. Where it consumes gradients, a backward is all of a step: mode kReduce, one
     /// gradient per parameter.
     GradientObserver* observer = nullptr;
@@ -149,7 +149,7 @@ class Reducer {
   };
   enum class Wait : uint8_t { kNever, kOneCollective, kUntilDone };
 
-  SlabPool& pool(size_t unit);
+  BufferPool& pool(size_t unit);
   GradientBuffer& open_buffer(size_t unit, size_t round);
   void close_buffer(size_t unit, size_t round);
   void launch(size_t unit, size_t round);
@@ -173,8 +173,8 @@ class Reducer {
   const bool is_consumed_;      // by the observer
   const size_t units_;          // with gradients
   const std::unique_ptr<GradientCommunicator> communicator_;
-  SlabPool plain_pool_;
-  SlabPool root_pool_;
+  BufferPool plain_pool_;
+  BufferPool root_pool_;
 
   std::vector<ReducedGradient> reduced_;                                // per unit
   std::vector<std::vector<std::unique_ptr<GradientBuffer>>> arriving_;  // per unit and round

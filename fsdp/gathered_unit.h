@@ -40,7 +40,7 @@ class GatheredUnits::Unit final : public AccessTarget {
   bool is_whole() const { return buffer_.has_memory(); }
   /// Whether it is whole, of values that have not changed.
   bool is_fresh() const { return is_whole() && !is_stale_; }
-  /// Whether it takes no slabs.
+  /// Whether it takes no buffers.
   bool has_own_memory() const { return all_.memory_.has_own(index_); }
   bool is_held() const { return holds_ > 0; }
   /// From now on a read has nothing to do but count, or has to take the mutex again.

@@ -13,12 +13,13 @@ namespace tessera {
 
 // Note [Whole while needed]
 // An operator that uses a unit pins it for as long as it runs. The first operator of another unit
-// frees the units that nobody pins or holds, then gathers its own, so one slab is enough for a
-// chain of blocks and a second one lets the next unit be fetched meanwhile. The unit that is live
-// when forward turns into backward is touched again at once and stays. An operator that reads three
-// units pins three: the pool grows rather than wait for anybody. Root units and, where units stay
-// whole after forward, all of them have buffers of their own, which are filled once and freed when
-// backward has ended. Where ranks share parameters, there is nothing to fill either.
+// frees the units that nobody pins or holds, then gathers its own, so one unsharded-parameter
+// buffer is enough for a chain of blocks and a second one lets the next unit be fetched meanwhile.
+// The unit that is live when forward turns into backward is touched again at once and stays. An
+// operator that reads three units pins three: the pool grows rather than wait for anybody. Root
+// units and, where units stay whole after forward, all of them have buffers of their own, which are
+// filled once and freed when backward has ended. Where ranks share parameters, there is nothing to
+// fill either.
 //
 // Where ranks read each other's memory, nothing here waits for another rank: shards are read where
 // they lie and change only behind the fence of a step. Elsewhere a gather is a collective of a
@@ -28,7 +29,7 @@ namespace tessera {
 
 namespace {
 
-SlabPool::Allocate memory_of(ProcessGroup* gathering) {
+BufferPool::Allocate memory_of(ProcessGroup* gathering) {
   if (gathering == nullptr) return &allocate_private;
   return [gathering](int64_t numel, at::ScalarType dtype) {
     return gathering->allocate(numel, dtype);
@@ -71,7 +72,8 @@ GatheredUnits::GatheredUnits(Parts parts, Setting setting)
       trace_(parts.trace),
       gathering_(std::move(parts.gathering)),
       memory_(plan_, memory_of(gathering_.get()),
-              {.strict_slabs = setting_.strict_slabs, .poison_freed = setting_.poison_freed},
+              {.fixed_unsharded_buffers = setting_.fixed_unsharded_buffers,
+               .poison_freed = setting_.poison_freed},
               parts.meter),
       lane_(setting_.prefetch ? Lane::Mode::kThread : Lane::Mode::kInline) {
   ProcessGroup& group = parts.group;
@@ -87,7 +89,7 @@ GatheredUnits::GatheredUnits(Parts parts, Setting setting)
     second.stamps = stamps_.get();
   }
   for (size_t index = 0; index < plan_.size(); ++index) add(index, parts, second);
-  memory_.fill_slabs();
+  memory_.fill_buffers();
 }
 
 GatheredUnits::~GatheredUnits() = default;
@@ -112,7 +114,7 @@ void GatheredUnits::add(size_t index, const Parts& parts, WindowSource::SecondSh
     if (planned.kind == UnitKind::kRoot || keeps_whole) {
       memory_.add_in_own();
     } else {
-      memory_.add_in_slabs();
+      memory_.add_in_buffers();
     }
   }
   units_.push_back(std::make_unique<Unit>(*this, index, parts.flat.full(index), std::move(source)));
@@ -166,12 +168,12 @@ void GatheredUnits::use(Unit& unit) {
   unit.set_ready(!setting_.free_eagerly && setting_.streams == nullptr);
 }
 
-/// It is the first one of a unit in slabs.
+/// It is the first one of a unit in buffers.
 void GatheredUnits::enter(Unit& unit) {
   const bool is_next = &unit != last_;
   if (is_next && last_ != nullptr) last_->set_ready(false);  // its next use enters it again
   last_ = &unit;
-  free_idle_slabs(unit);
+  free_idle_buffers(unit);
   if (is_next) drop_prefetches(&unit);
   if (!unit.is_fresh()) unit.make_whole();
   if (!is_next || setting_.free_eagerly) return;
@@ -179,7 +181,7 @@ void GatheredUnits::enter(Unit& unit) {
   if (expected.has_value() && setting_.prefetch) units_[*expected]->prefetch();
 }
 
-void GatheredUnits::free_idle_slabs(const Unit& but) {
+void GatheredUnits::free_idle_buffers(const Unit& but) {
   for (const auto& unit : units_) {
     if (unit.get() == &but || unit->has_own_memory()) continue;
     if (unit->can_free()) unit->free(Unit::After::kUse);
@@ -268,7 +270,7 @@ GatherCounts GatheredUnits::counts() const {
   const std::lock_guard lock(mutex_);
   GatherCounts counts = counts_;
   counts.bytes += prefetched_bytes_;
-  counts.slabs_grown = memory_.slabs_grown();
+  counts.unsharded_buffers_added = memory_.unsharded_buffers_added();
   return counts;
 }
 

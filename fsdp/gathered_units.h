@@ -32,8 +32,8 @@
 namespace tessera {
 
 /// The ranks that together have a whole copy of split parameters, to gather them where ranks cannot
-/// read each other's memory. Shards come from its allocate(), as slabs do, so that a backend that
-/// registers memory knows both sides of a gather. Collective over `group`.
+/// read each other's memory. Shards come from its allocate(), as unsharded-parameter buffers do, so
+/// that a backend that registers memory knows both sides of a gather. Collective over `group`.
 std::shared_ptr<ProcessGroup> make_gathering_group(ProcessGroup& group, const SliceMap& slices);
 
 /// Makes the units of split parameters whole when operators touch them and frees them afterwards.
@@ -47,7 +47,7 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
     int ranks_after_forward = 0;  ///< 1 keeps units whole until backward has ended; p frees them
     bool prefetch = false;
     bool free_eagerly = false;
-    bool strict_slabs = false;
+    bool fixed_unsharded_buffers = false;
     bool poison_freed = false;
     std::function<bool()> is_inside_backward;
     StreamJoin* streams = nullptr;  ///< on which operators use units; null on a CPU
@@ -113,7 +113,7 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   // What follows is called with the mutex held.
   void use(Unit& unit);
   void enter(Unit& unit);
-  void free_idle_slabs(const Unit& but);
+  void free_idle_buffers(const Unit& but);
   void drop_prefetches(const Unit* but);
   AccessOrder::Phase phase() const;
   WindowSource::From source_now() const;
@@ -132,7 +132,7 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   WholeMemory memory_;
   std::vector<std::unique_ptr<Unit>> units_;
   AccessOrder order_;
-  Unit* last_ = nullptr;  // of those in slabs
+  Unit* last_ = nullptr;  // of those in unsharded-parameter buffers
   int64_t writable_holds_ = 0;
   std::optional<CommError> failure_;
   GatherCounts counts_;

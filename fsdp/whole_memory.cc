@@ -9,16 +9,16 @@
 
 namespace tessera {
 
-WholeMemory::WholeMemory(const UnitPlan& plan, SlabPool::Allocate allocate, Setting setting,
+WholeMemory::WholeMemory(const UnitPlan& plan, BufferPool::Allocate allocate, Setting setting,
                          MemoryMeter& meter)
     : plan_(plan),
       allocate_(std::move(allocate)),
       setting_(setting),
       meter_(meter),
-      pool_(allocate_, meter, MemoryClass::kSlabs,
-            setting.poison_freed ? SlabPool::OnRelease::kPoison : SlabPool::OnRelease::kKeep) {}
+      pool_(allocate_, meter, MemoryClass::kUnshardedParameters,
+            setting.poison_freed ? BufferPool::OnRelease::kPoison : BufferPool::OnRelease::kKeep) {}
 
-void WholeMemory::add_in_slabs() {
+void WholeMemory::add_in_buffers() {
   const FlatLayout& layout = plan_[places_.size()].layout;
   pool_.reserve(layout.dtype(), layout.numel());
   places_.emplace_back();
@@ -33,27 +33,28 @@ void WholeMemory::add_shared(at::Tensor whole) {
   places_.push_back({.own = std::move(whole), .is_shared = true});
 }
 
-void WholeMemory::fill_slabs() {
-  constexpr int64_t kSteadySlabs = 2;
+void WholeMemory::fill_buffers() {
+  constexpr int64_t kSteadyBuffers = 2;
   std::map<at::ScalarType, int64_t> units;
   for (size_t unit = 0; unit < places_.size(); ++unit) {
     if (!has_own(unit)) ++units[plan_[unit].layout.dtype()];
   }
-  for (const auto& [dtype, count] : units) pool_.fill(dtype, std::min(count, kSteadySlabs));
-  slabs_planned_ = pool_.slabs();
+  for (const auto& [dtype, count] : units) pool_.fill(dtype, std::min(count, kSteadyBuffers));
+  buffers_planned_ = pool_.buffers();
 }
 
 bool WholeMemory::is_at_hand(size_t unit) const {
-  return has_own(unit) || pool_.free_slabs(plan_[unit].layout.dtype()) > 0;
+  return has_own(unit) || pool_.free_buffers(plan_[unit].layout.dtype()) > 0;
 }
 
 at::Tensor WholeMemory::take(size_t unit) {
   if (has_own(unit)) return places_[unit].own;
   const FlatLayout& layout = plan_[unit].layout;
-  TORCH_CHECK(!setting_.strict_slabs || pool_.free_slabs(layout.dtype()) > 0, "[fsdp] unit '",
-              plan_[unit].name, "': got no free slab, expected one of ", pool_.slabs(),
+  TORCH_CHECK(!setting_.fixed_unsharded_buffers || pool_.free_buffers(layout.dtype()) > 0,
+              "[fsdp] unit '", plan_[unit].name,
+              "': got no free unsharded-parameter buffer, expected one of ", pool_.buffers(),
               " that are there; operators use more units at once than the memory formula counts. "
-              "Join them with a wrap policy, or leave strict_slabs off");
+              "Join them with a wrap policy, or leave fixed_unsharded_buffers off");
   return pool_.acquire(layout.dtype(), layout.numel());
 }
 
@@ -71,7 +72,7 @@ void WholeMemory::make_own(size_t unit) {
 at::Tensor WholeMemory::take_temporary(size_t unit) {
   const FlatLayout& layout = plan_[unit].layout;
   at::Tensor memory = allocate_(layout.numel(), layout.dtype());
-  meter_.add(MemoryClass::kSlabs, static_cast<int64_t>(memory.nbytes()));
+  meter_.add(MemoryClass::kUnshardedParameters, static_cast<int64_t>(memory.nbytes()));
   return memory;
 }
 
@@ -87,13 +88,14 @@ void WholeMemory::give(size_t unit, const at::Tensor& memory, bool is_temporary)
 bool WholeMemory::forget(size_t unit, const at::Tensor& memory, bool is_temporary) {
   const bool is_replaced = has_own(unit) && !memory.is_same(places_[unit].own);
   if (!is_temporary && !is_replaced) return false;
-  meter_.remove(is_temporary ? MemoryClass::kSlabs : own_class(unit),
+  meter_.remove(is_temporary ? MemoryClass::kUnshardedParameters : own_class(unit),
                 static_cast<int64_t>(memory.nbytes()));
   return true;
 }
 
 MemoryClass WholeMemory::own_class(size_t unit) const {
-  return plan_[unit].kind == UnitKind::kRoot ? MemoryClass::kRoot : MemoryClass::kSlabs;
+  return plan_[unit].kind == UnitKind::kRoot ? MemoryClass::kRoot
+                                             : MemoryClass::kUnshardedParameters;
 }
 
 void WholeMemory::close() {

@@ -8,44 +8,44 @@
 
 #include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/memory_meter.h"
-#include "tessera/core/sched/slab_pool.h"
+#include "tessera/core/sched/buffer_pool.h"
 
 namespace tessera {
 
-/// Where the units of split parameters lie while they are whole: in pooled slabs that they take in
-/// turn, in memory of their own, in temporary memory for scopes, or always in memory that ranks
-/// share. Counts what it allocates. Local; used under one lock.
+/// Where the units of split parameters lie while they are whole: in pooled unsharded-parameter
+/// buffers that they take in turn, in memory of their own, in temporary memory for scopes, or
+/// always in memory that ranks share. Counts what it allocates. Local; used under one lock.
 class WholeMemory {
  public:
   struct Setting {
-    bool strict_slabs = false;  ///< Options::strict_slabs
-    bool poison_freed = false;  ///< Options::poison_freed
+    bool fixed_unsharded_buffers = false;  ///< Options::fixed_unsharded_buffers
+    bool poison_freed = false;             ///< Options::poison_freed
   };
 
   /// References must outlive it until close().
-  WholeMemory(const UnitPlan& plan, SlabPool::Allocate allocate, Setting setting,
+  WholeMemory(const UnitPlan& plan, BufferPool::Allocate allocate, Setting setting,
               MemoryMeter& meter);
 
-  /// The next unit of the plan lies in slabs.
-  void add_in_slabs();
+  /// The next unit of the plan lies in buffers.
+  void add_in_buffers();
   /// In memory of its own, which is allocated.
   void add_in_own();
   /// In `whole`, which is not counted here.
   void add_shared(at::Tensor whole);
-  /// Makes the slabs that the memory formula counts. After the last unit.
-  void fill_slabs();
+  /// Makes the unsharded-parameter buffers that the memory formula counts. After the last unit.
+  void fill_buffers();
 
-  /// Whether `unit` lies in memory of its own, or shared; the others in slabs.
+  /// Whether `unit` lies in memory of its own, or shared; the others in buffers.
   bool has_own(size_t unit) const { return places_[unit].own.defined(); }
   /// Whether take() needs no new memory.
   bool is_at_hand(size_t unit) const;
 
   /// Memory for `unit` [unit numel], contents undefined. Throws c10::Error where the pool would
-  /// have to grow under strict_slabs.
+  /// have to grow under fixed_unsharded_buffers.
   at::Tensor take(size_t unit);
   /// The same while what it took before is still read: memory of its own is made anew.
   at::Tensor take_another(size_t unit);
-  /// The same for a scope, beside the slabs.
+  /// The same for a scope, beside the buffers.
   at::Tensor take_temporary(size_t unit);
 
   /// Gives back what one of them has returned. Its contents are gone.
@@ -57,12 +57,12 @@ class WholeMemory {
   /// Gives all memory back but what others hold; nothing is taken or given afterwards.
   void close();
 
-  /// Slabs beyond those of fill_slabs().
-  int64_t slabs_grown() const { return pool_.slabs() - slabs_planned_; }
+  /// Unsharded-parameter buffers beyond those of fill_buffers().
+  int64_t unsharded_buffers_added() const { return pool_.buffers() - buffers_planned_; }
 
  private:
   struct Place {
-    at::Tensor own;  // undefined: slabs
+    at::Tensor own;  // undefined: unsharded-parameter buffers
     bool is_shared = false;
   };
 
@@ -70,12 +70,12 @@ class WholeMemory {
   MemoryClass own_class(size_t unit) const;
 
   const UnitPlan& plan_;
-  const SlabPool::Allocate allocate_;
+  const BufferPool::Allocate allocate_;
   const Setting setting_;
   MemoryMeter& meter_;
   std::vector<Place> places_;  // by unit
-  SlabPool pool_;
-  int64_t slabs_planned_ = 0;
+  BufferPool pool_;
+  int64_t buffers_planned_ = 0;
 };
 
 }  // namespace tessera

@@ -20,7 +20,7 @@ namespace tessera {
 //   the old values, the computation waits for the copies behind the last update, the host waits
 //   before it writes what is being copied.
 //   shards, host to device (HostShards, Offload::kParameters): the copy waits for whoever used the
-//   slab before, the gather for the copy, the host before it updates a shard.
+//   unsharded-parameter buffer before, the gather for the copy, the host before it updates a shard.
 // The host waits only where it needs a value, and by then the copies have mostly run: a gradient's
 // during the rest of backward, a unit's new values while the next one is updated.
 

@@ -60,7 +60,7 @@ ParameterStore::ParameterStore(ProcessGroup& group, const ParameterTable& table,
                                     {.ranks_after_forward = options.reshard_after_forward,
                                      .prefetch = options.prefetch,
                                      .free_eagerly = options.free_eagerly,
-                                     .strict_slabs = options.strict_slabs,
+                                     .fixed_unsharded_buffers = options.fixed_unsharded_buffers,
                                      .poison_freed = options.poison_freed,
                                      .is_inside_backward = std::move(is_inside_backward),
                                      .streams = streams});

@@ -70,8 +70,8 @@ ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
 
 Reducer::Setting ShardedEngine::reducer_setting() const {
   using Agreement = Reducer::Setting::Agreement;
-  return {.on_release = parts_.options.poison_freed ? SlabPool::OnRelease::kPoison
-                                                    : SlabPool::OnRelease::kKeep,
+  return {.on_release = parts_.options.poison_freed ? BufferPool::OnRelease::kPoison
+                                                    : BufferPool::OnRelease::kKeep,
           .observer = commit_->observer(),
           .agreement = commit_->is_late() ? Agreement::kInStep : Agreement::kInBackward};
 }

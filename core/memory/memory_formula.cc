@@ -83,7 +83,7 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
       setting.offload == Offload::kParameters ? MemoryClass::kHost : MemoryClass::kParameters;
   const MemoryClass of_optimizer = is_offloaded ? MemoryClass::kHost : MemoryClass::kOptimizer;
   MemoryBytes bytes;
-  BuffersByDtype slabs;
+  BuffersByDtype buffers;
   int64_t widened_bytes = 0;
   int64_t rounded_bytes = 0;
   for (const PlannedUnit& unit : plan) {
@@ -94,9 +94,9 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
       if (unit.kind == UnitKind::kRoot) {
         bytes[MemoryClass::kRoot] += whole_bytes;
       } else if (stays_whole) {
-        bytes[MemoryClass::kSlabs] += whole_bytes;
+        bytes[MemoryClass::kUnshardedParameters] += whole_bytes;
       } else {
-        slabs[unit.layout.dtype()].add(whole_bytes);
+        buffers[unit.layout.dtype()].add(whole_bytes);
       }
     }
     if (unit.kind == UnitKind::kFrozen) continue;
@@ -120,7 +120,7 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
       bytes[MemoryClass::kGradientBuffers] += bytes_in(unit, unit.precision.wire);
     }
   }
-  bytes[MemoryClass::kSlabs] += bytes_of(slabs, 2);
+  bytes[MemoryClass::kUnshardedParameters] += bytes_of(buffers, 2);
   bytes[MemoryClass::kHost] += widened_bytes + 2 * rounded_bytes;
   return bytes;
 }

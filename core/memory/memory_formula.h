@@ -31,14 +31,14 @@ struct MemorySetting {
 /// dtype, S in the reduced gradients', M in the masters' and T of all the optimizer's states (2 M
 /// with AdamW's two moments):
 ///   parameters: P / p (+ P / n of a second shard, 1 < n < p); P / o where ranks share them, and
-///   then neither slabs nor root.
+///   then neither unsharded-parameter buffers nor root.
 ///   gradients:  S / o (S / g where 1 < g < o) where reduced gradients have a buffer of their own.
 ///   They have none under zero1 (g = 1, o > 1) with one micro-step and equal dtypes of wire and
 ///   sums, where the reduced slice stays in the gradient buffer; none for frozen units; none where
 ///   backward updates and each unit has all its gradients on this rank.
 ///   optimizer:  T / o, (T + M) / o with masters; none for frozen units.
-///   slabs:      two of the largest unit of each dtype that is not root (one if there is only one
-///   such unit); every such unit's own where units stay whole after forward.
+///   unsharded parameters:      two of the largest unit of each dtype that is not root (one if
+///   there is only one such unit); every such unit's own where units stay whole after forward.
 ///   root:       P of root units.
 ///   gradient buffers:    the full gradient in the wire's dtype under zero1, which keeps it.
 ///   Elsewhere gradient buffers are pooled, come and go, and are not part of the formula (0 here).

@@ -17,8 +17,8 @@ std::string_view to_string(MemoryClass memory_class) {
       return "gradients";
     case MemoryClass::kOptimizer:
       return "optimizer";
-    case MemoryClass::kSlabs:
-      return "slabs";
+    case MemoryClass::kUnshardedParameters:
+      return "unsharded parameters";
     case MemoryClass::kRoot:
       return "root";
     case MemoryClass::kGradientBuffers:

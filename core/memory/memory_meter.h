@@ -11,14 +11,14 @@ namespace tessera {
 /// What the engine's memory is for. Activations and gradients in flight inside autograd are the
 /// user's and not counted.
 enum class MemoryClass : uint8_t {
-  kParameters,       ///< flat parameter buffers, or this rank's shards of them
-  kGradients,        ///< reduced gradients that last until the step
-  kOptimizer,        ///< moments and masters
-  kSlabs,            ///< memory for units that are whole for a while
-  kRoot,             ///< the root unit's own buffer, where parameters are split
-  kGradientBuffers,  ///< buffers in which gradients land before they are reduced
-  kControl,          ///< votes and other small buffers
-  kHost,             ///< what a GPU's engine keeps in the host's memory instead (Options::offload)
+  kParameters,           ///< flat parameter buffers, or this rank's shards of them
+  kGradients,            ///< reduced gradients that last until the step
+  kOptimizer,            ///< moments and masters
+  kUnshardedParameters,  ///< memory for units that are whole for a while
+  kRoot,                 ///< the root unit's own buffer, where parameters are split
+  kGradientBuffers,      ///< buffers in which gradients land before they are reduced
+  kControl,              ///< votes and other small buffers
+  kHost,  ///< what a GPU's engine keeps in the host's memory instead (Options::offload)
 };
 inline constexpr size_t kMemoryClasses = 8;
 

@@ -79,8 +79,8 @@ void append(std::vector<int64_t>& words, const MemoryBytes& bytes) {
 
 void append(std::vector<int64_t>& words, const RankMemory& rank) {
   append(words, rank.held);
-  words.insert(words.end(), {rank.peak_bytes, rank.pss_bytes, rank.slabs_grown, rank.device_bytes,
-                             rank.device_peak_bytes});
+  words.insert(words.end(), {rank.peak_bytes, rank.pss_bytes, rank.unsharded_buffers_added,
+                             rank.device_bytes, rank.device_peak_bytes});
 }
 
 class Reader {
@@ -97,7 +97,7 @@ class Reader {
     rank.held = bytes();
     rank.peak_bytes = next();
     rank.pss_bytes = next();
-    rank.slabs_grown = next();
+    rank.unsharded_buffers_added = next();
     rank.device_bytes = next();
     rank.device_peak_bytes = next();
     return rank;
@@ -131,7 +131,7 @@ Measurement measure(const Row& row, const Workload& workload,
   engine->wait();
   mine.held = engine->memory().now();
   mine.peak_bytes = engine->memory().peak_total_bytes();
-  mine.slabs_grown = engine->gather_counts().slabs_grown;
+  mine.unsharded_buffers_added = engine->gather_counts().unsharded_buffers_added;
   if (torch_device.is_cuda()) {
     const DeviceMemory device = DeviceMemory::of(torch_device);
     mine.device_bytes = device.now_bytes - foreign_bytes;

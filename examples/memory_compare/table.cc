@@ -14,7 +14,7 @@ using tessera::MemoryBytes;
 using tessera::MemoryClass;
 
 constexpr MemoryClass kShown[] = {MemoryClass::kParameters, MemoryClass::kGradients,
-                                  MemoryClass::kOptimizer,  MemoryClass::kSlabs,
+                                  MemoryClass::kOptimizer,  MemoryClass::kUnshardedParameters,
                                   MemoryClass::kRoot,       MemoryClass::kGradientBuffers};
 constexpr const char* kPyTorch = "PyTorch DDP, fp32";
 
@@ -127,7 +127,7 @@ std::string verdict(const Comparison& comparison) {
   for (const auto& [row, measurement] : comparison.rows) {
     if (!is_exact(measurement)) differing.push_back(to_string(row));
     for (const RankMemory& rank : measurement.ranks) {
-      grown = std::max(grown, rank.slabs_grown);
+      grown = std::max(grown, rank.unsharded_buffers_added);
       if (peak_of(rank) <= measurement.peak.total()) continue;
       if (above.empty() || above.back() != to_string(row)) above.push_back(to_string(row));
     }
@@ -137,7 +137,8 @@ std::string verdict(const Comparison& comparison) {
           ? "Persistent bytes are as predicted, to the byte, in every row."
           : absl::StrCat("Persistent bytes are not as predicted: ", absl::StrJoin(differing, ", "),
                          ".");
-  if (grown > 0) absl::StrAppend(&text, " Slabs beyond the planned ones: ", grown, ".");
+  if (grown > 0)
+    absl::StrAppend(&text, " Unsharded-parameter buffers beyond the planned ones: ", grown, ".");
   if (!above.empty()) {
     absl::StrAppend(&text, " Peaks above the predicted ones: ", absl::StrJoin(above, ", "), ".");
   }
@@ -233,10 +234,12 @@ Chart to_chart(const Comparison& comparison) {
   chart.axis = "MiB held by the rank that holds most, without activations";
   chart.outline_name = "predicted by the formula";
   chart.hatched_name = "modelled, not measured";
-  chart.series = {
-      {"parameters", "#3f6ea6", "#6f9fd8"}, {"gradients", "#c7833a", "#d99b55"},
-      {"optimizer", "#5f8d6b", "#7fb08c"},  {"slabs (gathered units)", "#8b6fa8", "#a98fc7"},
-      {"root unit", "#c2aed6", "#d3c3e4"},  {"gradient buffers", "#9aa0a6", "#868d94"}};
+  chart.series = {{"parameters", "#3f6ea6", "#6f9fd8"},
+                  {"gradients", "#c7833a", "#d99b55"},
+                  {"optimizer", "#5f8d6b", "#7fb08c"},
+                  {"unsharded parameters (gathered units)", "#8b6fa8", "#a98fc7"},
+                  {"root unit", "#c2aed6", "#d3c3e4"},
+                  {"gradient buffers", "#9aa0a6", "#868d94"}};
   chart.bars.push_back(
       bar_of(kPyTorch, pytorch_ddp(comparison.rows.front().measurement.parameter_numel)));
   chart.bars.back().fill = Chart::Fill::kHatched;

@@ -121,7 +121,9 @@ const std::vector<Case>& cases() {
        &alone_on_gpu},
       {"poison_freed", [](Options& o) { o.poison_freed = true; }, {A, A, A, A, A, A, A}},
       {"free_eagerly", [](Options& o) { o.free_eagerly = true; }, {R, R, R, A, R, A, A}},
-      {"strict_slabs", [](Options& o) { o.strict_slabs = true; }, {R, R, R, K, R, K, A}},
+      {"fixed_unsharded_buffers",
+       [](Options& o) { o.fixed_unsharded_buffers = true; },
+       {R, R, R, K, R, K, A}},
       {"trace", [](Options& o) { o.trace = true; }, {A, A, A, A, A, A, A}},
   };
   return all;
@@ -178,8 +180,8 @@ TEST(Options, EveryFieldIsInTheTable) {
                                 max_grad_norm, precision, loss_scale, on_non_finite, ask_non_finite,
                                 share_parameters, optimizer_in_backward, bucket_bytes,
                                 first_bucket_bytes, prefetch, keep_freed_memory, offload,
-                                late_verdict, cuda_graphs, poison_freed, free_eagerly, strict_slabs,
-                                trace] = options;
+                                late_verdict, cuda_graphs, poison_freed, free_eagerly,
+                                fixed_unsharded_buffers, trace] = options;
   constexpr size_t kFields = 23;
   std::set<std::string> tested = {"strategy", "degrees"};  // the columns
   for (const Case& option : cases()) tested.insert(option.option);

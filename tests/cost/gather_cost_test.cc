@@ -127,7 +127,7 @@ TEST_P(GatherCost, DoesNotDependOnTheNumberOfParameters) {
     EXPECT_EQ(cost.gathers, kAccesses);
     EXPECT_EQ(cost.frees, kAccesses);
     EXPECT_EQ(cost.reads, kAccesses * size) << "one per shard";
-    EXPECT_EQ(cost.tensors, 0) << "slabs are there already";
+    EXPECT_EQ(cost.tensors, 0) << "unsharded-parameter buffers are there already";
     EXPECT_EQ(cost.engine, 0);
   }
 }

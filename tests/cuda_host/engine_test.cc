@@ -62,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Strategies, EngineOverNccl,
                                             ::testing::Values("UnusedEverywhere"),
                                             ::testing::ValuesIn(kSchedules)),
                          name_of);
-/// Units that other units need in between, and more of them than slabs.
+/// Units that other units need in between, and more of them than buffers.
 INSTANTIATE_TEST_SUITE_P(
     Units, EngineOverNccl,
     ::testing::Combine(::testing::Values(row_of(Strategy::kZero3),

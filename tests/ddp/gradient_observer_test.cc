@@ -47,7 +47,8 @@ struct ObserverRig {
         plan(table, {{"ab", {0, 1}}, {"cd", {2, 3}}}, kWorld),
         slices({1, kWorld, kWorld}, kWorld, group->rank()),
         reducer(*group, table, plan, slices,
-                {.on_release = SlabPool::OnRelease::kPoison, .observer = &observer}, meter, history,
+                {.on_release = BufferPool::OnRelease::kPoison, .observer = &observer}, meter,
+                history,
                 /*trace=*/nullptr) {}
   static at::Tensor leaf() { return at::zeros({70}).set_requires_grad(true); }
 

@@ -32,7 +32,7 @@ struct Rig {
         table({{"a", parameter()}, {"b", parameter()}, {"c", parameter()}}),
         plan(table, bucket_membership(table, 1024, 1024), group->size()),
         slices(degrees_of(strategy, group->size()), group->size(), group->rank()),
-        reducer(*group, table, plan, slices, {.on_release = SlabPool::OnRelease::kPoison}, meter,
+        reducer(*group, table, plan, slices, {.on_release = BufferPool::OnRelease::kPoison}, meter,
                 history,
                 /*trace=*/nullptr) {
     group->recording()->clear();

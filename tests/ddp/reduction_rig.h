@@ -54,7 +54,7 @@ struct ReductionRig {
               {"frozen", {4}, UnitKind::kFrozen}},
              group->size(), precision),
         slices(degrees, group->size(), group->rank()),
-        reducer(*group, table, plan, slices, {.on_release = SlabPool::OnRelease::kPoison}, meter,
+        reducer(*group, table, plan, slices, {.on_release = BufferPool::OnRelease::kPoison}, meter,
                 history,
                 /*trace=*/nullptr) {
     group->recording()->clear();

@@ -102,7 +102,7 @@ TEST_P(EveryRow, HoldsWhatTheFormulaSaysToTheByte) {
           EXPECT_EQ(rank.held[memory_class], measurement.persistent[memory_class])
               << to_string(memory_class);
         }
-        EXPECT_EQ(rank.slabs_grown, 0);
+        EXPECT_EQ(rank.unsharded_buffers_added, 0);
         EXPECT_GE(rank.peak_bytes, rank.held.total());
         EXPECT_GT(rank.pss_bytes, 0);
       }

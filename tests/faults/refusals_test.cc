@@ -67,9 +67,9 @@ std::vector<Refusal> refusals() {
       {"FreeEagerlyWithoutSplit",
        [](Arguments& a) { a.options.free_eagerly = true; },
        {"free_eagerly", "zero2"}},
-      {"StrictSlabsWithoutSplit",
-       [](Arguments& a) { a.options.strict_slabs = true; },
-       {"strict_slabs", "zero2"}},
+      {"FixedUnshardedBuffersWithoutSplit",
+       [](Arguments& a) { a.options.fixed_unsharded_buffers = true; },
+       {"fixed_unsharded_buffers", "zero2"}},
       {"ReshardThatDoesNotDivide",
        [](Arguments& a) {
          a.options = small_options_of(row_of(Strategy::kZero3));

@@ -144,45 +144,45 @@ TEST(GatheredUnits, Scenario44_ADynamicGraphLeavesNoStaleGather) {
 
 // --- In how much memory ---
 
-TEST(GatheredUnits, TwoSlabsAreEnoughForAChainOfBlocks) {
+TEST(GatheredUnits, TwoBuffersAreEnoughForAChainOfBlocks) {
   for (const bool prefetch : {false, true}) {
     Row row = blocks_row();
-    row.strict_slabs = true;
+    row.fixed_unsharded_buffers = true;
     row.prefetch = prefetch;
     on_gatherers(3, row, [](Gatherer& rank) {
       for (int step = 0; step < 3; ++step) rank.train(step);
-      EXPECT_EQ(rank.engine->gather_counts().slabs_grown, 0);
-      EXPECT_EQ(rank.engine->memory().now()[MemoryClass::kSlabs],
+      EXPECT_EQ(rank.engine->gather_counts().unsharded_buffers_added, 0);
+      EXPECT_EQ(rank.engine->memory().now()[MemoryClass::kUnshardedParameters],
                 2 * rank.engine->units()[0].layout.bytes());
     });
   }
 }
 
-/// An operator that reads three units needs three slabs.
-TEST(GatheredUnits, MoreSlabsAreCountedOnceAndKept) {
+/// An operator that reads three units needs three buffers.
+TEST(GatheredUnits, MoreBuffersAreCountedOnceAndKept) {
   on_gatherers(
       3, apart(row_of(Strategy::kZero3)),
       [](Gatherer& rank) {
-        EXPECT_EQ(rank.engine->gather_counts().slabs_grown, 0);
+        EXPECT_EQ(rank.engine->gather_counts().unsharded_buffers_added, 0);
         rank.train(0);
-        const int64_t grown = rank.engine->gather_counts().slabs_grown;
+        const int64_t grown = rank.engine->gather_counts().unsharded_buffers_added;
         EXPECT_GE(grown, 1);
         for (int step = 1; step < 4; ++step) rank.train(step);
-        EXPECT_EQ(rank.engine->gather_counts().slabs_grown, grown);
+        EXPECT_EQ(rank.engine->gather_counts().unsharded_buffers_added, grown);
       },
       "ThreeUnits");
 }
 
-TEST(GatheredUnits, MoreSlabsAreAnErrorInStrictMode) {
+TEST(GatheredUnits, MoreBuffersAreAnErrorInStrictMode) {
   Row row = apart(row_of(Strategy::kZero3));
-  row.strict_slabs = true;
+  row.fixed_unsharded_buffers = true;
   on_gatherers(
       3, row,
       [](Gatherer& rank) {
         EXPECT_THAT([&] { rank.loss(0); },
-                    ThrowsMessage<c10::Error>(
-                        ::testing::AllOf(HasSubstr("[fsdp] unit '"), HasSubstr("no free slab"),
-                                         HasSubstr("wrap policy"), HasSubstr("strict_slabs"))));
+                    ThrowsMessage<c10::Error>(::testing::AllOf(
+                        HasSubstr("[fsdp] unit '"), HasSubstr("no free unsharded-parameter buffer"),
+                        HasSubstr("wrap policy"), HasSubstr("fixed_unsharded_buffers"))));
       },
       "ThreeUnits");
 }

@@ -226,12 +226,13 @@ TEST_P(OldValues, TakeMemoryOnlyUntilTheirOperatorsEnd) {
       EXPECT_EQ(differences(*rank.model, *rank.plain), "");
     };
     run(1);
-    const int64_t slabs_grown = rank.engine->gather_counts().slabs_grown;
+    const int64_t unsharded_buffers_added = rank.engine->gather_counts().unsharded_buffers_added;
     const MemoryBytes after_one = rank.engine->memory().now();
     for (int step = 2; step < 6; ++step) run(step);
     rank.train_both(6);
-    EXPECT_EQ(rank.engine->gather_counts().slabs_grown, slabs_grown);
-    EXPECT_EQ(rank.engine->memory().now()[MemoryClass::kSlabs], after_one[MemoryClass::kSlabs]);
+    EXPECT_EQ(rank.engine->gather_counts().unsharded_buffers_added, unsharded_buffers_added);
+    EXPECT_EQ(rank.engine->memory().now()[MemoryClass::kUnshardedParameters],
+              after_one[MemoryClass::kUnshardedParameters]);
     EXPECT_EQ(rank.engine->memory().now()[MemoryClass::kRoot], after_one[MemoryClass::kRoot]);
     const GatherCounts counts = rank.engine->gather_counts();
     EXPECT_EQ(counts.gathers, counts.frees) << "a unit is still whole after the step";

@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(Strategies, EngineOnGpu,
                                             ::testing::Values("UnusedEverywhere"),
                                             ::testing::ValuesIn(kSchedules)),
                          name_of);
-/// Units that other units need in between, and more of them than slabs.
+/// Units that other units need in between, and more of them than buffers.
 INSTANTIATE_TEST_SUITE_P(Units, EngineOnGpu,
                          ::testing::Combine(::testing::Values(row_of(Strategy::kZero3),
                                                               hostile(row_of(Strategy::kZero3)),

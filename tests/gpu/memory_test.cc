@@ -30,7 +30,7 @@ TEST_P(MemoryOnGpu, IsWhatTheFormulaSays) {
     const MemoryBytes predicted = predicted_memory(engine, 1);
     for (const MemoryClass kept :
          {MemoryClass::kParameters, MemoryClass::kGradients, MemoryClass::kOptimizer,
-          MemoryClass::kSlabs, MemoryClass::kRoot}) {
+          MemoryClass::kUnshardedParameters, MemoryClass::kRoot}) {
       EXPECT_EQ(now[kept], predicted[kept]) << to_string(kept);
     }
     EXPECT_LE(engine.memory().peak()[MemoryClass::kGradientBuffers],

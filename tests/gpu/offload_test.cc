@@ -101,7 +101,7 @@ TEST_P(OffloadMemory, IsTheHosts) {
       const MemoryBytes predicted = predicted_memory(engine, /*micro_steps=*/1);
       for (const MemoryClass kind :
            {MemoryClass::kParameters, MemoryClass::kGradients, MemoryClass::kOptimizer,
-            MemoryClass::kSlabs, MemoryClass::kRoot, MemoryClass::kHost}) {
+            MemoryClass::kUnshardedParameters, MemoryClass::kRoot, MemoryClass::kHost}) {
         EXPECT_EQ(now[kind], predicted[kind]) << to_string(kind);
       }
       EXPECT_EQ(now[MemoryClass::kOptimizer], 0);

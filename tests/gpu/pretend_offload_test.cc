@@ -288,21 +288,22 @@ TEST(PretendOffloadWaits, HostWaitsForGradients) {
   EXPECT_EQ(read_when_wanted(Drops::kHostsWait), 1) << "the negative control";
 }
 
-/// What a gather finds of a shard (2) that the host writes again (3) behind await(), in a slab that
-/// somebody else still reads (1): {the slab's reader, the gather}.
+/// What a gather finds of a shard (2) that the host writes again (3) behind await(), in a
+/// unsharded-parameter buffer that somebody else still reads (1): {the unsharded-parameter buffer's
+/// reader, the gather}.
 std::pair<double, double> gathered(Drops drops) {
   auto device = std::make_shared<ForgetfulDevice>(drops);
   HostShards shards(device);
-  const at::Tensor slab = device->on_device(1);
+  const at::Tensor buffer = device->on_device(1);
   const at::Tensor seen = device->on_device(0);
   const at::Tensor found = device->on_device(0);
   const at::Tensor shard = device->on_host(2);
   device->drain(*device->now());
   Gate computing(device->now()->handle());
-  device->now()->copy(seen, slab);
+  device->now()->copy(seen, buffer);
   {
-    const std::shared_ptr<void> behind_the_copy = shards.bring(slab, shard);
-    device->now()->copy(found, slab);  // as a collective does
+    const std::shared_ptr<void> behind_the_copy = shards.bring(buffer, shard);
+    device->now()->copy(found, buffer);  // as a collective does
   }
   auto step = std::async(std::launch::async, [&] {
     shards.await();
@@ -317,7 +318,7 @@ std::pair<double, double> gathered(Drops drops) {
   return {first(seen), first(found)};
 }
 
-TEST(PretendOffloadWaits, ShardsWaitForSlabsAndHostForShards) {
+TEST(PretendOffloadWaits, ShardsWaitForBuffersAndHostForShards) {
   EXPECT_EQ(gathered(Drops::kNothing), std::pair(1.0, 2.0));
   EXPECT_EQ(gathered(Drops::kCopysWait), std::pair(2.0, 2.0)) << "the negative control";
   EXPECT_EQ(gathered(Drops::kHostsWait), std::pair(1.0, 3.0)) << "the negative control";

@@ -6,8 +6,8 @@
 
 namespace tessera::testing {
 
-/// Models of several blocks in a ModuleList, as default wrapping finds them: more units than slabs,
-/// operators that read several units, ties across units, branches between them.
+/// Models of several blocks in a ModuleList, as default wrapping finds them: more units than
+/// buffers, operators that read several units, ties across units, branches between them.
 std::vector<Subject> block_subjects();
 
 }  // namespace tessera::testing

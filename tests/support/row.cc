@@ -134,7 +134,7 @@ Options options_of(const Row& row) {
                   .late_verdict = row.late_verdict,
                   .poison_freed = row.poison_freed,
                   .free_eagerly = row.free_eagerly,
-                  .strict_slabs = row.strict_slabs};
+                  .fixed_unsharded_buffers = row.fixed_unsharded_buffers};
   if (row.splits_parameters()) {
     if (row.wrap == Row::Wrap::kLayers) options.wrap = wrap_layers();
     if (row.wrap == Row::Wrap::kWhole) {

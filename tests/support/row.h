@@ -31,7 +31,7 @@ struct Row {
   std::optional<bool> late_verdict = {};
   bool poison_freed = false;
   bool free_eagerly = false;
-  bool strict_slabs = false;
+  bool fixed_unsharded_buffers = false;
 
   /// Whether this row can split parameters (in a world of more than one).
   bool splits_parameters() const;
@@ -52,7 +52,8 @@ std::ostream& operator<<(std::ostream& stream, const Row& row);
 Row row_of(Strategy strategy);
 /// A hybrid row; HSDP is {s, s, s}.
 Row hybrid(int parameters, int gradients, int optimizer);
-/// `row` under which each rank has parameters and slabs of its own, as on hosts of their own.
+/// `row` under which each rank has parameters and unsharded-parameter buffers of its own, as on
+/// hosts of their own.
 Row apart(Row row);
 /// zero3, apart, whose units stay split over `ranks` between forward and backward; 1 keeps them
 /// whole.

@@ -98,9 +98,9 @@ int64_t largest_unit_bytes(const Engine& engine, bool is_root = false) {
   return largest;
 }
 
-constexpr MemoryClass kPersistentClasses[] = {MemoryClass::kParameters, MemoryClass::kGradients,
-                                              MemoryClass::kOptimizer, MemoryClass::kSlabs,
-                                              MemoryClass::kRoot};
+constexpr MemoryClass kPersistentClasses[] = {
+    MemoryClass::kParameters, MemoryClass::kGradients, MemoryClass::kOptimizer,
+    MemoryClass::kUnshardedParameters, MemoryClass::kRoot};
 
 void expect_persistent_bytes(const Engine& engine, int micro_steps) {
   const MemoryBytes now = engine.memory().now();
@@ -116,7 +116,7 @@ TEST_P(MemoryTest, PersistentBytesEqualTheFormulaExactly) {
     const MemoryBytes now = engine.memory().now();
     const MemoryBytes predicted = predicted_memory(engine, schedule().micro_steps);
     EXPECT_GT(predicted[MemoryClass::kParameters], 0);
-    EXPECT_EQ(engine.gather_counts().slabs_grown, 0);
+    EXPECT_EQ(engine.gather_counts().unsharded_buffers_added, 0);
     if (lands_in_pool()) {
       const int64_t bound = 2 * largest_unit_bytes(engine) + largest_unit_bytes(engine, true);
       EXPECT_EQ(predicted[MemoryClass::kGradientBuffers], 0);
@@ -301,7 +301,7 @@ TEST(Memory, UnitsThatStayWholeBreakThoseBounds) {
     const std::shared_ptr<Net> net = prepare(subject("Blocks").make(), at::kFloat, 1);
     const auto engine = parallelize(net, make_plan(*net), options_of(row), group);
     const int64_t bound = engine->units().bytes() / 3 + 3 * largest_unit_bytes(*engine);
-    EXPECT_GT(engine->memory().now()[MemoryClass::kSlabs], bound);
+    EXPECT_GT(engine->memory().now()[MemoryClass::kUnshardedParameters], bound);
   });
 }
 
@@ -334,7 +334,7 @@ TEST(Memory, TheFormulaTellsStrategiesApart) {
   for (const Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kZero3}) {
     const auto shared = predictions(row_of(strategy));
     EXPECT_NEAR(shared[0][MemoryClass::kParameters], ddp[0][MemoryClass::kParameters] / 2, 4096);
-    EXPECT_EQ(shared[0][MemoryClass::kSlabs] + shared[0][MemoryClass::kRoot], 0);
+    EXPECT_EQ(shared[0][MemoryClass::kUnshardedParameters] + shared[0][MemoryClass::kRoot], 0);
   }
 }
 

@@ -39,7 +39,7 @@ std::string observe(const Options& options) {
           const Moment moment{.step = step, .rank = world->rank()};
           const Batch batch = batch_of(subject("DeepMlp"), at::kFloat, schedule, moment, 0);
           const at::Tensor loss = loss_of(*net, batch, moment, schedule);
-          whole_units = engine->memory().now()[MemoryClass::kSlabs];
+          whole_units = engine->memory().now()[MemoryClass::kUnshardedParameters];
           loss.backward();
           engine->step();
         }
@@ -122,8 +122,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"first_bucket_bytes", [](Options& options) { options.first_bucket_bytes = 1024; },
              false, true, false},
         Case{"prefetch", [](Options& options) { options.prefetch = true; }, true, false, true},
-        Case{"strict_slabs", [](Options& options) { options.strict_slabs = true; }, true, false,
-             true}),
+        Case{"fixed_unsharded_buffers",
+             [](Options& options) { options.fixed_unsharded_buffers = true; }, true, false, true}),
     [](const auto& info) { return info.param.option; });
 
 // The negative control: what changes nothing is seen to change nothing, everywhere.

@@ -140,7 +140,7 @@ TEST(UpdateInBackward, KeepsNoGradients) {
         const MemoryBytes predicted = predicted_memory(engine, 1);
         EXPECT_EQ(predicted[MemoryClass::kGradients], 0);
         for (const MemoryClass of : {MemoryClass::kParameters, MemoryClass::kGradients,
-                                     MemoryClass::kOptimizer, MemoryClass::kSlabs}) {
+                                     MemoryClass::kOptimizer, MemoryClass::kUnshardedParameters}) {
           EXPECT_EQ(now[of], predicted[of]) << to_string(of);
         }
         const auto rank = static_cast<size_t>(engine.group().rank());

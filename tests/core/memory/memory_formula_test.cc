@@ -12,14 +12,14 @@ namespace {
 
 /// Bytes as the tests write them down; control is always 0.
 struct Expected {
-  int64_t parameters = 0, gradients = 0, optimizer = 0, slabs = 0, root = 0, gradient_buffer = 0;
+  int64_t parameters = 0, gradients = 0, optimizer = 0, buffers = 0, root = 0, gradient_buffer = 0;
 
   operator MemoryBytes() const {  // NOLINT: a notation
     MemoryBytes bytes;
     bytes[MemoryClass::kParameters] = parameters;
     bytes[MemoryClass::kGradients] = gradients;
     bytes[MemoryClass::kOptimizer] = optimizer;
-    bytes[MemoryClass::kSlabs] = slabs;
+    bytes[MemoryClass::kUnshardedParameters] = buffers;
     bytes[MemoryClass::kRoot] = root;
     bytes[MemoryClass::kGradientBuffers] = gradient_buffer;
     return bytes;
@@ -109,22 +109,22 @@ TEST(MemoryFormula, SplitRowsByHand) {
   EXPECT_EQ(memory_formula(plan, split({4, 4, 4})), (Expected{.parameters = 14336 / 4,
                                                               .gradients = 6144 / 4,
                                                               .optimizer = 2 * 6144 / 4,
-                                                              .slabs = 2 * 8192,
+                                                              .buffers = 2 * 8192,
                                                               .root = 1024}))
-      << "zero3; a frozen unit needs slabs too and is the largest";
+      << "zero3; a frozen unit needs unsharded-parameter buffers too and is the largest";
   EXPECT_EQ(memory_formula(plan, split({4, 4, 4}, 4)), memory_formula(plan, split({4, 4, 4})))
       << "freed after forward, said aloud";
   EXPECT_EQ(memory_formula(plan, split({4, 4, 4}, 1)), (Expected{.parameters = 14336 / 4,
                                                                  .gradients = 6144 / 4,
                                                                  .optimizer = 2 * 6144 / 4,
-                                                                 .slabs = 3072 + 2048 + 8192,
+                                                                 .buffers = 3072 + 2048 + 8192,
                                                                  .root = 1024}))
       << "zero3, units stay whole after forward";
   EXPECT_EQ(memory_formula(plan, split({4, 4, 4}, 2)),
             (Expected{.parameters = 14336 / 4 + 14336 / 2,
                       .gradients = 6144 / 4,
                       .optimizer = 2 * 6144 / 4,
-                      .slabs = 2 * 8192,
+                      .buffers = 2 * 8192,
                       .root = 1024}))
       << "zero3 with a second shard over two ranks";
 }
@@ -134,13 +134,13 @@ TEST(MemoryFormula, HybridRowsByHand) {
   EXPECT_EQ(memory_formula(plan, split({2, 2, 2})), (Expected{.parameters = 14336 / 2,
                                                               .gradients = 6144 / 2,
                                                               .optimizer = 2 * 6144 / 2,
-                                                              .slabs = 2 * 8192,
+                                                              .buffers = 2 * 8192,
                                                               .root = 1024}))
       << "HSDP";
   EXPECT_EQ(memory_formula(plan, split({2, 4, 4})), (Expected{.parameters = 14336 / 2,
                                                               .gradients = 6144 / 4,
                                                               .optimizer = 2 * 6144 / 4,
-                                                              .slabs = 2 * 8192,
+                                                              .buffers = 2 * 8192,
                                                               .root = 1024}))
       << "parameters split inside a smaller group";
   const UnitPlan whole = buckets(4);
@@ -162,7 +162,7 @@ TEST(MemoryFormula, SixteenBitsByHand) {
   EXPECT_EQ(memory_formula(plan, split({4, 4, 4})), (Expected{.parameters = 2 * 4096 / 4,
                                                               .gradients = 4 * 2048 / 4,
                                                               .optimizer = 3 * 4 * 2048 / 4,
-                                                              .slabs = 2 * 2 * 2048,
+                                                              .buffers = 2 * 2 * 2048,
                                                               .root = 2 * 512}));
   const ParameterTable table({{"w", trainable(1024)}});
   const UnitPlan one(table, {{"bucket 0", {0}}}, 4, {.parameters = at::kBFloat16});
@@ -176,14 +176,15 @@ TEST(MemoryFormula, SixteenBitsByHand) {
   EXPECT_EQ(memory_formula(narrow, resident({1, 1, 4}))[MemoryClass::kGradients], 0);
 }
 
-TEST(MemoryFormula, EachDtypeHasSlabsOfItsOwn) {
+TEST(MemoryFormula, EachDtypeHasBuffersOfItsOwn) {
   const ParameterTable table({{"a", trainable(256)},
                               {"b", trainable(512)},
                               {"c", trainable(1024)},
                               {"d", trainable(100, at::kDouble)}});
   const UnitPlan plan(table, {{"d", {3}}, {"c", {2}}, {"b", {1}}, {"a", {0}}}, 2);
   // Two of fp32's largest, the only one of fp64: 100 elements pad to 128.
-  EXPECT_EQ(memory_formula(plan, split({2, 2, 2}))[MemoryClass::kSlabs], 2 * 4096 + 1024);
+  EXPECT_EQ(memory_formula(plan, split({2, 2, 2}))[MemoryClass::kUnshardedParameters],
+            2 * 4096 + 1024);
 }
 
 TEST(MemoryFormula, AtWorldOneAllStrategiesAreOne) {
@@ -191,10 +192,11 @@ TEST(MemoryFormula, AtWorldOneAllStrategiesAreOne) {
   ASSERT_EQ(plan.bytes(), 1024 * 4 + 64 * 8);
   EXPECT_EQ(memory_formula(plan, resident({1, 1, 1})),
             (Expected{.parameters = 4608, .gradients = 4608, .optimizer = 9216}));
-  // Freed eagerly, for tests: the shard is whole and the units have slabs beside it.
+  // Freed eagerly, for tests: the shard is whole and the units have unsharded-parameter buffers
+  // beside it.
   EXPECT_EQ(
       memory_formula(plan, split({1, 1, 1}, 1)),
-      (Expected{.parameters = 4608, .gradients = 4608, .optimizer = 9216, .slabs = 4096 + 512}));
+      (Expected{.parameters = 4608, .gradients = 4608, .optimizer = 9216, .buffers = 4096 + 512}));
 }
 
 TEST(MemoryFormula, TotalsAreTheTextbookOnesWithoutPadding) {

@@ -13,48 +13,49 @@ namespace tessera {
 
 /// Memory for full units that comes and goes: a free list of equally large buffers per dtype, so
 /// that after the first steps nothing is allocated. Used by one thread.
-class SlabPool {
+class BufferPool {
  public:
   /// Allocates [numel] elements; usually ProcessGroup::allocate.
   using Allocate = std::function<at::Tensor(int64_t numel, at::ScalarType dtype)>;
 
-  /// What happens to the contents of a slab that is given back.
+  /// What happens to the contents of a buffer that is given back.
   enum class OnRelease : uint8_t {
     kKeep,
     kPoison,  ///< fill with NaN, so that a late read shows
   };
 
   /// Bytes are counted by `meter`, which must outlive the pool, as `memory_class`.
-  SlabPool(Allocate allocate, MemoryMeter& meter, MemoryClass memory_class, OnRelease on_release);
-  ~SlabPool();
-  SlabPool(const SlabPool&) = delete;
-  SlabPool& operator=(const SlabPool&) = delete;
+  BufferPool(Allocate allocate, MemoryMeter& meter, MemoryClass memory_class, OnRelease on_release);
+  ~BufferPool();
+  BufferPool(const BufferPool&) = delete;
+  BufferPool& operator=(const BufferPool&) = delete;
 
-  /// Makes slabs of `dtype` at least `numel` long. Called for every unit before the first acquire.
+  /// Makes buffers of `dtype` at least `numel` long. Called for every unit before the first
+  /// acquire.
   void reserve(at::ScalarType dtype, int64_t numel);
 
-  /// Makes `count` free slabs of `dtype` now. After the last reserve().
+  /// Makes `count` free buffers of `dtype` now. After the last reserve().
   void fill(at::ScalarType dtype, int64_t count);
-  /// Free slabs of `dtype`.
-  int64_t free_slabs(at::ScalarType dtype) const;
+  /// Free buffers of `dtype`.
+  int64_t free_buffers(at::ScalarType dtype) const;
 
-  /// A buffer [numel] of `dtype`, contents undefined. Never waits: the pool grows when no slab is
+  /// A buffer [numel] of `dtype`, contents undefined. Never waits: the pool grows when no buffer is
   /// free. numel must have been reserved.
   at::Tensor acquire(at::ScalarType dtype, int64_t numel);
 
   /// Gives back what acquire returned.
-  void release(const at::Tensor& slab);
+  void release(const at::Tensor& buffer);
 
   /// Gives all memory back; nothing is acquired afterwards. The destructor does it too.
   void close();
 
-  /// Slabs made so far, free or in use.
-  int64_t slabs() const { return slabs_; }
+  /// Unsharded-parameter buffers made so far, free or in use.
+  int64_t buffers() const { return buffers_; }
 
  private:
   struct Shelf {
-    int64_t slab_numel = 0;
-    std::vector<at::Tensor> free;  // whole slabs
+    int64_t buffer_numel = 0;
+    std::vector<at::Tensor> free;  // whole buffers
   };
 
   at::Tensor make(Shelf& shelf, at::ScalarType dtype);
@@ -64,7 +65,7 @@ class SlabPool {
   MemoryClass memory_class_;
   OnRelease on_release_;
   std::map<at::ScalarType, Shelf> shelves_;
-  int64_t slabs_ = 0;
+  int64_t buffers_ = 0;
   int64_t bytes_ = 0;
 };
 
