@@ -16,7 +16,7 @@ enum class NonFinite : uint8_t {
 struct NonFiniteGradient {
   static constexpr int kAllRanks = -1;
 
-  int rank;               ///< kAllRanks: `elements` is their sum, as late verdicts know it
+  int rank;               ///< kAllRanks: `elements` is their sum, as asynchronous steps know it
   std::string parameter;  ///< the first one on that rank; "" if only the mean over ranks is not
                           ///< finite
   int64_t elements;

@@ -87,7 +87,7 @@ constexpr Field kFields[] = {
     field<&Options::prefetch>("prefetch", Acts::kOnSplitParameters),
     field<&Options::keep_freed_memory>("keep_freed_memory"),
     field<&Options::offload>("offload"),
-    field<&Options::late_verdict>("late_verdict"),
+    field<&Options::asynchronous_step>("asynchronous_step"),
     field<&Options::cuda_graphs>("cuda_graphs"),
     field<&Options::poison_freed>("poison_freed"),
     field<&Options::free_eagerly>("free_eagerly", Acts::kOnSplitParameters),
@@ -111,7 +111,7 @@ class Refusals {
     check_bucket_bytes("first_bucket_bytes", options_.first_bucket_bytes);
     if (options_.optimizer_in_backward) check_optimizer_in_backward();
     if (options_.offload != Offload::kNone) check_offload();
-    if (options_.late_verdict.value_or(false)) check_late_verdict();
+    if (options_.asynchronous_step.value_or(false)) check_asynchronous_step();
     if (options_.cuda_graphs && world_ != nullptr) check_cuda_graphs();
   }
 
@@ -133,7 +133,7 @@ class Refusals {
   void check_bucket_bytes(const char* name, std::optional<int64_t> bytes);
   void check_optimizer_in_backward();
   void check_offload();
-  void check_late_verdict();
+  void check_asynchronous_step();
   void check_cuda_graphs();
   bool is_on_cpu() const { return world_ != nullptr && world_->can.completes_on_host; }
 
@@ -298,9 +298,10 @@ void Refusals::check_offload() {
 }
 
 /// What a host has to do in the middle of a step, which then waits for it.
-void Refusals::check_late_verdict() {
+void Refusals::check_asynchronous_step() {
   const auto refuse_beside = [this](const char* name, const char* reason) {
-    refuse("late_verdict: is true beside ", name, ", which ", reason, "; leave one of the two out");
+    refuse("asynchronous_step: is true beside ", name, ", which ", reason,
+           "; leave one of the two out");
   };
   if (options_.ask_non_finite)
     refuse_beside("ask_non_finite", "is asked before anything is applied");
@@ -309,11 +310,11 @@ void Refusals::check_late_verdict() {
   }
   if (is_on_cpu()) {
     refuse(
-        "late_verdict: is true, but on a CPU a step waits for nothing that could be left for "
+        "asynchronous_step: is true, but on a CPU a step waits for nothing that could be left for "
         "later; leave it out");
   }
   if (shape_.has_value() && keeps_partial_sums(*shape_)) {
-    refuse("late_verdict: is true, but degrees ", to_string(*shape_),
+    refuse("asynchronous_step: is true, but degrees ", to_string(*shape_),
            " keep partial sums, for which ranks wait for each other in step(); leave it out");
   }
 }

@@ -123,16 +123,16 @@ struct Options {
   /// computation, and the CPU updates it. Results have the bits of training without it. Copied per
   /// step are each rank's slice of the gradients (once per backward) and of the new values, or of
   /// its shards (kParameters, per gather). An error where parameters lie on the CPU, with
-  /// optimizer_in_backward and late_verdict, and (kParameters) where a strategy does not split
+  /// optimizer_in_backward and asynchronous_step, and (kParameters) where a strategy does not split
   /// parameters or splits the optimizer over more ranks.
   Offload offload = Offload::kNone;
 
-  /// GPUs only: step() returns without waiting for the device or for other ranks. The verdict of
+  /// GPUs only: step() returns without waiting for the device or for other ranks. The result of
   /// the step (applied, or skipped for gradients that are not finite), its norm and what ranks
   /// disagree about become known in the next step() or in wait(); until then the device decides by
   /// itself what is applied. False waits in step(), as on a CPU. Unset: true on a GPU unless
   /// ask_non_finite or offload is set. An error where it is true on a CPU or with one of these.
-  std::optional<bool> late_verdict = {};
+  std::optional<bool> asynchronous_step = {};
 
   /// Lets Engine::micro_step() capture what a forward and a backward queue on a GPU into a CUDA
   /// graph and queue it again as a whole. Parameters' gradients are accumulated on the stream that

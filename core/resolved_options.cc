@@ -42,7 +42,7 @@ absl::StatusOr<ResolvedOptions> resolve(const Options& options, const ParameterT
       options.loss_scale.has_value() ? NonFinite::kSkip : NonFinite::kStop);
   resolved.bucket_bytes = options.bucket_bytes.value_or(resolved.bucket_bytes);
   resolved.first_bucket_bytes = options.first_bucket_bytes.value_or(resolved.first_bucket_bytes);
-  resolved.late_verdict = options.late_verdict.value_or(
+  resolved.asynchronous_step = options.asynchronous_step.value_or(
       !world.can.completes_on_host && options.offload == Offload::kNone &&
       !options.ask_non_finite && !keeps_partial_sums(degrees));
   return resolved;

@@ -33,7 +33,7 @@ struct ResolvedOptions : Options {
   int64_t bucket_bytes = int64_t{25} << 20;
   int64_t first_bucket_bytes = int64_t{1} << 20;
   bool prefetch = false;
-  bool late_verdict = false;
+  bool asynchronous_step = false;
 };
 
 /// What speaks against `options` for `model` in `world`, as far as they are known (not null): OK,

@@ -70,7 +70,7 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
       local_(table.size()),
       used_(table.size()),
       non_finite_(table.size()),
-      ballot_(group, units_, table.size()) {
+      agreement_(group, units_, table.size()) {
   reduced_.reserve(units_);
   for (size_t unit = 0; unit < units_; ++unit) {
     pool(unit).reserve(plan[unit].precision.wire, plan[unit].layout.numel());
@@ -79,15 +79,15 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
         is_consumed_ ? ReducedGradient::Keep::kUntilUsed : ReducedGradient::Keep::kUntilStep,
         meter);
   }
-  if (communicator_->keeps_partial_sums()) finish_ballot_.emplace(group, 1);
+  if (communicator_->keeps_partial_sums()) partial_sums_.emplace(group, 1);
   meter.add(MemoryClass::kControl, control_bytes());
 }
 
 Reducer::~Reducer() { meter_.remove(MemoryClass::kControl, control_bytes()); }
 
 int64_t Reducer::control_bytes() const {
-  return communicator_->bytes() + ballot_.bytes() +
-         (finish_ballot_.has_value() ? finish_ballot_->bytes() : 0);
+  return communicator_->bytes() + agreement_.bytes() +
+         (partial_sums_.has_value() ? partial_sums_->bytes() : 0);
 }
 
 BufferPool& Reducer::pool(size_t unit) {
@@ -148,10 +148,11 @@ void Reducer::require_one_gradient(size_t index) const {
               "': got a second gradient within one backward, expected one; its unit may have been "
               "updated with the first. Leave Options::optimizer_in_backward off, or do not use a "
               "module twice through re-entrant checkpointing");
-  TORCH_CHECK(setting_.agreement == Setting::Agreement::kInBackward, "[grad] '", table_[index].name,
-              "': got a second gradient within one backward, expected one, because ranks do not "
-              "tell each other how many there are. Set Options::late_verdict to false, or do not "
-              "use a module twice through re-entrant checkpointing");
+  TORCH_CHECK(
+      setting_.agreement == Setting::Agreement::kInBackward, "[grad] '", table_[index].name,
+      "': got a second gradient within one backward, expected one, because ranks do not "
+      "tell each other how many there are. Set Options::asynchronous_step to false, or do not "
+      "use a module twice through re-entrant checkpointing");
 }
 
 void Reducer::launch_complete_units() {
@@ -163,7 +164,7 @@ void Reducer::launch_complete_units() {
 }
 
 void Reducer::launch(size_t unit, size_t round) {
-  if (finish_ballot_.has_value() && !is_announced_) group_.barrier("reductions of a micro-step");
+  if (partial_sums_.has_value() && !is_announced_) group_.barrier("reductions of a micro-step");
   is_announced_ = true;
   GradientBuffer& arriving = open_buffer(unit, round);
   arriving.fill_missing();
@@ -249,9 +250,9 @@ bool Reducer::end_micro_step(bool objects) {
   std::string disagreement;
   bool is_objected = false;
   if (setting_.agreement == Setting::Agreement::kInBackward) {
-    ballot_.object(objects);
-    disagreement = ballot_.exchange(history_.value(), local_, rounds_, used_);
-    is_objected = ballot_.is_objected();
+    agreement_.object(objects);
+    disagreement = agreement_.exchange(history_.value(), local_, rounds_, used_);
+    is_objected = agreement_.is_objected();
   } else {
     for (size_t i = 0; i < used_.size(); ++i) used_[i] |= local_[i];
   }
@@ -274,7 +275,7 @@ bool Reducer::end_micro_step(bool objects) {
   return is_objected;
 }
 
-void Reducer::repeat_micro_step(const Books& after) {
+void Reducer::repeat_micro_step(const Snapshot& after) {
   for (size_t unit = 0; unit < units_; ++unit) {
     history_.record(RollingHash::Event::kReduce, static_cast<int64_t>(unit));
     reduced_[unit].restore(after.reduced[unit]);
@@ -284,18 +285,18 @@ void Reducer::repeat_micro_step(const Books& after) {
   history_.record(RollingHash::Event::kMicroStep, 0);
 }
 
-Reducer::Books Reducer::books() const {
-  Books books{.used = used_, .reduced = {}};
-  for (const ReducedGradient& reduced : reduced_) books.reduced.push_back(reduced.state());
-  return books;
+Reducer::Snapshot Reducer::snapshot() const {
+  Snapshot snapshot{.used = used_, .reduced = {}};
+  for (const ReducedGradient& reduced : reduced_) snapshot.reduced.push_back(reduced.state());
+  return snapshot;
 }
 
 void Reducer::finish() {
-  if (!finish_ballot_.has_value()) return;
-  finish_ballot_->mine()[0] = unfinished_;
-  finish_ballot_->exchange("end of partial sums");
+  if (!partial_sums_.has_value()) return;
+  partial_sums_->mine()[0] = unfinished_;
+  partial_sums_->exchange("end of partial sums");
   for (int rank = 0; rank < group_.size(); ++rank) {
-    if (finish_ballot_->of(rank)[0] != unfinished_) return;
+    if (partial_sums_->of(rank)[0] != unfinished_) return;
   }
   if (std::exchange(unfinished_, 0) == 0) return;
 

@@ -14,10 +14,10 @@
 #include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/memory_meter.h"
 #include "tessera/core/sched/buffer_pool.h"
-#include "tessera/core/step/ballot.h"
 #include "tessera/core/step/exact_sum.h"
+#include "tessera/core/step/host_all_gather.h"
 #include "tessera/core/step/rolling_hash.h"
-#include "tessera/ddp/backward_ballot.h"
+#include "tessera/ddp/backward_agreement.h"
 #include "tessera/ddp/gradient_communicator.h"
 #include "tessera/ddp/gradient_handles.h"
 #include "tessera/ddp/gradient_observer.h"
@@ -79,15 +79,15 @@ class Reducer {
   bool end_micro_step(bool objects = false);
 
   /// What the host knows after a micro-step, one gradient per parameter and everything reduced.
-  struct Books {
+  struct Snapshot {
     std::vector<uint8_t> used;
     std::vector<ReducedGradient::State> reduced;  ///< per unit
   };
-  Books books() const;
+  Snapshot snapshot() const;
   /// In the place of begin_micro_step(), receive() and end_micro_step(): a device has repeated by
-  /// itself what it did in a micro-step that left the books at `after`, from the same state, in a
+  /// itself what it did in a micro-step that left the record at `after`, from the same state, in a
   /// world of one. Local.
-  void repeat_micro_step(const Books& after);
+  void repeat_micro_step(const Snapshot& after);
 
   /// Collective, blocking; called by step() on every rank before squares() and the vote. Where
   /// partial sums are kept (1 < g < o) it makes them means, once; elsewhere, or when there is
@@ -191,8 +191,8 @@ class Reducer {
   std::vector<uint8_t> local_;       // per table entry
   std::vector<uint8_t> used_;        // per table entry
   std::vector<int64_t> non_finite_;  // per table entry
-  BackwardBallot ballot_;
-  std::optional<Ballot> finish_ballot_;  // where partial sums are kept
+  BackwardAgreement agreement_;
+  std::optional<HostAllGather> partial_sums_;  // where partial sums are kept
 };
 
 }  // namespace tessera

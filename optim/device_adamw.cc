@@ -63,7 +63,7 @@ class DeviceAdamw final : public ElementwiseOptimizer<DeviceOptimizer> {
               const std::vector<size_t>& group_of, std::vector<OptimizerShard> shards,
               std::shared_ptr<const Api> api, std::shared_ptr<Device> device);
 
-  void advance(const cuda::StepVerdict* verdict, const int64_t* used) override;
+  void advance(const cuda::StepOutcome* outcome, const int64_t* used) override;
   void update(size_t shard, const at::Tensor& gradient, const at::Tensor& target) override;
 
   std::vector<int64_t> step_counts() const override;
@@ -118,7 +118,7 @@ void DeviceAdamw::upload(const at::Tensor& to, const Write& write) {
   uploads_.queued(*stream);
 }
 
-void DeviceAdamw::advance(const cuda::StepVerdict* verdict, const int64_t* used) {
+void DeviceAdamw::advance(const cuda::StepOutcome* outcome, const int64_t* used) {
   groups().require_usable();
   upload(hyper_parameters_, [&](void* to) {
     auto* numbers = static_cast<AdamwHyperParameters*>(to);
@@ -132,7 +132,7 @@ void DeviceAdamw::advance(const cuda::StepVerdict* verdict, const int64_t* used)
       .used = used,
       .group_of = group_of_.const_data_ptr<int32_t>(),
       .groups = static_cast<const AdamwHyperParameters*>(hyper_parameters_.const_data_ptr()),
-      .verdict = verdict,
+      .outcome = outcome,
       .steps = steps_.mutable_data_ptr<int64_t>(),
       .updates = static_cast<ParameterUpdate*>(updates_.mutable_data_ptr())};
   cuda::queue(*api_, *device_, "advance",

@@ -25,7 +25,7 @@ struct OptimizerShard {
 };
 
 namespace cuda {
-struct StepVerdict;
+struct StepOutcome;
 }
 
 /// An optimizer over slices of flat buffers. It is a torch::optim::Optimizer so that learning rate
@@ -101,12 +101,12 @@ class DeviceOptimizer : public FlatOptimizer {
  public:
   using FlatOptimizer::FlatOptimizer;
 
-  /// Begins a step: if the verdict applies, counts the step of every parameter that is used, and
+  /// Begins a step: if the result applies, counts the step of every parameter that is used, and
   /// computes the numbers of its update from the hyper-parameters in force at the call. Unused ones
   /// are left alone entirely. Once per step, before update(). `used`: [table size] words, above 0
   /// where any rank used the parameter. Both point into the device's memory. Throws c10::Error with
   /// groups().problem(), if there is one.
-  virtual void advance(const cuda::StepVerdict* verdict, const int64_t* used) = 0;
+  virtual void advance(const cuda::StepOutcome* outcome, const int64_t* used) = 0;
 
   /// Updates shard number `shard`, in the constructor's order, by what the last advance() computed;
   /// nothing changes if it does not apply. `gradient`: [slice numel] Float, BFloat16 or Half, read

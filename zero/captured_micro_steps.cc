@@ -33,7 +33,7 @@ bool CapturedMicroSteps::run(size_t place, const std::function<void()>& body, Re
     return true;
   }
   capture(step, body, engine);
-  step.after = reducer.books();
+  step.after = reducer.snapshot();
   engine.pass();
   step.graph->replay();  // capturing has done nothing yet
   return true;

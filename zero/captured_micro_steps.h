@@ -26,16 +26,16 @@ class CapturedMicroSteps {
   c10::Stream stream() const { return anchor_->stream(); }
 
   /// Queues micro-step number `place` of a step on the current stream: calls `body`, or replays
-  /// what it queued. `engine` orders the engine's own memory. After a call of `body` the books of
-  /// `reducer` are as `body` left them; after a replay they are made so. Returns whether `body` was
-  /// called.
+  /// what it queued. `engine` orders the engine's own memory. After a call of `body` the record of
+  /// /// `reducer` are as `body` left them; after a replay they are made so. Returns whether `body`
+  /// was called.
   bool run(size_t place, const std::function<void()>& body, Reducer& reducer, StreamJoin& engine);
 
  private:
   struct MicroStep {
     int runs = 0;
     std::unique_ptr<Graph> graph;
-    Reducer::Books after;
+    Reducer::Snapshot after;
   };
 
   void run_as_it_is(const std::function<void()>& body, StreamJoin& engine);

@@ -13,20 +13,20 @@
 namespace tessera {
 
 /// Ranks add up on the device what the step depends on, the device decides whether it is made and
-/// makes it; the host queues. Note [Late verdict] in device_commit.cc.
+/// makes it; the host queues. Note [Asynchronous step] in device_commit.cc.
 class DeviceCommit final : public StepCommit, private GradientObserver {
  public:
-  /// Whether commit() waits for the verdict, and for the papers of the other ranks.
-  enum class Verdict : uint8_t { kInStep, kLate };
+  /// Whether commit() waits for the result, and for the reports of the other ranks.
+  enum class Known : uint8_t { kInStep, kInNextStep };
 
   /// `optimizer` updates the masters of the store, which lie on `device`.
-  DeviceCommit(const Parts& parts, Verdict verdict, std::unique_ptr<DeviceOptimizer> optimizer,
+  DeviceCommit(const Parts& parts, Known known, std::unique_ptr<DeviceOptimizer> optimizer,
                std::shared_ptr<const cuda::Api> api, std::shared_ptr<Device> device);
 
   FlatOptimizer& optimizer() override { return *optimizer_; }
   GradientObserver* observer() override { return this; }
-  bool is_late() const override { return verdict_ == Verdict::kLate; }
-  std::optional<Outcome> commit(Reducer& reducer, StepVote::Paper paper) override;
+  bool is_late() const override { return known_ == Known::kInNextStep; }
+  std::optional<Outcome> commit(Reducer& reducer, StepVote::RankReport rank_report) override;
   std::optional<Outcome> wait() override;
   void drop() override { sums_.clear(); }
   void drop(size_t parameter) override;
@@ -39,23 +39,23 @@ class DeviceCommit final : public StepCommit, private GradientObserver {
  private:
   void unreduced(size_t unit, const at::Tensor& buffer) override;
 
-  void collect(Reducer& reducer, const StepVote::Paper& paper);
-  void add_gradients(StepVote::Paper& paper);
-  std::optional<Outcome> decide_on_host(Reducer& reducer, StepVote::Paper paper);
+  void collect(Reducer& reducer, const StepVote::RankReport& rank_report);
+  void add_gradients(StepVote::RankReport& rank_report);
+  std::optional<Outcome> decide_on_host(Reducer& reducer, StepVote::RankReport rank_report);
   void decide_on_device();
   void update(Reducer& reducer);
   Outcome outcome_of(const cuda::StepDecision::Reading& reading) const;
   cuda::StepDecision::Reading read();
 
   const Parts parts_;
-  const Verdict verdict_;
+  const Known known_;
   std::unique_ptr<DeviceOptimizer> optimizer_;
   cuda::StepSums sums_;
   cuda::StepDecision decision_;
   StepAgreement agreement_;
   LossScaleState loss_scale_;  // as the host knows it
-  int unread_papers_ = 0;      // since those of all ranks were read last
-  int64_t step_ = 0;           // of the papers handed in last
+  int unread_reports_ = 0;     // since those of all ranks were read last
+  int64_t step_ = 0;           // of the reports handed in last
   const std::vector<uint8_t> all_used_;
 };
 

@@ -27,8 +27,8 @@ class ProcessGroup;
 class ShardedEngine;
 class Trace;
 
-/// What one step did. Equal on all ranks. Under Options::late_verdict step() returns that of the
-/// step() before (the first one a result that is not committed).
+/// What one step did. Equal on all ranks. Under Options::asynchronous_step step() returns that of
+/// the step() before (the first one a result that is not committed).
 struct StepResult {
   bool committed = false;   ///< the update was applied; false: non-finite gradients were skipped
   int64_t step = 0;         ///< number of updates applied so far, this one included
@@ -142,12 +142,12 @@ class Engine final {
   /// (part of) the model; throws c10::Error for a module without parameters of this engine.
   [[nodiscard]] Scope gather(const torch::nn::Module& module);
 
-  /// Blocking; local but under late verdicts, where all ranks call it. Waits for what step() has
-  /// left under way: parameters that are being published, and the verdict of the last step(), whose
-  /// errors it throws. Operators wait by themselves; raw pointers need it.
+  /// Blocking; local but under asynchronous steps, where all ranks call it. Waits for what step()
+  /// has left under way: parameters that are being published, and the result of the last step(),
+  /// whose errors it throws. Operators wait by themselves; raw pointers need it.
   void wait();
-  /// Local. Of the last step whose verdict is known: the last step(), but under late verdicts the
-  /// one before it until wait().
+  /// Local. Of the last step whose result is known: the last step(), but under asynchronous steps
+  /// the one before it until wait().
   const StepResult& last_result() const;
 
   /// Collective. The state of the run (see StateDict). Under kOneRank the other ranks than `rank`

@@ -29,54 +29,55 @@ void HostCommit::drop(size_t parameter) {
   if (offloaded_ != nullptr) offloaded_->drop(parameter);
 }
 
-std::optional<StepCommit::Outcome> HostCommit::commit(Reducer& reducer, StepVote::Paper paper) {
+std::optional<StepCommit::Outcome> HostCommit::commit(Reducer& reducer,
+                                                      StepVote::RankReport rank_report) {
   parts_.failure.guard_alone("step()", [&] {
     if (offloaded_ != nullptr) offloaded_->finish(reducer);
-    add_gradients(reducer, paper);
-    agreement_.start(paper);
+    add_gradients(reducer, rank_report);
+    agreement_.start(rank_report);
   });
-  const StepVote::Verdict verdict = agreement_.finish();
-  if (verdict.non_finite.has_value()) return skip(verdict);
+  const StepVote::Result result = agreement_.finish();
+  if (result.non_finite.has_value()) return skip(result);
 
-  const double factor = clip_factor(verdict.grad_norm, parts_.options.max_grad_norm);
+  const double factor = clip_factor(result.grad_norm, parts_.options.max_grad_norm);
   parts_.failure.guard_alone(
-      "step()", [&] { apply(reducer, factor / paper.loss_scale); }, kAfterVote);
+      "step()", [&] { apply(reducer, factor / rank_report.loss_scale); }, kAfterVote);
   Outcome outcome{
-      .committed = true, .grad_norm = verdict.grad_norm, .loss_scale = paper.loss_scale};
+      .committed = true, .grad_norm = result.grad_norm, .loss_scale = rank_report.loss_scale};
   for (const uint8_t used : reducer.used()) outcome.used_parameters += used;
   if (scaler_.has_value()) scaler_->update(/*overflowed=*/false);
   return outcome;
 }
 
-void HostCommit::agree_to_update(const StepVote::Paper& paper) {
-  parts_.failure.guard_alone("step()", [&] { agreement_.start(paper); });
+void HostCommit::agree_to_update(const StepVote::RankReport& rank_report) {
+  parts_.failure.guard_alone("step()", [&] { agreement_.start(rank_report); });
   agreement_.finish();
 }
 
 /// What this rank knows of its gradients.
-void HostCommit::add_gradients(Reducer& reducer, StepVote::Paper& paper) const {
+void HostCommit::add_gradients(Reducer& reducer, StepVote::RankReport& rank_report) const {
   const std::span<const int64_t> non_finite =
       offloaded_ != nullptr ? offloaded_->non_finite() : std::span(reducer.non_finite());
   for (size_t i = 0; i < non_finite.size(); ++i) {
     if (non_finite[i] == 0) continue;
-    if (paper.non_finite == 0) paper.non_finite_parameter = static_cast<int64_t>(i);
-    paper.non_finite += non_finite[i];
+    if (rank_report.non_finite == 0) rank_report.non_finite_parameter = static_cast<int64_t>(i);
+    rank_report.non_finite += non_finite[i];
   }
   if (early_update_ != nullptr && early_update_->has_begun()) {
-    paper.squares = early_update_->squares();
-  } else if (paper.backwards > 0) {
-    paper.squares = offloaded_ != nullptr ? offloaded_->squares() : reducer.squares();
+    rank_report.squares = early_update_->squares();
+  } else if (rank_report.backwards > 0) {
+    rank_report.squares = offloaded_ != nullptr ? offloaded_->squares() : reducer.squares();
   }
 }
 
 /// What the user wants of a step whose gradients are not finite. Equal on all ranks.
-StepCommit::Outcome HostCommit::skip(const StepVote::Verdict& verdict) {
-  if (early_update_ != nullptr) parts_.failure.spoil(early_update_->describe(*verdict.non_finite));
+StepCommit::Outcome HostCommit::skip(const StepVote::Result& result) {
+  if (early_update_ != nullptr) parts_.failure.spoil(early_update_->describe(*result.non_finite));
   const NonFinite policy = parts_.options.ask_non_finite
-                               ? agreement_.ask(parts_.options.ask_non_finite, *verdict.non_finite)
+                               ? agreement_.ask(parts_.options.ask_non_finite, *result.non_finite)
                                : parts_.options.on_non_finite;
-  TORCH_CHECK(policy == NonFinite::kSkip, describe(*verdict.non_finite));
-  const Outcome outcome{.grad_norm = verdict.grad_norm, .loss_scale = loss_scale().scale};
+  TORCH_CHECK(policy == NonFinite::kSkip, describe(*result.non_finite));
+  const Outcome outcome{.grad_norm = result.grad_norm, .loss_scale = loss_scale().scale};
   if (scaler_.has_value()) scaler_->update(/*overflowed=*/true);
   return outcome;
 }

@@ -25,10 +25,10 @@ class HostCommit final : public StepCommit {
     if (early_update_ != nullptr) return early_update_.get();
     return offloaded_.get();
   }
-  std::optional<Outcome> commit(Reducer& reducer, StepVote::Paper paper) override;
+  std::optional<Outcome> commit(Reducer& reducer, StepVote::RankReport rank_report) override;
   void drop() override;
   void drop(size_t parameter) override;
-  void agree_to_update(const StepVote::Paper& paper) override;
+  void agree_to_update(const StepVote::RankReport& rank_report) override;
   at::Tensor scale(const at::Tensor& loss) const override;
   bool has_loss_scale() const override { return scaler_.has_value(); }
   LossScaleState loss_scale() const override;
@@ -38,8 +38,8 @@ class HostCommit final : public StepCommit {
   }
 
  private:
-  void add_gradients(Reducer& reducer, StepVote::Paper& paper) const;
-  Outcome skip(const StepVote::Verdict& verdict);
+  void add_gradients(Reducer& reducer, StepVote::RankReport& rank_report) const;
+  Outcome skip(const StepVote::Result& result);
   void apply(Reducer& reducer, double scale);
 
   const Parts parts_;

@@ -12,7 +12,7 @@
 namespace tessera {
 
 /// Looks for what users must not have done with parameters, gradients and hyper-parameters when
-/// they are updated. What it finds goes onto this rank's paper of the vote, so that all ranks
+/// they are updated. What it finds goes onto this rank's report of the vote, so that all ranks
 /// refuse together.
 class MisuseCheck {
  public:

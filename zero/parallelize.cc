@@ -21,7 +21,7 @@
 #include "tessera/core/layout/throwing_storage.h"
 #include "tessera/core/memory/freed_memory.h"
 #include "tessera/core/resolved_options.h"
-#include "tessera/core/step/ballot.h"
+#include "tessera/core/step/host_all_gather.h"
 #include "tessera/ddp/bucket_rule.h"
 #include "tessera/ddp/replica_sync.h"
 #include "tessera/fsdp/unit_membership.h"
@@ -271,10 +271,10 @@ void convert_others(const ParameterTable& table, const UnitPlan& plan, const Pre
 /// A number that no other engine of this world has: rank 0 counts. Collective.
 int64_t next_engine_number(ProcessGroup& world) {
   static std::atomic<int64_t> engines_made{0};
-  Ballot ballot(world, 1);
-  ballot.mine()[0] = engines_made++;
-  ballot.exchange("engine number");
-  return ballot.of(0)[0];
+  HostAllGather all_gather(world, 1);
+  all_gather.mine()[0] = engines_made++;
+  all_gather.exchange("engine number");
+  return all_gather.of(0)[0];
 }
 
 std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,

@@ -15,7 +15,7 @@ namespace tessera {
 
 ParameterAccess::ParameterAccess(ProcessGroup& group, const ParameterTable& table,
                                  const UnitPlan& plan, ParameterStore& store)
-    : group_(group), table_(table), plan_(plan), store_(store), ballot_(group, 1) {}
+    : group_(group), table_(table), plan_(plan), store_(store), all_gather_(group, 1) {}
 
 void ParameterAccess::modify(int from_rank, const std::function<void()>& write) {
   const at::NoGradGuard no_grad;
@@ -117,10 +117,10 @@ uint64_t ParameterAccess::hash() {
     if (!plan_.has_place(i)) hashes[i] = hash_parameter(table_[i]);
   }
   const uint64_t hash = combine_hashes(hashes);
-  ballot_.mine()[0] = static_cast<int64_t>(hash);
-  ballot_.exchange("parameter_hash");
+  all_gather_.mine()[0] = static_cast<int64_t>(hash);
+  all_gather_.exchange("parameter_hash");
   for (int rank = 1; rank < group_.size(); ++rank) {
-    if (ballot_.of(rank)[0] == ballot_.of(0)[0]) continue;
+    if (all_gather_.of(rank)[0] == all_gather_.of(0)[0]) continue;
     throw Disagreement(absl::StrCat(
         "[engine] parameter_hash: rank ", rank,
         " holds other parameters than rank 0; was one written outside "

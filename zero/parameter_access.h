@@ -13,7 +13,7 @@
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/layout/parameter_table.h"
 #include "tessera/core/layout/unit_plan.h"
-#include "tessera/core/step/ballot.h"
+#include "tessera/core/step/host_all_gather.h"
 #include "tessera/zero/parameter_store.h"
 
 namespace tessera {
@@ -44,7 +44,7 @@ class ParameterAccess {
   /// parameter_hash() of an engine.
   uint64_t hash();
 
-  int64_t bytes() const { return ballot_.bytes(); }
+  int64_t bytes() const { return all_gather_.bytes(); }
 
  private:
   void run(const std::function<void()>& write);
@@ -56,7 +56,7 @@ class ParameterAccess {
   const ParameterTable& table_;
   const UnitPlan& plan_;
   ParameterStore& store_;
-  Ballot ballot_;
+  HostAllGather all_gather_;
   bool is_writing_ = false;
   std::shared_ptr<int> open_scopes_ = std::make_shared<int>(0);
 };

@@ -15,7 +15,7 @@ namespace tessera {
 // Parameters change in step() and modify_parameters() only, and between two of them no rank changes
 // a byte that another may read. step() first finishes every reduction, then votes; only a unanimous
 // vote lets any rank write. What one rank finds wrong (a parameter written elsewhere, an open
-// scope, no backward, a non-finite gradient) it puts on its paper instead of throwing, so that all
+// scope, no backward, a non-finite gradient) it puts on its report instead of throwing, so that all
 // ranks throw together and none is left waiting. What a rank throws all the same (no memory, say)
 // ends the engine on all of them: EngineFailure::guard_alone().
 
@@ -127,16 +127,16 @@ StepResult ShardedEngine::step() {
   const at::NoGradGuard no_grad;
   streams_.pass();
   written_.clear();
-  learn_outcome();  // before this step's paper is written
+  learn_outcome();  // before this step's report is written
   return last_result_ = failure_.guard([&] {
     failure_.guard_alone("step()", [&] {
       settle();
       if (!is_updated()) adopt_cleared_gradients();
     });
     reduce_in_step();
-    StepVote::Paper mine = failure_.guard_alone("step()", [&] {
+    StepVote::RankReport mine = failure_.guard_alone("step()", [&] {
       reducer_.finish();
-      return paper(find_misuse());
+      return rank_report(find_misuse());
     });
 
     const std::optional<StepCommit::Outcome> outcome =
@@ -146,7 +146,7 @@ StepResult ShardedEngine::step() {
   });
 }
 
-/// Behind one that all ranks have agreed to, or under late verdicts handed in.
+/// Behind one that all ranks have agreed to, or under asynchronous steps handed in.
 StepResult ShardedEngine::begin_next_step(const std::optional<StepCommit::Outcome>& outcome) {
   history_agreed_ = history_at_step_;
   if (commit_->is_late() || outcome->committed) {
@@ -159,7 +159,7 @@ StepResult ShardedEngine::begin_next_step(const std::optional<StepCommit::Outcom
   return outcome.has_value() ? result_of(*outcome) : last_result_;
 }
 
-/// Under late verdicts: waits for what became of the last step.
+/// Under asynchronous steps: waits for what became of the last step.
 void ShardedEngine::learn_outcome() {
   failure_.guard([&] {
     const std::optional<StepCommit::Outcome> outcome = guard_late([&] { return commit_->wait(); });
@@ -179,19 +179,19 @@ StepResult ShardedEngine::result_of(const StepCommit::Outcome& outcome) {
           .used_parameters = outcome.used_parameters};
 }
 
-StepVote::Paper ShardedEngine::paper(std::string misuse) {
-  StepVote::Paper paper;
-  paper.step = steps_ + 1;
-  paper.backwards = backwards_;
-  paper.history = history_.value();
-  if (store_.gathered() != nullptr) paper.gathers = store_.gathered()->history();
-  paper.gradient_edits = handles_.count_edits();
-  paper.loss_scale = loss_scale();
-  paper.misuse = std::move(misuse);
+StepVote::RankReport ShardedEngine::rank_report(std::string misuse) {
+  StepVote::RankReport rank_report;
+  rank_report.step = steps_ + 1;
+  rank_report.backwards = backwards_;
+  rank_report.history = history_.value();
+  if (store_.gathered() != nullptr) rank_report.gathers = store_.gathered()->history();
+  rank_report.gradient_edits = handles_.count_edits();
+  rank_report.loss_scale = loss_scale();
+  rank_report.misuse = std::move(misuse);
   if (is_updated()) {
-    paper.if_refused = "What backward updated waits for the step() that all ranks agree to.";
+    rank_report.if_refused = "What backward updated waits for the step() that all ranks agree to.";
   }
-  return paper;
+  return rank_report;
 }
 
 /// Reduces what no_sync() left on this rank. Peers may have gradients in a backward that gave this

@@ -109,7 +109,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   void show_gradients();
   void clear();
   void settle();
-  StepVote::Paper paper(std::string misuse);
+  StepVote::RankReport rank_report(std::string misuse);
   std::string find_misuse() const;
   std::string find_untrained() const;
   StepResult begin_next_step(const std::optional<StepCommit::Outcome>& outcome);

@@ -15,10 +15,11 @@ namespace tessera {
 // never voted on. So every backward that the engine hears of begins with a look at version counters
 // and first elements (MisuseCheck::written(): under a microsecond per parameter; page tables say
 // more where parameters are shared, but those of 500 MB take 16 ms to read). What a rank finds is a
-// word on the ballot at the end of backward: all of them throw, from backward, and the gradients
-// are as good as they were, so modify_parameters() mends it. Inside no_sync() nobody is told; the
-// next backward that reduces finds it again. Under late verdicts backward has no ballot: a write
-// that the second backward finds, without a step() between that would have asked, ends the engine.
+// word to the all-gather at the end of backward: all of them throw, from backward, and the
+// gradients are as good as they were, so modify_parameters() mends it. Inside no_sync() nobody is
+// told; the next backward that reduces finds it again. Under asynchronous steps backward has no
+// such all-gather: a write that the second backward finds, without a step() between that would have
+// asked, ends the engine.
 
 void ShardedEngine::before_gradient(size_t index) {
   failure_.require_none();
@@ -62,11 +63,11 @@ void ShardedEngine::look_for_writes() {
 
 /// Refuses on all ranks what step() would refuse, while nothing is updated.
 void ShardedEngine::agree_to_update() {
-  const StepVote::Paper mine = failure_.guard_alone("backward", [&] {
+  const StepVote::RankReport mine = failure_.guard_alone("backward", [&] {
     store_.finish();
     std::string misuse = misuse_.before_updating_backward(*no_sync_depth_ > 0);
     if (misuse.empty()) misuse = find_untrained();
-    StepVote::Paper mine = paper(std::move(misuse));
+    StepVote::RankReport mine = rank_report(std::move(misuse));
     mine.backwards = 1;
     return mine;
   });

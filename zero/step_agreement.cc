@@ -19,16 +19,16 @@ const std::vector<int64_t>& StepAgreement::hyper_parameters() {
   return hyper_parameters_;
 }
 
-void StepAgreement::start(StepVote::Paper paper) {
+void StepAgreement::start(StepVote::RankReport rank_report) {
   const TraceSpan span(trace_, TraceTrack::kVote, "vote");
-  vote_.start(paper, hyper_parameters());
-  started_ = std::move(paper);
+  vote_.start(rank_report, hyper_parameters());
+  started_ = std::move(rank_report);
 }
 
-StepVote::Verdict StepAgreement::finish() {
+StepVote::Result StepAgreement::finish() {
   const TraceSpan span(trace_, TraceTrack::kVote, "vote");
-  const StepVote::Paper paper = *std::exchange(started_, std::nullopt);
-  return vote_.finish(paper);
+  const StepVote::RankReport rank_report = *std::exchange(started_, std::nullopt);
+  return vote_.finish(rank_report);
 }
 
 void StepAgreement::drop() {
@@ -36,15 +36,15 @@ void StepAgreement::drop() {
   started_.reset();
 }
 
-uint64_t StepAgreement::hash(const StepVote::Paper& paper) {
+uint64_t StepAgreement::hash(const StepVote::RankReport& rank_report) {
   RollingHash hash;
   const auto add = [&hash](int64_t word) { hash.record(RollingHash::Event::kStep, word); };
-  add(paper.step);
-  add(paper.backwards > 0 ? 1 : 0);
-  add(paper.history);
-  add(paper.gathers);
-  add(paper.gradient_edits);
-  add(std::bit_cast<int64_t>(paper.loss_scale));
+  add(rank_report.step);
+  add(rank_report.backwards > 0 ? 1 : 0);
+  add(rank_report.history);
+  add(rank_report.gathers);
+  add(rank_report.gradient_edits);
+  add(std::bit_cast<int64_t>(rank_report.loss_scale));
   for (const int64_t word : hyper_parameters()) add(word);
   return static_cast<uint64_t>(hash.value());
 }

@@ -13,25 +13,25 @@
 
 namespace tessera {
 
-/// The vote of a step on what this rank's paper and the optimizer's hyper-parameters say.
+/// The vote of a step on what this rank's report and the optimizer's hyper-parameters say.
 class StepAgreement {
  public:
   /// References and `trace` (may be null) must outlive it.
   StepAgreement(ProcessGroup& group, const ParameterTable& table, const FlatOptimizer& optimizer,
                 Trace* trace);
 
-  /// Collective. StepVote::agree() in two halves: hands in the paper; then, or later, before
+  /// Collective. StepVote::agree() in two halves: hands in the report; then, or later, before
   /// anything else goes by the host's channel, looks at the others'. Whatever start() throws is
   /// this rank's own; finish() throws what all ranks do.
-  void start(StepVote::Paper paper);
-  StepVote::Verdict finish();
+  void start(StepVote::RankReport rank_report);
+  StepVote::Result finish();
   /// In the place of finish(), on all ranks alike: all know by other means that they agree. Never
   /// blocks.
   void drop();
 
-  /// A number that ranks have in common if they agree on all that a paper and the hyper-parameters
+  /// A number that ranks have in common if they agree on all that a report and the hyper-parameters
   /// say but what is wrong on this rank alone and its gradients.
-  uint64_t hash(const StepVote::Paper& paper);
+  uint64_t hash(const StepVote::RankReport& rank_report);
 
   /// StepVote::ask().
   NonFinite ask(const std::function<NonFinite(const NonFiniteReport&)>& ask_non_finite,
@@ -46,9 +46,9 @@ class StepAgreement {
 
   const FlatOptimizer& optimizer_;
   Trace* const trace_;
-  std::vector<int64_t> hyper_parameters_;  // as of the last paper
+  std::vector<int64_t> hyper_parameters_;  // as of the last report
   StepVote vote_;
-  std::optional<StepVote::Paper> started_;
+  std::optional<StepVote::RankReport> started_;
 };
 
 }  // namespace tessera

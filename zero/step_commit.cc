@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-void StepCommit::agree_to_update(const StepVote::Paper& /*paper*/) {
+void StepCommit::agree_to_update(const StepVote::RankReport& /*rank_report*/) {
   TORCH_INTERNAL_ASSERT(false, "this commit updates in step()");
 }
 
@@ -37,10 +37,11 @@ std::unique_ptr<StepCommit> make_step_commit(const StepCommit::Parts& parts,
   }
   auto optimizer =
       make_device_optimizer(parts.table, plan, group_of, std::move(shards), *api, device);
-  return std::make_unique<DeviceCommit>(
-      parts,
-      parts.options.late_verdict ? DeviceCommit::Verdict::kLate : DeviceCommit::Verdict::kInStep,
-      std::move(optimizer), *api, device);
+  return std::make_unique<DeviceCommit>(parts,
+                                        parts.options.asynchronous_step
+                                            ? DeviceCommit::Known::kInNextStep
+                                            : DeviceCommit::Known::kInStep,
+                                        std::move(optimizer), *api, device);
 }
 
 }  // namespace tessera

@@ -17,7 +17,7 @@
 
 #include "tessera/core/comm/refusal.h"
 #include "tessera/core/comm/text_exchange.h"
-#include "tessera/core/step/ballot.h"
+#include "tessera/core/step/host_all_gather.h"
 
 namespace tessera {
 namespace {
@@ -104,12 +104,12 @@ class PendingFile {
 
 /// The earliest begin on any rank, so that times in the file are small and exact.
 int64_t common_origin(ProcessGroup& group, int64_t first_ns) {
-  Ballot ballot(group, 1);
-  ballot.mine()[0] = first_ns;
-  ballot.exchange("trace");
+  HostAllGather all_gather(group, 1);
+  all_gather.mine()[0] = first_ns;
+  all_gather.exchange("trace");
   int64_t earliest_ns = first_ns;
   for (int rank = 0; rank < group.size(); ++rank) {
-    earliest_ns = std::min(earliest_ns, ballot.of(rank)[0]);
+    earliest_ns = std::min(earliest_ns, all_gather.of(rank)[0]);
   }
   return earliest_ns;
 }

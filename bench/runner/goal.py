@@ -26,7 +26,7 @@ class Goal:
     at_least: bool = False
     unit: str = ""
 
-    def verdict(self, seen: Spread | None) -> str:
+    def result(self, seen: Spread | None) -> str:
         """"met", "missed" or "not measured"; by the median."""
         if seen is None:
             return "not measured"

@@ -69,10 +69,10 @@ def goals(models: list[str]) -> list[tuple[Goal, Callable[..., Spread | None]]]:
 
 
 def rows(found: Mapping[str, Mapping[str, Gpu]]) -> list[list[str]]:
-    """Goal, bound, what was measured, verdict."""
+    """Goal, bound, what was measured, result."""
     lines = []
     for one, measure in goals(list(found)):
         seen = measure(found)
         bound = f"{'>=' if one.at_least else '<='} {one.bound:g}"
-        lines.append([one.name, bound, seen.text(3) if seen else "-", one.verdict(seen)])
+        lines.append([one.name, bound, seen.text(3) if seen else "-", one.result(seen)])
     return lines

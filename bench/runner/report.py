@@ -57,12 +57,12 @@ def _goals(findings: Findings) -> str:
     rows, count = [], {"met": 0, "**missed**": 0, "not measured": 0}
     for one in goal.goals():
         seen = one.measure(findings)
-        verdict = one.verdict(seen)
-        count[verdict] += 1
+        result = one.result(seen)
+        count[result] += 1
         if seen is None:
             continue
         bound = f"{'>=' if one.at_least else '<='} {one.bound:g}{one.unit}"
-        note = verdict
+        note = result
         if seen.low <= one.bound <= seen.high and seen.low < seen.high:
             note += ", bound within the range"
         rows.append([f"{one.number}. {one.name}", bound, seen.text(), minima(seen), note])

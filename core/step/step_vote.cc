@@ -21,7 +21,7 @@ namespace {
 constexpr const char* kNothingApplied =
     "Nothing was applied; engine->zero_grad() drops these gradients.";
 
-// Beside the values of NonFinite on the ballot of answers.
+// Beside the values of NonFinite on the all-gather of answers.
 constexpr int64_t kThrew = -1;
 
 std::string answer_name(int64_t word) {
@@ -37,66 +37,66 @@ StepVote::StepVote(ProcessGroup& group, const ParameterTable& table,
     : group_(group),
       table_(table),
       names_(std::move(hyper_parameter_names)),
-      ballot_(group, static_cast<int64_t>(kHyperParameters + names_.size())),
+      all_gather_(group, static_cast<int64_t>(kHyperParameters + names_.size())),
       answers_(group, /*words=*/1) {}
 
-void StepVote::require_equal(const Paper& paper, size_t index, const char* what,
+void StepVote::require_equal(const RankReport& rank_report, size_t index, const char* what,
                              const char* remedy) const {
   for (int rank = 1; rank < group_.size(); ++rank) {
     TORCH_CHECK(word(rank, index) == word(0, index), "[step] ", what, " differs: rank 0 has ",
                 word(0, index), ", rank ", rank, " has ", word(rank, index), "; ", remedy, ". ",
-                paper.if_refused);
+                rank_report.if_refused);
   }
 }
 
 /// As require_equal, for words that are bit patterns of doubles.
-void StepVote::require_equal_number(const Paper& paper, size_t index,
+void StepVote::require_equal_number(const RankReport& rank_report, size_t index,
                                     const std::string& what) const {
   for (int rank = 1; rank < group_.size(); ++rank) {
     TORCH_CHECK(word(rank, index) == word(0, index), "[step] ", what, " differs: rank 0 has ",
                 number_text(std::bit_cast<double>(word(0, index))), ", rank ", rank, " has ",
                 number_text(std::bit_cast<double>(word(rank, index))),
-                "; set it alike on all ranks. ", paper.if_refused);
+                "; set it alike on all ranks. ", rank_report.if_refused);
   }
 }
 
 // The texts travel only now that all ranks know that there is one.
-void StepVote::refuse_misuse(const Paper& paper) const {
-  const std::vector<std::string> problems = exchange_texts(group_, paper.misuse, "misuse");
+void StepVote::refuse_misuse(const RankReport& rank_report) const {
+  const std::vector<std::string> problems = exchange_texts(group_, rank_report.misuse, "misuse");
   std::string message;
   for (size_t rank = 0; rank < problems.size(); ++rank) {
     if (problems[rank].empty()) continue;
     absl::StrAppend(&message, message.empty() ? "" : "\n", "[step] rank ", rank, ": ",
                     problems[rank]);
   }
-  TORCH_CHECK(false, message, ". ", paper.if_refused);
+  TORCH_CHECK(false, message, ". ", rank_report.if_refused);
 }
 
-void StepVote::start(const Paper& paper, const std::vector<int64_t>& hyper_parameters) {
+void StepVote::start(const RankReport& rank_report, const std::vector<int64_t>& hyper_parameters) {
   TORCH_INTERNAL_ASSERT(hyper_parameters.size() == names_.size());
-  const std::span<int64_t> mine = ballot_.mine();
-  mine[kStep] = paper.step;
-  mine[kBackwards] = paper.backwards;
-  mine[kHistory] = paper.history;
-  mine[kGathers] = paper.gathers;
-  mine[kNonFinite] = paper.non_finite;
-  mine[kNonFiniteParameter] = paper.non_finite_parameter;
-  mine[kMisuse] = paper.misuse.empty() ? 0 : 1;
-  mine[kGradientEdits] = paper.gradient_edits;
-  mine[kLossScale] = std::bit_cast<int64_t>(paper.loss_scale);
-  paper.squares.store(mine.subspan<kSquares, ExactSum::kWords>());
+  const std::span<int64_t> mine = all_gather_.mine();
+  mine[kStep] = rank_report.step;
+  mine[kBackwards] = rank_report.backwards;
+  mine[kHistory] = rank_report.history;
+  mine[kGathers] = rank_report.gathers;
+  mine[kNonFinite] = rank_report.non_finite;
+  mine[kNonFiniteParameter] = rank_report.non_finite_parameter;
+  mine[kMisuse] = rank_report.misuse.empty() ? 0 : 1;
+  mine[kGradientEdits] = rank_report.gradient_edits;
+  mine[kLossScale] = std::bit_cast<int64_t>(rank_report.loss_scale);
+  rank_report.squares.store(mine.subspan<kSquares, ExactSum::kWords>());
   std::copy(hyper_parameters.begin(), hyper_parameters.end(), mine.begin() + kHyperParameters);
 
-  ballot_.start("vote of the step");
+  all_gather_.start("vote of the step");
 }
 
-StepVote::Verdict StepVote::finish(const Paper& paper) {
-  ballot_.finish();
+StepVote::Result StepVote::finish(const RankReport& rank_report) {
+  all_gather_.finish();
   for (int rank = 0; rank < group_.size(); ++rank) {
-    if (word(rank, kMisuse) != 0) refuse_misuse(paper);
+    if (word(rank, kMisuse) != 0) refuse_misuse(rank_report);
   }
 
-  require_equal(paper, kStep, "the number of steps made",
+  require_equal(rank_report, kStep, "the number of steps made",
                 "call engine->step() equally often on all ranks");
 
   std::vector<int> idle;
@@ -105,40 +105,41 @@ StepVote::Verdict StepVote::finish(const Paper& paper) {
   }
   TORCH_CHECK(idle.empty(), "[step] rank ", absl::StrJoin(idle, ", "),
               " called step() without a backward since the last step; call loss.backward() first. ",
-              paper.if_refused);
+              rank_report.if_refused);
 
-  require_equal(paper, kHistory, "what was reduced and dropped (a hash of it)",
+  require_equal(rank_report, kHistory, "what was reduced and dropped (a hash of it)",
                 "call backward, no_sync and zero_grad alike on all ranks; zero_grad() on all ranks "
                 "lets training go on");
   require_equal(
-      paper, kGathers, "which units were gathered, and in which order (a hash of it)",
+      rank_report, kGathers, "which units were gathered, and in which order (a hash of it)",
       "ranks that cannot read each other's memory gather together, so touch parameters in "
       "the same order on all ranks; what was computed since the last step is wrong");
-  require_equal(paper, kGradientEdits, "how often .grad was written in place since backward",
+  require_equal(rank_report, kGradientEdits, "how often .grad was written in place since backward",
                 "edit gradients alike on all ranks, or use Options::max_grad_norm; zero_grad() on "
                 "all ranks lets training go on");
 
-  require_equal_number(paper, kLossScale, "the loss scale");
+  require_equal_number(rank_report, kLossScale, "the loss scale");
   for (size_t i = 0; i < names_.size(); ++i) {
-    require_equal_number(paper, kHyperParameters + i, "hyper-parameter " + names_[i]);
+    require_equal_number(rank_report, kHyperParameters + i, "hyper-parameter " + names_[i]);
   }
 
-  Verdict verdict{.grad_norm = 0.0, .non_finite = find_non_finite(paper)};
+  Result result{.grad_norm = 0.0, .non_finite = find_non_finite(rank_report)};
   ExactSum squares;
   for (int rank = 0; rank < group_.size(); ++rank) squares.merge(squares_of(rank));
-  verdict.grad_norm = std::sqrt(squares.value()) / paper.loss_scale;
-  if (verdict.non_finite.has_value() && std::isfinite(verdict.grad_norm)) {
-    verdict.grad_norm = std::numeric_limits<double>::quiet_NaN();
+  result.grad_norm = std::sqrt(squares.value()) / rank_report.loss_scale;
+  if (result.non_finite.has_value() && std::isfinite(result.grad_norm)) {
+    result.grad_norm = std::numeric_limits<double>::quiet_NaN();
   }
-  return verdict;
+  return result;
 }
 
 ExactSum StepVote::squares_of(int rank) const {
-  return ExactSum::load(ballot_.of(rank).subspan<kSquares, ExactSum::kWords>());
+  return ExactSum::load(all_gather_.of(rank).subspan<kSquares, ExactSum::kWords>());
 }
 
-std::optional<NonFiniteReport> StepVote::find_non_finite(const Paper& paper) const {
-  NonFiniteReport report{.step = paper.step, .loss_scale = paper.loss_scale, .gradients = {}};
+std::optional<NonFiniteReport> StepVote::find_non_finite(const RankReport& rank_report) const {
+  NonFiniteReport report{
+      .step = rank_report.step, .loss_scale = rank_report.loss_scale, .gradients = {}};
   for (int rank = 0; rank < group_.size(); ++rank) {
     if (word(rank, kNonFinite) == 0) continue;
     const auto parameter = static_cast<size_t>(word(rank, kNonFiniteParameter));

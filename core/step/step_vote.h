@@ -9,18 +9,18 @@
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/layout/parameter_table.h"
 #include "tessera/core/non_finite.h"
-#include "tessera/core/step/ballot.h"
 #include "tessera/core/step/exact_sum.h"
+#include "tessera/core/step/host_all_gather.h"
 
 namespace tessera {
 
 /// The one small collective per step in which all ranks agree to commit it. Every rank reads every
-/// rank's paper and reaches the same verdict: the step is committed on all ranks or refused on all
+/// rank's report and reaches the same result: the step is committed on all ranks or refused on all
 /// with the same text.
 class StepVote {
  public:
   /// What one rank knows before the step.
-  struct Paper {
+  struct RankReport {
     int64_t step = 0;        ///< the step it is about to make
     int64_t backwards = 0;   ///< its backwards since the last step
     int64_t history = 0;     ///< RollingHash of everything it reduced and dropped
@@ -36,7 +36,7 @@ class StepVote {
   };
 
   /// What all ranks know after it, equal on all.
-  struct Verdict {
+  struct Result {
     /// Global norm of the mean gradient without the loss scale; not finite if `non_finite` is set.
     double grad_norm = 0.0;
     /// Set if a rank produced NaN or infinite elements, or the mean over ranks has some: the step
@@ -53,16 +53,16 @@ class StepVote {
   /// Collective, blocking. Throws c10::Error, the same on every rank, naming the first problem and
   /// its ranks: misuse, step number, missing backward, reductions, gathers, edited gradients, the
   /// loss scale or a hyper-parameter. Non-finite gradients are no error here.
-  Verdict agree(const Paper& paper, const std::vector<int64_t>& hyper_parameters) {
-    start(paper, hyper_parameters);
-    return finish(paper);
+  Result agree(const RankReport& rank_report, const std::vector<int64_t>& hyper_parameters) {
+    start(rank_report, hyper_parameters);
+    return finish(rank_report);
   }
-  /// agree() in two halves: hands the paper in; looks at the others' and at the same `paper`. In
-  /// between nothing else goes by ProcessGroup::all_gather_on_host().
-  void start(const Paper& paper, const std::vector<int64_t>& hyper_parameters);
-  Verdict finish(const Paper& paper);
+  /// agree() in two halves: hands the report in; looks at the others' and at the same
+  /// `rank_report`. In between nothing else goes by ProcessGroup::all_gather_on_host().
+  void start(const RankReport& rank_report, const std::vector<int64_t>& hyper_parameters);
+  Result finish(const RankReport& rank_report);
   /// In the place of finish(), on all ranks alike: all know by other means that they agree.
-  void drop() { ballot_.drop(); }
+  void drop() { all_gather_.drop(); }
 
   /// Collective, blocking; called on every rank with the same report. Asks the user what to do
   /// (Options::ask_non_finite) and agrees on the answer. Where ranks answer differently, or the
@@ -71,7 +71,7 @@ class StepVote {
   NonFinite ask(const std::function<NonFinite(const NonFiniteReport&)>& ask_non_finite,
                 const NonFiniteReport& report);
 
-  int64_t bytes() const { return ballot_.bytes() + answers_.bytes(); }
+  int64_t bytes() const { return all_gather_.bytes() + answers_.bytes(); }
 
  private:
   enum Word : size_t {
@@ -88,18 +88,20 @@ class StepVote {
     kHyperParameters = kSquares + ExactSum::kWords
   };
 
-  int64_t word(int rank, size_t index) const { return ballot_.of(rank)[index]; }
-  void require_equal(const Paper& paper, size_t index, const char* what, const char* remedy) const;
-  void require_equal_number(const Paper& paper, size_t index, const std::string& what) const;
-  [[noreturn]] void refuse_misuse(const Paper& paper) const;
+  int64_t word(int rank, size_t index) const { return all_gather_.of(rank)[index]; }
+  void require_equal(const RankReport& rank_report, size_t index, const char* what,
+                     const char* remedy) const;
+  void require_equal_number(const RankReport& rank_report, size_t index,
+                            const std::string& what) const;
+  [[noreturn]] void refuse_misuse(const RankReport& rank_report) const;
   ExactSum squares_of(int rank) const;
-  std::optional<NonFiniteReport> find_non_finite(const Paper& paper) const;
+  std::optional<NonFiniteReport> find_non_finite(const RankReport& rank_report) const;
 
   ProcessGroup& group_;
   const ParameterTable& table_;
   std::vector<std::string> names_;
-  Ballot ballot_;
-  Ballot answers_;
+  HostAllGather all_gather_;
+  HostAllGather answers_;
 };
 
 /// The error text of NonFinite::kStop: ranks and parameters, and what to do.

@@ -129,7 +129,7 @@ tessera::Options read_options() {
   if (dtype != c10::ScalarType::Float) options.precision.parameters = dtype;
   if (absl::GetFlag(FLAGS_loss_scale)) options.loss_scale.emplace();
   options.trace = !absl::GetFlag(FLAGS_trace).empty();
-  if (absl::GetFlag(FLAGS_device).device.is_cuda()) options.late_verdict = true;
+  if (absl::GetFlag(FLAGS_device).device.is_cuda()) options.asynchronous_step = true;
   return options;
 }
 

@@ -25,8 +25,8 @@ class LossLog {
   /// place().
   void add(const at::Tensor& loss);
 
-  /// Local. What engine->step() returned for it. `is_late`: under Options::late_verdict, where that
-  /// is the result of the step before.
+  /// Local. What engine->step() returned for it. `is_late`: under Options::asynchronous_step, where
+  /// that is the result of the step before.
   void add(const tessera::StepResult& result, bool is_late);
 
   /// Collective; blocking. Writes the steps since the last look() and returns the loss of the last
@@ -42,7 +42,7 @@ class LossLog {
   std::unique_ptr<std::FILE, Close> file_;
   int64_t written_ = 0;             // steps
   std::vector<at::Tensor> losses_;  // of the steps since
-  std::vector<double> norms_;       // of those whose verdict is known
+  std::vector<double> norms_;       // of those whose result is known
 };
 
 }  // namespace gpt

@@ -97,7 +97,7 @@ void train(const Flags& flags) {
         static_cast<double>(corpus.size_bytes()) / (1 << 20), corpus.files(), tokens_per_step);
   }
   gpt::LossLog losses(world, is_first ? flags.losses_out : "");
-  const bool is_late = flags.options.late_verdict.value_or(false);
+  const bool is_late = flags.options.asynchronous_step.value_or(false);
   std::optional<gpt::Progress> progress;
   if (is_first) {
     progress.emplace(stdout, gpt::Progress::display_of(stdout),

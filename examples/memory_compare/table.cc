@@ -121,7 +121,7 @@ std::string mark_down(const std::vector<Cells>& lines) {
 }
 
 /// Which rows are not as predicted.
-std::string verdict(const Comparison& comparison) {
+std::string outcome(const Comparison& comparison) {
   std::vector<std::string> differing, above;
   int64_t grown = 0;
   for (const auto& [row, measurement] : comparison.rows) {
@@ -153,12 +153,12 @@ std::vector<std::string> notes(const Comparison& comparison) {
     }
   }
   std::vector<std::string> lines = {
-      verdict(comparison),
+      outcome(comparison),
       "GradientBuffer is pooled (persistent under zero1): predicted for units that land one after "
       "the "
       "other.",
       absl::StrFormat("total: held after the last step; peak: most at once. Both without control "
-                      "(votes, ballots), at most %.2f MiB.",
+                      "(votes and other small all-gathers), at most %.2f MiB.",
                       mib(control_bytes)),
       "PSS: the whole process (LibTorch, activations, shared pages by share), largest of forward, "
       "backward and update.",

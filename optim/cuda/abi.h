@@ -37,7 +37,7 @@ struct Piece {
 };
 
 /// What was decided, for the kernels behind it and for a host that reads it later.
-struct StepVerdict {
+struct StepOutcome {
   double grad_norm;       ///< of the mean gradient without the loss scale; NaN if non_finite
   double gradient_scale;  ///< clip factor / loss scale; 0 where the step does not apply
   double loss_scale;      ///< that was in force
@@ -60,7 +60,7 @@ struct DecideArguments {
   int64_t world_size;                ///< how many ranks were summed, at most kMostRanks
   const LossScaleState* loss_scale;  ///< null for none
   double max_norm;                   ///< may be infinite
-  StepVerdict* verdict;
+  StepOutcome* outcome;
 };
 
 /// Host memory; copied before the call returns.
@@ -69,7 +69,7 @@ struct AdvanceArguments {
   const int64_t* used;                 ///< [count] above 0: a rank used it
   const int32_t* group_of;             ///< [count]
   const AdamwHyperParameters* groups;  ///< as they are now
-  const StepVerdict* verdict;
+  const StepOutcome* outcome;
   int64_t* steps;            ///< [count] updates so far
   ParameterUpdate* updates;  ///< [count] what tessera_cuda_adamw reads
 };
@@ -122,15 +122,15 @@ int tessera_cuda_add_squares(const void* gradient, Dtype dtype, const Piece* pie
 /// over as many as 2^30 ranks.
 int tessera_cuda_normalize(int64_t* words, void* stream);
 
-/// The verdict from what the ranks have added up. The step applies if no rank refuses it, all ranks
+/// The result from what the ranks have added up. The step applies if no rank refuses it, all ranks
 /// agree, no element was NaN or infinite, and the sum of squares is finite.
 int tessera_cuda_decide(const DecideArguments* arguments, void* stream);
 /// next_loss_scale() on the device; nothing where a rank refused or ranks disagree. Once per step,
 /// after tessera_cuda_decide.
 int tessera_cuda_update_loss_scale(LossScaleState* state, LossScaleRule rule,
-                                   const StepVerdict* verdict, void* stream);
+                                   const StepOutcome* outcome, void* stream);
 
-/// Counts the step of every parameter that is used, if the verdict applies, and computes the
+/// Counts the step of every parameter that is used, if the result applies, and computes the
 /// numbers of its update. Once per step, before the updates. Steps, and so bias corrections, are
 /// kept per parameter; nothing changes for unused ones, as torch::optim leaves undefined gradients.
 int tessera_cuda_advance(const AdvanceArguments* arguments, void* stream);

@@ -14,15 +14,15 @@ namespace tessera::cuda {
 
 /// tessera_cuda_advance for one thread of the launch.
 TESSERA_DEVICE_CODE inline void advance_body(const AdvanceArguments& arguments, Worker thread) {
-  const StepVerdict& verdict = *arguments.verdict;
+  const StepOutcome& outcome = *arguments.outcome;
   for (int64_t i = thread.index; i < arguments.count; i += thread.count) {
     ParameterUpdate& update = arguments.updates[i];
-    update.applies = verdict.applies != 0 && arguments.used[i] > 0 ? 1 : 0;
+    update.applies = outcome.applies != 0 && arguments.used[i] > 0 ? 1 : 0;
     if (update.applies == 0) continue;
     const int64_t step = ++arguments.steps[i];
     const AdamwHyperParameters& group = arguments.groups[arguments.group_of[i]];
     update.scalars = adamw_scalars<float>(adamw_coefficients(
-        group, power_of(group.beta1, step), power_of(group.beta2, step), verdict.gradient_scale));
+        group, power_of(group.beta1, step), power_of(group.beta2, step), outcome.gradient_scale));
   }
 }
 

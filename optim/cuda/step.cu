@@ -13,12 +13,12 @@ __global__ void __launch_bounds__(kBlockThreads) decide_kernel(DecideArguments a
   const int64_t share = non_finite_share(arguments, this_thread());
   if (share != 0) add_atomically(&non_finite, share);  // none, as a rule
   __syncthreads();
-  if (threadIdx.x == 0) *arguments.verdict = decide_body(arguments, non_finite);
+  if (threadIdx.x == 0) *arguments.outcome = decide_body(arguments, non_finite);
 }
 
 __global__ void loss_scale_kernel(LossScaleState* state, LossScaleRule rule,
-                                  const StepVerdict* verdict) {
-  *state = loss_scale_body(*state, rule, *verdict);
+                                  const StepOutcome* outcome) {
+  *state = loss_scale_body(*state, rule, *outcome);
 }
 
 }  // namespace
@@ -40,8 +40,8 @@ extern "C" int tessera_cuda_decide(const DecideArguments* arguments, void* strea
 }
 
 extern "C" int tessera_cuda_update_loss_scale(LossScaleState* state, LossScaleRule rule,
-                                              const StepVerdict* verdict, void* stream) {
-  return launch(loss_scale_kernel, 1, 1, stream, state, rule, verdict);
+                                              const StepOutcome* outcome, void* stream) {
+  return launch(loss_scale_kernel, 1, 1, stream, state, rule, outcome);
 }
 
 }  // namespace tessera::cuda

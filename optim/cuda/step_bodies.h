@@ -33,7 +33,7 @@ TESSERA_DEVICE_CODE inline bool is_agreed(const int64_t* words, int64_t world_si
 }
 
 /// tessera_cuda_decide, for the one thread that does it; `non_finite` is the sum of all shares.
-TESSERA_DEVICE_CODE inline StepVerdict decide_body(const DecideArguments& arguments,
+TESSERA_DEVICE_CODE inline StepOutcome decide_body(const DecideArguments& arguments,
                                                    int64_t non_finite) {
   int64_t own[kExactWords];  // exact_value uses them up
   for (size_t i = 0; i < kExactWords; ++i) own[i] = arguments.words[kSquaresAt + i];
@@ -41,28 +41,28 @@ TESSERA_DEVICE_CODE inline StepVerdict decide_body(const DecideArguments& argume
   const double loss_scale = arguments.loss_scale == nullptr ? 1.0 : arguments.loss_scale->scale;
   const double norm = std::sqrt(squares) / loss_scale;
   const bool is_finite = non_finite == 0 && exact_is_finite(squares);
-  StepVerdict verdict = {};
-  verdict.grad_norm = norm;
+  StepOutcome outcome = {};
+  outcome.grad_norm = norm;
   if (!is_finite && exact_is_finite(norm)) {
-    verdict.grad_norm = std::numeric_limits<double>::quiet_NaN();
+    outcome.grad_norm = std::numeric_limits<double>::quiet_NaN();
   }
-  verdict.loss_scale = loss_scale;
-  verdict.non_finite = non_finite;
-  verdict.refusals = arguments.words[kRefusalsAt];
-  verdict.agrees = is_agreed(arguments.words, arguments.world_size) ? 1 : 0;
-  verdict.applies = is_finite && verdict.refusals == 0 && verdict.agrees != 0 ? 1 : 0;
-  if (verdict.applies != 0) {
-    verdict.gradient_scale = clip_factor(norm, arguments.max_norm) / loss_scale;
+  outcome.loss_scale = loss_scale;
+  outcome.non_finite = non_finite;
+  outcome.refusals = arguments.words[kRefusalsAt];
+  outcome.agrees = is_agreed(arguments.words, arguments.world_size) ? 1 : 0;
+  outcome.applies = is_finite && outcome.refusals == 0 && outcome.agrees != 0 ? 1 : 0;
+  if (outcome.applies != 0) {
+    outcome.gradient_scale = clip_factor(norm, arguments.max_norm) / loss_scale;
   }
-  return verdict;
+  return outcome;
 }
 
 /// tessera_cuda_update_loss_scale: what is refused says nothing about the scale.
 TESSERA_DEVICE_CODE inline LossScaleState loss_scale_body(const LossScaleState& state,
                                                           const LossScaleRule& rule,
-                                                          const StepVerdict& verdict) {
-  if (verdict.refusals != 0 || verdict.agrees == 0) return state;
-  return next_loss_scale(state, rule, /*overflowed=*/verdict.applies == 0);
+                                                          const StepOutcome& outcome) {
+  if (outcome.refusals != 0 || outcome.agrees == 0) return state;
+  return next_loss_scale(state, rule, /*overflowed=*/outcome.applies == 0);
 }
 
 }  // namespace tessera::cuda

@@ -13,10 +13,10 @@
 namespace tessera::cuda {
 namespace {
 
-constexpr int64_t kVerdictWords = sizeof(StepVerdict) / sizeof(double);
+constexpr int64_t kOutcomeWords = sizeof(StepOutcome) / sizeof(double);
 constexpr int64_t kScaleWords = sizeof(LossScaleState) / sizeof(double);
-constexpr int64_t kNumbers = kVerdictWords + kScaleWords;
-static_assert(sizeof(StepVerdict) == kVerdictWords * sizeof(double));
+constexpr int64_t kNumbers = kOutcomeWords + kScaleWords;
+static_assert(sizeof(StepOutcome) == kOutcomeWords * sizeof(double));
 static_assert(sizeof(LossScaleState) == kScaleWords * sizeof(double));
 static_assert(offsetof(LossScaleState, scale) == 0);
 
@@ -42,13 +42,13 @@ StepDecision::StepDecision(size_t parameters, double max_norm, std::optional<Los
   if (loss_scale_.has_value()) load({.scale = loss_scale_->initial, .good_steps = 0});
 }
 
-const StepVerdict* StepDecision::verdict() const {
-  return static_cast<const StepVerdict*>(numbers_.const_data_ptr());
+const StepOutcome* StepDecision::outcome() const {
+  return static_cast<const StepOutcome*>(numbers_.const_data_ptr());
 }
 
 LossScaleState* StepDecision::state() const {
   if (!loss_scale_.has_value()) return nullptr;
-  return reinterpret_cast<LossScaleState*>(numbers_.mutable_data_ptr<double>() + kVerdictWords);
+  return reinterpret_cast<LossScaleState*>(numbers_.mutable_data_ptr<double>() + kOutcomeWords);
 }
 
 void StepDecision::load(LossScaleState loaded) {
@@ -59,7 +59,7 @@ void StepDecision::load(LossScaleState loaded) {
   const at::Tensor& upload = uploads_.take();
   std::memcpy(upload.mutable_data_ptr(), &loaded, sizeof(loaded));
   const std::shared_ptr<Stream> stream = device_->current_stream();
-  stream->copy(numbers_.narrow(0, kVerdictWords, kScaleWords), upload.view(at::kDouble));
+  stream->copy(numbers_.narrow(0, kOutcomeWords, kScaleWords), upload.view(at::kDouble));
   uploads_.queued(*stream);
 }
 
@@ -67,27 +67,27 @@ at::Tensor StepDecision::scale() const {
   TORCH_CHECK(loss_scale_.has_value(),
               "[optim] loss scale: got none, expected one; set "
               "Options::loss_scale");
-  return numbers_.select(0, kVerdictWords);
+  return numbers_.select(0, kOutcomeWords);
 }
 
 void StepDecision::decide(const at::Tensor& words, int world_size) {
   require_words(words);
   TORCH_CHECK(world_size >= 1 && world_size <= kMostRanks, "[optim] world size: got ", world_size,
               ", expected 1 to ", kMostRanks);
-  auto* verdict = static_cast<StepVerdict*>(numbers_.mutable_data_ptr());
+  auto* outcome = static_cast<StepOutcome*>(numbers_.mutable_data_ptr());
   const DecideArguments arguments = {.words = words.const_data_ptr<int64_t>(),
                                      .parameters = parameters_,
                                      .world_size = world_size,
                                      .loss_scale = state(),
                                      .max_norm = max_norm_,
-                                     .verdict = verdict};
+                                     .outcome = outcome};
   queue(*api_, *device_, "decide", [&](void* stream) { return api_->decide(&arguments, stream); });
   if (!loss_scale_.has_value()) return;
   const LossScaleRule rule = {.growth = loss_scale_->growth,
                               .backoff = loss_scale_->backoff,
                               .growth_interval = loss_scale_->growth_interval};
   queue(*api_, *device_, "update_loss_scale",
-        [&](void* stream) { return api_->update_loss_scale(state(), rule, verdict, stream); });
+        [&](void* stream) { return api_->update_loss_scale(state(), rule, outcome, stream); });
 }
 
 void StepDecision::require_words(const at::Tensor& words) const {
@@ -124,10 +124,10 @@ StepDecision::Reading StepDecision::read() {
 
   Reading reading = {};
   const auto* numbers = readback.numbers.const_data_ptr<double>();
-  std::memcpy(&reading.verdict, numbers, sizeof(reading.verdict));
+  std::memcpy(&reading.outcome, numbers, sizeof(reading.outcome));
   reading.scale = {.scale = 1.0, .good_steps = 0};
   if (loss_scale_.has_value()) {
-    std::memcpy(&reading.scale, numbers + kVerdictWords, sizeof(reading.scale));
+    std::memcpy(&reading.scale, numbers + kOutcomeWords, sizeof(reading.scale));
   }
   const auto* words = readback.words.const_data_ptr<int64_t>();
   reading.squares = ExactSum::load(
@@ -136,8 +136,8 @@ StepDecision::Reading StepDecision::read() {
   reading.non_finite.assign(non_finite, non_finite + parameters_);
   const int64_t* used = words + used_at(parameters_);
   for (int64_t i = 0; i < parameters_; ++i) reading.used.push_back(used[i] > 0 ? 1 : 0);
-  reading.refused = reading.verdict.refusals != 0;
-  reading.agreed = reading.verdict.agrees != 0;
+  reading.refused = reading.outcome.refusals != 0;
+  reading.agreed = reading.outcome.agrees != 0;
   return reading;
 }
 

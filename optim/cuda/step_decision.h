@@ -25,7 +25,7 @@ class StepDecision {
  public:
   /// What the host learns of one step.
   struct Reading {
-    StepVerdict verdict;
+    StepOutcome outcome;
     LossScaleState scale;             ///< behind the step; {1, 0} without a LossScale
     std::vector<int64_t> non_finite;  ///< per parameter of the table: elements on all ranks
     std::vector<uint8_t> used;        ///< per parameter: 1 if any rank used it
@@ -46,11 +46,11 @@ class StepDecision {
   /// disagree. Once per step.
   void decide(const at::Tensor& words, int world_size);
 
-  /// The verdict of the last decide(), on the device, for DeviceOptimizer::advance(); the same
+  /// The result of the last decide(), on the device, for DeviceOptimizer::advance(); the same
   /// address always.
-  const StepVerdict* verdict() const;
+  const StepOutcome* outcome() const;
 
-  /// Queues copies of verdict, loss scale and `words` as they are then to the host. May be called
+  /// Queues copies of result, loss scale and `words` as they are then to the host. May be called
   /// up to kReadings times before read(), so step n + 1 may start its own while that of step n is
   /// unread; throws c10::Error beyond.
   void start_reading(const at::Tensor& words);
@@ -70,7 +70,7 @@ class StepDecision {
 
  private:
   struct Readback {
-    at::Tensor numbers;  // verdict and scale
+    at::Tensor numbers;  // result and scale
     at::Tensor words;
     std::shared_ptr<Event> is_there;
   };
@@ -83,7 +83,7 @@ class StepDecision {
   const int64_t parameters_;
   const double max_norm_;
   const std::optional<LossScale> loss_scale_;
-  at::Tensor numbers_;  // StepVerdict, then LossScaleState, in words of 8 bytes
+  at::Tensor numbers_;  // StepOutcome, then LossScaleState, in words of 8 bytes
   Uploads uploads_;
   std::array<Readback, kReadings> gradient_buffers_;
   size_t started_ = 0;

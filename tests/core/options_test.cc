@@ -114,7 +114,10 @@ const std::vector<Case>& cases() {
        [](Options& o) { o.offload = Offload::kParameters; },
        {R, R, R, A, R, A, R},
        &on_gpu},
-      {"late_verdict", [](Options& o) { o.late_verdict = true; }, {A, A, A, A, A, A, A}, &on_gpu},
+      {"asynchronous_step",
+       [](Options& o) { o.asynchronous_step = true; },
+       {A, A, A, A, A, A, A},
+       &on_gpu},
       {"cuda_graphs",
        [](Options& o) { o.cuda_graphs = true; },
        {A, A, A, A, R, R, R},
@@ -180,7 +183,7 @@ TEST(Options, EveryFieldIsInTheTable) {
                                 max_grad_norm, precision, loss_scale, on_non_finite, ask_non_finite,
                                 share_parameters, optimizer_in_backward, bucket_bytes,
                                 first_bucket_bytes, prefetch, keep_freed_memory, offload,
-                                late_verdict, cuda_graphs, poison_freed, free_eagerly,
+                                asynchronous_step, cuda_graphs, poison_freed, free_eagerly,
                                 fixed_unsharded_buffers, trace] = options;
   constexpr size_t kFields = 23;
   std::set<std::string> tested = {"strategy", "degrees"};  // the columns
@@ -201,7 +204,7 @@ TEST(Options, ListsEveryRefusalInOneOrder) {
                   .optimizer_in_backward = true,
                   .bucket_bytes = 1,
                   .offload = Offload::kOptimizer,
-                  .late_verdict = true};
+                  .asynchronous_step = true};
   const std::vector<std::string> all = absl::StrSplit(refusal(options, on_cpu()), '\n');
   EXPECT_THAT(all,
               ElementsAre(HasSubstr("[options] reshard_after_forward: got 3, expected a divisor"),
@@ -213,8 +216,8 @@ TEST(Options, ListsEveryRefusalInOneOrder) {
                           HasSubstr("[options] optimizer_in_backward: is set beside max_grad_norm"),
                           HasSubstr("[options] optimizer_in_backward: is set beside loss_scale"),
                           HasSubstr("[options] offload: is set, but parameters lie on the CPU"),
-                          HasSubstr("[options] late_verdict: is true beside offload"),
-                          HasSubstr("[options] late_verdict: is true, but on a CPU")));
+                          HasSubstr("[options] asynchronous_step: is true beside offload"),
+                          HasSubstr("[options] asynchronous_step: is true, but on a CPU")));
   const std::vector<std::string> early =
       absl::StrSplit(std::string(validate(options).message()), '\n');
   EXPECT_THAT(early, IsSubsetOf(all)) << "what is known without a world is the same list";
@@ -252,7 +255,7 @@ TEST(ResolvedOptions, HaveDefaultsForWhatIsUnset) {
   EXPECT_EQ(ddp.bucket_bytes, 26214400);
   EXPECT_EQ(ddp.first_bucket_bytes, 1048576);
   EXPECT_EQ(ddp.on_non_finite, NonFinite::kStop);
-  EXPECT_FALSE(ddp.late_verdict);
+  EXPECT_FALSE(ddp.asynchronous_step);
   EXPECT_FALSE(ddp.prefetch);
 
   WorldTraits world = on_gpu();
@@ -263,7 +266,7 @@ TEST(ResolvedOptions, HaveDefaultsForWhatIsUnset) {
   EXPECT_EQ(zero3.residence, Residence::kSplit);
   EXPECT_EQ(zero3.reshard_after_forward, 4);
   EXPECT_EQ(zero3.on_non_finite, NonFinite::kSkip);
-  EXPECT_TRUE(zero3.late_verdict);
+  EXPECT_TRUE(zero3.asynchronous_step);
   EXPECT_TRUE(zero3.prefetch);
 }
 
@@ -272,18 +275,18 @@ TEST(ResolvedOptions, KeepWhatIsSet) {
                                         .on_non_finite = NonFinite::kStop,
                                         .bucket_bytes = 2048,
                                         .first_bucket_bytes = 1024,
-                                        .late_verdict = false},
+                                        .asynchronous_step = false},
                                        nullptr, on_gpu());
   EXPECT_EQ(set.on_non_finite, NonFinite::kStop);
   EXPECT_EQ(set.bucket_bytes, 2048);
   EXPECT_EQ(set.first_bucket_bytes, 1024);
-  EXPECT_FALSE(set.late_verdict);
+  EXPECT_FALSE(set.asynchronous_step);
 }
 
 /// What decides for a step that waits.
-TEST(ResolvedOptions, HaveALateVerdictOnlyWhereTheHostHasNothingToDoInAStep) {
+TEST(ResolvedOptions, AreAsynchronousOnlyWhereTheHostHasNothingToDoInAStep) {
   const auto is_late = [](const Options& options) {
-    return resolve(options, nullptr, on_gpu())->late_verdict;
+    return resolve(options, nullptr, on_gpu())->asynchronous_step;
   };
   EXPECT_TRUE(is_late({.strategy = Strategy::kZero2}));
   EXPECT_FALSE(is_late({.offload = Offload::kOptimizer}));

@@ -13,7 +13,7 @@ namespace tessera::testing {
 int64_t heap_allocations();
 
 /// Counts the tensor memory that the calling thread (and backwards it starts) asks LibTorch's
-/// allocator for while the scope lives. Its book-keeping allocates on the heap.
+/// allocator for while the scope lives. Its bookkeeping allocates on the heap.
 class TensorAllocations {
  public:
   TensorAllocations();

@@ -217,24 +217,25 @@ TEST_F(EngineReads, ShowEveryWaitThatIsMissing) {
     const Outcome expected =
         train_on_threads(subject("UnusedEverywhere"), at::kFloat, row, schedule, kWorld);
     row.poison_freed = true;
-    std::string verdict;
+    std::string outcome;
     try {
       const Decorate make = over_nccl({.longest_delay = std::chrono::milliseconds(5)});
-      verdict = bit_differences(
+      outcome = bit_differences(
           train_on_threads(subject("UnusedEverywhere"), at::kFloat, row, schedule, kWorld, {},
                            [&, what = what](std::shared_ptr<ProcessGroup> world) {
                              return std::make_shared<ForgetfulGroup>(make(std::move(world)), what);
                            }),
           expected);
     } catch (const std::runtime_error& error) {
-      verdict = error.what();
+      outcome = error.what();
     }
     await_no_communicators();
-    EXPECT_NE(verdict, "") << row << " without a wait for " << static_cast<int>(what);
+    EXPECT_NE(outcome, "") << row << " without a wait for " << static_cast<int>(what);
   }
 }
 
-/// Ballots, texts and fingerprints are the host's. Only gradients and parameters go by NCCL.
+/// Small all-gathers, texts and fingerprints are the host's. Only gradients and parameters go by
+/// NCCL.
 TEST_F(EngineReads, LeaveWordsOfTheHostToTheControlChannel) {
   for (const Row& row : named_rows()) {
     fake().reset();

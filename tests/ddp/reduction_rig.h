@@ -106,12 +106,12 @@ struct ReductionRig {
   }
   /// The squares of all ranks together. Collective.
   ExactSum squares_of_all_ranks() {
-    Ballot ballot(*group, ExactSum::kWords);
-    reducer.squares().store(ballot.mine().subspan<0, ExactSum::kWords>());
-    ballot.exchange("squares");
+    HostAllGather all_gather(*group, ExactSum::kWords);
+    reducer.squares().store(all_gather.mine().subspan<0, ExactSum::kWords>());
+    all_gather.exchange("squares");
     ExactSum sum;
     for (int rank = 0; rank < group->size(); ++rank) {
-      sum.merge(ExactSum::load(ballot.of(rank).subspan<0, ExactSum::kWords>()));
+      sum.merge(ExactSum::load(all_gather.of(rank).subspan<0, ExactSum::kWords>()));
     }
     return sum;
   }

@@ -99,7 +99,7 @@ Outcome train_broken(const Row& row, Break what) {
 }
 
 /// What the suite says about a run that was broken: the differences, or that ranks drifted apart.
-std::string verdict(const Row& row, Break what) {
+std::string differences_found(const Row& row, Break what) {
   static const Outcome expected = oracle(subject("OddMlp"), schedules().front(), kWorld);
   try {
     return differences(train_broken(row, what), expected, subject("OddMlp").tolerance);
@@ -118,16 +118,16 @@ std::vector<Row> broken_rows() {
 class NegativeControl : public ::testing::TestWithParam<Row> {};
 
 TEST_P(NegativeControl, AnUnbrokenDecoratorPasses) {
-  EXPECT_EQ(verdict(GetParam(), Break::kNone), "");
+  EXPECT_EQ(differences_found(GetParam(), Break::kNone), "");
 }
 TEST_P(NegativeControl, ADroppedBucketIsCaught) {
-  EXPECT_NE(verdict(GetParam(), Break::kDropBucket), "");
+  EXPECT_NE(differences_found(GetParam(), Break::kDropBucket), "");
 }
 TEST_P(NegativeControl, ASkippedAverageIsCaught) {
-  EXPECT_NE(verdict(GetParam(), Break::kSkipAverage), "");
+  EXPECT_NE(differences_found(GetParam(), Break::kSkipAverage), "");
 }
 TEST_P(NegativeControl, AShiftedSliceIsCaught) {
-  EXPECT_NE(verdict(GetParam(), Break::kShiftSlice), "");
+  EXPECT_NE(differences_found(GetParam(), Break::kShiftSlice), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(, NegativeControl, ::testing::ValuesIn(broken_rows()),
@@ -135,15 +135,15 @@ INSTANTIATE_TEST_SUITE_P(, NegativeControl, ::testing::ValuesIn(broken_rows()),
 
 TEST(Comparison, AGatherOfWrongValuesIsCaught) {
   for (const Row& row : {apart(row_of(Strategy::kZero3)), resharding(1), apart(hybrid(3, 3, 3))}) {
-    EXPECT_NE(verdict(row, Break::kDropGather), "") << row;
-    EXPECT_NE(verdict(row, Break::kShiftGather), "") << row;
+    EXPECT_NE(differences_found(row, Break::kDropGather), "") << row;
+    EXPECT_NE(differences_found(row, Break::kShiftGather), "") << row;
   }
 }
 
 TEST(Comparison, AMissingPublishIsCaughtAsRanksThatDiffer) {
-  EXPECT_THAT(verdict(apart(row_of(Strategy::kZero1)), Break::kDropPublish),
+  EXPECT_THAT(differences_found(apart(row_of(Strategy::kZero1)), Break::kDropPublish),
               ::testing::HasSubstr("ranks of one world differ"));
-  EXPECT_THAT(verdict(apart(row_of(Strategy::kZero2)), Break::kDropPublish),
+  EXPECT_THAT(differences_found(apart(row_of(Strategy::kZero2)), Break::kDropPublish),
               ::testing::HasSubstr("ranks of one world differ"));
 }
 

@@ -85,9 +85,9 @@ inline std::optional<ToldFailure> failure_in(const std::string& said) {
 }
 
 /// Compares what is left and was said with what ought to be.
-class Verdict {
+class Judgement {
  public:
-  Verdict(const RandomCase& drawn, const JobEnd& end) : drawn_(drawn), end_(end) {
+  Judgement(const RandomCase& drawn, const JobEnd& end) : drawn_(drawn), end_(end) {
     if (end.hung) complain("the job hangs");
     for (const std::string& process : end.processes) complain("is left: process ", process);
     check_files();

@@ -99,7 +99,7 @@ void run_drawn_rank() {
 const RankProcessBody kDrawnRank("drawn_rank", run_drawn_rank);
 
 std::vector<std::string> complaints(const RandomCase& drawn, const JobEnd& end) {
-  return Verdict(drawn, end).complaints();
+  return Judgement(drawn, end).complaints();
 }
 
 /// What many jobs have shown together.

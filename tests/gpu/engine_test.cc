@@ -46,7 +46,7 @@ TEST_P(EngineOnGpu, TrainsAsOnTheCpu) {
   if (world > most_rank_threads()) GTEST_SKIP() << "needs " << world << " GPUs";
   const Schedule& schedule = schedule_called(name);
   Row on_cpu = given;
-  on_cpu.late_verdict = {};
+  on_cpu.asynchronous_step = {};
   const Outcome expected = train_on_threads(subject(model), at::kFloat, on_cpu, schedule, world);
   Row row = given;
   row.poison_freed = true;
@@ -57,7 +57,7 @@ TEST_P(EngineOnGpu, TrainsAsOnTheCpu) {
 
 Row waiting(Row row) {
   row.name += "_waiting";
-  row.late_verdict = false;
+  row.asynchronous_step = false;
   return row;
 }
 

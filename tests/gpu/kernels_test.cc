@@ -87,17 +87,17 @@ TEST(KernelsOnGpu, SumsAndDecisionAreThoseOfTheCpuAndWaitForNothing) {
     EXPECT_EQ(waits(), before) << "nothing but read() waits";
 
     const StepDecision::Reading reading = decision.read();
-    EXPECT_EQ(reading.verdict.applies, overflows || step == 4 ? 0 : 1) << step;
+    EXPECT_EQ(reading.outcome.applies, overflows || step == 4 ? 0 : 1) << step;
     EXPECT_EQ(reading.refused, step == 4);
     EXPECT_TRUE(reading.agreed);
     EXPECT_EQ(reading.used, used);
-    EXPECT_EQ(reading.verdict.loss_scale, scale);
+    EXPECT_EQ(reading.outcome.loss_scale, scale);
     std::vector<int64_t> non_finite(table.size(), 0);
     if (overflows) non_finite[3] = 1;
     EXPECT_EQ(reading.non_finite, non_finite);
     if (!overflows) {
       EXPECT_EQ(reading.squares.value(), squares.value());
-      EXPECT_EQ(reading.verdict.grad_norm, std::sqrt(squares.value()) / scale);
+      EXPECT_EQ(reading.outcome.grad_norm, std::sqrt(squares.value()) / scale);
     }
     scale = reading.scale.scale;
     EXPECT_EQ(scaled.item<double>(), scale);

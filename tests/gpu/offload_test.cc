@@ -35,7 +35,7 @@ Row offloading(Row row, Offload offload) {
 /// `row` as it trains without offload.
 Row resident(Row row) {
   row.offload = Offload::kNone;
-  row.late_verdict = false;
+  row.asynchronous_step = false;
   return row;
 }
 
@@ -319,8 +319,8 @@ TEST(Offload, IsRefusedWhereItCannotBe) {
     refused(offloading(hybrid(2, 4, 4), Offload::kParameters),
             "let a rank update a part of what it keeps of the parameters only");
     Row late = offloading(row_of(Strategy::kDdp), Offload::kOptimizer);
-    late.late_verdict = true;
-    refused(late, "late_verdict");
+    late.asynchronous_step = true;
+    refused(late, "asynchronous_step");
   });
 }
 

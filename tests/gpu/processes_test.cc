@@ -30,7 +30,7 @@ std::string variable(const char* name) {
 
 Row row_of_job() {
   Row row = row_called(variable("PROCESSES_ROW"));
-  if (variable("PROCESSES_WAITS") == "1") row.late_verdict = false;
+  if (variable("PROCESSES_WAITS") == "1") row.asynchronous_step = false;
   return row;
 }
 
@@ -72,24 +72,24 @@ const RankProcessBody kTrain("train_on_one_gpu", [] {
   save(outcome, file_of(variable("PROCESSES_OUT"), world->rank()));
 });
 
-enum class Verdict : uint8_t { kLate, kInStep };
-using ProcessCase = std::tuple<Row, int /*world*/, Verdict>;
+enum class Known : uint8_t { kInNextStep, kInStep };
+using ProcessCase = std::tuple<Row, int /*world*/, Known>;
 
 std::string process_name(const ::testing::TestParamInfo<ProcessCase>& info) {
-  const auto& [row, world, verdict] = info.param;
-  return absl::StrCat(row.name, "_World", world, verdict == Verdict::kLate ? "" : "_waiting");
+  const auto& [row, world, outcome] = info.param;
+  return absl::StrCat(row.name, "_World", world, outcome == Known::kInNextStep ? "" : "_waiting");
 }
 
 /// Runs the job and returns what each rank got; empty where one failed, which fails the test.
-std::vector<Outcome> run_job(const Row& row, int world, Verdict verdict, const Outcome& names) {
+std::vector<Outcome> run_job(const Row& row, int world, Known known, const Outcome& names) {
   const TemporaryDirectory folder;
-  const auto results =
-      run_rank_processes(world, "train_on_one_gpu",
-                         {.environment = {{"PROCESSES_ROW", row.name},
-                                          {"PROCESSES_WAITS", verdict == Verdict::kLate ? "" : "1"},
-                                          {"PROCESSES_OUT", folder.path()},
-                                          {"FAKE_CUDA_DEVICES", "1"}},
-                          .deadline = std::chrono::seconds(120)});
+  const auto results = run_rank_processes(
+      world, "train_on_one_gpu",
+      {.environment = {{"PROCESSES_ROW", row.name},
+                       {"PROCESSES_WAITS", outcome == Known::kInNextStep ? "" : "1"},
+                       {"PROCESSES_OUT", folder.path()},
+                       {"FAKE_CUDA_DEVICES", "1"}},
+       .deadline = std::chrono::seconds(120)});
   std::vector<Outcome> outcomes;
   for (int rank = 0; rank < world; ++rank) {
     const RankResult& result = results[static_cast<size_t>(rank)];
@@ -103,10 +103,10 @@ std::vector<Outcome> run_job(const Row& row, int world, Verdict verdict, const O
 class ProcessesOnOneGpu : public ::testing::TestWithParam<ProcessCase> {};
 
 TEST_P(ProcessesOnOneGpu, TrainAsOnTheCpu) {
-  const auto& [row, world, verdict] = GetParam();
+  const auto& [row, world, outcome] = GetParam();
   const Outcome expected =
       train_on_threads(subject(kModel), at::kFloat, row, schedule_of_job(), world);
-  const std::vector<Outcome> outcomes = run_job(row, world, verdict, expected);
+  const std::vector<Outcome> outcomes = run_job(row, world, outcome, expected);
   ASSERT_EQ(outcomes.size(), static_cast<size_t>(world));
   for (size_t rank = 0; rank < outcomes.size(); ++rank) {
     Outcome of_rank = expected;
@@ -119,7 +119,7 @@ TEST_P(ProcessesOnOneGpu, TrainAsOnTheCpu) {
 INSTANTIATE_TEST_SUITE_P(Strategies, ProcessesOnOneGpu,
                          ::testing::Combine(::testing::ValuesIn(named_rows()),
                                             ::testing::Values(2, 3),
-                                            ::testing::Values(Verdict::kLate, Verdict::kInStep)),
+                                            ::testing::Values(Known::kInNextStep, Known::kInStep)),
                          process_name);
 
 TEST(GpuDifferences, SeeAnotherRun) {

@@ -131,7 +131,7 @@ Options options_of(const Row& row) {
                   .optimizer_in_backward = row.optimizer_in_backward,
                   .prefetch = row.prefetch,
                   .offload = row.offload,
-                  .late_verdict = row.late_verdict,
+                  .asynchronous_step = row.asynchronous_step,
                   .poison_freed = row.poison_freed,
                   .free_eagerly = row.free_eagerly,
                   .fixed_unsharded_buffers = row.fixed_unsharded_buffers};

@@ -28,7 +28,7 @@ struct Row {
   bool shares_parameters = true;
   bool optimizer_in_backward = false;
   Offload offload = Offload::kNone;
-  std::optional<bool> late_verdict = {};
+  std::optional<bool> asynchronous_step = {};
   bool poison_freed = false;
   bool free_eagerly = false;
   bool fixed_unsharded_buffers = false;

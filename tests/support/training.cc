@@ -119,7 +119,7 @@ Outcome train(const Subject& subject, at::ScalarType dtype, const Row& row,
       outcome.losses.push_back(loss.item<double>());
       if (options.after_backward) options.after_backward(*engine, step);
     }
-    // Under late verdicts that of the step before.
+    // Under asynchronous steps that of the step before.
     const StepResult result = engine->step();
     if (result.step > static_cast<int64_t>(outcome.grad_norms.size())) {
       outcome.grad_norms.push_back(result.grad_norm);

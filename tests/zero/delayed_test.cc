@@ -130,18 +130,18 @@ TEST_P(MissingWait, IsCaught) {
   const Schedule& schedule = schedules()[2];
   ASSERT_EQ(schedule.micro_steps, 3);
   const Outcome expected = train_on_threads(subject("OddMlp"), at::kFloat, GetParam(), schedule, 3);
-  std::string verdict;
+  std::string difference;
   try {
-    verdict = bit_differences(
+    difference = bit_differences(
         train_on_threads(subject("OddMlp"), at::kFloat, GetParam(), schedule, 3, {},
                          [](std::shared_ptr<ProcessGroup> world) {
                            return std::make_shared<ImpatientGroup>(std::move(world));
                          }),
         expected);
   } catch (const std::runtime_error& error) {
-    verdict = error.what();
+    difference = error.what();
   }
-  EXPECT_NE(verdict, "");
+  EXPECT_NE(difference, "");
 }
 
 INSTANTIATE_TEST_SUITE_P(, MissingWait, ::testing::ValuesIn(named_rows()),

@@ -82,11 +82,11 @@ TEST(HostCommit, AnOptimizerThatThrowsAfterTheVoteEndsAllRanksAtOnce) {
         rig.reducer.begin_micro_step(Reducer::Mode::kReduce);
         rig.reducer.receive(0, at::ones({40}));
         rig.reducer.end_micro_step();
-        StepVote::Paper paper;
-        paper.step = 1;
-        paper.backwards = 1;
+        StepVote::RankReport rank_report;
+        rank_report.step = 1;
+        rank_report.backwards = 1;
         const auto go_on = [&] {
-          commit.commit(rig.reducer, paper);
+          commit.commit(rig.reducer, rank_report);
           world->barrier("whatever comes next");
         };
         if (world->rank() == 1) {

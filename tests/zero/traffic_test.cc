@@ -48,15 +48,16 @@ class Formula {
       lines.push_back(absl::StrCat(op, unit.name, " ", unit.layout.bytes()));
     }
     const auto bit_words = static_cast<int64_t>((table_.size() + 63) / 64);
-    ballot(lines, "end of backward", 2 + static_cast<int64_t>(plan_.size()) + bit_words);
+    host_all_gather(lines, "end of backward", 2 + static_cast<int64_t>(plan_.size()) + bit_words);
   }
 
   /// step() after it, where only the units that hold `used` parameters are published.
   void step(Lines& lines, const std::function<bool(const std::string&)>& used) const {
     constexpr int64_t kFixedWords = 9;
     constexpr int64_t kWordsPerGroup = 6;
-    ballot(lines, "vote of the step",
-           kFixedWords + static_cast<int64_t>(ExactSum::kWords) + 1 + kWordsPerGroup * groups_);
+    host_all_gather(
+        lines, "vote of the step",
+        kFixedWords + static_cast<int64_t>(ExactSum::kWords) + 1 + kWordsPerGroup * groups_);
     if (splits_parameters_ || shares_) lines.emplace_back("barrier parameters published 0");
     if (!publishes_) return;
     for (const PlannedUnit& unit : plan_) {
@@ -71,7 +72,7 @@ class Formula {
   int64_t bytes() const { return plan_.bytes(); }
 
  private:
-  void ballot(Lines& lines, const char* tag, int64_t words) const {
+  void host_all_gather(Lines& lines, const char* tag, int64_t words) const {
     lines.push_back(absl::StrCat("all_gather ", tag, " ", size_ * words * 8));
   }
 

@@ -48,9 +48,9 @@ class ArithmeticTest(unittest.TestCase):
         at_most = goal.Goal(1, "x", lambda f: None, 1.02)
         at_least = goal.Goal(1, "x", lambda f: None, 2.0, at_least=True)
         low, high = Spread(1.0, 1, 1), Spread(2.5, 1, 3)
-        self.assertEqual([at_most.verdict(s) for s in (low, high, None)],
+        self.assertEqual([at_most.result(s) for s in (low, high, None)],
                          ["met", "**missed**", "not measured"])
-        self.assertEqual([at_least.verdict(s) for s in (low, high)], ["**missed**", "met"])
+        self.assertEqual([at_least.result(s) for s in (low, high)], ["**missed**", "met"])
 
     def test_every_goal_can_be_evaluated_on_nothing(self) -> None:
         for one in goal.goals():

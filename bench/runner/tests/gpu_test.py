@@ -67,10 +67,10 @@ class GpuTest(unittest.TestCase):
         slow = Gpu(tokens=1, rounds={0: Timing(1.02, 1.02)}, held_bytes=97, formula_bytes=100)
         fast = Gpu(tokens=1, rounds={0: Timing(1.0, 1.0)})
         found = {"gpt2-1k": {"libtorch local": fast, "tessera ddp": slow}}
-        verdicts = {row[0]: row[3] for row in gpu_goal.rows(found)}
-        self.assertEqual(verdicts["gpt2-1k: tessera ddp over unwrapped LibTorch, step time"], "**missed**")
-        self.assertEqual(verdicts["gpt2-1k: tessera ddp, allocator off the formula"], "**missed**")
-        self.assertEqual(verdicts["gpt2-1k: tessera zero3 over FSDP2, peak memory"], "not measured")
+        results = {row[0]: row[3] for row in gpu_goal.rows(found)}
+        self.assertEqual(results["gpt2-1k: tessera ddp over unwrapped LibTorch, step time"], "**missed**")
+        self.assertEqual(results["gpt2-1k: tessera ddp, allocator off the formula"], "**missed**")
+        self.assertEqual(results["gpt2-1k: tessera zero3 over FSDP2, peak memory"], "not measured")
 
     def test_it_refuses_where_there_is_no_gpu(self) -> None:
         with mock.patch.dict(os.environ, {"TESSERA_BENCH_FAKE_GPU": "", "PATH": "/usr/bin:/bin"}), \

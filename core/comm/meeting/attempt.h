@@ -33,7 +33,7 @@ namespace tessera {
 /// of processes that have ended, and of earlier worlds of a process that still runs, are no part of
 /// this attempt. Once each rank has one live Hello, the host opens the venue and tells each nonce
 /// where that is; they enter, and say so; when all have, the host says "go". What goes wrong before
-/// is the verdict on all: a conflict, for which the host waits a moment so that the others can come
+/// is the failure on all: a conflict, for which the host waits a moment so that the others can come
 /// and hear it, a death, a rank that gives up, a venue that cannot be made or entered.
 
 /// Where the ranks go on once they have met.
@@ -92,7 +92,7 @@ class Attempt {
 
   // What is said, and under which keys.
   static constexpr auto kLongestPause = std::chrono::milliseconds(20);
-  // At the time-out the host knows more than the others: they wait a little longer for its verdict.
+  // At the time-out the host knows more than the others: they wait a little longer for its failure.
   static constexpr auto kGrace = std::chrono::milliseconds(500);
   static constexpr const char* kEntered = "entered ";  // and the host's nonce
   static constexpr const char* kGone = "gone";
@@ -100,8 +100,9 @@ class Attempt {
   // And the host's nonce, and the venue's text in a line.
   static constexpr const char* kEnter = "enter\n";
   static constexpr const char* kGo = "go";
-  static constexpr const char* kVerdict = "verdict\n";
-  static constexpr const char* kVerdictOnAll = "tessera/verdict";  // where nobody else's attempt is
+  static constexpr const char* kFailure = "failure\n";
+  static constexpr const char* kFailureOfAll =
+      "tessera/failure_of_all";  // where nobody else's attempt is
 
   static std::string hello_key(int rank) { return absl::StrCat("tessera/hello/", rank); }
   static std::string answer_key(const std::string& nonce) {
@@ -200,10 +201,10 @@ class Attempt {
   }
 
   /// Says on this rank what another one has told it to.
-  void hear_verdict() {
+  void hear_failure() {
     const auto answer = words_.hear(answer_key(own_.nonce));
-    if (answer && absl::StartsWith(*answer, kVerdict)) {
-      give_up(answer->substr(std::string_view(kVerdict).size()));
+    if (answer && absl::StartsWith(*answer, kFailure)) {
+      give_up(answer->substr(std::string_view(kFailure).size()));
     }
   }
 

@@ -44,7 +44,7 @@ class HostAttempt final : public Attempt {
     while (true) {
       bound_store();
       beat();
-      hear_verdict();
+      hear_failure();
       for (int rank = 0; rank < most_ranks(); ++rank) look_at(rank);
       const std::string conflict = find_conflict();
       const auto now = Clock::now();
@@ -106,7 +106,7 @@ class HostAttempt final : public Attempt {
     }
   }
 
-  /// The verdict on all if a guest has ended or given up.
+  /// The failure on all if a guest has ended or given up.
   void expect_alive(const Hello& guest) {
     const auto mark = words_.hear(mark_key(guest.nonce));
     if (mark && absl::StartsWith(*mark, kFailed)) {
@@ -197,7 +197,7 @@ class HostAttempt final : public Attempt {
     while (true) {
       bound_store();
       beat();
-      hear_verdict();
+      hear_failure();
       std::erase_if(outside, [&](int rank) {
         const Hello& guest = guests_.at(rank);
         if (guest.nonce == own_.nonce || has_entered(guest)) return true;
@@ -223,7 +223,7 @@ class HostAttempt final : public Attempt {
   /// In a user's store ranks may try again before all have heard of the failure: what they said in
   /// this attempt must not pass for news then.
   void reject(const Hello& guest, const std::string& cause) {
-    words_.say(answer_key(guest.nonce), absl::StrCat(kVerdict, cause));
+    words_.say(answer_key(guest.nonce), absl::StrCat(kFailure, cause));
     if (place_.own == nullptr) mark_failed(guest.nonce, cause);
   }
 
@@ -233,7 +233,7 @@ class HostAttempt final : public Attempt {
     for (const auto& [rank, hello] : guests_) reject(hello, cause);
     if (place_.own != nullptr) {  // whoever is connected and has not said Hello yet
       place_.own->close_door();
-      words_.say(kVerdictOnAll, cause);
+      words_.say(kFailureOfAll, cause);
     }
     give_up(cause);
   }

@@ -21,10 +21,10 @@ class MemberAttempt final : public Attempt {
     while (true) {
       bound_store();
       beat();
-      hear_verdict();
+      hear_failure();
       if (const auto answer = words_.hear(answer_key(own_.nonce)); answer && obey(*answer)) return;
       if (place_.own != nullptr) {
-        if (const auto verdict = words_.hear(kVerdictOnAll)) give_up(*verdict);
+        if (const auto failure = words_.hear(kFailureOfAll)) give_up(*failure);
       }
       expect_host_alive();
       stand_by_hello();
@@ -67,7 +67,7 @@ class MemberAttempt final : public Attempt {
     const bool known = host_nonce_ == hello->nonce;
     const auto mark = words_.hear(mark_key(hello->nonce));
     if (known && mark && absl::StartsWith(*mark, kFailed)) {
-      hear_verdict();  // said before the mark to whom the host had seen
+      hear_failure();  // said before the mark to whom the host had seen
       // An attempt that this rank was no part of; rank 0 may try again.
       failure_ = mark->substr(std::string_view(kFailed).size());
       if (life_of(*hello, true) == Life::kEnded) give_up(failure_);

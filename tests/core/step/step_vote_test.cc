@@ -26,28 +26,28 @@ using ::testing::Not;
 
 constexpr int kWorld = 3;
 
-struct Ballots {
-  StepVote::Paper paper;
+struct Inputs {
+  StepVote::RankReport rank_report;
   std::vector<int64_t> hyper_parameters;
 };
 
 /// Changes what one rank says.
-using Change = std::function<void(int rank, Ballots& ballots)>;
+using Change = std::function<void(int rank, Inputs& inputs)>;
 
-StepVote::Paper good_paper(int rank) {
-  StepVote::Paper paper;
-  paper.step = 1;
-  paper.backwards = 1;
-  paper.history = 77;
-  paper.squares.add(rank + 1.0);  // 1 + 2 + 3 = 6
-  return paper;
+StepVote::RankReport good_report(int rank) {
+  StepVote::RankReport rank_report;
+  rank_report.step = 1;
+  rank_report.backwards = 1;
+  rank_report.history = 77;
+  rank_report.squares.add(rank + 1.0);  // 1 + 2 + 3 = 6
+  return rank_report;
 }
 
-/// What a verdict says, to the last element.
-std::string text_of(const StepVote::Verdict& verdict) {
-  if (!verdict.non_finite.has_value()) return std::to_string(verdict.grad_norm);
-  EXPECT_FALSE(std::isfinite(verdict.grad_norm));
-  const NonFiniteReport& report = *verdict.non_finite;
+/// What a result says, to the last element.
+std::string text_of(const StepVote::Result& result) {
+  if (!result.non_finite.has_value()) return std::to_string(result.grad_norm);
+  EXPECT_FALSE(std::isfinite(result.grad_norm));
+  const NonFiniteReport& report = *result.non_finite;
   std::string text =
       "step " + std::to_string(report.step) + " scale " + std::to_string(report.loss_scale) + ":";
   for (const NonFiniteGradient& gradient : report.gradients) {
@@ -57,37 +57,37 @@ std::string text_of(const StepVote::Verdict& verdict) {
   return text + " " + describe(report);
 }
 
-/// Lets three ranks vote; returns each rank's verdict or message.
+/// Lets three ranks vote; returns each rank's result or message.
 std::vector<std::string> vote(const Change& change) {
   std::vector<std::string> answers(kWorld);
   testing::run_ranks(kWorld, [&](std::shared_ptr<ProcessGroup> world) {
     const ParameterTable table({{"first.weight", at::zeros({3}).set_requires_grad(true)},
                                 {"last.bias", at::zeros({2}).set_requires_grad(true)}});
     StepVote step_vote(*world, table, {"defaults: lr", "defaults: eps"});
-    Ballots ballots{good_paper(world->rank()),
-                    {std::bit_cast<int64_t>(0.1), std::bit_cast<int64_t>(1e-8)}};
-    if (change) change(world->rank(), ballots);
+    Inputs inputs{good_report(world->rank()),
+                  {std::bit_cast<int64_t>(0.1), std::bit_cast<int64_t>(1e-8)}};
+    if (change) change(world->rank(), inputs);
     std::string& answer = answers[static_cast<size_t>(world->rank())];
     try {
-      answer = text_of(step_vote.agree(ballots.paper, ballots.hyper_parameters));
+      answer = text_of(step_vote.agree(inputs.rank_report, inputs.hyper_parameters));
     } catch (const c10::Error& error) {
       answer = error.what_without_backtrace();
     }
     // Whatever the answer was, the next vote works: nobody was left behind.
-    const Ballots good{good_paper(world->rank()),
-                       {std::bit_cast<int64_t>(0.1), std::bit_cast<int64_t>(1e-8)}};
-    const StepVote::Verdict verdict = step_vote.agree(good.paper, good.hyper_parameters);
-    EXPECT_EQ(verdict.grad_norm, std::sqrt(6.0));
-    EXPECT_FALSE(verdict.non_finite.has_value());
+    const Inputs good{good_report(world->rank()),
+                      {std::bit_cast<int64_t>(0.1), std::bit_cast<int64_t>(1e-8)}};
+    const StepVote::Result result = step_vote.agree(good.rank_report, good.hyper_parameters);
+    EXPECT_EQ(result.grad_norm, std::sqrt(6.0));
+    EXPECT_FALSE(result.non_finite.has_value());
   });
   EXPECT_EQ(std::set<std::string>(answers.begin(), answers.end()).size(), 1u)
       << "ranks must say the same";
   return answers;
 }
 
-Change on_rank(int culprit, std::function<void(Ballots&)> change) {
-  return [culprit, change = std::move(change)](int rank, Ballots& ballots) {
-    if (rank == culprit) change(ballots);
+Change on_rank(int culprit, std::function<void(Inputs&)> change) {
+  return [culprit, change = std::move(change)](int rank, Inputs& inputs) {
+    if (rank == culprit) change(inputs);
   };
 }
 
@@ -96,81 +96,81 @@ TEST(StepVote, GivesTheGlobalNormWhenAllAgree) {
 }
 
 TEST(StepVote, RefusesMisuseOfOneRankInItsOwnWords) {
-  EXPECT_EQ(vote(on_rank(2, [](Ballots& b) { b.paper.misuse = "it did wrong; undo it"; }))[0],
+  EXPECT_EQ(vote(on_rank(2, [](Inputs& b) { b.rank_report.misuse = "it did wrong; undo it"; }))[0],
             "[step] rank 2: it did wrong; undo it. Nothing was applied.");
 }
 
 TEST(StepVote, EndsRefusalsWithWhatHasBecomeOfTheParameters) {
   for (const bool is_misuse : {true, false}) {
-    EXPECT_THAT(vote([is_misuse](int rank, Ballots& b) {
-                  b.paper.if_refused = "Something was.";
-                  if (rank == 1 && is_misuse) b.paper.misuse = "it did wrong";
-                  if (rank == 1) b.paper.step = 5;
+    EXPECT_THAT(vote([is_misuse](int rank, Inputs& b) {
+                  b.rank_report.if_refused = "Something was.";
+                  if (rank == 1 && is_misuse) b.rank_report.misuse = "it did wrong";
+                  if (rank == 1) b.rank_report.step = 5;
                 })[0],
                 AllOf(::testing::EndsWith(" Something was."), Not(HasSubstr("Nothing was"))));
   }
 }
 
 TEST(StepVote, ListsTheMisuseOfAllRanks) {
-  const std::string text = vote([](int rank, Ballots& ballots) {
-    if (rank != 1) ballots.paper.misuse = "wrong " + std::to_string(rank);
+  const std::string text = vote([](int rank, Inputs& inputs) {
+    if (rank != 1) inputs.rank_report.misuse = "wrong " + std::to_string(rank);
   })[0];
   EXPECT_THAT(text, HasSubstr("[step] rank 0: wrong 0"));
   EXPECT_THAT(text, HasSubstr("[step] rank 2: wrong 2"));
 }
 
 TEST(StepVote, RefusesAnotherStep) {
-  EXPECT_THAT(vote(on_rank(1, [](Ballots& b) { b.paper.step = 2; }))[0],
+  EXPECT_THAT(vote(on_rank(1, [](Inputs& b) { b.rank_report.step = 2; }))[0],
               HasSubstr("[step] the number of steps made differs: rank 0 has 1, rank 1 has 2; call "
                         "engine->step() equally often on all ranks. Nothing was applied."));
 }
 
 TEST(StepVote, NamesAllRanksWithoutABackward) {
-  EXPECT_THAT(vote([](int rank, Ballots& b) { b.paper.backwards = rank == 1 ? 1 : 0; })[0],
+  EXPECT_THAT(vote([](int rank, Inputs& b) { b.rank_report.backwards = rank == 1 ? 1 : 0; })[0],
               HasSubstr("[step] rank 0, 2 called step() without a backward since the last step; "
                         "call loss.backward() first."));
 }
 
 TEST(StepVote, RefusesAnotherHistory) {
-  EXPECT_THAT(vote(on_rank(2, [](Ballots& b) { b.paper.history = 78; }))[0],
+  EXPECT_THAT(vote(on_rank(2, [](Inputs& b) { b.rank_report.history = 78; }))[0],
               HasSubstr("call backward, no_sync and zero_grad alike on all ranks"));
 }
 
 TEST(StepVote, RefusesGradientsThatOneRankEdited) {
-  EXPECT_THAT(vote(on_rank(1, [](Ballots& b) { b.paper.gradient_edits = 4; }))[0],
+  EXPECT_THAT(vote(on_rank(1, [](Inputs& b) { b.rank_report.gradient_edits = 4; }))[0],
               HasSubstr("how often .grad was written in place since backward differs: rank 0 has "
                         "0, rank 1 has 4"));
 }
 
 TEST(StepVote, NamesTheHyperParameterThatDiffers) {
   EXPECT_THAT(
-      vote(on_rank(1, [](Ballots& b) { b.hyper_parameters[0] = std::bit_cast<int64_t>(0.25); }))[0],
+      vote(on_rank(1, [](Inputs& b) { b.hyper_parameters[0] = std::bit_cast<int64_t>(0.25); }))[0],
       HasSubstr("[step] hyper-parameter defaults: lr differs: rank 0 has 0.1, rank 1 has "
                 "0.25; set it alike on all ranks. Nothing was applied."));
 }
 
 TEST(StepVote, SeesTheLastBitOfAHyperParameter) {
-  EXPECT_THAT(vote(on_rank(2, [](Ballots& b) { ++b.hyper_parameters[1]; }))[0],
+  EXPECT_THAT(vote(on_rank(2, [](Inputs& b) { ++b.hyper_parameters[1]; }))[0],
               HasSubstr("hyper-parameter defaults: eps differs"));
 }
 
 TEST(StepVote, GivesTheNormWithoutTheLossScale) {
-  EXPECT_EQ(vote([](int, Ballots& ballots) { ballots.paper.loss_scale = 8.0; })[0],
+  EXPECT_EQ(vote([](int, Inputs& inputs) { inputs.rank_report.loss_scale = 8.0; })[0],
             std::to_string(std::sqrt(6.0) / 8.0));
 }
 
 TEST(StepVote, NamesTheLossScaleThatDiffers) {
   EXPECT_THAT(
-      vote(on_rank(2, [](Ballots& b) { b.paper.loss_scale = 65536.0; }))[0],
+      vote(on_rank(2, [](Inputs& b) { b.rank_report.loss_scale = 65536.0; }))[0],
       HasSubstr("[step] the loss scale differs: rank 0 has 1, rank 2 has 65536; set it alike "
                 "on all ranks. Nothing was applied."));
 }
 
 TEST(StepVote, ReportsRankAndParameterOfNonFiniteGradients) {
-  const std::string text = vote([](int rank, Ballots& ballots) {
+  const std::string text = vote([](int rank, Inputs& inputs) {
     if (rank == 0) return;
-    ballots.paper.non_finite = 10 * rank;
-    ballots.paper.non_finite_parameter = rank - 1;
+    inputs.rank_report.non_finite = 10 * rank;
+    inputs.rank_report.non_finite_parameter = rank - 1;
   })[0];
   EXPECT_EQ(text,
             "step 1 scale 1.000000: rank 1 'first.weight' 10; rank 2 'last.bias' 20; "
@@ -180,9 +180,9 @@ TEST(StepVote, ReportsRankAndParameterOfNonFiniteGradients) {
 }
 
 TEST(StepVote, ReportsAMeanThatIsNotFiniteAlthoughAllGradientsAre) {
-  const std::string text = vote([](int rank, Ballots& ballots) {
-    ballots.paper.loss_scale = 4.0;
-    if (rank == 1) ballots.paper.squares.add(std::numeric_limits<double>::infinity());
+  const std::string text = vote([](int rank, Inputs& inputs) {
+    inputs.rank_report.loss_scale = 4.0;
+    if (rank == 1) inputs.rank_report.squares.add(std::numeric_limits<double>::infinity());
   })[0];
   EXPECT_EQ(text,
             "step 1 scale 4.000000: rank 1 '' 0; [step] non-finite gradient under loss scale 4: "
@@ -192,18 +192,18 @@ TEST(StepVote, ReportsAMeanThatIsNotFiniteAlthoughAllGradientsAre) {
 
 /// Sums of finite parts may be too large as well.
 TEST(StepVote, ReportsANormThatIsTooLargeForADouble) {
-  const std::string text = vote([](int, Ballots& ballots) {
-    for (int i = 0; i < 2; ++i) ballots.paper.squares.add(std::numeric_limits<double>::max());
+  const std::string text = vote([](int, Inputs& inputs) {
+    for (int i = 0; i < 2; ++i) inputs.rank_report.squares.add(std::numeric_limits<double>::max());
   })[0];
   EXPECT_THAT(text, HasSubstr("the norm of their mean is not"));
 }
 
 TEST(StepVote, DifferencesComeBeforeNonFiniteGradients) {
   EXPECT_THAT(vote(on_rank(1,
-                           [](Ballots& b) {
-                             b.paper.non_finite = 1;
-                             b.paper.non_finite_parameter = 0;
-                             b.paper.history = 3;
+                           [](Inputs& b) {
+                             b.rank_report.non_finite = 1;
+                             b.rank_report.non_finite_parameter = 0;
+                             b.rank_report.history = 3;
                            }))[0],
               HasSubstr("what was reduced and dropped (a hash of it) differs"));
 }
@@ -286,10 +286,10 @@ TEST(StepVoteAsk, TakesExceptionsOfAnyType) {
 
 TEST(StepVote, SaysTheMostTellingProblemFirst) {
   EXPECT_THAT(vote(on_rank(1,
-                           [](Ballots& b) {
-                             b.paper.misuse = "the cause";
-                             b.paper.history = 1;
-                             b.paper.backwards = 0;
+                           [](Inputs& b) {
+                             b.rank_report.misuse = "the cause";
+                             b.rank_report.history = 1;
+                             b.rank_report.backwards = 0;
                            }))[0],
               HasSubstr("rank 1: the cause"));
 }

@@ -96,14 +96,14 @@ class AdamwPair {
   /// One step of both with gradients of `dtype`; both leave everything alone unless it applies.
   void step(uint64_t seed, at::ScalarType dtype, const std::vector<uint8_t>& used, double scale,
             bool applies = true) {
-    StepVerdict verdict = {};
-    verdict.gradient_scale = scale;
-    verdict.applies = applies ? 1 : 0;
-    std::vector<int64_t> verdict_words(sizeof(verdict) / sizeof(int64_t));
-    std::memcpy(verdict_words.data(), &verdict, sizeof(verdict));
-    const at::Tensor device_verdict = kit_.put(verdict_words);
+    StepOutcome outcome = {};
+    outcome.gradient_scale = scale;
+    outcome.applies = applies ? 1 : 0;
+    std::vector<int64_t> outcome_words(sizeof(outcome) / sizeof(int64_t));
+    std::memcpy(outcome_words.data(), &outcome, sizeof(outcome));
+    const at::Tensor device_outcome = kit_.put(outcome_words);
     const at::Tensor device_used = kit_.put(std::vector<int64_t>(used.begin(), used.end()));
-    device_->advance(static_cast<const StepVerdict*>(device_verdict.const_data_ptr()),
+    device_->advance(static_cast<const StepOutcome*>(device_outcome.const_data_ptr()),
                      device_used.const_data_ptr<int64_t>());
     for (size_t shard = 0; shard < shards(); ++shard) {
       const at::Tensor gradient = random_values(numel(shard), seed * 100 + shard).to(dtype);

@@ -98,18 +98,18 @@ TEST(DeviceAdamw, AnotherOneGoesOnFromItsState) {
 TEST(DeviceAdamw, NoCallButStepCountsWaitsForTheDevice) {
   const HostKit kit;
   AdamwPair pair(kit, 1, 0, at::kFloat);
-  StepVerdict verdict = {};
-  verdict.gradient_scale = verdict.applies = 1;
+  StepOutcome outcome = {};
+  outcome.gradient_scale = outcome.applies = 1;
   const std::vector<int64_t> used(kPairNumels.size(), 1);
   const at::Tensor gradient = kit.put(random_values(pair.numel(0), 3));
   EXPECT_TRUE(kit.returns_while_device_stands([&] {
     for (int step = 0; step < 5; ++step) {
-      pair.device().advance(&verdict, used.data());
+      pair.device().advance(&outcome, used.data());
       pair.device().update(0, gradient, pair.target(0));
       pair.device().update(0, gradient, at::Tensor());
     }
     pair.device().set_step_counts(std::vector<int64_t>(kPairNumels.size(), 3));
-    pair.device().advance(&verdict, used.data());
+    pair.device().advance(&outcome, used.data());
   }));
   EXPECT_EQ(pair.device().step_counts(), std::vector<int64_t>(kPairNumels.size(), 4));
 }

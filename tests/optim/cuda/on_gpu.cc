@@ -201,7 +201,7 @@ std::vector<int64_t> step_sums() {
   return words;
 }
 
-TEST(OnGpuStep, VerdictAdvanceAndLossScaleAreTheBodies) {
+TEST(OnGpuStep, OutcomeAdvanceAndLossScaleAreTheBodies) {
   const std::vector<AdamwHyperParameters> groups = {{1e-2, 0.9, 0.999, 1e-8, 0.1},
                                                     {3e-3, 0.8, 0.99, 1e-8, 0.0}};
   const std::vector<int32_t> group_of = {0, 1, 1};
@@ -216,39 +216,39 @@ TEST(OnGpuStep, VerdictAdvanceAndLossScaleAreTheBodies) {
     if (changed >= 0) words[static_cast<size_t>(changed)] += 1;
     DeviceArray<int64_t> device_words(words);
     DeviceArray<LossScaleState> device_scale(std::vector<LossScaleState>{scale});
-    DeviceArray<StepVerdict> device_verdict(std::vector<StepVerdict>(1));
+    DeviceArray<StepOutcome> device_outcome(std::vector<StepOutcome>(1));
     DeviceArray<AdamwHyperParameters> device_groups(groups);
     DeviceArray<int32_t> device_group_of(group_of);
     DeviceArray<int64_t> device_steps(steps);
     DeviceArray<ParameterUpdate> device_updates(updates);
     const DecideArguments decide = {device_words.data(), 3,   3,
-                                    device_scale.data(), 1.0, device_verdict.data()};
+                                    device_scale.data(), 1.0, device_outcome.data()};
     require(api().decide(&decide, nullptr));
     const AdvanceArguments on_device = {3,
                                         device_words.data() + used_at(3),
                                         device_group_of.data(),
                                         device_groups.data(),
-                                        device_verdict.data(),
+                                        device_outcome.data(),
                                         device_steps.data(),
                                         device_updates.data()};
     require(api().advance(&on_device, nullptr));
-    require(api().update_loss_scale(device_scale.data(), rule, device_verdict.data(), nullptr));
+    require(api().update_loss_scale(device_scale.data(), rule, device_outcome.data(), nullptr));
 
     const DecideArguments decide_here = {words.data(), 3, 3, &scale, 1.0, nullptr};
-    const StepVerdict verdict = decide_body(decide_here, non_finite_share(decide_here, {0, 1}));
-    EXPECT_EQ(verdict.applies, changed < 0 ? 1 : 0);
+    const StepOutcome outcome = decide_body(decide_here, non_finite_share(decide_here, {0, 1}));
+    EXPECT_EQ(outcome.applies, changed < 0 ? 1 : 0);
     const AdvanceArguments here = {3,
                                    words.data() + used_at(3),
                                    group_of.data(),
                                    groups.data(),
-                                   &verdict,
+                                   &outcome,
                                    steps.data(),
                                    updates.data()};
     advance_body(here, {0, 1});
-    scale = loss_scale_body(scale, rule, verdict);
+    scale = loss_scale_body(scale, rule, outcome);
     EXPECT_EQ(device_steps.read(), steps);
     EXPECT_TRUE(same_bits(device_updates.read(), updates)) << changed;
-    EXPECT_TRUE(same_bits(device_verdict.read(), std::vector<StepVerdict>{verdict})) << changed;
+    EXPECT_TRUE(same_bits(device_outcome.read(), std::vector<StepOutcome>{outcome})) << changed;
     EXPECT_EQ(device_scale.read().front().scale, scale.scale);
     EXPECT_EQ(device_scale.read().front().good_steps, scale.good_steps);
   }
@@ -260,12 +260,12 @@ TEST(OnGpuStep, DecideAddsUpTheCountsOfALargeTable) {
   std::vector<int64_t> words(static_cast<size_t>(step_words(kParameters)), 0);
   for (int64_t i = 0; i < kParameters; i += 7) words[static_cast<size_t>(kNonFiniteAt + i)] = i;
   DeviceArray<int64_t> device_words(words);
-  DeviceArray<StepVerdict> device_verdict(std::vector<StepVerdict>(1));
+  DeviceArray<StepOutcome> device_outcome(std::vector<StepOutcome>(1));
   const DecideArguments decide = {device_words.data(),  kParameters, 1, nullptr, 1.0,
-                                  device_verdict.data()};
+                                  device_outcome.data()};
   require(api().decide(&decide, nullptr));
   const DecideArguments here = {words.data(), kParameters, 1, nullptr, 1.0, nullptr};
-  EXPECT_EQ(device_verdict.read().front().non_finite, non_finite_share(here, {0, 1}));
+  EXPECT_EQ(device_outcome.read().front().non_finite, non_finite_share(here, {0, 1}));
 }
 
 TEST(OnGpuStep, NegativeControlAnotherGradientIsNoticed) {

@@ -1,4 +1,4 @@
-// A whole step by the kernels' bodies (squares, verdict, advance, update, loss scale) against the
+// A whole step by the kernels' bodies (squares, result, advance, update, loss scale) against the
 // CPU's ExactSum, clip_factor, LossScaler and FlatAdamw.
 #include "tessera/optim/cuda/step_bodies.h"
 
@@ -42,7 +42,7 @@ std::vector<int64_t> words_of(const ExactSum& sum, int64_t non_finite = 0) {
   return words;
 }
 
-StepVerdict decide(const std::vector<int64_t>& words, double loss_scale, double max_norm,
+StepOutcome decide(const std::vector<int64_t>& words, double loss_scale, double max_norm,
                    int64_t world_size = 1) {
   const LossScaleState scale = {loss_scale, 0};
   const DecideArguments arguments = {
@@ -51,7 +51,7 @@ StepVerdict decide(const std::vector<int64_t>& words, double loss_scale, double 
       .world_size = world_size,
       .loss_scale = &scale,
       .max_norm = max_norm,
-      .verdict = nullptr};
+      .outcome = nullptr};
   int64_t non_finite = 0;
   run_workers(7, [&](Worker thread) { non_finite += non_finite_share(arguments, thread); });
   return decide_body(arguments, non_finite);
@@ -66,11 +66,11 @@ TEST(Decide, GivesTheNormAndTheFactorOfTheCpu) {
     for (const double max_norm : {0.5, 1e6, kInfinity}) {
       const double loss_scale = i % 2 == 0 ? 1.0 : 1024.0;
       const double norm = std::sqrt(sum.value()) / loss_scale;
-      const StepVerdict verdict = decide(words_of(sum), loss_scale, max_norm);
-      ASSERT_EQ(verdict.grad_norm, norm);
-      ASSERT_EQ(verdict.gradient_scale, clip_factor(norm, max_norm) / loss_scale);
-      ASSERT_EQ(verdict.loss_scale, loss_scale);
-      ASSERT_EQ(verdict.applies, 1);
+      const StepOutcome outcome = decide(words_of(sum), loss_scale, max_norm);
+      ASSERT_EQ(outcome.grad_norm, norm);
+      ASSERT_EQ(outcome.gradient_scale, clip_factor(norm, max_norm) / loss_scale);
+      ASSERT_EQ(outcome.loss_scale, loss_scale);
+      ASSERT_EQ(outcome.applies, 1);
     }
   }
 }
@@ -78,14 +78,14 @@ TEST(Decide, GivesTheNormAndTheFactorOfTheCpu) {
 TEST(Decide, DropsAStepThatIsNotFinite) {
   ExactSum finite;
   finite.add(4.0);
-  const StepVerdict counted = decide(words_of(finite, 2), 1.0, 1.0);
+  const StepOutcome counted = decide(words_of(finite, 2), 1.0, 1.0);
   EXPECT_EQ(counted.applies, 0);
   EXPECT_EQ(counted.non_finite, 2);
   EXPECT_TRUE(std::isnan(counted.grad_norm));
 
   ExactSum infinite = finite;
   infinite.add(kInfinity);
-  const StepVerdict mean = decide(words_of(infinite), 1.0, 1.0);
+  const StepOutcome mean = decide(words_of(infinite), 1.0, 1.0);
   EXPECT_EQ(mean.applies, 0);
   EXPECT_EQ(mean.grad_norm, kInfinity);
   EXPECT_EQ(mean.gradient_scale, 0.0);
@@ -96,11 +96,11 @@ TEST(Decide, DropsAStepThatARankRefuses) {
   sum.add(4.0);
   std::vector<int64_t> words = words_of(sum);
   words[static_cast<size_t>(kRefusalsAt)] = 2;
-  const StepVerdict verdict = decide(words, 1.0, 1.0, 3);
-  EXPECT_EQ(verdict.refusals, 2);
-  EXPECT_EQ(verdict.agrees, 1);
-  EXPECT_EQ(verdict.applies, 0);
-  EXPECT_EQ(verdict.grad_norm, 2.0) << "known all the same";
+  const StepOutcome outcome = decide(words, 1.0, 1.0, 3);
+  EXPECT_EQ(outcome.refusals, 2);
+  EXPECT_EQ(outcome.agrees, 1);
+  EXPECT_EQ(outcome.applies, 0);
+  EXPECT_EQ(outcome.grad_norm, 2.0) << "known all the same";
 }
 
 // Whatever the ranks' hashes are: equal sums of pairs only if all are equal.
@@ -121,9 +121,9 @@ TEST(Decide, SeesEveryDifferenceOfAHash) {
         const auto at = static_cast<size_t>(kAgreementAt + 2 * piece);
         words[at] += hash - kLargest;
         words[at + 1] += hash * hash - kLargest * kLargest;
-        const StepVerdict verdict = decide(words, 1.0, 1.0, ranks);
-        EXPECT_EQ(verdict.agrees, ranks == 1 ? 1 : 0) << ranks << " ranks, piece " << piece;
-        EXPECT_EQ(verdict.applies, verdict.agrees);
+        const StepOutcome outcome = decide(words, 1.0, 1.0, ranks);
+        EXPECT_EQ(outcome.agrees, ranks == 1 ? 1 : 0) << ranks << " ranks, piece " << piece;
+        EXPECT_EQ(outcome.applies, outcome.agrees);
       }
     }
   }
@@ -132,17 +132,17 @@ TEST(Decide, SeesEveryDifferenceOfAHash) {
 TEST(LossScaleRule, StaysWhereAStepIsRefused) {
   const LossScaleState now = {1024.0, 2};
   const LossScaleRule rule = {2.0, 0.5, 3};
-  StepVerdict verdict = {};
-  verdict.agrees = 1;
-  EXPECT_EQ(loss_scale_body(now, rule, verdict).scale, 512.0);
-  verdict.refusals = 1;
-  EXPECT_EQ(loss_scale_body(now, rule, verdict).scale, 1024.0);
-  EXPECT_EQ(loss_scale_body(now, rule, verdict).good_steps, 2);
-  verdict.refusals = 0;
-  verdict.agrees = 0;
-  EXPECT_EQ(loss_scale_body(now, rule, verdict).scale, 1024.0);
-  verdict.agrees = verdict.applies = 1;
-  EXPECT_EQ(loss_scale_body(now, rule, verdict).scale, 2048.0);
+  StepOutcome outcome = {};
+  outcome.agrees = 1;
+  EXPECT_EQ(loss_scale_body(now, rule, outcome).scale, 512.0);
+  outcome.refusals = 1;
+  EXPECT_EQ(loss_scale_body(now, rule, outcome).scale, 1024.0);
+  EXPECT_EQ(loss_scale_body(now, rule, outcome).good_steps, 2);
+  outcome.refusals = 0;
+  outcome.agrees = 0;
+  EXPECT_EQ(loss_scale_body(now, rule, outcome).scale, 1024.0);
+  outcome.agrees = outcome.applies = 1;
+  EXPECT_EQ(loss_scale_body(now, rule, outcome).scale, 2048.0);
 }
 
 TEST(LossScaleRule, IsTheScalers) {
@@ -178,7 +178,7 @@ struct Job {
 };
 
 /// The launches of one step, as abi.h orders them.
-StepVerdict step_on_device(const Job& job, const std::vector<float>& gradient,
+StepOutcome step_on_device(const Job& job, const std::vector<float>& gradient,
                            const std::vector<int64_t>& used, double max_norm, DeviceState& state) {
   const auto pieces = static_cast<int64_t>(job.pieces.size());
   PlainWords words;
@@ -196,12 +196,12 @@ StepVerdict step_on_device(const Job& job, const std::vector<float>& gradient,
     });
   });
   std::copy_n(counts.words.begin(), kNumels.size(), words.words.begin() + kNonFiniteAt);
-  const StepVerdict verdict = decide(words.words, state.loss_scale.scale, max_norm);
+  const StepOutcome outcome = decide(words.words, state.loss_scale.scale, max_norm);
   const AdvanceArguments advance = {.count = static_cast<int64_t>(kNumels.size()),
                                     .used = used.data(),
                                     .group_of = job.group_of.data(),
                                     .groups = job.groups.data(),
-                                    .verdict = &verdict,
+                                    .outcome = &outcome,
                                     .steps = state.steps.data(),
                                     .updates = state.updates.data()};
   run_workers(3, [&](Worker thread) { advance_body(advance, thread); });
@@ -212,8 +212,8 @@ StepVerdict step_on_device(const Job& job, const std::vector<float>& gradient,
       adamw_body(arrays, job.pieces.data(), pieces, state.updates.data(), block, thread);
     });
   });
-  state.loss_scale = loss_scale_body(state.loss_scale, {2.0, 0.5, 3}, verdict);
-  return verdict;
+  state.loss_scale = loss_scale_body(state.loss_scale, {2.0, 0.5, 3}, outcome);
+  return outcome;
 }
 
 bool same_bits(const at::Tensor& tensor, const std::vector<float>& values) {
@@ -266,7 +266,7 @@ TEST(StepBodies, TrainAsFlatAdamwWithClippingOverflowAndUnusedParameters) {
     const double max_norm = step % 2 == 0 ? 10.0 : kInfinity;
 
     const std::vector<int64_t> used_words(used.begin(), used.end());
-    const StepVerdict verdict = step_on_device(job, gradient, used_words, max_norm, state);
+    const StepOutcome outcome = step_on_device(job, gradient, used_words, max_norm, state);
 
     const at::Tensor tensor = at::zeros({layout.numel()}, c10::kFloat);
     std::copy(gradient.begin(), gradient.end(), tensor.mutable_data_ptr<float>());
@@ -274,12 +274,12 @@ TEST(StepBodies, TrainAsFlatAdamwWithClippingOverflowAndUnusedParameters) {
     for (const Segment& segment : segments) add_squares(tensor, segment, sum);
     const double norm = std::sqrt(sum.value()) / scaler.scale();
     if (!overflows) {
-      EXPECT_EQ(verdict.grad_norm, norm);
+      EXPECT_EQ(outcome.grad_norm, norm);
       optimizer->update(0, tensor, all, used, clip_factor(norm, max_norm) / scaler.scale());
     }
     scaler.update(overflows);
 
-    EXPECT_EQ(verdict.applies, overflows ? 0 : 1);
+    EXPECT_EQ(outcome.applies, overflows ? 0 : 1);
     EXPECT_TRUE(same_bits(values, state.values)) << "step " << step;
     EXPECT_TRUE(same_bits(optimizer->state(0, 0), state.moment1)) << "step " << step;
     EXPECT_TRUE(same_bits(optimizer->state(0, 1), state.moment2)) << "step " << step;

@@ -87,10 +87,10 @@ TEST_F(StepDecisionTest, AppliesAGoodStepOfEveryWorld) {
     for (Rank& rank : ranks) rank.used = {1, 0, 0};
     ranks[world - 1].used = {1, 0, 1};
     const StepDecision::Reading reading = decide(decision, ranks);
-    EXPECT_EQ(reading.verdict.applies, 1);
-    EXPECT_EQ(reading.verdict.grad_norm, std::sqrt(4.0 * static_cast<double>(world)));
-    EXPECT_EQ(reading.verdict.gradient_scale, 1.0);
-    EXPECT_EQ(reading.verdict.loss_scale, 1.0);
+    EXPECT_EQ(reading.outcome.applies, 1);
+    EXPECT_EQ(reading.outcome.grad_norm, std::sqrt(4.0 * static_cast<double>(world)));
+    EXPECT_EQ(reading.outcome.gradient_scale, 1.0);
+    EXPECT_EQ(reading.outcome.loss_scale, 1.0);
     EXPECT_EQ(reading.scale.scale, 1.0);
     EXPECT_EQ(reading.squares.value(), 4.0 * static_cast<double>(world));
     EXPECT_EQ(reading.used, (std::vector<uint8_t>{1, 0, 1}));
@@ -99,8 +99,8 @@ TEST_F(StepDecisionTest, AppliesAGoodStepOfEveryWorld) {
     EXPECT_TRUE(reading.agreed);
     // Where DeviceOptimizer::advance() finds it.
     kit_.wait();
-    EXPECT_EQ(decision.verdict()->applies, 1);
-    EXPECT_EQ(decision.verdict()->grad_norm, reading.verdict.grad_norm);
+    EXPECT_EQ(decision.outcome()->applies, 1);
+    EXPECT_EQ(decision.outcome()->grad_norm, reading.outcome.grad_norm);
   }
 }
 
@@ -108,38 +108,38 @@ TEST_F(StepDecisionTest, ClipsAsTheCpu) {
   StepDecision decision = make(0.25);
   const StepDecision::Reading reading = decide(decision, {{.square = 7.0}, {.square = 0.3}});
   const double norm = std::sqrt(reading.squares.value());
-  EXPECT_EQ(reading.verdict.grad_norm, norm);
-  EXPECT_EQ(reading.verdict.gradient_scale, clip_factor(norm, 0.25));
-  EXPECT_LT(reading.verdict.gradient_scale, 0.1);
+  EXPECT_EQ(reading.outcome.grad_norm, norm);
+  EXPECT_EQ(reading.outcome.gradient_scale, clip_factor(norm, 0.25));
+  EXPECT_LT(reading.outcome.gradient_scale, 0.1);
 }
 
 TEST_F(StepDecisionTest, DropsAStepThatIsNotFinite) {
   StepDecision decision = make();
   const StepDecision::Reading counted =
       decide(decision, {Rank(), {.non_finite = {0, 5, 0}}, {.non_finite = {1, 2, 0}}});
-  EXPECT_EQ(counted.verdict.applies, 0);
-  EXPECT_EQ(counted.verdict.non_finite, 8);
+  EXPECT_EQ(counted.outcome.applies, 0);
+  EXPECT_EQ(counted.outcome.non_finite, 8);
   EXPECT_EQ(counted.non_finite, (std::vector<int64_t>{1, 7, 0}));
-  EXPECT_TRUE(std::isnan(counted.verdict.grad_norm));
+  EXPECT_TRUE(std::isnan(counted.outcome.grad_norm));
   EXPECT_TRUE(counted.agreed);
 
   for (const double square : {kInfinity, std::numeric_limits<double>::quiet_NaN()}) {
     const StepDecision::Reading mean = decide(decision, {Rank(), {.square = square}});
-    EXPECT_EQ(mean.verdict.applies, 0) << "no rank had it, the mean has";
-    EXPECT_FALSE(std::isfinite(mean.verdict.grad_norm));
+    EXPECT_EQ(mean.outcome.applies, 0) << "no rank had it, the mean has";
+    EXPECT_FALSE(std::isfinite(mean.outcome.grad_norm));
     EXPECT_FALSE(std::isfinite(mean.squares.value()));
   }
   // Two terms that are finite and whose sum is not.
   const double largest = std::numeric_limits<double>::max();
-  EXPECT_EQ(decide(decision, {{.square = largest}, {.square = largest}}).verdict.applies, 0);
-  EXPECT_EQ(decide(decision, {{.square = largest}}).verdict.applies, 1);
+  EXPECT_EQ(decide(decision, {{.square = largest}, {.square = largest}}).outcome.applies, 0);
+  EXPECT_EQ(decide(decision, {{.square = largest}}).outcome.applies, 1);
 }
 
 TEST_F(StepDecisionTest, DropsAStepThatARankRefuses) {
   StepDecision decision = make();
   const StepDecision::Reading reading = decide(decision, {Rank(), {.refuses = 1}, Rank()});
-  EXPECT_EQ(reading.verdict.applies, 0);
-  EXPECT_EQ(reading.verdict.refusals, 1);
+  EXPECT_EQ(reading.outcome.applies, 0);
+  EXPECT_EQ(reading.outcome.refusals, 1);
   EXPECT_TRUE(reading.refused);
   EXPECT_TRUE(reading.agreed);
 }
@@ -154,7 +154,7 @@ TEST_F(StepDecisionTest, SeesADifferenceInEachPieceOfTheHash) {
       const StepDecision::Reading reading = decide(decision, ranks);
       EXPECT_FALSE(reading.agreed) << piece;
       EXPECT_FALSE(reading.refused);
-      EXPECT_EQ(reading.verdict.applies, 0);
+      EXPECT_EQ(reading.outcome.applies, 0);
     }
   }
 }
@@ -168,12 +168,12 @@ TEST_F(StepDecisionTest, MovesTheLossScaleAsTheScaler) {
     Rank rank = {.square = 1e6};
     if (overflows) rank.non_finite = {0, 1, 0};
     const StepDecision::Reading reading = decide(decision, {rank});
-    EXPECT_EQ(reading.verdict.loss_scale, scaler.scale()) << "that was in force";
-    EXPECT_EQ(reading.verdict.applies, overflows ? 0 : 1);
+    EXPECT_EQ(reading.outcome.loss_scale, scaler.scale()) << "that was in force";
+    EXPECT_EQ(reading.outcome.applies, overflows ? 0 : 1);
     if (!overflows) {
       const double norm = 1e3 / scaler.scale();
-      EXPECT_EQ(reading.verdict.grad_norm, norm);
-      EXPECT_EQ(reading.verdict.gradient_scale, clip_factor(norm, 2.0) / scaler.scale());
+      EXPECT_EQ(reading.outcome.grad_norm, norm);
+      EXPECT_EQ(reading.outcome.gradient_scale, clip_factor(norm, 2.0) / scaler.scale());
     }
     scaler.update(overflows);
     EXPECT_EQ(reading.scale.scale, scaler.scale());
@@ -192,7 +192,7 @@ TEST_F(StepDecisionTest, GoesOnFromALoadedScale) {
   decision.load({.scale = 8.0, .good_steps = 2});
   EXPECT_EQ(scale_of(decision), 8.0);
   const StepDecision::Reading reading = decide(decision, {Rank()});
-  EXPECT_EQ(reading.verdict.loss_scale, 8.0);
+  EXPECT_EQ(reading.outcome.loss_scale, 8.0);
   EXPECT_EQ(reading.scale.scale, 16.0) << "the third good step";
   EXPECT_EQ(decision.scale().dim(), 0);
   EXPECT_EQ(decision.scale().scalar_type(), at::kDouble);
@@ -219,7 +219,7 @@ TEST_F(StepDecisionTest, TheHostIsAStepBehindAndNoCallWaits) {
     const StepDecision::Reading reading = decision.read();
     EXPECT_EQ(reading.squares.value(), static_cast<double>(step)) << "as it was then";
     EXPECT_EQ(reading.used, (std::vector<uint8_t>{static_cast<uint8_t>(step % 2), 1, 0}));
-    EXPECT_EQ(reading.verdict.loss_scale, step == 0 ? 1024.0 : 99.0 + static_cast<double>(step));
+    EXPECT_EQ(reading.outcome.loss_scale, step == 0 ? 1024.0 : 99.0 + static_cast<double>(step));
     if (step < 2) queue_step(step + 2);
   }
   EXPECT_EQ(decision.pending(), 0U);
@@ -238,7 +238,7 @@ TEST_F(StepDecisionTest, NegativeControlReadingWaitsForTheDevice) {
       std::async(std::launch::async, [&] { return decision.read(); });
   EXPECT_EQ(reading.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
   gate.set_value();
-  EXPECT_EQ(reading.get().verdict.applies, 1);
+  EXPECT_EQ(reading.get().outcome.applies, 1);
 }
 
 TEST_F(StepDecisionTest, RefusesWhatDoesNotFit) {

@@ -149,13 +149,13 @@ extern "C" int tessera_cuda_decide(const DecideArguments* arguments, void* strea
     int64_t non_finite = 0;
     run_workers(kLaunch.threads,
                 [&](Worker thread) { non_finite += non_finite_share(by, thread); });
-    *by.verdict = decide_body(by, non_finite);
+    *by.outcome = decide_body(by, non_finite);
   });
 }
 
 extern "C" int tessera_cuda_update_loss_scale(LossScaleState* state, LossScaleRule rule,
-                                              const StepVerdict* verdict, void* stream) {
-  return queue(stream, [=] { *state = loss_scale_body(*state, rule, *verdict); });
+                                              const StepOutcome* outcome, void* stream) {
+  return queue(stream, [=] { *state = loss_scale_body(*state, rule, *outcome); });
 }
 
 extern "C" int tessera_cuda_advance(const AdvanceArguments* arguments, void* stream) {

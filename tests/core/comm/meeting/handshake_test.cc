@@ -154,7 +154,7 @@ TEST_F(HandshakeTest, ForgedAnswersAreIgnoredWhereThereIsAToken) {
         if (text.size() <= Seal::kBytes) continue;
         const auto hello = Hello::from_text(text.substr(Seal::kBytes));
         if (!hello) continue;
-        store().set("tessera/answer/" + hello->nonce, std::string("verdict\nEVIL"));
+        store().set("tessera/answer/" + hello->nonce, std::string("failure\nEVIL"));
         store().set("tessera/mark/" + hello->nonce, std::string("failed: EVIL"));
       }
       std::this_thread::yield();

@@ -15,7 +15,7 @@
 #include "tessera/core/comm/refusal.h"
 #include "tessera/core/comm/text_exchange.h"
 #include "tessera/core/errors.h"
-#include "tessera/core/step/ballot.h"
+#include "tessera/core/step/host_all_gather.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 
 namespace tessera {
@@ -61,12 +61,12 @@ TEST_F(ControlChannel, CarriesTextsWordsAndFingerprintsWithoutNccl) {
       require_equal(*group, {"a", "", "c"}, "same");
       refuse_together(*group, "", "nothing");
 
-      Ballot ballot(*group, 3);
+      HostAllGather all_gather(*group, 3);
       for (int64_t round = 0; round < 5; ++round) {
-        ballot.mine()[2] = group->rank() + 10 * round;
-        ballot.exchange("vote");
+        all_gather.mine()[2] = group->rank() + 10 * round;
+        all_gather.exchange("vote");
         for (int rank = 0; rank < group->size(); ++rank) {
-          EXPECT_EQ(ballot.of(rank)[2], rank + 10 * round);
+          EXPECT_EQ(all_gather.of(rank)[2], rank + 10 * round);
         }
       }
       const at::Tensor nothing = at::empty({0});
@@ -241,10 +241,10 @@ TEST_F(ControlChannel, CarriesHostTensorsWhereCollectivesTakeOthers) {
         EXPECT_THROW(group->broadcast(at::zeros({4}), 0), c10::Error);
         EXPECT_THROW(group->reduce_scatter(at::zeros({2}), at::zeros({4}), ReduceOp::kSum),
                      c10::Error);
-        Ballot ballot(*group, 1);
-        ballot.mine()[0] = group->rank() + 1;
-        ballot.exchange("vote");
-        EXPECT_EQ(ballot.of(0)[0] + ballot.of(1)[0], 3);
+        HostAllGather all_gather(*group, 1);
+        all_gather.mine()[0] = group->rank() + 1;
+        all_gather.exchange("vote");
+        EXPECT_EQ(all_gather.of(0)[0] + all_gather.of(1)[0], 3);
       },
       options);
 }

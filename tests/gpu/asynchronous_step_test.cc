@@ -50,7 +50,7 @@ struct Trainer {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-class LateVerdict : public ::testing::TestWithParam<std::pair<Strategy, const char*>> {
+class AsynchronousStep : public ::testing::TestWithParam<std::pair<Strategy, const char*>> {
  protected:
   void run(int size, const std::function<void(Trainer&)>& body, Options options = {}) {
     if (size > most_rank_threads()) GTEST_SKIP() << "needs " << size << " GPUs";
@@ -64,7 +64,7 @@ class LateVerdict : public ::testing::TestWithParam<std::pair<Strategy, const ch
   }
 };
 
-TEST_P(LateVerdict, IsThatOfTheStepBefore) {
+TEST_P(AsynchronousStep, IsThatOfTheStepBefore) {
   run(2, [](Trainer& rank) {
     EXPECT_FALSE(rank.step().committed) << "nothing is known at first";
     const StepResult second = rank.step();
@@ -79,7 +79,7 @@ TEST_P(LateVerdict, IsThatOfTheStepBefore) {
   });
 }
 
-TEST_P(LateVerdict, RefusesNonFiniteGradientsOneStepLate) {
+TEST_P(AsynchronousStep, RefusesNonFiniteGradientsOneStepLate) {
   run(3, [](Trainer& rank) {
     rank.step();
     const at::Tensor before = rank.weight();
@@ -88,7 +88,7 @@ TEST_P(LateVerdict, RefusesNonFiniteGradientsOneStepLate) {
     const std::string error = message_of([&] { rank.engine->step(); });
     EXPECT_THAT(error, HasSubstr("non-finite gradient: the ranks together produced 20 NaN or"
                                  " infinite elements, first in 'weight'"));
-    EXPECT_THAT(error, HasSubstr("the step() before this one (Options::late_verdict)"));
+    EXPECT_THAT(error, HasSubstr("the step() before this one (Options::asynchronous_step)"));
     EXPECT_EQ(rank.engine->last_result().step, 1);
     EXPECT_TRUE(rank.weight().equal(before)) << "something was applied";
     rank.step();
@@ -98,7 +98,7 @@ TEST_P(LateVerdict, RefusesNonFiniteGradientsOneStepLate) {
   });
 }
 
-TEST_P(LateVerdict, RefusesWhatOneRankFindsWrong) {
+TEST_P(AsynchronousStep, RefusesWhatOneRankFindsWrong) {
   run(3, [](Trainer& rank) {
     rank.step();
     const at::Tensor before = rank.weight();
@@ -113,7 +113,7 @@ TEST_P(LateVerdict, RefusesWhatOneRankFindsWrong) {
   });
 }
 
-TEST_P(LateVerdict, RefusesWhatRanksDifferIn) {
+TEST_P(AsynchronousStep, RefusesWhatRanksDifferIn) {
   run(3, [](Trainer& rank) {
     rank.step();
     const at::Tensor before = rank.weight();
@@ -133,7 +133,7 @@ TEST_P(LateVerdict, RefusesWhatRanksDifferIn) {
   });
 }
 
-TEST_P(LateVerdict, RefusesARankThatReducedOtherThings) {
+TEST_P(AsynchronousStep, RefusesARankThatReducedOtherThings) {
   run(2, [](Trainer& rank) {
     rank.step();
     rank.backward();
@@ -149,7 +149,7 @@ TEST_P(LateVerdict, RefusesARankThatReducedOtherThings) {
 }
 
 // A loop with an optimizer of the user's own and without step(), which would say it.
-TEST_P(LateVerdict, WritesThatNoStepAsksAboutEndTheEngineInTheSecondBackward) {
+TEST_P(AsynchronousStep, WritesThatNoStepAsksAboutEndTheEngineInTheSecondBackward) {
   run(3, [](Trainer& rank) {
     rank.step();
     if (rank.world->rank() == 1) rank.model->weight.unsafeGetTensorImpl()->bump_version();
@@ -169,7 +169,7 @@ TEST_P(LateVerdict, WritesThatNoStepAsksAboutEndTheEngineInTheSecondBackward) {
   });
 }
 
-TEST_P(LateVerdict, AWriteBetweenABackwardAndTheStepIsThatStepsError) {
+TEST_P(AsynchronousStep, AWriteBetweenABackwardAndTheStepIsThatStepsError) {
   run(3, [](Trainer& rank) {
     rank.step();
     if (rank.world->rank() == 1) rank.model->weight.unsafeGetTensorImpl()->bump_version();
@@ -183,7 +183,7 @@ TEST_P(LateVerdict, AWriteBetweenABackwardAndTheStepIsThatStepsError) {
   });
 }
 
-TEST_P(LateVerdict, SkipsAnOverflowAndShrinksTheLossScale) {
+TEST_P(AsynchronousStep, SkipsAnOverflowAndShrinksTheLossScale) {
   Options options;
   options.loss_scale = LossScale{.initial = 1024.0};
   run(
@@ -206,7 +206,7 @@ TEST_P(LateVerdict, SkipsAnOverflowAndShrinksTheLossScale) {
       options);
 }
 
-TEST_P(LateVerdict, ReadsThePapersOfAllRanksNowAndThen) {
+TEST_P(AsynchronousStep, ReadsTheReportsOfAllRanksNowAndThen) {
   run(2, [](Trainer& rank) {
     constexpr int kSteps = 70;  // more than go unread
     for (int i = 0; i < kSteps; ++i) rank.step();
@@ -217,7 +217,7 @@ TEST_P(LateVerdict, ReadsThePapersOfAllRanksNowAndThen) {
   });
 }
 
-TEST_P(LateVerdict, SavesAndLoadsBetween) {
+TEST_P(AsynchronousStep, SavesAndLoadsBetween) {
   run(2, [](Trainer& rank) {
     rank.step();
     rank.step();
@@ -232,16 +232,17 @@ TEST_P(LateVerdict, SavesAndLoadsBetween) {
   });
 }
 
-std::string verdict_name(const ::testing::TestParamInfo<std::pair<Strategy, const char*>>& info) {
+std::string difference_name(
+    const ::testing::TestParamInfo<std::pair<Strategy, const char*>>& info) {
   return std::string(to_string(info.param.first)) + "_" + info.param.second;
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Strategies, LateVerdict,
+    Strategies, AsynchronousStep,
     ::testing::Values(std::pair(Strategy::kDdp, "staged"), std::pair(Strategy::kDdp, "nccl"),
                       std::pair(Strategy::kZero1, "nccl"), std::pair(Strategy::kZero2, "staged"),
                       std::pair(Strategy::kZero3, "nccl"), std::pair(Strategy::kZero3, "staged")),
-    verdict_name);
+    difference_name);
 
 /// How often the host waits for the device in a forward, a backward and a step.
 int64_t waits_in_step(Options options, int size) {
@@ -259,7 +260,7 @@ int64_t waits_in_step(Options options, int size) {
   return waits;
 }
 
-TEST(PretendLateVerdict, WaitsForTheDeviceOnceForTheStepBefore) {
+TEST(PretendAsynchronousStep, WaitsForTheDeviceOnceForTheStepBefore) {
   for (const Strategy strategy :
        {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kZero3}) {
     for (const int size : {1, 3}) {
@@ -268,13 +269,13 @@ TEST(PretendLateVerdict, WaitsForTheDeviceOnceForTheStepBefore) {
       options.max_grad_norm = 0.1;
       options.loss_scale = LossScale{};
       EXPECT_LE(waits_in_step(options, size), 1) << to_string(strategy) << " at " << size;
-      options.late_verdict = false;
+      options.asynchronous_step = false;
       EXPECT_GT(waits_in_step(options, size), 1) << "the count sees nothing";
     }
   }
 }
 
-TEST(LateVerdictOptions, AreRefusedByName) {
+TEST(AsynchronousStepOptions, AreRefusedByName) {
   if (most_rank_threads() < 1) GTEST_SKIP() << "needs a GPU";
   const auto refusal = [](const Decorate& decorate, Options options) {
     std::string text = "nothing";
@@ -288,11 +289,13 @@ TEST(LateVerdictOptions, AreRefusedByName) {
     return text;
   };
   Options late;
-  late.late_verdict = true;
-  EXPECT_THAT(refusal(nullptr, late), HasSubstr("[options] late_verdict: is true, but on a CPU"));
+  late.asynchronous_step = true;
+  EXPECT_THAT(refusal(nullptr, late),
+              HasSubstr("[options] asynchronous_step: is true, but on a CPU"));
   EXPECT_EQ(refusal(alone(), late), "nothing");
   late.ask_non_finite = [](const NonFiniteReport&) { return NonFinite::kSkip; };
-  EXPECT_THAT(refusal(alone(), late), HasSubstr("late_verdict: is true beside ask_non_finite"));
+  EXPECT_THAT(refusal(alone(), late),
+              HasSubstr("asynchronous_step: is true beside ask_non_finite"));
   Options early;
   early.strategy = Strategy::kZero2;
   early.optimizer_in_backward = true;

@@ -6,16 +6,16 @@
 #include <vector>
 
 #include "tessera/core/comm/process_group.h"
-#include "tessera/core/step/ballot.h"
+#include "tessera/core/step/host_all_gather.h"
 
 namespace tessera {
 
 /// What ranks tell each other at the end of a backward: what each reduced so far, how many rounds
 /// each unit has (Note [Rounds]), which parameters each has used and whether one objects.
-class BackwardBallot {
+class BackwardAgreement {
  public:
   /// `group` must outlive it.
-  BackwardBallot(ProcessGroup& group, size_t units, size_t parameters);
+  BackwardAgreement(ProcessGroup& group, size_t units, size_t parameters);
 
   /// Collective, blocking. `history`: a RollingHash of what this rank reduced and dropped. Raises
   /// `rounds` (per unit) to the most of any rank and sets used[i] where local[i] is set on any.
@@ -28,11 +28,11 @@ class BackwardBallot {
   /// After it: whether any rank has. Equal on all ranks.
   bool is_objected() const { return is_objected_; }
 
-  int64_t bytes() const { return ballot_.bytes(); }
+  int64_t bytes() const { return all_gather_.bytes(); }
 
  private:
   const int size_;
-  Ballot ballot_;
+  HostAllGather all_gather_;
   bool objects_ = false;
   bool is_objected_ = false;
 };

@@ -1,4 +1,4 @@
-#include "tessera/core/step/ballot.h"
+#include "tessera/core/step/host_all_gather.h"
 
 #include <algorithm>
 #include <utility>
@@ -16,7 +16,7 @@ at::Tensor make_words(ProcessGroup& group, int64_t words) {
 
 }  // namespace
 
-Ballot::Ballot(ProcessGroup& group, int64_t words)
+HostAllGather::HostAllGather(ProcessGroup& group, int64_t words)
     : group_(group),
       size_(group.size()),
       words_(words),
@@ -27,12 +27,14 @@ Ballot::Ballot(ProcessGroup& group, int64_t words)
   std::fill_n(mine_, words, int64_t{0});
 }
 
-void Ballot::exchange(std::string_view tag) { group_.all_gather_on_host(output_, input_, tag); }
+void HostAllGather::exchange(std::string_view tag) {
+  group_.all_gather_on_host(output_, input_, tag);
+}
 
-void Ballot::start(std::string_view tag) {
+void HostAllGather::start(std::string_view tag) {
   under_way_ = group_.start_gather_on_host(output_, input_, tag);
 }
 
-void Ballot::finish() { std::exchange(under_way_, nullptr)->wait(); }
+void HostAllGather::finish() { std::exchange(under_way_, nullptr)->wait(); }
 
 }  // namespace tessera

@@ -11,13 +11,13 @@
 
 namespace tessera {
 
-/// Fixed-size papers of 64-bit integers that all ranks fill in and all ranks read: one small
+/// Fixed-size reports of 64-bit integers that all ranks fill in and all ranks read: one small
 /// all-gather on the host, after which every rank decides from the same words and so decides alike.
 /// Allocates only when made.
-class Ballot {
+class HostAllGather {
  public:
-  /// `group` must outlive the ballot. words >= 1, equal on all ranks.
-  Ballot(ProcessGroup& group, int64_t words);
+  /// `group` must outlive the all_gather. words >= 1, equal on all ranks.
+  HostAllGather(ProcessGroup& group, int64_t words);
 
   /// This rank's words, to be filled in before exchange().
   std::span<int64_t> mine() { return {mine_, static_cast<size_t>(words_)}; }
