@@ -80,7 +80,7 @@ struct Options {
 
   /// Lets the ranks of one host have one copy of the parameters together, where the degrees give
   /// each of them a slice of its own to update (the parameters' degree is 1 or the optimizer's):
-  /// nothing is published or gathered by copying, and each rank accounts for its slice only. False
+  /// nothing is gathered by copying, and each rank accounts for its slice only. False
   /// keeps copies and unsharded-parameter buffers per rank, as ranks of different hosts have them,
   /// and is an error where the degrees do so anyway (ddp). So does, with a warning, a system that
   /// does not show a rank which pages it wrote (/proc/self/pagemap).
@@ -88,14 +88,15 @@ struct Options {
 
   /// Updates each unit inside backward, as soon as its gradient is reduced, so that reduced
   /// gradients need no memory that lasts. Results are the same to the bit; what changes is what is
-  /// allowed. Every backward is followed by step(), which publishes and counts; no second backward,
-  /// no_sync() or zero_grad() between, and no module used twice in one backward by recomputation.
-  /// Parameters cannot be read between. Hyper-parameters are those at the first gradient of a
-  /// backward; step() refuses if they have changed since. A non-finite gradient never reaches a
-  /// parameter, but the rest of that step does: step() throws on every rank, and the engine goes on
-  /// only after load_state_dict() of an earlier state. After an exception inside backward it does
-  /// not go on at all. An error unless gradients are split over all ranks, as the optimizer is
-  /// (zero2, zero3), and with max_grad_norm, loss_scale, ask_non_finite or NonFinite::kSkip.
+  /// allowed. Every backward is followed by step(), which gathers updates and counts; no second
+  /// backward, no_sync() or zero_grad() between, and no module used twice in one backward by
+  /// recomputation. Parameters cannot be read between. Hyper-parameters are those at the first
+  /// gradient of a backward; step() refuses if they have changed since. A non-finite gradient never
+  /// reaches a parameter, but the rest of that step does: step() throws on every rank, and the
+  /// engine goes on only after load_state_dict() of an earlier state. After an exception inside
+  /// backward it does not go on at all. An error unless gradients are split over all ranks, as the
+  /// optimizer is (zero2, zero3), and with max_grad_norm, loss_scale, ask_non_finite or
+  /// NonFinite::kSkip.
   bool optimizer_in_backward = false;
 
   /// Bytes of parameters per bucket. Range [1 KiB, 2 GiB]. Unset: 25 MiB, and 1 MiB for the first

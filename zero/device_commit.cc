@@ -68,7 +68,7 @@ std::optional<StepCommit::Outcome> DeviceCommit::commit(Reducer& reducer,
     agreement_.start(std::move(rank_report));
     decide_on_device();
     if (!refuses) update(reducer);  // else no device applies anything
-    parts_.store.publish(all_used_);
+    parts_.store.show_updates(all_used_);
   });
   return outcome;
 }
@@ -105,7 +105,7 @@ std::optional<StepCommit::Outcome> DeviceCommit::decide_on_host(Reducer& reducer
         decide_on_device();
         if (!result.non_finite.has_value()) {
           update(reducer);
-          parts_.store.publish(reducer.used());
+          parts_.store.show_updates(reducer.used());
         }
         return outcome_of(read());
       },

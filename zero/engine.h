@@ -74,11 +74,11 @@ class Engine final {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// Collective. Finishes reductions, agrees with all ranks to commit, clips, updates, publishes
-  /// new parameters and clears the gradients. Throws c10::Error without a backward since the last
-  /// step, when ranks disagree, on non-finite gradients, when a parameter was written or
-  /// re-assigned outside modify_parameters(), and (looked for in steps 1, 2, 4, 8, ...) when the
-  /// model has trainable parameters that it had not at parallelize, or lacks some.
+  /// Collective. Finishes reductions, agrees with all ranks to commit, clips, updates,
+  /// all-gathers new parameters and clears the gradients. Throws c10::Error without a backward
+  /// since the last step, when ranks disagree, on non-finite gradients, when a parameter was
+  /// written or re-assigned outside modify_parameters(), and (looked for in steps 1, 2, 4, 8, ...)
+  /// when the model has trainable parameters that it had not at parallelize, or lacks some.
   StepResult step();
 
   /// For learning rate schedulers and for reading or changing hyper-parameters (on all ranks
@@ -143,7 +143,7 @@ class Engine final {
   [[nodiscard]] Scope gather(const torch::nn::Module& module);
 
   /// Blocking; local but under asynchronous steps, where all ranks call it. Waits for what step()
-  /// has left under way: parameters that are being published, and the result of the last step(),
+  /// has left under way: parameters that are being all-gathered, and the result of the last step(),
   /// whose errors it throws. Operators wait by themselves; raw pointers need it.
   void wait();
   /// Local. Of the last step whose result is known: the last step(), but under asynchronous steps

@@ -95,7 +95,7 @@ void HostCommit::apply(Reducer& reducer, double scale) {
       update_unit(parts_.plan, unit, gradient, reducer.used(), scale, *optimizer_, parts_.store);
     }
   }
-  parts_.store.publish(reducer.used());
+  parts_.store.show_updates(reducer.used());
 }
 
 at::Tensor HostCommit::scale(const at::Tensor& loss) const {

@@ -46,7 +46,7 @@ ParameterStore::ParameterStore(ProcessGroup& group, const ParameterTable& table,
             group.device(), meter) {
   masters_.adopt(flat_);
   if (shared_ == nullptr && slices.degrees().optimizer > slices.degrees().parameters) {
-    publication_ = std::make_unique<Publication>(group, plan, slices, flat_, trace);
+    all_gather_ = std::make_unique<ParameterAllGather>(group, plan, slices, flat_, trace);
   }
   if (flat_.is_split()) {
     gathered_ = GatheredUnits::make({.group = group,
@@ -83,7 +83,7 @@ FlatParameters::Finding ParameterStore::inspect() const {
 }
 
 void ParameterStore::finish() {
-  if (publication_ != nullptr) publication_->finish();
+  if (all_gather_ != nullptr) all_gather_->finish();
   if (gathered_ == nullptr) return;
   if (const std::optional<CommError> failure = gathered_->failure()) throw CommError(*failure);
 }
@@ -97,13 +97,13 @@ void ParameterStore::begin_writing() {
   if (gathered_ != nullptr) gathered_->await_copies();
 }
 
-void ParameterStore::publish(const std::vector<uint8_t>& used) {
+void ParameterStore::show_updates(const std::vector<uint8_t>& used) {
   masters_.join();
   std::vector<size_t> updated;
   for (size_t unit = 0; unit < plan_.trainable_size(); ++unit) {
     if (plan_.is_used(unit, used)) updated.push_back(unit);
   }
-  if (publication_ != nullptr) publication_->start(updated);
+  if (all_gather_ != nullptr) all_gather_->start(updated);
   let_read();
   for (size_t i = 0; i < used.size(); ++i) {
     if (used[i] != 0) flat_.bump_version(i);
@@ -121,7 +121,7 @@ void ParameterStore::announce() {
 
 /// Shards have their new values: lets all ranks see them.
 void ParameterStore::let_read() {
-  if (reads_of_others()) group_.barrier("parameters published");
+  if (reads_of_others()) group_.barrier("parameters updated");
   // Behind the barrier: what an operator gathers before it may be of any age.
   if (gathered_ != nullptr) gathered_->values_changed();
 }

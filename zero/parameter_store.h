@@ -17,13 +17,13 @@
 #include "tessera/core/sched/trace.h"
 #include "tessera/fsdp/gathered_units.h"
 #include "tessera/zero/master_values.h"
-#include "tessera/zero/publication.h"
+#include "tessera/zero/parameter_all_gather.h"
 #include "tessera/zero/shared_parameters.h"
 
 namespace tessera {
 
 /// Where an engine's parameters live and how they become visible: masters, flat buffers, and
-/// whatever gathers, shares or publishes them. A parameter flows one way: masters -> shard -> full.
+/// whatever gathers or shares them. A parameter flows one way: masters -> shard -> full.
 class ParameterStore {
  public:
   /// Moves the parameters, which are equal on all ranks already, to where `options` say.
@@ -47,7 +47,7 @@ class ParameterStore {
   /// Null where parameters are resident.
   const GatheredUnits* gathered() const { return gathered_.get(); }
 
-  /// Waits for publications. Blocking. Throws CommError of a publication or gather that failed.
+  /// Waits for all-gathers of updates. Blocking. Throws CommError of an all-gather that failed.
   void finish();
 
   /// Frees whatever is whole and in nobody's use. Local.
@@ -59,10 +59,10 @@ class ParameterStore {
   /// Makes the new values of this rank's slices the parameters of all ranks. used[i] != 0:
   /// parameter i of the table was updated, and its unit's masters stored. Collective, behind the
   /// vote.
-  void publish(const std::vector<uint8_t>& used);
+  void show_updates(const std::vector<uint8_t>& used);
 
-  /// Shards and resident parameters were written by other means than publish(): lets everyone read
-  /// them and declares them right. Collective.
+  /// Shards and resident parameters were written by other means than show_updates(): lets everyone
+  /// read them and declares them right. Collective.
   void announce();
 
   /// A scope in which all parameters are whole; local on one host.
@@ -86,8 +86,8 @@ class ParameterStore {
   std::unique_ptr<SharedParameters> shared_;  // null: each rank has its own memory
   std::shared_ptr<ProcessGroup> gathering_;   // null where units are not gathered together
   FlatParameters flat_;
-  std::unique_ptr<Publication> publication_;  // null where a barrier is enough
-  std::shared_ptr<GatheredUnits> gathered_;   // null where parameters are resident
+  std::unique_ptr<ParameterAllGather> all_gather_;  // null where a barrier is enough
+  std::shared_ptr<GatheredUnits> gathered_;         // null where parameters are resident
 };
 
 }  // namespace tessera

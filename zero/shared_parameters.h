@@ -18,7 +18,7 @@ namespace tessera {
 /// Note [Shared parameters]
 /// Where the parameters' degree is 1 or the optimizer's, the o ranks that differ in the optimizer's
 /// slice write disjoint parts that together are everything: they have one buffer, each writes its
-/// slice in step(), and a barrier is all that publishing and gathering need. Between two steps
+/// slice in step(), and a barrier is all that updating and gathering need. Between two steps
 /// nobody writes what is common, see Note [The step is a fence]. Users write (inside
 /// modify_parameters, or without leave) by way of this rank's view, which keeps such pages to this
 /// rank; a stray write therefore harms no other rank and shows in the page tables, to the byte.

@@ -24,7 +24,7 @@ namespace tessera {
 /// without a place in the plan (frozen ones where parameters are not split) and buffers where they
 /// are. Holds no memory.
 ///
-/// The caller sees to it that nothing is being published, gathered or reduced, and that no rank
+/// The caller sees to it that nothing is being all-gathered, gathered or reduced, and that no rank
 /// reads parameters while load() runs.
 class StateTransfer {
  public:

@@ -67,10 +67,11 @@ class StepCommit {
   /// Whether commit() returns before the outcome is known.
   virtual bool is_late() const { return false; }
 
-  /// Collective. Makes the step, or leaves it out, and publishes what it has updated. `rank_report`
-  /// says all but what gradients are. Returns what became of it or, if is_late(), what became of
-  /// the one before, if there was one that wait() has not told of. Throws the c10::Error of that
-  /// step, the same on every rank; under is_late() nothing of the present one has happened then.
+  /// Collective. Makes the step, or leaves it out, and makes what it has updated visible to all
+  /// ranks. `rank_report` says all but what gradients are. Returns what became of it or, if
+  /// is_late(), what became of the one before, if there was one that wait() has not told of. Throws
+  /// the c10::Error of that step, the same on every rank; under is_late() nothing of the present
+  /// one has happened then.
   virtual std::optional<Outcome> commit(Reducer& reducer, StepVote::RankReport rank_report) = 0;
 
   /// Collective, blocking: what became of a step that has not been told; throws its error. Nothing

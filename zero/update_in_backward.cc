@@ -18,7 +18,7 @@ namespace tessera {
 // done if all its parameters have their gradients on this rank: then all of them are used. One that
 // lacks some waits for the all-gather at the end of backward, which says which of them any rank
 // used. Which of the two happens may differ from rank to rank; each updates its own slice, with the
-// same result. step() then votes, publishes and counts.
+// same result. step() then votes, gathers updates and counts.
 //
 // Who reads. From the moment this rank takes part in the reduction of a unit, another rank may have
 // the sum and write its slice of the parameters, in memory that this rank gathers from or shares.

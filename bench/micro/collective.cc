@@ -7,14 +7,20 @@
 #include <benchmark/benchmark.h>
 
 #include "tessera/core/memory/private_memory.h"
-#include "tessera/core/step/publish.h"
+#include "tessera/core/step/gather_updated.h"
 
 namespace tessera::bench {
 namespace {
 
-enum class Operation : int64_t { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kPublish };
+enum class Operation : int64_t {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kBroadcast,
+  kGatherUpdated
+};
 constexpr std::array<const char*, 5> kOperations = {"all_reduce", "reduce_scatter", "all_gather",
-                                                    "broadcast", "publish"};
+                                                    "broadcast", "all-gather"};
 
 /// Where buffers lie: where peers reach them, or in memory that passes through a staging area.
 enum class Memory : int64_t { kArena, kPrivate };
@@ -82,8 +88,8 @@ void play_collective(const Scene& scene, ProcessGroup& group, Laps& laps) {
         return group.all_gather(whole, part)->wait();
       case Operation::kBroadcast:
         return group.broadcast(whole, 0)->wait();
-      case Operation::kPublish:
-        return publish(group, whole, "")->wait();
+      case Operation::kGatherUpdated:
+        return gather_updated(group, whole, "")->wait();
     }
   };
   constexpr int kWarmUp = 3;

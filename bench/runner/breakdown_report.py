@@ -21,7 +21,7 @@ _PARTS = (
     ("gather", 0, ("gather",)),
     ("reduce", 1, ("reduce",)),
     ("update", 2, ("update",)),
-    ("publish", 3, ("publish",)),
+    ("updates", 3, ("updates",)),
     ("waiting, vote, rest", 5, ("wait", "vote", "rest")),
 )
 _UNDIVIDED = 6
@@ -36,7 +36,7 @@ def text(findings: Findings, ranks: int) -> str:
         "Milliseconds per rank and step from the traces: mean over ranks and over the middle half "
         "of the steps, of the round with the median step (of an even number, the faster of the "
         "two), so that the columns from forward to rest add up to it. *wait*: for the other ranks "
-        "in reduce, publish and vote. The floor keeps no trace.\n\n" + "\n".join(parts)
+        "in reduce, updates and vote. The floor keeps no trace.\n\n" + "\n".join(parts)
     )
 
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from .failure import BenchFailure
 
-# `wait`: for other ranks in reduce, publish and vote.
-ROWS = ("forward", "backward", "gather", "reduce", "update", "publish", "vote", "wait", "rest")
+# `wait`: for other ranks in reduce, updates and vote.
+ROWS = ("forward", "backward", "gather", "reduce", "update", "updates", "vote", "wait", "rest")
 
-_MEETINGS = ("reduce", "publish", "vote")  # no rank leaves before all have come
+_MEETINGS = ("reduce", "updates", "vote")  # no rank leaves before all have come
 
 Rows = dict[str, float]  # ms by row
 
@@ -95,7 +95,7 @@ def _steps(spans: list[_Span]) -> list[_Step]:
         turn = max((s.end for s in inside if s.row in ("forward", "backward")), default=begin)
         # After backward nothing is gathered but new parameters.
         inside = [
-            dataclasses.replace(s, row="publish") if s.row == "gather" and s.begin >= turn else s
+            dataclasses.replace(s, row="updates") if s.row == "gather" and s.begin >= turn else s
             for s in inside
         ]
         found.append(_Step(begin, end, inside))
@@ -123,7 +123,7 @@ def _rows(step: _Step) -> Rows:
     rows = dict.fromkeys(ROWS, 0.0)
     covered: list[tuple[float, float]] = []
     length = 0.0
-    for row in ("vote", "update", "reduce", "publish", "gather", "forward", "backward"):
+    for row in ("vote", "update", "reduce", "updates", "gather", "forward", "backward"):
         covered = _union([*covered, *((s.begin, min(s.end, step.end))
                                       for s in step.spans if s.row == row)])
         before, length = length, sum(end - begin for begin, end in covered)

@@ -94,7 +94,7 @@ uint64_t FlatParameters::sample(size_t index) const {
   const auto nbytes =
       static_cast<size_t>(std::min(tensor.numel(), kSampleNumel)) * tensor.element_size();
   if (!plan_.has_place(index)) return XXH3_64bits(tensor.const_data_ptr(), nbytes);
-  // By way of the memory: while a unit is being published its tensors throw.
+  // By way of the memory: while a unit is being all-gathered its tensors throw.
   const at::Tensor& memory = full_[plan_.place(index).unit].memory();
   const auto* data = static_cast<const char*>(memory.const_data_ptr());
   return XXH3_64bits(data + range_of(index).begin * tensor.element_size(), nbytes);

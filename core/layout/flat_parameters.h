@@ -69,7 +69,7 @@ class FlatParameters {
   Finding inspect_places() const;
 
   /// Declares the present values right: remembers all version counters and first elements, but the
-  /// elements of units that are forbidden now (being published).
+  /// elements of units that are forbidden now (being all-gathered).
   void accept();
   /// Remembers the first elements of `unit`.
   void accept_values(size_t unit);

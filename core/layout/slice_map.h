@@ -22,7 +22,7 @@ std::string problem_of(const Degrees& degrees, int world_size);
 /// the one before it, and ranks that share one unit's parameters are neighbours:
 ///   gather   all-gather over the ranks that differ in a only;
 ///   reduce   reduce-scatter over all N ranks to the atoms, then all-gather over d;
-///   publish  all-gather over c, then over b, inside the parameter slice.
+///   update   all-gather over c, then over b, inside the parameter slice.
 /// The names: ddp d = rank, zero1 c = rank, zero2 b = rank, zero3 a = rank.
 class SliceMap {
  public:

@@ -84,7 +84,7 @@ void train() {
       const at::Tensor logits = model->forward(example.data);
       const at::Tensor loss = torch::nn::functional::cross_entropy(logits, example.target);
       loss.backward();
-      engine->step();  // agree, clip, update, publish, clear
+      engine->step();  // agree, clip, update, all-gather, clear
       schedule.step();
       score[0] += loss.detach();
       score[1] += logits.argmax(1).eq(example.target).to(at::kDouble).mean();

@@ -16,7 +16,7 @@ enum class Break : uint8_t {
   kDropBucket,   ///< rank 0 does not receive what was reduced for one bucket or unit
   kSkipAverage,  ///< sums where a mean was asked for
   kShiftSlice,   ///< results lie one element off, as if padding were counted wrongly
-  kDropPublish,  ///< the last rank does not receive the others' new parameters of "bucket 0"
+  kDropUpdates,  ///< the last rank does not receive the others' new parameters of "bucket 0"
   kDropGather,   ///< the last rank finds zeros where it gathers one unit from other ranks
   kShiftGather,  ///< what it gathers of that unit lies one element off
 };

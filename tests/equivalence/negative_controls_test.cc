@@ -78,7 +78,7 @@ void BrokenGroup::damage(const Collective& collective, const at::Tensor& before)
       if (break_ == Break::kShiftSlice) result.copy_(result.roll(1));
       break;
     case Op::kAllGather:
-      if (break_ == Break::kDropPublish && is_last() && collective.tag == "bucket 0") {
+      if (break_ == Break::kDropUpdates && is_last() && collective.tag == "bucket 0") {
         result.copy_(before);
       }
       break;
@@ -140,10 +140,10 @@ TEST(Comparison, AGatherOfWrongValuesIsCaught) {
   }
 }
 
-TEST(Comparison, AMissingPublishIsCaughtAsRanksThatDiffer) {
-  EXPECT_THAT(differences_found(apart(row_of(Strategy::kZero1)), Break::kDropPublish),
+TEST(Comparison, AMissingAllGatherIsCaughtAsRanksThatDiffer) {
+  EXPECT_THAT(differences_found(apart(row_of(Strategy::kZero1)), Break::kDropUpdates),
               ::testing::HasSubstr("ranks of one world differ"));
-  EXPECT_THAT(differences_found(apart(row_of(Strategy::kZero2)), Break::kDropPublish),
+  EXPECT_THAT(differences_found(apart(row_of(Strategy::kZero2)), Break::kDropUpdates),
               ::testing::HasSubstr("ranks of one world differ"));
 }
 

@@ -26,7 +26,7 @@ std::vector<Place> places(const Row& row, int size) {
       {"all_gather", "vote of the step", " left step() by an exception"}};
   const Degrees degrees = row.degrees_at(size);
   if (row.shares_at(size) || degrees.parameters > 1) {
-    all.push_back({"barrier", "parameters published",
+    all.push_back({"barrier", "parameters updated",
                    " left step() by an exception after all ranks had agreed to it"});
   } else if (degrees.optimizer > 1) {
     all.push_back({"all_gather", "bucket 0",

@@ -268,7 +268,7 @@ class HastyGroup final : public ForwardingGroup {
       : ForwardingGroup(std::move(inner)), may_update_(std::move(may_update)) {}
 
   std::shared_ptr<Work> run(const Collective& collective) override {
-    if (collective.op == Op::kBarrier && collective.tag == "parameters published") {
+    if (collective.op == Op::kBarrier && collective.tag == "parameters updated") {
       return completed_work();
     }
     auto work = inner_->run(collective);

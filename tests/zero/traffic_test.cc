@@ -37,7 +37,7 @@ class Formula {
         is_sharded_(engine.degrees().optimizer > 1),
         splits_parameters_(engine.degrees().parameters > 1),
         shares_(row.shares_at(size)),
-        publishes_(is_sharded_ && !splits_parameters_ && !shares_),
+        gathers_updates_(is_sharded_ && !splits_parameters_ && !shares_),
         groups_(groups),
         size_(size) {}
 
@@ -51,15 +51,15 @@ class Formula {
     host_all_gather(lines, "end of backward", 2 + static_cast<int64_t>(plan_.size()) + bit_words);
   }
 
-  /// step() after it, where only the units that hold `used` parameters are published.
+  /// step() after it, where only the units that hold `used` parameters are all-gathered.
   void step(Lines& lines, const std::function<bool(const std::string&)>& used) const {
     constexpr int64_t kFixedWords = 9;
     constexpr int64_t kWordsPerGroup = 6;
     host_all_gather(
         lines, "vote of the step",
         kFixedWords + static_cast<int64_t>(ExactSum::kWords) + 1 + kWordsPerGroup * groups_);
-    if (splits_parameters_ || shares_) lines.emplace_back("barrier parameters published 0");
-    if (!publishes_) return;
+    if (splits_parameters_ || shares_) lines.emplace_back("barrier parameters updated 0");
+    if (!gathers_updates_) return;
     for (const PlannedUnit& unit : plan_) {
       bool is_used = false;
       for (const size_t index : unit.parameters) is_used |= used(table_[index].name);
@@ -68,7 +68,7 @@ class Formula {
     }
   }
 
-  bool publishes() const { return publishes_; }
+  bool gathers_updates() const { return gathers_updates_; }
   int64_t bytes() const { return plan_.bytes(); }
 
  private:
@@ -81,7 +81,7 @@ class Formula {
   bool is_sharded_;  // a world of one is replicated under every row
   bool splits_parameters_;
   bool shares_;
-  bool publishes_;  // split parameters are gathered when they are used
+  bool gathers_updates_;  // split parameters are gathered when they are used
   int groups_;
   int size_;
 };
@@ -151,7 +151,7 @@ class TrafficTest : public ::testing::TestWithParam<std::tuple<Row, int>> {
   int size() const { return std::get<1>(GetParam()); }
   double share() const { return static_cast<double>(size() - 1) / size(); }
   bool is_sharded() const { return row().degrees_at(size()).optimizer > 1; }
-  bool publishes() const {
+  bool gathers_updates() const {
     return is_sharded() && row().degrees_at(size()).parameters == 1 && !row().shares_at(size());
   }
 };
@@ -169,9 +169,9 @@ TEST_P(TrafficTest, FollowsTheFormulaCallByCallOnEveryRank) {
        traffic(subject("DeepMlp"), row(), size(), Schedule::Sync::kEach, all_used)) {
     EXPECT_EQ(rank.lines, rank.expected);
     const double reductions = kMicroSteps * (is_sharded() ? 1 : 2);
-    const double publishing = publishes() ? 1 : 0;
+    const double updates = gathers_updates() ? 1 : 0;
     EXPECT_DOUBLE_EQ(rank.large_bytes,
-                     (reductions + publishing) * share() * static_cast<double>(rank.plan_bytes));
+                     (reductions + updates) * share() * static_cast<double>(rank.plan_bytes));
   }
 }
 
@@ -179,7 +179,7 @@ TEST_P(TrafficTest, NoSyncSendsOnceWhateverTheNumberOfMicroSteps) {
   for (const Traffic& rank :
        traffic(subject("DeepMlp"), row(), size(), Schedule::Sync::kLast, all_used)) {
     EXPECT_EQ(rank.lines, rank.expected);
-    const double transfers = is_sharded() && !publishes() ? 1 : 2;
+    const double transfers = is_sharded() && !gathers_updates() ? 1 : 2;
     EXPECT_DOUBLE_EQ(rank.large_bytes, transfers * share() * static_cast<double>(rank.plan_bytes));
   }
 }
@@ -197,7 +197,7 @@ TEST_P(TrafficTest, HasOneOrderOnRanksThatTakeDifferentBranches) {
   for (const Traffic& rank : ranks) EXPECT_EQ(rank.lines, ranks[0].lines);
 }
 
-TEST_P(BucketTrafficTest, WhatNobodyUsedIsReducedButNotPublished) {
+TEST_P(BucketTrafficTest, WhatNobodyUsedIsReducedButNotGathered) {
   const auto used = [](const std::string& name) { return name.rfind("unused", 0) != 0; };
   const std::vector<Traffic> ranks =
       traffic(subject("UnusedEverywhere"), row(), size(), Schedule::Sync::kEach, used);

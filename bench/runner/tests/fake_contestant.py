@@ -48,7 +48,7 @@ def step_answer(first: int, steps: int, mode: str) -> dict[str, object]:
 
 def trace(steps: int) -> str:
     """Steps of 10 ms: forward 3 with a gather of 1, backward 4 with a reduction of 2 (rank 0) or
-    1 (others), vote 0.5, update 1, publish 0.5; the rest is 1."""
+    1 (others), vote 0.5, update 1, updates 0.5; the rest is 1."""
     events: list[dict[str, object]] = []
     for rank in range(int(os.environ["WORLD_SIZE"])):
         for step in range(steps):

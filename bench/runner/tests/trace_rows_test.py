@@ -39,7 +39,7 @@ class TraceRowsTest(unittest.TestCase):
             (0, "compute", "forward", 16, 1), (0, "compute", "backward", 17, 1))
         self.assertEqual(len(steps), 2)
         self.assert_rows(steps[0], forward=2, backward=3, gather=3, reduce=2, vote=1, update=2,
-                         publish=1, rest=2)
+                         updates=1, rest=2)
         self.assertAlmostEqual(sum(steps[0].values()), 16)
         self.assert_rows(steps[1], forward=1, backward=1)
 

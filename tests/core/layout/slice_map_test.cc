@@ -102,8 +102,8 @@ TEST(SliceMap, SharesEachKindOfStateOutEvenly) {
   }
 }
 
-/// What reduce, gather and publish rely on: within such a group slices are a permutation, and
-/// ascending ranks lie side by side where data is gathered in place.
+/// What reduce, gather and all-gather of updates rely on: within such a group slices are a
+/// permutation, and ascending ranks lie side by side where data is gathered in place.
 TEST(SliceMap, PeersHoldTheSlicesThatCollectivesNeed) {
   for (const Row& row : all_rows()) {
     const std::vector<SliceMap> maps = maps_of(row);
@@ -128,7 +128,8 @@ TEST(SliceMap, PeersHoldTheSlicesThatCollectivesNeed) {
         atoms.insert(maps[peer].atom() % (row.world / row.degrees.gradients));
       }
       EXPECT_EQ(atoms.size(), static_cast<size_t>(row.world / row.degrees.gradients));
-      // Publishing needs all optimizer slices inside the parameter slice, over b and c.
+      // The all-gather of updates needs all optimizer slices inside the parameter slice, over b and
+      // c.
       std::set<int> optimizer_slices;
       for (const int peer : map.peers({Axis::kGradients, Axis::kOptimizer})) {
         EXPECT_EQ(maps[peer].parameter_slice(), map.parameter_slice());

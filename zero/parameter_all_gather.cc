@@ -1,4 +1,4 @@
-#include "tessera/zero/publication.h"
+#include "tessera/zero/parameter_all_gather.h"
 
 #include <exception>
 #include <utility>
@@ -6,20 +6,20 @@
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/access/unobserved.h"
-#include "tessera/core/step/publish.h"
+#include "tessera/core/step/gather_updated.h"
 
 namespace tessera {
 
-/// A unit whose values are on their way. Operators of other threads may outlive the publication,
+/// A unit whose values are on their way. Operators of other threads may outlive the all-gather,
 /// which is over when there is nothing to wait for.
-class Publication::Pending final : public AccessTarget, public AccessTarget::Pin {
+class ParameterAllGather::Pending final : public AccessTarget, public AccessTarget::Pin {
  public:
-  Pending(Publication& publication, size_t unit, std::shared_ptr<Work> work)
-      : unit(unit), work(std::move(work)), mutex_(publication.mutex_), publication_(publication) {}
+  Pending(ParameterAllGather& all_gather, size_t unit, std::shared_ptr<Work> work)
+      : unit(unit), work(std::move(work)), mutex_(all_gather.mutex_), all_gather_(all_gather) {}
 
   AccessTarget::Pin& pin(Use) noexcept override {
     const std::lock_guard lock(*mutex_);
-    if (work != nullptr) publication_.complete(*this);
+    if (work != nullptr) all_gather_.complete(*this);
     return *this;
   }
   void unpin(Use) noexcept override {}
@@ -29,13 +29,13 @@ class Publication::Pending final : public AccessTarget, public AccessTarget::Pin
 
  private:
   const std::shared_ptr<std::mutex> mutex_;
-  Publication& publication_;
+  ParameterAllGather& all_gather_;
 };
 
 // Slices lie as [parameter slice][b][c]: the inner axis first makes whole gradient slices, the
 // outer one the parameter slice.
-Publication::Publication(ProcessGroup& group, const UnitPlan& plan, const SliceMap& slices,
-                         FlatParameters& flat, Trace* trace)
+ParameterAllGather::ParameterAllGather(ProcessGroup& group, const UnitPlan& plan,
+                                       const SliceMap& slices, FlatParameters& flat, Trace* trace)
     : group_(group), plan_(plan), slices_(slices), flat_(flat), trace_(trace) {
   using MapAxis = SliceMap::Axis;
   const auto add = [&](MapAxis axis, const char* name) {
@@ -48,13 +48,13 @@ Publication::Publication(ProcessGroup& group, const UnitPlan& plan, const SliceM
     if (axis == MapAxis::kOptimizer) added.outer = slices.extent(MapAxis::kGradients);
     axes_.push_back(std::move(added));
   };
-  add(MapAxis::kOptimizer, "publish inside gradient slices");
-  add(MapAxis::kGradients, "publish inside parameter slices");
+  add(MapAxis::kOptimizer, "updates inside gradient slices");
+  add(MapAxis::kGradients, "updates inside parameter slices");
 }
 
 // What is under way completes without any further doing of the peers, so waiting for it does not
 // depend on them; after a failure, or while one unwinds, the parameters stay forbidden.
-Publication::~Publication() {
+ParameterAllGather::~ParameterAllGather() {
   if (origin_.is_here()) {
     const std::lock_guard lock(*mutex_);
     for (const auto& pending : pending_) {
@@ -65,7 +65,7 @@ Publication::~Publication() {
   observer_.reset();
 }
 
-void Publication::start(const std::vector<size_t>& units) {
+void ParameterAllGather::start(const std::vector<size_t>& units) {
   const Unobserved unobserved;
   const bool may_go_on = axes_.size() == 1 && !flat_.is_split() && group_.can().in_background;
   std::vector<AccessObserver::Watched> watched;
@@ -77,7 +77,8 @@ void Publication::start(const std::vector<size_t>& units) {
       if (work != nullptr) work->wait();
       const int64_t run_numel = shard.numel() / axis.outer;
       const int64_t run = axis.outer > 1 ? slices_.coordinate(SliceMap::Axis::kGradients) : 0;
-      work = publish(*axis.group, shard.narrow(0, run * run_numel, run_numel), plan_[unit].name);
+      work = gather_updated(*axis.group, shard.narrow(0, run * run_numel, run_numel),
+                            plan_[unit].name);
     }
     if (!may_go_on || work->is_completed()) {
       work->wait();
@@ -105,7 +106,7 @@ void Publication::start(const std::vector<size_t>& units) {
 }
 
 /// Waits for one unit. The mutex is held.
-void Publication::complete(Pending& pending) {
+void ParameterAllGather::complete(Pending& pending) {
   if (pending.work == nullptr) return;
   const Unobserved unobserved;
   const std::shared_ptr<Work> work = std::exchange(pending.work, nullptr);
@@ -120,7 +121,7 @@ void Publication::complete(Pending& pending) {
   }
 }
 
-void Publication::finish() {
+void ParameterAllGather::finish() {
   {
     const std::lock_guard lock(*mutex_);
     for (const auto& pending : pending_) complete(*pending);

@@ -20,17 +20,17 @@ namespace tessera {
 /// Brings updated optimizer slices to every rank that keeps the parameters around them. Where
 /// communication runs beside computation and units are resident, it goes on after the step: an
 /// operator that touches such a unit waits for it, any other access throws.
-class Publication {
+class ParameterAllGather {
  public:
   /// For degrees with o > p. References must outlive it. Collective: makes subgroups where the
   /// degrees need them.
-  Publication(ProcessGroup& group, const UnitPlan& plan, const SliceMap& slices,
-              FlatParameters& flat, Trace* trace);
-  ~Publication();
-  Publication(const Publication&) = delete;
-  Publication& operator=(const Publication&) = delete;
+  ParameterAllGather(ProcessGroup& group, const UnitPlan& plan, const SliceMap& slices,
+                     FlatParameters& flat, Trace* trace);
+  ~ParameterAllGather();
+  ParameterAllGather(const ParameterAllGather&) = delete;
+  ParameterAllGather& operator=(const ParameterAllGather&) = delete;
 
-  /// Publishes `units`, whose optimizer slices are new. Collective; returns when all is done or
+  /// All-gathers `units`, whose optimizer slices are new. Collective; returns when all is done or
   /// under way.
   void start(const std::vector<size_t>& units);
 

@@ -22,7 +22,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class PublicationTest : public ::testing::TestWithParam<Strategy> {
+class ParameterAllGatherTest : public ::testing::TestWithParam<Strategy> {
  protected:
   /// One rank whose collectives are late, behind its first step.
   struct Rank : OddRank {
@@ -71,7 +71,7 @@ std::string read_raw(const Net& net) {
   return "";
 }
 
-TEST_P(PublicationTest, GoesOnBehindTheStepAndRawReadsSayHowToWait) {
+TEST_P(ParameterAllGatherTest, GoesOnBehindTheStepAndRawReadsSayHowToWait) {
   on_ranks([](Rank& rank) {
     EXPECT_THAT(read_raw(*rank.net), HasSubstr("are still on their way from other ranks"));
     EXPECT_THAT(read_raw(*rank.net), HasSubstr("call engine->wait()"));
@@ -80,7 +80,7 @@ TEST_P(PublicationTest, GoesOnBehindTheStepAndRawReadsSayHowToWait) {
   });
 }
 
-TEST_P(PublicationTest, IsWaitedForByOperators) {
+TEST_P(ParameterAllGatherTest, IsWaitedForByOperators) {
   const auto values = expected();
   on_ranks([&](Rank& rank) {
     EXPECT_EQ(bit_differences(copy_parameters(*rank.net), values), "");
@@ -88,7 +88,7 @@ TEST_P(PublicationTest, IsWaitedForByOperators) {
   });
 }
 
-TEST_P(PublicationTest, IsWaitedForByTheEnd) {
+TEST_P(ParameterAllGatherTest, IsWaitedForByTheEnd) {
   const auto values = expected();
   on_ranks([&](Rank& rank) {
     rank.engine.reset();
@@ -97,7 +97,7 @@ TEST_P(PublicationTest, IsWaitedForByTheEnd) {
   });
 }
 
-TEST_P(PublicationTest, IsWaitedForByWhateverReadsOrWritesParameters) {
+TEST_P(ParameterAllGatherTest, IsWaitedForByWhateverReadsOrWritesParameters) {
   on_ranks([](Rank& rank) {
     const uint64_t before = parameter_hash(*rank.engine);
     EXPECT_EQ(read_raw(*rank.net), "");
@@ -113,9 +113,9 @@ TEST_P(PublicationTest, IsWaitedForByWhateverReadsOrWritesParameters) {
   });
 }
 
-/// An operator of another thread that waited for its parameter may be at work when the publication
+/// An operator of another thread that waited for its parameter may be at work when the all-gather
 /// and the engine end.
-TEST_P(PublicationTest, MayEndWhileAnOperatorReads) {
+TEST_P(ParameterAllGatherTest, MayEndWhileAnOperatorReads) {
   const auto values = expected();
   on_ranks([&](Rank& rank) {
     const auto& [name, value] = *values.begin();
@@ -137,7 +137,7 @@ TEST_P(PublicationTest, MayEndWhileAnOperatorReads) {
 }
 
 /// A write that comes while the values are on their way is found like any other.
-TEST_P(PublicationTest, DoesNotHideWrites) {
+TEST_P(ParameterAllGatherTest, DoesNotHideWrites) {
   const std::vector<std::string> errors =
       run_ranks_expecting_errors(3, [](std::shared_ptr<ProcessGroup> world) {
         Rank rank(std::move(world), GetParam());
@@ -154,7 +154,7 @@ TEST_P(PublicationTest, DoesNotHideWrites) {
 }
 
 /// With lanes in the calls there is nothing left to wait for: the control of the first test.
-TEST_P(PublicationTest, EndsInTheStepWhereCollectivesRunInTheCalls) {
+TEST_P(ParameterAllGatherTest, EndsInTheStepWhereCollectivesRunInTheCalls) {
   run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     const auto net = make_net();
     const auto engine =
@@ -165,7 +165,8 @@ TEST_P(PublicationTest, EndsInTheStepWhereCollectivesRunInTheCalls) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(, PublicationTest, ::testing::Values(Strategy::kZero1, Strategy::kZero2),
+INSTANTIATE_TEST_SUITE_P(, ParameterAllGatherTest,
+                         ::testing::Values(Strategy::kZero1, Strategy::kZero2),
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
 }  // namespace
