@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kPage = "tessera/page";
 
 /// The page that the processes of one host share.
-class SharedPage final : public Venue {
+class SharedPage final : public Transport {
  public:
   SharedPage(JobStore* store, int rank, int world_size)
       : store_(store), rank_(rank), world_size_(world_size) {}
@@ -48,7 +48,7 @@ class SharedPage final : public Venue {
 };
 
 /// Keys of the store that nobody else uses.
-class Prefix final : public Venue {
+class Prefix final : public Transport {
  public:
   bool is_local() const override { return false; }
 
@@ -64,11 +64,11 @@ class Prefix final : public Venue {
   std::string text_;
 };
 
-void hold(const Place& place, const HandshakeOptions& options, Venue& venue) {
+void hold(const Place& place, const HandshakeOptions& options, Transport& transport) {
   if (place.is_host) {
-    HostAttempt(place, options, venue).run();
+    HostAttempt(place, options, transport).run();
   } else {
-    MemberAttempt(place, options, venue).run();
+    MemberAttempt(place, options, transport).run();
   }
   place.store->setTimeout(bounded(options.timeout));
 }

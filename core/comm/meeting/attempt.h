@@ -31,15 +31,15 @@ namespace tessera {
 /// under nonces. Each rank says a Hello under its number; who finds another one there says its own
 /// again, so that the host sees both. The host (Note [Places]) reads them and alone decides. Hellos
 /// of processes that have ended, and of earlier worlds of a process that still runs, are no part of
-/// this attempt. Once each rank has one live Hello, the host opens the venue and tells each nonce
-/// where that is; they enter, and say so; when all have, the host says "go". What goes wrong before
-/// is the failure on all: a conflict, for which the host waits a moment so that the others can come
-/// and hear it, a death, a rank that gives up, a venue that cannot be made or entered.
+/// this attempt. Once each rank has one live Hello, the host opens the transport and tells each
+/// nonce where that is; they enter, and say so; when all have, the host says "go". What goes wrong
+/// before is the failure on all: a conflict, for which the host waits a moment so that the others
+/// can come and hear it, a death, a rank that gives up, a transport that cannot be made or entered.
 
 /// Where the ranks go on once they have met.
-class Venue {
+class Transport {
  public:
-  virtual ~Venue() = default;
+  virtual ~Transport() = default;
   /// Whether the ranks must be on one host.
   virtual bool is_local() const = 0;
   /// The host, which knows all processes: one line of text that leads the others there.
@@ -51,10 +51,10 @@ class Venue {
 /// What one rank knows of the others and how it ends; what host and members have in common.
 class Attempt {
  public:
-  Attempt(const Place& place, const HandshakeOptions& options, Venue& venue)
+  Attempt(const Place& place, const HandshakeOptions& options, Transport& transport)
       : place_(place),
         options_(options),
-        venue_(venue),
+        transport_(transport),
         words_(place.own == nullptr && !options.job_token.empty()
                    ? Words(*place.store, options.job_token)
                    : Words(*place.store)),
@@ -97,7 +97,7 @@ class Attempt {
   static constexpr const char* kEntered = "entered ";  // and the host's nonce
   static constexpr const char* kGone = "gone";
   static constexpr const char* kFailed = "failed: ";
-  // And the host's nonce, and the venue's text in a line.
+  // And the host's nonce, and the transport's text in a line.
   static constexpr const char* kEnter = "enter\n";
   static constexpr const char* kGo = "go";
   static constexpr const char* kFailure = "failure\n";
@@ -216,7 +216,7 @@ class Attempt {
 
   const Place& place_;
   const HandshakeOptions& options_;
-  Venue& venue_;
+  Transport& transport_;
   Words words_;
   Heartbeat heartbeat_;
   const Hello own_;

@@ -26,12 +26,12 @@ class HostAttempt final : public Attempt {
   void take_part() override {
     try {
       gather();
-      open_venue();
+      open_transport();
       await_all();
     } catch (const CommError&) {
       throw;
     } catch (const std::exception& error) {
-      condemn(absl::StrCat("rank ", options_.rank, " failed: ", error_text(error)));
+      reject(absl::StrCat("rank ", options_.rank, " failed: ", error_text(error)));
     }
     if (place_.own != nullptr) place_.own->close_door();
     for (const auto& [rank, hello] : guests_) words_.say(answer_key(hello.nonce), kGo);
@@ -50,14 +50,14 @@ class HostAttempt final : public Attempt {
       const auto now = Clock::now();
       if (!conflict.empty()) {
         if (!conflict_seen) conflict_seen = now;
-        if (missing().empty() || now - *conflict_seen > kLinger) condemn(conflict);
+        if (missing().empty() || now - *conflict_seen > kLinger) reject(conflict);
       } else if (missing().empty()) {
         return;
       }
       if (is_time_out()) {
         const std::string cause = missing_text(missing());
         report_failure(missing().front(), cause);
-        condemn(cause);
+        reject(cause);
       }
       if (now - start_ > silence_) {
         silence_ *= 2;
@@ -111,12 +111,12 @@ class HostAttempt final : public Attempt {
     const auto mark = words_.hear(mark_key(guest.nonce));
     if (mark && absl::StartsWith(*mark, kFailed)) {
       const std::string cause = mark->substr(std::string_view(kFailed).size());
-      condemn(absl::StrCat(name_of(guest), " gave up: ", cause));
+      reject(absl::StrCat(name_of(guest), " gave up: ", cause));
     }
     if (mark == kGone || (!mark && life_of(guest, true) == Life::kEnded)) {
       const std::string cause = absl::StrCat(name_of(guest), " died before all ranks had met");
       report_failure(guest.rank, cause, pid_of(guest));
-      condemn(cause);
+      reject(cause);
     }
   }
 
@@ -146,7 +146,7 @@ class HostAttempt final : public Attempt {
         return absl::StrCat(differ("the device", hello.device, first.device),
                             "; give all ranks one kind of device");
       }
-      if (venue_.is_local() && hello.host != first.host) {
+      if (transport_.is_local() && hello.host != first.host) {
         return absl::StrCat(differ("the host or container", hello.host_name, first.host_name),
                             " and shares no memory with it; on CPUs ranks on several hosts come "
                             "later, with the mpi backend");
@@ -167,10 +167,10 @@ class HostAttempt final : public Attempt {
     return absent;
   }
 
-  void open_venue() {
+  void open_transport() {
     std::vector<int> pids(static_cast<size_t>(options_.world_size));
     for (const auto& [rank, hello] : guests_) pids.at(static_cast<size_t>(rank)) = hello.pid;
-    const std::string text = venue_.open(pids);
+    const std::string text = transport_.open(pids);
     for (const auto& [rank, hello] : guests_) {
       words_.say(answer_key(hello.nonce), absl::StrCat(kEnter, own_.nonce, "\n", text));
     }
@@ -214,7 +214,7 @@ class HostAttempt final : public Attempt {
                          absl::StrJoin(names, ", "));
         const Hello& first = guests_.at(*outside.begin());
         report_failure(first.rank, cause, pid_of(first));
-        condemn(cause);
+        reject(cause);
       }
       pause();
     }
@@ -228,7 +228,7 @@ class HostAttempt final : public Attempt {
   }
 
   /// Gives up for all ranks that are there, so that they say the same.
-  [[noreturn]] void condemn(const std::string& cause) {
+  [[noreturn]] void reject(const std::string& cause) {
     if (twin_) reject(*twin_, cause);
     for (const auto& [rank, hello] : guests_) reject(hello, cause);
     if (place_.own != nullptr) {  // whoever is connected and has not said Hello yet

@@ -40,7 +40,7 @@ class MemberAttempt final : public Attempt {
     if (has_entered_ || lines.size() != 3 || !absl::StartsWith(answer, kEnter)) return false;
     host_nonce_ = lines[1];
     try {
-      venue_.enter(lines[2]);
+      transport_.enter(lines[2]);
     } catch (const std::exception& error) {
       expect_host_alive();  // else what it shared went with it
       const std::string cause = error_text(error);

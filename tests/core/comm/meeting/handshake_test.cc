@@ -138,7 +138,7 @@ TEST_F(HandshakeTest, WhatIsNoHelloIsIgnored) {
     store().set("tessera/hello/1", text);
     EXPECT_THAT(errors_of({{0}, {1}}), Each(IsEmpty())) << text.substr(0, 50);
   }
-  store().add("tessera/roster", 1000000000000);
+  store().add("tessera/members", 1000000000000);
   EXPECT_THAT(errors_of({{0}, {1}}), Each(IsEmpty()));
 }
 
