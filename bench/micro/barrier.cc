@@ -8,10 +8,10 @@ void play_barrier(ProcessGroup& group, Laps& laps) {
   while (laps.next()) group.barrier("barrier");
 }
 
-void register_barriers(Crews& crews) {
-  const auto add = [&crews](const char* name, int ranks, Waiting waiting) {
-    benchmark::RegisterBenchmark(name, [&crews, ranks, waiting](benchmark::State& state) {
-      crews.of(ranks, waiting).play({Scene::Kind::kBarrier}, state);
+void register_barriers(RankSets& rank_sets) {
+  const auto add = [&rank_sets](const char* name, int ranks, Waiting waiting) {
+    benchmark::RegisterBenchmark(name, [&rank_sets, ranks, waiting](benchmark::State& state) {
+      rank_sets.of(ranks, waiting).play({Scene::Kind::kBarrier}, state);
     })->UseRealTime();
   };
   add("barrier/2_ranks", 2, Waiting::kByCores);

@@ -7,7 +7,7 @@ namespace tessera::bench {
 
 /// What ranks pay to meet: two with a core each, spinning and not, and four on whatever cores there
 /// are.
-void register_barriers(Crews& crews);
+void register_barriers(RankSets& rank_sets);
 void play_barrier(ProcessGroup& group, Laps& laps);
 
 }  // namespace tessera::bench

@@ -44,14 +44,14 @@ std::string size_name(int64_t bytes) {
                                    : std::to_string(bytes >> 10) + "KiB";
 }
 
-void add(Crews& crews, Operation operation, at::ScalarType dtype, Memory memory, int ranks,
+void add(RankSets& rank_sets, Operation operation, at::ScalarType dtype, Memory memory, int ranks,
          int64_t bytes) {
   const std::string name = std::string(kOperations[static_cast<size_t>(operation)]) + '/' +
                            (dtype == at::kFloat ? "f32" : "bf16") + '/' +
                            kMemories[static_cast<size_t>(memory)] + '/' + std::to_string(ranks) +
                            "_ranks/" + size_name(bytes);
-  benchmark::RegisterBenchmark(name.c_str(), [=, &crews](benchmark::State& state) {
-    crews.of(ranks, Waiting::kByCores)
+  benchmark::RegisterBenchmark(name.c_str(), [=, &rank_sets](benchmark::State& state) {
+    rank_sets.of(ranks, Waiting::kByCores)
         .play({Scene::Kind::kCollective,
                {static_cast<int64_t>(operation), static_cast<int64_t>(dtype),
                 static_cast<int64_t>(memory), bytes}},
@@ -97,7 +97,7 @@ void play_collective(const Scene& scene, ProcessGroup& group, Laps& laps) {
   while (laps.next()) run();
 }
 
-void register_collectives(Crews& crews) {
+void register_collectives(RankSets& rank_sets) {
   constexpr std::array<int64_t, 5> kBytes = {int64_t{1} << 10, int64_t{64} << 10, int64_t{1} << 20,
                                              int64_t{16} << 20, int64_t{64} << 20};
   for (size_t operation = 0; operation < kOperations.size(); ++operation) {
@@ -105,7 +105,7 @@ void register_collectives(Crews& crews) {
       for (const Memory memory : {Memory::kArena, Memory::kPrivate}) {
         for (const int ranks : {2, 4}) {
           for (const int64_t bytes : kBytes) {
-            add(crews, static_cast<Operation>(operation), dtype, memory, ranks, bytes);
+            add(rank_sets, static_cast<Operation>(operation), dtype, memory, ranks, bytes);
           }
         }
       }

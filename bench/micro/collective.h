@@ -8,7 +8,7 @@ namespace tessera::bench {
 /// How long a collective takes, by operation, dtype, kind of memory, ranks and bytes of the whole
 /// buffer (input of reduce_scatter, output of all_gather and gather_updated). algbw: those bytes
 /// per second; busbw: what every rank would have to send for it on a ring.
-void register_collectives(Crews& crews);
+void register_collectives(RankSets& rank_sets);
 void play_collective(const Scene& scene, ProcessGroup& group, Laps& laps);
 
 }  // namespace tessera::bench

@@ -85,10 +85,10 @@ void play_gather(const Scene& scene, ProcessGroup& group, Laps& laps) {
   }
 }
 
-void register_gathers(Crews& crews) {
-  const auto add = [&crews](const std::string& name, int64_t parameters, int64_t bytes) {
-    benchmark::RegisterBenchmark(name.c_str(), [=, &crews](benchmark::State& state) {
-      crews.of(2, Waiting::kByCores).play({Scene::Kind::kGather, {parameters, bytes}}, state);
+void register_gathers(RankSets& rank_sets) {
+  const auto add = [&rank_sets](const std::string& name, int64_t parameters, int64_t bytes) {
+    benchmark::RegisterBenchmark(name.c_str(), [=, &rank_sets](benchmark::State& state) {
+      rank_sets.of(2, Waiting::kByCores).play({Scene::Kind::kGather, {parameters, bytes}}, state);
       state.counters["gathered"] = benchmark::Counter(
           static_cast<double>(bytes), benchmark::Counter::kIsIterationInvariantRate);
     })->UseRealTime();

@@ -12,11 +12,11 @@
 int main(int argc, char** argv) {
   at::set_num_threads(1);
   if (tessera::bench::is_peer(argc, argv)) return tessera::bench::live_as_peer(argv);
-  tessera::bench::Crews crews;
-  tessera::bench::register_collectives(crews);
-  tessera::bench::register_barriers(crews);
-  tessera::bench::register_gathers(crews);
-  tessera::bench::register_operators(crews);
+  tessera::bench::RankSets rank_sets;
+  tessera::bench::register_collectives(rank_sets);
+  tessera::bench::register_barriers(rank_sets);
+  tessera::bench::register_gathers(rank_sets);
+  tessera::bench::register_operators(rank_sets);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();

@@ -46,7 +46,7 @@ std::unique_ptr<Engine> engine_beside(Beside beside, const std::shared_ptr<Chain
   if (beside == Beside::kNothing) return nullptr;
   Options options;
   options.strategy = beside == Beside::kDdp ? Strategy::kDdp : Strategy::kZero3;
-  // The crew owns the group and outlives the engine.
+  // The workers owns the group and outlives the engine.
   const std::shared_ptr<ProcessGroup> borrowed(&group, [](ProcessGroup*) {});
   return parallelize(model, torch::optim::AdamWOptions(), options, borrowed);
 }
@@ -77,12 +77,12 @@ void play_operators(const Scene& scene, ProcessGroup& group, Laps& laps) {
   group.barrier("operators have run");
 }
 
-void register_operators(Crews& crews) {
+void register_operators(RankSets& rank_sets) {
   for (size_t on = 0; on < kOns.size(); ++on) {
     for (size_t beside = 0; beside < kBesides.size(); ++beside) {
       const std::string name = std::string("operators/") + kOns[on] + '/' + kBesides[beside];
-      benchmark::RegisterBenchmark(name.c_str(), [=, &crews](benchmark::State& state) {
-        crews.of(2, Waiting::kByCores)
+      benchmark::RegisterBenchmark(name.c_str(), [=, &rank_sets](benchmark::State& state) {
+        rank_sets.of(2, Waiting::kByCores)
             .play(
                 {Scene::Kind::kOperators, {static_cast<int64_t>(beside), static_cast<int64_t>(on)}},
                 state);

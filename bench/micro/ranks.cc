@@ -152,8 +152,8 @@ void Ranks::play(const Scene& scene, benchmark::State& state) {
   bench::play(scene, *group_, laps);
 }
 
-Ranks& Crews::of(int size, Waiting waiting) {
-  auto& ranks = crews_[{size, waiting}];
+Ranks& RankSets::of(int size, Waiting waiting) {
+  auto& ranks = rank_sets_[{size, waiting}];
   if (ranks == nullptr) ranks = std::make_unique<Ranks>(size, waiting);
   return *ranks;
 }

@@ -48,12 +48,12 @@ class Ranks {
 };
 
 /// The ranks of a run, started when they are first asked for.
-class Crews {
+class RankSets {
  public:
   Ranks& of(int size, Waiting waiting);
 
  private:
-  std::map<std::pair<int, Waiting>, std::unique_ptr<Ranks>> crews_;
+  std::map<std::pair<int, Waiting>, std::unique_ptr<Ranks>> rank_sets_;
 };
 
 /// Whether the program was started as a peer, and its life as one: returns the exit code.

@@ -8,7 +8,7 @@
 
 namespace tessera::bench {
 
-/// What the ranks of a crew do together. Plain numbers: rank 0 sends it through pipes.
+/// What the ranks of a workers do together. Plain numbers: rank 0 sends it through pipes.
 struct Scene {
   enum class Kind : int64_t { kCollective, kBarrier, kGather, kOperators };
 

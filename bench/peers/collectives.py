@@ -1,4 +1,4 @@
-"""Collectives contestant: torch.distributed on Gloo, one process per rank, steered by stdin.
+"""Collectives entry: torch.distributed on Gloo, one process per rank, steered by stdin.
 
 Command `run OP BYTES N [DTYPE]` times N calls of OP, one of all_reduce, all_gather, reduce_scatter
 and barrier, each for itself, in microseconds; BYTES is the size of the full buffer (input of
@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from contestant import Misuse, Ranks, commands, emit, joined_ranks, natural, run
+from entry import Misuse, Ranks, commands, emit, joined_ranks, natural, run
 
 _WARM_UP_CALLS = 3
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}

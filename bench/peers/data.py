@@ -1,4 +1,4 @@
-"""The batches, equal to those of the C++ contestant: a function of step and rank alone."""
+"""The batches, equal to those of the C++ entry: a function of step and rank alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from contestant import Misuse, Ranks
+from entry import Misuse, Ranks
 from model import GptSizes, gpt_sizes
 
 _SEQUENCE_STRIDE = 7919  # a prime: sequences start everywhere in the text

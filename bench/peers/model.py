@@ -1,4 +1,4 @@
-"""The models, equal to those of the C++ contestant: bit for bit the same initial parameters."""
+"""The models, equal to those of the C++ entry: bit for bit the same initial parameters."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from torch.distributed.fsdp.wrap import CustomPolicy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
 
-from contestant import Misuse
+from entry import Misuse
 from model import Gpt, Mlp
 
 _ADAMW: dict[str, Any] = {

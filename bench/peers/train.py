@@ -1,4 +1,4 @@
-"""Training contestant: PyTorch's strategies, one process per rank, steered by stdin.
+"""Training entry: PyTorch's strategies, one process per rank, steered by stdin.
 
     train.py --model {A,S,B,C,MLP} --strategy NAME [--text FILE] [--steps N]
 
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import data
 import model as models
 import torch
-from contestant import Misuse, commands, emit, joined_ranks, natural, private_kib, run
+from entry import Misuse, commands, emit, joined_ranks, natural, private_kib, run
 from strategies import NAMES, Wrapped, strategy
 
 

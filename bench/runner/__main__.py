@@ -18,7 +18,7 @@ from . import (
 from .bench import Bench
 from .failure import BenchFailure, Stopped
 from .journal import Journal
-from .roster import Programs
+from .registry import Programs
 
 _ROOT = Path(__file__).resolve().parents[2]
 _TEXT_BYTES = 8 << 20

@@ -8,12 +8,12 @@ import sys
 import time
 from pathlib import Path
 
-from .contestant import Contestant
-from .crew import Crew
+from .entry import Entry
+from .workers import Workers
 from .disturbance import Disturbance, Limits
 from .findings import Findings
 from .journal import Journal
-from .roster import Programs
+from .registry import Programs
 
 
 @dataclasses.dataclass
@@ -28,7 +28,7 @@ class Bench:
     quick: bool = False
     pinned: bool = True
     ranks: int = 2
-    wanted: str = ""  # expression that a contestant's name must match
+    wanted: str = ""  # expression that an entry's name must match
     start_timeout_s: float = 120.0
     limits: Limits = Limits()
     findings: Findings = dataclasses.field(default_factory=Findings)
@@ -38,19 +38,19 @@ class Bench:
         """A line of progress on stderr."""
         print(f"[{time.monotonic() - self.began:6.1f} s] {text}", file=sys.stderr, flush=True)
 
-    def chosen(self, contestants: list[Contestant]) -> list[Contestant]:
+    def chosen(self, entries: list[Entry]) -> list[Entry]:
         """Those that the user asked for; notes the families of peers."""
-        chosen = [c for c in contestants if re.search(self.wanted, c.name)]
+        chosen = [c for c in entries if re.search(self.wanted, c.name)]
         self.findings.families.update((c.name, c.family) for c in chosen if c.family)
         return chosen
 
-    def start(self, contestant: Contestant, suite: str, world: int | None = None) -> Crew:
+    def start(self, entry: Entry, suite: str, world: int | None = None) -> Workers:
         """Starts all ranks; does not wait for them."""
-        return Crew(contestant, world or self.ranks, self.logs / suite, self.pinned)
+        return Workers(entry, world or self.ranks, self.logs / suite, self.pinned)
 
-    def leave(self, crew: Crew) -> None:
-        """Ends a crew; one that does not leave in order is noted, its numbers stand."""
-        problem = crew.quit()
+    def leave(self, workers: Workers) -> None:
+        """Ends workers; one that does not leave in order is noted, its numbers stand."""
+        problem = workers.quit()
         if problem:
             self.say(f"warning: {problem}")
             self.findings.warnings.append(problem.splitlines()[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from . import roster, traffic
+from . import registry, traffic
 from .chart import Stack, stacks
 from .findings import Breakdown, Findings
 from .markdown import table
@@ -48,7 +48,7 @@ def _model(findings: Findings, model: str, ranks: int) -> str:
     for name, one in found.items():
         middle = _rows(one)
         steps = Spread.of(sum(rows.values()) for rows in one.rounds.values())
-        values = ["-" if name in roster.FLOORS else f"{middle[row]:.2f}" for row in ROWS]
+        values = ["-" if name in registry.FLOORS else f"{middle[row]:.2f}" for row in ROWS]
         rows.append([_short(name), steps.text(), cell(over_floor(findings, model, name)), *values,
                      f"{statistics.median(one.faults):,.1f}", f"{statistics.median(one.cpu_ms):.1f}"])
     parts = f"### Model {model}\n\n{MODELS[model].shape}.\n\n" + table(head, rows)
@@ -68,7 +68,7 @@ def _expected(found: dict[str, Breakdown], ranks: int) -> str:
     bandwidth = updated / _rows(ddp)["update"]  # bytes per ms
     rows = []
     for name, one in found.items():
-        if name in roster.FLOORS:
+        if name in registry.FLOORS:
             continue
         expected = traffic.parts(_short(name), ranks)
         middle = _rows(one)
@@ -105,7 +105,7 @@ def chart(findings: Findings, machine: str) -> str | None:
         group = []
         for name, one in found.items():
             middle = _rows(one)
-            if name in roster.FLOORS:
+            if name in registry.FLOORS:
                 pieces = [(1.0, _UNDIVIDED)]
             else:
                 pieces = [(sum(middle[row] for row in rows) / floor_ms, colour)

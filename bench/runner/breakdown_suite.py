@@ -6,10 +6,10 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from . import roster, trace_rows
+from . import registry, trace_rows
 from .bench import Bench, noise_record
-from .contestant import Contestant
-from .crew import check_numbers
+from .entry import Entry
+from .workers import check_numbers
 from .disturbance import Watch
 from .failure import BenchFailure
 from .findings import Breakdown
@@ -23,49 +23,49 @@ _WARM_UP_STEPS = 3  # memory has settled after them
 
 
 def run(bench: Bench, models: list[str]) -> None:
-    """Every contestant in turn, started anew for each round so that each has a trace of its own."""
+    """Every entry in turn, started anew for each round so that each has a trace of its own."""
     for name in models:
-        contestants = bench.chosen(roster.breakdown(bench.programs, name, bench.text, bench.quick))
+        entries = bench.chosen(registry.breakdown(bench.programs, name, bench.text, bench.quick))
         found = bench.findings.breakdown.setdefault(name, {})
-        for round_, contestant in turns(contestants, bench.blocks):
-            into = found.setdefault(contestant.name, Breakdown())
-            _round(bench, MODELS[name], contestant, round_, into)
+        for round_, entry in turns(entries, bench.blocks):
+            into = found.setdefault(entry.name, Breakdown())
+            _round(bench, MODELS[name], entry, round_, into)
 
 
 def _round(
-    bench: Bench, model: Model, contestant: Contestant, round_: int, into: Breakdown
+    bench: Bench, model: Model, entry: Entry, round_: int, into: Breakdown
 ) -> None:
     for attempt in range(_TRIES):
-        again = _measure(bench, model, contestant, round_, attempt, into)
+        again = _measure(bench, model, entry, round_, attempt, into)
         if not again:
             return
 
 
 def _measure(
-    bench: Bench, model: Model, contestant: Contestant, round_: int, attempt: int, into: Breakdown
+    bench: Bench, model: Model, entry: Entry, round_: int, attempt: int, into: Breakdown
 ) -> bool:
     """One start. Returns whether it was disturbed and is to be run again."""
     # The span of the first forward includes the time until the command came: one step more.
     skipped = _WARM_UP_STEPS + 1
     steps = 1 + (4 if bench.quick else _STEPS[model.name])
     timeout_s = 30.0 + (skipped + steps) * model.step_timeout_s
-    is_floor = contestant.name in roster.FLOORS
+    is_floor = entry.name in registry.FLOORS
     with tempfile.TemporaryDirectory(prefix="tessera-bench-") as folder:
         path = Path(folder) / "trace.json"
-        traced = contestant.with_arguments("--trace", str(path))
-        with bench.start(traced, f"breakdown-{model.name}") as crew:
-            crew.wait("idle", bench.start_timeout_s)
-            ready = crew.wait("ready", bench.start_timeout_s)
-            crew.ask(f"steps {_WARM_UP_STEPS}", "steps", timeout_s)
-            watch = Watch(crew.pids)
-            answers = crew.ask(f"steps {steps}", "steps", timeout_s)
+        traced = entry.with_arguments("--trace", str(path))
+        with bench.start(traced, f"breakdown-{model.name}") as workers:
+            workers.wait("idle", bench.start_timeout_s)
+            ready = workers.wait("ready", bench.start_timeout_s)
+            workers.ask(f"steps {_WARM_UP_STEPS}", "steps", timeout_s)
+            watch = Watch(workers.pids)
+            answers = workers.ask(f"steps {steps}", "steps", timeout_s)
             seen = watch.stop()
-            ms = check_numbers(crew, answers, "ms", steps)
-            bench.leave(crew)
+            ms = check_numbers(workers, answers, "ms", steps)
+            bench.leave(workers)
         of_steps = [] if is_floor else trace_rows.steps_after(trace_rows.read(path), skipped)
     if not is_floor and len(of_steps) != steps - 1:
         raise BenchFailure(
-            f"{contestant.name}: the trace has {skipped + len(of_steps)} steps, "
+            f"{entry.name}: the trace has {skipped + len(of_steps)} steps, "
             f"expected {_WARM_UP_STEPS + steps}"
         )
     rows = _undivided(ms) if is_floor else trace_rows.typical(of_steps)
@@ -75,13 +75,13 @@ def _measure(
     again = reason is not None and attempt + 1 < _TRIES
     total_ms = sum(rows.values())
     bench.journal.write(
-        {"suite": "breakdown", "model": model.name, "contestant": contestant.name,
+        {"suite": "breakdown", "model": model.name, "entry": entry.name,
          "round": round_, "attempt": attempt, "kept": not again, "disturbed": reason,
          "parameters": int(ready[0].get("parameters", 0)), "step_ms": total_ms,
          "rows_ms": {} if is_floor else rows, "cpu_ms_per_step": cpu_ms,
          "minor_faults_per_step": faults} | noise_record(seen)
     )
-    what = f"breakdown {model.name}, {contestant.name}, round {round_}"
+    what = f"breakdown {model.name}, {entry.name}, round {round_}"
     bench.say(f"{what}: {total_ms:.2f} ms")
     if reason is not None:
         bench.disturbed(what, reason, again, seen.busiest)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 
-from . import roster
+from . import registry
 from .bench import Bench, noise_record
-from .contestant import Contestant, Role
-from .crew import Crew, check_numbers
+from .entry import Entry, Role
+from .workers import Workers, check_numbers
 from .disturbance import Watch
 from .findings import Call
 from .spread import Timing
@@ -35,50 +35,50 @@ def calls(worlds: tuple[int, ...], quick: bool) -> list[Call]:
 
 
 def run(bench: Bench) -> None:
-    """Every call by all contestants, in turn, on two and on four ranks."""
+    """Every call by all entries, in turn, on two and on four ranks."""
     worlds = (2,) if bench.quick else (2, 4)
     for world in worlds:
         _run_world(bench, world, calls((world,), bench.quick))
 
 
 def _run_world(bench: Bench, world: int, wanted: list[Call]) -> None:
-    contestants = bench.chosen(roster.collectives(bench.programs))
-    crews: dict[str, Crew] = {}
+    entries = bench.chosen(registry.collectives(bench.programs))
+    worker_sets: dict[str, Workers] = {}
     try:
-        for contestant in contestants:
-            crew = bench.start(contestant, f"collectives-{world}", world)
-            crews[contestant.name] = crew
-            crew.wait("ready", bench.start_timeout_s)
+        for entry in entries:
+            workers = bench.start(entry, f"collectives-{world}", world)
+            worker_sets[entry.name] = workers
+            workers.wait("ready", bench.start_timeout_s)
         for call in wanted:
             found = bench.findings.collectives.setdefault(call, {})
-            for round_, contestant in turns(contestants, bench.blocks):
-                timing = block(bench, crews[contestant.name], contestant, call, round_)
-                found.setdefault(contestant.name, {})[round_] = timing
+            for round_, entry in turns(entries, bench.blocks):
+                timing = block(bench, worker_sets[entry.name], entry, call, round_)
+                found.setdefault(entry.name, {})[round_] = timing
             medians = {
                 name: statistics.median(t.median for t in rounds.values())
                 for name, rounds in found.items()
             }
             shown = ", ".join(f"{name} {us:.1f} us" for name, us in medians.items())
             bench.say(f"collectives, {world} ranks, {call.op} {call.size_bytes} {call.dtype}: {shown}")
-        for crew in crews.values():
-            bench.leave(crew)
+        for workers in worker_sets.values():
+            bench.leave(workers)
     finally:
-        for crew in crews.values():
-            crew.kill()
+        for workers in worker_sets.values():
+            workers.kill()
 
 
-def block(bench: Bench, crew: Crew, contestant: Contestant, call: Call, round_: int) -> Timing:
+def block(bench: Bench, workers: Workers, entry: Entry, call: Call, round_: int) -> Timing:
     """Several calls in a row; the slowest rank counts in each."""
-    count = _CALLS[call.size_bytes] * (_OUR_FACTOR if contestant.role is Role.OURS else 1)
-    watch = Watch(crew.pids)
+    count = _CALLS[call.size_bytes] * (_OUR_FACTOR if entry.role is Role.OURS else 1)
+    watch = Watch(workers.pids)
     command = f"run {call.op} {call.size_bytes} {count}"
     command += f" {call.dtype}" if call.op != "barrier" else ""
-    answers = crew.ask(command, "run", 30.0 + _CALL_TIMEOUT_S * (count + 3))
-    columns = check_numbers(crew, answers, "us", count)
+    answers = workers.ask(command, "run", 30.0 + _CALL_TIMEOUT_S * (count + 3))
+    columns = check_numbers(workers, answers, "us", count)
     times_us = [max(ranks) for ranks in zip(*columns, strict=True)]
     timing = Timing(statistics.median(times_us), min(times_us))
     bench.journal.write(
-        {"suite": "collectives", "contestant": contestant.name, "world": call.world,
+        {"suite": "collectives", "entry": entry.name, "world": call.world,
          "op": call.op, "bytes": call.size_bytes, "dtype": call.dtype, "round": round_,
          "calls": count, "median_us": timing.median, "min_us": timing.minimum}
         | noise_record(watch.stop())

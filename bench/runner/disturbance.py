@@ -13,10 +13,10 @@ _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
 @dataclasses.dataclass(frozen=True)
 class Disturbance:
-    """Shares of all cores' time, and involuntary context switches of the contestant per second."""
+    """Shares of all cores' time, and involuntary context switches of the entry per second."""
 
     steal: float  # taken by the hypervisor
-    foreign: float  # used by processes other than the contestant's
+    foreign: float  # used by processes other than the entry's
     switches_per_s: float
     busiest: str = ""  # of the other processes; for the terminal only
 
@@ -27,12 +27,12 @@ class Limits:
 
     steal: float = 0.05
     foreign: float = 0.10
-    # Threads of one contestant take the core from each other; only an unusual number is noise.
+    # Threads of one entry take the core from each other; only an unusual number is noise.
     switches_per_s: float = 300.0
     switches_factor: float = 4.0
 
     def broken_by(self, seen: Disturbance, usual_switches_per_s: float) -> str | None:
-        """What was too high, or None. `usual_...`: the fewest seen for this contestant so far."""
+        """What was too high, or None. `usual_...`: the fewest seen for this entry so far."""
         if seen.steal > self.steal:
             return f"steal {seen.steal:.1%}"
         if seen.foreign > self.foreign:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class BenchFailure(Exception):
-    """A contestant broke its contract, or what is compared cannot be compared."""
+    """An entry broke its contract, or what is compared cannot be compared."""
 
 
 class Stopped(BaseException):

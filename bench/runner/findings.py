@@ -1,4 +1,4 @@
-"""What the suites found, by the names of contestants."""
+"""What the suites found, by the names of entries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .spread import Rounds, Spread, Timing, medians, ratio
 
 @dataclasses.dataclass
 class Training:
-    """One contestant training one model."""
+    """One entry training one model."""
 
     rounds: dict[int, Timing] = dataclasses.field(default_factory=dict)  # ms per step
     cpu_ms: list[float] = dataclasses.field(default_factory=list)  # per rank and step, by block
@@ -46,7 +46,7 @@ class Memory:
 
 @dataclasses.dataclass
 class Gpu:
-    """One contestant training one model on a GPU. Bytes: of LibTorch's allocator."""
+    """One entry training one model on a GPU. Bytes: of LibTorch's allocator."""
 
     tokens: int  # per step
     rounds: dict[int, Timing] = dataclasses.field(default_factory=dict)  # ms per step
@@ -111,7 +111,7 @@ class Findings:
     warnings: list[str] = dataclasses.field(default_factory=list)
 
     def rounds(self, model: str, name: str) -> Rounds:
-        """A contestant's step times, or nothing."""
+        """An entry's step times, or nothing."""
         found = self.training.get(model, {}).get(name)
         return found.rounds if found else {}
 

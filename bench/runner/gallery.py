@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import breakdown_report, goal, roster, scaling_model
+from . import breakdown_report, goal, registry, scaling_model
 from .chart import Bar, Line, bars, lines
 from .findings import Findings
 from .spread import Spread, medians
@@ -24,7 +24,7 @@ def draw(findings: Findings, machine: str) -> dict[str, str]:
 
 
 def _colour(findings: Findings, name: str) -> int:
-    if name in roster.FLOORS:
+    if name in registry.FLOORS:
         return _FLOOR
     return _PEER if name in findings.families else _OURS
 
@@ -35,7 +35,7 @@ _LEGEND = [("Tessera", _OURS), ("PyTorch", _PEER), ("no communication", _FLOOR)]
 def _step_time(findings: Findings, machine: str) -> str | None:
     groups = []
     for model, found in findings.training.items():
-        floor = findings.floor(model, roster.FLOORS)
+        floor = findings.floor(model, registry.FLOORS)
         group = []
         for name in found:
             over = findings.step_ratio(model, name, floor)

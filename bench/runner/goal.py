@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from . import roster, scaling_model
+from . import registry, scaling_model
 from .findings import Call, Findings
 from .spread import Spread, medians, ratio
 
@@ -36,12 +36,12 @@ class Goal:
 
 def over_floor(model: str, strategy: str) -> Measure:
     """Our step time over the lowest floor, PyTorch's or ours."""
-    return lambda f: f.step_ratio(model, f"tessera {strategy}", f.floor(model, roster.FLOORS))
+    return lambda f: f.step_ratio(model, f"tessera {strategy}", f.floor(model, registry.FLOORS))
 
 
 def own_floor(model: str) -> Measure:
     """Our program alone over PyTorch's lower floor."""
-    return lambda f: f.step_ratio(model, roster.FLOORS[2], f.floor(model, roster.FLOORS[:2]))
+    return lambda f: f.step_ratio(model, registry.FLOORS[2], f.floor(model, registry.FLOORS[:2]))
 
 
 def gain(model: str, family: str, strategy: str) -> Measure:

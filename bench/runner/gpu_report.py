@@ -34,7 +34,7 @@ def text(findings: Findings) -> str:
                 if one.formula_bytes > 0 else "-",
                 " / ".join(str(n) for n in one.counts) if one.counts else "-"])
         parts.append(f"### {model}\n\n" + table(
-            ["contestant", "step, ms [range]", "tokens/s [range]", "tokens/s over libtorch local [range]",
+            ["entry", "step, ms [range]", "tokens/s [range]", "tokens/s over libtorch local [range]",
              "peak, MiB", "between steps, allocator / formula, MiB", "counts"], rows))
     parts.append("### Goals on a GPU\n\n" + table(["goal", "bound", "measured [range]", ""],
                                                  gpu_goal.rows(findings.gpu)))

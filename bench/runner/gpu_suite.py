@@ -1,4 +1,4 @@
-"""Training on one GPU, contestants in turn. Refuses to begin where there is none."""
+"""Training on one GPU, entries in turn. Refuses to begin where there is none."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import statistics
 import subprocess
 from pathlib import Path
 
-from . import loss_curve, roster
+from . import loss_curve, registry
 from .bench import Bench
-from .contestant import Contestant
-from .crew import Answer, Crew, check_numbers
+from .entry import Entry
+from .workers import Answer, Workers, check_numbers
 from .failure import BenchFailure
 from .findings import Gpu
 from .spread import Timing
@@ -43,14 +43,14 @@ def present() -> str:
 
 
 class _OutOfMemory(Exception):
-    """A contestant does not fit."""
+    """An entry does not fit."""
 
 
 class _Player:
-    """One contestant of one model. Each block is a start of its own: only one has the GPU."""
+    """One entry of one model. Each block is a start of its own: only one has the GPU."""
 
-    def __init__(self, bench: Bench, model: str, contestant: Contestant) -> None:
-        self.bench, self.model, self.contestant = bench, model, contestant
+    def __init__(self, bench: Bench, model: str, entry: Entry) -> None:
+        self.bench, self.model, self.entry = bench, model, entry
         self.found = Gpu(tokens=_MODELS.get(model, _DEEP_TOKENS))
         self._losses: list[float] = []
 
@@ -60,14 +60,14 @@ class _Player:
         warm_up, steps = (_QUICK_STEPS, _QUICK_STEPS) if bench.quick else (_WARM_UP_STEPS, _BLOCK_STEPS)
         self._losses = []
         try:
-            with bench.start(self.contestant, f"gpu-{self.model}", world=1) as crew:
-                crew.wait("idle", bench.start_timeout_s)
-                crew.wait("ready", 5 * bench.start_timeout_s)
-                self._step(crew, warm_up)
-                answer = self._step(crew, steps)
+            with bench.start(self.entry, f"gpu-{self.model}", world=1) as workers:
+                workers.wait("idle", bench.start_timeout_s)
+                workers.wait("ready", 5 * bench.start_timeout_s)
+                self._step(workers, warm_up)
+                answer = self._step(workers, steps)
                 if round_ == 0:
-                    self._count(crew)
-                bench.leave(crew)
+                    self._count(workers)
+                bench.leave(workers)
         except BenchFailure as failure:
             if "out of memory" in str(failure).lower():
                 raise _OutOfMemory(str(failure).splitlines()[0]) from failure
@@ -77,23 +77,23 @@ class _Player:
         found.peak_bytes = max(found.peak_bytes, int(answer.get("device_peak_bytes", 0)))
         found.held_bytes = int(answer.get("device_bytes", 0))
         # A graph keeps its activations, which no formula knows.
-        found.formula_bytes = 0 if "graph" in self.contestant.name else int(answer.get("formula_bytes", 0))
+        found.formula_bytes = 0 if "graph" in self.entry.name else int(answer.get("formula_bytes", 0))
         found.losses = found.losses or self._losses
-        bench.journal.write({"suite": "gpu", "model": self.model, "contestant": self.contestant.name,
+        bench.journal.write({"suite": "gpu", "model": self.model, "entry": self.entry.name,
                              "round": round_} | {k: v for k, v in answer.items() if k != "event"})
-        bench.say(f"{self.model}: {self.contestant.name}, round {round_}: {ms:.2f} ms")
+        bench.say(f"{self.model}: {self.entry.name}, round {round_}: {ms:.2f} ms")
 
-    def _step(self, crew: Crew, steps: int) -> Answer:
-        answers = crew.ask(f"steps {steps}", "steps", 300.0 + steps * _STEP_TIMEOUT_S)
-        check_numbers(crew, answers, "ms", steps)
-        self._losses += check_numbers(crew, answers, "loss", steps)[0]
+    def _step(self, workers: Workers, steps: int) -> Answer:
+        answers = workers.ask(f"steps {steps}", "steps", 300.0 + steps * _STEP_TIMEOUT_S)
+        check_numbers(workers, answers, "ms", steps)
+        self._losses += check_numbers(workers, answers, "loss", steps)[0]
         return answers[0]
 
-    def _count(self, crew: Crew) -> None:
-        seen = crew.ask("counts", "counts", 300.0)[0]
+    def _count(self, workers: Workers) -> None:
+        seen = workers.ask("counts", "counts", 300.0)[0]
         self.found.counts = (int(seen["kernels"]), int(seen["copies"]), int(seen["fills"]))
         self.bench.journal.write({"suite": "gpu", "model": self.model,
-                                  "contestant": self.contestant.name} | seen)
+                                  "entry": self.entry.name} | seen)
 
 
 def run(bench: Bench) -> None:
@@ -108,18 +108,18 @@ def run(bench: Bench) -> None:
 
 def _run_model(bench: Bench, model: str) -> None:
     players = [_Player(bench, model, c)
-               for c in bench.chosen(roster.gpu(bench.programs, model, bench.text, bench.quick))]
+               for c in bench.chosen(registry.gpu(bench.programs, model, bench.text, bench.quick))]
     out: set[str] = set()
     for round_, player in turns(players, bench.blocks):
-        if player.contestant.name in out:
+        if player.entry.name in out:
             continue
         try:
             player.block(round_)
         except _OutOfMemory:
-            out.add(player.contestant.name)
-            bench.findings.warnings.append(f"{model}: {player.contestant.name} does not fit")
+            out.add(player.entry.name)
+            bench.findings.warnings.append(f"{model}: {player.entry.name} does not fit")
             bench.say(bench.findings.warnings[-1])
-    played = {p.contestant.name: p.found for p in players if p.contestant.name not in out}
+    played = {p.entry.name: p.found for p in players if p.entry.name not in out}
     bench.findings.gpu[model] = played
     if len(played) > 1:
         curves = {name: found.losses for name, found in played.items()}
@@ -128,20 +128,20 @@ def _run_model(bench: Bench, model: str) -> None:
 
 def _deepest(bench: Bench) -> int:
     """Layers of the deepest model that unwrapped LibTorch trains: doubled until it does not fit, then
-    halved between, to an eighth. 0 where that contestant was not asked for."""
-    floors = [c for c in roster.gpu(bench.programs, "deep", bench.text, bench.quick) if c.name == "libtorch local"]
+    halved between, to an eighth. 0 where that entry was not asked for."""
+    floors = [c for c in registry.gpu(bench.programs, "deep", bench.text, bench.quick) if c.name == "libtorch local"]
     if not bench.chosen(floors):
         return 0
 
     def fits(layers: int) -> bool:
-        contestant, = (c for c in roster.gpu(bench.programs, f"deep-{layers}", bench.text, bench.quick)
+        entry, = (c for c in registry.gpu(bench.programs, f"deep-{layers}", bench.text, bench.quick)
                        if c.name == "libtorch local")
         try:
-            with bench.start(contestant, f"gpu-deep-{layers}", world=1) as crew:
-                crew.wait("idle", bench.start_timeout_s)
-                crew.wait("ready", 5 * bench.start_timeout_s)
-                crew.ask("steps 2", "steps", 300.0)
-                bench.leave(crew)
+            with bench.start(entry, f"gpu-deep-{layers}", world=1) as workers:
+                workers.wait("idle", bench.start_timeout_s)
+                workers.wait("ready", 5 * bench.start_timeout_s)
+                workers.ask("steps 2", "steps", 300.0)
+                bench.leave(workers)
         except BenchFailure as failure:
             if "out of memory" not in str(failure).lower():
                 raise

@@ -1,4 +1,4 @@
-"""Checks that contestants train the same thing."""
+"""Checks that entries train the same thing."""
 
 from __future__ import annotations
 

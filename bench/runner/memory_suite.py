@@ -1,13 +1,13 @@
-"""Private memory of training, each contestant alone, nothing timed."""
+"""Private memory of training, each entry alone, nothing timed."""
 
 from __future__ import annotations
 
 import statistics
 
-from . import roster
+from . import registry
 from .bench import Bench
-from .contestant import Contestant
-from .crew import Answer
+from .entry import Entry
+from .workers import Answer
 from .findings import Memory
 from .model import MODELS, Model
 from .private_memory import PeakMemory
@@ -17,36 +17,36 @@ _PERIOD_S = 0.02
 
 
 def run(bench: Bench, models: list[str]) -> None:
-    """Idle, peak during ten steps, and afterwards, for each model and contestant."""
+    """Idle, peak during ten steps, and afterwards, for each model and entry."""
     for name in models:
-        for contestant in bench.chosen(
-            roster.memory(bench.programs, name, bench.text, bench.quick)
+        for entry in bench.chosen(
+            registry.memory(bench.programs, name, bench.text, bench.quick)
         ):
-            if bench.quick and contestant.name in roster.FLOORS:
+            if bench.quick and entry.name in registry.FLOORS:
                 continue
-            _measure(bench, MODELS[name], contestant)
+            _measure(bench, MODELS[name], entry)
 
 
-def _measure(bench: Bench, model: Model, contestant: Contestant) -> None:
-    with bench.start(contestant, f"memory-{model.name}") as crew:
-        idle = crew.wait("idle", bench.start_timeout_s)
-        crew.wait("ready", bench.start_timeout_s)
-        peak = PeakMemory(crew.pids)
+def _measure(bench: Bench, model: Model, entry: Entry) -> None:
+    with bench.start(entry, f"memory-{model.name}") as workers:
+        idle = workers.wait("idle", bench.start_timeout_s)
+        workers.wait("ready", bench.start_timeout_s)
+        peak = PeakMemory(workers.pids)
         timeout_s = 60.0 + 3 * _STEPS * model.step_timeout_s  # sampling slows the steps
-        after = crew.ask(f"steps {_STEPS}", "steps", timeout_s, peak.sample, _PERIOD_S)
+        after = workers.ask(f"steps {_STEPS}", "steps", timeout_s, peak.sample, _PERIOD_S)
         peak.sample()
-        bench.leave(crew)
+        bench.leave(workers)
     found = Memory(
         idle_kib=_mean(idle), peak_kib=statistics.fmean(peak.peak_kib), after_kib=_mean(after)
     )
-    bench.findings.memory.setdefault(model.name, {})[contestant.name] = found
+    bench.findings.memory.setdefault(model.name, {})[entry.name] = found
     bench.journal.write(
-        {"suite": "memory", "model": model.name, "contestant": contestant.name,
+        {"suite": "memory", "model": model.name, "entry": entry.name,
          "idle_kib": [a["private_kib"] for a in idle], "peak_kib": peak.peak_kib,
          "after_kib": [a["private_kib"] for a in after], "samples": peak.samples}
     )
     bench.say(
-        f"memory {model.name}: {contestant.name} {found.peak_above_idle_mib:.0f} MiB above idle"
+        f"memory {model.name}: {entry.name} {found.peak_above_idle_mib:.0f} MiB above idle"
     )
 
 

@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Sizes of one model and of its blocks. The contestants know how to build it."""
+    """Sizes of one model and of its blocks. The entries know how to build it."""
 
     name: str
     shape: str

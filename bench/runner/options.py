@@ -46,7 +46,7 @@ def parse(arguments: Sequence[str], root: Path) -> Options:
     parser.add_argument("--unpinned", action="store_true", help="ranks may run on any core")
     parser.add_argument("--out", type=Path, help="default: docs/benchmarks/<date>-<machine>")
     parser.add_argument("--build", type=Path, default=root / "build" / "release")
-    parser.add_argument("--contestants", default="", metavar="REGEX", help="only these names")
+    parser.add_argument("--entries", default="", metavar="REGEX", help="only these names")
     parser.add_argument("--python", help="python of the peers; default: what peers/setup.sh prints")
     parser.add_argument("--text", type=Path, help="what the models read; default: our sources")
     read = parser.parse_args(arguments)
@@ -56,12 +56,12 @@ def parse(arguments: Sequence[str], root: Path) -> Options:
     if read.blocks < 1:
         parser.error(f"--blocks: got {read.blocks}, expected at least 1")
     try:
-        re.compile(read.contestants)
+        re.compile(read.entries)
     except re.error as error:
-        parser.error(f"--contestants: got {read.contestants!r}: {error}")
+        parser.error(f"--entries: got {read.entries!r}: {error}")
     breakdown = models if read.models or read.quick else _BREAKDOWN_MODELS
     return Options(suites, models, breakdown, 1 if read.quick else read.blocks, read.quick,
-                   not read.unpinned, read.out, read.build.resolve(), read.contestants, read.python,
+                   not read.unpinned, read.out, read.build.resolve(), read.entries, read.python,
                    read.text)
 
 

@@ -13,7 +13,7 @@ _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
-# What a shell that started the runner may carry and no contestant may see.
+# What a shell that started the runner may carry and no entry may see.
 _REMOVED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _REMOVED_PREFIXES = ("MALLOC_", "TORCHELASTIC_", "TESSERA_", "GLOO_", "LD_PRELOAD")
 

@@ -84,12 +84,12 @@ def _memory(findings: Findings) -> str:
             after = (memory.after_kib - memory.idle_kib) / 1024
             rows.append([name, f"{memory.idle_kib / 1024:.0f}", f"{above:,.0f}", f"{after:,.0f}"])
         text += f"### Model {model}\n\n" + table(
-            ["contestant", "idle, MiB", "peak above idle, MiB", "after 10 steps, above idle, MiB"],
+            ["entry", "idle, MiB", "peak above idle, MiB", "after 10 steps, above idle, MiB"],
             rows) + "\n"
     if text:
         text = (
             "Private and shared memory per rank (PSS without files), mean over ranks; the peak is "
-            "the highest of samples every 20 ms during 10 steps. Each contestant alone.\n\n" + text
+            "the highest of samples every 20 ms during 10 steps. Each entry alone.\n\n" + text
         )
     return text
 

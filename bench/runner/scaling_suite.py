@@ -6,10 +6,10 @@ import contextlib
 import os
 import statistics
 
-from . import collectives_suite, roster
+from . import collectives_suite, registry
 from .bench import Bench
-from .contestant import Contestant
-from .crew import Crew, check_numbers
+from .entry import Entry
+from .workers import Workers, check_numbers
 from .findings import Call, Pace, Scale
 from .model import MODELS
 from .spread import Timing
@@ -33,82 +33,82 @@ def run(bench: Bench) -> None:
 
 
 def _run_world(bench: Bench, world: int) -> None:
-    contestants = bench.chosen(roster.scaling(bench.programs, bench.text, bench.quick))
-    ours = [c for c in bench.chosen(roster.collectives(bench.programs)) if not c.family]
+    entries = bench.chosen(registry.scaling(bench.programs, bench.text, bench.quick))
+    ours = [c for c in bench.chosen(registry.collectives(bench.programs)) if not c.family]
     log = f"scaling-{world}"
     with contextlib.ExitStack() as started:  # kills whoever is left, however far it got
 
-        def start(contestant: Contestant, name: str, ranks: int) -> Crew:
-            return started.enter_context(bench.start(contestant, name, ranks))
+        def start(entry: Entry, name: str, ranks: int) -> Workers:
+            return started.enter_context(bench.start(entry, name, ranks))
 
-        trainers: dict[str, Crew] = {}
-        movers: list[Crew] = []
-        for contestant in ours if world > 1 else []:
-            movers = [start(contestant, f"{log}-pace", _cores()), start(contestant, log, world)]
-        for crew in movers:
-            crew.wait("ready", bench.start_timeout_s)
-        for contestant in contestants:
-            trainers[contestant.name] = start(contestant, log, world)
-            _warm_up(bench, trainers[contestant.name], world)
+        trainers: dict[str, Workers] = {}
+        movers: list[Workers] = []
+        for entry in ours if world > 1 else []:
+            movers = [start(entry, f"{log}-pace", _cores()), start(entry, log, world)]
+        for workers in movers:
+            workers.wait("ready", bench.start_timeout_s)
+        for entry in entries:
+            trainers[entry.name] = start(entry, log, world)
+            _warm_up(bench, trainers[entry.name], world)
         pace_of_round = -1
-        for round_, contestant in turns(contestants, bench.blocks):
+        for round_, entry in turns(entries, bench.blocks):
             if movers and round_ != pace_of_round:
                 pace_of_round = round_
                 _collectives(bench, movers[0], movers[1], round_)
-            _steps(bench, trainers[contestant.name], world, round_)
-        for crew in (*movers, *trainers.values()):
-            bench.leave(crew)
+            _steps(bench, trainers[entry.name], world, round_)
+        for workers in (*movers, *trainers.values()):
+            bench.leave(workers)
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _warm_up(bench: Bench, crew: Crew, world: int) -> None:
-    crew.wait("idle", bench.start_timeout_s)
-    ready = crew.wait("ready", bench.start_timeout_s)
-    crew.ask(f"steps {_WARM_UP_STEPS}", "steps", _timeout_s(world))
+def _warm_up(bench: Bench, workers: Workers, world: int) -> None:
+    workers.wait("idle", bench.start_timeout_s)
+    ready = workers.wait("ready", bench.start_timeout_s)
+    workers.ask(f"steps {_WARM_UP_STEPS}", "steps", _timeout_s(world))
     scale = Scale(int(ready[0].get("parameters", 0)))
-    bench.findings.scaling.setdefault(_strategy(crew.contestant), {})[world] = scale
+    bench.findings.scaling.setdefault(_strategy(workers.entry), {})[world] = scale
 
 
-def _strategy(contestant: Contestant) -> str:
-    return contestant.name.split()[-1]
+def _strategy(entry: Entry) -> str:
+    return entry.name.split()[-1]
 
 
 def _timeout_s(world: int) -> float:
     return 60.0 + world * _WARM_UP_STEPS * MODELS["A"].step_timeout_s
 
 
-def _steps(bench: Bench, crew: Crew, world: int, round_: int) -> None:
-    answers = crew.ask(f"steps {_STEPS}", "steps", _timeout_s(world))
-    check_numbers(crew, answers, "ms", _STEPS)
+def _steps(bench: Bench, workers: Workers, world: int, round_: int) -> None:
+    answers = workers.ask(f"steps {_STEPS}", "steps", _timeout_s(world))
+    check_numbers(workers, answers, "ms", _STEPS)
     by_rank = [float(answer["cpu_ms"]) / _STEPS for answer in answers]
     cpu_ms = statistics.fmean(by_rank)
-    scale = bench.findings.scaling[_strategy(crew.contestant)][world]
+    scale = bench.findings.scaling[_strategy(workers.entry)][world]
     scale.cpu_ms[round_] = Timing(cpu_ms, min(by_rank))
-    bench.journal.write({"suite": "scaling", "contestant": crew.contestant.name, "world": world,
+    bench.journal.write({"suite": "scaling", "entry": workers.entry.name, "world": world,
                          "round": round_, "cpu_ms_per_step": cpu_ms})
-    bench.say(f"scaling, {world} ranks, round {round_}: {crew.contestant.name} {cpu_ms:.1f} ms CPU "
+    bench.say(f"scaling, {world} ranks, round {round_}: {workers.entry.name} {cpu_ms:.1f} ms CPU "
               "per rank and step")
 
 
-def _collectives(bench: Bench, pacer: Crew, crew: Crew, round_: int) -> None:
+def _collectives(bench: Bench, pacer: Workers, workers: Workers, round_: int) -> None:
     paces = [_pace(bench, pacer, round_)]
     for op in _OPS:
-        call = Call(crew.world, op, _SIZE_BYTES, "f32")
-        timing = collectives_suite.block(bench, crew, crew.contestant, call, round_)
+        call = Call(workers.world, op, _SIZE_BYTES, "f32")
+        timing = collectives_suite.block(bench, workers, workers.entry, call, round_)
         bench.findings.scaling_calls.setdefault(call, {})[round_] = timing
         paces.append(_pace(bench, pacer, round_))
         bench.findings.call_paces.setdefault(call, {})[round_] = Pace.mean(paces[-2:])
-    bench.findings.world_paces.setdefault(crew.world, {})[round_] = Pace.mean(paces)
+    bench.findings.world_paces.setdefault(workers.world, {})[round_] = Pace.mean(paces)
 
 
-def _pace(bench: Bench, crew: Crew, round_: int) -> Pace:
+def _pace(bench: Bench, workers: Workers, round_: int) -> Pace:
     read_s, copy_s = (
-        collectives_suite.block(bench, crew, crew.contestant, call, round_).median
+        collectives_suite.block(bench, workers, workers.entry, call, round_).median
         * 1e-6 / _SIZE_BYTES
-        for call in (Call(crew.world, op, _SIZE_BYTES, "f32") for op in ("read", "copy"))
+        for call in (Call(workers.world, op, _SIZE_BYTES, "f32") for op in ("read", "copy"))
     )
     bench.say(f"scaling, round {round_}: a core reads {1e-9 / read_s:.1f} GB/s, copies "
               f"{1e-9 / copy_s:.1f} GB/s")

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from . import process, roster
+from . import process, registry
 from .bench import Bench
-from .contestant import Contestant
-from .crew import free_port
+from .entry import Entry
+from .workers import free_port
 from .failure import BenchFailure
 from .spread import Timing
 from .turns import turns
@@ -30,40 +30,40 @@ def run(bench: Bench) -> None:
     """Launchers and direct starts in turn, after one start of each to warm the page cache."""
     direct = {
         c.name: c
-        for c in bench.chosen(roster.training(bench.programs, "A", bench.text, quick=False))
+        for c in bench.chosen(registry.training(bench.programs, "A", bench.text, quick=False))
         if c.name in (_FEW if bench.quick else _ALL)
     }
     ways: dict[str, Callable[[], float]] = {}
-    for name, contestant in direct.items():
-        ways[f"direct, {name}"] = lambda c=contestant: _direct(bench, c)
+    for name, entry in direct.items():
+        ways[f"direct, {name}"] = lambda c=entry: _direct(bench, c)
         launcher = "tessera-run" if name.startswith("tessera") else "torchrun"
         strategy = name.split()[-1]
-        ways[f"{launcher}, {strategy}"] = lambda c=contestant: _launched(bench, c)
+        ways[f"{launcher}, {strategy}"] = lambda c=entry: _launched(bench, c)
     for name, start in ways.items() if not bench.quick else ():
         bench.say(f"startup: {name} {start():.2f} s (to warm up)")
     for round_, name in turns(list(ways), bench.blocks):
         seconds = ways[name]()
         bench.findings.startup.setdefault(name, {})[round_] = Timing(seconds, seconds)
         bench.journal.write(
-            {"suite": "startup", "contestant": name, "round": round_, "seconds": seconds}
+            {"suite": "startup", "entry": name, "round": round_, "seconds": seconds}
         )
         bench.say(f"startup, round {round_}: {name} {seconds:.2f} s")
 
 
-def _direct(bench: Bench, contestant: Contestant) -> float:
+def _direct(bench: Bench, entry: Entry) -> float:
     began = time.monotonic()
-    with bench.start(contestant, "startup") as crew:
-        crew.wait("idle", bench.start_timeout_s)
-        crew.wait("ready", bench.start_timeout_s)
-        crew.ask("steps 1", "steps", _TIMEOUT_S)
+    with bench.start(entry, "startup") as workers:
+        workers.wait("idle", bench.start_timeout_s)
+        workers.wait("ready", bench.start_timeout_s)
+        workers.ask("steps 1", "steps", _TIMEOUT_S)
         seconds = time.monotonic() - began
-        bench.leave(crew)
+        bench.leave(workers)
     return seconds
 
 
-def launch_command(programs: roster.Programs, contestant: Contestant, ranks: int) -> list[str]:
-    """The contestant under its launcher, for one step."""
-    program, *arguments = contestant.command
+def launch_command(programs: registry.Programs, entry: Entry, ranks: int) -> list[str]:
+    """The entry under its launcher, for one step."""
+    program, *arguments = entry.command
     count = ["--nproc-per-node", str(ranks)]
     if program != programs.python:
         return [programs.launcher, *count, "--", program, *arguments, "--steps", "1"]
@@ -72,22 +72,22 @@ def launch_command(programs: roster.Programs, contestant: Contestant, ranks: int
     return [*torchrun, *arguments, "--steps", "1"]
 
 
-def _launched(bench: Bench, contestant: Contestant) -> float:
+def _launched(bench: Bench, entry: Entry) -> float:
     """Seconds until all ranks have reported their first step through the launcher's output."""
     logs = bench.logs / "startup"
     logs.mkdir(parents=True, exist_ok=True)
-    log = logs / f"launched-{contestant.file_name}.log"
+    log = logs / f"launched-{entry.file_name}.log"
     log.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="tessera-bench-") as folder:
         environment = process.clean_environment({"GLOO_SOCKET_IFNAME": "lo", "TMPDIR": folder})
         began = time.monotonic()
         try:
             child = process.start(
-                launch_command(bench.programs, contestant, bench.ranks),
+                launch_command(bench.programs, entry, bench.ranks),
                 environment, log, None, subprocess.DEVNULL,
             )
         except OSError as error:
-            raise BenchFailure(f"{contestant.name} under its launcher: {error}") from error
+            raise BenchFailure(f"{entry.name} under its launcher: {error}") from error
         try:
             seconds = _until_reported(child, bench.ranks, began)
             if seconds is not None:
@@ -98,7 +98,7 @@ def _launched(bench: Bench, contestant: Contestant) -> float:
             _end(child)
         if seconds is None or child.returncode != 0:
             raise BenchFailure(
-                f"{contestant.name} under its launcher: "
+                f"{entry.name} under its launcher: "
                 + ("no first step" if seconds is None else process.describe_end(child.returncode))
                 + f" within {_TIMEOUT_S:g} s; log: {log}{_tail(log)}"
             )

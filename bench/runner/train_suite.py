@@ -1,14 +1,14 @@
-"""Step times of training, contestants in turn."""
+"""Step times of training, entries in turn."""
 
 from __future__ import annotations
 
 import statistics
 from pathlib import Path
 
-from . import loss_curve, roster
+from . import loss_curve, registry
 from .bench import Bench, noise_record
-from .contestant import Contestant
-from .crew import Answer, Crew, check_numbers
+from .entry import Entry
+from .workers import Answer, Workers, check_numbers
 from .disturbance import Watch
 from .findings import Training
 from .model import MODELS, Model
@@ -16,48 +16,48 @@ from .spread import Timing
 from .turns import turns
 
 _TRIES = 3
-_MEMORY_SHARE = 0.85  # of what is free, for contestants that stay
+_MEMORY_SHARE = 0.85  # of what is free, for entries that stay
 
 
 class _Player:
-    """A contestant of one model, running or not."""
+    """An entry of one model, running or not."""
 
-    def __init__(self, bench: Bench, model: Model, contestant: Contestant) -> None:
-        self.bench, self.model, self.contestant = bench, model, contestant
+    def __init__(self, bench: Bench, model: Model, entry: Entry) -> None:
+        self.bench, self.model, self.entry = bench, model, entry
         self.found = Training()
         self.fewest_switches_per_s = float("inf")
-        self._crew: Crew | None = None
+        self._workers: Workers | None = None
         self._losses: list[float] = []
 
     def enter(self) -> None:
         """Starts and warms up, unless it runs already."""
-        if self._crew is not None:
+        if self._workers is not None:
             return
-        self._crew = self.bench.start(self.contestant, f"train-{self.model.name}")
+        self._workers = self.bench.start(self.entry, f"train-{self.model.name}")
         self._losses = []
-        self._crew.wait("idle", self.bench.start_timeout_s)
-        ready = self._crew.wait("ready", self.bench.start_timeout_s)
+        self._workers.wait("idle", self.bench.start_timeout_s)
+        ready = self._workers.wait("ready", self.bench.start_timeout_s)
         self.found.parameters = int(ready[0].get("parameters", 0))
         self._step(self.model.warm_up_steps)
 
     def leave(self) -> None:
         """Ends it in order."""
-        if self._crew is not None:
-            self.bench.leave(self._crew)
-            self._crew = None
+        if self._workers is not None:
+            self.bench.leave(self._workers)
+            self._workers = None
 
     def kill(self) -> None:
         """Ends it at once."""
-        if self._crew is not None:
-            self._crew.kill()
-            self._crew = None
+        if self._workers is not None:
+            self._workers.kill()
+            self._workers = None
 
     def block(self, round_: int) -> None:
         """Measures one block, again while something else disturbs it."""
         for attempt in range(_TRIES):
             self._step(self.model.settle_steps)
-            assert self._crew is not None
-            watch = Watch(self._crew.pids)
+            assert self._workers is not None
+            watch = Watch(self._workers.pids)
             answers = self._step(self.model.block_steps)
             seen = watch.stop()
             reason = self.bench.limits.broken_by(seen, self.fewest_switches_per_s)
@@ -68,14 +68,14 @@ class _Player:
             cpu_ms = statistics.fmean(a["cpu_ms"] for a in answers) / self.model.block_steps
             faults = statistics.fmean(a["minor_faults"] for a in answers) / self.model.block_steps
             self.bench.journal.write(
-                {"suite": "train", "model": self.model.name, "contestant": self.contestant.name,
+                {"suite": "train", "model": self.model.name, "entry": self.entry.name,
                  "round": round_, "attempt": attempt, "kept": not again, "disturbed": reason,
                  "median_ms": timing.median, "min_ms": timing.minimum, "ms": step_ms,
                  "cpu_ms_per_step": cpu_ms, "minor_faults_per_step": faults,
                  "private_kib": [a["private_kib"] for a in answers]} | noise_record(seen)
             )
             if reason is not None:
-                what = f"{self.model.name}, {self.contestant.name}, round {round_}"
+                what = f"{self.model.name}, {self.entry.name}, round {round_}"
                 self.bench.disturbed(what, reason, again, seen.busiest)
             if not again:
                 self.found.rounds[round_] = timing
@@ -85,11 +85,11 @@ class _Player:
                 return
 
     def _step(self, steps: int) -> list[Answer]:
-        assert self._crew is not None
+        assert self._workers is not None
         timeout_s = 30.0 + steps * self.model.step_timeout_s
-        answers = self._crew.ask(f"steps {steps}", "steps", timeout_s)
-        check_numbers(self._crew, answers, "ms", steps)
-        losses = check_numbers(self._crew, answers, "loss", steps)
+        answers = self._workers.ask(f"steps {steps}", "steps", timeout_s)
+        check_numbers(self._workers, answers, "ms", steps)
+        losses = check_numbers(self._workers, answers, "loss", steps)
         for key in ("cpu_ms", "minor_faults", "private_kib"):
             for answer in answers:
                 answer[key] = float(answer.get(key, 0.0))
@@ -100,37 +100,37 @@ class _Player:
 
 
 def run(bench: Bench, models: list[str]) -> None:
-    """Trains each model with all its contestants, `bench.blocks` rounds."""
+    """Trains each model with all its entries, `bench.blocks` rounds."""
     for name in models:
         _run_model(bench, MODELS[name])
 
 
 def _run_model(bench: Bench, model: Model) -> None:
-    contestants = bench.chosen(roster.training(bench.programs, model.name, bench.text, bench.quick))
-    players = [_Player(bench, model, contestant) for contestant in contestants]
+    entries = bench.chosen(registry.training(bench.programs, model.name, bench.text, bench.quick))
+    players = [_Player(bench, model, entry) for entry in entries]
     found = bench.findings.training.setdefault(model.name, {})
     stay = len(players) * bench.ranks * model.rank_mib < _MEMORY_SHARE * available_mib()
     bench.say(
-        f"train {model.name}: {len(players)} contestants, {bench.blocks} rounds, "
+        f"train {model.name}: {len(players)} entries, {bench.blocks} rounds, "
         + ("all stay between their blocks" if stay else "started anew for each block")
     )
     try:
         if stay:
             for player in players:
                 player.enter()
-                bench.say(f"train {model.name}: {player.contestant.name} is warm")
+                bench.say(f"train {model.name}: {player.entry.name} is warm")
         for round_, player in turns(players, bench.blocks):
             player.enter()
             player.block(round_)
             timing = player.found.rounds[round_]
             bench.say(
-                f"train {model.name}, round {round_}: {player.contestant.name} {timing.median:.2f} ms"
+                f"train {model.name}, round {round_}: {player.entry.name} {timing.median:.2f} ms"
             )
             if not stay:
                 player.leave()
         for player in players:
             player.leave()
-            found[player.contestant.name] = player.found
+            found[player.entry.name] = player.found
     finally:
         for player in players:
             player.kill()
@@ -141,7 +141,7 @@ def check_curves(bench: Bench, model: str) -> None:
     """Compares loss curves: ranks alone with each other, ranks that work together likewise."""
     found = bench.findings.training[model]
     for kind, alone in (("ranks alone", True), ("ranks together", False)):
-        curves = {n: t.losses for n, t in found.items() if (n in roster.FLOORS) == alone}
+        curves = {n: t.losses for n, t in found.items() if (n in registry.FLOORS) == alone}
         if len(curves) > 1:
             agreement = loss_curve.check(curves, f"{model}, {kind}")
             bench.say(agreement)

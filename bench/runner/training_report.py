@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from . import roster
+from . import registry
 from .findings import Findings, Training
 from .markdown import table
 from .model import MODELS
@@ -62,26 +62,26 @@ def _model(findings: Findings, name: str, ranks: int) -> str:
     if not found:
         return ""
     model = MODELS[name]
-    floor = findings.floor(name, roster.FLOORS)
+    floor = findings.floor(name, registry.FLOORS)
     parameters = next(iter(found.values())).parameters
     text = (
         f"### Model {name}\n\n{model.shape}; {parameters / 1e6:.2f} M parameters, {model.tokens} "
         f"tokens per rank and step, {ranks} ranks, fp32. Floor: {floor or 'not measured'}.\n\n"
     )
-    rows = [_row(findings, name, contestant, training, floor, ranks)
-            for contestant, training in found.items()]
+    rows = [_row(findings, name, entry, training, floor, ranks)
+            for entry, training in found.items()]
     text += table(
-        ["contestant", "step, ms [range]", "over the floor [range]", "of minima", "tokens/s",
+        ["entry", "step, ms [range]", "over the floor [range]", "of minima", "tokens/s",
          "CPU ms per rank and step", "page faults per rank and step", "MiB per rank"], rows)
-    ours = [c for c in found if c.startswith("tessera ") and c not in roster.FLOORS]
+    ours = [c for c in found if c.startswith("tessera ") and c not in registry.FLOORS]
     peers = [c for c in found if c in findings.families]
     if ours and peers:
         text += "\nStep time of each peer over ours, median [range]; ratio of minima:\n\n"
         rows = []
         for peer in peers:
             row = [peer]
-            for contestant in ours:
-                gained = findings.step_ratio(name, peer, contestant)
+            for entry in ours:
+                gained = findings.step_ratio(name, peer, entry)
                 row.append(f"{cell(gained)}; {minima(gained)}")
             rows.append(row)
         text += table(["peer", *ours], rows)

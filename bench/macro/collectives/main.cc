@@ -1,4 +1,4 @@
-// One rank of a contestant in collectives. Steered line by line:
+// One rank of an entry in collectives. Steered line by line:
 //
 //   run OP BYTES N [f32|bf16]   N calls, timed one by one after three untimed ones; BYTES is the
 //                               size of the whole buffer: what all_reduce reduces, reduce_scatter
@@ -17,7 +17,7 @@
 
 #include <torch/torch.h>
 
-#include "tessera/bench/macro/contestant/answer.h"
+#include "tessera/bench/macro/entry/answer.h"
 #include "tessera/core/comm/rendezvous.h"
 #include "tessera/core/error_text.h"
 #include "tessera/core/grad/finite_kernels.h"

@@ -5,8 +5,8 @@
 #include <sstream>
 #include <string>
 
-#include "tessera/bench/macro/contestant/answer.h"
-#include "tessera/bench/macro/contestant/process_numbers.h"
+#include "tessera/bench/macro/entry/answer.h"
+#include "tessera/bench/macro/entry/process_numbers.h"
 #include "tessera/bench/macro/train/device_counts.h"
 #include "tessera/examples/memory_compare/device_memory.h"
 

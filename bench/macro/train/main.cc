@@ -1,4 +1,4 @@
-// One rank of a training contestant. Steered line by line:
+// One rank of a training entry. Steered line by line:
 //
 //   steps N   trains N steps and answers with one line of JSON
 //   counts    on a GPU: trains a step and answers with the kernels, copies and fills in it
@@ -13,8 +13,8 @@
 #include <absl/flags/flag.h>
 #include <absl/flags/parse.h>
 
-#include "tessera/bench/macro/contestant/answer.h"
-#include "tessera/bench/macro/contestant/process_numbers.h"
+#include "tessera/bench/macro/entry/answer.h"
+#include "tessera/bench/macro/entry/process_numbers.h"
 #include "tessera/bench/macro/train/contest.h"
 #include "tessera/bench/macro/train/task.h"
 #include "tessera/bench/macro/train/trainer.h"

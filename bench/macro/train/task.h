@@ -16,7 +16,7 @@ struct Batch {
   at::Tensor target;
 };
 
-/// What all contestants train: a model from seed 1 on the same batches. The Python peers have the
+/// What all entries train: a model from seed 1 on the same batches. The Python peers have the
 /// same in bench/peers, weight for weight and byte for byte.
 struct Task {
   std::shared_ptr<torch::nn::Module> model;

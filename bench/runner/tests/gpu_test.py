@@ -47,7 +47,7 @@ class GpuTest(unittest.TestCase):
                      "| gpt2-1k: tessera zero3, allocator off the formula | <= 0.02 | 0.010 | met |"):
             self.assertIn(part, page)
         records = [json.loads(line) for line in (self.folder / "results.jsonl").read_text().splitlines()]
-        order = [r["contestant"] for r in records if r["model"] == "gpt2-1k" and r.get("round") == 1]
+        order = [r["entry"] for r in records if r["model"] == "gpt2-1k" and r.get("round") == 1]
         self.assertEqual(order[-1], "libtorch local")  # another one begins in each round
 
     def test_what_does_not_fit_is_left_out_by_name(self) -> None:

@@ -67,7 +67,7 @@ class RunTest(unittest.TestCase):
     def test_blocks_come_in_turn_and_rotate(self) -> None:
         bench = self.bench(blocks=3, wanted="^tessera (local|ddp|zero1)$")
         train_suite.run(bench, ["A"])
-        order = [(r["round"], str(r["contestant"]).split()[1]) for r in self.records()]
+        order = [(r["round"], str(r["entry"]).split()[1]) for r in self.records()]
         self.assertEqual(order, [
             (0, "local"), (0, "ddp"), (0, "zero1"), (1, "ddp"), (1, "zero1"), (1, "local"),
             (2, "zero1"), (2, "local"), (2, "ddp")])
@@ -78,7 +78,7 @@ class RunTest(unittest.TestCase):
                 self.assertRaisesRegex(BenchFailure, "tessera ddp: the trace has 4 steps, expected 14"):
             breakdown_suite.run(bench, ["A"])
 
-    def test_without_room_contestants_start_anew_for_each_block(self) -> None:
+    def test_without_room_entries_start_anew_for_each_block(self) -> None:
         bench = self.bench(blocks=2, wanted="^tessera (ddp|zero1)$")
         with mock.patch.object(train_suite, "available_mib", lambda: 0.0), \
                 mock.patch.object(bench, "start", wraps=bench.start) as start:
@@ -86,7 +86,7 @@ class RunTest(unittest.TestCase):
         self.assertEqual(start.call_count, 4)
         self.assertEqual(len(bench.findings.training["A"]["tessera ddp"].rounds), 2)
 
-    def test_a_contestant_that_dies_while_it_starts_leaves_no_process(self) -> None:
+    def test_a_entry_that_dies_while_it_starts_leaves_no_process(self) -> None:
         # See setUp: nothing of this process may be left.
         bench = self.bench(blocks=1, quick=True, our_mode="die", wanted="tessera")
         with self.assertRaisesRegex(BenchFailure, "tessera local, rank 0: "):
@@ -135,7 +135,7 @@ class RunTest(unittest.TestCase):
         for number in (signal.SIGTERM, signal.SIGKILL):
             runner = subprocess.Popen(
                 [_ROOT / "bench" / "run", "--build", made.build, "--python", made.python,
-                 "--out", self.folder / "out", "--contestants", "^tessera ddp$", "--models", "A"],
+                 "--out", self.folder / "out", "--entries", "^tessera ddp$", "--models", "A"],
                 stderr=subprocess.PIPE, text=True)
             found: list[str] = []
             deadline = time.monotonic() + 60

@@ -6,19 +6,19 @@ import sys
 from pathlib import Path
 
 from bench.runner.bench import Bench
-from bench.runner.contestant import Contestant, Role
+from bench.runner.entry import Entry, Role
 from bench.runner.disturbance import Limits
 from bench.runner.journal import Journal
-from bench.runner.roster import Programs
+from bench.runner.registry import Programs
 
 _HERE = Path(__file__).resolve().parent
-FAKE = _HERE / "fake_contestant.py"
+FAKE = _HERE / "fake_entry.py"
 CALM = Limits(steal=1e9, foreign=1e9, switches_per_s=1e9)
 
 
-def contestant(name: str = "fake one", role: Role = Role.OURS, **environment: str) -> Contestant:
+def entry(name: str = "fake one", role: Role = Role.OURS, **environment: str) -> Entry:
     """A fake with FAKE_... settings."""
-    return Contestant(name, role, (sys.executable, str(FAKE)), tuple(environment.items()))
+    return Entry(name, role, (sys.executable, str(FAKE)), tuple(environment.items()))
 
 
 def programs(folder: Path, our_mode: str = "") -> Programs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from .contestant import Contestant, Role
+from .entry import Entry, Role
 
 FLOORS = ("pytorch local", "pytorch local, mmap_max 0", "tessera local")
 
@@ -20,7 +20,7 @@ _QUICK = ("pytorch local", "tessera local", "pytorch ddp", "pytorch fsdp2", "tes
 
 @dataclasses.dataclass(frozen=True)
 class Programs:
-    """Where the contestants' programs lie."""
+    """Where the entries' programs lie."""
 
     build: Path
     peers: Path
@@ -45,7 +45,7 @@ class Programs:
         return [path for path in wanted if not Path(path).is_file()]
 
 
-def training(programs: Programs, model: str, text: Path, quick: bool) -> list[Contestant]:
+def training(programs: Programs, model: str, text: Path, quick: bool) -> list[Entry]:
     """Floors, peers as they come and at their best, and ours, for one model."""
     everyone = _everyone(programs, model, text)
     if quick:
@@ -58,19 +58,19 @@ def training(programs: Programs, model: str, text: Path, quick: bool) -> list[Co
     return everyone
 
 
-def _everyone(programs: Programs, model: str, text: Path) -> list[Contestant]:
+def _everyone(programs: Programs, model: str, text: Path) -> list[Entry]:
     common = ("--model", model, "--text", str(text), "--strategy")
     peer_trainer = (programs.python, str(programs.peers / "train.py"), *common)
     our_trainer = (programs.cpp_trainer, *common)
 
-    def peer(strategy: str, family: str, *environment: tuple[str, str], tuned: str = "") -> Contestant:
+    def peer(strategy: str, family: str, *environment: tuple[str, str], tuned: str = "") -> Entry:
         role = Role.PEER if family else Role.FLOOR
         name = f"pytorch {strategy}" + (f", {tuned}" if tuned else "")
-        return Contestant(name, role, (*peer_trainer, strategy), environment, family)
+        return Entry(name, role, (*peer_trainer, strategy), environment, family)
 
-    def ours(strategy: str) -> Contestant:
+    def ours(strategy: str) -> Entry:
         role = Role.FLOOR if strategy == "local" else Role.OURS
-        return Contestant(f"tessera {strategy}", role, (*our_trainer, strategy))
+        return Entry(f"tessera {strategy}", role, (*our_trainer, strategy))
 
     return [
         peer("local", ""),
@@ -92,7 +92,7 @@ def _everyone(programs: Programs, model: str, text: Path) -> list[Contestant]:
     ]
 
 
-def memory(programs: Programs, model: str, text: Path, quick: bool) -> list[Contestant]:
+def memory(programs: Programs, model: str, text: Path, quick: bool) -> list[Entry]:
     """As `training`, with the setting that makes PyTorch smallest and without those for speed."""
     all_of_them = _everyone(programs, model, text)
     wanted = {c.name for c in training(programs, model, text, quick)} if quick else None
@@ -105,7 +105,7 @@ def memory(programs: Programs, model: str, text: Path, quick: bool) -> list[Cont
     ]
 
 
-def breakdown(programs: Programs, model: str, text: Path, quick: bool) -> list[Contestant]:
+def breakdown(programs: Programs, model: str, text: Path, quick: bool) -> list[Entry]:
     """Our floor and all our strategies."""
     names = ("tessera local", "tessera ddp", "tessera zero3") if quick else None
     return [
@@ -115,35 +115,35 @@ def breakdown(programs: Programs, model: str, text: Path, quick: bool) -> list[C
     ]
 
 
-def scaling(programs: Programs, text: Path, quick: bool) -> list[Contestant]:
+def scaling(programs: Programs, text: Path, quick: bool) -> list[Entry]:
     """Our strategies over the floor, model A."""
     names = ["tessera local", "tessera zero3"]
     names += [] if quick else ["tessera ddp", "tessera zero2"]
     return [c for c in training(programs, "A", text, quick=False) if c.name in names]
 
 
-def collectives(programs: Programs) -> list[Contestant]:
+def collectives(programs: Programs) -> list[Entry]:
     """Ours and Gloo through PyTorch."""
     gloo = (programs.python, str(programs.peers / "collectives.py"))
     return [
-        Contestant("pytorch gloo", Role.PEER, gloo, family="Gloo"),
-        Contestant("tessera", Role.OURS, (programs.cpp_collectives,)),
+        Entry("pytorch gloo", Role.PEER, gloo, family="Gloo"),
+        Entry("tessera", Role.OURS, (programs.cpp_collectives,)),
     ]
 
 
-def gpu(programs: Programs, model: str, text: Path, quick: bool) -> list[Contestant]:
+def gpu(programs: Programs, model: str, text: Path, quick: bool) -> list[Entry]:
     """One rank on one GPU, bf16: unwrapped, PyTorch's, ours eager, as graphs and offloaded."""
     common = ("--model", model, "--text", str(text), "--device", "cuda")
     train = str(programs.peers / "train.py")
 
-    def peer(strategy: str) -> Contestant:
-        return Contestant(f"pytorch {strategy}", Role.PEER,
+    def peer(strategy: str) -> Entry:
+        return Entry(f"pytorch {strategy}", Role.PEER,
                           (programs.python, train, *common, "--strategy", strategy), (), "GPU")
 
-    def ours(strategy: str, *flags: str, tuned: str = "") -> Contestant:
+    def ours(strategy: str, *flags: str, tuned: str = "") -> Entry:
         role = Role.FLOOR if strategy == "local" else Role.OURS
         name = "libtorch local" if strategy == "local" else f"tessera {strategy}" + tuned
-        return Contestant(name, role, (programs.cpp_trainer, *common, "--bf16", "--strategy", strategy, *flags))
+        return Entry(name, role, (programs.cpp_trainer, *common, "--bf16", "--strategy", strategy, *flags))
 
     strategies = ("ddp", "zero3") if quick else ("ddp", "zero1", "zero2", "zero3")
     peers = ("local", "fsdp2") if quick else ("local", "local-compiled", "ddp", "fsdp2", "fsdp2-compiled")

@@ -8,7 +8,7 @@ import re
 
 
 class Role(enum.Enum):
-    """What a contestant is measured for."""
+    """What an entry is measured for."""
 
     FLOOR = "floor"  # no communication: what the computation costs
     PEER = "peer"
@@ -16,7 +16,7 @@ class Role(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Contestant:
+class Entry:
     """One program in one configuration. `name` is unique within a suite."""
 
     name: str
@@ -30,6 +30,6 @@ class Contestant:
         """The name with only characters that every file system takes."""
         return re.sub(r"[^A-Za-z0-9.]+", "-", self.name).strip("-")
 
-    def with_arguments(self, *arguments: str) -> Contestant:
-        """The same contestant with more command line arguments."""
+    def with_arguments(self, *arguments: str) -> Entry:
+        """The same entry with more command line arguments."""
         return dataclasses.replace(self, command=self.command + arguments)

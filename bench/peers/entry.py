@@ -1,4 +1,4 @@
-"""What every contestant does: join its ranks, take commands on stdin, answer in JSON on stdout."""
+"""What every entry does: join its ranks, take commands on stdin, answer in JSON on stdout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A crew ends in order or with an error that names the contestant, the rank, the fault and the log."""
+"""Workers end in order or with an error that names the entry, the rank, the fault and the log."""
 
 from __future__ import annotations
 
@@ -9,51 +9,51 @@ import unittest
 from pathlib import Path
 
 from bench.runner import process
-from bench.runner.crew import Crew, check_numbers
+from bench.runner.workers import Workers, check_numbers
 from bench.runner.failure import BenchFailure
 from bench.runner.tests import stage
 
 
-class CrewTest(unittest.TestCase):
+class WorkersTest(unittest.TestCase):
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.logs = Path(folder.name)
         self.addCleanup(lambda: self.assertEqual(process.children(), []))
 
-    def start(self, world: int = 2, **environment: str) -> Crew:
-        crew = Crew(stage.contestant(**environment).with_arguments("--model", "A"), world, self.logs)
-        self.addCleanup(crew.kill)
-        return crew
+    def start(self, world: int = 2, **environment: str) -> Workers:
+        workers = Workers(stage.entry(**environment).with_arguments("--model", "A"), world, self.logs)
+        self.addCleanup(workers.kill)
+        return workers
 
-    def fails(self, pattern: str, crew: Crew, timeout_s: float = 20.0) -> None:
+    def fails(self, pattern: str, workers: Workers, timeout_s: float = 20.0) -> None:
         began = time.monotonic()
         with self.assertRaisesRegex(BenchFailure, pattern):
-            crew.wait("idle", timeout_s)
-            crew.wait("ready", timeout_s)
-            answers = crew.ask("steps 3", "steps", timeout_s)
-            check_numbers(crew, answers, "ms", 3)
+            workers.wait("idle", timeout_s)
+            workers.wait("ready", timeout_s)
+            answers = workers.ask("steps 3", "steps", timeout_s)
+            check_numbers(workers, answers, "ms", 3)
         self.assertLess(time.monotonic() - began, 60)
-        pids = crew.pids
-        crew.kill()
+        pids = workers.pids
+        workers.kill()
         for pid in pids:
             with self.assertRaises(ProcessLookupError):
                 os.kill(pid, 0)
 
     def test_answers_come_by_rank(self) -> None:
         for world in (1, 2, 3):
-            crew = self.start(world)
-            self.assertEqual([a["private_kib"] for a in crew.wait("idle", 20)], [1000] * world)
-            crew.wait("ready", 20)
-            answers = crew.ask("steps 3", "steps", 20)
-            self.assertEqual(check_numbers(crew, answers, "ms", 3), [[1.0] * 3] * world)
-            self.assertIsNone(crew.quit())
+            workers = self.start(world)
+            self.assertEqual([a["private_kib"] for a in workers.wait("idle", 20)], [1000] * world)
+            workers.wait("ready", 20)
+            answers = workers.ask("steps 3", "steps", 20)
+            self.assertEqual(check_numbers(workers, answers, "ms", 3), [[1.0] * 3] * world)
+            self.assertIsNone(workers.quit())
 
     def test_a_rank_that_exits_is_named_with_its_log(self) -> None:
-        crew = self.start(FAKE_MODE="die", FAKE_RANK="1")
+        workers = self.start(FAKE_MODE="die", FAKE_RANK="1")
         self.fails(
             r"fake one, rank 1: exited with code 3 during `steps 3`; log: .*fake-one\.rank1\.log\n"
-            r"  \| fake: out of luck", crew)
+            r"  \| fake: out of luck", workers)
 
     def test_a_rank_that_is_killed_is_named(self) -> None:
         self.fails("rank 1: died of SIGKILL during `steps 3`; log: ",
@@ -84,25 +84,25 @@ class CrewTest(unittest.TestCase):
     def test_quit_reports_who_stays_and_who_fails(self) -> None:
         for mode, pattern in (("stay", "rank 0: still runs 1 s after `quit`"),
                               ("fail_late", "rank 0: exited with code 9 at `quit`")):
-            crew = self.start(FAKE_MODE=mode)
-            crew.wait("idle", 20)
-            self.assertRegex(crew.quit(1.0) or "nothing", pattern)
+            workers = self.start(FAKE_MODE=mode)
+            workers.wait("idle", 20)
+            self.assertRegex(workers.quit(1.0) or "nothing", pattern)
 
     def test_a_program_that_is_not_there(self) -> None:
         import dataclasses
 
-        nobody = dataclasses.replace(stage.contestant(), command=("/nonexistent/program",))
+        nobody = dataclasses.replace(stage.entry(), command=("/nonexistent/program",))
         with self.assertRaisesRegex(BenchFailure, "fake one: cannot be started: "):
-            Crew(nobody, 2, self.logs)
+            Workers(nobody, 2, self.logs)
 
     def test_leaving_the_context_kills(self) -> None:
-        with self.start() as crew:
-            pids = crew.pids
+        with self.start() as workers:
+            pids = workers.pids
         for pid in pids:
             with self.assertRaises(ProcessLookupError):
                 os.kill(pid, 0)
 
-    def test_contestants_inherit_no_allocator_or_job_settings(self) -> None:
+    def test_entries_inherit_no_allocator_or_job_settings(self) -> None:
         os.environ["MALLOC_ARENA_MAX"] = os.environ["RANK"] = "7"
         self.addCleanup(os.environ.pop, "MALLOC_ARENA_MAX")
         self.addCleanup(os.environ.pop, "RANK")

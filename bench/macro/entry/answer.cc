@@ -1,4 +1,4 @@
-#include "tessera/bench/macro/contestant/answer.h"
+#include "tessera/bench/macro/entry/answer.h"
 
 #include <cstdio>
 

@@ -1,4 +1,4 @@
-#include "tessera/bench/macro/contestant/process_numbers.h"
+#include "tessera/bench/macro/entry/process_numbers.h"
 
 #include <fstream>
 #include <string>

@@ -1,4 +1,4 @@
-"""All ranks of one contestant, steered together."""
+"""All ranks of one entry, steered together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from . import process
-from .contestant import Contestant
+from .entry import Entry
 from .failure import BenchFailure
 
 Answer = dict[str, Any]
@@ -31,24 +31,24 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Crew:
-    """The processes of one contestant, one per rank. A context manager: leaving kills them all.
+class Workers:
+    """The processes of one entry, one per rank. A context manager: leaving kills them all.
 
     Every wait has a deadline. What a rank does wrong becomes a BenchFailure that names the
-    contestant, the rank, what happened and the rank's log.
+    entry, the rank, what happened and the rank's log.
     """
 
     def __init__(
-        self, contestant: Contestant, world: int, logs: Path, pinned: bool = True
+        self, entry: Entry, world: int, logs: Path, pinned: bool = True
     ) -> None:
         """Starts the ranks. `pinned`: rank r runs on core r alone, if there are enough cores."""
-        self.contestant = contestant
+        self.entry = entry
         self.world = world
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pending = [b""] * world
         self._store = Path(tempfile.mkdtemp(prefix="tessera-bench-"))  # mode 0700
         logs.mkdir(parents=True, exist_ok=True)
-        self._logs = [logs / f"{contestant.file_name}.rank{rank}.log" for rank in range(world)]
+        self._logs = [logs / f"{entry.file_name}.rank{rank}.log" for rank in range(world)]
         cores = sorted(os.sched_getaffinity(0))
         job = {
             "WORLD_SIZE": str(world),
@@ -57,13 +57,13 @@ class Crew:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(free_port()),
             "GLOO_SOCKET_IFNAME": "lo",
-        } | dict(contestant.environment)
+        } | dict(entry.environment)
         try:
             for rank, log in enumerate(self._logs):
                 log.unlink(missing_ok=True)
                 self._processes.append(
                     process.start(
-                        contestant.command,
+                        entry.command,
                         process.clean_environment(
                             job | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
                         ),
@@ -73,12 +73,12 @@ class Crew:
                 )
         except OSError as error:
             self.kill()
-            raise BenchFailure(f"{contestant.name}: cannot be started: {error}") from error
+            raise BenchFailure(f"{entry.name}: cannot be started: {error}") from error
         except BaseException:
             self.kill()
             raise
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -217,10 +217,10 @@ class Crew:
         except OSError:
             lines = []
         tail = "".join(f"\n  | {line}" for line in lines)
-        return BenchFailure(f"{self.contestant.name}, rank {rank}: {what}; log: {log}{tail}")
+        return BenchFailure(f"{self.entry.name}, rank {rank}: {what}; log: {log}{tail}")
 
 
-def check_numbers(crew: Crew, answers: list[Answer], key: str, count: int) -> list[list[float]]:
+def check_numbers(workers: Workers, answers: list[Answer], key: str, count: int) -> list[list[float]]:
     """`answers[rank][key]` of every rank as lists of `count` finite numbers, else BenchFailure."""
     columns = []
     for rank, answer in enumerate(answers):
@@ -231,6 +231,6 @@ def check_numbers(crew: Crew, answers: list[Answer], key: str, count: int) -> li
             and all(isinstance(v, (int, float)) and abs(v) < float("inf") for v in values)
         )
         if not good:
-            raise crew._failure(rank, f"'{key}' is not {count} finite numbers")
+            raise workers._failure(rank, f"'{key}' is not {count} finite numbers")
         columns.append([float(value) for value in values])
     return columns

@@ -1,4 +1,4 @@
-"""Speaks the contestants' protocol without computing anything; misbehaves when FAKE_MODE says so.
+"""Speaks the entries' protocol without computing anything; misbehaves when FAKE_MODE says so.
 
 FAKE_MODE: die, signal, hang, garbage, other_event, short, not_a_number, other_loss, mute, stay, fail_late.
 FAKE_RANK: which rank misbehaves (default 0).
@@ -35,7 +35,7 @@ def misbehave(mode: str) -> None:
 
 
 def step_answer(first: int, steps: int, mode: str) -> dict[str, object]:
-    """Times that depend on the contestant's speed, a loss that depends on the step alone."""
+    """Times that depend on the entry's speed, a loss that depends on the step alone."""
     speed = float(os.environ.get("FAKE_MS", "1"))
     factor = 1.01 if mode == "other_loss" else 1.0
     losses: list[float] = [factor * 5.0 / (1 + 0.1 * (first + i)) for i in range(steps)]
