@@ -92,11 +92,12 @@ std::vector<int64_t> run_in_fresh_process(const std::function<std::vector<int64_
   }
   if (WIFSIGNALED(status)) {
     throw std::runtime_error(
-        std::string("[memory_compare] the process of this row died of signal ") +
+        std::string("[memory_compare] the process of this configuration died of signal ") +
         std::to_string(WTERMSIG(status)) + " (" + strsignal(WTERMSIG(status)) + ")");
   }
   if (status != 0) {
-    throw std::runtime_error("[memory_compare] the process of this row failed; it has said why");
+    throw std::runtime_error(
+        "[memory_compare] the process of this configuration failed; it has said why");
   }
   return words;
 }

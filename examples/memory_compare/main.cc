@@ -21,9 +21,9 @@
 #include "tessera/core/comm/environment.h"
 #include "tessera/examples/gpt/device_flag.h"
 #include "tessera/examples/gpt/time_out_flag.h"
+#include "tessera/examples/memory_compare/configuration.h"
 #include "tessera/examples/memory_compare/fresh_process.h"
 #include "tessera/examples/memory_compare/measurement.h"
-#include "tessera/examples/memory_compare/row.h"
 #include "tessera/examples/memory_compare/svg_chart.h"
 #include "tessera/examples/memory_compare/table.h"
 #include "tessera/tessera.h"
@@ -35,7 +35,7 @@ ABSL_FLAG(std::string, backend, "auto",
           "what carries data between ranks: auto, loopback, shm or nccl; shm lets ranks share a "
           "GPU");
 ABSL_FLAG(gpt::TimeOutFlag, timeout, {}, gpt::kTimeOutHelp);
-ABSL_FLAG(std::string, rows, "",
+ABSL_FLAG(std::string, configurations, "",
           "what to compare, separated by spaces: ddp, zero1, zero2, zero3, zero3:R "
           "(reshard_after_forward), hybrid:p,g,o, hybrid:p,g,o:R; default: all that the number of "
           "ranks allows");
@@ -45,7 +45,8 @@ ABSL_FLAG(int64_t, width, 512, "values per position");
 ABSL_FLAG(int64_t, vocabulary, 256, "distinct tokens");
 ABSL_FLAG(int64_t, sequence, 64, "tokens per sequence");
 ABSL_FLAG(int64_t, batch, 1, "sequences per rank and step");
-ABSL_FLAG(int64_t, steps, 3, "updates per row; the first two make what later ones use again");
+ABSL_FLAG(int64_t, steps, 3,
+          "updates per configuration; the first two make what later ones use again");
 ABSL_FLAG(std::string, param_dtype, "float",
           "what the model computes with: float or bfloat16 (over fp32 masters)");
 ABSL_FLAG(std::string, markdown, "", "write the table as Markdown to this file too");
@@ -54,7 +55,7 @@ ABSL_FLAG(std::string, svg, "", "write a chart to this file");
 namespace {
 
 using memory_compare::Comparison;
-using memory_compare::Row;
+using memory_compare::Configuration;
 using memory_compare::Workload;
 
 Workload read_workload() {
@@ -98,22 +99,25 @@ Workload read_workload() {
 tessera::Environment read_job() {
   const absl::StatusOr<tessera::Environment> job = tessera::read_environment();
   TORCH_CHECK(job.ok(), std::string(job.status().message()));
-  // Each row meets in a file of its own; a TCP store of a row could still be there for the next.
+  // Each configuration meets in a file of its own; a TCP store of a configuration could still be
+  // there for the next.
   TORCH_CHECK(job->world_size == 1 || !job->store_url.empty(),
               "[memory_compare] TESSERA_STORE: not set in a world of ", job->world_size,
               ", expected a file that ranks meet in; start it with tessera-run");
   return *job;
 }
 
-std::vector<Row> read_rows(int ranks) {
-  const std::string text = absl::GetFlag(FLAGS_rows);
+std::vector<Configuration> read_configurations(int ranks) {
+  const std::string text = absl::GetFlag(FLAGS_configurations);
   if (text.empty()) {
-    return memory_compare::default_rows(ranks, absl::GetFlag(FLAGS_device).device.type());
+    return memory_compare::default_configurations(ranks, absl::GetFlag(FLAGS_device).device.type());
   }
-  const absl::StatusOr<std::vector<Row>> rows = memory_compare::parse_rows(text);
-  TORCH_CHECK(rows.ok(), std::string(rows.status().message()));
-  TORCH_CHECK(!rows->empty(), "[memory_compare] --rows: got no row, expected at least one");
-  return *rows;
+  const absl::StatusOr<std::vector<Configuration>> configurations =
+      memory_compare::parse_configurations(text);
+  TORCH_CHECK(configurations.ok(), std::string(configurations.status().message()));
+  TORCH_CHECK(!configurations->empty(),
+              "[memory_compare] --configurations: got no configuration, expected at least one");
+  return *configurations;
 }
 
 void write_file(const std::string& flag, const std::string& path, const std::string& text) {
@@ -127,18 +131,19 @@ void write_file(const std::string& flag, const std::string& path, const std::str
 
 void compare() {
   const tessera::Environment job = read_job();
-  Comparison comparison{.workload = read_workload(), .ranks = job.world_size, .rows = {}};
-  const std::vector<Row> rows = read_rows(job.world_size);
-  for (size_t i = 0; i < rows.size(); ++i) {
+  Comparison comparison{.workload = read_workload(), .ranks = job.world_size, .configurations = {}};
+  const std::vector<Configuration> configurations = read_configurations(job.world_size);
+  for (size_t i = 0; i < configurations.size(); ++i) {
     const std::vector<int64_t> words = memory_compare::run_in_fresh_process([&] {
       tessera::ProcessGroupOptions meeting{.device = absl::GetFlag(FLAGS_device).device,
                                            .backend = absl::GetFlag(FLAGS_backend)};
       meeting.timeout = absl::GetFlag(FLAGS_timeout).timeout;
-      if (!job.store_url.empty()) meeting.store_url = absl::StrCat(job.store_url, ".row", i);
+      if (!job.store_url.empty())
+        meeting.store_url = absl::StrCat(job.store_url, ".configuration", i);
       const auto world = tessera::init_process_group(meeting);
-      return to_words(memory_compare::measure(rows[i], comparison.workload, world));
+      return to_words(memory_compare::measure(configurations[i], comparison.workload, world));
     });
-    comparison.rows.push_back({rows[i], memory_compare::from_words(words)});
+    comparison.configurations.push_back({configurations[i], memory_compare::from_words(words)});
   }
   if (job.rank != 0) return;
   std::printf("%s", to_table(comparison, memory_compare::TableFormat::kAligned).c_str());

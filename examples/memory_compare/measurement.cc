@@ -17,10 +17,11 @@ using tessera::MemoryClass;
 
 constexpr size_t kRankWords = kMemoryClasses + 5;
 
-tessera::Options options_of(const Row& row, const Workload& workload) {
-  tessera::Options options{.strategy = row.strategy, .degrees = row.degrees, .max_grad_norm = 1.0};
-  options.reshard_after_forward = row.reshard_after_forward;
-  options.share_parameters = !row.is_apart;
+tessera::Options options_of(const Configuration& configuration, const Workload& workload) {
+  tessera::Options options{
+      .strategy = configuration.strategy, .degrees = configuration.degrees, .max_grad_norm = 1.0};
+  options.reshard_after_forward = configuration.reshard_after_forward;
+  options.share_parameters = !configuration.is_apart;
   if (workload.parameters != c10::ScalarType::Float) {
     options.precision.parameters = workload.parameters;
   }
@@ -110,7 +111,7 @@ class Reader {
 
 }  // namespace
 
-Measurement measure(const Row& row, const Workload& workload,
+Measurement measure(const Configuration& configuration, const Workload& workload,
                     const std::shared_ptr<tessera::ProcessGroup>& world) {
   torch::manual_seed(1);
   const auto model = std::make_shared<gpt::Gpt>(workload.model);
@@ -122,7 +123,7 @@ Measurement measure(const Row& row, const Workload& workload,
   const int64_t foreign_bytes =
       torch_device.is_cuda() ? foreign_device_bytes(workload, *model, torch_device) : 0;
   const auto engine = tessera::parallelize(model, torch::optim::AdamWOptions(1e-4),
-                                           options_of(row, workload), world);
+                                           options_of(configuration, workload), world);
   measurement.persistent = tessera::predicted_memory(*engine, /*micro_steps=*/1);
   measurement.peak = tessera::predicted_peak_memory(*engine, /*micro_steps=*/1);
 

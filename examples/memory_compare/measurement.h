@@ -9,7 +9,7 @@
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/memory/memory_meter.h"
 #include "tessera/examples/gpt/model.h"
-#include "tessera/examples/memory_compare/row.h"
+#include "tessera/examples/memory_compare/configuration.h"
 
 namespace memory_compare {
 
@@ -34,7 +34,8 @@ struct RankMemory {
   friend bool operator==(const RankMemory&, const RankMemory&) = default;
 };
 
-/// What one row needs: as the formulas say, the same on all ranks, and as measured on each.
+/// What one configuration needs: as the formulas say, the same on all ranks, and as measured on
+/// each.
 struct Measurement {
   int64_t parameter_numel = 0;      ///< of the model, without padding
   tessera::MemoryBytes persistent;  ///< memory_formula()
@@ -43,12 +44,12 @@ struct Measurement {
   friend bool operator==(const Measurement&, const Measurement&) = default;
 };
 
-/// Trains `workload` for a few steps as `row` says and reads the engine's meter. PSS is sampled
-/// after forward, backward and update of the last step; it means something only in a process that
-/// has done nothing before. On a GPU its allocator is read, too. Collective over `world`, which
-/// says where to train; every rank receives everything. Throws c10::Error where the row does not
-/// fit the world.
-Measurement measure(const Row& row, const Workload& workload,
+/// Trains `workload` for a few steps as `configuration` says and reads the engine's meter. PSS is
+/// sampled after forward, backward and update of the last step; it means something only in a
+/// process that has done nothing before. On a GPU its allocator is read, too. Collective over
+/// `world`, which says where to train; every rank receives everything. Throws c10::Error where the
+/// configuration does not fit the world.
+Measurement measure(const Configuration& configuration, const Workload& workload,
                     const std::shared_ptr<tessera::ProcessGroup>& world);
 
 /// Whether every rank holds exactly what the formula says in every class that lasts: all but

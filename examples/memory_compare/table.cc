@@ -33,8 +33,8 @@ int64_t peak_of(const RankMemory& rank) {
 
 using Cells = std::vector<std::string>;
 
-Cells line_of(const std::string& row, const std::string& what, const MemoryBytes& bytes) {
-  Cells cells = {row, what};
+Cells line_of(const std::string& configuration, const std::string& what, const MemoryBytes& bytes) {
+  Cells cells = {configuration, what};
   for (const MemoryClass shown : kShown) cells.push_back(cell(bytes[shown]));
   cells.push_back(cell(without_control(bytes).total()));
   return cells;
@@ -68,7 +68,7 @@ void append_measured(const Measurement& measurement, std::vector<Cells>& lines) 
 
 /// Read from the allocator of a GPU?
 bool is_on_device(const Comparison& comparison) {
-  return comparison.rows.front().measurement.ranks.front().device_bytes >= 0;
+  return comparison.configurations.front().measurement.ranks.front().device_bytes >= 0;
 }
 
 std::vector<Cells> cells_of(const Comparison& comparison) {
@@ -78,10 +78,11 @@ std::vector<Cells> cells_of(const Comparison& comparison) {
   head.insert(head.end(), {"total", "peak", "PSS"});
   if (is_on_device(comparison)) head.insert(head.end(), {"allocator", "its peak"});
   lines.push_back(std::move(head));
-  lines.push_back(line_of(kPyTorch, "modelled",
-                          pytorch_ddp(comparison.rows.front().measurement.parameter_numel)));
-  for (const auto& [row, measurement] : comparison.rows) {
-    lines.push_back(line_of(to_string(row), "predicted", measurement.peak));
+  lines.push_back(
+      line_of(kPyTorch, "modelled",
+              pytorch_ddp(comparison.configurations.front().measurement.parameter_numel)));
+  for (const auto& [configuration, measurement] : comparison.configurations) {
+    lines.push_back(line_of(to_string(configuration), "predicted", measurement.peak));
     lines.back().push_back(cell(measurement.peak.total()));
     append_measured(measurement, lines);
   }
@@ -120,21 +121,22 @@ std::string mark_down(const std::vector<Cells>& lines) {
   return text;
 }
 
-/// Which rows are not as predicted.
+/// Which configurations are not as predicted.
 std::string outcome(const Comparison& comparison) {
   std::vector<std::string> differing, above;
   int64_t grown = 0;
-  for (const auto& [row, measurement] : comparison.rows) {
-    if (!is_exact(measurement)) differing.push_back(to_string(row));
+  for (const auto& [configuration, measurement] : comparison.configurations) {
+    if (!is_exact(measurement)) differing.push_back(to_string(configuration));
     for (const RankMemory& rank : measurement.ranks) {
       grown = std::max(grown, rank.unsharded_buffers_added);
       if (peak_of(rank) <= measurement.peak.total()) continue;
-      if (above.empty() || above.back() != to_string(row)) above.push_back(to_string(row));
+      if (above.empty() || above.back() != to_string(configuration))
+        above.push_back(to_string(configuration));
     }
   }
   std::string text =
       differing.empty()
-          ? "Persistent bytes are as predicted, to the byte, in every row."
+          ? "Persistent bytes are as predicted, to the byte, in every configuration."
           : absl::StrCat("Persistent bytes are not as predicted: ", absl::StrJoin(differing, ", "),
                          ".");
   if (grown > 0)
@@ -147,7 +149,7 @@ std::string outcome(const Comparison& comparison) {
 
 std::vector<std::string> notes(const Comparison& comparison) {
   int64_t control_bytes = 0;
-  for (const auto& [row, measurement] : comparison.rows) {
+  for (const auto& [configuration, measurement] : comparison.configurations) {
     for (const RankMemory& rank : measurement.ranks) {
       control_bytes = std::max(control_bytes, rank.held[MemoryClass::kControl]);
     }
@@ -168,7 +170,7 @@ std::vector<std::string> notes(const Comparison& comparison) {
       "moments."};
   if (is_on_device(comparison)) {
     double error = 0.0;
-    for (const auto& [row, measurement] : comparison.rows) {
+    for (const auto& [configuration, measurement] : comparison.configurations) {
       error = std::max(error, allocator_error(measurement));
     }
     lines.push_back(
@@ -213,7 +215,7 @@ std::string describe_model(const Comparison& comparison) {
 std::string to_table(const Comparison& comparison, TableFormat format) {
   const std::string title = absl::StrFormat(
       "Memory of %.2f M parameters on %d rank%s",
-      static_cast<double>(comparison.rows.front().measurement.parameter_numel) / 1e6,
+      static_cast<double>(comparison.configurations.front().measurement.parameter_numel) / 1e6,
       comparison.ranks, comparison.ranks == 1 ? "" : "s");
   const std::vector<Cells> cells = cells_of(comparison);
   if (format == TableFormat::kAligned) {
@@ -228,7 +230,7 @@ Chart to_chart(const Comparison& comparison) {
   Chart chart;
   chart.title = absl::StrFormat(
       "Memory per rank: %.2f M parameters on %d rank%s",
-      static_cast<double>(comparison.rows.front().measurement.parameter_numel) / 1e6,
+      static_cast<double>(comparison.configurations.front().measurement.parameter_numel) / 1e6,
       comparison.ranks, comparison.ranks == 1 ? "" : "s");
   chart.subtitle = describe_model(comparison);
   chart.axis = "MiB held by the rank that holds most, without activations";
@@ -241,10 +243,10 @@ Chart to_chart(const Comparison& comparison) {
                   {"root unit", "#c2aed6", "#d3c3e4"},
                   {"gradient buffers", "#9aa0a6", "#868d94"}};
   chart.bars.push_back(
-      bar_of(kPyTorch, pytorch_ddp(comparison.rows.front().measurement.parameter_numel)));
+      bar_of(kPyTorch, pytorch_ddp(comparison.configurations.front().measurement.parameter_numel)));
   chart.bars.back().fill = Chart::Fill::kHatched;
-  for (const auto& [row, measurement] : comparison.rows) {
-    chart.bars.push_back(bar_of(to_string(row), largest_of(measurement).held));
+  for (const auto& [configuration, measurement] : comparison.configurations) {
+    chart.bars.push_back(bar_of(to_string(configuration), largest_of(measurement).held));
     chart.bars.back().outline = mib(measurement.peak.total());
   }
   chart.footnotes = {

@@ -62,10 +62,11 @@ TEST(StateEntry, SaysWhatIsMalformed) {
             "got a piece of elements -1 to 2, expected a part of 0 to 6");
   EXPECT_EQ(matrix({{0, values(0, 6).to(at::kDouble)}}).problem(),
             "got a piece of Double, expected Float as the entry says");
-  const std::string no_row = "got a piece that is no contiguous 1-d CPU tensor, expected one";
-  EXPECT_EQ(matrix({{0, at::Tensor()}}).problem(), no_row);
-  EXPECT_EQ(matrix({{0, values(0, 6).view({2, 3})}}).problem(), no_row);
-  EXPECT_EQ(matrix({{0, values(0, 12).slice(0, 0, 12, 2)}}).problem(), no_row);
+  const std::string no_configuration =
+      "got a piece that is no contiguous 1-d CPU tensor, expected one";
+  EXPECT_EQ(matrix({{0, at::Tensor()}}).problem(), no_configuration);
+  EXPECT_EQ(matrix({{0, values(0, 6).view({2, 3})}}).problem(), no_configuration);
+  EXPECT_EQ(matrix({{0, values(0, 12).slice(0, 0, 12, 2)}}).problem(), no_configuration);
 
   const at::Tensor freed = values(0, 6);
   freed.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(

@@ -9,9 +9,9 @@
 #include <torch/torch.h>
 
 #include "tessera/tests/cost/allocations.h"
+#include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
-#include "tessera/tests/support/row.h"
 #include "tessera/zero/parallelize.h"
 
 // Making a unit whole and freeing it is one copy and one pointer, however many parameters it has.
@@ -63,7 +63,7 @@ constexpr int kAccesses = 20;
 struct PairRank {
   PairRank(std::shared_ptr<ProcessGroup> group, int parameters, Turns turns_of_units)
       : model(std::make_shared<Pair>(parameters)), turns(turns_of_units) {
-    Options options = options_of(apart(row_of(Strategy::kZero3)));
+    Options options = options_of(apart(configuration_of(Strategy::kZero3)));
     options.prefetch = false;
     engine = parallelize(model, torch::optim::AdamWOptions(0.01), options, group);
     access();  // and so learn the order

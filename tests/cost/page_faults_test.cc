@@ -16,9 +16,9 @@
 #include <torch/torch.h>
 
 #include "tessera/core/comm/rendezvous.h"
-#include "tessera/tests/cost/row_sizes.h"
+#include "tessera/tests/cost/configuration_sizes.h"
+#include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/rank_processes.h"
-#include "tessera/tests/support/row.h"
 #include "tessera/zero/parallelize.h"
 
 // A step after the second one touches no page for the first time: a fault costs more than
@@ -29,7 +29,7 @@
 namespace tessera::testing {
 namespace {
 
-constexpr const char* kRowVariable = "TESSERA_TEST_ROW";
+constexpr const char* kConfigurationVariable = "TESSERA_TEST_CONFIGURATION";
 constexpr const char* kPagesVariable = "TESSERA_TEST_PAGES";
 constexpr const char* kFreedVariable = "TESSERA_TEST_FREED";
 
@@ -63,12 +63,12 @@ void train_and_count() {
     model->push_back(torch::nn::Linear(kWidth, kWidth));
     model->push_back(torch::nn::Tanh());
   }
-  const Row row = row_called(variable(kRowVariable));
-  Options options = options_of(row);
+  const Configuration configuration = configuration_called(variable(kConfigurationVariable));
+  Options options = options_of(configuration);
   options.keep_freed_memory = variable(kFreedVariable) == "kept";
-  set_buckets(options, row, int64_t{1} << 20);
+  set_buckets(options, configuration, int64_t{1} << 20);
   // Otherwise it depends on the number of cores whether a thread fetches ahead.
-  if (row.splits_parameters()) options.prefetch = false;
+  if (configuration.splits_parameters()) options.prefetch = false;
   const auto engine = parallelize(model, torch::optim::AdamWOptions(0.001), options, world);
   const at::Tensor input = at::ones({160, kWidth});
   const auto train = [&] {
@@ -102,7 +102,8 @@ enum class Pages : uint8_t { kSmall, kAsUsual };
 enum class Freed : uint8_t { kKept, kGivenBack };
 
 /// Of each rank.
-std::vector<Count> count_faults(const Row& row, int size, Pages pages, Freed freed) {
+std::vector<Count> count_faults(const Configuration& configuration, int size, Pages pages,
+                                Freed freed) {
   RankProcessOptions options;
   // What the user's malloc is told does not count here.
   for (const char* name : {"MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_",
@@ -112,7 +113,7 @@ std::vector<Count> count_faults(const Row& row, int size, Pages pages, Freed fre
   // glibc's initial threshold, which would grow with the blocks that are freed, so that it would be
   // luck how many of them are given back.
   if (freed == Freed::kGivenBack) options.environment["MALLOC_MMAP_THRESHOLD_"] = "131072";
-  options.environment[kRowVariable] = row.name;
+  options.environment[kConfigurationVariable] = configuration.name;
   options.environment[kPagesVariable] = pages == Pages::kSmall ? "small" : "as usual";
   options.environment[kFreedVariable] = freed == Freed::kKept ? "kept" : "given back";
   std::vector<Count> counts;
@@ -130,9 +131,9 @@ std::vector<Count> count_faults(const Row& row, int size, Pages pages, Freed fre
   return counts;
 }
 
-class PageFaults : public ::testing::TestWithParam<RowSize> {
+class PageFaults : public ::testing::TestWithParam<ConfigurationSize> {
  protected:
-  const Row& row() const { return GetParam().first; }
+  const Configuration& configuration() const { return GetParam().first; }
   int size() const { return GetParam().second; }
   void record(const std::vector<Count>& counts) {
     for (size_t rank = 0; rank < counts.size(); ++rank) {
@@ -142,7 +143,8 @@ class PageFaults : public ::testing::TestWithParam<RowSize> {
 };
 
 TEST_P(PageFaults, AStepAfterTheSecondTouchesNoNewMemory) {
-  const std::vector<Count> counts = count_faults(row(), size(), Pages::kSmall, Freed::kKept);
+  const std::vector<Count> counts =
+      count_faults(configuration(), size(), Pages::kSmall, Freed::kKept);
   record(counts);
   for (const Count& count : counts) {
     EXPECT_GE(count.faults, 0);
@@ -152,22 +154,23 @@ TEST_P(PageFaults, AStepAfterTheSecondTouchesNoNewMemory) {
   }
 }
 
-std::vector<RowSize> rows_that_fault() {
-  std::vector<RowSize> all = usual_row_sizes();
+std::vector<ConfigurationSize> configurations_that_fault() {
+  std::vector<ConfigurationSize> all = usual_configuration_sizes();
   all.emplace_back(hybrid(3, 3, 3), 3);
   all.emplace_back(hybrid(2, 2, 2), 4);
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(, PageFaults, ::testing::ValuesIn(rows_that_fault()), &name_of_row_size);
+INSTANTIATE_TEST_SUITE_P(, PageFaults, ::testing::ValuesIn(configurations_that_fault()),
+                         &name_of_configuration_size);
 
 /// As users run it, where the kernel may give huge pages.
 TEST(PageFaultsInHugePages, AreAsFew) {
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero3}) {
-    const Row row = row_of(strategy);
-    for (const Count& count : count_faults(row, 2, Pages::kAsUsual, Freed::kKept)) {
-      EXPECT_GE(count.faults, 0) << row;
-      EXPECT_LT(count.faults, kFewFaults) << row;
+    const Configuration configuration = configuration_of(strategy);
+    for (const Count& count : count_faults(configuration, 2, Pages::kAsUsual, Freed::kKept)) {
+      EXPECT_GE(count.faults, 0) << configuration;
+      EXPECT_LT(count.faults, kFewFaults) << configuration;
     }
   }
 }
@@ -175,10 +178,10 @@ TEST(PageFaultsInHugePages, AreAsFew) {
 /// The negative control: what malloc gives back to the kernel is faulted in again, step by step.
 TEST(PageFaultsControl, MemoryThatIsGivenBackIsFaultedInAgainEveryStep) {
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero3}) {
-    const Row row = row_of(strategy);
-    for (const Count& count : count_faults(row, 2, Pages::kSmall, Freed::kGivenBack)) {
-      RecordProperty(absl::StrCat("faults_", row.name), absl::StrCat(count.faults));
-      EXPECT_GT(count.faults, int64_t{kSteps} * 1000) << row;
+    const Configuration configuration = configuration_of(strategy);
+    for (const Count& count : count_faults(configuration, 2, Pages::kSmall, Freed::kGivenBack)) {
+      RecordProperty(absl::StrCat("faults_", configuration.name), absl::StrCat(count.faults));
+      EXPECT_GT(count.faults, int64_t{kSteps} * 1000) << configuration;
     }
   }
 }

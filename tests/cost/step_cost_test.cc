@@ -12,10 +12,10 @@
 #include <torch/torch.h>
 
 #include "tessera/tests/cost/allocations.h"
-#include "tessera/tests/cost/row_sizes.h"
+#include "tessera/tests/cost/configuration_sizes.h"
+#include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
-#include "tessera/tests/support/row.h"
 #include "tessera/zero/parallelize.h"
 
 // What a steady step costs beside its computation, counted: collectives and allocations. A small
@@ -26,25 +26,26 @@ namespace {
 
 constexpr int kUnits = 3;
 
-/// As many units under every row: layers of one bucket each.
+/// As many units under every configuration: layers of one bucket each.
 torch::nn::Sequential small_model() {
   torch::nn::Sequential model;
   for (int i = 0; i < kUnits; ++i) model->push_back(torch::nn::Linear(16, 16));
   return model;
 }
 
-Options small_options(const Row& row) {
-  Options options = options_of(row);
-  set_buckets(options, row, 1088);  // 272 fp32 values: a layer
-  if (row.splits_parameters()) options.prefetch = false;
+Options small_options(const Configuration& configuration) {
+  Options options = options_of(configuration);
+  set_buckets(options, configuration, 1088);  // 272 fp32 values: a layer
+  if (configuration.splits_parameters()) options.prefetch = false;
   return options;
 }
 
 /// One rank that trains the small model and records what it sends.
 struct SmallRank {
-  SmallRank(const std::shared_ptr<ProcessGroup>& group, const Row& row)
+  SmallRank(const std::shared_ptr<ProcessGroup>& group, const Configuration& configuration)
       : world(std::make_shared<RecordingGroup>(group, recording)),
-        engine(parallelize(model, torch::optim::AdamWOptions(0.01), small_options(row), world)) {}
+        engine(parallelize(model, torch::optim::AdamWOptions(0.01), small_options(configuration),
+                           world)) {}
 
   void backward() { model->forward(input).pow(2).mean().backward(); }
   void train() {
@@ -68,18 +69,18 @@ Counts counts_of(const Recording& recording) {
   return counts;
 }
 
-class StepCost : public ::testing::TestWithParam<RowSize> {
+class StepCost : public ::testing::TestWithParam<ConfigurationSize> {
  protected:
-  const Row& row() const { return GetParam().first; }
+  const Configuration& configuration() const { return GetParam().first; }
   int size() const { return GetParam().second; }
 
   /// What a step needs: a reduction per unit, the parameters' way back, two small agreements (the
   /// end of backward, the vote), and one barrier where others read new values.
   Counts expected() const {
-    const Degrees degrees = row().degrees_at(size());
+    const Degrees degrees = configuration().degrees_at(size());
     Counts counts{{"all_gather", 2}};
     counts[degrees.optimizer > 1 ? "reduce_scatter" : "all_reduce"] += kUnits;
-    if (row().shares_at(size())) {
+    if (configuration().shares_at(size())) {
       counts["barrier"] = 1;
       return counts;
     }
@@ -88,7 +89,7 @@ class StepCost : public ::testing::TestWithParam<RowSize> {
       counts["barrier"] = 1;
       // Forward gathers every unit. Backward has the last one still and needs the first one not at
       // all, because nothing wants the gradient of its input. A gather reads every rank's shard.
-      const bool stays_whole = row().reshard_after_forward == 1;
+      const bool stays_whole = configuration().reshard_after_forward == 1;
       const int gathers = stays_whole ? kUnits : 2 * kUnits - 2;
       counts["read"] = static_cast<int64_t>(gathers) * degrees.parameters;
     }
@@ -97,7 +98,7 @@ class StepCost : public ::testing::TestWithParam<RowSize> {
 
   void on_ranks(const std::function<void(SmallRank&)>& body) const {
     run_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
-      SmallRank rank(world, row());
+      SmallRank rank(world, configuration());
       ASSERT_EQ(rank.engine->units().size(), static_cast<size_t>(kUnits));
       body(rank);
     });
@@ -146,19 +147,20 @@ TEST_P(StepCost, AsksForNoTensorMemoryAndAsOftenForTheHeapInEveryStep) {
   });
 }
 
-std::vector<RowSize> rows_and_sizes() {
-  std::vector<RowSize> all = usual_row_sizes();
+std::vector<ConfigurationSize> configurations_and_sizes() {
+  std::vector<ConfigurationSize> all = usual_configuration_sizes();
   all.emplace_back(apart(hybrid(2, 2, 2)), 2);
   all.emplace_back(apart(hybrid(3, 3, 3)), 3);
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(, StepCost, ::testing::ValuesIn(rows_and_sizes()), &name_of_row_size);
+INSTANTIATE_TEST_SUITE_P(, StepCost, ::testing::ValuesIn(configurations_and_sizes()),
+                         &name_of_configuration_size);
 
 /// The negative control: a step under which somebody asks for memory is counted.
 TEST(StepCostControl, AStepThatAllocatesIsCounted) {
   run_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
-    SmallRank rank(world, row_of(Strategy::kZero2));
+    SmallRank rank(world, configuration_of(Strategy::kZero2));
     rank.train();
     rank.train();
     rank.backward();

@@ -35,15 +35,16 @@ class EngineLimits : public ::testing::Test {
   }
 };
 
-class EngineFailures : public EngineLimits, public ::testing::WithParamInterface<Row> {};
+class EngineFailures : public EngineLimits, public ::testing::WithParamInterface<Configuration> {};
 
-std::vector<std::string> train_expecting_errors(const Subject& trained, const Row& row,
+std::vector<std::string> train_expecting_errors(const Subject& trained,
+                                                const Configuration& configuration,
                                                 const TrainOptions& options,
                                                 std::chrono::milliseconds timeout) {
   const Decorate make = over_nccl({.timeout = timeout});
   return run_ranks_expecting_errors(kWorld, [&](std::shared_ptr<ProcessGroup> world) {
     world = make(std::move(world));
-    train(trained, at::kFloat, row, schedules().front(), world, options);
+    train(trained, at::kFloat, configuration, schedules().front(), world, options);
   });
 }
 
@@ -96,13 +97,13 @@ TEST_P(EngineFailures, ARankThatDoesNotStepIsNamed) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, EngineFailures, ::testing::ValuesIn(named_rows()),
+INSTANTIATE_TEST_SUITE_P(, EngineFailures, ::testing::ValuesIn(named_configurations()),
                          [](const auto& info) { return info.param.name; });
 
 /// A limit, not a feature: gathers are collectives here.
 TEST_F(EngineLimits, RanksThatGatherMoreOrLessThanOthersAreToldSo) {
-  const auto errors = train_expecting_errors(subject("Branches"), row_of(Strategy::kZero3), {},
-                                             std::chrono::milliseconds(500));
+  const auto errors = train_expecting_errors(
+      subject("Branches"), configuration_of(Strategy::kZero3), {}, std::chrono::milliseconds(500));
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("timed out: waited 500 ms for "),
                                  ContainsRegex("\\[comm\\] all_gather #[0-9]+ '"))));
 }
@@ -124,8 +125,8 @@ TEST_F(EngineLimits, UnitsTakenForEachOtherNeverReachAnUpdate) {
                             .make = [] { return std::make_shared<Swapping>(); },
                             .input_shape = {7},
                             .target_shape = {5}};
-  const auto errors =
-      train_expecting_errors(swapping, row_of(Strategy::kZero3), {}, std::chrono::seconds(20));
+  const auto errors = train_expecting_errors(swapping, configuration_of(Strategy::kZero3), {},
+                                             std::chrono::seconds(20));
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("[step] which units were gathered, and in which order "
                                            "(a hash of it) differs: rank 0 has "),
                                  HasSubstr("Nothing was applied."))));

@@ -1,5 +1,6 @@
 // The whole engine over the nccl group, with the fake NCCL and lanes that are late: the bits of the
-// same rows over shared memory. The fake sums in rank order, so a difference is the engine's.
+// same configurations over shared memory. The fake sums in rank order, so a difference is the
+// engine's.
 #include <map>
 #include <memory>
 #include <stdexcept>
@@ -25,10 +26,10 @@ using ::testing::HasSubstr;
 /// Clipped, in one micro-step and in three; and added locally.
 const std::vector<std::string> kSchedules = {"OnceClipped", "ThriceClipped", "ThriceNoSync"};
 
-Outcome train_over_nccl(const Row& row, const std::string& model, const Schedule& schedule,
-                        int world, const TrainOptions& options = {},
+Outcome train_over_nccl(const Configuration& configuration, const std::string& model,
+                        const Schedule& schedule, int world, const TrainOptions& options = {},
                         const NcclWorldOptions& nccl = {}) {
-  Row poisoned = row;
+  Configuration poisoned = configuration;
   poisoned.poison_freed = true;
   const Outcome outcome = train_on_threads(subject(model), at::kFloat, poisoned, schedule, world,
                                            options, over_nccl(nccl));
@@ -36,11 +37,12 @@ Outcome train_over_nccl(const Row& row, const std::string& model, const Schedule
   return outcome;
 }
 
-using Case = std::tuple<Row, int /*world*/, std::string /*model*/, std::string /*schedule*/>;
+using Case =
+    std::tuple<Configuration, int /*world*/, std::string /*model*/, std::string /*schedule*/>;
 
 std::string name_of(const ::testing::TestParamInfo<Case>& info) {
-  const auto& [row, world, model, schedule] = info.param;
-  return row.name + "_World" + std::to_string(world) + "_" + model + "_" + schedule;
+  const auto& [configuration, world, model, schedule] = info.param;
+  return configuration.name + "_World" + std::to_string(world) + "_" + model + "_" + schedule;
 }
 
 class EngineOverNccl : public ::testing::TestWithParam<Case> {
@@ -49,15 +51,16 @@ class EngineOverNccl : public ::testing::TestWithParam<Case> {
 };
 
 TEST_P(EngineOverNccl, TrainsToTheBitsOfSharedMemory) {
-  const auto& [row, world, model, name] = GetParam();
+  const auto& [configuration, world, model, name] = GetParam();
   const Schedule& schedule = schedule_called(name);
-  const Outcome expected = train_on_threads(subject(model), at::kFloat, row, schedule, world);
-  EXPECT_EQ(bit_differences(train_over_nccl(row, model, schedule, world), expected), "");
+  const Outcome expected =
+      train_on_threads(subject(model), at::kFloat, configuration, schedule, world);
+  EXPECT_EQ(bit_differences(train_over_nccl(configuration, model, schedule, world), expected), "");
 }
 
 /// Odd sizes and parameters that nobody uses, everywhere.
 INSTANTIATE_TEST_SUITE_P(Strategies, EngineOverNccl,
-                         ::testing::Combine(::testing::ValuesIn(named_rows()),
+                         ::testing::Combine(::testing::ValuesIn(named_configurations()),
                                             ::testing::Values(1, 2, 3),
                                             ::testing::Values("UnusedEverywhere"),
                                             ::testing::ValuesIn(kSchedules)),
@@ -65,8 +68,9 @@ INSTANTIATE_TEST_SUITE_P(Strategies, EngineOverNccl,
 /// Units that other units need in between, and more of them than buffers.
 INSTANTIATE_TEST_SUITE_P(
     Units, EngineOverNccl,
-    ::testing::Combine(::testing::Values(row_of(Strategy::kZero3),
-                                         hostile(row_of(Strategy::kZero3)), resharding(1)),
+    ::testing::Combine(::testing::Values(configuration_of(Strategy::kZero3),
+                                         hostile(configuration_of(Strategy::kZero3)),
+                                         resharding(1)),
                        ::testing::Values(3),
                        ::testing::Values("DeepMlp", "TiedMlp", "CalledTwice", "Blocks",
                                          "CheckpointedTwice", "FrozenLayers", "MixedDtypes"),
@@ -74,9 +78,9 @@ INSTANTIATE_TEST_SUITE_P(
     name_of);
 /// Branches that ranks take each for itself, as far as parameters are resident.
 INSTANTIATE_TEST_SUITE_P(Branches, EngineOverNccl,
-                         ::testing::Combine(::testing::Values(row_of(Strategy::kDdp),
-                                                              row_of(Strategy::kZero1),
-                                                              row_of(Strategy::kZero2)),
+                         ::testing::Combine(::testing::Values(configuration_of(Strategy::kDdp),
+                                                              configuration_of(Strategy::kZero1),
+                                                              configuration_of(Strategy::kZero2)),
                                             ::testing::Values(3), ::testing::Values("Branches"),
                                             ::testing::Values("OnceClipped")),
                          name_of);
@@ -87,26 +91,26 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values("ThriceClipped")),
     name_of);
 
-Row early(Row row) {
-  row.name += "_early";
-  row.optimizer_in_backward = true;
-  return row;
+Configuration early(Configuration configuration) {
+  configuration.name += "_early";
+  configuration.optimizer_in_backward = true;
+  return configuration;
 }
-INSTANTIATE_TEST_SUITE_P(UpdateInBackward, EngineOverNccl,
-                         ::testing::Combine(::testing::Values(early(row_of(Strategy::kZero2)),
-                                                              early(row_of(Strategy::kZero3))),
-                                            ::testing::Values(3),
-                                            ::testing::Values("UnusedEverywhere"),
-                                            ::testing::Values("Once")),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    UpdateInBackward, EngineOverNccl,
+    ::testing::Combine(::testing::Values(early(configuration_of(Strategy::kZero2)),
+                                         early(configuration_of(Strategy::kZero3))),
+                       ::testing::Values(3), ::testing::Values("UnusedEverywhere"),
+                       ::testing::Values("Once")),
+    name_of);
 
 class EngineReads : public ::testing::Test {
  protected:
   void SetUp() override { fake().reset(); }
 };
 
-/// What a user sees of gradients after each backward (of a row that shows them) and of parameters
-/// after each step, on every rank.
+/// What a user sees of gradients after each backward (of a configuration that shows them) and of
+/// parameters after each step, on every rank.
 using Seen = std::map<std::string, at::Tensor>;
 
 TrainOptions look(std::vector<Seen>& seen, bool at_gradients) {
@@ -131,18 +135,19 @@ TrainOptions look(std::vector<Seen>& seen, bool at_gradients) {
 TEST_F(EngineReads, FindGradientsAndParametersThere) {
   constexpr int kWorld = 3;
   const Schedule& schedule = schedule_called("OnceClipped");
-  for (const Row& row : named_rows()) {
-    const bool at_gradients = row.strategy == Strategy::kDdp;
+  for (const Configuration& configuration : named_configurations()) {
+    const bool at_gradients = configuration.strategy == Strategy::kDdp;
     std::vector<Seen> expected(kWorld);
-    train_on_threads(subject("UnusedEverywhere"), at::kFloat, row, schedule, kWorld,
+    train_on_threads(subject("UnusedEverywhere"), at::kFloat, configuration, schedule, kWorld,
                      look(expected, at_gradients));
     std::vector<Seen> seen(kWorld);
-    train_over_nccl(row, "UnusedEverywhere", schedule, kWorld, look(seen, at_gradients),
+    train_over_nccl(configuration, "UnusedEverywhere", schedule, kWorld, look(seen, at_gradients),
                     {.longest_delay = std::chrono::milliseconds(2)});
     // Of two layers with gradients, in four steps; and all parameters.
-    EXPECT_GE(expected[0].size(), at_gradients ? 48u : 32u) << row;
+    EXPECT_GE(expected[0].size(), at_gradients ? 48u : 32u) << configuration;
     for (int rank = 0; rank < kWorld; ++rank) {
-      EXPECT_EQ(bit_differences(seen[rank], expected[rank]), "") << row << ", rank " << rank;
+      EXPECT_EQ(bit_differences(seen[rank], expected[rank]), "")
+          << configuration << ", rank " << rank;
     }
   }
 }
@@ -179,7 +184,7 @@ struct Answers {
 TEST_F(EngineReads, FindTheSameInEveryOtherCall) {
   constexpr int kWorld = 3;
   const Schedule& schedule = schedule_called("OnceClipped");
-  for (const Row& row : named_rows()) {
+  for (const Configuration& configuration : named_configurations()) {
     const auto ask = [&](std::vector<Answers>& answers) {
       TrainOptions options;
       options.after_step = [&](Engine& engine, int step) {
@@ -188,16 +193,18 @@ TEST_F(EngineReads, FindTheSameInEveryOtherCall) {
       return options;
     };
     std::vector<Answers> expected(kWorld);
-    train_on_threads(subject("UnusedEverywhere"), at::kFloat, row, schedule, kWorld, ask(expected));
+    train_on_threads(subject("UnusedEverywhere"), at::kFloat, configuration, schedule, kWorld,
+                     ask(expected));
     std::vector<Answers> got(kWorld);
-    train_over_nccl(row, "UnusedEverywhere", schedule, kWorld, ask(got));
+    train_over_nccl(configuration, "UnusedEverywhere", schedule, kWorld, ask(got));
     for (int rank = 0; rank < kWorld; ++rank) {
-      EXPECT_EQ(got[rank].hashes, expected[rank].hashes) << row << ", rank " << rank;
-      EXPECT_EQ(bit_differences(got[rank].parameters, expected[rank].parameters), "") << row;
-      EXPECT_EQ(bit_differences(got[rank].state, expected[rank].state), "") << row;
-      EXPECT_EQ(got[rank].hashes[1], got[rank].hashes[3]) << row;
-      EXPECT_NE(got[rank].hashes[1], got[rank].hashes[2]) << row;
-      EXPECT_GT(got[rank].state.size(), 8u) << row;
+      EXPECT_EQ(got[rank].hashes, expected[rank].hashes) << configuration << ", rank " << rank;
+      EXPECT_EQ(bit_differences(got[rank].parameters, expected[rank].parameters), "")
+          << configuration;
+      EXPECT_EQ(bit_differences(got[rank].state, expected[rank].state), "") << configuration;
+      EXPECT_EQ(got[rank].hashes[1], got[rank].hashes[3]) << configuration;
+      EXPECT_NE(got[rank].hashes[1], got[rank].hashes[2]) << configuration;
+      EXPECT_GT(got[rank].state.size(), 8u) << configuration;
     }
   }
 }
@@ -213,15 +220,16 @@ TEST_F(EngineReads, ShowEveryWaitThatIsMissing) {
       {Strategy::kZero3, Op::kAllGather},
   };
   for (const auto& [strategy, what] : breaks) {
-    Row row = row_of(strategy);
+    Configuration configuration = configuration_of(strategy);
     const Outcome expected =
-        train_on_threads(subject("UnusedEverywhere"), at::kFloat, row, schedule, kWorld);
-    row.poison_freed = true;
+        train_on_threads(subject("UnusedEverywhere"), at::kFloat, configuration, schedule, kWorld);
+    configuration.poison_freed = true;
     std::string outcome;
     try {
       const Decorate make = over_nccl({.longest_delay = std::chrono::milliseconds(5)});
       outcome = bit_differences(
-          train_on_threads(subject("UnusedEverywhere"), at::kFloat, row, schedule, kWorld, {},
+          train_on_threads(subject("UnusedEverywhere"), at::kFloat, configuration, schedule, kWorld,
+                           {},
                            [&, what = what](std::shared_ptr<ProcessGroup> world) {
                              return std::make_shared<ForgetfulGroup>(make(std::move(world)), what);
                            }),
@@ -230,22 +238,22 @@ TEST_F(EngineReads, ShowEveryWaitThatIsMissing) {
       outcome = error.what();
     }
     await_no_communicators();
-    EXPECT_NE(outcome, "") << row << " without a wait for " << static_cast<int>(what);
+    EXPECT_NE(outcome, "") << configuration << " without a wait for " << static_cast<int>(what);
   }
 }
 
 /// Small all-gathers, texts and fingerprints are the host's. Only gradients and parameters go by
 /// NCCL.
 TEST_F(EngineReads, LeaveWordsOfTheHostToTheControlChannel) {
-  for (const Row& row : named_rows()) {
+  for (const Configuration& configuration : named_configurations()) {
     fake().reset();
-    train_over_nccl(row, "UnusedEverywhere", schedule_called("ThriceClipped"), 3);
+    train_over_nccl(configuration, "UnusedEverywhere", schedule_called("ThriceClipped"), 3);
     int collectives = 0;
     for (const FakeCall& call : fake().calls()) {
       if (call.dtype < 0 || call.function == "ncclBroadcast") continue;
       ++collectives;
       EXPECT_EQ(call.dtype, static_cast<int>(nccl::DataType::kFloat32))
-          << row << ": " << call.function << " on " << call.communicator;
+          << configuration << ": " << call.function << " on " << call.communicator;
     }
     EXPECT_GT(collectives, 0);
   }

@@ -1,4 +1,4 @@
-// What the comparisons of reducer_rows_test.cc must notice.
+// What the comparisons of reducer_configurations_test.cc must notice.
 
 #include <atomic>
 #include <memory>
@@ -45,10 +45,10 @@ class BrokenReductions final : public ForwardingGroup {
   Break break_;
 };
 
-bool is_right(const Degrees& row, BrokenReductions::Break what) {
+bool is_right(const Degrees& configuration, BrokenReductions::Break what) {
   std::atomic<bool> is_right = true;
   run_ranks(4, [&](std::shared_ptr<ProcessGroup> world) {
-    ReductionRig rig(std::make_shared<BrokenReductions>(std::move(world), what), row);
+    ReductionRig rig(std::make_shared<BrokenReductions>(std::move(world), what), configuration);
     rig.micro_step(exact_gradients(rig, rig.group->rank(), 0));
     rig.reducer.finish();
     const std::vector<at::Tensor> means = rank_order_means(rig, 1, exact_gradients);
@@ -59,18 +59,20 @@ bool is_right(const Degrees& row, BrokenReductions::Break what) {
   return is_right;
 }
 
-TEST(RowControls, WrongSlicesAreNoticed) {
-  for (const Degrees& row : all_degrees(4)) {
-    EXPECT_EQ(is_right(row, BrokenReductions::Break::kNeighboursSlice), row.optimizer == 1)
-        << to_string(row);
+TEST(ConfigurationControls, WrongSlicesAreNoticed) {
+  for (const Degrees& configuration : all_degrees(4)) {
+    EXPECT_EQ(is_right(configuration, BrokenReductions::Break::kNeighboursSlice),
+              configuration.optimizer == 1)
+        << to_string(configuration);
   }
 }
 
-TEST(RowControls, AMissingDivisionIsNoticed) {
-  for (const Degrees& row : all_degrees(4)) {
+TEST(ConfigurationControls, AMissingDivisionIsNoticed) {
+  for (const Degrees& configuration : all_degrees(4)) {
     // Partial sums are divided by the reducer, not by the group.
-    EXPECT_EQ(is_right(row, BrokenReductions::Break::kNoDivision), !sums_in_rank_order(row))
-        << to_string(row);
+    EXPECT_EQ(is_right(configuration, BrokenReductions::Break::kNoDivision),
+              !sums_in_rank_order(configuration))
+        << to_string(configuration);
   }
 }
 

@@ -66,13 +66,13 @@ std::vector<at::Tensor> expected_means(const ReductionRig& rig, const Dtypes& dt
 
 class PrecisionTest : public ::testing::TestWithParam<Dtypes> {};
 
-TEST_P(PrecisionTest, EveryRowGivesTheSameBits) {
+TEST_P(PrecisionTest, EveryConfigurationGivesTheSameBits) {
   const Dtypes dtypes = GetParam();
   for (const int world : {1, 2, 3, 4}) {
-    for (const Degrees& row : all_degrees(world)) {
-      if (!sums_in_rank_order(row)) continue;
+    for (const Degrees& configuration : all_degrees(world)) {
+      if (!sums_in_rank_order(configuration)) continue;
       run_ranks(world, [&](std::shared_ptr<ProcessGroup> group) {
-        ReductionRig rig(std::move(group), row, dtypes.precision(), dtypes.parameters);
+        ReductionRig rig(std::move(group), configuration, dtypes.precision(), dtypes.parameters);
         for (int micro_step = 0; micro_step < 2; ++micro_step) {
           rig.micro_step(random_gradients(rig, rig.group->rank(), micro_step, dtypes.parameters));
         }
@@ -85,7 +85,7 @@ TEST_P(PrecisionTest, EveryRowGivesTheSameBits) {
         // Compared only now: each unit's values stay while they are held.
         for (size_t unit = 0; unit < held.size(); ++unit) {
           EXPECT_TRUE(at::equal(held[unit], rig.kept(unit, means)))
-              << to_string(row) << " " << rig.plan[unit].name;
+              << to_string(configuration) << " " << rig.plan[unit].name;
         }
         // The squares are of what the optimizer gets.
         EXPECT_EQ(rig.squares_of_all_ranks().value(), rig.squares_of(means).value());
@@ -136,8 +136,8 @@ TEST(PrecisionControl, SumsInAnotherDtypeDiffer) {
 
 TEST(Overflow, OnTheWireCountsAsNonFinite) {
   run_ranks(3, [](std::shared_ptr<ProcessGroup> group) {
-    for (const Degrees& row : all_degrees(3)) {
-      ReductionRig rig(duplicate(*group, to_string(row)), row, {.wire = kFp16});
+    for (const Degrees& configuration : all_degrees(3)) {
+      ReductionRig rig(duplicate(*group, to_string(configuration)), configuration, {.wire = kFp16});
       std::vector<at::Tensor> gradients = random_gradients(rig, 0, 0);
       if (rig.group->rank() == 1) gradients[2][8][130] = 1e6F;
       rig.micro_step(gradients);
@@ -205,9 +205,9 @@ TEST(ConvertedGradients, NeedMemoryForOneUnitIfTakenOneByOne) {
 
 TEST(GradientViews, AreWholeUnderDdpInTheParametersDtypeOnly) {
   run_ranks(2, [](std::shared_ptr<ProcessGroup> group) {
-    const auto views_of = [&](const Degrees& row, const Precision& precision, at::ScalarType dtype,
-                              const char* name) {
-      ReductionRig rig(duplicate(*group, name), row, precision, dtype);
+    const auto views_of = [&](const Degrees& configuration, const Precision& precision,
+                              at::ScalarType dtype, const char* name) {
+      ReductionRig rig(duplicate(*group, name), configuration, precision, dtype);
       rig.micro_step(random_gradients(rig, 0, 0, dtype));
       std::vector<GradientView> views = rig.reducer.gradient_views();
       EXPECT_EQ(views.size(), 5u);

@@ -18,20 +18,20 @@ namespace tessera::testing {
 
 /// Every p | g | o of a world.
 inline std::vector<Degrees> all_degrees(int world) {
-  std::vector<Degrees> rows;
+  std::vector<Degrees> configurations;
   for (int o = 1; o <= world; ++o) {
     for (int g = 1; g <= o; ++g) {
       for (int p = 1; p <= g; ++p) {
-        if (g % p == 0 && o % g == 0 && world % o == 0) rows.push_back({p, g, o});
+        if (g % p == 0 && o % g == 0 && world % o == 0) configurations.push_back({p, g, o});
       }
     }
   }
-  return rows;
+  return configurations;
 }
 
-/// Whether every sum of this row is formed over all ranks at once, in rank order.
-inline bool sums_in_rank_order(const Degrees& row) {
-  return row.gradients == 1 || row.gradients == row.optimizer;
+/// Whether every sum of this configuration is formed over all ranks at once, in rank order.
+inline bool sums_in_rank_order(const Degrees& configuration) {
+  return configuration.gradients == 1 || configuration.gradients == configuration.optimizer;
 }
 
 /// Four trainable parameters of odd sizes in a plain, a root and another plain unit, and a frozen
@@ -155,8 +155,8 @@ inline std::vector<at::Tensor> exact_gradients(const ReductionRig& rig, int rank
 
 using GradientsOf = std::vector<at::Tensor> (*)(const ReductionRig&, int rank, int micro_step);
 
-/// What the rows promise: per micro-step the sum in rank order, divided once; micro-steps added one
-/// after the other.
+/// What the configurations promise: per micro-step the sum in rank order, divided once; micro-steps
+/// added one after the other.
 inline std::vector<at::Tensor> rank_order_means(const ReductionRig& rig, int micro_steps,
                                                 const GradientsOf& gradients_of) {
   std::vector<at::Tensor> means;

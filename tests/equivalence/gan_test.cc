@@ -62,10 +62,11 @@ Batch batch_at(int step, int rank, at::ScalarType dtype) {
 /// How the discriminator's stale gradients are dropped.
 enum class Clearing : uint8_t { kEngine, kOptimizer, kModule, kNever };
 
-Tensors train_pair(at::ScalarType dtype, const Row& row, Clearing clearing,
+Tensors train_pair(at::ScalarType dtype, const Configuration& configuration, Clearing clearing,
                    const std::shared_ptr<ProcessGroup>& world) {
   Pair pair(dtype, 5 + static_cast<uint64_t>(world->rank()));
-  const Options options = options_of(row, {.name = "", .max_grad_norm = 0.2, .bucket_bytes = 1024});
+  const Options options =
+      options_of(configuration, {.name = "", .max_grad_norm = 0.2, .bucket_bytes = 1024});
   const auto generator = parallelize(pair.generator, make_plan(*pair.generator), options, world);
   const auto discriminator =
       parallelize(pair.discriminator, make_plan(*pair.discriminator), options, world);
@@ -108,44 +109,47 @@ Tensors plain_pair(int size) {
   return pair.parameters();
 }
 
-Tensors pair_on_threads(at::ScalarType dtype, const Row& row, Clearing clearing, int size) {
+Tensors pair_on_threads(at::ScalarType dtype, const Configuration& configuration, Clearing clearing,
+                        int size) {
   std::vector<Tensors> by_rank(static_cast<size_t>(size));
   run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
-    by_rank[static_cast<size_t>(world->rank())] = train_pair(dtype, row, clearing, world);
+    by_rank[static_cast<size_t>(world->rank())] = train_pair(dtype, configuration, clearing, world);
   });
   for (const Tensors& parameters : by_rank) EXPECT_EQ(bit_differences(parameters, by_rank[0]), "");
   return by_rank[0];
 }
 
-class TwoEngines : public ::testing::TestWithParam<std::tuple<Row, int>> {};
+class TwoEngines : public ::testing::TestWithParam<std::tuple<Configuration, int>> {};
 
 TEST_P(TwoEngines, TrainLikeAPlainLoopHoweverStaleGradientsAreDropped) {
-  const auto& [row, size] = GetParam();
+  const auto& [configuration, size] = GetParam();
   const Tensors expected = plain_pair(size);
   for (const Clearing clearing : {Clearing::kEngine, Clearing::kOptimizer, Clearing::kModule}) {
-    EXPECT_EQ(differences(pair_on_threads(at::kDouble, row, clearing, size), expected, 1e-12), "")
+    EXPECT_EQ(
+        differences(pair_on_threads(at::kDouble, configuration, clearing, size), expected, 1e-12),
+        "")
         << "clearing " << static_cast<int>(clearing);
   }
 }
 
 TEST_P(TwoEngines, TrainToTheBitsOfDdp) {
-  const auto& [row, size] = GetParam();
-  EXPECT_EQ(
-      bit_differences(pair_on_threads(at::kFloat, row, Clearing::kEngine, size),
-                      pair_on_threads(at::kFloat, row_of(Strategy::kDdp), Clearing::kEngine, size)),
-      "");
+  const auto& [configuration, size] = GetParam();
+  EXPECT_EQ(bit_differences(pair_on_threads(at::kFloat, configuration, Clearing::kEngine, size),
+                            pair_on_threads(at::kFloat, configuration_of(Strategy::kDdp),
+                                            Clearing::kEngine, size)),
+            "");
 }
 
 /// The negative control: with stale gradients left in place the comparison must fail.
 TEST_P(TwoEngines, StaleGradientsWouldShow) {
-  const auto& [row, size] = GetParam();
-  EXPECT_NE(differences(pair_on_threads(at::kDouble, row, Clearing::kNever, size), plain_pair(size),
-                        1e-12),
+  const auto& [configuration, size] = GetParam();
+  EXPECT_NE(differences(pair_on_threads(at::kDouble, configuration, Clearing::kNever, size),
+                        plain_pair(size), 1e-12),
             "");
 }
 
 INSTANTIATE_TEST_SUITE_P(, TwoEngines,
-                         ::testing::Combine(::testing::ValuesIn(named_rows()),
+                         ::testing::Combine(::testing::ValuesIn(named_configurations()),
                                             ::testing::Values(1, 2, 3, 4)),
                          [](const auto& info) {
                            return std::get<0>(info.param).name + "_World" +

@@ -91,31 +91,31 @@ namespace {
 
 constexpr int kWorld = 3;
 
-Outcome train_broken(const Row& row, Break what) {
-  return train_on_threads(subject("OddMlp"), at::kDouble, row, schedules().front(), kWorld, {},
-                          [what](std::shared_ptr<ProcessGroup> world) {
+Outcome train_broken(const Configuration& configuration, Break what) {
+  return train_on_threads(subject("OddMlp"), at::kDouble, configuration, schedules().front(),
+                          kWorld, {}, [what](std::shared_ptr<ProcessGroup> world) {
                             return std::make_shared<BrokenGroup>(std::move(world), what);
                           });
 }
 
 /// What the suite says about a run that was broken: the differences, or that ranks drifted apart.
-std::string differences_found(const Row& row, Break what) {
+std::string differences_found(const Configuration& configuration, Break what) {
   static const Outcome expected = oracle(subject("OddMlp"), schedules().front(), kWorld);
   try {
-    return differences(train_broken(row, what), expected, subject("OddMlp").tolerance);
+    return differences(train_broken(configuration, what), expected, subject("OddMlp").tolerance);
   } catch (const std::runtime_error& error) {
     return error.what();
   }
 }
 
-std::vector<Row> broken_rows() {
-  std::vector<Row> rows = named_and_apart_rows();
-  rows.push_back(resharding(1));
-  rows.push_back(hybrid(3, 3, 3));
-  return rows;
+std::vector<Configuration> broken_configurations() {
+  std::vector<Configuration> configurations = named_and_apart_configurations();
+  configurations.push_back(resharding(1));
+  configurations.push_back(hybrid(3, 3, 3));
+  return configurations;
 }
 
-class NegativeControl : public ::testing::TestWithParam<Row> {};
+class NegativeControl : public ::testing::TestWithParam<Configuration> {};
 
 TEST_P(NegativeControl, AnUnbrokenDecoratorPasses) {
   EXPECT_EQ(differences_found(GetParam(), Break::kNone), "");
@@ -130,20 +130,21 @@ TEST_P(NegativeControl, AShiftedSliceIsCaught) {
   EXPECT_NE(differences_found(GetParam(), Break::kShiftSlice), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(, NegativeControl, ::testing::ValuesIn(broken_rows()),
+INSTANTIATE_TEST_SUITE_P(, NegativeControl, ::testing::ValuesIn(broken_configurations()),
                          [](const auto& info) { return info.param.name; });
 
 TEST(Comparison, AGatherOfWrongValuesIsCaught) {
-  for (const Row& row : {apart(row_of(Strategy::kZero3)), resharding(1), apart(hybrid(3, 3, 3))}) {
-    EXPECT_NE(differences_found(row, Break::kDropGather), "") << row;
-    EXPECT_NE(differences_found(row, Break::kShiftGather), "") << row;
+  for (const Configuration& configuration :
+       {apart(configuration_of(Strategy::kZero3)), resharding(1), apart(hybrid(3, 3, 3))}) {
+    EXPECT_NE(differences_found(configuration, Break::kDropGather), "") << configuration;
+    EXPECT_NE(differences_found(configuration, Break::kShiftGather), "") << configuration;
   }
 }
 
 TEST(Comparison, AMissingAllGatherIsCaughtAsRanksThatDiffer) {
-  EXPECT_THAT(differences_found(apart(row_of(Strategy::kZero1)), Break::kDropUpdates),
+  EXPECT_THAT(differences_found(apart(configuration_of(Strategy::kZero1)), Break::kDropUpdates),
               ::testing::HasSubstr("ranks of one world differ"));
-  EXPECT_THAT(differences_found(apart(row_of(Strategy::kZero2)), Break::kDropUpdates),
+  EXPECT_THAT(differences_found(apart(configuration_of(Strategy::kZero2)), Break::kDropUpdates),
               ::testing::HasSubstr("ranks of one world differ"));
 }
 

@@ -25,7 +25,7 @@ namespace {
 constexpr const char* kSeedVariable = "TESSERA_TEST_SEED_SHIFT";
 
 /// Trains every listed model under one strategy and prints one line of hashes for each.
-void train_and_print(const Row& row) {
+void train_and_print(const Configuration& configuration) {
   const auto world = init_process_group();
   at::set_num_threads(1);
   for (const char* name :
@@ -34,7 +34,7 @@ void train_and_print(const Row& row) {
     for (const Schedule& schedule : schedules()) {
       uint64_t hash = 0;
       const Outcome outcome =
-          train(subject(name), at::kFloat, row, schedule, world,
+          train(subject(name), at::kFloat, configuration, schedule, world,
                 {.after_step = [&hash](Engine& engine, int) { hash = parameter_hash(engine); }});
       std::ostringstream line;
       line << name << " " << schedule.name << " " << std::hex << hash << std::hexfloat;
@@ -45,14 +45,15 @@ void train_and_print(const Row& row) {
 }
 
 /// A model with dropout: it draws from the process's own generator.
-void train_with_dropout(const Row& row) {
+void train_with_dropout(const Configuration& configuration) {
   const auto world = init_process_group();
   const char* shift = std::getenv(kSeedVariable);
   torch::manual_seed(static_cast<uint64_t>(100 + world->rank() + (shift ? std::atoi(shift) : 0)));
   torch::nn::Sequential model(torch::nn::Linear(7, 13), torch::nn::Tanh(), torch::nn::Dropout(0.5),
                               torch::nn::Linear(13, 5));
-  const auto engine = parallelize(model, torch::optim::AdamWOptions(0.01),
-                                  options_of(row, {.name = "", .bucket_bytes = 1024}), world);
+  const auto engine =
+      parallelize(model, torch::optim::AdamWOptions(0.01),
+                  options_of(configuration, {.name = "", .bucket_bytes = 1024}), world);
   for (int step = 0; step < 4; ++step) {
     model->forward(at::randn({4, 7})).pow(2).mean().backward();
     engine->step();
@@ -60,18 +61,20 @@ void train_with_dropout(const Row& row) {
   std::cout << "result dropout " << std::hex << parameter_hash(*engine) << "\n";
 }
 
-const char* const kRowVariable = "TESSERA_TEST_ROW";
+const char* const kConfigurationVariable = "TESSERA_TEST_CONFIGURATION";
 
-/// The row that a job trains under, from its environment.
-Row row_of_job() { return row_called(std::getenv(kRowVariable)); }
+/// The configuration that a job trains under, from its environment.
+Configuration configuration_of_job() {
+  return configuration_called(std::getenv(kConfigurationVariable));
+}
 
-const RankProcessBody kTrain("equivalence", [] { train_and_print(row_of_job()); });
-const RankProcessBody kDropout("dropout", [] { train_with_dropout(row_of_job()); });
+const RankProcessBody kTrain("equivalence", [] { train_and_print(configuration_of_job()); });
+const RankProcessBody kDropout("dropout", [] { train_with_dropout(configuration_of_job()); });
 
 /// The result lines that all ranks of a job have printed alike.
-std::string results(int size, const std::string& body, const std::string& row,
+std::string results(int size, const std::string& body, const std::string& configuration,
                     RankProcessOptions options = {}) {
-  options.environment[kRowVariable] = row;
+  options.environment[kConfigurationVariable] = configuration;
   std::set<std::string> of_ranks;
   for (const RankResult& rank : run_rank_processes(size, body, options)) {
     EXPECT_EQ(rank.exit_code, 0) << rank.output;
@@ -89,8 +92,8 @@ std::string results(int size, const std::string& body, const std::string& row,
 
 class ProcessEquivalence : public ::testing::TestWithParam<int> {};
 
-/// Rows that must give what ddp gives.
-std::vector<std::string> rows_of_job(int size) {
+/// Configurations that must give what ddp gives.
+std::vector<std::string> configurations_of_job(int size) {
   std::vector<std::string> names = {"zero1", "zero2", "zero3", "zero3_reshard_1"};
   if (size == 2) names.emplace_back("zero3_blocks");
   if (size == 3) names.emplace_back("hybrid_3_3_3");
@@ -98,18 +101,18 @@ std::vector<std::string> rows_of_job(int size) {
   return names;
 }
 
-TEST_P(ProcessEquivalence, AllRowsPrintTheSameHashesAndNorms) {
+TEST_P(ProcessEquivalence, AllConfigurationsPrintTheSameHashesAndNorms) {
   const std::string expected = results(GetParam(), "equivalence", "ddp");
   EXPECT_EQ(std::count(expected.begin(), expected.end(), '\n'), 44);
-  for (const std::string& row : rows_of_job(GetParam())) {
-    EXPECT_EQ(results(GetParam(), "equivalence", row), expected) << row;
+  for (const std::string& configuration : configurations_of_job(GetParam())) {
+    EXPECT_EQ(results(GetParam(), "equivalence", configuration), expected) << configuration;
   }
 }
 
 TEST_P(ProcessEquivalence, ModelsThatDrawRandomNumbersTrainAlike) {
   const std::string expected = results(GetParam(), "dropout", "ddp");
-  for (const std::string& row : rows_of_job(GetParam())) {
-    EXPECT_EQ(results(GetParam(), "dropout", row), expected) << row;
+  for (const std::string& configuration : configurations_of_job(GetParam())) {
+    EXPECT_EQ(results(GetParam(), "dropout", configuration), expected) << configuration;
   }
   // The negative control: other random numbers give another hash.
   RankProcessOptions other_numbers;

@@ -10,23 +10,23 @@
 #include <vector>
 
 #include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/group_without_windows.h"
 #include "tessera/tests/support/models.h"
 #include "tessera/tests/support/oracle.h"
-#include "tessera/tests/support/row.h"
 #include "tessera/tests/support/training.h"
 
-// The heart of the tests: a row of the table of strategies changes where state lives, never what is
-// computed. In fp64 rows are compared with a plain LibTorch loop on the concatenated batch; in fp32
-// and with bf16 parameters they are compared with ddp, to the bit. ddp and zero3 run every model
-// under every schedule in every world; of the other rows each runs every model, with schedules that
-// take turns.
+// The heart of the tests: a configuration of the table of strategies changes where state lives,
+// never what is computed. In fp64 configurations are compared with a plain LibTorch loop on the
+// concatenated batch; in fp32 and with bf16 parameters they are compared with ddp, to the bit. ddp
+// and zero3 run every model under every schedule in every world; of the other configurations each
+// runs every model, with schedules that take turns.
 
 namespace tessera::testing {
 namespace {
 
 struct Case {
-  Row row;
+  Configuration configuration;
   int world;
   Subject subject;
   Schedule schedule;
@@ -34,16 +34,18 @@ struct Case {
 };
 
 std::string name_of(const ::testing::TestParamInfo<Case>& info) {
-  const auto& [row, world, subject, schedule, dtype] = info.param;
-  return row.name + "_World" + std::to_string(world) + "_" + subject.name + "_" + schedule.name;
+  const auto& [configuration, world, subject, schedule, dtype] = info.param;
+  return configuration.name + "_World" + std::to_string(world) + "_" + subject.name + "_" +
+         schedule.name;
 }
 
 std::ostream& operator<<(std::ostream& stream, const Case& run) {
-  return stream << run.row << " at world " << run.world << ", " << run.subject << ", "
+  return stream << run.configuration << " at world " << run.world << ", " << run.subject << ", "
                 << run.schedule;
 }
 
-/// The outcome that all rows of one world, model and schedule are compared with, made once.
+/// The outcome that all configurations of one world, model and schedule are compared with, made
+/// once.
 const Outcome& remembered(std::map<std::string, Outcome>& memory, const Case& wanted,
                           const std::function<Outcome()>& make) {
   const std::string key =
@@ -52,25 +54,27 @@ const Outcome& remembered(std::map<std::string, Outcome>& memory, const Case& wa
   return it != memory.end() ? it->second : memory.emplace(key, make()).first->second;
 }
 
-bool is_fully_covered(const Row& row) { return row.name == "ddp" || row.name == "zero3"; }
+bool is_fully_covered(const Configuration& configuration) {
+  return configuration.name == "ddp" || configuration.name == "zero3";
+}
 
-/// What of the product of rows, worlds, models and schedules is run.
+/// What of the product of configurations, worlds, models and schedules is run.
 std::vector<Case> covering(const std::vector<Subject>& subjects,
-                           const std::function<bool(const Row&)>& wants) {
+                           const std::function<bool(const Configuration&)>& wants) {
   std::vector<Case> cases;
-  size_t number_of_row = 0;
+  size_t number_of_configuration = 0;
   for (const int world : {1, 2, 3, 4, 6}) {
-    for (const Row& row : rows_of_world(world)) {
-      if (!wants(row)) continue;
+    for (const Configuration& configuration : configurations_of_world(world)) {
+      if (!wants(configuration)) continue;
       // The large world is for the hybrids that no smaller one has.
-      if (world == 6 && !row.degrees.has_value()) continue;
-      ++number_of_row;
+      if (world == 6 && !configuration.degrees.has_value()) continue;
+      ++number_of_configuration;
       for (size_t number = 0; number < subjects.size(); ++number) {
         for (size_t i = 0; i < schedules().size(); ++i) {
-          // A model meets another schedule under each row.
-          const bool has_turn = i == (number + number_of_row) % schedules().size();
-          if (!is_fully_covered(row) && !has_turn) continue;
-          cases.push_back({row, world, subjects[number], schedules()[i]});
+          // A model meets another schedule under each configuration.
+          const bool has_turn = i == (number + number_of_configuration) % schedules().size();
+          if (!is_fully_covered(configuration) && !has_turn) continue;
+          cases.push_back({configuration, world, subjects[number], schedules()[i]});
         }
       }
     }
@@ -85,7 +89,8 @@ TEST_P(OracleEquivalence, TrainsLikeAPlainLoopOnTheConcatenatedBatch) {
   const Case& run = GetParam();
   const Outcome& expected =
       remembered(memory, run, [&] { return oracle(run.subject, run.schedule, run.world); });
-  const Outcome got = train_on_threads(run.subject, at::kDouble, run.row, run.schedule, run.world);
+  const Outcome got =
+      train_on_threads(run.subject, at::kDouble, run.configuration, run.schedule, run.world);
   EXPECT_EQ(differences(got, expected, run.subject.tolerance), "");
 }
 
@@ -97,9 +102,11 @@ std::vector<Subject> comparable_subjects() {
   return comparable;
 }
 
-/// Rows that have the bits of ddp need no oracle of their own; zero3 has one all the same.
-bool has_own_oracle(const Row& row) {
-  return row.name == "ddp" || row.name == "zero3" || !row.keeps_bits();
+/// Configurations that have the bits of ddp need no oracle of their own; zero3 has one all the
+/// same.
+bool has_own_oracle(const Configuration& configuration) {
+  return configuration.name == "ddp" || configuration.name == "zero3" ||
+         !configuration.keeps_bits();
 }
 
 INSTANTIATE_TEST_SUITE_P(Scenario39, OracleEquivalence,
@@ -112,35 +119,37 @@ TEST_P(StrategyEquivalence, TrainsToTheBitsOfDdp) {
   static std::map<std::string, Outcome> memory;
   const Case& run = GetParam();
   const Outcome& expected = remembered(memory, run, [&] {
-    return train_on_threads(run.subject, at::kFloat, row_of(Strategy::kDdp), run.schedule,
+    return train_on_threads(run.subject, at::kFloat, configuration_of(Strategy::kDdp), run.schedule,
                             run.world);
   });
-  const Outcome got = train_on_threads(run.subject, at::kFloat, run.row, run.schedule, run.world);
+  const Outcome got =
+      train_on_threads(run.subject, at::kFloat, run.configuration, run.schedule, run.world);
   EXPECT_EQ(bit_differences(got, expected), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Scenario39, StrategyEquivalence,
                          ::testing::ValuesIn(covering(subjects(),
-                                                      [](const Row& row) {
-                                                        return row.keeps_bits() &&
-                                                               row.name != "ddp";
+                                                      [](const Configuration& configuration) {
+                                                        return configuration.keeps_bits() &&
+                                                               configuration.name != "ddp";
                                                       })),
                          name_of);
 
-/// Rows as ranks of different hosts have them. Units are gathered together there, so models whose
-/// ranks take branches of their own are for rows that keep parameters whole.
+/// Configurations as ranks of different hosts have them. Units are gathered together there, so
+/// models whose ranks take branches of their own are for configurations that keep parameters whole.
 std::vector<Case> cases_without_windows() {
   std::vector<Case> cases;
   for (const int world : {2, 3, 4}) {
-    for (const Row& row : rows_of_world(world)) {
-      const int ranks = row.reshard_after_forward.value_or(1);
-      const bool needs_second_shards = ranks > 1 && ranks < row.degrees_at(world).parameters;
-      if (!row.keeps_bits() || needs_second_shards) continue;
+    for (const Configuration& configuration : configurations_of_world(world)) {
+      const int ranks = configuration.reshard_after_forward.value_or(1);
+      const bool needs_second_shards =
+          ranks > 1 && ranks < configuration.degrees_at(world).parameters;
+      if (!configuration.keeps_bits() || needs_second_shards) continue;
       for (const char* model : {"UnusedEverywhere", "MixedDtypes", "Blocks", "CheckpointedBlocks",
                                 "TiedBlocks", "Branches"}) {
-        if (model == std::string("Branches") && row.splits_parameters()) continue;
+        if (model == std::string("Branches") && configuration.splits_parameters()) continue;
         cases.push_back(
-            {row, world, subject(model), schedules()[cases.size() % schedules().size()]});
+            {configuration, world, subject(model), schedules()[cases.size() % schedules().size()]});
       }
     }
   }
@@ -156,9 +165,9 @@ TEST_P(EquivalenceWithoutWindows, TrainsToTheBitsOfSharedMemory) {
     return std::make_shared<GroupWithoutWindows>(std::move(world));
   };
   const Outcome expected =
-      train_on_threads(run.subject, at::kFloat, run.row, run.schedule, run.world);
-  const Outcome got =
-      train_on_threads(run.subject, at::kFloat, run.row, run.schedule, run.world, {}, apart_hosts);
+      train_on_threads(run.subject, at::kFloat, run.configuration, run.schedule, run.world);
+  const Outcome got = train_on_threads(run.subject, at::kFloat, run.configuration, run.schedule,
+                                       run.world, {}, apart_hosts);
   EXPECT_EQ(bit_differences(got, expected), "");
 }
 
@@ -170,15 +179,15 @@ INSTANTIATE_TEST_SUITE_P(, EquivalenceWithoutWindows, ::testing::ValuesIn(cases_
 std::vector<Case> bf16_cases() {
   std::vector<Case> cases;
   for (const int world : {1, 2, 3, 4}) {
-    for (Row row : rows_of_world(world)) {
-      if (row.name == "ddp" || !row.keeps_bits()) continue;
+    for (Configuration configuration : configurations_of_world(world)) {
+      if (configuration.name == "ddp" || !configuration.keeps_bits()) continue;
       for (const char* model : {"OddMlp", "Blocks", "CheckpointedBlocks", "TiedBlocks",
                                 "FrozenBlocks", "ThreeUnits", "Branches", "Embedding"}) {
         const Schedule& schedule = schedules()[cases.size() / 2 % schedules().size()];
         const bool is_converted = cases.size() % 2 == 0;
-        if (is_converted) row.precision.parameters = at::kBFloat16;
-        cases.push_back(
-            {row, world, subject(model), schedule, is_converted ? at::kFloat : at::kBFloat16});
+        if (is_converted) configuration.precision.parameters = at::kBFloat16;
+        cases.push_back({configuration, world, subject(model), schedule,
+                         is_converted ? at::kFloat : at::kBFloat16});
       }
     }
   }
@@ -189,10 +198,11 @@ class Bf16Equivalence : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Bf16Equivalence, TrainsToTheBitsOfDdp) {
   const Case& run = GetParam();
-  Row ddp = row_of(Strategy::kDdp);
-  ddp.precision = run.row.precision;
+  Configuration ddp = configuration_of(Strategy::kDdp);
+  ddp.precision = run.configuration.precision;
   const Outcome expected = train_on_threads(run.subject, run.dtype, ddp, run.schedule, run.world);
-  const Outcome got = train_on_threads(run.subject, run.dtype, run.row, run.schedule, run.world);
+  const Outcome got =
+      train_on_threads(run.subject, run.dtype, run.configuration, run.schedule, run.world);
   EXPECT_EQ(got.parameters.begin()->second.scalar_type(), at::kBFloat16);
   EXPECT_EQ(bit_differences(got, expected), "");
 }
@@ -200,54 +210,63 @@ TEST_P(Bf16Equivalence, TrainsToTheBitsOfDdp) {
 INSTANTIATE_TEST_SUITE_P(, Bf16Equivalence, ::testing::ValuesIn(bf16_cases()), name_of);
 
 /// The negative control: masters that start from rounded values end elsewhere.
-TEST(RunsOfOneRow, MastersOfAConvertedModelKeepWhatBf16CannotHold) {
-  Row row = row_of(Strategy::kZero3);
+TEST(RunsOfOneConfiguration, MastersOfAConvertedModelKeepWhatBf16CannotHold) {
+  Configuration configuration = configuration_of(Strategy::kZero3);
   const Schedule& schedule = schedules().front();
-  const Outcome rounded = train_on_threads(subject("OddMlp"), at::kBFloat16, row, schedule, 2);
-  row.precision.parameters = at::kBFloat16;
-  const Outcome converted = train_on_threads(subject("OddMlp"), at::kFloat, row, schedule, 2);
+  const Outcome rounded =
+      train_on_threads(subject("OddMlp"), at::kBFloat16, configuration, schedule, 2);
+  configuration.precision.parameters = at::kBFloat16;
+  const Outcome converted =
+      train_on_threads(subject("OddMlp"), at::kFloat, configuration, schedule, 2);
   EXPECT_NE(bit_differences(converted.parameters, rounded.parameters), "");
 }
 
 /// Repeating a run must give the same bits, or comparing bits would prove nothing.
-TEST(RunsOfOneRow, RepeatTheirOwnBits) {
+TEST(RunsOfOneConfiguration, RepeatTheirOwnBits) {
   const Schedule& schedule = schedules().back();
   for (const Strategy strategy : {Strategy::kZero2, Strategy::kZero3}) {
     const auto run = [&] {
-      return train_on_threads(subject("Branches"), at::kFloat, row_of(strategy), schedule, 3);
+      return train_on_threads(subject("Branches"), at::kFloat, configuration_of(strategy), schedule,
+                              3);
     };
     EXPECT_EQ(bit_differences(run(), run()), "");
   }
 }
 
 /// The sizes of buckets decide what is sent together, not what is computed.
-TEST(RunsOfOneRow, KeepTheirBitsWithOtherBuckets) {
+TEST(RunsOfOneConfiguration, KeepTheirBitsWithOtherBuckets) {
   Schedule schedule = schedules().back();
-  const Row row = row_of(Strategy::kZero1);
-  const Outcome small = train_on_threads(subject("DeepMlp"), at::kFloat, row, schedule, 3);
+  const Configuration configuration = configuration_of(Strategy::kZero1);
+  const Outcome small =
+      train_on_threads(subject("DeepMlp"), at::kFloat, configuration, schedule, 3);
   schedule.bucket_bytes.reset();
-  const Outcome large = train_on_threads(subject("DeepMlp"), at::kFloat, row, schedule, 3);
+  const Outcome large =
+      train_on_threads(subject("DeepMlp"), at::kFloat, configuration, schedule, 3);
   EXPECT_EQ(bit_differences(small, large), "");
 }
 
 /// So do units, from one for the whole model to one for each layer.
-TEST(RunsOfOneRow, KeepTheirBitsWithOtherUnits) {
+TEST(RunsOfOneConfiguration, KeepTheirBitsWithOtherUnits) {
   for (const char* model : {"Blocks", "TiedBlocks", "FrozenBlocks", "MixedDtypes"}) {
-    Row row = row_of(Strategy::kZero3);
-    const Outcome layers = train_on_threads(subject(model), at::kFloat, row, schedules().back(), 3);
-    for (const Row::Wrap wrap : {Row::Wrap::kBlocks, Row::Wrap::kWhole}) {
-      row.wrap = wrap;
-      const Outcome got = train_on_threads(subject(model), at::kFloat, row, schedules().back(), 3);
+    Configuration configuration = configuration_of(Strategy::kZero3);
+    const Outcome layers =
+        train_on_threads(subject(model), at::kFloat, configuration, schedules().back(), 3);
+    for (const Configuration::Wrap wrap :
+         {Configuration::Wrap::kBlocks, Configuration::Wrap::kWhole}) {
+      configuration.wrap = wrap;
+      const Outcome got =
+          train_on_threads(subject(model), at::kFloat, configuration, schedules().back(), 3);
       EXPECT_EQ(bit_differences(got, layers), "") << model;
     }
   }
 }
 
-TEST(RunsOfOneRow, KeepTheirBitsWithAndWithoutPrefetch) {
-  Row row = row_of(Strategy::kZero3);
-  const auto run = [&row](std::optional<bool> prefetch) {
-    row.prefetch = prefetch;
-    return train_on_threads(subject("BranchingBlocks"), at::kFloat, row, schedules().front(), 3);
+TEST(RunsOfOneConfiguration, KeepTheirBitsWithAndWithoutPrefetch) {
+  Configuration configuration = configuration_of(Strategy::kZero3);
+  const auto run = [&configuration](std::optional<bool> prefetch) {
+    configuration.prefetch = prefetch;
+    return train_on_threads(subject("BranchingBlocks"), at::kFloat, configuration,
+                            schedules().front(), 3);
   };
   const Outcome by_default = run(std::nullopt);
   EXPECT_EQ(bit_differences(run(false), by_default), "");

@@ -23,7 +23,7 @@ has() { # <what> <file>
     exit 1
   }
 }
-has 'Persistent bytes are as predicted, to the byte, in every row.' "$scratch/out"
+has 'Persistent bytes are as predicted, to the byte, in every configuration.' "$scratch/out"
 for row in ddp zero1 zero2 zero3 zero1:apart zero2:apart zero3:apart zero3:1:apart hybrid:2,2,2 hybrid:2,4,4 hybrid:1,2,4; do
   has "[0] $row " "$scratch/out"
   has "| $row | predicted |" "$scratch/memory.md"
@@ -34,7 +34,7 @@ has 'modelled, not measured' "$scratch/memory.svg"
 if command -v xmllint >/dev/null; then xmllint --noout "$scratch/memory.svg"; fi
 
 # What does not fit is refused by name, by all ranks, and leaves no chart.
-if compare --rows='ddp hybrid:3,3,3' --svg="$scratch/refused.svg" >"$scratch/out" 2>&1; then
+if compare --configurations='ddp hybrid:3,3,3' --svg="$scratch/refused.svg" >"$scratch/out" 2>&1; then
   echo 'memory_compare.sh: hybrid:3,3,3 was not refused on four ranks' >&2
   exit 1
 fi

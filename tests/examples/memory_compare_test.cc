@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "tessera/examples/memory_compare/configuration.h"
 #include "tessera/examples/memory_compare/fresh_process.h"
 #include "tessera/examples/memory_compare/measurement.h"
-#include "tessera/examples/memory_compare/row.h"
 #include "tessera/examples/memory_compare/table.h"
 #include "tessera/tests/support/rank_threads.h"
 
@@ -22,39 +22,42 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::vector<std::string> texts(const std::vector<Row>& rows) {
+std::vector<std::string> texts(const std::vector<Configuration>& configurations) {
   std::vector<std::string> texts;
-  for (const Row& row : rows) texts.push_back(to_string(row));
+  for (const Configuration& configuration : configurations)
+    texts.push_back(to_string(configuration));
   return texts;
 }
 
-TEST(Rows, DefaultsAreWhatTheWorldAllows) {
-  EXPECT_THAT(texts(default_rows(1)), ElementsAre("ddp"));
-  EXPECT_THAT(texts(default_rows(2)), ElementsAre("ddp", "zero1", "zero2", "zero3", "zero1:apart",
-                                                  "zero2:apart", "zero3:apart", "zero3:1:apart"));
-  EXPECT_EQ(default_rows(3).size(), 8u);
-  const std::vector<std::string> of_six = texts(default_rows(6));
+TEST(Configurations, DefaultsAreWhatTheWorldAllows) {
+  EXPECT_THAT(texts(default_configurations(1)), ElementsAre("ddp"));
+  EXPECT_THAT(texts(default_configurations(2)),
+              ElementsAre("ddp", "zero1", "zero2", "zero3", "zero1:apart", "zero2:apart",
+                          "zero3:apart", "zero3:1:apart"));
+  EXPECT_EQ(default_configurations(3).size(), 8u);
+  const std::vector<std::string> of_six = texts(default_configurations(6));
   EXPECT_EQ(of_six.size(), 11u);
   EXPECT_THAT(std::vector<std::string>(of_six.end() - 3, of_six.end()),
               ElementsAre("hybrid:3,3,3", "hybrid:3,6,6", "hybrid:1,3,6"));
 }
 
-TEST(Rows, AreReadAsTheyAreWritten) {
+TEST(Configurations, AreReadAsTheyAreWritten) {
   for (const char* text : {"ddp", "zero3", "zero3:1", "zero3:apart", "zero3:1:apart",
                            "hybrid:2,4,4", "hybrid:4,4,4:2:apart"}) {
-    const auto row = parse_row(text);
-    ASSERT_TRUE(row.ok()) << row.status();
-    EXPECT_EQ(to_string(*row), text);
+    const auto configuration = parse_configuration(text);
+    ASSERT_TRUE(configuration.ok()) << configuration.status();
+    EXPECT_EQ(to_string(*configuration), text);
   }
-  EXPECT_EQ(parse_row("fsdp")->strategy, Strategy::kZero3);
-  EXPECT_THAT(texts(*parse_rows("  ddp zero3:1 ")), ElementsAre("ddp", "zero3:1"));
+  EXPECT_EQ(parse_configuration("fsdp")->strategy, Strategy::kZero3);
+  EXPECT_THAT(texts(*parse_configurations("  ddp zero3:1 ")), ElementsAre("ddp", "zero3:1"));
 }
 
-TEST(Rows, EveryBadOneIsListed) {
-  const auto rows = parse_rows("zero4 hybrid ddp hybrid:2,x,2 zero3:0 zero3:1:2");
-  ASSERT_FALSE(rows.ok());
-  const std::string message(rows.status().message());
-  EXPECT_THAT(message, HasSubstr("[memory_compare] --rows: got 'zero4', "));
+TEST(Configurations, EveryBadOneIsListed) {
+  const auto configurations =
+      parse_configurations("zero4 hybrid ddp hybrid:2,x,2 zero3:0 zero3:1:2");
+  ASSERT_FALSE(configurations.ok());
+  const std::string message(configurations.status().message());
+  EXPECT_THAT(message, HasSubstr("[memory_compare] --configurations: got 'zero4', "));
   EXPECT_THAT(message, HasSubstr("got 'hybrid', expected degrees behind it"));
   EXPECT_THAT(message, HasSubstr("got 'hybrid:2,x,2', "));
   EXPECT_THAT(message, HasSubstr("got 'zero3:0', expected a number of ranks from 1"));
@@ -71,11 +74,12 @@ Workload tiny(c10::ScalarType parameters = c10::ScalarType::Float) {
   return workload;
 }
 
-Measurement measure_on_threads(const Row& row, const Workload& workload, int ranks) {
+Measurement measure_on_threads(const Configuration& configuration, const Workload& workload,
+                               int ranks) {
   std::mutex mutex;
   std::vector<Measurement> by_rank;
   tessera::testing::run_ranks(ranks, [&](std::shared_ptr<tessera::ProcessGroup> world) {
-    Measurement measurement = measure(row, workload, world);
+    Measurement measurement = measure(configuration, workload, world);
     const std::lock_guard lock(mutex);
     by_rank.push_back(std::move(measurement));
   });
@@ -83,13 +87,13 @@ Measurement measure_on_threads(const Row& row, const Workload& workload, int ran
   return by_rank.front();
 }
 
-class EveryRow : public ::testing::TestWithParam<int> {};
+class EveryConfiguration : public ::testing::TestWithParam<int> {};
 
-TEST_P(EveryRow, HoldsWhatTheFormulaSaysToTheByte) {
+TEST_P(EveryConfiguration, HoldsWhatTheFormulaSaysToTheByte) {
   for (const c10::ScalarType dtype : {c10::ScalarType::Float, c10::ScalarType::BFloat16}) {
-    for (const Row& row : default_rows(GetParam())) {
-      SCOPED_TRACE(to_string(row) + " " + c10::toString(dtype));
-      const Measurement measurement = measure_on_threads(row, tiny(dtype), GetParam());
+    for (const Configuration& configuration : default_configurations(GetParam())) {
+      SCOPED_TRACE(to_string(configuration) + " " + c10::toString(dtype));
+      const Measurement measurement = measure_on_threads(configuration, tiny(dtype), GetParam());
       ASSERT_EQ(measurement.ranks.size(), static_cast<size_t>(GetParam()));
       EXPECT_TRUE(is_exact(measurement));
       for (const RankMemory& rank : measurement.ranks) {
@@ -110,19 +114,20 @@ TEST_P(EveryRow, HoldsWhatTheFormulaSaysToTheByte) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, EveryRow, ::testing::Values(1, 2, 3, 4),
+INSTANTIATE_TEST_SUITE_P(, EveryConfiguration, ::testing::Values(1, 2, 3, 4),
                          [](const auto& info) { return "World" + std::to_string(info.param); });
 
 TEST(Measurement, SecondShardsAndSmallerGroupsAreExactToo) {
-  for (const char* row : {"zero3:2:apart", "hybrid:4,4,4:2:apart", "hybrid:2,2,4", "hybrid:1,1,2",
-                          "hybrid:1,1,2:apart"}) {
-    EXPECT_TRUE(is_exact(measure_on_threads(*parse_row(row), tiny(), 4))) << row;
+  for (const char* configuration : {"zero3:2:apart", "hybrid:4,4,4:2:apart", "hybrid:2,2,4",
+                                    "hybrid:1,1,2", "hybrid:1,1,2:apart"}) {
+    EXPECT_TRUE(is_exact(measure_on_threads(*parse_configuration(configuration), tiny(), 4)))
+        << configuration;
   }
 }
 
-TEST(Measurement, RowsThatShouldDifferDo) {
-  const auto total = [](const char* row) {
-    return measure_on_threads(*parse_row(row), tiny(), 2).persistent.total();
+TEST(Measurement, ConfigurationsThatShouldDifferDo) {
+  const auto total = [](const char* configuration) {
+    return measure_on_threads(*parse_configuration(configuration), tiny(), 2).persistent.total();
   };
   EXPECT_GT(total("ddp"), total("zero1"));
   EXPECT_GT(total("zero1"), total("zero2"));
@@ -172,7 +177,9 @@ TEST(Measurement, PyTorchNeedsTwentyBytesPerParameter) {
 }
 
 Comparison comparison_of(const Measurement& measurement) {
-  return {.workload = tiny(), .ranks = 2, .rows = {{*parse_row("zero2"), measurement}}};
+  return {.workload = tiny(),
+          .ranks = 2,
+          .configurations = {{*parse_configuration("zero2"), measurement}}};
 }
 
 TEST(Table, SaysWhetherBytesAreAsPredicted) {
@@ -181,7 +188,8 @@ TEST(Table, SaysWhetherBytesAreAsPredicted) {
   EXPECT_THAT(good, HasSubstr("PyTorch DDP, fp32  modelled"));
   EXPECT_THAT(good, HasSubstr("zero2              predicted"));
   EXPECT_THAT(good, HasSubstr("measured, ranks 0-1       12.00       0.00      24.00"));
-  EXPECT_THAT(good, HasSubstr("Persistent bytes are as predicted, to the byte, in every row."));
+  EXPECT_THAT(good,
+              HasSubstr("Persistent bytes are as predicted, to the byte, in every configuration."));
   EXPECT_THAT(good, Not(HasSubstr("Peaks above")));
 
   Measurement off = made_up();

@@ -16,11 +16,12 @@ at::Tensor some_text(int64_t batch, int64_t length) {
 TEST(GptModel, EmbeddingAndHeadAreOneRegisteredWeight) {
   torch::manual_seed(1);
   Gpt model(tiny_sizes());
-  int with_vocabulary_rows = 0;
+  int with_vocabulary_configurations = 0;
   for (const auto& item : model.named_parameters()) {
-    with_vocabulary_rows += item.value().dim() == 2 && item.value().size(0) == kVocabulary;
+    with_vocabulary_configurations +=
+        item.value().dim() == 2 && item.value().size(0) == kVocabulary;
   }
-  EXPECT_EQ(with_vocabulary_rows, 1);
+  EXPECT_EQ(with_vocabulary_configurations, 1);
 
   // A byte that is not in the text gets a gradient only through the head.
   const at::Tensor text = at::zeros({1, 4}, at::kLong);

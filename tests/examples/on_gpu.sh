@@ -66,13 +66,13 @@ compare() { # <ranks> <arguments>
   shift
   run "$ranks" "$bin/memory_compare" --layers=3 --heads=4 --width=256 --vocabulary=500 --sequence=16 "$@" \
     >"$scratch/out" 2>&1 || { cat "$scratch/out" >&2; fail "memory_compare $* on $ranks rank(s)"; }
-  grep -qF 'Persistent bytes are as predicted, to the byte, in every row.' "$scratch/out" ||
+  grep -qF 'Persistent bytes are as predicted, to the byte, in every configuration.' "$scratch/out" ||
     { cat "$scratch/out" >&2; fail "memory_compare on $ranks rank(s): not as predicted"; }
   # Blocks are rounded up: a part of a percent, never two.
   grep -qE 'at most [01]\.[0-9]+ % off total and control' "$scratch/out" ||
     { cat "$scratch/out" >&2; fail "memory_compare on $ranks rank(s): the allocator says something else"; }
 }
-compare 1 --device=cuda --rows='ddp zero3'
+compare 1 --device=cuda --configurations='ddp zero3'
 compare 3 --device=cuda --backend=shm
 for row in ddp zero1 zero2 zero3 zero3:1; do
   grep -qE "^(\[0\] )?$row +predicted" "$scratch/out" || { cat "$scratch/out" >&2; fail "no row $row"; }

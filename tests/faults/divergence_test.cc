@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::Each;
 
-using Divergence = RowAndWorld;
+using Divergence = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, Divergence, ::testing::ValuesIn(settings({2, 3})), setting_name);
 
 TEST_P(Divergence, ExtraBackward) {

@@ -12,11 +12,11 @@ namespace {
 using ::testing::Each;
 using ::testing::Not;
 
-using Exceptions = RowAndWorld;
+using Exceptions = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, Exceptions, ::testing::ValuesIn(settings({1, 2, 3})),
                          setting_name);
 
-using ExceptionsOverWholeParameters = RowAndWorld;
+using ExceptionsOverWholeParameters = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, ExceptionsOverWholeParameters,
                          ::testing::ValuesIn(settings({1, 2, 3}, &Setting::has_whole_parameters)),
                          setting_name);
@@ -192,7 +192,7 @@ TEST_P(Exceptions, WhileTheEngineIsMade) {
     SCOPED_TRACE(who);
     const auto outcomes = outcomes_of_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
       if (is_among(who, *world)) throw std::runtime_error("no such file");
-      Trainer trainer(world, row());
+      Trainer trainer(world, configuration());
     });
     expect_blame(outcomes, who, "no such file", " left while an exception unwound");
   }

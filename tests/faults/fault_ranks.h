@@ -14,8 +14,8 @@
 
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/errors.h"
+#include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/rank_threads.h"
-#include "tessera/tests/support/row.h"
 #include "tessera/tests/support/setting.h"
 
 namespace tessera::testing {
@@ -169,13 +169,13 @@ inline std::ostream& operator<<(std::ostream& out, Who who) {
   return out << "the last rank";
 }
 
-/// Every named row at every size, and at the largest also with collectives in a thread of their
-/// own; HSDP on four ranks. Only those that suit, where that is given.
+/// Every named configuration at every size, and at the largest also with collectives in a thread of
+/// their own; HSDP on four ranks. Only those that suit, where that is given.
 inline std::vector<Setting> settings(const std::vector<int>& sizes, Suits suits = nullptr) {
   std::vector<Setting> all;
-  for (const Row& row : named_rows()) {
-    for (const int size : sizes) all.push_back({row, size});
-    all.push_back({row, sizes.back(), ProcessGroupOptions::Lane::kThread});
+  for (const Configuration& configuration : named_configurations()) {
+    for (const int size : sizes) all.push_back({configuration, size});
+    all.push_back({configuration, sizes.back(), ProcessGroupOptions::Lane::kThread});
   }
   all.push_back({hybrid(2, 2, 2), 4});
   std::erase_if(
@@ -183,10 +183,10 @@ inline std::vector<Setting> settings(const std::vector<int>& sizes, Suits suits 
   return all;
 }
 
-class RowAndWorld : public ::testing::TestWithParam<Setting> {
+class ConfigurationAndWorld : public ::testing::TestWithParam<Setting> {
  protected:
   int size() const { return GetParam().size; }
-  const Row& row() const { return GetParam().row; }
+  const Configuration& configuration() const { return GetParam().configuration; }
   bool has_whole_gradients() const { return GetParam().has_whole_gradients(); }
   bool splits_parameters() const { return GetParam().splits_parameters(); }
   /// What is reduced first of Trainer's model, in quotes, as messages name it.

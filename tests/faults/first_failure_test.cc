@@ -59,7 +59,8 @@ const RankProcessBody kTrainAndFail("train_and_fail", [] {
   auto world = init_process_group(options);
   const bool is_victim =
       absl::StrCat(world->rank()) == process_environment("FAULT_RANK").value_or("");
-  Trainer trainer(world, row_called(process_environment("FAULT_ROW").value_or("")));
+  Trainer trainer(world,
+                  configuration_called(process_environment("FAULT_CONFIGURATION").value_or("")));
   trainer.train(0);
   const at::Tensor loss = trainer.loss(1);
   if (is_victim) fail(process_environment("FAULT_HOW").value_or(""));
@@ -68,14 +69,14 @@ const RankProcessBody kTrainAndFail("train_and_fail", [] {
 });
 
 /// tessera-run with that body; the time-out is for victims that do not end.
-LaunchedJob launch(const std::string& how, const Row& row, int ranks, int victim,
-                   int timeout_ms = 20000) {
+LaunchedJob launch(const std::string& how, const Configuration& configuration, int ranks,
+                   int victim, int timeout_ms = 20000) {
   return LaunchedJob(
       {"--nproc-per-node", absl::StrCat(ranks), "--grace-seconds", "1", "--",
        std::filesystem::read_symlink("/proc/self/exe").string(), "--rank_body=train_and_fail"},
       {{"FAULT_HOW", how},
        {"FAULT_RANK", absl::StrCat(victim)},
-       {"FAULT_ROW", row.name},
+       {"FAULT_CONFIGURATION", configuration.name},
        {"FAULT_TIMEOUT_MS", absl::StrCat(timeout_ms)}});
 }
 
@@ -109,8 +110,9 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.how; });
 
 TEST_P(FirstFailure, IsNamedWithItsCauseAndTheSurvivorsSayTheirs) {
-  for (const Row& row : {row_of(Strategy::kDdp), row_of(Strategy::kZero3)}) {
-    LaunchedJob job = launch(GetParam().how, row, 3, 1);
+  for (const Configuration& configuration :
+       {configuration_of(Strategy::kDdp), configuration_of(Strategy::kZero3)}) {
+    LaunchedJob job = launch(GetParam().how, configuration, 3, 1);
     EXPECT_EQ(job.wait(), GetParam().exit_code) << job.err();
     EXPECT_THAT(first_failure_in(job.err()),
                 MatchesRegex("rank 1 \\(pid [0-9]+\\) " + GetParam().named));
@@ -126,7 +128,7 @@ TEST_P(FirstFailure, IsNamedWithItsCauseAndTheSurvivorsSayTheirs) {
 TEST(FirstFailureOfOneThatDoesNotEnd, IsNamedWithWhatItDoes) {
   for (const auto& [how, activity] :
        {std::pair("stop", "is stopped (SIGSTOP or a debugger)"), std::pair("loop", "computes")}) {
-    LaunchedJob job = launch(how, row_of(Strategy::kZero1), 3, 2, /*timeout_ms=*/3000);
+    LaunchedJob job = launch(how, configuration_of(Strategy::kZero1), 3, 2, /*timeout_ms=*/3000);
     EXPECT_EQ(job.wait(), 1) << job.err();
     EXPECT_THAT(first_failure_in(job.err()),
                 AllOf(HasSubstr("rank 2 (pid "), HasSubstr("timed out: waited 3000 ms for rank 2"),
@@ -162,7 +164,7 @@ TEST(FirstFailureOfALaterWorld, IsNamedByItsNumberInTheJob) {
 }
 
 TEST(FirstFailureControl, NobodyFailsNobodyIsNamed) {
-  LaunchedJob job = launch("not", row_of(Strategy::kZero3), 3, 1);
+  LaunchedJob job = launch("not", configuration_of(Strategy::kZero3), 3, 1);
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_THAT(job.err(), Not(HasSubstr("failure")));
 }

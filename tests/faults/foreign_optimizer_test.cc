@@ -13,24 +13,24 @@ namespace {
 
 using ::testing::Each;
 
-using ForeignOptimizer = RowAndWorld;
+using ForeignOptimizer = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, ForeignOptimizer, ::testing::ValuesIn(settings({1, 2, 3})),
                          setting_name);
 
 /// Where a foreign optimizer finds gradients to read.
-using ForeignOptimizerOfWholeGradients = RowAndWorld;
+using ForeignOptimizerOfWholeGradients = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, ForeignOptimizerOfWholeGradients,
                          ::testing::ValuesIn(settings({1, 2, 3}, &Setting::has_whole_gradients)),
                          setting_name);
 
 /// Where it can write; a write to a split parameter is refused on the spot (ParameterMisuse).
-using ForeignOptimizerOfWholeParameters = RowAndWorld;
+using ForeignOptimizerOfWholeParameters = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, ForeignOptimizerOfWholeParameters,
                          ::testing::ValuesIn(settings({1, 2, 3}, &Setting::has_whole_parameters)),
                          setting_name);
 
 /// The same with peers.
-using ForeignOptimizerAmongRanks = RowAndWorld;
+using ForeignOptimizerAmongRanks = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, ForeignOptimizerAmongRanks,
                          ::testing::ValuesIn(settings({2, 3}, &Setting::has_whole_parameters)),
                          setting_name);
@@ -97,7 +97,7 @@ TEST_P(ForeignOptimizerOfWholeGradients, SgdInTheStepsPlaceIsRefusedByTheNextBac
 }
 
 /// The negative control.
-TEST_P(ForeignOptimizer, BackwardsInARowAreFineWithoutIt) {
+TEST_P(ForeignOptimizer, BackwardsInAConfigurationAreFineWithoutIt) {
   const auto outcomes = train_ranks(
       GetParam(), [&](Trainer& trainer) { train_behind_its_back(trainer, /*steps=*/false); });
   EXPECT_THAT(outcomes, Each(is_fine()));
@@ -194,7 +194,8 @@ TEST_P(ForeignOptimizer, LegalWritesAreNotMistakenForOne) {
   const auto outcomes = train_ranks(GetParam(), [&](Trainer& trainer) {
     Engine& engine = *trainer.engine;
     const auto other = std::make_shared<FaultNet>();
-    const auto beside = parallelize(other, adamw(), small_options_of(row()), trainer.world);
+    const auto beside =
+        parallelize(other, adamw(), small_options_of(configuration()), trainer.world);
     trainer.train(0);
     trainer.backward(1);
     engine.modify_parameters(0, [&] { trainer.net->scale.mul_(2.0); });

@@ -20,12 +20,12 @@ struct Place {
   std::string cause;  ///< what all others are told, without the rank
 };
 
-std::vector<Place> places(const Row& row, int size) {
+std::vector<Place> places(const Configuration& configuration, int size) {
   std::vector<Place> all = {
       {"all_gather", "end of backward", " left the end of backward by an exception"},
       {"all_gather", "vote of the step", " left step() by an exception"}};
-  const Degrees degrees = row.degrees_at(size);
-  if (row.shares_at(size) || degrees.parameters > 1) {
+  const Degrees degrees = configuration.degrees_at(size);
+  if (configuration.shares_at(size) || degrees.parameters > 1) {
     all.push_back({"barrier", "parameters updated",
                    " left step() by an exception after all ranks had agreed to it"});
   } else if (degrees.optimizer > 1) {
@@ -35,17 +35,17 @@ std::vector<Place> places(const Row& row, int size) {
   return all;
 }
 
-class HalfStep : public ::testing::TestWithParam<std::pair<Row, int>> {};
+class HalfStep : public ::testing::TestWithParam<std::pair<Configuration, int>> {};
 
 TEST_P(HalfStep, EndsTheEngineOnEveryRankAtOnce) {
-  const auto& [row, size] = GetParam();
-  for (const Place& place : places(row, size)) {
+  const auto& [configuration, size] = GetParam();
+  for (const Place& place : places(configuration, size)) {
     for (const Who who : kOneRank) {
       SCOPED_TRACE(::testing::Message() << place.op << " '" << place.tag << "' on " << who);
       std::latch is_over(size);
       const auto outcomes = outcomes_of_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
         const auto failing = std::make_shared<FailingGroup>(std::move(world));
-        Trainer trainer(failing, row);
+        Trainer trainer(failing, configuration);
         trainer.train(0);
         const bool fails = trainer.is_among(who);
         if (fails) failing->fail_in(place.op, place.tag);
@@ -65,15 +65,15 @@ TEST_P(HalfStep, EndsTheEngineOnEveryRankAtOnce) {
   }
 }
 
-std::vector<std::pair<Row, int>> rows_and_sizes() {
-  std::vector<std::pair<Row, int>> all;
-  for (const Row& row : named_and_apart_rows()) {
-    for (const int size : {2, 3}) all.emplace_back(row, size);
+std::vector<std::pair<Configuration, int>> configurations_and_sizes() {
+  std::vector<std::pair<Configuration, int>> all;
+  for (const Configuration& configuration : named_and_apart_configurations()) {
+    for (const int size : {2, 3}) all.emplace_back(configuration, size);
   }
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Faults, HalfStep, ::testing::ValuesIn(rows_and_sizes()),
+INSTANTIATE_TEST_SUITE_P(Faults, HalfStep, ::testing::ValuesIn(configurations_and_sizes()),
                          [](const auto& info) {
                            return absl::StrCat(info.param.first.name, "_", info.param.second);
                          });

@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::Each;
 
-using LaterRegistration = RowAndWorld;
+using LaterRegistration = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, LaterRegistration, ::testing::ValuesIn(settings({1, 2, 3})),
                          setting_name);
 
@@ -129,7 +129,7 @@ TEST_P(LaterRegistration, IsLookedForAtStepsThatArePowersOfTwo) {
 TEST_P(LaterRegistration, IsFoundInAModelThatTheCallerKeeps) {
   const auto outcomes = outcomes_of_ranks(size(), [&](const std::shared_ptr<ProcessGroup>& world) {
     FaultNet net;
-    const auto engine = parallelize(net, adamw(), small_options_of(row()), world);
+    const auto engine = parallelize(net, adamw(), small_options_of(configuration()), world);
     net.forward(at::ones({4, 11})).sum().backward();
     add_parameter(net, true);
     engine->step();
@@ -142,7 +142,7 @@ TEST_P(LaterRegistration, AFrozenModuleMayGoWhileTheModelTrains) {
     FaultNet net;
     const auto frozen = net.register_module("frozen_layer", torch::nn::Linear(2, 3));
     for (at::Tensor& parameter : frozen->parameters()) parameter.requires_grad_(false);
-    const auto engine = parallelize(net, adamw(), small_options_of(row()), world);
+    const auto engine = parallelize(net, adamw(), small_options_of(configuration()), world);
     net.unregister_module("frozen_layer");
     net.forward(at::ones({4, 11})).sum().backward();
     EXPECT_TRUE(engine->step().committed);
@@ -157,7 +157,7 @@ TEST_P(LaterRegistration, WhatIsIgnoredStaysSo) {
   const auto outcomes = outcomes_of_ranks(size(), [&](const std::shared_ptr<ProcessGroup>& world) {
     FaultNet net;
     net.register_parameter("ignored_before", torch::ones({2}));
-    Options options = small_options_of(row());
+    Options options = small_options_of(configuration());
     options.ignores = [](std::string_view name) { return name.find("ignored") != name.npos; };
     const auto engine = parallelize(net, adamw(), options, world);
     const at::Tensor later = net.register_parameter("ignored_later", torch::ones({2}));

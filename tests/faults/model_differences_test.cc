@@ -108,7 +108,7 @@ TEST_P(ModelDifference, IsNamedOnEveryRank) {
       SCOPED_TRACE(::testing::Message() << "world " << size << ", " << who);
       const auto outcomes = outcomes_of_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
         const auto model = GetParam().make(is_among(who, *world));
-        parallelize(model, adamw(), small_options_of(row_of(Strategy::kZero1)), world);
+        parallelize(model, adamw(), small_options_of(configuration_of(Strategy::kZero1)), world);
       });
       Parts parts = GetParam().parts;
       parts.push_back("[parallelize] rank ");
@@ -124,7 +124,8 @@ TEST_P(ModelDifference, IsNamedOnEveryRank) {
 // The negative control: each of these models is fine when all ranks have it.
 TEST_P(ModelDifference, IsFineWhenAllRanksHaveIt) {
   const auto outcomes = outcomes_of_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
-    parallelize(GetParam().make(true), adamw(), small_options_of(row_of(Strategy::kZero1)), world);
+    parallelize(GetParam().make(true), adamw(),
+                small_options_of(configuration_of(Strategy::kZero1)), world);
   });
   EXPECT_THAT(outcomes, ::testing::Each(is_fine()));
 }
@@ -133,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, ModelDifference, ::testing::ValuesIn(difference
                          [](const auto& info) { return info.param.name; });
 
 struct Recipe {
-  Options options = small_options_of(row_of(Strategy::kDdp));
+  Options options = small_options_of(configuration_of(Strategy::kDdp));
   OptimizerPlan plan = adamw();
 };
 
@@ -157,7 +158,9 @@ std::vector<RecipeDifference> recipe_differences() {
        [](Recipe& recipe) { recipe.options.strategy = Strategy::kZero2; },
        {"strategy ddp", "strategy zero2"}},
       {"SplitStrategy",
-       [](Recipe& recipe) { recipe.options = small_options_of(row_of(Strategy::kZero3)); },
+       [](Recipe& recipe) {
+         recipe.options = small_options_of(configuration_of(Strategy::kZero3));
+       },
        {"strategy ddp", "strategy zero3"}},
       {"MaxGradNorm",
        [](Recipe& recipe) { recipe.options.max_grad_norm = 0.1; },
@@ -224,7 +227,7 @@ TEST(RecipeDiffersBySelection, IsNamedOnEveryRank) {
     OptimizerGroup group{"some", [suffix](std::string_view name) { return name.ends_with(suffix); },
                          adamw()};
     parallelize(std::make_shared<FaultNet>(), OptimizerPlan(adamw(), {group}),
-                small_options_of(row_of(Strategy::kDdp)), world);
+                small_options_of(configuration_of(Strategy::kDdp)), world);
   });
   EXPECT_THAT(outcomes, every_rank_refuses({"rank 2 differs from rank 0", "'first."}));
 }

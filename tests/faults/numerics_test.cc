@@ -16,14 +16,14 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-using Numerics = RowAndWorld;
+using Numerics = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, Numerics, ::testing::ValuesIn(settings({1, 2, 3})), setting_name);
 
-using NumericsAmongRanks = RowAndWorld;
+using NumericsAmongRanks = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, NumericsAmongRanks, ::testing::ValuesIn(settings({2, 3})),
                          setting_name);
 
-using NumericsOfWholeGradients = RowAndWorld;
+using NumericsOfWholeGradients = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, NumericsOfWholeGradients,
                          ::testing::ValuesIn(settings({2, 3}, &Setting::has_whole_gradients)),
                          setting_name);

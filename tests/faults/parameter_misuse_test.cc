@@ -13,22 +13,22 @@ namespace {
 
 using ::testing::Each;
 
-using ParameterMisuse = RowAndWorld;
+using ParameterMisuse = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, ParameterMisuse, ::testing::ValuesIn(settings({1, 2, 3})),
                          setting_name);
 
-using WholeParameterMisuse = RowAndWorld;
+using WholeParameterMisuse = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, WholeParameterMisuse,
                          ::testing::ValuesIn(settings({1, 2, 3}, &Setting::has_whole_parameters)),
                          setting_name);
 
 /// The same with peers.
-using WholeParametersOfRanks = RowAndWorld;
+using WholeParametersOfRanks = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, WholeParametersOfRanks,
                          ::testing::ValuesIn(settings({2, 3}, &Setting::has_whole_parameters)),
                          setting_name);
 
-using SplitParameterMisuse = RowAndWorld;
+using SplitParameterMisuse = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, SplitParameterMisuse,
                          ::testing::ValuesIn(settings({1, 2, 3}, &Setting::splits_parameters)),
                          setting_name);

@@ -38,15 +38,16 @@ void train_and_die() {
   const bool is_victim =
       absl::StrCat(world->rank()) == process_environment("FAULT_RANK").value_or("");
   std::string deadly_tag;
-  const Row row = row_called(process_environment("FAULT_ROW").value_or(""));
-  const bool is_split = row.splits_parameters();
+  const Configuration configuration =
+      configuration_called(process_environment("FAULT_CONFIGURATION").value_or(""));
+  const bool is_split = configuration.splits_parameters();
   if (is_victim && point == "reduction") deadly_tag = is_split ? "first" : "bucket 1";
   if (is_victim && point == "gather") deadly_tag = "second";
   if (is_victim && point == "full_parameters") deadly_tag = "full_parameters";
   if (is_victim && point == "vote") deadly_tag = "vote of the step";
   if (is_victim && point == "all-gather") deadly_tag = "bucket 0";
   auto group = std::make_shared<KillingGroup>(world);
-  Trainer trainer(group, row);
+  Trainer trainer(group, configuration);
 
   trainer.train(0);
   std::printf("made a step\n");
@@ -75,7 +76,7 @@ const RankProcessBody kTrainAndDie("train_and_die", train_and_die);
 
 struct Death {
   std::string point;
-  Row row;
+  Configuration configuration;
   int size;
   int victim;
 };
@@ -83,16 +84,16 @@ struct Death {
 std::vector<Death> deaths() {
   std::vector<Death> all;
   for (const std::string point : {"forward", "hook", "reduction", "between", "vote"}) {
-    for (const Row& row : named_rows()) {
-      if (row.strategy == Strategy::kDdp) all.push_back({point, row, 2, 1});
-      all.push_back({point, row, 3, point == "vote" ? 0 : 1});
+    for (const Configuration& configuration : named_configurations()) {
+      if (configuration.strategy == Strategy::kDdp) all.push_back({point, configuration, 2, 1});
+      all.push_back({point, configuration, 3, point == "vote" ? 0 : 1});
     }
   }
-  all.push_back({"all-gather", row_of(Strategy::kZero1), 3, 2});
-  all.push_back({"all-gather", row_of(Strategy::kZero2), 2, 0});
+  all.push_back({"all-gather", configuration_of(Strategy::kZero1), 3, 2});
+  all.push_back({"all-gather", configuration_of(Strategy::kZero2), 2, 0});
   for (const std::string point : {"gather", "full_parameters", "full_scope"}) {
-    all.push_back({point, row_of(Strategy::kZero3), 3, 1});
-    all.push_back({point, row_of(Strategy::kZero3), 2, 0});
+    all.push_back({point, configuration_of(Strategy::kZero3), 3, 1});
+    all.push_back({point, configuration_of(Strategy::kZero3), 2, 0});
   }
   for (const std::string point : {"gather", "reduction", "vote"}) {
     all.push_back({point, hybrid(2, 2, 2), 4, 3});
@@ -103,13 +104,14 @@ std::vector<Death> deaths() {
 
 class DeadRank : public ::testing::TestWithParam<Death> {};
 INSTANTIATE_TEST_SUITE_P(Faults, DeadRank, ::testing::ValuesIn(deaths()), [](const auto& info) {
-  return absl::StrCat(info.param.point, "_", info.param.row.name, "_", info.param.size);
+  return absl::StrCat(info.param.point, "_", info.param.configuration.name, "_", info.param.size);
 });
 
-RankProcessOptions job(const std::string& point, const Row& row, int victim) {
+RankProcessOptions job(const std::string& point, const Configuration& configuration, int victim) {
   RankProcessOptions options;
-  options.environment = {
-      {"FAULT_POINT", point}, {"FAULT_RANK", absl::StrCat(victim)}, {"FAULT_ROW", row.name}};
+  options.environment = {{"FAULT_POINT", point},
+                         {"FAULT_RANK", absl::StrCat(victim)},
+                         {"FAULT_CONFIGURATION", configuration.name}};
   return options;
 }
 
@@ -124,8 +126,8 @@ std::vector<RankResult> wait_for_end(RankProcesses& ranks, int victim) {
 }
 
 TEST_P(DeadRank, IsNamedByTheSurvivors) {
-  const auto& [point, row, size, victim] = GetParam();
-  RankProcesses ranks(size, "train_and_die", job(point, row, victim));
+  const auto& [point, configuration, size, victim] = GetParam();
+  RankProcesses ranks(size, "train_and_die", job(point, configuration, victim));
   const pid_t victim_pid = ranks.pid(victim);
   const auto results = wait_for_end(ranks, victim);
   for (int rank = 0; rank < size; ++rank) {
@@ -145,8 +147,9 @@ TEST_P(DeadRank, IsNamedByTheSurvivors) {
 
 // The negative control: nobody dies, everybody ends well.
 TEST(ProcessFaults, NobodyDies) {
-  for (const Row& row : {row_of(Strategy::kZero2), row_of(Strategy::kZero3)}) {
-    RankProcesses ranks(3, "train_and_die", job("nowhere", row, 0));
+  for (const Configuration& configuration :
+       {configuration_of(Strategy::kZero2), configuration_of(Strategy::kZero3)}) {
+    RankProcesses ranks(3, "train_and_die", job("nowhere", configuration, 0));
     for (const RankResult& result : ranks.wait()) {
       EXPECT_EQ(result.exit_code, 0) << result.output;
       EXPECT_THAT(result.output, HasSubstr("still alive"));
@@ -157,7 +160,8 @@ TEST(ProcessFaults, NobodyDies) {
 TEST(ProcessFaults, ExceptionInForward) {
   for (const int size : {2, 3}) {
     const int victim = size - 1;
-    RankProcesses ranks(size, "train_and_die", job("exception", row_of(Strategy::kDdp), victim));
+    RankProcesses ranks(size, "train_and_die",
+                        job("exception", configuration_of(Strategy::kDdp), victim));
     const auto results = wait_for_end(ranks, victim);
     for (int rank = 0; rank < size; ++rank) {
       EXPECT_EQ(results[rank].exit_code, 1);
@@ -172,7 +176,7 @@ TEST(ProcessFaults, ExceptionInForward) {
 
 // exit(0) in the middle of training is a death like any other.
 TEST(ProcessFaults, ExitInTheMiddle) {
-  RankProcesses ranks(3, "train_and_die", job("exit", row_of(Strategy::kZero1), 1));
+  RankProcesses ranks(3, "train_and_die", job("exit", configuration_of(Strategy::kZero1), 1));
   const auto results = wait_for_end(ranks, 1);
   EXPECT_EQ(results[1].exit_code, 0);
   for (const int rank : {0, 2}) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tessera/core/comm/rendezvous.h"
-#include "tessera/tests/support/row.h"
+#include "tessera/tests/support/configuration.h"
 
 namespace tessera::testing {
 
@@ -34,7 +34,7 @@ enum class FaultMoment : uint8_t {
 struct RandomCase {
   uint64_t seed = 0;
   int size = 2;
-  Row row = {};
+  Configuration configuration = {};
   ProcessGroupOptions::Lane lane = ProcessGroupOptions::Lane::kInline;
   bool is_launched = false;  ///< by tessera-run
   int victim = 0;
@@ -142,7 +142,7 @@ inline RandomCase draw_case(uint64_t seed) {
   RandomCase drawn;
   drawn.seed = seed;
   drawn.size = 2 + dice.roll(3);
-  drawn.row = dice.pick(rows_of_world(drawn.size));
+  drawn.configuration = dice.pick(configurations_of_world(drawn.size));
   if (dice.roll(4) == 0) drawn.lane = ProcessGroupOptions::Lane::kThread;
   drawn.is_launched = dice.roll(2) == 0;
   drawn.victim = dice.roll(drawn.size);
@@ -180,7 +180,7 @@ inline const char* name_of(FaultMoment moment) {
 
 inline std::ostream& operator<<(std::ostream& out, const RandomCase& drawn) {
   out << "seed " << drawn.seed << ": " << (drawn.is_launched ? "tessera-run, " : "bare, ")
-      << drawn.size << " ranks, " << drawn.row.name
+      << drawn.size << " ranks, " << drawn.configuration.name
       << (drawn.lane == ProcessGroupOptions::Lane::kThread ? ", lane thread" : "") << "; "
       << name_of(drawn.fault) << " of rank " << drawn.victim << " " << name_of(drawn.moment);
   if (largest_count(drawn.moment) > 1) {

@@ -47,7 +47,7 @@ uint64_t number_in(const char* variable, uint64_t otherwise) {
 void train(const RandomCase& drawn, Victim& victim, const std::shared_ptr<ProcessGroup>& group,
            bool goes_on) {
   victim.count_collectives(-1);
-  Trainer trainer(group, drawn.row);
+  Trainer trainer(group, drawn.configuration);
   if (victim.is_now(FaultMoment::kInBackward, Victim::kAnyStep)) {
     trainer.net->first->weight.register_hook(
         [&victim, &trainer, step = drawn.step](const at::Tensor&) {
@@ -256,7 +256,7 @@ TEST(RandomKillsControl, EveryFaultIsDrawnAtEveryMoment) {
     const RandomCase drawn = draw_case(seed);
     ++drawn_times[{drawn.fault, drawn.moment}];
     EXPECT_LT(drawn.victim, drawn.size);
-    EXPECT_TRUE(drawn.row.suits(drawn.size)) << drawn;
+    EXPECT_TRUE(drawn.configuration.suits(drawn.size)) << drawn;
   }
   for (int fault = 0; fault <= static_cast<int>(Fault::kTerminate); ++fault) {
     for (const FaultMoment moment : moments_of(static_cast<Fault>(fault))) {

@@ -21,7 +21,7 @@ struct Arguments {
   std::shared_ptr<FaultNet> net = std::make_shared<FaultNet>();
   std::shared_ptr<torch::nn::Module> model = net;
   OptimizerPlan plan = adamw();
-  Options options = small_options_of(row_of(Strategy::kZero2));
+  Options options = small_options_of(configuration_of(Strategy::kZero2));
 };
 
 struct Refusal {
@@ -72,7 +72,7 @@ std::vector<Refusal> refusals() {
        {"fixed_unsharded_buffers", "zero2"}},
       {"ReshardThatDoesNotDivide",
        [](Arguments& a) {
-         a.options = small_options_of(row_of(Strategy::kZero3));
+         a.options = small_options_of(configuration_of(Strategy::kZero3));
          a.options.reshard_after_forward = 7;
        },
        {"reshard_after_forward: got 7", "expected a divisor"},
@@ -85,7 +85,7 @@ std::vector<Refusal> refusals() {
        {"precision.wire: got Int; allowed Float, Double, BFloat16, Half"}},
       {"WrapThatChoosesNothingKnown",
        [](Arguments& a) {
-         a.options = small_options_of(row_of(Strategy::kZero3));
+         a.options = small_options_of(configuration_of(Strategy::kZero3));
          a.options.wrap.choose = [](const torch::nn::Module&) {
            return std::vector<std::vector<std::string>>{{"third"}};
          };
@@ -94,7 +94,7 @@ std::vector<Refusal> refusals() {
        2},
       {"WrapThatThrows",
        [](Arguments& a) {
-         a.options = small_options_of(row_of(Strategy::kZero3));
+         a.options = small_options_of(configuration_of(Strategy::kZero3));
          a.options.wrap.choose =
              [](const torch::nn::Module&) -> std::vector<std::vector<std::string>> {
            throw std::runtime_error("cannot wrap this");
@@ -257,8 +257,8 @@ TEST(Refusals, ModelOwnedByAnotherEngine) {
     const auto outcomes = outcomes_of_ranks(size, [](std::shared_ptr<ProcessGroup> world) {
       const auto net = std::make_shared<FaultNet>();
       const auto engine =
-          parallelize(net, adamw(), small_options_of(row_of(Strategy::kDdp)), world);
-      parallelize(net, adamw(), small_options_of(row_of(Strategy::kZero1)), world);
+          parallelize(net, adamw(), small_options_of(configuration_of(Strategy::kDdp)), world);
+      parallelize(net, adamw(), small_options_of(configuration_of(Strategy::kZero1)), world);
     });
     EXPECT_THAT(outcomes, every_rank_refuses({"parameter 'scale' belongs to another engine",
                                               "destroy that engine"}));
@@ -269,12 +269,12 @@ TEST(Refusals, ViewsAndAliasesOfWhatAnotherEngineTrains) {
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero3}) {
     const auto outcomes = outcomes_of_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
       const auto net = std::make_shared<FaultNet>();
-      auto engine = parallelize(net, adamw(), small_options_of(row_of(strategy)), world);
+      auto engine = parallelize(net, adamw(), small_options_of(configuration_of(strategy)), world);
       const auto parallelize_other = [&] {
         const auto other = std::make_shared<FaultNet>();
         other->register_parameter("mirror", net->scale.detach());
         other->register_buffer("rows", net->second->weight.detach().narrow(0, 1, 3));
-        parallelize(other, adamw(), small_options_of(row_of(Strategy::kDdp)), world);
+        parallelize(other, adamw(), small_options_of(configuration_of(Strategy::kDdp)), world);
       };
       EXPECT_THAT(outcome_of(parallelize_other),
                   is_misuse("parameter 'mirror' lies in the memory of a parameter of another "
@@ -292,9 +292,9 @@ TEST(Refusals, ViewsAndAliasesOfWhatAnotherEngineTrains) {
 TEST(Refusals, ModelIsFreeWhenItsEngineIsGone) {
   const auto outcomes = outcomes_of_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
     const auto net = std::make_shared<FaultNet>();
-    parallelize(net, adamw(), small_options_of(row_of(Strategy::kDdp)), world).reset();
+    parallelize(net, adamw(), small_options_of(configuration_of(Strategy::kDdp)), world).reset();
     const auto engine =
-        parallelize(net, adamw(), small_options_of(row_of(Strategy::kZero1)), world);
+        parallelize(net, adamw(), small_options_of(configuration_of(Strategy::kZero1)), world);
     net->forward(torch::ones({2, 11})).sum().backward();
     EXPECT_TRUE(engine->step().committed);
   });
@@ -321,7 +321,7 @@ TEST(Refusals, NotForUnusualBuffers) {
     net->register_buffer("complex", fill(torch::kComplexDouble));
     net->register_buffer("strided", torch::full({4, 4}, world->rank()).t().slice(0, 0, 3));
     const auto engine =
-        parallelize(net, adamw(), small_options_of(row_of(Strategy::kZero1)), world);
+        parallelize(net, adamw(), small_options_of(configuration_of(Strategy::kZero1)), world);
     for (const auto& buffer : net->named_buffers()) {
       const double expected = buffer.key() == "strided" ? 0 : 1;
       EXPECT_TRUE(

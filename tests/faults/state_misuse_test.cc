@@ -19,12 +19,12 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-using StateMisuse = RowAndWorld;
+using StateMisuse = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, StateMisuse, ::testing::ValuesIn(settings({1, 2, 3})),
                          setting_name);
 
 /// Where a frozen parameter lies in no unit.
-using StateMisuseOverWholeParameters = RowAndWorld;
+using StateMisuseOverWholeParameters = ConfigurationAndWorld;
 INSTANTIATE_TEST_SUITE_P(Faults, StateMisuseOverWholeParameters,
                          ::testing::ValuesIn(settings({1, 2, 3}, &Setting::has_whole_parameters)),
                          setting_name);

@@ -46,9 +46,9 @@ inline torch::optim::AdamWOptions& adamw_of(OptimizerPlan& plan) {
 /// One rank's training run.
 class Trainer : public EngineRank<FaultNet> {
  public:
-  Trainer(std::shared_ptr<ProcessGroup> group, const Row& row)
-      : EngineRank(std::move(group), std::make_shared<FaultNet>(), adamw(), small_options_of(row)) {
-  }
+  Trainer(std::shared_ptr<ProcessGroup> group, const Configuration& configuration)
+      : EngineRank(std::move(group), std::make_shared<FaultNet>(), adamw(),
+                   small_options_of(configuration)) {}
 
   /// Depends on the rank and the number of the batch only.
   at::Tensor input(int batch) const {
@@ -64,7 +64,7 @@ class Trainer : public EngineRank<FaultNet> {
 inline std::vector<Ending> train_ranks(Setting setting, const std::function<void(Trainer&)>& body,
                                        std::chrono::milliseconds timeout = kGroupTimeout) {
   const auto make_and_run = [&](std::shared_ptr<ProcessGroup> world) {
-    Trainer trainer(std::move(world), setting.row);
+    Trainer trainer(std::move(world), setting.configuration);
     body(trainer);
   };
   return outcomes_of_ranks(setting.size, make_and_run, kFaultDeadline, setting.lane, timeout);

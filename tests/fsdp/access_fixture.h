@@ -11,9 +11,9 @@
 #include <torch/torch.h>
 
 #include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/models.h"
 #include "tessera/tests/support/rank_threads.h"
-#include "tessera/tests/support/row.h"
 #include "tessera/tests/support/training.h"
 #include "tessera/zero/parallelize.h"
 
@@ -29,8 +29,8 @@ struct TwoLayers : torch::nn::Module {
 
 /// One rank with a split model, and an untouched copy of it that was never given to an engine.
 struct SplitRank {
-  SplitRank(std::shared_ptr<ProcessGroup> group, const Row& row)
-      : world(std::move(group)), options(options_of(row)) {
+  SplitRank(std::shared_ptr<ProcessGroup> group, const Configuration& configuration)
+      : world(std::move(group)), options(options_of(configuration)) {
     draw_parameters(*plain, 5);
     draw_parameters(*model, 5);
     engine = parallelize(model, torch::optim::AdamWOptions(0.02).eps(1e-6), options, world);
@@ -56,20 +56,21 @@ struct SplitRank {
   std::unique_ptr<Engine> engine;
 };
 
-/// Runs `body` on rank threads with a model split as `row` says.
-inline void on_split_ranks(int size, const Row& row, const std::function<void(SplitRank&)>& body) {
+/// Runs `body` on rank threads with a model split as `configuration` says.
+inline void on_split_ranks(int size, const Configuration& configuration,
+                           const std::function<void(SplitRank&)>& body) {
   run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
-    SplitRank rank(std::move(world), row);
+    SplitRank rank(std::move(world), configuration);
     body(rank);
   });
 }
 
 /// Where accesses are tried: alone under the hostile policy, and on three ranks as usual.
-inline std::vector<std::pair<int, Row>> split_settings() {
-  return {{1, hostile(row_of(Strategy::kZero3))},
-          {3, apart(row_of(Strategy::kZero3))},
-          {3, hostile(row_of(Strategy::kZero3))},
-          {3, hostile(apart(row_of(Strategy::kZero3)))}};
+inline std::vector<std::pair<int, Configuration>> split_settings() {
+  return {{1, hostile(configuration_of(Strategy::kZero3))},
+          {3, apart(configuration_of(Strategy::kZero3))},
+          {3, hostile(configuration_of(Strategy::kZero3))},
+          {3, hostile(apart(configuration_of(Strategy::kZero3)))}};
 }
 
 /// A refusal that says which unit cannot be read.

@@ -9,10 +9,10 @@
 #include <torch/torch.h>
 
 #include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/layer_cases.h"
 #include "tessera/tests/support/models.h"
 #include "tessera/tests/support/rank_threads.h"
-#include "tessera/tests/support/row.h"
 #include "tessera/tests/support/training.h"
 #include "tessera/zero/parallelize.h"
 
@@ -49,12 +49,12 @@ double plain_loss(const LayerCase& layer) {
   return loss_with(inputs).item<double>();
 }
 
-Trained train_with_engine(const LayerCase& layer, const Row& row,
+Trained train_with_engine(const LayerCase& layer, const Configuration& configuration,
                           const std::shared_ptr<ProcessGroup>& world) {
   const auto model = std::make_shared<torch::nn::Module>();
   const LayerCase::Loss loss_with = layer.build(*model);
   draw_parameters(*model, 11);
-  const auto engine = parallelize(model, adamw(), options_of(row), world);
+  const auto engine = parallelize(model, adamw(), options_of(configuration), world);
   Trained run;
   for (int step = 0; step < kSteps; ++step) {
     Inputs inputs(world->rank(), step);
@@ -64,7 +64,7 @@ Trained train_with_engine(const LayerCase& layer, const Row& row,
     engine->step();
   }
   run.state = copy_state(*model);
-  if (row.free_eagerly) {
+  if (configuration.free_eagerly) {
     const GatherCounts counts = engine->gather_counts();
     EXPECT_GE(counts.gathers, kSteps) << "nothing was freed";
     EXPECT_EQ(counts.gathers, counts.frees);
@@ -72,10 +72,11 @@ Trained train_with_engine(const LayerCase& layer, const Row& row,
   return run;
 }
 
-std::vector<Trained> train_on_ranks(const LayerCase& layer, const Row& row, int size) {
+std::vector<Trained> train_on_ranks(const LayerCase& layer, const Configuration& configuration,
+                                    int size) {
   std::vector<Trained> by_rank(static_cast<size_t>(size));
   run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
-    by_rank[static_cast<size_t>(world->rank())] = train_with_engine(layer, row, world);
+    by_rank[static_cast<size_t>(world->rank())] = train_with_engine(layer, configuration, world);
   });
   return by_rank;
 }
@@ -86,9 +87,10 @@ class HostilePolicy : public ::testing::TestWithParam<Case> {};
 
 TEST_P(HostilePolicy, GivesTheBitsOfTheUnshardedCopy) {
   const auto& [layer, size] = GetParam();
-  const std::vector<Trained> expected = train_on_ranks(layer, row_of(Strategy::kDdp), size);
+  const std::vector<Trained> expected =
+      train_on_ranks(layer, configuration_of(Strategy::kDdp), size);
   const std::vector<Trained> got =
-      train_on_ranks(layer, hostile(apart(row_of(Strategy::kZero3))), size);
+      train_on_ranks(layer, hostile(apart(configuration_of(Strategy::kZero3))), size);
   for (size_t rank = 0; rank < got.size(); ++rank) {
     EXPECT_EQ(bit_differences(got[rank].losses, expected[rank].losses), "") << "rank " << rank;
     EXPECT_EQ(bit_differences(got[rank].state, expected[rank].state), "") << "rank " << rank;
@@ -101,10 +103,11 @@ TEST_P(HostilePolicy, GivesTheBitsOfTheUnshardedCopy) {
 /// Freed as usual, each layer a unit.
 TEST_P(HostilePolicy, IsNoHarsherThanTheUsualOne) {
   const auto& [layer, size] = GetParam();
-  Row row = row_of(Strategy::kZero3);
-  row.poison_freed = true;
-  const std::vector<Trained> expected = train_on_ranks(layer, row_of(Strategy::kDdp), size);
-  const std::vector<Trained> got = train_on_ranks(layer, row, size);
+  Configuration configuration = configuration_of(Strategy::kZero3);
+  configuration.poison_freed = true;
+  const std::vector<Trained> expected =
+      train_on_ranks(layer, configuration_of(Strategy::kDdp), size);
+  const std::vector<Trained> got = train_on_ranks(layer, configuration, size);
   for (size_t rank = 0; rank < got.size(); ++rank) {
     EXPECT_EQ(bit_differences(got[rank].losses, expected[rank].losses), "") << "rank " << rank;
     EXPECT_EQ(bit_differences(got[rank].state, expected[rank].state), "") << "rank " << rank;
@@ -123,8 +126,8 @@ INSTANTIATE_TEST_SUITE_P(, HostilePolicy,
 TEST(HostilePolicyControl, AMissedOperatorDoesNotPass) {
   run_ranks(1, [](std::shared_ptr<ProcessGroup> world) {
     torch::nn::Linear model(5, 7);
-    Row row = hostile(row_of(Strategy::kZero3));
-    const auto engine = parallelize(model, adamw(), options_of(row), world);
+    Configuration configuration = hostile(configuration_of(Strategy::kZero3));
+    const auto engine = parallelize(model, adamw(), options_of(configuration), world);
     EXPECT_TRUE(model(at::ones({2, 5})).isfinite().all().item<bool>());
     const at::RecordFunctionGuard unseen(/*is_enabled=*/false);
     EXPECT_THROW(model(at::ones({2, 5})), c10::Error);

@@ -292,9 +292,9 @@ std::vector<Access> refused_accesses() {
 class AccessTest : public ::testing::TestWithParam<Access> {};
 
 TEST_P(AccessTest, EndsRightOrNamesTheUnitAndLeavesTrainingAsItWas) {
-  for (const auto& [size, row] : split_settings()) {
-    SCOPED_TRACE(::testing::Message() << row << " world " << size);
-    on_split_ranks(size, row, [&, &split = row](SplitRank& rank) {
+  for (const auto& [size, configuration] : split_settings()) {
+    SCOPED_TRACE(::testing::Message() << configuration << " world " << size);
+    on_split_ranks(size, configuration, [&, &split = configuration](SplitRank& rank) {
       rank.free_first();
       GetParam().run(rank);
       // As if nothing had happened.
@@ -314,8 +314,8 @@ INSTANTIATE_TEST_SUITE_P(Refused, AccessTest, ::testing::ValuesIn(refused_access
 // --- After the engine ---
 
 TEST(AccessControl, ParametersThatOutliveTheEngineSayWhereTheirValuesAre) {
-  for (const auto& [size, row] : split_settings()) {
-    on_split_ranks(size, row, [](SplitRank& rank) {
+  for (const auto& [size, configuration] : split_settings()) {
+    on_split_ranks(size, configuration, [](SplitRank& rank) {
       rank.train(0);
       rank.engine.reset();
       EXPECT_THAT(
@@ -329,7 +329,7 @@ TEST(AccessControl, ParametersThatOutliveTheEngineSayWhereTheirValuesAre) {
 
 /// Metadata is no access.
 TEST(AccessControl, SizesAndTheLikeNeedNoGather) {
-  on_split_ranks(3, apart(row_of(Strategy::kZero3)), [](SplitRank& rank) {
+  on_split_ranks(3, apart(configuration_of(Strategy::kZero3)), [](SplitRank& rank) {
     const int64_t before = rank.engine->gather_counts().gathers;
     const Tensor& weight = rank.model->first->weight;
     const auto expect_no_gather = [&](const char* what) {

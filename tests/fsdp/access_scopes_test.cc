@@ -31,8 +31,8 @@ void train_both(const Gatherer& split, const Gatherer& whole, int step) {
 /// nothing.
 TEST(GatheredUnits, OneRankEvaluatesAlone) {
   for (const int who : {0, 2}) {
-    on_gatherers(3, blocks_row(), [who](Gatherer& rank) {
-      const Gatherer whole(rank.world, row_of(Strategy::kDdp));
+    on_gatherers(3, blocks_configuration(), [who](Gatherer& rank) {
+      const Gatherer whole(rank.world, configuration_of(Strategy::kDdp));
       train_both(rank, whole, 0);
       if (rank.world->rank() == who) {
         for (int step = 1; step < 4; ++step) EXPECT_EQ(rank.evaluate(step), whole.evaluate(step));
@@ -49,9 +49,9 @@ TEST(GatheredUnits, OneRankEvaluatesAlone) {
 
 TEST(GatheredUnits, RanksEvaluateOnDifferentBranches) {
   on_gatherers(
-      3, apart(row_of(Strategy::kZero3)),
+      3, apart(configuration_of(Strategy::kZero3)),
       [](Gatherer& rank) {
-        const Gatherer whole(rank.world, row_of(Strategy::kDdp), "BranchingBlocks");
+        const Gatherer whole(rank.world, configuration_of(Strategy::kDdp), "BranchingBlocks");
         for (int step = 0; step < 4; ++step) {
           train_both(rank, whole, step);
           for (int i = 0; i <= rank.world->rank(); ++i) {
@@ -66,7 +66,7 @@ TEST(GatheredUnits, RanksEvaluateOnDifferentBranches) {
 // --- On request ---
 
 TEST(GatheredUnits, AGatheredModuleStaysWholeUntilItsScopeEnds) {
-  on_gatherers(3, blocks_row(), [](Gatherer& rank) {
+  on_gatherers(3, blocks_configuration(), [](Gatherer& rank) {
     const auto block = rank.net->named_modules()["blocks.3"];
     const at::Tensor weight = block->named_parameters()["linear.weight"];
     const at::Tensor expected = weight.detach().clone();
@@ -91,20 +91,20 @@ TEST(GatheredUnits, AGatheredModuleStaysWholeUntilItsScopeEnds) {
 }
 
 TEST(GatheredUnits, BackwardAndEvaluationRunInsideAScopeAndAStepDoesNot) {
-  on_gatherers(3, blocks_row(), [](Gatherer& rank) {
+  on_gatherers(3, blocks_configuration(), [](Gatherer& rank) {
     auto scope = rank.engine->gather(*rank.net->named_modules()["blocks.2"]);
     rank.loss(0).backward();
     EXPECT_THAT([&] { rank.engine->step(); }, ThrowsMessage<c10::Error>(HasSubstr("scope")));
     scope.reset();
     EXPECT_TRUE(rank.engine->step().committed);
-    Gatherer untouched(rank.world, blocks_row());
+    Gatherer untouched(rank.world, blocks_configuration());
     untouched.train(0);
     EXPECT_EQ(parameter_hash(*rank.engine), parameter_hash(*untouched.engine));
   });
 }
 
 TEST(GatheredUnits, AScopeMayOutliveItsEngine) {
-  on_gatherers(3, blocks_row(), [](Gatherer& rank) {
+  on_gatherers(3, blocks_configuration(), [](Gatherer& rank) {
     auto scope = rank.engine->gather(*rank.net);
     auto whole = rank.engine->full_parameters();
     rank.engine.reset();
@@ -118,7 +118,7 @@ TEST(GatheredUnits, AScopeMayOutliveItsEngine) {
 // --- Onto fewer ranks ---
 
 TEST(GatheredUnits, Scenario48_AUnitSplitOverFewerRanksAfterForwardIsReadFromThem) {
-  on_gatherers(4, blocks_row(2), [](Gatherer& rank) {
+  on_gatherers(4, blocks_configuration(2), [](Gatherer& rank) {
     rank.train(0);
     rank.recording->clear();
     const at::Tensor loss = rank.loss(1);
@@ -149,7 +149,7 @@ TEST(GatheredUnits, Scenario48_ANumberThatDoesNotDivideIsRefusedByName) {
   for (const int wrong : {0, -1, 3, 5, 8}) {
     const auto errors =
         run_ranks_expecting_errors(4, [&](const std::shared_ptr<ProcessGroup>& group) {
-          const Gatherer rank(group, blocks_row(wrong));
+          const Gatherer rank(group, blocks_configuration(wrong));
         });
     for (const std::string& error : errors) {
       EXPECT_THAT(error, HasSubstr(absl::StrCat("reshard_after_forward: got ", wrong)));

@@ -45,9 +45,9 @@ void on_threads(int threads, const std::function<void(int)>& body) {
 }
 
 TEST(AccessThreads, ReadWhatIsThereWhileOthersChangeUnits) {
-  for (const auto& [size, row] : split_settings()) {
-    SCOPED_TRACE(::testing::Message() << row << " world " << size);
-    on_split_ranks(size, row, [](SplitRank& rank) {
+  for (const auto& [size, configuration] : split_settings()) {
+    SCOPED_TRACE(::testing::Message() << configuration << " world " << size);
+    on_split_ranks(size, configuration, [](SplitRank& rank) {
       const auto reads = reads_of(rank);
       std::atomic<int> wrong{0};
       on_threads(3, [&](int thread) {
@@ -65,7 +65,7 @@ TEST(AccessThreads, ReadWhatIsThereWhileOthersChangeUnits) {
 }
 
 TEST(AccessThreads, ReadWhatIsThereWhileScopesBeginAndEnd) {
-  on_split_ranks(3, apart(row_of(Strategy::kZero3)), [](SplitRank& rank) {
+  on_split_ranks(3, apart(configuration_of(Strategy::kZero3)), [](SplitRank& rank) {
     const auto reads = reads_of(rank);
     std::atomic<int> wrong{0};
     on_threads(3, [&](int thread) {
@@ -85,7 +85,7 @@ TEST(AccessThreads, ReadWhatIsThereWhileScopesBeginAndEnd) {
 }
 
 TEST(AccessThreads, OperatorsInsideOperatorsKeepWhatTheOuterOneUses) {
-  on_split_ranks(1, hostile(apart(row_of(Strategy::kZero3))), [](SplitRank& rank) {
+  on_split_ranks(1, hostile(apart(configuration_of(Strategy::kZero3))), [](SplitRank& rank) {
     const at::NoGradGuard no_grad;
     const auto sum_of = [](const TwoLayers& model) {
       // Each of these calls operators that read the same or the other unit's parameters.

@@ -84,10 +84,11 @@ std::vector<Write> writes() {
 class WriteTest : public ::testing::TestWithParam<Write> {};
 
 TEST_P(WriteTest, IsRefusedByNameAndChangesNothing) {
-  for (const auto& [size, row] : split_settings()) {
+  for (const auto& [size, configuration] : split_settings()) {
     for (const bool is_whole : {false, true}) {
-      SCOPED_TRACE(::testing::Message() << row << " world " << size << " whole " << is_whole);
-      on_split_ranks(size, row, [&, &split = row](SplitRank& rank) {
+      SCOPED_TRACE(::testing::Message()
+                   << configuration << " world " << size << " whole " << is_whole);
+      on_split_ranks(size, configuration, [&, &split = configuration](SplitRank& rank) {
         const at::NoGradGuard no_grad;
         rank.free_first();
         Engine::Scope scope;
@@ -115,9 +116,9 @@ TEST(WriteControl, IsTakenByAllRanksInsideModifyParameters) {
   for (const Write& write : writes()) {
     // An optimizer has no gradients there, and set_() takes the parameter out of its unit.
     if (write.name == "ForeignOptimizer" || write.name == "Load") continue;
-    for (const auto& [size, row] : split_settings()) {
-      SCOPED_TRACE(::testing::Message() << write << " " << row << " world " << size);
-      on_split_ranks(size, row, [&](SplitRank& rank) {
+    for (const auto& [size, configuration] : split_settings()) {
+      SCOPED_TRACE(::testing::Message() << write << " " << configuration << " world " << size);
+      on_split_ranks(size, configuration, [&](SplitRank& rank) {
         rank.train(0);
         const auto before = copy_parameters(*rank.model);
         const int from_rank = rank.world->size() - 1;
@@ -153,9 +154,9 @@ std::vector<Write> replacements() {
 class ReplacementTest : public ::testing::TestWithParam<Write> {};
 
 TEST_P(ReplacementTest, HasTheRightValuesAndIsRefusedByTheNextStep) {
-  for (const auto& [size, row] : split_settings()) {
-    SCOPED_TRACE(::testing::Message() << row << " world " << size);
-    on_split_ranks(size, row, [&](SplitRank& rank) {
+  for (const auto& [size, configuration] : split_settings()) {
+    SCOPED_TRACE(::testing::Message() << configuration << " world " << size);
+    on_split_ranks(size, configuration, [&](SplitRank& rank) {
       {
         const at::NoGradGuard no_grad;
         GetParam().run(rank);
@@ -182,9 +183,9 @@ TEST(WriteControl, AnEmbeddingThatRenormalizesItsWeightIsRefused) {
   run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
     torch::nn::Sequential model(
         torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 7).max_norm(0.1)));
-    Row row = row_of(Strategy::kZero3);
+    Configuration configuration = configuration_of(Strategy::kZero3);
     const auto engine =
-        parallelize(model, torch::optim::AdamWOptions(0.01), options_of(row), world);
+        parallelize(model, torch::optim::AdamWOptions(0.01), options_of(configuration), world);
     EXPECT_THAT(
         [&] {
           model->forward(torch::tensor({1, 2, 3}));

@@ -45,14 +45,14 @@ TEST(ActivationCheckpoint, TakesInputsOfEveryKind) {
     double factor;
   };
   const auto fn = [](const Tensor& a, Tensor b, const Tensor& undefined, const Tensor& fixed,
-                     const Tensor& rows, double factor, const std::string& name, const Scale& scale,
-                     const std::vector<Tensor>& list, const std::optional<Tensor>& none,
-                     const std::pair<Tensor, int>& pair) {
+                     const Tensor& configurations, double factor, const std::string& name,
+                     const Scale& scale, const std::vector<Tensor>& list,
+                     const std::optional<Tensor>& none, const std::pair<Tensor, int>& pair) {
     EXPECT_FALSE(undefined.defined());
     EXPECT_FALSE(none.has_value());
     EXPECT_FALSE(fixed.requires_grad());
-    EXPECT_EQ(rows.scalar_type(), at::kLong);
-    Tensor sum = (a * b).index_select(0, rows) * factor * scale.factor;
+    EXPECT_EQ(configurations.scalar_type(), at::kLong);
+    Tensor sum = (a * b).index_select(0, configurations) * factor * scale.factor;
     if (name == "cubed") sum = sum.pow(pair.second);
     return sum * list.at(0) + list.at(1) * fixed * pair.first;
   };
@@ -145,8 +145,8 @@ TEST(ActivationCheckpoint, ReturnsInputsAndViewsAndOneTensorTwice) {
   expect_as_plain(
       [&](auto run) {
         const auto [same, view, again, integers] = run(
-            [](const Tensor& in, const Tensor& rows) {
-              return std::make_tuple(in, in.view({2, 6}), in, rows);
+            [](const Tensor& in, const Tensor& configurations) {
+              return std::make_tuple(in, in.view({2, 6}), in, configurations);
             },
             x * 2, index);
         return (same * again).sum() + view.select(0, 1).pow(3).sum() +

@@ -27,7 +27,7 @@ constexpr int kBlocks = 7;  // of the model Blocks; what is around them is the r
 /// fully_shard gathers blocks + 1 times in forward and blocks times in backward. Here the block
 /// that is live when forward turns into backward stays, and the root stays whole for both.
 TEST(GatheredUnits, Scenario43_CollectiveCountsPerPass) {
-  on_gatherers(3, blocks_row(), [](Gatherer& rank) {
+  on_gatherers(3, blocks_configuration(), [](Gatherer& rank) {
     rank.gathers();
     for (int step = 0; step < 3; ++step) {
       const at::Tensor loss = rank.loss(step);
@@ -44,7 +44,7 @@ TEST(GatheredUnits, Scenario43_CollectiveCountsPerPass) {
 }
 
 TEST(GatheredUnits, Scenario43_UnitsThatStayWholeAreGatheredOncePerStep) {
-  on_gatherers(3, blocks_row(1), [](Gatherer& rank) {
+  on_gatherers(3, blocks_configuration(1), [](Gatherer& rank) {
     rank.gathers();
     for (int step = 0; step < 3; ++step) {
       const at::Tensor loss = rank.loss(step);
@@ -58,7 +58,7 @@ TEST(GatheredUnits, Scenario43_UnitsThatStayWholeAreGatheredOncePerStep) {
 
 TEST(GatheredUnits, Scenario43_EachMicroStepGathersAndReduces) {
   for (const bool is_local : {false, true}) {
-    on_gatherers(3, blocks_row(), [is_local](Gatherer& rank) {
+    on_gatherers(3, blocks_configuration(), [is_local](Gatherer& rank) {
       rank.recording->clear();
       rank.gathers();
       for (int micro = 0; micro < 3; ++micro) {
@@ -75,7 +75,7 @@ TEST(GatheredUnits, Scenario43_EachMicroStepGathersAndReduces) {
 }
 
 TEST(GatheredUnits, Scenario43_EvaluationGathersEachUnitOnce) {
-  on_gatherers(3, blocks_row(), [](Gatherer& rank) {
+  on_gatherers(3, blocks_configuration(), [](Gatherer& rank) {
     rank.train(0);
     rank.gathers();
     rank.evaluate(1);
@@ -93,9 +93,9 @@ std::vector<std::string> blocks_down_from(int last) {
 
 TEST(GatheredUnits, Scenario44_OrderFollowsTheModelAndPrefetchingDoesNotChangeIt) {
   for (const bool prefetch : {false, true}) {
-    Row row = blocks_row();
-    row.prefetch = prefetch;
-    on_gatherers(2, row, [prefetch](Gatherer& rank) {
+    Configuration configuration = blocks_configuration();
+    configuration.prefetch = prefetch;
+    on_gatherers(2, configuration, [prefetch](Gatherer& rank) {
       std::vector<std::string> forward = {"root"};
       for (int i = 0; i < kBlocks; ++i) forward.push_back(absl::StrCat("blocks.", i));
       for (int step = 0; step < 4; ++step) {
@@ -125,7 +125,7 @@ TEST(GatheredUnits, Scenario44_OrderFollowsTheModelAndPrefetchingDoesNotChangeIt
 /// and nothing stale is used.
 TEST(GatheredUnits, Scenario44_ADynamicGraphLeavesNoStaleGather) {
   for (const std::string model : {"BranchingBlocks", "Branches", "RankOrder"}) {
-    Row prefetching = apart(row_of(Strategy::kZero3));
+    Configuration prefetching = apart(configuration_of(Strategy::kZero3));
     prefetching.prefetch = true;
     prefetching.poison_freed = true;
     Schedule schedule = schedules().front();
@@ -137,7 +137,7 @@ TEST(GatheredUnits, Scenario44_ADynamicGraphLeavesNoStaleGather) {
     const Outcome got = train_on_threads(subject(model), at::kFloat, prefetching, schedule, 3,
                                          {.after_step = check});
     const Outcome expected =
-        train_on_threads(subject(model), at::kFloat, row_of(Strategy::kDdp), schedule, 3);
+        train_on_threads(subject(model), at::kFloat, configuration_of(Strategy::kDdp), schedule, 3);
     EXPECT_EQ(bit_differences(got, expected), "") << model;
   }
 }
@@ -146,10 +146,10 @@ TEST(GatheredUnits, Scenario44_ADynamicGraphLeavesNoStaleGather) {
 
 TEST(GatheredUnits, TwoBuffersAreEnoughForAChainOfBlocks) {
   for (const bool prefetch : {false, true}) {
-    Row row = blocks_row();
-    row.fixed_unsharded_buffers = true;
-    row.prefetch = prefetch;
-    on_gatherers(3, row, [](Gatherer& rank) {
+    Configuration configuration = blocks_configuration();
+    configuration.fixed_unsharded_buffers = true;
+    configuration.prefetch = prefetch;
+    on_gatherers(3, configuration, [](Gatherer& rank) {
       for (int step = 0; step < 3; ++step) rank.train(step);
       EXPECT_EQ(rank.engine->gather_counts().unsharded_buffers_added, 0);
       EXPECT_EQ(rank.engine->memory().now()[MemoryClass::kUnshardedParameters],
@@ -161,7 +161,7 @@ TEST(GatheredUnits, TwoBuffersAreEnoughForAChainOfBlocks) {
 /// An operator that reads three units needs three buffers.
 TEST(GatheredUnits, MoreBuffersAreCountedOnceAndKept) {
   on_gatherers(
-      3, apart(row_of(Strategy::kZero3)),
+      3, apart(configuration_of(Strategy::kZero3)),
       [](Gatherer& rank) {
         EXPECT_EQ(rank.engine->gather_counts().unsharded_buffers_added, 0);
         rank.train(0);
@@ -174,10 +174,10 @@ TEST(GatheredUnits, MoreBuffersAreCountedOnceAndKept) {
 }
 
 TEST(GatheredUnits, MoreBuffersAreAnErrorInStrictMode) {
-  Row row = apart(row_of(Strategy::kZero3));
-  row.fixed_unsharded_buffers = true;
+  Configuration configuration = apart(configuration_of(Strategy::kZero3));
+  configuration.fixed_unsharded_buffers = true;
   on_gatherers(
-      3, row,
+      3, configuration,
       [](Gatherer& rank) {
         EXPECT_THAT([&] { rank.loss(0); },
                     ThrowsMessage<c10::Error>(::testing::AllOf(
@@ -191,11 +191,12 @@ TEST(GatheredUnits, MoreBuffersAreAnErrorInStrictMode) {
 
 /// What windows read from other ranks is what the trace says was gathered, and nothing else.
 TEST(GatheredUnits, TrafficIsTheTraceTimesTheShareOfOthers) {
-  for (Row row : {blocks_row(), blocks_row(1), apart(row_of(Strategy::kZero3))}) {
+  for (Configuration configuration : {blocks_configuration(), blocks_configuration(1),
+                                      apart(configuration_of(Strategy::kZero3))}) {
     for (const int size : {1, 2, 3, 4}) {
       for (const bool prefetch : {false, true}) {
-        row.prefetch = prefetch;
-        on_gatherers(size, row, [size](Gatherer& rank) {
+        configuration.prefetch = prefetch;
+        on_gatherers(size, configuration, [size](Gatherer& rank) {
           for (int step = 0; step < 3; ++step) rank.train(step);
           rank.evaluate(3);
           int64_t gathered_bytes = 0;
@@ -215,7 +216,7 @@ TEST(GatheredUnits, TrafficIsTheTraceTimesTheShareOfOthers) {
 /// Three times the parameters per step: forward, backward, reduction. The last block and the root
 /// are gathered once.
 TEST(GatheredUnits, OneStepMovesThreeTimesTheParametersAtMost) {
-  on_gatherers(3, blocks_row(), [](Gatherer& rank) {
+  on_gatherers(3, blocks_configuration(), [](Gatherer& rank) {
     rank.train(0);
     rank.recording->clear();
     rank.train(1);

@@ -11,29 +11,30 @@
 #include <torch/torch.h>
 
 #include "tessera/core/sched/trace.h"
+#include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/engine_rank.h"
 #include "tessera/tests/support/models.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
-#include "tessera/tests/support/row.h"
 #include "tessera/tests/support/training.h"
 #include "tessera/zero/parallelize.h"
 
 namespace tessera::testing {
 
 /// zero3 with the units of default wrapping: of the model Blocks its seven blocks and the root.
-inline Row blocks_row(std::optional<int> reshard_after_forward = {}) {
-  Row row = apart(row_of(Strategy::kZero3));
-  row.wrap = Row::Wrap::kBlocks;
-  row.reshard_after_forward = reshard_after_forward;
-  return row;
+inline Configuration blocks_configuration(std::optional<int> reshard_after_forward = {}) {
+  Configuration configuration = apart(configuration_of(Strategy::kZero3));
+  configuration.wrap = Configuration::Wrap::kBlocks;
+  configuration.reshard_after_forward = reshard_after_forward;
+  return configuration;
 }
 
 /// One rank that trains a model and records what it reads.
 struct Gatherer : EngineRank<Net> {
-  Gatherer(std::shared_ptr<ProcessGroup> group, const Row& row, const std::string& model = "Blocks")
+  Gatherer(std::shared_ptr<ProcessGroup> group, const Configuration& configuration,
+           const std::string& model = "Blocks")
       : Gatherer(std::make_shared<RecordingGroup>(std::move(group), std::make_shared<Recording>()),
-                 row, subject(model), prepare(subject(model).make(), at::kFloat, 1)) {}
+                 configuration, subject(model), prepare(subject(model).make(), at::kFloat, 1)) {}
 
   at::Tensor loss(int step) const override {
     const Moment moment{.step = step, .rank = world->rank()};
@@ -64,15 +65,15 @@ struct Gatherer : EngineRank<Net> {
   const Subject& of;
 
  private:
-  Gatherer(const std::shared_ptr<RecordingGroup>& group, const Row& row, const Subject& subject,
-           const std::shared_ptr<Net>& model)
-      : EngineRank(group, model, make_plan(*model), traced_options_of(row)),
+  Gatherer(const std::shared_ptr<RecordingGroup>& group, const Configuration& configuration,
+           const Subject& subject, const std::shared_ptr<Net>& model)
+      : EngineRank(group, model, make_plan(*model), traced_options_of(configuration)),
         recording(group->recording()),
         of(subject) {
     recording->clear();
   }
-  static Options traced_options_of(const Row& row) {
-    Options options = options_of(row);
+  static Options traced_options_of(const Configuration& configuration) {
+    Options options = options_of(configuration);
     options.trace = true;
     return options;
   }
@@ -81,16 +82,17 @@ struct Gatherer : EngineRank<Net> {
   size_t seen_spans_ = 0;
 };
 
-/// Runs `body` on rank threads with a model split as `row` says.
-inline void on_gatherers(int size, const Row& row, const std::function<void(Gatherer&)>& body,
+/// Runs `body` on rank threads with a model split as `configuration` says.
+inline void on_gatherers(int size, const Configuration& configuration,
+                         const std::function<void(Gatherer&)>& body,
                          const std::string& model = "Blocks") {
   RankThreadOptions options;
   // Units are fetched ahead where communication runs beside computation.
-  if (row.prefetch.value_or(false)) options.lane = ProcessGroupOptions::Lane::kThread;
+  if (configuration.prefetch.value_or(false)) options.lane = ProcessGroupOptions::Lane::kThread;
   run_ranks(
       size,
       [&](std::shared_ptr<ProcessGroup> group) {
-        Gatherer rank(std::move(group), row, model);
+        Gatherer rank(std::move(group), configuration, model);
         body(rank);
       },
       options);

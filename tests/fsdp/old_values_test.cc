@@ -26,10 +26,10 @@ using at::Tensor;
 
 /// A split rank beside one of ddp that is trained alike: what the parameters have to be.
 struct RankWithTruth : SplitRank {
-  RankWithTruth(const std::shared_ptr<ProcessGroup>& group, const Row& row)
-      : SplitRank(group, row),
+  RankWithTruth(const std::shared_ptr<ProcessGroup>& group, const Configuration& configuration)
+      : SplitRank(group, configuration),
         truth(parallelize(plain, torch::optim::AdamWOptions(0.02).eps(1e-6),
-                          options_of(row_of(Strategy::kDdp)), group)) {}
+                          options_of(configuration_of(Strategy::kDdp)), group)) {}
 
   void backward(int step) const {
     model->forward(input(step)).square().mean().backward();
@@ -119,21 +119,21 @@ void expect_present(const RankWithTruth& rank, size_t first) {
   }
 }
 
-Row updating_in_backward() {
-  Row row = apart(row_of(Strategy::kZero3));
-  row.optimizer_in_backward = true;
-  return row;
+Configuration updating_in_backward() {
+  Configuration configuration = apart(configuration_of(Strategy::kZero3));
+  configuration.optimizer_in_backward = true;
+  return configuration;
 }
 
-Row poisoned(Row row) {
-  row.poison_freed = true;
-  return row;
+Configuration poisoned(Configuration configuration) {
+  configuration.poison_freed = true;
+  return configuration;
 }
 
 struct Case {
   std::string name;
   int size;
-  Row row;
+  Configuration configuration;
   bool has_windows = true;  // else ranks gather together, and use units alike
 };
 
@@ -143,12 +143,13 @@ class OldValues : public ::testing::TestWithParam<Case> {
  protected:
   static void on_ranks(const std::function<void(RankWithTruth&)>& body) {
     RankThreadOptions options;
-    if (GetParam().row.prefetch.value_or(false)) options.lane = ProcessGroupOptions::Lane::kThread;
+    if (GetParam().configuration.prefetch.value_or(false))
+      options.lane = ProcessGroupOptions::Lane::kThread;
     run_ranks(
         GetParam().size,
         [&](std::shared_ptr<ProcessGroup> group) {
           if (!GetParam().has_windows) group = std::make_shared<GroupWithoutWindows>(group);
-          RankWithTruth rank(group, GetParam().row);
+          RankWithTruth rank(group, GetParam().configuration);
           body(rank);
         },
         options);
@@ -291,8 +292,8 @@ TEST_P(OldValues, OutliveTheEngineWhileAnOperatorReadsThem) {
 }
 
 std::vector<Case> cases() {
-  const Row zero3 = poisoned(apart(row_of(Strategy::kZero3)));
-  Row prefetching = zero3;
+  const Configuration zero3 = poisoned(apart(configuration_of(Strategy::kZero3)));
+  Configuration prefetching = zero3;
   prefetching.prefetch = true;
   return {
       {"World2", 2, zero3},
@@ -300,7 +301,7 @@ std::vector<Case> cases() {
       {"Prefetching", 3, prefetching},
       {"WholeAfterForward", 3, poisoned(resharding(1))},
       {"SecondShards", 4, poisoned(resharding(2))},
-      {"FreedEagerly", 3, hostile(apart(row_of(Strategy::kZero3)))},
+      {"FreedEagerly", 3, hostile(apart(configuration_of(Strategy::kZero3)))},
       {"UpdatedInBackward", 2, poisoned(updating_in_backward())},
       {"GatheredTogether", 3, zero3, /*has_windows=*/false},
   };
@@ -334,11 +335,12 @@ class GroupWithPause final : public ForwardingGroup {
 
 /// Not allowed, but possible: what was gathered in the midst of a step is of no step.
 TEST(OldValuesOfAStep, AreNotKeptWhenAnOperatorReadsDuringTheStep) {
-  for (const Row& row : {apart(row_of(Strategy::kZero3)), resharding(1)}) {
+  for (const Configuration& configuration :
+       {apart(configuration_of(Strategy::kZero3)), resharding(1)}) {
     run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& group) {
       std::function<void()> during_step;
       const auto world = std::make_shared<GroupWithPause>(group, &during_step);
-      RankWithTruth rank(world, row);
+      RankWithTruth rank(world, configuration);
       rank.train_both(0);
       rank.backward(1);
       int64_t reads = 0;

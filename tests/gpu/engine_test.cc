@@ -31,12 +31,12 @@ Decorate decorate(Over over) {
 }
 
 using EngineCase =
-    std::tuple<Row, Over, int /*world*/, std::string /*model*/, std::string /*schedule*/>;
+    std::tuple<Configuration, Over, int /*world*/, std::string /*model*/, std::string /*schedule*/>;
 
 std::string name_of(const ::testing::TestParamInfo<EngineCase>& info) {
-  const auto& [row, over, world, model, schedule] = info.param;
+  const auto& [configuration, over, world, model, schedule] = info.param;
   const std::string by = over == Over::kNothing ? "Alone" : over == Over::kHost ? "Staged" : "Nccl";
-  return row.name + "_" + by + std::to_string(world) + "_" + model + "_" + schedule;
+  return configuration.name + "_" + by + std::to_string(world) + "_" + model + "_" + schedule;
 }
 
 class EngineOnGpu : public ::testing::TestWithParam<EngineCase> {};
@@ -45,29 +45,29 @@ TEST_P(EngineOnGpu, TrainsAsOnTheCpu) {
   const auto& [given, over, world, model, name] = GetParam();
   if (world > most_rank_threads()) GTEST_SKIP() << "needs " << world << " GPUs";
   const Schedule& schedule = schedule_called(name);
-  Row on_cpu = given;
+  Configuration on_cpu = given;
   on_cpu.asynchronous_step = {};
   const Outcome expected = train_on_threads(subject(model), at::kFloat, on_cpu, schedule, world);
-  Row row = given;
-  row.poison_freed = true;
-  const Outcome outcome =
-      train_on_threads(subject(model), at::kFloat, row, schedule, world, {}, decorate(over));
+  Configuration configuration = given;
+  configuration.poison_freed = true;
+  const Outcome outcome = train_on_threads(subject(model), at::kFloat, configuration, schedule,
+                                           world, {}, decorate(over));
   EXPECT_EQ(gpu_differences(outcome, expected), "");
 }
 
-Row waiting(Row row) {
-  row.name += "_waiting";
-  row.asynchronous_step = false;
-  return row;
+Configuration waiting(Configuration configuration) {
+  configuration.name += "_waiting";
+  configuration.asynchronous_step = false;
+  return configuration;
 }
 
-std::vector<Row> late_and_waiting() {
-  std::vector<Row> rows;
-  for (const Row& row : named_rows()) {
-    rows.push_back(row);
-    rows.push_back(waiting(row));
+std::vector<Configuration> late_and_waiting() {
+  std::vector<Configuration> configurations;
+  for (const Configuration& configuration : named_configurations()) {
+    configurations.push_back(configuration);
+    configurations.push_back(waiting(configuration));
   }
-  return rows;
+  return configurations;
 }
 
 const std::vector<std::string> kSchedules = {"OnceClipped", "ThriceClipped", "ThriceNoSync"};
@@ -86,30 +86,28 @@ INSTANTIATE_TEST_SUITE_P(Strategies, EngineOnGpu,
                                             ::testing::ValuesIn(kSchedules)),
                          name_of);
 /// Units that other units need in between, and more of them than buffers.
-INSTANTIATE_TEST_SUITE_P(Units, EngineOnGpu,
-                         ::testing::Combine(::testing::Values(row_of(Strategy::kZero3),
-                                                              hostile(row_of(Strategy::kZero3)),
-                                                              resharding(1)),
-                                            ::testing::Values(Over::kHost, Over::kNccl),
-                                            ::testing::Values(3),
-                                            ::testing::Values("DeepMlp", "TiedMlp", "CalledTwice",
-                                                              "Blocks", "FrozenLayers"),
-                                            ::testing::Values("ThriceClipped")),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    Units, EngineOnGpu,
+    ::testing::Combine(
+        ::testing::Values(configuration_of(Strategy::kZero3),
+                          hostile(configuration_of(Strategy::kZero3)), resharding(1)),
+        ::testing::Values(Over::kHost, Over::kNccl), ::testing::Values(3),
+        ::testing::Values("DeepMlp", "TiedMlp", "CalledTwice", "Blocks", "FrozenLayers"),
+        ::testing::Values("ThriceClipped")),
+    name_of);
 /// A second gradient within one backward, for which ranks talk to each other in it.
-INSTANTIATE_TEST_SUITE_P(Recomputed, EngineOnGpu,
-                         ::testing::Combine(::testing::Values(waiting(row_of(Strategy::kDdp)),
-                                                              waiting(row_of(Strategy::kZero3))),
-                                            ::testing::Values(Over::kHost, Over::kNccl),
-                                            ::testing::Values(3),
-                                            ::testing::Values("CheckpointedTwice"),
-                                            ::testing::Values("ThriceClipped")),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    Recomputed, EngineOnGpu,
+    ::testing::Combine(::testing::Values(waiting(configuration_of(Strategy::kDdp)),
+                                         waiting(configuration_of(Strategy::kZero3))),
+                       ::testing::Values(Over::kHost, Over::kNccl), ::testing::Values(3),
+                       ::testing::Values("CheckpointedTwice"), ::testing::Values("ThriceClipped")),
+    name_of);
 /// Branches that ranks take each for itself, as far as parameters are resident.
 INSTANTIATE_TEST_SUITE_P(Branches, EngineOnGpu,
-                         ::testing::Combine(::testing::Values(row_of(Strategy::kDdp),
-                                                              row_of(Strategy::kZero1),
-                                                              row_of(Strategy::kZero2)),
+                         ::testing::Combine(::testing::Values(configuration_of(Strategy::kDdp),
+                                                              configuration_of(Strategy::kZero1),
+                                                              configuration_of(Strategy::kZero2)),
                                             ::testing::Values(Over::kHost, Over::kNccl),
                                             ::testing::Values(3), ::testing::Values("Branches"),
                                             ::testing::Values("OnceClipped")),

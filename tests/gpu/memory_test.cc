@@ -9,17 +9,19 @@
 namespace tessera::testing {
 namespace {
 
-Row in_bf16(Row row) {
-  row.name += "_bf16";
-  row.precision.parameters = at::kBFloat16;
-  return row;
+Configuration in_bf16(Configuration configuration) {
+  configuration.name += "_bf16";
+  configuration.precision.parameters = at::kBFloat16;
+  return configuration;
 }
 
-class MemoryOnGpu : public ::testing::TestWithParam<Row> {};
+class MemoryOnGpu : public ::testing::TestWithParam<Configuration> {};
 
 TEST_P(MemoryOnGpu, IsWhatTheFormulaSays) {
-  const Row& row = GetParam();
-  const int world = row.strategy == Strategy::kHybrid ? 4 : most_rank_threads() < 3 ? 1 : 3;
+  const Configuration& configuration = GetParam();
+  const int world = configuration.strategy == Strategy::kHybrid ? 4
+                    : most_rank_threads() < 3                   ? 1
+                                                                : 3;
   if (world > most_rank_threads()) GTEST_SKIP() << "needs " << world << " GPUs";
   Schedule schedule;
   schedule.bucket_bytes = 1 << 10;  // many units
@@ -39,17 +41,19 @@ TEST_P(MemoryOnGpu, IsWhatTheFormulaSays) {
                   predicted_peak_memory(engine, 1)[MemoryClass::kGradients],
               0);
   };
-  train_on_threads(subject("DeepMlp"), at::kFloat, row, schedule, world, options, over_nccl());
+  train_on_threads(subject("DeepMlp"), at::kFloat, configuration, schedule, world, options,
+                   over_nccl());
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, MemoryOnGpu,
-                         ::testing::Values(row_of(Strategy::kDdp), row_of(Strategy::kZero1),
-                                           row_of(Strategy::kZero2), row_of(Strategy::kZero3),
-                                           in_bf16(row_of(Strategy::kDdp)),
-                                           in_bf16(row_of(Strategy::kZero1)),
-                                           in_bf16(row_of(Strategy::kZero2)),
-                                           in_bf16(row_of(Strategy::kZero3)), hybrid(2, 2, 2)),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Configurations, MemoryOnGpu,
+    ::testing::Values(configuration_of(Strategy::kDdp), configuration_of(Strategy::kZero1),
+                      configuration_of(Strategy::kZero2), configuration_of(Strategy::kZero3),
+                      in_bf16(configuration_of(Strategy::kDdp)),
+                      in_bf16(configuration_of(Strategy::kZero1)),
+                      in_bf16(configuration_of(Strategy::kZero2)),
+                      in_bf16(configuration_of(Strategy::kZero3)), hybrid(2, 2, 2)),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace tessera::testing

@@ -25,40 +25,41 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-Row offloading(Row row, Offload offload) {
-  row.name += "_" + std::string(to_string(offload));
-  row.offload = offload;
-  row.poison_freed = true;
-  return row;
+Configuration offloading(Configuration configuration, Offload offload) {
+  configuration.name += "_" + std::string(to_string(offload));
+  configuration.offload = offload;
+  configuration.poison_freed = true;
+  return configuration;
 }
 
-/// `row` as it trains without offload.
-Row resident(Row row) {
-  row.offload = Offload::kNone;
-  row.asynchronous_step = false;
-  return row;
+/// `configuration` as it trains without offload.
+Configuration resident(Configuration configuration) {
+  configuration.offload = Offload::kNone;
+  configuration.asynchronous_step = false;
+  return configuration;
 }
 
-std::vector<Row> offloading_rows() {
-  std::vector<Row> rows;
-  for (const Row& row : named_rows()) rows.push_back(offloading(row, Offload::kOptimizer));
-  rows.push_back(offloading(row_of(Strategy::kZero3), Offload::kParameters));
-  Row ahead = rows.back();
+std::vector<Configuration> offloading_configurations() {
+  std::vector<Configuration> configurations;
+  for (const Configuration& configuration : named_configurations())
+    configurations.push_back(offloading(configuration, Offload::kOptimizer));
+  configurations.push_back(offloading(configuration_of(Strategy::kZero3), Offload::kParameters));
+  Configuration ahead = configurations.back();
   ahead.name += "_ahead";
   ahead.prefetch = true;
-  rows.push_back(ahead);
-  rows.push_back(offloading(resharding(1), Offload::kParameters));
-  return rows;
+  configurations.push_back(ahead);
+  configurations.push_back(offloading(resharding(1), Offload::kParameters));
+  return configurations;
 }
 
 // --- The same bits ---
 
-using OffloadCase = std::tuple<Row, int /*world*/, std::string /*model*/, std::string /*schedule*/,
-                               bool /*in 16 bits*/>;
+using OffloadCase = std::tuple<Configuration, int /*world*/, std::string /*model*/,
+                               std::string /*schedule*/, bool /*in 16 bits*/>;
 
 std::string offload_name(const ::testing::TestParamInfo<OffloadCase>& info) {
-  const auto& [row, world, model, schedule, narrow] = info.param;
-  return row.name + "_World" + std::to_string(world) + "_" + model + "_" + schedule +
+  const auto& [configuration, world, model, schedule, narrow] = info.param;
+  return configuration.name + "_World" + std::to_string(world) + "_" + model + "_" + schedule +
          (narrow ? "_Bf16" : "");
 }
 
@@ -67,19 +68,19 @@ class OffloadBits : public ::testing::TestWithParam<OffloadCase> {};
 TEST_P(OffloadBits, AreThoseOfTheResidentRun) {
   const auto& [given, world, model, name, narrow] = GetParam();
   if (world > most_rank_threads()) GTEST_SKIP() << "needs " << world << " GPUs";
-  Row row = given;
-  if (narrow) row.precision = {.parameters = at::kBFloat16, .wire = at::kBFloat16};
+  Configuration configuration = given;
+  if (narrow) configuration.precision = {.parameters = at::kBFloat16, .wire = at::kBFloat16};
   const Schedule& schedule = schedule_called(name);
-  const Outcome expected = train_on_threads(subject(model), at::kFloat, resident(row), schedule,
-                                            world, {}, staged_over_host());
-  const Outcome outcome =
-      train_on_threads(subject(model), at::kFloat, row, schedule, world, {}, staged_over_host());
+  const Outcome expected = train_on_threads(subject(model), at::kFloat, resident(configuration),
+                                            schedule, world, {}, staged_over_host());
+  const Outcome outcome = train_on_threads(subject(model), at::kFloat, configuration, schedule,
+                                           world, {}, staged_over_host());
   EXPECT_EQ(bit_differences(outcome, expected), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Strategies, OffloadBits,
-    ::testing::Combine(::testing::ValuesIn(offloading_rows()), ::testing::Values(1, 2, 3),
+    ::testing::Combine(::testing::ValuesIn(offloading_configurations()), ::testing::Values(1, 2, 3),
                        ::testing::Values("UnusedEverywhere"),
                        ::testing::Values("OnceClipped", "ThriceClipped", "ThriceNoSync"),
                        ::testing::Bool()),
@@ -87,16 +88,16 @@ INSTANTIATE_TEST_SUITE_P(
 
 // --- Where things lie ---
 
-class OffloadMemory : public ::testing::TestWithParam<std::tuple<Row, int>> {};
+class OffloadMemory : public ::testing::TestWithParam<std::tuple<Configuration, int>> {};
 
 TEST_P(OffloadMemory, IsTheHosts) {
-  const auto& [row, world] = GetParam();
+  const auto& [configuration, world] = GetParam();
   if (world > most_rank_threads()) GTEST_SKIP() << "needs " << world << " GPUs";
   for (const bool narrow : {false, true}) {
     SCOPED_TRACE(narrow ? "16 bits" : "32 bits");
-    Row given = row;
+    Configuration given = configuration;
     if (narrow) given.precision = {.parameters = at::kBFloat16, .reduce = at::kBFloat16};
-    const auto check = [&row = row](Engine& engine, int) {
+    const auto check = [&configuration = configuration](Engine& engine, int) {
       const MemoryBytes now = engine.memory().now();
       const MemoryBytes predicted = predicted_memory(engine, /*micro_steps=*/1);
       for (const MemoryClass kind :
@@ -106,7 +107,7 @@ TEST_P(OffloadMemory, IsTheHosts) {
       }
       EXPECT_EQ(now[MemoryClass::kOptimizer], 0);
       EXPECT_GT(now[MemoryClass::kHost], 0);
-      EXPECT_EQ(now[MemoryClass::kParameters] == 0, row.offload == Offload::kParameters);
+      EXPECT_EQ(now[MemoryClass::kParameters] == 0, configuration.offload == Offload::kParameters);
     };
     train_on_threads(subject("DeepMlp"), at::kFloat, given, schedule_called("Once"), world,
                      {.after_step = check}, staged_over_host());
@@ -114,7 +115,7 @@ TEST_P(OffloadMemory, IsTheHosts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Strategies, OffloadMemory,
-                         ::testing::Combine(::testing::ValuesIn(offloading_rows()),
+                         ::testing::Combine(::testing::ValuesIn(offloading_configurations()),
                                             ::testing::Values(1, 3)),
                          [](const auto& info) {
                            return std::get<0>(info.param).name + "_World" +
@@ -125,9 +126,9 @@ INSTANTIATE_TEST_SUITE_P(Strategies, OffloadMemory,
 
 /// A rank that trains two odd layers.
 struct Rank : EngineRank<Net> {
-  Rank(std::shared_ptr<ProcessGroup> group, const Row& row, std::optional<LossScale> scale = {},
-       const Decorate& decorate = staged_over_host())
-      : Rank(decorate(std::move(group)), scaled_options_of(row, scale)) {}
+  Rank(std::shared_ptr<ProcessGroup> group, const Configuration& configuration,
+       std::optional<LossScale> scale = {}, const Decorate& decorate = staged_over_host())
+      : Rank(decorate(std::move(group)), scaled_options_of(configuration, scale)) {}
 
   at::Tensor loss(int step) const override {
     const Schedule schedule{.name = ""};
@@ -148,16 +149,17 @@ struct Rank : EngineRank<Net> {
     made->to(device);
     return made;
   }
-  static Options scaled_options_of(const Row& row, const std::optional<LossScale>& scale) {
-    Options options = small_options_of(row);
+  static Options scaled_options_of(const Configuration& configuration,
+                                   const std::optional<LossScale>& scale) {
+    Options options = small_options_of(configuration);
     options.loss_scale = scale;
     return options;
   }
 };
 
-class OffloadedEngine : public ::testing::TestWithParam<std::tuple<Row, int>> {
+class OffloadedEngine : public ::testing::TestWithParam<std::tuple<Configuration, int>> {
  protected:
-  const Row& row() const { return std::get<0>(GetParam()); }
+  const Configuration& configuration() const { return std::get<0>(GetParam()); }
   int size() const { return std::get<1>(GetParam()); }
   void SetUp() override {
     if (size() > most_rank_threads()) GTEST_SKIP() << "needs " << size() << " GPUs";
@@ -166,7 +168,7 @@ class OffloadedEngine : public ::testing::TestWithParam<std::tuple<Row, int>> {
 
 TEST_P(OffloadedEngine, NamesRankAndParameterOfWhatIsNotFinite) {
   run_ranks(size(), [&](std::shared_ptr<ProcessGroup> group) {
-    const Rank rank(std::move(group), row());
+    const Rank rank(std::move(group), configuration());
     rank.train(0);
     const int guilty = size() - 1;
     const at::Tensor loss = rank.loss(1);
@@ -182,7 +184,7 @@ TEST_P(OffloadedEngine, NamesRankAndParameterOfWhatIsNotFinite) {
 
 TEST_P(OffloadedEngine, SkipsUnderALossScale) {
   run_ranks(size(), [&](std::shared_ptr<ProcessGroup> group) {
-    const Rank rank(std::move(group), row(), LossScale{.initial = 1024});
+    const Rank rank(std::move(group), configuration(), LossScale{.initial = 1024});
     EXPECT_TRUE(rank.train(0).committed);
     const uint64_t before = parameter_hash(*rank.engine);
     (rank.loss(1) * std::numeric_limits<double>::infinity()).backward();
@@ -199,7 +201,7 @@ TEST_P(OffloadedEngine, TakesWrittenParametersAndDropsGradients) {
   std::mutex mutex;
   for (const bool offloads : {true, false}) {
     run_ranks(size(), [&](std::shared_ptr<ProcessGroup> group) {
-      const Rank rank(std::move(group), offloads ? row() : resident(row()));
+      const Rank rank(std::move(group), offloads ? configuration() : resident(configuration()));
       rank.train(0);
       rank.engine->modify_parameters(0, [&] {
         const at::NoGradGuard no_grad;
@@ -227,8 +229,8 @@ TEST_P(OffloadedEngine, TakesWrittenParametersAndDropsGradients) {
 TEST_P(OffloadedEngine, ContinuesAResidentRunAndTheOtherWayRound) {
   for (const bool begins_offloaded : {true, false}) {
     run_ranks(size(), [&](const std::shared_ptr<ProcessGroup>& group) {
-      const Row offloaded = row();
-      const Row on_device = resident(row());
+      const Configuration offloaded = configuration();
+      const Configuration on_device = resident(configuration());
       const Rank first(duplicate(*group, "first"), begins_offloaded ? offloaded : on_device);
       for (int step = 0; step < 2; ++step) first.train(step);
       const StateDict state = first.engine->state_dict(StateScope::kEveryRank, 0);
@@ -248,7 +250,7 @@ TEST_P(OffloadedEngine, ContinuesAResidentRunAndTheOtherWayRound) {
 /// The tensors themselves, not what the engine says of them.
 TEST_P(OffloadedEngine, KeepsStateInPinnedMemory) {
   run_ranks(size(), [&](std::shared_ptr<ProcessGroup> group) {
-    const Rank rank(std::move(group), row());
+    const Rank rank(std::move(group), configuration());
     rank.train(0);
     auto& optimizer = dynamic_cast<FlatOptimizer&>(rank.engine->optimizer());
     for (size_t unit = 0; unit < rank.engine->units().trainable_size(); ++unit) {
@@ -267,11 +269,11 @@ int64_t allocated_bytes() {
 }
 
 /// What training keeps on the device beside the model, alone.
-int64_t bytes_on_device(const Row& row) {
+int64_t bytes_on_device(const Configuration& configuration) {
   int64_t bytes = 0;
   run_ranks(1, [&](std::shared_ptr<ProcessGroup> group) {
     const int64_t before = allocated_bytes();
-    const Rank rank(std::move(group), row, {}, alone());
+    const Rank rank(std::move(group), configuration, {}, alone());
     rank.train(0);
     bytes = allocated_bytes() - before;
   });
@@ -281,10 +283,10 @@ int64_t bytes_on_device(const Row& row) {
 /// Until step() wants the gradients nothing waits for the device. Alone, because collectives that
 /// are staged do.
 TEST(PretendOffload, WaitsForNothingInBackward) {
-  for (const Row& row : offloading_rows()) {
-    SCOPED_TRACE(row.name);
+  for (const Configuration& configuration : offloading_configurations()) {
+    SCOPED_TRACE(configuration.name);
     run_ranks(1, [&](std::shared_ptr<ProcessGroup> group) {
-      const Rank rank(std::move(group), row, {}, alone());
+      const Rank rank(std::move(group), configuration, {}, alone());
       rank.train(0);
       rank.train(1);
       const at::Tensor loss = rank.loss(2);
@@ -298,34 +300,36 @@ TEST(PretendOffload, WaitsForNothingInBackward) {
 }
 
 TEST(Offload, TakesLessOfTheDevice) {
-  for (const Row& row : offloading_rows()) {
-    SCOPED_TRACE(row.name);
+  for (const Configuration& configuration : offloading_configurations()) {
+    SCOPED_TRACE(configuration.name);
     int64_t elements = 0;
     for (const auto& parameter : subject("OddMlp").make()->parameters()) {
       elements += parameter.numel();
     }
     constexpr int64_t kMomentsBytes = 8;
-    EXPECT_LE(bytes_on_device(row) + elements * kMomentsBytes, bytes_on_device(resident(row)));
+    EXPECT_LE(bytes_on_device(configuration) + elements * kMomentsBytes,
+              bytes_on_device(resident(configuration)));
   }
 }
 
 TEST(Offload, IsRefusedWhereItCannotBe) {
   run_ranks(4, [&](std::shared_ptr<ProcessGroup> group) {
-    const auto refused = [&](const Row& row, const std::string& text) {
-      EXPECT_THAT([&] { const Rank rank(group, row); }, ThrowsMessage<c10::Error>(HasSubstr(text)));
+    const auto refused = [&](const Configuration& configuration, const std::string& text) {
+      EXPECT_THAT([&] { const Rank rank(group, configuration); },
+                  ThrowsMessage<c10::Error>(HasSubstr(text)));
     };
-    refused(offloading(row_of(Strategy::kZero2), Offload::kParameters),
+    refused(offloading(configuration_of(Strategy::kZero2), Offload::kParameters),
             "[options] offload: got parameters, but strategy zero2 keeps them whole");
     refused(offloading(hybrid(2, 4, 4), Offload::kParameters),
             "let a rank update a part of what it keeps of the parameters only");
-    Row late = offloading(row_of(Strategy::kDdp), Offload::kOptimizer);
+    Configuration late = offloading(configuration_of(Strategy::kDdp), Offload::kOptimizer);
     late.asynchronous_step = true;
     refused(late, "asynchronous_step");
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(Strategies, OffloadedEngine,
-                         ::testing::Combine(::testing::ValuesIn(offloading_rows()),
+                         ::testing::Combine(::testing::ValuesIn(offloading_configurations()),
                                             ::testing::Values(1, 3)),
                          [](const auto& info) {
                            return std::get<0>(info.param).name + "_World" +

@@ -84,17 +84,17 @@ TEST(PretendDevice, WritesWhereItIsTold) {
 TEST(PretendDevice, Indexes) {
   expect_same([](at::Device device) -> std::vector<Tensor> {
     const Tensor a = draw({5, 4}, device);
-    const Tensor rows = at::arange(0, 5, 2, at::TensorOptions(device).dtype(at::kLong));
+    const Tensor configurations = at::arange(0, 5, 2, at::TensorOptions(device).dtype(at::kLong));
     const Tensor b = a.clone();
-    b.index_put_({rows}, draw({3, 4}, device), /*accumulate=*/true);
+    b.index_put_({configurations}, draw({3, 4}, device), /*accumulate=*/true);
     b[1][2] = 9;
-    b.scatter_(1, rows.view({3, 1}).fmod(4), 2.0);
-    return {a.index({rows}),
-            a.index_select(0, rows),
+    b.scatter_(1, configurations.view({3, 1}).fmod(4), 2.0);
+    return {a.index({configurations}),
+            a.index_select(0, configurations),
             a.index({a > 0}),
             a.masked_select(a < 0),
             b,
-            a.gather(0, rows.view({1, 3})),
+            a.gather(0, configurations.view({1, 3})),
             a.nonzero(),
             a[2],
             a.index({at::tensor({1, 3})}),  // places from the host

@@ -28,10 +28,10 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-Row row_of_job() {
-  Row row = row_called(variable("PROCESSES_ROW"));
-  if (variable("PROCESSES_WAITS") == "1") row.asynchronous_step = false;
-  return row;
+Configuration configuration_of_job() {
+  Configuration configuration = configuration_called(variable("PROCESSES_CONFIGURATION"));
+  if (variable("PROCESSES_WAITS") == "1") configuration.asynchronous_step = false;
+  return configuration;
 }
 
 const Schedule& schedule_of_job() { return schedules().at(2); }  // ThriceClipped
@@ -68,24 +68,26 @@ const RankProcessBody kTrain("train_on_one_gpu", [] {
   const auto world = init_process_group({.device = at::kCUDA, .backend = "shm"});
   EXPECT_TRUE(world->device().is_cuda());
   const Outcome outcome =
-      train(subject(kModel), at::kFloat, row_of_job(), schedule_of_job(), world);
+      train(subject(kModel), at::kFloat, configuration_of_job(), schedule_of_job(), world);
   save(outcome, file_of(variable("PROCESSES_OUT"), world->rank()));
 });
 
 enum class Known : uint8_t { kInNextStep, kInStep };
-using ProcessCase = std::tuple<Row, int /*world*/, Known>;
+using ProcessCase = std::tuple<Configuration, int /*world*/, Known>;
 
 std::string process_name(const ::testing::TestParamInfo<ProcessCase>& info) {
-  const auto& [row, world, outcome] = info.param;
-  return absl::StrCat(row.name, "_World", world, outcome == Known::kInNextStep ? "" : "_waiting");
+  const auto& [configuration, world, outcome] = info.param;
+  return absl::StrCat(configuration.name, "_World", world,
+                      outcome == Known::kInNextStep ? "" : "_waiting");
 }
 
 /// Runs the job and returns what each rank got; empty where one failed, which fails the test.
-std::vector<Outcome> run_job(const Row& row, int world, Known known, const Outcome& names) {
+std::vector<Outcome> run_job(const Configuration& configuration, int world, Known known,
+                             const Outcome& names) {
   const TemporaryDirectory folder;
   const auto results = run_rank_processes(
       world, "train_on_one_gpu",
-      {.environment = {{"PROCESSES_ROW", row.name},
+      {.environment = {{"PROCESSES_CONFIGURATION", configuration.name},
                        {"PROCESSES_WAITS", outcome == Known::kInNextStep ? "" : "1"},
                        {"PROCESSES_OUT", folder.path()},
                        {"FAKE_CUDA_DEVICES", "1"}},
@@ -103,10 +105,10 @@ std::vector<Outcome> run_job(const Row& row, int world, Known known, const Outco
 class ProcessesOnOneGpu : public ::testing::TestWithParam<ProcessCase> {};
 
 TEST_P(ProcessesOnOneGpu, TrainAsOnTheCpu) {
-  const auto& [row, world, outcome] = GetParam();
+  const auto& [configuration, world, outcome] = GetParam();
   const Outcome expected =
-      train_on_threads(subject(kModel), at::kFloat, row, schedule_of_job(), world);
-  const std::vector<Outcome> outcomes = run_job(row, world, outcome, expected);
+      train_on_threads(subject(kModel), at::kFloat, configuration, schedule_of_job(), world);
+  const std::vector<Outcome> outcomes = run_job(configuration, world, outcome, expected);
   ASSERT_EQ(outcomes.size(), static_cast<size_t>(world));
   for (size_t rank = 0; rank < outcomes.size(); ++rank) {
     Outcome of_rank = expected;
@@ -117,16 +119,16 @@ TEST_P(ProcessesOnOneGpu, TrainAsOnTheCpu) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Strategies, ProcessesOnOneGpu,
-                         ::testing::Combine(::testing::ValuesIn(named_rows()),
+                         ::testing::Combine(::testing::ValuesIn(named_configurations()),
                                             ::testing::Values(2, 3),
                                             ::testing::Values(Known::kInNextStep, Known::kInStep)),
                          process_name);
 
 TEST(GpuDifferences, SeeAnotherRun) {
   const Schedule& schedule = schedule_of_job();
-  const Row row = row_of(Strategy::kDdp);
-  const Outcome two = train_on_threads(subject(kModel), at::kFloat, row, schedule, 2);
-  const Outcome three = train_on_threads(subject(kModel), at::kFloat, row, schedule, 3);
+  const Configuration configuration = configuration_of(Strategy::kDdp);
+  const Outcome two = train_on_threads(subject(kModel), at::kFloat, configuration, schedule, 2);
+  const Outcome three = train_on_threads(subject(kModel), at::kFloat, configuration, schedule, 3);
   EXPECT_NE(gpu_differences(two, three), "") << "the negative control";
 }
 

@@ -25,7 +25,8 @@ c10::Stream stream_of_pool(at::Device device) {
 }
 
 /// Each forward and backward on another stream than the one before, and step() on the default one.
-Outcome train_on_streams(const Row& row, const Decorate& on_gpus, int size, bool switches) {
+Outcome train_on_streams(const Configuration& configuration, const Decorate& on_gpus, int size,
+                         bool switches) {
   Outcome outcome;
   run_ranks(size, [&](std::shared_ptr<ProcessGroup> given) {
     const std::shared_ptr<ProcessGroup> world = on_gpus(std::move(given));
@@ -33,7 +34,7 @@ Outcome train_on_streams(const Row& row, const Decorate& on_gpus, int size, bool
     const std::shared_ptr<Net> net = prepare(model.make(), at::kFloat, 7);
     net->to(world->device());
     Schedule schedule;
-    Options options = options_of(row, schedule);
+    Options options = options_of(configuration, schedule);
     const std::unique_ptr<Engine> engine = parallelize(net, make_plan(*net), options, world);
     StreamJoin user(world->device());
     const c10::Stream streams[] = {stream_of_pool(world->device()),
@@ -62,13 +63,13 @@ Outcome train_on_streams(const Row& row, const Decorate& on_gpus, int size, bool
 
 TEST(Streams, OfTheUserTrainAsTheDefaultOne) {
   const int world = most_rank_threads() < 3 ? 1 : 3;
-  for (const Row& row : named_rows()) {
+  for (const Configuration& configuration : named_configurations()) {
     const Decorate first = world == 1 ? alone() : over_nccl();
     const Decorate second = world == 1 ? alone() : over_nccl();
-    EXPECT_EQ(bit_differences(train_on_streams(row, first, world, true).parameters,
-                              train_on_streams(row, second, world, false).parameters),
+    EXPECT_EQ(bit_differences(train_on_streams(configuration, first, world, true).parameters,
+                              train_on_streams(configuration, second, world, false).parameters),
               "")
-        << row.name;
+        << configuration.name;
   }
 }
 

@@ -7,16 +7,16 @@
 
 #include "tessera/core/comm/process_group.h"
 #include "tessera/optim/optimizer_plan.h"
-#include "tessera/tests/support/row.h"
+#include "tessera/tests/support/configuration.h"
 #include "tessera/zero/engine.h"
 #include "tessera/zero/parallelize.h"
 
 namespace tessera::testing {
 
-/// As `row` says, with several buckets in models of a few KiB.
-inline Options small_options_of(const Row& row) {
-  Options options = options_of(row);
-  set_buckets(options, row, 1024);
+/// As `configuration` says, with several buckets in models of a few KiB.
+inline Options small_options_of(const Configuration& configuration) {
+  Options options = options_of(configuration);
+  set_buckets(options, configuration, 1024);
   return options;
 }
 

@@ -6,20 +6,21 @@
 #include <gtest/gtest.h>
 
 #include "tessera/core/comm/process_group.h"
-#include "tessera/tests/support/row.h"
+#include "tessera/tests/support/configuration.h"
 
 namespace tessera::testing {
 
-/// A row and the ranks that it runs on: what a suite over strategies is instantiated with.
+/// A configuration and the ranks that it runs on: what a suite over strategies is instantiated
+/// with.
 struct Setting {
-  Row row;
+  Configuration configuration;
   int size;
   ProcessGroupOptions::Lane lane = ProcessGroupOptions::Lane::kInline;
 
-  bool has_whole_gradients() const { return row.degrees_at(size).optimizer == 1; }
+  bool has_whole_gradients() const { return configuration.degrees_at(size).optimizer == 1; }
   /// Whether a parameter is ever anything but whole.
   bool splits_parameters() const {
-    return row.splits_parameters() && (size > 1 || row.free_eagerly);
+    return configuration.splits_parameters() && (size > 1 || configuration.free_eagerly);
   }
   bool has_whole_parameters() const { return !splits_parameters(); }
 };
@@ -28,7 +29,7 @@ struct Setting {
 using Suits = bool (Setting::*)() const;
 
 inline std::string setting_name(const ::testing::TestParamInfo<Setting>& info) {
-  return absl::StrCat(info.param.row.name, "_", info.param.size,
+  return absl::StrCat(info.param.configuration.name, "_", info.param.size,
                       info.param.lane == ProcessGroupOptions::Lane::kThread ? "_lane_thread" : "");
 }
 

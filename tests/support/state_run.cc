@@ -104,15 +104,16 @@ StateEntry number(T value) {
 
 }  // namespace
 
-StateRun::StateRun(std::shared_ptr<ProcessGroup> world, const StateRow& row, StateModel model)
+StateRun::StateRun(std::shared_ptr<ProcessGroup> world, const StateConfiguration& configuration,
+                   StateModel model)
     : world_(std::move(world)),
       model_(model),
       table_(parameters_of(model)),
-      slices_(row.degrees(world_->size()), world_->size(), world_->rank()),
-      plan_(table_, membership(row.splits), world_->size()),
+      slices_(configuration.degrees(world_->size()), world_->size(), world_->rank()),
+      plan_(table_, membership(configuration.splits), world_->size()),
       buffers_(make_buffers()) {
   masters_ = std::make_unique<MasterValues>(table_, plan_, slices_, world_->device(), meter_);
-  const Residence residence = row.splits ? Residence::kSplit : Residence::kResident;
+  const Residence residence = configuration.splits ? Residence::kSplit : Residence::kResident;
   flat_ = std::make_unique<FlatParameters>(table_, plan_, residence,
                                            own_memory(plan_, slices_, residence,
                                                       [this](int64_t numel, at::ScalarType dtype) {
@@ -264,8 +265,8 @@ std::string StateRun::differences_from(uint64_t seed) const {
   return text;
 }
 
-std::vector<StateRow> state_rows(int world) {
-  std::vector<StateRow> rows = {
+std::vector<StateConfiguration> state_configurations(int world) {
+  std::vector<StateConfiguration> configurations = {
       {"ddp",
        [](int) {
          return Degrees{1, 1, 1};
@@ -290,10 +291,10 @@ std::vector<StateRow> state_rows(int world) {
   for (const Degrees& degrees :
        {Degrees{2, 2, 2}, Degrees{1, 2, 4}, Degrees{2, 4, 4}, Degrees{1, 1, 2}}) {
     if (world % degrees.optimizer != 0) continue;
-    rows.push_back({"hybrid " + to_string(degrees), [degrees](int) { return degrees; },
-                    degrees.parameters > 1});
+    configurations.push_back({"hybrid " + to_string(degrees), [degrees](int) { return degrees; },
+                              degrees.parameters > 1});
   }
-  return rows;
+  return configurations;
 }
 
 std::string bit_differences(const StateDict& got, const StateDict& expected) {

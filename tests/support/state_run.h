@@ -14,7 +14,7 @@
 namespace tessera::testing {
 
 /// How a run keeps its state.
-struct StateRow {
+struct StateConfiguration {
   std::string name;
   std::function<Degrees(int world)> degrees;
   bool splits;  ///< parameters, so that frozen ones have a place too
@@ -31,7 +31,8 @@ struct StateModel {
 /// counters whose values are random bits that depend on a seed and the entry's name alone.
 class StateRun {
  public:
-  StateRun(std::shared_ptr<ProcessGroup> world, const StateRow& row, StateModel model = {});
+  StateRun(std::shared_ptr<ProcessGroup> world, const StateConfiguration& configuration,
+           StateModel model = {});
 
   /// Makes every slice what `seed` says. Buffers of other ranks than 0 get other bits.
   void fill(uint64_t seed);
@@ -76,8 +77,8 @@ class StateRun {
   EngineCounters counters_;
 };
 
-/// The rows that divide `world`: ddp, zero1, zero2, zero3 and hybrids.
-std::vector<StateRow> state_rows(int world);
+/// The configurations that divide `world`: ddp, zero1, zero2, zero3 and hybrids.
+std::vector<StateConfiguration> state_configurations(int world);
 
 /// What differs between two whole states, bit for bit; empty if nothing.
 std::string bit_differences(const StateDict& got, const StateDict& expected);

@@ -29,10 +29,11 @@ bool has_trainable(const torch::nn::Module& model, bool (*selects)(std::string_v
 
 }  // namespace
 
-Options options_of(const Row& row, const Schedule& schedule) {
-  Options options = options_of(row);
+Options options_of(const Configuration& configuration, const Schedule& schedule) {
+  Options options = options_of(configuration);
   options.max_grad_norm = schedule.max_grad_norm;
-  if (schedule.bucket_bytes.has_value()) set_buckets(options, row, *schedule.bucket_bytes);
+  if (schedule.bucket_bytes.has_value())
+    set_buckets(options, configuration, *schedule.bucket_bytes);
   return options;
 }
 
@@ -93,7 +94,7 @@ std::map<std::string, at::Tensor> copy_parameters(const torch::nn::Module& model
   return copies;
 }
 
-Outcome train(const Subject& subject, at::ScalarType dtype, const Row& row,
+Outcome train(const Subject& subject, at::ScalarType dtype, const Configuration& configuration,
               const Schedule& schedule, const std::shared_ptr<ProcessGroup>& world,
               const TrainOptions& options) {
   const int rank = world->rank();
@@ -101,8 +102,8 @@ Outcome train(const Subject& subject, at::ScalarType dtype, const Row& row,
       prepare(subject.make(), dtype, kModelSeed + static_cast<uint64_t>(rank));
   net->to(world->device());
   const std::unique_ptr<Engine> engine =
-      parallelize(net, make_plan(*net), options_of(row, schedule), world);
-  const at::ScalarType computed = row.precision.parameters.value_or(dtype);
+      parallelize(net, make_plan(*net), options_of(configuration, schedule), world);
+  const at::ScalarType computed = configuration.precision.parameters.value_or(dtype);
 
   Outcome outcome;
   for (int step = 0; step < schedule.steps; ++step) {
@@ -134,14 +135,14 @@ Outcome train(const Subject& subject, at::ScalarType dtype, const Row& row,
   return outcome;
 }
 
-Outcome train_on_threads(const Subject& subject, at::ScalarType dtype, const Row& row,
-                         const Schedule& schedule, int size, const TrainOptions& options,
-                         const Decorate& decorate) {
+Outcome train_on_threads(const Subject& subject, at::ScalarType dtype,
+                         const Configuration& configuration, const Schedule& schedule, int size,
+                         const TrainOptions& options, const Decorate& decorate) {
   std::vector<Outcome> by_rank(static_cast<size_t>(size));
   run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
     const auto rank = static_cast<size_t>(world->rank());
     if (decorate) world = decorate(std::move(world));
-    by_rank[rank] = train(subject, dtype, row, schedule, world, options);
+    by_rank[rank] = train(subject, dtype, configuration, schedule, world, options);
   });
 
   Outcome whole = by_rank[0];

@@ -12,8 +12,8 @@
 
 #include "tessera/core/comm/process_group.h"
 #include "tessera/optim/optimizer_plan.h"
+#include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/models.h"
-#include "tessera/tests/support/row.h"
 #include "tessera/zero/engine.h"
 
 namespace tessera::testing {
@@ -71,20 +71,20 @@ struct TrainOptions {
   std::function<void(Engine&, int step)> after_step = {};
 };
 
-/// `row` and `schedule` as an engine takes them.
-Options options_of(const Row& row, const Schedule& schedule);
+/// `configuration` and `schedule` as an engine takes them.
+Options options_of(const Configuration& configuration, const Schedule& schedule);
 
 /// One rank's training under an engine. Ranks start from different parameters; rank 0's count. The
 /// model is made in `dtype`; batches have the dtype that it computes with.
-Outcome train(const Subject& subject, at::ScalarType dtype, const Row& row,
+Outcome train(const Subject& subject, at::ScalarType dtype, const Configuration& configuration,
               const Schedule& schedule, const std::shared_ptr<ProcessGroup>& world,
               const TrainOptions& options = {});
 
 /// Trains on `size` ranks that are threads. Throws std::runtime_error if the ranks' parameters or
 /// norms differ from each other. `decorate` may put another group in front of each rank's.
 using Decorate = std::function<std::shared_ptr<ProcessGroup>(std::shared_ptr<ProcessGroup> world)>;
-Outcome train_on_threads(const Subject& subject, at::ScalarType dtype, const Row& row,
-                         const Schedule& schedule, int size, const TrainOptions& options = {},
-                         const Decorate& decorate = {});
+Outcome train_on_threads(const Subject& subject, at::ScalarType dtype,
+                         const Configuration& configuration, const Schedule& schedule, int size,
+                         const TrainOptions& options = {}, const Decorate& decorate = {});
 
 }  // namespace tessera::testing

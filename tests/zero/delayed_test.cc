@@ -22,28 +22,30 @@
 namespace tessera::testing {
 namespace {
 
-using Case = std::tuple<Row, std::string /*model*/, Schedule>;
+using Case = std::tuple<Configuration, std::string /*model*/, Schedule>;
 
 /// Prefetching is on where lanes run in the background, which the delayed ones say they do.
-std::vector<Row> delayed_rows() {
-  std::vector<Row> rows = named_and_apart_rows();
-  for (Row row : {resharding(1), resharding(2), apart(hybrid(2, 2, 2)), hybrid(2, 4, 4)}) {
-    rows.push_back(std::move(row));
+std::vector<Configuration> delayed_configurations() {
+  std::vector<Configuration> configurations = named_and_apart_configurations();
+  for (Configuration configuration :
+       {resharding(1), resharding(2), apart(hybrid(2, 2, 2)), hybrid(2, 4, 4)}) {
+    configurations.push_back(std::move(configuration));
   }
-  for (Row& row : rows) {
-    if (row.splits_parameters()) row.prefetch = true;
+  for (Configuration& configuration : configurations) {
+    if (configuration.splits_parameters()) configuration.prefetch = true;
   }
-  return rows;
+  return configurations;
 }
 
 class DelayedLanes : public ::testing::TestWithParam<Case> {};
 
 TEST_P(DelayedLanes, FindEveryWaitInPlace) {
-  const auto& [row, model, schedule] = GetParam();
-  const int world = row.suits(3) ? 3 : 4;
-  Row poisoned = row;
+  const auto& [configuration, model, schedule] = GetParam();
+  const int world = configuration.suits(3) ? 3 : 4;
+  Configuration poisoned = configuration;
   poisoned.poison_freed = true;
-  const Outcome expected = train_on_threads(subject(model), at::kFloat, row, schedule, world);
+  const Outcome expected =
+      train_on_threads(subject(model), at::kFloat, configuration, schedule, world);
   const Outcome delayed = train_on_threads(
       subject(model), at::kFloat, poisoned, schedule, world, {},
       [](std::shared_ptr<ProcessGroup> group) {
@@ -55,7 +57,7 @@ TEST_P(DelayedLanes, FindEveryWaitInPlace) {
 
 INSTANTIATE_TEST_SUITE_P(
     Scenario45, DelayedLanes,
-    ::testing::Combine(::testing::ValuesIn(delayed_rows()),
+    ::testing::Combine(::testing::ValuesIn(delayed_configurations()),
                        ::testing::Values("OddMlp", "Branches", "RankOrder", "CheckpointedTwice",
                                          "CheckpointedOnSomeRanks", "Blocks", "BranchingBlocks"),
                        ::testing::ValuesIn(schedules())),
@@ -122,7 +124,7 @@ class ImpatientGroup final : public ForwardingGroup {
   std::function<void()> pending_;
 };
 
-class MissingWait : public ::testing::TestWithParam<Row> {};
+class MissingWait : public ::testing::TestWithParam<Configuration> {};
 
 /// Three micro-steps: under zero1 a first reduced slice is left where it is and read in the step
 /// only, when later collectives have long brought it.
@@ -144,7 +146,7 @@ TEST_P(MissingWait, IsCaught) {
   EXPECT_NE(difference, "");
 }
 
-INSTANTIATE_TEST_SUITE_P(, MissingWait, ::testing::ValuesIn(named_rows()),
+INSTANTIATE_TEST_SUITE_P(, MissingWait, ::testing::ValuesIn(named_configurations()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -10,9 +10,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/engine_rank.h"
 #include "tessera/tests/support/rank_threads.h"
-#include "tessera/tests/support/row.h"
 #include "tessera/tests/support/setting.h"
 #include "tessera/tests/support/training.h"
 #include "tessera/zero/parallelize.h"
@@ -39,17 +39,20 @@ struct OddRank : EngineRank<Net> {
   at::Tensor loss(int step) const override { return loss_on(*net, world->rank(), step); }
 };
 
-/// Runs an engine under each row, alone and on three ranks (hybrids on two or four).
-class EngineTest : public ::testing::TestWithParam<std::pair<Row, int>> {
+/// Runs an engine under each configuration, alone and on three ranks (hybrids on two or four).
+class EngineTest : public ::testing::TestWithParam<std::pair<Configuration, int>> {
  protected:
-  const Row& row() const { return GetParam().first; }
+  const Configuration& configuration() const { return GetParam().first; }
   int size() const { return GetParam().second; }
-  bool has_whole_gradients() const { return Setting{row(), size()}.has_whole_gradients(); }
-  bool splits_parameters() const { return Setting{row(), size()}.splits_parameters(); }
+  bool has_whole_gradients() const {
+    return Setting{configuration(), size()}.has_whole_gradients();
+  }
+  bool splits_parameters() const { return Setting{configuration(), size()}.splits_parameters(); }
 
   struct Rank : OddRank {
-    Rank(std::shared_ptr<ProcessGroup> group, const Row& row, double max_grad_norm = INFINITY)
-        : OddRank(std::move(group), clipped(small_options_of(row), max_grad_norm)) {}
+    Rank(std::shared_ptr<ProcessGroup> group, const Configuration& configuration,
+         double max_grad_norm = INFINITY)
+        : OddRank(std::move(group), clipped(small_options_of(configuration), max_grad_norm)) {}
     static Options clipped(Options options, double max_grad_norm) {
       options.max_grad_norm = max_grad_norm;
       return options;
@@ -58,29 +61,29 @@ class EngineTest : public ::testing::TestWithParam<std::pair<Row, int>> {
 
   void on_ranks(const std::function<void(Rank&)>& body) const {
     run_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
-      Rank rank(std::move(world), row());
+      Rank rank(std::move(world), configuration());
       body(rank);
     });
   }
 };
 
-inline std::string name_of(const ::testing::TestParamInfo<std::pair<Row, int>>& info) {
+inline std::string name_of(const ::testing::TestParamInfo<std::pair<Configuration, int>>& info) {
   return info.param.first.name + "_World" + std::to_string(info.param.second);
 }
 
 /// What every suite here runs over, or those of it that suit a test.
-inline auto rows_and_worlds(Suits suits = nullptr) {
-  std::vector<std::pair<Row, int>> all;
-  for (const Row& row : named_rows()) {
-    for (const int world : {1, 3}) all.emplace_back(row, world);
+inline auto configurations_and_worlds(Suits suits = nullptr) {
+  std::vector<std::pair<Configuration, int>> all;
+  for (const Configuration& configuration : named_configurations()) {
+    for (const int world : {1, 3}) all.emplace_back(configuration, world);
   }
-  all.emplace_back(hostile(row_of(Strategy::kZero3)), 1);
-  all.emplace_back(hostile(row_of(Strategy::kZero3)), 3);
+  all.emplace_back(hostile(configuration_of(Strategy::kZero3)), 1);
+  all.emplace_back(hostile(configuration_of(Strategy::kZero3)), 3);
   all.emplace_back(resharding(1), 3);
   all.emplace_back(hybrid(2, 2, 2), 2);
   all.emplace_back(hybrid(2, 2, 2), 4);
   all.emplace_back(hybrid(1, 2, 4), 4);
-  std::erase_if(all, [suits](const std::pair<Row, int>& each) {
+  std::erase_if(all, [suits](const std::pair<Configuration, int>& each) {
     const Setting setting{each.first, each.second};
     return suits != nullptr && !(setting.*suits)();
   });

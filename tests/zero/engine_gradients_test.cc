@@ -54,8 +54,8 @@ TEST_P(Gradients, ShowsTheMeanGradientWhereItIsWholeAndATombstoneElsewhere) {
 
 TEST_P(Gradients, ClippedByHandUnderDdpAreThoseClippedByOption) {
   run_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
-    const Rank by_hand(world, row_of(Strategy::kDdp));
-    const Rank by_option(world, row(), 0.05);
+    const Rank by_hand(world, configuration_of(Strategy::kDdp));
+    const Rank by_option(world, configuration(), 0.05);
     for (int step = 0; step < 3; ++step) {
       by_hand.loss(step).backward();
       torch::nn::utils::clip_grad_norm_(by_hand.net->parameters(), 0.05);
@@ -70,7 +70,7 @@ TEST_P(Gradients, ClippedByHandUnderDdpAreThoseClippedByOption) {
 /// However a gradient is dropped, training goes on as if its backward had not been.
 TEST_P(Gradients, EveryWayToClearGradientsDropsThem) {
   on_ranks([this](Rank& rank) {
-    Rank reference(rank.world, row());
+    Rank reference(rank.world, configuration());
     rank.loss(50).backward();
     rank.engine->zero_grad();
     rank.loss(51).backward();
@@ -117,7 +117,7 @@ TEST_P(Gradients, ClearingOneGradientLeavesThatParameterAlone) {
 /// A loss that autograd::grad differentiates leaves the engine's gradients alone.
 TEST_P(Gradients, AutogradGradDoesNotCount) {
   on_ranks([this](Rank& rank) {
-    Rank reference(rank.world, row());
+    Rank reference(rank.world, configuration());
     rank.loss(0).backward();
     torch::autograd::grad({rank.loss(9)}, rank.net->parameters());
     rank.engine->step();
@@ -149,7 +149,7 @@ TEST_P(Gradients, TrainsThroughADoubleBackward) {
 
 TEST_P(Gradients, AKeptGraphMayRunTwice) {
   on_ranks([this](Rank& rank) {
-    Rank reference(rank.world, row());
+    Rank reference(rank.world, configuration());
     const at::Tensor loss = rank.loss(0);
     loss.backward({}, /*retain_graph=*/true);
     loss.backward();
@@ -160,7 +160,7 @@ TEST_P(Gradients, AKeptGraphMayRunTwice) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(, Gradients, rows_and_worlds(), name_of);
+INSTANTIATE_TEST_SUITE_P(, Gradients, configurations_and_worlds(), name_of);
 
 }  // namespace
 }  // namespace tessera::testing

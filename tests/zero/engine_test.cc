@@ -101,7 +101,7 @@ TEST_P(EngineUse, TheHashDependsOnValuesOnly) {
     });
     return parameter_hash(*rank.engine);
   };
-  Rank one(std::make_shared<LoopbackGroup>(), row_of(Strategy::kDdp));
+  Rank one(std::make_shared<LoopbackGroup>(), configuration_of(Strategy::kDdp));
   const uint64_t expected = write(one);
   on_ranks([&](Rank& rank) {
     EXPECT_EQ(write(rank), expected);
@@ -155,13 +155,14 @@ TEST_P(EngineUseOfSplitParameters, EndsWithParametersThatThrow) {
     EXPECT_THAT([&] { weight.sum(); }, says_that_the_engine_is_gone());
     EXPECT_THAT([&] { weight.data_ptr(); }, says_that_the_engine_is_gone());
     EXPECT_THAT([&] { loss.backward(); }, says_that_the_engine_is_gone());
-    EXPECT_THAT([&] { parallelize(rank.net, adamw(), small_options_of(row()), rank.world); },
-                says_that_the_engine_is_gone());
+    EXPECT_THAT(
+        [&] { parallelize(rank.net, adamw(), small_options_of(configuration()), rank.world); },
+        says_that_the_engine_is_gone());
     for (const auto& entry : rank.net->named_parameters()) {
       entry.value().mutable_grad().reset();
       entry.value().set_data(values.at(entry.key()).clone());
     }
-    rank.engine = parallelize(rank.net, adamw(), small_options_of(row()), rank.world);
+    rank.engine = parallelize(rank.net, adamw(), small_options_of(configuration()), rank.world);
     EXPECT_EQ(bit_differences(copy_parameters(*rank.net), values), "");
     EXPECT_TRUE(rank.train(2).committed);
   });
@@ -171,7 +172,7 @@ TEST_P(EngineUseOfWholeParameters, ASecondEngineTakesTheModelOver) {
   on_ranks([this](Rank& rank) {
     rank.train(0);
     rank.engine.reset();
-    Rank reference(rank.world, row());
+    Rank reference(rank.world, configuration());
     {
       const auto values = copy_parameters(*rank.net);
       reference.engine->modify_parameters(0, [&] {
@@ -180,7 +181,7 @@ TEST_P(EngineUseOfWholeParameters, ASecondEngineTakesTheModelOver) {
         }
       });
     }
-    rank.engine = parallelize(rank.net, adamw(), small_options_of(row()), rank.world);
+    rank.engine = parallelize(rank.net, adamw(), small_options_of(configuration()), rank.world);
     for (int step = 1; step < 3; ++step) {
       EXPECT_EQ(rank.train(step).grad_norm, reference.train(step).grad_norm);
     }
@@ -240,8 +241,9 @@ TEST_P(EngineUse, TakesAModelByReferenceAndByHolder) {
   run_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
     torch::nn::LinearImpl on_the_stack(7, 13);
     torch::nn::Linear holder(7, 13);
-    const auto by_reference = parallelize(on_the_stack, adamw(), small_options_of(row()), world);
-    const auto by_holder = parallelize(holder, adamw(), small_options_of(row()), world);
+    const auto by_reference =
+        parallelize(on_the_stack, adamw(), small_options_of(configuration()), world);
+    const auto by_holder = parallelize(holder, adamw(), small_options_of(configuration()), world);
     for (int step = 0; step < 2; ++step) {
       on_the_stack.forward(at::ones({3, 7})).pow(2).sum().backward();
       EXPECT_TRUE(by_reference->step().committed);
@@ -251,11 +253,11 @@ TEST_P(EngineUse, TakesAModelByReferenceAndByHolder) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(, EngineUse, rows_and_worlds(), name_of);
+INSTANTIATE_TEST_SUITE_P(, EngineUse, configurations_and_worlds(), name_of);
 INSTANTIATE_TEST_SUITE_P(, EngineUseOfWholeParameters,
-                         rows_and_worlds(&Setting::has_whole_parameters), name_of);
-INSTANTIATE_TEST_SUITE_P(, EngineUseOfSplitParameters, rows_and_worlds(&Setting::splits_parameters),
-                         name_of);
+                         configurations_and_worlds(&Setting::has_whole_parameters), name_of);
+INSTANTIATE_TEST_SUITE_P(, EngineUseOfSplitParameters,
+                         configurations_and_worlds(&Setting::splits_parameters), name_of);
 
 }  // namespace
 }  // namespace tessera::testing

@@ -46,10 +46,10 @@ std::vector<at::Tensor> values_of(Engine& engine) {
   return values;
 }
 
-std::vector<at::Tensor> train(bool is_expanded, const Row& row,
+std::vector<at::Tensor> train(bool is_expanded, const Configuration& configuration,
                               const std::shared_ptr<ProcessGroup>& world) {
   const auto model = std::make_shared<Expanded>(is_expanded, world->rank());
-  const auto engine = parallelize(model, adamw(), small_options_of(row), world);
+  const auto engine = parallelize(model, adamw(), small_options_of(configuration), world);
   EXPECT_TRUE(at::equal(model->shift, at::full({5}, 1.0, at::kDouble))) << "rank 0's";
   for (int step = 0; step < 3; ++step) {
     model->forward(at::full({2, 7}, 0.1 * (1 + step + world->rank()), at::kDouble)).backward();
@@ -66,7 +66,7 @@ std::vector<at::Tensor> train(bool is_expanded, const Row& row,
 }
 
 using ExpandedParameters = EngineTest;
-INSTANTIATE_TEST_SUITE_P(, ExpandedParameters, rows_and_worlds(), name_of);
+INSTANTIATE_TEST_SUITE_P(, ExpandedParameters, configurations_and_worlds(), name_of);
 
 TEST_P(ExpandedParameters, TrainLikeContiguousOnes) {
   std::vector<int> sizes = {size()};
@@ -74,8 +74,8 @@ TEST_P(ExpandedParameters, TrainLikeContiguousOnes) {
   for (const int world_size : sizes) {
     SCOPED_TRACE(world_size);
     run_ranks(world_size, [this](std::shared_ptr<ProcessGroup> world) {
-      const std::vector<at::Tensor> expanded = train(true, row(), world);
-      const std::vector<at::Tensor> contiguous = train(false, row(), world);
+      const std::vector<at::Tensor> expanded = train(true, configuration(), world);
+      const std::vector<at::Tensor> contiguous = train(false, configuration(), world);
       ASSERT_EQ(expanded.size(), contiguous.size());
       for (size_t i = 0; i < expanded.size(); ++i) {
         EXPECT_TRUE(at::equal(expanded[i], contiguous[i])) << i;

@@ -64,12 +64,13 @@ class ForkingRanks {
 /// Trains three steps; the last rank forks `child` after the first, if there is one. Returns the
 /// parameters of rank 0.
 std::map<std::string, at::Tensor> train(
-    const Row& row, int size, const std::function<void(Engine& engine, Net& net)>& fork_a_child) {
+    const Configuration& configuration, int size,
+    const std::function<void(Engine& engine, Net& net)>& fork_a_child) {
   std::map<std::string, at::Tensor> result;
   ForkingRanks ranks(size);
   run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
     const auto net = make_net();
-    auto engine = parallelize(net, adamw(), small_options_of(row), world);
+    auto engine = parallelize(net, adamw(), small_options_of(configuration), world);
     for (int step = 0; step < 3; ++step) {
       loss_on(*net, world->rank(), step).backward();
       engine->step();
@@ -89,7 +90,7 @@ std::map<std::string, at::Tensor> train(
 class ForkTest : public EngineTest {};
 
 TEST_P(ForkTest, AChildOfATrainingRankReadsNoParameters) {
-  const auto with_child = train(row(), size(), [&](Engine& /*engine*/, Net& net) {
+  const auto with_child = train(configuration(), size(), [&](Engine& /*engine*/, Net& net) {
     const at::Tensor alias = net.parameters()[0].detach();
     const ForkedChild child = run_in_fork([&] {
       std::string said;
@@ -112,11 +113,11 @@ TEST_P(ForkTest, AChildOfATrainingRankReadsNoParameters) {
     EXPECT_EQ(lines.size(), 4 * net.parameters().size() + 2);
     EXPECT_THAT(lines, Each(HasSubstr("this process is a fork of ")));
   });
-  EXPECT_EQ(bit_differences(with_child, train(row(), size(), nullptr)), "");
+  EXPECT_EQ(bit_differences(with_child, train(configuration(), size(), nullptr)), "");
 }
 
 TEST_P(ForkTest, AChildOfATrainingRankIsRefusedByEveryCallOfTheEngine) {
-  const auto with_child = train(row(), size(), [&](Engine& engine, Net& net) {
+  const auto with_child = train(configuration(), size(), [&](Engine& engine, Net& net) {
     StateDict state;
     const ForkedChild child = run_in_fork([&] {
       std::string said;
@@ -139,12 +140,12 @@ TEST_P(ForkTest, AChildOfATrainingRankIsRefusedByEveryCallOfTheEngine) {
     EXPECT_EQ(lines.size(), 9u);
     EXPECT_THAT(lines, Each(HasSubstr("this process is a fork of ")));
   });
-  EXPECT_EQ(bit_differences(with_child, train(row(), size(), nullptr)), "");
+  EXPECT_EQ(bit_differences(with_child, train(configuration(), size(), nullptr)), "");
 }
 
 /// What a child writes by way of pointers that it has from before.
 TEST_P(ForkTest, WritesOfAChildNeverReachItsParent) {
-  const auto with_child = train(row(), size(), [&](Engine& engine, Net& net) {
+  const auto with_child = train(configuration(), size(), [&](Engine& engine, Net& net) {
     std::vector<std::pair<double*, int64_t>> places;
     const auto module = engine.gather(net);
     for (const at::Tensor& parameter : net.parameters()) {
@@ -158,14 +159,14 @@ TEST_P(ForkTest, WritesOfAChildNeverReachItsParent) {
     });
     EXPECT_EQ(child.text, "7");
   });
-  EXPECT_EQ(bit_differences(with_child, train(row(), size(), nullptr)), "");
+  EXPECT_EQ(bit_differences(with_child, train(configuration(), size(), nullptr)), "");
 }
 
 /// Engines and models that a child inherited are destroyed in it.
 TEST_P(ForkTest, AChildDestroysWhatItInherited) {
   ForkingRanks ranks(size());
   run_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
-    Rank rank(world, row());
+    Rank rank(world, configuration());
     rank.train(0);
     rank.world->barrier("before the fork");
     ranks.fork(rank.world->rank() == 0, [&] {
@@ -193,7 +194,8 @@ const RankProcessBody kTrains("forks_while_training", [] {
   const auto world = init_process_group(options);
   const auto net = make_net();
   const auto engine =
-      parallelize(net, adamw(), small_options_of(row_called(std::getenv("TEST_ROW"))), world);
+      parallelize(net, adamw(),
+                  small_options_of(configuration_called(std::getenv("TEST_CONFIGURATION"))), world);
   for (int step = 0; step < 3; ++step) {
     if (step == 1 && world->rank() == 1) {
       const pid_t child = ::fork();
@@ -213,32 +215,33 @@ const RankProcessBody kTrains("forks_while_training", [] {
 });
 
 TEST(ForkOfTrainingProcess, ReturnsFromMainWhileItsParentTrainsOn) {
-  for (const char* row : {"ddp", "zero1_apart", "zero2", "zero3", "zero3_apart"}) {
+  for (const char* configuration : {"ddp", "zero1_apart", "zero2", "zero3", "zero3_apart"}) {
     for (const bool has_lane : {false, true}) {
       if (has_lane && !kAllocatorSurvivesFork) continue;
       RankProcessOptions options;
-      options.environment["TEST_ROW"] = row;
+      options.environment["TEST_CONFIGURATION"] = configuration;
       // A child has none of the threads that would have freed their tasks.
       options.environment["ASAN_OPTIONS"] = "detect_leaks=0";
       if (has_lane) options.environment["TEST_LANE"] = "1";
       const auto results = run_rank_processes(2, "forks_while_training", options);
       for (const RankResult& result : results) {
-        EXPECT_EQ(result.exit_code, 0) << row << ": " << result.output;
-        EXPECT_THAT(result.output, HasSubstr("done\n")) << row;
+        EXPECT_EQ(result.exit_code, 0) << configuration << ": " << result.output;
+        EXPECT_THAT(result.output, HasSubstr("done\n")) << configuration;
       }
-      EXPECT_THAT(results[1].output, HasSubstr("this process is a fork of rank 1")) << row;
-      EXPECT_THAT(results[1].output, HasSubstr("child ended with 0\n")) << row;
+      EXPECT_THAT(results[1].output, HasSubstr("this process is a fork of rank 1"))
+          << configuration;
+      EXPECT_THAT(results[1].output, HasSubstr("child ended with 0\n")) << configuration;
     }
   }
 }
 
-auto all_rows_and_worlds() {
-  std::vector<std::pair<Row, int>> all;
-  for (const Row& row : named_and_apart_rows()) {
-    for (const int world : {1, 3}) all.emplace_back(row, world);
+auto all_configurations_and_worlds() {
+  std::vector<std::pair<Configuration, int>> all;
+  for (const Configuration& configuration : named_and_apart_configurations()) {
+    for (const int world : {1, 3}) all.emplace_back(configuration, world);
   }
   if (kAllocatorSurvivesFork) {
-    Row fetching = apart(row_of(Strategy::kZero3));
+    Configuration fetching = apart(configuration_of(Strategy::kZero3));
     fetching.name += "_prefetch";
     fetching.prefetch = true;  // in a thread
     all.emplace_back(fetching, 3);
@@ -247,7 +250,7 @@ auto all_rows_and_worlds() {
   return ::testing::ValuesIn(all);
 }
 
-INSTANTIATE_TEST_SUITE_P(, ForkTest, all_rows_and_worlds(), &name_of);
+INSTANTIATE_TEST_SUITE_P(, ForkTest, all_configurations_and_worlds(), &name_of);
 
 }  // namespace
 }  // namespace tessera::testing

@@ -38,7 +38,7 @@ struct OwnScale : torch::nn::Module {
   torch::nn::Linear second{nullptr};
 };
 
-class IgnoredParameters : public ::testing::TestWithParam<std::pair<Row, int>> {};
+class IgnoredParameters : public ::testing::TestWithParam<std::pair<Configuration, int>> {};
 
 TEST_P(IgnoredParameters, AreNotSynchronisedSplitHookedOrUpdated) {
   run_ranks(GetParam().second, [](std::shared_ptr<ProcessGroup> world) {
@@ -77,7 +77,7 @@ TEST_P(IgnoredParameters, AreTrainedLikeTheOthersWithoutTheOption) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(, IgnoredParameters, rows_and_worlds(), name_of);
+INSTANTIATE_TEST_SUITE_P(, IgnoredParameters, configurations_and_worlds(), name_of);
 
 }  // namespace
 }  // namespace tessera::testing

@@ -169,13 +169,13 @@ std::vector<double> losses_without_engine(const Kind& kind) {
   return losses;
 }
 
-class KeptAliases : public ::testing::TestWithParam<std::pair<Row, int>> {
+class KeptAliases : public ::testing::TestWithParam<std::pair<Configuration, int>> {
  protected:
-  const Row& row() const { return GetParam().first; }
+  const Configuration& configuration() const { return GetParam().first; }
   int size() const { return GetParam().second; }
   std::unique_ptr<Engine> engine_of(const std::shared_ptr<Keeper>& model,
                                     const std::shared_ptr<ProcessGroup>& world) const {
-    return parallelize(model, adamw(), small_options_of(row()), world);
+    return parallelize(model, adamw(), small_options_of(configuration()), world);
   }
 };
 
@@ -280,7 +280,8 @@ TEST_P(KeptAliases, AParameterCannotBeResized) {
 }
 
 TEST_P(KeptAliases, GoTheWayOfTheParameterWhenTheEngineEnds) {
-  const bool is_split = row().splits_parameters() && (size() > 1 || row().free_eagerly);
+  const bool is_split =
+      configuration().splits_parameters() && (size() > 1 || configuration().free_eagerly);
   run_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
     const auto model = std::make_shared<KeepsTranspose>();
     engine_of(model, world).reset();
@@ -296,7 +297,7 @@ TEST_P(KeptAliases, GoTheWayOfTheParameterWhenTheEngineEnds) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(, KeptAliases, rows_and_worlds(), name_of);
+INSTANTIATE_TEST_SUITE_P(, KeptAliases, configurations_and_worlds(), name_of);
 
 TEST(KeptAliasesRefusal, IsGivenOnAllRanksIfOneHasAnAliasThatCannotFollow) {
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero3}) {
@@ -305,7 +306,7 @@ TEST(KeptAliasesRefusal, IsGivenOnAllRanksIfOneHasAnAliasThatCannotFollow) {
       at::Tensor larger = at::ones({4}, at::kDouble);
       model->register_parameter("part", larger.narrow(0, 0, 3));
       if (world->rank() != 1) larger.reset();
-      Options options = small_options_of(row_of(strategy));
+      Options options = small_options_of(configuration_of(strategy));
       const auto engine = parallelize(model, adamw(), options, world);
     });
     for (const std::string& error : errors) {
@@ -318,7 +319,7 @@ TEST(KeptAliasesRefusal, IsGivenOnAllRanksIfOneHasAnAliasThatCannotFollow) {
 TEST(KeptAliasesRefusal, IsGivenWhereTheDtypeChanges) {
   const auto errors = run_ranks_expecting_errors(2, [&](std::shared_ptr<ProcessGroup> world) {
     const auto model = std::make_shared<KeepsBuffer>();
-    Options options = small_options_of(row_of(Strategy::kZero1));
+    Options options = small_options_of(configuration_of(Strategy::kZero1));
     options.precision.parameters = at::kFloat;
     const auto engine = parallelize(model, adamw(), options, world);
   });

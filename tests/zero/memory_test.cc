@@ -9,8 +9,8 @@
 #include <torch/torch.h>
 
 #include "tessera/core/memory/memory_meter.h"
+#include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/rank_threads.h"
-#include "tessera/tests/support/row.h"
 #include "tessera/tests/support/training.h"
 #include "tessera/zero/parallelize.h"
 
@@ -53,9 +53,9 @@ class CountingScope {
   CountingAllocator counting_;
 };
 
-/// A row, a world and a number of backwards per step.
+/// A configuration, a world and a number of backwards per step.
 struct MemoryCase {
-  Row row;
+  Configuration configuration;
   int world;
   int micro_steps;
 };
@@ -63,10 +63,12 @@ struct MemoryCase {
 std::vector<MemoryCase> memory_cases() {
   std::vector<MemoryCase> cases;
   for (const int world : {1, 2, 3, 4, 6}) {
-    for (const Row& row : rows_of_world(world)) {
-      if (row.free_eagerly) continue;  // a test's policy, not a training's
-      if (world > 3 && !row.degrees.has_value() && row.reshard_after_forward != 2) continue;
-      for (const int micro_steps : {1, 3}) cases.push_back({row, world, micro_steps});
+    for (const Configuration& configuration : configurations_of_world(world)) {
+      if (configuration.free_eagerly) continue;  // a test's policy, not a training's
+      if (world > 3 && !configuration.degrees.has_value() &&
+          configuration.reshard_after_forward != 2)
+        continue;
+      for (const int micro_steps : {1, 3}) cases.push_back({configuration, world, micro_steps});
     }
   }
   return cases;
@@ -74,9 +76,9 @@ std::vector<MemoryCase> memory_cases() {
 
 class MemoryTest : public ::testing::TestWithParam<MemoryCase> {
  protected:
-  const Row& row() const { return GetParam().row; }
+  const Configuration& configuration() const { return GetParam().configuration; }
   int size() const { return GetParam().world; }
-  Degrees degrees() const { return row().degrees_at(size()); }
+  Degrees degrees() const { return configuration().degrees_at(size()); }
   Schedule schedule() const {
     return {.name = "",
             .steps = 5,
@@ -126,7 +128,7 @@ TEST_P(MemoryTest, PersistentBytesEqualTheFormulaExactly) {
       EXPECT_EQ(now[MemoryClass::kGradientBuffers], predicted[MemoryClass::kGradientBuffers]);
     }
   };
-  train_on_threads(subject("DeepMlp"), at::kFloat, row(), schedule(), size(),
+  train_on_threads(subject("DeepMlp"), at::kFloat, configuration(), schedule(), size(),
                    {.after_step = check});
 }
 
@@ -136,17 +138,19 @@ TEST_P(MemoryTest, MixedDtypesEqualTheFormulaToo) {
   };
   for (const char* model : {"MixedDtypes", "FrozenBlocks", "TiedBlocks"}) {
     SCOPED_TRACE(model);
-    train_on_threads(subject(model), at::kFloat, row(), schedule(), size(), {.after_step = check});
+    train_on_threads(subject(model), at::kFloat, configuration(), schedule(), size(),
+                     {.after_step = check});
   }
 }
 
 TEST_P(MemoryTest, SixteenBitParametersWithMastersEqualTheFormulaToo) {
-  Row row = this->row();
-  row.precision.parameters = at::kBFloat16;
+  Configuration configuration = this->configuration();
+  configuration.precision.parameters = at::kBFloat16;
   const auto check = [this](Engine& engine, int) {
     expect_persistent_bytes(engine, schedule().micro_steps);
   };
-  train_on_threads(subject("Blocks"), at::kFloat, row, schedule(), size(), {.after_step = check});
+  train_on_threads(subject("Blocks"), at::kFloat, configuration, schedule(), size(),
+                   {.after_step = check});
 }
 
 /// Between backward and step, where a rank holds least: no whole gradient where gradients are
@@ -172,13 +176,13 @@ TEST_P(MemoryTest, NothingSplitIsWholeAfterBackward) {
       EXPECT_LT(engine.memory().now()[MemoryClass::kGradientBuffers], whole);
     }
   };
-  train_on_threads(subject("Blocks"), at::kFloat, row(), schedule(), size(),
+  train_on_threads(subject("Blocks"), at::kFloat, configuration(), schedule(), size(),
                    {.after_backward = check});
 }
 
 TEST_P(MemoryTest, TheEngineAllocatesNothingAfterTheSecondStep) {
   std::vector<std::vector<int64_t>> by_rank(static_cast<size_t>(size()));
-  train_on_threads(subject("DeepMlp"), at::kFloat, row(), schedule(), size(),
+  train_on_threads(subject("DeepMlp"), at::kFloat, configuration(), schedule(), size(),
                    {.after_step = [&by_rank](Engine& engine, int) {
                      by_rank[static_cast<size_t>(engine.group().rank())].push_back(
                          engine.memory().allocations());
@@ -227,7 +231,8 @@ TEST_P(MemoryTest, GradientsAndTheStepAskForNoTensorMemoryBeyondAutogradsOwn) {
     }
     Schedule clipped = schedule();
     clipped.max_grad_norm = 0.1;
-    const auto engine = parallelize(net, make_plan(*net), options_of(row(), clipped), world);
+    const auto engine =
+        parallelize(net, make_plan(*net), options_of(configuration(), clipped), world);
     by_rank[static_cast<size_t>(world->rank())] =
         count_asked(*net, engine.get(), schedule(), world->rank());
   });
@@ -239,8 +244,8 @@ TEST_P(MemoryTest, GradientsAndTheStepAskForNoTensorMemoryBeyondAutogradsOwn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, MemoryTest, ::testing::ValuesIn(memory_cases()), [](const auto& info) {
-  return info.param.row.name + "_World" + std::to_string(info.param.world) + "_MicroSteps" +
-         std::to_string(info.param.micro_steps);
+  return info.param.configuration.name + "_World" + std::to_string(info.param.world) +
+         "_MicroSteps" + std::to_string(info.param.micro_steps);
 });
 
 TEST(Memory, NoSyncNeedsNoSecondBufferUnderZero1) {
@@ -249,7 +254,7 @@ TEST(Memory, NoSyncNeedsNoSecondBufferUnderZero1) {
                           .micro_steps = 3,
                           .sync = Schedule::Sync::kLast,
                           .bucket_bytes = kBucketBytes};
-  train_on_threads(subject("DeepMlp"), at::kFloat, row_of(Strategy::kZero1), schedule, 2,
+  train_on_threads(subject("DeepMlp"), at::kFloat, configuration_of(Strategy::kZero1), schedule, 2,
                    {.after_step = [](Engine& engine, int) {
                      EXPECT_EQ(engine.memory().now()[MemoryClass::kGradients], 0);
                      EXPECT_EQ(predicted_memory(engine, 1)[MemoryClass::kGradients], 0);
@@ -261,15 +266,15 @@ TEST(Memory, NoSyncNeedsNoSecondBufferUnderZero1) {
 /// bound, three times sharded after zero_grad, is not ours: the buffer of reduced gradients stays.
 TEST(Memory, Scenario46_BoundsOfFullyShardHold) {
   for (const int world : {2, 3}) {
-    Row row = row_of(Strategy::kZero3);
-    row.wrap = Row::Wrap::kBlocks;
+    Configuration configuration = configuration_of(Strategy::kZero3);
+    configuration.wrap = Configuration::Wrap::kBlocks;
     const auto model_bytes = [](const Engine& engine) {
       MemoryBytes peak = engine.memory().peak();
       return peak.total() - peak[MemoryClass::kOptimizer] - peak[MemoryClass::kControl];
     };
     run_ranks(world, [&](std::shared_ptr<ProcessGroup> group) {
       const std::shared_ptr<Net> net = prepare(subject("Blocks").make(), at::kFloat, 1);
-      const auto engine = parallelize(net, make_plan(*net), options_of(row), group);
+      const auto engine = parallelize(net, make_plan(*net), options_of(configuration), group);
       const int64_t sharded = engine->units().bytes() / world;
       const int64_t block = largest_unit_bytes(*engine);
       const int64_t other = largest_unit_bytes(*engine, /*is_root=*/true);
@@ -295,11 +300,11 @@ TEST(Memory, Scenario46_BoundsOfFullyShardHold) {
 
 /// The negative control: the bounds are tight enough to see a model that stays whole.
 TEST(Memory, UnitsThatStayWholeBreakThoseBounds) {
-  Row row = resharding(1);
-  row.wrap = Row::Wrap::kBlocks;
+  Configuration configuration = resharding(1);
+  configuration.wrap = Configuration::Wrap::kBlocks;
   run_ranks(3, [&](std::shared_ptr<ProcessGroup> group) {
     const std::shared_ptr<Net> net = prepare(subject("Blocks").make(), at::kFloat, 1);
-    const auto engine = parallelize(net, make_plan(*net), options_of(row), group);
+    const auto engine = parallelize(net, make_plan(*net), options_of(configuration), group);
     const int64_t bound = engine->units().bytes() / 3 + 3 * largest_unit_bytes(*engine);
     EXPECT_GT(engine->memory().now()[MemoryClass::kUnshardedParameters], bound);
   });
@@ -307,10 +312,10 @@ TEST(Memory, UnitsThatStayWholeBreakThoseBounds) {
 
 /// The negative control: the formula for another number of micro-steps or another strategy differs.
 TEST(Memory, TheFormulaTellsStrategiesApart) {
-  const auto predictions = [](const Row& row) {
+  const auto predictions = [](const Configuration& configuration) {
     std::vector<MemoryBytes> predicted;
     std::mutex mutex;
-    train_on_threads(subject("DeepMlp"), at::kFloat, row, {.name = "", .steps = 1}, 2,
+    train_on_threads(subject("DeepMlp"), at::kFloat, configuration, {.name = "", .steps = 1}, 2,
                      {.after_step = [&](Engine& engine, int) {
                        const std::lock_guard lock(mutex);
                        if (engine.group().rank() == 0) {
@@ -319,20 +324,20 @@ TEST(Memory, TheFormulaTellsStrategiesApart) {
                      }});
     return predicted;
   };
-  const auto ddp = predictions(row_of(Strategy::kDdp));
-  const auto zero1 = predictions(apart_rows()[0]);
-  const auto zero2 = predictions(apart_rows()[1]);
-  const auto zero3 = predictions(apart_rows()[2]);
+  const auto ddp = predictions(configuration_of(Strategy::kDdp));
+  const auto zero1 = predictions(apart_configurations()[0]);
+  const auto zero2 = predictions(apart_configurations()[1]);
+  const auto zero3 = predictions(apart_configurations()[2]);
   EXPECT_GT(ddp[0].total(), zero1[0].total());
   EXPECT_GT(zero1[0].total(), zero2[0].total());
   EXPECT_GT(zero1[1].total(), zero1[0].total());
   EXPECT_GT(zero2[0].total(), zero3[0].total());
   EXPECT_EQ(ddp[0][MemoryClass::kOptimizer], 2 * zero2[0][MemoryClass::kOptimizer]);
 
-  // Ranks that share have half of the parameters each, whatever the row, and nothing to gather
-  // into.
+  // Ranks that share have half of the parameters each, whatever the configuration, and nothing to
+  // gather into.
   for (const Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kZero3}) {
-    const auto shared = predictions(row_of(strategy));
+    const auto shared = predictions(configuration_of(strategy));
     EXPECT_NEAR(shared[0][MemoryClass::kParameters], ddp[0][MemoryClass::kParameters] / 2, 4096);
     EXPECT_EQ(shared[0][MemoryClass::kUnshardedParameters] + shared[0][MemoryClass::kRoot], 0);
   }

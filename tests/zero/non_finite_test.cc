@@ -24,7 +24,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-class NonFinitePolicy : public ::testing::TestWithParam<std::pair<Row, int>> {
+class NonFinitePolicy : public ::testing::TestWithParam<std::pair<Configuration, int>> {
  protected:
   struct Rank : OddRank {
     using OddRank::OddRank;
@@ -130,14 +130,14 @@ TEST_P(NonFinitePolicy, RefusesALossThatWasNotScaled) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, NonFinitePolicy, rows_and_worlds(), name_of);
+INSTANTIATE_TEST_SUITE_P(, NonFinitePolicy, configurations_and_worlds(), name_of);
 
 /// A trace of a step has every kind of span, and none is there without the option.
 TEST(EngineTrace, HasEveryTrack) {
   for (const bool is_on : {true, false}) {
     run_ranks(3, [is_on](std::shared_ptr<ProcessGroup> world) {
       const auto net = make_net();
-      Options options = small_options_of(row_of(Strategy::kZero3));
+      Options options = small_options_of(configuration_of(Strategy::kZero3));
       options.trace = is_on;
       const auto engine = parallelize(net, adamw(), options, world);
       for (int step = 0; step < 2; ++step) {

@@ -10,8 +10,8 @@
 #include <torch/torch.h>
 
 #include "tessera/core/memory/memory_meter.h"
+#include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/rank_threads.h"
-#include "tessera/tests/support/row.h"
 #include "tessera/tests/support/training.h"
 #include "tessera/zero/parallelize.h"
 
@@ -82,25 +82,25 @@ class OptionsAct : public ::testing::TestWithParam<Case> {};
 
 TEST_P(OptionsAct, OrAreRefusedOrAreKept) {
   const Case& option = GetParam();
-  for (const Row& row : named_and_apart_rows()) {
-    SCOPED_TRACE(row);
-    Options options = options_of(row);
+  for (const Configuration& configuration : named_and_apart_configurations()) {
+    SCOPED_TRACE(configuration);
+    Options options = options_of(configuration);
     if (option.option == "wrap") options.wrap = {};
     if (option.option == "share_parameters") options.share_parameters = true;
-    if (row.splits_parameters() && option.option != "prefetch") options.prefetch = false;
-    if (option.option == "bucket_bytes" && !row.splits_parameters()) {
+    if (configuration.splits_parameters() && option.option != "prefetch") options.prefetch = false;
+    if (option.option == "bucket_bytes" && !configuration.splits_parameters()) {
       options.first_bucket_bytes = 1024;  // else the model is smaller than the first bucket
     }
     const std::string before = observe(options);
     EXPECT_THAT(before, Not(HasSubstr("failed")));
     option.set(options);
     const std::string after = observe(options);
-    const bool is_split = row.splits_parameters();
+    const bool is_split = configuration.splits_parameters();
     if (is_split ? option.refused_where_split : option.refused_where_whole) {
       EXPECT_THAT(after, HasSubstr("[options] " + option.option + ": is "));
-    } else if (option.option == "share_parameters" && row.strategy == Strategy::kDdp) {
+    } else if (option.option == "share_parameters" && configuration.strategy == Strategy::kDdp) {
       EXPECT_THAT(after, HasSubstr("[options] share_parameters: got 0"));
-    } else if (option.kept_where_shared && row.shares_at(2)) {
+    } else if (option.kept_where_shared && configuration.shares_at(2)) {
       EXPECT_EQ(after, before) << "sharing keeps it";
     } else {
       EXPECT_NE(after, before) << "it acts";
@@ -128,10 +128,10 @@ INSTANTIATE_TEST_SUITE_P(
 
 // The negative control: what changes nothing is seen to change nothing, everywhere.
 TEST(OptionsActControl, AnOptionWithoutEffectIsNoticed) {
-  for (const Row& row : named_and_apart_rows()) {
-    Options options = options_of(row);
-    if (row.splits_parameters()) options.prefetch = false;
-    EXPECT_EQ(observe(options), observe(options)) << row;
+  for (const Configuration& configuration : named_and_apart_configurations()) {
+    Options options = options_of(configuration);
+    if (configuration.splits_parameters()) options.prefetch = false;
+    EXPECT_EQ(observe(options), observe(options)) << configuration;
   }
 }
 

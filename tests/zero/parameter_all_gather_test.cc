@@ -30,7 +30,7 @@ class ParameterAllGatherTest : public ::testing::TestWithParam<Strategy> {
         : OddRank(std::make_shared<DelayedGroup>(
                       std::move(group),
                       DelayOptions{.seed = 11, .longest = std::chrono::milliseconds(20)}),
-                  small_options_of(apart(row_of(strategy)))) {
+                  small_options_of(apart(configuration_of(strategy)))) {
       train(0);
     }
   };
@@ -49,7 +49,7 @@ class ParameterAllGatherTest : public ::testing::TestWithParam<Strategy> {
       const bool is_first = world->rank() == 0;
       const auto net = make_net();
       const auto engine =
-          parallelize(net, adamw(), small_options_of(row_of(Strategy::kDdp)), world);
+          parallelize(net, adamw(), small_options_of(configuration_of(Strategy::kDdp)), world);
       loss_on(*net, world->rank(), 0).backward();
       engine->step();
       if (is_first) parameters = copy_parameters(*net);
@@ -158,7 +158,7 @@ TEST_P(ParameterAllGatherTest, EndsInTheStepWhereCollectivesRunInTheCalls) {
   run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     const auto net = make_net();
     const auto engine =
-        parallelize(net, adamw(), small_options_of(apart(row_of(GetParam()))), world);
+        parallelize(net, adamw(), small_options_of(apart(configuration_of(GetParam()))), world);
     loss_on(*net, world->rank(), 0).backward();
     engine->step();
     EXPECT_EQ(read_raw(*net), "");

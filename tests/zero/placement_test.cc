@@ -7,7 +7,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "tessera/tests/support/row.h"
+#include "tessera/tests/support/configuration.h"
 
 namespace tessera::testing {
 namespace {
@@ -25,32 +25,33 @@ TEST(Placement, IsTheTableOfTheStrategies) {
   }
 }
 
-/// What the tests expect of their rows is what the engine makes of them.
-TEST(Placement, AgreesWithTheRowsOfTheTests) {
+/// What the tests expect of their configurations is what the engine makes of them.
+TEST(Placement, AgreesWithTheConfigurationsOfTheTests) {
   for (const int world : {1, 2, 3, 4, 6}) {
-    for (const Row& row : rows_of_world(world)) {
-      const Options options = options_of(row);
-      EXPECT_EQ(placement(options, world), row.degrees_at(world)) << row;
+    for (const Configuration& configuration : configurations_of_world(world)) {
+      const Options options = options_of(configuration);
+      EXPECT_EQ(placement(options, world), configuration.degrees_at(world)) << configuration;
       const auto resolved = resolve(options, nullptr, {.size = world});
-      ASSERT_TRUE(resolved.ok()) << row << ": " << resolved.status().message();
-      EXPECT_EQ(resolved->degrees, row.degrees_at(world)) << row;
-      const bool is_split = (row.splits_parameters() && world > 1) || row.free_eagerly;
-      EXPECT_EQ(resolved->residence == Residence::kSplit, is_split) << row;
+      ASSERT_TRUE(resolved.ok()) << configuration << ": " << resolved.status().message();
+      EXPECT_EQ(resolved->degrees, configuration.degrees_at(world)) << configuration;
+      const bool is_split =
+          (configuration.splits_parameters() && world > 1) || configuration.free_eagerly;
+      EXPECT_EQ(resolved->residence == Residence::kSplit, is_split) << configuration;
       EXPECT_EQ(can_share_parameters(resolved->degrees) && resolved->share_parameters,
-                row.shares_at(world))
-          << row;
+                configuration.shares_at(world))
+          << configuration;
     }
   }
 }
 
 TEST(Placement, ResolvesTheRanksAfterForward) {
-  const auto resolved = [](const Row& row) {
-    return resolve(options_of(row), nullptr, {.size = 6});
+  const auto resolved = [](const Configuration& configuration) {
+    return resolve(options_of(configuration), nullptr, {.size = 6});
   };
   for (const int ranks : {1, 2, 3, 6}) {
     EXPECT_EQ(resolved(resharding(ranks))->reshard_after_forward, ranks);
   }
-  EXPECT_EQ(resolved(row_of(Strategy::kZero3))->reshard_after_forward, 6);
+  EXPECT_EQ(resolved(configuration_of(Strategy::kZero3))->reshard_after_forward, 6);
   EXPECT_THAT(std::string(resolved(resharding(4)).status().message()),
               HasSubstr("reshard_after_forward: got 4"));
 }

@@ -8,10 +8,10 @@
 #include <torch/torch.h>
 
 #include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/models.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
-#include "tessera/tests/support/row.h"
 #include "tessera/tests/support/training.h"
 #include "tessera/zero/parallelize.h"
 
@@ -89,7 +89,7 @@ struct Mimic {
   std::unique_ptr<torch::optim::AdamW> optimizer;
 };
 
-class PrecisionTest : public ::testing::TestWithParam<Row> {};
+class PrecisionTest : public ::testing::TestWithParam<Configuration> {};
 
 TEST_P(PrecisionTest, Scenario53_SixteenBitStepsAreThoseOfAPlainMimic) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
@@ -103,9 +103,9 @@ TEST_P(PrecisionTest, Scenario53_SixteenBitStepsAreThoseOfAPlainMimic) {
       const auto world = std::make_shared<RecordingGroup>(group, recording);
       const auto model = std::make_shared<WithBuffer>();
       draw_parameters(*model, 5);
-      Row row = GetParam();
-      row.precision.parameters = dtype;
-      const auto engine = parallelize(model, decaying_adamw(), options_of(row), world);
+      Configuration configuration = GetParam();
+      configuration.precision.parameters = dtype;
+      const auto engine = parallelize(model, decaying_adamw(), options_of(configuration), world);
       recording->clear();
       for (int step = 0; step < kSteps; ++step) {
         for (const Tensor& parameter : model->parameters()) {
@@ -129,7 +129,8 @@ TEST_P(PrecisionTest, Scenario53_SixteenBitStepsAreThoseOfAPlainMimic) {
       for (const auto& entry : mimic.model.named_parameters()) {
         const Tensor got = state.entries.at("optimizer." + entry.key() + ".master").tensor();
         EXPECT_EQ(got.scalar_type(), at::kFloat);
-        EXPECT_TRUE(at::allclose(got, mimic.masters[i], 1e-6, 1e-7)) << row << " " << entry.key();
+        EXPECT_TRUE(at::allclose(got, mimic.masters[i], 1e-6, 1e-7))
+            << configuration << " " << entry.key();
         EXPECT_TRUE(at::allclose(model->named_parameters()[entry.key()].to(at::kFloat),
                                  mimic.masters[i], 1e-2, 1e-3));
         ++i;
@@ -140,12 +141,12 @@ TEST_P(PrecisionTest, Scenario53_SixteenBitStepsAreThoseOfAPlainMimic) {
 
 /// Sums of micro-steps are kept wider than the gradients that are added.
 TEST_P(PrecisionTest, Scenario53_MicroStepsAreAddedInFp32) {
-  Row row = GetParam();
-  row.precision.parameters = at::kBFloat16;
+  Configuration configuration = GetParam();
+  configuration.precision.parameters = at::kBFloat16;
   const Schedule schedule{.name = "", .steps = 2, .micro_steps = 3};
   const auto norms = [&](std::optional<at::ScalarType> reduce) {
-    row.precision.reduce = reduce;
-    return train_on_threads(subject("OddMlp"), at::kFloat, row, schedule, 2).grad_norms;
+    configuration.precision.reduce = reduce;
+    return train_on_threads(subject("OddMlp"), at::kFloat, configuration, schedule, 2).grad_norms;
   };
   EXPECT_EQ(norms(std::nullopt), norms(at::kFloat));
   // The negative control.
@@ -163,22 +164,24 @@ TEST_P(PrecisionTest, Scenario53_EveryWireGivesTheBitsOfDdp) {
   };
   for (const Precision& precision : precisions) {
     for (const size_t index : {size_t{0}, size_t{2}, size_t{3}}) {
-      Row row = GetParam();
-      Row ddp = row_of(Strategy::kDdp);
-      row.precision = precision;
+      Configuration configuration = GetParam();
+      Configuration ddp = configuration_of(Strategy::kDdp);
+      configuration.precision = precision;
       ddp.precision = precision;
-      const auto run = [&](const Row& which) {
+      const auto run = [&](const Configuration& which) {
         return train_on_threads(subject("Blocks"), at::kFloat, which, schedules()[index], 2);
       };
-      EXPECT_EQ(bit_differences(run(row), run(ddp)), "") << row << " " << to_string(precision);
+      EXPECT_EQ(bit_differences(run(configuration), run(ddp)), "")
+          << configuration << " " << to_string(precision);
     }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(, PrecisionTest,
-                         ::testing::Values(row_of(Strategy::kDdp), row_of(Strategy::kZero1),
-                                           row_of(Strategy::kZero2), row_of(Strategy::kZero3),
-                                           hybrid(2, 2, 2)),
+                         ::testing::Values(configuration_of(Strategy::kDdp),
+                                           configuration_of(Strategy::kZero1),
+                                           configuration_of(Strategy::kZero2),
+                                           configuration_of(Strategy::kZero3), hybrid(2, 2, 2)),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

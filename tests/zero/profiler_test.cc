@@ -41,9 +41,10 @@ size_t events_of_forward() {
 /// One rank: profilers are the process's own.
 struct Trained {
   explicit Trained(const std::shared_ptr<ProcessGroup>& world)
-      : net(make_net()), engine(parallelize(net, adamw(), small_options_of(row()), world)) {}
+      : net(make_net()),
+        engine(parallelize(net, adamw(), small_options_of(configuration()), world)) {}
 
-  static Row row() { return hostile(row_of(Strategy::kZero3)); }
+  static Configuration configuration() { return hostile(configuration_of(Strategy::kZero3)); }
   void train(int step) const {
     loss_on(*net, 0, step).backward();
     EXPECT_TRUE(engine->step().committed);

@@ -13,15 +13,15 @@
 
 #include "tessera/core/memory/memory_meter.h"
 #include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/oracle.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
-#include "tessera/tests/support/row.h"
 #include "tessera/tests/support/training.h"
 #include "tessera/zero/parallelize.h"
 
-// Scenarios of PyTorch's own suites for FSDP and ZeRO; the number of each is its row in the table
-// of docs/testing.md, which says where the others are.
+// Scenarios of PyTorch's own suites for FSDP and ZeRO; the number of each is its configuration in
+// the table of docs/testing.md, which says where the others are.
 
 namespace tessera::testing {
 namespace {
@@ -32,21 +32,22 @@ using ::testing::ThrowsMessage;
 
 torch::optim::AdamWOptions adamw() { return torch::optim::AdamWOptions(0.02).eps(1e-6); }
 
-std::vector<Row> sharded_rows(int world) {
-  std::vector<Row> rows;
-  for (const Row& row : rows_of_world(world)) {
-    if (row.degrees_at(world).optimizer > 1) rows.push_back(row);
+std::vector<Configuration> sharded_configurations(int world) {
+  std::vector<Configuration> configurations;
+  for (const Configuration& configuration : configurations_of_world(world)) {
+    if (configuration.degrees_at(world).optimizer > 1) configurations.push_back(configuration);
   }
-  return rows;
+  return configurations;
 }
 
-/// Two to five rows on four ranks: most ranks have nothing of most parameters.
-TEST(Scenarios, Scenario40_FewerRowsThanRanks) {
+/// Two to five configurations on four ranks: most ranks have nothing of most parameters.
+TEST(Scenarios, Scenario40_FewerConfigurationsThanRanks) {
   struct FewRows : Net {
     FewRows() {
       for (int64_t rows = 2; rows <= 5; ++rows) {
-        layers.push_back(register_module("layer" + std::to_string(rows),
-                                         torch::nn::Linear(rows == 2 ? 7 : rows - 1, rows)));
+        layers.push_back(register_module(
+            "layer" + std::to_string(configurations),
+            torch::nn::Linear(configurations == 2 ? 7 : configurations - 1, configurations)));
       }
     }
     Tensor forward(const Tensor& input, const Moment&) override {
@@ -56,34 +57,36 @@ TEST(Scenarios, Scenario40_FewerRowsThanRanks) {
     }
     std::vector<torch::nn::Linear> layers;
   };
-  const Subject few_rows = {.name = "FewRows",
-                            .make = [] { return std::make_shared<FewRows>(); },
-                            .input_shape = {7},
-                            .target_shape = {5}};
+  const Subject few_configurations = {.name = "FewRows",
+                                      .make = [] { return std::make_shared<FewRows>(); },
+                                      .input_shape = {7},
+                                      .target_shape = {5}};
   const Schedule& schedule = schedules()[1];
-  const Outcome expected = oracle(few_rows, schedule, 4);
-  for (const Row& row : rows_of_world(4)) {
-    EXPECT_EQ(differences(train_on_threads(few_rows, at::kDouble, row, schedule, 4), expected,
-                          few_rows.tolerance),
-              "")
-        << row;
+  const Outcome expected = oracle(few_configurations, schedule, 4);
+  for (const Configuration& configuration : configurations_of_world(4)) {
+    EXPECT_EQ(
+        differences(train_on_threads(few_configurations, at::kDouble, configuration, schedule, 4),
+                    expected, few_configurations.tolerance),
+        "")
+        << configuration;
   }
 }
 
 /// Nothing of an engine stays behind: no memory, no hook, no reference to model or group.
 TEST(Scenarios, Scenario47_DeletingTheEngineFreesEverything) {
-  for (const Row& row : {row_of(Strategy::kZero2), row_of(Strategy::kZero3), resharding(1)}) {
+  for (const Configuration& configuration :
+       {configuration_of(Strategy::kZero2), configuration_of(Strategy::kZero3), resharding(1)}) {
     run_ranks(2, [&](std::shared_ptr<ProcessGroup> world) {
       constexpr int64_t kWidth = 512;
       const auto make_and_train = [&] {
         const auto model = std::make_shared<torch::nn::LinearImpl>(kWidth, kWidth);
-        auto engine = parallelize(model, adamw(), options_of(row), world);
+        auto engine = parallelize(model, adamw(), options_of(configuration), world);
         model->forward(at::ones({2, kWidth})).sum().backward();
         engine->step();
         const std::weak_ptr<torch::nn::Module> watched = model;
         const int64_t held = engine->memory().now().total();
         engine.reset();
-        EXPECT_EQ(watched.use_count(), 1) << row;
+        EXPECT_EQ(watched.use_count(), 1) << configuration;
         return held;
       };
       const long references = world.use_count();
@@ -95,10 +98,10 @@ TEST(Scenarios, Scenario47_DeletingTheEngineFreesEverything) {
       constexpr int kTimes = 24;
       for (int i = 0; i < kTimes; ++i) held += make_and_train();
       world->barrier("after");
-      EXPECT_EQ(world.use_count(), references) << row;
+      EXPECT_EQ(world.use_count(), references) << configuration;
       // Both ranks live in this process.
       EXPECT_LT(process_pss_bytes() - before, 2 * held / 4)
-          << row << ": " << kTimes << " engines held " << held << " bytes on each rank";
+          << configuration << ": " << kTimes << " engines held " << held << " bytes on each rank";
     });
   }
 }
@@ -131,12 +134,13 @@ TEST(Scenarios, Scenario49_HsdpReducesInTheLastMicroStepOnly) {
 /// gradient of the large batch.
 TEST(Scenarios, Scenario50_BothModesOfAccumulationAreExact) {
   for (const int world : {3, 4}) {
-    for (const Row& row : sharded_rows(world)) {
+    for (const Configuration& configuration : sharded_configurations(world)) {
       for (const Schedule::Sync sync : {Schedule::Sync::kEach, Schedule::Sync::kLast}) {
         const Schedule schedule{.name = "", .micro_steps = 4, .sync = sync, .max_grad_norm = 0.05};
         const Outcome expected = oracle(subject("Blocks"), schedule, world);
-        const Outcome got = train_on_threads(subject("Blocks"), at::kDouble, row, schedule, world);
-        EXPECT_EQ(differences(got, expected, 1e-12), "") << row;
+        const Outcome got =
+            train_on_threads(subject("Blocks"), at::kDouble, configuration, schedule, world);
+        EXPECT_EQ(differences(got, expected, 1e-12), "") << configuration;
       }
     }
   }
@@ -154,7 +158,7 @@ TEST(Scenarios, Scenario51_FrozenParametersHaveNoGradientMemory) {
         (is_mixed ? mixed : trainable) = engine.memory().now();
       };
       train_on_threads(subject(is_mixed ? "FrozenBlocks" : "Blocks"), at::kFloat,
-                       row_of(Strategy::kZero3), schedules().front(), world,
+                       configuration_of(Strategy::kZero3), schedules().front(), world,
                        {.after_step = remember});
     }
     EXPECT_LT(mixed[MemoryClass::kGradients], trainable[MemoryClass::kGradients]);
@@ -167,7 +171,7 @@ TEST(Scenarios, Scenario51_UnfreezingWhileTrainingIsRefusedByName) {
   run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
     const std::shared_ptr<Net> net = prepare(subject("FrozenBlocks").make(), at::kFloat, 1);
     const auto engine =
-        parallelize(net, make_plan(*net), options_of(row_of(Strategy::kZero3)), world);
+        parallelize(net, make_plan(*net), options_of(configuration_of(Strategy::kZero3)), world);
     const Moment moment{.step = 0, .rank = world->rank()};
     const auto backward = [&] {
       const Batch batch = batch_of(subject("FrozenBlocks"), at::kFloat, {.name = ""}, moment, 0);
@@ -192,7 +196,8 @@ TEST(Scenarios, Scenario51_AnAllFrozenModelIsEvaluated) {
     const std::shared_ptr<Net> net = prepare(subject("Blocks").make(), at::kFloat, 1);
     const std::shared_ptr<Net> plain = prepare(subject("Blocks").make(), at::kFloat, 1);
     for (Tensor& parameter : net->parameters()) parameter.set_requires_grad(false);
-    const auto engine = parallelize(net, adamw(), options_of(row_of(Strategy::kZero3)), world);
+    const auto engine =
+        parallelize(net, adamw(), options_of(configuration_of(Strategy::kZero3)), world);
     const Tensor input = at::ones({3, 7}, at::kFloat).requires_grad_();
     const Tensor other = at::ones({3, 7}, at::kFloat).requires_grad_();
     net->forward(input, {}).sum().backward();
@@ -206,12 +211,12 @@ TEST(Scenarios, Scenario51_AnAllFrozenModelIsEvaluated) {
 /// Ranks use different units, also in evaluation; what a rank did not use counts as zero.
 TEST(Scenarios, Scenario52_RanksUseDifferentUnits) {
   for (const int world : {3, 4}) {
-    for (const Row& row : sharded_rows(world)) {
+    for (const Configuration& configuration : sharded_configurations(world)) {
       for (const char* model : {"BranchingBlocks", "Branches", "RankOrder"}) {
         const Outcome expected = oracle(subject(model), schedules().front(), world);
-        const Outcome got =
-            train_on_threads(subject(model), at::kDouble, row, schedules().front(), world);
-        EXPECT_EQ(differences(got, expected, 1e-12), "") << row << " " << model;
+        const Outcome got = train_on_threads(subject(model), at::kDouble, configuration,
+                                             schedules().front(), world);
+        EXPECT_EQ(differences(got, expected, 1e-12), "") << configuration << " " << model;
       }
     }
   }
@@ -219,7 +224,7 @@ TEST(Scenarios, Scenario52_RanksUseDifferentUnits) {
 
 /// The parameters of rank 0 are everyone's; the other ranks' were never good for anything.
 TEST(Scenarios, Scenario56_OneRanksWeightsReachAll) {
-  for (const Row& row : rows_of_world(4)) {
+  for (const Configuration& configuration : configurations_of_world(4)) {
     run_ranks(4, [&](std::shared_ptr<ProcessGroup> world) {
       const std::shared_ptr<Net> net = prepare(subject("TiedBlocks").make(), at::kFloat, 1);
       const auto expected = copy_parameters(*net);
@@ -229,28 +234,28 @@ TEST(Scenarios, Scenario56_OneRanksWeightsReachAll) {
           parameter.fill_(std::numeric_limits<float>::quiet_NaN());
         }
       }
-      const auto engine = parallelize(net, make_plan(*net), options_of(row), world);
-      EXPECT_EQ(bit_differences(copy_parameters(*net), expected), "") << row;
+      const auto engine = parallelize(net, make_plan(*net), options_of(configuration), world);
+      EXPECT_EQ(bit_differences(copy_parameters(*net), expected), "") << configuration;
     });
   }
 }
 
-/// The same norm on every rank, under every row and over units of several dtypes.
-TEST(Scenarios, Scenario57_OneNormForAllRanksRowsAndDtypes) {
+/// The same norm on every rank, under every configuration and over units of several dtypes.
+TEST(Scenarios, Scenario57_OneNormForAllRanksConfigurationsAndDtypes) {
   for (const char* model : {"MixedDtypes", "Blocks", "TinyAndScalar"}) {
     const Schedule& schedule = schedules()[1];
     const Outcome expected = oracle(subject(model), schedule, 4);
     std::vector<double> norms;
-    for (const Row& row : rows_of_world(4)) {
-      const Outcome got = train_on_threads(subject(model), at::kDouble, row, schedule, 4);
+    for (const Configuration& configuration : configurations_of_world(4)) {
+      const Outcome got = train_on_threads(subject(model), at::kDouble, configuration, schedule, 4);
       if (norms.empty()) norms = got.grad_norms;
-      if (row.keeps_bits()) {
-        EXPECT_EQ(bit_differences(got.grad_norms, norms), "") << row;
+      if (configuration.keeps_bits()) {
+        EXPECT_EQ(bit_differences(got.grad_norms, norms), "") << configuration;
       }
       for (size_t step = 0; step < norms.size(); ++step) {
         EXPECT_NEAR(got.grad_norms[step], expected.grad_norms[step],
                     subject(model).tolerance * expected.grad_norms[step])
-            << row;
+            << configuration;
       }
     }
   }
@@ -258,18 +263,19 @@ TEST(Scenarios, Scenario57_OneNormForAllRanksRowsAndDtypes) {
 
 /// An overflow on one rank: every rank skips, the scale halves, and it grows again by its schedule.
 TEST(Scenarios, Scenario58_AnOverflowOnOneRankSkipsTheStepOfAll) {
-  for (const Row& row : {row_of(Strategy::kDdp), row_of(Strategy::kZero1), row_of(Strategy::kZero3),
-                         hybrid(3, 3, 3)}) {
+  for (const Configuration& configuration :
+       {configuration_of(Strategy::kDdp), configuration_of(Strategy::kZero1),
+        configuration_of(Strategy::kZero3), hybrid(3, 3, 3)}) {
     for (const int culprit : {0, 2}) {
       run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
         const std::shared_ptr<Net> net = prepare(subject("Blocks").make(), at::kFloat, 1);
-        Options options = options_of(row);
+        Options options = options_of(configuration);
         options.loss_scale = LossScale{.initial = 1024.0, .growth_interval = 2};
         const auto engine = parallelize(net, make_plan(*net), options, world);
         const std::vector<double> expected_scales = {1024, 1024, 2048, 1024, 1024, 2048};
         for (int step = 0; step < 6; ++step) {
           EXPECT_EQ(engine->loss_scale(), expected_scales[static_cast<size_t>(step)])
-              << row << " step " << step;
+              << configuration << " step " << step;
           const Moment moment{.step = step, .rank = world->rank()};
           const Batch batch = batch_of(subject("Blocks"), at::kFloat, {.name = ""}, moment, 0);
           Tensor loss = engine->scale(loss_of(*net, batch, moment, {.name = ""}));
@@ -292,11 +298,11 @@ TEST(Scenarios, Scenario58_AnOverflowOnOneRankSkipsTheStepOfAll) {
 
 /// A scale that is a power of two changes no bit of the training.
 TEST(Scenarios, Scenario58_TheScaleLeavesNoTrace) {
-  const auto trained = [](const Row& row, bool is_scaled) {
+  const auto trained = [](const Configuration& configuration, bool is_scaled) {
     std::map<std::string, Tensor> parameters;
     run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
       const std::shared_ptr<Net> net = prepare(subject("Blocks").make(), at::kFloat, 1);
-      Options options = options_of(row);
+      Options options = options_of(configuration);
       options.max_grad_norm = 0.05;
       if (is_scaled) options.loss_scale = LossScale{.initial = 4096.0};
       const auto engine = parallelize(net, make_plan(*net), options, world);
@@ -310,8 +316,10 @@ TEST(Scenarios, Scenario58_TheScaleLeavesNoTrace) {
     });
     return parameters;
   };
-  for (const Row& row : {row_of(Strategy::kZero2), row_of(Strategy::kZero3)}) {
-    EXPECT_EQ(bit_differences(trained(row, true), trained(row, false)), "") << row;
+  for (const Configuration& configuration :
+       {configuration_of(Strategy::kZero2), configuration_of(Strategy::kZero3)}) {
+    EXPECT_EQ(bit_differences(trained(configuration, true), trained(configuration, false)), "")
+        << configuration;
   }
 }
 

@@ -52,9 +52,10 @@ TEST_P(SharedParametersTest, AreModifiedOnceByAFunctionThatAllRanksRun) {
 
 TEST_P(SharedParametersTest, TrainOnAfterTheyWereModified) {
   std::map<std::string, at::Tensor> expected, got;
-  const auto train = [&](const Row& row, std::map<std::string, at::Tensor>& result) {
+  const auto train = [&](const Configuration& configuration,
+                         std::map<std::string, at::Tensor>& result) {
     run_ranks(size(), [&](std::shared_ptr<ProcessGroup> group) {
-      Rank rank(std::move(group), row);
+      Rank rank(std::move(group), configuration);
       rank.train(0);
       rank.engine->modify_parameters(0, [&] {
         for (const at::Tensor& parameter : rank.net->parameters()) parameter.mul_(1.5);
@@ -65,8 +66,8 @@ TEST_P(SharedParametersTest, TrainOnAfterTheyWereModified) {
       if (rank.world->rank() == 0) result = copy_parameters(*rank.net);
     });
   };
-  train(apart(row()), expected);
-  train(row(), got);
+  train(apart(configuration()), expected);
+  train(configuration(), got);
   EXPECT_EQ(bit_differences(got, expected), "");
 }
 
@@ -91,21 +92,25 @@ TEST_P(SharedParametersTest, BelongToEachRankAfterTheEngineIsGone) {
   });
 }
 
-std::vector<std::pair<Row, int>> sharing_rows() {
-  return {{row_of(Strategy::kZero1), 2}, {row_of(Strategy::kZero2), 3},
-          {row_of(Strategy::kZero3), 3}, {hybrid(1, 2, 2), 4},
-          {hybrid(2, 2, 2), 4},          {hybrid(1, 2, 4), 4}};
+std::vector<std::pair<Configuration, int>> sharing_configurations() {
+  return {{configuration_of(Strategy::kZero1), 2},
+          {configuration_of(Strategy::kZero2), 3},
+          {configuration_of(Strategy::kZero3), 3},
+          {hybrid(1, 2, 2), 4},
+          {hybrid(2, 2, 2), 4},
+          {hybrid(1, 2, 4), 4}};
 }
 
-INSTANTIATE_TEST_SUITE_P(, SharedParametersTest, ::testing::ValuesIn(sharing_rows()), &name_of);
+INSTANTIATE_TEST_SUITE_P(, SharedParametersTest, ::testing::ValuesIn(sharing_configurations()),
+                         &name_of);
 
 /// Writes element `element` of a parameter on one rank by way of .data(), which has a version
 /// counter of its own. Returns what the step then says on each rank.
-std::vector<std::string> errors_after_write(const Row& row, int writer, size_t parameter,
-                                            int64_t element) {
+std::vector<std::string> errors_after_write(const Configuration& configuration, int writer,
+                                            size_t parameter, int64_t element) {
   return run_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> world) {
     const auto net = make_wide();
-    const auto engine = parallelize(net, adamw(), options_of(row), world);
+    const auto engine = parallelize(net, adamw(), options_of(configuration), world);
     const auto backward = [&](int step) {
       const Moment moment{.step = step, .rank = world->rank()};
       const Schedule schedule{.name = ""};
@@ -128,7 +133,7 @@ TEST(SharedParameters, EveryStrayWriteIsFoundAndNamed) {
   for (size_t i = 0; i < named.size(); ++i) {
     const int64_t numel = named[i].value().numel();
     if (numel < 70) continue;
-    const auto errors = errors_after_write(row_of(Strategy::kZero2), 1, i, numel - 1);
+    const auto errors = errors_after_write(configuration_of(Strategy::kZero2), 1, i, numel - 1);
     EXPECT_THAT(errors, Each(HasSubstr("rank 1")));
     EXPECT_THAT(errors, Each(HasSubstr("parameter '" + named[i].key() +
                                        "' was written outside engine->modify_parameters()")));
@@ -140,7 +145,7 @@ TEST(SharedParameters, AStrayWriteHarmsNoOtherRank) {
   run_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
     const auto net = make_net();
     const auto engine =
-        parallelize(net, adamw(), small_options_of(row_of(Strategy::kZero1)), world);
+        parallelize(net, adamw(), small_options_of(configuration_of(Strategy::kZero1)), world);
     const auto before = copy_parameters(*net);
     world->barrier("copied");
     if (world->rank() == 0) {
@@ -207,7 +212,8 @@ TEST(SharedParameters, AStepIsRefusedOnAllRanksWhereOneCannotSeeItsWrites) {
             return std::make_unique<BlindBuffer>(std::move(buffer));
           });
       const auto net = make_net();
-      const auto engine = parallelize(net, adamw(), small_options_of(row_of(strategy)), group);
+      const auto engine =
+          parallelize(net, adamw(), small_options_of(configuration_of(strategy)), group);
       loss_on(*net, world->rank(), 0).backward();
       engine->step();
     });
@@ -295,7 +301,8 @@ TEST(SharedParameters, WithoutTheBarrierOldValuesWouldBeSeen) {
     run_ranks(2, [&](std::shared_ptr<ProcessGroup> world) {
       const auto group = std::make_shared<HastyGroup>(world, may_update);
       const auto net = make_net();
-      const auto engine = parallelize(net, adamw(), small_options_of(row_of(strategy)), group);
+      const auto engine =
+          parallelize(net, adamw(), small_options_of(configuration_of(strategy)), group);
       loss_on(*net, world->rank(), 0).backward();
       engine->step();
       std::map<std::string, at::Tensor> early;

@@ -25,14 +25,16 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::ThrowsMessage;
 
-/// What a model is trained in as `row` says.
-at::ScalarType dtype_of(const Row& row) { return row.precision.parameters.value_or(at::kFloat); }
+/// What a model is trained in as `configuration` says.
+at::ScalarType dtype_of(const Configuration& configuration) {
+  return configuration.precision.parameters.value_or(at::kFloat);
+}
 
 /// One rank of a run.
 struct SavedRank : EngineRank<Net> {
-  SavedRank(std::shared_ptr<ProcessGroup> group, const std::string& model, const Row& row,
-            uint64_t seed)
-      : SavedRank(std::move(group), subject(model), row,
+  SavedRank(std::shared_ptr<ProcessGroup> group, const std::string& model,
+            const Configuration& configuration, uint64_t seed)
+      : SavedRank(std::move(group), subject(model), configuration,
                   prepare(subject(model).make(), at::kFloat, seed)) {}
 
   at::Tensor loss(int step) const override {
@@ -49,14 +51,15 @@ struct SavedRank : EngineRank<Net> {
   at::ScalarType dtype;
 
  private:
-  SavedRank(std::shared_ptr<ProcessGroup> group, Subject subject, const Row& row,
-            const std::shared_ptr<Net>& model)
-      : EngineRank(std::move(group), model, make_plan(*model), scaled_options_of(row)),
+  SavedRank(std::shared_ptr<ProcessGroup> group, Subject subject,
+            const Configuration& configuration, const std::shared_ptr<Net>& model)
+      : EngineRank(std::move(group), model, make_plan(*model), scaled_options_of(configuration)),
         trained(std::move(subject)),
-        dtype(dtype_of(row)) {}
-  static Options scaled_options_of(const Row& row) {
-    Options options = small_options_of(row);
-    if (dtype_of(row) == at::kBFloat16) options.loss_scale = LossScale{.growth_interval = 3};
+        dtype(dtype_of(configuration)) {}
+  static Options scaled_options_of(const Configuration& configuration) {
+    Options options = small_options_of(configuration);
+    if (dtype_of(configuration) == at::kBFloat16)
+      options.loss_scale = LossScale{.growth_interval = 3};
     return options;
   }
 };
@@ -74,10 +77,10 @@ States on_ranks(int world, const std::function<StateDict(std::shared_ptr<Process
 }
 
 /// What a run of `steps` steps saves.
-States saved_after(int steps, int world, const std::string& model, const Row& row,
-                   StateScope scope) {
+States saved_after(int steps, int world, const std::string& model,
+                   const Configuration& configuration, StateScope scope) {
   return on_ranks(world, [&](std::shared_ptr<ProcessGroup> group) {
-    const SavedRank run(std::move(group), model, row, 3);
+    const SavedRank run(std::move(group), model, configuration, 3);
     run.train(0, steps);
     return run.engine->state_dict(scope);
   });
@@ -85,12 +88,12 @@ States saved_after(int steps, int world, const std::string& model, const Row& ro
 
 /// What a run that loads `states`, over other values, saves after training steps [begin, end).
 StateDict continued(const States& states, int begin, int end, const std::string& model,
-                    const Row& row) {
+                    const Configuration& configuration) {
   const int world = static_cast<int>(states.size());
   return on_ranks(world,
                   [&](std::shared_ptr<ProcessGroup> group) {
                     const StateDict& own = states[static_cast<size_t>(group->rank())];
-                    const SavedRank run(std::move(group), model, row, 77);
+                    const SavedRank run(std::move(group), model, configuration, 77);
                     run.train(0, 1);
                     run.engine->load_state_dict(own);
                     run.train(begin, end);
@@ -108,30 +111,32 @@ States dealt(States states, int world) {
   return dealt;
 }
 
-std::vector<Row> rows_at(int world) {
-  std::vector<Row> rows = named_rows();
-  if (world % 2 == 0) rows.push_back(hybrid(2, 2, 2));
-  if (world == 4) rows.push_back(hybrid(1, 2, 2));
-  return rows;
+std::vector<Configuration> configurations_at(int world) {
+  std::vector<Configuration> configurations = named_configurations();
+  if (world % 2 == 0) configurations.push_back(hybrid(2, 2, 2));
+  if (world == 4) configurations.push_back(hybrid(1, 2, 2));
+  return configurations;
 }
 
-Row in_bf16(Row row) {
-  row.precision.parameters = at::kBFloat16;
-  return row;
+Configuration in_bf16(Configuration configuration) {
+  configuration.precision.parameters = at::kBFloat16;
+  return configuration;
 }
 
 class EngineState : public ::testing::TestWithParam<int> {
  protected:
   int world() const { return GetParam(); }
 
-  /// Saving after two steps, under any row, and going on under any other is one run of four.
-  void expect_continuity(const std::string& model, const std::vector<Row>& rows) const {
+  /// Saving after two steps, under any configuration, and going on under any other is one run of
+  /// four.
+  void expect_continuity(const std::string& model,
+                         const std::vector<Configuration>& configurations) const {
     SCOPED_TRACE(model);
     const StateDict expected =
-        saved_after(4, world(), model, rows.front(), StateScope::kEveryRank).back();
-    for (const Row& from : rows) {
+        saved_after(4, world(), model, configurations.front(), StateScope::kEveryRank).back();
+    for (const Configuration& from : configurations) {
       const States states = saved_after(2, world(), model, from, StateScope::kSharded);
-      for (const Row& to : rows) {
+      for (const Configuration& to : configurations) {
         EXPECT_EQ(bit_differences(continued(states, 2, 4, model, to), expected), "")
             << from << " to " << to;
       }
@@ -140,24 +145,27 @@ class EngineState : public ::testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(World, EngineState, ::testing::Values(1, 2, 3, 4));
 
-TEST_P(EngineState, GoesOnUnderAnyRowBitForBit) { expect_continuity("OddMlp", rows_at(world())); }
+TEST_P(EngineState, GoesOnUnderAnyConfigurationBitForBit) {
+  expect_continuity("OddMlp", configurations_at(world()));
+}
 
 TEST_P(EngineState, GoesOnWithModelsThatBreakEngines) {
-  std::vector<Row> rows = {row_of(Strategy::kDdp), row_of(Strategy::kZero3)};
-  if (world() == 4) rows.push_back(hybrid(2, 2, 2));
+  std::vector<Configuration> configurations = {configuration_of(Strategy::kDdp),
+                                               configuration_of(Strategy::kZero3)};
+  if (world() == 4) configurations.push_back(hybrid(2, 2, 2));
   for (const char* model : {"BatchNorm", "FrozenLayers", "ChannelsLast", "TiedMlp",
                             "EmptyParameter", "TinyAndScalar", "UnusedEverywhere", "MixedDtypes"}) {
-    expect_continuity(model, rows);
+    expect_continuity(model, configurations);
   }
 }
 
 TEST_P(EngineState, GoesOnWithMastersAndLossScale) {
-  std::vector<Row> rows = rows_at(world());
-  for (Row& row : rows) row = in_bf16(row);
-  expect_continuity("OddMlp", rows);
-  expect_continuity("FrozenLayers", {rows.front(), rows[3]});
+  std::vector<Configuration> configurations = configurations_at(world());
+  for (Configuration& configuration : configurations) configuration = in_bf16(configuration);
+  expect_continuity("OddMlp", configurations);
+  expect_continuity("FrozenLayers", {configurations.front(), configurations[3]});
   const StateDict state =
-      saved_after(4, world(), "OddMlp", rows.back(), StateScope::kEveryRank).back();
+      saved_after(4, world(), "OddMlp", configurations.back(), StateScope::kEveryRank).back();
   EXPECT_EQ(state.entries.at("scaler.scale").tensor().item<double>(), 131072.0);
   EXPECT_EQ(state.entries.at("scaler.good_steps").tensor().item<int64_t>(), 1);
   EXPECT_EQ(state.entries.at("engine.steps").tensor().item<int64_t>(), 4);
@@ -165,12 +173,12 @@ TEST_P(EngineState, GoesOnWithMastersAndLossScale) {
 
 TEST_P(EngineState, LoadsIntoAnyNumberOfRanks) {
   for (const int other : {1, 2, 3, 4}) {
-    for (const Row& from : rows_at(other)) {
+    for (const Configuration& from : configurations_at(other)) {
       const StateDict expected =
           saved_after(2, other, "ChannelsLast", from, StateScope::kEveryRank).front();
       const States shards =
           dealt(saved_after(2, other, "ChannelsLast", from, StateScope::kSharded), world());
-      const Row to = rows_at(world()).back();
+      const Configuration to = configurations_at(world()).back();
       EXPECT_EQ(bit_differences(continued(shards, 2, 2, "ChannelsLast", to), expected), "")
           << from << " at " << other << " to " << to;
     }
@@ -178,10 +186,10 @@ TEST_P(EngineState, LoadsIntoAnyNumberOfRanks) {
 }
 
 TEST_P(EngineState, OneRankMayHaveAllOfIt) {
-  for (const Row& row : rows_at(world())) {
+  for (const Configuration& configuration : configurations_at(world())) {
     const int keeper = world() - 1;
     const auto save = [&](std::shared_ptr<ProcessGroup> group) {
-      const SavedRank run(std::move(group), "FrozenLayers", row, 3);
+      const SavedRank run(std::move(group), "FrozenLayers", configuration, 3);
       run.train(0, 2);
       return run.engine->state_dict(StateScope::kOneRank, keeper);
     };
@@ -190,20 +198,21 @@ TEST_P(EngineState, OneRankMayHaveAllOfIt) {
       EXPECT_TRUE(states[static_cast<size_t>(rank)].entries.empty());
     }
     const StateDict& whole = states[static_cast<size_t>(keeper)];
-    EXPECT_EQ(bit_differences(continued(states, 2, 2, "FrozenLayers", row), whole), "") << row;
+    EXPECT_EQ(bit_differences(continued(states, 2, 2, "FrozenLayers", configuration), whole), "")
+        << configuration;
   }
 }
 
 TEST_P(EngineState, HasTheValuesThatTheModelShows) {
-  for (const Row& row : rows_at(world())) {
+  for (const Configuration& configuration : configurations_at(world())) {
     run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
-      const SavedRank run(std::move(group), "TiedMlp", row, 3);
+      const SavedRank run(std::move(group), "TiedMlp", configuration, 3);
       run.train(0, 1);
       const StateDict state = run.engine->state_dict(StateScope::kEveryRank);
       const auto whole = run.engine->full_parameters();
       for (const Parameter& parameter : run.engine->parameters()) {
         const at::Tensor saved = state.entries.at("model." + parameter.name).tensor();
-        EXPECT_TRUE(at::equal(saved, parameter.tensor)) << row << parameter.name;
+        EXPECT_TRUE(at::equal(saved, parameter.tensor)) << configuration << parameter.name;
         EXPECT_EQ(state.entries.at("optimizer." + parameter.name + ".step").tensor().item<int>(),
                   1);
         for (const std::string& name : parameter.other_names) {
@@ -215,14 +224,14 @@ TEST_P(EngineState, HasTheValuesThatTheModelShows) {
 }
 
 TEST_P(EngineState, RestoresWhatASchedulerChanged) {
-  for (const Row& row : rows_at(world())) {
+  for (const Configuration& configuration : configurations_at(world())) {
     run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
-      const SavedRank first(group, "OddMlp", row, 3);
+      const SavedRank first(group, "OddMlp", configuration, 3);
       torch::optim::StepLR schedule(first.engine->optimizer(), 1, 0.1);
       first.train(0, 1);
       for (int step = 0; step < 2; ++step) schedule.step();  // the first changes nothing
       const StateDict state = first.engine->state_dict(StateScope::kSharded);
-      const SavedRank second(group, "OddMlp", row, 4);
+      const SavedRank second(group, "OddMlp", configuration, 4);
       auto& groups = second.engine->optimizer().param_groups();
       static_cast<torch::optim::AdamWOptions&>(groups[1].options()).eps(0.5).weight_decay(0.7);
       second.engine->load_state_dict(state);
@@ -237,9 +246,9 @@ TEST_P(EngineState, RestoresWhatASchedulerChanged) {
 }
 
 TEST_P(EngineState, LoadingDropsGradientsAndOldGraphs) {
-  for (const Row& row : rows_at(world())) {
+  for (const Configuration& configuration : configurations_at(world())) {
     run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
-      const SavedRank run(std::move(group), "OddMlp", row, 3);
+      const SavedRank run(std::move(group), "OddMlp", configuration, 3);
       run.train(0, 1);
       const StateDict state = run.engine->state_dict(StateScope::kSharded);
       run.backward(1);
@@ -252,12 +261,12 @@ TEST_P(EngineState, LoadingDropsGradientsAndOldGraphs) {
 }
 
 TEST_P(EngineState, ARefusedStateChangesNothingAndTrainingGoesOn) {
-  for (const Row& row : rows_at(world())) {
+  for (const Configuration& configuration : configurations_at(world())) {
     const StateDict expected =
-        saved_after(2, world(), "OddMlp", row, StateScope::kEveryRank).back();
+        saved_after(2, world(), "OddMlp", configuration, StateScope::kEveryRank).back();
     const States states = on_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
       const bool is_last = group->rank() == group->size() - 1;
-      const SavedRank run(std::move(group), "OddMlp", row, 3);
+      const SavedRank run(std::move(group), "OddMlp", configuration, 3);
       run.train(0, 1);
       StateDict state = run.engine->state_dict(StateScope::kSharded);
       const std::string name = run.engine->parameters()[0].name;
@@ -272,14 +281,14 @@ TEST_P(EngineState, ARefusedStateChangesNothingAndTrainingGoesOn) {
       run.train(1, 2);
       return run.engine->state_dict(StateScope::kEveryRank);
     });
-    EXPECT_EQ(bit_differences(states.back(), expected), "") << row;
+    EXPECT_EQ(bit_differences(states.back(), expected), "") << configuration;
   }
 }
 
 TEST_P(EngineState, RefusesWhereScopesAreOpen) {
-  for (const Row& row : rows_at(world())) {
+  for (const Configuration& configuration : configurations_at(world())) {
     run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
-      const SavedRank run(std::move(group), "OddMlp", row, 3);
+      const SavedRank run(std::move(group), "OddMlp", configuration, 3);
       const StateDict state = run.engine->state_dict(StateScope::kSharded);
       auto scope = run.engine->full_parameters();
       const auto load = [&] { run.engine->load_state_dict(state); };
@@ -294,7 +303,7 @@ TEST_P(EngineState, RefusesWhereScopesAreOpen) {
 
 TEST_P(EngineState, ShardsAreSavedWithoutGathering) {
   run_ranks(world(), [](std::shared_ptr<ProcessGroup> group) {
-    const SavedRank run(std::move(group), "OddMlp", row_of(Strategy::kZero3), 3);
+    const SavedRank run(std::move(group), "OddMlp", configuration_of(Strategy::kZero3), 3);
     run.train(0, 1);
     const int64_t gathers = run.engine->gather_counts().gathers;
     for (const StateScope scope : {StateScope::kSharded, StateScope::kEveryRank}) {
@@ -306,11 +315,12 @@ TEST_P(EngineState, ShardsAreSavedWithoutGathering) {
 
 TEST(EngineStateNegativeControl, WhatTheComparisonMustCatch) {
   const int world = 3;
-  const Row row = row_of(Strategy::kZero3);
-  const StateDict expected = saved_after(4, world, "OddMlp", row, StateScope::kEveryRank).back();
-  States states = saved_after(2, world, "OddMlp", row, StateScope::kSharded);
-  EXPECT_EQ(bit_differences(continued(states, 2, 4, "OddMlp", row), expected), "");
-  EXPECT_THAT(bit_differences(continued(states, 3, 4, "OddMlp", row), expected),
+  const Configuration configuration = configuration_of(Strategy::kZero3);
+  const StateDict expected =
+      saved_after(4, world, "OddMlp", configuration, StateScope::kEveryRank).back();
+  States states = saved_after(2, world, "OddMlp", configuration, StateScope::kSharded);
+  EXPECT_EQ(bit_differences(continued(states, 2, 4, "OddMlp", configuration), expected), "");
+  EXPECT_THAT(bit_differences(continued(states, 3, 4, "OddMlp", configuration), expected),
               AllOf(HasSubstr("engine.steps"), HasSubstr("exp_avg_sq")))
       << "a step less";
   for (auto& [name, entry] : states[1].entries) {
@@ -319,7 +329,8 @@ TEST(EngineStateNegativeControl, WhatTheComparisonMustCatch) {
     entry.pieces[0].values[0] += 1e-3;
     break;
   }
-  const std::string text = bit_differences(continued(states, 2, 4, "OddMlp", row), expected);
+  const std::string text =
+      bit_differences(continued(states, 2, 4, "OddMlp", configuration), expected);
   EXPECT_THAT(text, AllOf(HasSubstr("model."), Not(HasSubstr("engine.steps")))) << "one moment";
 }
 

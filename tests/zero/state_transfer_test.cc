@@ -25,11 +25,11 @@ constexpr StateModel kFloat{};
 constexpr StateModel kMasters{.dtype = at::kBFloat16, .has_scaler = true};
 
 /// What each rank of a run that fill(seed) made saves.
-std::vector<StateDict> save_at(int world, const StateRow& row, StateModel model, StateScope scope,
-                               int rank = 0, uint64_t seed = 1) {
+std::vector<StateDict> save_at(int world, const StateConfiguration& configuration, StateModel model,
+                               StateScope scope, int rank = 0, uint64_t seed = 1) {
   std::vector<StateDict> states(static_cast<size_t>(world));
   run_ranks(world, [&](std::shared_ptr<ProcessGroup> group) {
-    StateRun run(group, row, model);
+    StateRun run(group, configuration, model);
     run.fill(seed);
     states[static_cast<size_t>(group->rank())] = run.save(scope, rank);
   });
@@ -37,29 +37,29 @@ std::vector<StateDict> save_at(int world, const StateRow& row, StateModel model,
 }
 
 /// Loads `states` (one per rank) over other values; "" or what is not as `seed` says.
-std::string load_at(int world, const StateRow& row, StateModel model,
+std::string load_at(int world, const StateConfiguration& configuration, StateModel model,
                     const std::vector<StateDict>& states, uint64_t seed = 1) {
   std::string text;
   std::mutex mutex;
   run_ranks(world, [&](std::shared_ptr<ProcessGroup> group) {
-    StateRun run(group, row, model);
+    StateRun run(group, configuration, model);
     run.fill(seed + 1);
     run.load(states.at(static_cast<size_t>(group->rank())));
     const std::string differences = run.differences_from(seed);
     const std::lock_guard lock(mutex);
-    if (!differences.empty()) text += row.name + ":\n" + differences;
+    if (!differences.empty()) text += configuration.name + ":\n" + differences;
   });
   return text;
 }
 
 /// What every rank throws when it loads its entry of `states`; all ranks must say the same and
 /// keep what they had.
-std::string refusal_of(int world, const StateRow& row, StateModel model,
+std::string refusal_of(int world, const StateConfiguration& configuration, StateModel model,
                        const std::vector<StateDict>& states) {
   std::set<std::string> texts;
   std::mutex mutex;
   run_ranks(world, [&](std::shared_ptr<ProcessGroup> group) {
-    StateRun run(group, row, model);
+    StateRun run(group, configuration, model);
     run.fill(5);
     std::string text;
     try {
@@ -89,9 +89,10 @@ INSTANTIATE_TEST_SUITE_P(World, StateTransferAmongRanks, ::testing::Values(2, 3,
 TEST_P(StateTransferAt, EveryRankGetsAllOfIt) {
   for (const StateModel model : {kFloat, kMasters}) {
     const StateDict expected = StateRun::expected(1, model);
-    for (const StateRow& row : state_rows(world())) {
-      for (const StateDict& state : save_at(world(), row, model, StateScope::kEveryRank)) {
-        EXPECT_EQ(bit_differences(state, expected), "") << row.name;
+    for (const StateConfiguration& configuration : state_configurations(world())) {
+      for (const StateDict& state :
+           save_at(world(), configuration, model, StateScope::kEveryRank)) {
+        EXPECT_EQ(bit_differences(state, expected), "") << configuration.name;
       }
     }
   }
@@ -99,14 +100,14 @@ TEST_P(StateTransferAt, EveryRankGetsAllOfIt) {
 
 TEST_P(StateTransferAt, OneRankGetsAllOfItTheOthersNothing) {
   const int receiver = world() - 1;
-  for (const StateRow& row : state_rows(world())) {
-    const auto states = save_at(world(), row, kFloat, StateScope::kOneRank, receiver);
+  for (const StateConfiguration& configuration : state_configurations(world())) {
+    const auto states = save_at(world(), configuration, kFloat, StateScope::kOneRank, receiver);
     for (int rank = 0; rank < world(); ++rank) {
       const StateDict& state = states[static_cast<size_t>(rank)];
       if (rank == receiver) {
-        EXPECT_EQ(bit_differences(state, StateRun::expected(1, kFloat)), "") << row.name;
+        EXPECT_EQ(bit_differences(state, StateRun::expected(1, kFloat)), "") << configuration.name;
       } else {
-        EXPECT_TRUE(state.entries.empty()) << row.name;
+        EXPECT_TRUE(state.entries.empty()) << configuration.name;
       }
     }
   }
@@ -114,9 +115,9 @@ TEST_P(StateTransferAt, OneRankGetsAllOfItTheOthersNothing) {
 
 TEST_P(StateTransferAt, ShardsHaveEveryElementExactlyOnce) {
   const StateDict expected = StateRun::expected(1, kMasters);
-  for (const StateRow& row : state_rows(world())) {
+  for (const StateConfiguration& configuration : state_configurations(world())) {
     StateDict all;
-    for (StateDict& state : save_at(world(), row, kMasters, StateScope::kSharded)) {
+    for (StateDict& state : save_at(world(), configuration, kMasters, StateScope::kSharded)) {
       for (const auto& [name, entry] : state.entries) {
         for (const StatePiece& piece : entry.pieces) {
           EXPECT_EQ(piece.values.storage().nbytes(), piece.values.nbytes()) << "memory of its own";
@@ -132,22 +133,22 @@ TEST_P(StateTransferAt, ShardsHaveEveryElementExactlyOnce) {
         by_begin[piece.begin] = piece.values;
         numel += piece.values.numel();
       }
-      EXPECT_EQ(numel, entry.numel()) << row.name << " " << name;
+      EXPECT_EQ(numel, entry.numel()) << configuration.name << " " << name;
       std::vector<at::Tensor> values;
       for (const auto& [begin, piece] : by_begin) values.push_back(piece.view(at::kByte));
       joined.entries[name] = entry;
       joined.entries[name].pieces = {{0, torch::cat(values).view(entry.dtype)}};
     }
-    EXPECT_EQ(bit_differences(joined, expected), "") << row.name;
+    EXPECT_EQ(bit_differences(joined, expected), "") << configuration.name;
   }
 }
 
-TEST_P(StateTransferAt, LoadsWhatAnyRowSaved) {
+TEST_P(StateTransferAt, LoadsWhatAnyConfigurationSaved) {
   for (const StateModel model : {kFloat, kMasters}) {
-    for (const StateRow& from : state_rows(world())) {
+    for (const StateConfiguration& from : state_configurations(world())) {
       const auto shards = save_at(world(), from, model, StateScope::kSharded);
       const auto one = save_at(world(), from, model, StateScope::kOneRank, world() - 1);
-      for (const StateRow& to : state_rows(world())) {
+      for (const StateConfiguration& to : state_configurations(world())) {
         EXPECT_EQ(load_at(world(), to, model, shards), "") << "shards of " << from.name;
         EXPECT_EQ(load_at(world(), to, model, one), "") << "whole, of " << from.name;
       }
@@ -157,14 +158,14 @@ TEST_P(StateTransferAt, LoadsWhatAnyRowSaved) {
 
 TEST_P(StateTransferAt, LoadsWhatAnyWorldSaved) {
   for (const int saved_at : {1, 2, 3, 4}) {
-    for (const StateRow& from : state_rows(saved_at)) {
+    for (const StateConfiguration& from : state_configurations(saved_at)) {
       // Rank r of the new world takes what ranks r, r + world, ... of the old one saved.
       std::vector<StateDict> merged(static_cast<size_t>(world()));
       auto states = save_at(saved_at, from, kMasters, StateScope::kSharded);
       for (size_t rank = 0; rank < states.size(); ++rank) {
         merged[rank % merged.size()].merge(std::move(states[rank]));
       }
-      const StateRow to = state_rows(world()).back();
+      const StateConfiguration to = state_configurations(world()).back();
       EXPECT_EQ(load_at(world(), to, kMasters, merged), "") << saved_at << " " << from.name;
     }
   }
@@ -172,12 +173,12 @@ TEST_P(StateTransferAt, LoadsWhatAnyWorldSaved) {
 
 TEST_P(StateTransferAt, ConvertsTheOrderOfMemory) {
   const StateModel contiguous{.is_contiguous = true};
-  const StateRow row = state_rows(world()).back();
-  const auto states = save_at(world(), row, kFloat, StateScope::kSharded);
+  const StateConfiguration configuration = state_configurations(world()).back();
+  const auto states = save_at(world(), configuration, kFloat, StateScope::kSharded);
   std::mutex mutex;
   std::vector<StateDict> loaded;
   run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
-    StateRun run(group, row, contiguous);
+    StateRun run(group, configuration, contiguous);
     run.fill(2);
     run.load(states[static_cast<size_t>(group->rank())]);
     StateDict state = run.save(StateScope::kEveryRank);
@@ -200,18 +201,18 @@ std::vector<StateDict> right_on_the_lowest(int world) {
 }
 
 TEST_P(StateTransferAt, TheLowestRankAndTheFirstPieceWin) {
-  const StateRow row = state_rows(world()).back();
+  const StateConfiguration configuration = state_configurations(world()).back();
   std::vector<StateDict> states = right_on_the_lowest(world());
   // A second, wrong piece over the first.
   StateEntry& entry = states[0].entries.at("model.fc.weight");
   const at::Tensor right = entry.pieces[0].values;
   entry.pieces = {{0, right.narrow(0, 0, 50).clone()}, {40, right.narrow(0, 40, 51).clone()}};
   entry.pieces[1].values.narrow(0, 0, 10).zero_();
-  EXPECT_EQ(load_at(world(), row, kFloat, states), "");
+  EXPECT_EQ(load_at(world(), configuration, kFloat, states), "");
 }
 
 TEST_P(StateTransferAmongRanks, AnotherRankFillsAHoleOfTheLowest) {
-  const StateRow row = state_rows(world()).back();
+  const StateConfiguration configuration = state_configurations(world()).back();
   std::vector<StateDict> states = right_on_the_lowest(world());
   StateEntry& entry = states[0].entries.at("model.fc.weight");
   const at::Tensor right = entry.pieces[0].values;
@@ -219,11 +220,11 @@ TEST_P(StateTransferAmongRanks, AnotherRankFillsAHoleOfTheLowest) {
   for (int rank = 1; rank < world(); ++rank) {
     states[static_cast<size_t>(rank)].entries.at("model.fc.weight").pieces = {{0, right}};
   }
-  EXPECT_EQ(load_at(world(), row, kFloat, states), "");
+  EXPECT_EQ(load_at(world(), configuration, kFloat, states), "");
 }
 
 TEST_P(StateTransferAt, ListsEverythingThatIsWrongAndChangesNothing) {
-  const StateRow row = state_rows(world()).back();
+  const StateConfiguration configuration = state_configurations(world()).back();
   std::vector<StateDict> states(static_cast<size_t>(world()), StateRun::expected(1, kFloat));
   for (StateDict& state : states) {
     state.entries.erase("model.fc.bias");
@@ -238,7 +239,7 @@ TEST_P(StateTransferAt, ListsEverythingThatIsWrongAndChangesNothing) {
   last.entries.at("model.scale").dtype = at::kDouble;
   last.entries.at("model.fc.weight").sizes = {7, 13};
   last.entries.at("model.conv.weight").strides = {1, 1, 1, 1};
-  const std::string text = refusal_of(world(), row, kFloat, states);
+  const std::string text = refusal_of(world(), configuration, kFloat, states);
   const std::string rank = "rank " + std::to_string(world() - 1) + ": ";
   const std::string ranks = std::vector<std::string>{"0", "0, 1", "0, 1, 2", "0, 1, 2, 3"}.at(
       static_cast<size_t>(world() - 1));
@@ -265,7 +266,7 @@ TEST_P(StateTransferAt, ListsEverythingThatIsWrongAndChangesNothing) {
 TEST_P(StateTransferAmongRanks, MustAgreeOnTheOrderOfMemory) {
   std::vector<StateDict> states(static_cast<size_t>(world()), StateRun::expected(1, kFloat));
   states.back() = StateRun::expected(1, {.is_contiguous = true});
-  EXPECT_THAT(refusal_of(world(), state_rows(world()).back(), kFloat, states),
+  EXPECT_THAT(refusal_of(world(), state_configurations(world()).back(), kFloat, states),
               HasSubstr("'model.conv.weight': got strides [12, 1, 6, 3] from rank 0 and [12, 4, 2, "
                         "1] from rank " +
                         std::to_string(world() - 1) + ", expected the same from all"));
@@ -278,7 +279,7 @@ TEST_P(StateTransferAt, RefusesNumbersOutOfRange) {
     state.entries.at("optimizer.fc.bias.step").pieces[0].values.fill_(-1);
     state.entries.at("scaler.scale").pieces[0].values.fill_(0.0);
   }
-  EXPECT_THAT(refusal_of(world(), state_rows(world()).back(), kMasters, states),
+  EXPECT_THAT(refusal_of(world(), state_configurations(world()).back(), kMasters, states),
               AllOf(HasSubstr("[state] rank 0: [optim] group 'bias': beta1: got 1.5, expected 0 <= "
                               "beta1 < 1"),
                     HasSubstr("'optimizer.fc.bias.step': got -1, expected at least 0"),
@@ -286,24 +287,24 @@ TEST_P(StateTransferAt, RefusesNumbersOutOfRange) {
 }
 
 TEST_P(StateTransferAt, PrecisionsAndScalersMustAgree) {
-  const StateRow row = state_rows(world()).back();
+  const StateConfiguration configuration = state_configurations(world()).back();
   const std::vector<StateDict> states(static_cast<size_t>(world()),
                                       StateRun::expected(1, kMasters));
-  EXPECT_THAT(refusal_of(world(), row, kFloat, states),
+  EXPECT_THAT(refusal_of(world(), configuration, kFloat, states),
               AllOf(HasSubstr("'model.scale': got dtype BFloat16, expected Float"),
                     HasSubstr("'optimizer.scale.master': got an entry that this run does not have"),
                     HasSubstr("'scaler.scale': got an entry that this run does not have")));
   const std::vector<StateDict> plain(static_cast<size_t>(world()), StateRun::expected(1, kFloat));
   EXPECT_THAT(
-      refusal_of(world(), row, kMasters, plain),
+      refusal_of(world(), configuration, kMasters, plain),
       AllOf(HasSubstr("'model.scale': got dtype Float, expected BFloat16"),
             HasSubstr("'optimizer.scale.master': missing"), HasSubstr("'scaler.scale': missing")));
 }
 
 TEST(StateTransfer, SavingComparesTheShapesOfBuffers) {
-  const StateRow row = state_rows(3).front();
+  const StateConfiguration configuration = state_configurations(3).front();
   const auto errors = run_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> group) {
-    StateRun run(group, row);
+    StateRun run(group, configuration);
     if (group->rank() == 1) run.buffers().front().tensor.resize_({0});
     (void)run.save(StateScope::kEveryRank);
   });
@@ -313,7 +314,7 @@ TEST(StateTransfer, SavingComparesTheShapesOfBuffers) {
 
 TEST_P(StateTransferAt, SavingChecksItsArguments) {
   run_ranks(world(), [](std::shared_ptr<ProcessGroup> group) {
-    StateRun run(group, state_rows(group->size()).back());
+    StateRun run(group, state_configurations(group->size()).back());
     const auto text_of = [&](StateScope scope, int rank) {
       try {
         run.save(scope, rank);
@@ -340,19 +341,19 @@ TEST_P(StateTransferAt, SavingChecksItsArguments) {
 
 TEST(StateTransferNegativeControl, WhatTheComparisonsMustCatch) {
   const int world = 3;
-  const StateRow row = state_rows(world).back();
-  const auto states = save_at(world, row, kFloat, StateScope::kSharded);
-  ASSERT_EQ(load_at(world, row, kFloat, states), "");
+  const StateConfiguration configuration = state_configurations(world).back();
+  const auto states = save_at(world, configuration, kFloat, StateScope::kSharded);
+  ASSERT_EQ(load_at(world, configuration, kFloat, states), "");
 
   auto flipped = states;
   StateEntry& entry = flipped[1].entries.begin()->second;
   entry.pieces[0].values = entry.pieces[0].values.clone();
   static_cast<unsigned char*>(entry.pieces[0].values.mutable_data_ptr())[0] ^= 1;
-  EXPECT_THAT(load_at(world, row, kFloat, flipped), HasSubstr("differs")) << "one bit";
+  EXPECT_THAT(load_at(world, configuration, kFloat, flipped), HasSubstr("differs")) << "one bit";
 
   auto dropped = states;
   dropped[1].entries.erase(dropped[1].entries.begin());
-  EXPECT_THAT(refusal_of(world, row, kFloat, dropped), HasSubstr("missing"));
+  EXPECT_THAT(refusal_of(world, configuration, kFloat, dropped), HasSubstr("missing"));
 
   StateDict whole = StateRun::expected(1, kFloat);
   EXPECT_EQ(bit_differences(whole, StateRun::expected(1, kFloat)), "");

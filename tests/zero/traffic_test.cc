@@ -16,9 +16,9 @@
 #include "tessera/tests/support/training.h"
 #include "tessera/zero/parallelize.h"
 
-// What each row sends, call by call, against the formula of the layout: 2 P per step where all is
-// replicated, P in and P out where it is sharded, plus small agreements that are named here. What
-// gathers read is in tests/fsdp/gathered_units_test.cc.
+// What each configuration sends, call by call, against the formula of the layout: 2 P per step
+// where all is replicated, P in and P out where it is sharded, plus small agreements that are named
+// here. What gathers read is in tests/fsdp/gathered_units_test.cc.
 
 namespace tessera::testing {
 namespace {
@@ -31,12 +31,12 @@ constexpr int kMicroSteps = 3;
 /// The expected calls of one training loop, from the layout alone.
 class Formula {
  public:
-  Formula(const Engine& engine, const Row& row, int groups, int size)
+  Formula(const Engine& engine, const Configuration& configuration, int groups, int size)
       : table_(engine.parameters()),
         plan_(engine.units()),
         is_sharded_(engine.degrees().optimizer > 1),
         splits_parameters_(engine.degrees().parameters > 1),
-        shares_(row.shares_at(size)),
+        shares_(configuration.shares_at(size)),
         gathers_updates_(is_sharded_ && !splits_parameters_ && !shares_),
         groups_(groups),
         size_(size) {}
@@ -78,7 +78,7 @@ class Formula {
 
   const ParameterTable& table_;
   const UnitPlan& plan_;
-  bool is_sharded_;  // a world of one is replicated under every row
+  bool is_sharded_;  // a world of one is replicated under every configuration
   bool splits_parameters_;
   bool shares_;
   bool gathers_updates_;  // split parameters are gathered when they are used
@@ -98,7 +98,8 @@ bool is_small(const RecordedCall& call) {
   return call.tag == "end of backward" || call.tag == "vote of the step";
 }
 
-std::vector<Traffic> traffic(const Subject& subject, const Row& row, int size, Schedule::Sync sync,
+std::vector<Traffic> traffic(const Subject& subject, const Configuration& configuration, int size,
+                             Schedule::Sync sync,
                              const std::function<bool(const std::string&)>& used) {
   std::vector<Traffic> by_rank(static_cast<size_t>(size));
   run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
@@ -108,8 +109,9 @@ std::vector<Traffic> traffic(const Subject& subject, const Row& row, int size, S
     const std::shared_ptr<Net> net = prepare(subject.make(), at::kFloat, 1);
     const OptimizerPlan plan = make_plan(*net);
     const auto engine = parallelize(
-        net, plan, options_of(row, {.name = "", .bucket_bytes = kSmallBucketBytes}), group);
-    const Formula formula(*engine, row, static_cast<int>(plan.groups.size()) + 1, size);
+        net, plan, options_of(configuration, {.name = "", .bucket_bytes = kSmallBucketBytes}),
+        group);
+    const Formula formula(*engine, configuration, static_cast<int>(plan.groups.size()) + 1, size);
     mine.plan_bytes = formula.bytes();
     recording->clear();
 
@@ -145,28 +147,31 @@ std::vector<Traffic> traffic(const Subject& subject, const Row& row, int size, S
 
 bool all_used(const std::string&) { return true; }
 
-class TrafficTest : public ::testing::TestWithParam<std::tuple<Row, int>> {
+class TrafficTest : public ::testing::TestWithParam<std::tuple<Configuration, int>> {
  protected:
-  const Row& row() const { return std::get<0>(GetParam()); }
+  const Configuration& configuration() const { return std::get<0>(GetParam()); }
   int size() const { return std::get<1>(GetParam()); }
   double share() const { return static_cast<double>(size() - 1) / size(); }
-  bool is_sharded() const { return row().degrees_at(size()).optimizer > 1; }
+  bool is_sharded() const { return configuration().degrees_at(size()).optimizer > 1; }
   bool gathers_updates() const {
-    return is_sharded() && row().degrees_at(size()).parameters == 1 && !row().shares_at(size());
+    return is_sharded() && configuration().degrees_at(size()).parameters == 1 &&
+           !configuration().shares_at(size());
   }
 };
 
-/// Rows that split parameters have units in their place.
+/// Configurations that split parameters have units in their place.
 using BucketTrafficTest = TrafficTest;
-std::vector<Row> rows_with_buckets() {
-  std::vector<Row> rows = named_and_apart_rows();
-  std::erase_if(rows, [](const Row& row) { return row.splits_parameters(); });
-  return rows;
+std::vector<Configuration> configurations_with_buckets() {
+  std::vector<Configuration> configurations = named_and_apart_configurations();
+  std::erase_if(configurations, [](const Configuration& configuration) {
+    return configuration.splits_parameters();
+  });
+  return configurations;
 }
 
 TEST_P(TrafficTest, FollowsTheFormulaCallByCallOnEveryRank) {
   for (const Traffic& rank :
-       traffic(subject("DeepMlp"), row(), size(), Schedule::Sync::kEach, all_used)) {
+       traffic(subject("DeepMlp"), configuration(), size(), Schedule::Sync::kEach, all_used)) {
     EXPECT_EQ(rank.lines, rank.expected);
     const double reductions = kMicroSteps * (is_sharded() ? 1 : 2);
     const double updates = gathers_updates() ? 1 : 0;
@@ -177,7 +182,7 @@ TEST_P(TrafficTest, FollowsTheFormulaCallByCallOnEveryRank) {
 
 TEST_P(TrafficTest, NoSyncSendsOnceWhateverTheNumberOfMicroSteps) {
   for (const Traffic& rank :
-       traffic(subject("DeepMlp"), row(), size(), Schedule::Sync::kLast, all_used)) {
+       traffic(subject("DeepMlp"), configuration(), size(), Schedule::Sync::kLast, all_used)) {
     EXPECT_EQ(rank.lines, rank.expected);
     const double transfers = is_sharded() && !gathers_updates() ? 1 : 2;
     EXPECT_DOUBLE_EQ(rank.large_bytes, transfers * share() * static_cast<double>(rank.plan_bytes));
@@ -186,21 +191,21 @@ TEST_P(TrafficTest, NoSyncSendsOnceWhateverTheNumberOfMicroSteps) {
 
 TEST_P(TrafficTest, HasOneOrderOnRanksWhoseBackwardsRunInDifferentOrders) {
   const std::vector<Traffic> ranks =
-      traffic(subject("RankOrder"), row(), size(), Schedule::Sync::kEach, all_used);
+      traffic(subject("RankOrder"), configuration(), size(), Schedule::Sync::kEach, all_used);
   for (const Traffic& rank : ranks) EXPECT_EQ(rank.lines, ranks[0].lines);
   EXPECT_EQ(ranks[0].lines, ranks[0].expected);
 }
 
 TEST_P(TrafficTest, HasOneOrderOnRanksThatTakeDifferentBranches) {
   const std::vector<Traffic> ranks =
-      traffic(subject("Branches"), row(), size(), Schedule::Sync::kEach, all_used);
+      traffic(subject("Branches"), configuration(), size(), Schedule::Sync::kEach, all_used);
   for (const Traffic& rank : ranks) EXPECT_EQ(rank.lines, ranks[0].lines);
 }
 
 TEST_P(BucketTrafficTest, WhatNobodyUsedIsReducedButNotGathered) {
   const auto used = [](const std::string& name) { return name.rfind("unused", 0) != 0; };
   const std::vector<Traffic> ranks =
-      traffic(subject("UnusedEverywhere"), row(), size(), Schedule::Sync::kEach, used);
+      traffic(subject("UnusedEverywhere"), configuration(), size(), Schedule::Sync::kEach, used);
   EXPECT_EQ(ranks[0].lines, ranks[0].expected);
   EXPECT_THAT(ranks[0].lines, ::testing::Contains(::testing::HasSubstr(" bucket 1 ")));
   EXPECT_THAT(ranks[0].lines,
@@ -209,24 +214,25 @@ TEST_P(BucketTrafficTest, WhatNobodyUsedIsReducedButNotGathered) {
 
 /// The negative control: one bucket more or less in the formula is noticed.
 TEST_P(TrafficTest, AMissingBucketWouldShow) {
-  Traffic rank = traffic(subject("DeepMlp"), row(), size(), Schedule::Sync::kEach, all_used)[0];
+  Traffic rank =
+      traffic(subject("DeepMlp"), configuration(), size(), Schedule::Sync::kEach, all_used)[0];
   // Alone, a strategy that splits parameters keeps them in one bucket of the default size.
-  const bool has_one_bucket = row().splits_parameters() && size() == 1;
+  const bool has_one_bucket = configuration().splits_parameters() && size() == 1;
   ASSERT_GT(rank.expected.size(), has_one_bucket ? 6u : 10u);
   rank.lines.erase(rank.lines.begin() + 3);
   EXPECT_NE(rank.lines, rank.expected);
 }
 
-std::string name_of_traffic(const ::testing::TestParamInfo<std::tuple<Row, int>>& info) {
+std::string name_of_traffic(const ::testing::TestParamInfo<std::tuple<Configuration, int>>& info) {
   return std::get<0>(info.param).name + "_World" + std::to_string(std::get<1>(info.param));
 }
 
 INSTANTIATE_TEST_SUITE_P(, TrafficTest,
-                         ::testing::Combine(::testing::ValuesIn(named_and_apart_rows()),
+                         ::testing::Combine(::testing::ValuesIn(named_and_apart_configurations()),
                                             ::testing::Values(1, 2, 3, 4)),
                          name_of_traffic);
 INSTANTIATE_TEST_SUITE_P(, BucketTrafficTest,
-                         ::testing::Combine(::testing::ValuesIn(rows_with_buckets()),
+                         ::testing::Combine(::testing::ValuesIn(configurations_with_buckets()),
                                             ::testing::Values(1, 2, 3, 4)),
                          name_of_traffic);
 

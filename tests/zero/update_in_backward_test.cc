@@ -30,10 +30,10 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-Row early(Row row) {
-  row.name += "_early";
-  row.optimizer_in_backward = true;
-  return row;
+Configuration early(Configuration configuration) {
+  configuration.name += "_early";
+  configuration.optimizer_in_backward = true;
+  return configuration;
 }
 
 /// One backward per step, no clipping.
@@ -44,47 +44,51 @@ Schedule plain_schedule() {
   throw std::logic_error("no schedule without accumulation and clipping");
 }
 
-/// Rows that split gradients and the optimizer over `world` ranks.
-std::vector<Row> rows_for(int world) {
-  Row blocks = row_of(Strategy::kZero3);
+/// Configurations that split gradients and the optimizer over `world` ranks.
+std::vector<Configuration> configurations_for(int world) {
+  Configuration blocks = configuration_of(Strategy::kZero3);
   blocks.name = "zero3_blocks";
-  blocks.wrap = Row::Wrap::kBlocks;
-  std::vector<Row> rows = {row_of(Strategy::kZero2),          apart(row_of(Strategy::kZero2)),
-                           row_of(Strategy::kZero3),          apart(row_of(Strategy::kZero3)),
-                           hostile(row_of(Strategy::kZero3)), blocks};
-  if (world == 1) rows = {row_of(Strategy::kZero2), row_of(Strategy::kZero3)};
-  if (world == 2) rows.resize(4);
-  if (world == 4) rows = {hybrid(2, 4, 4)};
-  return rows;
+  blocks.wrap = Configuration::Wrap::kBlocks;
+  std::vector<Configuration> configurations = {
+      configuration_of(Strategy::kZero2),          apart(configuration_of(Strategy::kZero2)),
+      configuration_of(Strategy::kZero3),          apart(configuration_of(Strategy::kZero3)),
+      hostile(configuration_of(Strategy::kZero3)), blocks};
+  if (world == 1)
+    configurations = {configuration_of(Strategy::kZero2), configuration_of(Strategy::kZero3)};
+  if (world == 2) configurations.resize(4);
+  if (world == 4) configurations = {hybrid(2, 4, 4)};
+  return configurations;
 }
 
 struct Case {
-  Row row;
+  Configuration configuration;
   int world;
 };
 
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const int world : {1, 2, 3, 4}) {
-    for (const Row& row : rows_for(world)) all.push_back({row, world});
+    for (const Configuration& configuration : configurations_for(world))
+      all.push_back({configuration, world});
   }
   return all;
 }
 
 std::string name_of_case(const ::testing::TestParamInfo<Case>& info) {
-  return info.param.row.name + "_World" + std::to_string(info.param.world);
+  return info.param.configuration.name + "_World" + std::to_string(info.param.world);
 }
 
 class UpdateInBackwardBits : public ::testing::TestWithParam<Case> {
  protected:
-  static std::string difference(const std::string& model, at::ScalarType dtype, Row row,
-                                const Decorate& decorate = {}) {
+  static std::string difference(const std::string& model, at::ScalarType dtype,
+                                Configuration configuration, const Decorate& decorate = {}) {
     const int world = GetParam().world;
     const Schedule schedule = plain_schedule();
-    const Outcome expected = train_on_threads(subject(model), dtype, row, schedule, world);
-    row.poison_freed = true;
-    const Outcome got =
-        train_on_threads(subject(model), dtype, early(row), schedule, world, {}, decorate);
+    const Outcome expected =
+        train_on_threads(subject(model), dtype, configuration, schedule, world);
+    configuration.poison_freed = true;
+    const Outcome got = train_on_threads(subject(model), dtype, early(configuration), schedule,
+                                         world, {}, decorate);
     return bit_differences(got, expected);
   }
 };
@@ -93,16 +97,16 @@ TEST_P(UpdateInBackwardBits, AreThoseOfTheStep) {
   for (const Subject& subject : subjects()) {
     // These use a module twice through recomputation, which is refused.
     if (subject.name.starts_with("Checkpointed")) continue;
-    EXPECT_EQ(difference(subject.name, at::kFloat, GetParam().row), "") << subject.name;
+    EXPECT_EQ(difference(subject.name, at::kFloat, GetParam().configuration), "") << subject.name;
   }
 }
 
 TEST_P(UpdateInBackwardBits, AreThoseOfTheStepWithMasters) {
   for (const char* model : {"OddMlp", "Branches", "Blocks", "FrozenBlocks", "UnusedEverywhere"}) {
-    Row row = GetParam().row;
-    EXPECT_EQ(difference(model, at::kBFloat16, row), "") << model;
-    row.precision.parameters = at::kBFloat16;
-    EXPECT_EQ(difference(model, at::kFloat, row), "") << model << " converted";
+    Configuration configuration = GetParam().configuration;
+    EXPECT_EQ(difference(model, at::kBFloat16, configuration), "") << model;
+    configuration.precision.parameters = at::kBFloat16;
+    EXPECT_EQ(difference(model, at::kFloat, configuration), "") << model << " converted";
   }
 }
 
@@ -112,7 +116,7 @@ TEST_P(UpdateInBackwardBits, AreThoseOfTheStepWhenEveryReductionIsLate) {
         std::move(group), DelayOptions{.seed = 5, .longest = std::chrono::microseconds(500)});
   };
   for (const char* model : {"OddMlp", "Branches", "RankOrder", "BranchingBlocks"}) {
-    EXPECT_EQ(difference(model, at::kFloat, GetParam().row, delay), "") << model;
+    EXPECT_EQ(difference(model, at::kFloat, GetParam().configuration, delay), "") << model;
   }
 }
 
@@ -121,19 +125,19 @@ INSTANTIATE_TEST_SUITE_P(, UpdateInBackwardBits, ::testing::ValuesIn(cases()), n
 /// The negative control: one step less shows, so the comparison sees updates.
 TEST(UpdateInBackward, NegativeControlAMissingStepShows) {
   Schedule schedule = plain_schedule();
-  const Row row = early(row_of(Strategy::kZero3));
-  const Outcome all = train_on_threads(subject("OddMlp"), at::kFloat, row, schedule, 2);
+  const Configuration configuration = early(configuration_of(Strategy::kZero3));
+  const Outcome all = train_on_threads(subject("OddMlp"), at::kFloat, configuration, schedule, 2);
   --schedule.steps;
-  const Outcome less = train_on_threads(subject("OddMlp"), at::kFloat, row, schedule, 2);
+  const Outcome less = train_on_threads(subject("OddMlp"), at::kFloat, configuration, schedule, 2);
   EXPECT_NE(bit_differences(less.parameters, all.parameters), "");
 }
 
 /// No sums, and nothing that grows, where every parameter has a gradient on every rank.
 TEST(UpdateInBackward, KeepsNoGradients) {
   for (const int world : {1, 2, 3}) {
-    for (const Row& row : rows_for(world)) {
-      if (row.free_eagerly) continue;
-      SCOPED_TRACE(row.name);
+    for (const Configuration& configuration : configurations_for(world)) {
+      if (configuration.free_eagerly) continue;
+      SCOPED_TRACE(configuration.name);
       std::vector<int64_t> allocations(static_cast<size_t>(world) * 2);
       const auto check = [&](Engine& engine, int step) {
         const MemoryBytes now = engine.memory().now();
@@ -150,12 +154,12 @@ TEST(UpdateInBackward, KeepsNoGradients) {
       Schedule schedule = plain_schedule();
       schedule.steps = 4;
       schedule.bucket_bytes = 2048;
-      train_on_threads(subject("DeepMlp"), at::kFloat, early(row), schedule, world,
+      train_on_threads(subject("DeepMlp"), at::kFloat, early(configuration), schedule, world,
                        {.after_backward = check, .after_step = check});
       for (size_t rank = 0; rank < static_cast<size_t>(world); ++rank) {
         EXPECT_EQ(allocations[2 * rank], allocations[2 * rank + 1]);
       }
-      train_on_threads(subject("DeepMlp"), at::kFloat, row, schedule, world,
+      train_on_threads(subject("DeepMlp"), at::kFloat, configuration, schedule, world,
                        {.after_step = [](Engine& engine, int) {
                          EXPECT_GT(engine.memory().now()[MemoryClass::kGradients], 0);
                        }});
@@ -172,16 +176,17 @@ TEST(UpdateInBackward, KeepsTheSumsOfUnitsThatLackGradients) {
     EXPECT_GT(kept, 0);
     EXPECT_LE(kept, all / engine.group().size());
   };
-  train_on_threads(subject("UnusedEverywhere"), at::kFloat, early(row_of(Strategy::kZero3)),
-                   plain_schedule(), 3, {.after_step = check});
+  train_on_threads(subject("UnusedEverywhere"), at::kFloat,
+                   early(configuration_of(Strategy::kZero3)), plain_schedule(), 3,
+                   {.after_step = check});
 }
 
 // --- What is refused ---
 
 /// One rank of a run that updates in backward.
 struct EarlyRank : OddRank {
-  EarlyRank(std::shared_ptr<ProcessGroup> group, const Row& row)
-      : OddRank(std::move(group), small_options_of(early(row))) {}
+  EarlyRank(std::shared_ptr<ProcessGroup> group, const Configuration& configuration)
+      : OddRank(std::move(group), small_options_of(early(configuration))) {}
   double& lr() const {
     return static_cast<torch::optim::AdamWOptions&>(engine->optimizer().param_groups()[0].options())
         .lr();
@@ -192,13 +197,13 @@ class UpdateInBackwardMisuse : public ::testing::TestWithParam<Case> {
  protected:
   static void on_ranks(const std::function<void(EarlyRank&)>& body) {
     run_ranks(GetParam().world, [&](std::shared_ptr<ProcessGroup> world) {
-      EarlyRank rank(std::move(world), GetParam().row);
+      EarlyRank rank(std::move(world), GetParam().configuration);
       body(rank);
     });
   }
   /// Where a run of `steps` plain steps ends.
   static uint64_t hash_after(const std::shared_ptr<ProcessGroup>& world, int steps) {
-    EarlyRank rank(world, GetParam().row);
+    EarlyRank rank(world, GetParam().configuration);
     for (int step = 0; step < steps; ++step) {
       rank.backward(step);
       rank.engine->step();
@@ -320,7 +325,7 @@ TEST_P(UpdateInBackwardMisuse, NonFiniteGradientsReachNoParameterAndAStateMendsT
 TEST_P(UpdateInBackwardMisuse, AnExceptionInBackwardEndsTheEngineOnAllRanks) {
   const std::vector<std::string> errors =
       run_ranks_expecting_errors(GetParam().world, [&](std::shared_ptr<ProcessGroup> world) {
-        EarlyRank rank(world, GetParam().row);
+        EarlyRank rank(world, GetParam().configuration);
         const at::Tensor& last = rank.engine->parameters()[0].tensor;
         if (world->rank() == 0) {
           last.register_hook([](const at::Tensor&) { throw std::runtime_error("a user's hook"); });
@@ -333,12 +338,13 @@ TEST_P(UpdateInBackwardMisuse, AnExceptionInBackwardEndsTheEngineOnAllRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Alone, UpdateInBackwardMisuse,
-                         ::testing::Values(Case{row_of(Strategy::kZero2), 1}), name_of_case);
+                         ::testing::Values(Case{configuration_of(Strategy::kZero2), 1}),
+                         name_of_case);
 const std::vector<Case>& cases_of_three() {
-  static const std::vector<Case> all = {{row_of(Strategy::kZero2), 3},
-                                        {apart(row_of(Strategy::kZero2)), 3},
-                                        {row_of(Strategy::kZero3), 3},
-                                        {apart(row_of(Strategy::kZero3)), 3}};
+  static const std::vector<Case> all = {{configuration_of(Strategy::kZero2), 3},
+                                        {apart(configuration_of(Strategy::kZero2)), 3},
+                                        {configuration_of(Strategy::kZero3), 3},
+                                        {apart(configuration_of(Strategy::kZero3)), 3}};
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(, UpdateInBackwardMisuse, ::testing::ValuesIn(cases_of_three()),
@@ -350,8 +356,8 @@ TEST(UpdateInBackward, AModuleUsedAgainByRecomputationEndsTheEngine) {
   for (const char* model : {"CheckpointedTwice", "CheckpointedOnSomeRanks"}) {
     const std::vector<std::string> errors =
         run_ranks_expecting_errors(2, [&](std::shared_ptr<ProcessGroup> world) {
-          train(subject(model), at::kFloat, early(row_of(Strategy::kZero3)), plain_schedule(),
-                world);
+          train(subject(model), at::kFloat, early(configuration_of(Strategy::kZero3)),
+                plain_schedule(), world);
         });
     EXPECT_THAT(errors[0], HasSubstr("used again in this backward (recomputation)")) << model;
     EXPECT_NE(errors[1], "") << model;

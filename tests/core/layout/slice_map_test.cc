@@ -21,29 +21,31 @@ using ::testing::ThrowsMessage;
 
 constexpr Axis kAxes[] = {Axis::kParameters, Axis::kGradients, Axis::kOptimizer, Axis::kReplicas};
 
-struct Row {
+struct Configuration {
   int world;
   Degrees degrees;
 };
 
 /// Every p | g | o | N of worlds up to 12.
-std::vector<Row> all_rows() {
-  std::vector<Row> rows;
+std::vector<Configuration> all_configurations() {
+  std::vector<Configuration> configurations;
   for (int world = 1; world <= 12; ++world) {
     for (int o = 1; o <= world; ++o) {
       for (int g = 1; g <= o; ++g) {
         for (int p = 1; p <= g; ++p) {
-          if (world % o == 0 && o % g == 0 && g % p == 0) rows.push_back({world, {p, g, o}});
+          if (world % o == 0 && o % g == 0 && g % p == 0)
+            configurations.push_back({world, {p, g, o}});
         }
       }
     }
   }
-  return rows;
+  return configurations;
 }
 
-std::vector<SliceMap> maps_of(const Row& row) {
+std::vector<SliceMap> maps_of(const Configuration& configuration) {
   std::vector<SliceMap> maps;
-  for (int rank = 0; rank < row.world; ++rank) maps.emplace_back(row.degrees, row.world, rank);
+  for (int rank = 0; rank < configuration.world; ++rank)
+    maps.emplace_back(configuration.degrees, configuration.world, rank);
   return maps;
 }
 
@@ -52,9 +54,9 @@ bool contains(Range outer, Range inner) {
 }
 
 TEST(SliceMap, WritesEveryRankInItsCoordinates) {
-  for (const Row& row : all_rows()) {
-    for (const SliceMap& map : maps_of(row)) {
-      const auto [p, g, o] = row.degrees;
+  for (const Configuration& configuration : all_configurations()) {
+    for (const SliceMap& map : maps_of(configuration)) {
+      const auto [p, g, o] = configuration.degrees;
       EXPECT_EQ(map.rank(),
                 map.coordinate(Axis::kParameters) + p * map.coordinate(Axis::kGradients) +
                     g * map.coordinate(Axis::kOptimizer) + o * map.coordinate(Axis::kReplicas));
@@ -67,25 +69,25 @@ TEST(SliceMap, WritesEveryRankInItsCoordinates) {
 }
 
 TEST(SliceMap, NestsEachSliceInTheOneBeforeIt) {
-  for (const Row& row : all_rows()) {
-    const FlatLayout layout(c10::kFloat, {100, 7, 1000}, row.world);
-    for (const SliceMap& map : maps_of(row)) {
+  for (const Configuration& configuration : all_configurations()) {
+    const FlatLayout layout(c10::kFloat, {100, 7, 1000}, configuration.world);
+    for (const SliceMap& map : maps_of(configuration)) {
       EXPECT_TRUE(contains(map.parameters(layout), map.gradients(layout)));
       EXPECT_TRUE(contains(map.gradients(layout), map.optimizer(layout)));
       EXPECT_TRUE(contains(map.optimizer(layout), map.atom(layout)));
-      EXPECT_EQ(map.parameters(layout).numel * row.degrees.parameters, layout.numel());
-      EXPECT_EQ(map.gradients(layout).numel * row.degrees.gradients, layout.numel());
-      EXPECT_EQ(map.optimizer(layout).numel * row.degrees.optimizer, layout.numel());
+      EXPECT_EQ(map.parameters(layout).numel * configuration.degrees.parameters, layout.numel());
+      EXPECT_EQ(map.gradients(layout).numel * configuration.degrees.gradients, layout.numel());
+      EXPECT_EQ(map.optimizer(layout).numel * configuration.degrees.optimizer, layout.numel());
       EXPECT_EQ(map.atom(layout).numel, layout.slice_numel());
     }
   }
 }
 
 TEST(SliceMap, SharesEachKindOfStateOutEvenly) {
-  for (const Row& row : all_rows()) {
+  for (const Configuration& configuration : all_configurations()) {
     std::map<int, int> parameters, gradients, optimizer;
     std::set<int> atoms;
-    for (const SliceMap& map : maps_of(row)) {
+    for (const SliceMap& map : maps_of(configuration)) {
       ++parameters[map.parameter_slice()];
       ++gradients[map.gradient_slice()];
       ++optimizer[map.optimizer_slice()];
@@ -93,20 +95,20 @@ TEST(SliceMap, SharesEachKindOfStateOutEvenly) {
     }
     const auto expect_even = [&](const std::map<int, int>& holders, int degree) {
       EXPECT_EQ(holders.size(), static_cast<size_t>(degree));
-      for (const auto& [slice, count] : holders) EXPECT_EQ(count, row.world / degree);
+      for (const auto& [slice, count] : holders) EXPECT_EQ(count, configuration.world / degree);
     };
-    expect_even(parameters, row.degrees.parameters);
-    expect_even(gradients, row.degrees.gradients);
-    expect_even(optimizer, row.degrees.optimizer);
-    EXPECT_EQ(atoms.size(), static_cast<size_t>(row.world));
+    expect_even(parameters, configuration.degrees.parameters);
+    expect_even(gradients, configuration.degrees.gradients);
+    expect_even(optimizer, configuration.degrees.optimizer);
+    EXPECT_EQ(atoms.size(), static_cast<size_t>(configuration.world));
   }
 }
 
 /// What reduce, gather and all-gather of updates rely on: within such a group slices are a
 /// permutation, and ascending ranks lie side by side where data is gathered in place.
 TEST(SliceMap, PeersHoldTheSlicesThatCollectivesNeed) {
-  for (const Row& row : all_rows()) {
-    const std::vector<SliceMap> maps = maps_of(row);
+  for (const Configuration& configuration : all_configurations()) {
+    const std::vector<SliceMap> maps = maps_of(configuration);
     for (const SliceMap& map : maps) {
       const std::vector<int> replicas = map.peers({Axis::kReplicas});
       for (size_t i = 0; i < replicas.size(); ++i) {
@@ -121,13 +123,14 @@ TEST(SliceMap, PeersHoldTheSlicesThatCollectivesNeed) {
       for (const int peer : map.peers({Axis::kParameters, Axis::kGradients})) {
         gradient_slices.insert(maps[peer].gradient_slice());
       }
-      EXPECT_EQ(gradient_slices.size(), static_cast<size_t>(row.degrees.gradients));
+      EXPECT_EQ(gradient_slices.size(), static_cast<size_t>(configuration.degrees.gradients));
       std::set<int> atoms;
       for (const int peer : map.peers({Axis::kOptimizer, Axis::kReplicas})) {
         EXPECT_EQ(maps[peer].gradient_slice(), map.gradient_slice());
-        atoms.insert(maps[peer].atom() % (row.world / row.degrees.gradients));
+        atoms.insert(maps[peer].atom() % (configuration.world / configuration.degrees.gradients));
       }
-      EXPECT_EQ(atoms.size(), static_cast<size_t>(row.world / row.degrees.gradients));
+      EXPECT_EQ(atoms.size(),
+                static_cast<size_t>(configuration.world / configuration.degrees.gradients));
       // The all-gather of updates needs all optimizer slices inside the parameter slice, over b and
       // c.
       std::set<int> optimizer_slices;
@@ -135,8 +138,8 @@ TEST(SliceMap, PeersHoldTheSlicesThatCollectivesNeed) {
         EXPECT_EQ(maps[peer].parameter_slice(), map.parameter_slice());
         optimizer_slices.insert(maps[peer].optimizer_slice());
       }
-      EXPECT_EQ(optimizer_slices.size(),
-                static_cast<size_t>(row.degrees.optimizer / row.degrees.parameters));
+      EXPECT_EQ(optimizer_slices.size(), static_cast<size_t>(configuration.degrees.optimizer /
+                                                             configuration.degrees.parameters));
     }
   }
 }
@@ -146,11 +149,12 @@ TEST(SliceMap, ColorsAreEqualExactlyAmongPeers) {
                                                   {Axis::kReplicas},
                                                   {Axis::kParameters, Axis::kGradients},
                                                   {Axis::kOptimizer, Axis::kReplicas}};
-  for (const Row& row : all_rows()) {
-    for (const SliceMap& map : maps_of(row)) {
+  for (const Configuration& configuration : all_configurations()) {
+    for (const SliceMap& map : maps_of(configuration)) {
       for (const std::vector<Axis>& axes : choices) {
         const std::vector<int> colors = map.colors(axes);
-        EXPECT_EQ(colors, SliceMap(row.degrees, row.world, 0).colors(axes)) << "the same on all";
+        EXPECT_EQ(colors, SliceMap(configuration.degrees, configuration.world, 0).colors(axes))
+            << "the same on all";
         const std::vector<int> peers = map.peers(axes);
         EXPECT_TRUE(std::is_sorted(peers.begin(), peers.end()));
         int size = 1;
@@ -162,7 +166,7 @@ TEST(SliceMap, ColorsAreEqualExactlyAmongPeers) {
   }
 }
 
-TEST(SliceMap, NamedStrategiesAreRowsOfIt) {
+TEST(SliceMap, NamedStrategiesAreConfigurationsOfIt) {
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(SliceMap({1, 1, 1}, 3, rank).coordinate(Axis::kReplicas), rank);    // ddp
     EXPECT_EQ(SliceMap({1, 1, 3}, 3, rank).coordinate(Axis::kOptimizer), rank);   // zero1

@@ -69,7 +69,7 @@ UnitPlan wrapped(const Precision& precision = {}) {
                   4, precision);
 }
 
-TEST(MemoryFormula, RowsWithWholeParametersByHand) {
+TEST(MemoryFormula, ConfigurationsWithWholeParametersByHand) {
   const UnitPlan plan = buckets(3);
   ASSERT_EQ(plan.bytes(), 6144);
   for (const int micro_steps : {1, 2, 5}) {
@@ -102,7 +102,7 @@ TEST(MemoryFormula, UpdatesInBackwardKeepNoGradients) {
   EXPECT_EQ(with_sums.total() - memory_formula(wrapped(), zero3).total(), 6144 / 4);
 }
 
-TEST(MemoryFormula, SplitRowsByHand) {
+TEST(MemoryFormula, SplitConfigurationsByHand) {
   const UnitPlan plan = wrapped();
   // fp32: 3072 + 2048 + 1024 trainable bytes, 8192 frozen ones.
   ASSERT_EQ(plan.bytes(), 6144 + 8192);
@@ -129,7 +129,7 @@ TEST(MemoryFormula, SplitRowsByHand) {
       << "zero3 with a second shard over two ranks";
 }
 
-TEST(MemoryFormula, HybridRowsByHand) {
+TEST(MemoryFormula, HybridConfigurationsByHand) {
   const UnitPlan plan = wrapped();
   EXPECT_EQ(memory_formula(plan, split({2, 2, 2})), (Expected{.parameters = 14336 / 2,
                                                               .gradients = 6144 / 2,
@@ -255,7 +255,7 @@ TEST(MemoryPeakFormula, AddsThePooledBufferByHand) {
   EXPECT_EQ(gradient_buffer(wrapped({.parameters = at::kBFloat16}), split({4, 4, 4})), 2048 + 1024);
 }
 
-TEST(MemoryFormulaNegativeControl, RowsDifferAndWrongArgumentsAreRefused) {
+TEST(MemoryFormulaNegativeControl, ConfigurationsDifferAndWrongArgumentsAreRefused) {
   const UnitPlan plan = buckets(3);
   EXPECT_NE(memory_formula(plan, resident({1, 1, 3})),
             memory_formula(plan, resident({1, 1, 3}, 2)));

@@ -14,7 +14,7 @@ Tensor with_bias(const Tensor& gates, const std::optional<Tensor>& bias) {
   return bias && bias->defined() ? gates + *bias : gates;
 }
 
-Tensor sum_over_rows(const Tensor& gates, bool has_bias) {
+Tensor sum_over_configurations(const Tensor& gates, bool has_bias) {
   return has_bias ? gates.sum(0) : Tensor();
 }
 
@@ -48,7 +48,7 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const std::optional<Tensor
   const Tensor gates = at::cat({inner * cell * in * (1 - in), inner * cx * forget * (1 - forget),
                                 inner * in * (1 - cell * cell), grad * squashed * out * (1 - out)},
                                1);
-  return {gates, inner * forget, sum_over_rows(gates, has_bias)};
+  return {gates, inner * forget, sum_over_configurations(gates, has_bias)};
 }
 
 std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates,
@@ -73,8 +73,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
   const Tensor to_reset = to_fresh * parts[4] * (1 - reset) * reset;
   const Tensor input = at::cat({to_reset, to_update, to_fresh}, 1);
   const Tensor hidden = at::cat({to_reset, to_update, to_fresh * reset}, 1);
-  return {input, hidden, grad * update, sum_over_rows(input, has_bias),
-          sum_over_rows(hidden, has_bias)};
+  return {input, hidden, grad * update, sum_over_configurations(input, has_bias),
+          sum_over_configurations(hidden, has_bias)};
 }
 
 }  // namespace

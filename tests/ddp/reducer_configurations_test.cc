@@ -1,4 +1,5 @@
-// Every row of degrees at worlds of 1, 2, 3, 4 and 6: values, memory and traffic of reductions.
+// Every configuration of degrees at worlds of 1, 2, 3, 4 and 6: values, memory and traffic of
+// reductions.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,22 +26,24 @@ namespace {
 using Mode = Reducer::Mode;
 using Words = std::array<int64_t, ExactSum::kWords>;
 
-struct Row {
+struct Configuration {
   int world;
   Degrees degrees;
 };
 
-std::vector<Row> all_rows() {
-  std::vector<Row> rows;
+std::vector<Configuration> all_configurations() {
+  std::vector<Configuration> configurations;
   for (const int world : {1, 2, 3, 4, 6}) {
-    for (const Degrees& degrees : all_degrees(world)) rows.push_back({world, degrees});
+    for (const Degrees& degrees : all_degrees(world)) configurations.push_back({world, degrees});
   }
-  return rows;
+  return configurations;
 }
 
-std::string name_of(const Row& row) {
-  return "n" + std::to_string(row.world) + "_" + std::to_string(row.degrees.parameters) + "_" +
-         std::to_string(row.degrees.gradients) + "_" + std::to_string(row.degrees.optimizer);
+std::string name_of(const Configuration& configuration) {
+  return "n" + std::to_string(configuration.world) + "_" +
+         std::to_string(configuration.degrees.parameters) + "_" +
+         std::to_string(configuration.degrees.gradients) + "_" +
+         std::to_string(configuration.degrees.optimizer);
 }
 
 Words words_of(const ExactSum& sum) {
@@ -49,15 +52,15 @@ Words words_of(const ExactSum& sum) {
   return words;
 }
 
-class RowTest : public ::testing::TestWithParam<Row> {
+class ConfigurationTest : public ::testing::TestWithParam<Configuration> {
  protected:
-  const Degrees& row() const { return GetParam().degrees; }
+  const Degrees& configuration() const { return GetParam().degrees; }
   int world() const { return GetParam().world; }
-  bool keeps_sums() const { return !sums_in_rank_order(row()); }
+  bool keeps_sums() const { return !sums_in_rank_order(configuration()); }
 
   void on_ranks(const std::function<void(ReductionRig&)>& body) const {
     run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
-      ReductionRig rig(std::move(group), row());
+      ReductionRig rig(std::move(group), configuration());
       body(rig);
     });
   }
@@ -72,7 +75,7 @@ void expect_equal(ReductionRig& rig, const std::vector<at::Tensor>& means) {
   EXPECT_EQ(words_of(rig.squares_of_all_ranks()), words_of(rig.squares_of(means)));
 }
 
-TEST_P(RowTest, GivesTheBitsOfTheSumInRankOrder) {
+TEST_P(ConfigurationTest, GivesTheBitsOfTheSumInRankOrder) {
   on_ranks([&](ReductionRig& rig) {
     for (int micro_step = 0; micro_step < 3; ++micro_step) {
       rig.micro_step(random_gradients(rig, rig.group->rank(), micro_step));
@@ -95,7 +98,7 @@ TEST_P(RowTest, GivesTheBitsOfTheSumInRankOrder) {
   });
 }
 
-TEST_P(RowTest, IsExactWhereSumsAre) {
+TEST_P(ConfigurationTest, IsExactWhereSumsAre) {
   on_ranks([](ReductionRig& rig) {
     for (int micro_step = 0; micro_step < 2; ++micro_step) {
       rig.micro_step(exact_gradients(rig, rig.group->rank(), micro_step));
@@ -107,7 +110,7 @@ TEST_P(RowTest, IsExactWhereSumsAre) {
   });
 }
 
-TEST_P(RowTest, GoesOnAfterAStepThatWasRefused) {
+TEST_P(ConfigurationTest, GoesOnAfterAStepThatWasRefused) {
   on_ranks([](ReductionRig& rig) {
     rig.micro_step(exact_gradients(rig, rig.group->rank(), 0));
     rig.reducer.finish();
@@ -117,7 +120,7 @@ TEST_P(RowTest, GoesOnAfterAStepThatWasRefused) {
   });
 }
 
-TEST_P(RowTest, AddsLocallyAndReducesOnce) {
+TEST_P(ConfigurationTest, AddsLocallyAndReducesOnce) {
   on_ranks([](ReductionRig& rig) {
     rig.micro_step(exact_gradients(rig, rig.group->rank(), 0), Mode::kAddLocally);
     rig.reducer.finish();
@@ -128,7 +131,7 @@ TEST_P(RowTest, AddsLocallyAndReducesOnce) {
   });
 }
 
-TEST_P(RowTest, DropsAParameterBeforeAndAfterTheEnd) {
+TEST_P(ConfigurationTest, DropsAParameterBeforeAndAfterTheEnd) {
   on_ranks([](ReductionRig& rig) {
     rig.micro_step(exact_gradients(rig, rig.group->rank(), 0));
     rig.reducer.drop(0);
@@ -142,7 +145,7 @@ TEST_P(RowTest, DropsAParameterBeforeAndAfterTheEnd) {
   });
 }
 
-TEST_P(RowTest, BeginsAnewAfterClear) {
+TEST_P(ConfigurationTest, BeginsAnewAfterClear) {
   on_ranks([](ReductionRig& rig) {
     rig.micro_step(random_gradients(rig, rig.group->rank(), 7));
     rig.reducer.clear();
@@ -154,7 +157,7 @@ TEST_P(RowTest, BeginsAnewAfterClear) {
   });
 }
 
-TEST_P(RowTest, AddsTheRoundsOfAParameterUsedAgain) {
+TEST_P(ConfigurationTest, AddsTheRoundsOfAParameterUsedAgain) {
   on_ranks([](ReductionRig& rig) {
     rig.reducer.begin_micro_step(Mode::kReduce);
     for (int round = 0; round < 2; ++round) {
@@ -167,7 +170,7 @@ TEST_P(RowTest, AddsTheRoundsOfAParameterUsedAgain) {
   });
 }
 
-TEST_P(RowTest, OneInfinityReachesTheNormOfEveryRow) {
+TEST_P(ConfigurationTest, OneInfinityReachesTheNormOfEveryConfiguration) {
   on_ranks([](ReductionRig& rig) {
     std::vector<at::Tensor> gradients = exact_gradients(rig, rig.group->rank(), 0);
     const bool is_culprit = rig.group->rank() == rig.group->size() - 1;
@@ -180,7 +183,7 @@ TEST_P(RowTest, OneInfinityReachesTheNormOfEveryRow) {
   });
 }
 
-TEST_P(RowTest, KeepsTheBytesOfTheFormulaAndNoneForFrozenUnits) {
+TEST_P(ConfigurationTest, KeepsTheBytesOfTheFormulaAndNoneForFrozenUnits) {
   on_ranks([&](ReductionRig& rig) {
     for (const int micro_steps : {1, 2}) {
       for (int micro_step = 0; micro_step < micro_steps; ++micro_step) {
@@ -189,13 +192,14 @@ TEST_P(RowTest, KeepsTheBytesOfTheFormulaAndNoneForFrozenUnits) {
       rig.reducer.finish();
       rig.reducer.gradient(0);
       const MemoryBytes formula = memory_formula(
-          rig.plan, {.degrees = row(),
-                     .micro_steps = micro_steps,
-                     .is_split = row().parameters > 1,
-                     .ranks_after_forward = row().parameters > 1 ? row().parameters : 0});
+          rig.plan,
+          {.degrees = configuration(),
+           .micro_steps = micro_steps,
+           .is_split = configuration().parameters > 1,
+           .ranks_after_forward = configuration().parameters > 1 ? configuration().parameters : 0});
       const MemoryBytes measured = rig.meter.now();
       EXPECT_EQ(measured[MemoryClass::kGradients], formula[MemoryClass::kGradients]);
-      if (row().gradients == 1 && row().optimizer > 1) {
+      if (configuration().gradients == 1 && configuration().optimizer > 1) {
         EXPECT_EQ(measured[MemoryClass::kGradientBuffers], formula[MemoryClass::kGradientBuffers]);
       }
       rig.reducer.clear();
@@ -208,7 +212,7 @@ TEST_P(RowTest, KeepsTheBytesOfTheFormulaAndNoneForFrozenUnits) {
   });
 }
 
-TEST_P(RowTest, SendsWhatTheTextbookSays) {
+TEST_P(ConfigurationTest, SendsWhatTheTextbookSays) {
   on_ranks([&](ReductionRig& rig) {
     for (int micro_step = 0; micro_step < 2; ++micro_step) {
       rig.micro_step(exact_gradients(rig, rig.group->rank(), micro_step));
@@ -223,12 +227,14 @@ TEST_P(RowTest, SendsWhatTheTextbookSays) {
     double expected = 0;
     for (size_t unit = 0; unit < rig.plan.trainable_size(); ++unit) {
       const auto bytes = static_cast<double>(rig.plan[unit].layout.bytes());
-      const double replicas = share(world() / row().optimizer) * bytes / row().optimizer;
-      if (row().optimizer == 1) {
+      const double replicas =
+          share(world() / configuration().optimizer) * bytes / configuration().optimizer;
+      if (configuration().optimizer == 1) {
         expected += 2 * (2 * share(world()) * bytes);
       } else if (keeps_sums()) {
-        expected += 2 * (share(row().gradients) * bytes);
-        expected += share(world() / row().gradients) * bytes / row().gradients + replicas;
+        expected += 2 * (share(configuration().gradients) * bytes);
+        expected += share(world() / configuration().gradients) * bytes / configuration().gradients +
+                    replicas;
       } else {
         expected += 2 * (share(world()) * bytes + replicas);
       }
@@ -238,11 +244,11 @@ TEST_P(RowTest, SendsWhatTheTextbookSays) {
 }
 
 /// Every wait is there: results hold NaN until their collectives have run, late.
-TEST_P(RowTest, WaitsForLateCollectives) {
+TEST_P(ConfigurationTest, WaitsForLateCollectives) {
   run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
     DelayOptions late;
     late.longest = std::chrono::microseconds(300);
-    ReductionRig rig(std::make_shared<DelayedGroup>(std::move(group), late), row());
+    ReductionRig rig(std::make_shared<DelayedGroup>(std::move(group), late), configuration());
     for (int micro_step = 0; micro_step < 2; ++micro_step) {
       rig.micro_step(exact_gradients(rig, rig.group->rank(), micro_step));
     }
@@ -251,7 +257,7 @@ TEST_P(RowTest, WaitsForLateCollectives) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(, RowTest, ::testing::ValuesIn(all_rows()),
+INSTANTIATE_TEST_SUITE_P(, ConfigurationTest, ::testing::ValuesIn(all_configurations()),
                          [](const auto& info) { return name_of(info.param); });
 
 // --- Memory of gradient buffers ---
@@ -269,14 +275,14 @@ TEST(GradientBuffers, OfRootUnitsHaveAPoolOfTheirOwn) {
 
 TEST(Reducer, GivesBackAllMemory) {
   run_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
-    for (const Degrees& row : all_degrees(2)) {
+    for (const Degrees& configuration : all_degrees(2)) {
       MemoryMeter meter;
       RollingHash history;
       const ParameterTable table({{"a", ReductionRig::leaf({70}, at::kFloat)}});
       const UnitPlan plan(table, {{"a", {0}}}, 2, {.reduce = at::kDouble});
-      const SliceMap slices(row, 2, world->rank());
+      const SliceMap slices(configuration, 2, world->rank());
       {
-        const auto group = duplicate(*world, to_string(row));
+        const auto group = duplicate(*world, to_string(configuration));
         Reducer reducer(*group, table, plan, slices, {}, meter, history, nullptr);
         reducer.begin_micro_step(Mode::kReduce);
         reducer.receive(0, at::ones({70}));

@@ -11,27 +11,28 @@
 
 namespace memory_compare {
 
-/// One row of the comparison: a way to spread the state of training.
-struct Row {
+/// One configuration of the comparison: a way to spread the state of training.
+struct Configuration {
   tessera::Strategy strategy = tessera::Strategy::kDdp;
   std::optional<tessera::Degrees> degrees;   ///< of a hybrid
   std::optional<int> reshard_after_forward;  ///< Options::reshard_after_forward
   bool is_apart = false;                     ///< Options::share_parameters = false
-  friend bool operator==(const Row&, const Row&) = default;
+  friend bool operator==(const Configuration&, const Configuration&) = default;
 };
 
 /// "zero3", "zero3:apart" (share_parameters = false), "zero3:1:apart" (and reshard_after_forward),
 /// "hybrid:2,4,4", "hybrid:4,4,4:2:apart": what flags take and tables show.
-std::string to_string(const Row& row);
-absl::StatusOr<Row> parse_row(const std::string& text);
+std::string to_string(const Configuration& configuration);
+absl::StatusOr<Configuration> parse_configuration(const std::string& text);
 
-/// Rows separated by spaces; the error lists every bad one.
-absl::StatusOr<std::vector<Row>> parse_rows(const std::string& text);
+/// Configurations separated by spaces; the error lists every bad one.
+absl::StatusOr<std::vector<Configuration>> parse_configurations(const std::string& text);
 
 /// What a world of `ranks` can show: the named strategies, on CPUs those with copies per rank too
 /// (on GPUs there are no others), zero3 with units that stay whole, and, where a number S divides
 /// the world, the hybrids S,S,S (HSDP), 1,S,world and S,world,world for the largest S below the
 /// world. One rank has nothing to split: ddp alone.
-std::vector<Row> default_rows(int ranks, c10::DeviceType device = c10::DeviceType::CPU);
+std::vector<Configuration> default_configurations(int ranks,
+                                                  c10::DeviceType device = c10::DeviceType::CPU);
 
 }  // namespace memory_compare

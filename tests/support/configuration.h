@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "tessera/core/options.h"
+
+namespace tessera::testing {
+
+/// A configuration of the table of strategies, with what tests vary beside it: everything about a
+/// run that must not change its results (but for `precision`).
+struct Configuration {
+  std::string name;  ///< part of test names: letters, digits and underscores
+  Strategy strategy = Strategy::kDdp;
+  std::optional<Degrees> degrees = {};
+  std::optional<int> reshard_after_forward = {};
+  /// How parameters are wrapped where they are split.
+  enum class Wrap : uint8_t {
+    kLayers,  ///< each module with parameters of its own is a unit: as many as there can be
+    kBlocks,  ///< the default policy
+    kWhole,   ///< one unit for all
+  } wrap = Wrap::kLayers;
+  Precision precision = {};
+  std::optional<bool> prefetch = {};
+  bool shares_parameters = true;
+  bool optimizer_in_backward = false;
+  Offload offload = Offload::kNone;
+  std::optional<bool> asynchronous_step = {};
+  bool poison_freed = false;
+  bool free_eagerly = false;
+  bool fixed_unsharded_buffers = false;
+
+  /// Whether this configuration can split parameters (in a world of more than one).
+  bool splits_parameters() const;
+  /// Whether it has the bits of ddp: configurations with 1 < g < o keep partial sums.
+  bool keeps_bits() const;
+  /// Whether `world` ranks can be divided as it says.
+  bool suits(int world) const;
+  /// Whether `world` ranks have one copy of the parameters together.
+  bool shares_at(int world) const;
+  /// Over how many of `world` ranks each kind of state is split.
+  Degrees degrees_at(int world) const;
+};
+
+/// Prints the name, for messages of tests.
+std::ostream& operator<<(std::ostream& stream, const Configuration& configuration);
+
+/// The configuration of a named strategy.
+Configuration configuration_of(Strategy strategy);
+/// A hybrid configuration; HSDP is {s, s, s}.
+Configuration hybrid(int parameters, int gradients, int optimizer);
+/// `configuration` under which each rank has parameters and unsharded-parameter buffers of its own,
+/// as on hosts of their own.
+Configuration apart(Configuration configuration);
+/// zero3, apart, whose units stay split over `ranks` between forward and backward; 1 keeps them
+/// whole.
+Configuration resharding(int ranks);
+/// `configuration` under which a unit is whole only while an operator uses it and freed memory
+/// holds NaN.
+Configuration hostile(Configuration configuration);
+
+/// ddp, zero1, zero2 and zero3.
+const std::vector<Configuration>& named_configurations();
+/// zero1, zero2 and zero3, apart.
+const std::vector<Configuration>& apart_configurations();
+/// named_configurations() and apart_configurations().
+std::vector<Configuration> named_and_apart_configurations();
+/// All configurations of the equivalence suite that divide `world`: the named ones and those apart,
+/// zero3 resharding, wrapped by default and hostile, hybrids.
+std::vector<Configuration> configurations_of_world(int world);
+
+/// The one of them, in any world, that is called `name`. Throws std::out_of_range.
+Configuration configuration_called(const std::string& name);
+
+/// The options that say `configuration`.
+Options options_of(const Configuration& configuration);
+
+/// Sets buckets of `bytes`, the first one of at most 1 MiB, where they mean something: where
+/// `configuration` keeps parameters whole.
+void set_buckets(Options& options, const Configuration& configuration, int64_t bytes);
+
+/// Each module that has parameters of its own is a unit, but for the model itself.
+WrapPolicy wrap_layers();
+
+}  // namespace tessera::testing
