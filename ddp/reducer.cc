@@ -37,9 +37,7 @@ namespace tessera {
 namespace {
 
 BufferPool::Allocate allocate_from(GradientCommunicator& communicator) {
-  return [&communicator](int64_t numel, at::ScalarType dtype) {
-    return communicator.allocate(numel, dtype);
-  };
+  return [&](int64_t numel, at::ScalarType dtype) { return communicator.allocate(numel, dtype); };
 }
 
 }  // namespace
@@ -244,9 +242,7 @@ bool Reducer::end_micro_step(bool objects) {
     return false;
   }
   const at::NoGradGuard no_grad;
-  while (next_launch_ < units_) {
-    launch(next_launch_++, 0);
-  }
+  while (next_launch_ < units_) launch(next_launch_++, 0);
   std::string disagreement;
   bool is_objected = false;
   if (setting_.agreement == Setting::Agreement::kInBackward) {
@@ -263,9 +259,8 @@ bool Reducer::end_micro_step(bool objects) {
   }
   const size_t rounds = rounds_.empty() ? 0 : *std::max_element(rounds_.begin(), rounds_.end());
   for (size_t round = 1; round < rounds; ++round) {
-    for (size_t unit = 0; unit < units_; ++unit) {
+    for (size_t unit = 0; unit < units_; ++unit)
       if (rounds_[unit] > round) launch(unit, round);
-    }
   }
   retire(Wait::kUntilDone);
   std::fill(local_.begin(), local_.end(), uint8_t{0});
