@@ -55,11 +55,11 @@ const Backend& usual_backend(at::Device device, int ranks) {
   return *usual;
 }
 
-Place meeting_place(const ProcessGroupOptions& options, const Environment& environment) {
-  return find_place({.environment = environment,
-                     .store_url = options.store_url,
-                     .store = options.store,
-                     .timeout = options.timeout});
+Endpoint meeting_endpoint(const ProcessGroupOptions& options, const Environment& environment) {
+  return find_endpoint({.environment = environment,
+                        .store_url = options.store_url,
+                        .store = options.store,
+                        .timeout = options.timeout});
 }
 
 GpuChoice gpu_of(const ProcessGroupOptions& options, const Environment& environment,

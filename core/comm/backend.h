@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "tessera/core/comm/environment.h"
-#include "tessera/core/comm/meeting/place.h"
+#include "tessera/core/comm/meeting/endpoint.h"
 #include "tessera/core/comm/process_group.h"
 #include "tessera/core/comm/process_group_options.h"
 #include "tessera/core/device/gpu_choice.h"
@@ -34,7 +34,7 @@ const Backend* find_backend(std::string_view name);
 const Backend& usual_backend(at::Device device, int ranks);
 
 /// Local. Where the ranks of the job meet.
-Place meeting_place(const ProcessGroupOptions& options, const Environment& environment);
+Endpoint meeting_endpoint(const ProcessGroupOptions& options, const Environment& environment);
 
 /// Local. Which GPU is this rank's.
 GpuChoice gpu_of(const ProcessGroupOptions& options, const Environment& environment,

@@ -64,26 +64,26 @@ class Prefix final : public Transport {
   std::string text_;
 };
 
-void hold(const Place& place, const HandshakeOptions& options, Transport& transport) {
-  if (place.is_host) {
-    HostAttempt(place, options, transport).run();
+void hold(const Endpoint& endpoint, const HandshakeOptions& options, Transport& transport) {
+  if (endpoint.is_host) {
+    HostAttempt(endpoint, options, transport).run();
   } else {
-    MemberAttempt(place, options, transport).run();
+    MemberAttempt(endpoint, options, transport).run();
   }
-  place.store->setTimeout(bounded(options.timeout));
+  endpoint.store->setTimeout(bounded(options.timeout));
 }
 
 }  // namespace
 
-std::shared_ptr<shm::World> meet(const Place& place, const HandshakeOptions& options) {
-  SharedPage page(place.own, options.rank, options.world_size);
-  hold(place, options, page);
+std::shared_ptr<shm::World> meet(const Endpoint& endpoint, const HandshakeOptions& options) {
+  SharedPage page(endpoint.own, options.rank, options.world_size);
+  hold(endpoint, options, page);
   return page.take_world();
 }
 
-std::string meet_on_store(const Place& place, const HandshakeOptions& options) {
+std::string meet_on_store(const Endpoint& endpoint, const HandshakeOptions& options) {
   Prefix prefix;
-  hold(place, options, prefix);
+  hold(endpoint, options, prefix);
   return prefix.text();
 }
 

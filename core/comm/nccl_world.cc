@@ -18,7 +18,8 @@ namespace {
 
 /// Keys of this world's own in the store of `place`, if it is of several ranks.
 c10::intrusive_ptr<c10d::Store> meet_others(const ProcessGroupOptions& options,
-                                            const Environment& environment, const Place& place) {
+                                            const Environment& environment,
+                                            const Endpoint& endpoint) {
   if (environment.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
   HandshakeOptions handshake;
   handshake.rank = environment.rank;
@@ -26,7 +27,7 @@ c10::intrusive_ptr<c10d::Store> meet_others(const ProcessGroupOptions& options,
   handshake.job_token = environment.job_token;
   handshake.timeout = options.timeout;
   handshake.device = "cuda";
-  return c10::make_intrusive<c10d::PrefixStore>(meet_on_store(place, handshake), place.store);
+  return c10::make_intrusive<c10d::PrefixStore>(meet_on_store(endpoint, handshake), endpoint.store);
 }
 
 std::shared_ptr<const nccl::Api> take_nccl() {
@@ -39,10 +40,10 @@ std::shared_ptr<const nccl::Api> take_nccl() {
 
 std::shared_ptr<ProcessGroup> make_nccl_world(ProcessGroupOptions options,
                                               const Environment& environment) {
-  Place place;
-  if (environment.world_size > 1) place = meeting_place(options, environment);
+  Endpoint endpoint;
+  if (environment.world_size > 1) endpoint = meeting_endpoint(options, environment);
   nccl::WorldOptions world;
-  world.store = meet_others(options, environment, place);
+  world.store = meet_others(options, environment, endpoint);
   world.rank = environment.rank;
   world.size = environment.world_size;
   world.timeout = options.timeout;

@@ -54,16 +54,16 @@ std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
               ::getpid(),
               "/stat, expected what the kernel says of this process: ranks on one host "
               "find each other and their memory there; mount /proc (mount -t proc proc /proc)");
-  Place place = meeting_place(options, environment);
+  Endpoint endpoint = meeting_endpoint(options, environment);
   HandshakeOptions handshake;
   handshake.rank = environment.rank;
   handshake.world_size = environment.world_size;
   handshake.job_token = environment.job_token;
   handshake.timeout = options.timeout;
   if (options.device.is_cuda()) handshake.device = "cuda";
-  auto group = group_of(options, meet(place, handshake));
+  auto group = group_of(options, meet(endpoint, handshake));
   group->barrier("init_process_group");  // the host's descriptors are needed until here
-  place = {};
+  endpoint = {};
   options.store.reset();
   // A store's destructor may still write: nobody may remove its file before all ranks are through.
   group->barrier("init_process_group: stores are closed");

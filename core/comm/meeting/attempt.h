@@ -29,12 +29,13 @@ namespace tessera {
 /// A store may hold keys of an earlier attempt, and two processes may believe that they are the
 /// same rank. So every call of init_process_group makes a nonce, and everything said later stands
 /// under nonces. Each rank says a Hello under its number; who finds another one there says its own
-/// again, so that the host sees both. The host (Note [Places]) reads them and alone decides. Hellos
-/// of processes that have ended, and of earlier worlds of a process that still runs, are no part of
-/// this attempt. Once each rank has one live Hello, the host opens the transport and tells each
-/// nonce where that is; they enter, and say so; when all have, the host says "go". What goes wrong
-/// before is the failure on all: a conflict, for which the host waits a moment so that the others
-/// can come and hear it, a death, a rank that gives up, a transport that cannot be made or entered.
+/// again, so that the host sees both. The host (Note [Endpoints]) reads them and alone decides.
+/// Hellos of processes that have ended, and of earlier worlds of a process that still runs, are no
+/// part of this attempt. Once each rank has one live Hello, the host opens the transport and tells
+/// each nonce where that is; they enter, and say so; when all have, the host says "go". What goes
+/// wrong before is the failure on all: a conflict, for which the host waits a moment so that the
+/// others can come and hear it, a death, a rank that gives up, a transport that cannot be made or
+/// entered.
 
 /// Where the ranks go on once they have met.
 class Transport {
@@ -51,17 +52,17 @@ class Transport {
 /// What one rank knows of the others and how it ends; what host and members have in common.
 class Attempt {
  public:
-  Attempt(const Place& place, const HandshakeOptions& options, Transport& transport)
-      : place_(place),
+  Attempt(const Endpoint& endpoint, const HandshakeOptions& options, Transport& transport)
+      : endpoint_(endpoint),
         options_(options),
         transport_(transport),
-        words_(place.own == nullptr && !options.job_token.empty()
-                   ? Words(*place.store, options.job_token)
-                   : Words(*place.store)),
+        words_(endpoint.own == nullptr && !options.job_token.empty()
+                   ? Words(*endpoint.store, options.job_token)
+                   : Words(*endpoint.store)),
         heartbeat_(words_),
         own_(Hello::of_this_process(options.rank, options.world_size, options.job_token,
                                     options.device)),
-        start_(place.since) {}
+        start_(endpoint.since) {}
   virtual ~Attempt() = default;
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
@@ -70,15 +71,15 @@ class Attempt {
     try {
       bound_store();
       refuse_twin_of_the_past();
-      if (place_.own != nullptr) place_.own->set_when_gone(mark_key(own_.nonce), kGone);
+      if (endpoint_.own != nullptr) endpoint_.own->set_when_gone(mark_key(own_.nonce), kGone);
       words_.say(hello_key(options_.rank), own_.to_text());
       take_part();
     } catch (const CommError&) {
       throw;
     } catch (const std::exception& error) {  // the store's: its host may have ended
       const std::string cause = error_text(error);
-      if (place_.own != nullptr && !place_.is_host) {
-        const HostName& host = place_.own->host();
+      if (endpoint_.own != nullptr && !endpoint_.is_host) {
+        const HostName& host = endpoint_.own->host();
         report_failure(host.rank, cause, host.machine == own_.host ? host.pid : 0);
       }
       give_up(cause);
@@ -137,7 +138,7 @@ class Attempt {
   void bound_store() {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(
         start_ + bounded(options_.timeout) + kGrace - Clock::now());
-    place_.store->setTimeout(std::max<std::chrono::milliseconds>(left, kGrace));
+    endpoint_.store->setTimeout(std::max<std::chrono::milliseconds>(left, kGrace));
   }
 
   void pause() {
@@ -157,14 +158,15 @@ class Attempt {
       if (hello.is_alive()) return Life::kTakesPart;
       return known ? Life::kEnded : Life::kNone;
     }
-    if (place_.own != nullptr) return Life::kTakesPart;  // else its mark would say that it is gone
+    if (endpoint_.own != nullptr)
+      return Life::kTakesPart;  // else its mark would say that it is gone
     const Heartbeat::Sign sign = heartbeat_.sign_of(hello.nonce);
     if (sign == Heartbeat::Sign::kStopped) return Life::kEnded;
     return sign == Heartbeat::Sign::kRuns ? Life::kTakesPart : Life::kNone;
   }
 
   void beat() {
-    if (place_.own == nullptr) heartbeat_.beat(own_.nonce);
+    if (endpoint_.own == nullptr) heartbeat_.beat(own_.nonce);
   }
 
   std::string name_of(const Hello& hello) const {
@@ -187,7 +189,7 @@ class Attempt {
   /// "rank 1, rank 2 did not come".
   std::string missing_text(const std::vector<int>& missing) const {
     std::string strangers;
-    const int64_t turned_away = place_.own != nullptr ? place_.own->turned_away() : 0;
+    const int64_t turned_away = endpoint_.own != nullptr ? endpoint_.own->turned_away() : 0;
     if (words_.ignored() != 0) {
       strangers = "; what the store holds under some keys does not verify";
     } else if (turned_away != 0) {
@@ -214,7 +216,7 @@ class Attempt {
                         pids.second, "; give each process its own RANK");
   }
 
-  const Place& place_;
+  const Endpoint& endpoint_;
   const HandshakeOptions& options_;
   Transport& transport_;
   Words words_;
@@ -226,7 +228,7 @@ class Attempt {
   /// In a store that others may have met in: another process that has this number in a world that
   /// exists.
   void refuse_twin_of_the_past() {
-    if (place_.own != nullptr) return;
+    if (endpoint_.own != nullptr) return;
     const auto hello = hear_hello(options_.rank);
     if (!hello || hello->host != own_.host || hello->pid == own_.pid || !hello->is_alive()) return;
     const auto mark = words_.hear(mark_key(hello->nonce));

@@ -26,31 +26,33 @@ int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().co
 
 /// As CUDAGuardImpl does it, as far as anyone can tell.
 struct FakeGuard final : public c10::impl::DeviceGuardImplInterface {
-  using Place = c10::Device;
+  using Endpoint = c10::Device;
 
   c10::DeviceType type() const override { return c10::DeviceType::CUDA; }
-  Place exchangeDevice(Place to) const override {
-    const Place old = getDevice();
+  Endpoint exchangeDevice(Endpoint to) const override {
+    const Endpoint old = getDevice();
     machine().make_current(to.index());
     return old;
   }
-  Place getDevice() const override { return Machine::place(Machine::current()); }
-  void setDevice(Place to) const override { machine().make_current(to.index()); }
-  void uncheckedSetDevice(Place to) const noexcept override {
+  Endpoint getDevice() const override { return Machine::endpoint(Machine::current()); }
+  void setDevice(Endpoint to) const override { machine().make_current(to.index()); }
+  void uncheckedSetDevice(Endpoint to) const noexcept override {
     Machine::restore_current(to.index());
   }
   c10::DeviceIndex deviceCount() const noexcept override {
     return static_cast<c10::DeviceIndex>(Machine::device_count());
   }
 
-  c10::Stream getStream(Place of) const override {
+  c10::Stream getStream(Endpoint of) const override {
     return Machine::current_stream(of.has_index() ? of.index() : Machine::current());
   }
-  c10::Stream getDefaultStream(Place of) const override { return Machine::stream(of.index(), 0); }
-  c10::Stream getNewStream(Place of, int priority) const override {
+  c10::Stream getDefaultStream(Endpoint of) const override {
+    return Machine::stream(of.index(), 0);
+  }
+  c10::Stream getNewStream(Endpoint of, int priority) const override {
     return machine().next_stream(of.index(), priority < 0);
   }
-  c10::Stream getStreamFromGlobalPool(Place of, bool is_high) const override {
+  c10::Stream getStreamFromGlobalPool(Endpoint of, bool is_high) const override {
     return machine().next_stream(of.has_index() ? of.index() : Machine::current(), is_high);
   }
   c10::Stream exchangeStream(c10::Stream to) const override {
@@ -79,8 +81,8 @@ struct FakeGuard final : public c10::impl::DeviceGuardImplInterface {
 
   void destroyEvent(void* event, const c10::DeviceIndex device) const noexcept override {
     if (event == nullptr) return;
-    const Place old = getDevice();
-    setDevice(Machine::place(device));
+    const Endpoint old = getDevice();
+    setDevice(Machine::endpoint(device));
     Capture::forget(*event_at(event).mark);
     delete &event_at(event);
     setDevice(old);
@@ -89,7 +91,7 @@ struct FakeGuard final : public c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& on, const c10::DeviceIndex device,
               const c10::EventFlag flag) const override {
     TORCH_CHECK(device == -1 || device == on.device_index(), "an event of another device");
-    const Place old = getDevice();
+    const Endpoint old = getDevice();
     setDevice(on.device());
     const bool has_timing = flag != c10::EventFlag::PYTORCH_DEFAULT;
     if (*event == nullptr) {
@@ -106,7 +108,7 @@ struct FakeGuard final : public c10::impl::DeviceGuardImplInterface {
   }
   void block(void* event, const c10::Stream& on) const override {
     if (event == nullptr) return;
-    const Place old = getDevice();
+    const Endpoint old = getDevice();
     setDevice(on.device());
     machine().queue(on).wait(*event_at(event).mark);
     setDevice(old);
@@ -180,7 +182,7 @@ struct FakeHooks : public at::CUDAHooksInterface {
     TORCH_CHECK(device.has_value(),
                 "The specified pointer resides on host memory and is not "
                 "registered with any CUDA device.");
-    return Machine::place(*device);
+    return Machine::endpoint(*device);
   }
   bool isPinnedPtr(const void* data) const override { return PinnedMemory::get().contains(data); }
   at::Allocator* getPinnedMemoryAllocator() const override { return &PinnedMemory::get(); }

@@ -43,17 +43,17 @@ struct Rank {
 
 /// What this rank throws; "" if it meets the others.
 std::string error_of(const c10::intrusive_ptr<c10d::Store>& store, const Rank& rank) {
-  PlaceOptions options;
+  EndpointOptions options;
   options.environment.rank = rank.rank;
   options.store = store;
   options.timeout = rank.timeout;
   try {
-    const Place place = find_place(options);
-    meet_on_store(place, {.rank = rank.rank,
-                          .world_size = rank.world_size,
-                          .job_token = rank.token,
-                          .timeout = rank.timeout,
-                          .device = rank.device});
+    const Endpoint endpoint = find_endpoint(options);
+    meet_on_store(endpoint, {.rank = rank.rank,
+                             .world_size = rank.world_size,
+                             .job_token = rank.token,
+                             .timeout = rank.timeout,
+                             .device = rank.device});
   } catch (const std::exception& error) {
     return error_text(error);
   }
@@ -201,17 +201,17 @@ TEST_F(HandshakeTest, OfTwoRankZerosOneAtMostMeetsTheOthers) {
 
 // The search for the place and the meeting there have one time-out together.
 TEST_F(HandshakeTest, TheTimeOutBeganWithTheSearch) {
-  PlaceOptions options;
+  EndpointOptions options;
   options.store = store_;
   options.timeout = std::chrono::hours(10);
-  Place place = find_place(options);
-  place.since -= std::chrono::hours(11);
+  Endpoint endpoint = find_endpoint(options);
+  endpoint.since -= std::chrono::hours(11);
   EXPECT_THAT(testing::message_of([&] {
-                meet_on_store(place, {.rank = 0,
-                                      .world_size = 2,
-                                      .job_token = {},
-                                      .timeout = options.timeout,
-                                      .device = "cuda"});
+                meet_on_store(endpoint, {.rank = 0,
+                                         .world_size = 2,
+                                         .job_token = {},
+                                         .timeout = options.timeout,
+                                         .device = "cuda"});
               }),
               HasSubstr("timed out after 36000000 ms: rank 1 did not come"));
 }
@@ -235,13 +235,13 @@ TEST_F(HandshakeTest, AHostThatEndsBeforeItsPageIsOpenedIsNamed) {
       std::this_thread::yield();
     }
   });
-  PlaceOptions options;
+  EndpointOptions options;
   options.environment.rank = 1;
   options.store = store_;
   options.timeout = testing::kPatience;
-  const Place place = find_place(options);
+  const Endpoint endpoint = find_endpoint(options);
   const std::string error = testing::message_of([&] {
-    meet(place, {.rank = 1, .world_size = 2, .job_token = {}, .timeout = options.timeout});
+    meet(endpoint, {.rank = 1, .world_size = 2, .job_token = {}, .timeout = options.timeout});
   });
   is_over.store(true);
   answers.join();

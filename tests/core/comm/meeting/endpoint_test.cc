@@ -1,6 +1,6 @@
 // Ranks that are processes and meet in every kind of place; and what they are told when they
 // cannot.
-#include "tessera/core/comm/meeting/place.h"
+#include "tessera/core/comm/meeting/endpoint.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -106,7 +106,7 @@ RankResult alone(RankProcessOptions options, int rank, const std::string& timeou
   return run_rank_processes(1, "meet_again_and_again", options)[0];
 }
 
-TEST(Place, ManyWorldsMeetInOnePlace) {
+TEST(Endpoint, ManyWorldsMeetInOnePlace) {
   RankProcessOptions at_path;
   at_path.environment = {{"TEST_WORLDS", "50"}};
   expect_all(run_rank_processes(3, "meet_again_and_again", at_path), 0, "met");
@@ -115,7 +115,7 @@ TEST(Place, ManyWorldsMeetInOnePlace) {
   expect_all(run_rank_processes(3, "meet_again_and_again", at_address), 0, "met");
 }
 
-TEST(Place, AFailureOfTheHostIsToldToAll) {
+TEST(Endpoint, AFailureOfTheHostIsToldToAll) {
   RankProcessOptions options = at_port(free_port());
   options.environment["TEST_FAILS"] = "0";
   const auto results = run_rank_processes(3, "meet_without_memory", options);
@@ -123,7 +123,7 @@ TEST(Place, AFailureOfTheHostIsToldToAll) {
   EXPECT_THAT(results[2].output, HasSubstr("rank 0 failed: "));
 }
 
-TEST(Place, ADeadHostIsNamedByWhoIsThere) {
+TEST(Endpoint, ADeadHostIsNamedByWhoIsThere) {
   for (const bool at_path : {true, false}) {
     RankProcessOptions options = at_path ? RankProcessOptions() : at_port(free_port());
     options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "3";
@@ -145,7 +145,7 @@ TEST(Place, ADeadHostIsNamedByWhoIsThere) {
   }
 }
 
-TEST(Place, EachThingThatIsNotThereHasATextOfItsOwn) {
+TEST(Endpoint, EachThingThatIsNotThereHasATextOfItsOwn) {
   // A closed port is in Processes.AClosedPortIsATimeOutWithItsAddress.
   RankProcessOptions unknown = at_port(29500);
   unknown.environment["MASTER_ADDR"] = "no-such-host.invalid";
@@ -158,7 +158,7 @@ TEST(Place, EachThingThatIsNotThereHasATextOfItsOwn) {
   EXPECT_THAT(alone(at_port(endpoint_of(*silent).port), 1).output, HasSubstr("does not answer"));
 }
 
-TEST(Place, WithoutATokenNobodyMeetsWhereOthersReach) {
+TEST(Endpoint, WithoutATokenNobodyMeetsWhereOthersReach) {
   RankProcessOptions options = at_port(29500);
   options.environment["MASTER_ADDR"] = "192.0.2.1";  // of nobody (RFC 5737)
   for (const int rank : {0, 1}) {
@@ -171,7 +171,7 @@ TEST(Place, WithoutATokenNobodyMeetsWhereOthersReach) {
               HasSubstr("192.0.2.1:29500, which rank 0 cannot listen at"));
 }
 
-TEST(Place, RanksWithAnotherTokenAreStrangersAtAnAddress) {
+TEST(Endpoint, RanksWithAnotherTokenAreStrangersAtAnAddress) {
   const int port = free_port();
   RankProcessOptions options = at_port(port);
   options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "2";
@@ -186,7 +186,7 @@ TEST(Place, RanksWithAnotherTokenAreStrangersAtAnAddress) {
   EXPECT_EQ(host.wait()[0].exit_code, 0);
 }
 
-TEST(Place, StrangersAreCountedWhereARankIsMissing) {
+TEST(Endpoint, StrangersAreCountedWhereARankIsMissing) {
   const int port = free_port();
   RankProcessOptions options = at_port(port);
   options.environment["WORLD_SIZE"] = options.environment["LOCAL_WORLD_SIZE"] = "2";
@@ -202,13 +202,13 @@ TEST(Place, StrangersAreCountedWhereARankIsMissing) {
                                                      "ranks the same TESSERA_JOB_TOKEN")));
 }
 
-TEST(Place, TwoRankZerosAtOneAddressHearOfEachOther) {
+TEST(Endpoint, TwoRankZerosAtOneAddressHearOfEachOther) {
   RankProcessOptions options = at_port(free_port());
   options.environment["RANK"] = options.environment["LOCAL_RANK"] = "0";  // and nobody is rank 1
   expect_all(run_rank_processes(2, "meet_again_and_again", options), 1, "RANK 0 was given twice");
 }
 
-TEST(Place, AHeldLockIsATimeOutThatNamesItsHolder) {
+TEST(Endpoint, AHeldLockIsATimeOutThatNamesItsHolder) {
   const TemporaryDirectory directory;
   const int fd = ::open(directory.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   ASSERT_EQ(::flock(fd, LOCK_EX), 0);
@@ -221,7 +221,7 @@ TEST(Place, AHeldLockIsATimeOutThatNamesItsHolder) {
 }
 
 // Also to the launcher, which knows it by its number.
-TEST(Place, AHolderOfTheLockThatIsARankIsNamedAsOne) {
+TEST(Endpoint, AHolderOfTheLockThatIsARankIsNamedAsOne) {
   const TemporaryDirectory directory;
   RankProcessOptions options;
   options.environment["TESSERA_STORE"] = url_in(directory);
@@ -235,7 +235,7 @@ TEST(Place, AHolderOfTheLockThatIsARankIsNamedAsOne) {
   holder.wait();
 }
 
-TEST(Place, AStoppedHostIsNamedAsStopped) {
+TEST(Endpoint, AStoppedHostIsNamedAsStopped) {
   const TemporaryDirectory directory;
   RankProcessOptions options;
   options.environment["TESSERA_STORE"] = url_in(directory);
@@ -252,7 +252,7 @@ TEST(Place, AStoppedHostIsNamedAsStopped) {
   host.wait();
 }
 
-TEST(Place, ATruncatedOrForeignFileIsAnError) {
+TEST(Endpoint, ATruncatedOrForeignFileIsAnError) {
   const TemporaryDirectory directory;
   std::ofstream(directory.path() + "/store") << std::string(1000, '\xff');
   RankProcessOptions options;

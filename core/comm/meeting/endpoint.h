@@ -11,8 +11,8 @@
 
 namespace tessera {
 
-/// Note [Places]
-/// ~~~~~~~~~~~~~
+/// Note [Endpoints]
+/// ~~~~~~~~~~~~~~~~
 /// Ranks meet in one of four places, and each is a c10d::Store to those who meet there:
 /// - a path (file://, tessera-run): a Unix socket; whichever rank comes first hosts (SocketPath).
 /// - an address (MASTER_ADDR, MASTER_PORT): a TCP port at which rank 0 hosts (TcpAddress). Every
@@ -24,7 +24,7 @@ namespace tessera {
 /// once. Nobody waits anywhere without a clock.
 
 /// Where this rank meets the others.
-struct Place {
+struct Endpoint {
   c10::intrusive_ptr<c10d::Store> store;
   JobStore* own = nullptr;  ///< `store`, unless it is the user's
   bool is_host = false;     ///< whether this rank answers the others
@@ -33,7 +33,7 @@ struct Place {
 };
 
 /// What leads there.
-struct PlaceOptions {
+struct EndpointOptions {
   Environment environment;
   std::string store_url;                  ///< wins over the environment
   c10::intrusive_ptr<c10d::Store> store;  ///< wins over both
@@ -45,6 +45,6 @@ struct PlaceOptions {
 /// and CommError at the time-out, which says what was there instead: an unknown name, a closed
 /// port, no answer, a program that is no rank of this job, a host or a holder of a lock that is
 /// stopped.
-Place find_place(const PlaceOptions& options);
+Endpoint find_endpoint(const EndpointOptions& options);
 
 }  // namespace tessera

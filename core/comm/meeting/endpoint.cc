@@ -1,4 +1,4 @@
-#include "tessera/core/comm/meeting/place.h"
+#include "tessera/core/comm/meeting/endpoint.h"
 
 #include <unistd.h>
 
@@ -40,14 +40,14 @@ constexpr auto kTimeToTell = std::chrono::seconds(2);
 /// One rank's search for its place.
 class Search {
  public:
-  explicit Search(const PlaceOptions& options)
+  explicit Search(const EndpointOptions& options)
       : options_(options), start_(Clock::now()), end_(start_ + bounded(options.timeout)) {}
 
-  Place at_path(const std::string& path) {
-    const auto place = SocketPath::open(path);
-    check(place.status(), "store_url");
+  Endpoint at_path(const std::string& path) {
+    const auto endpoint = SocketPath::open(path);
+    check(endpoint.status(), "store_url");
     while (true) {
-      auto socket = place->connect();
+      auto socket = endpoint->connect();
       if (socket.ok()) {
         suspect(peer_pid(socket->get()));
         const std::string who = host_ ? absl::StrCat("rank ", *host_, " (pid ", host_pid_, ")")
@@ -60,9 +60,9 @@ class Search {
             HostName{.rank = 0, .pid = host_pid_, .machine = machine_id(), .host = {}}.activity();
         if (!activity.empty()) absl::StrAppend(&lack_, " ", activity);
       } else if (absl::IsNotFound(socket.status())) {
-        auto listener = place->listen();
+        auto listener = endpoint->listen();
         if (listener.ok() && *listener != nullptr) return host(*std::move(listener), {});
-        if (absl::IsUnavailable(listener.status())) suspect(place->lock_holder());
+        if (absl::IsUnavailable(listener.status())) suspect(endpoint->lock_holder());
         note(listener.status());
       } else {
         note(socket.status());
@@ -71,7 +71,7 @@ class Search {
     }
   }
 
-  Place at_address() {
+  Endpoint at_address() {
     const Environment& environment = options_.environment;
     host_ = 0;
     variables_ = absl::StrCat("MASTER_ADDR ", environment.master_addr, ", MASTER_PORT ",
@@ -99,7 +99,7 @@ class Search {
     }
   }
 
-  Place at_agent() {
+  Endpoint at_agent() {
     const Environment& environment = options_.environment;
     host_ = 0;
     variables_ = absl::StrCat("torchrun's store at MASTER_ADDR ", environment.master_addr,
@@ -170,8 +170,8 @@ class Search {
     pause_ = std::min(pause_ * 2, std::max(pause_, kLongestLook));
   }
 
-  std::optional<Place> enter(FileDescriptor socket, const Credentials& credentials,
-                             Deadline deadline, const std::string& who = "rank 0") {
+  std::optional<Endpoint> enter(FileDescriptor socket, const Credentials& credentials,
+                                Deadline deadline, const std::string& who = "rank 0") {
     auto connection = Connection::enter(std::move(socket), credentials, deadline);
     if (!connection.ok()) {
       // What is cut short by the time-out says less than what came before it.
@@ -181,15 +181,15 @@ class Search {
       if (!refusal_.empty()) pause_ = kPauseAfterRefusal;
       return std::nullopt;
     }
-    return place_of(c10::make_intrusive<JobStore>(*std::move(connection)));
+    return endpoint_of(c10::make_intrusive<JobStore>(*std::move(connection)));
   }
 
-  Place host(std::unique_ptr<Listener> listener, const Credentials& credentials) const {
-    return place_of(c10::make_intrusive<JobStore>(std::move(listener), credentials,
-                                                  HostName::of_this_process(environment().rank)));
+  Endpoint host(std::unique_ptr<Listener> listener, const Credentials& credentials) const {
+    return endpoint_of(c10::make_intrusive<JobStore>(
+        std::move(listener), credentials, HostName::of_this_process(environment().rank)));
   }
 
-  Place place_of(c10::intrusive_ptr<JobStore> store) const {
+  Endpoint endpoint_of(c10::intrusive_ptr<JobStore> store) const {
     JobStore* const own = store.get();
     return {.store = std::move(store), .own = own, .is_host = own->is_host(), .since = start_};
   }
@@ -232,7 +232,7 @@ class Search {
 
   /// Somebody listens already: another process that was made rank 0, who has to hear of it, or a
   /// program that has nothing to do with this job.
-  Place join_another_rank_0(const TcpAddress& address) {
+  Endpoint join_another_rank_0(const TcpAddress& address) {
     const Deadline end = std::min(end_, Clock::now() + kTimeToTell);
     auto socket = address.connect(end);
     if (socket.ok()) {
@@ -303,7 +303,7 @@ class Search {
     }
   }
 
-  Place host_for_agent(PatientStore& store, const TcpAddress& agent) {
+  Endpoint host_for_agent(PatientStore& store, const TcpAddress& agent) {
     Announcement where;
     std::unique_ptr<Listener> listener;
     if (is_one_host()) {
@@ -322,18 +322,18 @@ class Search {
       where.host = endpoint.host;
       where.port = endpoint.port;
     }
-    Place place = host(std::move(listener), is_one_host() ? Credentials() : credentials());
+    Endpoint endpoint = host(std::move(listener), is_one_host() ? Credentials() : credentials());
     try {
       static_cast<c10d::Store&>(store).set(address_key(), sealed(where.to_text()));
     } catch (const std::exception& error) {
       throw CommError({"init_process_group", "world", -1, environment().rank, ""},
                       absl::StrCat(variables_, "the store failed: ", error_text(error)));
     }
-    return place;
+    return endpoint;
   }
 
   /// Goes where rank 0 said that it is.
-  std::optional<Place> follow(const std::optional<std::string>& said) {
+  std::optional<Endpoint> follow(const std::optional<std::string>& said) {
     if (!said) return std::nullopt;
     const auto where = Announcement::from_text(*said);
     if (!where) {
@@ -361,7 +361,7 @@ class Search {
     return std::nullopt;
   }
 
-  const PlaceOptions& options_;
+  const EndpointOptions& options_;
   const Clock::time_point start_;
   const Deadline end_;
   std::string variables_;    // that lead to rank 0; "" at a path, where any rank hosts
@@ -375,7 +375,7 @@ class Search {
 
 }  // namespace
 
-Place find_place(const PlaceOptions& options) {
+Endpoint find_endpoint(const EndpointOptions& options) {
   if (options.store != nullptr) {
     return {.store = c10::make_intrusive<PatientStore>(options.store),
             .own = nullptr,
