@@ -30,7 +30,7 @@ std::string problem(const char* field, ScalarType got, std::string_view allowed,
 UnitPrecision resolve(const Precision& precision, ScalarType dtype) {
   UnitPrecision unit{};
   unit.parameters = precision.parameters.value_or(dtype);
-  unit.wire = precision.wire.value_or(unit.parameters);
+  unit.communication = precision.communication.value_or(unit.parameters);
   unit.master = precision.master.value_or(is_wide(dtype) ? dtype : ScalarType::Float);
   if (!precision.master.has_value() && !holds(unit.master, unit.parameters)) {
     unit.master = unit.parameters;
@@ -48,7 +48,7 @@ std::vector<std::string> problems_of(const Precision& precision, ScalarType dtyp
     }
   };
   check_known("parameters", precision.parameters);
-  check_known("wire", precision.wire);
+  check_known("communication", precision.communication);
   check_known("reduce", precision.reduce);
   check_known("master", precision.master);
   if (!problems.empty()) return problems;
@@ -62,13 +62,13 @@ std::vector<std::string> problems_of(const Precision& precision, ScalarType dtyp
                                absl::StrCat("what holds ", c10::toString(unit.parameters)),
                                "leave it out or make it wider"));
   }
-  if (holds(unit.reduce, unit.wire)) return problems;
+  if (holds(unit.reduce, unit.communication)) return problems;
   if (precision.reduce.has_value()) {
     problems.push_back(problem("reduce", unit.reduce,
-                               absl::StrCat("what holds ", c10::toString(unit.wire)),
-                               "leave it out or make wire narrower"));
+                               absl::StrCat("what holds ", c10::toString(unit.communication)),
+                               "leave it out or make communication narrower"));
   } else if (problems.empty()) {  // else it follows from the master
-    problems.push_back(problem("wire", unit.wire,
+    problems.push_back(problem("communication", unit.communication,
                                absl::StrCat("what ", c10::toString(unit.reduce), " holds"),
                                "make it narrower or set reduce"));
   }
@@ -79,8 +79,8 @@ std::string to_string(const Precision& precision) {
   const auto name = [](std::optional<ScalarType> dtype) {
     return dtype.has_value() ? c10::toString(*dtype) : "unset";
   };
-  return absl::StrCat("precision parameters ", name(precision.parameters), " wire ",
-                      name(precision.wire), " reduce ", name(precision.reduce), " master ",
+  return absl::StrCat("precision parameters ", name(precision.parameters), " communication ",
+                      name(precision.communication), " reduce ", name(precision.reduce), " master ",
                       name(precision.master));
 }
 

@@ -19,10 +19,10 @@ struct Precision {
 
   /// What gradients travel in. Sums of 16-bit gradients are formed in fp32 and rounded once. Unset:
   /// as parameters.
-  std::optional<c10::ScalarType> wire = {};
+  std::optional<c10::ScalarType> communication = {};
 
-  /// What reduced gradients are kept in and micro-steps are added in; at least as wide as wire.
-  /// Unset: as master.
+  /// What reduced gradients are kept in and micro-steps are added in; at least as wide as
+  /// communication. Unset: as master.
   std::optional<c10::ScalarType> reduce = {};
 
   /// What the optimizer works in: Float or Double, at least as wide as parameters. Unset: the
@@ -35,7 +35,7 @@ struct Precision {
 /// The dtypes of one unit.
 struct UnitPrecision {
   c10::ScalarType parameters;
-  c10::ScalarType wire;
+  c10::ScalarType communication;
   c10::ScalarType reduce;
   c10::ScalarType master;
 

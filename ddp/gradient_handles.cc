@@ -12,7 +12,7 @@ namespace tessera {
 namespace {
 
 /// A tensor like `parameter` without memory: any read of its data throws `text`.
-at::Tensor tombstone(const at::Tensor& parameter, const std::string& text) {
+at::Tensor stand_in(const at::Tensor& parameter, const std::string& text) {
   at::Tensor tensor = without_memory(parameter, parameter.scalar_type());
   tensor.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
       text);
@@ -76,7 +76,7 @@ const at::Tensor& GradientHandles::tombstone_of(size_t index, Content content) {
   at::Tensor& tensor = is_local ? local_[index] : sharded_[index];
   if (!tensor.defined()) {
     const Parameter& parameter = table_[index];
-    tensor = tombstone(
+    tensor = stand_in(
         parameter.tensor,
         absl::StrCat("[grad] the gradient of '", parameter.name, "' ",
                      is_local ? "is sharded or not reduced yet" : views_[index].obstacle,

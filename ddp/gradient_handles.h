@@ -20,13 +20,13 @@ struct GradientView {
 };
 
 /// What users see as `.grad` between backward and step. Where a whole reduced gradient exists it is
-/// that; elsewhere a tombstone: a tensor of the right shape whose data cannot be read, so that code
+/// that; elsewhere a stand-in: a tensor of the right shape whose data cannot be read, so that code
 /// such as torch::nn::utils::clip_grad_norm_ fails with a message instead of computing with zeros.
 /// Clearing `.grad` is how users drop a gradient (zero_grad of a torch optimizer or a module); the
 /// handles tell which are gone.
 ///
 /// A whole gradient exists under ddp where gradients are reduced in the parameter's dtype. 16-bit
-/// parameters whose gradients are summed in fp32 (the default) have tombstones: a rounded copy
+/// parameters whose gradients are summed in fp32 (the default) have stand-ins: a rounded copy
 /// would cost memory, and what users wrote to it would be lost.
 class GradientHandles {
  public:
@@ -66,8 +66,8 @@ class GradientHandles {
 
   const ParameterTable& table_;
   std::vector<GradientView> views_;
-  std::vector<at::Tensor> sharded_;  // tombstones of reduced gradients, made when first shown
-  std::vector<at::Tensor> local_;    // tombstones of local sums, made when first shown
+  std::vector<at::Tensor> sharded_;  // stand-ins of reduced gradients, made when first shown
+  std::vector<at::Tensor> local_;    // stand-ins of local sums, made when first shown
   std::vector<at::Tensor> shown_;    // what `.grad` was set to; undefined if hidden
   std::vector<int64_t> versions_;    // of shown_ when its edits were counted last
   int64_t edits_ = 0;

@@ -21,9 +21,9 @@ class GradientObserver {
     return none;
   }
 
-  /// `buffer` [unit numel], in the wire's dtype, holds all that this rank gives to the reduction of
-  /// `unit`, zeros elsewhere, once the current stream has come this far. Valid during the call;
-  /// what the call queues on the current stream reads it before the reduction does.
+  /// `buffer` [unit numel], in the communication dtype, holds all that this rank gives to the
+  /// reduction of `unit`, zeros elsewhere, once the current stream has come this far. Valid during
+  /// the call; what the call queues on the current stream reads it before the reduction does.
   virtual void unreduced(size_t /*unit*/, const at::Tensor& /*buffer*/) {}
 
   /// `value` [kept numel] is Reducer::value(unit) once the current stream has come this far, and

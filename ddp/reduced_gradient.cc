@@ -32,13 +32,13 @@ ReducedGradient::ReducedGradient(GradientCommunicator& communicator, const Plann
       own_range_(keeps_sums_ ? slices.gradients(unit.layout) : kept_),
       reduces_in_own_(keep == Keep::kUntilStep && !keeps_sums_ && !keeps_buffer(slices.degrees()) &&
                       communicator.stages(Level::kMicroStep) == 1 &&
-                      unit.precision.wire == unit.precision.reduce) {
+                      unit.precision.communication == unit.precision.reduce) {
   if (keeps_buffer(slices.degrees())) {
-    kept_buffer_ = communicator.allocate(unit.layout.numel(), unit.precision.wire);
+    kept_buffer_ = communicator.allocate(unit.layout.numel(), unit.precision.communication);
     meter.add(MemoryClass::kGradientBuffers, static_cast<int64_t>(kept_buffer_.nbytes()));
   }
   const bool may_stay_in_buffer =
-      kept_buffer_.defined() && unit.precision.wire == unit.precision.reduce;
+      kept_buffer_.defined() && unit.precision.communication == unit.precision.reduce;
   if (keep == Keep::kUntilStep && !may_stay_in_buffer) make_own();
 }
 

@@ -19,11 +19,11 @@ namespace tessera {
 ///   o = 1 (ddp): the whole unit in a buffer of its own.
 ///   g = o (zero2, zero3, HSDP): the slice in a buffer of its own.
 ///   g = 1 < o (zero1): the slice, left inside the gradient buffer where the reduction put it; a
-///   buffer of its own is made when a second part has to be added. Where the wire's dtype is not
-///   the sums', it has that buffer from the start.
-///   1 < g < o: the gradient slice in a buffer of its own, summed over g ranks in each micro-step;
-///   finish() adds the sums of the N / g others once and leaves the mean in the optimizer slice of
-///   it. Sums of g ranks travel undivided: an fp16 wire overflows g times as early.
+///   buffer of its own is made when a second part has to be added. Where the communication dtype is
+///   not the sums', it has that buffer from the start. 1 < g < o: the gradient slice in a buffer of
+///   its own, summed over g ranks in each micro-step; finish() adds the sums of the N / g others
+///   once and leaves the mean in the optimizer slice of it. Sums of g ranks travel undivided: fp16
+///   overflows g times as early.
 /// Under Keep::kUntilUsed (g = o = N) it is left inside the gradient buffer and has no other;
 /// keep() makes one that lasts for the case that it cannot be used at once.
 ///
@@ -47,17 +47,17 @@ class ReducedGradient {
   Range kept() const { return kept_; }
 
   /// Where the first gradients of a micro-step land if the reduction can leave the value there:
-  /// [unit numel] of the wire's dtype, contents undefined; a value that lies in it is moved first.
-  /// Undefined where any buffer will do: all but zero1, and ddp with wire and sums of one dtype
-  /// while there is no value.
+  /// [unit numel] of the communication dtype, contents undefined; a value that lies in it is moved
+  /// first. Undefined where any buffer will do: all but zero1, and ddp with communication and sums
+  /// of one dtype while there is no value.
   at::Tensor gradient_buffer();
   /// Whether `gradients` is what gradient_buffer() returned, and not the caller's to use again.
   bool owns(const at::Tensor& gradients) const {
     return gradients.is_same(own_) || gradients.is_same(kept_buffer_);
   }
 
-  /// Starts the reduction of a full gradient buffer [unit numel] of the wire's dtype: of all of it,
-  /// this rank's atom or, where partial sums are kept, the gradient slice. Collective.
+  /// Starts the reduction of a full gradient buffer [unit numel] of the communication dtype: of all
+  /// of it, this rank's atom or, where partial sums are kept, the gradient slice. Collective.
   std::shared_ptr<Work> reduce(const at::Tensor& gradients, std::string_view tag);
 
   /// Starts completing the optimizer slice after reduce(); null if it is complete. Collective over
@@ -123,7 +123,7 @@ class ReducedGradient {
   Range kept_;
   Range own_range_;         // what own_ holds
   bool reduces_in_own_;     // the first reduction of a step, so that nothing is copied
-  at::Tensor kept_buffer_;  // [unit numel], wire dtype, where g = 1 < o
+  at::Tensor kept_buffer_;  // [unit numel], communication dtype, where g = 1 < o
   at::Tensor own_;          // [own_range_ numel], reduce dtype
   at::Tensor value_;        // own_ or a part of it, or a view of the gradient buffer
 };

@@ -71,7 +71,7 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
       agreement_(group, units_, table.size()) {
   reduced_.reserve(units_);
   for (size_t unit = 0; unit < units_; ++unit) {
-    pool(unit).reserve(plan[unit].precision.wire, plan[unit].layout.numel());
+    pool(unit).reserve(plan[unit].precision.communication, plan[unit].layout.numel());
     reduced_.emplace_back(
         *communicator_, plan[unit], slices,
         is_consumed_ ? ReducedGradient::Keep::kUntilUsed : ReducedGradient::Keep::kUntilStep,
@@ -113,7 +113,7 @@ GradientBuffer& Reducer::open_buffer(size_t unit, size_t round) {
   at::Tensor buffer = round == 0 ? reduced_[unit].gradient_buffer() : at::Tensor();
   if (!buffer.defined()) {
     const PlannedUnit& planned = plan_[unit];
-    buffer = pool(unit).acquire(planned.precision.wire, planned.layout.numel());
+    buffer = pool(unit).acquire(planned.precision.communication, planned.layout.numel());
   }
   arriving.open(std::move(buffer));
   return arriving;

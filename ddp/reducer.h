@@ -29,10 +29,10 @@ namespace tessera {
 class Trace;
 
 /// Takes gradients from autograd to the reduced gradients that the step uses: lands them in full
-/// unit buffers of the wire's dtype, reduces each unit as soon as it is complete (in the plan's
-/// order, the same on all ranks), and adds the results of the backwards of one step in the reduce
-/// dtype. For every row of Degrees; where g is 1 or o the bits are those of the rank-order sum,
-/// whatever the row. Note [Rounds] and Note [Agreed order] in reducer.cc. Used by one thread.
+/// unit buffers of the communication dtype, reduces each unit as soon as it is complete (in the
+/// plan's order, the same on all ranks), and adds the results of the backwards of one step in the
+/// reduce dtype. For every row of Degrees; where g is 1 or o the bits are those of the rank-order
+/// sum, whatever the row. Note [Rounds] and Note [Agreed order] in reducer.cc. Used by one thread.
 ///
 /// Memory: see ReducedGradient and memory_formula.h for what lasts. Gradient buffers are pooled by
 /// dtype, those of units of kind kRoot in a pool of their own, because each pool's buffers have the
@@ -40,7 +40,7 @@ class Trace;
 /// reduced gradients, nothing lasts but the gradients of units that lacked some.
 class Reducer {
  public:
-  /// Whether a backward sends (kReduce) or only adds on this rank, in the wire's dtype
+  /// Whether a backward sends (kReduce) or only adds on this rank, in the communication dtype
   /// (kAddLocally, no_sync).
   enum class Mode : uint8_t { kReduce, kAddLocally };
 
@@ -92,8 +92,8 @@ class Reducer {
   /// Collective, blocking; called by step() on every rank before squares() and the vote. Where
   /// partial sums are kept (1 < g < o) it makes them means, once; elsewhere, or when there is
   /// nothing new, it does nothing. Ranks that made different numbers of micro-steps do nothing
-  /// either: the vote refuses their step. Wire: S / g bytes per unit are reduce-scattered over N /
-  /// g ranks and S / o gathered over N / o, plus one word per rank.
+  /// either: the vote refuses their step. Traffic: S / g bytes per unit are reduce-scattered over N
+  /// / g ranks and S / o gathered over N / o, plus one word per rank.
   void finish();
 
   /// Whether sums of kAddLocally wait to be reduced.
@@ -109,7 +109,7 @@ class Reducer {
   /// Per table entry: 1 if this rank holds a sum for it that is not reduced yet.
   const std::vector<uint8_t>& local() const { return local_; }
   /// Per table entry: NaN or infinite elements that this rank produced since the last clear,
-  /// counted in the wire's dtype: what overflows there counts.
+  /// counted in the communication dtype: what overflows there counts.
   const std::vector<int64_t>& non_finite() const { return non_finite_; }
 
   /// The part of `unit` whose gradient this rank ends with: its optimizer slice. `unit` is below

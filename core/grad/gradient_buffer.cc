@@ -33,7 +33,7 @@ GradientBuffer::GradientBuffer(const ParameterTable& table, const PlannedUnit& u
 
 void GradientBuffer::open(at::Tensor buffer) {
   TORCH_INTERNAL_ASSERT(!is_open() && buffer.numel() == unit_.layout.numel() &&
-                        buffer.scalar_type() == unit_.precision.wire);
+                        buffer.scalar_type() == unit_.precision.communication);
   buffer_ = std::move(buffer);
   std::fill(state_.begin(), state_.end(), State::kUndefined);
   received_now_ = 0;

@@ -21,8 +21,8 @@ class GradientBuffer {
   /// Whether it has a buffer.
   bool is_open() const { return buffer_.defined(); }
 
-  /// Takes `buffer` [unit numel] of the wire's dtype, contents undefined. Nothing has arrived in
-  /// it.
+  /// Takes `buffer` [unit numel] of the communication dtype, contents undefined. Nothing has
+  /// arrived in it.
   void open(at::Tensor buffer);
 
   /// Gives the buffer away; nothing has arrived any more.

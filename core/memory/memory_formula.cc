@@ -55,14 +55,15 @@ bool lands_in_place(const Degrees& degrees) {
 /// Whether nothing lands anywhere but in the buffer that holds the sums.
 bool lands_in_sums(const PlannedUnit& unit, const MemorySetting& setting) {
   return !setting.updates_in_backward && setting.degrees.optimizer == 1 &&
-         setting.micro_steps == 1 && unit.precision.wire == unit.precision.reduce;
+         setting.micro_steps == 1 && unit.precision.communication == unit.precision.reduce;
 }
 
 int64_t gradient_bytes(const PlannedUnit& unit, const MemorySetting& setting) {
   const Degrees& degrees = setting.degrees;
   const UnitPrecision& precision = unit.precision;
   if (setting.updates_in_backward) return 0;
-  if (lands_in_place(degrees) && setting.micro_steps == 1 && precision.wire == precision.reduce) {
+  if (lands_in_place(degrees) && setting.micro_steps == 1 &&
+      precision.communication == precision.reduce) {
     return 0;
   }
   return bytes_in(unit, precision.reduce) /
@@ -117,7 +118,7 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
     }
     bytes[MemoryClass::kGradients] += gradient_bytes(unit, setting);
     if (lands_in_place(degrees)) {
-      bytes[MemoryClass::kGradientBuffers] += bytes_in(unit, unit.precision.wire);
+      bytes[MemoryClass::kGradientBuffers] += bytes_in(unit, unit.precision.communication);
     }
   }
   bytes[MemoryClass::kUnshardedParameters] += bytes_of(buffers, 2);
@@ -132,7 +133,7 @@ MemoryBytes memory_peak_formula(const UnitPlan& plan, const MemorySetting& setti
   for (const PlannedUnit& unit : plan) {
     if (unit.kind == UnitKind::kFrozen || lands_in_sums(unit, setting)) continue;
     BuffersByDtype& pool = unit.kind == UnitKind::kRoot ? roots : blocks;
-    pool[unit.precision.wire].add(bytes_in(unit, unit.precision.wire));
+    pool[unit.precision.communication].add(bytes_in(unit, unit.precision.communication));
   }
   bytes[MemoryClass::kGradientBuffers] +=
       bytes_of(blocks, setting.units_in_reduction) + bytes_of(roots, setting.units_in_reduction);

@@ -33,14 +33,14 @@ struct MemorySetting {
 ///   parameters: P / p (+ P / n of a second shard, 1 < n < p); P / o where ranks share them, and
 ///   then neither unsharded-parameter buffers nor root.
 ///   gradients:  S / o (S / g where 1 < g < o) where reduced gradients have a buffer of their own.
-///   They have none under zero1 (g = 1, o > 1) with one micro-step and equal dtypes of wire and
-///   sums, where the reduced slice stays in the gradient buffer; none for frozen units; none where
-///   backward updates and each unit has all its gradients on this rank.
+///   They have none under zero1 (g = 1, o > 1) with one micro-step and equal dtypes of
+///   communication and sums, where the reduced slice stays in the gradient buffer; none for frozen
+///   units; none where backward updates and each unit has all its gradients on this rank.
 ///   optimizer:  T / o, (T + M) / o with masters; none for frozen units.
 ///   unsharded parameters:      two of the largest unit of each dtype that is not root (one if
 ///   there is only one such unit); every such unit's own where units stay whole after forward.
 ///   root:       P of root units.
-///   gradient buffers:    the full gradient in the wire's dtype under zero1, which keeps it.
+///   gradient buffers:    the full gradient in the communication dtype under zero1, which keeps it.
 ///   Elsewhere gradient buffers are pooled, come and go, and are not part of the formula (0 here).
 ///   host:       0 unless something is offloaded. Then instead of optimizer, and with the reduced
 ///   gradients' copies: (T + M + S) / o ((T + S) / o under kParameters where M and P have one
@@ -50,8 +50,9 @@ struct MemorySetting {
 MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
 
 /// The most bytes per rank that training holds at once: memory_formula() and the pooled landing
-/// buffers, each as large as the largest unit that is not root and as large as the root, per wire
-/// dtype. No pool under zero1, nor under ddp with one micro-step and a wire as wide as the sums.
+/// buffers, each as large as the largest unit that is not root and as large as the root, per
+/// communication dtype. No pool under zero1, nor under ddp with one micro-step and a communication
+/// dtype as wide as the sums.
 ///
 /// It is setting.units_in_reduction of the largest buffers of each pool: one on a CPU; on a GPU
 /// two, or three where gradients are gathered over replicas behind the reduction.

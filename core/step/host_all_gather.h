@@ -22,7 +22,7 @@ class HostAllGather {
   /// This rank's words, to be filled in before exchange().
   std::span<int64_t> mine() { return {mine_, static_cast<size_t>(words_)}; }
 
-  /// Collective, blocking. Wire: (N - 1) * words * 8 bytes received per rank.
+  /// Collective, blocking. Traffic: (N - 1) * words * 8 bytes received per rank.
   void exchange(std::string_view tag);
 
   /// exchange() in two halves: hands this rank's words in, which may be changed from then on; waits

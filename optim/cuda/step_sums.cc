@@ -66,7 +66,7 @@ std::string problem_of(const UnitPlan& plan, int world_size) {
           ", expected Float on a GPU; set precision.master, or train on the CPU");
     }
     for (const auto& [name, dtype] : {std::pair{"parameters", precision.parameters},
-                                      {"wire", precision.wire},
+                                      {"communication", precision.communication},
                                       {"reduce", precision.reduce}}) {
       if (has_kernels(dtype)) continue;
       add("[optim] unit '", planned.name, "' ", name, ": got ", c10::toString(dtype),

@@ -21,9 +21,9 @@
 namespace tessera::cuda {
 
 /// What keeps a plan from being trained by the kernels, one line per unit "[optim] unit '<name>'
-/// <dtype>: got X, expected Y; <remedy>"; empty if nothing. Masters are Float; parameters, wire and
-/// reduced gradients Float, BFloat16 or Half; the world has at most kMostRanks ranks. Local, equal
-/// on all ranks.
+/// <dtype>: got X, expected Y; <remedy>"; empty if nothing. Masters are Float; parameters,
+/// communication and reduced gradients Float, BFloat16 or Half; the world has at most kMostRanks
+/// ranks. Local, equal on all ranks.
 std::string problem_of(const UnitPlan& plan, int world_size);
 
 /// What the ranks add up before a step, collected on the device: the exact sum of the squares of

@@ -20,8 +20,9 @@ constexpr auto kFp16 = ScalarType::Half;
 constexpr auto kFp32 = ScalarType::Float;
 constexpr auto kFp64 = ScalarType::Double;
 
-UnitPrecision unit(ScalarType parameters, ScalarType wire, ScalarType reduce, ScalarType master) {
-  return {parameters, wire, reduce, master};
+UnitPrecision unit(ScalarType parameters, ScalarType communication, ScalarType reduce,
+                   ScalarType master) {
+  return {parameters, communication, reduce, master};
 }
 
 TEST(Precision, FollowsTheModelWhereUnset) {
@@ -47,9 +48,10 @@ TEST(Precision, MastersAreNeverNarrowerThanParameters) {
 }
 
 TEST(Precision, EachFieldCanBeChosen) {
-  const Precision all{.parameters = kBf16, .wire = kFp32, .reduce = kFp64, .master = kFp64};
+  const Precision all{
+      .parameters = kBf16, .communication = kFp32, .reduce = kFp64, .master = kFp64};
   EXPECT_EQ(resolve(all, kFp32), unit(kBf16, kFp32, kFp64, kFp64));
-  EXPECT_EQ(resolve({.wire = kBf16}, kFp32), unit(kFp32, kBf16, kFp32, kFp32));
+  EXPECT_EQ(resolve({.communication = kBf16}, kFp32), unit(kFp32, kBf16, kFp32, kFp32));
   EXPECT_EQ(resolve({.reduce = kBf16}, kBf16), unit(kBf16, kBf16, kBf16, kFp32));
   EXPECT_EQ(resolve({.master = kFp64}, kFp32), unit(kFp32, kFp32, kFp64, kFp64));
 }
@@ -58,7 +60,8 @@ TEST(Precision, HasNoProblemsByDefault) {
   for (const ScalarType dtype : {kBf16, kFp16, kFp32, kFp64}) {
     EXPECT_THAT(problems_of({}, dtype), IsEmpty());
   }
-  EXPECT_THAT(problems_of({.parameters = kFp16, .wire = kBf16, .reduce = kFp32}, kFp32), IsEmpty());
+  EXPECT_THAT(problems_of({.parameters = kFp16, .communication = kBf16, .reduce = kFp32}, kFp32),
+              IsEmpty());
 }
 
 TEST(Precision, ListsEveryDtypeThatIsNoFloat) {
@@ -84,28 +87,29 @@ TEST(Precision, RefusesMastersThatCannotHoldTheParameters) {
                           "make it wider"));
 }
 
-TEST(Precision, RefusesSumsNarrowerThanTheWire) {
+TEST(Precision, RefusesSumsNarrowerThanCommunication) {
   EXPECT_THAT(
       problems_of({.reduce = kBf16}, kFp32),
       ElementsAre("precision.reduce: got BFloat16; allowed what holds Float; leave it out or "
-                  "make wire narrower"));
+                  "make communication narrower"));
   // Neither 16-bit format holds the other.
-  EXPECT_THAT(problems_of({.wire = kFp16, .reduce = kBf16}, kFp32),
+  EXPECT_THAT(problems_of({.communication = kFp16, .reduce = kBf16}, kFp32),
               ElementsAre(HasSubstr("got BFloat16; allowed what holds Half")));
 }
 
-/// reduce follows from master here, so wire is what must change.
-TEST(Precision, NamesTheWireThatIsWiderThanSumsLeftOut) {
+/// reduce follows from master here, so communication is what must change.
+TEST(Precision, NamesTheCommunicationThatIsWiderThanSumsLeftOut) {
   EXPECT_THAT(
-      problems_of({.wire = kFp64}, kFp32),
-      ElementsAre("precision.wire: got Double; allowed what Float holds; make it narrower or "
-                  "set reduce"));
+      problems_of({.communication = kFp64}, kFp32),
+      ElementsAre(
+          "precision.communication: got Double; allowed what Float holds; make it narrower or "
+          "set reduce"));
 }
 
 TEST(Precision, TextsTellPrecisionsApart) {
   const std::vector<Precision> all = {{},
                                       {.parameters = kBf16},
-                                      {.wire = kBf16},
+                                      {.communication = kBf16},
                                       {.reduce = kBf16},
                                       {.master = kFp64},
                                       {.parameters = kFp16}};
@@ -113,7 +117,7 @@ TEST(Precision, TextsTellPrecisionsApart) {
   for (const Precision& precision : all) texts.insert(to_string(precision));
   EXPECT_EQ(texts.size(), all.size());
   EXPECT_EQ(to_string(all[1]),
-            "precision parameters BFloat16 wire unset reduce unset master unset");
+            "precision parameters BFloat16 communication unset reduce unset master unset");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Dtypes of the wire, of sums and of masters, against the same arithmetic in plain tensors.
+// Dtypes of communication, of sums and of masters, against the same arithmetic in plain tensors.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,25 +24,25 @@ constexpr auto kFp32 = at::kFloat;
 constexpr auto kFp64 = at::kDouble;
 
 struct Dtypes {
-  at::ScalarType parameters, wire, reduce, master;
-  Precision precision() const { return {parameters, wire, reduce, master}; }
+  at::ScalarType parameters, communication, reduce, master;
+  Precision precision() const { return {parameters, communication, reduce, master}; }
 };
 
 std::string name_of(const Dtypes& dtypes) {
   std::string name;
   for (const at::ScalarType dtype :
-       {dtypes.parameters, dtypes.wire, dtypes.reduce, dtypes.master}) {
+       {dtypes.parameters, dtypes.communication, dtypes.reduce, dtypes.master}) {
     name += c10::toString(dtype);
   }
   return name;
 }
 
-at::ScalarType accumulator_of(at::ScalarType wire) {
-  return wire == kBf16 || wire == kFp16 ? kFp32 : wire;
+at::ScalarType accumulator_of(at::ScalarType communication) {
+  return communication == kBf16 || communication == kFp16 ? kFp32 : communication;
 }
 
-/// Rounded to the wire; summed in rank order in at least fp32, divided once, rounded once to the
-/// wire; micro-steps added in the reduce dtype; then as the masters are.
+/// Rounded to the communication dtype; summed in rank order in at least fp32, divided once, rounded
+/// once to the communication dtype; micro-steps added in the reduce dtype; then as the masters are.
 std::vector<at::Tensor> expected_means(const ReductionRig& rig, const Dtypes& dtypes,
                                        int micro_steps) {
   const int world = rig.group->size();
@@ -52,11 +52,11 @@ std::vector<at::Tensor> expected_means(const ReductionRig& rig, const Dtypes& dt
       at::Tensor sum;
       for (int rank = 0; rank < world; ++rank) {
         const at::Tensor sent = random_gradients(rig, rank, micro_step, dtypes.parameters)[i]
-                                    .to(dtypes.wire)
-                                    .to(accumulator_of(dtypes.wire));
+                                    .to(dtypes.communication)
+                                    .to(accumulator_of(dtypes.communication));
         sum = sum.defined() ? sum + sent : sent;
       }
-      const at::Tensor mean = sum.div(world).to(dtypes.wire).to(dtypes.reduce);
+      const at::Tensor mean = sum.div(world).to(dtypes.communication).to(dtypes.reduce);
       means[i] = means[i].defined() ? means[i] + mean : mean;
     }
   }
@@ -134,10 +134,11 @@ TEST(PrecisionControl, SumsInAnotherDtypeDiffer) {
   });
 }
 
-TEST(Overflow, OnTheWireCountsAsNonFinite) {
+TEST(Overflow, InCommunicationCountsAsNonFinite) {
   run_ranks(3, [](std::shared_ptr<ProcessGroup> group) {
     for (const Degrees& configuration : all_degrees(3)) {
-      ReductionRig rig(duplicate(*group, to_string(configuration)), configuration, {.wire = kFp16});
+      ReductionRig rig(duplicate(*group, to_string(configuration)), configuration,
+                       {.communication = kFp16});
       std::vector<at::Tensor> gradients = random_gradients(rig, 0, 0);
       if (rig.group->rank() == 1) gradients[2][8][130] = 1e6F;
       rig.micro_step(gradients);
@@ -149,7 +150,7 @@ TEST(Overflow, OnTheWireCountsAsNonFinite) {
 
 TEST(Overflow, OfTheSumIsNoneWhereTheMeanFits) {
   run_ranks(2, [](std::shared_ptr<ProcessGroup> group) {
-    ReductionRig rig(std::move(group), {1, 2, 2}, {.wire = kFp16});
+    ReductionRig rig(std::move(group), {1, 2, 2}, {.communication = kFp16});
     rig.micro_step(
         {at::full({7, 11}, 60000.0F), at::zeros({}), at::zeros({9, 131}), at::zeros({300})});
     const at::Tensor expected = at::full({7, 11}, 60000.0F);  // which fp16 has; not so 120000
@@ -159,7 +160,7 @@ TEST(Overflow, OfTheSumIsNoneWhereTheMeanFits) {
 
 TEST(Overflow, OfMicroStepsAddedIn16BitsReachesTheNorm) {
   run_ranks(2, [](std::shared_ptr<ProcessGroup> group) {
-    ReductionRig rig(std::move(group), {1, 2, 2}, {.wire = kFp16, .reduce = kFp16});
+    ReductionRig rig(std::move(group), {1, 2, 2}, {.communication = kFp16, .reduce = kFp16});
     for (int micro_step = 0; micro_step < 2; ++micro_step) {
       rig.micro_step({at::full({7, 11}, 60000.0F), {}, {}, {}});
     }
@@ -182,7 +183,7 @@ TEST(Overflow, OfNarrowerMastersReachesTheNorm) {
 
 TEST(ConvertedGradients, NeedMemoryForOneUnitIfTakenOneByOne) {
   run_ranks(2, [](std::shared_ptr<ProcessGroup> group) {
-    ReductionRig rig(std::move(group), {1, 2, 2}, {.wire = kBf16, .reduce = kBf16});
+    ReductionRig rig(std::move(group), {1, 2, 2}, {.communication = kBf16, .reduce = kBf16});
     rig.micro_step(random_gradients(rig, 0, 0));
     const int64_t before = rig.meter.now()[MemoryClass::kGradientBuffers];
     for (int pass = 0; pass < 2; ++pass) {

@@ -80,9 +80,9 @@ std::vector<Refusal> refusals() {
       {"NarrowMasters",
        [](Arguments& a) { a.options.precision.master = torch::kBFloat16; },
        {"precision.master: got BFloat16; allowed Float, Double", "leave it out"}},
-      {"IntegersOnTheWire",
-       [](Arguments& a) { a.options.precision.wire = torch::kInt; },
-       {"precision.wire: got Int; allowed Float, Double, BFloat16, Half"}},
+      {"IntegersInCommunication",
+       [](Arguments& a) { a.options.precision.communication = torch::kInt; },
+       {"precision.communication: got Int; allowed Float, Double, BFloat16, Half"}},
       {"WrapThatChoosesNothingKnown",
        [](Arguments& a) {
          a.options = small_options_of(configuration_of(Strategy::kZero3));

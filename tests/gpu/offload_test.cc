@@ -69,7 +69,8 @@ TEST_P(OffloadBits, AreThoseOfTheResidentRun) {
   const auto& [given, world, model, name, narrow] = GetParam();
   if (world > most_rank_threads()) GTEST_SKIP() << "needs " << world << " GPUs";
   Configuration configuration = given;
-  if (narrow) configuration.precision = {.parameters = at::kBFloat16, .wire = at::kBFloat16};
+  if (narrow)
+    configuration.precision = {.parameters = at::kBFloat16, .communication = at::kBFloat16};
   const Schedule& schedule = schedule_called(name);
   const Outcome expected = train_on_threads(subject(model), at::kFloat, resident(configuration),
                                             schedule, world, {}, staged_over_host());

@@ -153,13 +153,13 @@ TEST_P(PrecisionTest, Scenario53_MicroStepsAreAddedInFp32) {
   EXPECT_NE(norms(at::kFloat), norms(at::kBFloat16));
 }
 
-/// Wire dtypes wider or narrower than the parameters'.
-TEST_P(PrecisionTest, Scenario53_EveryWireGivesTheBitsOfDdp) {
+/// Communication dtypes wider or narrower than the parameters'.
+TEST_P(PrecisionTest, Scenario53_EveryCommunicationDtypeGivesTheBitsOfDdp) {
   const std::vector<Precision> precisions = {
-      {.wire = at::kBFloat16},
-      {.wire = at::kDouble, .reduce = at::kDouble},
-      {.parameters = at::kBFloat16, .wire = at::kFloat},
-      {.parameters = at::kHalf, .wire = at::kHalf, .reduce = at::kHalf},
+      {.communication = at::kBFloat16},
+      {.communication = at::kDouble, .reduce = at::kDouble},
+      {.parameters = at::kBFloat16, .communication = at::kFloat},
+      {.parameters = at::kHalf, .communication = at::kHalf, .reduce = at::kHalf},
       {.parameters = at::kBFloat16, .master = at::kDouble},
   };
   for (const Precision& precision : precisions) {

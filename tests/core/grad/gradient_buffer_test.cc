@@ -128,12 +128,13 @@ TEST_F(GradientBufferTest, GivesTheBufferAwayAndBeginsAnew) {
   EXPECT_EQ(buffer.sum().item<float>(), 15.0F);
 }
 
-/// One parameter of the dtype of `parameters` whose gradients are sent in `wire`.
-struct WireCase {
-  WireCase(at::ScalarType parameters, at::ScalarType wire)
+/// One parameter of the dtype of `parameters` whose gradients are sent in `communication`.
+struct CommunicationCase {
+  CommunicationCase(at::ScalarType parameters, at::ScalarType communication)
       : table({{"weight", leaf_of(at::zeros({3, 5}, parameters))}}),
-        plan(table, {{"bucket 0", {0}}}, 1, {.wire = wire, .reduce = at::kDouble}),
-        buffer(at::empty({plan[0].layout.numel()}, wire)),
+        plan(table, {{"bucket 0", {0}}}, 1,
+             {.communication = communication, .reduce = at::kDouble}),
+        buffer(at::empty({plan[0].layout.numel()}, communication)),
         gradient_buffer(table, plan[0]) {
     gradient_buffer.open(buffer);
   }
@@ -145,52 +146,52 @@ struct WireCase {
   GradientBuffer gradient_buffer;
 };
 
-TEST(ReducedDtype, RoundsOnceToTheWiresDtype) {
-  for (const at::ScalarType wire : {at::kBFloat16, at::kHalf, at::kDouble}) {
-    WireCase wired(at::kFloat, wire);
+TEST(ReducedDtype, RoundsOnceToTheCommunicationDtype) {
+  for (const at::ScalarType communication : {at::kBFloat16, at::kHalf, at::kDouble}) {
+    CommunicationCase sent(at::kFloat, communication);
     const at::Tensor first = at::randn({3, 5});
-    wired.gradient_buffer.receive(0, first);
-    EXPECT_TRUE(at::equal(wired.landed(), first.to(wire).flatten()));
+    sent.gradient_buffer.receive(0, first);
+    EXPECT_TRUE(at::equal(sent.landed(), first.to(communication).flatten()));
     const at::Tensor second = at::randn({5, 3}).t();
-    wired.gradient_buffer.receive(0, second);
+    sent.gradient_buffer.receive(0, second);
     // The sum of what is there and the gradient as it came, rounded once.
-    const auto wide = at::promote_types(wire, at::kFloat);
-    const at::Tensor sum = (first.to(wire).to(wide) + second.to(wide)).to(wire);
-    EXPECT_TRUE(at::equal(wired.landed(), sum.flatten()));
+    const auto wide = at::promote_types(communication, at::kFloat);
+    const at::Tensor sum = (first.to(communication).to(wide) + second.to(wide)).to(communication);
+    EXPECT_TRUE(at::equal(sent.landed(), sum.flatten()));
   }
 }
 
 TEST(ReducedDtype, WidensExactly) {
-  WireCase wired(at::kBFloat16, at::kFloat);
+  CommunicationCase sent(at::kBFloat16, at::kFloat);
   const at::Tensor gradient = at::randn({3, 5}).to(at::kBFloat16);
-  wired.gradient_buffer.receive(0, gradient);
-  EXPECT_TRUE(at::equal(wired.landed(), gradient.to(at::kFloat).flatten()));
+  sent.gradient_buffer.receive(0, gradient);
+  EXPECT_TRUE(at::equal(sent.landed(), gradient.to(at::kFloat).flatten()));
 }
 
 TEST(ReducedDtype, TakesSparseGradients) {
-  for (const at::ScalarType wire : {at::kBFloat16, at::kDouble}) {
-    WireCase wired(at::kFloat, wire);
+  for (const at::ScalarType communication : {at::kBFloat16, at::kDouble}) {
+    CommunicationCase sent(at::kFloat, communication);
     const at::Tensor rows = at::tensor({0, 2, 0}, at::kLong).unsqueeze(0);
     const at::Tensor gradient = at::sparse_coo_tensor(rows, at::ones({3, 5}), {3, 5});
-    wired.gradient_buffer.receive(0, gradient);
-    EXPECT_TRUE(at::equal(wired.landed(), gradient.to_dense().to(wire).flatten()));
+    sent.gradient_buffer.receive(0, gradient);
+    EXPECT_TRUE(at::equal(sent.landed(), gradient.to_dense().to(communication).flatten()));
   }
 }
 
 TEST(ReducedDtype, CountsWhatOverflowsThere) {
-  WireCase wired(at::kFloat, at::kHalf);
+  CommunicationCase sent(at::kFloat, at::kHalf);
   at::Tensor gradient = at::ones({3, 5});
   gradient[0][0] = 70000.0F;
   gradient[2][2] = -1e30F;
-  EXPECT_EQ(wired.gradient_buffer.receive(0, gradient), 2);
-  WireCase wide(at::kFloat, at::kBFloat16);
+  EXPECT_EQ(sent.gradient_buffer.receive(0, gradient), 2);
+  CommunicationCase wide(at::kFloat, at::kBFloat16);
   EXPECT_EQ(wide.gradient_buffer.receive(0, gradient), 0);
 }
 
 TEST(ReducedDtype, RefusesABufferOfAnotherDtype) {
-  const WireCase wired(at::kFloat, at::kHalf);
-  GradientBuffer other(wired.table, wired.plan[0]);
-  EXPECT_THROW(other.open(at::empty({wired.buffer.numel()}, at::kFloat)), c10::Error);
+  const CommunicationCase sent(at::kFloat, at::kHalf);
+  GradientBuffer other(sent.table, sent.plan[0]);
+  EXPECT_THROW(other.open(at::empty({sent.buffer.numel()}, at::kFloat)), c10::Error);
 }
 
 /// The negative control of the sums above: without fill_missing the garbage would show.

@@ -155,7 +155,7 @@ TEST(MemoryFormula, HybridConfigurationsByHand) {
 }
 
 TEST(MemoryFormula, SixteenBitsByHand) {
-  // Wire bf16; sums and masters fp32. Elements: 1024 + 512 + 512 trainable, 2048 frozen.
+  // Communication bf16; sums and masters fp32. Elements: 1024 + 512 + 512 trainable, 2048 frozen.
   const UnitPlan plan = wrapped({.parameters = at::kBFloat16});
   ASSERT_EQ(plan.numel(), 2048 + 2048);
   ASSERT_EQ(plan.bytes(), 2 * 4096);

@@ -252,8 +252,9 @@ TEST_F(StepSumsTest, SaysWhichPlansHaveNoKernels) {
                         "set precision.master, or train on the CPU\n"));
   EXPECT_THAT(
       problem,
-      HasSubstr("[optim] unit 'second' wire: got Double, expected Float, BFloat16 or Half on "
-                "a GPU; set precision.wire, or train on the CPU"));
+      HasSubstr(
+          "[optim] unit 'second' communication: got Double, expected Float, BFloat16 or Half on "
+          "a GPU; set precision.communication, or train on the CPU"));
   EXPECT_EQ(testing::message_of([&] {
               StepSums(doubles, plan,
                        SliceMap({.parameters = 1, .gradients = 1, .optimizer = 1}, 1, 0),
