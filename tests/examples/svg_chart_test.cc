@@ -107,7 +107,7 @@ TEST(SvgChart, DrawsPartsToScaleAndTheFrameAroundThem) {
   EXPECT_EQ(boxes(svg, "hatch").size(), 1u);
 }
 
-TEST(SvgChart, EverythingLiesInsideAndConfigurationsDoNotTouch) {
+TEST(SvgChart, EverythingLiesInsideAndRowsDoNotTouch) {
   const std::string svg = to_svg(example());
   const std::vector<Box> ground = boxes(svg, "ground");
   ASSERT_FALSE(ground.empty());

@@ -97,7 +97,7 @@ TEST_P(ForeignOptimizerOfWholeGradients, SgdInTheStepsPlaceIsRefusedByTheNextBac
 }
 
 /// The negative control.
-TEST_P(ForeignOptimizer, BackwardsInAConfigurationAreFineWithoutIt) {
+TEST_P(ForeignOptimizer, BackwardsInARowAreFineWithoutIt) {
   const auto outcomes = train_ranks(
       GetParam(), [&](Trainer& trainer) { train_behind_its_back(trainer, /*steps=*/false); });
   EXPECT_THAT(outcomes, Each(is_fine()));

@@ -41,7 +41,7 @@ std::vector<Configuration> sharded_configurations(int world) {
 }
 
 /// Two to five configurations on four ranks: most ranks have nothing of most parameters.
-TEST(Scenarios, Scenario40_FewerConfigurationsThanRanks) {
+TEST(Scenarios, Scenario40_FewerRowsThanRanks) {
   struct FewRows : Net {
     FewRows() {
       for (int64_t rows = 2; rows <= 5; ++rows) {
