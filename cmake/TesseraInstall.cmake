@@ -7,12 +7,9 @@ install(EXPORT TesseraTargets NAMESPACE Tessera:: DESTINATION ${config_dir})
 install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindLibTorch.cmake DESTINATION ${config_dir})
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
-install(FILES ${PROJECT_SOURCE_DIR}/tessera.h
-        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera OPTIONAL)
-foreach(folder core optim ddp fsdp zero)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}
-          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera FILES_MATCHING PATTERN "*.h")
-endforeach()
+# The public headers and nothing else: they include only each other.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/tessera
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 
 configure_package_config_file(
   ${PROJECT_SOURCE_DIR}/cmake/TesseraConfig.cmake.in ${PROJECT_BINARY_DIR}/TesseraConfig.cmake

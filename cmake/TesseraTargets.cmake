@@ -13,7 +13,7 @@ function(tessera_library name)
   set_target_properties(tessera_${name} PROPERTIES EXPORT_NAME ${name})
   target_compile_features(tessera_${name} PUBLIC cxx_std_20)
   target_include_directories(
-    tessera_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
+    tessera_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                            $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(tessera_${name} PUBLIC ${ARGN})
 
@@ -51,13 +51,11 @@ function(tessera_programs library_prefix program_prefix)
     file(GLOB_RECURSE parts CONFIGURE_DEPENDS ${folder}/*.cc)
     list(REMOVE_ITEM parts ${main})
     add_executable(${program_prefix}${name} ${main})
-    target_include_directories(${program_prefix}${name} PRIVATE ${PROJECT_BINARY_DIR}/include)
     target_link_libraries(${program_prefix}${name} PRIVATE ${ARGN})
     if(parts)
       add_library(${library_prefix}${name} STATIC ${parts})
       # A program takes single files of another one's library.
       set_target_properties(${library_prefix}${name} PROPERTIES UNITY_BUILD OFF)
-      target_include_directories(${library_prefix}${name} PUBLIC ${PROJECT_BINARY_DIR}/include)
       target_link_libraries(${library_prefix}${name} PUBLIC ${ARGN})
       target_link_libraries(${program_prefix}${name} PRIVATE ${library_prefix}${name})
       list(APPEND libraries ${library_prefix}${name})

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "tessera/core/layout/parameter_table.h"
-#include "tessera/core/layout/unit_plan.h"
+#include "tessera/parameter_table.h"
+#include "tessera/unit_plan.h"
 
 namespace tessera {
 

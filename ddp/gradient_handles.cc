@@ -71,7 +71,7 @@ void GradientHandles::hide_all() {
   }
 }
 
-const at::Tensor& GradientHandles::tombstone_of(size_t index, Content content) {
+const at::Tensor& GradientHandles::stand_in_of(size_t index, Content content) {
   const bool is_local = content == Content::kLocal;
   at::Tensor& tensor = is_local ? local_[index] : sharded_[index];
   if (!tensor.defined()) {
@@ -92,7 +92,7 @@ void GradientHandles::show(size_t index, Content content) {
     shown_[index] = whole;
     versions_[index] = whole._version();
   } else {
-    shown_[index] = tombstone_of(index, content);
+    shown_[index] = stand_in_of(index, content);
   }
   table_[index].tensor.mutable_grad() = shown_[index];
 }

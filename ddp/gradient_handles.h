@@ -3,21 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/layout/parameter_table.h"
+#include "tessera/core/reduce/gradient_view.h"
+#include "tessera/parameter_table.h"
 
 namespace tessera {
-
-/// What users may see as `.grad` of one parameter.
-struct GradientView {
-  at::Tensor whole;      ///< the reduced gradient in the parameter's shape and dtype, or undefined
-  std::string obstacle;  ///< where it is undefined: "is sharded over ranks", ... ("the gradient of
-                         ///< X <obstacle>")
-};
 
 /// What users see as `.grad` between backward and step. Where a whole reduced gradient exists it is
 /// that; elsewhere a stand-in: a tensor of the right shape whose data cannot be read, so that code
@@ -62,7 +55,7 @@ class GradientHandles {
   int64_t count_edits();
 
  private:
-  const at::Tensor& tombstone_of(size_t index, Content content);
+  const at::Tensor& stand_in_of(size_t index, Content content);
 
   const ParameterTable& table_;
   std::vector<GradientView> views_;

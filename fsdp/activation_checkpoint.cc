@@ -1,4 +1,4 @@
-#include "tessera/fsdp/activation_checkpoint.h"
+#include "tessera/activation_checkpoint.h"
 
 #include <atomic>
 #include <cstdint>

@@ -6,8 +6,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/comm/process_group.h"
 #include "tessera/fsdp/host_shards.h"
+#include "tessera/process_group.h"
 
 namespace tessera {
 

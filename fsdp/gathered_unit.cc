@@ -6,7 +6,8 @@
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/access/unobserved.h"
-#include "tessera/core/error_text.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/core/sched/trace_span.h"
 
 namespace tessera {
 

@@ -11,12 +11,12 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/core/access/access_observer.h"
-#include "tessera/core/comm/work.h"
 #include "tessera/core/layout/freeable_buffer.h"
-#include "tessera/core/layout/unit_plan.h"
 #include "tessera/fsdp/collective_source.h"
 #include "tessera/fsdp/gathered_units.h"
 #include "tessera/fsdp/window_source.h"
+#include "tessera/unit_plan.h"
+#include "tessera/work.h"
 
 namespace tessera {
 

@@ -10,7 +10,7 @@ namespace tessera {
 
 /// Copies shards that lie in the host's memory (Offload::kParameters) to where units are gathered
 /// on the device, on a stream of its own. One for all units of an engine. Used by one thread at a
-/// time. Note [Offload] in zero/offloaded_gradients.cc.
+/// time. Note [Offload] in zero/step/offloaded_gradients.cc.
 class HostShards {
  public:
   explicit HostShards(std::shared_ptr<Device> device);

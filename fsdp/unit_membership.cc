@@ -13,7 +13,7 @@
 #include <torch/nn/module.h>
 
 #include "tessera/fsdp/module_tree.h"
-#include "tessera/fsdp/wrap_rules.h"
+#include "tessera/wrap_rules.h"
 
 namespace tessera {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <vector>
 
-#include "tessera/core/layout/parameter_table.h"
-#include "tessera/core/layout/unit_plan.h"
-#include "tessera/core/wrap_policy.h"
+#include "tessera/parameter_table.h"
+#include "tessera/unit_plan.h"
+#include "tessera/wrap_policy.h"
 
 namespace torch::nn {
 class Module;

@@ -6,9 +6,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/layout/unit_plan.h"
-#include "tessera/core/memory/memory_meter.h"
 #include "tessera/core/sched/buffer_pool.h"
+#include "tessera/memory_meter.h"
+#include "tessera/unit_plan.h"
 
 namespace tessera {
 

@@ -7,11 +7,11 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/comm/process_group.h"
-#include "tessera/core/comm/window.h"
-#include "tessera/core/layout/flat_layout.h"
 #include "tessera/core/layout/slice_map.h"
-#include "tessera/core/memory/memory_meter.h"
+#include "tessera/flat_layout.h"
+#include "tessera/memory_meter.h"
+#include "tessera/process_group.h"
+#include "tessera/window.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-#include "tessera/fsdp/wrap_rules.h"
+#include "tessera/wrap_rules.h"
 
 #include <algorithm>
 #include <typeinfo>

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "tessera/core/device_code.h"
+#include "tessera/core/numbers/device_code.h"
 
 // The arithmetic of AdamW, once for the loops on the CPU and for the kernels on the GPU.
 namespace tessera {

@@ -1,6 +1,6 @@
 #include "tessera/optim/adamw_kernels.h"
 
-#include "tessera/core/step/vector_targets.h"
+#include "tessera/core/numbers/vector_targets.h"
 
 namespace tessera {
 

@@ -12,7 +12,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
-#include "tessera/core/memory/element_state.h"
+#include "tessera/element_state.h"
 
 namespace tessera {
 

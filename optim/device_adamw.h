@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "tessera/core/device/device.h"
-#include "tessera/core/layout/parameter_table.h"
 #include "tessera/optim/cuda/api.h"
 #include "tessera/optim/flat_optimizer.h"
-#include "tessera/optim/optimizer_plan.h"
+#include "tessera/optimizer_plan.h"
+#include "tessera/parameter_table.h"
 
 namespace tessera {
 

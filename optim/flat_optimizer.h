@@ -9,11 +9,11 @@
 #include <torch/optim/optimizer.h>
 
 #include "tessera/core/device/device.h"
-#include "tessera/core/layout/flat_layout.h"
-#include "tessera/core/layout/parameter_table.h"
+#include "tessera/flat_layout.h"
 #include "tessera/optim/algorithm.h"
-#include "tessera/optim/optimizer_plan.h"
 #include "tessera/optim/parameter_groups.h"
+#include "tessera/optimizer_plan.h"
+#include "tessera/parameter_table.h"
 
 namespace tessera {
 

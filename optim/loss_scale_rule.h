@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "tessera/core/device_code.h"
+#include "tessera/core/numbers/device_code.h"
 
 namespace tessera {
 

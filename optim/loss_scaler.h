@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "tessera/core/options.h"
 #include "tessera/optim/loss_scale_rule.h"
+#include "tessera/options.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-#include "tessera/optim/optimizer_plan.h"
+#include "tessera/optimizer_plan.h"
 
 #include <typeinfo>
 

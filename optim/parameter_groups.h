@@ -8,9 +8,9 @@
 
 #include <torch/optim/optimizer.h>
 
-#include "tessera/core/layout/parameter_table.h"
 #include "tessera/optim/algorithm.h"
-#include "tessera/optim/optimizer_plan.h"
+#include "tessera/optimizer_plan.h"
+#include "tessera/parameter_table.h"
 
 namespace tessera {
 

@@ -10,11 +10,11 @@
 #include <torch/optim/adamw.h>
 #include <torch/types.h>
 
-#include "tessera/core/layout/flat_layout.h"
-#include "tessera/core/layout/parameter_table.h"
 #include "tessera/core/memory/private_memory.h"
+#include "tessera/flat_layout.h"
 #include "tessera/optim/flat_optimizer.h"
-#include "tessera/optim/optimizer_plan.h"
+#include "tessera/optimizer_plan.h"
+#include "tessera/parameter_table.h"
 
 namespace tessera::bench {
 namespace {

@@ -9,11 +9,11 @@
 #include <torch/types.h>
 
 #include "tessera/core/layout/flat_parameters.h"
-#include "tessera/core/layout/parameter_table.h"
 #include "tessera/core/layout/slice_map.h"
-#include "tessera/core/layout/unit_plan.h"
-#include "tessera/core/memory/memory_meter.h"
 #include "tessera/fsdp/gathered_units.h"
+#include "tessera/memory_meter.h"
+#include "tessera/parameter_table.h"
+#include "tessera/unit_plan.h"
 
 namespace tessera::bench {
 namespace {

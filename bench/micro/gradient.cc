@@ -7,11 +7,11 @@
 #include <torch/types.h>
 
 #include "tessera/core/grad/gradient_buffer.h"
-#include "tessera/core/layout/parameter_table.h"
-#include "tessera/core/layout/unit_plan.h"
 #include "tessera/core/memory/private_memory.h"
-#include "tessera/core/step/exact_sum.h"
+#include "tessera/core/numbers/exact_sum.h"
 #include "tessera/core/step/grad_norm.h"
+#include "tessera/parameter_table.h"
+#include "tessera/unit_plan.h"
 
 namespace tessera::bench {
 namespace {

@@ -10,7 +10,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
-#include "tessera/zero/parallelize.h"
+#include "tessera/parallelize.h"
 
 namespace tessera::bench {
 namespace {

@@ -14,8 +14,8 @@
 
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/rendezvous.h"
-#include "tessera/core/error_text.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/rendezvous.h"
 
 extern char** environ;
 

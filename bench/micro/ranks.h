@@ -13,7 +13,7 @@
 #include <benchmark/benchmark.h>
 
 #include "tessera/bench/micro/scene.h"
-#include "tessera/core/comm/process_group.h"
+#include "tessera/process_group.h"
 
 namespace tessera::bench {
 

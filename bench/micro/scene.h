@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "tessera/bench/micro/laps.h"
-#include "tessera/core/comm/process_group.h"
+#include "tessera/process_group.h"
 
 namespace tessera::bench {
 

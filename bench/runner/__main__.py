@@ -116,7 +116,7 @@ def _peers_python(peers: Path) -> str:
 
 def _own_sources(path: Path) -> Path:
     """A text that every copy of the tree has: its sources, in order of their names."""
-    folders = ("core", "ddp", "fsdp", "optim", "zero")
+    folders = ("include", "core", "ddp", "fsdp", "optim", "zero")
     files = sorted(f for d in folders for f in (_ROOT / d).rglob("*") if f.suffix in (".h", ".cc"))
     path.write_bytes(b"".join(f.read_bytes() for f in files)[:_TEXT_BYTES])
     return path

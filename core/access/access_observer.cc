@@ -16,7 +16,7 @@
 #include <absl/container/flat_hash_map.h>
 #include <c10/util/SmallVector.h>
 
-#include "tessera/core/fork.h"
+#include "tessera/core/process/fork.h"
 
 namespace tessera {
 

@@ -6,7 +6,7 @@
 
 #include <c10/core/Storage.h>
 
-#include "tessera/core/fork.h"
+#include "tessera/core/process/fork.h"
 
 namespace tessera {
 

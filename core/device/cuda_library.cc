@@ -19,7 +19,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/headeronly/version.h>
 
-#include "tessera/core/entry_points.h"
+#include "tessera/core/library/entry_points.h"
 
 namespace tessera {
 namespace {

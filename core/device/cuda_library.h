@@ -4,7 +4,7 @@
 
 #include <absl/status/statusor.h>
 
-#include "tessera/core/comm/environment.h"
+#include "tessera/environment.h"
 
 namespace tessera {
 

@@ -15,7 +15,7 @@
 
 #include "tessera/core/device/cuda_device.h"
 #include "tessera/core/device/graph_api.h"
-#include "tessera/core/entry_points.h"
+#include "tessera/core/library/entry_points.h"
 
 namespace tessera {
 namespace {

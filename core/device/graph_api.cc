@@ -8,8 +8,8 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/headeronly/version.h>
 
-#include "tessera/core/entry_points.h"
-#include "tessera/core/module_library.h"
+#include "tessera/core/library/entry_points.h"
+#include "tessera/core/library/module_library.h"
 
 namespace tessera {
 namespace {

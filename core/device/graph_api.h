@@ -5,8 +5,8 @@
 
 #include <absl/status/statusor.h>
 
-#include "tessera/core/comm/environment.h"
 #include "tessera/core/device/graph_module/abi.h"
+#include "tessera/environment.h"
 
 namespace tessera {
 

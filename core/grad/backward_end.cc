@@ -11,7 +11,7 @@
 #include <c10/util/thread_name.h>
 #include <torch/csrc/autograd/engine.h>
 
-#include "tessera/core/fork.h"
+#include "tessera/core/process/fork.h"
 
 namespace tessera {
 

@@ -5,7 +5,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "tessera/core/step/vector_targets.h"
+#include "tessera/core/numbers/vector_targets.h"
 
 namespace tessera {
 namespace {

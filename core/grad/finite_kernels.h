@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/layout/flat_layout.h"
+#include "tessera/flat_layout.h"
 
 namespace tessera {
 

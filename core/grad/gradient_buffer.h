@@ -5,8 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/layout/parameter_table.h"
-#include "tessera/core/layout/unit_plan.h"
+#include "tessera/parameter_table.h"
+#include "tessera/unit_plan.h"
 
 namespace tessera {
 

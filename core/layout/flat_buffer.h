@@ -2,8 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/layout/flat_layout.h"
-#include "tessera/core/layout/parameter_table.h"
+#include "tessera/flat_layout.h"
+#include "tessera/parameter_table.h"
 
 namespace tessera {
 

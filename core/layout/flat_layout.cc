@@ -1,11 +1,11 @@
-#include "tessera/core/layout/flat_layout.h"
+#include "tessera/flat_layout.h"
 
 #include <algorithm>
 #include <utility>
 
 #include <c10/util/Exception.h>
 
-#include "tessera/core/round_up.h"
+#include "tessera/core/numbers/round_up.h"
 
 namespace tessera {
 

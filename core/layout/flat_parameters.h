@@ -7,10 +7,10 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/core/layout/freeable_buffer.h"
-#include "tessera/core/layout/parameter_table.h"
 #include "tessera/core/layout/unit_memory.h"
-#include "tessera/core/layout/unit_plan.h"
-#include "tessera/core/memory/memory_meter.h"
+#include "tessera/memory_meter.h"
+#include "tessera/parameter_table.h"
+#include "tessera/unit_plan.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-#include "tessera/core/layout/parameter_table.h"
+#include "tessera/parameter_table.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -2,8 +2,8 @@
 
 #include <c10/util/Exception.h>
 
-#include "tessera/core/error_text.h"
 #include "tessera/core/layout/flat_buffer.h"
+#include "tessera/core/process/error_text.h"
 
 namespace tessera {
 

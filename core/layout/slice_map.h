@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "tessera/core/layout/flat_layout.h"
-#include "tessera/core/strategy.h"
+#include "tessera/flat_layout.h"
+#include "tessera/strategy.h"
 
 namespace tessera {
 

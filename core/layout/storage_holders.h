@@ -7,9 +7,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/layout/parameter_table.h"
-#include "tessera/core/layout/unit_plan.h"
-#include "tessera/core/precision.h"
+#include "tessera/parameter_table.h"
+#include "tessera/precision.h"
+#include "tessera/unit_plan.h"
 
 namespace tessera {
 

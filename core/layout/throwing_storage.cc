@@ -6,7 +6,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/core/StorageImpl.h>
 
-#include "tessera/core/fork.h"
+#include "tessera/core/process/fork.h"
 
 namespace tessera {
 namespace {

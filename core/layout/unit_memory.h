@@ -5,9 +5,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/layout/flat_layout.h"
 #include "tessera/core/layout/slice_map.h"
-#include "tessera/core/layout/unit_plan.h"
+#include "tessera/flat_layout.h"
+#include "tessera/unit_plan.h"
 
 namespace tessera {
 

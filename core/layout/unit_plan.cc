@@ -1,4 +1,4 @@
-#include "tessera/core/layout/unit_plan.h"
+#include "tessera/unit_plan.h"
 
 #include <algorithm>
 #include <utility>

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "tessera/core/errors.h"
 #include "tessera/core/memory/huge_pages.h"
-#include "tessera/core/round_up.h"
+#include "tessera/core/numbers/round_up.h"
+#include "tessera/errors.h"
 
 namespace tessera {
 namespace {

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <vector>
 
-#include "tessera/core/fork.h"
+#include "tessera/core/process/fork.h"
 
 namespace tessera {
 

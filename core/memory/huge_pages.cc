@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "tessera/core/round_up.h"
+#include "tessera/core/numbers/round_up.h"
 
 namespace tessera {
 namespace {

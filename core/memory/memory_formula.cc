@@ -1,4 +1,4 @@
-#include "tessera/core/memory/memory_formula.h"
+#include "tessera/memory_formula.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "tessera/core/memory/memory_meter.h"
+#include "tessera/memory_meter.h"
 
 #include <algorithm>
 #include <fstream>

@@ -10,7 +10,7 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/memory/huge_pages.h"
-#include "tessera/core/round_up.h"
+#include "tessera/core/numbers/round_up.h"
 
 namespace tessera {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/memory/memory_meter.h"
+#include "tessera/memory_meter.h"
 
 namespace tessera {
 

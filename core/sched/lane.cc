@@ -11,7 +11,7 @@
 #include <optional>
 #include <thread>
 
-#include "tessera/core/errors.h"
+#include "tessera/errors.h"
 
 namespace tessera {
 

@@ -6,8 +6,8 @@
 #include <memory>
 #include <utility>
 
-#include "tessera/core/comm/work.h"
-#include "tessera/core/fork.h"
+#include "tessera/core/process/fork.h"
+#include "tessera/work.h"
 
 namespace tessera {
 

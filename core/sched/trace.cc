@@ -1,4 +1,4 @@
-#include "tessera/core/sched/trace.h"
+#include "tessera/trace.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -9,6 +9,8 @@
 
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
+
+#include "tessera/core/sched/chrome_events.h"
 
 namespace tessera {
 namespace {

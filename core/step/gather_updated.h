@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/comm/process_group.h"
+#include "tessera/process_group.h"
 
 namespace tessera {
 

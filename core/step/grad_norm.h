@@ -2,9 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/layout/flat_layout.h"
+#include "tessera/core/numbers/exact_sum.h"
 #include "tessera/core/step/clip_factor.h"
-#include "tessera/core/step/exact_sum.h"
+#include "tessera/flat_layout.h"
 
 namespace tessera {
 

@@ -1,7 +1,7 @@
 #include "tessera/core/step/grad_norm_kernels.h"
 
-#include "tessera/core/step/narrow_float.h"
-#include "tessera/core/step/vector_targets.h"
+#include "tessera/core/numbers/narrow_float.h"
+#include "tessera/core/numbers/vector_targets.h"
 
 namespace tessera {
 

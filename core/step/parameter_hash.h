@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <span>
 
-#include "tessera/core/layout/parameter_table.h"
+#include "tessera/parameter_table.h"
 
 namespace tessera {
 

@@ -11,9 +11,9 @@
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/text_exchange.h"
-#include "tessera/core/error_text.h"
-#include "tessera/core/number_text.h"
+#include "tessera/core/comm/agreement/text_exchange.h"
+#include "tessera/core/numbers/number_text.h"
+#include "tessera/core/process/error_text.h"
 
 namespace tessera {
 namespace {

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "tessera/core/comm/process_group.h"
-#include "tessera/core/layout/parameter_table.h"
-#include "tessera/core/non_finite.h"
-#include "tessera/core/step/exact_sum.h"
+#include "tessera/core/numbers/exact_sum.h"
 #include "tessera/core/step/host_all_gather.h"
+#include "tessera/options.h"
+#include "tessera/parameter_table.h"
+#include "tessera/process_group.h"
 
 namespace tessera {
 

@@ -12,7 +12,7 @@
 #include <exception>
 #include <string>
 
-#include "tessera/core/comm/rendezvous.h"
+#include "tessera/rendezvous.h"
 
 namespace {
 

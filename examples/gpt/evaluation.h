@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include "tessera/core/comm/process_group.h"
 #include "tessera/examples/gpt/model.h"
 #include "tessera/examples/gpt/windows.h"
+#include "tessera/process_group.h"
 
 namespace gpt {
 

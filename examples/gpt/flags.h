@@ -7,10 +7,10 @@
 #include <absl/status/status.h>
 #include <c10/core/Device.h>
 
-#include "tessera/core/options.h"
 #include "tessera/examples/gpt/generate.h"
 #include "tessera/examples/gpt/model.h"
 #include "tessera/examples/gpt/schedule.h"
+#include "tessera/options.h"
 
 namespace gpt {
 

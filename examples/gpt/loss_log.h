@@ -8,8 +8,8 @@
 
 #include <torch/torch.h>
 
-#include "tessera/core/comm/process_group.h"
-#include "tessera/zero/engine.h"
+#include "tessera/engine.h"
+#include "tessera/process_group.h"
 
 namespace gpt {
 

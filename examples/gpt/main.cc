@@ -23,7 +23,7 @@
 #include "tessera/examples/gpt/progress.h"
 #include "tessera/examples/gpt/schedule.h"
 #include "tessera/tessera.h"
-#include "tessera/zero/trace_file.h"
+#include "tessera/trace_file.h"
 
 namespace {
 

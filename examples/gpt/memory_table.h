@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
-#include "tessera/core/comm/process_group.h"
-#include "tessera/zero/engine.h"
+#include "tessera/engine.h"
+#include "tessera/process_group.h"
 
 namespace gpt {
 

@@ -7,7 +7,7 @@
 
 #include <absl/strings/str_format.h>
 
-#include "tessera/core/memory/memory_meter.h"
+#include "tessera/memory_meter.h"
 
 namespace gpt {
 namespace {

@@ -6,7 +6,7 @@
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/time_out.h"
+#include "tessera/time_out.h"
 
 namespace gpt {
 

@@ -5,7 +5,7 @@
 
 #include <absl/strings/string_view.h>
 
-#include "tessera/core/comm/rendezvous.h"
+#include "tessera/rendezvous.h"
 
 namespace gpt {
 

@@ -7,7 +7,7 @@
 #include <absl/status/statusor.h>
 #include <c10/core/DeviceType.h>
 
-#include "tessera/core/strategy.h"
+#include "tessera/strategy.h"
 
 namespace memory_compare {
 

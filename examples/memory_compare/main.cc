@@ -18,7 +18,7 @@
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/environment.h"
+#include "tessera/environment.h"
 #include "tessera/examples/gpt/device_flag.h"
 #include "tessera/examples/gpt/time_out_flag.h"
 #include "tessera/examples/memory_compare/configuration.h"

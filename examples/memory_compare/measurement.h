@@ -6,10 +6,10 @@
 
 #include <c10/core/ScalarType.h>
 
-#include "tessera/core/comm/process_group.h"
-#include "tessera/core/memory/memory_meter.h"
 #include "tessera/examples/gpt/model.h"
 #include "tessera/examples/memory_compare/configuration.h"
+#include "tessera/memory_meter.h"
+#include "tessera/process_group.h"
 
 namespace memory_compare {
 

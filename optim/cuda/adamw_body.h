@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "tessera/core/device_code.h"
+#include "tessera/core/numbers/device_code.h"
 #include "tessera/optim/adamw_element.h"
 #include "tessera/optim/cuda/abi.h"
 #include "tessera/optim/cuda/narrow.h"

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "tessera/core/entry_points.h"
-#include "tessera/core/module_library.h"
+#include "tessera/core/library/entry_points.h"
+#include "tessera/core/library/module_library.h"
 
 namespace tessera::cuda {
 namespace {

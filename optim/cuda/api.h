@@ -5,7 +5,7 @@
 
 #include <absl/status/statusor.h>
 
-#include "tessera/core/comm/environment.h"
+#include "tessera/environment.h"
 #include "tessera/optim/cuda/abi.h"
 
 namespace tessera::cuda {

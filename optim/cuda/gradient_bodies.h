@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "tessera/core/device_code.h"
-#include "tessera/core/step/exact_digits.h"
+#include "tessera/core/numbers/device_code.h"
+#include "tessera/core/numbers/exact_digits.h"
 #include "tessera/optim/cuda/abi.h"
 #include "tessera/optim/cuda/narrow.h"
 #include "tessera/optim/cuda/walk.h"

@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "tessera/core/device_code.h"
+#include "tessera/core/numbers/device_code.h"
 
 // Elements of 16 bits without the headers of LibTorch or CUDA; the bits are those of c10's
 // conversions, on both sides.

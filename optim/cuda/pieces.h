@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tessera/core/layout/flat_layout.h"
+#include "tessera/flat_layout.h"
 #include "tessera/optim/cuda/abi.h"
 
 namespace tessera::cuda {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "tessera/core/device_code.h"
+#include "tessera/core/numbers/device_code.h"
 
 namespace tessera::cuda {
 

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <limits>
 
-#include "tessera/core/device_code.h"
+#include "tessera/core/numbers/device_code.h"
+#include "tessera/core/numbers/exact_digits.h"
 #include "tessera/core/step/clip_factor.h"
-#include "tessera/core/step/exact_digits.h"
 #include "tessera/optim/cuda/abi.h"
 #include "tessera/optim/cuda/walk.h"
 

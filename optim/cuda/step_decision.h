@@ -10,10 +10,10 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/core/device/device.h"
-#include "tessera/core/options.h"
-#include "tessera/core/step/exact_sum.h"
+#include "tessera/core/numbers/exact_sum.h"
 #include "tessera/optim/cuda/api.h"
 #include "tessera/optim/cuda/uploads.h"
+#include "tessera/options.h"
 
 namespace tessera::cuda {
 

@@ -10,13 +10,13 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/core/device/device.h"
-#include "tessera/core/layout/parameter_table.h"
 #include "tessera/core/layout/slice_map.h"
-#include "tessera/core/layout/unit_plan.h"
 #include "tessera/optim/cuda/api.h"
 #include "tessera/optim/cuda/piece_tables.h"
 #include "tessera/optim/cuda/step_words.h"
 #include "tessera/optim/cuda/uploads.h"
+#include "tessera/parameter_table.h"
+#include "tessera/unit_plan.h"
 
 namespace tessera::cuda {
 

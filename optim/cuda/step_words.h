@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "tessera/core/device_code.h"
-#include "tessera/core/step/exact_digits.h"
+#include "tessera/core/numbers/device_code.h"
+#include "tessera/core/numbers/exact_digits.h"
 
 // Where things stand in the int64 words that ranks add up before a step. One SUM all_reduce of them
 // tells every rank all that the step depends on.

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "tessera/core/device_code.h"
+#include "tessera/core/numbers/device_code.h"
 
 // How the threads of a launch share out the elements of flat arrays. Plain index arithmetic, so
 // that tests on the CPU can run any number of "threads" one after the other.

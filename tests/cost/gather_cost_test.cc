@@ -8,11 +8,11 @@
 #include <absl/strings/str_cat.h>
 #include <torch/torch.h>
 
+#include "tessera/parallelize.h"
 #include "tessera/tests/cost/allocations.h"
 #include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
-#include "tessera/zero/parallelize.h"
 
 // Making a unit whole and freeing it is one copy and one pointer, however many parameters it has.
 

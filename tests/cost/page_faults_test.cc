@@ -15,11 +15,11 @@
 #include <absl/strings/str_cat.h>
 #include <torch/torch.h>
 
-#include "tessera/core/comm/rendezvous.h"
+#include "tessera/parallelize.h"
+#include "tessera/rendezvous.h"
 #include "tessera/tests/cost/configuration_sizes.h"
 #include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/rank_processes.h"
-#include "tessera/zero/parallelize.h"
 
 // A step after the second one touches no page for the first time: a fault costs more than
 // computing on the page. Counted, in ranks that are processes, because a fault belongs to one.

@@ -11,12 +11,12 @@
 #include <absl/strings/str_cat.h>
 #include <torch/torch.h>
 
+#include "tessera/parallelize.h"
 #include "tessera/tests/cost/allocations.h"
 #include "tessera/tests/cost/configuration_sizes.h"
 #include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
-#include "tessera/zero/parallelize.h"
 
 // What a steady step costs beside its computation, counted: collectives and allocations. A small
 // step is nothing but these.

@@ -10,11 +10,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/parallelize.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 #include "tessera/tests/cuda_host/nccl_worlds.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
-#include "tessera/zero/parallelize.h"
 
 namespace tessera::testing {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <torch/torch.h>
 
-#include "tessera/core/comm/loopback_group.h"
+#include "tessera/core/comm/groups/loopback_group.h"
 #include "tessera/tests/support/rank_threads.h"
 
 namespace tessera {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/core/comm/process_group.h"
+#include "tessera/process_group.h"
 #include "tessera/tests/support/forwarding_group.h"
 
 namespace tessera::testing {

@@ -7,12 +7,12 @@
 
 #include <torch/torch.h>
 
+#include "tessera/parallelize.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/models.h"
 #include "tessera/tests/support/oracle.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
-#include "tessera/zero/parallelize.h"
 
 // Two engines in one process: the generator's backward runs through the discriminator and leaves
 // gradients there, which must be dropped before the discriminator's own step.

@@ -11,10 +11,10 @@
 
 #include <torch/torch.h>
 
-#include "tessera/core/comm/rendezvous.h"
+#include "tessera/parallelize.h"
+#include "tessera/rendezvous.h"
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/training.h"
-#include "tessera/zero/parallelize.h"
 
 // The equivalence suite once more with ranks that are processes: another address space each, real
 // rendezvous, nothing shared but the arenas.

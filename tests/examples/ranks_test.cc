@@ -4,12 +4,12 @@
 #include <mutex>
 #include <vector>
 
+#include "tessera/engine.h"
 #include "tessera/examples/gpt/corpus.h"
 #include "tessera/examples/gpt/evaluation.h"
 #include "tessera/examples/gpt/memory_table.h"
+#include "tessera/parallelize.h"
 #include "tessera/tests/support/rank_threads.h"
-#include "tessera/zero/engine.h"
-#include "tessera/zero/parallelize.h"
 
 namespace gpt {
 namespace {

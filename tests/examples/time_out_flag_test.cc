@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/time_out.h"
+#include "tessera/time_out.h"
 
 namespace gpt {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/core/comm/process_group.h"
+#include "tessera/process_group.h"
 #include "tessera/tests/support/forwarding_group.h"
 
 namespace tessera::testing {

@@ -12,8 +12,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/process_group.h"
-#include "tessera/core/errors.h"
+#include "tessera/errors.h"
+#include "tessera/process_group.h"
 #include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/setting.h"

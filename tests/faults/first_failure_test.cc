@@ -14,8 +14,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tessera/core/comm/environment.h"
-#include "tessera/core/comm/rendezvous.h"
+#include "tessera/environment.h"
+#include "tessera/rendezvous.h"
 #include "tessera/tests/faults/fault_ranks.h"
 #include "tessera/tests/faults/trainer.h"
 #include "tessera/tests/support/rank_processes.h"

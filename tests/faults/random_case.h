@@ -5,7 +5,7 @@
 #include <ostream>
 #include <vector>
 
-#include "tessera/core/comm/rendezvous.h"
+#include "tessera/rendezvous.h"
 #include "tessera/tests/support/configuration.h"
 
 namespace tessera::testing {

@@ -16,8 +16,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/environment.h"
-#include "tessera/core/comm/rendezvous.h"
+#include "tessera/environment.h"
+#include "tessera/rendezvous.h"
 #include "tessera/tests/faults/drawn_job.h"
 #include "tessera/tests/faults/job_end.h"
 #include "tessera/tests/faults/random_case.h"

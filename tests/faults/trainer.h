@@ -11,7 +11,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
-#include "tessera/core/comm/process_group.h"
+#include "tessera/process_group.h"
 #include "tessera/tests/faults/fault_ranks.h"
 #include "tessera/tests/support/engine_rank.h"
 

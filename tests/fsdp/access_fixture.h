@@ -10,12 +10,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/parallelize.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/models.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
-#include "tessera/zero/parallelize.h"
 
 namespace tessera::testing {
 

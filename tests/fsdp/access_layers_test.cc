@@ -8,13 +8,13 @@
 
 #include <torch/torch.h>
 
+#include "tessera/parallelize.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/layer_cases.h"
 #include "tessera/tests/support/models.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
-#include "tessera/zero/parallelize.h"
 
 // The harshest policy over every kind of layer: a unit is whole only while an operator uses it, and
 // the memory it leaves holds NaN. An access that is missed throws, crashes or gives other bits.

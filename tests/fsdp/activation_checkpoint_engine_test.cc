@@ -15,11 +15,11 @@
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
-#include "tessera/core/comm/rendezvous.h"
-#include "tessera/fsdp/activation_checkpoint.h"
+#include "tessera/activation_checkpoint.h"
+#include "tessera/parallelize.h"
+#include "tessera/rendezvous.h"
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/rank_threads.h"
-#include "tessera/zero/parallelize.h"
 
 // Checkpointed models under every strategy: the bits of the plain model.
 

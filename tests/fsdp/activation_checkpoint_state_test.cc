@@ -9,7 +9,7 @@
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
-#include "tessera/fsdp/activation_checkpoint.h"
+#include "tessera/activation_checkpoint.h"
 #include "tessera/tests/fsdp/checkpoint_fixture.h"
 
 // What a checkpointed function sees besides its arguments: random numbers and autocast.

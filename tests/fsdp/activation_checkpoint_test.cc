@@ -1,4 +1,4 @@
-#include "tessera/fsdp/activation_checkpoint.h"
+#include "tessera/activation_checkpoint.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tessera/fsdp/activation_checkpoint.h"
+#include "tessera/activation_checkpoint.h"
 #include "tessera/tests/support/message_of.h"
 
 // Compares a checkpointed function with the same function called plainly, bit for bit.

@@ -10,14 +10,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tessera/core/sched/trace.h"
+#include "tessera/parallelize.h"
 #include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/engine_rank.h"
 #include "tessera/tests/support/models.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
 #include "tessera/tests/support/training.h"
-#include "tessera/zero/parallelize.h"
+#include "tessera/trace.h"
 
 namespace tessera::testing {
 

@@ -13,9 +13,9 @@
 #include <absl/strings/str_cat.h>
 #include <torch/torch.h>
 
-#include "tessera/fsdp/wrap_rules.h"
 #include "tessera/tests/fsdp/wrap_models.h"
 #include "tessera/tests/support/message_of.h"
+#include "tessera/wrap_rules.h"
 
 namespace tessera {
 namespace {

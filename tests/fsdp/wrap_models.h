@@ -8,7 +8,7 @@
 
 #include <torch/torch.h>
 
-#include "tessera/core/layout/parameter_table.h"
+#include "tessera/parameter_table.h"
 
 namespace tessera::testing {
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "tessera/core/comm/hello.h"
+#include "tessera/core/comm/handshake/hello.h"
 #include "tessera/core/comm/meeting/announcement.h"
 #include "tessera/core/comm/meeting/credentials.h"
 #include "tessera/core/comm/meeting/framing.h"

@@ -9,11 +9,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/parallelize.h"
 #include "tessera/tests/gpu/gpu_worlds.h"
 #include "tessera/tests/support/gpu_for_tests.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_threads.h"
-#include "tessera/zero/parallelize.h"
 
 namespace tessera::testing {
 namespace {

@@ -8,13 +8,13 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/parallelize.h"
 #include "tessera/tests/gpu/gpu_worlds.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
-#include "tessera/zero/captured_micro_steps.h"
-#include "tessera/zero/parallelize.h"
+#include "tessera/zero/engine/captured_micro_steps.h"
 
 namespace tessera::testing {
 namespace {

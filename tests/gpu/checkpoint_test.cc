@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tessera/fsdp/activation_checkpoint.h"
+#include "tessera/activation_checkpoint.h"
 #include "tessera/tests/gpu/same_on_both.h"
 
 namespace tessera::testing {

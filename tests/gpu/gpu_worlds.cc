@@ -8,9 +8,9 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "tessera/core/comm/loopback_group.h"
+#include "tessera/core/comm/groups/loopback_group.h"
+#include "tessera/core/comm/groups/staged_group.h"
 #include "tessera/core/comm/nccl/group.h"
-#include "tessera/core/comm/staged_group.h"
 #include "tessera/core/device/cuda_device.h"
 
 namespace tessera::testing {

@@ -11,13 +11,13 @@
 #include <torch/torch.h>
 
 #include "tessera/optim/flat_optimizer.h"
+#include "tessera/parallelize.h"
 #include "tessera/tests/gpu/gpu_worlds.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/engine_rank.h"
 #include "tessera/tests/support/gpu_for_tests.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
-#include "tessera/zero/parallelize.h"
 
 namespace tessera::testing {
 namespace {

@@ -11,8 +11,8 @@
 #include "tessera/core/device/cuda_device.h"
 #include "tessera/fsdp/host_shards.h"
 #include "tessera/tests/support/gate.h"
-#include "tessera/zero/offloaded_gradients.h"
-#include "tessera/zero/shard_uploads.h"
+#include "tessera/zero/parameters/shard_uploads.h"
+#include "tessera/zero/step/offloaded_gradients.h"
 
 namespace tessera::testing {
 namespace {

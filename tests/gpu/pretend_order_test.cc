@@ -14,7 +14,7 @@
 #include <torch/torch.h>
 
 #include "tessera/core/device/host_device.h"
-#include "tessera/core/error_text.h"
+#include "tessera/core/process/error_text.h"
 #include "tessera/tests/gpu/same_on_both.h"
 #include "tessera/tests/support/gate.h"
 #include "tessera/tests/support/gpu_for_tests.h"

@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tessera/core/comm/rendezvous.h"
+#include "tessera/rendezvous.h"
 #include "tessera/tests/gpu/gpu_comparison.h"
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/temporary_directory.h"

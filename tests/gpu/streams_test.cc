@@ -10,11 +10,11 @@
 
 #include "tessera/core/device/cuda_device.h"
 #include "tessera/core/sched/stream_join.h"
+#include "tessera/parallelize.h"
 #include "tessera/tests/gpu/gpu_worlds.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
-#include "tessera/zero/parallelize.h"
 
 namespace tessera::testing {
 namespace {

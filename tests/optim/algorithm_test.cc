@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tessera/optim/algorithm_options.h"
+#include "tessera/algorithm_options.h"
 #include "tessera/optim/algorithms.h"
 #include "tessera/tests/support/message_of.h"
 

@@ -6,8 +6,8 @@
 #include <torch/torch.h>
 
 #include "tessera/core/layout/flat_buffer.h"
-#include "tessera/core/layout/unit_plan.h"
 #include "tessera/optim/flat_optimizer.h"
+#include "tessera/unit_plan.h"
 
 namespace tessera {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "tessera/fsdp/activation_checkpoint.h"
+#include "tessera/activation_checkpoint.h"
 
 namespace tessera::testing {
 

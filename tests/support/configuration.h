@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/core/options.h"
+#include "tessera/options.h"
 
 namespace tessera::testing {
 

@@ -5,11 +5,11 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/comm/process_group.h"
-#include "tessera/optim/optimizer_plan.h"
+#include "tessera/engine.h"
+#include "tessera/optimizer_plan.h"
+#include "tessera/parallelize.h"
+#include "tessera/process_group.h"
 #include "tessera/tests/support/configuration.h"
-#include "tessera/zero/engine.h"
-#include "tessera/zero/parallelize.h"
 
 namespace tessera::testing {
 

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "tessera/core/error_text.h"
+#include "tessera/core/process/error_text.h"
 
 namespace tessera::testing {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/core/comm/process_group.h"
+#include "tessera/process_group.h"
 
 namespace tessera::testing {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "tessera/core/error_text.h"
+#include "tessera/core/process/error_text.h"
 
 namespace tessera::testing {
 

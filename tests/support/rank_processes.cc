@@ -19,9 +19,9 @@
 #include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/file_descriptor.h"
 #include "tessera/core/comm/meeting/tcp_address.h"
-#include "tessera/core/error_text.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/core/process/file_descriptor.h"
 
 extern char** environ;
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/core/comm/rendezvous.h"
+#include "tessera/rendezvous.h"
 #include "tessera/tests/support/patience.h"
 
 namespace tessera::testing {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "tessera/core/comm/process_group.h"
-#include "tessera/core/comm/rendezvous.h"
+#include "tessera/process_group.h"
+#include "tessera/rendezvous.h"
 #include "tessera/tests/support/patience.h"
 
 namespace tessera::testing {

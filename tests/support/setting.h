@@ -5,7 +5,7 @@
 #include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/process_group.h"
+#include "tessera/process_group.h"
 #include "tessera/tests/support/configuration.h"
 
 namespace tessera::testing {

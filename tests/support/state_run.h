@@ -7,9 +7,9 @@
 
 #include <torch/torch.h>
 
-#include "tessera/core/comm/process_group.h"
 #include "tessera/optim/flat_optimizer.h"
-#include "tessera/zero/state_transfer.h"
+#include "tessera/process_group.h"
+#include "tessera/zero/state/state_transfer.h"
 
 namespace tessera::testing {
 

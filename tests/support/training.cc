@@ -8,9 +8,9 @@
 
 #include <torch/torch.h>
 
+#include "tessera/parallelize.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/rank_threads.h"
-#include "tessera/zero/parallelize.h"
 
 namespace tessera::testing {
 namespace {

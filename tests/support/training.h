@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "tessera/core/comm/process_group.h"
-#include "tessera/optim/optimizer_plan.h"
+#include "tessera/engine.h"
+#include "tessera/optimizer_plan.h"
+#include "tessera/process_group.h"
 #include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/models.h"
-#include "tessera/zero/engine.h"
 
 namespace tessera::testing {
 

@@ -22,7 +22,7 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/file_descriptor.h"
+#include "tessera/core/process/file_descriptor.h"
 #include "tessera/tests/support/temporary_directory.h"
 
 namespace tessera {

@@ -9,7 +9,7 @@
 
 #include <string>
 
-#include "tessera/core/comm/file_descriptor.h"
+#include "tessera/core/process/file_descriptor.h"
 #include "tessera/tools/run/ending.h"
 
 namespace tessera {

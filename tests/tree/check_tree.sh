@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks what no compiler does: the direction of the includes and the size of
-# the rooms. Prints every offence; fails if there is one.
+# Checks what no compiler does: the direction of the includes, that no room of core needs one that
+# needs it, and the size of the files. Prints every offence; fails if there is one.
 #   check_tree.sh <root of the tree>
 set -u  # no pipefail: a grep that finds nothing is the good case
 cd "$1" || exit 2
@@ -14,8 +14,25 @@ sources() {  # folders...
 }
 search() { xargs -r grep -HnE "$1"; }  # an expression; the files come on stdin
 
+# Public headers that belong to one of these folders, or to none: each belongs to the one that has
+# its .cc file.
+public_of() {  # folders...
+  local header owner
+  for header in include/tessera/*.h; do
+    header=${header##*/}
+    [[ $header != tessera.h && $header != '*.h' ]] || continue
+    owner=$(find core optim ddp fsdp zero -name "${header%.h}.cc" 2>/dev/null | head -n 1)
+    owner=${owner%%/*}
+    [[ -n $owner && " $* " != *" $owner "* ]] || echo "$header"
+  done
+}
 # folder: what its quoted includes may begin with.
-own() { echo "tessera/($(tr ' ' '|' <<<"$1"))[/\"]|(absl|gtest|gmock|benchmark|nlohmann)/"; }
+own() {
+  local public
+  public=$(public_of $1 | tr '\n' '|')
+  echo "tessera/(($(tr ' ' '|' <<<"$1"))/|(${public}tessera[.]h)\")"
+}
+foreign='(absl|gtest|gmock|benchmark|nlohmann)/'
 include_rules() {
   local core=core optim='core optim' ddp='core optim ddp' fsdp='core optim fsdp'
   local zero='core optim ddp fsdp zero' checkpoint='core optim ddp fsdp zero checkpoint'
@@ -27,28 +44,47 @@ fsdp:$fsdp
 zero:$zero
 checkpoint:$checkpoint
 tools:$checkpoint tools
-examples:$checkpoint examples tessera.h
-bench:$checkpoint examples bench tessera.h
-tests:$checkpoint tools examples tests tessera.h
+bench:$checkpoint examples bench
+tests:$checkpoint tools examples tests
 LIST
+}
+
+# The rooms that the rooms of core include from, two in a line.
+rooms() {
+  sources core | search '^ *# *include *"tessera/core/' |
+    sed -nE 's,^(core/.*)/[^/]*:[0-9]+: *# *include *"tessera/(.*)/[^/]*".*,\1 \2,p' |
+    awk '$1 != $2' | sort -u
 }
 
 check() {
   local folder allowed file lines switches
   local library tree
-  library=$(sources core optim ddp fsdp zero checkpoint)
-  tree=$(sources core optim ddp fsdp zero checkpoint tools examples bench tests; ls ./*.h 2>/dev/null)
+  library=$(sources include core optim ddp fsdp zero checkpoint)
+  tree=$(sources include core optim ddp fsdp zero checkpoint tools examples bench tests)
 
   while IFS=: read -r folder allowed; do
     sources "$folder" | search '^ *# *include *"' |
-      grep -vE "include *\"($(own "$allowed"))" | offend include-direction
+      grep -vE "include *\"($(own "$allowed")|$foreign)" | offend include-direction
   done < <(include_rules)
+
+  # The umbrella costs what torch/torch.h does, and shows more than a part of the library needs.
+  sources core optim ddp fsdp zero tools | search '"tessera/tessera[.]h"' | offend umbrella-inside
+  # A program includes what a user has.
+  sources examples | search '^ *# *include *"' |
+    grep -vE 'include *"(tessera/(examples/|[a-z_]+[.]h")|absl/)' | offend examples-include-public
+  # What users include must not need what is not installed.
+  sources include | search '^ *# *include *("|<tessera)' |
+    grep -vE 'include *"tessera/[a-z_]+[.]h"' | offend public-includes-public
+
+  # Rooms that need each other are one room.
+  rooms | tsort 2>&1 >/dev/null | sed '/contains a loop/d; s/^tsort: //' | xargs -r |
+    offend room-circle
 
   # The launcher starts in milliseconds: it must not load LibTorch.
   # With the ranks it shares three files, which keep to that.
-  { sources tools/run; ls core/comm/{job_page,process_status}.{h,cc} core/comm/file_descriptor.h; } |
+  { sources tools/run; ls core/process/{job_page,process_status}.{h,cc} core/process/file_descriptor.h 2>/dev/null; } |
     search '^ *# *include *(<(torch|ATen|c10)/|"tessera/[^t])' |
-    grep -vE '"tessera/core/comm/(file_descriptor|job_page|process_status).h"' | offend launcher-without-torch
+    grep -vE '"tessera/core/process/(file_descriptor|job_page|process_status).h"' | offend launcher-without-torch
 
   for file in $tree; do
     if [[ $file == *.h ]] && ! grep -q '^#pragma once$' "$file"; then echo "$file"; fi
@@ -59,8 +95,8 @@ check() {
     if ((lines > 400)); then echo "$file: $lines lines, at most 400"; fi
   done | offend file-size
 
-  # 24 s of compilation for everyone who includes a core header.
-  sources core | grep '\.h$' | search '# *include *[<"]torch/(torch|all|nn|extension)\.h' |
+  # 24 s of compilation for everyone who includes such a header.
+  sources include core | grep '\.h$' | grep -v '/tessera\.h$' | search '# *include *[<"]torch/(torch|all|nn|extension)\.h' |
     offend torch-in-core-header
 
   # A strategy is a row in a table: a second switch on it would be a code path.

@@ -8,9 +8,15 @@ trap 'rm -rf "$tree"' EXIT
 
 good() {
   rm -rf "${tree:?}"/*
-  mkdir -p "$tree"/{core/layout,ddp,zero,tests/core,tools/run}
+  mkdir -p "$tree"/{include/tessera,core/{layout,sched},ddp,zero,examples/gpt,tests/core,tools/run}
   printf '#pragma once\n#include <cstdint>\n' >"$tree/core/layout/flat.h"
-  printf '#include "tessera/core/layout/flat.h"\n' >"$tree/ddp/reducer.cc"
+  printf '#pragma once\n#include "tessera/flat.h"\n' >"$tree/include/tessera/engine.h"
+  printf '#pragma once\n' >"$tree/include/tessera/flat.h"
+  printf '#pragma once\n#include "tessera/engine.h"\n' >"$tree/include/tessera/tessera.h"
+  printf '#include "tessera/engine.h"\n' >"$tree/zero/engine.cc"
+  printf '#include "tessera/tessera.h"\n' >"$tree/examples/gpt/main.cc"
+  printf '#pragma once\n#include "tessera/core/layout/flat.h"\n' >"$tree/core/sched/lane.h"
+  printf '#include "tessera/%s"\n' core/layout/flat.h flat.h >"$tree/ddp/reducer.cc"
   printf 'case Strategy::kDdp:\n' >"$tree/zero/parallelize.cc"
   printf '#include "tessera/zero/x.h"\ncase Strategy::kDdp:\n' >"$tree/tests/core/x_test.cc"
 }
@@ -31,10 +37,20 @@ good
 printf '#include "tessera/zero/x.h"\n' >>"$tree/core/layout/flat.h"; expect include-direction
 printf '#include "tessera/fsdp/x.h"\n' >>"$tree/ddp/reducer.cc"; expect include-direction
 printf '#include "layout/flat.h"\n' >>"$tree/ddp/reducer.cc"; expect include-direction
+printf '#include "tessera/engine.h"\n' >>"$tree/ddp/reducer.cc"; expect include-direction
+printf '#include "tessera/tessera.h"\n' >>"$tree/ddp/reducer.cc"; expect umbrella-inside
+printf '#include "tessera/core/layout/flat.h"\n' >>"$tree/examples/gpt/main.cc"
+expect examples-include-public
+printf '#include "tessera/core/layout/flat.h"\n' >>"$tree/include/tessera/flat.h"
+expect public-includes-public
+printf '#include <tessera/core/layout/flat.h>\n' >>"$tree/include/tessera/flat.h"
+expect public-includes-public
+printf '#include "tessera/core/sched/lane.h"\n' >>"$tree/core/layout/flat.h"; expect room-circle
 printf '#include <c10/core/Device.h>\n' >"$tree/tools/run/main.cc"; expect launcher-without-torch
 printf '\n' >"$tree/core/bare.h"; expect pragma-once
 seq 401 | sed 's/^/\/\//' >"$tree/ddp/long.cc"; expect file-size
 printf '#include <torch/torch.h>\n' >>"$tree/core/layout/flat.h"; expect torch-in-core-header
+printf '#include <torch/torch.h>\n' >>"$tree/include/tessera/flat.h"; expect torch-in-core-header
 printf 'case Strategy::kZero1:\n' >"$tree/ddp/x.cc"; expect one-strategy-switch
 printf '  std::exit(1);\n' >"$tree/ddp/x.cc"; expect library-calls-exit
 printf '#include "absl/synchronization/mutex.h"\n' >"$tree/ddp/x.cc"; expect no-absl-mutex

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tessera/core/comm/process_status.h"
+#include "tessera/core/process/process_status.h"
 
 namespace tessera {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tessera/core/comm/job_page.h"
+#include "tessera/core/process/job_page.h"
 #include "tessera/tools/run/ending.h"
 #include "tessera/tools/run/worker.h"
 

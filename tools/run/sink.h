@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "tessera/core/comm/file_descriptor.h"
+#include "tessera/core/process/file_descriptor.h"
 
 namespace tessera {
 

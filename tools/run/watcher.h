@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "tessera/core/comm/file_descriptor.h"
+#include "tessera/core/process/file_descriptor.h"
 
 namespace tessera {
 

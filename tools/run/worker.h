@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tessera/core/comm/file_descriptor.h"
+#include "tessera/core/process/file_descriptor.h"
 #include "tessera/tools/run/ending.h"
 #include "tessera/tools/run/line_prefixer.h"
 #include "tessera/tools/run/watcher.h"

@@ -18,10 +18,10 @@
 #include <torch/torch.h>
 
 #include "tessera/bench/macro/entry/answer.h"
-#include "tessera/core/comm/rendezvous.h"
-#include "tessera/core/error_text.h"
 #include "tessera/core/grad/finite_kernels.h"
 #include "tessera/core/memory/copy_kernels.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/rendezvous.h"
 
 namespace {
 

@@ -18,10 +18,10 @@
 #include "tessera/bench/macro/train/contest.h"
 #include "tessera/bench/macro/train/task.h"
 #include "tessera/bench/macro/train/trainer.h"
-#include "tessera/core/comm/rendezvous.h"
-#include "tessera/core/error_text.h"
+#include "tessera/core/process/error_text.h"
 #include "tessera/examples/gpt/device_flag.h"
 #include "tessera/examples/memory_compare/device_memory.h"
+#include "tessera/rendezvous.h"
 
 ABSL_FLAG(std::string, model, "A", "A, B, C, S, MLP, gpt2-1k, gpt2-16k or deep-<layers>");
 ABSL_FLAG(

@@ -7,7 +7,7 @@
 
 #include <torch/torch.h>
 
-#include "tessera/core/wrap_policy.h"
+#include "tessera/wrap_policy.h"
 
 namespace bench {
 

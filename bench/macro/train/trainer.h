@@ -5,7 +5,7 @@
 #include <string>
 
 #include "tessera/bench/macro/train/task.h"
-#include "tessera/core/comm/process_group.h"
+#include "tessera/process_group.h"
 
 namespace bench {
 

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <utility>
 
-#include "tessera/core/comm/standard_streams.h"
+#include "tessera/core/process/standard_streams.h"
 
 namespace tessera {
 namespace {

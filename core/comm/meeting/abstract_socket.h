@@ -5,8 +5,8 @@
 
 #include <absl/status/statusor.h>
 
-#include "tessera/core/comm/file_descriptor.h"
 #include "tessera/core/comm/meeting/listener.h"
+#include "tessera/core/process/file_descriptor.h"
 
 namespace tessera {
 

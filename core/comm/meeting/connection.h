@@ -8,11 +8,11 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
-#include "tessera/core/comm/file_descriptor.h"
 #include "tessera/core/comm/meeting/credentials.h"
 #include "tessera/core/comm/meeting/framing.h"
 #include "tessera/core/comm/meeting/message.h"
-#include "tessera/core/fork.h"
+#include "tessera/core/process/file_descriptor.h"
+#include "tessera/core/process/fork.h"
 
 namespace tessera {
 

@@ -11,8 +11,8 @@
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/comm/machine.h"
-#include "tessera/core/comm/process_status.h"
+#include "tessera/core/process/machine.h"
+#include "tessera/core/process/process_status.h"
 
 namespace tessera {
 namespace {

@@ -12,17 +12,17 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "tessera/core/comm/failure_report.h"
-#include "tessera/core/comm/machine.h"
 #include "tessera/core/comm/meeting/abandoned_call.h"
 #include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/meeting/announcement.h"
 #include "tessera/core/comm/meeting/patient_store.h"
 #include "tessera/core/comm/meeting/socket_path.h"
 #include "tessera/core/comm/meeting/tcp_address.h"
-#include "tessera/core/comm/time_out.h"
-#include "tessera/core/error_text.h"
-#include "tessera/core/errors.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/core/process/failure_report.h"
+#include "tessera/core/process/machine.h"
+#include "tessera/errors.h"
+#include "tessera/time_out.h"
 
 namespace tessera {
 namespace {

@@ -6,8 +6,8 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "tessera/core/comm/environment.h"
 #include "tessera/core/comm/meeting/job_store.h"
+#include "tessera/environment.h"
 
 namespace tessera {
 

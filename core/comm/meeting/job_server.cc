@@ -18,7 +18,7 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/meeting/framing.h"
-#include "tessera/core/comm/standard_streams.h"
+#include "tessera/core/process/standard_streams.h"
 
 namespace tessera {
 namespace {

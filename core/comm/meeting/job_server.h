@@ -7,11 +7,11 @@
 #include <memory>
 #include <thread>
 
-#include "tessera/core/comm/file_descriptor.h"
 #include "tessera/core/comm/meeting/credentials.h"
 #include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/core/comm/meeting/listener.h"
-#include "tessera/core/fork.h"
+#include "tessera/core/process/file_descriptor.h"
+#include "tessera/core/process/fork.h"
 
 namespace tessera {
 

@@ -11,7 +11,7 @@
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/time_out.h"
+#include "tessera/time_out.h"
 
 namespace tessera {
 namespace {

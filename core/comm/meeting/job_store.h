@@ -9,10 +9,10 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "tessera/core/comm/file_descriptor.h"
 #include "tessera/core/comm/meeting/connection.h"
 #include "tessera/core/comm/meeting/job_server.h"
 #include "tessera/core/comm/meeting/job_table.h"
+#include "tessera/core/process/file_descriptor.h"
 
 namespace tessera {
 

@@ -2,7 +2,7 @@
 
 #include <sys/socket.h>
 
-#include "tessera/core/comm/standard_streams.h"
+#include "tessera/core/process/standard_streams.h"
 
 namespace tessera {
 

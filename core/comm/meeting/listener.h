@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "tessera/core/comm/file_descriptor.h"
+#include "tessera/core/process/file_descriptor.h"
 
 namespace tessera {
 

@@ -11,8 +11,8 @@
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
 
-#include "tessera/core/comm/time_out.h"
-#include "tessera/core/error_text.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/time_out.h"
 
 namespace tessera {
 namespace {

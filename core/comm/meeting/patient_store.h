@@ -10,7 +10,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "tessera/core/fork.h"
+#include "tessera/core/process/fork.h"
 
 namespace tessera {
 

@@ -20,11 +20,11 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_split.h>
 
-#include "tessera/core/comm/machine.h"
 #include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/meeting/credentials.h"
-#include "tessera/core/comm/process_status.h"
-#include "tessera/core/comm/standard_streams.h"
+#include "tessera/core/process/machine.h"
+#include "tessera/core/process/process_status.h"
+#include "tessera/core/process/standard_streams.h"
 
 namespace tessera {
 namespace {

@@ -17,7 +17,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/meeting/abandoned_call.h"
-#include "tessera/core/comm/standard_streams.h"
+#include "tessera/core/process/standard_streams.h"
 
 namespace tessera {
 namespace {

@@ -6,9 +6,9 @@
 
 #include <absl/status/statusor.h>
 
-#include "tessera/core/comm/file_descriptor.h"
 #include "tessera/core/comm/meeting/connection.h"
 #include "tessera/core/comm/meeting/listener.h"
+#include "tessera/core/process/file_descriptor.h"
 
 namespace tessera {
 

@@ -8,7 +8,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
-#include "tessera/core/entry_points.h"
+#include "tessera/core/library/entry_points.h"
 
 namespace tessera::nccl {
 namespace {

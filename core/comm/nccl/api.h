@@ -7,9 +7,9 @@
 
 #include <absl/status/statusor.h>
 
-#include "tessera/core/comm/environment.h"
 #include "tessera/core/comm/nccl/abi.h"
-#include "tessera/core/comm/nccl/options.h"
+#include "tessera/environment.h"
+#include "tessera/nccl_options.h"
 
 namespace tessera::nccl {
 

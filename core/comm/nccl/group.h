@@ -13,7 +13,7 @@
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/comm/nccl/stream_lane.h"
 #include "tessera/core/comm/nccl/world.h"
-#include "tessera/core/comm/process_group.h"
+#include "tessera/process_group.h"
 
 namespace tessera::nccl {
 

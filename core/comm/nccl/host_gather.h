@@ -9,7 +9,7 @@
 
 #include "tessera/core/comm/nccl/control_channel.h"
 #include "tessera/core/comm/nccl/pending.h"
-#include "tessera/core/comm/work.h"
+#include "tessera/work.h"
 
 namespace tessera::nccl {
 

@@ -9,7 +9,7 @@
 
 #include "tessera/core/comm/nccl/group.h"
 #include "tessera/core/comm/nccl/meeting.h"
-#include "tessera/core/comm/time_out.h"
+#include "tessera/time_out.h"
 
 namespace tessera::nccl {
 

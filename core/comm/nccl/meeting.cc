@@ -4,7 +4,7 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/error_text.h"
+#include "tessera/core/process/error_text.h"
 
 namespace tessera::nccl {
 namespace {

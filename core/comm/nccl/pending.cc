@@ -9,7 +9,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/errors.h"
+#include "tessera/errors.h"
 
 namespace tessera::nccl {
 

@@ -10,8 +10,8 @@
 
 #include "tessera/core/comm/nccl/progress.h"
 #include "tessera/core/comm/nccl/world.h"
-#include "tessera/core/comm/work.h"
-#include "tessera/core/errors.h"
+#include "tessera/errors.h"
+#include "tessera/work.h"
 
 namespace tessera::nccl {
 

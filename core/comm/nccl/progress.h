@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/core/comm/collective.h"
+#include "tessera/collective.h"
 
 namespace tessera::nccl {
 

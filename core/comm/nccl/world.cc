@@ -8,11 +8,11 @@
 #include <absl/strings/str_cat.h>
 #include <c10/core/DeviceGuard.h>
 
-#include "tessera/core/comm/failure_report.h"
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/comm/nccl/unowned_thread.h"
 #include "tessera/core/comm/nccl/world_cause.h"
-#include "tessera/core/error_text.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/core/process/failure_report.h"
 
 namespace tessera::nccl {
 namespace {

@@ -19,9 +19,9 @@
 #include "tessera/core/comm/nccl/agreement.h"
 #include "tessera/core/comm/nccl/api.h"
 #include "tessera/core/comm/nccl/communicator.h"
-#include "tessera/core/comm/nccl/options.h"
 #include "tessera/core/comm/nccl/progress.h"
 #include "tessera/core/device/device.h"
+#include "tessera/nccl_options.h"
 
 namespace tessera::nccl {
 

@@ -10,7 +10,7 @@
 
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/comm/nccl/world_cause.h"
-#include "tessera/core/error_text.h"
+#include "tessera/core/process/error_text.h"
 
 // How the watching thread finds out why a world fails.
 namespace tessera::nccl {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "tessera/core/comm/collective.h"
+#include "tessera/collective.h"
 #include "tessera/core/comm/shm/exchange.h"
 
 namespace tessera::shm {

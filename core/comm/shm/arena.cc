@@ -7,9 +7,9 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/process_group.h"
 #include "tessera/core/memory/huge_pages.h"
-#include "tessera/core/round_up.h"
+#include "tessera/core/numbers/round_up.h"
+#include "tessera/process_group.h"
 
 namespace tessera::shm {
 namespace {

@@ -10,7 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/core/comm/shm/segment.h"
-#include "tessera/core/fork.h"
+#include "tessera/core/process/fork.h"
 
 namespace tessera::shm {
 

@@ -7,7 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/comm/collective.h"
+#include "tessera/collective.h"
 #include "tessera/core/comm/shm/arena.h"
 #include "tessera/core/comm/shm/member.h"
 #include "tessera/core/sched/lane.h"

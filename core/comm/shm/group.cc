@@ -11,8 +11,8 @@
 
 #include "tessera/core/comm/shm/algorithms.h"
 #include "tessera/core/comm/shm/shared_buffer.h"
-#include "tessera/core/error_text.h"
-#include "tessera/core/errors.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/errors.h"
 
 namespace tessera::shm {
 

@@ -7,11 +7,11 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/core/comm/process_group.h"
 #include "tessera/core/comm/shm/exchange.h"
 #include "tessera/core/comm/shm/member.h"
 #include "tessera/core/comm/shm/window.h"
 #include "tessera/core/sched/lane.h"
+#include "tessera/process_group.h"
 
 namespace tessera::shm {
 

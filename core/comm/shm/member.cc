@@ -9,8 +9,8 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/failure_report.h"
-#include "tessera/core/errors.h"
+#include "tessera/core/process/failure_report.h"
+#include "tessera/errors.h"
 
 namespace tessera::shm {
 namespace {

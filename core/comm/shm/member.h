@@ -11,8 +11,8 @@
 
 #include "tessera/core/comm/shm/sync.h"
 #include "tessera/core/comm/shm/world.h"
-#include "tessera/core/errors.h"
 #include "tessera/core/sched/lane.h"
+#include "tessera/errors.h"
 
 namespace tessera::shm {
 

@@ -10,8 +10,8 @@
 
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/standard_streams.h"
-#include "tessera/core/fork.h"
+#include "tessera/core/process/fork.h"
+#include "tessera/core/process/standard_streams.h"
 
 namespace tessera::shm {
 namespace {

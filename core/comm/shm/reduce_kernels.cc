@@ -8,8 +8,8 @@
 #include <c10/util/Exception.h>
 #include <c10/util/Half.h>
 
-#include "tessera/core/step/narrow_float.h"
-#include "tessera/core/step/vector_targets.h"
+#include "tessera/core/numbers/narrow_float.h"
+#include "tessera/core/numbers/vector_targets.h"
 
 #ifdef __SSE2__
 #include <emmintrin.h>

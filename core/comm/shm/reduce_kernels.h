@@ -4,7 +4,7 @@
 
 #include <c10/core/ScalarType.h>
 
-#include "tessera/core/comm/process_group.h"
+#include "tessera/process_group.h"
 
 namespace tessera::shm {
 

@@ -20,10 +20,10 @@
 #include <absl/strings/str_split.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/file_descriptor.h"
-#include "tessera/core/comm/standard_streams.h"
 #include "tessera/core/memory/huge_pages.h"
-#include "tessera/core/round_up.h"
+#include "tessera/core/numbers/round_up.h"
+#include "tessera/core/process/file_descriptor.h"
+#include "tessera/core/process/standard_streams.h"
 
 namespace tessera::shm {
 namespace {

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "tessera/core/comm/file_descriptor.h"
-#include "tessera/core/fork.h"
+#include "tessera/core/process/file_descriptor.h"
+#include "tessera/core/process/fork.h"
 
 namespace tessera::shm {
 

@@ -14,9 +14,9 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/refusal.h"
-#include "tessera/core/comm/text_exchange.h"
-#include "tessera/core/error_text.h"
+#include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/comm/agreement/text_exchange.h"
+#include "tessera/core/process/error_text.h"
 
 namespace tessera::shm {
 namespace {

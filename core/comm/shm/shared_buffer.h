@@ -6,10 +6,10 @@
 #include <string>
 #include <string_view>
 
-#include "tessera/core/comm/process_group.h"
-#include "tessera/core/comm/shared_buffer.h"
 #include "tessera/core/comm/shm/page_map.h"
 #include "tessera/core/comm/shm/segment.h"
+#include "tessera/process_group.h"
+#include "tessera/shared_buffer.h"
 
 namespace tessera::shm {
 

@@ -14,7 +14,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/core/ScalarType.h>
 
-#include "tessera/core/comm/process_group.h"
+#include "tessera/process_group.h"
 
 namespace tessera::shm {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "tessera/core/comm/collective.h"
+#include "tessera/collective.h"
 #include "tessera/core/comm/shm/segment.h"
 
 namespace tessera::shm {

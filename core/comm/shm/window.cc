@@ -6,8 +6,8 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "tessera/core/errors.h"
 #include "tessera/core/memory/copy_kernels.h"
+#include "tessera/errors.h"
 
 namespace tessera::shm {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "tessera/core/comm/shm/arena.h"
 #include "tessera/core/comm/shm/member.h"
-#include "tessera/core/comm/window.h"
-#include "tessera/core/fork.h"
+#include "tessera/core/process/fork.h"
+#include "tessera/window.h"
 
 namespace tessera::shm {
 

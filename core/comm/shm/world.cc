@@ -16,9 +16,9 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/failure_report.h"
-#include "tessera/core/comm/process_status.h"
-#include "tessera/core/comm/standard_streams.h"
+#include "tessera/core/process/failure_report.h"
+#include "tessera/core/process/process_status.h"
+#include "tessera/core/process/standard_streams.h"
 
 namespace tessera::shm {
 namespace {

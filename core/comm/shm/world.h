@@ -11,7 +11,7 @@
 
 #include "tessera/core/comm/shm/arena.h"
 #include "tessera/core/comm/shm/sync.h"
-#include "tessera/core/fork.h"
+#include "tessera/core/process/fork.h"
 
 namespace tessera::shm {
 

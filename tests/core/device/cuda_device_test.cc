@@ -17,7 +17,7 @@
 
 #include "tessera/core/device/cuda_library.h"
 #include "tessera/core/device/host_device.h"
-#include "tessera/core/error_text.h"
+#include "tessera/core/process/error_text.h"
 #include "tessera/tests/support/fake_cuda/fake_cuda.h"
 #include "tessera/tests/support/gate.h"
 

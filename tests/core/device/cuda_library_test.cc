@@ -14,7 +14,7 @@
 #include <torch/headeronly/version.h>
 
 #include "tessera/core/device/cuda_device.h"
-#include "tessera/core/error_text.h"
+#include "tessera/core/process/error_text.h"
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/temporary_directory.h"
 

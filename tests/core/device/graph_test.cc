@@ -20,7 +20,7 @@
 #include "tessera/core/device/cuda_device.h"
 #include "tessera/core/device/cuda_library.h"
 #include "tessera/core/device/host_device.h"
-#include "tessera/core/error_text.h"
+#include "tessera/core/process/error_text.h"
 #include "tessera/tests/support/gate.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/same_bits.h"

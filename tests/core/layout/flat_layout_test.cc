@@ -1,4 +1,4 @@
-#include "tessera/core/layout/flat_layout.h"
+#include "tessera/flat_layout.h"
 #include "tessera/tests/support/message_of.h"
 
 #include <numeric>

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tessera/core/errors.h"
+#include "tessera/errors.h"
 
 namespace tessera {
 namespace {

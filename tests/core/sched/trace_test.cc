@@ -1,4 +1,6 @@
-#include "tessera/core/sched/trace.h"
+#include "tessera/trace.h"
+#include "tessera/core/sched/chrome_events.h"
+#include "tessera/core/sched/trace_span.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

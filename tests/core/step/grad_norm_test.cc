@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/tests/core/step/exact_words.h"
+#include "tessera/tests/core/numbers/exact_words.h"
 
 namespace tessera {
 namespace {

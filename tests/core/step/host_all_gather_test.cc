@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "tessera/core/comm/loopback_group.h"
+#include "tessera/core/comm/groups/loopback_group.h"
 #include "tessera/tests/support/rank_threads.h"
 
 namespace tessera {

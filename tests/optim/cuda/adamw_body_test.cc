@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tessera/core/layout/flat_layout.h"
+#include "tessera/flat_layout.h"
 #include "tessera/optim/adamw_kernels.h"
 #include "tessera/optim/cuda/pieces.h"
 #include "tessera/tests/optim/cuda/emulation.h"

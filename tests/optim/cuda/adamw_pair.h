@@ -14,7 +14,7 @@
 #include <ATen/ops/empty.h>
 #include <torch/optim/adamw.h>
 
-#include "tessera/core/layout/flat_layout.h"
+#include "tessera/flat_layout.h"
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/tests/optim/cuda/device_kit.h"
 #include "tessera/tests/support/same_bits.h"

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tessera/core/step/exact_digits.h"
+#include "tessera/core/numbers/exact_digits.h"
 #include "tessera/optim/cuda/gradient_bodies.h"
 #include "tessera/optim/cuda/walk.h"
 

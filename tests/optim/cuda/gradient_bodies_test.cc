@@ -12,10 +12,10 @@
 #include <gtest/gtest.h>
 
 #include "tessera/core/grad/finite_kernels.h"
-#include "tessera/core/layout/flat_layout.h"
-#include "tessera/core/step/exact_sum.h"
+#include "tessera/core/numbers/exact_sum.h"
 #include "tessera/core/step/grad_norm.h"
 #include "tessera/core/step/grad_norm_kernels.h"
+#include "tessera/flat_layout.h"
 #include "tessera/optim/cuda/pieces.h"
 #include "tessera/tests/optim/cuda/emulation.h"
 

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tessera/core/layout/flat_layout.h"
+#include "tessera/flat_layout.h"
 #include "tessera/optim/cuda/adamw_body.h"
 #include "tessera/optim/cuda/api.h"
 #include "tessera/optim/cuda/pieces.h"

@@ -18,9 +18,9 @@
 #include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
 
-#include "tessera/core/layout/flat_layout.h"
-#include "tessera/core/step/exact_sum.h"
+#include "tessera/core/numbers/exact_sum.h"
 #include "tessera/core/step/grad_norm.h"
+#include "tessera/flat_layout.h"
 #include "tessera/optim/cuda/adamw_body.h"
 #include "tessera/optim/cuda/pieces.h"
 #include "tessera/optim/flat_optimizer.h"

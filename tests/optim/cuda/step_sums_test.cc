@@ -19,7 +19,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/core/grad/finite_kernels.h"
-#include "tessera/core/step/exact_sum.h"
+#include "tessera/core/numbers/exact_sum.h"
 #include "tessera/core/step/grad_norm.h"
 #include "tessera/tests/optim/cuda/host_kit.h"
 #include "tessera/tests/support/message_of.h"

@@ -17,9 +17,9 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "tessera/core/comm/rendezvous.h"
-#include "tessera/core/error_text.h"
-#include "tessera/core/errors.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/errors.h"
+#include "tessera/rendezvous.h"
 #include "tessera/tests/support/rank_processes.h"
 
 namespace tessera {

@@ -15,13 +15,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/core/comm/loopback_group.h"
-#include "tessera/core/comm/rendezvous.h"
-#include "tessera/core/comm/staged_group.h"
+#include "tessera/core/comm/groups/loopback_group.h"
+#include "tessera/core/comm/groups/staged_group.h"
 #include "tessera/core/device/cuda_device.h"
 #include "tessera/core/device/cuda_library.h"
 #include "tessera/core/device/graph.h"
-#include "tessera/core/error_text.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/rendezvous.h"
 #include "tessera/tests/support/fake_cuda/fake_cuda.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_threads.h"

@@ -25,8 +25,8 @@
 
 #include "tessera/core/comm/meeting/listener.h"
 #include "tessera/core/comm/meeting/tcp_address.h"
-#include "tessera/core/comm/process_group.h"
-#include "tessera/core/comm/rendezvous.h"
+#include "tessera/process_group.h"
+#include "tessera/rendezvous.h"
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/temporary_directory.h"
 

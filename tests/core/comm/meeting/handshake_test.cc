@@ -1,6 +1,6 @@
 // Ranks that meet in a store that anybody may write to: what stands there, and what others do to
 // it. Ranks are threads.
-#include "tessera/core/comm/handshake.h"
+#include "tessera/core/comm/handshake/handshake.h"
 
 #include <unistd.h>
 
@@ -16,9 +16,9 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "tessera/core/comm/hello.h"
-#include "tessera/core/comm/meeting/words.h"
-#include "tessera/core/error_text.h"
+#include "tessera/core/comm/handshake/hello.h"
+#include "tessera/core/comm/handshake/words.h"
+#include "tessera/core/process/error_text.h"
 #include "tessera/tests/support/forked_child.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/patience.h"

@@ -22,7 +22,7 @@
 #include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/meeting/seal.h"
 #include "tessera/core/comm/meeting/tcp_address.h"
-#include "tessera/core/error_text.h"
+#include "tessera/core/process/error_text.h"
 #include "tessera/tests/support/message_of.h"
 
 namespace tessera {

@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "tessera/core/error_text.h"
+#include "tessera/core/process/error_text.h"
 #include "tessera/tests/support/message_of.h"
 
 namespace tessera {

@@ -11,11 +11,11 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "tessera/core/comm/fingerprint.h"
-#include "tessera/core/comm/refusal.h"
-#include "tessera/core/comm/text_exchange.h"
-#include "tessera/core/errors.h"
+#include "tessera/core/comm/agreement/fingerprint.h"
+#include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/step/host_all_gather.h"
+#include "tessera/errors.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 
 namespace tessera {

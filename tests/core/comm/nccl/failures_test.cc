@@ -17,7 +17,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "tessera/core/comm/nccl/agreement.h"
-#include "tessera/core/errors.h"
+#include "tessera/errors.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 
 namespace tessera {

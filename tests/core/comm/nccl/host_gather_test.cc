@@ -11,9 +11,9 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "tessera/core/comm/text_exchange.h"
-#include "tessera/core/error_text.h"
-#include "tessera/core/errors.h"
+#include "tessera/core/comm/agreement/text_exchange.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/errors.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 
 namespace tessera {

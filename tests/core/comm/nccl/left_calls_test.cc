@@ -16,7 +16,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "tessera/core/errors.h"
+#include "tessera/errors.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 
 namespace tessera {

@@ -14,10 +14,10 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "tessera/core/comm/failure_report.h"
-#include "tessera/core/comm/job_page.h"
 #include "tessera/core/comm/nccl/agreement.h"
-#include "tessera/core/errors.h"
+#include "tessera/core/process/failure_report.h"
+#include "tessera/core/process/job_page.h"
+#include "tessera/errors.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 
 namespace tessera {

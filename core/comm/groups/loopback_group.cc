@@ -1,0 +1,174 @@
+#include "tessera/core/comm/groups/loopback_group.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include <ATen/ops/from_blob.h>
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/groups/stream_work.h"
+#include "tessera/core/process/fork.h"
+#include "tessera/errors.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kPageBytes = 4096;
+
+void copy(const at::Tensor& to, const at::Tensor& from) {
+  if (from.numel() == 0 || to.data_ptr() == from.data_ptr()) return;
+  std::memcpy(to.data_ptr(), from.const_data_ptr(), from.nbytes());
+}
+
+}  // namespace
+
+struct LoopbackGroup::World {
+  const Origin origin;
+  std::mutex mutex;
+  bool poisoned = false;
+  std::string cause;
+
+  void poison(std::string_view text) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (poisoned) return;
+    poisoned = true;
+    cause = std::string(text);
+  }
+
+  void throw_if_poisoned(const char* op, const std::string& group, int64_t sequence,
+                         std::string_view tag) {
+    if (!origin.is_here()) {
+      throw CommError({op, group, sequence, 0, std::string(tag)}, origin.complaint("rank 0"));
+    }
+    std::lock_guard<std::mutex> lock(mutex);
+    if (poisoned) throw CommError({op, group, sequence, 0, std::string(tag)}, cause);
+  }
+};
+
+/// The window of the only rank.
+class LoopbackGroup::OwnWindow final : public Window {
+ public:
+  OwnWindow(std::shared_ptr<World> world, std::string group, at::Tensor own)
+      : world_(std::move(world)), group_(std::move(group)), own_(std::move(own)) {}
+
+  void read(int rank, int64_t begin, const at::Tensor& to, std::string_view tag) override {
+    check_read(rank, begin, to, 1, own_.numel(), own_.scalar_type());
+    world_->throw_if_poisoned("read", group_, -1, tag);
+    if (to.numel() == 0) return;
+    const auto* from = static_cast<const char*>(own_.const_data_ptr());
+    std::memmove(to.data_ptr(), from + begin * to.element_size(), to.nbytes());
+  }
+
+  int64_t load(int rank, int64_t index) const override {
+    check_word(rank, index, 1, own_.numel(), own_.scalar_type());
+    return load_word(own_.const_data_ptr<int64_t>() + index);
+  }
+
+  void store(int64_t index, int64_t value) override {
+    check_word(0, index, 1, own_.numel(), own_.scalar_type());
+    store_word(own_.mutable_data_ptr<int64_t>() + index, value);
+  }
+
+ private:
+  const std::shared_ptr<World> world_;
+  const std::string group_;
+  const at::Tensor own_;
+};
+
+LoopbackGroup::LoopbackGroup(std::string name)
+    : LoopbackGroup(std::move(name), std::make_shared<World>(), nullptr) {}
+
+LoopbackGroup::LoopbackGroup(std::shared_ptr<Device> device, std::string name)
+    : LoopbackGroup(std::move(name), std::make_shared<World>(), std::move(device)) {}
+
+LoopbackGroup::LoopbackGroup(std::string name, std::shared_ptr<World> world,
+                             std::shared_ptr<Device> device)
+    : name_(std::move(name)),
+      world_(std::move(world)),
+      device_(std::move(device)),
+      uncaught_at_start_(std::uncaught_exceptions()) {}
+
+LoopbackGroup::~LoopbackGroup() {
+  if (std::uncaught_exceptions() > uncaught_at_start_) {
+    abort("rank 0 left while an exception unwound");
+  }
+}
+
+void LoopbackGroup::begin(const char* op, std::string_view tag) {
+  world_->throw_if_poisoned(op, name_, sequence_++, tag);
+}
+
+void LoopbackGroup::move(const at::Tensor& to, const at::Tensor& from) {
+  if (device_ == nullptr) return copy(to, from);
+  if (from.numel() == 0 || to.data_ptr() == from.data_ptr()) return;
+  // Shapes may differ.
+  device_->current_stream()->copy(to.detach().view({to.numel()}),
+                                  from.detach().view({from.numel()}));
+}
+
+std::shared_ptr<Work> LoopbackGroup::run(const Collective& collective) {
+  begin(to_string(collective.op), collective.tag);
+  switch (collective.op) {
+    case Op::kBarrier:
+      return completed_work();
+    case Op::kAllReduce:
+    case Op::kBroadcast:
+      break;
+    case Op::kReduceScatter:
+    case Op::kAllGather:
+      move(collective.output, collective.input);
+      break;
+    case Op::kHostGather:
+      copy(collective.output, collective.input);
+      return completed_work();
+    default:
+      refuse(collective);
+  }
+  return device_ == nullptr ? completed_work() : queued_work(device_);
+}
+
+at::Tensor LoopbackGroup::allocate(int64_t numel, at::ScalarType dtype) {
+  const int64_t bytes = check_allocate(numel, dtype);
+  if (device_ != nullptr) return device_->allocate(numel, dtype);
+  const int64_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  void* data = std::aligned_alloc(kPageBytes, rounded > 0 ? rounded : kPageBytes);
+  TORCH_CHECK(data != nullptr, "[comm] allocate: got no memory for ", bytes, " bytes, expected ",
+              numel, " elements of ", c10::toString(dtype), "; use smaller buffers or free memory");
+  return at::from_blob(
+      data, {numel}, [](void* memory) { std::free(memory); }, at::TensorOptions().dtype(dtype));
+}
+
+std::unique_ptr<Window> LoopbackGroup::make_window(const at::Tensor& own, std::string_view name) {
+  if (device_ != nullptr) return ProcessGroup::make_window(own, name);
+  check_window(own, name);
+  begin("make_window", name);
+  return std::make_unique<OwnWindow>(world_, name_, own);
+}
+
+std::unique_ptr<SharedBuffer> LoopbackGroup::make_shared_buffer(int64_t /*bytes*/,
+                                                                std::string_view name) {
+  begin("make_shared_buffer", name);
+  return nullptr;
+}
+
+std::shared_ptr<ProcessGroup> LoopbackGroup::subgroup(const std::vector<int>& ranks,
+                                                      std::string_view name) {
+  check_subgroup(ranks, name, 1, subgroup_names_);
+  begin("subgroup", name);
+  subgroup_names_.insert(std::string(name));
+  return std::shared_ptr<LoopbackGroup>(
+      new LoopbackGroup(absl::StrCat(name_, "/", std::string(name)), world_, device_));
+}
+
+void LoopbackGroup::abort(std::string_view cause) noexcept {
+  try {
+    world_->poison(cause);
+  } catch (...) {  // out of memory while copying the text: nobody else is there to be told
+  }
+}
+
+}  // namespace tessera

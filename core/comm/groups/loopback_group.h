@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/core/device/device.h"
+#include "tessera/process_group.h"
+
+namespace tessera {
+
+/// The world of one: every collective is a local copy or nothing, after the same checks as on any
+/// other backend. Needs no launcher, no store and no environment. Memory from allocate() is
+/// ordinary memory, of the host aligned to a page.
+///
+/// On a device copies are queued on the current stream, and nothing waits for the device. There are
+/// no windows then, as on every other backend of devices: nothing is written that works for one
+/// rank only, and the host cannot load their words.
+class LoopbackGroup final : public ProcessGroup {
+ public:
+  explicit LoopbackGroup(std::string name = "world");
+  /// Tensors lie on `device`, not null.
+  explicit LoopbackGroup(std::shared_ptr<Device> device, std::string name = "world");
+  ~LoopbackGroup() override;
+
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::string_view name() const override { return name_; }
+  std::string_view backend() const override { return "loopback"; }
+  Capabilities can() const override {
+    return {.completes_on_host = device().is_cpu(),
+            .has_host_channel = device_ != nullptr,
+            .one_sided_reads = device_ == nullptr};
+  }
+  at::Device device() const override {
+    return device_ == nullptr ? at::kCPU : device_->torch_device();
+  }
+
+  std::shared_ptr<Work> run(const Collective& collective) override;
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
+  /// Takes any memory of the host, because no peer has to find it. Throws c10::Error on a device.
+  std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override;
+  /// Null.
+  std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override;
+  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
+                                         std::string_view name) override;
+  void abort(std::string_view cause) noexcept override;
+
+ private:
+  struct World;  // the cause of an abort(), shared by all groups made from one world
+  class OwnWindow;
+
+  LoopbackGroup(std::string name, std::shared_ptr<World> world, std::shared_ptr<Device> device);
+  void begin(const char* op, std::string_view tag);
+  void move(const at::Tensor& to, const at::Tensor& from);
+
+  std::string name_;
+  std::shared_ptr<World> world_;
+  std::shared_ptr<Device> device_;  // null: the host
+  std::set<std::string, std::less<>> subgroup_names_;
+  int64_t sequence_ = 0;
+  int uncaught_at_start_ = 0;
+};
+
+}  // namespace tessera

@@ -1,0 +1,114 @@
+#include "tessera/core/comm/groups/staged_group.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/groups/stream_work.h"
+#include "tessera/core/device/graph.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/errors.h"
+
+namespace tessera {
+namespace {
+
+/// Copies take equal shapes.
+at::Tensor flat(const at::Tensor& tensor) { return tensor.detach().view({tensor.numel()}); }
+
+}  // namespace
+
+StagedGroup::StagedGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<Device> device)
+    : inner_(std::move(inner)), device_(std::move(device)), arrived_(device_->make_event()) {}
+
+/// The others wait for this rank in the middle of a collective, so whatever goes wrong there is
+/// everyone's.
+std::shared_ptr<Work> StagedGroup::run(const Collective& collective) {
+  switch (collective.op) {
+    case Op::kHostGather:
+      return inner_->start_gather_on_host(collective.output, collective.input, collective.tag);
+    case Op::kAllReduce:
+    case Op::kReduceScatter:
+    case Op::kAllGather:
+    case Op::kBroadcast:
+    case Op::kBarrier:
+      break;
+    default:
+      refuse(collective);
+  }
+  const std::string tag(collective.tag);
+  TORCH_CHECK(!is_capturing(), "[comm] ", to_string(collective.op), " '", tag,
+              "': is being captured into a CUDA graph, expected it outside, as the host takes part"
+              " in it; end the capture before it");
+  try {
+    return take_part(collective);
+  } catch (const CommError&) {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string cause = absl::StrCat("rank ", rank(), " failed: ", error_text(error));
+    inner_->abort(cause);
+    throw CommError({to_string(collective.op), std::string(name()), -1, rank(), tag}, cause);
+  }
+}
+
+std::shared_ptr<Work> StagedGroup::take_part(const Collective& collective) {
+  if (collective.op == Op::kBarrier) {
+    await_stream();
+    return inner_->run(collective);
+  }
+  run_staged(collective);
+  return queued_work(device_);
+}
+
+/// Brings the input to the host, runs the collective there and gives the output back.
+void StagedGroup::run_staged(Collective collective) {
+  const at::Tensor input = collective.input;
+  const at::Tensor output = collective.output;
+  const bool is_receiver = collective.op == Op::kBroadcast && rank() != collective.peer;
+  const bool is_sender = collective.op == Op::kBroadcast && rank() == collective.peer;
+  const at::Tensor staged =
+      stage(std::max(input.numel(), output.numel()), input.scalar_type());  // of the whole
+  const auto slice = [&staged](const at::Tensor& part, int number) {
+    return staged.narrow(0, number * part.numel(), part.numel());
+  };
+  collective.input = collective.op == Op::kAllGather ? slice(input, rank()) : staged;
+  collective.output =
+      collective.op == Op::kReduceScatter ? slice(output, collective.slice) : staged;
+  if (!is_receiver) bring(collective.input, input);
+  inner_->run(collective)->wait();
+  if (!is_sender) give(output, collective.output);
+}
+
+/// Copies from it may be in flight when it is dropped: it is used again when they are over.
+at::Tensor StagedGroup::stage(int64_t numel, at::ScalarType dtype) {
+  return device_->allocate_on_host(numel, dtype);
+}
+
+void StagedGroup::await_stream() {
+  device_->current_stream()->record(*arrived_);
+  arrived_->synchronize();
+}
+
+void StagedGroup::bring(const at::Tensor& to, const at::Tensor& from) {
+  if (from.numel() > 0) device_->current_stream()->copy(to, flat(from));
+  await_stream();
+}
+
+void StagedGroup::give(const at::Tensor& to, const at::Tensor& from) {
+  if (from.numel() > 0) device_->current_stream()->copy(flat(to), from);
+}
+
+at::Tensor StagedGroup::allocate(int64_t numel, at::ScalarType dtype) {
+  check_allocate(numel, dtype);
+  return device_->allocate(numel, dtype);
+}
+
+std::shared_ptr<ProcessGroup> StagedGroup::subgroup(const std::vector<int>& ranks,
+                                                    std::string_view name) {
+  auto made = inner_->subgroup(ranks, name);
+  if (made == nullptr) return nullptr;
+  return std::make_shared<StagedGroup>(std::move(made), device_);
+}
+
+}  // namespace tessera

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/core/device/device.h"
+#include "tessera/process_group.h"
+
+namespace tessera {
+
+/// Ranks whose tensors lie on devices and that communicate through host memory, so that several of
+/// them can share one device: what `inner` gives for CPU tensors, to the bit, with its comparison
+/// of calls and its errors. For tests, and for GPUs without NCCL.
+///
+/// Each collective waits on the host for the current stream, runs on the host in the call, and
+/// queues its result on the current stream. Staging is host memory that the device copies from and
+/// to directly (Device::allocate_on_host), taken for each call. What fails on the way is the same
+/// CommError on every rank. There are no windows and no shared buffers.
+class StagedGroup final : public ProcessGroup {
+ public:
+  /// `inner` is a group of CPU tensors; neither may be null.
+  StagedGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<Device> device);
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::string_view name() const override { return inner_->name(); }
+  std::string_view backend() const override { return inner_->backend(); }
+  Capabilities can() const override {
+    return {.completes_on_host = device().is_cpu(), .has_host_channel = true};
+  }
+  at::Device device() const override { return device_->torch_device(); }
+
+  /// A barrier waits until what the current stream holds has run on every rank, too.
+  std::shared_ptr<Work> run(const Collective& collective) override;
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
+  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
+                                         std::string_view name) override;
+  void abort(std::string_view cause) noexcept override { inner_->abort(cause); }
+
+ private:
+  std::shared_ptr<Work> take_part(const Collective& collective);
+  void run_staged(Collective collective);
+  at::Tensor stage(int64_t numel, at::ScalarType dtype);
+  void bring(const at::Tensor& to, const at::Tensor& from);
+  void await_stream();
+  void give(const at::Tensor& to, const at::Tensor& from);
+
+  const std::shared_ptr<ProcessGroup> inner_;
+  const std::shared_ptr<Device> device_;
+  const std::shared_ptr<Event> arrived_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,244 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+
+#include "tessera/core/comm/handshake/handshake.h"
+#include "tessera/core/comm/handshake/heartbeat.h"
+#include "tessera/core/comm/handshake/hello.h"
+#include "tessera/core/comm/handshake/words.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/core/process/failure_report.h"
+#include "tessera/core/process/process_status.h"
+#include "tessera/errors.h"
+#include "tessera/time_out.h"
+
+namespace tessera {
+
+/// Note [Handshake]
+/// ~~~~~~~~~~~~~~~~
+/// A store may hold keys of an earlier attempt, and two processes may believe that they are the
+/// same rank. So every call of init_process_group makes a nonce, and everything said later stands
+/// under nonces. Each rank says a Hello under its number; who finds another one there says its own
+/// again, so that the host sees both. The host (Note [Endpoints]) reads them and alone decides.
+/// Hellos of processes that have ended, and of earlier worlds of a process that still runs, are no
+/// part of this attempt. Once each rank has one live Hello, the host opens the transport and tells
+/// each nonce where that is; they enter, and say so; when all have, the host says "go". What goes
+/// wrong before is the failure on all: a conflict, for which the host waits a moment so that the
+/// others can come and hear it, a death, a rank that gives up, a transport that cannot be made or
+/// entered.
+
+/// Where the ranks go on once they have met.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  /// Whether the ranks must be on one host.
+  virtual bool is_local() const = 0;
+  /// The host, which knows all processes: one line of text that leads the others there.
+  virtual std::string open(const std::vector<int>& pids) = 0;
+  /// The other ranks. Throws if the text leads nowhere.
+  virtual void enter(const std::string& text) = 0;
+};
+
+/// What one rank knows of the others and how it ends; what host and members have in common.
+class Attempt {
+ public:
+  Attempt(const Endpoint& endpoint, const HandshakeOptions& options, Transport& transport)
+      : endpoint_(endpoint),
+        options_(options),
+        transport_(transport),
+        words_(endpoint.own == nullptr && !options.job_token.empty()
+                   ? Words(*endpoint.store, options.job_token)
+                   : Words(*endpoint.store)),
+        heartbeat_(words_),
+        own_(Hello::of_this_process(options.rank, options.world_size, options.job_token,
+                                    options.device)),
+        start_(endpoint.since) {}
+  virtual ~Attempt() = default;
+  Attempt(const Attempt&) = delete;
+  Attempt& operator=(const Attempt&) = delete;
+
+  void run() {
+    try {
+      bound_store();
+      refuse_twin_of_the_past();
+      if (endpoint_.own != nullptr) endpoint_.own->set_when_gone(mark_key(own_.nonce), kGone);
+      words_.say(hello_key(options_.rank), own_.to_text());
+      take_part();
+    } catch (const CommError&) {
+      throw;
+    } catch (const std::exception& error) {  // the store's: its host may have ended
+      const std::string cause = error_text(error);
+      if (endpoint_.own != nullptr && !endpoint_.is_host) {
+        const HostName& host = endpoint_.own->host();
+        report_failure(host.rank, cause, host.machine == own_.host ? host.pid : 0);
+      }
+      give_up(cause);
+    } catch (...) {
+      give_up(present_error_text());
+    }
+  }
+
+ protected:
+  using Clock = std::chrono::steady_clock;
+
+  // What is said, and under which keys.
+  static constexpr auto kLongestPause = std::chrono::milliseconds(20);
+  // At the time-out the host knows more than the others: they wait a little longer for its failure.
+  static constexpr auto kGrace = std::chrono::milliseconds(500);
+  static constexpr const char* kEntered = "entered ";  // and the host's nonce
+  static constexpr const char* kGone = "gone";
+  static constexpr const char* kFailed = "failed: ";
+  // And the host's nonce, and the transport's text in a line.
+  static constexpr const char* kEnter = "enter\n";
+  static constexpr const char* kGo = "go";
+  static constexpr const char* kFailure = "failure\n";
+  static constexpr const char* kFailureOfAll =
+      "tessera/failure_of_all";  // where nobody else's attempt is
+
+  static std::string hello_key(int rank) { return absl::StrCat("tessera/hello/", rank); }
+  static std::string answer_key(const std::string& nonce) {
+    return absl::StrCat("tessera/answer/", nonce);
+  }
+  static std::string mark_key(const std::string& nonce) {
+    return absl::StrCat("tessera/mark/", nonce);
+  }
+
+  /// What stands under the number of a rank, if it is a Hello.
+  std::optional<Hello> hear_hello(int rank) {
+    const auto text = words_.hear(hello_key(rank));
+    return text ? Hello::from_text(*text) : std::nullopt;
+  }
+
+  virtual void take_part() = 0;
+
+  [[noreturn]] void give_up(const std::string& cause) {
+    try {
+      mark_failed(own_.nonce, cause);
+    } catch (const std::exception&) {  // the store may be what failed
+    }
+    throw CommError({"init_process_group", "world", -1, options_.rank, ""}, cause);
+  }
+
+  /// The Hello of this nonce is part of no attempt from now on.
+  void mark_failed(const std::string& nonce, const std::string& cause) {
+    words_.say(mark_key(nonce), absl::StrCat(kFailed, cause));
+  }
+
+  /// No call of the store outlasts the time-out by much.
+  void bound_store() {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+        start_ + bounded(options_.timeout) + kGrace - Clock::now());
+    endpoint_.store->setTimeout(std::max<std::chrono::milliseconds>(left, kGrace));
+  }
+
+  void pause() {
+    std::this_thread::sleep_for(pause_);
+    pause_ = std::min(pause_ * 2, kLongestPause);
+  }
+  void pause_shortly_again() { pause_ = std::chrono::milliseconds(1); }
+
+  bool is_time_out(Clock::duration grace = {}) const {
+    return Clock::now() - start_ > bounded(options_.timeout) + grace;
+  }
+
+  /// Whether the process of a Hello still takes part; `known` if it has been seen to.
+  enum class Life : uint8_t { kNone, kTakesPart, kEnded };
+  Life life_of(const Hello& hello, bool known) {
+    if (hello.host == own_.host && own_.start_time != 0) {  // else /proc is hidden
+      if (hello.is_alive()) return Life::kTakesPart;
+      return known ? Life::kEnded : Life::kNone;
+    }
+    if (endpoint_.own != nullptr)
+      return Life::kTakesPart;  // else its mark would say that it is gone
+    const Heartbeat::Sign sign = heartbeat_.sign_of(hello.nonce);
+    if (sign == Heartbeat::Sign::kStopped) return Life::kEnded;
+    return sign == Heartbeat::Sign::kRuns ? Life::kTakesPart : Life::kNone;
+  }
+
+  void beat() {
+    if (endpoint_.own == nullptr) heartbeat_.beat(own_.nonce);
+  }
+
+  std::string name_of(const Hello& hello) const {
+    return absl::StrCat("rank ", hello.rank, " (pid ", hello.pid,
+                        hello.host == own_.host ? "" : absl::StrCat(" on ", hello.host_name), ")");
+  }
+
+  /// The process of a Hello if it is one of this host, else 0.
+  int pid_of(const Hello& hello) const { return hello.host == own_.host ? hello.pid : 0; }
+
+  /// "rank 1 (pid 12), which is stopped".
+  std::string state_of(const Hello& hello) const {
+    const int pid = pid_of(hello);
+    if (pid == 0 || own_.start_time == 0) return name_of(hello);
+    const auto status = process_status(pid);
+    const std::string does = !hello.is_alive() ? "has ended" : status ? status->describe() : "";
+    return absl::StrCat(name_of(hello), does.empty() ? "" : ", which ", does);
+  }
+
+  /// "rank 1, rank 2 did not come".
+  std::string missing_text(const std::vector<int>& missing) const {
+    std::string strangers;
+    const int64_t turned_away = endpoint_.own != nullptr ? endpoint_.own->turned_away() : 0;
+    if (words_.ignored() != 0) {
+      strangers = "; what the store holds under some keys does not verify";
+    } else if (turned_away != 0) {
+      strangers = absl::StrCat("; ", turned_away, turned_away == 1 ? " connection" : " connections",
+                               " proved to be none of this job");
+    }
+    if (!strangers.empty())
+      absl::StrAppend(&strangers, ": give all ranks the same TESSERA_JOB_TOKEN");
+    return absl::StrCat("timed out after ", options_.timeout.count(), " ms: rank ",
+                        absl::StrJoin(missing, ", rank "), " did not come", strangers);
+  }
+
+  /// Says on this rank what another one has told it to.
+  void hear_failure() {
+    const auto answer = words_.hear(answer_key(own_.nonce));
+    if (answer && absl::StartsWith(*answer, kFailure)) {
+      give_up(answer->substr(std::string_view(kFailure).size()));
+    }
+  }
+
+  static std::string twins_text(int rank, int pid, int other) {
+    const auto pids = std::minmax(pid, other);
+    return absl::StrCat("RANK ", rank, " was given twice, to pid ", pids.first, " and to pid ",
+                        pids.second, "; give each process its own RANK");
+  }
+
+  const Endpoint& endpoint_;
+  const HandshakeOptions& options_;
+  Transport& transport_;
+  Words words_;
+  Heartbeat heartbeat_;
+  const Hello own_;
+  const Clock::time_point start_;
+
+ private:
+  /// In a store that others may have met in: another process that has this number in a world that
+  /// exists.
+  void refuse_twin_of_the_past() {
+    if (endpoint_.own != nullptr) return;
+    const auto hello = hear_hello(options_.rank);
+    if (!hello || hello->host != own_.host || hello->pid == own_.pid || !hello->is_alive()) return;
+    const auto mark = words_.hear(mark_key(hello->nonce));
+    if (!mark || !absl::StartsWith(*mark, kEntered)) return;
+    const std::string cause = twins_text(options_.rank, hello->pid, own_.pid);
+    report_failure(-1, cause);
+    give_up(cause);
+  }
+
+  std::chrono::milliseconds pause_{1};
+};
+
+}  // namespace tessera

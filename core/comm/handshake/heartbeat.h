@@ -1,0 +1,45 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "tessera/core/comm/handshake/words.h"
+
+namespace tessera {
+
+/// How ranks of other machines know in a store that one still runs: it counts under a key, and who
+/// has counted and then stops has ended. What never counted is left over from an earlier attempt.
+class Heartbeat {
+ public:
+  static constexpr auto kPeriod = std::chrono::milliseconds(200);
+  static constexpr auto kSilence = std::chrono::seconds(4);  ///< so long means that it ended
+
+  explicit Heartbeat(Words& words, std::chrono::milliseconds silence = kSilence)
+      : words_(words), silence_(silence) {}
+
+  /// Counts, if it is time, for who calls itself `name`.
+  void beat(const std::string& name);
+
+  /// What is heard of `name`: nothing yet, that it runs, or that it has stopped.
+  enum class Sign : uint8_t { kNone, kRuns, kStopped };
+  Sign sign_of(const std::string& name);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Heard {
+    std::optional<std::string> count;
+    Clock::time_point changed;
+    bool runs = false;
+  };
+
+  Words& words_;
+  const std::chrono::milliseconds silence_;
+  int64_t count_ = 0;
+  Clock::time_point next_beat_{};
+  std::map<std::string, Heard> heard_;
+};
+
+}  // namespace tessera

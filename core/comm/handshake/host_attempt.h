@@ -1,0 +1,247 @@
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/handshake/attempt.h"
+
+namespace tessera {
+
+/// The rank that answers the others.
+class HostAttempt final : public Attempt {
+ public:
+  using Attempt::Attempt;
+
+ private:
+  static constexpr std::chrono::seconds kLinger{2};
+  static constexpr std::chrono::seconds kSilence{5};  // before it first says whom it waits for
+
+  void take_part() override {
+    try {
+      gather();
+      open_transport();
+      await_all();
+    } catch (const CommError&) {
+      throw;
+    } catch (const std::exception& error) {
+      reject(absl::StrCat("rank ", options_.rank, " failed: ", error_text(error)));
+    }
+    if (place_.own != nullptr) place_.own->close_door();
+    for (const auto& [rank, hello] : guests_) words_.say(answer_key(hello.nonce), kGo);
+  }
+
+  /// Until every rank is there.
+  void gather() {
+    std::optional<Clock::time_point> conflict_seen;
+    guests_.emplace(own_.rank, own_);
+    while (true) {
+      bound_store();
+      beat();
+      hear_failure();
+      for (int rank = 0; rank < most_ranks(); ++rank) look_at(rank);
+      const std::string conflict = find_conflict();
+      const auto now = Clock::now();
+      if (!conflict.empty()) {
+        if (!conflict_seen) conflict_seen = now;
+        if (missing().empty() || now - *conflict_seen > kLinger) reject(conflict);
+      } else if (missing().empty()) {
+        return;
+      }
+      if (is_time_out()) {
+        const std::string cause = missing_text(missing());
+        report_failure(missing().front(), cause);
+        reject(cause);
+      }
+      if (now - start_ > silence_) {
+        silence_ *= 2;
+        TORCH_WARN("[rendezvous] rank ", absl::StrJoin(missing(), ", rank "),
+                   " has not come yet; the others wait");
+      }
+      pause();
+    }
+  }
+
+  int most_ranks() const {
+    int most = options_.world_size;
+    for (const auto& [rank, hello] : guests_) most = std::max(most, hello.world_size);
+    return most;
+  }
+
+  void look_at(int rank) {
+    const auto hello = hear_hello(rank);
+    const auto guest = guests_.find(rank);
+    // Who was there is asked whether it still is, whoever stands there now.
+    if (guest != guests_.end() && guest->second.nonce != own_.nonce) expect_alive(guest->second);
+    if (!hello || hello->rank != rank || ended_.count(hello->nonce) != 0) return;
+    if (guest != guests_.end() && guest->second.nonce == hello->nonce) return;
+    const auto mark = words_.hear(mark_key(hello->nonce));
+    if (rank == own_.rank && mark && absl::StartsWith(*mark, kEntered)) {
+      // Said after this rank's own Hello, so by a twin; which has met the others meanwhile.
+      const std::string cause = twins_text(rank, own_.pid, hello->pid);
+      report_failure(-1, cause);
+      give_up(cause);
+    }
+    // A place of our own is new: there every mark is this attempt's.
+    if (mark && place_.own != nullptr) return expect_alive(*hello);
+    if (mark) {  // of an earlier world or attempt, or gone before it was seen
+      ended_.insert(hello->nonce);
+      return;
+    }
+    const Life life = life_of(*hello, false);
+    if (life != Life::kTakesPart) {
+      if (life == Life::kEnded) ended_.insert(hello->nonce);
+      return;
+    }
+    if (guest == guests_.end()) {
+      guests_.emplace(rank, *hello);
+    } else {
+      twin_ = *hello;
+    }
+  }
+
+  /// The failure on all if a guest has ended or given up.
+  void expect_alive(const Hello& guest) {
+    const auto mark = words_.hear(mark_key(guest.nonce));
+    if (mark && absl::StartsWith(*mark, kFailed)) {
+      const std::string cause = mark->substr(std::string_view(kFailed).size());
+      reject(absl::StrCat(name_of(guest), " gave up: ", cause));
+    }
+    if (mark == kGone || (!mark && life_of(guest, true) == Life::kEnded)) {
+      const std::string cause = absl::StrCat(name_of(guest), " died before all ranks had met");
+      report_failure(guest.rank, cause, pid_of(guest));
+      reject(cause);
+    }
+  }
+
+  std::string find_conflict() const {
+    if (twin_ && !twin_->has_token(options_.job_token)) {
+      return absl::StrCat("pid ", twin_->pid, " came as rank ", twin_->rank,
+                          " with another TESSERA_JOB_TOKEN than rank ", options_.rank,
+                          ": two jobs meet in one place; give each its own");
+    }
+    if (twin_) return twins_text(twin_->rank, guests_.at(twin_->rank).pid, twin_->pid);
+    const Hello& first = guests_.begin()->second;
+    for (const auto& [rank, hello] : guests_) {
+      const auto differ = [&first, rank = rank](const char* what, const auto& value,
+                                                const auto& expected) {
+        return absl::StrCat("rank ", rank, " has ", what, " ", value, " where rank ", first.rank,
+                            " has ", expected);
+      };
+      if (hello.world_size != first.world_size) {
+        return absl::StrCat(differ("WORLD_SIZE", hello.world_size, first.world_size),
+                            "; start all ranks with one WORLD_SIZE");
+      }
+      if (hello.build != first.build) {
+        return absl::StrCat(differ("a build of", hello.build, first.build),
+                            "; run one build of Tessera on all ranks");
+      }
+      if (hello.device != first.device) {
+        return absl::StrCat(differ("the device", hello.device, first.device),
+                            "; give all ranks one kind of device");
+      }
+      if (transport_.is_local() && hello.host != first.host) {
+        return absl::StrCat(differ("the host or container", hello.host_name, first.host_name),
+                            " and shares no memory with it; on CPUs ranks on several hosts come "
+                            "later, with the mpi backend");
+      }
+      if (hello.has_token(options_.job_token)) continue;
+      return absl::StrCat("rank ", rank, " (pid ", hello.pid,
+                          ") has another TESSERA_JOB_TOKEN than rank ", options_.rank,
+                          "; it may belong to another job");
+    }
+    return "";
+  }
+
+  std::vector<int> missing() const {
+    std::vector<int> absent;
+    for (int rank = 0; rank < most_ranks(); ++rank) {
+      if (guests_.count(rank) == 0) absent.push_back(rank);
+    }
+    return absent;
+  }
+
+  void open_transport() {
+    std::vector<int> pids(static_cast<size_t>(options_.world_size));
+    for (const auto& [rank, hello] : guests_) pids.at(static_cast<size_t>(rank)) = hello.pid;
+    const std::string text = transport_.open(pids);
+    for (const auto& [rank, hello] : guests_) {
+      words_.say(answer_key(hello.nonce), absl::StrCat(kEnter, own_.nonce, "\n", text));
+    }
+    words_.say(mark_key(own_.nonce), absl::StrCat(kEntered, own_.nonce));
+    pause_shortly_again();
+  }
+
+  /// Whether a guest is where this host told it to go. Throws if it is with another one, which it
+  /// is left to.
+  bool has_entered(const Hello& guest) {
+    const auto mark = words_.hear(mark_key(guest.nonce));
+    if (!mark || !absl::StartsWith(*mark, kEntered)) return false;
+    if (*mark == absl::StrCat(kEntered, own_.nonce)) return true;
+    const auto other = hear_hello(own_.rank);
+    const std::string cause = twins_text(own_.rank, own_.pid, other ? other->pid : own_.pid);
+    report_failure(-1, cause);
+    give_up(cause);
+  }
+
+  /// Until every rank is inside.
+  void await_all() {
+    std::set<int> outside;
+    for (const auto& [rank, hello] : guests_) outside.insert(rank);
+    while (true) {
+      bound_store();
+      beat();
+      hear_failure();
+      std::erase_if(outside, [&](int rank) {
+        const Hello& guest = guests_.at(rank);
+        if (guest.nonce == own_.nonce || has_entered(guest)) return true;
+        expect_alive(guest);
+        return false;
+      });
+      if (outside.empty()) return;
+      if (is_time_out()) {
+        std::vector<std::string> names;
+        for (const int rank : outside) names.push_back(state_of(guests_.at(rank)));
+        const std::string cause =
+            absl::StrCat("timed out after ", options_.timeout.count(),
+                         " ms: all ranks came, but did not all enter what they share: ",
+                         absl::StrJoin(names, ", "));
+        const Hello& first = guests_.at(*outside.begin());
+        report_failure(first.rank, cause, pid_of(first));
+        reject(cause);
+      }
+      pause();
+    }
+  }
+
+  /// In a user's store ranks may try again before all have heard of the failure: what they said in
+  /// this attempt must not pass for news then.
+  void reject(const Hello& guest, const std::string& cause) {
+    words_.say(answer_key(guest.nonce), absl::StrCat(kFailure, cause));
+    if (place_.own == nullptr) mark_failed(guest.nonce, cause);
+  }
+
+  /// Gives up for all ranks that are there, so that they say the same.
+  [[noreturn]] void reject(const std::string& cause) {
+    if (twin_) reject(*twin_, cause);
+    for (const auto& [rank, hello] : guests_) reject(hello, cause);
+    if (place_.own != nullptr) {  // whoever is connected and has not said Hello yet
+      place_.own->close_door();
+      words_.say(kFailureOfAll, cause);
+    }
+    give_up(cause);
+  }
+
+  std::map<int, Hello> guests_;  // by rank; this one, too
+  std::optional<Hello> twin_;    // of one of them
+  std::chrono::seconds silence_ = kSilence;
+  std::set<std::string> ended_;  // nonces that are no part of this attempt
+};
+
+}  // namespace tessera

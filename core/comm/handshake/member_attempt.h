@@ -1,0 +1,126 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <absl/strings/str_split.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/handshake/attempt.h"
+
+namespace tessera {
+
+/// A rank that is answered.
+class MemberAttempt final : public Attempt {
+ public:
+  using Attempt::Attempt;
+
+ private:
+  void take_part() override {
+    while (true) {
+      bound_store();
+      beat();
+      hear_failure();
+      if (const auto answer = words_.hear(answer_key(own_.nonce)); answer && obey(*answer)) return;
+      if (place_.own != nullptr) {
+        if (const auto failure = words_.hear(kFailureOfAll)) give_up(*failure);
+      }
+      expect_host_alive();
+      stand_by_hello();
+      if (is_time_out(kGrace)) give_up_waiting();
+      pause();
+    }
+  }
+
+  /// Whether the ranks have met.
+  bool obey(const std::string& answer) {
+    if (answer == kGo && has_entered_) return true;
+    const std::vector<std::string> lines = absl::StrSplit(answer, absl::MaxSplits('\n', 2));
+    if (has_entered_ || lines.size() != 3 || !absl::StartsWith(answer, kEnter)) return false;
+    host_nonce_ = lines[1];
+    try {
+      transport_.enter(lines[2]);
+    } catch (const std::exception& error) {
+      expect_host_alive();  // else what it shared went with it
+      const std::string cause = error_text(error);
+      report_failure(-1, cause);
+      give_up(cause);
+    }
+    has_entered_ = true;
+    words_.say(mark_key(own_.nonce), absl::StrCat(kEntered, lines[1]));
+    pause_shortly_again();
+    return false;
+  }
+
+  void expect_host_alive() {
+    if (place_.own == nullptr) return expect_rank_0_alive();
+    // Its connection may outlive it in a child.
+    TORCH_CHECK(!place_.own->host().has_ended(), place_.own->host().text(),
+                ", where the ranks meet, died before all ranks had met");
+  }
+
+  /// In a user's store, where rank 0 is the host.
+  void expect_rank_0_alive() {
+    const auto hello = hear_hello(0);
+    if (!hello || hello->rank != 0) return;
+    const bool known = host_nonce_ == hello->nonce;
+    const auto mark = words_.hear(mark_key(hello->nonce));
+    if (known && mark && absl::StartsWith(*mark, kFailed)) {
+      hear_failure();  // said before the mark to whom the host had seen
+      // An attempt that this rank was no part of; rank 0 may try again.
+      failure_ = mark->substr(std::string_view(kFailed).size());
+      if (life_of(*hello, true) == Life::kEnded) give_up(failure_);
+    }
+    if (mark && !absl::StartsWith(*mark, kEntered)) return;
+    const Life life = life_of(*hello, known);
+    if (known && life == Life::kEnded) {
+      const std::string cause = absl::StrCat(name_of(*hello), " died before all ranks had met");
+      report_failure(0, cause, pid_of(*hello));
+      give_up(cause);
+    }
+    // One that has met others already is this attempt's only if it says so to this rank.
+    if (life == Life::kTakesPart && !mark) host_nonce_ = hello->nonce;
+  }
+
+  /// Says its Hello again where another process has said one under its number.
+  void stand_by_hello() {
+    const auto hello = hear_hello(options_.rank);
+    if (!hello || hello->nonce != own_.nonce) words_.say(hello_key(options_.rank), own_.to_text());
+  }
+
+  [[noreturn]] void give_up_waiting() {
+    std::vector<int> missing;
+    for (int rank = 0; rank < options_.world_size; ++rank) {
+      if (!words_.hear(hello_key(rank))) missing.push_back(rank);
+    }
+    std::string host = "rank 0";
+    int host_rank = 0;
+    int host_pid = 0;
+    if (place_.own != nullptr) {
+      const HostName& name = place_.own->host();
+      host = name.text();
+      if (!name.activity().empty()) absl::StrAppend(&host, " ", name.activity());
+      host_rank = name.rank;
+      host_pid = name.machine == own_.host ? name.pid : 0;
+    } else if (const auto hello = hear_hello(0); hello && hello->rank == 0) {
+      host = state_of(*hello);
+      host_pid = pid_of(*hello);
+    }
+    const std::string cause =
+        !missing.empty()
+            ? missing_text(missing)
+            : absl::StrCat("timed out after ", options_.timeout.count(),
+                           " ms: all ranks came, but no answer from ", host,
+                           failure_.empty() ? "" : "; it had failed before: ", failure_);
+    report_failure(missing.empty() ? host_rank : missing.front(), cause,
+                   missing.empty() ? host_pid : 0);
+    give_up(cause);
+  }
+
+  std::string host_nonce_;
+  std::string failure_;  // of an attempt of rank 0 without this rank
+  bool has_entered_ = false;
+};
+
+}  // namespace tessera

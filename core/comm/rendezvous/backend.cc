@@ -1,0 +1,74 @@
+#include "tessera/core/comm/rendezvous/backend.h"
+
+#include <iterator>
+
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/groups/loopback_group.h"
+#include "tessera/core/comm/rendezvous/nccl_world.h"
+#include "tessera/core/comm/rendezvous/shm_world.h"
+
+namespace tessera {
+namespace {
+
+std::shared_ptr<ProcessGroup> make_loopback(ProcessGroupOptions options,
+                                            const Environment& environment) {
+  if (options.device.is_cpu()) return std::make_shared<LoopbackGroup>();
+  return std::make_shared<LoopbackGroup>(
+      take_gpu(gpu_of(options, environment, GpuChoice::Use::kOwn)));
+}
+
+constexpr Backend kBackends[] = {
+    {"loopback", /*is_for_host=*/true, /*is_for_devices=*/true, /*is_for_one=*/true, make_loopback},
+    {"shm", /*is_for_host=*/true, /*is_for_devices=*/true, /*is_for_one=*/false, make_shm_world},
+    {"nccl", /*is_for_host=*/false, /*is_for_devices=*/true, /*is_for_one=*/false, make_nccl_world},
+};
+
+}  // namespace
+
+std::string backend_names() {
+  std::string names = "'auto'";
+  for (const Backend& backend : kBackends) {
+    const bool is_last = &backend == std::prev(std::end(kBackends));
+    absl::StrAppend(&names, is_last ? " or '" : ", '", std::string(backend.name), "'");
+  }
+  return names;
+}
+
+const Backend* find_backend(std::string_view name) {
+  for (const Backend& backend : kBackends) {
+    if (backend.name == name) return &backend;
+  }
+  return nullptr;
+}
+
+/// The last one that fits: they stand in rising order of what they need.
+const Backend& usual_backend(at::Device device, int ranks) {
+  const Backend* usual = nullptr;
+  for (const Backend& backend : kBackends) {
+    if (device.is_cpu() ? !backend.is_for_host : !backend.is_for_devices) continue;
+    if (ranks > 1 && backend.is_for_one) continue;
+    if (usual == nullptr || ranks > 1) usual = &backend;
+  }
+  TORCH_INTERNAL_ASSERT(usual != nullptr);
+  return *usual;
+}
+
+Endpoint meeting_endpoint(const ProcessGroupOptions& options, const Environment& environment) {
+  return find_endpoint({.environment = environment,
+                        .store_url = options.store_url,
+                        .store = options.store,
+                        .timeout = options.timeout});
+}
+
+GpuChoice gpu_of(const ProcessGroupOptions& options, const Environment& environment,
+                 GpuChoice::Use use) {
+  GpuChoice choice;
+  if (options.device.has_index()) choice.index = options.device.index();
+  choice.local_rank = environment.local_rank;
+  choice.use = use;
+  return choice;
+}
+
+}  // namespace tessera

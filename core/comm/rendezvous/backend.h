@@ -1,0 +1,43 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "tessera/core/comm/meeting/endpoint.h"
+#include "tessera/core/device/gpu_choice.h"
+#include "tessera/environment.h"
+#include "tessera/process_group.h"
+#include "tessera/process_group_options.h"
+
+namespace tessera {
+
+/// One way for the ranks of a job to communicate.
+struct Backend {
+  std::string_view name;
+  bool is_for_host;     ///< takes tensors on the CPU
+  bool is_for_devices;  ///< takes tensors on GPUs
+  /// Of one rank alone.
+  bool is_for_one;
+  /// Collective over the ranks of the job: init_process_group() of options that were checked.
+  std::shared_ptr<ProcessGroup> (*make)(ProcessGroupOptions options,
+                                        const Environment& environment);
+};
+
+/// All there are, as messages list them: "'auto', 'loopback', 'shm' or 'nccl'".
+std::string backend_names();
+
+/// The one called `name`; null if there is none.
+const Backend* find_backend(std::string_view name);
+
+/// What "auto" stands for among `ranks` ranks with tensors on `device`.
+const Backend& usual_backend(at::Device device, int ranks);
+
+/// Local. Where the ranks of the job meet.
+Endpoint meeting_endpoint(const ProcessGroupOptions& options, const Environment& environment);
+
+/// Local. Which GPU is this rank's.
+GpuChoice gpu_of(const ProcessGroupOptions& options, const Environment& environment,
+                 GpuChoice::Use use);
+
+}  // namespace tessera

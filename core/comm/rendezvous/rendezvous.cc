@@ -1,0 +1,117 @@
+#include "tessera/rendezvous.h"
+
+#include <string>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/rendezvous/backend.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/core/process/failure_report.h"
+#include "tessera/core/process/standard_streams.h"
+#include "tessera/environment.h"
+#include "tessera/time_out.h"
+
+namespace tessera {
+namespace {
+
+constexpr const char* kAuto = "auto";
+
+void check_device(const ProcessGroupOptions& options) {
+  const at::Device device = options.device;
+  TORCH_CHECK(device.is_cpu() || device.is_cuda(), "[rendezvous] options: got device '",
+              device.str(), "', expected at::kCPU or at::kCUDA; choose one of them");
+  const Backend* const backend = find_backend(options.backend);
+  if (device.is_cpu()) {
+    TORCH_CHECK(backend == nullptr || backend->is_for_host, "[rendezvous] options: got backend '",
+                options.backend, "' with device '", device.str(),
+                "', expected a GPU, as it moves nothing else; set device = at::kCUDA, or leave out"
+                " the backend");
+    return;
+  }
+  TORCH_CHECK(backend == nullptr || backend->is_for_devices, "[rendezvous] options: got backend '",
+              options.backend, "' with device '", device.str(),
+              "', expected the CPU, as it moves nothing else; leave out the device or the backend");
+  TORCH_CHECK(options.lane == ProcessGroupOptions::Lane::kAuto,
+              "[rendezvous] options: got a lane with device '", device.str(),
+              "', expected none, as GPUs have streams for lanes; leave it out");
+  TORCH_CHECK(!options.rank || device.has_index(),
+              "[rendezvous] options: got rank and world_size with device 'cuda', expected the"
+              " index of its GPU, too; set device = at::Device(at::kCUDA, index)");
+}
+
+void check_nccl(const ProcessGroupOptions& options) {
+  const NcclOptions& nccl = options.nccl;
+  const bool is_usual = nccl.memory == NcclOptions::Memory::kUsual && !nccl.copy_engine;
+  const bool may_be_nccl =
+      options.device.is_cuda() && (options.backend == "nccl" || options.backend == kAuto);
+  TORCH_CHECK(is_usual || may_be_nccl,
+              "[rendezvous] options: got memory or copy engines of nccl with backend '",
+              options.backend, "' on ", options.device.str(),
+              ", expected backend 'nccl' on a GPU; leave them out");
+  TORCH_CHECK(!nccl.copy_engine || nccl.memory == NcclOptions::Memory::kWindows,
+              "[rendezvous] options: got nccl.copy_engine without windows, expected nccl.memory ="
+              " kWindows, which copy engines gather in; set both");
+}
+
+void check_options(const ProcessGroupOptions& options) {
+  TORCH_CHECK(options.rank.has_value() == options.world_size.has_value(),
+              "[rendezvous] options: got ", options.rank ? "rank" : "world_size", " without ",
+              options.rank ? "world_size" : "rank", ", expected both or neither; set both");
+  if (options.rank) {
+    TORCH_CHECK(
+        *options.world_size >= 1 && *options.rank >= 0 && *options.rank < *options.world_size,
+        "[rendezvous] options: got rank ", *options.rank, " of world_size ", *options.world_size,
+        ", expected 0 <= rank < world_size; correct them");
+  }
+  TORCH_CHECK(options.timeout.count() > 0, "[rendezvous] options: got a timeout of ",
+              options.timeout.count(), " ms, expected more than 0; leave it out for 10 minutes");
+  const std::string& backend = options.backend;
+  TORCH_CHECK(backend != "mpi" && backend != "gloo", "[rendezvous] options: got backend '", backend,
+              "', which is not built yet, expected ", backend_names(), "; use 'auto'");
+  TORCH_CHECK(backend == kAuto || find_backend(backend) != nullptr,
+              "[rendezvous] options: got backend '", backend, "', expected ", backend_names(),
+              "; use 'auto'");
+  check_device(options);
+  check_nccl(options);
+}
+
+Environment environment_for(const ProcessGroupOptions& options) {
+  EnvironmentNeeds needs;
+  needs.identity = !options.rank.has_value();
+  needs.store = options.store == nullptr && options.store_url.empty();
+  auto environment = read_environment(process_environment, needs);
+  TORCH_CHECK(environment.ok(), std::string(environment.status().message()));
+  if (options.rank) {
+    environment->rank = *options.rank;
+    environment->world_size = *options.world_size;
+  }
+  return *std::move(environment);
+}
+
+const Backend& choose_backend(const ProcessGroupOptions& options, int ranks) {
+  const Backend* const chosen = find_backend(options.backend);
+  if (chosen == nullptr) return usual_backend(options.device, ranks);
+  TORCH_CHECK(!chosen->is_for_one || ranks == 1, "[rendezvous] options: got backend '",
+              chosen->name, "' for ", ranks, " ranks, expected one rank; use 'auto'");
+  return *chosen;
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> init_process_group(ProcessGroupOptions options) {
+  check_options(options);
+  open_standard_streams();
+  options.timeout = bounded(options.timeout);
+  const Environment environment = environment_for(options);
+  report_failures(environment.rank, environment.world_size);
+  try {
+    const Backend& backend = choose_backend(options, environment.world_size);
+    return backend.make(std::move(options), environment);
+  } catch (...) {
+    report_failure(-1, present_error_text());
+    throw;
+  }
+}
+
+}  // namespace tessera

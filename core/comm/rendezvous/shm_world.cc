@@ -1,0 +1,93 @@
+#include "tessera/core/comm/rendezvous/shm_world.h"
+
+#include <unistd.h>
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/comm/groups/staged_group.h"
+#include "tessera/core/comm/handshake/handshake.h"
+#include "tessera/core/comm/rendezvous/backend.h"
+#include "tessera/core/comm/shm/group.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/core/process/process_status.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kLargestWorld = 4096;
+constexpr int kSpinCount = 2000;
+
+std::shared_ptr<ProcessGroup> group_of(const ProcessGroupOptions& options,
+                                       std::shared_ptr<shm::World> world) {
+  const int cores = world->cores();
+  const int ranks = world->size();
+  Lane::Mode mode = Lane::Mode::kInline;
+  if (options.lane == ProcessGroupOptions::Lane::kThread) mode = Lane::Mode::kThread;
+  if (options.lane == ProcessGroupOptions::Lane::kAuto && cores >= 2 * ranks) {
+    mode = Lane::Mode::kThread;
+  }
+  shm::Member::Options member_options;
+  member_options.timeout = options.timeout;
+  // Spinning ranks take the cores away from those they wait for.
+  const int threads = mode == Lane::Mode::kThread ? 2 * ranks : ranks;
+  member_options.spin_count = threads <= cores ? kSpinCount : 0;
+  shm::Channel& channel = world->channel();
+  auto memory = world->segment();
+  const int rank = world->rank();
+  auto member = std::make_unique<shm::Member>(std::move(world), std::move(memory), channel, rank,
+                                              "world", member_options);
+  return std::make_shared<shm::Group>(std::move(member), mode);
+}
+
+std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
+                                           const Environment& environment) {
+  TORCH_CHECK(environment.world_size <= kLargestWorld, "[rendezvous] WORLD_SIZE: got ",
+              environment.world_size, " ranks on one host, expected at most ", kLargestWorld,
+              "; more come with several hosts");
+  if (environment.world_size == 1) return group_of(options, shm::World::create({::getpid()}));
+  TORCH_CHECK(process_status(::getpid()).has_value(), "[rendezvous] /proc: got no /proc/",
+              ::getpid(),
+              "/stat, expected what the kernel says of this process: ranks on one host "
+              "find each other and their memory there; mount /proc (mount -t proc proc /proc)");
+  Endpoint endpoint = meeting_endpoint(options, environment);
+  HandshakeOptions handshake;
+  handshake.rank = environment.rank;
+  handshake.world_size = environment.world_size;
+  handshake.job_token = environment.job_token;
+  handshake.timeout = options.timeout;
+  if (options.device.is_cuda()) handshake.device = "cuda";
+  auto group = group_of(options, meet(endpoint, handshake));
+  group->barrier("init_process_group");  // the host's descriptors are needed until here
+  endpoint = {};
+  options.store.reset();
+  // A store's destructor may still write: nobody may remove its file before all ranks are through.
+  group->barrier("init_process_group: stores are closed");
+  return group;
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> make_shm_world(ProcessGroupOptions options,
+                                             const Environment& environment) {
+  const bool is_on_host = options.device.is_cpu();
+  const GpuChoice gpu = gpu_of(options, environment, GpuChoice::Use::kShared);
+  auto host = meet_on_host(std::move(options), environment);
+  if (is_on_host) return host;
+  // The ranks have met first, so that what one of them lacks is everyone's error.
+  std::shared_ptr<Device> device;
+  std::string problem;
+  try {
+    device = take_gpu(gpu);
+  } catch (const std::exception& error) {
+    problem = error_text(error);
+  }
+  refuse_together(*host, problem, "init_process_group");
+  return std::make_shared<StagedGroup>(std::move(host), std::move(device));
+}
+
+}  // namespace tessera

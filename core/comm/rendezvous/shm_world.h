@@ -1,0 +1,17 @@
+#pragma once
+
+#include <memory>
+
+#include "tessera/environment.h"
+#include "tessera/process_group.h"
+#include "tessera/process_group_options.h"
+
+namespace tessera {
+
+/// Collective over the ranks of a job: its world on one host, in shared memory. With GPUs, which
+/// ranks may share, it stages through that memory, and what one rank lacks for it is everyone's
+/// c10::Error that names the ranks.
+std::shared_ptr<ProcessGroup> make_shm_world(ProcessGroupOptions options,
+                                             const Environment& environment);
+
+}  // namespace tessera

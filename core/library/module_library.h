@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include "tessera/environment.h"
+
+namespace tessera {
+
+/// A shared library of Tessera's own that is opened when somebody asks for what is in it, and the
+/// words for its errors.
+struct ModuleLibrary {
+  const char* part;      ///< of messages: "cuda", "graph"
+  const char* file;      ///< "libtessera_cuda.so"
+  const char* variable;  ///< of the environment, that may hold its path
+  const char* what;      ///< "Tessera's module for GPUs"
+  const char* remedy;    ///< how to get one
+};
+
+/// Local. Opens it, for good. Looked for in this order: the path in the variable, if it is set, and
+/// nowhere else; beside the program and in ../lib and ../lib64 from there (build trees and
+/// installed prefixes); where the loader looks. All its symbols are resolved at once. The error
+/// says what was looked for, where, why that failed, and what to do.
+absl::StatusOr<void*> open_module(const ModuleLibrary& module, const EnvironmentLookup& lookup);
+
+/// The error of a module at `path` whose interface has another version than the caller's.
+absl::Status other_interface(const ModuleLibrary& module, const std::string& path, int version,
+                             int expected);
+/// The error of one that lacks entry points; OK if `missing` is empty.
+absl::Status require_none_missing(const ModuleLibrary& module, const std::string& path,
+                                  const std::vector<std::string>& missing);
+
+}  // namespace tessera

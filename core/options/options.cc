@@ -1,0 +1,357 @@
+#include "tessera/options.h"
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+#include <absl/strings/strip.h>
+
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/core/numbers/number_text.h"
+#include "tessera/core/options/resolved_options.h"
+
+namespace tessera {
+namespace {
+
+// --- The fields ---
+
+std::string text_of(bool value) { return value ? "1" : "0"; }
+std::string text_of(int value) { return absl::StrCat(value); }
+std::string text_of(int64_t value) { return absl::StrCat(value); }
+std::string text_of(double value) { return number_text(value); }
+std::string text_of(Strategy value) { return std::string(to_string(value)); }
+std::string text_of(Offload value) { return std::string(to_string(value)); }
+std::string text_of(NonFinite value) { return absl::StrCat(static_cast<int>(value)); }
+std::string text_of(const Degrees& value) { return to_string(value); }
+std::string text_of(const Precision& value) {
+  return std::string(absl::StripPrefix(to_string(value), "precision "));
+}
+std::string text_of(const WrapPolicy& value) { return value.choose ? value.name : "unset"; }
+std::string text_of(const LossScale& value) {
+  return absl::StrCat(number_text(value.initial), " ", number_text(value.growth), " ",
+                      number_text(value.backoff), " ", value.growth_interval);
+}
+template <typename Answer, typename Question>
+std::string text_of(const std::function<Answer(Question)>& value) {
+  return value ? "set" : "unset";
+}
+template <typename Value>
+std::string text_of(const std::optional<Value>& value) {
+  return value.has_value() ? text_of(*value) : "unset";
+}
+
+/// Which strategies a field means something to; the others refuse it.
+enum class Acts : uint8_t {
+  kAlways,              // but for what a check below says
+  kOnSplitParameters,   // p > 1
+  kOnWholeParameters,   // p = 1
+  kOnSharedParameters,  // where ranks that update different slices can have one copy together
+};
+
+struct Field {
+  const char* name;
+  Acts acts;
+  std::string (*text)(const Options& options);
+  bool is_compared = true;  // across ranks
+};
+
+template <auto kField>
+constexpr Field field(const char* name, Acts acts = Acts::kAlways) {
+  return {name, acts, [](const Options& options) { return text_of(options.*kField); }};
+}
+
+// A new option is a field of Options, a row here and, if a strategy does not decide where it means
+// something, a check below.
+constexpr Field kFields[] = {
+    field<&Options::strategy>("strategy"),
+    field<&Options::degrees>("degrees"),
+    field<&Options::wrap>("wrap", Acts::kOnSplitParameters),
+    field<&Options::reshard_after_forward>("reshard_after_forward", Acts::kOnSplitParameters),
+    // What is left to train is compared.
+    {.name = "ignores",
+     .acts = Acts::kAlways,
+     .text = [](const Options& options) { return text_of(options.ignores); },
+     .is_compared = false},
+    field<&Options::max_grad_norm>("max_grad_norm"),
+    field<&Options::precision>("precision"),
+    field<&Options::loss_scale>("loss_scale"),
+    field<&Options::on_non_finite>("on_non_finite"),
+    field<&Options::ask_non_finite>("ask_non_finite"),
+    field<&Options::share_parameters>("share_parameters", Acts::kOnSharedParameters),
+    field<&Options::optimizer_in_backward>("optimizer_in_backward"),
+    field<&Options::bucket_bytes>("bucket_bytes", Acts::kOnWholeParameters),
+    field<&Options::first_bucket_bytes>("first_bucket_bytes", Acts::kOnWholeParameters),
+    field<&Options::prefetch>("prefetch", Acts::kOnSplitParameters),
+    field<&Options::keep_freed_memory>("keep_freed_memory"),
+    field<&Options::offload>("offload"),
+    field<&Options::asynchronous_step>("asynchronous_step"),
+    field<&Options::cuda_graphs>("cuda_graphs"),
+    field<&Options::poison_freed>("poison_freed"),
+    field<&Options::free_eagerly>("free_eagerly", Acts::kOnSplitParameters),
+    field<&Options::fixed_unsharded_buffers>("fixed_unsharded_buffers", Acts::kOnSplitParameters),
+    field<&Options::trace>("trace"),
+};
+
+// --- What is refused ---
+
+/// Every reason to refuse options: what the strategy decides, then field by field.
+class Refusals {
+ public:
+  /// Null: not known yet.
+  Refusals(const Options& options, const ParameterTable* model, const WorldTraits* world)
+      : options_(options), world_(world), strategy_(to_string(options.strategy)) {
+    check_degrees();
+    check_strategy();
+    check_numerics();
+    if (model != nullptr) check_precision(*model);
+    check_bucket_bytes("bucket_bytes", options_.bucket_bytes);
+    check_bucket_bytes("first_bucket_bytes", options_.first_bucket_bytes);
+    if (options_.optimizer_in_backward) check_optimizer_in_backward();
+    if (options_.offload != Offload::kNone) check_offload();
+    if (options_.asynchronous_step.value_or(false)) check_asynchronous_step();
+    if (options_.cuda_graphs && world_ != nullptr) check_cuda_graphs();
+  }
+
+  absl::Status status() const {
+    if (problems_.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrJoin(problems_, "\n"));
+  }
+
+ private:
+  template <typename... Text>
+  void refuse(const Text&... text) {
+    problems_.push_back(absl::StrCat("[options] ", text...));
+  }
+  void check_degrees();
+  void check_reshard();
+  void check_strategy();
+  void check_numerics();
+  void check_precision(const ParameterTable& model);
+  void check_bucket_bytes(const char* name, std::optional<int64_t> bytes);
+  void check_optimizer_in_backward();
+  void check_offload();
+  void check_asynchronous_step();
+  void check_cuda_graphs();
+  bool is_on_cpu() const { return world_ != nullptr && world_->can.completes_on_host; }
+
+  const Options& options_;
+  const WorldTraits* const world_;
+  const std::string strategy_;
+  std::optional<Degrees> shape_;    // in a world large enough to tell the strategies apart
+  std::optional<Degrees> degrees_;  // in this one
+  std::vector<std::string> problems_;
+};
+
+constexpr int kManyRanks = 2;
+
+void Refusals::check_degrees() {
+  const bool is_hybrid = options_.strategy == Strategy::kHybrid;
+  if (options_.degrees.has_value() && !is_hybrid) {
+    refuse("degrees: got ", to_string(*options_.degrees), " beside strategy ", strategy_,
+           "; allowed with strategy hybrid only; leave one of the two out");
+  }
+  if (is_hybrid && !options_.degrees.has_value()) {
+    refuse("degrees: got none; strategy hybrid needs them; set {parameters, gradients, optimizer}");
+    return;
+  }
+  shape_ = is_hybrid ? *options_.degrees : placement(options_, kManyRanks);
+  if (world_ == nullptr) return;
+  const std::string problem = is_hybrid ? problem_of(*shape_, world_->size) : "";
+  if (!problem.empty()) return refuse("degrees: ", problem);
+  degrees_ = placement(options_, world_->size);
+  if (degrees_->parameters > 1 && options_.reshard_after_forward.has_value()) check_reshard();
+}
+
+void Refusals::check_reshard() {
+  const int all = degrees_->parameters;
+  const int ranks = *options_.reshard_after_forward;
+  if (ranks < 1 || all % ranks != 0) {
+    refuse("reshard_after_forward: got ", ranks, ", expected a divisor of the ", all,
+           " ranks that parameters are split over; 1 keeps units whole, leave it out to free them");
+  } else if (!world_->can.one_sided_reads && ranks != 1 && ranks != all) {
+    refuse("reshard_after_forward: got ", ranks, ", expected 1 or the ", all,
+           " ranks that parameters are split over, because ranks of backend '", world_->backend,
+           "' cannot read each other's memory; leave it out");
+  }
+}
+
+/// The one rule for all: what the strategy would ignore is an error.
+void Refusals::check_strategy() {
+  if (!shape_.has_value()) return;
+  const bool is_split = shape_->parameters > 1;
+  const Options defaults;
+  for (const Field& field : kFields) {
+    if (field.text(options_) == field.text(defaults)) continue;
+    if (field.acts == Acts::kOnSplitParameters && !is_split) {
+      refuse(field.name, ": is set, but strategy ", strategy_,
+             " does not split parameters and would ignore it; leave it out, or use a strategy that "
+             "does (zero3)");
+    } else if (field.acts == Acts::kOnWholeParameters && is_split) {
+      refuse(field.name, ": is set, but strategy ", strategy_,
+             " splits parameters, forms units by wrap and would ignore it; leave it out, or use a "
+             "strategy that keeps parameters whole (ddp, zero1, zero2)");
+    } else if (field.acts == Acts::kOnSharedParameters && !can_share_parameters(*shape_)) {
+      refuse(field.name, ": got ", field.text(options_), ", but strategy ", strategy_,
+             " has nothing that ranks could share and would ignore it; leave it out");
+    }
+  }
+}
+
+// Written so that NaN fails too.
+void Refusals::check_numerics() {
+  if (!(options_.max_grad_norm > 0.0)) {
+    refuse("max_grad_norm: got ", number_text(options_.max_grad_norm),
+           "; allowed (0, infinity]; leave it out to train without clipping");
+  }
+  const auto check = [this](const char* name, double value, bool is_right, const char* allowed) {
+    if (is_right) return;
+    refuse("loss_scale.", name, ": got ", number_text(value), "; allowed ", allowed,
+           "; the default suits most models");
+  };
+  const LossScale scale = options_.loss_scale.value_or(LossScale{});
+  check("initial", scale.initial, scale.initial > 0.0 && std::isfinite(scale.initial),
+        "(0, infinity)");
+  check("growth", scale.growth, scale.growth >= 1.0 && std::isfinite(scale.growth),
+        "[1, infinity)");
+  check("backoff", scale.backoff, scale.backoff > 0.0 && scale.backoff <= 1.0, "(0, 1]");
+  check("growth_interval", static_cast<double>(scale.growth_interval), scale.growth_interval >= 1,
+        "1 or more");
+  if (options_.ask_non_finite && options_.on_non_finite.has_value()) {
+    refuse("on_non_finite: got a policy beside ask_non_finite; set one of the two");
+  }
+}
+
+void Refusals::check_precision(const ParameterTable& model) {
+  for (const Parameter& parameter : model) {
+    for (const std::string& problem :
+         problems_of(options_.precision, parameter.tensor.scalar_type())) {
+      refuse("parameter '", parameter.name, "': ", problem);
+    }
+  }
+}
+
+void Refusals::check_bucket_bytes(const char* name, std::optional<int64_t> bytes) {
+  constexpr int64_t kLeast = int64_t{1} << 10;
+  constexpr int64_t kMost = int64_t{2} << 30;
+  if (!bytes.has_value() || (*bytes >= kLeast && *bytes <= kMost)) return;
+  refuse(name, ": got ", *bytes,
+         "; allowed 1 KiB (1024) to 2 GiB (2147483648); the default suits most models");
+}
+
+/// What needs all gradients of a step before the first update, or updates that can be left out.
+void Refusals::check_optimizer_in_backward() {
+  const auto refuse_beside = [this](const char* name, const char* reason) {
+    refuse("optimizer_in_backward: is set beside ", name, ", which ", reason,
+           "; leave one of the two out");
+  };
+  if (options_.offload != Offload::kNone) refuse_beside("offload", "updates in step()");
+  if (!std::isinf(options_.max_grad_norm)) {
+    refuse_beside("max_grad_norm", "needs the norm of all gradients before the first update");
+  }
+  if (options_.loss_scale.has_value()) {
+    refuse_beside("loss_scale", "leaves out the update of a step whose gradients overflow");
+  }
+  if (options_.ask_non_finite) {
+    refuse_beside("ask_non_finite", "may leave out the update of a step that is partly made");
+  }
+  if (options_.on_non_finite == NonFinite::kSkip) {
+    refuse_beside("on_non_finite = kSkip", "leaves out the update of a step that is partly made");
+  }
+  if (world_ != nullptr && !is_on_cpu()) {
+    refuse("optimizer_in_backward: is set, but works on a CPU only; leave it out");
+  }
+  // Named strategies split over all ranks or none, also in a world of one.
+  const bool is_named = options_.strategy != Strategy::kHybrid;
+  const int ranks = is_named ? kManyRanks : world_ != nullptr ? world_->size : 0;
+  if (!shape_.has_value() || ranks == 0) return;
+  if (shape_->gradients == ranks && shape_->optimizer == ranks) return;
+  const std::string reason =
+      degrees_.has_value()
+          ? absl::StrCat("splits gradients over ", degrees_->gradients, " and the optimizer over ",
+                         degrees_->optimizer, " of ", world_->size, " ranks")
+          : "does not split gradients and the optimizer over all ranks";
+  refuse("optimizer_in_backward: is set, but strategy ", strategy_, " ", reason,
+         ", and backward can update only what all of them have reduced for one; leave it out, or "
+         "use a strategy that splits both over all ranks (zero2, zero3)");
+}
+
+void Refusals::check_offload() {
+  if (is_on_cpu()) {
+    refuse(
+        "offload: is set, but parameters lie on the CPU, where everything is in the host's memory; "
+        "leave it out, or train on a GPU");
+  }
+  if (options_.offload != Offload::kParameters || !shape_.has_value()) return;
+  if (shape_->parameters == 1) {
+    refuse("offload: got parameters, but strategy ", strategy_,
+           " keeps them whole at all times; use a strategy that splits them (zero3), or offload "
+           "the optimizer only");
+  } else if (shape_->optimizer > shape_->parameters) {
+    refuse("offload: got parameters, but degrees ", to_string(*shape_),
+           " let a rank update a part of what it keeps of the parameters only, which the others' "
+           "devices cannot take from its host; split parameters over as many ranks as the "
+           "optimizer, or offload the optimizer only");
+  }
+}
+
+/// What a host has to do in the middle of a step, which then waits for it.
+void Refusals::check_asynchronous_step() {
+  const auto refuse_beside = [this](const char* name, const char* reason) {
+    refuse("asynchronous_step: is true beside ", name, ", which ", reason,
+           "; leave one of the two out");
+  };
+  if (options_.ask_non_finite)
+    refuse_beside("ask_non_finite", "is asked before anything is applied");
+  if (options_.offload != Offload::kNone) {
+    refuse_beside("offload", "updates on the CPU, in the step");
+  }
+  if (is_on_cpu()) {
+    refuse(
+        "asynchronous_step: is true, but on a CPU a step waits for nothing that could be left for "
+        "later; leave it out");
+  }
+  if (shape_.has_value() && keeps_partial_sums(*shape_)) {
+    refuse("asynchronous_step: is true, but degrees ", to_string(*shape_),
+           " keep partial sums, for which ranks wait for each other in step(); leave it out");
+  }
+}
+
+void Refusals::check_cuda_graphs() {
+  const auto refuse_because = [this](const auto&... reason) {
+    refuse("cuda_graphs: is set, but ", reason..., "; leave it out");
+  };
+  if (is_on_cpu()) refuse_because("parameters lie on the CPU");
+  if (world_->size > 1) {
+    refuse_because("collectives are not captured, and there are ", world_->size, " ranks");
+  }
+  if (options_.free_eagerly || options_.offload == Offload::kParameters) {
+    refuse_because("units come and go (free_eagerly, offload), which the host decides");
+  }
+  if (options_.offload == Offload::kOptimizer) {
+    refuse_because("gradients leave for the host in backward (offload)");
+  }
+}
+
+}  // namespace
+
+absl::Status validate(const Options& options) {
+  return validate(options, /*model=*/nullptr, /*world=*/nullptr);
+}
+
+absl::Status validate(const Options& options, const ParameterTable* model,
+                      const WorldTraits* world) {
+  return Refusals(options, model, world).status();
+}
+
+std::vector<std::string> lines(const Options& options) {
+  std::vector<std::string> lines;
+  for (const Field& field : kFields) {
+    if (field.is_compared) lines.push_back(absl::StrCat(field.name, " ", field.text(options)));
+  }
+  return lines;
+}
+
+}  // namespace tessera

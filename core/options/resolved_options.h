@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <absl/status/statusor.h>
+#include <c10/core/Device.h>
+
+#include "tessera/core/layout/unit_memory.h"
+#include "tessera/options.h"
+#include "tessera/parameter_table.h"
+#include "tessera/process_group.h"
+
+namespace tessera {
+
+/// What options need to know of the group of ranks that an engine gets: a value, so that every rule
+/// can be tried without ranks and devices.
+struct WorldTraits {
+  int size = 1;
+  at::Device device = at::kCPU;  ///< where parameters lie
+  std::string backend = "shm";   ///< for messages
+  Capabilities can = {.one_sided_reads = true};
+};
+
+/// Options with nothing left open, as everything below parallelize takes them. The base is what the
+/// user passed; the fields here hide those of it that may be unset.
+struct ResolvedOptions : Options {
+  Degrees degrees = {};
+  Residence residence = Residence::kResident;
+  int reshard_after_forward = 1;  ///< ranks; the parameters' degree: units are freed
+  NonFinite on_non_finite = NonFinite::kStop;
+  int64_t bucket_bytes = int64_t{25} << 20;
+  int64_t first_bucket_bytes = int64_t{1} << 20;
+  bool prefetch = false;
+  bool asynchronous_step = false;
+};
+
+/// What speaks against `options` for `model` in `world`, as far as they are known (not null): OK,
+/// or an InvalidArgument status with every reason, one a line. Everything that is ever refused
+/// about options is in this list. Local.
+absl::Status validate(const Options& options, const ParameterTable* model,
+                      const WorldTraits* world);
+
+/// `options` for the parameters `model` (may be null) in `world`, or what validate() says against
+/// them. Local.
+absl::StatusOr<ResolvedOptions> resolve(const Options& options, const ParameterTable* model,
+                                        const WorldTraits& world);
+
+/// The table behind the strategies: over how many of `world_size` ranks each one splits parameters,
+/// gradients and optimizer state. The only switch on Strategy. Throws c10::Error unless the degrees
+/// of a hybrid are there and fit the world.
+Degrees placement(const Options& options, int world_size);
+
+/// One line per field as it was passed, for comparison across ranks; none for `ignores`, whose
+/// choice is compared instead.
+std::vector<std::string> lines(const Options& options);
+
+}  // namespace tessera

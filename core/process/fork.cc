@@ -1,0 +1,81 @@
+#include "tessera/core/process/fork.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+
+namespace tessera {
+namespace {
+
+struct Held {
+  std::mutex* mutex = nullptr;
+  void (*in_child)() noexcept = nullptr;
+};
+
+}  // namespace
+
+/// What the C library calls around fork().
+struct ForkHandlers {
+  static void install() {
+    static const int error = ::pthread_atfork(&before, &in_parent, &in_child);
+    TORCH_CHECK(error == 0,
+                "[fork] got no room for fork handlers, expected some; pthread_atfork "
+                "returned ",
+                error);
+  }
+
+  static void before() {
+    adding.lock();
+    for (size_t i = 0; i < count; ++i) held[i].mutex->lock();
+  }
+
+  static void release() {
+    for (size_t i = count; i > 0; --i) held[i - 1].mutex->unlock();
+    adding.unlock();
+  }
+
+  static void in_parent() { release(); }
+
+  static void in_child() {
+    const int error = errno;
+    Origin::forks_so_far_.fetch_add(1, std::memory_order_relaxed);
+    for (size_t i = 0; i < count; ++i) {
+      if (held[i].in_child != nullptr) held[i].in_child();
+    }
+    release();
+    errno = error;
+  }
+
+  static constexpr size_t kMost = 8;
+  static inline constinit std::mutex adding;
+  static inline constinit std::array<Held, kMost> held{};
+  static inline constinit size_t count = 0;
+};
+
+Origin::Origin()
+    : forks_((ForkHandlers::install(), forks_so_far_.load(std::memory_order_relaxed))),
+      pid_(::getpid()) {}
+
+std::string Origin::complaint(std::string_view whom) const {
+  return absl::StrCat("this process is a fork of ", absl::string_view(whom.data(), whom.size()),
+                      " (pid ", pid_,
+                      "), whose groups, engines and parameters it has no part in; use them there, "
+                      "and copy what a child needs before fork(), by state_dict() or inside "
+                      "full_parameters()");
+}
+
+void hold_across_fork(std::mutex& mutex, void (*in_child)() noexcept) {
+  ForkHandlers::install();
+  const std::lock_guard lock(ForkHandlers::adding);
+  TORCH_CHECK(ForkHandlers::count < ForkHandlers::kMost, "[fork] got more than ",
+              ForkHandlers::kMost, " mutexes to hold");
+  ForkHandlers::held[ForkHandlers::count++] = {&mutex, in_child};
+}
+
+}  // namespace tessera

@@ -1,0 +1,175 @@
+#include "tessera/core/process/job_page.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_split.h>
+
+namespace tessera {
+namespace {
+
+constexpr uint64_t kFormat = 0x7465737365726102;  // "tessera", 2
+constexpr int kMostRanks = 65536;
+
+int64_t now_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
+}
+
+}  // namespace
+
+struct alignas(64) JobPage::Header {
+  uint64_t format;
+  uint64_t nonce;
+  int32_t ranks;
+};
+
+struct alignas(64) JobPage::Record {
+  enum State : uint32_t { kNone, kWriting, kThere };
+
+  std::atomic<uint32_t> is_open;
+  std::atomic<int32_t> pid;
+  std::atomic<uint32_t> state;
+  int32_t culprit;
+  uint32_t length;
+  int64_t when_ns;
+  char text[2000];
+};
+
+int64_t JobPage::bytes(int ranks) {
+  return static_cast<int64_t>(sizeof(Header)) +
+         int64_t{ranks} * static_cast<int64_t>(sizeof(Record));
+}
+
+JobPage::Header& JobPage::header() const { return *reinterpret_cast<Header*>(data_); }
+
+JobPage::Record& JobPage::record(int rank) const {
+  return reinterpret_cast<Record*>(data_ + sizeof(Header))[rank];
+}
+
+JobPage::JobPage(int fd, char* data, int ranks, int rank)
+    : fd_(fd), data_(data), ranks_(ranks), rank_(rank) {}
+
+JobPage::~JobPage() {
+  ::munmap(data_, bytes(ranks_));
+  if (fd_ >= 0) ::close(fd_);
+}
+
+absl::StatusOr<std::unique_ptr<JobPage>> JobPage::create(int ranks) {
+  const auto failed = [&](const char* what) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "cannot make ", bytes(ranks), " bytes of memory to share with ", ranks, " ranks: ", what,
+        " said ", std::strerror(errno), "; see ulimit -n, ulimit -v and how much memory is free"));
+  };
+  const int fd = ::memfd_create("tessera-job", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) return failed("memfd_create");
+  uint64_t nonce = 0;
+  void* data = MAP_FAILED;
+  const char* step = "ftruncate";
+  if (::ftruncate(fd, bytes(ranks)) == 0) {
+    step = "getrandom";
+    if (::getrandom(&nonce, sizeof(nonce), 0) == sizeof(nonce)) {
+      step = "mmap";
+      ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+      data = ::mmap(nullptr, bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    }
+  }
+  if (data == MAP_FAILED) {
+    const absl::Status status = failed(step);
+    ::close(fd);
+    return status;
+  }
+  new (data) Header{.format = kFormat, .nonce = nonce, .ranks = ranks};
+  return std::unique_ptr<JobPage>(new JobPage(fd, static_cast<char*>(data), ranks, -1));
+}
+
+std::string JobPage::address() const {
+  return absl::StrCat("/proc/", ::getpid(), "/fd/", fd_, ":", ranks_, ":", header().nonce);
+}
+
+std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank) {
+  const std::vector<std::string> fields = absl::StrSplit(address, ':');
+  int ranks = 0;
+  uint64_t nonce = 0;
+  if (fields.size() != 3 || !absl::SimpleAtoi(fields[1], &ranks) ||
+      !absl::SimpleAtoi(fields[2], &nonce) || ranks > kMostRanks || rank < 0 || rank >= ranks) {
+    return nullptr;
+  }
+  // The number may be another process's, in another namespace: any file may lie there.
+  const int fd = ::open(fields[0].c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) return nullptr;
+  struct stat file {};
+  void* data = MAP_FAILED;
+  if (::fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && file.st_size == bytes(ranks)) {
+    data = ::mmap(nullptr, bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  }
+  ::close(fd);
+  if (data == MAP_FAILED) return nullptr;
+  std::unique_ptr<JobPage> page(new JobPage(-1, static_cast<char*>(data), ranks, rank));
+  const Header& header = page->header();
+  if (header.format != kFormat || header.nonce != nonce || header.ranks != ranks) return nullptr;
+  page->forget_failure();
+  page->record(rank).pid.store(::getpid(), std::memory_order_relaxed);
+  page->record(rank).is_open.store(1, std::memory_order_release);
+  return page;
+}
+
+void JobPage::note_failure(int culprit, std::string_view text) noexcept {
+  Record& own = record(rank_);
+  uint32_t expected = Record::kNone;
+  if (!own.state.compare_exchange_strong(expected, Record::kWriting)) return;
+  own.culprit = culprit;
+  own.when_ns = now_ns();
+  own.length = static_cast<uint32_t>(text.copy(own.text, sizeof(own.text)));
+  own.state.store(Record::kThere, std::memory_order_release);
+}
+
+void JobPage::forget_failure() noexcept {
+  record(rank_).state.store(Record::kNone, std::memory_order_release);
+}
+
+int JobPage::rank_of(int pid) const noexcept {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (record(rank).pid.load(std::memory_order_relaxed) == pid) return rank;
+  }
+  return -1;
+}
+
+bool JobPage::is_open(int rank) const {
+  return record(rank).is_open.load(std::memory_order_acquire) != 0;
+}
+
+std::optional<FailureNote> JobPage::note(int rank) const {
+  const Record& theirs = record(rank);
+  if (theirs.state.load(std::memory_order_acquire) != Record::kThere) return std::nullopt;
+  FailureNote note;
+  note.when_ns = theirs.when_ns;
+  note.culprit = theirs.culprit >= 0 && theirs.culprit < ranks_ ? theirs.culprit : rank;
+  note.text.assign(theirs.text, std::min<size_t>(theirs.length, sizeof(theirs.text)));
+  return note;
+}
+
+std::optional<FailureNote> JobPage::first_note() const {
+  std::optional<FailureNote> first;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    std::optional<FailureNote> note = this->note(rank);
+    if (note && (!first || note->when_ns < first->when_ns)) first = std::move(note);
+  }
+  return first;
+}
+
+}  // namespace tessera

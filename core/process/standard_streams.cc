@@ -1,0 +1,33 @@
+#include "tessera/core/process/standard_streams.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include <c10/util/Exception.h>
+
+namespace tessera {
+
+void open_standard_streams() {
+  while (true) {
+    const int fd = ::open("/dev/null", O_RDWR);  // the lowest that is free
+    TORCH_CHECK(fd >= 0, "[rendezvous] standard streams: got no /dev/null (", std::strerror(errno),
+                "), expected it where stdin, stdout or stderr are closed; leave them open");
+    if (fd <= STDERR_FILENO) continue;
+    ::close(fd);
+    return;
+  }
+}
+
+int above_standard_streams(int fd) {
+  if (fd < 0 || fd > STDERR_FILENO) return fd;
+  const int above = ::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  const int reason = errno;
+  ::close(fd);
+  errno = reason;
+  return above;
+}
+
+}  // namespace tessera

@@ -1,0 +1,64 @@
+#include "tessera/core/reduce/backward_agreement.h"
+
+#include <algorithm>
+#include <span>
+
+#include <absl/strings/str_cat.h>
+
+namespace tessera {
+namespace {
+
+constexpr size_t kBitsPerWord = 64;
+// What a report begins with.
+constexpr size_t kHistory = 0;
+constexpr size_t kObjects = 1;
+constexpr size_t kRounds = 2;
+
+int64_t words_for(size_t units, size_t parameters) {
+  return static_cast<int64_t>(kRounds + units + (parameters + kBitsPerWord - 1) / kBitsPerWord);
+}
+
+}  // namespace
+
+BackwardAgreement::BackwardAgreement(ProcessGroup& group, size_t units, size_t parameters)
+    : size_(group.size()), all_gather_(group, words_for(units, parameters)) {}
+
+std::string BackwardAgreement::exchange(int64_t history, const std::vector<uint8_t>& local,
+                                        std::vector<size_t>& rounds, std::vector<uint8_t>& used) {
+  const std::span<int64_t> mine = all_gather_.mine();
+  std::fill(mine.begin(), mine.end(), int64_t{0});
+  mine[kHistory] = history;
+  mine[kObjects] = objects_ ? 1 : 0;
+  for (size_t unit = 0; unit < rounds.size(); ++unit) {
+    mine[kRounds + unit] = static_cast<int64_t>(rounds[unit]);
+  }
+  const size_t first_bits = kRounds + rounds.size();
+  for (size_t i = 0; i < local.size(); ++i) {
+    const auto bit = static_cast<int64_t>(uint64_t{local[i]} << (i % kBitsPerWord));
+    mine[first_bits + i / kBitsPerWord] |= bit;
+  }
+
+  all_gather_.exchange("end of backward");
+  is_objected_ = false;
+
+  for (int rank = 0; rank < size_; ++rank) {
+    const std::span<const int64_t> rank_report = all_gather_.of(rank);
+    is_objected_ = is_objected_ || rank_report[kObjects] != 0;
+    if (rank_report[kHistory] != all_gather_.of(0)[kHistory]) {
+      return absl::StrCat("[grad] rank ", rank,
+                          " and rank 0 differ in what they reduced or dropped before the end of "
+                          "this backward; call backward, no_sync and zero_grad alike on all ranks; "
+                          "engine->zero_grad() on all ranks lets training go on");
+    }
+    for (size_t unit = 0; unit < rounds.size(); ++unit) {
+      rounds[unit] = std::max(rounds[unit], static_cast<size_t>(rank_report[kRounds + unit]));
+    }
+    for (size_t i = 0; i < used.size(); ++i) {
+      const auto bits = static_cast<uint64_t>(rank_report[first_bits + i / kBitsPerWord]);
+      used[i] |= static_cast<uint8_t>((bits >> (i % kBitsPerWord)) & 1);
+    }
+  }
+  return "";
+}
+
+}  // namespace tessera

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/process_group.h"
+
+namespace tessera {
+
+/// What is sent of gradients, and by which collectives. A reduction has up to two stages: start()
+/// combines every rank's contribution and leaves each rank a part of the result, advance()
+/// completes the part. The caller waits for the Work of one before the other, and both are
+/// collective: every rank calls them in the same order. What a wrapper around another communicator
+/// sends in its place (in another dtype, say) it takes from `full` and leaves in `part` and
+/// `whole`.
+class GradientCommunicator {
+ public:
+  /// What is combined. A step that keeps partial sums (1 < g < o) combines twice.
+  enum class Level : uint8_t {
+    kMicroStep,  ///< the contributions of one backward
+    kStep,       ///< partial sums of all its micro-steps
+  };
+
+  virtual ~GradientCommunicator() = default;
+  GradientCommunicator(const GradientCommunicator&) = delete;
+  GradientCommunicator& operator=(const GradientCommunicator&) = delete;
+
+  /// Whether a step has Level::kStep, too.
+  virtual bool keeps_partial_sums() const = 0;
+  /// How many stages a reduction has: 1, or 2 where advance() has something to do.
+  virtual int stages(Level level) const = 0;
+
+  /// Local. Memory for what start() and advance() take, uninitialised: [numel].
+  virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
+
+  /// Collective. Combines `full` [numel] of every rank by `op`, kAvg for a mean, which is divided
+  /// before the result is rounded. `part` is `full` itself or the slice of it that is this rank's
+  /// at this level, or memory of that size.
+  virtual std::shared_ptr<Work> start(Level level, const at::Tensor& full, const at::Tensor& part,
+                                      ReduceOp op, std::string_view tag) = 0;
+
+  /// Collective over the ranks that complete a part. Puts their parts together in `whole`, of which
+  /// `part` is a slice; null where `part` is all that this rank keeps.
+  virtual std::shared_ptr<Work> advance(Level level, const at::Tensor& part,
+                                        const at::Tensor& whole, std::string_view tag) = 0;
+
+  /// Memory it holds on this rank beside what it has allocated for others.
+  virtual int64_t bytes() const { return 0; }
+
+ protected:
+  GradientCommunicator() = default;
+};
+
+}  // namespace tessera

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/numbers/exact_sum.h"
+
+namespace tessera {
+
+/// The station behind the reducer: follows each unit's gradients from this rank's own to the
+/// reduced ones. Called on the thread that runs backward, inside gradient hooks. Calls are local
+/// and may only queue work on the current stream and beside it, but for consume().
+class GradientObserver {
+ public:
+  virtual ~GradientObserver() = default;
+
+  /// Does nothing.
+  static GradientObserver& none() {
+    static GradientObserver none;
+    return none;
+  }
+
+  /// `buffer` [unit numel], in the communication dtype, holds all that this rank gives to the
+  /// reduction of `unit`, zeros elsewhere, once the current stream has come this far. Valid during
+  /// the call; what the call queues on the current stream reads it before the reduction does.
+  virtual void unreduced(size_t /*unit*/, const at::Tensor& /*buffer*/) {}
+
+  /// `value` [kept numel] is Reducer::value(unit) once the current stream has come this far, and
+  /// stays until rewriting().
+  virtual void reduced(size_t /*unit*/, const at::Tensor& /*value*/) {}
+  /// What the current stream runs from now on writes that memory again.
+  virtual void rewriting(size_t /*unit*/) {}
+
+  /// Whether consume() uses up a reduced gradient as soon as it is there, so that the reducer need
+  /// not keep it until the step. Always the same; needs g = o = N.
+  virtual bool consumes() const { return false; }
+  /// Where consumes(): every parameter of `unit` has its gradient on this rank, which takes part in
+  /// the reduction next: from now on another rank may have the sum.
+  virtual void before_consuming(size_t /*unit*/) {}
+  /// The mean gradient of what this rank keeps of `unit`, as Reducer::gradient() returns it, valid
+  /// during the call, and its Reducer::squares(). Follows before_consuming() of the same unit; of
+  /// units whose parameters have not all arrived on this rank the gradient stays with the reducer.
+  virtual void consume(size_t /*unit*/, const at::Tensor& /*gradient*/,
+                       const ExactSum& /*squares*/) {}
+};
+
+}  // namespace tessera

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera {
+
+/// What users may see as `.grad` of one parameter.
+struct GradientView {
+  at::Tensor whole;      ///< the reduced gradient in the parameter's shape and dtype, or undefined
+  std::string obstacle;  ///< where it is undefined: "is sharded over ranks", ... ("the gradient of
+                         ///< X <obstacle>")
+};
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+#include "tessera/core/reduce/mean_over_ranks.h"
+
+#include <algorithm>
+
+namespace tessera {
+
+using Axis = SliceMap::Axis;
+
+MeanOverRanks::MeanOverRanks(ProcessGroup& group, const SliceMap& slices)
+    : all_(group),
+      is_whole_(slices.degrees().optimizer == 1),
+      gradient_slice_(slices.gradient_slice()),
+      atom_(slices.atom()),
+      atom_across_sums_(slices.atom() %
+                        (slices.world_size() / std::max(slices.degrees().gradients, 1))) {
+  const int replicas = slices.extent(Axis::kReplicas);
+  if (replicas > 1 && replicas < group.size()) {
+    replicas_ = split(group, slices.colors({Axis::kReplicas}), "reduce replicas");
+  }
+  if (tessera::keeps_partial_sums(slices.degrees())) {
+    within_sums_ =
+        split(group, slices.colors({Axis::kParameters, Axis::kGradients}), "reduce within");
+    across_sums_ =
+        split(group, slices.colors({Axis::kOptimizer, Axis::kReplicas}), "reduce across");
+  }
+}
+
+std::shared_ptr<Work> MeanOverRanks::start(Level level, const at::Tensor& full,
+                                           const at::Tensor& part, ReduceOp op,
+                                           std::string_view tag) {
+  if (level == Level::kStep) {
+    return across_sums_->reduce_scatter(part, full, op, tag, atom_across_sums_);
+  }
+  if (keeps_partial_sums())
+    return within_sums_->reduce_scatter(part, full, op, tag, gradient_slice_);
+  if (is_whole_) return all_.all_reduce(full, op, tag);
+  return all_.reduce_scatter(part, full, op, tag, atom_);
+}
+
+std::shared_ptr<Work> MeanOverRanks::advance(Level level, const at::Tensor& part,
+                                             const at::Tensor& whole, std::string_view tag) {
+  if (stages(level) == 1) return nullptr;
+  return replicas_->all_gather(whole, part, tag);
+}
+
+std::unique_ptr<GradientCommunicator> make_gradient_communicator(ProcessGroup& group,
+                                                                 const SliceMap& slices) {
+  return std::make_unique<MeanOverRanks>(group, slices);
+}
+
+}  // namespace tessera

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/core/reduce/gradient_communicator.h"
+#include "tessera/process_group.h"
+
+namespace tessera {
+
+/// Gradients as they are, by the group's own reductions: for every row of Degrees. Note [Slice map]
+/// says which ranks combine what.
+class MeanOverRanks final : public GradientCommunicator {
+ public:
+  /// `group` must outlive it. Collective; sends nothing but what making subgroups takes.
+  MeanOverRanks(ProcessGroup& group, const SliceMap& slices);
+
+  bool keeps_partial_sums() const override { return within_sums_ != nullptr; }
+  int stages(Level level) const override {
+    const bool is_partial = level == Level::kMicroStep && keeps_partial_sums();
+    return is_partial || replicas_ == nullptr ? 1 : 2;
+  }
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
+    return all_.allocate(numel, dtype);
+  }
+  std::shared_ptr<Work> start(Level level, const at::Tensor& full, const at::Tensor& part,
+                              ReduceOp op, std::string_view tag) override;
+  std::shared_ptr<Work> advance(Level level, const at::Tensor& part, const at::Tensor& whole,
+                                std::string_view tag) override;
+
+ private:
+  ProcessGroup& all_;
+  // Null where they would hold one rank or everybody, or where the degrees do not ask for them.
+  std::shared_ptr<ProcessGroup> replicas_;     // ranks that share an optimizer slice (d differs)
+  std::shared_ptr<ProcessGroup> within_sums_;  // a and b differ: what each micro-step sums over
+  std::shared_ptr<ProcessGroup> across_sums_;  // c and d differ: what the end of a step adds
+  const bool is_whole_;                        // every rank keeps everything
+  const int gradient_slice_;                   // slice numbers for reduce_scatter
+  const int atom_;                             // of all ranks
+  const int atom_across_sums_;                 // of the ranks that add partial sums
+};
+
+/// Collective. What communicates the gradients of an engine.
+std::unique_ptr<GradientCommunicator> make_gradient_communicator(ProcessGroup& group,
+                                                                 const SliceMap& slices);
+
+}  // namespace tessera

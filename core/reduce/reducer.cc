@@ -1,0 +1,400 @@
+#include "tessera/core/reduce/reducer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/agreement/disagreement.h"
+#include "tessera/core/layout/flat_buffer.h"
+#include "tessera/core/reduce/mean_over_ranks.h"
+#include "tessera/core/sched/trace_span.h"
+#include "tessera/core/step/grad_norm.h"
+#include "tessera/trace.h"
+
+namespace tessera {
+
+// Note [Rounds]
+// A parameter may receive several gradients within one backward: a module that is used twice
+// through re-entrant checkpointing fires its hook once per use. The n-th firing belongs to round n.
+// Rounds land in buffers of their own and are reduced and added one after the other, under every
+// strategy: adding on the rank first where a buffer happens to be free, and after the reduction
+// elsewhere, would round differently. How many rounds a unit has may differ between ranks that take
+// different branches, so ranks agree on the maximum at the end of the backward.
+//
+// Note [Agreed order]
+// Units are launched strictly in the plan's order, whatever order their gradients come in, so that
+// ranks whose backwards run in different orders post the same sequence of collectives. Rounds after
+// the first follow after the agreement, by round and unit.
+//
+// Note [Announced reductions]
+// Collectives are compared within one group only. Where micro-steps reduce over subgroups (partial
+// sums), a rank that is elsewhere (in step(), say) would be waited for in vain, so each micro-step
+// and each finish() begins with a small collective of all ranks. Gathers over replicas follow a
+// reduction over all ranks and need none.
+
+namespace {
+
+BufferPool::Allocate allocate_from(GradientCommunicator& communicator) {
+  return [&](int64_t numel, at::ScalarType dtype) { return communicator.allocate(numel, dtype); };
+}
+
+}  // namespace
+
+Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
+                 const SliceMap& slices, const Setting& setting, MemoryMeter& meter,
+                 RollingHash& history, Trace* trace)
+    : group_(group),
+      table_(table),
+      plan_(plan),
+      slices_(slices),
+      history_(history),
+      meter_(meter),
+      trace_(trace),
+      setting_(setting),
+      observer_(setting.observer != nullptr ? *setting.observer : GradientObserver::none()),
+      is_consumed_(observer_.consumes()),
+      units_(plan.trainable_size()),
+      communicator_(make_gradient_communicator(group, slices)),
+      plain_pool_(allocate_from(*communicator_), meter, MemoryClass::kGradientBuffers,
+                  setting.on_release),
+      root_pool_(allocate_from(*communicator_), meter, MemoryClass::kGradientBuffers,
+                 setting.on_release),
+      arriving_(units_),
+      scratch_(group.device(), meter, MemoryClass::kGradientBuffers),
+      firings_(table.size()),
+      rounds_(units_),
+      local_(table.size()),
+      used_(table.size()),
+      non_finite_(table.size()),
+      agreement_(group, units_, table.size()) {
+  reduced_.reserve(units_);
+  for (size_t unit = 0; unit < units_; ++unit) {
+    pool(unit).reserve(plan[unit].precision.communication, plan[unit].layout.numel());
+    reduced_.emplace_back(
+        *communicator_, plan[unit], slices,
+        is_consumed_ ? ReducedGradient::Keep::kUntilUsed : ReducedGradient::Keep::kUntilStep,
+        meter);
+  }
+  if (communicator_->keeps_partial_sums()) partial_sums_.emplace(group, 1);
+  meter.add(MemoryClass::kControl, control_bytes());
+}
+
+Reducer::~Reducer() { meter_.remove(MemoryClass::kControl, control_bytes()); }
+
+int64_t Reducer::control_bytes() const {
+  return communicator_->bytes() + agreement_.bytes() +
+         (partial_sums_.has_value() ? partial_sums_->bytes() : 0);
+}
+
+BufferPool& Reducer::pool(size_t unit) {
+  return plan_[unit].kind == UnitKind::kRoot ? root_pool_ : plain_pool_;
+}
+
+void Reducer::begin_micro_step(Mode mode) {
+  mode_ = mode;
+  is_announced_ = false;
+  next_launch_ = 0;
+  std::fill(firings_.begin(), firings_.end(), 0);
+  std::fill(rounds_.begin(), rounds_.end(), 1);
+  for (auto& rounds : arriving_) {
+    if (!rounds.empty() && rounds[0]->is_open()) rounds[0]->begin_micro_step();
+  }
+}
+
+GradientBuffer& Reducer::open_buffer(size_t unit, size_t round) {
+  auto& rounds = arriving_[unit];
+  while (rounds.size() <= round)
+    rounds.push_back(std::make_unique<GradientBuffer>(table_, plan_[unit]));
+  GradientBuffer& arriving = *rounds[round];
+  if (arriving.is_open()) return arriving;
+  observer_.rewriting(unit);
+  at::Tensor buffer = round == 0 ? reduced_[unit].gradient_buffer() : at::Tensor();
+  if (!buffer.defined()) {
+    const PlannedUnit& planned = plan_[unit];
+    buffer = pool(unit).acquire(planned.precision.communication, planned.layout.numel());
+  }
+  arriving.open(std::move(buffer));
+  return arriving;
+}
+
+void Reducer::close_buffer(size_t unit, size_t round) {
+  GradientBuffer& arriving = *arriving_[unit][round];
+  if (!arriving.is_open()) return;
+  const at::Tensor buffer = arriving.close();
+  if (!reduced_[unit].owns(buffer)) pool(unit).release(buffer);
+}
+
+void Reducer::receive(size_t index, const at::Tensor& gradient) {
+  const at::NoGradGuard no_grad;
+  const UnitPlan::Place place = plan_.place(index);
+  // Without reduction all firings add up on this rank, in the order of the backward.
+  const size_t round = mode_ == Mode::kReduce ? firings_[index]++ : 0;
+  if (round > 0) require_one_gradient(index);
+  rounds_[place.unit] = std::max(rounds_[place.unit], round + 1);
+
+  GradientBuffer& arriving = open_buffer(place.unit, round);
+  non_finite_[index] = std::max(non_finite_[index], arriving.receive(place.position, gradient));
+  local_[index] = 1;
+  if (mode_ == Mode::kReduce && round == 0 && arriving.is_complete()) launch_complete_units();
+}
+
+/// Note [Rounds].
+void Reducer::require_one_gradient(size_t index) const {
+  TORCH_CHECK(!is_consumed_, "[grad] '", table_[index].name,
+              "': got a second gradient within one backward, expected one; its unit may have been "
+              "updated with the first. Leave Options::optimizer_in_backward off, or do not use a "
+              "module twice through re-entrant checkpointing");
+  TORCH_CHECK(
+      setting_.agreement == Setting::Agreement::kInBackward, "[grad] '", table_[index].name,
+      "': got a second gradient within one backward, expected one, because ranks do not "
+      "tell each other how many there are. Set Options::asynchronous_step to false, or do not "
+      "use a module twice through re-entrant checkpointing");
+}
+
+void Reducer::launch_complete_units() {
+  while (next_launch_ < units_) {
+    const auto& rounds = arriving_[next_launch_];
+    if (rounds.empty() || !rounds[0]->is_open() || !rounds[0]->is_complete()) break;
+    launch(next_launch_++, 0);
+  }
+}
+
+void Reducer::launch(size_t unit, size_t round) {
+  if (partial_sums_.has_value() && !is_announced_) group_.barrier("reductions of a micro-step");
+  is_announced_ = true;
+  GradientBuffer& arriving = open_buffer(unit, round);
+  arriving.fill_missing();
+  observer_.unreduced(unit, arriving.buffer());
+  if (is_consumed_ && arriving.is_complete()) observer_.before_consuming(unit);
+  history_.record(RollingHash::Event::kReduce, static_cast<int64_t>(unit));
+  const int64_t begin_ns = trace_ != nullptr ? Trace::now_ns() : 0;
+  in_flight_.push_back({.unit = unit,
+                        .round = round,
+                        .work = reduced_[unit].reduce(arriving.buffer(), plan_[unit].name),
+                        .is_gathering = false,
+                        .begin_ns = begin_ns});
+  if (!group_.can().completes_on_host) return retire_behind_last();
+  // Where collectives run inside the calls, the gather over replicas follows its reduction here and
+  // now, in the agreed order. Later, each rank would come by at another place of its own backward,
+  // and two of them could wait for each other in two groups.
+  retire(Wait::kNever);
+}
+
+/// On a device: lets the current stream wait for what is ahead of the reduction launched last. When
+/// that is done the host does not know, so what follows from it (gathers, memory that is used
+/// again) follows from the order of launches alone, which is the same on all ranks; and no more
+/// than two units, three with replicas, hold gradients that are not reduced.
+void Reducer::retire_behind_last() {
+  for (auto reduction = in_flight_.begin(); reduction + 1 < in_flight_.end();) {
+    const bool is_done = advance(*reduction, Wait::kOneCollective);
+    reduction = is_done ? in_flight_.erase(reduction) : reduction + 1;
+  }
+}
+
+/// Whether the reduction is done; until then, takes it as far as it goes (kNever) or all the way.
+bool Reducer::advance(InFlight& reduction, Wait wait) {
+  const size_t unit = reduction.unit;
+  const at::Tensor buffer = arriving_[unit][reduction.round]->buffer();
+  for (;;) {
+    if (wait == Wait::kNever && !reduction.work->is_completed()) return false;
+    reduction.work->wait();
+    if (reduction.is_gathering) break;
+    std::shared_ptr<Work> gather = reduced_[unit].gather(buffer, plan_[unit].name);
+    if (gather == nullptr) break;
+    reduction.work = std::move(gather);
+    reduction.is_gathering = true;
+    if (wait == Wait::kOneCollective) return false;
+  }
+  observer_.rewriting(unit);
+  reduced_[unit].add(buffer);
+  if (reduced_[unit].value().defined()) observer_.reduced(unit, reduced_[unit].value());
+  if (trace_ != nullptr) {
+    trace_->record(TraceTrack::kReduce, plan_[unit].name, reduction.begin_ns, Trace::now_ns(),
+                   static_cast<int64_t>(buffer.nbytes()));
+  }
+  if (is_consumed_) {
+    if (arriving_[unit][reduction.round]->is_complete()) {
+      observer_.consume(unit, gradient(unit), squares(unit));
+      reduced_[unit].clear();
+    } else {
+      reduced_[unit].keep();
+    }
+  }
+  close_buffer(unit, reduction.round);
+  return true;
+}
+
+int Reducer::units_in_reduction() const {
+  if (group_.can().completes_on_host) return 1;
+  return 1 + communicator_->stages(GradientCommunicator::Level::kMicroStep);
+}
+
+void Reducer::retire(Wait wait) {
+  while (!in_flight_.empty() && advance(in_flight_.front(), wait)) in_flight_.pop_front();
+}
+
+bool Reducer::end_micro_step(bool objects) {
+  if (mode_ == Mode::kAddLocally) {
+    has_local_ = true;
+    history_.record(RollingHash::Event::kNoSyncMicroStep, 0);
+    return false;
+  }
+  const at::NoGradGuard no_grad;
+  while (next_launch_ < units_) launch(next_launch_++, 0);
+  std::string disagreement;
+  bool is_objected = false;
+  if (setting_.agreement == Setting::Agreement::kInBackward) {
+    agreement_.object(objects);
+    disagreement = agreement_.exchange(history_.value(), local_, rounds_, used_);
+    is_objected = agreement_.is_objected();
+  } else {
+    for (size_t i = 0; i < used_.size(); ++i) used_[i] |= local_[i];
+  }
+  if (!disagreement.empty()) {
+    // All ranks have posted the same collectives so far; they finish before anyone leaves.
+    retire(Wait::kUntilDone);
+    throw Disagreement(disagreement);
+  }
+  const size_t rounds = rounds_.empty() ? 0 : *std::max_element(rounds_.begin(), rounds_.end());
+  for (size_t round = 1; round < rounds; ++round) {
+    for (size_t unit = 0; unit < units_; ++unit)
+      if (rounds_[unit] > round) launch(unit, round);
+  }
+  retire(Wait::kUntilDone);
+  std::fill(local_.begin(), local_.end(), uint8_t{0});
+  has_local_ = false;
+  ++unfinished_;
+  history_.record(RollingHash::Event::kMicroStep, 0);
+  return is_objected;
+}
+
+void Reducer::repeat_micro_step(const Snapshot& after) {
+  for (size_t unit = 0; unit < units_; ++unit) {
+    history_.record(RollingHash::Event::kReduce, static_cast<int64_t>(unit));
+    reduced_[unit].restore(after.reduced[unit]);
+  }
+  used_ = after.used;
+  ++unfinished_;
+  history_.record(RollingHash::Event::kMicroStep, 0);
+}
+
+Reducer::Snapshot Reducer::snapshot() const {
+  Snapshot snapshot{.used = used_, .reduced = {}};
+  for (const ReducedGradient& reduced : reduced_) snapshot.reduced.push_back(reduced.state());
+  return snapshot;
+}
+
+void Reducer::finish() {
+  if (!partial_sums_.has_value()) return;
+  partial_sums_->mine()[0] = unfinished_;
+  partial_sums_->exchange("end of partial sums");
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    if (partial_sums_->of(rank)[0] != unfinished_) return;
+  }
+  if (std::exchange(unfinished_, 0) == 0) return;
+
+  const at::NoGradGuard no_grad;
+  // All of them at once where communication runs beside this thread; the buffers exist anyway.
+  std::vector<std::shared_ptr<Work>> works(units_);
+  const auto wait_for_all = [&works] {
+    for (const std::shared_ptr<Work>& work : works) {
+      if (work != nullptr) work->wait();
+    }
+  };
+  const TraceSpan span(trace_, TraceTrack::kReduce, "partial sums");
+  for (size_t unit = 0; unit < units_; ++unit) {
+    works[unit] = reduced_[unit].reduce_sums(plan_[unit].name);
+  }
+  wait_for_all();
+  for (size_t unit = 0; unit < units_; ++unit) {
+    works[unit] = reduced_[unit].gather_sums(plan_[unit].name);
+  }
+  wait_for_all();
+  for (ReducedGradient& reduced : reduced_) reduced.divide();
+}
+
+at::Tensor Reducer::gradient(size_t unit) {
+  const at::Tensor& value = reduced_[unit].value();
+  const at::ScalarType master = plan_[unit].precision.master;
+  if (!value.defined() || value.scalar_type() == master) return value;
+  const at::NoGradGuard no_grad;
+  return scratch_.acquire(value.numel(), master).copy_(value);
+}
+
+ExactSum Reducer::squares(size_t unit) {
+  ExactSum sum;
+  add_squares_of(unit, sum);
+  return sum;
+}
+
+ExactSum Reducer::squares() {
+  ExactSum sum;
+  for (size_t unit = 0; unit < units_; ++unit) add_squares_of(unit, sum);
+  return sum;
+}
+
+void Reducer::add_squares_of(size_t unit, ExactSum& sum) {
+  const UnitPrecision& precision = plan_[unit].precision;
+  // What is finite may overflow in narrower masters; wider ones take the same values.
+  const bool is_narrowed = c10::elementSize(precision.master) < c10::elementSize(precision.reduce);
+  const at::Tensor value = is_narrowed ? gradient(unit) : reduced_[unit].value();
+  if (!value.defined()) return;
+  const FlatLayout& layout = plan_[unit].layout;
+  // Each rank counts its own atom only, also where it keeps more.
+  for (Segment segment : layout.segments(slices_.atom(layout))) {
+    segment.buffer_offset -= reduced_[unit].kept().begin;
+    add_squares(value, segment, sum);
+  }
+}
+
+std::vector<GradientView> Reducer::gradient_views() const {
+  std::vector<GradientView> views(table_.size());
+  for (size_t i = 0; i < views.size(); ++i) {
+    if (!plan_.has_place(i) || plan_.place(i).unit >= units_) continue;
+    const UnitPlan::Place place = plan_.place(i);
+    const PlannedUnit& unit = plan_[place.unit];
+    const at::Tensor& whole = reduced_[place.unit].whole();
+    if (is_consumed_) {
+      views[i].obstacle = "was applied in backward (Options::optimizer_in_backward)";
+    } else if (!whole.defined()) {
+      views[i].obstacle = "is sharded over ranks";
+    } else if (whole.scalar_type() != unit.precision.parameters) {
+      views[i].obstacle = absl::StrCat("is kept in ", c10::toString(unit.precision.reduce),
+                                       " (Precision::reduce), which .grad "
+                                       "of a parameter in ",
+                                       c10::toString(unit.precision.parameters), " cannot be");
+    } else {
+      views[i].whole =
+          view_like(whole, unit.layout.parameter_range(place.position), table_[i].tensor);
+    }
+  }
+  return views;
+}
+
+void Reducer::clear() {
+  for (size_t unit = 0; unit < units_; ++unit) {
+    reduced_[unit].clear();
+    for (size_t round = 0; round < arriving_[unit].size(); ++round) close_buffer(unit, round);
+  }
+  std::fill(local_.begin(), local_.end(), uint8_t{0});
+  std::fill(used_.begin(), used_.end(), uint8_t{0});
+  std::fill(non_finite_.begin(), non_finite_.end(), int64_t{0});
+  has_local_ = false;
+  unfinished_ = 0;
+}
+
+void Reducer::drop(size_t index) {
+  const UnitPlan::Place place = plan_.place(index);
+  observer_.rewriting(place.unit);
+  reduced_[place.unit].drop(plan_[place.unit].layout.parameter_range(place.position));
+  auto& rounds = arriving_[place.unit];
+  if (!rounds.empty() && rounds[0]->is_open()) rounds[0]->drop(place.position);
+  local_[index] = 0;
+  used_[index] = 0;
+  non_finite_[index] = 0;
+}
+
+}  // namespace tessera

@@ -1,0 +1,198 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/core/grad/gradient_buffer.h"
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/core/numbers/exact_sum.h"
+#include "tessera/core/numbers/rolling_hash.h"
+#include "tessera/core/reduce/backward_agreement.h"
+#include "tessera/core/reduce/gradient_communicator.h"
+#include "tessera/core/reduce/gradient_observer.h"
+#include "tessera/core/reduce/gradient_view.h"
+#include "tessera/core/reduce/reduced_gradient.h"
+#include "tessera/core/reduce/scratch_buffers.h"
+#include "tessera/core/sched/buffer_pool.h"
+#include "tessera/core/step/host_all_gather.h"
+#include "tessera/memory_meter.h"
+#include "tessera/parameter_table.h"
+#include "tessera/process_group.h"
+#include "tessera/unit_plan.h"
+
+namespace tessera {
+
+class Trace;
+
+/// Takes gradients from autograd to the reduced gradients that the step uses: lands them in full
+/// unit buffers of the communication dtype, reduces each unit as soon as it is complete (in the
+/// plan's order, the same on all ranks), and adds the results of the backwards of one step in the
+/// reduce dtype. For every row of Degrees; where g is 1 or o the bits are those of the rank-order
+/// sum, whatever the row. Note [Rounds] and Note [Agreed order] in reducer.cc. Used by one thread.
+///
+/// Memory: see ReducedGradient and memory_formula.h for what lasts. Gradient buffers are pooled by
+/// dtype, those of units of kind kRoot in a pool of their own, because each pool's buffers have the
+/// size of its largest unit; under g = 1 < o each unit has its own. With an observer that consumes
+/// reduced gradients, nothing lasts but the gradients of units that lacked some.
+class Reducer {
+ public:
+  /// Whether a backward sends (kReduce) or only adds on this rank, in the communication dtype
+  /// (kAddLocally, no_sync).
+  enum class Mode : uint8_t { kReduce, kAddLocally };
+
+  struct Setting {
+    BufferPool::OnRelease on_release = BufferPool::OnRelease::kKeep;  ///< of gradient buffers
+    /// May be null. Where it consumes gradients, a backward is all of a step: mode kReduce, one
+    /// gradient per parameter.
+    GradientObserver* observer = nullptr;
+    /// Whether ranks tell each other at the end of each backward what they used, or leave it to
+    /// the step: then used() is what this rank used, and a backward gives each parameter one
+    /// gradient.
+    enum class Agreement : uint8_t { kInBackward, kInStep } agreement = Agreement::kInBackward;
+  };
+
+  /// References, the observer and `trace` (may be null) must outlive the reducer. Collective: makes
+  /// subgroups of `group` where the degrees need them.
+  Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
+          const SliceMap& slices, const Setting& setting, MemoryMeter& meter, RollingHash& history,
+          Trace* trace);
+  ~Reducer();
+
+  /// A backward begins to deliver gradients. Local.
+  void begin_micro_step(Mode mode);
+
+  /// One gradient of parameter `index` of the table. Under kReduce it may start reductions:
+  /// collective in effect. Throws c10::Error where gradients are consumed and this is a parameter's
+  /// second one in one backward.
+  void receive(size_t index, const at::Tensor& gradient);
+
+  /// The backward is over. Under kReduce: collective, blocking; contributes zeros for what this
+  /// rank did not produce, agrees with all ranks on rounds and used parameters, and waits until
+  /// everything is reduced. Throws the same Disagreement on every rank where ranks differ in what
+  /// they reduced or dropped since the last step; clear() on all ranks mends that. `objects`: this
+  /// rank has something to say against this backward. Returns whether any rank has, the same on
+  /// all; false where ranks tell each other nothing (kAddLocally, Agreement::kInStep).
+  bool end_micro_step(bool objects = false);
+
+  /// What the host knows after a micro-step, one gradient per parameter and everything reduced.
+  struct Snapshot {
+    std::vector<uint8_t> used;
+    std::vector<ReducedGradient::State> reduced;  ///< per unit
+  };
+  Snapshot snapshot() const;
+  /// In the place of begin_micro_step(), receive() and end_micro_step(): a device has repeated by
+  /// itself what it did in a micro-step that left the record at `after`, from the same state, in a
+  /// world of one. Local.
+  void repeat_micro_step(const Snapshot& after);
+
+  /// Collective, blocking; called by step() on every rank before squares() and the vote. Where
+  /// partial sums are kept (1 < g < o) it makes them means, once; elsewhere, or when there is
+  /// nothing new, it does nothing. Ranks that made different numbers of micro-steps do nothing
+  /// either: the vote refuses their step. Traffic: S / g bytes per unit are reduce-scattered over N
+  /// / g ranks and S / o gathered over N / o, plus one word per rank.
+  void finish();
+
+  /// Whether sums of kAddLocally wait to be reduced.
+  bool has_local() const { return has_local_; }
+
+  /// Drops everything since the last step, or one parameter of it. Local.
+  void clear();
+  void drop(size_t index);
+
+  /// Per table entry: 1 if any rank produced a gradient for it in a reduced micro-step since the
+  /// last clear. Equal on all ranks.
+  const std::vector<uint8_t>& used() const { return used_; }
+  /// Per table entry: 1 if this rank holds a sum for it that is not reduced yet.
+  const std::vector<uint8_t>& local() const { return local_; }
+  /// Per table entry: NaN or infinite elements that this rank produced since the last clear,
+  /// counted in the communication dtype: what overflows there counts.
+  const std::vector<int64_t>& non_finite() const { return non_finite_; }
+
+  /// The part of `unit` whose gradient this rank ends with: its optimizer slice. `unit` is below
+  /// UnitPlan::trainable_size(), here and below.
+  Range kept(size_t unit) const { return reduced_[unit].kept(); }
+
+  /// The mean gradient of what is kept of `unit` [kept numel] in the reduce dtype; see gradient().
+  const at::Tensor& value(size_t unit) const { return reduced_[unit].value(); }
+
+  /// The mean gradient of what is kept of `unit` [kept numel] in the masters' dtype, as the
+  /// optimizer wants it; undefined before the first reduced micro-step (and before finish() where
+  /// partial sums are kept). Read only; valid until the next micro-step, clear() or drop(). Where
+  /// the reduce dtype is another one it is converted into scratch memory, which is used again as
+  /// soon as nobody holds the tensor: a caller that takes one unit after the other needs room for
+  /// one, counted as gradient buffers.
+  at::Tensor gradient(size_t unit);
+
+  /// This rank's part of the squared norm of gradient(): of its own atom of every unit, without
+  /// padding, so that the sum over ranks is the same under every strategy. Local. Without what
+  /// was consumed. Of one unit, or of all.
+  ExactSum squares(size_t unit);
+  ExactSum squares();
+
+  /// Of how many units gradients land or are under way at once, at most; see memory_peak_formula.
+  int units_in_reduction() const;
+
+  /// What users may see as `.grad`, per table entry.
+  std::vector<GradientView> gradient_views() const;
+
+ private:
+  struct InFlight {
+    size_t unit;
+    size_t round;
+    std::shared_ptr<Work> work;
+    bool is_gathering;
+    int64_t begin_ns;
+  };
+  enum class Wait : uint8_t { kNever, kOneCollective, kUntilDone };
+
+  BufferPool& pool(size_t unit);
+  GradientBuffer& open_buffer(size_t unit, size_t round);
+  void close_buffer(size_t unit, size_t round);
+  void launch(size_t unit, size_t round);
+  void add_squares_of(size_t unit, ExactSum& sum);
+  void launch_complete_units();
+  bool advance(InFlight& reduction, Wait wait);
+  void retire(Wait wait);
+  void retire_behind_last();
+  void require_one_gradient(size_t index) const;
+  int64_t control_bytes() const;
+
+  ProcessGroup& group_;
+  const ParameterTable& table_;
+  const UnitPlan& plan_;
+  const SliceMap& slices_;
+  RollingHash& history_;
+  MemoryMeter& meter_;
+  Trace* const trace_;
+  const Setting setting_;
+  GradientObserver& observer_;  // of the setting, or one that does nothing
+  const bool is_consumed_;      // by the observer
+  const size_t units_;          // with gradients
+  const std::unique_ptr<GradientCommunicator> communicator_;
+  BufferPool plain_pool_;
+  BufferPool root_pool_;
+
+  std::vector<ReducedGradient> reduced_;                                // per unit
+  std::vector<std::vector<std::unique_ptr<GradientBuffer>>> arriving_;  // per unit and round
+  ScratchBuffers scratch_;                                              // for gradient()
+  std::deque<InFlight> in_flight_;                                      // in launch order
+
+  Mode mode_ = Mode::kReduce;
+  bool has_local_ = false;
+  bool is_announced_ = false;        // all ranks are known to reduce in this micro-step
+  int64_t unfinished_ = 0;           // reduced micro-steps since finish() or clear()
+  size_t next_launch_ = 0;           // units before it have launched round 0 in this micro-step
+  std::vector<size_t> firings_;      // per table entry, in this micro-step
+  std::vector<size_t> rounds_;       // per unit, in this micro-step; agreed after agree()
+  std::vector<uint8_t> local_;       // per table entry
+  std::vector<uint8_t> used_;        // per table entry
+  std::vector<int64_t> non_finite_;  // per table entry
+  BackwardAgreement agreement_;
+  std::optional<HostAllGather> partial_sums_;  // where partial sums are kept
+};
+
+}  // namespace tessera

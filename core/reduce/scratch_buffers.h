@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/memory_meter.h"
+
+namespace tessera {
+
+/// Memory for values that are needed for a short while: a buffer is used again as soon as nobody
+/// holds a tensor of it any more, so that who takes one after the other needs one, as large as the
+/// largest. Used by one thread.
+class ScratchBuffers {
+ public:
+  /// Of buffers at `device`. Bytes are counted by `meter`, which must outlive this, as
+  /// `memory_class`.
+  ScratchBuffers(at::Device device, MemoryMeter& meter, MemoryClass memory_class);
+  ~ScratchBuffers();
+  ScratchBuffers(const ScratchBuffers&) = delete;
+  ScratchBuffers& operator=(const ScratchBuffers&) = delete;
+
+  /// A tensor [numel], contents undefined: the smallest free buffer that is large
+  /// enough, or else a new one in the place of a smaller free one. Local.
+  at::Tensor acquire(int64_t numel, at::ScalarType dtype);
+
+ private:
+  const at::Device device_;
+  MemoryMeter& meter_;
+  const MemoryClass memory_class_;
+  std::vector<at::Tensor> buffers_;
+};
+
+}  // namespace tessera

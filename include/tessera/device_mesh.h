@@ -1,0 +1,43 @@
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "tessera/process_group.h"
+
+namespace tessera {
+
+/// The ranks of a group laid out in rows and columns, row by row: rank r stands in row r / columns,
+/// column r % columns. Along each dimension every rank has a group of the ranks that differ from it
+/// in that dimension only.
+class DeviceMesh {
+ public:
+  /// Collective over `group`, whose size must be rows * columns. `names` name the dimensions (rows,
+  /// columns) and the groups, so they must be new to `group` and differ. Throws c10::Error
+  /// otherwise.
+  static DeviceMesh create(ProcessGroup& group, int rows, int columns,
+                           const std::array<std::string, 2>& names);
+
+  int rows() const { return sizes_[0]; }
+  int columns() const { return sizes_[1]; }
+  int row() const { return place_[0]; }
+  int column() const { return place_[1]; }
+
+  /// Local. Dimension 0 is along the rows' index: the ranks of this rank's column, rows() of them.
+  /// Dimension 1: the ranks of its row, columns() of them.
+  const std::shared_ptr<ProcessGroup>& group(int dimension) const;
+  /// Local. By name.
+  const std::shared_ptr<ProcessGroup>& group(std::string_view name) const;
+
+ private:
+  DeviceMesh() = default;
+
+  std::array<int, 2> sizes_;
+  std::array<int, 2> place_;
+  std::array<std::string, 2> names_;
+  std::array<std::shared_ptr<ProcessGroup>, 2> groups_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,206 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "tessera/gather_counts.h"
+#include "tessera/memory_meter.h"
+#include "tessera/parameter_table.h"
+#include "tessera/state_dict.h"
+#include "tessera/strategy.h"
+#include "tessera/unit_plan.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace torch::optim {
+class Optimizer;
+}  // namespace torch::optim
+
+namespace tessera {
+
+class ProcessGroup;
+class ShardedEngine;
+class Trace;
+
+/// What one step did. Equal on all ranks. Under Options::asynchronous_step step() returns that of
+/// the step() before (the first one a result that is not committed).
+struct StepResult {
+  bool committed = false;   ///< the update was applied; false: non-finite gradients were skipped
+  int64_t step = 0;         ///< number of updates applied so far, this one included
+  double grad_norm = 0.0;   ///< global 2-norm of the averaged gradient before clipping, without the
+                            ///< loss scale; not finite if skipped
+  double loss_scale = 1.0;  ///< in force for the backwards of this step
+  int64_t used_parameters =
+      0;  ///< trainable parameters that had a gradient on any rank and were updated
+};
+
+/// Trains one model on the ranks of a process group. Made by parallelize() (tessera/parallelize.h).
+/// The loop is the user's own: forward, loss.backward(), engine->step(). Gradients are the mean
+/// over ranks and the sum over backwards since the last step.
+///
+/// Where parameters are split (zero3, hybrids), an operator that reads a parameter finds it whole,
+/// in forward, backward and recomputation; between uses its memory is gone, and any other access
+/// (raw pointers, torch::save) throws an error that names the unit: gather() it, or take
+/// full_parameters(). On one host ranks gather without each other, so they may take different
+/// branches or evaluate alone.
+///
+/// Collective calls are made by every rank in the same order: backward outside no_sync() (its
+/// reductions), step(), modify_parameters(), full_parameters(), parameter_hash(), state_dict(),
+/// load_state_dict(). An engine belongs to the thread that made it; backward runs on that thread.
+/// Several engines may live in one process (a GAN), each used in the same order on all ranks.
+///
+/// Errors: wrong use throws c10::Error; a failed collective throws CommError and poisons the
+/// engine, and so does an exception on one rank where all others count on it. A backward that
+/// reduces throws c10::Error on all ranks if a parameter was written outside modify_parameters() on
+/// one of them since the last step, as far as version counters and first elements tell (an
+/// optimizer of the user's own); gradients are right then, and modify_parameters() mends it. A
+/// non-finite gradient makes step() throw c10::Error on all ranks with nothing applied, and
+/// zero_grad() then lets training go on; or it is skipped, as Options::on_non_finite says.
+///
+/// Destroying an engine is local: its hooks are removed; the parameters stay whole in memory of
+/// their own, or, where they are split, throw when they are read. In a child of fork() those calls
+/// throw CommError on an engine that it inherited, and the parameters c10::Error when they are
+/// read.
+class Engine final {
+ public:
+  /// parallelize() calls it.
+  explicit Engine(std::unique_ptr<ShardedEngine> implementation);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// Collective. Finishes reductions, agrees with all ranks to commit, clips, updates,
+  /// all-gathers new parameters and clears the gradients. Throws c10::Error without a backward
+  /// since the last step, when ranks disagree, on non-finite gradients, when a parameter was
+  /// written or re-assigned outside modify_parameters(), and (looked for in steps 1, 2, 4, 8, ...)
+  /// when the model has trainable parameters that it had not at parallelize, or lacks some.
+  StepResult step();
+
+  /// For learning rate schedulers and for reading or changing hyper-parameters (on all ranks
+  /// alike). Its step() throws; its zero_grad() acts as this engine's at the next backward or step.
+  torch::optim::Optimizer& optimizer();
+
+  /// Local. The loss to call backward on under Options::loss_scale: `loss` times loss_scale(). The
+  /// loss itself elsewhere.
+  at::Tensor scale(const at::Tensor& loss);
+  double loss_scale() const;
+
+  /// Local; made by all ranks alike. Drops the gradients of this step, reduced or not.
+  void zero_grad();
+
+  /// While the returned scope lives, backward adds gradients locally (full-size memory) and sends
+  /// nothing; the first backward outside it reduces the local sum. Local. Scopes nest.
+  class NoSync {
+   public:
+    /// `depth` counts the scopes alive; it may outlive the engine in one.
+    explicit NoSync(std::shared_ptr<int> depth) : depth_(std::move(depth)) { ++*depth_; }
+    NoSync(NoSync&& other) noexcept = default;
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+    NoSync& operator=(NoSync&&) = delete;
+    ~NoSync() {
+      if (depth_ != nullptr) --*depth_;
+    }
+
+   private:
+    std::shared_ptr<int> depth_;
+  };
+  [[nodiscard]] NoSync no_sync();
+
+  /// Collective as a backward is. Calls `body`, which runs one forward and one backward. Under
+  /// Options::cuda_graphs the calls on each count of micro-steps since the last step are told
+  /// apart: the first three run as they are, the fourth is captured, and from then on the device
+  /// repeats what was captured and `body` is not called. So `body` reads its inputs from, and
+  /// leaves its results (the loss) in, tensors that stay where they are; what it decides, counts or
+  /// prints on the host happens in the first calls only; and it must not wait for the device
+  /// (item(), copies to the host). Throws c10::Error that names what cannot be captured: a backward
+  /// under no_sync(), none or more than one, a wait for the device.
+  void micro_step(const std::function<void()>& body);
+
+  /// Collective. Runs `write` on every rank without autograd, then gives all ranks the parameters
+  /// of rank `from_rank`. The only way to write parameters outside step(): initialisation after
+  /// parallelize, weight clipping, loading. `write` may be empty except on from_rank; of the
+  /// engine's calls it may make gather() alone.
+  void modify_parameters(int from_rank, const std::function<void()>& write);
+
+  /// Keeps parameters whole while it, or a copy of it, lives.
+  using Scope = std::shared_ptr<void>;
+
+  /// Collective. While the returned scope lives, every parameter is whole on every rank and may be
+  /// read by any means (saving, raw pointers). step() inside it is an error. Costs nothing where
+  /// parameters are never split, their full size elsewhere. A scope may end after the engine, but
+  /// gives nothing any more then.
+  [[nodiscard]] Scope full_parameters();
+
+  /// Local on one host. While the returned scope lives, the units of `module`'s parameters are
+  /// whole on this rank and may be read by any means. step() inside it is an error. `module` is
+  /// (part of) the model; throws c10::Error for a module without parameters of this engine.
+  [[nodiscard]] Scope gather(const torch::nn::Module& module);
+
+  /// Blocking; local but under asynchronous steps, where all ranks call it. Waits for what step()
+  /// has left under way: parameters that are being all-gathered, and the result of the last step(),
+  /// whose errors it throws. Operators wait by themselves; raw pointers need it.
+  void wait();
+  /// Local. Of the last step whose result is known: the last step(), but under asynchronous steps
+  /// the one before it until wait().
+  const StepResult& last_result() const;
+
+  /// Collective. The state of the run (see StateDict). Under kOneRank the other ranks than `rank`
+  /// get an empty one. Values are copies. Ignored parameters are not in it. Throws c10::Error on
+  /// every rank if parameters or buffers came or went since parallelize: it would lack them. Whole
+  /// scopes receive (N-1)/N of the state on every rank and take temporary memory for the largest
+  /// unit; kSharded sends nothing but a check.
+  [[nodiscard]] StateDict state_dict(StateScope scope, int rank = 0);
+
+  /// Collective. Makes the state of the run what `state` says: every rank passes what it has
+  /// (everything, nothing, any pieces); together they must cover every entry of this engine and
+  /// nothing else. Throws c10::Error on every rank that lists missing, unknown and differing
+  /// entries, with nothing changed. Where ranks pass the same element, the lowest rank's counts.
+  /// Another order of memory (strides) is converted, another dtype refused. Sends 2(N-1)/N of the
+  /// state. Gradients of this step are dropped.
+  void load_state_dict(const StateDict& state);
+
+  Strategy strategy() const;
+  const ParameterTable& parameters() const;
+  ProcessGroup& group();
+  /// Over how many ranks each kind of state is split.
+  const Degrees& degrees() const;
+  /// The units (or buckets) that parameters are communicated in.
+  const UnitPlan& units() const;
+
+  /// What was gathered since the engine was made; zeros where parameters are not split. Local.
+  GatherCounts gather_counts() const;
+
+  /// Memory this engine holds on this rank, by class. Local.
+  const MemoryMeter& memory() const;
+
+ private:
+  friend MemoryBytes predicted_memory(const Engine& engine, int micro_steps);
+  friend MemoryBytes predicted_peak_memory(const Engine& engine, int micro_steps);
+  friend uint64_t parameter_hash(Engine& engine);
+  friend const Trace* trace_of(const Engine& engine);
+
+  const std::unique_ptr<ShardedEngine> implementation_;
+};
+
+/// What memory_formula says `engine` holds persistently, for `micro_steps` backwards per step.
+/// Local.
+MemoryBytes predicted_memory(const Engine& engine, int micro_steps);
+
+/// What memory_peak_formula says it holds at most. Local.
+MemoryBytes predicted_peak_memory(const Engine& engine, int micro_steps);
+
+/// Collective. A hash over the names and values of all parameters in registration order and logical
+/// element order; equal values give equal hashes whatever the strategy and world size. Throws
+/// c10::Error naming the first rank that differs from rank 0.
+uint64_t parameter_hash(Engine& engine);
+
+/// What this rank did when; null unless Options::trace. The engine owns it. Local.
+const Trace* trace_of(const Engine& engine);
+
+}  // namespace tessera

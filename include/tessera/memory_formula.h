@@ -1,0 +1,66 @@
+#pragma once
+
+#include <vector>
+
+#include "tessera/element_state.h"
+#include "tessera/memory_meter.h"
+#include "tessera/options.h"
+#include "tessera/strategy.h"
+#include "tessera/unit_plan.h"
+
+namespace tessera {
+
+/// What the formula needs to know besides the units.
+struct MemorySetting {
+  Degrees degrees;
+  int micro_steps = 1;     ///< backwards per step, each reduced by itself; at least 1
+  bool is_split = false;   ///< units are gathered and freed (degrees.parameters > 1)
+  bool is_shared = false;  ///< the ranks of a host have one copy (Options::share_parameters)
+  bool updates_in_backward = false;  ///< Options::optimizer_in_backward
+  /// Units whose gradients may be coming in or under way to other ranks at once, at most.
+  int units_in_reduction = 1;
+  int ranks_after_forward = 0;  ///< Options::reshard_after_forward, resolved: 1 keeps units whole,
+                                ///< degrees.parameters frees them, between: a second shard
+  Offload offload = Offload::kNone;  ///< Options::offload
+  /// What the optimizer remembers of each element (AdamW: two moments).
+  std::vector<ElementState> states = {};
+};
+
+/// Persistent bytes per rank that training keeps, from the layout alone: what docs/memory.md calls
+/// the memory formula, padding included. For each unit, with P its padded bytes in the parameters'
+/// dtype, S in the reduced gradients', M in the masters' and T of all the optimizer's states (2 M
+/// with AdamW's two moments):
+///   parameters: P / p (+ P / n of a second shard, 1 < n < p); P / o where ranks share them, and
+///   then neither unsharded-parameter buffers nor root.
+///   gradients:  S / o (S / g where 1 < g < o) where reduced gradients have a buffer of their own.
+///   They have none under zero1 (g = 1, o > 1) with one micro-step and equal dtypes of
+///   communication and sums, where the reduced slice stays in the gradient buffer; none for frozen
+///   units; none where backward updates and each unit has all its gradients on this rank.
+///   optimizer:  T / o, (T + M) / o with masters; none for frozen units.
+///   unsharded parameters:      two of the largest unit of each dtype that is not root (one if
+///   there is only one such unit); every such unit's own where units stay whole after forward.
+///   root:       P of root units.
+///   gradient buffers:    the full gradient in the communication dtype under zero1, which keeps it.
+///   Elsewhere gradient buffers are pooled, come and go, and are not part of the formula (0 here).
+///   host:       0 unless something is offloaded. Then instead of optimizer, and with the reduced
+///   gradients' copies: (T + M + S) / o ((T + S) / o under kParameters where M and P have one
+///   dtype), M / o of the largest unit whose S and M have two, and under kOptimizer twice P / o of
+///   the largest whose P and M have. Under kParameters P / p as well, instead of parameters.
+/// control is 0 here: it is small and depends on the number of parameters, not on P.
+MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
+
+/// The most bytes per rank that training holds at once: memory_formula() and the pooled landing
+/// buffers, each as large as the largest unit that is not root and as large as the root, per
+/// communication dtype. No pool under zero1, nor under ddp with one micro-step and a communication
+/// dtype as wide as the sums.
+///
+/// It is setting.units_in_reduction of the largest buffers of each pool: one on a CPU; on a GPU
+/// two, or three where gradients are gathered over replicas behind the reduction.
+///
+/// Exact where communication runs inside the calls (fewer than two cores per rank) and gradients
+/// come in the plan's order, one unit after the other. More is held where communication lags behind
+/// backward in a thread of its own, under no_sync(), which keeps every unit's gradients, for a
+/// module used twice in one backward, and where Precision::reduce is not the masters' dtype.
+MemoryBytes memory_peak_formula(const UnitPlan& plan, const MemorySetting& setting);
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <concepts>
+#include <memory>
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include "tessera/engine.h"
+#include "tessera/optimizer_plan.h"
+#include "tessera/options.h"
+#include "tessera/process_group.h"
+
+namespace tessera {
+
+/// Makes `model` train on all ranks of `world` under options.strategy. Collective over `world`;
+/// blocks until all ranks have come.
+///
+/// All ranks must have built the same model (names, shapes, strides, dtypes, requires_grad, ties),
+/// optimizer plan and options: differences throw c10::Error on every rank that names the first one.
+/// Parameters and buffers of rank 0 are given to all ranks; buffers stay local afterwards.
+/// Parameters move into flat buffers (the tensors stay the user's own objects; their views and
+/// aliases follow or are refused, Note [Aliases of parameters]; raw pointers taken before are
+/// stale), converted if Options::precision says so; where parameters are split, each rank keeps its
+/// slice of them. Expanded tensors, whose elements lie in one place, become contiguous. The model
+/// is kept alive by the engine (or must outlive it when given by reference). Only parameters
+/// present now are trained, later ones refused by name (Engine::step(), Engine::state_dict());
+/// frozen ones are never written.
+///
+/// Refused by name: options that do not fit the world or that the strategy would ignore, devices
+/// other than CPU, a model on several devices, parameters that another engine owns or that have a
+/// post-accumulate-gradient hook already, gradients present before (call zero_grad first),
+/// parameters with a view or alias that could not follow them.
+std::unique_ptr<Engine> parallelize(std::shared_ptr<torch::nn::Module> model,
+                                    OptimizerPlan optimizer, Options options,
+                                    const std::shared_ptr<ProcessGroup>& world);
+
+/// As above for a model that the caller keeps alive longer than the engine.
+std::unique_ptr<Engine> parallelize(torch::nn::Module& model, OptimizerPlan optimizer,
+                                    Options options, const std::shared_ptr<ProcessGroup>& world);
+
+/// As above for a module holder (TORCH_MODULE).
+template <typename Contained>
+std::unique_ptr<Engine> parallelize(const torch::nn::ModuleHolder<Contained>& model,
+                                    OptimizerPlan optimizer, Options options,
+                                    const std::shared_ptr<ProcessGroup>& world) {
+  return parallelize(std::shared_ptr<torch::nn::Module>(model.ptr()), std::move(optimizer),
+                     std::move(options), world);
+}
+
+}  // namespace tessera

@@ -1,0 +1,196 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/collective.h"
+#include "tessera/shared_buffer.h"
+#include "tessera/window.h"
+#include "tessera/work.h"
+
+namespace tessera {
+
+/// What a group can do; equal on all its ranks. Code asks for this and never for a backend by name.
+struct Capabilities {
+  /// Collectives run beside the caller, so that starting them early overlaps them with what the
+  /// caller does; otherwise they run in the call.
+  bool in_background = false;
+  /// Work::wait() blocks the host until results are there, and is_completed() tells it when: the
+  /// tensors are the host's. Otherwise results come on a stream of the device, and only what is
+  /// queued behind wait() knows them.
+  bool completes_on_host = true;
+  /// ProcessGroup::all_gather_on_host() goes by a channel beside the group's own collectives.
+  bool has_host_channel = false;
+  /// Ranks read each other's memory without the owner taking part: make_window() works.
+  bool one_sided_reads = false;
+};
+
+/// Ranks that communicate. Every collective is called by every rank of the group in the same order;
+/// each call is compared across ranks (op, reduce op, root, dtype, numel, sequence, tag) before it
+/// touches data, and a difference raises a CommError that names both calls on every rank.
+///
+/// Tensors are contiguous, lie at device() and are of fp32, fp64, bf16, fp16, int64, int32 or
+/// uint8. Sums run in rank order; bf16 and fp16 are accumulated in fp32 and rounded once. So every
+/// rank receives the same bits, and reduce_scatter gives the same bits as the matching slice of
+/// all_reduce.
+///
+/// All collectives return at once or run in the call, as the backend decides; results are valid
+/// after Work::wait(). Misuse (shape, dtype, device) throws c10::Error before anything is sent;
+/// failure throws CommError, from the call or from wait(), and poisons the group.
+///
+/// A group is used by one thread at a time. Destroying it is local and never blocks: it marks this
+/// rank as having left (later collectives of the others name it); destroyed while an exception
+/// unwinds, it poisons the group. A child of fork() is no rank: calls on a group that it inherited
+/// throw CommError at once (on GPUs they are undefined), and destroying it tells nobody.
+class ProcessGroup {
+ public:
+  /// For reduce_scatter: the slice with this rank's number.
+  static constexpr int kOwnRank = -1;
+
+  virtual ~ProcessGroup() = default;
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  /// This process's number in the group, 0 <= rank() < size().
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// Unique among the groups of one world; "world" for the outermost.
+  virtual std::string_view name() const = 0;
+  /// "loopback", "shm" or "nccl".
+  virtual std::string_view backend() const = 0;
+  virtual Capabilities can() const = 0;
+  /// Where the tensors of its collectives lie: the CPU, or this rank's device.
+  virtual at::Device device() const { return at::kCPU; }
+
+  /// Combines `tensor` over ranks in place; all ranks receive the result.
+  /// `tag` names what is reduced in errors and traces and must be equal on all ranks. All
+  /// collectives take one.
+  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
+                                   std::string_view tag = {}) {
+    return check_and_run(
+        {.op = Op::kAllReduce, .output = tensor, .input = tensor, .reduce = op, .tag = tag});
+  }
+
+  /// Combines `input` [size() * n] over ranks and leaves slice `slice` in `output` [n]: by default
+  /// (kOwnRank) slice rank(). The ranks' slices must be a permutation; two ranks that ask for one
+  /// slice are a CommError that names both, on every rank. `output` may be that slice of `input`
+  /// itself; then the rest of `input` is left as it was. Sums run in rank order whoever receives
+  /// them.
+  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                                       ReduceOp op, std::string_view tag = {},
+                                       int slice = kOwnRank) {
+    return check_and_run({.op = Op::kReduceScatter,
+                          .output = output,
+                          .input = input,
+                          .reduce = op,
+                          .slice = slice == kOwnRank ? rank() : slice,
+                          .tag = tag});
+  }
+
+  /// Concatenates every rank's `input` [n] in rank order into `output` [size() * n]. `input` may be
+  /// this rank's own slice of `output` (in place).
+  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
+                                   std::string_view tag = {}) {
+    return check_and_run({.op = Op::kAllGather, .output = output, .input = input, .tag = tag});
+  }
+
+  /// Copies `tensor` of rank `root` to every rank.
+  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, std::string_view tag = {}) {
+    return check_and_run(
+        {.op = Op::kBroadcast, .output = tensor, .input = tensor, .peer = root, .tag = tag});
+  }
+
+  /// Blocks until every rank has called it.
+  void barrier(std::string_view tag = {}) {
+    check_and_run({.op = Op::kBarrier, .tag = tag})->wait();
+  }
+
+  /// all_gather() of what ranks tell each other: CPU tensors, wherever device() is, that the host
+  /// reads as soon as it returns. Blocks until all ranks' parts are in `output`. Same comparison,
+  /// sequence and errors as all_gather(), which it is unless there is a channel
+  /// beside the device (Capabilities::has_host_channel; nccl: the store), which takes milliseconds
+  /// and is not for gradients.
+  void all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
+                          std::string_view tag = {}) {
+    start_gather_on_host(output, input, tag)->wait();
+  }
+
+  /// As all_gather_on_host(), but returns before the peers have come where there is a channel
+  /// beside the device; `output` is complete after Work::wait(), which blocks the host and throws
+  /// what all_gather_on_host() would. `input` is copied in the call. Nothing else goes by the
+  /// channel in between: one at a time.
+  std::shared_ptr<Work> start_gather_on_host(const at::Tensor& output, const at::Tensor& input,
+                                             std::string_view tag = {});
+
+  /// What the calls above come to, checked by them: takes part in one collective. For groups around
+  /// another one, which see and hand on every collective here; others call those above.
+  virtual std::shared_ptr<Work> run(const Collective& collective) = 0;
+
+  /// Local, except where NcclOptions say otherwise. An uninitialised 1-d tensor at device() in
+  /// memory that the backend moves without staging (shared memory for shm; ordinary memory of the
+  /// host or the device for loopback, and for GPUs over shm, which stages all); on the host aligned
+  /// to a page. Throws c10::Error naming the size if there is no space.
+  virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
+
+  /// Collective; blocks until all ranks have called it. A window over every rank's `own`, which is
+  /// contiguous, 1-d, of equal dtype and numel on all ranks (0 is allowed) and lies in memory from
+  /// allocate(), as a whole or as a view. The window keeps `own` alive, and peers' memory mapped.
+  /// `name` is compared across ranks. Memory of another kind on any rank is a c10::Error on every
+  /// rank that names these ranks; the group is as good as before. A group without
+  /// Capabilities::one_sided_reads refuses it: c10::Error.
+  virtual std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name);
+
+  /// Collective; blocks until all ranks have called it. `bytes` zero bytes that all ranks have
+  /// together, equal on all ranks. Null on every rank where they have no memory in common: in a
+  /// world of one, and across hosts or devices; and, with a warning, where the system does not show
+  /// one of them its own writes. If there is no space, every rank throws c10::Error that names the
+  /// rank and the size; the group is as good as before.
+  virtual std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name);
+
+  /// Collective over this group: a new group of the given ranks of this one (strictly ascending;
+  /// rank i of the new group is ranks[i]), with its own sequence of collectives. Every rank of this
+  /// group calls it with the same arguments; ranks outside the list receive nullptr. `name` must be
+  /// new; the new group is called "<name() of this>/<name>".
+  virtual std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
+                                                 std::string_view name) = 0;
+
+  /// Local. Poisons the group and every group made from the same world: all ranks' pending and
+  /// later calls throw CommError with `cause`. The first cause wins. Never throws, never blocks.
+  virtual void abort(std::string_view cause) noexcept = 0;
+
+ protected:
+  ProcessGroup() = default;
+
+  /// For run(): a backend that lacks an operation. Throws c10::Error that names both.
+  [[noreturn]] void refuse(const Collective& collective) const;
+
+ private:
+  std::shared_ptr<Work> check_and_run(const Collective& collective);
+};
+
+/// Throws c10::Error unless `ranks` and `name` may make a subgroup of a group of `size` ranks whose
+/// earlier subgroups are `names`.
+void check_subgroup(const std::vector<int>& ranks, std::string_view name, int size,
+                    const std::set<std::string, std::less<>>& names);
+
+/// Throws c10::Error unless allocate(numel, dtype) makes sense; returns the number of bytes.
+int64_t check_allocate(int64_t numel, at::ScalarType dtype);
+
+/// A group of all ranks of `group` with a sequence of its own: subgroup() over every rank.
+/// Collective.
+std::shared_ptr<ProcessGroup> duplicate(ProcessGroup& group, std::string_view name);
+
+/// Collective over `group`, whose rank r has the colour color_of_rank[r]; every rank passes the
+/// same. Makes one subgroup per distinct colour, of its ranks in ascending order, called
+/// "<name> <colour>", and returns the one of this rank. Throws c10::Error unless there is one
+/// colour for each rank.
+std::shared_ptr<ProcessGroup> split(ProcessGroup& group, const std::vector<int>& color_of_rank,
+                                    std::string_view name);
+
+}  // namespace tessera

@@ -1,0 +1,45 @@
+#pragma once
+
+/// The umbrella header: everything a training program needs.
+
+#include <torch/torch.h>
+
+// Ranks and what they exchange.
+#include "tessera/collective.h"
+#include "tessera/device_mesh.h"
+#include "tessera/environment.h"
+#include "tessera/errors.h"
+#include "tessera/nccl_options.h"
+#include "tessera/process_group.h"
+#include "tessera/process_group_options.h"
+#include "tessera/rendezvous.h"
+#include "tessera/shared_buffer.h"
+#include "tessera/time_out.h"
+#include "tessera/window.h"
+#include "tessera/work.h"
+
+// How to train: strategies and options.
+#include "tessera/activation_checkpoint.h"
+#include "tessera/algorithm_options.h"
+#include "tessera/optimizer_plan.h"
+#include "tessera/options.h"
+#include "tessera/precision.h"
+#include "tessera/strategy.h"
+#include "tessera/wrap_policy.h"
+#include "tessera/wrap_rules.h"
+
+// Training.
+#include "tessera/engine.h"
+#include "tessera/flat_layout.h"
+#include "tessera/gather_counts.h"
+#include "tessera/parallelize.h"
+#include "tessera/parameter_table.h"
+#include "tessera/state_dict.h"
+#include "tessera/unit_plan.h"
+
+// What it costs, and what happened when.
+#include "tessera/element_state.h"
+#include "tessera/memory_formula.h"
+#include "tessera/memory_meter.h"
+#include "tessera/trace.h"
+#include "tessera/trace_file.h"

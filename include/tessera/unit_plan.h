@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/flat_layout.h"
+#include "tessera/parameter_table.h"
+#include "tessera/precision.h"
+
+namespace tessera {
+
+/// What a unit is for.
+enum class UnitKind : uint8_t {
+  kPlain,
+  kRoot,    ///< what no block owns: whole from its first use to the end of backward
+  kFrozen,  ///< frozen parameters, split like the others but without gradients and optimizer state
+};
+
+/// One unit: parameters of one dtype that are communicated together.
+struct PlannedUnit {
+  std::string name;                ///< "bucket 0", "layers.3", ...
+  std::vector<size_t> parameters;  ///< indices into the ParameterTable, in buffer order
+  FlatLayout layout;               ///< its i-th parameter is parameters[i]; dtype of the parameters
+  UnitPrecision precision;
+  UnitKind kind = UnitKind::kPlain;
+};
+
+/// Which unit and which place in it every trainable parameter has, and frozen ones where they are
+/// split. Fixed when the model is parallelized: moving a parameter later would move optimizer state
+/// between ranks. Trainable units come first, frozen ones last.
+class UnitPlan {
+ public:
+  struct Place {
+    size_t unit;
+    size_t position;  ///< index within PlannedUnit::parameters and its layout
+  };
+
+  /// Each entry of `units` becomes a unit, in launch order. Every trainable parameter must occur
+  /// exactly once, frozen ones in units of kind kFrozen only, at the end; dtypes within a unit must
+  /// agree: TORCH_INTERNAL_ASSERT otherwise (the rules that make lists guarantee it).
+  struct Membership {
+    std::string name;
+    std::vector<size_t> parameters;
+    UnitKind kind = UnitKind::kPlain;
+  };
+  UnitPlan(const ParameterTable& table, std::vector<Membership> units, int slices,
+           const Precision& precision = {});
+
+  size_t size() const { return units_.size(); }
+  /// How many units have gradients: units [0, trainable_size()).
+  size_t trainable_size() const { return trainable_size_; }
+  const PlannedUnit& operator[](size_t unit) const { return units_[unit]; }
+  std::vector<PlannedUnit>::const_iterator begin() const { return units_.begin(); }
+  std::vector<PlannedUnit>::const_iterator end() const { return units_.end(); }
+
+  /// Whether parameter `index` of the table is in a unit (every trainable one is), and where.
+  /// place() asserts has_place().
+  bool has_place(size_t parameter) const;
+  Place place(size_t parameter) const;
+
+  /// Whether any parameter of `unit` is used; used[i] != 0: parameter i of the table is.
+  bool is_used(size_t unit, const std::vector<uint8_t>& used) const;
+
+  /// Sum of the units' padded sizes. numel mixes dtypes only if units do.
+  int64_t numel() const;
+  int64_t bytes() const;
+
+  /// One line per unit (name, dtype, numel, slices, member names) for comparison across ranks.
+  std::vector<std::string> lines(const ParameterTable& table) const;
+
+ private:
+  std::vector<PlannedUnit> units_;
+  size_t trainable_size_ = 0;
+  std::vector<std::ptrdiff_t> unit_of_;  // per table entry; -1 when it has no place
+  std::vector<size_t> position_of_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include <c10/util/Type.h>
+#include <torch/nn/module.h>
+
+#include "tessera/wrap_policy.h"
+
+// The rules that decide which modules become units of their own (Options::wrap). All of them look
+// at the model's registered modules only, are local and cheap, and choose alike on every rank; the
+// units they lead to are compared across ranks by parallelize. A rule changes memory and traffic,
+// never results. What a rule does not choose is the root unit. The model itself is never asked
+// about: it is the root. A module registered under several names is one module and goes by its
+// first.
+
+namespace tessera {
+
+/// The default: each direct child of a ModuleList or Sequential that owns parameters and has a
+/// sibling of the same type in that container, the outermost such container first. What lies inside
+/// a chosen child is not looked at again. A ModuleDict is passed through, not a container: its
+/// entries are parts with different roles more often than repeated blocks.
+///
+///   model: { embed: Embedding, layers: ModuleList { Block, Block, Block }, head: Linear }
+///   units: layers.2, layers.1, layers.0, root (embed and head)
+WrapPolicy wrap_blocks();
+
+/// Every module for which `accepts` is true. `name` is the module's ("layers.0.attention"). Modules
+/// that own no parameters, neither themselves nor below, are not asked about. An accepted module
+/// inside another accepted one makes its own unit. `rule` names the rule in messages and is
+/// compared across ranks. Throws c10::Error if `accepts` is empty or, later in parallelize, if
+/// nothing is accepted (wrap_whole() says that this is meant).
+///
+///   options.wrap = tessera::wrap_if("stages", [](std::string_view name, const auto&) {
+///     return name.starts_with("stage") && name.find('.') == name.npos;
+///   });
+WrapPolicy wrap_if(
+    std::string rule,
+    std::function<bool(std::string_view name, const torch::nn::Module& module)> accepts);
+
+/// Every module of one of these types or derived from one, nested ones included. A type is the
+/// module's or its holder's: torch::nn::Linear and torch::nn::LinearImpl mean the same. An error in
+/// parallelize if the model has none that owns parameters.
+///
+///   options.wrap = tessera::wrap_by_type<torch::nn::TransformerEncoderLayer>();
+template <typename... Modules>
+WrapPolicy wrap_by_type();
+
+/// From the leaves upwards, every module with at least `least_numel` parameter elements that no
+/// chosen module below it has: units of about that size or more, whatever the model is made of.
+/// Never a ModuleList or ModuleDict; never a part of a MultiheadAttention, whose parameters one
+/// operator reads together. An element counts for a module if all names of its parameter lie in
+/// that module. What is left over joins the next chosen module above, or the root. Throws
+/// c10::Error unless least_numel is 1 or more. Source: PyTorch's size_based_auto_wrap_policy, which
+/// leaves a large MultiheadAttention to the module around it where this one makes it a unit.
+///
+///   options.wrap = tessera::wrap_by_size(10'000'000);  // 40 MB of float each, or more
+WrapPolicy wrap_by_size(int64_t least_numel);
+
+/// Exactly these units, each a list of module names; the modules of one list share a unit named "a
+/// + b". In parallelize a c10::Error that lists every name which is unknown, occurs twice or owns
+/// no parameters, and the names there are.
+///
+///   options.wrap = tessera::wrap_modules({{"encoder"}, {"decoder.0", "decoder.1"}});
+WrapPolicy wrap_modules(std::vector<std::vector<std::string>> units);
+
+/// One root unit of everything: parameters are split between steps and whole within one. For models
+/// that fit, where the optimizer state and gradients do not.
+WrapPolicy wrap_whole();
+
+// Implementation only below.
+
+template <typename... Modules>
+WrapPolicy wrap_by_type() {
+  static_assert(sizeof...(Modules) > 0, "wrap_by_type<...>() needs at least one type of module");
+  const auto apply = []<typename Module>(std::type_identity<Module>, auto&& use) {
+    if constexpr (requires { typename Module::ContainedType; }) {
+      return use(std::type_identity<typename Module::ContainedType>());
+    } else {
+      return use(std::type_identity<Module>());
+    }
+  };
+  std::string types;
+  const auto append = [&types]<typename Module>(std::type_identity<Module>) {
+    types += (types.empty() ? "" : ", ") + std::string(c10::demangle_type<Module>());
+  };
+  (apply(std::type_identity<Modules>(), append), ...);
+  return wrap_if("wrap_by_type<" + types + ">",
+                 [apply](std::string_view, const torch::nn::Module& module) {
+                   const auto is_a = [&module]<typename Module>(std::type_identity<Module>) {
+                     return dynamic_cast<const Module*>(&module) != nullptr;
+                   };
+                   return (apply(std::type_identity<Modules>(), is_a) || ...);
+                 });
+}
+
+}  // namespace tessera

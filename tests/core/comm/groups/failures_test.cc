@@ -1,0 +1,352 @@
+// Everything that can go wrong between ranks that are threads: one cause, on every rank, and never
+// a hang.
+#include <atomic>
+#include <cstdlib>
+#include <future>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <ATen/Functions.h>
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/core/process/failure_report.h"
+#include "tessera/core/process/job_page.h"
+#include "tessera/errors.h"
+#include "tessera/process_group.h"
+#include "tessera/tests/support/file_size_limit.h"
+#include "tessera/tests/support/rank_threads.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using testing::FileSizeLimit;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using testing::RankThreadOptions;
+using testing::run_ranks_expecting_errors;
+using Lane = ProcessGroupOptions::Lane;
+
+using Call = std::function<void(ProcessGroup&)>;
+
+struct Difference {
+  const char* name;
+  Call usual;
+  Call other;  // what rank 1 does instead
+  const char* text;
+};
+
+std::vector<Difference> differences() {
+  const auto reduce = [](int64_t numel, at::ScalarType dtype, ReduceOp op, const char* tag) {
+    return
+        [=](ProcessGroup& group) { group.all_reduce(at::zeros({numel}, dtype), op, tag)->wait(); };
+  };
+  const auto broadcast = [](int root) {
+    return [=](ProcessGroup& group) { group.broadcast(at::zeros({3}), root, "b")->wait(); };
+  };
+  const Call usual = reduce(1024, at::kFloat, ReduceOp::kSum, "bucket 3");
+  return {
+      {"op", usual, [](ProcessGroup& group) { group.barrier(); },
+       "rank 1 called barrier '' where rank 0 called all_reduce SUM float32[1024] 'bucket 3'"},
+      {"reduce op", usual, reduce(1024, at::kFloat, ReduceOp::kMax, "bucket 3"),
+       "rank 1 called all_reduce MAX float32[1024] 'bucket 3' where rank 0 called all_reduce SUM"},
+      {"dtype of equal size", usual, reduce(1024, at::kInt, ReduceOp::kSum, "bucket 3"),
+       "rank 1 called all_reduce SUM int32[1024] 'bucket 3' where"},
+      {"numel", usual, reduce(1023, at::kFloat, ReduceOp::kSum, "bucket 3"),
+       "rank 1 called all_reduce SUM float32[1023] 'bucket 3' where"},
+      {"tag", usual, reduce(1024, at::kFloat, ReduceOp::kSum, "bucket 4"),
+       "rank 1 called all_reduce SUM float32[1024] 'bucket 4' where"},
+      {"root", broadcast(0), broadcast(1),
+       "rank 1 called broadcast float32[3] from rank 1 'b' where rank 0 called broadcast "
+       "float32[3] from rank 0 'b'"},
+      {"gather or scatter",
+       [](ProcessGroup& group) {
+         group.all_gather(at::zeros({group.size()}), at::zeros({1}))->wait();
+       },
+       [](ProcessGroup& group) {
+         group.reduce_scatter(at::zeros({1}), at::zeros({group.size()}), ReduceOp::kMin)->wait();
+       },
+       "rank 1 called reduce_scatter MIN float32[3] '' where rank 0 called all_gather float32[1]"},
+      {"subgroup ranks",
+       [](ProcessGroup& group) {
+         group.subgroup({0, 1}, "part");
+       },
+       [](ProcessGroup& group) {
+         group.subgroup({0, 2}, "part");
+       },
+       "rank 1 called subgroup 'part [0, 2]' where rank 0 called subgroup 'part [0, 1]'"},
+      {"skipped",
+       [](ProcessGroup& group) {
+         group.barrier("first");
+         group.barrier("second");
+       },
+       [](ProcessGroup& group) { group.barrier("second"); },
+       "rank 1 called barrier 'second' where rank 0 called barrier 'first'"},
+  };
+}
+
+TEST(Failures, EveryDifferenceBetweenCallsIsNamedOnEveryRank) {
+  for (const Lane lane : {Lane::kInline, Lane::kThread}) {
+    for (const Difference& difference : differences()) {
+      const auto errors = run_ranks_expecting_errors(
+          3,
+          [&](std::shared_ptr<ProcessGroup> group) {
+            (group->rank() == 1 ? difference.other : difference.usual)(*group);
+          },
+          {.lane = lane});
+      EXPECT_THAT(errors, Each(HasSubstr(difference.text))) << difference.name;
+    }
+  }
+}
+
+TEST(Failures, TagsThatDifferOnlyAfterTheStoredPartDiffer) {
+  const auto errors = run_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> group) {
+    group->barrier(absl::StrCat(std::string(200, 'x'), group->rank()));
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("rank 1 called barrier 'xxx")));
+}
+
+TEST(Failures, AMismatchTouchesNoData) {
+  const auto errors = run_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> group) {
+    at::Tensor tensor = group->allocate(100, at::kFloat);
+    tensor.fill_(group->rank());
+    try {
+      group->all_reduce(tensor.narrow(0, 0, 100 - group->rank()), ReduceOp::kSum)->wait();
+    } catch (const CommError& error) {
+      EXPECT_EQ(tensor.sum().item<float>(), 100.0f * group->rank());
+      EXPECT_EQ(error.context().op, "all_reduce");
+      EXPECT_EQ(error.context().rank, group->rank());
+      EXPECT_EQ(error.context().group, "world");
+      throw;
+    }
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("float32[99]")));
+}
+
+TEST(Failures, AFailedGroupRethrowsItsFirstCauseAndOthersGoOn) {
+  const auto errors = run_ranks_expecting_errors(3, [](std::shared_ptr<ProcessGroup> world) {
+    auto other = duplicate(*world, "other");
+    std::string first;
+    try {
+      world->barrier(absl::StrCat("by ", world->rank() == 2 ? "two" : "the rest"));
+    } catch (const CommError& error) {
+      first = error.cause();
+    }
+    for (int i = 0; i < 3; ++i) {
+      at::Tensor tensor = at::ones({1});
+      other->all_reduce(tensor, ReduceOp::kSum)->wait();
+      EXPECT_EQ(tensor.item<float>(), 3.0f);
+      try {
+        world->all_reduce(tensor, ReduceOp::kSum)->wait();
+        ADD_FAILURE() << "a poisoned group went on";
+      } catch (const CommError& error) {
+        EXPECT_EQ(error.cause(), first);
+      }
+    }
+    throw std::runtime_error(first);
+  });
+  EXPECT_THAT(errors,
+              Each("rank 2 called barrier 'by two' where rank 0 called barrier 'by the rest'"));
+}
+
+TEST(Failures, ATimeOutNamesTheMissingRanks) {
+  std::promise<void> done;
+  auto gate = done.get_future().share();
+  std::atomic<int> failed{0};
+  const auto errors = run_ranks_expecting_errors(4,
+                                                 [&](std::shared_ptr<ProcessGroup> world) {
+                                                   world->barrier("fine");
+                                                   if (world->rank() == 1 || world->rank() == 3) {
+                                                     gate.wait();
+                                                     world->barrier("late");
+                                                   }
+                                                   try {
+                                                     world->barrier("late");
+                                                   } catch (const CommError&) {
+                                                     if (++failed == 2) done.set_value();
+                                                     throw;
+                                                   }
+                                                 },
+                                                 {.timeout = std::chrono::milliseconds(400)});
+  EXPECT_THAT(errors, Each(HasSubstr("timed out: waited 400 ms for rank 1, which has finished 3 "
+                                     "collectives, rank 3, which has finished 3 collectives")));
+}
+
+TEST(Failures, ARankThatLeftIsNamed) {
+  for (const Lane lane : {Lane::kInline, Lane::kThread}) {
+    const auto errors = run_ranks_expecting_errors(
+        3,
+        [](std::shared_ptr<ProcessGroup> world) {
+          for (int i = 0; i < 4; ++i) world->barrier();
+          if (world->rank() == 2) return;
+          world->all_reduce(at::zeros({1}), ReduceOp::kSum, "after")->wait();
+        },
+        {.lane = lane});
+    // init_process_group itself has two.
+    const auto text = HasSubstr("rank 2 left the group after 6 collectives");
+    EXPECT_THAT(errors, ElementsAre(text, text, ""));
+  }
+}
+
+TEST(Failures, ARankOfASubgroupIsNamedByBothItsNumbers) {
+  const auto errors = run_ranks_expecting_errors(4, [](std::shared_ptr<ProcessGroup> world) {
+    auto upper = world->subgroup({2, 3}, "upper");
+    if (world->rank() == 2) upper->barrier();
+  });
+  EXPECT_THAT(errors[2], HasSubstr("rank 1 (rank 3 of the world) left the group after 0"));
+}
+
+TEST(Failures, AnExceptionThatUnwindsPoisonsTheWholeWorld) {
+  for (const Lane lane : {Lane::kInline, Lane::kThread}) {
+    const auto errors =
+        run_ranks_expecting_errors(3,
+                                   [](std::shared_ptr<ProcessGroup> world) {
+                                     auto other = duplicate(*world, "other");
+                                     if (world->rank() == 1) throw std::runtime_error("bad batch");
+                                     (world->rank() == 0 ? world : other)->barrier("step");
+                                   },
+                                   {.lane = lane});
+    const auto text = HasSubstr("rank 1 left while an exception unwound");
+    EXPECT_THAT(errors, ElementsAre(text, "bad batch", text));
+  }
+}
+
+TEST(Failures, AnAbortReachesAllGroupsOfTheWorldAndItsFirstCauseWins) {
+  const auto errors = run_ranks_expecting_errors(3, [](std::shared_ptr<ProcessGroup> world) {
+    auto other = duplicate(*world, "other");
+    if (world->rank() == 2) {
+      other->abort("rank 2 saw a NaN");
+      other->abort("a second thought");
+    }
+    (world->rank() == 0 ? world : other)->barrier("step");
+  });
+  EXPECT_THAT(errors, Each(HasSubstr(": rank 2 saw a NaN")));
+}
+
+TEST(Failures, DestroyingAGroupWithWorkInFlightNeitherBlocksNorLosesTheWait) {
+  std::atomic<int> cancelled{0};
+  run_ranks_expecting_errors(2,
+                             [&](std::shared_ptr<ProcessGroup> world) {
+                               if (world->rank() == 1) return;
+                               std::vector<std::shared_ptr<Work>> works;
+                               for (int i = 0; i < 3; ++i)
+                                 works.push_back(world->all_reduce(at::zeros({5}), ReduceOp::kSum));
+                               world.reset();
+                               for (auto& work : works) {
+                                 try {
+                                   work->wait();
+                                 } catch (const CommError&) {
+                                   ++cancelled;
+                                 }
+                               }
+                             },
+                             {.lane = Lane::kThread});
+  EXPECT_EQ(cancelled, 3);
+}
+
+TEST(Failures, NoSpaceIsAnErrorThatNamesTheSize) {
+  FileSizeLimit limit(8 << 20);
+  const auto errors = run_ranks_expecting_errors(
+      2, [](std::shared_ptr<ProcessGroup> world) { world->allocate(4 << 20, at::kFloat); });
+  EXPECT_THAT(errors, Each(HasSubstr("[comm] shared memory: got no space for 16777216 bytes")));
+}
+
+// Staging memory is taken inside a collective: the others must learn why it cannot go on.
+TEST(Failures, NoSpaceForStagingIsEveryRanksError) {
+  FileSizeLimit limit(64 << 10);
+  const auto errors = run_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> world) {
+    if (world->rank() == 1) {
+      world->all_reduce(at::zeros({10}), ReduceOp::kSum)->wait();
+    } else {
+      world->barrier();
+    }
+  });
+  EXPECT_THAT(errors,
+              Each(HasSubstr("rank 1 failed: [comm] shared memory: got no space for 1048576")));
+}
+
+TEST(Failures, ARankNumberGivenTwiceIsNamedOnEveryRank) {
+  const auto errors = run_ranks_expecting_errors(
+      3, [](std::shared_ptr<ProcessGroup>) { FAIL() << "the ranks met"; },
+      {.rank_of = [](int thread) { return std::min(thread, 1); }});
+  EXPECT_THAT(errors, Each(HasSubstr("RANK 1 was given twice, to pid ")));
+}
+
+TEST(Failures, MissingRanksAreNamedWhenTheyDoNotCome) {
+  const auto errors = run_ranks_expecting_errors(
+      2, [](std::shared_ptr<ProcessGroup>) { FAIL() << "the ranks met"; },
+      {.timeout = std::chrono::milliseconds(300), .world_size_of = [](int) { return 4; }});
+  EXPECT_THAT(errors, Each(HasSubstr("timed out after 300 ms: rank 2, rank 3 did not come")));
+}
+
+TEST(Failures, WorldSizesThatDifferAreNamedOnEveryRank) {
+  const auto errors = run_ranks_expecting_errors(
+      3, [](std::shared_ptr<ProcessGroup>) { FAIL() << "the ranks met"; },
+      {.world_size_of = [](int thread) { return thread == 1 ? 4 : 3; }});
+  EXPECT_THAT(errors, Each(HasSubstr("rank 1 has WORLD_SIZE 4 where rank 0 has 3")));
+}
+
+/// This process as rank 0 of a job of two: what it has noted since it was made.
+class FailureNotes : public ::testing::Test {
+ protected:
+  FailureNotes() {
+    const std::pair<const char*, std::string> variables[] = {
+        {"TESSERA_JOB_PAGE", page().address()}, {"RANK", "0"}, {"WORLD_SIZE", "2"}};
+    for (const auto& [name, value] : variables) ::setenv(name, value.c_str(), 1);
+    report_failures(0, 2);
+    for (const auto& [name, value] : variables) ::unsetenv(name);
+  }
+
+  static JobPage& page() {
+    static const auto made = *JobPage::create(2);  // a process finds its page once
+    return *made;
+  }
+  static FailureNote note() { return page().note(0).value_or(FailureNote()); }
+};
+
+TEST_F(FailureNotes, OfThisRankSayWhichCollectiveItBeganLast) {
+  note_collective("all_reduce", "bucket 3", 7, "world/part");
+  report_failure(-1, "out of data");
+  EXPECT_EQ(note().culprit, 0);
+  EXPECT_THAT(note().text, MatchesRegex("out of data \\(after [0-9]+ collectives?, the last: "
+                                        "all_reduce 'bucket 3' #7 on group 'world/part'\\)"));
+}
+
+TEST_F(FailureNotes, OfAnotherRankDoNot) {
+  note_collective("barrier", "", 0, "world");
+  report_failure(1, "rank 1 (pid 17) died");
+  EXPECT_EQ(note().culprit, 1);
+  EXPECT_EQ(note().text, "rank 1 (pid 17) died");
+}
+
+TEST_F(FailureNotes, AreCutWhereTextsAreLong) {
+  note_collective("barrier", std::string(5000, 't'), 3, std::string(5000, 'g'));
+  report_failure(-1, std::string(5000, 'x'));
+  EXPECT_EQ(note().text.size(), 2000u);
+  EXPECT_THAT(note().text, EndsWith("t' #3 on group '" + std::string(100, 'g') + "')"));
+}
+
+TEST_F(FailureNotes, OfAnExceptionInTheMiddleOfTrainingNameTheLastCallInAnyGroup) {
+  run_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> world) {
+    auto part = duplicate(*world, "part");
+    world->barrier("step");
+    part->barrier();
+    part->barrier();
+    if (world->rank() == 1) throw std::runtime_error("bad batch");
+    world->barrier("next");
+  });
+  // Both ranks are this process, so rank 0 may have begun its next call.
+  EXPECT_THAT(note().text, MatchesRegex("rank 1 left while an exception unwound \\(after [0-9]+ "
+                                        "collectives, the last: (barrier #1 on group 'world/part'|"
+                                        "barrier 'next' #[0-9]+ on group 'world')\\)"));
+}
+
+}  // namespace
+}  // namespace tessera

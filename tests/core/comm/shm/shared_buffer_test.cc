@@ -1,0 +1,315 @@
+// One buffer for all ranks: what each sees of what the others and it itself have written.
+#include "tessera/shared_buffer.h"
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/Functions.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/core/comm/shm/page_map.h"
+#include "tessera/core/comm/shm/shared_buffer.h"
+#include "tessera/core/memory/huge_pages.h"
+#include "tessera/process_group.h"
+#include "tessera/rendezvous.h"
+#include "tessera/tests/support/file_size_limit.h"
+#include "tessera/tests/support/forked_child.h"
+#include "tessera/tests/support/message_of.h"
+#include "tessera/tests/support/rank_processes.h"
+#include "tessera/tests/support/rank_threads.h"
+
+namespace tessera::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// Runs `body` on `size` ranks that have a buffer of `numel` floats together.
+void on_ranks(int size, int64_t numel,
+              const std::function<void(ProcessGroup& world, SharedBuffer& buffer)>& body) {
+  run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
+    const auto buffer = world->make_shared_buffer(numel * 4, "buffer");
+    ASSERT_NE(buffer, nullptr);
+    body(*world, *buffer);
+  });
+}
+
+class SharedBufferTest : public ::testing::TestWithParam<int> {
+ protected:
+  static constexpr int64_t kNumel = 3 * kHugePageBytes / 4 + 77;
+  int size() const { return GetParam(); }
+};
+
+TEST_P(SharedBufferTest, BeginsWithZerosAndShowsWhatAnyRankWritesToAll) {
+  on_ranks(size(), kNumel, [](ProcessGroup& world, SharedBuffer& buffer) {
+    const at::Tensor whole = buffer.view(0, kNumel, at::kFloat);
+    EXPECT_EQ(whole.count_nonzero().item<int64_t>(), 0);
+    world.barrier("seen");
+    const int64_t share = kNumel / world.size();
+    buffer.common(4 * share * world.rank(), share, at::kFloat).fill_(world.rank() + 1);
+    world.barrier("written");
+    for (int rank = 0; rank < world.size(); ++rank) {
+      EXPECT_TRUE(whole.narrow(0, share * rank, share).eq(rank + 1).all().item<bool>()) << rank;
+    }
+  });
+}
+
+TEST_P(SharedBufferTest, KeepsWhatIsWrittenToAViewToThisRankUntilItIsDropped) {
+  on_ranks(size(), kNumel, [](ProcessGroup& world, SharedBuffer& buffer) {
+    const at::Tensor whole = buffer.view(0, kNumel, at::kFloat);
+    const at::Tensor common = buffer.common(0, kNumel, at::kFloat);
+    EXPECT_EQ(buffer.find_own_write(), std::nullopt);
+    if (world.rank() == 1) whole[kNumel - 5].fill_(7);
+    world.barrier("written");
+    EXPECT_EQ(common[kNumel - 5].item<float>(), 0);
+    EXPECT_EQ(whole[kNumel - 5].item<float>(), world.rank() == 1 ? 7 : 0);
+    const std::optional<int64_t> found = buffer.find_own_write();
+    EXPECT_EQ(found.has_value(), world.rank() == 1);
+    // 7 as float is 40e00000: its third byte in memory is the first that is not zero.
+    if (found.has_value()) {
+      EXPECT_EQ(*found, 4 * (kNumel - 5) + 2);
+    }
+    world.barrier("found");
+    if (world.rank() == 0) common.fill_(3);
+    world.barrier("filled");
+    // Only the page that was written does not follow.
+    EXPECT_EQ(whole[0].item<float>(), 3);
+    EXPECT_EQ(whole[kNumel - 5].item<float>(), world.rank() == 1 ? 7 : 3);
+    buffer.drop_own_writes();
+    EXPECT_TRUE(whole.eq(3).all().item<bool>());
+    EXPECT_EQ(buffer.find_own_write(), std::nullopt);
+  });
+}
+
+/// A write that changes nothing (a clamp, say) must not cut the page off from later updates.
+TEST_P(SharedBufferTest, FollowsTheCommonMemoryAfterAWriteThatChangedNothing) {
+  on_ranks(size(), kNumel, [](ProcessGroup& world, SharedBuffer& buffer) {
+    const at::Tensor whole = buffer.view(0, kNumel, at::kFloat);
+    whole.mul_(1);
+    EXPECT_EQ(buffer.find_own_write(), std::nullopt);
+    world.barrier("written");
+    if (world.rank() == 0) buffer.common(0, kNumel, at::kFloat).fill_(5);
+    world.barrier("filled");
+    EXPECT_TRUE(whole.eq(5).all().item<bool>());
+  });
+}
+
+TEST_P(SharedBufferTest, OutlivesBufferAndGroupInItsTensors) {
+  std::vector<at::Tensor> views(static_cast<size_t>(size()));
+  run_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
+    auto buffer = world->make_shared_buffer(4096, "buffer");
+    if (world->rank() == 0) buffer->common(0, 1024, at::kFloat).fill_(2);
+    world->barrier("written");
+    views[static_cast<size_t>(world->rank())] = buffer->view(0, 1024, at::kFloat);
+  });
+  for (size_t rank = 0; rank < views.size(); ++rank) {
+    EXPECT_TRUE(views[rank].eq(2).all().item<bool>());
+    views[rank].fill_(static_cast<double>(rank) + 10);
+  }
+  for (size_t rank = 0; rank < views.size(); ++rank) {
+    EXPECT_EQ(views[rank][0].item<double>(), static_cast<double>(rank) + 10);
+  }
+}
+
+TEST_P(SharedBufferTest, MayBeEmptyAndRefusesPartsThatItDoesNotHave) {
+  on_ranks(size(), 0, [](ProcessGroup& world, SharedBuffer& buffer) {
+    EXPECT_EQ(buffer.view(0, 0, at::kDouble).numel(), 0);
+    EXPECT_EQ(buffer.find_own_write(), std::nullopt);
+    world.barrier("looked");
+    for (const auto& [offset, numel] :
+         std::vector<std::pair<int64_t, int64_t>>{{0, 1 << 20}, {-4, 1}, {2, 1}}) {
+      try {
+        buffer.common(offset, numel, at::kFloat);
+        FAIL() << offset << " " << numel;
+      } catch (const c10::Error& error) {
+        EXPECT_THAT(error.what(), HasSubstr("expected a part of its 4096 bytes"));
+      }
+    }
+  });
+}
+
+TEST_P(SharedBufferTest, NoSpaceIsEveryRanksErrorAndTheGroupGoesOn) {
+  std::vector<std::string> errors(static_cast<size_t>(size()));
+  // Before the ranks start: the limit is the process's.
+  const FileSizeLimit limit(8 << 20);
+  run_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
+    try {
+      world->make_shared_buffer(16 << 20, "weights");
+    } catch (const c10::Error& error) {
+      errors[static_cast<size_t>(world->rank())] = error.what_without_backtrace();
+    }
+    EXPECT_NE(world->make_shared_buffer(1 << 20, "smaller"), nullptr);
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("[shared buffer 'weights'] rank 0: [comm] shared memory: got "
+                                     "no space for 16777216 bytes")));
+}
+
+INSTANTIATE_TEST_SUITE_P(, SharedBufferTest, ::testing::Values(2, 3),
+                         [](const auto& info) { return "World" + std::to_string(info.param); });
+
+/// A page map of one rank that is not what it should be, the kernel's own otherwise.
+class OddPageMap final : public shm::PageMap {
+ public:
+  enum class Fault : uint8_t { kSeesNothing, kSeesEverything, kIsUnreadable, kFailsLater };
+
+  explicit OddPageMap(Fault fault) : fault_(fault) {}
+
+  int64_t next_copied(const char* memory, int64_t page, int64_t pages) override {
+    if (fault_ == Fault::kSeesNothing) return pages;
+    if (fault_ == Fault::kSeesEverything) return page;
+    const bool is_over = fault_ == Fault::kFailsLater && calls_++ >= kCallsOfProof;
+    TORCH_CHECK(fault_ != Fault::kIsUnreadable && !is_over, "no pages can be seen");
+    return kernel_->next_copied(memory, page, pages);
+  }
+
+ private:
+  static constexpr int kCallsOfProof = 3;
+
+  const Fault fault_;
+  const std::unique_ptr<shm::PageMap> kernel_ = shm::PageMap::open();
+  int calls_ = 0;
+};
+
+/// What a buffer of `size` ranks becomes if the last one has an odd page map, or none.
+std::unique_ptr<shm::SharedBuffer> make_with(ProcessGroup& world,
+                                             std::optional<OddPageMap::Fault> fault) {
+  const bool is_odd = world.rank() == world.size() - 1;
+  return shm::SharedBuffer::make(world, 20000, "buffer", [&]() -> std::unique_ptr<shm::PageMap> {
+    if (!is_odd) return shm::PageMap::open();
+    TORCH_CHECK(fault.has_value(), "there is no page map");
+    return std::make_unique<OddPageMap>(*fault);
+  });
+}
+
+TEST_P(SharedBufferTest, IsNullOnAllRanksWhereOneCannotSeeItsOwnWrites) {
+  using Fault = OddPageMap::Fault;
+  run_ranks(size(), [](std::shared_ptr<ProcessGroup> world) {
+    for (const std::optional<Fault> fault :
+         {std::optional<Fault>(), std::optional(Fault::kSeesNothing),
+          std::optional(Fault::kSeesEverything), std::optional(Fault::kIsUnreadable)}) {
+      EXPECT_EQ(make_with(*world, fault), nullptr);
+    }
+    // The group is as good as before, and the control: with a page map that works there is one.
+    EXPECT_NE(make_with(*world, Fault::kFailsLater), nullptr);
+  });
+}
+
+/// What ranks that are threads warn of.
+class WarningTexts final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    texts_.push_back(warning.msg());
+  }
+  std::vector<std::string> take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(texts_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> texts_;
+};
+
+TEST_P(SharedBufferTest, OneRankSaysOnceThatTheyDoNotShare) {
+  WarningTexts warnings;
+  const auto make = [&](int buffers) {
+    run_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
+      const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+      for (int i = 0; i < buffers; ++i) EXPECT_EQ(make_with(*world, std::nullopt), nullptr);
+    });
+    return warnings.take();
+  };
+  {
+    // Whether the tests before this one have been warned or not.
+    const c10::WarningUtils::WarnAlways always;
+    EXPECT_THAT(make(1), ElementsAre(HasSubstr("every rank keeps a copy of its own, for rank " +
+                                               std::to_string(size() - 1) +
+                                               " cannot share: there is no page map")));
+  }
+  EXPECT_LE(make(3).size(), 1u);
+}
+
+TEST_P(SharedBufferTest, APageMapThatFailsLaterIsAnError) {
+  run_ranks(size(), [](std::shared_ptr<ProcessGroup> world) {
+    const auto buffer = make_with(*world, OddPageMap::Fault::kFailsLater);
+    ASSERT_NE(buffer, nullptr);
+    if (world->rank() < world->size() - 1) {
+      EXPECT_EQ(buffer->find_own_write(), std::nullopt);
+    } else {
+      EXPECT_THAT(message_of([&] { buffer->find_own_write(); }), HasSubstr("no pages can be seen"));
+    }
+  });
+}
+
+/// Locking copies pages of a private mapping, and locked pages are not simply dropped.
+TEST_P(SharedBufferTest, FollowsTheCommonMemoryAfterItsPagesWereLocked) {
+  on_ranks(size(), 1024, [](ProcessGroup& world, SharedBuffer& buffer) {
+    const at::Tensor whole = buffer.view(0, 1024, at::kFloat);
+    ASSERT_EQ(::mlock(whole.mutable_data_ptr(), 4096), 0);
+    EXPECT_EQ(buffer.find_own_write(), std::nullopt);
+    world.barrier("locked");
+    if (world.rank() == 0) buffer.common(0, 1024, at::kFloat).fill_(5);
+    world.barrier("filled");
+    EXPECT_TRUE(whole.eq(5).all().item<bool>());
+  });
+}
+
+/// What the proof wrote is gone.
+TEST_P(SharedBufferTest, FollowsTheCommonMemoryInAllPagesFromTheStart) {
+  on_ranks(size(), kNumel, [](ProcessGroup& world, SharedBuffer& buffer) {
+    const at::Tensor whole = buffer.view(0, kNumel, at::kFloat);
+    if (world.rank() == 0) buffer.common(0, kNumel, at::kFloat).fill_(6);
+    world.barrier("filled");
+    EXPECT_TRUE(whole.eq(6).all().item<bool>());
+    EXPECT_EQ(buffer.find_own_write(), std::nullopt);
+  });
+}
+
+// What the system shows of its pages is asked for when the buffer is made, not when it is needed.
+const RankProcessBody kNoDescriptors("no_descriptors_left", [] {
+  const auto world = init_process_group();
+  const auto buffer = world->make_shared_buffer(20000, "buffer");
+  ASSERT_NE(buffer, nullptr);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 3;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_EQ(buffer->find_own_write(), std::nullopt);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  if (world->rank() == 1) buffer->view(0, 20000, at::kByte)[12345].fill_(1);
+  const std::optional<int64_t> found = buffer->find_own_write();
+  std::printf("found %d\n", static_cast<int>(found.value_or(-1)));
+  world->barrier("looked");
+});
+
+TEST(SharedBuffer, FindsAWriteAfterDescriptorsRanOut) {
+  const auto results = run_rank_processes(2, "no_descriptors_left");
+  EXPECT_EQ(results[0].exit_code, 0) << results[0].output;
+  EXPECT_THAT(results[0].output, HasSubstr("found -1\n"));
+  EXPECT_EQ(results[1].exit_code, 0) << results[1].output;
+  EXPECT_THAT(results[1].output, HasSubstr("found 12345\n"));
+}
+
+TEST(SharedBuffer, IsNullInAWorldOfOne) {
+  run_ranks(1, [](std::shared_ptr<ProcessGroup> world) {
+    EXPECT_EQ(world->make_shared_buffer(4096, "buffer"), nullptr);
+  });
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "tessera/core/numbers/exact_sum.h"
+
+namespace tessera::testing {
+
+/// All bits of a sum, those that value() rounds away too.
+inline std::array<int64_t, ExactSum::kWords> words_of(const ExactSum& sum) {
+  std::array<int64_t, ExactSum::kWords> words;
+  sum.store(words);
+  return words;
+}
+
+}  // namespace tessera::testing

@@ -1,0 +1,298 @@
+#include "tessera/options.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_split.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/core/options/resolved_options.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsSubsetOf;
+
+constexpr int kRanks = 4;
+
+WorldTraits on_cpu() { return {.size = kRanks}; }
+WorldTraits on_gpu() {
+  return {.size = kRanks,
+          .device = at::Device(at::kCUDA, 0),
+          .can = {.completes_on_host = false, .one_sided_reads = true}};
+}
+WorldTraits alone_on_gpu() {
+  WorldTraits world = on_gpu();
+  world.size = 1;
+  return world;
+}
+
+std::string refusal(const Options& options, const WorldTraits& world) {
+  return std::string(resolve(options, nullptr, world).status().message());
+}
+
+// --- One rule for all ---
+
+/// What a strategy makes of an option that is set.
+enum class Rule : uint8_t {
+  kActs,
+  kRefused,  // the strategy would ignore it
+  kKept,     // a bound that ranks which share parameters keep already; apart it acts
+};
+constexpr Rule A = Rule::kActs;
+constexpr Rule R = Rule::kRefused;
+constexpr Rule K = Rule::kKept;
+
+/// A column of the table.
+struct Column {
+  const char* name;
+  Strategy strategy;
+  std::optional<Degrees> degrees;
+};
+const std::array<Column, 7> kColumns = {{{"ddp", Strategy::kDdp, {}},
+                                         {"zero1", Strategy::kZero1, {}},
+                                         {"zero2", Strategy::kZero2, {}},
+                                         {"zero3", Strategy::kZero3, {}},
+                                         {"1,2,2", Strategy::kHybrid, Degrees{1, 2, 2}},
+                                         {"4,4,4", Strategy::kHybrid, Degrees{4, 4, 4}},
+                                         {"2,4,4", Strategy::kHybrid, Degrees{2, 4, 4}}}};
+
+struct Case {
+  std::string option;
+  std::function<void(Options&)> set;
+  std::array<Rule, 7> rules;
+  std::function<WorldTraits()> world = &on_cpu;
+};
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all = {
+      {"wrap",
+       [](Options& o) {
+         o.wrap = {"nothing", [](const torch::nn::Module&) {
+                     return std::vector<std::vector<std::string>>{};
+                   }};
+       },
+       {R, R, R, A, R, A, A}},
+      {"reshard_after_forward",
+       [](Options& o) { o.reshard_after_forward = 1; },
+       {R, R, R, K, R, K, A}},
+      {"ignores",
+       [](Options& o) { o.ignores = [](std::string_view) { return false; }; },
+       {A, A, A, A, A, A, A}},
+      {"max_grad_norm", [](Options& o) { o.max_grad_norm = 1.0; }, {A, A, A, A, A, A, A}},
+      {"precision",
+       [](Options& o) { o.precision.parameters = at::kBFloat16; },
+       {A, A, A, A, A, A, A}},
+      {"loss_scale", [](Options& o) { o.loss_scale.emplace(); }, {A, A, A, A, A, A, A}},
+      {"on_non_finite",
+       [](Options& o) { o.on_non_finite = NonFinite::kSkip; },
+       {A, A, A, A, A, A, A}},
+      {"ask_non_finite",
+       [](Options& o) { o.ask_non_finite = [](const auto&) { return NonFinite::kSkip; }; },
+       {A, A, A, A, A, A, A}},
+      {"share_parameters", [](Options& o) { o.share_parameters = false; }, {R, A, A, A, A, A, R}},
+      {"optimizer_in_backward",
+       [](Options& o) { o.optimizer_in_backward = true; },
+       {R, R, A, A, R, A, A}},
+      {"bucket_bytes", [](Options& o) { o.bucket_bytes = 1024; }, {A, A, A, R, A, R, R}},
+      {"first_bucket_bytes",
+       [](Options& o) { o.first_bucket_bytes = 1024; },
+       {A, A, A, R, A, R, R}},
+      {"prefetch", [](Options& o) { o.prefetch = true; }, {R, R, R, K, R, K, A}},
+      {"keep_freed_memory", [](Options& o) { o.keep_freed_memory = false; }, {A, A, A, A, A, A, A}},
+      {"offload",
+       [](Options& o) { o.offload = Offload::kParameters; },
+       {R, R, R, A, R, A, R},
+       &on_gpu},
+      {"asynchronous_step",
+       [](Options& o) { o.asynchronous_step = true; },
+       {A, A, A, A, A, A, A},
+       &on_gpu},
+      {"cuda_graphs",
+       [](Options& o) { o.cuda_graphs = true; },
+       {A, A, A, A, R, R, R},
+       &alone_on_gpu},
+      {"poison_freed", [](Options& o) { o.poison_freed = true; }, {A, A, A, A, A, A, A}},
+      {"free_eagerly", [](Options& o) { o.free_eagerly = true; }, {R, R, R, A, R, A, A}},
+      {"fixed_unsharded_buffers",
+       [](Options& o) { o.fixed_unsharded_buffers = true; },
+       {R, R, R, K, R, K, A}},
+      {"trace", [](Options& o) { o.trace = true; }, {A, A, A, A, A, A, A}},
+  };
+  return all;
+}
+
+/// What the rules make of `set` beside `column`, "" if it is `expected`.
+std::string difference(const Case& option, const Column& column, Rule expected) {
+  Options options{.strategy = column.strategy, .degrees = column.degrees};
+  const Options before = options;
+  option.set(options);
+  const WorldTraits world = option.world();
+  const std::string got = refusal(options, world);
+  const std::string where = absl::StrCat(option.option, " under ", column.name, ": ");
+  if (expected == Rule::kRefused) {
+    const bool names_it = got.starts_with(absl::StrCat("[options] ", option.option, ": "));
+    return names_it ? "" : absl::StrCat(where, "expected a refusal by name, got '", got, "'");
+  }
+  if (!got.empty()) return absl::StrCat(where, "expected none, got '", got, "'");
+  const bool is_shared = can_share_parameters(placement(options, world.size));
+  if (expected == Rule::kKept && !is_shared) return absl::StrCat(where, "nothing is shared");
+  if (option.option == "ignores") return "";
+  return lines(options) != lines(before) ? "" : absl::StrCat(where, "was not set");
+}
+
+TEST(Options, ActsOrIsRefusedOrIsABoundThatSharingKeeps) {
+  for (const Case& option : cases()) {
+    for (size_t i = 0; i < kColumns.size(); ++i) {
+      if (option.option == "cuda_graphs" && kColumns[i].degrees.has_value()) {
+        continue;  // a hybrid needs ranks, a graph none: refused for its degrees
+      }
+      EXPECT_EQ(difference(option, kColumns[i], option.rules[i]), "");
+    }
+  }
+}
+
+// The negative control: each wrong cell is noticed, and so is an option that does nothing.
+TEST(Options, AWrongCellOfTheTableIsNoticed) {
+  for (const Case& option : cases()) {
+    for (size_t i = 0; i < kColumns.size(); ++i) {
+      if (option.option == "cuda_graphs" && kColumns[i].degrees.has_value()) continue;
+      const Rule wrong = option.rules[i] == Rule::kRefused ? Rule::kActs : Rule::kRefused;
+      EXPECT_NE(difference(option, kColumns[i], wrong), "") << option.option;
+    }
+  }
+  const Case nothing{"trace", [](Options&) {}, {}};
+  EXPECT_THAT(difference(nothing, kColumns[0], Rule::kActs), HasSubstr("was not set"));
+  EXPECT_THAT(difference(cases()[1], kColumns[6], Rule::kKept), HasSubstr("nothing is shared"));
+}
+
+TEST(Options, EveryFieldIsInTheTable) {
+  // A field more or less does not compile.
+  const Options options;
+  [[maybe_unused]] const auto& [strategy, degrees, wrap, reshard_after_forward, ignores,
+                                max_grad_norm, precision, loss_scale, on_non_finite, ask_non_finite,
+                                share_parameters, optimizer_in_backward, bucket_bytes,
+                                first_bucket_bytes, prefetch, keep_freed_memory, offload,
+                                asynchronous_step, cuda_graphs, poison_freed, free_eagerly,
+                                fixed_unsharded_buffers, trace] = options;
+  constexpr size_t kFields = 23;
+  std::set<std::string> tested = {"strategy", "degrees"};  // the columns
+  for (const Case& option : cases()) tested.insert(option.option);
+  EXPECT_EQ(tested.size(), kFields);
+  std::set<std::string> known = {"ignores"};
+  for (const std::string& line : lines(options)) known.insert(line.substr(0, line.find(' ')));
+  EXPECT_EQ(tested, known);
+}
+
+// --- One list ---
+
+TEST(Options, ListsEveryRefusalInOneOrder) {
+  Options options{.strategy = Strategy::kZero3,
+                  .reshard_after_forward = 3,
+                  .max_grad_norm = -1.0,
+                  .loss_scale = LossScale{.backoff = 2.0},
+                  .optimizer_in_backward = true,
+                  .bucket_bytes = 1,
+                  .offload = Offload::kOptimizer,
+                  .asynchronous_step = true};
+  const std::vector<std::string> all = absl::StrSplit(refusal(options, on_cpu()), '\n');
+  EXPECT_THAT(all,
+              ElementsAre(HasSubstr("[options] reshard_after_forward: got 3, expected a divisor"),
+                          HasSubstr("[options] bucket_bytes: is set, but strategy zero3"),
+                          HasSubstr("[options] max_grad_norm: got -1"),
+                          HasSubstr("[options] loss_scale.backoff: got 2"),
+                          HasSubstr("[options] bucket_bytes: got 1; allowed"),
+                          HasSubstr("[options] optimizer_in_backward: is set beside offload"),
+                          HasSubstr("[options] optimizer_in_backward: is set beside max_grad_norm"),
+                          HasSubstr("[options] optimizer_in_backward: is set beside loss_scale"),
+                          HasSubstr("[options] offload: is set, but parameters lie on the CPU"),
+                          HasSubstr("[options] asynchronous_step: is true beside offload"),
+                          HasSubstr("[options] asynchronous_step: is true, but on a CPU")));
+  const std::vector<std::string> early =
+      absl::StrSplit(std::string(validate(options).message()), '\n');
+  EXPECT_THAT(early, IsSubsetOf(all)) << "what is known without a world is the same list";
+  EXPECT_EQ(early.size(), 8u);
+}
+
+TEST(Options, AreRefusedForTheModelAndTheWorld) {
+  const ParameterTable model({{"w", at::ones({3}).set_requires_grad(true)}});
+  Options options{.precision = {.master = at::kBFloat16}};
+  EXPECT_TRUE(validate(options).ok());
+  const auto resolved = resolve(options, &model, on_cpu());
+  EXPECT_THAT(std::string(resolved.status().message()),
+              HasSubstr("[options] parameter 'w': precision.master: got BFloat16"));
+
+  options = {.strategy = Strategy::kHybrid, .degrees = Degrees{2, 3, 6}};
+  EXPECT_TRUE(validate(options).ok());
+  EXPECT_THAT(refusal(options, on_cpu()), HasSubstr("degrees: got 2,3,6 on a world of 4"));
+
+  options = {.strategy = Strategy::kZero3, .reshard_after_forward = 2};
+  WorldTraits world = on_gpu();
+  EXPECT_EQ(refusal(options, world), "");
+  world.can.one_sided_reads = false;
+  world.backend = "nccl";
+  EXPECT_THAT(refusal(options, world),
+              AllOf(HasSubstr("got 2, expected 1 or the 4"), HasSubstr("backend 'nccl'")));
+}
+
+// --- Nothing left open ---
+
+TEST(ResolvedOptions, HaveDefaultsForWhatIsUnset) {
+  const ResolvedOptions ddp = *resolve({}, nullptr, on_cpu());
+  EXPECT_EQ(ddp.degrees, (Degrees{1, 1, 1}));
+  EXPECT_EQ(ddp.residence, Residence::kResident);
+  EXPECT_EQ(ddp.reshard_after_forward, 1);
+  EXPECT_EQ(ddp.bucket_bytes, 26214400);
+  EXPECT_EQ(ddp.first_bucket_bytes, 1048576);
+  EXPECT_EQ(ddp.on_non_finite, NonFinite::kStop);
+  EXPECT_FALSE(ddp.asynchronous_step);
+  EXPECT_FALSE(ddp.prefetch);
+
+  WorldTraits world = on_gpu();
+  world.can.in_background = true;
+  const ResolvedOptions zero3 =
+      *resolve({.strategy = Strategy::kZero3, .loss_scale = LossScale{}}, nullptr, world);
+  EXPECT_EQ(zero3.degrees, (Degrees{4, 4, 4}));
+  EXPECT_EQ(zero3.residence, Residence::kSplit);
+  EXPECT_EQ(zero3.reshard_after_forward, 4);
+  EXPECT_EQ(zero3.on_non_finite, NonFinite::kSkip);
+  EXPECT_TRUE(zero3.asynchronous_step);
+  EXPECT_TRUE(zero3.prefetch);
+}
+
+TEST(ResolvedOptions, KeepWhatIsSet) {
+  const ResolvedOptions set = *resolve({.loss_scale = LossScale{},
+                                        .on_non_finite = NonFinite::kStop,
+                                        .bucket_bytes = 2048,
+                                        .first_bucket_bytes = 1024,
+                                        .asynchronous_step = false},
+                                       nullptr, on_gpu());
+  EXPECT_EQ(set.on_non_finite, NonFinite::kStop);
+  EXPECT_EQ(set.bucket_bytes, 2048);
+  EXPECT_EQ(set.first_bucket_bytes, 1024);
+  EXPECT_FALSE(set.asynchronous_step);
+}
+
+/// What decides for a step that waits.
+TEST(ResolvedOptions, AreAsynchronousOnlyWhereTheHostHasNothingToDoInAStep) {
+  const auto is_late = [](const Options& options) {
+    return resolve(options, nullptr, on_gpu())->asynchronous_step;
+  };
+  EXPECT_TRUE(is_late({.strategy = Strategy::kZero2}));
+  EXPECT_FALSE(is_late({.offload = Offload::kOptimizer}));
+  EXPECT_FALSE(is_late({.ask_non_finite = [](const auto&) { return NonFinite::kSkip; }}));
+  EXPECT_FALSE(is_late({.strategy = Strategy::kHybrid, .degrees = Degrees{1, 2, 4}}));
+}
+
+}  // namespace
+}  // namespace tessera

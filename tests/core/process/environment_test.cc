@@ -1,0 +1,223 @@
+// Each variable missing or malformed, and all problems at once.
+#include "tessera/environment.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <utility>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/tests/support/temporary_directory.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::TemporaryDirectory;
+using Variables = std::map<std::string, std::string>;
+
+EnvironmentLookup lookup_in(const Variables& variables) {
+  return [variables](const char* name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    if (found == variables.end()) return std::nullopt;
+    return found->second;
+  };
+}
+
+Variables torchrun() {
+  return {{"RANK", "1"},
+          {"WORLD_SIZE", "2"},
+          {"LOCAL_RANK", "1"},
+          {"LOCAL_WORLD_SIZE", "2"},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", "29500"}};
+}
+
+std::string problems(const Variables& variables) {
+  return std::string(read_environment(lookup_in(variables)).status().message());
+}
+
+TEST(Environment, NothingSetIsAWorldOfOne) {
+  const auto environment = read_environment(lookup_in({}));
+  ASSERT_TRUE(environment.ok());
+  EXPECT_EQ(environment->rank, 0);
+  EXPECT_EQ(environment->world_size, 1);
+}
+
+TEST(Environment, OneOfSeveralProcessesOfAForeignLauncherIsNoWorldOfOne) {
+  const std::pair<const char*, const char*> foreign[] = {
+      {"OMPI_COMM_WORLD_SIZE", "Open MPI's mpirun"},
+      {"MV2_COMM_WORLD_SIZE", "MVAPICH's mpirun"},
+      {"PMI_SIZE", "mpiexec (MPICH, Intel MPI)"},
+      {"SLURM_STEP_NUM_TASKS", "SLURM's srun"},
+  };
+  for (const auto& [variable, launcher] : foreign) {
+    EXPECT_THAT(problems({{variable, "4"}}),
+                AllOf(HasSubstr(std::string("RANK, WORLD_SIZE: not set, although ") + launcher +
+                                " has started 4 processes (" + variable + ")"),
+                      HasSubstr("start the program once with tessera-run"),
+                      HasSubstr(std::string(" WORLD_SIZE=$") + variable + " exec ./train")));
+    EXPECT_EQ(problems({{variable, "1"}}), "");
+    EXPECT_EQ(problems({{variable, ""}}), "");
+    EXPECT_EQ(problems({{variable, "4"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}), "");
+    EnvironmentNeeds needs;
+    needs.identity = false;
+    EXPECT_TRUE(read_environment(lookup_in({{variable, "4"}}), needs).ok());
+  }
+  EXPECT_EQ(problems({{"SLURM_NTASKS", "4"}}), "") << "a batch script runs once";
+}
+
+TEST(Environment, ReadsWhatTorchrunAndTesseraRunExport) {
+  Variables variables = torchrun();
+  variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  auto environment = read_environment(lookup_in(variables));
+  ASSERT_TRUE(environment.ok()) << environment.status();
+  EXPECT_EQ(environment->rank, 1);
+  EXPECT_EQ(environment->world_size, 2);
+  EXPECT_EQ(environment->local_rank, 1);
+  EXPECT_EQ(environment->local_world_size, 2);
+  EXPECT_EQ(environment->master_addr, "127.0.0.1");
+  EXPECT_EQ(environment->master_port, 29500);
+  EXPECT_TRUE(environment->agent_store);
+
+  const TemporaryDirectory directory;
+  environment = read_environment(lookup_in({{"RANK", "0"},
+                                            {"WORLD_SIZE", "1"},
+                                            {"TESSERA_STORE", "file://" + directory.path() + "/s"},
+                                            {"TESSERA_JOB_TOKEN", "secret"}}));
+  ASSERT_TRUE(environment.ok()) << environment.status();
+  EXPECT_EQ(environment->store_url, "file://" + directory.path() + "/s");
+  EXPECT_EQ(environment->job_token, "secret");
+}
+
+struct Bad {
+  const char* name;
+  const char* value;
+};
+
+class EachVariable : public ::testing::TestWithParam<Bad> {};
+
+TEST_P(EachVariable, MalformedIsNamedWithItsValue) {
+  Variables variables = torchrun();
+  variables["TORCHELASTIC_USE_AGENT_STORE"] = "False";
+  variables["TESSERA_JOB_TOKEN"] = "x";
+  ASSERT_EQ(problems(variables), "");
+  variables[GetParam().name] = GetParam().value;
+  EXPECT_THAT(problems(variables), HasSubstr(std::string("[environment] ") + GetParam().name +
+                                             ": got '" + GetParam().value + "', expected "));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Values, EachVariable,
+    ::testing::Values(
+        Bad{"RANK", ""}, Bad{"RANK", " 1"}, Bad{"RANK", "1 "}, Bad{"RANK", "1x"}, Bad{"RANK", "-1"},
+        Bad{"RANK", "+1"}, Bad{"RANK", "0x1"}, Bad{"RANK", "1.0"}, Bad{"RANK", "2"},
+        Bad{"RANK", "2147483648"}, Bad{"RANK", "99999999999999999999"}, Bad{"WORLD_SIZE", ""},
+        Bad{"WORLD_SIZE", "0"}, Bad{"WORLD_SIZE", "two"}, Bad{"WORLD_SIZE", "-2"},
+        Bad{"WORLD_SIZE", "2147483648"}, Bad{"LOCAL_RANK", ""}, Bad{"LOCAL_RANK", "2"},
+        Bad{"LOCAL_RANK", "1\n"}, Bad{"LOCAL_WORLD_SIZE", ""}, Bad{"LOCAL_WORLD_SIZE", "0"},
+        Bad{"LOCAL_WORLD_SIZE", "3"}, Bad{"MASTER_ADDR", ""}, Bad{"MASTER_ADDR", "two words"},
+        Bad{"MASTER_PORT", ""}, Bad{"MASTER_PORT", "0"}, Bad{"MASTER_PORT", "70000"},
+        Bad{"MASTER_PORT", "65536"}, Bad{"MASTER_PORT", "http"}, Bad{"MASTER_PORT", "-1"},
+        Bad{"TESSERA_STORE", ""}, Bad{"TESSERA_STORE", "/tmp/x/store"},
+        Bad{"TESSERA_STORE", "file://tmp/x/store"}, Bad{"TESSERA_STORE", "file:///store"},
+        Bad{"TESSERA_STORE", "file:///no/such/directory/store"},
+        Bad{"TESSERA_STORE", "file:///tmp/store"}, Bad{"TESSERA_STORE", "tcp://127.0.0.1:29500"},
+        Bad{"TORCHELASTIC_USE_AGENT_STORE", "true"}, Bad{"TORCHELASTIC_USE_AGENT_STORE", ""},
+        Bad{"TESSERA_JOB_TOKEN", ""}));
+
+class EachFamily : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(EachFamily, APartIsNotEnough) {
+  Variables variables = torchrun();
+  variables.erase(GetParam());
+  EXPECT_THAT(problems(variables), AllOf(HasSubstr(std::string("[environment] ") + GetParam()),
+                                         HasSubstr(": not set, although ")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Names, EachFamily,
+                         ::testing::Values("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+                                           "MASTER_ADDR", "MASTER_PORT"));
+
+TEST(Environment, AStoreWithoutAnIdentityIsNamed) {
+  EXPECT_THAT(problems({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}}),
+              HasSubstr("RANK, WORLD_SIZE: not set, although MASTER_ADDR is"));
+}
+
+TEST(Environment, RanksNeedAPlaceToMeet) {
+  EXPECT_THAT(problems({{"RANK", "0"}, {"WORLD_SIZE", "2"}}),
+              HasSubstr("TESSERA_STORE, MASTER_ADDR, MASTER_PORT: not set, expected one place "
+                        "where 2 ranks meet"));
+  EXPECT_EQ(problems({{"RANK", "0"}, {"WORLD_SIZE", "1"}}), "");
+}
+
+TEST(Environment, AllProblemsAreListedAtOnce) {
+  EXPECT_THAT(problems({{"RANK", "1x"},
+                        {"WORLD_SIZE", "-2"},
+                        {"LOCAL_RANK", "0"},
+                        {"MASTER_PORT", "70000"},
+                        {"TESSERA_STORE", "store"}}),
+              AllOf(HasSubstr("RANK: got '1x'"), HasSubstr("WORLD_SIZE: got '-2'"),
+                    HasSubstr("LOCAL_WORLD_SIZE: not set"), HasSubstr("MASTER_PORT: got '70000'"),
+                    HasSubstr("MASTER_ADDR: not set"), HasSubstr("TESSERA_STORE: got 'store'")));
+}
+
+TEST(Environment, TheStoresDirectoryMustBeClosedToOthers) {
+  const TemporaryDirectory directory;
+  const std::string url = "file://" + directory.path() + "/store";
+  EXPECT_TRUE(parse_store_url(url).ok());
+  ::chmod(directory.path().c_str(), 0750);
+  EXPECT_THAT(std::string(parse_store_url(url).status().message()),
+              HasSubstr("to be closed to other users; run chmod 700 " + directory.path() +
+                        " if nobody else needs it, else make a directory of your own"));
+  ::chmod(directory.path().c_str(), 0700);
+  if (::geteuid() == 0) {
+    ASSERT_EQ(::chown(directory.path().c_str(), 12345, 12345), 0);
+    EXPECT_THAT(std::string(parse_store_url(url).status().message()),
+                AllOf(HasSubstr("to belong to this user (0), not to user 12345; make a directory "
+                                "of your own and name a file in it: mkdir -m 700 "),
+                      Not(HasSubstr("chmod"))));
+  }
+}
+
+TEST(Environment, ADirectoryThatOthersUseIsNotToBeClosedToThem) {
+  const TemporaryDirectory directory;
+  for (const mode_t mode : {01777, 0777, 01755, 0703}) {
+    ::chmod(directory.path().c_str(), mode);
+    EXPECT_THAT(
+        std::string(parse_store_url("file://" + directory.path() + "/store").status().message()),
+        AllOf(HasSubstr(directory.path() +
+                        " is for everyone; make a directory of your own and "
+                        "name a file in it: mkdir -m 700 " +
+                        directory.path() + "/tessera-" + std::to_string(::geteuid())),
+              Not(HasSubstr("chmod"))))
+        << std::oct << mode;
+  }
+  EXPECT_THAT(std::string(parse_store_url("file:///tmp/store").status().message()),
+              AllOf(HasSubstr("mkdir -m 700 /tmp/tessera-"), Not(HasSubstr("chmod"))));
+}
+
+TEST(Environment, ADirectoryThatIsMissingIsToBeMade) {
+  EXPECT_THAT(
+      std::string(parse_store_url("file:///tmp/no/such/store").status().message()),
+      HasSubstr("a directory /tmp/no/such that exists; make it: mkdir -m 700 /tmp/no/such"));
+}
+
+TEST(Environment, WhatTheCallerBringsIsNotRead) {
+  const Variables bad = {{"RANK", "x"}, {"WORLD_SIZE", "y"}, {"MASTER_PORT", "z"}};
+  EXPECT_TRUE(
+      read_environment(lookup_in(bad), EnvironmentNeeds{.identity = false, .store = false}).ok());
+  const auto store_only =
+      read_environment(lookup_in(bad), EnvironmentNeeds{.identity = false, .store = true});
+  EXPECT_THAT(std::string(store_only.status().message()), HasSubstr("MASTER_PORT: got 'z'"));
+}
+
+}  // namespace
+}  // namespace tessera

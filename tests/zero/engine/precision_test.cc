@@ -1,0 +1,188 @@
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "tessera/parallelize.h"
+#include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/configuration.h"
+#include "tessera/tests/support/models.h"
+#include "tessera/tests/support/rank_threads.h"
+#include "tessera/tests/support/recording_group.h"
+#include "tessera/tests/support/training.h"
+
+// Scenario 53 of docs/testing.md: which dtype each part of a step has, and that what is computed in
+// fp32 is exactly that.
+
+namespace tessera::testing {
+namespace {
+
+using at::Tensor;
+
+/// Has a buffer, which keeps its dtype.
+struct WithBuffer : torch::nn::Module {
+  Tensor forward(const Tensor& input) {
+    return second(at::tanh(first(input))) + offset.to(input.scalar_type());
+  }
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(7, 13));
+  torch::nn::Linear second = register_module("second", torch::nn::Linear(13, 5));
+  Tensor offset = register_buffer("offset", torch::full({5}, 0.1));
+};
+
+torch::optim::AdamWOptions decaying_adamw() {
+  return torch::optim::AdamWOptions(0.02).eps(1e-6).weight_decay(0.1);
+}
+
+Tensor loss_at(WithBuffer& model, at::ScalarType dtype, int rank, int step) {
+  const Tensor input = at::sin(at::arange(28, at::kFloat) * (1.0 + step) + rank).view({4, 7});
+  return model.forward(input.to(dtype)).to(at::kFloat).square().mean();
+}
+
+/// Plain torch: 16-bit gradients of each rank, their mean formed in fp32 and rounded once to what
+/// travels, an optimizer on fp32 copies.
+struct Mimic {
+  Mimic(at::ScalarType dtype, int world) : dtype(dtype), world(world) {
+    draw_parameters(model, 5);
+    for (const Tensor& parameter : model.parameters()) {
+      masters.push_back(parameter.detach().clone().requires_grad_());
+    }
+    optimizer = std::make_unique<torch::optim::AdamW>(masters, decaying_adamw());
+  }
+
+  void step(int number) {
+    std::vector<Tensor> sums;
+    for (int rank = 0; rank < world; ++rank) {
+      WithBuffer narrow;
+      {
+        const at::NoGradGuard no_grad;
+        size_t i = 0;
+        for (Tensor& parameter : narrow.parameters()) {
+          parameter.set_data(masters[i++].detach().to(dtype));
+        }
+      }
+      loss_at(narrow, dtype, rank, number).backward();
+      size_t i = 0;
+      for (const Tensor& parameter : narrow.parameters()) {
+        const Tensor gradient = parameter.grad().to(at::kFloat);
+        if (rank == 0) {
+          sums.push_back(gradient);
+        } else {
+          sums[i] = sums[i] + gradient;
+        }
+        ++i;
+      }
+    }
+    for (size_t i = 0; i < masters.size(); ++i) {
+      masters[i].mutable_grad() = (sums[i] / world).to(dtype).to(at::kFloat);
+    }
+    optimizer->step();
+  }
+
+  at::ScalarType dtype;
+  int world;
+  WithBuffer model;
+  std::vector<Tensor> masters;
+  std::unique_ptr<torch::optim::AdamW> optimizer;
+};
+
+class PrecisionTest : public ::testing::TestWithParam<Configuration> {};
+
+TEST_P(PrecisionTest, Scenario53_SixteenBitStepsAreThoseOfAPlainMimic) {
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    constexpr int kWorld = 2;  // a mean over two is exact in fp32
+    constexpr int kSteps = 3;
+    Mimic mimic(dtype, kWorld);
+    for (int step = 0; step < kSteps; ++step) mimic.step(step);
+
+    run_ranks(kWorld, [&](std::shared_ptr<ProcessGroup> group) {
+      const auto recording = std::make_shared<Recording>();
+      const auto world = std::make_shared<RecordingGroup>(group, recording);
+      const auto model = std::make_shared<WithBuffer>();
+      draw_parameters(*model, 5);
+      Configuration configuration = GetParam();
+      configuration.precision.parameters = dtype;
+      const auto engine = parallelize(model, decaying_adamw(), options_of(configuration), world);
+      recording->clear();
+      for (int step = 0; step < kSteps; ++step) {
+        for (const Tensor& parameter : model->parameters()) {
+          EXPECT_EQ(parameter.scalar_type(), dtype);
+        }
+        EXPECT_EQ(model->offset.scalar_type(), at::kFloat);
+        EXPECT_EQ(model->forward(at::ones({1, 7}, dtype)).scalar_type(), dtype);
+        loss_at(*model, dtype, world->rank(), step).backward();
+        engine->step();
+      }
+      // Gradients travelled in 16 bits.
+      for (const RecordedCall& call : recording->calls()) {
+        if (call.op != "reduce_scatter" && call.op != "all_reduce") continue;
+        for (const PlannedUnit& unit : engine->units()) {
+          if (unit.name != call.tag) continue;
+          EXPECT_EQ(call.tensor_bytes, 2 * unit.layout.numel());
+        }
+      }
+      const StateDict state = engine->state_dict(StateScope::kEveryRank);
+      size_t i = 0;
+      for (const auto& entry : mimic.model.named_parameters()) {
+        const Tensor got = state.entries.at("optimizer." + entry.key() + ".master").tensor();
+        EXPECT_EQ(got.scalar_type(), at::kFloat);
+        EXPECT_TRUE(at::allclose(got, mimic.masters[i], 1e-6, 1e-7))
+            << configuration << " " << entry.key();
+        EXPECT_TRUE(at::allclose(model->named_parameters()[entry.key()].to(at::kFloat),
+                                 mimic.masters[i], 1e-2, 1e-3));
+        ++i;
+      }
+    });
+  }
+}
+
+/// Sums of micro-steps are kept wider than the gradients that are added.
+TEST_P(PrecisionTest, Scenario53_MicroStepsAreAddedInFp32) {
+  Configuration configuration = GetParam();
+  configuration.precision.parameters = at::kBFloat16;
+  const Schedule schedule{.name = "", .steps = 2, .micro_steps = 3};
+  const auto norms = [&](std::optional<at::ScalarType> reduce) {
+    configuration.precision.reduce = reduce;
+    return train_on_threads(subject("OddMlp"), at::kFloat, configuration, schedule, 2).grad_norms;
+  };
+  EXPECT_EQ(norms(std::nullopt), norms(at::kFloat));
+  // The negative control.
+  EXPECT_NE(norms(at::kFloat), norms(at::kBFloat16));
+}
+
+/// Communication dtypes wider or narrower than the parameters'.
+TEST_P(PrecisionTest, Scenario53_EveryCommunicationDtypeGivesTheBitsOfDdp) {
+  const std::vector<Precision> precisions = {
+      {.communication = at::kBFloat16},
+      {.communication = at::kDouble, .reduce = at::kDouble},
+      {.parameters = at::kBFloat16, .communication = at::kFloat},
+      {.parameters = at::kHalf, .communication = at::kHalf, .reduce = at::kHalf},
+      {.parameters = at::kBFloat16, .master = at::kDouble},
+  };
+  for (const Precision& precision : precisions) {
+    for (const size_t index : {size_t{0}, size_t{2}, size_t{3}}) {
+      Configuration configuration = GetParam();
+      Configuration ddp = configuration_of(Strategy::kDdp);
+      configuration.precision = precision;
+      ddp.precision = precision;
+      const auto run = [&](const Configuration& which) {
+        return train_on_threads(subject("Blocks"), at::kFloat, which, schedules()[index], 2);
+      };
+      EXPECT_EQ(bit_differences(run(configuration), run(ddp)), "")
+          << configuration << " " << to_string(precision);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, PrecisionTest,
+                         ::testing::Values(configuration_of(Strategy::kDdp),
+                                           configuration_of(Strategy::kZero1),
+                                           configuration_of(Strategy::kZero2),
+                                           configuration_of(Strategy::kZero3), hybrid(2, 2, 2)),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,324 @@
+#include "tessera/zero/parameters/shared_parameters.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/forwarding_group.h"
+#include "tessera/tests/support/rank_threads.h"
+#include "tessera/tests/zero/engine/engine_fixture.h"
+
+// Where ranks have one copy of the parameters: what one rank does to it reaches the others through
+// the engine only.
+
+namespace tessera::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+/// A model whose first weight spans pages of several parameters' worth.
+std::shared_ptr<Net> make_wide() {
+  torch::manual_seed(5);
+  return prepare(subject("DeepMlp").make(), at::kFloat, 5);
+}
+
+class SharedParametersTest : public EngineTest {};
+
+/// modify_parameters with a function that is not idempotent, on every rank: one rank's values
+/// count, once.
+TEST_P(SharedParametersTest, AreModifiedOnceByAFunctionThatAllRanksRun) {
+  on_ranks([](Rank& rank) {
+    const auto before = copy_parameters(*rank.net);
+    rank.engine->modify_parameters(0, [&] {
+      for (const at::Tensor& parameter : rank.net->parameters()) parameter.mul_(2);
+    });
+    auto expected = before;
+    for (auto& [name, value] : expected) value = value * 2;
+    const auto whole = rank.engine->full_parameters();
+    EXPECT_EQ(bit_differences(copy_parameters(*rank.net), expected), "");
+  });
+}
+
+TEST_P(SharedParametersTest, TrainOnAfterTheyWereModified) {
+  std::map<std::string, at::Tensor> expected, got;
+  const auto train = [&](const Configuration& configuration,
+                         std::map<std::string, at::Tensor>& result) {
+    run_ranks(size(), [&](std::shared_ptr<ProcessGroup> group) {
+      Rank rank(std::move(group), configuration);
+      rank.train(0);
+      rank.engine->modify_parameters(0, [&] {
+        for (const at::Tensor& parameter : rank.net->parameters()) parameter.mul_(1.5);
+      });
+      rank.train(1);
+      rank.train(2);
+      const auto whole = rank.engine->full_parameters();
+      if (rank.world->rank() == 0) result = copy_parameters(*rank.net);
+    });
+  };
+  train(apart(configuration()), expected);
+  train(configuration(), got);
+  EXPECT_EQ(bit_differences(got, expected), "");
+}
+
+/// When the engine is gone, each rank's model is its own again.
+TEST_P(SharedParametersTest, BelongToEachRankAfterTheEngineIsGone) {
+  if (splits_parameters()) return;  // nobody can read them then
+  on_ranks([](Rank& rank) {
+    rank.train(0);
+    const auto before = copy_parameters(*rank.net);
+    rank.engine.reset();
+    rank.world->barrier("engines gone");
+    {
+      const torch::NoGradGuard no_grad;
+      for (const at::Tensor& parameter : rank.net->parameters()) {
+        parameter.add_(rank.world->rank() + 1);
+      }
+    }
+    rank.world->barrier("written");
+    auto expected = before;
+    for (auto& [name, value] : expected) value = value + (rank.world->rank() + 1);
+    EXPECT_EQ(bit_differences(copy_parameters(*rank.net), expected), "");
+  });
+}
+
+std::vector<std::pair<Configuration, int>> sharing_configurations() {
+  return {{configuration_of(Strategy::kZero1), 2},
+          {configuration_of(Strategy::kZero2), 3},
+          {configuration_of(Strategy::kZero3), 3},
+          {hybrid(1, 2, 2), 4},
+          {hybrid(2, 2, 2), 4},
+          {hybrid(1, 2, 4), 4}};
+}
+
+INSTANTIATE_TEST_SUITE_P(, SharedParametersTest, ::testing::ValuesIn(sharing_configurations()),
+                         &name_of);
+
+/// Writes element `element` of a parameter on one rank by way of .data(), which has a version
+/// counter of its own. Returns what the step then says on each rank.
+std::vector<std::string> errors_after_write(const Configuration& configuration, int writer,
+                                            size_t parameter, int64_t element) {
+  return run_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> world) {
+    const auto net = make_wide();
+    const auto engine = parallelize(net, adamw(), options_of(configuration), world);
+    const auto backward = [&](int step) {
+      const Moment moment{.step = step, .rank = world->rank()};
+      const Schedule schedule{.name = ""};
+      loss_of(*net, batch_of(subject("DeepMlp"), at::kFloat, schedule, moment, 0), moment, schedule)
+          .backward();
+    };
+    backward(0);
+    engine->step();
+    const at::Tensor target = net->parameters()[parameter];
+    if (world->rank() == writer) target.data().view({-1})[element].add_(1);
+    backward(1);
+    engine->step();
+  });
+}
+
+/// Beyond the first 64 elements, which are all that is compared where nothing is shared.
+TEST(SharedParameters, EveryStrayWriteIsFoundAndNamed) {
+  const auto net = make_wide();
+  const auto named = net->named_parameters();
+  for (size_t i = 0; i < named.size(); ++i) {
+    const int64_t numel = named[i].value().numel();
+    if (numel < 70) continue;
+    const auto errors = errors_after_write(configuration_of(Strategy::kZero2), 1, i, numel - 1);
+    EXPECT_THAT(errors, Each(HasSubstr("rank 1")));
+    EXPECT_THAT(errors, Each(HasSubstr("parameter '" + named[i].key() +
+                                       "' was written outside engine->modify_parameters()")));
+    break;
+  }
+}
+
+TEST(SharedParameters, AStrayWriteHarmsNoOtherRank) {
+  run_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
+    const auto net = make_net();
+    const auto engine =
+        parallelize(net, adamw(), small_options_of(configuration_of(Strategy::kZero1)), world);
+    const auto before = copy_parameters(*net);
+    world->barrier("copied");
+    if (world->rank() == 0) {
+      const torch::NoGradGuard no_grad;
+      for (const at::Tensor& parameter : net->parameters()) parameter.fill_(9);
+    }
+    world->barrier("written");
+    EXPECT_EQ(bit_differences(copy_parameters(*net), before) == "", world->rank() == 1);
+    // What rank 1 holds becomes everybody's again.
+    engine->modify_parameters(1, [] {});
+    EXPECT_EQ(bit_differences(copy_parameters(*net), before), "");
+  });
+}
+
+/// What the rank whose page table cannot be read sees of its writes: an error.
+class BlindBuffer final : public SharedBuffer {
+ public:
+  explicit BlindBuffer(std::unique_ptr<SharedBuffer> inner) : inner_(std::move(inner)) {}
+
+  at::Tensor common(int64_t offset_bytes, int64_t numel, at::ScalarType dtype) override {
+    return inner_->common(offset_bytes, numel, dtype);
+  }
+  at::Tensor view(int64_t offset_bytes, int64_t numel, at::ScalarType dtype) override {
+    return inner_->view(offset_bytes, numel, dtype);
+  }
+  std::optional<int64_t> find_own_write() override {
+    TORCH_CHECK(false, "[comm] shared buffer: got no page table, expected one");
+  }
+  void drop_own_writes() override { inner_->drop_own_writes(); }
+
+ private:
+  const std::unique_ptr<SharedBuffer> inner_;
+};
+
+/// Changes the shared buffers that a group makes.
+class BufferGroup final : public ForwardingGroup {
+ public:
+  using Change = std::function<std::unique_ptr<SharedBuffer>(std::unique_ptr<SharedBuffer>)>;
+
+  BufferGroup(std::shared_ptr<ProcessGroup> inner, Change change)
+      : ForwardingGroup(std::move(inner)), change_(std::move(change)) {}
+
+  std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override {
+    return change_(inner_->make_shared_buffer(bytes, name));
+  }
+
+ protected:
+  std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) override {
+    return std::make_shared<BufferGroup>(std::move(inner), change_);
+  }
+
+ private:
+  const Change change_;
+};
+
+/// Not seeing a write is no proof that there is none.
+TEST(SharedParameters, AStepIsRefusedOnAllRanksWhereOneCannotSeeItsWrites) {
+  for (const Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kZero3}) {
+    const auto errors = run_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> world) {
+      const bool is_blind = world->rank() == 1;
+      const auto group = std::make_shared<BufferGroup>(
+          world, [is_blind](std::unique_ptr<SharedBuffer> buffer) -> std::unique_ptr<SharedBuffer> {
+            if (!is_blind) return buffer;
+            return std::make_unique<BlindBuffer>(std::move(buffer));
+          });
+      const auto net = make_net();
+      const auto engine =
+          parallelize(net, adamw(), small_options_of(configuration_of(strategy)), group);
+      loss_on(*net, world->rank(), 0).backward();
+      engine->step();
+    });
+    EXPECT_THAT(errors, Each(HasSubstr("rank 1")));
+    EXPECT_THAT(errors, Each(HasSubstr("got no page table")));
+  }
+}
+
+/// Hybrids whose ranks share in several groups, one of which cannot.
+TEST(SharedParameters, AreSharedByAllGroupsOfSharersOrByNone) {
+  std::map<std::string, at::Tensor> expected;
+  for (const bool is_poor : {false, true}) {
+    run_ranks(4, [&](std::shared_ptr<ProcessGroup> world) {
+      const bool has_none = is_poor && world->rank() < 2;
+      const auto group =
+          std::make_shared<BufferGroup>(world, [has_none](std::unique_ptr<SharedBuffer> buffer) {
+            return has_none ? nullptr : std::move(buffer);
+          });
+      const auto net = make_net();
+      const auto engine = parallelize(net, adamw(), small_options_of(hybrid(1, 2, 2)), group);
+      for (int step = 0; step < 3; ++step) {
+        loss_on(*net, world->rank(), step).backward();
+        engine->step();
+      }
+      // A copy of its own is more than a part of one.
+      const at::Tensor bytes = at::full({1}, engine->memory().now().total(), at::kLong);
+      const at::Tensor most = bytes.clone();
+      world->all_reduce(most, ReduceOp::kMax, "most")->wait();
+      EXPECT_TRUE(at::equal(bytes, most));
+      const auto whole = engine->full_parameters();
+      if (world->rank() != 3) return;
+      if (!is_poor) expected = copy_parameters(*net);
+      EXPECT_EQ(bit_differences(copy_parameters(*net), expected), "");
+    });
+  }
+}
+
+/// Without memory in one group, nobody goes on.
+TEST(SharedParameters, NoSpaceInOneGroupOfSharersIsEveryRanksError) {
+  const auto errors = run_ranks_expecting_errors(4, [](std::shared_ptr<ProcessGroup> world) {
+    const bool has_none = world->rank() >= 2;
+    const auto group =
+        std::make_shared<BufferGroup>(world, [has_none](std::unique_ptr<SharedBuffer> buffer) {
+          TORCH_CHECK(!has_none, "got no space");
+          return buffer;
+        });
+    parallelize(make_net(), adamw(), small_options_of(hybrid(1, 2, 2)), group);
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("rank 2: got no space")));
+  EXPECT_THAT(errors, Each(HasSubstr("rank 3: got no space")));
+}
+
+/// Drops the barrier after an update and lets rank 0 come out of its step before rank 1 has begun
+/// to update.
+class HastyGroup final : public ForwardingGroup {
+ public:
+  HastyGroup(std::shared_ptr<ProcessGroup> inner, std::shared_future<void> may_update)
+      : ForwardingGroup(std::move(inner)), may_update_(std::move(may_update)) {}
+
+  std::shared_ptr<Work> run(const Collective& collective) override {
+    if (collective.op == Op::kBarrier && collective.tag == "parameters updated") {
+      return completed_work();
+    }
+    auto work = inner_->run(collective);
+    if (collective.op != Op::kAllGather) return work;
+    work->wait();
+    if (rank() == 1 && collective.tag == "vote of the step") may_update_.wait();
+    return work;
+  }
+
+ protected:
+  std::shared_ptr<ProcessGroup> wrap(std::shared_ptr<ProcessGroup> inner) override {
+    return std::make_shared<HastyGroup>(std::move(inner), may_update_);
+  }
+
+ private:
+  const std::shared_future<void> may_update_;
+};
+
+/// The negative control: without the barrier a rank sees parameters of which a part is old.
+TEST(SharedParameters, WithoutTheBarrierOldValuesWouldBeSeen) {
+  for (const Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kZero3}) {
+    std::promise<void> rank0_looked;
+    const std::shared_future<void> may_update = rank0_looked.get_future().share();
+    run_ranks(2, [&](std::shared_ptr<ProcessGroup> world) {
+      const auto group = std::make_shared<HastyGroup>(world, may_update);
+      const auto net = make_net();
+      const auto engine =
+          parallelize(net, adamw(), small_options_of(configuration_of(strategy)), group);
+      loss_on(*net, world->rank(), 0).backward();
+      engine->step();
+      std::map<std::string, at::Tensor> early;
+      if (world->rank() == 0) {
+        const auto module = engine->gather(*net);
+        early = copy_parameters(*net);
+        rank0_looked.set_value();
+      }
+      world->barrier("both have stepped");
+      const auto module = engine->gather(*net);
+      if (world->rank() == 0) {
+        EXPECT_NE(bit_differences(early, copy_parameters(*net)), "");
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <c10/core/Stream.h>
+
+#include "tessera/core/device/graph.h"
+#include "tessera/core/reduce/reducer.h"
+#include "tessera/core/sched/stream_join.h"
+
+namespace tessera {
+
+/// The micro-steps of a step as CUDA graphs, one for each place in the step: the first one of a
+/// step writes gradients, later ones add to them. Used by one thread.
+class CapturedMicroSteps {
+ public:
+  /// Runs as they are before one is captured: libraries make their handles, and autograd its nodes.
+  static constexpr int kWarmUps = 3;
+
+  explicit CapturedMicroSteps(at::Device device);
+
+  /// Where they run, and where the nodes that accumulate gradients belong.
+  c10::Stream stream() const { return anchor_->stream(); }
+
+  /// Queues micro-step number `place` of a step on the current stream: calls `body`, or replays
+  /// what it queued. `engine` orders the engine's own memory. After a call of `body` the record of
+  /// /// `reducer` are as `body` left them; after a replay they are made so. Returns whether `body`
+  /// was called.
+  bool run(size_t place, const std::function<void()>& body, Reducer& reducer, StreamJoin& engine);
+
+ private:
+  struct MicroStep {
+    int runs = 0;
+    std::unique_ptr<Graph> graph;
+    Reducer::Snapshot after;
+  };
+
+  void run_as_it_is(const std::function<void()>& body, StreamJoin& engine);
+  void capture(MicroStep& step, const std::function<void()>& body, StreamJoin& engine);
+
+  const std::unique_ptr<Graph> anchor_;  // never captures; all others share its stream and memory
+  StreamJoin user_;                      // what the user's code and what is captured use
+  std::vector<MicroStep> steps_;
+};
+
+}  // namespace tessera

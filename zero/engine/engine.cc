@@ -1,0 +1,82 @@
+#include "tessera/engine.h"
+
+#include "tessera/zero/engine/sharded_engine.h"
+
+namespace tessera {
+
+Engine::Engine(std::unique_ptr<ShardedEngine> implementation)
+    : implementation_(std::move(implementation)) {}
+
+Engine::~Engine() = default;
+
+// --- Training ---
+
+StepResult Engine::step() { return implementation_->step(); }
+
+torch::optim::Optimizer& Engine::optimizer() { return implementation_->optimizer(); }
+
+at::Tensor Engine::scale(const at::Tensor& loss) { return implementation_->scale(loss); }
+
+double Engine::loss_scale() const { return implementation_->loss_scale(); }
+
+void Engine::zero_grad() { implementation_->zero_grad(); }
+
+Engine::NoSync Engine::no_sync() { return implementation_->no_sync(); }
+
+void Engine::micro_step(const std::function<void()>& body) { implementation_->micro_step(body); }
+
+void Engine::wait() { implementation_->wait(); }
+
+const StepResult& Engine::last_result() const { return implementation_->last_result(); }
+
+// --- Parameters and state ---
+
+void Engine::modify_parameters(int from_rank, const std::function<void()>& write) {
+  implementation_->modify_parameters(from_rank, write);
+}
+
+Engine::Scope Engine::full_parameters() { return implementation_->full_parameters(); }
+
+Engine::Scope Engine::gather(const torch::nn::Module& module) {
+  return implementation_->gather(module);
+}
+
+StateDict Engine::state_dict(StateScope scope, int rank) {
+  return implementation_->state_dict(scope, rank);
+}
+
+void Engine::load_state_dict(const StateDict& state) { implementation_->load_state_dict(state); }
+
+uint64_t parameter_hash(Engine& engine) { return engine.implementation_->parameter_hash(); }
+
+// --- What it is made of ---
+
+Strategy Engine::strategy() const { return implementation_->strategy(); }
+
+const ParameterTable& Engine::parameters() const { return implementation_->parameters(); }
+
+ProcessGroup& Engine::group() { return implementation_->group(); }
+
+const Degrees& Engine::degrees() const { return implementation_->degrees(); }
+
+const UnitPlan& Engine::units() const { return implementation_->units(); }
+
+// --- What it holds and has done ---
+
+GatherCounts Engine::gather_counts() const { return implementation_->gather_counts(); }
+
+const MemoryMeter& Engine::memory() const { return implementation_->memory(); }
+
+MemoryBytes predicted_memory(const Engine& engine, int micro_steps) {
+  const ShardedEngine& sharded = *engine.implementation_;
+  return memory_formula(sharded.units(), sharded.memory_setting(micro_steps));
+}
+
+MemoryBytes predicted_peak_memory(const Engine& engine, int micro_steps) {
+  const ShardedEngine& sharded = *engine.implementation_;
+  return memory_peak_formula(sharded.units(), sharded.memory_setting(micro_steps));
+}
+
+const Trace* trace_of(const Engine& engine) { return engine.implementation_->trace(); }
+
+}  // namespace tessera

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <string>
+
+#include "tessera/ddp/gradient_handles.h"
+#include "tessera/optim/flat_optimizer.h"
+#include "tessera/parameter_table.h"
+#include "tessera/zero/parameters/parameter_access.h"
+#include "tessera/zero/parameters/parameter_store.h"
+#include "tessera/zero/step/update_in_backward.h"
+
+namespace tessera {
+
+/// Looks for what users must not have done with parameters, gradients and hyper-parameters when
+/// they are updated. What it finds goes onto this rank's report of the vote, so that all ranks
+/// refuse together.
+class MisuseCheck {
+ public:
+  /// References and `early_update` (null: step() updates) must outlive it.
+  MisuseCheck(const ParameterTable& table, const ParameterStore& store,
+              const ParameterAccess& access, const GradientHandles& handles,
+              const FlatOptimizer& optimizer, const UpdateInBackward* early_update)
+      : table_(table),
+        store_(store),
+        access_(access),
+        handles_(handles),
+        optimizer_(optimizer),
+        early_update_(early_update) {}
+
+  /// "<what>; <remedy>" of the first thing found, or "". Local.
+  std::string before_step() const;
+  /// The same of writes to parameters alone, as far as they show cheaply, before any backward: by
+  /// version counters and first elements, without a look at page tables. Allocates nothing if there
+  /// are none.
+  std::string written() const;
+  /// The same before a backward that updates. `in_no_sync`: inside such a scope.
+  std::string before_updating_backward(bool in_no_sync) const;
+
+ private:
+  std::string find(const char* call) const;
+
+  const ParameterTable& table_;
+  const ParameterStore& store_;
+  const ParameterAccess& access_;
+  const GradientHandles& handles_;
+  const FlatOptimizer& optimizer_;
+  const UpdateInBackward* const early_update_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,323 @@
+#include "tessera/parallelize.h"
+
+#include <atomic>
+#include <iterator>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include <ATen/MemoryOverlap.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/agreement/fingerprint.h"
+#include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/grad/gradient_hook.h"
+#include "tessera/core/layout/readable.h"
+#include "tessera/core/layout/storage_holders.h"
+#include "tessera/core/layout/throwing_storage.h"
+#include "tessera/core/memory/freed_memory.h"
+#include "tessera/core/options/resolved_options.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/core/step/host_all_gather.h"
+#include "tessera/ddp/bucket_rule.h"
+#include "tessera/ddp/replica_sync.h"
+#include "tessera/fsdp/unit_membership.h"
+#include "tessera/optim/algorithm.h"
+#include "tessera/optim/cuda/api.h"
+#include "tessera/optim/cuda/step_sums.h"
+#include "tessera/wrap_rules.h"
+#include "tessera/zero/engine/sharded_engine.h"
+#include "tessera/zero/parameters/registration.h"
+
+namespace tessera {
+namespace {
+
+constexpr const char* kLiesInAnothersMemory =
+    "lies in the memory of a parameter of another engine, which it is, or is a view or alias of; "
+    "destroy that engine or clone() it first";
+
+bool is_anothers(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && tensor.has_storage() &&
+         ThrowingStorage::has_taken(tensor.storage());
+}
+
+/// Those of `parameters` whose memory another engine has, or nobody.
+std::vector<std::string> problems_of_memory(const std::vector<NamedTensor>& parameters) {
+  std::vector<std::string> problems;
+  for (const auto& [name, tensor] : parameters) {
+    if (tensor.requires_grad() && GradientHook::is_taken(tensor)) {
+      problems.push_back(absl::StrCat("parameter '", name,
+                                      "' belongs to another engine or has a post-accumulate-"
+                                      "gradient hook already; destroy that engine or remove the "
+                                      "hook first"));
+    } else if (is_anothers(tensor)) {
+      problems.push_back(absl::StrCat("parameter '", name, "' ", kLiesInAnothersMemory));
+    } else if (const std::string unreadable = reading_problem(tensor); !unreadable.empty()) {
+      problems.push_back(absl::StrCat("parameter '", name, "' cannot be read: ", unreadable));
+    }
+  }
+  return problems;
+}
+
+/// Lists what keeps `table` from being trained at `device`; empty if nothing.
+std::vector<std::string> problems_of(const ParameterTable& table, at::Device device) {
+  std::vector<std::string> problems;
+  for (const Parameter& parameter : table) {
+    if (parameter.tensor.device() != device) {
+      problems.push_back(absl::StrCat("parameter '", parameter.name, "': got device ",
+                                      parameter.tensor.device().str(), ", expected ", device.str(),
+                                      ", where the process group's tensors lie; move the model "
+                                      "there before parallelize"));
+    }
+    if (parameter.tensor.grad().defined()) {
+      problems.push_back(absl::StrCat("parameter '", parameter.name,
+                                      "' has a gradient already; call model->zero_grad() first"));
+    }
+  }
+  return problems;
+}
+
+std::vector<std::string> problems_of(const std::vector<NamedTensor>& buffers, at::Device device) {
+  std::vector<std::string> problems;
+  for (const NamedTensor& buffer : buffers) {
+    if (buffer.tensor.device() != device) {
+      problems.push_back(absl::StrCat("buffer '", buffer.name, "': got device ",
+                                      buffer.tensor.device().str(), ", expected ", device.str(),
+                                      "; one engine trains a model on one device"));
+    } else if (buffer.tensor.layout() != at::kStrided) {
+      problems.push_back(absl::StrCat("buffer '", buffer.name,
+                                      "': got a sparse tensor, expected a "
+                                      "strided one; call to_dense() first"));
+    } else if (is_anothers(buffer.tensor)) {
+      problems.push_back(absl::StrCat("buffer '", buffer.name, "' ", kLiesInAnothersMemory));
+    } else if (const std::string unreadable = reading_problem(buffer.tensor); !unreadable.empty()) {
+      problems.push_back(absl::StrCat("buffer '", buffer.name, "' cannot be read: ", unreadable));
+    }
+  }
+  return problems;
+}
+
+/// Those that are not in a parameter's memory: what happens to the parameter happens to the others.
+std::vector<NamedTensor> without_aliases(std::vector<NamedTensor> buffers,
+                                         const ParameterTable& table) {
+  std::erase_if(buffers, [&](const NamedTensor& buffer) { return is_alias(table, buffer.tensor); });
+  return buffers;
+}
+
+/// What the engine trains. A parameter that is ignored under one name is ignored under all.
+std::vector<NamedTensor> parameters_of(const torch::nn::Module& model, const Options& options) {
+  const auto all = model.named_parameters();
+  std::set<const c10::TensorImpl*> ignored;
+  for (const auto& parameter : all) {
+    if (options.ignores && options.ignores(parameter.key())) {
+      ignored.insert(parameter.value().unsafeGetTensorImpl());
+    }
+  }
+  std::vector<NamedTensor> parameters;
+  for (const auto& parameter : all) {
+    if (ignored.count(parameter.value().unsafeGetTensorImpl()) > 0) continue;
+    parameters.push_back({parameter.key(), parameter.value()});
+  }
+  return parameters;
+}
+
+/// Throws c10::Error that names those whose memory is out of reach.
+ParameterTable table_of(const torch::nn::Module& model, const Options& options) {
+  std::vector<NamedTensor> parameters = parameters_of(model, options);
+  const std::vector<std::string> problems = problems_of_memory(parameters);
+  TORCH_CHECK(problems.empty(), absl::StrJoin(problems, "\n"));
+  return ParameterTable(std::move(parameters));
+}
+
+/// Runs `body` and returns what it returns, or nothing after adding what it throws to `problems`.
+template <typename Body>
+auto attempt(std::vector<std::string>& problems, Body&& body) -> std::optional<decltype(body())> {
+  try {
+    return body();
+  } catch (...) {  // also from the user's predicates
+    problems.push_back(present_error_text());
+  }
+  return std::nullopt;
+}
+
+/// What keeps the device from counting and updating the units of `plan`; "" if nothing.
+std::string problem_of_kernels(const UnitPlan& plan, const OptimizerPlan& optimizer,
+                               const ResolvedOptions& options, const ProcessGroup& world) {
+  if (world.can().completes_on_host) return "";
+  const Algorithm& algorithm = optimizer.algorithm();
+  if (algorithm.make_device == nullptr && options.offload == Offload::kNone) {
+    return absl::StrCat("[parallelize] optimizer: got ", algorithm.name, " on ",
+                        world.device().str(),
+                        ", expected one that has kernels; set offload to update on the host");
+  }
+  const auto api = cuda::load_api();
+  if (!api.ok()) return std::string(api.status().message());
+  return cuda::problem_of(plan, world.size());
+}
+
+WorldTraits traits_of(const ProcessGroup& world) {
+  return {.size = world.size(),
+          .device = world.device(),
+          .backend = std::string(world.backend()),
+          .can = world.can()};
+}
+
+/// Everything about the model and the options that can be said without the other ranks. Nothing if
+/// `problems` has got entries: all that is wrong.
+std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, OptimizerPlan optimizer,
+                                            const Options& given, const ProcessGroup& world,
+                                            std::vector<std::string>& problems) {
+  std::optional<ParameterTable> table;
+  if (model != nullptr) table = attempt(problems, [&] { return table_of(*model, given); });
+  auto options = resolve(given, table.has_value() ? &*table : nullptr, traits_of(world));
+  if (!options.ok()) problems.emplace_back(options.status().message());
+  if (model == nullptr) {
+    problems.emplace_back("[parallelize] model: got null, expected a module; pass the model");
+    return std::nullopt;
+  }
+  if (table.has_value()) {
+    for (std::string& problem : problems_of(*table, world.device()))
+      problems.push_back(std::move(problem));
+  }
+  for (std::string& problem : problems_of(buffers_of(*model), world.device())) {
+    problems.push_back(std::move(problem));
+  }
+  if (!table.has_value()) return std::nullopt;
+  auto group_of = attempt(problems, [&] { return optimizer.assign(*table); });
+  if (group_of.has_value() && !group_of->ok()) {
+    problems.emplace_back(group_of->status().message());
+  }
+  if (!problems.empty()) return std::nullopt;
+
+  auto membership = attempt(problems, [&] {
+    return options->residence == Residence::kSplit
+               ? unit_membership(*model, *table, options->wrap)
+               : bucket_membership(*table, options->first_bucket_bytes, options->bucket_bytes);
+  });
+  if (!membership.has_value()) return std::nullopt;
+  UnitPlan plan(*table, *std::move(membership), world.size(), options->precision);
+  for (std::string& problem : alias_problems(*table, plan, options->precision)) {
+    problems.push_back(std::move(problem));
+  }
+  if (std::string missing = problem_of_kernels(plan, optimizer, *options, world);
+      !missing.empty()) {
+    problems.push_back(std::move(missing));
+  }
+  if (!problems.empty()) return std::nullopt;
+  return ShardedEngine::Parts{.group = nullptr,
+                              .table = *std::move(table),
+                              .plan = std::move(plan),
+                              .options = *std::move(options),
+                              .optimizer = std::move(optimizer),
+                              .group_of = **std::move(group_of),
+                              .model = nullptr};
+}
+
+/// What all ranks must have in common, most telling first.
+std::vector<std::string> fingerprint(const ShardedEngine::Parts& parts,
+                                     const std::vector<NamedTensor>& buffers) {
+  std::vector<std::string> all = lines(parts.options);
+  const auto append = [&all](std::vector<std::string> more) {
+    all.insert(all.end(), std::make_move_iterator(more.begin()),
+               std::make_move_iterator(more.end()));
+  };
+  append(parts.table.lines());
+  append(parts.optimizer.lines());
+  // Predicates cannot be compared, what they select can.
+  for (size_t i = 0; i < parts.group_of.size(); ++i) {
+    const size_t group = parts.group_of[i];
+    all.push_back(absl::StrCat(
+        "parameter '", parts.table[i].name, "' trains under ",
+        group == 0 ? "the defaults"
+                   : absl::StrCat("group '", parts.optimizer.groups[group - 1].name, "'")));
+  }
+  append(parts.plan.lines(parts.table));
+  append(lines_of(buffers));
+  return all;
+}
+
+std::vector<at::Tensor> state_of(const ParameterTable& table,
+                                 const std::vector<NamedTensor>& buffers) {
+  std::vector<at::Tensor> tensors;
+  for (const Parameter& parameter : table) tensors.push_back(parameter.tensor);
+  for (const NamedTensor& buffer : buffers) tensors.push_back(buffer.tensor);
+  return tensors;
+}
+
+/// Elements that lie in one place (expand()) cannot take values one by one: such tensors get memory
+/// of their own, with a place for each element, unless somebody else looks at the one place.
+void give_places(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) continue;
+    if (StorageHolders({tensor}).others(tensor) > 0) continue;
+    tensor.set_data(tensor.detach().contiguous());
+  }
+}
+
+/// Parameters that stay where they are (frozen ones where parameters are not split) compute in the
+/// same dtype as the others.
+void convert_others(const ParameterTable& table, const UnitPlan& plan, const Precision& precision) {
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (plan.has_place(i)) continue;
+    const at::Tensor& tensor = table[i].tensor;
+    const at::ScalarType dtype = resolve(precision, tensor.scalar_type()).parameters;
+    if (dtype != tensor.scalar_type()) tensor.set_data(tensor.detach().to(dtype));
+  }
+}
+
+/// A number that no other engine of this world has: rank 0 counts. Collective.
+int64_t next_engine_number(ProcessGroup& world) {
+  static std::atomic<int64_t> engines_made{0};
+  HostAllGather all_gather(world, 1);
+  all_gather.mine()[0] = engines_made++;
+  all_gather.exchange("engine number");
+  return all_gather.of(0)[0];
+}
+
+std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
+                                    OptimizerPlan optimizer, const Options& options,
+                                    const std::shared_ptr<ProcessGroup>& world) {
+  TORCH_CHECK(world != nullptr,
+              "[parallelize] world: got null, expected a process group; pass "
+              "init_process_group()'s result");
+  // A rank that has to refuse does it together with the others, so that none is left waiting.
+  std::vector<std::string> problems;
+  std::optional<ShardedEngine::Parts> parts =
+      examine(model.get(), std::move(optimizer), options, *world, problems);
+  refuse_together(*world, absl::StrJoin(problems, "\n"), "parallelize");
+
+  const std::vector<NamedTensor> buffers = without_aliases(buffers_of(*model), parts->table);
+  require_equal(*world, fingerprint(*parts, buffers), "parallelize");
+
+  parts->group = duplicate(*world, absl::StrCat("engine ", next_engine_number(*world)));
+  // Before anything moves or is rounded.
+  const std::vector<at::Tensor> state = state_of(parts->table, buffers);
+  give_places(state);
+  sync_replicas(*parts->group, state, /*from_rank=*/0, "initial state");
+  convert_others(parts->table, parts->plan, parts->options.precision);
+  parts->model = std::move(model);
+  const bool keeps_freed_memory = parts->options.keep_freed_memory;
+  auto engine =
+      std::make_unique<Engine>(std::make_unique<ShardedEngine>(*std::move(parts), buffers));
+  if (keeps_freed_memory) keep_freed_memory();  // the model's own memory has just been freed
+  return engine;
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> parallelize(std::shared_ptr<torch::nn::Module> model,
+                                    OptimizerPlan optimizer, Options options,
+                                    const std::shared_ptr<ProcessGroup>& world) {
+  return make_engine(std::move(model), std::move(optimizer), options, world);
+}
+
+std::unique_ptr<Engine> parallelize(torch::nn::Module& model, OptimizerPlan optimizer,
+                                    Options options, const std::shared_ptr<ProcessGroup>& world) {
+  std::shared_ptr<torch::nn::Module> not_owned(std::shared_ptr<void>(), &model);
+  return make_engine(std::move(not_owned), std::move(optimizer), options, world);
+}
+
+}  // namespace tessera

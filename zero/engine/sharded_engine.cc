@@ -1,0 +1,227 @@
+#include "tessera/zero/engine/sharded_engine.h"
+
+#include <bit>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/StreamGuard.h>
+
+#include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/memory/freed_memory.h"
+
+namespace tessera {
+
+// Note [The step is a fence]
+// Parameters change in step() and modify_parameters() only, and between two of them no rank changes
+// a byte that another may read. step() first finishes every reduction, then votes; only a unanimous
+// vote lets any rank write. What one rank finds wrong (a parameter written elsewhere, an open
+// scope, no backward, a non-finite gradient) it puts on its report instead of throwing, so that all
+// ranks throw together and none is left waiting. What a rank throws all the same (no memory, say)
+// ends the engine on all of them: EngineFailure::guard_alone().
+
+ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
+    : parts_(std::move(parts)),
+      failure_(*parts_.group),
+      streams_(parts_.group->device()),
+      slices_(parts_.options.degrees, parts_.group->size(), parts_.group->rank()),
+      trace_(parts_.options.trace ? std::make_unique<Trace>() : nullptr),
+      compute_(trace_.get()),
+      watch_(*this),
+      store_(
+          *parts_.group, parts_.table, parts_.plan, slices_, parts_.options,
+          [this] { return watch_.is_inside_backward(); },
+          parts_.group->can().completes_on_host ? nullptr : &streams_, meter_, trace_.get()),
+      commit_(make_step_commit({.group = *parts_.group,
+                                .table = parts_.table,
+                                .plan = parts_.plan,
+                                .slices = slices_,
+                                .options = parts_.options,
+                                .store = store_,
+                                .failure = failure_,
+                                .meter = meter_,
+                                .trace = trace_.get()},
+                               parts_.optimizer, parts_.group_of)),
+      early_update_(commit_->update_in_backward()),
+      reducer_(*parts_.group, parts_.table, parts_.plan, slices_, reducer_setting(), meter_,
+               history_, trace_.get()),
+      handles_(parts_.table, reducer_.gradient_views()),
+      access_(*parts_.group, parts_.table, parts_.plan, store_),
+      misuse_(parts_.table, store_, access_, handles_, commit_->optimizer(), early_update_),
+      registration_(*parts_.model, parts_.table, parts_.options.ignores),
+      state_(*parts_.group, parts_.table, parts_.plan, slices_, std::move(buffers),
+             commit_->optimizer(), store_.masters(), store_.flat()) {
+  meter_.add(
+      parts_.options.offload == Offload::kNone ? MemoryClass::kOptimizer : MemoryClass::kHost,
+      commit_->optimizer().state_bytes());
+  meter_.add(MemoryClass::kControl, commit_->bytes() + access_.bytes());
+  if (parts_.options.cuda_graphs) {
+    captured_ = std::make_unique<CapturedMicroSteps>(parts_.group->device());
+  }
+  // See Note [Backward in a capture].
+  const c10::OptionalStreamGuard on_stream(
+      captured_ == nullptr ? std::nullopt : std::optional(captured_->stream()));
+  for (size_t i = 0; i < parts_.table.size(); ++i) {
+    if (!parts_.table[i].is_trainable) continue;
+    GradientSink& sink = *this;
+    hooks_.push_back(std::make_unique<GradientHook>(parts_.table[i].tensor, i, sink));
+  }
+  compute_.begin();
+}
+
+Reducer::Setting ShardedEngine::reducer_setting() const {
+  using Agreement = Reducer::Setting::Agreement;
+  return {.on_release = parts_.options.poison_freed ? BufferPool::OnRelease::kPoison
+                                                    : BufferPool::OnRelease::kKeep,
+          .observer = commit_->observer(),
+          .agreement = commit_->is_late() ? Agreement::kInStep : Agreement::kInBackward};
+}
+
+void ShardedEngine::require_outside_backward(const char* call) const {
+  TORCH_CHECK(!in_micro_step_ && !watch_.is_inside_backward(), "[engine] ", call,
+              ": called inside backward; call it after backward has returned");
+  TORCH_CHECK(!access_.is_writing(), "[engine] ", call,
+              ": called inside modify_parameters, whose function only writes parameters; call it "
+              "afterwards");
+}
+
+/// For calls that read or write parameters, or drop gradients.
+void ShardedEngine::require_no_update(const char* call) const {
+  failure_.require_none();
+  if (early_update_ != nullptr) early_update_->require_committed(call);
+}
+
+void ShardedEngine::require_between_steps(const char* call) {
+  streams_.pass();
+  require_no_update(call);
+  require_outside_backward(call);
+}
+
+// --- Step ---
+
+/// Ends what steps and operators have left under way: after it no rank writes or reads parameters
+/// of its own accord.
+void ShardedEngine::settle() {
+  store_.finish();
+  store_.free_all();
+}
+
+/// A step that is refused late has taken its history along, and what came after it.
+template <typename Body>
+auto ShardedEngine::guard_late(Body&& body) {
+  try {
+    return body();
+  } catch (const CommError&) {
+    throw;
+  } catch (const c10::Error&) {
+    if (commit_->is_late()) {
+      history_at_step_ = history_agreed_;
+      clear();
+    }
+    throw;
+  }
+}
+
+StepResult ShardedEngine::step() {
+  failure_.require_none();
+  require_outside_backward("step");
+  const at::NoGradGuard no_grad;
+  streams_.pass();
+  written_.clear();
+  learn_outcome();  // before this step's report is written
+  return last_result_ = failure_.guard([&] {
+    failure_.guard_alone("step()", [&] {
+      settle();
+      if (!is_updated()) adopt_cleared_gradients();
+    });
+    reduce_in_step();
+    StepVote::RankReport mine = failure_.guard_alone("step()", [&] {
+      reducer_.finish();
+      return rank_report(find_misuse());
+    });
+
+    const std::optional<StepCommit::Outcome> outcome =
+        guard_late([&] { return commit_->commit(reducer_, std::move(mine)); });
+    return failure_.guard_alone(
+        "step()", [&] { return begin_next_step(outcome); }, StepCommit::kAfterVote);
+  });
+}
+
+/// Behind one that all ranks have agreed to, or under asynchronous steps handed in.
+StepResult ShardedEngine::begin_next_step(const std::optional<StepCommit::Outcome>& outcome) {
+  history_agreed_ = history_at_step_;
+  if (commit_->is_late() || outcome->committed) {
+    history_.record(RollingHash::Event::kStep, steps_);
+    history_at_step_ = history_;
+  }
+  clear();
+  // From now on a step allocates what the one before it did.
+  if (++steps_here_ == 2 && parts_.options.keep_freed_memory) use_huge_pages_in_heap();
+  return outcome.has_value() ? result_of(*outcome) : last_result_;
+}
+
+/// Under asynchronous steps: waits for what became of the last step.
+void ShardedEngine::learn_outcome() {
+  failure_.guard([&] {
+    const std::optional<StepCommit::Outcome> outcome = guard_late([&] { return commit_->wait(); });
+    if (!outcome.has_value()) return;
+    last_result_ = result_of(*outcome);
+    history_agreed_ = history_at_step_;
+  });
+}
+
+/// Counts a step whose outcome has become known.
+StepResult ShardedEngine::result_of(const StepCommit::Outcome& outcome) {
+  if (outcome.committed) ++steps_;
+  return {.committed = outcome.committed,
+          .step = steps_,
+          .grad_norm = outcome.grad_norm,
+          .loss_scale = outcome.loss_scale,
+          .used_parameters = outcome.used_parameters};
+}
+
+StepVote::RankReport ShardedEngine::rank_report(std::string misuse) {
+  StepVote::RankReport rank_report;
+  rank_report.step = steps_ + 1;
+  rank_report.backwards = backwards_;
+  rank_report.history = history_.value();
+  if (store_.gathered() != nullptr) rank_report.gathers = store_.gathered()->history();
+  rank_report.gradient_edits = handles_.count_edits();
+  rank_report.loss_scale = loss_scale();
+  rank_report.misuse = std::move(misuse);
+  if (is_updated()) {
+    rank_report.if_refused = "What backward updated waits for the step() that all ranks agree to.";
+  }
+  return rank_report;
+}
+
+/// Reduces what no_sync() left on this rank. Peers may have gradients in a backward that gave this
+/// rank none; then it takes part with zeros.
+void ShardedEngine::reduce_in_step() {
+  const bool is_idle = backwards_ == 0 && saw_other_backward_;
+  if (!is_idle && !reducer_.has_local()) return;
+  handles_.count_edits();
+  if (early_update_ != nullptr) agree_to_update();
+  const bool is_objected = failure_.guard_alone("step()", [&] {
+    reducer_.begin_micro_step(Reducer::Mode::kReduce);
+    return finish_reductions(/*objects=*/false);
+  });
+  if (is_idle) backwards_ = 1;
+  if (is_objected) refuse_together(*parts_.group, "", "grad");
+}
+
+/// "" if nothing on this rank speaks against the step.
+std::string ShardedEngine::find_misuse() const {
+  if (commit_->has_loss_scale() && !was_scaled_ && backwards_ > 0) {
+    return "backward was called on a loss without engine->scale(loss), which loss_scale needs";
+  }
+  std::string misuse = misuse_.before_step();
+  return misuse.empty() && !is_updated() ? find_untrained() : misuse;
+}
+
+/// At steps 1, 2, 4, 8, ... only: walking a model allocates, and steps do not.
+std::string ShardedEngine::find_untrained() const {
+  const bool is_due = std::has_single_bit(static_cast<uint64_t>(steps_here_ + 1));
+  return is_due ? registration_.untrained() : "";
+}
+
+}  // namespace tessera

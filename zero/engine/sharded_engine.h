@@ -1,0 +1,165 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+#include "tessera/core/grad/backward_end.h"
+#include "tessera/core/grad/gradient_hook.h"
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/core/numbers/rolling_hash.h"
+#include "tessera/core/options/resolved_options.h"
+#include "tessera/core/reduce/reducer.h"
+#include "tessera/core/sched/stream_join.h"
+#include "tessera/core/sched/trace_span.h"
+#include "tessera/core/step/step_vote.h"
+#include "tessera/ddp/gradient_handles.h"
+#include "tessera/engine.h"
+#include "tessera/memory_formula.h"
+#include "tessera/memory_meter.h"
+#include "tessera/optimizer_plan.h"
+#include "tessera/parameter_table.h"
+#include "tessera/process_group.h"
+#include "tessera/trace.h"
+#include "tessera/unit_plan.h"
+#include "tessera/zero/engine/captured_micro_steps.h"
+#include "tessera/zero/engine/misuse_check.h"
+#include "tessera/zero/parameters/parameter_access.h"
+#include "tessera/zero/parameters/parameter_store.h"
+#include "tessera/zero/parameters/registration.h"
+#include "tessera/zero/state/state_transfer.h"
+#include "tessera/zero/step/engine_failure.h"
+#include "tessera/zero/step/step_commit.h"
+#include "tessera/zero/step/update_in_backward.h"
+
+namespace tessera {
+
+/// The engine behind every strategy: a parameter store, a reducer and an optimizer, put together by
+/// their degrees. What a strategy is stands in placement(); nothing here asks for it. Its calls do
+/// what Engine's of the same names promise. Note [The step is a fence] in sharded_engine.cc.
+class ShardedEngine final : private GradientSink, private BackwardListener {
+ public:
+  /// What parallelize() has checked and agreed on.
+  struct Parts {
+    std::shared_ptr<ProcessGroup> group;  ///< the engine's own
+    ParameterTable table;
+    UnitPlan plan;
+    ResolvedOptions options;
+    OptimizerPlan optimizer;
+    std::vector<size_t> group_of;              ///< OptimizerPlan::assign's answer
+    std::shared_ptr<torch::nn::Module> model;  ///< owns nothing where the caller keeps it
+  };
+
+  /// Parameters and `buffers` are equal on all ranks already. Collective.
+  ShardedEngine(Parts parts, std::vector<NamedTensor> buffers);
+  ShardedEngine(const ShardedEngine&) = delete;
+  ShardedEngine& operator=(const ShardedEngine&) = delete;
+  ~ShardedEngine() { handles_.hide_all(); }
+
+  StepResult step();
+  torch::optim::Optimizer& optimizer() { return commit_->optimizer(); }
+  at::Tensor scale(const at::Tensor& loss);
+  double loss_scale() const { return commit_->loss_scale().scale; }
+  void zero_grad();
+  Engine::NoSync no_sync() { return Engine::NoSync(no_sync_depth_); }
+  void micro_step(const std::function<void()>& body);
+  void wait();
+  const StepResult& last_result() const { return last_result_; }
+
+  void modify_parameters(int from_rank, const std::function<void()>& write);
+  Engine::Scope full_parameters();
+  Engine::Scope gather(const torch::nn::Module& module);
+  StateDict state_dict(StateScope scope, int rank);
+  void load_state_dict(const StateDict& state);
+  uint64_t parameter_hash();
+
+  Strategy strategy() const { return parts_.options.strategy; }
+  const ParameterTable& parameters() const { return parts_.table; }
+  ProcessGroup& group() { return *parts_.group; }
+  const Degrees& degrees() const { return parts_.options.degrees; }
+  const UnitPlan& units() const { return parts_.plan; }
+  GatherCounts gather_counts() const {
+    return store_.gathered() == nullptr ? GatherCounts{} : store_.gathered()->counts();
+  }
+  const Trace* trace() const { return trace_.get(); }
+  const MemoryMeter& memory() const { return meter_; }
+  /// What the memory formulas ask of it.
+  MemorySetting memory_setting(int micro_steps) const;
+
+ private:
+  void before_gradient(size_t index) override;
+  void gradient(size_t index, at::Tensor gradient) override;
+  void backward_ended() override;
+  void backward_failed() noexcept override;
+
+  Reducer::Setting reducer_setting() const;
+  void require_outside_backward(const char* call) const;
+  void require_no_update(const char* call) const;
+  void require_between_steps(const char* call);
+  void agree_to_update();
+  void reduce_in_step();
+  bool finish_reductions(bool objects);
+  void look_for_writes();
+  void begin_micro_step();
+  void end_micro_step();
+  void adopt_cleared_gradients();
+  void show_gradients();
+  void clear();
+  void settle();
+  StepVote::RankReport rank_report(std::string misuse);
+  std::string find_misuse() const;
+  std::string find_untrained() const;
+  StepResult begin_next_step(const std::optional<StepCommit::Outcome>& outcome);
+  template <typename Body>
+  auto guard_late(Body&& body);
+  void learn_outcome();
+  StepResult result_of(const StepCommit::Outcome& outcome);
+  EngineCounters counters() const {
+    return {.steps = steps_,
+            .loss_scale = loss_scale(),
+            .good_steps = commit_->loss_scale().good_steps,
+            .has_scaler = commit_->has_loss_scale()};
+  }
+  /// Backward has updated what no step() has committed yet.
+  bool is_updated() const { return early_update_ != nullptr && early_update_->has_begun(); }
+
+  Parts parts_;
+  EngineFailure failure_;
+  StreamJoin streams_;  // that use the engine's memory
+  SliceMap slices_;
+  MemoryMeter meter_;
+  std::unique_ptr<Trace> trace_;
+  ComputeSpans compute_;
+  BackwardWatch watch_;
+  RollingHash history_;          // since training began, without what zero_grad() dropped
+  RollingHash history_at_step_;  // as of the last step
+  RollingHash history_agreed_;   // as of the last step that all ranks are known to agree on
+  ParameterStore store_;
+  std::unique_ptr<StepCommit> commit_;
+  UpdateInBackward* const early_update_;  // null: step() updates
+  Reducer reducer_;
+  GradientHandles handles_;
+  ParameterAccess access_;
+  MisuseCheck misuse_;
+  const Registration registration_;
+  StateTransfer state_;
+  std::unique_ptr<CapturedMicroSteps> captured_;  // null without Options::cuda_graphs
+  std::vector<std::unique_ptr<GradientHook>> hooks_;
+
+  StepResult last_result_;
+  int64_t steps_ = 0;                // updates applied
+  int64_t steps_here_ = 0;           // those of this engine, without loaded ones
+  int64_t backwards_ = 0;            // of this model, since the last step
+  bool saw_other_backward_ = false;  // a backward that gave this model nothing, since the last step
+  bool in_micro_step_ = false;
+  bool was_scaled_ = false;  // scale() was called since the last step
+  std::shared_ptr<int> no_sync_depth_ = std::make_shared<int>(0);
+  std::string written_;  // what was found in the last backward since step(), see look_for_writes()
+  std::string hook_error_;  // what a gradient hook of ours threw in this backward
+};
+
+}  // namespace tessera

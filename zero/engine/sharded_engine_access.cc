@@ -1,0 +1,88 @@
+// What an engine lets others do with parameters and state between steps; see sharded_engine.cc for
+// training.
+#include <string>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+
+#include "tessera/zero/engine/sharded_engine.h"
+
+namespace tessera {
+
+// --- Reading and writing parameters ---
+
+void ShardedEngine::modify_parameters(int from_rank, const std::function<void()>& write) {
+  require_between_steps("modify_parameters");
+  learn_outcome();
+  failure_.guard_alone("modify_parameters", [&] { access_.modify(from_rank, write); });
+}
+
+Engine::Scope ShardedEngine::full_parameters() {
+  require_between_steps("full_parameters");
+  learn_outcome();
+  return failure_.guard_alone("full_parameters", [&] { return access_.open_scope(); });
+}
+
+Engine::Scope ShardedEngine::gather(const torch::nn::Module& module) {
+  require_no_update("gather");
+  return failure_.guard([&] { return access_.gather(module); });
+}
+
+void ShardedEngine::wait() {
+  failure_.require_none();
+  learn_outcome();
+  failure_.guard([&] { store_.finish(); });
+}
+
+uint64_t ShardedEngine::parameter_hash() {
+  require_between_steps("parameter_hash");
+  learn_outcome();
+  return failure_.guard_alone("parameter_hash", [&] { return access_.hash(); });
+}
+
+// --- State ---
+
+StateDict ShardedEngine::state_dict(StateScope scope, int rank) {
+  require_between_steps("state_dict");
+  learn_outcome();
+  const at::NoGradGuard no_grad;
+  return failure_.guard_alone("state_dict", [&] {
+    store_.finish();
+    return state_.save(scope, rank, counters(), registration_.unsaved());
+  });
+}
+
+void ShardedEngine::load_state_dict(const StateDict& state) {
+  failure_.require_all_ranks();
+  require_outside_backward("load_state_dict");
+  learn_outcome();
+  const at::NoGradGuard no_grad;
+  failure_.guard_alone("load_state_dict", [&] {
+    settle();
+    access_.require_settled("load_state_dict");
+    store_.begin_writing();
+    EngineCounters loaded = counters();
+    state_.load(state, loaded);
+    steps_ = loaded.steps;
+    commit_->load_loss_scale({loaded.loss_scale, loaded.good_steps});
+    clear();
+    store_.announce();
+    failure_.mend();
+  });
+}
+
+// --- Numbers ---
+
+MemorySetting ShardedEngine::memory_setting(int micro_steps) const {
+  return {.degrees = parts_.options.degrees,
+          .micro_steps = micro_steps,
+          .is_split = store_.flat().is_split(),
+          .is_shared = store_.is_shared(),
+          .updates_in_backward = early_update_ != nullptr,
+          .units_in_reduction = reducer_.units_in_reduction(),
+          .ranks_after_forward = parts_.options.reshard_after_forward,
+          .offload = parts_.options.offload,
+          .states = commit_->optimizer().algorithm().states};
+}
+
+}  // namespace tessera

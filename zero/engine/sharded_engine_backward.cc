@@ -1,0 +1,196 @@
+// An engine while gradients come; see sharded_engine.cc for what step() makes of them.
+#include <string>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/zero/engine/sharded_engine.h"
+
+namespace tessera {
+
+// Note [Writes behind the engine's back]
+// An optimizer that a user made over the model's parameters, in a loop that never calls step(), is
+// never voted on. So every backward that the engine hears of begins with a look at version counters
+// and first elements (MisuseCheck::written(): under a microsecond per parameter; page tables say
+// more where parameters are shared, but those of 500 MB take 16 ms to read). What a rank finds is a
+// word to the all-gather at the end of backward: all of them throw, from backward, and the
+// gradients are as good as they were, so modify_parameters() mends it. Inside no_sync() nobody is
+// told; the next backward that reduces finds it again. Under asynchronous steps backward has no
+// such all-gather: a write that the second backward finds, without a step() between that would have
+// asked, ends the engine.
+
+void ShardedEngine::before_gradient(size_t index) {
+  failure_.require_none();
+  TORCH_CHECK(watch_.is_inside_backward(), "[grad] '", parts_.table[index].name,
+              "': backward runs on a thread that does not know this engine, so its end would go "
+              "unnoticed; call backward on the thread that called parallelize");
+  streams_.pass();
+  if (!in_micro_step_) failure_.guard([&] { begin_micro_step(); });
+  try {
+    handles_.hide(index);
+  } catch (const c10::Error& error) {
+    hook_error_ = error.what_without_backtrace();
+    throw;
+  }
+}
+
+void ShardedEngine::begin_micro_step() {
+  hook_error_.clear();
+  if (early_update_ != nullptr) agree_to_update();
+  failure_.guard_alone("backward", [&] {
+    if (early_update_ == nullptr) look_for_writes();
+    adopt_cleared_gradients();
+    handles_.count_edits();
+    reducer_.begin_micro_step(*no_sync_depth_ > 0 ? Reducer::Mode::kAddLocally
+                                                  : Reducer::Mode::kReduce);
+  });
+  in_micro_step_ = true;
+  compute_.end("forward");
+}
+
+/// See Note [Writes behind the engine's back].
+void ShardedEngine::look_for_writes() {
+  store_.finish();
+  std::string found = misuse_.written();
+  if (!found.empty() && !written_.empty() && commit_->is_late()) {
+    failure_.set(absl::StrCat("found in the second backward without a step(): ", found));
+    failure_.require_none();
+  }
+  written_ = std::move(found);
+}
+
+/// Refuses on all ranks what step() would refuse, while nothing is updated.
+void ShardedEngine::agree_to_update() {
+  const StepVote::RankReport mine = failure_.guard_alone("backward", [&] {
+    store_.finish();
+    std::string misuse = misuse_.before_updating_backward(*no_sync_depth_ > 0);
+    if (misuse.empty()) misuse = find_untrained();
+    StepVote::RankReport mine = rank_report(std::move(misuse));
+    mine.backwards = 1;
+    return mine;
+  });
+  commit_->agree_to_update(mine);
+  early_update_->begin();
+}
+
+void ShardedEngine::gradient(size_t index, at::Tensor gradient) {
+  // A parameter that left its unit may have another shape; the vote will name it.
+  if (!store_.flat().lives_here(index)) return;
+  try {
+    failure_.guard([&] { reducer_.receive(index, gradient.detach()); });
+  } catch (const c10::Error& error) {
+    hook_error_ = error.what_without_backtrace();
+    throw;
+  }
+}
+
+void ShardedEngine::backward_ended() {
+  if (!in_micro_step_) {
+    saw_other_backward_ = true;
+    return;
+  }
+  end_micro_step();
+}
+
+void ShardedEngine::end_micro_step() {
+  in_micro_step_ = false;
+  ++backwards_;
+  const bool is_objected = failure_.guard_alone("the end of backward", [&] {
+    streams_.pass();
+    store_.free_all();
+    return finish_reductions(!written_.empty());
+  });
+  compute_.end("backward");
+  if (is_objected) failure_.guard([&] { refuse_together(*parts_.group, written_, "grad"); });
+}
+
+/// Returns whether a rank objects to the backward.
+bool ShardedEngine::finish_reductions(bool objects) {
+  const bool is_objected = reducer_.end_micro_step(objects);
+  if (early_update_ != nullptr) early_update_->finish(reducer_);
+  show_gradients();
+  return is_objected;
+}
+
+void ShardedEngine::backward_failed() noexcept {
+  if (!in_micro_step_) return;
+  in_micro_step_ = false;
+  failure_.set(
+      hook_error_.empty()
+          ? "left backward by an exception, which that rank reports; the gradients of this step "
+            "are incomplete and the engine cannot go on"
+          : absl::StrCat("left backward by an exception: ", hook_error_));
+}
+
+void ShardedEngine::show_gradients() {
+  for (size_t i = 0; i < parts_.table.size(); ++i) {
+    if (reducer_.local()[i] != 0) {
+      handles_.show(i, GradientHandles::Content::kLocal);
+    } else if (reducer_.used()[i] != 0) {
+      handles_.show(i, GradientHandles::Content::kReduced);
+    }
+  }
+}
+
+void ShardedEngine::adopt_cleared_gradients() {
+  const GradientHandles::Cleared cleared = handles_.cleared();
+  if (cleared.all) {
+    clear();
+    return;
+  }
+  for (const size_t index : cleared.parameters) {
+    handles_.forget(index);
+    reducer_.drop(index);
+    commit_->drop(index);
+    history_.record(RollingHash::Event::kDrop, static_cast<int64_t>(index));
+  }
+}
+
+at::Tensor ShardedEngine::scale(const at::Tensor& loss) {
+  was_scaled_ = true;
+  return commit_->scale(loss);
+}
+
+void ShardedEngine::zero_grad() {
+  require_between_steps("zero_grad");
+  clear();
+}
+
+void ShardedEngine::clear() {
+  streams_.pass();
+  handles_.hide_all();
+  reducer_.clear();
+  if (early_update_ != nullptr) early_update_->end();
+  commit_->drop();
+  backwards_ = 0;
+  saw_other_backward_ = false;
+  was_scaled_ = false;
+  history_ = history_at_step_;
+  compute_.begin();
+}
+
+void ShardedEngine::micro_step(const std::function<void()>& body) {
+  if (captured_ == nullptr) return body();
+  require_between_steps("micro_step");
+  TORCH_CHECK(*no_sync_depth_ == 0,
+              "[graph] micro_step: called inside no_sync(), expected outside; in a world of one "
+              "there is nothing that no_sync() saves");
+  // A world of one, and what is repeated has no hooks.
+  const std::string written = misuse_.written();
+  TORCH_CHECK(written.empty(), "[grad] rank 0: ", written);
+  adopt_cleared_gradients();
+  handles_.count_edits();
+  const int64_t before = backwards_;
+  if (captured_->run(static_cast<size_t>(before), body, reducer_, streams_)) {
+    TORCH_CHECK(backwards_ == before + 1, "[graph] micro_step: got a body with ",
+                backwards_ - before, " backwards, expected one");
+    return;
+  }
+  ++backwards_;
+  was_scaled_ = true;
+  show_gradients();
+}
+
+}  // namespace tessera

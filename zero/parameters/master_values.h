@@ -1,0 +1,70 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/layout/flat_parameters.h"
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/memory_meter.h"
+#include "tessera/options.h"
+#include "tessera/parameter_table.h"
+#include "tessera/unit_plan.h"
+#include "tessera/zero/parameters/shard_uploads.h"
+
+namespace tessera {
+
+/// What the optimizer updates: this rank's optimizer slice of every trainable unit, in the masters'
+/// dtype. A view of the parameters' shard, or a copy (has_master_copy()): where the dtypes differ,
+/// more precise; where the host updates what a device computes with, in pinned memory of the host.
+class MasterValues {
+ public:
+  /// Copies masters out of the parameters in `table` as the user made them, so it is made before
+  /// FlatParameters converts them. They lie at `device`, where parameters do, or where `offload`
+  /// says. References must outlive it.
+  MasterValues(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
+               at::Device device, MemoryMeter& meter, Offload offload = Offload::kNone);
+  ~MasterValues();
+  MasterValues(const MasterValues&) = delete;
+  MasterValues& operator=(const MasterValues&) = delete;
+
+  /// Lets the units without masters of their own use the parameters' shards.
+  void adopt(const FlatParameters& flat);
+
+  /// Per trainable unit: [unit numel / o].
+  const std::vector<at::Tensor>& values() const { return values_; }
+
+  /// Where the new values of the masters of `unit` go as well: this rank's optimizer slice in its
+  /// parameters' shard; undefined where they are the same memory.
+  at::Tensor target(size_t unit, const FlatParameters& flat) const {
+    return has_copy(unit) ? part_of(unit, flat) : at::Tensor();
+  }
+
+  /// Rounds the masters of `unit` into its parameters' shard; nothing where they are the same.
+  /// Where the shard lies on a device and they do not: queues that, see join().
+  void store(size_t unit, const FlatParameters& flat);
+  /// The current stream waits for what store() has queued; nothing where it queues nothing.
+  void join();
+  /// The host does, before values() are written again.
+  void await();
+  /// Takes the masters of `unit` from its parameters' shard: the parameters were written.
+  void load(size_t unit, const FlatParameters& flat);
+  /// The same for all copies in the parameters' own dtype: a state tells of the others apart.
+  void load_copies(const FlatParameters& flat);
+
+ private:
+  bool has_copy(size_t unit) const { return has_master_copy(plan_[unit].precision, offload_); }
+  at::Tensor part_of(size_t unit, const FlatParameters& flat) const;
+
+  const UnitPlan& plan_;
+  const SliceMap& slices_;
+  MemoryMeter& meter_;
+  const Offload offload_;
+  const MemoryClass class_;
+  std::vector<at::Tensor> values_;
+  std::unique_ptr<ShardUploads> uploads_;  // null where shards lie beside the masters
+  int64_t bytes_ = 0;
+};
+
+}  // namespace tessera

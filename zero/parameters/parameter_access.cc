@@ -1,0 +1,133 @@
+#include "tessera/zero/parameters/parameter_access.h"
+
+#include <set>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/comm/agreement/disagreement.h"
+#include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/step/parameter_hash.h"
+#include "tessera/ddp/replica_sync.h"
+
+namespace tessera {
+
+ParameterAccess::ParameterAccess(ProcessGroup& group, const ParameterTable& table,
+                                 const UnitPlan& plan, ParameterStore& store)
+    : group_(group), table_(table), plan_(plan), store_(store), all_gather_(group, 1) {}
+
+void ParameterAccess::modify(int from_rank, const std::function<void()>& write) {
+  const at::NoGradGuard no_grad;
+  store_.finish();
+  refuse_together(group_, problem_of(from_rank, write != nullptr), "engine");
+  {
+    const std::shared_ptr<void> hold = store_.hold_all(GatheredUnits::HoldMode::kWritable);
+    if (write) run(write);
+    refuse_together(group_, find_moved(), "engine");
+    std::vector<at::Tensor> tensors = store_.wholes();
+    for (size_t i = 0; i < table_.size(); ++i) {
+      if (!plan_.has_place(i)) tensors.push_back(table_[i].tensor);
+    }
+    sync_replicas(group_, tensors, from_rank, "modify_parameters");
+    store_.take_wholes();
+  }
+  store_.announce();
+}
+
+void ParameterAccess::run(const std::function<void()>& write) {
+  struct Writing {
+    explicit Writing(bool& flag) : flag(flag) { flag = true; }
+    ~Writing() { flag = false; }
+    bool& flag;
+  };
+  const Writing writing(is_writing_);
+  as_own_error(write);
+}
+
+std::string ParameterAccess::problem_of(int from_rank, bool has_writer) const {
+  if (from_rank < 0 || from_rank >= group_.size()) {
+    return absl::StrCat("modify_parameters: got from_rank ", from_rank, ", expected 0 to ",
+                        group_.size() - 1, "; name a rank of the world, the same on all");
+  }
+  if (from_rank == group_.rank() && !has_writer) {
+    return absl::StrCat("modify_parameters: got nothing to run on from_rank ", from_rank,
+                        ", whose values all ranks take; pass a function there");
+  }
+  return find_moved();
+}
+
+/// What hinders modify_parameters, or "". Writes do not: it mends them.
+std::string ParameterAccess::find_moved() const {
+  const FlatParameters::Finding finding = store_.flat().inspect_places();
+  return describe(finding.violation, table_[finding.parameter].name);
+}
+
+/// A scope around `hold` that has_open_scope() knows.
+std::shared_ptr<void> ParameterAccess::count(std::shared_ptr<void> hold) {
+  ++*open_scopes_;
+  return {open_scopes_.get(), [scopes = open_scopes_, hold = std::move(hold)](void*) mutable {
+            --*scopes;
+            hold.reset();
+          }};
+}
+
+std::shared_ptr<void> ParameterAccess::open_scope() {
+  group_.barrier("full_parameters");
+  return count(store_.hold_all(GatheredUnits::HoldMode::kReadOnly));
+}
+
+std::shared_ptr<void> ParameterAccess::gather(const torch::nn::Module& module) {
+  std::set<size_t> units;
+  for (const auto& parameter : module.named_parameters()) {
+    for (size_t i = 0; i < table_.size(); ++i) {
+      if (plan_.has_place(i) && table_[i].tensor.is_same(parameter.value())) {
+        units.insert(plan_.place(i).unit);
+      }
+    }
+  }
+  TORCH_CHECK(!units.empty(), "[engine] gather: got a module '", module.name(),
+              "' without parameters of this engine, expected (part of) the model that was "
+              "parallelized");
+  return count(store_.hold({units.begin(), units.end()}));
+}
+
+void ParameterAccess::require_settled(const char* call) {
+  refuse_together(group_,
+                  has_open_scope()
+                      ? absl::StrCat(call,
+                                     ": called while a full_parameters() or gather() scope is "
+                                     "open; end the scope first")
+                      : find_moved(),
+                  "engine");
+}
+
+uint64_t ParameterAccess::hash() {
+  const at::NoGradGuard no_grad;
+  store_.finish();
+  // Unit by unit, so that one of them is whole at a time.
+  std::vector<uint64_t> hashes(table_.size());
+  for (size_t unit = 0; unit < plan_.size(); ++unit) {
+    const std::shared_ptr<void> hold = store_.hold({unit});
+    for (const size_t index : plan_[unit].parameters) {
+      hashes[index] = hash_parameter(table_[index]);
+    }
+  }
+  for (size_t i = 0; i < table_.size(); ++i) {
+    if (!plan_.has_place(i)) hashes[i] = hash_parameter(table_[i]);
+  }
+  const uint64_t hash = combine_hashes(hashes);
+  all_gather_.mine()[0] = static_cast<int64_t>(hash);
+  all_gather_.exchange("parameter_hash");
+  for (int rank = 1; rank < group_.size(); ++rank) {
+    if (all_gather_.of(rank)[0] == all_gather_.of(0)[0]) continue;
+    throw Disagreement(absl::StrCat(
+        "[engine] parameter_hash: rank ", rank,
+        " holds other parameters than rank 0; was one written outside "
+        "engine->modify_parameters()? engine->modify_parameters(0, []{}) gives all ranks rank "
+        "0's"));
+  }
+  return hash;
+}
+
+}  // namespace tessera

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include "tessera/core/step/host_all_gather.h"
+#include "tessera/parameter_table.h"
+#include "tessera/process_group.h"
+#include "tessera/unit_plan.h"
+#include "tessera/zero/parameters/parameter_store.h"
+
+namespace tessera {
+
+/// Reads and writes of parameters outside the step: what Engine::modify_parameters, full_parameters
+/// gather and parameter_hash do.
+class ParameterAccess {
+ public:
+  /// References must outlive it. Collective (allocates from `group`, sends nothing).
+  ParameterAccess(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
+                  ParameterStore& store);
+
+  /// Engine::modify_parameters. Exceptions of `write` pass through; peers wait until somebody
+  /// aborts the group.
+  void modify(int from_rank, const std::function<void()>& write);
+
+  /// Whether a function given to modify() runs.
+  bool is_writing() const { return is_writing_; }
+
+  /// Engine::full_parameters and gather, and whether such a scope is open on this rank.
+  std::shared_ptr<void> open_scope();
+  std::shared_ptr<void> gather(const torch::nn::Module& module);
+  bool has_open_scope() const { return *open_scopes_ > 0; }
+  /// Collective. Throws c10::Error on every rank that names the ranks where a scope is open or a
+  /// parameter has left its unit.
+  void require_settled(const char* call);
+
+  /// parameter_hash() of an engine.
+  uint64_t hash();
+
+  int64_t bytes() const { return all_gather_.bytes(); }
+
+ private:
+  void run(const std::function<void()>& write);
+  std::string problem_of(int from_rank, bool has_writer) const;
+  std::string find_moved() const;
+  std::shared_ptr<void> count(std::shared_ptr<void> hold);
+
+  ProcessGroup& group_;
+  const ParameterTable& table_;
+  const UnitPlan& plan_;
+  ParameterStore& store_;
+  HostAllGather all_gather_;
+  bool is_writing_ = false;
+  std::shared_ptr<int> open_scopes_ = std::make_shared<int>(0);
+};
+
+}  // namespace tessera

@@ -1,0 +1,135 @@
+#include "tessera/zero/parameters/parameter_all_gather.h"
+
+#include <exception>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/access/unobserved.h"
+#include "tessera/core/sched/trace_span.h"
+#include "tessera/core/step/gather_updated.h"
+
+namespace tessera {
+
+/// A unit whose values are on their way. Operators of other threads may outlive the all-gather,
+/// which is over when there is nothing to wait for.
+class ParameterAllGather::Pending final : public AccessTarget, public AccessTarget::Pin {
+ public:
+  Pending(ParameterAllGather& all_gather, size_t unit, std::shared_ptr<Work> work)
+      : unit(unit), work(std::move(work)), mutex_(all_gather.mutex_), all_gather_(all_gather) {}
+
+  AccessTarget::Pin& pin(Use) noexcept override {
+    const std::lock_guard lock(*mutex_);
+    if (work != nullptr) all_gather_.complete(*this);
+    return *this;
+  }
+  void unpin(Use) noexcept override {}
+
+  const size_t unit;
+  std::shared_ptr<Work> work;  // null once the values are there, or will never be
+
+ private:
+  const std::shared_ptr<std::mutex> mutex_;
+  ParameterAllGather& all_gather_;
+};
+
+// Slices lie as [parameter slice][b][c]: the inner axis first makes whole gradient slices, the
+// outer one the parameter slice.
+ParameterAllGather::ParameterAllGather(ProcessGroup& group, const UnitPlan& plan,
+                                       const SliceMap& slices, FlatParameters& flat, Trace* trace)
+    : group_(group), plan_(plan), slices_(slices), flat_(flat), trace_(trace) {
+  using MapAxis = SliceMap::Axis;
+  const auto add = [&](MapAxis axis, const char* name) {
+    if (slices.extent(axis) == 1) return;
+    Axis added{.group = &group_, .owned = nullptr, .outer = 1};
+    if (slices.extent(axis) < group.size()) {
+      added.owned = split(group, slices.colors({axis}), name);
+      added.group = added.owned.get();
+    }
+    if (axis == MapAxis::kOptimizer) added.outer = slices.extent(MapAxis::kGradients);
+    axes_.push_back(std::move(added));
+  };
+  add(MapAxis::kOptimizer, "updates inside gradient slices");
+  add(MapAxis::kGradients, "updates inside parameter slices");
+}
+
+// What is under way completes without any further doing of the peers, so waiting for it does not
+// depend on them; after a failure, or while one unwinds, the parameters stay forbidden.
+ParameterAllGather::~ParameterAllGather() {
+  if (origin_.is_here()) {
+    const std::lock_guard lock(*mutex_);
+    for (const auto& pending : pending_) {
+      if (std::uncaught_exceptions() == 0) complete(*pending);
+      pending->work = nullptr;
+    }
+  }
+  observer_.reset();
+}
+
+void ParameterAllGather::start(const std::vector<size_t>& units) {
+  const Unobserved unobserved;
+  const bool may_go_on = axes_.size() == 1 && !flat_.is_split() && group_.can().in_background;
+  std::vector<AccessObserver::Watched> watched;
+  for (const size_t unit : units) {
+    const TraceSpan span(trace_, TraceTrack::kGather, plan_[unit].name);
+    const at::Tensor& shard = flat_.shard(unit);
+    std::shared_ptr<Work> work;
+    for (const Axis& axis : axes_) {
+      if (work != nullptr) work->wait();
+      const int64_t run_numel = shard.numel() / axis.outer;
+      const int64_t run = axis.outer > 1 ? slices_.coordinate(SliceMap::Axis::kGradients) : 0;
+      work = gather_updated(*axis.group, shard.narrow(0, run * run_numel, run_numel),
+                            plan_[unit].name);
+    }
+    if (!may_go_on || work->is_completed()) {
+      work->wait();
+      continue;
+    }
+    const std::lock_guard lock(*mutex_);
+    const auto& pending =
+        pending_.emplace_back(std::make_shared<Pending>(*this, unit, std::move(work)));
+    for (size_t part = 0; part < flat_.full(unit).size(); ++part) {
+      watched.push_back({flat_.full(unit).storage(part), pending});
+    }
+  }
+  if (watched.empty()) return;
+  observer_ = std::make_unique<AccessObserver>(std::move(watched));
+  // Behind the observer, so that an operator of another thread that begins now waits instead.
+  const std::lock_guard lock(*mutex_);
+  for (const auto& pending : pending_) {
+    if (pending->work == nullptr) continue;
+    flat_.full(pending->unit)
+        .forbid(absl::StrCat(
+            "[zero] unit '", plan_[pending->unit].name,
+            "': its new values are still on their way from other ranks, so they cannot be read "
+            "this way; touch them through an operator or call engine->wait()"));
+  }
+}
+
+/// Waits for one unit. The mutex is held.
+void ParameterAllGather::complete(Pending& pending) {
+  if (pending.work == nullptr) return;
+  const Unobserved unobserved;
+  const std::shared_ptr<Work> work = std::exchange(pending.work, nullptr);
+  try {
+    work->wait();
+    flat_.accept_values(pending.unit);
+    flat_.full(pending.unit).permit();
+  } catch (const CommError& error) {
+    if (!failure_.has_value()) failure_ = error;
+    // The operator goes on and meets the storage; let that say why.
+    flat_.full(pending.unit).forbid(error.what());
+  }
+}
+
+void ParameterAllGather::finish() {
+  {
+    const std::lock_guard lock(*mutex_);
+    for (const auto& pending : pending_) complete(*pending);
+    if (failure_.has_value()) throw CommError(*failure_);
+  }
+  observer_.reset();  // not under the mutex, which its targets take
+  pending_.clear();
+}
+
+}  // namespace tessera

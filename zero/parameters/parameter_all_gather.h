@@ -1,0 +1,65 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/core/access/access_observer.h"
+#include "tessera/core/layout/flat_parameters.h"
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/core/process/fork.h"
+#include "tessera/errors.h"
+#include "tessera/process_group.h"
+#include "tessera/trace.h"
+#include "tessera/unit_plan.h"
+
+namespace tessera {
+
+/// Brings updated optimizer slices to every rank that keeps the parameters around them. Where
+/// communication runs beside computation and units are resident, it goes on after the step: an
+/// operator that touches such a unit waits for it, any other access throws.
+class ParameterAllGather {
+ public:
+  /// For degrees with o > p. References must outlive it. Collective: makes subgroups where the
+  /// degrees need them.
+  ParameterAllGather(ProcessGroup& group, const UnitPlan& plan, const SliceMap& slices,
+                     FlatParameters& flat, Trace* trace);
+  ~ParameterAllGather();
+  ParameterAllGather(const ParameterAllGather&) = delete;
+  ParameterAllGather& operator=(const ParameterAllGather&) = delete;
+
+  /// All-gathers `units`, whose optimizer slices are new. Collective; returns when all is done or
+  /// under way.
+  void start(const std::vector<size_t>& units);
+
+  /// Waits for what is under way. Blocking. Throws CommError if it failed, now or before.
+  void finish();
+
+ private:
+  class Pending;
+
+  void complete(Pending& pending);
+
+  ProcessGroup& group_;
+  const UnitPlan& plan_;
+  const SliceMap& slices_;
+  FlatParameters& flat_;
+  Trace* trace_;
+  struct Axis {
+    ProcessGroup* group;
+    std::shared_ptr<ProcessGroup> owned;  // null: the engine's own group
+    int outer;                            // how many such runs lie inside the parameter slice
+  };
+  std::vector<Axis> axes_;  // inner first
+
+  const Origin origin_;  // in a child of fork() nothing is awaited
+  // Guards what follows. An operator of another thread may ask for it when this object is gone.
+  const std::shared_ptr<std::mutex> mutex_ = std::make_shared<std::mutex>();
+  std::vector<std::shared_ptr<Pending>> pending_;
+  std::optional<CommError> failure_;
+  std::unique_ptr<AccessObserver> observer_;
+};
+
+}  // namespace tessera

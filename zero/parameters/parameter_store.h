@@ -1,0 +1,93 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/core/layout/flat_parameters.h"
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/core/options/resolved_options.h"
+#include "tessera/errors.h"
+#include "tessera/fsdp/gathered_units.h"
+#include "tessera/memory_meter.h"
+#include "tessera/parameter_table.h"
+#include "tessera/process_group.h"
+#include "tessera/trace.h"
+#include "tessera/unit_plan.h"
+#include "tessera/zero/parameters/master_values.h"
+#include "tessera/zero/parameters/parameter_all_gather.h"
+#include "tessera/zero/parameters/shared_parameters.h"
+
+namespace tessera {
+
+/// Where an engine's parameters live and how they become visible: masters, flat buffers, and
+/// whatever gathers or shares them. A parameter flows one way: masters -> shard -> full.
+class ParameterStore {
+ public:
+  /// Moves the parameters, which are equal on all ranks already, to where `options` say.
+  /// References must outlive it, `streams` too (on which operators use units; null on a CPU).
+  /// Collective.
+  ParameterStore(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
+                 const SliceMap& slices, const ResolvedOptions& options,
+                 std::function<bool()> is_inside_backward, StreamJoin* streams, MemoryMeter& meter,
+                 Trace* trace);
+
+  /// What the optimizer updates, per trainable unit.
+  MasterValues& masters() { return masters_; }
+  FlatParameters& flat() { return flat_; }
+  const FlatParameters& flat() const { return flat_; }
+  /// Note [Shared parameters].
+  bool is_shared() const { return shared_ != nullptr; }
+
+  /// FlatParameters::inspect(); where parameters are shared, every write to them is found. Local.
+  FlatParameters::Finding inspect() const;
+
+  /// Null where parameters are resident.
+  const GatheredUnits* gathered() const { return gathered_.get(); }
+
+  /// Waits for all-gathers of updates. Blocking. Throws CommError of an all-gather that failed.
+  void finish();
+
+  /// Frees whatever is whole and in nobody's use. Local.
+  void free_all();
+
+  /// Before the host writes masters or shards: blocks until no copy to the device reads them.
+  void begin_writing();
+
+  /// Makes the new values of this rank's slices the parameters of all ranks. used[i] != 0:
+  /// parameter i of the table was updated, and its unit's masters stored. Collective, behind the
+  /// vote.
+  void show_updates(const std::vector<uint8_t>& used);
+
+  /// Shards and resident parameters were written by other means than show_updates(): lets everyone
+  /// read them and declares them right. Collective.
+  void announce();
+
+  /// A scope in which all parameters are whole; local on one host.
+  std::shared_ptr<void> hold_all(GatheredUnits::HoldMode mode);
+  std::shared_ptr<void> hold(const std::vector<size_t>& units);
+
+  /// The whole buffer of each unit. Inside hold_all() where parameters are split.
+  std::vector<at::Tensor> wholes() const;
+  /// Takes shards and masters from the whole buffers, which the user or a peer has written. Inside
+  /// hold_all().
+  void take_wholes();
+
+ private:
+  bool reads_of_others() const;
+  void let_read();
+
+  ProcessGroup& group_;
+  const ParameterTable& table_;
+  const UnitPlan& plan_;
+  MasterValues masters_;
+  std::unique_ptr<SharedParameters> shared_;  // null: each rank has its own memory
+  std::shared_ptr<ProcessGroup> gathering_;   // null where units are not gathered together
+  FlatParameters flat_;
+  std::unique_ptr<ParameterAllGather> all_gather_;  // null where a barrier is enough
+  std::shared_ptr<GatheredUnits> gathered_;         // null where parameters are resident
+};
+
+}  // namespace tessera

@@ -1,0 +1,150 @@
+#include "tessera/zero/parameters/registration.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+
+#include "tessera/core/comm/agreement/disagreement.h"
+
+namespace tessera {
+namespace {
+
+using Names = std::vector<std::string>;
+
+/// "parameters 'a', 'b' <plural>", "parameter 'a' <singular>", or nothing.
+void describe(const char* kind, const Names& names, const char* singular, const char* plural,
+              Names& all) {
+  constexpr size_t kMost = 8;
+  if (names.empty()) return;
+  const Names shown(names.begin(), names.begin() + std::min(names.size(), kMost));
+  std::string list = absl::StrCat("'", absl::StrJoin(shown, "', '"), "'");
+  if (names.size() > kMost) absl::StrAppend(&list, " and ", names.size() - kMost, " more");
+  const bool is_one = names.size() == 1;
+  all.push_back(absl::StrCat(kind, is_one ? " " : "s ", list, " ", is_one ? singular : plural));
+}
+
+std::set<const c10::TensorImpl*> tensors_of(const std::vector<NamedTensor>& named) {
+  std::set<const c10::TensorImpl*> tensors;
+  for (const NamedTensor& entry : named) tensors.insert(entry.tensor.unsafeGetTensorImpl());
+  return tensors;
+}
+
+/// Of those in `named` that are not in `known`.
+Names names_beside(const std::vector<NamedTensor>& named,
+                   const std::set<const c10::TensorImpl*>& known) {
+  Names names;
+  for (const NamedTensor& entry : named) {
+    if (known.count(entry.tensor.unsafeGetTensorImpl()) == 0) names.push_back(entry.name);
+  }
+  return names;
+}
+
+}  // namespace
+
+std::vector<NamedTensor> buffers_of(const torch::nn::Module& model) {
+  std::vector<NamedTensor> buffers;
+  for (const auto& buffer : model.named_buffers()) {
+    if (buffer.value().defined()) buffers.push_back({buffer.key(), buffer.value()});
+  }
+  return buffers;
+}
+
+std::vector<std::string> lines_of(const std::vector<NamedTensor>& buffers) {
+  std::vector<std::string> lines;
+  for (const NamedTensor& buffer : buffers) {
+    lines.push_back(absl::StrCat("buffer ", buffer.name, " ",
+                                 c10::toString(buffer.tensor.scalar_type()), " [",
+                                 absl::StrJoin(buffer.tensor.sizes(), ", "), "]"));
+  }
+  return lines;
+}
+
+struct Registration::Changes {
+  Names trainable, frozen, buffers;  // that came
+  Names gone_trainable, gone_frozen, gone_buffers;
+
+  Names untrained() const {
+    Names all;
+    describe("parameter", trainable,
+             "was registered after parallelize and is neither trained nor saved; register it "
+             "before parallelize, or make a new engine",
+             "were registered after parallelize and are neither trained nor saved; register them "
+             "before parallelize, or make a new engine",
+             all);
+    describe_gone("parameter", gone_trainable, all);
+    return all;
+  }
+
+  void append_unsaved(Names& all) const {
+    for (const auto& [kind, names] :
+         {std::pair("frozen parameter", &frozen), std::pair("buffer", &buffers)}) {
+      describe(kind, *names,
+               "was registered after parallelize and is not saved; register it before "
+               "parallelize, or make a new engine",
+               "were registered after parallelize and are not saved; register them before "
+               "parallelize, or make a new engine",
+               all);
+    }
+    describe_gone("frozen parameter", gone_frozen, all);
+    describe_gone("buffer", gone_buffers, all);
+  }
+
+ private:
+  static void describe_gone(const char* kind, const Names& names, Names& all) {
+    describe(kind, names,
+             "is no longer registered in the model but still the engine's; replace modules before "
+             "parallelize, or make a new engine",
+             "are no longer registered in the model but still the engine's; replace modules "
+             "before parallelize, or make a new engine",
+             all);
+  }
+};
+
+Registration::Registration(const torch::nn::Module& model, const ParameterTable& table,
+                           std::function<bool(std::string_view)> ignores)
+    : model_(model), table_(table), ignores_(std::move(ignores)), buffers_(buffers_of(model)) {}
+
+Registration::Changes Registration::changes() const {
+  std::vector<NamedTensor> trained, frozen;
+  for (const Parameter& parameter : table_) {
+    (parameter.is_trainable ? trained : frozen).push_back({parameter.name, parameter.tensor});
+  }
+  std::vector<NamedTensor> present;
+  std::set<const c10::TensorImpl*> expected = tensors_of(trained);
+  expected.merge(tensors_of(frozen));
+  for (const auto& parameter : model_.named_parameters()) {
+    if (!parameter.value().defined()) continue;
+    present.push_back({parameter.key(), parameter.value()});
+    if (ignores_ && as_own_error([&] { return ignores_(parameter.key()); })) {
+      expected.insert(parameter.value().unsafeGetTensorImpl());
+    }
+  }
+  const std::vector<NamedTensor> buffers = buffers_of(model_);
+
+  Changes changes;
+  std::set<const c10::TensorImpl*> seen;
+  for (const NamedTensor& entry : present) {
+    if (expected.count(entry.tensor.unsafeGetTensorImpl()) > 0) continue;
+    if (!seen.insert(entry.tensor.unsafeGetTensorImpl()).second) continue;  // another name of it
+    (entry.tensor.requires_grad() ? changes.trainable : changes.frozen).push_back(entry.name);
+  }
+  changes.gone_trainable = names_beside(trained, tensors_of(present));
+  changes.gone_frozen = names_beside(frozen, tensors_of(present));
+  changes.buffers = names_beside(buffers, tensors_of(buffers_));
+  changes.gone_buffers = names_beside(buffers_, tensors_of(buffers));
+  return changes;
+}
+
+std::string Registration::untrained() const { return absl::StrJoin(changes().untrained(), "; "); }
+
+std::string Registration::unsaved() const {
+  const Changes found = changes();
+  Names all = found.untrained();
+  found.append_unsaved(all);
+  return absl::StrJoin(all, "; ");
+}
+
+}  // namespace tessera

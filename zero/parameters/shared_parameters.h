@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/core/layout/unit_memory.h"
+#include "tessera/process_group.h"
+#include "tessera/shared_buffer.h"
+#include "tessera/unit_plan.h"
+
+namespace tessera {
+
+/// One copy of the parameters for all ranks of a host that update different slices of them.
+///
+/// Note [Shared parameters]
+/// Where the parameters' degree is 1 or the optimizer's, the o ranks that differ in the optimizer's
+/// slice write disjoint parts that together are everything: they have one buffer, each writes its
+/// slice in step(), and a barrier is all that updating and gathering need. Between two steps
+/// nobody writes what is common, see Note [The step is a fence]. Users write (inside
+/// modify_parameters, or without leave) by way of this rank's view, which keeps such pages to this
+/// rank; a stray write therefore harms no other rank and shows in the page tables, to the byte.
+class SharedParameters {
+ public:
+  /// Collective over `group`. Null on all of its ranks where nothing can be shared: no slices,
+  /// replicas of slices in between, or ranks anywhere in it without common memory, or without proof
+  /// that writes to it are seen (Note [Proof of sharing]). Throws c10::Error on all of them where
+  /// some lack the space. References must outlive it.
+  static std::unique_ptr<SharedParameters> make(ProcessGroup& group, const UnitPlan& plan,
+                                                const SliceMap& slices);
+
+  UnitMemory memory(size_t unit);
+
+  /// The first parameter (of the table) whose bytes this rank sees differently from the others: it
+  /// was written by way of the model. Local; while nobody writes what is common. Throws c10::Error
+  /// if the system does not tell.
+  std::optional<size_t> find_written();
+
+  /// What this rank has written by way of the model is forgotten; the shards count.
+  void drop_own_writes() { buffer_->drop_own_writes(); }
+
+ private:
+  SharedParameters(const UnitPlan& plan, const SliceMap& slices, std::vector<int64_t> offsets_bytes,
+                   std::unique_ptr<SharedBuffer> buffer);
+
+  const UnitPlan& plan_;
+  const SliceMap& slices_;
+  const std::vector<int64_t> offsets_bytes_;  // per unit
+  const std::unique_ptr<SharedBuffer> buffer_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,91 @@
+#include "tessera/zero/state/state_numbers.h"
+
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/numbers/number_text.h"
+
+namespace tessera {
+
+namespace {
+
+StateNumber count(std::string name, int64_t value) {
+  return {.name = std::move(name), .dtype = at::kLong, .bits = value};
+}
+
+StateNumber real(std::string name, double value) {
+  return {.name = std::move(name), .dtype = at::kDouble, .bits = std::bit_cast<int64_t>(value)};
+}
+
+constexpr const char* kScale = "scaler.scale";
+
+/// The hyper-parameters stand last.
+std::vector<double> hyper_parameters_in(const std::vector<StateNumber>& numbers,
+                                        const FlatOptimizer& optimizer) {
+  std::vector<double> values(optimizer.groups().hyper_parameters().size());
+  const size_t first = numbers.size() - values.size();
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = std::bit_cast<double>(numbers[first + i].bits);
+  }
+  return values;
+}
+
+}  // namespace
+
+std::vector<StateNumber> read_numbers(const ParameterTable& table, const FlatOptimizer& optimizer,
+                                      const EngineCounters& counters) {
+  std::vector<StateNumber> numbers = {count("engine.steps", counters.steps)};
+  if (counters.has_scaler) {
+    numbers.push_back(real(kScale, counters.loss_scale));
+    numbers.push_back(count("scaler.good_steps", counters.good_steps));
+  }
+  const std::vector<int64_t> step_counts = optimizer.step_counts();
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (!table[i].is_trainable) continue;
+    numbers.push_back(count(absl::StrCat("optimizer.", table[i].name, ".step"), step_counts[i]));
+  }
+  for (const HyperParameter& number : optimizer.groups().hyper_parameters()) {
+    numbers.push_back(
+        real(absl::StrCat("optimizer.", number.group, ".", number.name), number.value));
+  }
+  return numbers;
+}
+
+std::vector<std::string> problems_of(const std::vector<StateNumber>& numbers,
+                                     const FlatOptimizer& optimizer) {
+  std::vector<std::string> problems =
+      optimizer.groups().problems_of(hyper_parameters_in(numbers, optimizer));
+  for (const StateNumber& number : numbers) {
+    if (number.dtype == at::kLong && number.bits < 0) {
+      problems.push_back(
+          absl::StrCat("'", number.name, "': got ", number.bits, ", expected at least 0"));
+    }
+    const double value = std::bit_cast<double>(number.bits);
+    if (number.name == kScale && !(value > 0.0 && std::isfinite(value))) {
+      problems.push_back(absl::StrCat("'", number.name, "': got ", number_text(value),
+                                      ", expected a finite number above 0"));
+    }
+  }
+  return problems;
+}
+
+void write_numbers(const std::vector<StateNumber>& numbers, const ParameterTable& table,
+                   FlatOptimizer& optimizer, EngineCounters& counters) {
+  size_t next = 0;
+  counters.steps = numbers[next++].bits;
+  if (counters.has_scaler) {
+    counters.loss_scale = std::bit_cast<double>(numbers[next++].bits);
+    counters.good_steps = numbers[next++].bits;
+  }
+  std::vector<int64_t> step_counts = optimizer.step_counts();
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (table[i].is_trainable) step_counts[i] = numbers[next++].bits;
+  }
+  optimizer.set_step_counts(step_counts);
+  optimizer.groups().set_hyper_parameters(hyper_parameters_in(numbers, optimizer));
+}
+
+}  // namespace tessera

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/optim/flat_optimizer.h"
+#include "tessera/parameter_table.h"
+
+namespace tessera {
+
+/// What the engine itself counts. Equal on all ranks.
+struct EngineCounters {
+  int64_t steps = 0;        ///< updates applied
+  double loss_scale = 1.0;  ///< without a scaler neither read nor written, as good_steps
+  int64_t good_steps = 0;   ///< steps without overflow since the scale last changed
+  bool has_scaler = false;  ///< Options::loss_scale is set
+};
+
+/// One entry of a state that is a single number.
+struct StateNumber {
+  std::string name;
+  at::ScalarType dtype;  ///< Long or Double
+  int64_t bits;          ///< its value's
+};
+
+/// The numbers of a run in a fixed order, equal on all ranks: the engine's, each trainable
+/// parameter's step count, the hyper-parameters. Local.
+std::vector<StateNumber> read_numbers(const ParameterTable& table, const FlatOptimizer& optimizer,
+                                      const EngineCounters& counters);
+
+/// What forbids write_numbers(numbers), one line each "<name>: got X, expected Y"; empty if
+/// nothing. Local.
+std::vector<std::string> problems_of(const std::vector<StateNumber>& numbers,
+                                     const FlatOptimizer& optimizer);
+
+/// The other way round: `numbers` are what read_numbers() made, with other values. Local.
+void write_numbers(const std::vector<StateNumber>& numbers, const ParameterTable& table,
+                   FlatOptimizer& optimizer, EngineCounters& counters);
+
+}  // namespace tessera

@@ -1,0 +1,131 @@
+#include "tessera/zero/state/state_table.h"
+
+#include <set>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/layout/flat_buffer.h"
+
+namespace tessera {
+
+namespace {
+
+constexpr int64_t kWordBytes = 8;
+
+int64_t round_up_to_words(int64_t bytes) {
+  return (bytes + kWordBytes - 1) / kWordBytes * kWordBytes;
+}
+
+absl::string_view to_absl(std::string_view text) { return {text.data(), text.size()}; }
+
+}  // namespace
+
+StateTable::StateTable(const ParameterTable& table, const UnitPlan& plan,
+                       const std::vector<NamedTensor>& buffers,
+                       const std::vector<ElementState>& states,
+                       const std::vector<StateNumber>& numbers) {
+  using Source = StateRegion::Source;
+  for (size_t index = 0; index < plan.size(); ++index) {
+    const PlannedUnit& unit = plan[index];
+    const auto region = [index](Source source, size_t state = 0) {
+      StateRegion region{};
+      region.source = source;
+      region.index = index;
+      region.state = state;
+      return region;
+    };
+    add_unit(table, unit, region(Source::kParameters), "model.", "", unit.precision.parameters);
+    if (unit.kind == UnitKind::kFrozen) continue;
+    if (unit.precision.has_masters()) {
+      add_unit(table, unit, region(Source::kMasters), "optimizer.", ".master",
+               unit.precision.master);
+    }
+    for (size_t state = 0; state < states.size(); ++state) {
+      add_unit(table, unit, region(Source::kOptimizer, state), "optimizer.",
+               absl::StrCat(".", states[state].name),
+               states[state].dtype_over(unit.precision.master));
+    }
+  }
+
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (plan.has_place(i)) continue;
+    add_replica(absl::StrCat("model.", table[i].name), table[i].tensor);
+  }
+  std::set<const c10::TensorImpl*> seen;
+  for (const NamedTensor& buffer : buffers) {
+    if (!seen.insert(buffer.tensor.unsafeGetTensorImpl()).second) continue;
+    add_replica(absl::StrCat("model.", buffer.name), buffer.tensor);
+  }
+
+  StateRegion region{};
+  region.source = Source::kNumbers;
+  region.first_slot = slots_.size();
+  region.slots = numbers.size();
+  region.bytes = static_cast<int64_t>(numbers.size()) * kWordBytes;
+  region.tag = "state: numbers";
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    add_slot({.name = numbers[i].name,
+              .form = {.sizes = {}, .strides = {}, .dtype = numbers[i].dtype, .pieces = {}},
+              .begin_bytes = static_cast<int64_t>(i) * kWordBytes});
+  }
+  regions_.push_back(std::move(region));
+}
+
+void StateTable::add_unit(const ParameterTable& table, const PlannedUnit& unit, StateRegion region,
+                          std::string_view prefix, std::string_view suffix, at::ScalarType dtype) {
+  const auto element = static_cast<int64_t>(c10::elementSize(dtype));
+  region.first_slot = slots_.size();
+  region.slots = unit.parameters.size();
+  region.bytes = unit.layout.numel() * element;
+  region.tag = absl::StrCat("state: ", unit.name, to_absl(suffix));
+  TORCH_INTERNAL_ASSERT(region.bytes % kWordBytes == 0);
+  for (size_t position = 0; position < unit.parameters.size(); ++position) {
+    const Parameter& parameter = table[unit.parameters[position]];
+    const Range range = unit.layout.parameter_range(position);
+    TORCH_CHECK(parameter.tensor.numel() == range.numel, "parameter '", parameter.name, "': got ",
+                parameter.tensor.numel(), " elements, expected the ", range.numel,
+                " it had at parallelize; it was re-assigned or resized since");
+    add_slot({.name = absl::StrCat(to_absl(prefix), parameter.name, to_absl(suffix)),
+              .form = {.sizes = parameter.tensor.sizes().vec(),
+                       .strides = flat_strides(parameter.tensor),
+                       .dtype = dtype,
+                       .pieces = {}},
+              .begin_bytes = range.begin * element});
+  }
+  regions_.push_back(std::move(region));
+}
+
+void StateTable::add_replica(std::string name, const at::Tensor& tensor) {
+  StateRegion region{};
+  region.source = StateRegion::Source::kReplica;
+  region.index = replicas_.size();
+  region.first_slot = slots_.size();
+  region.slots = 1;
+  region.bytes = round_up_to_words(static_cast<int64_t>(tensor.nbytes()));
+  region.tag = absl::StrCat("state: ", name);
+  replicas_.push_back(tensor.detach());
+  add_slot({.name = std::move(name),
+            .form = {.sizes = tensor.sizes().vec(),
+                     .strides = flat_strides(tensor),
+                     .dtype = tensor.scalar_type(),
+                     .pieces = {}},
+            .begin_bytes = 0});
+  regions_.push_back(std::move(region));
+}
+
+void StateTable::add_slot(StateSlot slot) {
+  const auto [place, is_new] = slot_of_.emplace(slot.name, slots_.size());
+  TORCH_CHECK(is_new, "'", slot.name,
+              "': got two values of this name, expected one; rename a parameter, a buffer or an "
+              "optimizer group");
+  slots_.push_back(std::move(slot));
+}
+
+const size_t* StateTable::find(const std::string& name) const {
+  const auto found = slot_of_.find(name);
+  return found == slot_of_.end() ? nullptr : &found->second;
+}
+
+}  // namespace tessera

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/element_state.h"
+#include "tessera/parameter_table.h"
+#include "tessera/state_dict.h"
+#include "tessera/unit_plan.h"
+#include "tessera/zero/state/state_numbers.h"
+
+namespace tessera {
+
+/// One entry that the state of a run has, and where it lies in its region.
+struct StateSlot {
+  std::string name;
+  StateEntry form;  ///< sizes, strides, dtype; no pieces
+  int64_t begin_bytes;
+};
+
+/// Entries that are communicated together: a row of bytes, zero between the slots.
+struct StateRegion {
+  enum class Source : uint8_t {
+    kParameters,  ///< of a unit
+    kMasters,     ///< of a unit
+    kOptimizer,   ///< one tensor of the optimizer for a unit
+    kReplica,     ///< a tensor that every rank has: a buffer, a frozen parameter where it was made
+    kNumbers,     ///< all of them, 8 bytes each
+  };
+  Source source;
+  size_t index;       ///< of the unit or the replica
+  size_t state;       ///< under kOptimizer, of Algorithm::states
+  size_t first_slot;  ///< of a unit: its parameters in buffer order
+  size_t slots;
+  int64_t bytes;    ///< a multiple of 8
+  std::string tag;  ///< what its collectives are called
+
+  bool is_of_unit() const { return source < Source::kReplica; }
+};
+
+/// Every entry of a run's state in a fixed order, the same on all ranks. Pure arithmetic.
+class StateTable {
+ public:
+  /// Shared buffers count under their first name. Throws c10::Error that names a parameter which no
+  /// longer has the size it was given a place for.
+  StateTable(const ParameterTable& table, const UnitPlan& plan,
+             const std::vector<NamedTensor>& buffers, const std::vector<ElementState>& states,
+             const std::vector<StateNumber>& numbers);
+
+  const std::vector<StateSlot>& slots() const { return slots_; }
+  const std::vector<StateRegion>& regions() const { return regions_; }
+  /// What StateRegion::index means under kReplica: the user's own tensors.
+  const std::vector<at::Tensor>& replicas() const { return replicas_; }
+
+  /// The slot called `name`; null if there is none.
+  const size_t* find(const std::string& name) const;
+
+ private:
+  void add_unit(const ParameterTable& table, const PlannedUnit& unit, StateRegion region,
+                std::string_view prefix, std::string_view suffix, at::ScalarType dtype);
+  void add_replica(std::string name, const at::Tensor& tensor);
+  void add_slot(StateSlot slot);
+
+  std::vector<StateSlot> slots_;
+  std::vector<StateRegion> regions_;
+  std::vector<at::Tensor> replicas_;
+  std::map<std::string, size_t> slot_of_;
+};
+
+}  // namespace tessera

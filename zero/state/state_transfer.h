@@ -1,0 +1,88 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/layout/flat_parameters.h"
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/optim/flat_optimizer.h"
+#include "tessera/parameter_table.h"
+#include "tessera/process_group.h"
+#include "tessera/state_dict.h"
+#include "tessera/unit_plan.h"
+#include "tessera/zero/parameters/master_values.h"
+#include "tessera/zero/state/state_claims.h"
+#include "tessera/zero/state/state_numbers.h"
+#include "tessera/zero/state/state_table.h"
+
+namespace tessera {
+
+/// Moves the state of a run between this rank's slices and named tensors: what Engine::state_dict
+/// and load_state_dict do. Reads and writes shards, never the model's tensors of a unit; those
+/// without a place in the plan (frozen ones where parameters are not split) and buffers where they
+/// are. Holds no memory.
+///
+/// The caller sees to it that nothing is being all-gathered, gathered or reduced, and that no rank
+/// reads parameters while load() runs.
+class StateTransfer {
+ public:
+  /// `group` is as large as the slices' world. References must outlive it; `buffers` are the
+  /// model's.
+  StateTransfer(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
+                const SliceMap& slices, std::vector<NamedTensor> buffers, FlatOptimizer& optimizer,
+                const MasterValues& masters, const FlatParameters& flat);
+
+  /// Engine::state_dict(). Collective, blocking. Throws c10::Error on every rank where `scope` or
+  /// `rank` differ or `rank` is none. Whole scopes receive (N-1)/N of the state on every rank and
+  /// take temporary memory for the largest unit's parameters, masters or one of its optimizer
+  /// states, whichever is largest, and for its atom; kSharded sends nothing but that check.
+  /// `problem`: what this rank has against it, "" for nothing; every rank throws a c10::Error with
+  /// it.
+  StateDict save(StateScope scope, int rank, const EngineCounters& counters,
+                 std::string problem = "");
+
+  /// Engine::load_state_dict(). Collective, blocking. Throws c10::Error on every rank with all that
+  /// is wrong on any rank and nothing changed; CommError with the state half loaded. Fills in every
+  /// slice that this rank keeps and `counters`; bumps no version of parameters in units and accepts
+  /// nothing: the caller does. Bits are kept, also of NaN and -0. An entry in another order of
+  /// memory (channels_last) is converted; another dtype is refused, also where masters would have
+  /// the values: they are entries of their own. Sends 2(N-1)/N of the state; temporary memory as
+  /// save(), and of one parameter twice where its order differs.
+  void load(const StateDict& state, EngineCounters& counters);
+
+ private:
+  /// A part of a unit's values that this rank keeps.
+  struct Kept {
+    at::Tensor values;
+    Range range;
+  };
+
+  StateTable make_table(const std::vector<StateNumber>& numbers, std::string problem) const;
+  const FlatLayout& layout_of(const StateRegion& region) const {
+    return plan_[region.index].layout;
+  }
+  std::vector<Kept> kept(const StateRegion& region) const;
+  at::Tensor own_atom(const StateTable& table, const StateRegion& region) const;
+
+  void save_atom(const StateTable& table, const StateRegion& region, StateDict& state) const;
+  void save_unit(const StateTable& table, const StateRegion& region, StateDict* state);
+  void save_replica(const StateTable& table, const StateRegion& region, StateScope scope,
+                    StateDict* state);
+
+  at::Tensor assemble(const StateTable& table, const StateRegion& region, const StateDict& state,
+                      const StateClaims& claims);
+  void write(const StateTable& table, const StateRegion& region, const at::Tensor& bytes) const;
+
+  ProcessGroup& group_;
+  const ParameterTable& table_;
+  const UnitPlan& plan_;
+  const SliceMap& slices_;
+  const std::vector<NamedTensor> buffers_;
+  FlatOptimizer& optimizer_;
+  const MasterValues& masters_;
+  const FlatParameters& flat_;
+};
+
+}  // namespace tessera

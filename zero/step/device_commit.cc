@@ -1,0 +1,201 @@
+#include "tessera/zero/step/device_commit.h"
+
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/numbers/exact_sum.h"
+#include "tessera/core/sched/trace_span.h"
+#include "tessera/optim/cuda/step_words.h"
+
+namespace tessera {
+
+// Note [Asynchronous step]
+// What a step depends on are a few hundred words: the sum of squares, what is not finite, what is
+// used, whether a rank refuses, and a hash of all that ranks must have in common. Each rank writes
+// its own on the device, one all_reduce adds them up, and a kernel decides from the sums: every
+// device reaches the same result, and the kernels that follow change nothing unless it says so. So
+// the host queues a whole step without knowing what becomes of it.
+//
+// It learns that from copies of the result and of the words, which it reads in the step() after,
+// when they have long been there; and by then the others' reports, which went by the host's channel
+// meanwhile, say in words what the hash could only refuse. Where it did not refuse, nobody reads
+// them (with N ranks that would be N * N questions to a store), but for every 64th, after which
+// earlier ones can be taken back. The errors are those of a step that
+// waits, one step later, and nothing was applied on any rank then either. What the host has done
+// meanwhile is the forward and backward of the next step, on parameters that did not change.
+
+namespace {
+
+constexpr int kMostUnreadReports = 64;
+
+}  // namespace
+
+DeviceCommit::DeviceCommit(const Parts& parts, Known known,
+                           std::unique_ptr<DeviceOptimizer> optimizer,
+                           std::shared_ptr<const cuda::Api> api, std::shared_ptr<Device> device)
+    : parts_(parts),
+      known_(known),
+      optimizer_(std::move(optimizer)),
+      sums_(parts.table, parts.plan, parts.slices, api, device),
+      decision_(parts.table.size(), parts.options.max_grad_norm, parts.options.loss_scale, api,
+                device),
+      agreement_(parts.group, parts.table, *optimizer_, parts.trace),
+      loss_scale_{parts.options.loss_scale ? parts.options.loss_scale->initial : 1.0, 0},
+      all_used_(parts.table.size(), uint8_t{1}) {}
+
+void DeviceCommit::unreduced(size_t unit, const at::Tensor& buffer) {
+  sums_.count_non_finite(unit, buffer);
+}
+
+void DeviceCommit::drop(size_t parameter) {
+  sums_.words().narrow(0, cuda::kNonFiniteAt + static_cast<int64_t>(parameter), 1).zero_();
+}
+
+std::optional<StepCommit::Outcome> DeviceCommit::commit(Reducer& reducer,
+                                                        StepVote::RankReport rank_report) {
+  std::optional<Outcome> outcome = wait();
+  parts_.failure.guard_alone("step()", [&] { collect(reducer, rank_report); });
+  if (!is_late()) return decide_on_host(reducer, std::move(rank_report));
+
+  rank_report.if_refused =
+      "Nothing of that step, the step() before this one (Options::asynchronous_step), was applied; "
+      "its "
+      "gradients and those since are dropped.";
+  step_ = rank_report.step;
+  const bool refuses = !rank_report.misuse.empty();
+  parts_.failure.guard_alone("step()", [&] {
+    agreement_.start(std::move(rank_report));
+    decide_on_device();
+    if (!refuses) update(reducer);  // else no device applies anything
+    parts_.store.show_updates(all_used_);
+  });
+  return outcome;
+}
+
+/// Writes this rank's words.
+void DeviceCommit::collect(Reducer& reducer, const StepVote::RankReport& rank_report) {
+  sums_.words().narrow(0, 0, cuda::kNonFiniteAt).zero_();  // of an attempt that was refused
+  for (size_t unit = 0; unit < parts_.plan.trainable_size(); ++unit) {
+    const at::Tensor& value = reducer.value(unit);
+    if (value.defined()) sums_.add_squares(unit, value, reducer.kept(unit).begin);
+  }
+  sums_.seal(reducer.used(), agreement_.hash(rank_report), !rank_report.misuse.empty());
+}
+
+/// Waits for this rank's words and for the other ranks, as a step on the host does, so that what
+/// all of them say can be refused, or asked about, before anything is applied.
+std::optional<StepCommit::Outcome> DeviceCommit::decide_on_host(Reducer& reducer,
+                                                                StepVote::RankReport rank_report) {
+  parts_.failure.guard_alone("step()", [&] {
+    add_gradients(rank_report);
+    agreement_.start(rank_report);
+  });
+  const StepVote::Result result = agreement_.finish();
+  if (result.non_finite.has_value()) {
+    const NonFinite answer = parts_.options.ask_non_finite
+                                 ? agreement_.ask(parts_.options.ask_non_finite, *result.non_finite)
+                                 : parts_.options.on_non_finite;
+    TORCH_CHECK(answer == NonFinite::kSkip, describe(*result.non_finite));
+  }
+  step_ = rank_report.step;
+  return parts_.failure.guard_alone(
+      "step()",
+      [&] {
+        decide_on_device();
+        if (!result.non_finite.has_value()) {
+          update(reducer);
+          parts_.store.show_updates(reducer.used());
+        }
+        return outcome_of(read());
+      },
+      kAfterVote);
+}
+
+/// What this rank knows of its gradients, once the device has told.
+void DeviceCommit::add_gradients(StepVote::RankReport& rank_report) {
+  const at::Tensor own = sums_.words().cpu();
+  const std::span<const int64_t> words(own.const_data_ptr<int64_t>(),
+                                       static_cast<size_t>(own.numel()));
+  rank_report.squares = ExactSum::load(words.subspan<cuda::kSquaresAt, ExactSum::kWords>());
+  for (size_t i = 0; i < parts_.table.size(); ++i) {
+    const int64_t count = words[static_cast<size_t>(cuda::kNonFiniteAt) + i];
+    if (count == 0) continue;
+    if (rank_report.non_finite == 0) rank_report.non_finite_parameter = static_cast<int64_t>(i);
+    rank_report.non_finite += count;
+  }
+}
+
+void DeviceCommit::decide_on_device() {
+  const TraceSpan span(parts_.trace, TraceTrack::kVote, "outcome");
+  parts_.group.all_reduce(sums_.words(), ReduceOp::kSum, "sums of the step")->wait();
+  decision_.decide(sums_.words(), parts_.group.size());
+  decision_.start_reading(sums_.words());
+}
+
+void DeviceCommit::update(Reducer& reducer) {
+  const TraceSpan span(parts_.trace, TraceTrack::kOptimizer, "update");
+  optimizer_->advance(decision_.outcome(), sums_.used());
+  for (size_t unit = 0; unit < parts_.plan.trainable_size(); ++unit) {
+    const at::Tensor& value = reducer.value(unit);
+    if (!value.defined()) continue;
+    optimizer_->update(unit, value, parts_.store.masters().target(unit, parts_.store.flat()));
+  }
+}
+
+std::optional<StepCommit::Outcome> DeviceCommit::wait() {
+  if (decision_.pending() == 0) return std::nullopt;
+  const cuda::StepDecision::Reading reading =
+      parts_.failure.guard_alone("step()", [&] { return read(); });
+  const bool is_agreed = reading.agreed && !reading.refused;
+  if (is_agreed && ++unread_reports_ < kMostUnreadReports) {
+    agreement_.drop();
+  } else {
+    unread_reports_ = 0;
+    agreement_.finish();
+    TORCH_INTERNAL_ASSERT(is_agreed, "the device refused a step that the reports agree to");
+  }
+  return outcome_of(reading);
+}
+
+cuda::StepDecision::Reading DeviceCommit::read() {
+  cuda::StepDecision::Reading reading = decision_.read();
+  if (has_loss_scale()) loss_scale_ = reading.scale;
+  return reading;
+}
+
+/// Throws what becomes known of a step that was left out, unless it is to be skipped.
+StepCommit::Outcome DeviceCommit::outcome_of(const cuda::StepDecision::Reading& reading) const {
+  Outcome outcome{.committed = reading.outcome.applies != 0,
+                  .grad_norm = reading.outcome.grad_norm,
+                  .loss_scale = reading.outcome.loss_scale};
+  if (outcome.committed) {
+    for (const uint8_t used : reading.used) outcome.used_parameters += used;
+    return outcome;
+  }
+  if (!is_late() || parts_.options.on_non_finite == NonFinite::kSkip) return outcome;
+  NonFiniteReport report{.step = step_, .loss_scale = reading.outcome.loss_scale, .gradients = {}};
+  for (size_t i = 0; i < reading.non_finite.size() && report.gradients.empty(); ++i) {
+    if (reading.non_finite[i] == 0) continue;
+    report.gradients.push_back(
+        {NonFiniteGradient::kAllRanks, parts_.table[i].name, reading.outcome.non_finite});
+  }
+  if (report.gradients.empty()) report.gradients.push_back({0, "", 0});
+  TORCH_CHECK(
+      false, describe_gradients(report),
+      ". Nothing of that step, the step() before this one (Options::asynchronous_step), was "
+      "applied; its gradients and those since are dropped");
+}
+
+at::Tensor DeviceCommit::scale(const at::Tensor& loss) const {
+  return has_loss_scale() ? loss * decision_.scale().to(loss.scalar_type()) : loss;
+}
+
+void DeviceCommit::load_loss_scale(LossScaleState state) {
+  if (!has_loss_scale()) return;
+  decision_.load(state);
+  loss_scale_ = state;
+}
+
+}  // namespace tessera

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "tessera/core/device/device.h"
+#include "tessera/optim/cuda/api.h"
+#include "tessera/optim/cuda/step_decision.h"
+#include "tessera/optim/cuda/step_sums.h"
+#include "tessera/zero/step/step_agreement.h"
+#include "tessera/zero/step/step_commit.h"
+
+namespace tessera {
+
+/// Ranks add up on the device what the step depends on, the device decides whether it is made and
+/// makes it; the host queues. Note [Asynchronous step] in device_commit.cc.
+class DeviceCommit final : public StepCommit, private GradientObserver {
+ public:
+  /// Whether commit() waits for the result, and for the reports of the other ranks.
+  enum class Known : uint8_t { kInStep, kInNextStep };
+
+  /// `optimizer` updates the masters of the store, which lie on `device`.
+  DeviceCommit(const Parts& parts, Known known, std::unique_ptr<DeviceOptimizer> optimizer,
+               std::shared_ptr<const cuda::Api> api, std::shared_ptr<Device> device);
+
+  FlatOptimizer& optimizer() override { return *optimizer_; }
+  GradientObserver* observer() override { return this; }
+  bool is_late() const override { return known_ == Known::kInNextStep; }
+  std::optional<Outcome> commit(Reducer& reducer, StepVote::RankReport rank_report) override;
+  std::optional<Outcome> wait() override;
+  void drop() override { sums_.clear(); }
+  void drop(size_t parameter) override;
+  at::Tensor scale(const at::Tensor& loss) const override;
+  bool has_loss_scale() const override { return parts_.options.loss_scale.has_value(); }
+  LossScaleState loss_scale() const override { return loss_scale_; }
+  void load_loss_scale(LossScaleState state) override;
+  int64_t bytes() const override { return agreement_.bytes() + sums_.bytes(); }
+
+ private:
+  void unreduced(size_t unit, const at::Tensor& buffer) override;
+
+  void collect(Reducer& reducer, const StepVote::RankReport& rank_report);
+  void add_gradients(StepVote::RankReport& rank_report);
+  std::optional<Outcome> decide_on_host(Reducer& reducer, StepVote::RankReport rank_report);
+  void decide_on_device();
+  void update(Reducer& reducer);
+  Outcome outcome_of(const cuda::StepDecision::Reading& reading) const;
+  cuda::StepDecision::Reading read();
+
+  const Parts parts_;
+  const Known known_;
+  std::unique_ptr<DeviceOptimizer> optimizer_;
+  cuda::StepSums sums_;
+  cuda::StepDecision decision_;
+  StepAgreement agreement_;
+  LossScaleState loss_scale_;  // as the host knows it
+  int unread_reports_ = 0;     // since those of all ranks were read last
+  int64_t step_ = 0;           // of the reports handed in last
+  const std::vector<uint8_t> all_used_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "tessera/core/comm/agreement/disagreement.h"
+#include "tessera/core/process/fork.h"
+#include "tessera/errors.h"
+#include "tessera/process_group.h"
+
+namespace tessera {
+
+/// Why an engine can no longer be used: the first collective that failed, or what made this rank
+/// stop taking part. Every later call throws it again. Or why it must load a state first. Or that
+/// this process is a child of the engine's, made by fork().
+class EngineFailure {
+ public:
+  /// `group`, the engine's, must outlive it.
+  explicit EngineFailure(ProcessGroup& group) : group_(group) {}
+
+  /// Throws the failure, if there is one: CommError, or c10::Error where a loaded state mends it.
+  void require_none() const;
+  /// Throws a failure that no state mends.
+  void require_all_ranks() const;
+
+  /// Every rank knows that the parameters are of no step, for the reason `what`. Throws it.
+  [[noreturn]] void spoil(std::string what);
+  /// The parameters are right again.
+  void mend() { spoilt_.clear(); }
+
+  /// This rank cannot go on for a reason that its peers do not know: "rank 2 <what>". Tells them.
+  void set(const std::string& what) noexcept;
+  void set(const CommError& error) noexcept;
+  /// Runs collective code whose other errors all ranks throw alike; a failed collective ends the
+  /// engine.
+  template <typename Body>
+  auto guard(Body&& body) {
+    try {
+      return body();
+    } catch (const CommError& error) {
+      set(error);
+      throw;
+    }
+  }
+
+  /// Runs what all other ranks count on this one to finish. Whatever it throws, but for what all
+  /// ranks throw alike (Disagreement), ends the engine on all of them, at once: "rank 2 left
+  /// <where> by an exception<when>: <text>".
+  template <typename Body>
+  auto guard_alone(const char* where, Body&& body, const char* when = "") {
+    try {
+      return body();
+    } catch (const CommError& error) {
+      set(error);
+      throw;
+    } catch (const Disagreement&) {
+      throw;
+    } catch (...) {
+      set_present(where, when);
+      throw;
+    }
+  }
+
+ private:
+  void set_present(const char* where, const char* when) noexcept;
+
+  const Origin origin_;
+  ProcessGroup& group_;
+  std::optional<CommError> failure_;
+  std::string spoilt_;  // "": they are not
+};
+
+}  // namespace tessera

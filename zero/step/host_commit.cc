@@ -1,0 +1,115 @@
+#include "tessera/zero/step/host_commit.h"
+
+#include <span>
+#include <utility>
+
+#include "tessera/core/sched/trace_span.h"
+#include "tessera/core/step/clip_factor.h"
+#include "tessera/zero/step/unit_update.h"
+
+namespace tessera {
+
+HostCommit::HostCommit(const Parts& parts, std::unique_ptr<HostOptimizer> optimizer,
+                       std::unique_ptr<OffloadedGradients> offloaded)
+    : parts_(parts),
+      optimizer_(std::move(optimizer)),
+      offloaded_(std::move(offloaded)),
+      early_update_(parts.options.optimizer_in_backward
+                        ? std::make_unique<UpdateInBackward>(parts.table, parts.plan, *optimizer_,
+                                                             parts.store, parts.trace)
+                        : nullptr),
+      agreement_(parts.group, parts.table, *optimizer_, parts.trace) {
+  if (parts.options.loss_scale.has_value()) scaler_.emplace(*parts.options.loss_scale);
+}
+
+void HostCommit::drop() {
+  if (offloaded_ != nullptr) offloaded_->drop();
+}
+
+void HostCommit::drop(size_t parameter) {
+  if (offloaded_ != nullptr) offloaded_->drop(parameter);
+}
+
+std::optional<StepCommit::Outcome> HostCommit::commit(Reducer& reducer,
+                                                      StepVote::RankReport rank_report) {
+  parts_.failure.guard_alone("step()", [&] {
+    if (offloaded_ != nullptr) offloaded_->finish(reducer);
+    add_gradients(reducer, rank_report);
+    agreement_.start(rank_report);
+  });
+  const StepVote::Result result = agreement_.finish();
+  if (result.non_finite.has_value()) return skip(result);
+
+  const double factor = clip_factor(result.grad_norm, parts_.options.max_grad_norm);
+  parts_.failure.guard_alone(
+      "step()", [&] { apply(reducer, factor / rank_report.loss_scale); }, kAfterVote);
+  Outcome outcome{
+      .committed = true, .grad_norm = result.grad_norm, .loss_scale = rank_report.loss_scale};
+  for (const uint8_t used : reducer.used()) outcome.used_parameters += used;
+  if (scaler_.has_value()) scaler_->update(/*overflowed=*/false);
+  return outcome;
+}
+
+void HostCommit::agree_to_update(const StepVote::RankReport& rank_report) {
+  parts_.failure.guard_alone("step()", [&] { agreement_.start(rank_report); });
+  agreement_.finish();
+}
+
+/// What this rank knows of its gradients.
+void HostCommit::add_gradients(Reducer& reducer, StepVote::RankReport& rank_report) const {
+  const std::span<const int64_t> non_finite =
+      offloaded_ != nullptr ? offloaded_->non_finite() : std::span(reducer.non_finite());
+  for (size_t i = 0; i < non_finite.size(); ++i) {
+    if (non_finite[i] == 0) continue;
+    if (rank_report.non_finite == 0) rank_report.non_finite_parameter = static_cast<int64_t>(i);
+    rank_report.non_finite += non_finite[i];
+  }
+  if (early_update_ != nullptr && early_update_->has_begun()) {
+    rank_report.squares = early_update_->squares();
+  } else if (rank_report.backwards > 0) {
+    rank_report.squares = offloaded_ != nullptr ? offloaded_->squares() : reducer.squares();
+  }
+}
+
+/// What the user wants of a step whose gradients are not finite. Equal on all ranks.
+StepCommit::Outcome HostCommit::skip(const StepVote::Result& result) {
+  if (early_update_ != nullptr) parts_.failure.spoil(early_update_->describe(*result.non_finite));
+  const NonFinite policy = parts_.options.ask_non_finite
+                               ? agreement_.ask(parts_.options.ask_non_finite, *result.non_finite)
+                               : parts_.options.on_non_finite;
+  TORCH_CHECK(policy == NonFinite::kSkip, describe(*result.non_finite));
+  const Outcome outcome{.grad_norm = result.grad_norm, .loss_scale = loss_scale().scale};
+  if (scaler_.has_value()) scaler_->update(/*overflowed=*/true);
+  return outcome;
+}
+
+void HostCommit::apply(Reducer& reducer, double scale) {
+  if (early_update_ != nullptr) {
+    early_update_->end();
+  } else {
+    const TraceSpan span(parts_.trace, TraceTrack::kOptimizer, "update");
+    parts_.store.begin_writing();
+    for (size_t unit = 0; unit < parts_.plan.trainable_size(); ++unit) {
+      if (!parts_.plan.is_used(unit, reducer.used())) continue;
+      const at::Tensor gradient =
+          offloaded_ != nullptr ? offloaded_->gradient(unit) : reducer.gradient(unit);
+      update_unit(parts_.plan, unit, gradient, reducer.used(), scale, *optimizer_, parts_.store);
+    }
+  }
+  parts_.store.show_updates(reducer.used());
+}
+
+at::Tensor HostCommit::scale(const at::Tensor& loss) const {
+  return scaler_.has_value() ? loss * scaler_->scale() : loss;
+}
+
+LossScaleState HostCommit::loss_scale() const {
+  return scaler_.has_value() ? LossScaleState{scaler_->scale(), scaler_->good_steps()}
+                             : LossScaleState{1.0, 0};
+}
+
+void HostCommit::load_loss_scale(LossScaleState state) {
+  if (scaler_.has_value()) scaler_->load(state.scale, state.good_steps);
+}
+
+}  // namespace tessera

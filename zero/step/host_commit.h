@@ -1,0 +1,53 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "tessera/optim/loss_scaler.h"
+#include "tessera/zero/step/offloaded_gradients.h"
+#include "tessera/zero/step/step_agreement.h"
+#include "tessera/zero/step/step_commit.h"
+
+namespace tessera {
+
+/// Ranks vote with what each knows of its gradients, and the host updates: one blocking exchange
+/// per step. Note [The step is a fence] in sharded_engine.cc.
+class HostCommit final : public StepCommit {
+ public:
+  /// `optimizer` updates the masters of the store. `offloaded` brings gradients from the device;
+  /// null where they lie on the host.
+  HostCommit(const Parts& parts, std::unique_ptr<HostOptimizer> optimizer,
+             std::unique_ptr<OffloadedGradients> offloaded = nullptr);
+
+  FlatOptimizer& optimizer() override { return *optimizer_; }
+  UpdateInBackward* update_in_backward() override { return early_update_.get(); }
+  GradientObserver* observer() override {
+    if (early_update_ != nullptr) return early_update_.get();
+    return offloaded_.get();
+  }
+  std::optional<Outcome> commit(Reducer& reducer, StepVote::RankReport rank_report) override;
+  void drop() override;
+  void drop(size_t parameter) override;
+  void agree_to_update(const StepVote::RankReport& rank_report) override;
+  at::Tensor scale(const at::Tensor& loss) const override;
+  bool has_loss_scale() const override { return scaler_.has_value(); }
+  LossScaleState loss_scale() const override;
+  void load_loss_scale(LossScaleState state) override;
+  int64_t bytes() const override {
+    return agreement_.bytes() + (offloaded_ != nullptr ? offloaded_->bytes() : 0);
+  }
+
+ private:
+  void add_gradients(Reducer& reducer, StepVote::RankReport& rank_report) const;
+  Outcome skip(const StepVote::Result& result);
+  void apply(Reducer& reducer, double scale);
+
+  const Parts parts_;
+  std::unique_ptr<HostOptimizer> optimizer_;
+  std::unique_ptr<OffloadedGradients> offloaded_;   // null: gradients lie on the host
+  std::unique_ptr<UpdateInBackward> early_update_;  // null: step() updates
+  std::optional<LossScaler> scaler_;
+  StepAgreement agreement_;
+};
+
+}  // namespace tessera

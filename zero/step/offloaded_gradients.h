@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/device/device.h"
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/core/numbers/exact_sum.h"
+#include "tessera/core/reduce/gradient_observer.h"
+#include "tessera/core/reduce/reducer.h"
+#include "tessera/memory_meter.h"
+#include "tessera/optim/cuda/api.h"
+#include "tessera/optim/cuda/step_sums.h"
+#include "tessera/parameter_table.h"
+#include "tessera/unit_plan.h"
+
+namespace tessera {
+
+/// This rank's reduced gradients in pinned memory of the host, where the CPU updates. Each unit's
+/// slice is copied on a stream of its own as soon as it is reduced, and again if something is added
+/// to it (where this rank keeps all of it, in step(): until then the user may write `.grad`); the
+/// host waits when it wants to read. What is not finite is counted on the device before
+/// the reduction, because afterwards nobody knows whose it was. Note [Offload] in
+/// offloaded_gradients.cc. Used by one thread at a time.
+class OffloadedGradients final : public GradientObserver {
+ public:
+  /// References must outlive it. Local (allocates).
+  OffloadedGradients(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
+                     std::shared_ptr<const cuda::Api> api, std::shared_ptr<Device> device,
+                     MemoryMeter& meter);
+  ~OffloadedGradients() override;
+
+  void unreduced(size_t unit, const at::Tensor& buffer) override;
+  void reduced(size_t unit, const at::Tensor& value) override;
+  void rewriting(size_t unit) override;
+
+  /// Queues copies of what is not under way yet. Once per step, before what follows.
+  void finish(const Reducer& reducer);
+
+  /// Per table entry: NaN or infinite elements that this rank produced. Blocks until the count is
+  /// there.
+  std::span<const int64_t> non_finite();
+  /// As Reducer::squares(). Blocks until the gradients are there.
+  ExactSum squares();
+  /// The mean gradient of what is kept of `unit` [kept numel] in the masters' dtype; valid until
+  /// the next call. Blocks until it is there. Throws c10::Error if there is none.
+  at::Tensor gradient(size_t unit);
+
+  /// Forgets everything, or what is known of parameter `parameter` of the table. Queued.
+  void drop();
+  void drop(size_t parameter);
+
+  /// Memory on the device.
+  int64_t bytes() const { return sums_.bytes(); }
+
+ private:
+  void start(size_t unit, const at::Tensor& value);
+
+  struct Slice {
+    at::Tensor memory;  // [kept numel], reduce dtype, pinned
+    std::shared_ptr<Event> reduced;
+    std::shared_ptr<Event> arrived;
+    bool is_under_way = false;  // or there: `memory` is, or will be, what the device has
+  };
+
+  const at::Tensor& await(size_t unit);
+
+  const UnitPlan& plan_;
+  const SliceMap& slices_;
+  MemoryMeter& meter_;
+  const std::shared_ptr<Device> device_;
+  const std::shared_ptr<Stream> stream_;
+  const bool is_visible_;  // to the user, as .grad
+  cuda::StepSums sums_;
+  std::vector<Slice> units_;  // trainable ones
+  at::Tensor counts_;         // [table size] int64, pinned
+  std::shared_ptr<Event> counted_;
+  std::shared_ptr<Event> counts_arrived_;
+  at::Tensor widened_;  // of the largest slice that is reduced in 16 bits; undefined without
+  int64_t bytes_on_host_ = 0;
+};
+
+}  // namespace tessera

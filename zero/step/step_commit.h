@@ -1,0 +1,110 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/core/options/resolved_options.h"
+#include "tessera/core/reduce/gradient_observer.h"
+#include "tessera/core/reduce/reducer.h"
+#include "tessera/core/step/step_vote.h"
+#include "tessera/optim/flat_optimizer.h"
+#include "tessera/optim/loss_scale_rule.h"
+#include "tessera/optimizer_plan.h"
+#include "tessera/parameter_table.h"
+#include "tessera/process_group.h"
+#include "tessera/trace.h"
+#include "tessera/unit_plan.h"
+#include "tessera/zero/parameters/parameter_store.h"
+#include "tessera/zero/step/engine_failure.h"
+#include "tessera/zero/step/update_in_backward.h"
+
+namespace tessera {
+
+/// How a step whose gradients are reduced is agreed on with all ranks and applied: by the host
+/// (HostCommit) or by the device that holds the gradients (DeviceCommit). Owns the optimizer. Used
+/// by the engine's thread, and its sinks by the thread that runs backward.
+class StepCommit {
+ public:
+  /// When a rank left a step that it had agreed to, for EngineFailure::guard_alone().
+  static constexpr const char* kAfterVote = " after all ranks had agreed to it";
+
+  /// What became of a step. Equal on all ranks.
+  struct Outcome {
+    bool committed = false;
+    double grad_norm = 0.0;   ///< of the mean gradient, without the loss scale
+    double loss_scale = 1.0;  ///< that was in force
+    int64_t used_parameters = 0;
+  };
+
+  /// What every kind works on; references and `trace` (may be null) outlive it.
+  struct Parts {
+    ProcessGroup& group;
+    const ParameterTable& table;
+    const UnitPlan& plan;
+    const SliceMap& slices;
+    const ResolvedOptions& options;
+    ParameterStore& store;
+    EngineFailure& failure;
+    MemoryMeter& meter;
+    Trace* trace;
+  };
+
+  virtual ~StepCommit() = default;
+  StepCommit(const StepCommit&) = delete;
+  StepCommit& operator=(const StepCommit&) = delete;
+
+  virtual FlatOptimizer& optimizer() = 0;
+  /// Null where step() updates.
+  virtual UpdateInBackward* update_in_backward() { return nullptr; }
+  /// What follows gradients on their way to the step; null where step() is soon enough.
+  virtual GradientObserver* observer() { return nullptr; }
+
+  /// Whether commit() returns before the outcome is known.
+  virtual bool is_late() const { return false; }
+
+  /// Collective. Makes the step, or leaves it out, and makes what it has updated visible to all
+  /// ranks. `rank_report` says all but what gradients are. Returns what became of it or, if
+  /// is_late(), what became of the one before, if there was one that wait() has not told of. Throws
+  /// the c10::Error of that step, the same on every rank; under is_late() nothing of the present
+  /// one has happened then.
+  virtual std::optional<Outcome> commit(Reducer& reducer, StepVote::RankReport rank_report) = 0;
+
+  /// Collective, blocking: what became of a step that has not been told; throws its error. Nothing
+  /// if there is none.
+  virtual std::optional<Outcome> wait() { return std::nullopt; }
+
+  /// Collective, blocking; before the first update of a backward that updates. Throws what step()
+  /// would, as far as that can be known.
+  virtual void agree_to_update(const StepVote::RankReport& rank_report);
+
+  /// Gradients are dropped, those that arrived among them. Local.
+  virtual void drop() {}
+  /// Those of parameter `parameter` of the table are. Local.
+  virtual void drop(size_t /*parameter*/) {}
+
+  /// The loss times the loss scale; the loss itself without one. Local; waits for nothing.
+  virtual at::Tensor scale(const at::Tensor& loss) const = 0;
+  virtual bool has_loss_scale() const = 0;
+  /// As of the last step whose outcome is known; {1, 0} without.
+  virtual LossScaleState loss_scale() const = 0;
+  virtual void load_loss_scale(LossScaleState state) = 0;
+
+  /// Control memory on this rank.
+  virtual int64_t bytes() const = 0;
+
+ protected:
+  StepCommit() = default;
+};
+
+/// Local. The kind that fits where the masters lie: the optimizer of `plan` works on the host or on
+/// their device, and its states lie with them. `group_of` is OptimizerPlan::assign's answer.
+std::unique_ptr<StepCommit> make_step_commit(const StepCommit::Parts& parts,
+                                             const OptimizerPlan& plan,
+                                             const std::vector<size_t>& group_of);
+
+}  // namespace tessera

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/numbers/exact_sum.h"
+#include "tessera/core/reduce/gradient_observer.h"
+#include "tessera/core/reduce/reducer.h"
+#include "tessera/optim/flat_optimizer.h"
+#include "tessera/options.h"
+#include "tessera/parameter_table.h"
+#include "tessera/trace.h"
+#include "tessera/unit_plan.h"
+#include "tessera/zero/parameters/parameter_store.h"
+
+namespace tessera {
+
+/// Updates each unit's slice as soon as its gradient is reduced (Options::optimizer_in_backward),
+/// and keeps everyone from reading such a unit until step() has made it known to all ranks. Note
+/// [Update in backward] in update_in_backward.cc. Used by one thread.
+class UpdateInBackward final : public GradientObserver {
+ public:
+  /// References and `trace` (may be null) must outlive it.
+  UpdateInBackward(const ParameterTable& table, const UnitPlan& plan, HostOptimizer& optimizer,
+                   ParameterStore& store, Trace* trace);
+
+  /// All ranks have agreed to a backward that updates, under the present hyper-parameters.
+  void begin();
+
+  /// Whether a backward has begun that no step() has committed: parameters may differ from rank to
+  /// rank.
+  bool has_begun() const { return has_begun_; }
+  /// Throws c10::Error for a call that needs parameters that are the same on all ranks.
+  void require_committed(const char* call) const;
+
+  bool consumes() const override { return true; }
+  void before_consuming(size_t unit) override { seal(unit); }
+  void consume(size_t unit, const at::Tensor& gradient, const ExactSum& squares) override {
+    update(unit, gradient, all_used_, squares);
+  }
+
+  /// The backward is over: updates the units that lacked gradients on this rank, as far as any rank
+  /// used them. Local, behind Reducer::end_micro_step().
+  void finish(Reducer& reducer);
+
+  /// This rank's part of the squared norm of all gradients since begin().
+  const ExactSum& squares() const { return squares_; }
+
+  /// What speaks against a step() now, "" if nothing.
+  std::string problem() const;
+
+  /// Why an engine needs a state once non-finite gradients have come: `report` and what to do.
+  static std::string describe(const NonFiniteReport& report);
+
+  /// Parameters may be read again: all ranks have agreed to the step, or loaded a state.
+  void end();
+
+ private:
+  void seal(size_t unit);
+  void update(size_t unit, const at::Tensor& gradient, const std::vector<uint8_t>& used,
+              const ExactSum& squares);
+
+  const UnitPlan& plan_;
+  HostOptimizer& optimizer_;
+  ParameterStore& store_;
+  Trace* const trace_;
+  const std::vector<uint8_t> all_used_;    // per table entry
+  std::vector<int64_t> hyper_parameters_;  // agreed on
+  std::vector<uint8_t> is_done_;           // per unit
+  ExactSum squares_;
+  bool has_begun_ = false;
+};
+
+}  // namespace tessera
