@@ -4,7 +4,7 @@
 
 #include <absl/strings/str_cat.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 struct OpenBucket {
@@ -34,4 +34,4 @@ std::vector<UnitPlan::Membership> bucket_membership(const ParameterTable& table,
   return buckets;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

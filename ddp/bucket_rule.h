@@ -6,7 +6,7 @@
 #include "tessera/parameter_table.h"
 #include "tessera/unit_plan.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Which parameters share a bucket: runs of the trainable parameters in reversed registration
 /// order, which is roughly the order in which backward finishes their gradients. A bucket is closed
@@ -17,4 +17,4 @@ std::vector<UnitPlan::Membership> bucket_membership(const ParameterTable& table,
                                                     int64_t first_bucket_bytes,
                                                     int64_t bucket_bytes);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,7 +8,7 @@
 
 #include "tessera/core/layout/flat_buffer.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// A tensor like `parameter` without memory: any read of its data throws `text`.
@@ -130,4 +130,4 @@ int64_t GradientHandles::count_edits() {
   return edits_;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

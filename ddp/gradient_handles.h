@@ -10,7 +10,7 @@
 #include "tessera/core/reduce/gradient_view.h"
 #include "tessera/parameter_table.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// What users see as `.grad` between backward and step. Where a whole reduced gradient exists it is
 /// that; elsewhere a stand-in: a tensor of the right shape whose data cannot be read, so that code
@@ -66,4 +66,4 @@ class GradientHandles {
   int64_t edits_ = 0;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

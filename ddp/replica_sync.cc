@@ -1,6 +1,6 @@
 #include "tessera/ddp/replica_sync.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// The part of `tensor` that has every place in which `expanded`, of its sizes, has elements once.
@@ -27,4 +27,4 @@ void sync_replicas(ProcessGroup& group, const std::vector<at::Tensor>& tensors, 
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -7,7 +7,7 @@
 
 #include "tessera/process_group.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Gives every rank the values that rank `from_rank` holds in `tensors` (any strides and dtypes;
 /// equal shapes on all ranks). Collective, blocking; one broadcast per tensor, of its bytes. `what`
@@ -15,4 +15,4 @@ namespace tessera {
 void sync_replicas(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int from_rank,
                    std::string_view what);
 
-}  // namespace tessera
+}  // namespace tessera::internal

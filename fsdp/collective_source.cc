@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::internal {
 
 CollectiveSource::CollectiveSource(ProcessGroup& group, std::string name, at::Tensor shard,
                                    std::shared_ptr<HostShards> host)
@@ -19,4 +19,4 @@ int64_t CollectiveSource::received_bytes() const {
   return static_cast<int64_t>(shard_.nbytes()) * (group_.size() - 1);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -9,7 +9,7 @@
 #include "tessera/fsdp/host_shards.h"
 #include "tessera/process_group.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// All-gathers a split unit, where ranks cannot read each other's memory. Collective: the ranks of
 /// a group gather the same units in the same order, or the group fails at its time-out. There are
@@ -36,4 +36,4 @@ class CollectiveSource {
   const std::shared_ptr<HostShards> host_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

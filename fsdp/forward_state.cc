@@ -1,6 +1,6 @@
 #include "tessera/fsdp/forward_state.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// For destructors.
@@ -78,4 +78,4 @@ ReplayScope::~ReplayScope() {
   put_back(outside_.random);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,7 +8,7 @@
 
 #include "tessera/fsdp/random_state.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// This thread's autocast state, as far as LibTorch publishes it: enabled and dtype for every
 /// device, and whether the cache is used. Local, some tens of nanoseconds.
@@ -75,4 +75,4 @@ class ReplayScope {
   bool empties_cache_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -9,7 +9,7 @@
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/sched/trace_span.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 // Most operators read the unit that the one before read. That needs no mutex: such a unit is ready,
 // and a pin is a count. Who wants to free it first makes it not ready and then looks at the count,
@@ -344,4 +344,4 @@ void GatheredUnits::Unit::close() {
   source_ = {};
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -18,7 +18,7 @@
 #include "tessera/unit_plan.h"
 #include "tessera/work.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// One unit and what it is going through: gathered, read, freed. But for those of AccessTarget, its
 /// calls are made with the mutex of the units held.
@@ -126,4 +126,4 @@ class GatheredUnits::Unit final : public AccessTarget {
   std::shared_ptr<Work> fetch_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

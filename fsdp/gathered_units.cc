@@ -9,7 +9,7 @@
 #include "tessera/fsdp/collective_source.h"
 #include "tessera/fsdp/gathered_unit.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 // Note [Whole while needed]
 // An operator that uses a unit pins it for as long as it runs. The first operator of another unit
@@ -279,4 +279,4 @@ int64_t GatheredUnits::history() const {
   return gathers_.value();
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -29,7 +29,7 @@
 #include "tessera/unit_plan.h"
 #include "tessera/window.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The ranks that together have a whole copy of split parameters, to gather them where ranks cannot
 /// read each other's memory. Shards come from its allocate(), as unsharded-parameter buffers do, so
@@ -143,4 +143,4 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   Lane lane_;  // last: its thread uses the rest
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

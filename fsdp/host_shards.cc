@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::internal {
 
 HostShards::HostShards(std::shared_ptr<Device> device)
     : device_(std::move(device)),
@@ -18,4 +18,4 @@ std::shared_ptr<void> HostShards::bring(const at::Tensor& to, const at::Tensor& 
   return device_->use(*stream_);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -6,7 +6,7 @@
 
 #include "tessera/core/device/device.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Copies shards that lie in the host's memory (Offload::kParameters) to where units are gathered
 /// on the device, on a stream of its own. One for all units of an engine. Used by one thread at a
@@ -30,4 +30,4 @@ class HostShards {
   const std::shared_ptr<Event> copied_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

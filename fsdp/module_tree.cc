@@ -5,7 +5,7 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 std::string_view without_last_part(std::string_view name) {
@@ -69,4 +69,4 @@ std::vector<size_t> common(const std::vector<std::vector<size_t>>& paths) {
   return shared;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

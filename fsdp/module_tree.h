@@ -11,7 +11,7 @@ namespace torch::nn {
 class Module;
 }  // namespace torch::nn
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The modules of a model, each once however many names it has. Built from what is registered, so
 /// it is the same on all ranks, and without shared_from_this(), so the model may live anywhere.
@@ -51,4 +51,4 @@ class ModuleTree {
 /// What all of `paths` contain, in the order of the first one.
 std::vector<size_t> common(const std::vector<std::vector<size_t>>& paths);
 
-}  // namespace tessera
+}  // namespace tessera::internal

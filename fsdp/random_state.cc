@@ -4,7 +4,7 @@
 
 #include <ATen/Context.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 at::Tensor state_of(at::Generator generator) {
@@ -29,4 +29,4 @@ void RandomState::install() const {
   if (gpu_) set_state_of(at::globalContext().defaultGenerator(*gpu_), of_gpu_);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

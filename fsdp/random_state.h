@@ -5,7 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The states of the default generators that a function may draw from: the CPU's and one GPU's.
 class RandomState {
@@ -25,4 +25,4 @@ class RandomState {
   at::Tensor of_gpu_;  // undefined without one
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

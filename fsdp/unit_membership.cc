@@ -15,7 +15,7 @@
 #include "tessera/fsdp/module_tree.h"
 #include "tessera/wrap_rules.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using Units = std::vector<std::vector<std::string>>;
@@ -162,4 +162,4 @@ std::vector<UnitPlan::Membership> unit_membership(const torch::nn::Module& model
   return units;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

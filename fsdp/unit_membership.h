@@ -10,7 +10,7 @@ namespace torch::nn {
 class Module;
 }  // namespace torch::nn
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Which parameters form which unit where parameters are split: every parameter of `table`, which
 /// may leave out some of the model's, occurs in one unit.
@@ -31,4 +31,4 @@ std::vector<UnitPlan::Membership> unit_membership(const torch::nn::Module& model
                                                   const ParameterTable& table,
                                                   const WrapPolicy& policy);
 
-}  // namespace tessera
+}  // namespace tessera::internal

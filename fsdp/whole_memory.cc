@@ -7,7 +7,7 @@
 
 #include <c10/util/Exception.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 WholeMemory::WholeMemory(const UnitPlan& plan, BufferPool::Allocate allocate, Setting setting,
                          MemoryMeter& meter)
@@ -108,4 +108,4 @@ void WholeMemory::close() {
   pool_.close();
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

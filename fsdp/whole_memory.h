@@ -10,7 +10,7 @@
 #include "tessera/memory_meter.h"
 #include "tessera/unit_plan.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Where the units of split parameters lie while they are whole: in pooled unsharded-parameter
 /// buffers that they take in turn, in memory of their own, in temporary memory for scopes, or
@@ -78,4 +78,4 @@ class WholeMemory {
   int64_t buffers_planned_ = 0;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tessera {
+namespace tessera::internal {
 
 WindowSource::WindowSource(ProcessGroup& group, const SliceMap& slices, const FlatLayout& layout,
                            std::string name, const at::Tensor& shard, SecondShards second,
@@ -68,4 +68,4 @@ void WindowSource::keep_second(const at::Tensor& full) {
   seconds_.stamps->store(seconds_.place, update_);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

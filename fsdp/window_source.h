@@ -13,7 +13,7 @@
 #include "tessera/process_group.h"
 #include "tessera/window.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Reads the values of one split unit from the shards of the ranks that differ in the parameters'
 /// coordinate only, where they lie, or, after forward, second shards of fewer, nearer ranks. Reads
@@ -70,4 +70,4 @@ class WindowSource {
   int64_t update_ = 1;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

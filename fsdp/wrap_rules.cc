@@ -16,6 +16,8 @@
 #include "tessera/fsdp/module_tree.h"
 
 namespace tessera {
+using namespace internal;
+
 namespace {
 
 using Units = std::vector<std::vector<std::string>>;

@@ -8,7 +8,7 @@
 #include "tessera/optim/device_adamw.h"
 #include "tessera/optim/flat_elementwise.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 namespace {
 
@@ -71,4 +71,4 @@ const Algorithm& adamw_algorithm() {
   return algorithm;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

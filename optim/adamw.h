@@ -5,7 +5,7 @@
 #include "tessera/optim/adamw_element.h"
 #include "tessera/optim/algorithm.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// AdamW with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101, algorithm 2), fused
 /// into one pass over values, gradient and both moments, on the host and on devices. Follows
@@ -15,4 +15,4 @@ const Algorithm& adamw_algorithm();
 
 AdamwHyperParameters adamw_hyper_parameters(const torch::optim::AdamWOptions& options);
 
-}  // namespace tessera
+}  // namespace tessera::internal

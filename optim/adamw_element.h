@@ -6,7 +6,7 @@
 #include "tessera/core/numbers/device_code.h"
 
 // The arithmetic of AdamW, once for the loops on the CPU and for the kernels on the GPU.
-namespace tessera {
+namespace tessera::internal {
 
 /// The numbers of a parameter group.
 struct AdamwHyperParameters {
@@ -86,4 +86,4 @@ TESSERA_DEVICE_CODE [[gnu::always_inline]] inline AdamwElement<T> adamw_element(
   return {before.value * by.decay + by.step_size * m / denominator, m, v};
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

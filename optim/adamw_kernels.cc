@@ -2,7 +2,7 @@
 
 #include "tessera/core/numbers/vector_targets.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 namespace {
 
@@ -37,4 +37,4 @@ TESSERA_VECTOR_TARGETS void adamw_update(double* values, const double* gradient,
   adamw_update_of(values, gradient, moment1, moment2, numel, coefficients);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -4,7 +4,7 @@
 
 #include "tessera/optim/adamw_element.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// One AdamW update of `numel` elements in place; computes in the elements' type, with every
 /// coefficient rounded to it once. Elementwise: the bits of an element do not depend on numel,
@@ -14,4 +14,4 @@ void adamw_update(float* values, const float* gradient, float* moment1, float* m
 void adamw_update(double* values, const double* gradient, double* moment1, double* moment2,
                   int64_t numel, const AdamwCoefficients& coefficients);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-namespace tessera {
+namespace tessera::internal {
 
 namespace {
 
@@ -66,4 +66,4 @@ std::string Algorithm::line_of(const torch::optim::OptimizerOptions& options) co
   return line;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -15,12 +15,15 @@
 #include "tessera/element_state.h"
 
 namespace tessera {
+class ParameterTable;
+struct OptimizerPlan;
+}  // namespace tessera
+
+namespace tessera::internal {
 
 class Device;
 class DeviceOptimizer;
 class HostOptimizer;
-class ParameterTable;
-struct OptimizerPlan;
 struct OptimizerShard;
 namespace cuda {
 struct Api;
@@ -122,4 +125,4 @@ bool has_type(const torch::optim::OptimizerOptions& options) {
   return dynamic_cast<const Type*>(&options) != nullptr;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

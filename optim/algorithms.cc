@@ -2,7 +2,7 @@
 
 #include "tessera/optim/adamw.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 const std::vector<const Algorithm*>& algorithms() {
   static const std::vector<const Algorithm*> all = {&adamw_algorithm()};
@@ -24,4 +24,4 @@ std::string known_options() {
   return names;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

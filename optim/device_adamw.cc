@@ -14,7 +14,7 @@
 #include "tessera/optim/cuda/uploads.h"
 #include "tessera/optim/elementwise_optimizer.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 namespace {
 
@@ -192,4 +192,4 @@ std::unique_ptr<DeviceOptimizer> make_device_adamw(const ParameterTable& table,
                                        std::move(device));
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

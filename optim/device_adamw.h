@@ -10,7 +10,7 @@
 #include "tessera/optimizer_plan.h"
 #include "tessera/parameter_table.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// AdamW with values, gradients and moments in the memory of `device`, by the kernels of
 /// libtessera_cuda.so. Values are Float; both moments [slice numel] Float per shard, zero at first,
@@ -27,4 +27,4 @@ std::unique_ptr<DeviceOptimizer> make_device_adamw(const ParameterTable& table,
                                                    std::shared_ptr<const cuda::Api> api,
                                                    std::shared_ptr<Device> device);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -2,7 +2,7 @@
 
 #include <c10/util/Exception.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 void require_shard(const OptimizerShard& shard, const ParameterTable& table) {
   const at::Tensor& values = shard.values;
@@ -23,4 +23,4 @@ void require_shard(const OptimizerShard& shard, const ParameterTable& table) {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -7,7 +7,7 @@
 
 #include "tessera/optim/flat_optimizer.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Throws c10::Error unless the shard's values are a contiguous 1-d tensor of Float or Double and
 /// its segments parts of trainable parameters inside it.
@@ -49,4 +49,4 @@ class ElementwiseOptimizer : public Base {
   std::vector<std::vector<at::Tensor>> states_;  // per shard, as Algorithm::states
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -12,7 +12,7 @@
 
 #include "tessera/optim/elementwise_optimizer.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The host's half of an algorithm: one pass over values, gradient and states per update. All that
 /// differs between algorithms is in `Update`:
@@ -113,4 +113,4 @@ std::unique_ptr<HostOptimizer> make_flat_elementwise(const ParameterTable& table
                                                    allocate);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -6,7 +6,7 @@
 
 #include "tessera/core/memory/private_memory.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 FlatOptimizer::FlatOptimizer(const ParameterTable& table, const OptimizerPlan& plan,
                              const std::vector<size_t>& group_of)
@@ -53,4 +53,4 @@ std::unique_ptr<DeviceOptimizer> make_device_optimizer(const ParameterTable& tab
                                std::move(device));
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

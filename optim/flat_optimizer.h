@@ -15,7 +15,7 @@
 #include "tessera/optimizer_plan.h"
 #include "tessera/parameter_table.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The slice of one unit that this rank updates.
 struct OptimizerShard {
@@ -134,4 +134,4 @@ std::unique_ptr<DeviceOptimizer> make_device_optimizer(const ParameterTable& tab
                                                        std::shared_ptr<const cuda::Api> api,
                                                        std::shared_ptr<Device> device);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -5,7 +5,7 @@
 
 #include "tessera/core/numbers/device_code.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// A dynamic loss scale between two steps.
 struct LossScaleState {
@@ -39,4 +39,4 @@ TESSERA_DEVICE_CODE inline LossScaleState next_loss_scale(const LossScaleState& 
   return {grown <= kLargest ? grown : now.scale, 0};
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

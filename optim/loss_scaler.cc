@@ -4,7 +4,7 @@
 
 #include <c10/util/Exception.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 bool is_scale(double value) { return std::isfinite(value) && value > 0.0; }
@@ -41,4 +41,4 @@ void LossScaler::load(double scale, int64_t good_steps) {
   state_ = {.scale = scale, .good_steps = good_steps};
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

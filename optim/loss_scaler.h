@@ -5,7 +5,7 @@
 #include "tessera/optim/loss_scale_rule.h"
 #include "tessera/options.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The schedule of a dynamic loss scale, as torch.amp.GradScaler: it shrinks at once after a step
 /// whose gradients were not finite and grows after enough good steps in a row. Local; equal on all
@@ -34,4 +34,4 @@ class LossScaler {
   LossScaleState state_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

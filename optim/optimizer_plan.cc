@@ -9,6 +9,7 @@
 #include "tessera/optim/algorithms.h"
 
 namespace tessera {
+using namespace internal;
 
 namespace {
 

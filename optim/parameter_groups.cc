@@ -6,7 +6,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 namespace {
 
@@ -173,4 +173,4 @@ void ParameterGroups::set_hyper_parameters(std::span<const double> values) {
   });
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -12,7 +12,7 @@
 #include "tessera/optimizer_plan.h"
 #include "tessera/parameter_table.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// One number of a parameter group: lr, eps, ...
 struct HyperParameter {
@@ -78,4 +78,4 @@ class ParameterGroups {
   std::vector<size_t> group_of_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

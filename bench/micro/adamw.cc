@@ -16,7 +16,7 @@
 #include "tessera/optimizer_plan.h"
 #include "tessera/parameter_table.h"
 
-namespace tessera::bench {
+namespace tessera::internal::bench {
 namespace {
 
 constexpr int64_t kSmallBytes = int64_t{128} << 10;  // with gradient and moments 512 KiB: in L2
@@ -93,4 +93,4 @@ BENCHMARK(flat_adamw)->Apply(sizes);
 BENCHMARK(torch_fused_adamw)->Apply(sizes);
 
 }  // namespace
-}  // namespace tessera::bench
+}  // namespace tessera::internal::bench

@@ -2,7 +2,7 @@
 
 #include <benchmark/benchmark.h>
 
-namespace tessera::bench {
+namespace tessera::internal::bench {
 
 void play_barrier(ProcessGroup& group, Laps& laps) {
   while (laps.next()) group.barrier("barrier");
@@ -19,4 +19,4 @@ void register_barriers(RankSets& rank_sets) {
   add("barrier/4_ranks", 4, Waiting::kByCores);
 }
 
-}  // namespace tessera::bench
+}  // namespace tessera::internal::bench

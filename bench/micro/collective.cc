@@ -9,7 +9,7 @@
 #include "tessera/core/memory/private_memory.h"
 #include "tessera/core/step/gather_updated.h"
 
-namespace tessera::bench {
+namespace tessera::internal::bench {
 namespace {
 
 enum class Operation : int64_t {
@@ -113,4 +113,4 @@ void register_collectives(RankSets& rank_sets) {
   }
 }
 
-}  // namespace tessera::bench
+}  // namespace tessera::internal::bench

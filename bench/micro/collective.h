@@ -3,7 +3,7 @@
 #include "tessera/bench/micro/ranks.h"
 #include "tessera/bench/micro/scene.h"
 
-namespace tessera::bench {
+namespace tessera::internal::bench {
 
 /// How long a collective takes, by operation, dtype, kind of memory, ranks and bytes of the whole
 /// buffer (input of reduce_scatter, output of all_gather and gather_updated). algbw: those bytes
@@ -11,4 +11,4 @@ namespace tessera::bench {
 void register_collectives(RankSets& rank_sets);
 void play_collective(const Scene& scene, ProcessGroup& group, Laps& laps);
 
-}  // namespace tessera::bench
+}  // namespace tessera::internal::bench

@@ -15,7 +15,7 @@
 #include "tessera/parameter_table.h"
 #include "tessera/unit_plan.h"
 
-namespace tessera::bench {
+namespace tessera::internal::bench {
 namespace {
 
 constexpr size_t kUnits = 2;
@@ -103,4 +103,4 @@ void register_gathers(RankSets& rank_sets) {
   }
 }
 
-}  // namespace tessera::bench
+}  // namespace tessera::internal::bench

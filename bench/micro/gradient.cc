@@ -13,7 +13,7 @@
 #include "tessera/parameter_table.h"
 #include "tessera/unit_plan.h"
 
-namespace tessera::bench {
+namespace tessera::internal::bench {
 namespace {
 
 constexpr int64_t kInCache = int64_t{128} << 10;     // in L2
@@ -78,4 +78,4 @@ BENCHMARK(gradient_buffer)
     ->Args({kBeyondCache, 16});
 
 }  // namespace
-}  // namespace tessera::bench
+}  // namespace tessera::internal::bench

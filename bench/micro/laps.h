@@ -4,7 +4,7 @@
 
 #include <benchmark/benchmark.h>
 
-namespace tessera::bench {
+namespace tessera::internal::bench {
 
 /// The repetitions of what is timed, equal in number on all ranks: rank 0 counts them by Google
 /// Benchmark, which also takes the time, the others by themselves.
@@ -22,4 +22,4 @@ class Laps {
   int64_t left_;
 };
 
-}  // namespace tessera::bench
+}  // namespace tessera::internal::bench

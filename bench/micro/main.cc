@@ -11,12 +11,13 @@
 // Times mean something only on a machine that does nothing else.
 int main(int argc, char** argv) {
   at::set_num_threads(1);
-  if (tessera::bench::is_peer(argc, argv)) return tessera::bench::live_as_peer(argv);
-  tessera::bench::RankSets rank_sets;
-  tessera::bench::register_collectives(rank_sets);
-  tessera::bench::register_barriers(rank_sets);
-  tessera::bench::register_gathers(rank_sets);
-  tessera::bench::register_operators(rank_sets);
+  if (tessera::internal::bench::is_peer(argc, argv))
+    return tessera::internal::bench::live_as_peer(argv);
+  tessera::internal::bench::RankSets rank_sets;
+  tessera::internal::bench::register_collectives(rank_sets);
+  tessera::internal::bench::register_barriers(rank_sets);
+  tessera::internal::bench::register_gathers(rank_sets);
+  tessera::internal::bench::register_operators(rank_sets);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();

@@ -12,7 +12,7 @@
 
 #include "tessera/parallelize.h"
 
-namespace tessera::bench {
+namespace tessera::internal::bench {
 namespace {
 
 enum class Beside : int64_t { kNothing, kDdp, kFree, kHeld };
@@ -94,4 +94,4 @@ void register_operators(RankSets& rank_sets) {
   }
 }
 
-}  // namespace tessera::bench
+}  // namespace tessera::internal::bench

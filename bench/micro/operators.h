@@ -3,7 +3,7 @@
 #include "tessera/bench/micro/ranks.h"
 #include "tessera/bench/micro/scene.h"
 
-namespace tessera::bench {
+namespace tessera::internal::bench {
 
 /// What small operators cost beside an engine: without one, beside one whose parameters are never
 /// split (must cost the same), beside one whose units are free (each operator is observed) and
@@ -12,4 +12,4 @@ namespace tessera::bench {
 void register_operators(RankSets& rank_sets);
 void play_operators(const Scene& scene, ProcessGroup& group, Laps& laps);
 
-}  // namespace tessera::bench
+}  // namespace tessera::internal::bench

@@ -19,7 +19,7 @@
 
 extern char** environ;
 
-namespace tessera::bench {
+namespace tessera::internal::bench {
 namespace {
 
 constexpr const char* kPeer = "--peer";
@@ -179,4 +179,4 @@ int live_as_peer(char** argv) {
   return 0;
 }
 
-}  // namespace tessera::bench
+}  // namespace tessera::internal::bench

@@ -15,7 +15,7 @@
 #include "tessera/bench/micro/scene.h"
 #include "tessera/process_group.h"
 
-namespace tessera::bench {
+namespace tessera::internal::bench {
 
 /// How ranks wait for each other: as the group decides by itself (it spins where there is a core
 /// for every rank), or as where there is not.
@@ -60,4 +60,4 @@ class RankSets {
 bool is_peer(int argc, char** argv);
 int live_as_peer(char** argv);
 
-}  // namespace tessera::bench
+}  // namespace tessera::internal::bench

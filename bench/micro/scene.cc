@@ -7,7 +7,7 @@
 #include "tessera/bench/micro/gather.h"
 #include "tessera/bench/micro/operators.h"
 
-namespace tessera::bench {
+namespace tessera::internal::bench {
 
 void play(const Scene& scene, ProcessGroup& group, Laps& laps) {
   switch (scene.kind) {
@@ -27,4 +27,4 @@ void play(const Scene& scene, ProcessGroup& group, Laps& laps) {
   group.barrier("end of scene");
 }
 
-}  // namespace tessera::bench
+}  // namespace tessera::internal::bench

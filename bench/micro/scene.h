@@ -6,7 +6,7 @@
 #include "tessera/bench/micro/laps.h"
 #include "tessera/process_group.h"
 
-namespace tessera::bench {
+namespace tessera::internal::bench {
 
 /// What the ranks of a workers do together. Plain numbers: rank 0 sends it through pipes.
 struct Scene {
@@ -20,4 +20,4 @@ struct Scene {
 /// rank calls it with the same scene and number of laps.
 void play(const Scene& scene, ProcessGroup& group, Laps& laps);
 
-}  // namespace tessera::bench
+}  // namespace tessera::internal::bench

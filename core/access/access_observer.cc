@@ -18,7 +18,7 @@
 
 #include "tessera/core/process/fork.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 // Note [Access observer]
 // LibTorch calls a global RecordFunction callback at the start and the end of every operator, on
@@ -326,4 +326,4 @@ AccessObserver::AccessObserver(std::vector<Watched> storages) : storages_(std::m
 
 AccessObserver::~AccessObserver() { Registry::get().remove(storages_); }
 
-}  // namespace tessera
+}  // namespace tessera::internal

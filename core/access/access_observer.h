@@ -8,7 +8,7 @@
 
 #include "tessera/core/process/fork.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Something whose storage must be made ready before an operator uses it: a unit. Called on
 /// whatever thread runs the operator, possibly several at once.
@@ -57,4 +57,4 @@ class AccessObserver {
   std::vector<Watched> storages_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

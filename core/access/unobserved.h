@@ -4,7 +4,7 @@
 #include <ATen/record_function.h>
 #include <c10/core/InferenceMode.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// A scope in which the calling thread runs operators of the engine's own, whoever it is: observers
 /// do not see them, nothing is recorded for backward, and tensors are ordinary ones, also inside
@@ -15,4 +15,4 @@ struct Unobserved {
   c10::InferenceMode inference{false};
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -13,7 +13,7 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 const c10::impl::DeviceGuardImplInterface& cuda_interface() {
   return *c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA);
@@ -162,4 +162,4 @@ std::shared_ptr<Device> device_at(at::Device device) {
   return std::make_shared<CudaDevice>(device.index());
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

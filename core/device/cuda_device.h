@@ -7,7 +7,7 @@
 
 #include "tessera/core/device/device.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// What LibTorch's CUDA half registers with its CPU half; it must be loaded.
 const c10::impl::DeviceGuardImplInterface& cuda_interface();
@@ -45,4 +45,4 @@ class CudaDevice final : public Device {
   const at::Device device_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -21,7 +21,7 @@
 
 #include "tessera/core/library/entry_points.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -218,4 +218,4 @@ absl::StatusOr<CudaLibrary> load_cuda_library(const EnvironmentLookup& lookup) {
   return found;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

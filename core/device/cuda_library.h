@@ -6,7 +6,7 @@
 
 #include "tessera/environment.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// LibTorch's CUDA half (libtorch_cuda.so with libc10_cuda.so and NVIDIA's libraries) in this
 /// process.
@@ -35,4 +35,4 @@ struct CudaLibrary {
 absl::StatusOr<CudaLibrary> load_cuda_library(
     const EnvironmentLookup& lookup = process_environment);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// A mark in a stream. Recorded again, it stands for the last recording only.
 class Event {
@@ -84,4 +84,4 @@ class Device {
 /// is loaded. Throws c10::Error for any other place.
 std::shared_ptr<Device> device_at(at::Device device);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -7,7 +7,7 @@
 #include "tessera/core/device/cuda_device.h"
 #include "tessera/core/device/cuda_library.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 std::shared_ptr<Device> take_gpu(const GpuChoice& choice) {
   const auto library = load_cuda_library();
@@ -23,4 +23,4 @@ std::shared_ptr<Device> take_gpu(const GpuChoice& choice) {
   return device;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -6,7 +6,7 @@
 
 #include "tessera/core/device/device.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Which GPU is a rank's.
 struct GpuChoice {
@@ -20,4 +20,4 @@ struct GpuChoice {
 /// c10::Error that lists what lacks.
 std::shared_ptr<Device> take_gpu(const GpuChoice& choice);
 
-}  // namespace tessera
+}  // namespace tessera::internal

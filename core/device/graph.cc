@@ -17,7 +17,7 @@
 #include "tessera/core/device/graph_api.h"
 #include "tessera/core/library/entry_points.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// What is queued on `later` from now on runs behind what `earlier` holds.
@@ -151,4 +151,4 @@ bool is_capturing() {
   return ask(cuda_interface().getStream(device).native_handle(), &status) == 0 && status != 0;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

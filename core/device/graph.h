@@ -5,7 +5,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// What one stretch of code queues on a GPU, captured once and run again many times for the price
 /// of one launch. Used by one thread at a time. Needs libtessera_cuda_graph.so (docs/gpu.md).
@@ -78,4 +78,4 @@ std::unique_ptr<Graph> make_graph_beside(const Graph& other);
 /// half. Costs a call of the CUDA runtime.
 bool is_capturing();
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -11,7 +11,7 @@
 #include "tessera/core/library/entry_points.h"
 #include "tessera/core/library/module_library.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 constexpr ModuleLibrary kModule = {
@@ -68,4 +68,4 @@ absl::StatusOr<std::shared_ptr<const GraphApi>> load_graph_api(const Environment
   return std::shared_ptr<const GraphApi>(std::move(api));
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,7 +8,7 @@
 #include "tessera/core/device/graph_module/abi.h"
 #include "tessera/environment.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The entry points of one libtessera_cuda_graph.so; graph_module/abi.h says what each does. Never
 /// unloaded.
@@ -35,4 +35,4 @@ struct GraphApi {
 absl::StatusOr<std::shared_ptr<const GraphApi>> load_graph_api(
     const EnvironmentLookup& lookup = process_environment);
 
-}  // namespace tessera
+}  // namespace tessera::internal

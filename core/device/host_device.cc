@@ -11,7 +11,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// Counts recordings: those asked for, and those that the stream has come to.
@@ -158,4 +158,4 @@ void HostDevice::synchronize() {
   event.synchronize();
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

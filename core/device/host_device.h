@@ -7,7 +7,7 @@
 
 #include "tessera/core/device/device.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// What Stream::handle() of a host stream points to: a plain C structure, so that a library that is
 /// loaded at run time can queue work without linking anything of ours.
@@ -58,4 +58,4 @@ class HostDevice final : public Device {
   std::shared_ptr<Stream> current_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -13,7 +13,7 @@
 
 #include "tessera/core/process/fork.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 // Note [End of backward]
 // A callback queued with Engine::queue_callback runs at the end of the graph task that is current
@@ -187,4 +187,4 @@ bool BackwardWatch::is_inside_backward() const {
   return slot_->armed && Observer::current_slot() == slot_.get();
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

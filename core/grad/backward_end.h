@@ -2,7 +2,7 @@
 
 #include <memory>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Is told when an outermost backward on its thread is over. Note [End of backward] in
 /// backward_end.cc says how that is known.
@@ -43,4 +43,4 @@ class BackwardWatch {
   BackwardListener* listener_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

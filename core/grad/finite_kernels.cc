@@ -7,7 +7,7 @@
 
 #include "tessera/core/numbers/vector_targets.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// An IEEE number is not finite when all bits of its exponent are set. Integer compares vectorise
@@ -84,4 +84,4 @@ int64_t copy_counting_non_finite(const at::Tensor& buffer, Range range, const vo
   return non_finite;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -6,7 +6,7 @@
 
 #include "tessera/flat_layout.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// How many elements of `range` of `buffer` (1-d, contiguous, floating) are NaN or infinite. Local;
 /// one pass.
@@ -17,4 +17,4 @@ int64_t count_non_finite(const at::Tensor& buffer, Range range);
 /// infinite. Local; one pass.
 int64_t copy_counting_non_finite(const at::Tensor& buffer, Range range, const void* from);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -10,7 +10,7 @@
 #include "tessera/core/grad/finite_kernels.h"
 #include "tessera/core/layout/flat_buffer.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 bool is_on_host(const at::Tensor& buffer) { return buffer.device().is_cpu(); }
@@ -98,4 +98,4 @@ void GradientBuffer::drop(size_t position) {
   fill_zero(buffer_, range.begin, range.end());
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

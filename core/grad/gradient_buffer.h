@@ -8,7 +8,7 @@
 #include "tessera/parameter_table.h"
 #include "tessera/unit_plan.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Where one unit's gradients land on their way from autograd to the reduction: a full flat buffer
 /// laid out like the unit's parameters, in the dtype in which they are sent. Knows which parameters
@@ -62,4 +62,4 @@ class GradientBuffer {
   bool is_filled_ = false;  // padding and missing places hold zeros
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// What the hooks reach the sink by. Outlives the GradientHook inside a graph that still holds the
 /// node; `sink` is null from then on.
@@ -54,4 +54,4 @@ bool GradientHook::is_taken(const at::Tensor& parameter) {
   return torch::autograd::impl::post_acc_grad_hooks(parameter) != nullptr;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

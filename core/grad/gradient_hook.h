@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Receives the gradients of an engine's parameters as autograd finishes them. Called on the thread
 /// that runs backward.
@@ -46,4 +46,4 @@ class GradientHook {
   std::shared_ptr<void> accumulator_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -9,7 +9,7 @@
 #include <c10/util/Exception.h>
 #include <c10/util/strides.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 namespace {
 
@@ -66,4 +66,4 @@ at::Tensor without_memory(const at::Tensor& like, at::ScalarType dtype) {
   return tensor;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

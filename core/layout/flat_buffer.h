@@ -5,7 +5,7 @@
 #include "tessera/flat_layout.h"
 #include "tessera/parameter_table.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Whether `tensor`'s elements fill one gap-free block of memory without overlap, in any order of
 /// dimensions.
@@ -32,4 +32,4 @@ bool fills_storage(const at::Tensor& tensor);
 /// size that has no memory yet.
 at::Tensor without_memory(const at::Tensor& like, at::ScalarType dtype);
 
-}  // namespace tessera
+}  // namespace tessera::internal

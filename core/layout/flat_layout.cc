@@ -8,6 +8,7 @@
 #include "tessera/core/numbers/round_up.h"
 
 namespace tessera {
+using namespace internal;
 
 namespace {
 

@@ -10,7 +10,7 @@
 
 #include "tessera/core/layout/flat_buffer.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 constexpr int64_t kSampleNumel = 64;
@@ -185,4 +185,4 @@ std::string describe(FlatParameters::Violation violation, const std::string& par
   TORCH_INTERNAL_ASSERT(false);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -12,7 +12,7 @@
 #include "tessera/parameter_table.h"
 #include "tessera/unit_plan.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The parameters of a plan in one flat buffer per unit, this rank's shards of them, and
 /// the watch over them: every write outside the engine is noticed. A unit is resident (it has
@@ -96,4 +96,4 @@ class FlatParameters {
 /// What to tell the user: "<parameter> <what happened>; <remedy>".
 std::string describe(FlatParameters::Violation violation, const std::string& parameter);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -6,7 +6,7 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// Points at `data`, which lies in `memory`, and keeps that alive. Allocates nothing.
@@ -117,4 +117,4 @@ void FreeableBuffer::bar(const std::string& error) {
   for (Part& part : parts_) part.storage.bar(error);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -10,7 +10,7 @@
 
 #include "tessera/core/layout/throwing_storage.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The memory under some tensors, which can be taken away and given back while they live: each
 /// tensor has a storage of its own, which points into one block of memory (a unit's); sizes,
@@ -82,4 +82,4 @@ class FreeableBuffer {
   bool is_forbidden_ = false;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -12,6 +12,7 @@
 #include "tessera/core/layout/flat_buffer.h"
 
 namespace tessera {
+using namespace internal;
 
 namespace {
 

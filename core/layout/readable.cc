@@ -5,7 +5,7 @@
 #include "tessera/core/layout/flat_buffer.h"
 #include "tessera/core/process/error_text.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 std::string reading_problem(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || !(tensor.is_cpu() || tensor.is_cuda())) return "";
@@ -25,4 +25,4 @@ std::string reading_problem(const at::Tensor& tensor) {
   return "it has less memory than elements";
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -3,7 +3,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 std::string problem_of(const Degrees& degrees, int world_size) {
   const auto divides = [](int small, int large) { return small >= 1 && large % small == 0; };
@@ -100,4 +100,4 @@ std::vector<int> SliceMap::colors(const std::vector<Axis>& axes) const {
   return colors;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -7,7 +7,7 @@
 #include "tessera/flat_layout.h"
 #include "tessera/strategy.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Why `world_size` ranks cannot be divided by `degrees`: "got ..., expected ...; ..."; "" if they
 /// can.
@@ -65,4 +65,4 @@ class SliceMap {
   int rank_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -10,6 +10,7 @@
 #include "tessera/core/layout/readable.h"
 
 namespace tessera {
+using namespace internal;
 
 namespace {
 

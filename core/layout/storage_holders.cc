@@ -10,7 +10,7 @@
 
 #include "tessera/core/layout/flat_buffer.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 namespace {
 
@@ -107,4 +107,4 @@ bool is_alias(const ParameterTable& table, const at::Tensor& tensor) {
   return false;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -11,7 +11,7 @@
 #include "tessera/precision.h"
 #include "tessera/unit_plan.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Note [Aliases of parameters]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
@@ -48,4 +48,4 @@ std::vector<std::string> alias_problems(const ParameterTable& table, const UnitP
 /// the parameter has it too. Local; neither needs memory.
 bool is_alias(const ParameterTable& table, const at::Tensor& tensor);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,7 +8,7 @@
 
 #include "tessera/core/process/fork.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 // See Note [Throwing storage]. Each instantiation below hands a member's address to a function that
@@ -145,4 +145,4 @@ void ThrowingStorage::bar(const std::string& error) {
 
 bool ThrowingStorage::has_taken(const c10::Storage& storage) { return Entries::get().has(storage); }
 
-}  // namespace tessera
+}  // namespace tessera::internal

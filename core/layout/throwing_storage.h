@@ -6,7 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// A storage of somebody's tensors whose data can be barred and given back: while it is barred,
 /// every access by whatever means throws c10::Error with a text of ours. In a child of fork() it is
@@ -48,4 +48,4 @@ class ThrowingStorage {
   std::unique_ptr<Entry> entry_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

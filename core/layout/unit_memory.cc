@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::internal {
 
 AllocateUnit own_memory(const UnitPlan& plan, const SliceMap& slices, Residence residence,
                         std::function<at::Tensor(int64_t numel, at::ScalarType dtype)> allocate) {
@@ -18,4 +18,4 @@ AllocateUnit own_memory(const UnitPlan& plan, const SliceMap& slices, Residence 
   };
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

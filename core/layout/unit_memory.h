@@ -9,7 +9,7 @@
 #include "tessera/flat_layout.h"
 #include "tessera/unit_plan.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Whether the parameters of units are readable at all times, or only while somebody uses them.
 enum class Residence : uint8_t { kResident, kSplit };
@@ -30,4 +30,4 @@ using AllocateUnit = std::function<UnitMemory(size_t index)>;
 AllocateUnit own_memory(const UnitPlan& plan, const SliceMap& slices, Residence residence,
                         std::function<at::Tensor(int64_t numel, at::ScalarType dtype)> allocate);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <link.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 void* EntryPoints::address(const char* name) const { return ::dlsym(library_, name); }
 
@@ -18,4 +18,4 @@ std::string loader_error() {
   return text == nullptr ? "no reason given" : text;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The functions of a library that was opened at run time (dlopen). Remembers those that it lacks,
 /// so that one error can name them all.
@@ -40,4 +40,4 @@ std::string path_of_library(void* library);
 /// Why the loader refused the calling thread last. Never empty.
 std::string loader_error();
 
-}  // namespace tessera
+}  // namespace tessera::internal

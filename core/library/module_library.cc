@@ -11,7 +11,7 @@
 
 #include "tessera/core/library/entry_points.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// Paths to try.
@@ -67,4 +67,4 @@ absl::Status require_none_missing(const ModuleLibrary& module, const std::string
                    absl::StrJoin(missing, ", "), ", expected ", module.what, "; ", module.remedy));
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,7 +8,7 @@
 
 #include "tessera/environment.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// A shared library of Tessera's own that is opened when somebody asks for what is in it, and the
 /// words for its errors.
@@ -33,4 +33,4 @@ absl::Status other_interface(const ModuleLibrary& module, const std::string& pat
 absl::Status require_none_missing(const ModuleLibrary& module, const std::string& path,
                                   const std::vector<std::string>& missing);
 
-}  // namespace tessera
+}  // namespace tessera::internal

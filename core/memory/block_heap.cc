@@ -9,7 +9,7 @@
 #include "tessera/core/numbers/round_up.h"
 #include "tessera/errors.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 constexpr int64_t kBlockAlignmentBytes = 64;
@@ -115,4 +115,4 @@ int64_t BlockHeap::grown_bytes() const {
   return end_ - begin_;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

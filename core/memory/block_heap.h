@@ -6,7 +6,7 @@
 
 #include "tessera/core/process/fork.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Memory of this process in blocks of any size that come from one stretch of addresses, which
 /// grows and never shrinks: what is freed serves again, without a page fault, in huge pages where
@@ -63,4 +63,4 @@ class BlockHeap {
   std::vector<Hole> holes_;  ///< by address; no two touch
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -10,7 +10,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// The kernel's word first: in virtual machines sysconf() may give several times as much.
@@ -73,4 +73,4 @@ void copy_streaming(void* to, const void* from, int64_t bytes) {
 
 #endif
 
-}  // namespace tessera
+}  // namespace tessera::internal

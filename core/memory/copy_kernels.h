@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Whether the ranks should copy past the caches when each of `ranks` ranks of a host copies
 /// `bytes_per_rank` at about the same time: only if what all of them read and write together does
@@ -15,4 +15,4 @@ bool streaming_pays(int64_t bytes_per_rank, int ranks);
 /// has no such stores, an ordinary copy.
 void copy_streaming(void* to, const void* from, int64_t bytes);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -18,7 +18,7 @@
 #include "tessera/core/memory/block_heap.h"
 #include "tessera/core/memory/huge_pages.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 struct AddressRange {
@@ -133,4 +133,4 @@ void use_huge_pages_in_heap() {
       {.begin = begin, .end = begin + static_cast<uint64_t>(block_heap().grown_bytes())});
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -1,6 +1,6 @@
 #pragma once
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Lets the process keep what it frees, after giving back to the system what is unused now. A
 /// training step allocates the same tensors again and again; by default glibc returns large ones to
@@ -18,4 +18,4 @@ void keep_freed_memory();
 /// one copy of them; does nothing where the kernel cannot do it. Local.
 void use_huge_pages_in_heap();
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -6,7 +6,7 @@
 
 #include "tessera/core/numbers/round_up.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 #ifndef MADV_COLLAPSE
@@ -48,4 +48,4 @@ void move_into_huge_pages(char* memory, int64_t bytes) {
   if (bytes >= kHugePageBytes) ::madvise(memory, whole_huge_pages(bytes), MADV_COLLAPSE);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

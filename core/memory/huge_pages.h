@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// What one entry of the second level of page tables covers, on x86-64 and arm64.
 inline constexpr int64_t kHugePageBytes = int64_t{2} << 20;
@@ -30,4 +30,4 @@ void use_huge_pages(char* memory, int64_t bytes);
 /// refusal (Linux before 6.1, no contiguous memory) costs speed only.
 void move_into_huge_pages(char* memory, int64_t bytes);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -12,7 +12,7 @@
 #include "tessera/core/memory/huge_pages.h"
 #include "tessera/core/numbers/round_up.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// Null if there is no space.
@@ -42,4 +42,4 @@ at::Tensor allocate_private(int64_t numel, at::ScalarType dtype) {
   return at::from_blob(memory, {numel}, release, at::TensorOptions().dtype(dtype));
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Buffers from this size on are mapped in huge pages (madvise), which cost a tenth to touch for
 /// the first time and a fraction of the address translations: 4 MiB, two huge pages.
@@ -15,4 +15,4 @@ inline constexpr int64_t kLargeBytes = int64_t{4} << 20;
 /// space.
 at::Tensor allocate_private(int64_t numel, at::ScalarType dtype);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -7,7 +7,7 @@
 
 #include "tessera/core/numbers/device_code.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The words of an ExactSum in plain memory. Digits of 32 bits in units of 2^-1074, the least
 /// first; each word keeps carries (and signs) of its own until exact_normalize, the last digit is
@@ -126,4 +126,4 @@ TESSERA_DEVICE_CODE inline double exact_value(int64_t* words) {
   return sign * std::bit_cast<double>(encoding < infinity ? encoding : infinity);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

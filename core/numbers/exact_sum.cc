@@ -4,7 +4,7 @@
 
 #include "tessera/core/numbers/exact_digits.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 namespace {
 
@@ -55,4 +55,4 @@ double ExactSum::value() const {
   return exact_value(sum.words_.data());
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

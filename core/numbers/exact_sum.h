@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// A sum of doubles without rounding, so that the result does not depend on the order or grouping
 /// of the terms: a wide fixed-point number (Kulisch accumulator) that covers the whole range of
@@ -41,4 +41,4 @@ class ExactSum {
   int64_t unnormalized_ = 0;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -6,7 +6,7 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The fp32 number that `value` is; the bits are those of static_cast<float>. These conversions are
 /// written in integers and selections throughout, so that loops over them vectorise.
@@ -35,4 +35,4 @@ template <>
   return static_cast<c10::Half>(value);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

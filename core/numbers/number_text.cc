@@ -3,7 +3,7 @@
 #include <array>
 #include <charconv>
 
-namespace tessera {
+namespace tessera::internal {
 
 std::string number_text(double value) {
   std::array<char, 32> text;
@@ -11,4 +11,4 @@ std::string number_text(double value) {
   return {text.data(), end.ptr};
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

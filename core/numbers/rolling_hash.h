@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// A hash of what a rank did so far, in order. Ranks that did the same have the same value.
 class RollingHash {
@@ -26,4 +26,4 @@ class RollingHash {
   uint64_t value_ = 0;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The first multiple of `unit` (above 0) that is not below `value` (not below 0).
 constexpr int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -14,4 +14,4 @@ inline char* round_up(char* memory, int64_t unit) {
   return misfit == 0 ? memory : memory + (unit - misfit);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

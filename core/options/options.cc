@@ -14,6 +14,8 @@
 #include "tessera/core/options/resolved_options.h"
 
 namespace tessera {
+using namespace internal;
+
 namespace {
 
 // --- The fields ---
@@ -341,6 +343,8 @@ absl::Status validate(const Options& options) {
   return validate(options, /*model=*/nullptr, /*world=*/nullptr);
 }
 
+namespace internal {
+
 absl::Status validate(const Options& options, const ParameterTable* model,
                       const WorldTraits* world) {
   return Refusals(options, model, world).status();
@@ -354,4 +358,5 @@ std::vector<std::string> lines(const Options& options) {
   return lines;
 }
 
+}  // namespace internal
 }  // namespace tessera

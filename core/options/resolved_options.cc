@@ -4,7 +4,7 @@
 
 #include "tessera/core/layout/slice_map.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 Degrees placement(const Options& options, int world_size) {
   switch (options.strategy) {
@@ -48,4 +48,4 @@ absl::StatusOr<ResolvedOptions> resolve(const Options& options, const ParameterT
   return resolved;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -12,7 +12,7 @@
 #include "tessera/parameter_table.h"
 #include "tessera/process_group.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// What options need to know of the group of ranks that an engine gets: a value, so that every rule
 /// can be tried without ranks and devices.
@@ -56,4 +56,4 @@ Degrees placement(const Options& options, int world_size);
 /// choice is compared instead.
 std::vector<std::string> lines(const Options& options);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -6,7 +6,7 @@
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 std::string error_text(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
@@ -25,4 +25,4 @@ std::string present_error_text() {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -3,7 +3,7 @@
 #include <exception>
 #include <string>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// what() without the backtrace that c10::Error carries and no user or peer wants to read; the type
 /// where there is no text. Never empty.
@@ -12,4 +12,4 @@ std::string error_text(const std::exception& error);
 /// The same of the exception that is being handled, whatever its type.
 std::string present_error_text();
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -17,7 +17,7 @@
 #include "tessera/core/process/job_page.h"
 #include "tessera/environment.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// This process and its launcher; never destroyed: a process may fail at its very end.
@@ -133,4 +133,4 @@ void report_failure(int culprit, std::string_view text, int pid) noexcept {
   own->page->note_failure(own->rank, {note.data(), length});
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Note [Who began it]
 /// ~~~~~~~~~~~~~~~~~~~
@@ -32,4 +32,4 @@ void note_collective(std::string_view op, std::string_view tag, int64_t sequence
 /// does. Any thread; no effect before report_failures().
 void report_failure(int culprit, std::string_view text, int pid = 0) noexcept;
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Owns one open file descriptor, or none (-1); closes it at the end. Free of LibTorch.
 class FileDescriptor {
@@ -28,4 +28,4 @@ class FileDescriptor {
   int fd_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -10,7 +10,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 struct Held {
@@ -78,4 +78,4 @@ void hold_across_fork(std::mutex& mutex, void (*in_child)() noexcept) {
   ForkHandlers::held[ForkHandlers::count++] = {&mutex, in_child};
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Note [Fork]
 /// ~~~~~~~~~~~
@@ -52,4 +52,4 @@ class Origin {
 /// holding it. Throws c10::Error where there is no room for more.
 void hold_across_fork(std::mutex& mutex, void (*in_child)() noexcept = nullptr);
 
-}  // namespace tessera
+}  // namespace tessera::internal

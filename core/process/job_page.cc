@@ -18,7 +18,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_split.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 constexpr uint64_t kFormat = 0x7465737365726102;  // "tessera", 2
@@ -172,4 +172,4 @@ std::optional<FailureNote> JobPage::first_note() const {
   return first;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,7 +8,7 @@
 
 #include <absl/status/statusor.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Why a rank of a job failed, in its own words.
 struct FailureNote {
@@ -67,4 +67,4 @@ class JobPage {
   const int rank_;  // -1: the launcher
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

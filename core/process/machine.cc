@@ -6,7 +6,7 @@
 
 #include <absl/strings/str_cat.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 std::string first_line(const char* path) {
@@ -35,4 +35,4 @@ std::string machine_name() {
   return name;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Local. The boot and the PID namespace that this process lives in: equal where processes can
 /// watch each other and share memory.
@@ -11,4 +11,4 @@ std::string machine_id();
 /// Local. What this machine is called, for messages.
 std::string machine_name();
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -5,7 +5,7 @@
 
 #include <absl/strings/str_cat.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 std::string ProcessStatus::describe() const {
   switch (state) {
@@ -39,4 +39,4 @@ std::optional<ProcessStatus> process_status(int pid) {
   return status;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// What the kernel says about a process in /proc/<pid>/stat. Free of LibTorch.
 struct ProcessStatus {
@@ -19,4 +19,4 @@ struct ProcessStatus {
 /// Local. Nothing if there is no such process, or /proc does not show it.
 std::optional<ProcessStatus> process_status(int pid);
 
-}  // namespace tessera
+}  // namespace tessera::internal

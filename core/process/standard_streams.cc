@@ -8,7 +8,7 @@
 
 #include <c10/util/Exception.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 void open_standard_streams() {
   while (true) {
@@ -30,4 +30,4 @@ int above_standard_streams(int fd) {
   return above;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -1,6 +1,6 @@
 #pragma once
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Opens those of the descriptors 0 to 2 that are closed (`train >&-`) on /dev/null. Else the next
 /// file or shared memory of anybody in the process would get their numbers, and what is printed
@@ -12,4 +12,4 @@ void open_standard_streams();
 /// `fd` is negative. Local.
 int above_standard_streams(int fd);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -5,7 +5,7 @@
 
 #include <absl/strings/str_cat.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 constexpr size_t kBitsPerWord = 64;
@@ -61,4 +61,4 @@ std::string BackwardAgreement::exchange(int64_t history, const std::vector<uint8
   return "";
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,7 +8,7 @@
 #include "tessera/core/step/host_all_gather.h"
 #include "tessera/process_group.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// What ranks tell each other at the end of a backward: what each reduced so far, how many rounds
 /// each unit has (Note [Rounds]), which parameters each has used and whether one objects.
@@ -37,4 +37,4 @@ class BackwardAgreement {
   bool is_objected_ = false;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,7 +8,7 @@
 
 #include "tessera/process_group.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// What is sent of gradients, and by which collectives. A reduction has up to two stages: start()
 /// combines every rank's contribution and leaves each rank a part of the result, advance()
@@ -54,4 +54,4 @@ class GradientCommunicator {
   GradientCommunicator() = default;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -6,7 +6,7 @@
 
 #include "tessera/core/numbers/exact_sum.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The station behind the reducer: follows each unit's gradients from this rank's own to the
 /// reduced ones. Called on the thread that runs backward, inside gradient hooks. Calls are local
@@ -45,4 +45,4 @@ class GradientObserver {
                        const ExactSum& /*squares*/) {}
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// What users may see as `.grad` of one parameter.
 struct GradientView {
@@ -13,4 +13,4 @@ struct GradientView {
                          ///< X <obstacle>")
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::internal {
 
 using Axis = SliceMap::Axis;
 
@@ -48,4 +48,4 @@ std::unique_ptr<GradientCommunicator> make_gradient_communicator(ProcessGroup& g
   return std::make_unique<MeanOverRanks>(group, slices);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -7,7 +7,7 @@
 #include "tessera/core/reduce/gradient_communicator.h"
 #include "tessera/process_group.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Gradients as they are, by the group's own reductions: for every row of Degrees. Note [Slice map]
 /// says which ranks combine what.
@@ -45,4 +45,4 @@ class MeanOverRanks final : public GradientCommunicator {
 std::unique_ptr<GradientCommunicator> make_gradient_communicator(ProcessGroup& group,
                                                                  const SliceMap& slices);
 
-}  // namespace tessera
+}  // namespace tessera::internal

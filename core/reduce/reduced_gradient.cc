@@ -6,7 +6,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/util/Exception.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 using Level = GradientCommunicator::Level;
 
@@ -169,4 +169,4 @@ void ReducedGradient::clear() {
   has_sums_ = false;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

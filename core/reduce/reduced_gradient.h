@@ -11,7 +11,7 @@
 #include "tessera/memory_meter.h"
 #include "tessera/unit_plan.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The reduced gradient of one unit while it waits for the step: the sum over micro-steps of the
 /// mean over ranks, in the unit's reduce dtype. A rank ends with its optimizer slice. Where that
@@ -128,4 +128,4 @@ class ReducedGradient {
   at::Tensor value_;        // own_ or a part of it, or a view of the gradient buffer
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

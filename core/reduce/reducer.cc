@@ -14,7 +14,7 @@
 #include "tessera/core/step/grad_norm.h"
 #include "tessera/trace.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 // Note [Rounds]
 // A parameter may receive several gradients within one backward: a module that is used twice
@@ -397,4 +397,4 @@ void Reducer::drop(size_t index) {
   non_finite_[index] = 0;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -25,8 +25,10 @@
 #include "tessera/unit_plan.h"
 
 namespace tessera {
-
 class Trace;
+}  // namespace tessera
+
+namespace tessera::internal {
 
 /// Takes gradients from autograd to the reduced gradients that the step uses: lands them in full
 /// unit buffers of the communication dtype, reduces each unit as soon as it is complete (in the
@@ -195,4 +197,4 @@ class Reducer {
   std::optional<HostAllGather> partial_sums_;  // where partial sums are kept
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -2,7 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 ScratchBuffers::ScratchBuffers(at::Device device, MemoryMeter& meter, MemoryClass memory_class)
     : device_(device), meter_(meter), memory_class_(memory_class) {}
@@ -37,4 +37,4 @@ at::Tensor ScratchBuffers::acquire(int64_t numel, at::ScalarType dtype) {
   return fitting->narrow(0, 0, numel);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -7,7 +7,7 @@
 
 #include "tessera/memory_meter.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Memory for values that are needed for a short while: a buffer is used again as soon as nobody
 /// holds a tensor of it any more, so that who takes one after the other needs one, as large as the
@@ -32,4 +32,4 @@ class ScratchBuffers {
   std::vector<at::Tensor> buffers_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace tessera {
+namespace tessera::internal {
 
 namespace {
 
@@ -33,4 +33,4 @@ void AccessOrder::begin() {
   last_.reset();
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -6,7 +6,7 @@
 #include <optional>
 #include <tuple>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Learns in which order units are used and says which one comes next. What followed the n-th use
 /// of a unit in a phase last time is expected to follow it again; so a module that is used twice
@@ -31,4 +31,4 @@ class AccessOrder {
   std::optional<Place> last_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -6,7 +6,7 @@
 
 #include <c10/util/Exception.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 BufferPool::BufferPool(Allocate allocate, MemoryMeter& meter, MemoryClass memory_class,
                        OnRelease on_release)
@@ -74,4 +74,4 @@ void BufferPool::release(const at::Tensor& buffer) {
   shelf.free.push_back(std::move(whole));
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -9,7 +9,7 @@
 
 #include "tessera/memory_meter.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Memory for full units that comes and goes: a free list of equally large buffers per dtype, so
 /// that after the first steps nothing is allocated. Used by one thread.
@@ -69,4 +69,4 @@ class BufferPool {
   int64_t bytes_ = 0;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,7 +8,7 @@
 
 #include "tessera/trace.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The events of one rank in Chrome's trace format, piece by piece: JSON objects separated by
 /// commas, without the brackets around them, so that the events of several ranks fit into one file.
@@ -51,4 +51,4 @@ inline constexpr std::string_view kChromeTraceHead =
     "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
 inline constexpr std::string_view kChromeTraceTail = "\n]}\n";
 
-}  // namespace tessera
+}  // namespace tessera::internal

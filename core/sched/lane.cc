@@ -13,7 +13,7 @@
 
 #include "tessera/errors.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 namespace {
 
@@ -180,4 +180,4 @@ void Lane::Queue::run() {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

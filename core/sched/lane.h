@@ -9,7 +9,7 @@
 #include "tessera/core/process/fork.h"
 #include "tessera/work.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// An ordered queue of communication. Closures run one after the other in the order they were
 /// posted, inside post() or in one thread of the lane. Used by one posting thread at a time; the
@@ -75,4 +75,4 @@ class Lane {
 /// in a child of fork().
 int64_t current_thread_id();
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::internal {
 
 void StreamJoin::pass() {
   if (device_ == nullptr) return;
@@ -17,4 +17,4 @@ void StreamJoin::pass() {
   last_ = std::move(now);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -5,7 +5,7 @@
 
 #include "tessera/core/device/device.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Lets memory be used on whatever streams the user's code and LibTorch's backward run: one after
 /// the other. Whoever is about to queue work on that memory passes; what it queues runs behind what
@@ -28,4 +28,4 @@ class StreamJoin {
   std::shared_ptr<Stream> last_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -13,6 +13,8 @@
 #include "tessera/core/sched/chrome_events.h"
 
 namespace tessera {
+using namespace internal;
+
 namespace {
 
 constexpr size_t kLongestSpanName = 255;

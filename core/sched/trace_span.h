@@ -5,7 +5,7 @@
 
 #include "tessera/trace.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Records what a thread computes between the things that an engine does: one span after the other
 /// without gaps. Does nothing with a null trace.
@@ -51,4 +51,4 @@ class TraceSpan {
   int64_t begin_ns_ = 0;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -4,7 +4,7 @@
 
 #include "tessera/core/numbers/device_code.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The factor that scales gradients of norm `norm` down to `max_norm`: min(1, max_norm / (norm +
 /// 1e-6)), as torch's clip_grad_norm_. A norm that is NaN gives NaN.
@@ -14,4 +14,4 @@ TESSERA_DEVICE_CODE inline double clip_factor(double norm, double max_norm) {
   return factor >= 1.0 ? 1.0 : factor;  // a NaN stays one
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

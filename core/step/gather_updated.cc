@@ -1,6 +1,6 @@
 #include "tessera/core/step/gather_updated.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 std::shared_ptr<Work> gather_updated(ProcessGroup& group, const at::Tensor& values,
                                      std::string_view unit) {
@@ -8,4 +8,4 @@ std::shared_ptr<Work> gather_updated(ProcessGroup& group, const at::Tensor& valu
   return group.all_gather(values, values.narrow(0, group.rank() * slice_numel, slice_numel), unit);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

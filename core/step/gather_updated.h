@@ -7,7 +7,7 @@
 
 #include "tessera/process_group.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Gives every rank of `group` the slices that the others updated. values: [size() * n]; this
 /// rank's slice of it is new, after the Work all of it is. Collective. Traffic: (N - 1) / N of the
@@ -15,4 +15,4 @@ namespace tessera {
 std::shared_ptr<Work> gather_updated(ProcessGroup& group, const at::Tensor& values,
                                      std::string_view unit);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -7,7 +7,7 @@
 
 #include "tessera/core/step/grad_norm_kernels.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 namespace {
 
@@ -56,4 +56,4 @@ void add_squares(const at::Tensor& buffer, const Segment& segment, ExactSum& sum
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -6,7 +6,7 @@
 #include "tessera/core/step/clip_factor.h"
 #include "tessera/flat_layout.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Adds the squares of `segment` of the flat gradient `buffer` (1-d fp32, fp64, bf16 or fp16) to
 /// `sum`. Blocks of 64 elements counted from the parameter's start are each summed in fp64 in a
@@ -14,4 +14,4 @@ namespace tessera {
 /// Note [Padding]). The only function that squares gradients, for every strategy. Local.
 void add_squares(const at::Tensor& buffer, const Segment& segment, ExactSum& sum);
 
-}  // namespace tessera
+}  // namespace tessera::internal

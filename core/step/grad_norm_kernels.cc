@@ -3,7 +3,7 @@
 #include "tessera/core/numbers/narrow_float.h"
 #include "tessera/core/numbers/vector_targets.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 namespace {
 
@@ -81,4 +81,4 @@ TESSERA_VECTOR_TARGETS void square_blocks(const c10::Half* x, int64_t numel, dou
   square_blocks_of(x, numel, sums);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -5,7 +5,7 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Elements of one block: the unit in which squares are summed before they are added exactly.
 inline constexpr int64_t kSquareBlockNumel = 64;
@@ -17,4 +17,4 @@ void square_blocks(const double* x, int64_t numel, double* sums);
 void square_blocks(const c10::BFloat16* x, int64_t numel, double* sums);
 void square_blocks(const c10::Half* x, int64_t numel, double* sums);
 
-}  // namespace tessera
+}  // namespace tessera::internal

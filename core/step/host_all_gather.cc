@@ -5,7 +5,7 @@
 
 #include <ATen/ops/empty.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// Words that the host writes and reads, where the backend likes them best.
@@ -37,4 +37,4 @@ void HostAllGather::start(std::string_view tag) {
 
 void HostAllGather::finish() { std::exchange(under_way_, nullptr)->wait(); }
 
-}  // namespace tessera
+}  // namespace tessera::internal

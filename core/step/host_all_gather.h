@@ -9,7 +9,7 @@
 
 #include "tessera/process_group.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Fixed-size reports of 64-bit integers that all ranks fill in and all ranks read: one small
 /// all-gather on the host, after which every rank decides from the same words and so decides alike.
@@ -50,4 +50,4 @@ class HostAllGather {
   std::shared_ptr<Work> under_way_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

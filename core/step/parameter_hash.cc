@@ -6,7 +6,7 @@
 
 #include <c10/util/Exception.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 uint64_t hash_parameter(const Parameter& parameter) {
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
@@ -27,4 +27,4 @@ uint64_t combine_hashes(std::span<const uint64_t> hashes) {
   return XXH3_64bits(hashes.data(), hashes.size_bytes());
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -5,7 +5,7 @@
 
 #include "tessera/parameter_table.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// A hash (XXH3, 64 bits) over name, dtype, shape and values of a parameter, values in logical
 /// element order, so that it does not depend on strides or layout. Local; reads it once.
@@ -14,4 +14,4 @@ uint64_t hash_parameter(const Parameter& parameter);
 /// The hash of a model whose parameters have `hashes`, in registration order.
 uint64_t combine_hashes(std::span<const uint64_t> hashes);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -15,7 +15,7 @@
 #include "tessera/core/numbers/number_text.h"
 #include "tessera/core/process/error_text.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 constexpr const char* kNothingApplied =
@@ -231,4 +231,4 @@ std::string describe(const NonFiniteReport& report) {
                  : absl::StrCat(describe_gradients(report), ". ", kNothingApplied);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

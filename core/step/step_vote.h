@@ -12,7 +12,7 @@
 #include "tessera/parameter_table.h"
 #include "tessera/process_group.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The one small collective per step in which all ranks agree to commit it. Every rank reads every
 /// rank's report and reaches the same result: the step is committed on all ranks or refused on all
@@ -109,4 +109,4 @@ std::string describe(const NonFiniteReport& report);
 /// Its first half: ranks and parameters.
 std::string describe_gradients(const NonFiniteReport& report);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -23,8 +23,11 @@ class Optimizer;
 
 namespace tessera {
 
-class ProcessGroup;
+namespace internal {
 class ShardedEngine;
+}  // namespace internal
+
+class ProcessGroup;
 class Trace;
 
 /// What one step did. Equal on all ranks. Under Options::asynchronous_step step() returns that of
@@ -69,7 +72,7 @@ struct StepResult {
 class Engine final {
  public:
   /// parallelize() calls it.
-  explicit Engine(std::unique_ptr<ShardedEngine> implementation);
+  explicit Engine(std::unique_ptr<internal::ShardedEngine> implementation);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -185,7 +188,7 @@ class Engine final {
   friend uint64_t parameter_hash(Engine& engine);
   friend const Trace* trace_of(const Engine& engine);
 
-  const std::unique_ptr<ShardedEngine> implementation_;
+  const std::unique_ptr<internal::ShardedEngine> implementation_;
 };
 
 /// What memory_formula says `engine` holds persistently, for `micro_steps` backwards per step.

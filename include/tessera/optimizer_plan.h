@@ -14,7 +14,9 @@
 
 namespace tessera {
 
+namespace internal {
 struct Algorithm;
+}  // namespace internal
 
 /// Options for the parameters whose name a predicate accepts, e.g. no weight decay on biases.
 struct OptimizerGroup {
@@ -43,7 +45,7 @@ struct OptimizerPlan {
   absl::StatusOr<std::vector<size_t>> assign(const ParameterTable& table) const;
 
   /// What updates the parameters. Throws c10::Error where assign() finds no algorithm.
-  const Algorithm& algorithm() const;
+  const internal::Algorithm& algorithm() const;
 
   /// One line per group (name, all hyper-parameters) for comparison across ranks. Throws c10::Error
   /// where assign() finds no algorithm.

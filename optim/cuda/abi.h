@@ -17,7 +17,7 @@
 /// Bits: each element is computed by the functions that the CPU uses (adamw_element.h, narrow.h,
 /// exact_digits.h), without fused multiply-adds and with IEEE division and roots, so that equal
 /// inputs give the bits of the CPU, whatever the launch. Payloads of NaNs are not promised.
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 /// Raised with every change of this file.
 inline constexpr int kInterfaceVersion = 2;
@@ -142,4 +142,4 @@ int tessera_cuda_adamw(const AdamwArguments* arguments, void* stream);
 
 }  // extern "C"
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

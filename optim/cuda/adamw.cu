@@ -3,7 +3,7 @@
 #include "tessera/optim/cuda/launch.h"
 #include "tessera/optim/cuda/with_elements.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 namespace {
 
 __global__ void __launch_bounds__(kBlockThreads) advance_kernel(AdvanceArguments arguments) {
@@ -49,4 +49,4 @@ extern "C" int tessera_cuda_adamw(const AdamwArguments* arguments, void* stream)
   });
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

@@ -10,7 +10,7 @@
 #include "tessera/optim/cuda/power.h"
 #include "tessera/optim/cuda/walk.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 /// tessera_cuda_advance for one thread of the launch.
 TESSERA_DEVICE_CODE inline void advance_body(const AdvanceArguments& arguments, Worker thread) {
@@ -105,4 +105,4 @@ TESSERA_DEVICE_CODE inline void adamw_body(const AdamwArrays<Gradient, Target>& 
   }
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

@@ -5,7 +5,7 @@
 #include "tessera/core/library/entry_points.h"
 #include "tessera/core/library/module_library.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 namespace {
 
 constexpr ModuleLibrary kModule = {
@@ -49,4 +49,4 @@ absl::StatusOr<std::shared_ptr<const Api>> load_api(const EnvironmentLookup& loo
   return std::shared_ptr<const Api>(std::move(api));
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

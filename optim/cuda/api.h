@@ -8,7 +8,7 @@
 #include "tessera/environment.h"
 #include "tessera/optim/cuda/abi.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 /// The entry points of one libtessera_cuda.so; abi.h says what each does. Never unloaded: kernels
 /// may be in flight.
@@ -38,4 +38,4 @@ struct Api {
 absl::StatusOr<std::shared_ptr<const Api>> load_api(
     const EnvironmentLookup& lookup = process_environment);
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

@@ -2,7 +2,7 @@
 
 #include <c10/util/Exception.h>
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 bool has_kernels(at::ScalarType dtype) {
   return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
@@ -26,4 +26,4 @@ void require_elements(const char* what, const at::Tensor& tensor, int64_t numel,
               ", expected a contiguous [", numel, "] of Float, BFloat16 or Half on ", device);
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

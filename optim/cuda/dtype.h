@@ -4,7 +4,7 @@
 
 #include "tessera/optim/cuda/abi.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 /// Whether the kernels take elements of `dtype`: Float, BFloat16 and Half.
 bool has_kernels(at::ScalarType dtype);
@@ -15,4 +15,4 @@ Dtype dtype_of(at::ScalarType dtype);
 /// holds `numel` elements and has kernels for its dtype.
 void require_elements(const char* what, const at::Tensor& tensor, int64_t numel, at::Device device);
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

@@ -3,7 +3,7 @@
 #include "tessera/optim/cuda/launch.h"
 #include "tessera/optim/cuda/with_elements.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 namespace {
 
 template <typename Gradient>
@@ -119,4 +119,4 @@ extern "C" int tessera_cuda_normalize(int64_t* words, void* stream) {
   return launch(normalize_kernel, 1, 1, stream, words);
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

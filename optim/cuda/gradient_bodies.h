@@ -8,7 +8,7 @@
 #include "tessera/optim/cuda/narrow.h"
 #include "tessera/optim/cuda/walk.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 // --- Accumulate and cast ---
 
@@ -168,4 +168,4 @@ TESSERA_DEVICE_CODE inline void square_body(const Gradient* gradient, const Piec
   window.flush(sink);
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

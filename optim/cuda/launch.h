@@ -9,7 +9,7 @@
 #include "tessera/optim/cuda/walk.h"
 
 // How every kernel of the module is launched. Only for nvcc.
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 inline constexpr unsigned kBlockThreads = 256;
 /// 5 to 8 run at once. Several waves of them, so that the last, which is not full, is short.
@@ -56,4 +56,4 @@ __device__ inline void add_atomically(int64_t* to, int64_t amount) {
 }
 #endif
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

@@ -7,7 +7,7 @@
 
 // Elements of 16 bits without the headers of LibTorch or CUDA; the bits are those of c10's
 // conversions, on both sides.
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 struct BFloat16 {
   uint16_t bits;
@@ -75,4 +75,4 @@ TESSERA_DEVICE_CODE inline bool is_non_finite(Half value) {
   return (value.bits & 0x7C00U) == 0x7C00U;
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 namespace {
 
 constexpr int64_t kPieceWords = sizeof(Piece) / sizeof(int64_t);
@@ -30,4 +30,4 @@ const Piece* PieceTables::pieces(size_t list) const {
   return static_cast<const Piece*>(on_device_.const_data_ptr()) + begins_[list];
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

@@ -9,7 +9,7 @@
 #include "tessera/core/device/device.h"
 #include "tessera/optim/cuda/abi.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 /// Lists of pieces in the device's memory, uploaded once.
 class PieceTables {
@@ -30,4 +30,4 @@ class PieceTables {
   at::Tensor on_device_;
 };
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

@@ -5,7 +5,7 @@
 
 #include <c10/util/Exception.h>
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 std::vector<Piece> cut_into_pieces(const std::vector<Segment>& segments) {
   constexpr int64_t kBlockNumel = 64;
@@ -27,4 +27,4 @@ std::vector<Piece> cut_into_pieces(const std::vector<Segment>& segments) {
   return pieces;
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

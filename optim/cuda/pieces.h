@@ -6,7 +6,7 @@
 #include "tessera/flat_layout.h"
 #include "tessera/optim/cuda/abi.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 /// Elements of a piece, at most: 4 packs for each thread of a block. A multiple of 64.
 inline constexpr int64_t kPieceNumel = 4096;
@@ -17,4 +17,4 @@ inline constexpr int64_t kPieceNumel = 4096;
 /// c10::Error if a segment does not start on a multiple of 64 elements of its parameter.
 std::vector<Piece> cut_into_pieces(const std::vector<Segment>& segments);
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

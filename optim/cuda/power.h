@@ -4,7 +4,7 @@
 
 #include "tessera/core/numbers/device_code.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 /// A number as the unevaluated sum of two doubles, about 106 bits.
 struct DoubleDouble {
@@ -42,4 +42,4 @@ TESSERA_DEVICE_CODE inline double power_of(double base, int64_t exponent) {
   return result.high + result.low;
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

@@ -2,7 +2,7 @@
 
 #include <c10/util/Exception.h>
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 void require_queued(const Api& api, const char* function, int status) {
   TORCH_CHECK(status == 0, "[cuda] ", function, ": got '", api.error_text(status), "' (", status,
@@ -10,4 +10,4 @@ void require_queued(const Api& api, const char* function, int status) {
               "CUDA_LAUNCH_BLOCKING=1");
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

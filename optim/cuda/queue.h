@@ -6,7 +6,7 @@
 #include "tessera/core/device/device.h"
 #include "tessera/optim/cuda/api.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 /// Throws c10::Error with the module's words unless `status`, which `function` returned, is 0.
 void require_queued(const Api& api, const char* function, int status);
@@ -33,4 +33,4 @@ void queue(const Api& api, Device& device, const char* function, const Call& cal
   require_queued(api, function, call(device.current_stream()->handle()));
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

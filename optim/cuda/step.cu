@@ -2,7 +2,7 @@
 #include "tessera/optim/cuda/launch.h"
 #include "tessera/optim/cuda/step_bodies.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 namespace {
 
 /// One block: a table may have thousands of counts.
@@ -44,4 +44,4 @@ extern "C" int tessera_cuda_update_loss_scale(LossScaleState* state, LossScaleRu
   return launch(loss_scale_kernel, 1, 1, stream, state, rule, outcome);
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

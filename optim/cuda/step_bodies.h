@@ -10,7 +10,7 @@
 #include "tessera/optim/cuda/abi.h"
 #include "tessera/optim/cuda/walk.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 /// One thread's share of the elements that are not finite.
 TESSERA_DEVICE_CODE inline int64_t non_finite_share(const DecideArguments& arguments,
@@ -65,4 +65,4 @@ TESSERA_DEVICE_CODE inline LossScaleState loss_scale_body(const LossScaleState& 
   return next_loss_scale(state, rule, /*overflowed=*/outcome.applies == 0);
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

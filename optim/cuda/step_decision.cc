@@ -10,7 +10,7 @@
 #include "tessera/optim/cuda/queue.h"
 #include "tessera/optim/loss_scaler.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 namespace {
 
 constexpr int64_t kOutcomeWords = sizeof(StepOutcome) / sizeof(double);
@@ -141,4 +141,4 @@ StepDecision::Reading StepDecision::read() {
   return reading;
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

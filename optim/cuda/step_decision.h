@@ -15,7 +15,7 @@
 #include "tessera/optim/cuda/uploads.h"
 #include "tessera/options.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 /// Whether a step is made, decided on the device from what the ranks have added up (StepSums) and
 /// read by the host later. Holds the dynamic loss scale, if there is one, on the device. Calls but
@@ -90,4 +90,4 @@ class StepDecision {
   size_t read_ = 0;
 };
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

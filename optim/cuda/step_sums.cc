@@ -10,7 +10,7 @@
 #include "tessera/optim/cuda/pieces.h"
 #include "tessera/optim/cuda/queue.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 namespace {
 
 constexpr int64_t kWordBytes = sizeof(int64_t);
@@ -163,4 +163,4 @@ void StepSums::seal(std::span<const uint8_t> used_here, uint64_t hash, bool refu
         [&](void* handle) { return api_->normalize(at(kSquaresAt), handle); });
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

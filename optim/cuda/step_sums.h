@@ -18,7 +18,7 @@
 #include "tessera/parameter_table.h"
 #include "tessera/unit_plan.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 /// What keeps a plan from being trained by the kernels, one line per unit "[optim] unit '<name>'
 /// <dtype>: got X, expected Y; <remedy>"; empty if nothing. Masters are Float; parameters,
@@ -74,4 +74,4 @@ class StepSums {
   Uploads uploads_;
 };
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

@@ -7,7 +7,7 @@
 
 // Where things stand in the int64 words that ranks add up before a step. One SUM all_reduce of them
 // tells every rank all that the step depends on.
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 /// The sum of the squares, an ExactSum: kExactWords words.
 inline constexpr int64_t kSquaresAt = 0;
@@ -31,4 +31,4 @@ TESSERA_DEVICE_CODE constexpr int64_t step_words(int64_t parameters) {
   return kNonFiniteAt + 2 * parameters;
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

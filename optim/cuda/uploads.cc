@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 Uploads::Uploads(std::shared_ptr<Device> device, int64_t words)
     : device_(std::move(device)), words_(words) {}
@@ -19,4 +19,4 @@ const at::Tensor& Uploads::take() {
 
 void Uploads::queued(Stream& stream) { stream.record(*buffers_[taken_].copied); }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

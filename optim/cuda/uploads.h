@@ -9,7 +9,7 @@
 
 #include "tessera/core/device/device.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 /// Host memory from which small copies to the device are queued again and again: a buffer is handed
 /// out once more only when its last copies have run, and there is one more where none is free, so
@@ -40,4 +40,4 @@ class Uploads {
   size_t taken_ = 0;
 };
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

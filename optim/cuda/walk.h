@@ -8,7 +8,7 @@
 
 // How the threads of a launch share out the elements of flat arrays. Plain index arithmetic, so
 // that tests on the CPU can run any number of "threads" one after the other.
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 /// One of `count` that do a job together: a thread of a block, a block of a grid.
 struct Worker {
@@ -76,4 +76,4 @@ TESSERA_DEVICE_CODE inline void walk(const PackRange& range, Worker thread, cons
   for (int64_t i = tail + thread.index; i < range.numel; i += thread.count) visit.single(i);
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

@@ -3,7 +3,7 @@
 #include "tessera/optim/cuda/abi.h"
 #include "tessera/optim/cuda/narrow.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 /// Calls `use` with `data` as a pointer to elements of `dtype`.
 template <typename Use>
@@ -19,4 +19,4 @@ int with_elements(Dtype dtype, const void* data, const Use& use) {
   return kRefusedDtype;
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

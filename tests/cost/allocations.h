@@ -6,7 +6,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// How often the calling thread has called operator new, in this program and in every library it
 /// loads. What the tests of this folder count instead of time.
@@ -32,4 +32,4 @@ class TensorAllocations {
   c10::DebugInfoGuard guard_;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

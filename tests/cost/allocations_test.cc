@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 thread_local int64_t heap_count = 0;
@@ -27,14 +27,14 @@ int64_t heap_allocations() { return heap_count; }
 TensorAllocations::TensorAllocations()
     : counter_(std::make_shared<Counter>()), guard_(c10::DebugInfoKind::PROFILER_STATE, counter_) {}
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing
 
 // This program's own, for all its libraries; the other forms come down to these.
 void* operator new(size_t bytes) {
-  return tessera::testing::count_and_allocate(bytes, alignof(std::max_align_t));
+  return tessera::internal::testing::count_and_allocate(bytes, alignof(std::max_align_t));
 }
 void* operator new(size_t bytes, std::align_val_t alignment) {
-  return tessera::testing::count_and_allocate(bytes, static_cast<size_t>(alignment));
+  return tessera::internal::testing::count_and_allocate(bytes, static_cast<size_t>(alignment));
 }
 // Where GCC inlines one half of a pair only, it takes the other half for the library's.
 #pragma GCC diagnostic push
@@ -45,7 +45,7 @@ void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory
 void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
 #pragma GCC diagnostic pop
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 // The counters count: without these, every guard of this folder could be blind.
@@ -87,4 +87,4 @@ TEST(Allocations, CountsTheMemoryOfTensors) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -8,7 +8,7 @@
 
 #include "tessera/tests/support/configuration.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// A configuration and the number of ranks that it trains on.
 using ConfigurationSize = std::pair<Configuration, int>;
@@ -29,4 +29,4 @@ inline std::string name_of_configuration_size(
   return info.param.first.name + "_World" + std::to_string(info.param.second);
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -16,7 +16,7 @@
 
 // Making a unit whole and freeing it is one copy and one pointer, however many parameters it has.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 /// A unit of `count` parameters.
@@ -148,4 +148,4 @@ INSTANTIATE_TEST_SUITE_P(, GatherCost, ::testing::Values(2, 3),
                          [](const auto& info) { return "World" + std::to_string(info.param); });
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

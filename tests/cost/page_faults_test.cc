@@ -26,7 +26,7 @@
 // Sanitizers put their own malloc and shadow memory in the place of what is counted here.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 constexpr const char* kConfigurationVariable = "TESSERA_TEST_CONFIGURATION";
@@ -187,6 +187,6 @@ TEST(PageFaultsControl, MemoryThatIsGivenBackIsFaultedInAgainEveryStep) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing
 
 #endif

@@ -21,7 +21,7 @@
 // What a steady step costs beside its computation, counted: collectives and allocations. A small
 // step is nothing but these.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 constexpr int kUnits = 3;
@@ -172,4 +172,4 @@ TEST(StepCostControl, AStepThatAllocatesIsCounted) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 class CallerStream final : public Stream {
@@ -33,4 +33,4 @@ class CallerStream final : public Stream {
 CallerDevice::CallerDevice(HostDevice::Options lanes)
     : lanes_(lanes), caller_(std::make_shared<CallerStream>()) {}
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

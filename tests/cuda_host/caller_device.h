@@ -4,7 +4,7 @@
 
 #include "tessera/core/device/host_device.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// The streams of a HostDevice, but for the current one, which is the calling thread: operators of
 /// LibTorch on CPU tensors run in the call, so what has to wait for a lane is the caller. A whole
@@ -32,4 +32,4 @@ class CallerDevice final : public Device {
   std::shared_ptr<Stream> caller_;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

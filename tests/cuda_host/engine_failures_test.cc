@@ -16,7 +16,7 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::AllOf;
@@ -144,4 +144,4 @@ TEST_F(EngineLimits, SecondShardsAreRefused) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -18,7 +18,7 @@
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/training.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::HasSubstr;
@@ -260,4 +260,4 @@ TEST_F(EngineReads, LeaveWordsOfTheHostToTheControlChannel) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -7,7 +7,7 @@
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 #include "tessera/tests/cuda_host/caller_device.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 struct Forgotten final : Work {
@@ -39,4 +39,4 @@ std::shared_ptr<Work> ForgetfulGroup::run(const Collective& collective) {
   return collective.op == forgets_ ? std::make_shared<Forgotten>() : std::move(work);
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -11,7 +11,7 @@
 #include "tessera/tests/support/forwarding_group.h"
 #include "tessera/tests/support/training.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 struct NcclWorldOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(20);
@@ -41,4 +41,4 @@ class ForgetfulGroup final : public ForwardingGroup {
   const Op forgets_;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -9,7 +9,7 @@
 
 #include <torch/torch.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::ElementsAre;
@@ -74,4 +74,4 @@ TEST(BucketRule, TakesEmptyAndScalarParameters) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -5,7 +5,7 @@
 
 #include <torch/torch.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::ElementsAre;
@@ -125,4 +125,4 @@ TEST_F(GradientHandlesTest, CountsWritesToWholeGradients) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

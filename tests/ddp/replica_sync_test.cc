@@ -11,7 +11,7 @@
 #include "tessera/core/comm/groups/loopback_group.h"
 #include "tessera/tests/support/rank_threads.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 TEST(ReplicaSync, GivesEveryRankTheValuesOfTheNamedOne) {
@@ -57,4 +57,4 @@ TEST(ReplicaSync, TouchesNothingInAWorldOfOne) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

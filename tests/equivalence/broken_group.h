@@ -8,7 +8,7 @@
 #include "tessera/process_group.h"
 #include "tessera/tests/support/forwarding_group.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// A deliberate break of a reduction.
 enum class Break : uint8_t {
@@ -43,4 +43,4 @@ class BrokenGroup final : public ForwardingGroup {
   Break break_;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

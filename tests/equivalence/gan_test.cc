@@ -17,7 +17,7 @@
 // Two engines in one process: the generator's backward runs through the discriminator and leaves
 // gradients there, which must be dropped before the discriminator's own step.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using Tensors = std::map<std::string, at::Tensor>;
@@ -157,4 +157,4 @@ INSTANTIATE_TEST_SUITE_P(, TwoEngines,
                          });
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

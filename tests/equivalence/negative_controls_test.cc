@@ -18,7 +18,7 @@
 // A comparison that cannot fail proves nothing: each break here must be caught by the functions
 // that the equivalence suite uses.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 std::shared_ptr<Work> BrokenGroup::run(const Collective& collective) {
   Collective broken = collective;
@@ -177,4 +177,4 @@ TEST(Comparison, OneStepTooFewIsCaught) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -19,7 +19,7 @@
 // The equivalence suite once more with ranks that are processes: another address space each, real
 // rendezvous, nothing shared but the arenas.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 constexpr const char* kSeedVariable = "TESSERA_TEST_SEED_SHIFT";
@@ -124,4 +124,4 @@ INSTANTIATE_TEST_SUITE_P(, ProcessEquivalence, ::testing::Values(2, 3, 4),
                          [](const auto& info) { return "World" + std::to_string(info.param); });
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -22,7 +22,7 @@
 // and zero3 run every model under every schedule in every world; of the other configurations each
 // runs every model, with schedules that take turns.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 struct Case {
@@ -274,4 +274,4 @@ TEST(RunsOfOneConfiguration, KeepTheirBitsWithAndWithoutPrefetch) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

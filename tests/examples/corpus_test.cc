@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kNoLimit = int64_t{1} << 40;
 
-class CorpusFolder : public tessera::testing::TemporaryDirectory {
+class CorpusFolder : public tessera::internal::testing::TemporaryDirectory {
  public:
   std::string write(const std::string& name, const std::string& text) const {
     const fs::path file = fs::path(path()) / name;

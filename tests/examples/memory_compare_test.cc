@@ -78,7 +78,7 @@ Measurement measure_on_threads(const Configuration& configuration, const Workloa
                                int ranks) {
   std::mutex mutex;
   std::vector<Measurement> by_rank;
-  tessera::testing::run_ranks(ranks, [&](std::shared_ptr<tessera::ProcessGroup> world) {
+  tessera::internal::testing::run_ranks(ranks, [&](std::shared_ptr<tessera::ProcessGroup> world) {
     Measurement measurement = measure(configuration, workload, world);
     const std::lock_guard lock(mutex);
     by_rank.push_back(std::move(measurement));

@@ -28,7 +28,7 @@ at::Tensor some_bytes(int64_t n) {
 std::vector<double> held_out_losses(Gpt& model, int ranks, const EvaluationSize& size) {
   const Windows held_out(some_bytes(8 * 23 + 1), 8);
   std::vector<double> losses(static_cast<size_t>(ranks));
-  tessera::testing::run_ranks(ranks, [&](const World& world) {
+  tessera::internal::testing::run_ranks(ranks, [&](const World& world) {
     losses[static_cast<size_t>(world->rank())] = held_out_loss(model, held_out, size, *world);
   });
   return losses;
@@ -65,7 +65,7 @@ TEST(HeldOutLoss, WorksWithFewerWindowsThanRanks) {
 TEST(MemoryTable, ShowsEveryRankOnEveryRank) {
   std::mutex mutex;
   std::vector<std::string> tables;
-  tessera::testing::run_ranks(3, [&](const World& world) {
+  tessera::internal::testing::run_ranks(3, [&](const World& world) {
     torch::manual_seed(1);
     const auto model = std::make_shared<Gpt>(kTiny);
     const auto engine = tessera::parallelize(model, torch::optim::AdamWOptions(1e-3),

@@ -11,7 +11,7 @@
 #include "tessera/process_group.h"
 #include "tessera/tests/support/forwarding_group.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// Does something once, at the n-th call that it is told of.
 class CallCountdown {
@@ -96,4 +96,4 @@ class CountedGroup final : public ForwardingGroup {
   const std::shared_ptr<CallCountdown> countdown_;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -7,7 +7,7 @@
 #include "tessera/tests/faults/trainer.h"
 
 // Ranks whose loops differ: one makes a call more or less than the others.
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::Each;
@@ -251,4 +251,4 @@ TEST_P(Divergence, EvaluationOnOneRankIsNone) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

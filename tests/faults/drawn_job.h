@@ -22,7 +22,7 @@
 #include "tessera/tests/support/temporary_directory.h"
 #include "tessera/tests/tools/launched_job.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// A process that has `entry` in its environment, however it came to be: "4711 ./train".
 inline std::vector<std::string> processes_with(const std::string& entry) {
@@ -137,4 +137,4 @@ class DrawnJob {
   JobEnd end_;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

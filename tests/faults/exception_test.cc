@@ -6,7 +6,7 @@
 
 // Exceptions of the user's own code on one rank: the others are not left waiting, and what was half
 // done is not used.
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::Each;
@@ -215,4 +215,4 @@ TEST_P(ExceptionsOverWholeParameters, ParametersStayReadable) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -10,7 +10,7 @@
 #include "tessera/process_group.h"
 #include "tessera/tests/support/forwarding_group.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// Passes everything on to another group, but one call, which this rank leaves by std::bad_alloc
 /// before it has taken part. Its subgroups do the same.
@@ -56,4 +56,4 @@ class FailingGroup final : public ForwardingGroup {
   const std::shared_ptr<Plan> plan_;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

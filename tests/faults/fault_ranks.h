@@ -18,7 +18,7 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/setting.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// What a fault may take from its occurrence until every rank has reported it. The groups' own
 /// time-out is longer, so a fault that only a time-out ends fails its test. Sanitizers make
@@ -193,4 +193,4 @@ class ConfigurationAndWorld : public ::testing::TestWithParam<Setting> {
   std::string first_unit() const { return splits_parameters() ? "'second'" : "'bucket 0'"; }
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::Each;
@@ -78,4 +78,4 @@ TEST(FaultRanksDeathTest, DeadlineCatchesAHangInACollective) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -23,7 +23,7 @@
 
 // Whom tessera-run names when one rank fails and the others fail for want of it. See Note [Who
 // began it].
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::AllOf;
@@ -170,4 +170,4 @@ TEST(FirstFailureControl, NobodyFailsNobodyIsNamed) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

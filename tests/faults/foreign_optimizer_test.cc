@@ -8,7 +8,7 @@
 
 // Optimizers that users make over the model's parameters: refused on all ranks, by the step or,
 // where nobody calls it, by the next backward.
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::Each;
@@ -222,4 +222,4 @@ TEST_P(ForeignOptimizer, LegalWritesAreNotMistakenForOne) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

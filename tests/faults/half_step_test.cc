@@ -12,7 +12,7 @@
 // One rank leaves the engine's own code by an exception (memory is used up, say) where all others
 // count on it: at the end of backward, on the way to the vote, between the vote and the barrier.
 // All ranks learn of it at once, also if that rank catches the exception and stays.
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 struct Place {
@@ -79,4 +79,4 @@ INSTANTIATE_TEST_SUITE_P(Faults, HalfStep, ::testing::ValuesIn(configurations_an
                          });
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -17,7 +17,7 @@
 
 #include "tessera/tests/faults/random_case.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// What is to be seen of a job when it is over.
 struct JobEnd {
@@ -236,4 +236,4 @@ class Judgement {
   std::vector<std::string> complaints_;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

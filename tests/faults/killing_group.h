@@ -12,7 +12,7 @@
 #include "tessera/process_group.h"
 #include "tessera/tests/support/forwarding_group.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// Passes everything on to another group, until a collective or a read of a window with a given tag
 /// comes: there the process ends by SIGKILL. Its subgroups do the same.
@@ -53,4 +53,4 @@ class KillingGroup final : public ForwardingGroup {
   std::shared_ptr<std::string> deadly_tag_;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -11,7 +11,7 @@
 
 // Modules, parameters and buffers that come or go after parallelize: named on all ranks, not
 // silently left out of training or of a state.
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::Each;
@@ -171,4 +171,4 @@ TEST_P(LaterRegistration, WhatIsIgnoredStaysSo) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -10,7 +10,7 @@
 
 // Models, options and plans that differ between ranks: parallelize names the first difference, on
 // every rank.
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 struct Difference {
@@ -233,4 +233,4 @@ TEST(RecipeDiffersBySelection, IsNamedOnEveryRank) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

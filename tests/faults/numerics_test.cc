@@ -9,7 +9,7 @@
 
 // Gradients that are not finite: nothing is applied on any rank, the culprits are named, and
 // training goes on as if the step had been skipped.
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::Each;
@@ -237,4 +237,4 @@ TEST_P(Numerics, ForeignParametersInTheOptimizer) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -8,7 +8,7 @@
 
 // Parameters that are written, replaced or unfrozen behind the engine's back: the next step is
 // refused on all ranks, by name.
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::Each;
@@ -204,4 +204,4 @@ TEST_P(SplitParameterMisuse, AWriteIsRefusedOnTheSpot) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -21,7 +21,7 @@
 
 // Ranks that are real processes, one of which dies of SIGKILL at a chosen point of its second step:
 // the others report it by name and end.
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::HasSubstr;
@@ -231,4 +231,4 @@ TEST(ProcessFaults, LauncherReturnsZeroWhenNobodyDies) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -8,7 +8,7 @@
 #include "tessera/rendezvous.h"
 #include "tessera/tests/support/configuration.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// What becomes of a rank.
 enum class Fault : uint8_t { kKill, kSegv, kStop, kExit0, kExit3, kThrow, kTerminate };
@@ -190,4 +190,4 @@ inline std::ostream& operator<<(std::ostream& out, const RandomCase& drawn) {
   return out << " (repeat: TESSERA_RANDOM_KILLS=1 TESSERA_RANDOM_KILLS_SEED=" << drawn.seed << ")";
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

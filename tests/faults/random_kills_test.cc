@@ -27,7 +27,7 @@
 
 // Jobs that lose a rank, one way or another, at a moment that is drawn from a seed: who says what,
 // and what is left. More of them: TESSERA_RANDOM_KILLS=200, from seed TESSERA_RANDOM_KILLS_SEED on.
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 namespace fs = std::filesystem;
@@ -266,4 +266,4 @@ TEST(RandomKillsControl, EveryFaultIsDrawnAtEveryMoment) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -10,7 +10,7 @@
 
 // What parallelize refuses, by name: on every rank with one text, also when only one rank has to
 // refuse.
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::Each;
@@ -334,4 +334,4 @@ TEST(Refusals, NotForUnusualBuffers) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -13,7 +13,7 @@
 
 // Calls of the engine in the wrong state or with wrong arguments. All ranks, or one of them, get it
 // wrong; all ranks must say the same, and where nothing was lost training must go on.
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::Each;
@@ -367,4 +367,4 @@ TEST_P(StateMisuse, LocalSumsCannotBeRead) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

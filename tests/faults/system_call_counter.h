@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// Sends the thread that made it a signal at the n-th beginning or end of a system call. A child
 /// process counts, as a debugger does, so the code that is counted knows nothing of it. Made before
@@ -86,4 +86,4 @@ class SystemCallCounter {
   int answer_ = -1;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -15,7 +15,7 @@
 #include "tessera/tests/faults/fault_ranks.h"
 #include "tessera/tests/support/engine_rank.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// Odd sizes, a parameter smaller than the world, a frozen one; three buckets of 1 KiB, or the
 /// units "first" and "second" and the root's "scale" and "frozen".
@@ -70,4 +70,4 @@ inline std::vector<Ending> train_ranks(Setting setting, const std::function<void
   return outcomes_of_ranks(setting.size, make_and_run, kFaultDeadline, setting.lane, timeout);
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

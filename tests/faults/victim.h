@@ -19,7 +19,7 @@
 #include "tessera/tests/faults/random_case.h"
 #include "tessera/tests/faults/system_call_counter.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// One line on stdout with the time. In one write, so that a signal's handler may call it.
 inline void say_with_time(const char* what) {
@@ -134,4 +134,4 @@ class Victim {
   at::CallbackHandle operators_ = 0;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -17,7 +17,7 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// Two units, "first" and "second", and a root with "scale".
 struct TwoLayers : torch::nn::Module {
@@ -80,4 +80,4 @@ inline auto names_unit(const std::string& unit) {
                        ::testing::HasSubstr("engine->gather(module)")));
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -19,7 +19,7 @@
 // The harshest policy over every kind of layer: a unit is whole only while an operator uses it, and
 // the memory it leaves holds NaN. An access that is missed throws, crashes or gives other bits.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 constexpr int kSteps = 3;
@@ -135,4 +135,4 @@ TEST(HostilePolicyControl, AMissedOperatorDoesNotPass) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -17,7 +17,7 @@
 // what the whole parameter would, or it throws and names the unit. None ends in a signal: these
 // ranks are threads, so a signal would end the test program.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using at::Tensor;
@@ -350,4 +350,4 @@ TEST(AccessControl, SizesAndTheLikeNeedNoGather) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -13,7 +13,7 @@
 // units that stay split over fewer ranks after forward. Names with a number are scenarios of
 // docs/testing.md.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::HasSubstr;
@@ -158,4 +158,4 @@ TEST(GatheredUnits, Scenario48_ANumberThatDoesNotDivideIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -14,7 +14,7 @@
 // Several threads of one rank that read parameters at once. Most of their reads find the unit whole
 // and only count themselves; the others free units and gather them meanwhile.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using at::Tensor;
@@ -98,4 +98,4 @@ TEST(AccessThreads, OperatorsInsideOperatorsKeepWhatTheOuterOneUses) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -14,7 +14,7 @@
 // shards of the other ranks would not know; what replaces a parameter's memory is refused by the
 // next step.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using at::Tensor;
@@ -196,4 +196,4 @@ TEST(WriteControl, AnEmbeddingThatRenormalizesItsWeightIsRefused) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -23,7 +23,7 @@
 
 // Checkpointed models under every strategy: the bits of the plain model.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using at::Tensor;
@@ -206,4 +206,4 @@ INSTANTIATE_TEST_SUITE_P(, ActivationCheckpointProcesses,
                          });
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

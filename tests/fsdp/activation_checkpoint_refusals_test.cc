@@ -14,7 +14,7 @@
 
 // What a checkpoint refuses, and how it says so.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using at::Tensor;
@@ -135,4 +135,4 @@ TEST(ActivationCheckpointRefusals, LetsExceptionsOfTheFunctionThrough) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

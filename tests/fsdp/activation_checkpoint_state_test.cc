@@ -14,7 +14,7 @@
 
 // What a checkpointed function sees besides its arguments: random numbers and autocast.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using at::Tensor;
@@ -249,4 +249,4 @@ TEST(ActivationCheckpointState, PutsEverythingBackAfterAnException) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

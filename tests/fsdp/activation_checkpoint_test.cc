@@ -19,7 +19,7 @@
 
 // What goes into a checkpoint and comes out of it.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using at::Tensor;
@@ -305,4 +305,4 @@ TEST(ActivationCheckpoint, AllowsItsOutputToBeWrittenTo) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

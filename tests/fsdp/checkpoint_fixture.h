@@ -14,7 +14,7 @@
 
 // Compares a checkpointed function with the same function called plainly, bit for bit.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 using at::Tensor;
 
@@ -67,4 +67,4 @@ void expect_as_plain(const Loss& loss, const std::vector<Tensor>& leaves) {
                gradients([&] { return loss(Plainly()); }, leaves));
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

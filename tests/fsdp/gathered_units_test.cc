@@ -13,7 +13,7 @@
 // When units are gathered and freed, in what order, in how much memory and with how many bytes.
 // Names with a number are scenarios of docs/testing.md.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::ElementsAreArray;
@@ -233,4 +233,4 @@ TEST(GatheredUnits, OneStepMovesThreeTimesTheParametersAtMost) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

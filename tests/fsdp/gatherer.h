@@ -19,7 +19,7 @@
 #include "tessera/tests/support/training.h"
 #include "tessera/trace.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// zero3 with the units of default wrapping: of the model Blocks its seven blocks and the root.
 inline Configuration blocks_configuration(std::optional<int> reshard_after_forward = {}) {
@@ -98,4 +98,4 @@ inline void on_gatherers(int size, const Configuration& configuration,
       options);
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -19,7 +19,7 @@
 // Operators of other threads that are at work when the values of a unit change: what they read
 // stays as it was until they end, and nobody else takes it for the present values.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using at::Tensor;
@@ -362,4 +362,4 @@ TEST(OldValuesOfAStep, AreNotKeptWhenAnOperatorReadsDuringTheStep) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -17,7 +17,7 @@
 #include "tessera/tests/support/message_of.h"
 #include "tessera/wrap_rules.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 namespace nn = torch::nn;
@@ -380,4 +380,4 @@ TEST(UnitMembership, ControlBrokenMembershipsAreSeen) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

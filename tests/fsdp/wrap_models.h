@@ -10,7 +10,7 @@
 
 #include "tessera/parameter_table.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// A module put together in a test: parts and parameters under any name.
 class Box : public torch::nn::Module {
@@ -78,4 +78,4 @@ inline ParameterTable table_of(const torch::nn::Module& model) {
   return ParameterTable(std::move(registered));
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -13,7 +13,7 @@
 #include "tessera/tests/fsdp/wrap_models.h"
 #include "tessera/tests/support/message_of.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 namespace nn = torch::nn;
@@ -128,7 +128,7 @@ TEST(WrapByType, Scenario41AHolderMeansItsModuleAndABaseItsDescendants) {
   EXPECT_THAT(chosen(wrap_by_type<Derived>(), model), ElementsAre("b"));
   EXPECT_EQ(wrap_by_type<nn::Linear>().name, wrap_by_type<nn::LinearImpl>().name);
   EXPECT_EQ((wrap_by_type<nn::Linear, Box>().name),
-            "wrap_by_type<torch::nn::LinearImpl, tessera::testing::Box>");
+            "wrap_by_type<torch::nn::LinearImpl, tessera::internal::testing::Box>");
 }
 
 TEST(WrapByType, ATypeThatOwnsNothingHereIsAnError) {
@@ -260,4 +260,4 @@ TEST(WrapWhole, Scenario41TakesNothing) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -11,7 +11,7 @@
 
 #include "tessera/tests/fuzz/inputs.h"
 
-namespace tessera::fuzz {
+namespace tessera::internal::fuzz {
 namespace {
 
 /// One of `inputs`, a little changed.
@@ -66,4 +66,4 @@ TEST(Fuzz, EveryWellFormedInputButTheWrongRequestsIsUnderstood) {
 }
 
 }  // namespace
-}  // namespace tessera::fuzz
+}  // namespace tessera::internal::fuzz

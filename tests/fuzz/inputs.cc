@@ -16,7 +16,7 @@
 #include "tessera/core/comm/meeting/message.h"
 #include "tessera/core/comm/shm/world.h"
 
-namespace tessera::fuzz {
+namespace tessera::internal::fuzz {
 namespace {
 
 enum class Parser : uint8_t {
@@ -203,4 +203,4 @@ std::vector<std::string> corpus() {
   return inputs;
 }
 
-}  // namespace tessera::fuzz
+}  // namespace tessera::internal::fuzz

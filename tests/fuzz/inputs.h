@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tessera::fuzz {
+namespace tessera::internal::fuzz {
 
 inline constexpr int kParsers = 9;
 
@@ -17,4 +17,4 @@ bool read_input(std::string_view input);
 /// Well-formed inputs of every parser, to begin from.
 std::vector<std::string> corpus();
 
-}  // namespace tessera::fuzz
+}  // namespace tessera::internal::fuzz

@@ -9,13 +9,13 @@
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t most);
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  tessera::fuzz::read_input({reinterpret_cast<const char*>(data), size});
+  tessera::internal::fuzz::read_input({reinterpret_cast<const char*>(data), size});
   return 0;
 }
 
 /// Begins at a well-formed input now and then, as there are none in files.
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {
-  static const auto* const inputs = new auto(tessera::fuzz::corpus());
+  static const auto* const inputs = new auto(tessera::internal::fuzz::corpus());
   if (size < 2 || seed % 64 == 0) {
     const std::string& input = (*inputs)[seed / 64 % inputs->size()];
     size = input.size() < most ? input.size() : most;

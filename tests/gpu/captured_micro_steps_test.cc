@@ -16,7 +16,7 @@
 #include "tessera/tests/support/training.h"
 #include "tessera/zero/engine/captured_micro_steps.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::HasSubstr;
@@ -126,4 +126,4 @@ TEST(CapturedMicroStepsErrors, RefuseOtherWorlds) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

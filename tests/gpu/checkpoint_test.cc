@@ -5,7 +5,7 @@
 #include "tessera/activation_checkpoint.h"
 #include "tessera/tests/gpu/same_on_both.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 at::Tensor gradient_of_dropout(bool preserve) {
@@ -33,4 +33,4 @@ TEST(CheckpointOnGpu, DropsTheSameElementsAgain) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

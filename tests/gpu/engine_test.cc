@@ -12,7 +12,7 @@
 #include "tessera/tests/gpu/gpu_worlds.h"
 #include "tessera/tests/support/training.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 /// Over what ranks communicate.
@@ -120,4 +120,4 @@ INSTANTIATE_TEST_SUITE_P(
     name_of);
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

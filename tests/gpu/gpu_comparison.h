@@ -4,7 +4,7 @@
 
 #include "tessera/tests/support/training.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// How far results of a real GPU may be off the CPU's: |a - b| <= this * max(1, largest |b| of the
 /// tensor). Its kernels add in another order, some 1e-6 of a gradient; AdamW divides by the
@@ -17,4 +17,4 @@ inline constexpr double kGpuTolerance = 2e-3;
 /// are compared with kGpuTolerance.
 std::string gpu_differences(const Outcome& gpu, const Outcome& cpu);
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -13,7 +13,7 @@
 #include "tessera/core/comm/nccl/group.h"
 #include "tessera/core/device/cuda_device.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 namespace {
 
@@ -60,4 +60,4 @@ int most_rank_threads() {
   return c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)->deviceCount();
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -2,7 +2,7 @@
 
 #include "tessera/tests/support/training.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// For train_on_threads() on GPUs: puts groups of this kind in the place of a world's, rank r on
 /// GPU r, so that LibTorch's backward has a thread for each rank.
@@ -15,4 +15,4 @@ Decorate alone();
 /// How many ranks can be threads here: one per GPU.
 int most_rank_threads();
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

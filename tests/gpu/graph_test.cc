@@ -14,7 +14,7 @@
 #include "tessera/core/device/cuda_device.h"
 #include "tessera/tests/support/same_bits.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using testing::have_same_bits;
@@ -267,4 +267,4 @@ TEST_F(GraphOnGpu, RandomNumbersGoOnFromReplayToReplay) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -19,11 +19,11 @@
 #include "tessera/tests/optim/cuda/adamw_pair.h"
 #include "tessera/tests/support/gpu_for_tests.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 namespace {
 
-using tessera::testing::fake_gpu;
-using tessera::testing::kGpu;
+using tessera::internal::testing::fake_gpu;
+using tessera::internal::testing::kGpu;
 
 DeviceKit gpu_kit() { return {device_at(kGpu), load_api().value()}; }
 
@@ -134,4 +134,4 @@ TEST(KernelsOnGpu, NegativeControlAWaitIsCounted) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

@@ -6,7 +6,7 @@
 #include "tessera/tests/gpu/gpu_worlds.h"
 #include "tessera/tests/support/training.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 Configuration in_bf16(Configuration configuration) {
@@ -56,4 +56,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

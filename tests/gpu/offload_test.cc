@@ -19,7 +19,7 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::HasSubstr;
@@ -338,4 +338,4 @@ INSTANTIATE_TEST_SUITE_P(Strategies, OffloadedEngine,
                          });
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -6,7 +6,7 @@
 
 #include "tessera/tests/gpu/same_on_both.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using at::Tensor;
@@ -137,4 +137,4 @@ TEST(PretendDevice, Computes) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -12,7 +12,7 @@
 #include "tessera/tests/gpu/same_on_both.h"
 #include "tessera/tests/support/models.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 namespace nn = torch::nn;
@@ -258,4 +258,4 @@ TEST(PretendModels, RanksThatAreThreadsTrainOnGpusOfTheirOwn) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -14,7 +14,7 @@
 #include "tessera/zero/parameters/shard_uploads.h"
 #include "tessera/zero/step/offloaded_gradients.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 /// What a device leaves out.
@@ -325,4 +325,4 @@ TEST(PretendOffloadWaits, ShardsWaitForBuffersAndHostForShards) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -20,7 +20,7 @@
 #include "tessera/tests/support/gpu_for_tests.h"
 #include "tessera/tests/support/rank_processes.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using at::Tensor;
@@ -282,4 +282,4 @@ TEST(PretendOrder, EachDeviceHasItsRandomNumbers) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -18,7 +18,7 @@
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/temporary_directory.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 constexpr const char* kModel = "UnusedEverywhere";
@@ -133,4 +133,4 @@ TEST(GpuDifferences, SeeAnotherRun) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

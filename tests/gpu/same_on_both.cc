@@ -3,7 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 using at::Tensor;
 
@@ -38,4 +38,4 @@ Tensor draw(at::IntArrayRef sizes, at::Device device) {
   return at::randn(sizes, at::detail::createCPUGenerator(5)).to(device);
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

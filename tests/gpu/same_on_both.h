@@ -7,7 +7,7 @@
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// Not the first one, so that what forgets the device is found.
 inline const at::Device kGpu(at::kCUDA, 1);
@@ -23,4 +23,4 @@ void expect_same(const Compute& compute);
 /// Normally distributed numbers that are drawn on the CPU, on `device`. The same each time.
 at::Tensor draw(at::IntArrayRef sizes, at::Device device);
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -16,7 +16,7 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 c10::Stream stream_of_pool(at::Device device) {
@@ -89,4 +89,4 @@ TEST(Streams, AreJoinedOnlyWhenTheyChange) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

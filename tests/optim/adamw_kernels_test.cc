@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 constexpr AdamwCoefficients kCoefficients = {.gradient_scale = 0.7,
@@ -90,4 +90,4 @@ TYPED_TEST(AdamwKernel, NegativeControlOneBitIsNoticed) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

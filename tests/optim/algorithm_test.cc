@@ -14,7 +14,7 @@
 #include "tessera/optim/algorithms.h"
 #include "tessera/tests/support/message_of.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -132,4 +132,4 @@ TEST(AlgorithmOptions, AreAValueOfTheTypeThatWasGiven) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -9,7 +9,7 @@
 #include "tessera/tests/optim/sharded_model.h"
 
 // What a StateDict holds of FlatAdamw: moments, step counts, hyper-parameters.
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::ElementsAre;
@@ -148,4 +148,4 @@ TEST(FlatAdamwState, SaysWhatForbidsHyperParameters) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

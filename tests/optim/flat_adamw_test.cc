@@ -9,7 +9,7 @@
 
 #include "tessera/tests/optim/sharded_model.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using torch::optim::AdamWOptions;
@@ -315,4 +315,4 @@ TEST(FlatAdamwNegativeControl, WhatTheComparisonsMustCatch) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -9,7 +9,7 @@
 
 #include "tessera/tests/support/message_of.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -119,4 +119,4 @@ TEST_F(FlatOptimizerMisuse, NegativeControlRightUseIsAccepted) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -10,7 +10,7 @@
 
 #include <c10/util/Exception.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -145,4 +145,4 @@ TEST(LossScaler, RefusesValuesOutOfRange) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -10,7 +10,7 @@
 
 #include "tessera/optim/algorithm.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -138,4 +138,4 @@ TEST(OptimizerPlanNegativeControl, AGoodPlanIsAccepted) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

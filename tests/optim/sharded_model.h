@@ -9,7 +9,7 @@
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/unit_plan.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Parameters in one flat buffer that is updated by one HostOptimizer per slice, as that many ranks
 /// would, in one process.
@@ -78,4 +78,4 @@ class ShardedModel {
   std::vector<std::unique_ptr<HostOptimizer>> optimizers_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -7,7 +7,7 @@
 
 #include "tessera/tests/support/checkpoint.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 namespace nn = torch::nn;
@@ -159,4 +159,4 @@ std::vector<Subject> block_subjects() {
   return all;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -4,11 +4,11 @@
 
 #include "tessera/activation_checkpoint.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 at::Tensor checkpoint(std::function<at::Tensor(const at::Tensor&)> block, const at::Tensor& input) {
   // Ranks that are threads share the generator: none may put it back under another's hands.
   return tessera::checkpoint({.preserve_random_state = false}, std::move(block), input);
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -4,11 +4,11 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// Runs `block` without a graph and again inside backward, where it calls backward a second time
 /// (re-entrant activation checkpointing, as torch.utils.checkpoint with use_reentrant=True).
 /// Leaves the random state alone.
 at::Tensor checkpoint(std::function<at::Tensor(const at::Tensor&)> block, const at::Tensor& input);
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -10,7 +10,7 @@
 
 #include "tessera/tests/support/same_bits.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using Tensors = std::map<std::string, at::Tensor>;
@@ -118,4 +118,4 @@ std::string differences(const Outcome& got, const Outcome& expected, double tole
          number_differences("gradient norm", got.grad_norms, expected.grad_norms, tolerance);
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -8,7 +8,7 @@
 
 #include "tessera/tests/support/training.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// What differs, one line each with the worst element; empty if nothing does. Bits: also 0 and -0,
 /// or two NaNs, differ unless all their bits agree. Tolerance: |a - b| <= tolerance * max(1,
@@ -22,4 +22,4 @@ std::string differences(const std::map<std::string, at::Tensor>& got,
                         const std::map<std::string, at::Tensor>& expected, double tolerance);
 std::string differences(const Outcome& got, const Outcome& expected, double tolerance);
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

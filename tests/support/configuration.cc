@@ -7,7 +7,7 @@
 #include <absl/strings/str_cat.h>
 #include <torch/nn/module.h>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 std::ostream& operator<<(std::ostream& stream, const Configuration& configuration) {
   return stream << configuration.name;
@@ -167,4 +167,4 @@ WrapPolicy wrap_layers() {
   return {.name = "layers", .choose = choose};
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

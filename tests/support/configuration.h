@@ -8,7 +8,7 @@
 
 #include "tessera/options.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// A configuration of the table of strategies, with what tests vary beside it: everything about a
 /// run that must not change its results (but for `precision`).
@@ -85,4 +85,4 @@ void set_buckets(Options& options, const Configuration& configuration, int64_t b
 /// Each module that has parameters of its own is a unit, but for the model itself.
 WrapPolicy wrap_layers();
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

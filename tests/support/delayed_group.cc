@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 /// All bits set is a NaN in every floating dtype. Raw bytes, because an operator would bump version
@@ -114,4 +114,4 @@ std::shared_ptr<ProcessGroup> DelayedGroup::wrap(std::shared_ptr<ProcessGroup> i
   return std::make_shared<DelayedGroup>(std::move(inner), options);
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

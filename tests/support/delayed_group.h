@@ -13,7 +13,7 @@
 #include "tessera/process_group.h"
 #include "tessera/tests/support/forwarding_group.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 struct DelayOptions {
   uint64_t seed = 1;  ///< each rank derives its own delays from it
@@ -53,4 +53,4 @@ class DelayedGroup final : public ForwardingGroup {
   Lane lane_;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

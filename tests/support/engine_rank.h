@@ -11,7 +11,7 @@
 #include "tessera/process_group.h"
 #include "tessera/tests/support/configuration.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// As `configuration` says, with several buckets in models of a few KiB.
 inline Options small_options_of(const Configuration& configuration) {
@@ -46,4 +46,4 @@ class EngineRank {
         engine(parallelize(net, plan, options, world)) {}
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -2,7 +2,7 @@
 
 #include <sys/resource.h>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// Limits the size of files, shared memory included, while alive. The limit is the process's: one
 /// thread makes it, before ranks that are threads start and until they have ended. Two that overlap
@@ -24,4 +24,4 @@ class FileSizeLimit {
   rlimit before_;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

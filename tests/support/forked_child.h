@@ -9,7 +9,7 @@
 
 #include "tessera/core/process/error_text.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// How a child of fork() ended.
 struct ForkedChild {
@@ -55,4 +55,4 @@ inline ForkedChild run_in_fork(const std::function<std::string()>& body) {
   return child;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

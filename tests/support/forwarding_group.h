@@ -8,7 +8,7 @@
 
 #include "tessera/process_group.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// A window that does something before each read of another window.
 class WatchedWindow final : public Window {
@@ -69,4 +69,4 @@ class ForwardingGroup : public ProcessGroup {
   const std::shared_ptr<ProcessGroup> inner_;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -6,7 +6,7 @@
 
 #include "tessera/core/device/host_device.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// A stream that does nothing until it is opened.
 class Gate {
@@ -36,4 +36,4 @@ class Gate {
   bool is_open_ = false;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

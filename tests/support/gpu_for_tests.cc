@@ -8,7 +8,7 @@
 
 #include "tessera/core/device/cuda_library.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 bool is_real() {
@@ -37,4 +37,4 @@ FakeCuda* fake_gpu() {
   return get == nullptr ? nullptr : reinterpret_cast<FakeCuda* (*)()>(get)();
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

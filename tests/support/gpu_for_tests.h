@@ -2,7 +2,7 @@
 
 #include "tessera/tests/support/fake_cuda/fake_cuda.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// Gives the process GPUs, before LibTorch is asked for any: with TESSERA_TEST_GPU=1 in the
 /// environment the machine's, with its libraries; otherwise the fakes that are built with the
@@ -13,4 +13,4 @@ void load_gpu_for_tests();
 /// What a test sees of the fake GPUs; null on real ones.
 FakeCuda* fake_gpu();
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

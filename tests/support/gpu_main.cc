@@ -9,12 +9,12 @@
 /// As main.cc, for programs whose tests run on GPUs, real ones or fakes.
 int main(int argc, char** argv) {
   try {
-    tessera::testing::load_gpu_for_tests();
+    tessera::internal::testing::load_gpu_for_tests();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
   }
-  const int code = tessera::testing::run_rank_body_if_asked(argc, argv);
+  const int code = tessera::internal::testing::run_rank_body_if_asked(argc, argv);
   if (code >= 0) return code;
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

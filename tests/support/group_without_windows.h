@@ -6,7 +6,7 @@
 
 #include "tessera/tests/support/forwarding_group.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// Ranks as of different hosts: they have no memory in common and cannot read each other's, so that
 /// collectives are all they have.
@@ -33,4 +33,4 @@ class GroupWithoutWindows final : public ForwardingGroup {
   }
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

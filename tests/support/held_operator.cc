@@ -9,7 +9,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/library.h>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 /// What lies at `address`, taken for a tensor like `like`.
@@ -69,4 +69,4 @@ at::Tensor HeldOperator::end() {
   return read_;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// An operator of another thread that stops in its midst: it has asked for the address of its input
 /// and goes on reading there when it is told to.
@@ -38,4 +38,4 @@ class HeldOperator {
   std::thread thread_;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

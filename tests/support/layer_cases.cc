@@ -7,7 +7,7 @@
 #include <torch/script.h>
 #include <torch/torch.h>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 namespace nn = torch::nn;
@@ -304,4 +304,4 @@ const std::vector<LayerCase>& layer_cases() {
   return all;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -11,7 +11,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// Inputs that depend on rank and step only.
 class Inputs {
@@ -40,4 +40,4 @@ std::ostream& operator<<(std::ostream& stream, const LayerCase& layer);
 /// One for each kind of torch::nn layer that is known to reach its parameters in a way of its own.
 const std::vector<LayerCase>& layer_cases();
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

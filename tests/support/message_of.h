@@ -6,7 +6,7 @@
 
 #include "tessera/core/process/error_text.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 inline constexpr const char* kNothingThrown = "nothing was thrown";
 
@@ -21,4 +21,4 @@ std::string message_of(Call&& call) {
   return kNothingThrown;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -10,7 +10,7 @@
 #include "tessera/tests/support/block_models.h"
 #include "tessera/tests/support/checkpoint.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 namespace nn = torch::nn;
@@ -380,4 +380,4 @@ Batch draw_batch(const Subject& subject, at::ScalarType dtype, int64_t rows, uin
   return batch;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

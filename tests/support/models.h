@@ -9,7 +9,7 @@
 
 #include <torch/nn/module.h>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// Where in a training run a forward happens. Models that take branches decide by it.
 struct Moment {
@@ -64,4 +64,4 @@ struct Batch {
 /// `rows` samples that depend on nothing but the arguments.
 Batch draw_batch(const Subject& subject, at::ScalarType dtype, int64_t rows, uint64_t seed);
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -5,7 +5,7 @@
 
 #include <torch/torch.h>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 constexpr uint64_t kModelSeed = 42;
@@ -100,4 +100,4 @@ Outcome oracle(const Subject& subject, const Schedule& schedule, int size) {
   return outcome;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

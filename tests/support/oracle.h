@@ -6,7 +6,7 @@
 
 #include "tessera/tests/support/training.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// torch::optim::AdamW over the distinct trainable parameters of `model`, grouped as `plan` says.
 torch::optim::AdamW plain_optimizer(const torch::nn::Module& model, const OptimizerPlan& plan);
@@ -18,4 +18,4 @@ std::vector<at::Tensor> distinct_parameters(const torch::nn::Module& model);
 /// batches of all `size` ranks in one forward where the model allows it. In fp64.
 Outcome oracle(const Subject& subject, const Schedule& schedule, int size);
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// Ranks that are not done by then hang. Sanitizers make everything slower.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -11,4 +11,4 @@ inline constexpr std::chrono::seconds kPatience(300);
 inline constexpr std::chrono::seconds kPatience(60);
 #endif
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

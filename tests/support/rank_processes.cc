@@ -25,7 +25,7 @@
 
 extern char** environ;
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -240,4 +240,4 @@ int run_rank_body_if_asked(int argc, char** argv) {
   return -1;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

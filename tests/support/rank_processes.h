@@ -12,7 +12,7 @@
 #include "tessera/rendezvous.h"
 #include "tessera/tests/support/patience.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// A body that rank processes can run, found by its name in the re-executed test binary. Define one
 /// at namespace scope:
@@ -93,4 +93,4 @@ int free_port();
 /// else -1.
 int run_rank_body_if_asked(int argc, char** argv);
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -13,7 +13,7 @@
 #include <absl/strings/str_cat.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 struct RankState {
@@ -121,4 +121,4 @@ void run_ranks(int size, const RankBody& body, const RankThreadOptions& options)
   if (!own.empty() || !consequences.empty()) throw std::runtime_error(own + consequences);
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

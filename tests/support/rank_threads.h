@@ -10,7 +10,7 @@
 #include "tessera/rendezvous.h"
 #include "tessera/tests/support/patience.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// What a rank does. The group is this rank's own world; it leaves when the body returns.
 using RankBody = std::function<void(std::shared_ptr<ProcessGroup>)>;
@@ -38,4 +38,4 @@ void run_ranks(int size, const RankBody& body, const RankThreadOptions& options 
 std::vector<std::string> run_ranks_expecting_errors(int size, const RankBody& body,
                                                     const RankThreadOptions& options = {});
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -5,7 +5,7 @@
 
 #include <absl/strings/str_cat.h>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 void Recording::add(RecordedCall call) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -108,4 +108,4 @@ std::shared_ptr<ProcessGroup> RecordingGroup::wrap(std::shared_ptr<ProcessGroup>
   return std::make_shared<RecordingGroup>(std::move(inner), recording_);
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

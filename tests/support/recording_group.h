@@ -10,7 +10,7 @@
 #include "tessera/process_group.h"
 #include "tessera/tests/support/forwarding_group.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// One call of a collective.
 struct RecordedCall {
@@ -69,4 +69,4 @@ class RecordingGroup final : public ForwardingGroup {
   std::shared_ptr<Recording> recording_;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

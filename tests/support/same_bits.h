@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// Whether both have the same sizes, dtype and bits, NaNs and signs of zeros included; wherever
 /// they lie and in whatever order of memory.
@@ -15,4 +15,4 @@ inline bool have_same_bits(const at::Tensor& one, const at::Tensor& other) {
          (a.numel() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

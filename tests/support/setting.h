@@ -8,7 +8,7 @@
 #include "tessera/process_group.h"
 #include "tessera/tests/support/configuration.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// A configuration and the ranks that it runs on: what a suite over strategies is instantiated
 /// with.
@@ -33,4 +33,4 @@ inline std::string setting_name(const ::testing::TestParamInfo<Setting>& info) {
                       info.param.lane == ProcessGroupOptions::Lane::kThread ? "_lane_thread" : "");
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

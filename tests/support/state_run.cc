@@ -10,7 +10,7 @@
 
 #include "tessera/core/layout/flat_buffer.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 at::Tensor random_bits(const std::string& name, uint64_t seed, int64_t numel,
@@ -319,4 +319,4 @@ std::string bit_differences(const StateDict& got, const StateDict& expected) {
   return text;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -11,7 +11,7 @@
 #include "tessera/process_group.h"
 #include "tessera/zero/state/state_transfer.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// How a run keeps its state.
 struct StateConfiguration {
@@ -83,4 +83,4 @@ std::vector<StateConfiguration> state_configurations(int world);
 /// What differs between two whole states, bit for bit; empty if nothing.
 std::string bit_differences(const StateDict& got, const StateDict& expected);
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

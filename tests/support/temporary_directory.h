@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// A directory of mode 0700 that goes, with what is in it, at the end.
 class TemporaryDirectory {
@@ -25,4 +25,4 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -12,7 +12,7 @@
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/rank_threads.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 constexpr uint64_t kModelSeed = 42;
@@ -162,4 +162,4 @@ Outcome train_on_threads(const Subject& subject, at::ScalarType dtype,
   return whole;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

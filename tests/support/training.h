@@ -16,7 +16,7 @@
 #include "tessera/tests/support/configuration.h"
 #include "tessera/tests/support/models.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// How a training run goes; every rank and the oracle follow the same one.
 struct Schedule {
@@ -87,4 +87,4 @@ Outcome train_on_threads(const Subject& subject, at::ScalarType dtype,
                          const Configuration& configuration, const Schedule& schedule, int size,
                          const TrainOptions& options = {}, const Decorate& decorate = {});
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

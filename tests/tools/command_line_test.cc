@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::ElementsAre;
@@ -97,4 +97,4 @@ TEST(CommandLineTest, HelpNeedsNoProgramAndNamesEveryFlag) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

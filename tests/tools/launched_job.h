@@ -25,7 +25,7 @@
 #include "tessera/core/process/file_descriptor.h"
 #include "tessera/tests/support/temporary_directory.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Bound on every wait; reached only if something hangs.
 inline constexpr std::chrono::seconds kTooLong(60);
@@ -249,4 +249,4 @@ inline std::vector<pid_t> process_tree(pid_t root) {
   return tree;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -9,7 +9,7 @@
 
 #include "tessera/tests/tools/launched_job.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -393,4 +393,4 @@ TEST(LauncherTest, APlaceForTheStoreThatIsMissingIsNamed) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

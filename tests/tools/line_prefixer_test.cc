@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 TEST(LinePrefixerTest, CutsAreWithoutEffect) {
@@ -52,4 +52,4 @@ TEST(LinePrefixerTest, ControlOneCutterForTwoWorkersMixesLines) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -12,7 +12,7 @@
 #include "tessera/core/process/file_descriptor.h"
 #include "tessera/tools/run/ending.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 class SinkTest : public ::testing::Test {
@@ -83,4 +83,4 @@ TEST(EndingTest, CodesAndSignals) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -7,7 +7,7 @@
 
 #include "tessera/tests/tools/launched_job.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -132,4 +132,4 @@ TEST(WatcherTest, AForgottenGroupIsLeftAlone) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

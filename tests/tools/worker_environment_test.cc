@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::Contains;
@@ -58,4 +58,4 @@ TEST(WorkerEnvironmentTest, ThreadsAreSharedButNeverNone) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -76,6 +76,18 @@ check() {
   sources include | search '^ *# *include *("|<tessera)' |
     grep -vE 'include *"tessera/[a-z_]+[.]h"' | offend public-includes-public
 
+  # What users do not include is in tessera::internal. Not so: the .cc file of a public header, the
+  # first that it includes, and public types that are only declared.
+  grep -v '^include/' <<<"$library" | xargs -r awk '
+    FNR == 1 { own = "" }
+    own == "" && /^#include "tessera\// { own = $2 }
+    opened != "" { if ($0 !~ /^(class|struct) [A-Za-z]+;$/) print opened; opened = "" }
+    /^namespace tessera \{$/ && (FILENAME ~ /\.h$/ || own ~ /\/.*\//) {
+      opened = FILENAME ":" FNR ": " $0
+    }
+    /^namespace tessera::[a-z_:]+ \{$/ && !/tessera::internal/ { print FILENAME ":" FNR ": " $0 }' |
+    offend internal-namespace
+
   # Rooms that need each other are one room.
   rooms | tsort 2>&1 >/dev/null | sed '/contains a loop/d; s/^tsort: //' | xargs -r |
     offend room-circle

@@ -13,9 +13,10 @@ good() {
   printf '#pragma once\n#include "tessera/flat.h"\n' >"$tree/include/tessera/engine.h"
   printf '#pragma once\n' >"$tree/include/tessera/flat.h"
   printf '#pragma once\n#include "tessera/engine.h"\n' >"$tree/include/tessera/tessera.h"
-  printf '#include "tessera/engine.h"\n' >"$tree/zero/engine.cc"
+  printf '#include "tessera/engine.h"\nnamespace tessera {\nint x;\n' >"$tree/zero/engine.cc"
   printf '#include "tessera/tessera.h"\n' >"$tree/examples/gpt/main.cc"
   printf '#pragma once\n#include "tessera/core/layout/flat.h"\n' >"$tree/core/sched/lane.h"
+  printf 'namespace tessera {\nclass Flat;\n}\n' >>"$tree/core/sched/lane.h"
   printf '#include "tessera/%s"\n' core/layout/flat.h flat.h >"$tree/ddp/reducer.cc"
   printf 'case Strategy::kDdp:\n' >"$tree/zero/parallelize.cc"
   printf '#include "tessera/zero/x.h"\ncase Strategy::kDdp:\n' >"$tree/tests/core/x_test.cc"
@@ -45,6 +46,8 @@ printf '#include "tessera/core/layout/flat.h"\n' >>"$tree/include/tessera/flat.h
 expect public-includes-public
 printf '#include <tessera/core/layout/flat.h>\n' >>"$tree/include/tessera/flat.h"
 expect public-includes-public
+printf 'namespace tessera {\nint flat();\n' >>"$tree/core/layout/flat.h"; expect internal-namespace
+printf 'namespace tessera::shm {\n' >>"$tree/core/layout/flat.h"; expect internal-namespace
 printf '#include "tessera/core/sched/lane.h"\n' >>"$tree/core/layout/flat.h"; expect room-circle
 printf '#include <c10/core/Device.h>\n' >"$tree/tools/run/main.cc"; expect launcher-without-torch
 printf '\n' >"$tree/core/bare.h"; expect pragma-once

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 constexpr std::string_view kOneHostOnly =
@@ -191,4 +191,4 @@ std::string help_text() {
   return text;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

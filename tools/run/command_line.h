@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// What `tessera-run` was asked to do.
 struct CommandLine {
@@ -32,4 +32,4 @@ absl::StatusOr<CommandLine> parse_command_line(const std::vector<std::string>& a
 /// The text of `--help`, made from the same table that the parser reads.
 std::string help_text();
 
-}  // namespace tessera
+}  // namespace tessera::internal

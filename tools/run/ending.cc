@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 bool Ending::success() const { return WIFEXITED(wait_status_) && WEXITSTATUS(wait_status_) == 0; }
 
@@ -26,4 +26,4 @@ std::string signal_name(int signal) {
   return name != nullptr ? absl::StrCat("SIG", name) : absl::StrCat("signal ", signal);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

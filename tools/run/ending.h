@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// How a process ended, from the status that `waitpid` gave.
 class Ending {
@@ -25,4 +25,4 @@ class Ending {
 /// "SIGTERM" for 15; "signal 40" for one without a name.
 std::string signal_name(int signal);
 
-}  // namespace tessera
+}  // namespace tessera::internal

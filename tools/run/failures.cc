@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "tessera/core/process/process_status.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// How long ranks may take to say which call they waited in, and the one that they name to end.
@@ -96,4 +96,4 @@ int Failures::exit_code() const {
   return ending && !ending->success() ? ending->exit_code() : first_bad_exit_;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -14,7 +14,7 @@
 #include "tessera/tools/run/ending.h"
 #include "tessera/tools/run/worker.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// How a rank failed.
 struct Failure {
@@ -72,4 +72,4 @@ class Failures {
   int first_bad_exit_ = 0;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

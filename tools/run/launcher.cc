@@ -17,7 +17,7 @@
 #include "tessera/tools/run/store_directory.h"
 #include "tessera/tools/run/worker_environment.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -384,4 +384,4 @@ int Launcher::exit_code() const {
   return ending_signal_ != 0 ? 128 + ending_signal_ : 0;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -14,7 +14,7 @@
 #include "tessera/tools/run/watcher.h"
 #include "tessera/tools/run/worker.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Exit codes of the launcher's own, as in sysexits.h and the shell.
 inline constexpr int kUsageExit = 64;
@@ -88,4 +88,4 @@ class Launcher {
   Deadline flush_until_;         // the job is over; the terminal may take that long
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

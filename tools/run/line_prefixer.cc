@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tessera {
+namespace tessera::internal {
 
 LinePrefixer::LinePrefixer(std::string prefix) : prefix_(std::move(prefix)) {}
 
@@ -30,4 +30,4 @@ void LinePrefixer::finish(std::string& out) {
   partial_.clear();
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Cuts a stream of bytes into lines and puts a prefix before each, so that lines of several
 /// workers never mix. Local, never blocks, no input or output of its own.
@@ -26,4 +26,4 @@ class LinePrefixer {
   std::string partial_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -33,24 +33,25 @@ bool open_standard_descriptors() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (!open_standard_descriptors()) return tessera::kSystemExit;
+  if (!open_standard_descriptors()) return tessera::internal::kSystemExit;
   const int core_count = count_cores();
-  auto command = tessera::parse_command_line({argv + 1, argv + argc}, core_count);
+  auto command = tessera::internal::parse_command_line({argv + 1, argv + argc}, core_count);
   if (!command.ok()) {
     const std::string problems =
         absl::StrReplaceAll(command.status().message(), {{"\n", "\ntessera-run: "}});
     fprintf(stderr, "tessera-run: %s\nSee tessera-run --help\n", problems.c_str());
-    return tessera::kUsageExit;
+    return tessera::internal::kUsageExit;
   }
   if (command->help) {
-    const std::string text = tessera::help_text();
-    return fputs(text.c_str(), stdout) >= 0 && fflush(stdout) == 0 ? 0 : tessera::kSystemExit;
+    const std::string text = tessera::internal::help_text();
+    return fputs(text.c_str(), stdout) >= 0 && fflush(stdout) == 0 ? 0
+                                                                   : tessera::internal::kSystemExit;
   }
-  tessera::Job job;
+  tessera::internal::Job job;
   job.program = std::move(command->program);
   for (char** entry = environ; *entry != nullptr; ++entry) job.inherited.emplace_back(*entry);
   job.worker_count = command->worker_count;
   job.core_count = core_count;
   job.grace_ms = command->grace_ms;
-  return tessera::Launcher(std::move(job)).run();
+  return tessera::internal::Launcher(std::move(job)).run();
 }

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 absl::StatusOr<SignalInbox> SignalInbox::open() {
   SignalInbox inbox;
@@ -42,4 +42,4 @@ std::optional<int> SignalInbox::next() {
   return static_cast<int>(info.ssi_signo);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

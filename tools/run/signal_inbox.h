@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "tessera/core/process/file_descriptor.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Turns the signals of this process into something to poll. One per process, in a process with
 /// one thread. Takes SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 (each unless it was ignored
@@ -31,4 +31,4 @@ class SignalInbox {
   sigset_t original_mask_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

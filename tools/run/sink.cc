@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// The longest start of `buffer` that a pipe takes in one piece and that ends with a line.
@@ -63,4 +63,4 @@ int Sink::write_some() {
   return error;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

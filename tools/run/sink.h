@@ -5,7 +5,7 @@
 
 #include "tessera/core/process/file_descriptor.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The launcher's own stdout or stderr: a buffer of whole lines and a descriptor that is written to
 /// only when it takes something, so that a slow or stopped terminal never stops the launcher.
@@ -40,4 +40,4 @@ class Sink {
   std::string buffer_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 absl::StatusOr<std::string> create_store_directory() {
   const char* place = getenv("TMPDIR");
@@ -33,4 +33,4 @@ void remove_store_directory(const std::string& directory) {
   std::filesystem::remove_all(directory, ignored);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "tessera/tools/run/store_directory.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// What goes through the pipe: far below PIPE_BUF, so several writers do not mix.
@@ -100,4 +100,4 @@ void Watcher::finish() {
   waitpid(pid_, nullptr, 0);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "tessera/core/process/file_descriptor.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// A small process that outlives the launcher, however that dies. It holds one end of a pipe; when
 /// the other end closes it sends SIGKILL to the process groups that it was told of, removes the
@@ -38,4 +38,4 @@ class Watcher {
   FileDescriptor pipe_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 struct Pipe {
@@ -140,4 +140,4 @@ void Worker::signal_group(int signal) {
   if (group_is_alive_) kill(-pid_, signal);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

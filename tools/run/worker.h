@@ -14,7 +14,7 @@
 #include "tessera/tools/run/line_prefixer.h"
 #include "tessera/tools/run/watcher.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// One stream of a worker's output: the pipe that it comes through and the cutter of its lines.
 struct WorkerStream {
@@ -75,4 +75,4 @@ class Worker {
   bool group_is_alive_ = true;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 std::string name_of(const std::string& entry) { return entry.substr(0, entry.find('=')); }
@@ -59,4 +59,4 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& inhe
   return environment;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

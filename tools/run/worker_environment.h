@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Where one worker stands in a job on one host.
 struct WorkerPlace {
@@ -35,4 +35,4 @@ bool is_set(const std::vector<std::string>& inherited, const std::string& name);
 std::vector<std::string> worker_environment(const std::vector<std::string>& inherited,
                                             const WorkerPlace& place);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,7 +8,7 @@
 
 #include "tessera/core/process/error_text.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 CapturedMicroSteps::CapturedMicroSteps(at::Device device)
     : anchor_(make_graph(device)), user_(device) {
@@ -71,4 +71,4 @@ void CapturedMicroSteps::capture(MicroStep& step, const std::function<void()>& b
   step.graph = std::move(graph);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -11,7 +11,7 @@
 #include "tessera/core/reduce/reducer.h"
 #include "tessera/core/sched/stream_join.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The micro-steps of a step as CUDA graphs, one for each place in the step: the first one of a
 /// step writes gradients, later ones add to them. Used by one thread.
@@ -46,4 +46,4 @@ class CapturedMicroSteps {
   std::vector<MicroStep> steps_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -3,6 +3,7 @@
 #include "tessera/zero/engine/sharded_engine.h"
 
 namespace tessera {
+using namespace internal;
 
 Engine::Engine(std::unique_ptr<ShardedEngine> implementation)
     : implementation_(std::move(implementation)) {}

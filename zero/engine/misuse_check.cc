@@ -7,7 +7,7 @@
 
 #include "tessera/core/process/error_text.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 std::string MisuseCheck::find(const char* call) const {
   if (access_.has_open_scope()) {
@@ -64,4 +64,4 @@ std::string MisuseCheck::before_updating_backward(bool in_no_sync) const {
   return find("backward");
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -9,7 +9,7 @@
 #include "tessera/zero/parameters/parameter_store.h"
 #include "tessera/zero/step/update_in_backward.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Looks for what users must not have done with parameters, gradients and hyper-parameters when
 /// they are updated. What it finds goes onto this rank's report of the vote, so that all ranks
@@ -47,4 +47,4 @@ class MisuseCheck {
   const UpdateInBackward* const early_update_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -33,6 +33,8 @@
 #include "tessera/zero/parameters/registration.h"
 
 namespace tessera {
+using namespace internal;
+
 namespace {
 
 constexpr const char* kLiesInAnothersMemory =

@@ -9,7 +9,7 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/memory/freed_memory.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 // Note [The step is a fence]
 // Parameters change in step() and modify_parameters() only, and between two of them no rank changes
@@ -224,4 +224,4 @@ std::string ShardedEngine::find_untrained() const {
   return is_due ? registration_.untrained() : "";
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

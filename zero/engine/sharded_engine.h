@@ -36,7 +36,7 @@
 #include "tessera/zero/step/step_commit.h"
 #include "tessera/zero/step/update_in_backward.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The engine behind every strategy: a parameter store, a reducer and an optimizer, put together by
 /// their degrees. What a strategy is stands in placement(); nothing here asks for it. Its calls do
@@ -162,4 +162,4 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   std::string hook_error_;  // what a gradient hook of ours threw in this backward
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -7,7 +7,7 @@
 
 #include "tessera/zero/engine/sharded_engine.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 // --- Reading and writing parameters ---
 
@@ -85,4 +85,4 @@ MemorySetting ShardedEngine::memory_setting(int micro_steps) const {
           .states = commit_->optimizer().algorithm().states};
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

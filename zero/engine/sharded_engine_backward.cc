@@ -8,7 +8,7 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/zero/engine/sharded_engine.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 // Note [Writes behind the engine's back]
 // An optimizer that a user made over the model's parameters, in a loop that never calls step(), is
@@ -193,4 +193,4 @@ void ShardedEngine::micro_step(const std::function<void()>& body) {
   show_gradients();
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -21,6 +21,8 @@
 #include "tessera/core/step/host_all_gather.h"
 
 namespace tessera {
+using namespace internal;
+
 namespace {
 
 constexpr size_t kPieceBytes = size_t{1} << 20;

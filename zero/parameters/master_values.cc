@@ -8,7 +8,7 @@
 #include "tessera/core/device/device.h"
 #include "tessera/core/layout/flat_buffer.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 int64_t element_bytes(const PlannedUnit& unit) {
@@ -101,4 +101,4 @@ void MasterValues::load_copies(const FlatParameters& flat) {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

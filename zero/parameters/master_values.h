@@ -13,7 +13,7 @@
 #include "tessera/unit_plan.h"
 #include "tessera/zero/parameters/shard_uploads.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// What the optimizer updates: this rank's optimizer slice of every trainable unit, in the masters'
 /// dtype. A view of the parameters' shard, or a copy (has_master_copy()): where the dtypes differ,
@@ -67,4 +67,4 @@ class MasterValues {
   int64_t bytes_ = 0;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

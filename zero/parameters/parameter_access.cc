@@ -11,7 +11,7 @@
 #include "tessera/core/step/parameter_hash.h"
 #include "tessera/ddp/replica_sync.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 ParameterAccess::ParameterAccess(ProcessGroup& group, const ParameterTable& table,
                                  const UnitPlan& plan, ParameterStore& store)
@@ -130,4 +130,4 @@ uint64_t ParameterAccess::hash() {
   return hash;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -16,7 +16,7 @@
 #include "tessera/unit_plan.h"
 #include "tessera/zero/parameters/parameter_store.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Reads and writes of parameters outside the step: what Engine::modify_parameters, full_parameters
 /// gather and parameter_hash do.
@@ -61,4 +61,4 @@ class ParameterAccess {
   std::shared_ptr<int> open_scopes_ = std::make_shared<int>(0);
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -9,7 +9,7 @@
 #include "tessera/core/sched/trace_span.h"
 #include "tessera/core/step/gather_updated.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// A unit whose values are on their way. Operators of other threads may outlive the all-gather,
 /// which is over when there is nothing to wait for.
@@ -132,4 +132,4 @@ void ParameterAllGather::finish() {
   pending_.clear();
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -15,7 +15,7 @@
 #include "tessera/trace.h"
 #include "tessera/unit_plan.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Brings updated optimizer slices to every rank that keeps the parameters around them. Where
 /// communication runs beside computation and units are resident, it goes on after the step: an
@@ -62,4 +62,4 @@ class ParameterAllGather {
   std::unique_ptr<AccessObserver> observer_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

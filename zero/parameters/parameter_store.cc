@@ -6,7 +6,7 @@
 
 #include "tessera/core/device/device.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 namespace {
 
@@ -155,4 +155,4 @@ void ParameterStore::take_wholes() {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -20,7 +20,7 @@
 #include "tessera/zero/parameters/parameter_all_gather.h"
 #include "tessera/zero/parameters/shared_parameters.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Where an engine's parameters live and how they become visible: masters, flat buffers, and
 /// whatever gathers or shares them. A parameter flows one way: masters -> shard -> full.
@@ -90,4 +90,4 @@ class ParameterStore {
   std::shared_ptr<GatheredUnits> gathered_;         // null where parameters are resident
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -9,7 +9,7 @@
 
 #include "tessera/core/comm/agreement/disagreement.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using Names = std::vector<std::string>;
@@ -147,4 +147,4 @@ std::string Registration::unsaved() const {
   return absl::StrJoin(all, "; ");
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -9,7 +9,7 @@
 
 #include "tessera/parameter_table.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The buffers that `model` has registered, by name. Local.
 std::vector<NamedTensor> buffers_of(const torch::nn::Module& model);
@@ -44,4 +44,4 @@ class Registration {
   const std::vector<NamedTensor> buffers_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::internal {
 
 ShardUploads::ShardUploads(std::shared_ptr<Device> device, int64_t rounded_bytes,
                            MemoryMeter& meter)
@@ -46,4 +46,4 @@ void ShardUploads::join() { device_->current_stream()->wait(*copied_); }
 
 void ShardUploads::await() { copied_->synchronize(); }
 
-}  // namespace tessera
+}  // namespace tessera::internal

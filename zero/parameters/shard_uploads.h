@@ -10,7 +10,7 @@
 #include "tessera/core/device/device.h"
 #include "tessera/memory_meter.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Copies new values of parameters from the host to the device, on a stream of its own, while the
 /// CPU computes the next ones. Note [Offload] in offloaded_gradients.cc. Used by one thread.
@@ -50,4 +50,4 @@ class ShardUploads {
   size_t next_ = 0;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

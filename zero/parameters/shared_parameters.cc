@@ -10,7 +10,7 @@
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/process/error_text.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// A buffer for each group of sharers, or null on all ranks of `group`: what ranks do from now on
@@ -89,4 +89,4 @@ std::optional<size_t> SharedParameters::find_written() {
   return unit.parameters.empty() ? std::nullopt : std::optional(unit.parameters.back());
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -11,7 +11,7 @@
 #include "tessera/shared_buffer.h"
 #include "tessera/unit_plan.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// One copy of the parameters for all ranks of a host that update different slices of them.
 ///
@@ -51,4 +51,4 @@ class SharedParameters {
   const std::unique_ptr<SharedBuffer> buffer_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

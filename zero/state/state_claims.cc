@@ -11,7 +11,7 @@
 
 #include "tessera/core/comm/agreement/text_exchange.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 // Note [What ranks tell each other]
 // Per entry that a rank has: the slot's number, then kRefused, or the number of runs, the strides
@@ -205,4 +205,4 @@ void StateClaims::describe(const StateTable& table,
   problems_ = absl::StrJoin(lines, "\n  ");
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -10,7 +10,7 @@
 #include "tessera/state_dict.h"
 #include "tessera/zero/state/state_table.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Which rank brings which elements to load_state_dict, agreed on by all ranks.
 class StateClaims {
@@ -46,4 +46,4 @@ class StateClaims {
   std::string problems_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,7 +8,7 @@
 
 #include "tessera/core/numbers/number_text.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 namespace {
 
@@ -88,4 +88,4 @@ void write_numbers(const std::vector<StateNumber>& numbers, const ParameterTable
   optimizer.groups().set_hyper_parameters(hyper_parameters_in(numbers, optimizer));
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -9,7 +9,7 @@
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/parameter_table.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// What the engine itself counts. Equal on all ranks.
 struct EngineCounters {
@@ -40,4 +40,4 @@ std::vector<std::string> problems_of(const std::vector<StateNumber>& numbers,
 void write_numbers(const std::vector<StateNumber>& numbers, const ParameterTable& table,
                    FlatOptimizer& optimizer, EngineCounters& counters);
 
-}  // namespace tessera
+}  // namespace tessera::internal

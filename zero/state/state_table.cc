@@ -8,7 +8,7 @@
 
 #include "tessera/core/layout/flat_buffer.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 namespace {
 
@@ -128,4 +128,4 @@ const size_t* StateTable::find(const std::string& name) const {
   return found == slot_of_.end() ? nullptr : &found->second;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

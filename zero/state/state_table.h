@@ -15,7 +15,7 @@
 #include "tessera/unit_plan.h"
 #include "tessera/zero/state/state_numbers.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// One entry that the state of a run has, and where it lies in its region.
 struct StateSlot {
@@ -73,4 +73,4 @@ class StateTable {
   std::map<std::string, size_t> slot_of_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -17,7 +17,7 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/zero/parameters/registration.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 namespace {
 
@@ -351,4 +351,4 @@ void StateTransfer::write(const StateTable& table, const StateRegion& region,
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

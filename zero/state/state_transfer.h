@@ -17,7 +17,7 @@
 #include "tessera/zero/state/state_numbers.h"
 #include "tessera/zero/state/state_table.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Moves the state of a run between this rank's slices and named tensors: what Engine::state_dict
 /// and load_state_dict do. Reads and writes shards, never the model's tensors of a unit; those
@@ -85,4 +85,4 @@ class StateTransfer {
   const FlatParameters& flat_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -9,7 +9,7 @@
 #include "tessera/core/sched/trace_span.h"
 #include "tessera/optim/cuda/step_words.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 // Note [Asynchronous step]
 // What a step depends on are a few hundred words: the sum of squares, what is not finite, what is
@@ -198,4 +198,4 @@ void DeviceCommit::load_loss_scale(LossScaleState state) {
   loss_scale_ = state;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -10,7 +10,7 @@
 #include "tessera/zero/step/step_agreement.h"
 #include "tessera/zero/step/step_commit.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Ranks add up on the device what the step depends on, the device decides whether it is made and
 /// makes it; the host queues. Note [Asynchronous step] in device_commit.cc.
@@ -59,4 +59,4 @@ class DeviceCommit final : public StepCommit, private GradientObserver {
   const std::vector<uint8_t> all_used_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

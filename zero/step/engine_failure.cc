@@ -8,7 +8,7 @@
 
 #include "tessera/core/process/error_text.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 void EngineFailure::require_none() const {
   require_all_ranks();
@@ -47,4 +47,4 @@ void EngineFailure::set(const CommError& error) noexcept {
   group_.abort(error.cause());  // it may be of another group than the engine's
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,7 +8,7 @@
 #include "tessera/errors.h"
 #include "tessera/process_group.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Why an engine can no longer be used: the first collective that failed, or what made this rank
 /// stop taking part. Every later call throws it again. Or why it must load a state first. Or that
@@ -70,4 +70,4 @@ class EngineFailure {
   std::string spoilt_;  // "": they are not
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

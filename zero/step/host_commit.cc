@@ -7,7 +7,7 @@
 #include "tessera/core/step/clip_factor.h"
 #include "tessera/zero/step/unit_update.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 HostCommit::HostCommit(const Parts& parts, std::unique_ptr<HostOptimizer> optimizer,
                        std::unique_ptr<OffloadedGradients> offloaded)
@@ -112,4 +112,4 @@ void HostCommit::load_loss_scale(LossScaleState state) {
   if (scaler_.has_value()) scaler_->load(state.scale, state.good_steps);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,7 +8,7 @@
 #include "tessera/zero/step/step_agreement.h"
 #include "tessera/zero/step/step_commit.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Ranks vote with what each knows of its gradients, and the host updates: one blocking exchange
 /// per step. Note [The step is a fence] in sharded_engine.cc.
@@ -50,4 +50,4 @@ class HostCommit final : public StepCommit {
   StepAgreement agreement_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -9,7 +9,7 @@
 #include "tessera/core/step/grad_norm.h"
 #include "tessera/optim/cuda/step_words.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 // Note [Offload]
 // The host's side of a step works on three things that cross the bus, each on a stream of its own
@@ -137,4 +137,4 @@ void OffloadedGradients::drop(size_t parameter) {
   sums_.words().narrow(0, cuda::kNonFiniteAt + static_cast<int64_t>(parameter), 1).zero_();
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

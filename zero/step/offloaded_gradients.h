@@ -19,7 +19,7 @@
 #include "tessera/parameter_table.h"
 #include "tessera/unit_plan.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// This rank's reduced gradients in pinned memory of the host, where the CPU updates. Each unit's
 /// slice is copied on a stream of its own as soon as it is reduced, and again if something is added
@@ -85,4 +85,4 @@ class OffloadedGradients final : public GradientObserver {
   int64_t bytes_on_host_ = 0;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

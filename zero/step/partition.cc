@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::internal {
 
 std::vector<OptimizerShard> optimizer_shards(const UnitPlan& plan, const SliceMap& slices,
                                              const std::vector<at::Tensor>& values) {
@@ -19,4 +19,4 @@ std::vector<OptimizerShard> optimizer_shards(const UnitPlan& plan, const SliceMa
   return shards;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,11 +8,11 @@
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/unit_plan.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The optimizer's share of this rank: for each trainable unit its optimizer slice, with the pieces
 /// of parameters in it. Views, no copies. values[unit]: [unit numel / o].
 std::vector<OptimizerShard> optimizer_shards(const UnitPlan& plan, const SliceMap& slices,
                                              const std::vector<at::Tensor>& values);
 
-}  // namespace tessera
+}  // namespace tessera::internal

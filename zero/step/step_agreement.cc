@@ -6,7 +6,7 @@
 #include "tessera/core/numbers/rolling_hash.h"
 #include "tessera/core/sched/trace_span.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 StepAgreement::StepAgreement(ProcessGroup& group, const ParameterTable& table,
                              const FlatOptimizer& optimizer, Trace* trace)
@@ -50,4 +50,4 @@ uint64_t StepAgreement::hash(const StepVote::RankReport& rank_report) {
   return static_cast<uint64_t>(hash.value());
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

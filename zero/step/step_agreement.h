@@ -11,7 +11,7 @@
 #include "tessera/process_group.h"
 #include "tessera/trace.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The vote of a step on what this rank's report and the optimizer's hyper-parameters say.
 class StepAgreement {
@@ -51,4 +51,4 @@ class StepAgreement {
   std::optional<StepVote::RankReport> started_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

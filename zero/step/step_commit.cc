@@ -8,7 +8,7 @@
 #include "tessera/zero/step/host_commit.h"
 #include "tessera/zero/step/partition.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 void StepCommit::agree_to_update(const StepVote::RankReport& /*rank_report*/) {
   TORCH_INTERNAL_ASSERT(false, "this commit updates in step()");
@@ -44,4 +44,4 @@ std::unique_ptr<StepCommit> make_step_commit(const StepCommit::Parts& parts,
                                         std::move(optimizer), *api, device);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

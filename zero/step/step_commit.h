@@ -23,7 +23,7 @@
 #include "tessera/zero/step/engine_failure.h"
 #include "tessera/zero/step/update_in_backward.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// How a step whose gradients are reduced is agreed on with all ranks and applied: by the host
 /// (HostCommit) or by the device that holds the gradients (DeviceCommit). Owns the optimizer. Used
@@ -107,4 +107,4 @@ std::unique_ptr<StepCommit> make_step_commit(const StepCommit::Parts& parts,
                                              const OptimizerPlan& plan,
                                              const std::vector<size_t>& group_of);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -1,6 +1,6 @@
 #include "tessera/zero/step/unit_update.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 void update_unit(const UnitPlan& plan, size_t unit, const at::Tensor& gradient,
                  const std::vector<uint8_t>& used, double scale, HostOptimizer& optimizer,
@@ -10,4 +10,4 @@ void update_unit(const UnitPlan& plan, size_t unit, const at::Tensor& gradient,
   store.masters().store(unit, store.flat());
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -10,7 +10,7 @@
 #include "tessera/unit_plan.h"
 #include "tessera/zero/parameters/parameter_store.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Updates this rank's slice of trainable `unit` by its mean gradient times `scale` and puts the
 /// new values into its shard, where others find them behind ParameterStore::show_updates(). Nothing
@@ -19,4 +19,4 @@ void update_unit(const UnitPlan& plan, size_t unit, const at::Tensor& gradient,
                  const std::vector<uint8_t>& used, double scale, HostOptimizer& optimizer,
                  ParameterStore& store);
 
-}  // namespace tessera
+}  // namespace tessera::internal

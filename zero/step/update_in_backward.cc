@@ -10,7 +10,7 @@
 #include "tessera/core/step/step_vote.h"
 #include "tessera/zero/step/unit_update.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 // Note [Update in backward]
 // When. Before the first update of a backward all ranks vote as they do in step(), on the same
@@ -108,4 +108,4 @@ void UpdateInBackward::end() {
   has_begun_ = false;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

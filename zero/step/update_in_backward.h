@@ -17,7 +17,7 @@
 #include "tessera/unit_plan.h"
 #include "tessera/zero/parameters/parameter_store.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Updates each unit's slice as soon as its gradient is reduced (Options::optimizer_in_backward),
 /// and keeps everyone from reading such a unit until step() has made it known to all ranks. Note
@@ -75,4 +75,4 @@ class UpdateInBackward final : public GradientObserver {
   bool has_begun_ = false;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -72,11 +72,11 @@ class Contest {
     } else if (op == "all_gather") {
       world_->all_gather(whole, own_slice(whole))->wait();
     } else if (op == "read") {
-      tessera::count_non_finite(whole, {0, whole.numel()});
+      tessera::internal::count_non_finite(whole, {0, whole.numel()});
     } else if (op == "copy") {
       const at::Tensor to = buffer("copy", whole.numel(), whole.scalar_type());
-      tessera::copy_streaming(to.data_ptr(), whole.data_ptr(),
-                              static_cast<int64_t>(whole.nbytes()));
+      tessera::internal::copy_streaming(to.data_ptr(), whole.data_ptr(),
+                                        static_cast<int64_t>(whole.nbytes()));
     } else {
       TORCH_CHECK(op == "barrier", "[bench] OP: got '", op,
                   "', expected all_reduce, reduce_scatter, all_gather, barrier, read or copy");
@@ -115,7 +115,7 @@ int main() {
     bench::Answer("ready").send();
     contest.obey();
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "macro_collectives: %s\n", tessera::error_text(error).c_str());
+    std::fprintf(stderr, "macro_collectives: %s\n", tessera::internal::error_text(error).c_str());
     return 1;
   }
   return 0;

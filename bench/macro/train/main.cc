@@ -90,7 +90,7 @@ int main(int argc, char** argv) {
   try {
     compete();
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "macro_train: %s\n", tessera::error_text(error).c_str());
+    std::fprintf(stderr, "macro_train: %s\n", tessera::internal::error_text(error).c_str());
     return 1;
   }
   return 0;

@@ -6,7 +6,7 @@
 
 #include <c10/util/Exception.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// What ranks have found out together, so that each of them throws it and nobody waits for another.
 /// Any other exception is one rank's own.
@@ -28,4 +28,4 @@ auto as_own_error(Body&& body) {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -11,7 +11,7 @@
 #include "tessera/core/comm/agreement/disagreement.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 constexpr int kShownRanks = 4;
@@ -97,4 +97,4 @@ void require_equal(ProcessGroup& group, const std::vector<std::string>& lines,
                                   "; all ranks must pass the same"));
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -6,7 +6,7 @@
 
 #include "tessera/process_group.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Collective. Checks that all ranks have the same lines, for instance one line per parameter.
 /// Cheap when they do: two integers per rank are exchanged, the texts only on a difference. Then
@@ -16,4 +16,4 @@ namespace tessera {
 void require_equal(ProcessGroup& group, const std::vector<std::string>& lines,
                    std::string_view what);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -15,7 +15,7 @@
 #include "tessera/errors.h"
 #include "tessera/time_out.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -88,4 +88,4 @@ void refuse_together(const StoreRanks& ranks, std::string_view problem, std::str
   throw Disagreement(message);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -10,7 +10,7 @@ namespace c10d {
 class Store;
 }  // namespace c10d
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Lets ranks refuse together what one of them must refuse: if any rank passes a non-empty
 /// `problem`, every rank throws the same c10::Error
@@ -32,4 +32,4 @@ struct StoreRanks {
 /// come within the time-out.
 void refuse_together(const StoreRanks& ranks, std::string_view problem, std::string_view what);
 
-}  // namespace tessera
+}  // namespace tessera::internal

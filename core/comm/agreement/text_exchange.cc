@@ -5,7 +5,7 @@
 
 #include <ATen/ops/zeros.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 std::vector<std::string> exchange_texts(ProcessGroup& group, std::string_view text,
                                         std::string_view tag) {
@@ -32,4 +32,4 @@ std::vector<std::string> exchange_texts(ProcessGroup& group, std::string_view te
   return texts;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

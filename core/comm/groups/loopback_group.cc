@@ -14,7 +14,7 @@
 #include "tessera/core/process/fork.h"
 #include "tessera/errors.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 constexpr int64_t kPageBytes = 4096;
@@ -171,4 +171,4 @@ void LoopbackGroup::abort(std::string_view cause) noexcept {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -10,7 +10,7 @@
 #include "tessera/core/device/device.h"
 #include "tessera/process_group.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The world of one: every collective is a local copy or nothing, after the same checks as on any
 /// other backend. Needs no launcher, no store and no environment. Memory from allocate() is
@@ -65,4 +65,4 @@ class LoopbackGroup final : public ProcessGroup {
   int uncaught_at_start_ = 0;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

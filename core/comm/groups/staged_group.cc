@@ -11,7 +11,7 @@
 #include "tessera/core/process/error_text.h"
 #include "tessera/errors.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// Copies take equal shapes.
@@ -111,4 +111,4 @@ std::shared_ptr<ProcessGroup> StagedGroup::subgroup(const std::vector<int>& rank
   return std::make_shared<StagedGroup>(std::move(made), device_);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,7 +8,7 @@
 #include "tessera/core/device/device.h"
 #include "tessera/process_group.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Ranks whose tensors lie on devices and that communicate through host memory, so that several of
 /// them can share one device: what `inner` gives for CPU tensors, to the bit, with its comparison
@@ -52,4 +52,4 @@ class StagedGroup final : public ProcessGroup {
   const std::shared_ptr<Event> arrived_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 class StreamWork final : public Work {
@@ -40,4 +40,4 @@ std::shared_ptr<Work> queued_work(std::shared_ptr<Device> device) {
   return std::make_shared<StreamWork>(std::move(device));
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

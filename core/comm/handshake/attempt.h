@@ -22,7 +22,7 @@
 #include "tessera/errors.h"
 #include "tessera/time_out.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Note [Handshake]
 /// ~~~~~~~~~~~~~~~~
@@ -241,4 +241,4 @@ class Attempt {
   std::chrono::milliseconds pause_{1};
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -10,7 +10,7 @@
 #include "tessera/core/comm/handshake/member_attempt.h"
 #include "tessera/time_out.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 constexpr const char* kPage = "tessera/page";
@@ -87,4 +87,4 @@ std::string meet_on_store(const Endpoint& endpoint, const HandshakeOptions& opti
   return prefix.text();
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

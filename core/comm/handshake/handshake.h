@@ -7,7 +7,7 @@
 #include "tessera/core/comm/meeting/endpoint.h"
 #include "tessera/core/comm/shm/world.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Who wants to meet whom.
 struct HandshakeOptions {
@@ -30,4 +30,4 @@ std::shared_ptr<shm::World> meet(const Endpoint& endpoint, const HandshakeOption
 /// ranks on other hosts fit.
 std::string meet_on_store(const Endpoint& endpoint, const HandshakeOptions& options);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -2,7 +2,7 @@
 
 #include <absl/strings/str_cat.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 std::string key_of(const std::string& name) { return absl::StrCat("tessera/beat/", name); }
@@ -30,4 +30,4 @@ Heartbeat::Sign Heartbeat::sign_of(const std::string& name) {
   return now - heard.changed > silence_ ? Sign::kStopped : Sign::kRuns;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

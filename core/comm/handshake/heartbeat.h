@@ -8,7 +8,7 @@
 
 #include "tessera/core/comm/handshake/words.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// How ranks of other machines know in a store that one still runs: it counts under a key, and who
 /// has counted and then stops has ended. What never counted is left over from an earlier attempt.
@@ -42,4 +42,4 @@ class Heartbeat {
   std::map<std::string, Heard> heard_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

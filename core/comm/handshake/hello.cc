@@ -17,7 +17,7 @@
 #include "tessera/core/process/machine.h"
 #include "tessera/core/process/process_status.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 constexpr int kProtocol = 4;
@@ -89,4 +89,4 @@ bool Hello::is_alive() const {
   return ::kill(pid, 0) == 0 || errno != ESRCH;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// How a process introduces itself to its job. Travels as text.
 struct Hello {
@@ -36,4 +36,4 @@ struct Hello {
   bool is_alive() const;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -12,7 +12,7 @@
 
 #include "tessera/core/comm/handshake/attempt.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The rank that answers the others.
 class HostAttempt final : public Attempt {
@@ -244,4 +244,4 @@ class HostAttempt final : public Attempt {
   std::set<std::string> ended_;  // nonces that are no part of this attempt
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -9,7 +9,7 @@
 
 #include "tessera/core/comm/handshake/attempt.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// A rank that is answered.
 class MemberAttempt final : public Attempt {
@@ -123,4 +123,4 @@ class MemberAttempt final : public Attempt {
   bool has_entered_ = false;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -4,7 +4,7 @@
 
 #include <c10/util/Exception.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 void Words::say(const std::string& key, const std::string& text) {
   if (!seal_) {
@@ -33,4 +33,4 @@ std::optional<std::string> Words::hear(const std::string& key) {
   return std::nullopt;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -9,7 +9,7 @@
 
 #include "tessera/core/comm/meeting/seal.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// What ranks say to each other under keys of a store. In a store that others may write to, every
 /// text carries the seal of its key and the job's token (Note [Seals]), and one without it counts
@@ -33,4 +33,4 @@ class Words {
   std::set<std::string> ignored_;  // keys; bounded by those that we ask for
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// What `call` returns or throws, or nothing if it is not done by `deadline`: then its thread is
 /// left behind with it. For calls of the system's or the user's that may block without limit, so
@@ -29,4 +29,4 @@ auto call_until(std::chrono::steady_clock::time_point deadline, Call call)
   return result.get();
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -12,7 +12,7 @@
 
 #include "tessera/core/process/standard_streams.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 struct Address {
@@ -67,4 +67,4 @@ absl::StatusOr<FileDescriptor> connect_to_name(const std::string& name) {
   return socket;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

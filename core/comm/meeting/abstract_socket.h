@@ -8,7 +8,7 @@
 #include "tessera/core/comm/meeting/listener.h"
 #include "tessera/core/process/file_descriptor.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Local, does not block. Listens under a name of this host that stands in no directory and goes
 /// with the process; lets in processes of this user only. Unavailable, with the system's reason.
@@ -26,4 +26,4 @@ FileDescriptor new_local_socket();
 /// user's.
 bool is_of_this_user(int socket);
 
-}  // namespace tessera
+}  // namespace tessera::internal

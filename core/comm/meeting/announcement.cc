@@ -6,7 +6,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_split.h>
 
-namespace tessera {
+namespace tessera::internal {
 
 std::string Announcement::to_text() const {
   return name.empty() ? absl::StrCat("tcp ", host, " ", port) : absl::StrCat("local ", name);
@@ -27,4 +27,4 @@ std::optional<Announcement> Announcement::from_text(const std::string& text) {
   return said;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

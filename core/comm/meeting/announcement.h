@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Where rank 0 listens, as it says in torchrun's store: at a name of this host, or at a port.
 struct Announcement {
@@ -18,4 +18,4 @@ struct Announcement {
   static std::optional<Announcement> from_text(const std::string& text);
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -14,7 +14,7 @@
 
 #include "tessera/core/process/standard_streams.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -173,4 +173,4 @@ absl::StatusOr<Message> Connection::ask(const Message& question, Deadline deadli
   return std::move(borrowed->answer);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

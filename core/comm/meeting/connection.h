@@ -14,7 +14,7 @@
 #include "tessera/core/process/file_descriptor.h"
 #include "tessera/core/process/fork.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// When to stop waiting.
 using Deadline = std::chrono::steady_clock::time_point;
@@ -61,4 +61,4 @@ class Connection {
   absl::Status broken_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

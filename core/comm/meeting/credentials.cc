@@ -14,7 +14,7 @@
 #include "tessera/core/process/machine.h"
 #include "tessera/core/process/process_status.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 constexpr const char* kMeetingProtocol = "tessera meeting 1";
@@ -95,4 +95,4 @@ std::optional<HostName> parse_host(const Message& message) {
   return host;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

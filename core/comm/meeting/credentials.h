@@ -7,7 +7,7 @@
 #include "tessera/core/comm/meeting/message.h"
 #include "tessera/core/comm/meeting/seal.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// What a rank has to know, and to show, to be let in where its job meets.
 struct Credentials {
@@ -53,4 +53,4 @@ bool is_member_message(const Message& message);
 Message host_message(const HostName& host);
 std::optional<HostName> parse_host(const Message& message);
 
-}  // namespace tessera
+}  // namespace tessera::internal

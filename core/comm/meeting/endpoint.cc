@@ -24,7 +24,7 @@
 #include "tessera/errors.h"
 #include "tessera/time_out.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -392,4 +392,4 @@ Endpoint find_endpoint(const EndpointOptions& options) {
   return search.at_path(*path);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

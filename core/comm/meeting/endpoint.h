@@ -9,7 +9,7 @@
 #include "tessera/core/comm/meeting/job_store.h"
 #include "tessera/environment.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Note [Endpoints]
 /// ~~~~~~~~~~~~~~~~
@@ -47,4 +47,4 @@ struct EndpointOptions {
 /// stopped.
 Endpoint find_endpoint(const EndpointOptions& options);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 constexpr size_t kLengthBytes = sizeof(uint32_t);
@@ -51,4 +51,4 @@ std::optional<std::string> Framing::take() {
   return payload;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

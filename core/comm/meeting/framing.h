@@ -8,7 +8,7 @@
 
 #include "tessera/core/comm/meeting/seal.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// One side's end of a connection as frames: a length (32 bits, little-endian), that many bytes,
 /// and, once both sides have a key, their seal. See Note [Seals].
@@ -48,4 +48,4 @@ class Framing {
   bool is_broken_ = false;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -20,7 +20,7 @@
 #include "tessera/core/comm/meeting/framing.h"
 #include "tessera/core/process/standard_streams.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -302,4 +302,4 @@ void JobServer::flush(Session& session) {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

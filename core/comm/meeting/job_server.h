@@ -13,7 +13,7 @@
 #include "tessera/core/process/file_descriptor.h"
 #include "tessera/core/process/fork.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Answers the members of a job out of a JobTable, in a thread of its own. A stranger may connect
 /// and send what it likes: who does not prove within seconds that it belongs to the job is cut off,
@@ -77,4 +77,4 @@ class JobServer {
   std::unique_ptr<std::thread> thread_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -13,7 +13,7 @@
 
 #include "tessera/time_out.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -168,4 +168,4 @@ void JobStore::wait(const std::vector<std::string>& keys,
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

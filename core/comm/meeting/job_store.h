@@ -14,7 +14,7 @@
 #include "tessera/core/comm/meeting/job_table.h"
 #include "tessera/core/process/file_descriptor.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// The words of a job as a c10d store: in the host, which keeps the table and answers the others,
 /// and in the members, which ask it. All calls are over at getTimeout() at the latest, and throw
@@ -71,4 +71,4 @@ class JobStore final : public c10d::Store {
   std::unique_ptr<Connection> connection_;  // a member's
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -6,7 +6,7 @@
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 Message told(Told kind) { return {.kind = static_cast<uint8_t>(kind), .fields = {}}; }
@@ -130,4 +130,4 @@ Message JobTable::add(const std::string& key, const std::string& number) {
   return result;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

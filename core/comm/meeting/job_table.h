@@ -8,7 +8,7 @@
 
 #include "tessera/core/comm/meeting/message.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// What a rank asks of the table where its job meets: Message::kind of a request.
 enum class Ask : uint8_t {
@@ -63,4 +63,4 @@ class JobTable {
   size_t bytes_ = 0;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -4,7 +4,7 @@
 
 #include "tessera/core/process/standard_streams.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 FileDescriptor Listener::accept() {
   if (!socket_.is_open()) return FileDescriptor();
@@ -26,4 +26,4 @@ void Listener::abandon() {
   socket_.close();
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

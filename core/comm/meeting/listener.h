@@ -6,7 +6,7 @@
 
 #include "tessera/core/process/file_descriptor.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// A socket at which the members of a job arrive, and what stands for it elsewhere (a name in a
 /// directory), which goes with it.
@@ -36,4 +36,4 @@ class Listener {
   std::function<void()> remove_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 void append(std::string& bytes, uint32_t number) {
@@ -51,4 +51,4 @@ std::optional<Message> Message::from_bytes(std::string_view bytes) {
   return message;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// What ranks say to each other where they meet: a kind and some texts. Travels as bytes: the kind,
 /// how many texts (32 bits), and each text after its length (32 bits), little-endian.
@@ -26,4 +26,4 @@ struct Message {
   static std::optional<Message> from_bytes(std::string_view bytes);
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -14,7 +14,7 @@
 #include "tessera/core/process/error_text.h"
 #include "tessera/time_out.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -164,4 +164,4 @@ void PatientStore::wait(const std::vector<std::string>& keys,
   run([keys, timeout](c10d::Store& store) { store.wait(keys, timeout); });
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -12,7 +12,7 @@
 
 #include "tessera/core/process/fork.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Somebody else's store, which may block without limit: every call is made by one thread of this
 /// object's, and waited for as long as getTimeout() says. A call that takes longer throws
@@ -56,4 +56,4 @@ class PatientStore final : public c10d::Store {
   std::shared_ptr<Worker> worker_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -5,7 +5,7 @@
 #include <absl/strings/escaping.h>
 #include <absl/strings/str_cat.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 static_assert(Seal::kBytes == crypto_auth_BYTES && Seal::kBytes == crypto_auth_KEYBYTES);
@@ -57,4 +57,4 @@ std::string Seal::new_nonce() {
   return absl::BytesToHexString(absl::string_view(random.data(), random.size()));
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Note [Seals]
 /// ~~~~~~~~~~~~
@@ -42,4 +42,4 @@ class Seal {
   Bytes key_{};
 };
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -26,7 +26,7 @@
 #include "tessera/core/process/process_status.h"
 #include "tessera/core/process/standard_streams.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 constexpr size_t kLongestSocketName =
@@ -208,4 +208,4 @@ absl::StatusOr<std::unique_ptr<Listener>> SocketPath::listen() const {
       });
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

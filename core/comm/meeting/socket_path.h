@@ -8,7 +8,7 @@
 #include "tessera/core/comm/meeting/listener.h"
 #include "tessera/core/process/file_descriptor.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// A place in a directory of this user's where the processes of one host meet: the first of them
 /// binds a socket there, the others connect. The kernel says whose they are; other users' are not
@@ -47,4 +47,4 @@ class SocketPath {
 /// Local. The process at the other end of a Unix socket; 0 if that is unknown.
 int peer_pid(int socket);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -19,7 +19,7 @@
 #include "tessera/core/comm/meeting/abandoned_call.h"
 #include "tessera/core/process/standard_streams.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -220,4 +220,4 @@ TcpEndpoint endpoint_of(const Listener& listener) {
   return numeric(reinterpret_cast<const sockaddr*>(&own), length);
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

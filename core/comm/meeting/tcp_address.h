@@ -10,7 +10,7 @@
 #include "tessera/core/comm/meeting/listener.h"
 #include "tessera/core/process/file_descriptor.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// A TCP port of a host, where ranks of several hosts meet.
 class TcpAddress {
@@ -52,4 +52,4 @@ struct TcpEndpoint {
 };
 TcpEndpoint endpoint_of(const Listener& listener);
 
-}  // namespace tessera
+}  // namespace tessera::internal

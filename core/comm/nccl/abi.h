@@ -8,7 +8,7 @@
 /// and must build this all the same. Where nccl.h is present, the build compares the two
 /// (tests/core/comm/nccl/abi_check.cc). Values and layouts are NCCL's and never change within
 /// version 2: newer libraries read older configurations by their `version`.
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 /// The oldest library that is accepted, as ncclGetVersion codes it.
 inline constexpr int kOldestVersion = 22800;
@@ -76,4 +76,4 @@ struct Config {
   int nvlink_centric_sched = kUndefined;
 };
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

@@ -7,7 +7,7 @@
 #include <absl/strings/str_split.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 namespace {
 
 constexpr const char* kFailure = "nccl/failure";
@@ -82,4 +82,4 @@ std::optional<std::string> Agreement::look(const std::string& key) {
   return get(key);
 }
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

@@ -12,7 +12,7 @@ namespace c10d {
 class Store;
 }  // namespace c10d
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 /// What the ranks of a world tell each other beside NCCL, through the store: the one cause of a
 /// failure, and who has called what when somebody waits in vain. Nothing here waits for a peer; the
@@ -53,4 +53,4 @@ class Agreement {
   const int rank_;
 };
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

@@ -10,7 +10,7 @@
 
 #include "tessera/core/library/entry_points.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 namespace {
 
 constexpr const char* kLibrary = "libnccl.so.2";
@@ -117,4 +117,4 @@ absl::StatusOr<std::shared_ptr<const Api>> load_api(const EnvironmentLookup& loo
   return std::shared_ptr<const Api>(std::move(api));
 }
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

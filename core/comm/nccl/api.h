@@ -11,7 +11,7 @@
 #include "tessera/environment.h"
 #include "tessera/nccl_options.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 /// The entry points of one NCCL library. Streams are cudaStream_t. Never unloaded: its threads may
 /// outlive every user.
@@ -75,4 +75,4 @@ std::string version_text(int version);
 absl::StatusOr<std::shared_ptr<const Api>> load_api(
     const EnvironmentLookup& lookup = process_environment);
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

@@ -2,7 +2,7 @@
 
 #include <absl/strings/str_cat.h>
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 namespace {
 
 Config config_for(const std::string& name, Communicator::Engine engine) {
@@ -120,4 +120,4 @@ void Communicator::abort() {
   if (comm_ != nullptr) api_->comm_abort(std::exchange(comm_, nullptr));
 }
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

@@ -11,7 +11,7 @@
 
 #include "tessera/core/comm/nccl/api.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 /// One NCCL communicator of this rank, made with blocking=0: nothing here waits for a peer, and
 /// what is begun is over when poll() says so. Thread-safe: one thread issues, another looks for
@@ -95,4 +95,4 @@ class Communicator {
   std::map<void*, Registered> registered_;
 };
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

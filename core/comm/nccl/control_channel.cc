@@ -6,7 +6,7 @@
 
 #include "tessera/core/comm/nccl/meeting.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 ControlChannel::ControlChannel(std::shared_ptr<World> world, int rank, std::string what)
     : world_(std::move(world)), rank_(rank), what_(std::move(what)) {}
@@ -50,4 +50,4 @@ std::vector<std::string> ControlChannel::finish(Pending& pending) {
   return parts;
 }
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

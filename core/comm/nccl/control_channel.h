@@ -8,7 +8,7 @@
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/comm/nccl/world.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 /// What the ranks of a group tell each other beside NCCL, again and again: every rank's bytes to
 /// every rank, by the store. Each rank has one key there, two while an exchange is under way. A
@@ -43,4 +43,4 @@ class ControlChannel {
   bool is_open_ = false;
 };
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

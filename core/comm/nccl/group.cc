@@ -14,7 +14,7 @@
 #include "tessera/core/comm/nccl/meeting.h"
 #include "tessera/core/device/graph.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 Group::Group(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, int rank,
              std::shared_ptr<Communicator> gather, std::shared_ptr<Communicator> reduce)
@@ -309,4 +309,4 @@ void Group::drain(Pending& pending) {
   pending.await([&] { return end->is_done(); });
 }
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

@@ -15,7 +15,7 @@
 #include "tessera/core/comm/nccl/world.h"
 #include "tessera/process_group.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 /// Ranks that communicate by NCCL, each on a device of its own. What ProcessGroup promises, except:
 /// - Collectives run on the streams of two lanes (all_gather and broadcast on the gather lane,
@@ -111,4 +111,4 @@ class Group final : public ProcessGroup {
 /// through the store. Throws CommError that names the ranks that do not come within the time-out.
 std::shared_ptr<Group> make_world(WorldOptions options);
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

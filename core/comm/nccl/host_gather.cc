@@ -7,7 +7,7 @@
 
 #include <absl/strings/str_cat.h>
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 HostGather::HostGather(std::shared_ptr<Pending> pending, std::shared_ptr<ControlChannel> channel,
                        at::Tensor output, const at::Tensor& input)
@@ -50,4 +50,4 @@ void HostGather::take(const std::vector<std::string>& parts) {
   }
 }
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

@@ -11,7 +11,7 @@
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/work.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 /// A gather on the host that has been started: this rank's part is with the others. Used by the
 /// thread that uses its group.
@@ -39,4 +39,4 @@ class HostGather final : public Work {
   bool is_open_ = true;
 };
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

@@ -2,7 +2,7 @@
 
 #include <c10/util/Exception.h>
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 namespace {
 
 RedOp red_op_of(ReduceOp op) {
@@ -60,4 +60,4 @@ Result launch(const Api& api, const Collective& collective, OpaqueComm* comm, vo
   }
 }
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

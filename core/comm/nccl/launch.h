@@ -3,9 +3,9 @@
 #include "tessera/collective.h"
 #include "tessera/core/comm/nccl/api.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 /// Queues an all_reduce, reduce_scatter, all_gather or broadcast on `stream`. What NCCL says of it.
 Result launch(const Api& api, const Collective& collective, OpaqueComm* comm, void* stream);
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

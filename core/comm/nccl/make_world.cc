@@ -11,7 +11,7 @@
 #include "tessera/core/comm/nccl/meeting.h"
 #include "tessera/time_out.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 std::shared_ptr<Group> make_world(WorldOptions options) {
   TORCH_CHECK(options.api != nullptr && options.device != nullptr && options.store != nullptr,
@@ -49,4 +49,4 @@ std::shared_ptr<Group> make_world(WorldOptions options) {
   }
 }
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

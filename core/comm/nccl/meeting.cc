@@ -6,7 +6,7 @@
 
 #include "tessera/core/process/error_text.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 namespace {
 
 std::string text_of(const NcclOptions& options) {
@@ -138,4 +138,4 @@ std::string lane_name(std::string_view group, std::string_view lane) {
   return absl::StrCat(std::string(group), ": ", std::string(lane), " lane");
 }
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

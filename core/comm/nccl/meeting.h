@@ -10,7 +10,7 @@
 #include "tessera/core/comm/nccl/progress.h"
 #include "tessera/core/comm/nccl/world.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 // Set-up among the ranks of a group. All of it is collective and blocks, and all of it ends with
 // the CommError of `pending`, in whose name it is done, when that is late or the world fails.
@@ -51,4 +51,4 @@ std::shared_ptr<Communicator> meet(World& world, Pending& pending);
 /// "world: gather lane".
 std::string lane_name(std::string_view group, std::string_view lane);
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

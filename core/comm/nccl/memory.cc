@@ -11,7 +11,7 @@
 #include "tessera/core/comm/nccl/meeting.h"
 #include "tessera/core/comm/nccl/unowned_thread.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 namespace {
 
 constexpr int64_t round_up(int64_t bytes) {
@@ -173,4 +173,4 @@ std::string Memory::place_of(const at::Tensor& tensor, const at::Tensor& other) 
   return absl::StrCat(" at window ", number, " + ", offset, is_other_in ? "" : ", half");
 }
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

@@ -12,7 +12,7 @@
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/comm/nccl/world.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 /// Memory of NCCL's allocator that the communicators of one group know; see NcclOptions::Memory.
 ///
@@ -56,4 +56,4 @@ class Memory {
   const std::shared_ptr<Windows> windows_;
 };
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

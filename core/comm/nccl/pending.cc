@@ -11,7 +11,7 @@
 
 #include "tessera/errors.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 Pending::Pending(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, int rank,
                  NumberedCall call, std::shared_ptr<Event> end, std::vector<at::Tensor> tensors)
@@ -112,4 +112,4 @@ void wait_on_host(Work& work) {
   }
 }
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

@@ -13,7 +13,7 @@
 #include "tessera/errors.h"
 #include "tessera/work.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 /// A collective on a stream of a lane. Holds its tensors until wait(), or until it is over. After
 /// wait() their memory may be reused by what the current stream runs from then on, as LibTorch's
@@ -107,4 +107,4 @@ class Pending final : public Work {
 /// Blocks until `work` of an NCCL group has run on the device; of any other group, wait().
 void wait_on_host(Work& work);
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

@@ -6,7 +6,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_split.h>
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 namespace {
 
 std::string absence(const Report& report) {
@@ -95,4 +95,4 @@ std::string explain_time_out(const Progress& progress, int64_t sequence, int64_t
                       "that stands still");
 }
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

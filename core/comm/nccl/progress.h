@@ -9,7 +9,7 @@
 
 #include "tessera/collective.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 /// A call of this rank, as its group numbers it.
 struct NumberedCall {
@@ -71,4 +71,4 @@ struct Report {
 std::string explain_time_out(const Progress& progress, int64_t sequence, int64_t waited_ms,
                              const std::vector<Report>& reports);
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 StreamLane::StreamLane(std::shared_ptr<Device> device, std::shared_ptr<Communicator> communicator)
     : device_(std::move(device)),
@@ -26,4 +26,4 @@ std::shared_ptr<Event> StreamLane::take_event() {
   return ends_.back();
 }
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

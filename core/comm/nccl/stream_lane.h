@@ -6,7 +6,7 @@
 #include "tessera/core/comm/nccl/communicator.h"
 #include "tessera/core/device/device.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 /// A lane on a device: a communicator and a stream of its own, so that what one lane carries never
 /// queues behind what another one does.
@@ -32,4 +32,4 @@ class StreamLane {
   size_t next_ = 0;
 };
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 namespace {
 
 // A thread that hangs in NCCL hangs the end of the process no longer than this.
@@ -95,4 +95,4 @@ void run_unowned(std::function<void()> run, std::function<void()> ask_to_end) {
   Running::get().start(std::move(run), std::move(ask_to_end));
 }
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

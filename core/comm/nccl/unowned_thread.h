@@ -2,7 +2,7 @@
 
 #include <functional>
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 /// Runs `run` in a thread that nobody waits for, until the process ends: what it uses (LibTorch,
 /// NCCL, a store) is destroyed then. At exit(), or when main() returns, `ask_to_end` (may be null)
@@ -11,4 +11,4 @@ namespace tessera::nccl {
 /// fork() makes has no such threads and asks none. Local.
 void run_unowned(std::function<void()> run, std::function<void()> ask_to_end = nullptr);
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

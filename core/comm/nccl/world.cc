@@ -14,7 +14,7 @@
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/failure_report.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 namespace {
 
 // How long the first call that fails waits until its cause is published and the communicators are
@@ -281,4 +281,4 @@ void World::take_down() {
   leaving_.splice(leaving_.begin(), leaving);
 }
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

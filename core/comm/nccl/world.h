@@ -23,7 +23,7 @@
 #include "tessera/core/device/device.h"
 #include "tessera/nccl_options.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 class Pending;
 
@@ -160,4 +160,4 @@ class World : public std::enable_shared_from_this<World> {
   bool store_lost_ = false;
 };
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

@@ -6,7 +6,7 @@
 
 #include "tessera/core/comm/nccl/world.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 /// Why the world fails.
 struct World::Cause {
@@ -22,4 +22,4 @@ struct World::Answers {
   std::optional<std::string> failure;  // published meanwhile
 };
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

@@ -13,7 +13,7 @@
 #include "tessera/core/process/error_text.h"
 
 // How the watching thread finds out why a world fails.
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 namespace {
 
 // Ranks answer within one look at the store, if they can.
@@ -172,4 +172,4 @@ World::Cause World::name_lost(Cause cause) {
   return cause;
 }
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

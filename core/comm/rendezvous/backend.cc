@@ -9,7 +9,7 @@
 #include "tessera/core/comm/rendezvous/nccl_world.h"
 #include "tessera/core/comm/rendezvous/shm_world.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 std::shared_ptr<ProcessGroup> make_loopback(ProcessGroupOptions options,
@@ -71,4 +71,4 @@ GpuChoice gpu_of(const ProcessGroupOptions& options, const Environment& environm
   return choice;
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -10,7 +10,7 @@
 #include "tessera/process_group.h"
 #include "tessera/process_group_options.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// One way for the ranks of a job to communicate.
 struct Backend {
@@ -40,4 +40,4 @@ Endpoint meeting_endpoint(const ProcessGroupOptions& options, const Environment&
 GpuChoice gpu_of(const ProcessGroupOptions& options, const Environment& environment,
                  GpuChoice::Use use);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -13,7 +13,7 @@
 #include "tessera/core/comm/rendezvous/backend.h"
 #include "tessera/core/process/error_text.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// Keys of this world's own in the store of `place`, if it is of several ranks.
@@ -61,4 +61,4 @@ std::shared_ptr<ProcessGroup> make_nccl_world(ProcessGroupOptions options,
   return nccl::make_world(std::move(world));
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -6,7 +6,7 @@
 #include "tessera/process_group.h"
 #include "tessera/process_group_options.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Collective over the ranks of a job: its world on GPUs that communicate by NCCL, one per rank.
 /// All ranks meet first, so that what one of them lacks (LibTorch's CUDA half, a driver, its GPU,
@@ -14,4 +14,4 @@ namespace tessera {
 std::shared_ptr<ProcessGroup> make_nccl_world(ProcessGroupOptions options,
                                               const Environment& environment);
 
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -13,6 +13,8 @@
 #include "tessera/time_out.h"
 
 namespace tessera {
+using namespace internal;
+
 namespace {
 
 constexpr const char* kAuto = "auto";

@@ -16,7 +16,7 @@
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/process_status.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 constexpr int kLargestWorld = 4096;
@@ -90,4 +90,4 @@ std::shared_ptr<ProcessGroup> make_shm_world(ProcessGroupOptions options,
   return std::make_shared<StagedGroup>(std::move(host), std::move(device));
 }
 
-}  // namespace tessera
+}  // namespace tessera::internal

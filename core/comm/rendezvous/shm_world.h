@@ -6,7 +6,7 @@
 #include "tessera/process_group.h"
 #include "tessera/process_group_options.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 /// Collective over the ranks of a job: its world on one host, in shared memory. With GPUs, which
 /// ranks may share, it stages through that memory, and what one rank lacks for it is everyone's
@@ -14,4 +14,4 @@ namespace tessera {
 std::shared_ptr<ProcessGroup> make_shm_world(ProcessGroupOptions options,
                                              const Environment& environment);
 
-}  // namespace tessera
+}  // namespace tessera::internal

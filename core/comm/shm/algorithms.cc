@@ -7,7 +7,7 @@
 #include "tessera/core/comm/shm/reduce_kernels.h"
 #include "tessera/core/memory/copy_kernels.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 namespace {
 
 // Slices of a reduction begin at multiples of this, so that ranks write to different cache lines.
@@ -182,4 +182,4 @@ Algorithm algorithm_of(Op op) {
   }
 }
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

@@ -3,7 +3,7 @@
 #include "tessera/collective.h"
 #include "tessera/core/comm/shm/exchange.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 
 /// Takes part in one collective, in the ranks' memory. Blocks; throws CommError.
 using Algorithm = void (*)(Exchange& exchange, const Collective& collective);
@@ -15,4 +15,4 @@ using Algorithm = void (*)(Exchange& exchange, const Collective& collective);
 /// copies every other rank's input, for broadcast the root's.
 Algorithm algorithm_of(Op op);
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

@@ -11,7 +11,7 @@
 #include "tessera/core/numbers/round_up.h"
 #include "tessera/process_group.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 namespace {
 
 // Control blocks fit into the first segment; what comes later shares huge pages.
@@ -122,4 +122,4 @@ int64_t Arena::used_bytes() const {
   return used_bytes_;
 }
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

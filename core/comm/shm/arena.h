@@ -12,7 +12,7 @@
 #include "tessera/core/comm/shm/segment.h"
 #include "tessera/core/process/fork.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 
 /// The shared memory of one rank. Grows by new segments and reuses freed blocks; thread-safe.
 /// Tensors share ownership of the arena, so it outlives the groups if they do. A child of fork()
@@ -58,4 +58,4 @@ class Arena : public std::enable_shared_from_this<Arena> {
   int64_t used_bytes_ = 0;
 };
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

@@ -1,6 +1,6 @@
 #include "tessera/core/comm/shm/exchange.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 
 Exchange::Exchange(Member& member, const Lane& lane)
     : member_(member), lane_(lane), arena_(member.world().arena()), sources_(member.size()) {}
@@ -33,4 +33,4 @@ bool Exchange::anyone_staged() {
   return false;
 }
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

@@ -12,7 +12,7 @@
 #include "tessera/core/comm/shm/member.h"
 #include "tessera/core/sched/lane.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 
 /// What all collectives that move data have in common: ranks post where their data lies, work in
 /// each other's memory, and end together. Data in memory from the arena is read and written where
@@ -86,4 +86,4 @@ class Exchange {
   std::vector<char*> sources_;
 };
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

@@ -14,7 +14,7 @@
 #include "tessera/core/process/error_text.h"
 #include "tessera/errors.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 
 Group::Group(std::unique_ptr<Member> member, Lane::Mode mode)
     : uncaught_at_start_(std::uncaught_exceptions()),
@@ -166,4 +166,4 @@ std::unique_ptr<Member> Group::do_subgroup(const std::vector<int>& ranks, std::s
       absl::StrCat(member_->group_name(), "/", std::string(name)), member_->options());
 }
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

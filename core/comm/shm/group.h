@@ -13,7 +13,7 @@
 #include "tessera/core/sched/lane.h"
 #include "tessera/process_group.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 
 /// Ranks of one host that work in each other's memory. Buffers from allocate() are read and written
 /// where they are; private ones pass through a staging area (Exchange). Ranks may be
@@ -61,4 +61,4 @@ class Group final : public ProcessGroup {
   Lane lane_;  // last: its thread uses the rest
 };
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

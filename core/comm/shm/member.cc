@@ -12,7 +12,7 @@
 #include "tessera/core/process/failure_report.h"
 #include "tessera/errors.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -328,4 +328,4 @@ std::string Member::missing_names() const {
   return names.empty() ? "nobody" : names;
 }
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

@@ -14,7 +14,7 @@
 #include "tessera/core/sched/lane.h"
 #include "tessera/errors.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 
 /// This rank's end of one channel: posts calls, waits for the others, and turns everything that can
 /// go wrong into one CommError. See Note [Collective order] and Note [Poison]. Collectives are
@@ -117,4 +117,4 @@ class Member {
   std::unordered_map<SegmentId, char*, SegmentId::Hash> bases_;
 };
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

@@ -13,7 +13,7 @@
 #include "tessera/core/process/fork.h"
 #include "tessera/core/process/standard_streams.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 namespace {
 
 constexpr const char* kPath = "/proc/self/pagemap";
@@ -80,4 +80,4 @@ int64_t PageMap::page_bytes() {
   return bytes;
 }
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 
 /// What the system tells about the pages of this process: which of a private mapping of a file it
 /// has copied because this process wrote them.
@@ -29,4 +29,4 @@ class PageMap {
   PageMap() = default;
 };
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

@@ -15,7 +15,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 namespace {
 
 // Templates cannot be compiled for several vector widths, so all of them are inlined into one
@@ -329,4 +329,4 @@ void reduce(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int 
   }
 }
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

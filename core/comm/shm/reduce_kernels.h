@@ -6,7 +6,7 @@
 
 #include "tessera/process_group.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 
 /// Where results are written: into the caches, which reads what is overwritten first, or past them.
 enum class Stores { kCached, kStreaming };
@@ -25,4 +25,4 @@ enum class Stores { kCached, kStreaming };
 void reduce(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int ranks,
             char* const* targets, int target_count, int64_t numel, Stores stores = Stores::kCached);
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

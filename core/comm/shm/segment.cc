@@ -25,7 +25,7 @@
 #include "tessera/core/process/file_descriptor.h"
 #include "tessera/core/process/standard_streams.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 namespace {
 
 std::string errno_text() { return std::strerror(errno); }
@@ -249,4 +249,4 @@ SharedRange Segment::range(int64_t offset_bytes) const {
           .fd = fd_};
 }
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

@@ -9,7 +9,7 @@
 #include "tessera/core/process/file_descriptor.h"
 #include "tessera/core/process/fork.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 
 /// What segments are made of.
 inline constexpr int64_t kPageBytes = 4096;
@@ -91,4 +91,4 @@ class Segment : public std::enable_shared_from_this<Segment> {
   bool is_private_ = false;
 };
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

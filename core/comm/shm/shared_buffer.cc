@@ -18,7 +18,7 @@
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/process/error_text.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 namespace {
 
 at::Tensor tensor_in(char* memory, int64_t size_bytes, int64_t offset_bytes, int64_t numel,
@@ -184,4 +184,4 @@ void SharedBuffer::drop_own_writes() {
   ::madvise(view_->data, view_->bytes, MADV_POPULATE_READ);
 }
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

@@ -11,7 +11,7 @@
 #include "tessera/process_group.h"
 #include "tessera/shared_buffer.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 
 /// One segment of the first rank, mapped twice by every rank: shared, and private (copy on write).
 ///
@@ -59,4 +59,4 @@ class SharedBuffer final : public tessera::SharedBuffer {
   std::unique_ptr<PageMap> page_map_;  // null until it is opened
 };
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

@@ -16,7 +16,7 @@
 
 #include "tessera/process_group.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 namespace {
 
 uint32_t* futex_word(std::atomic<uint32_t>& word) { return reinterpret_cast<uint32_t*>(&word); }
@@ -75,4 +75,4 @@ Channel* Channel::create(void* memory, int size) {
   return channel;
 }
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

@@ -10,7 +10,7 @@
 #include "tessera/collective.h"
 #include "tessera/core/comm/shm/segment.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 
 // Everything in this file lives in memory that several processes map, so it holds no pointers and
 // works at any address. Words shared by processes are lock-free atomics; a futex word is one of 32
@@ -114,4 +114,4 @@ struct alignas(64) Channel {
   static Channel* create(void* memory, int size);
 };
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

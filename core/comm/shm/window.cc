@@ -9,7 +9,7 @@
 #include "tessera/core/memory/copy_kernels.h"
 #include "tessera/errors.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 namespace {
 
 // Rank threads share one mapping, so a rank that reads its own memory may copy to where it reads.
@@ -78,4 +78,4 @@ void Window::store(int64_t index, int64_t value) {
   store_word(own_.mutable_data_ptr<int64_t>() + index, value);
 }
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

@@ -10,7 +10,7 @@
 #include "tessera/core/process/fork.h"
 #include "tessera/window.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 
 /// Reads copy straight from the mapping of a peer's arena. Holds the mappings, the pages where a
 /// failure is told and its own buffer, but neither the group nor the world: leaving those is not
@@ -42,4 +42,4 @@ class Window final : public tessera::Window {
   std::vector<const char*> sources_;                // by rank
 };
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

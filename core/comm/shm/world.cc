@@ -20,7 +20,7 @@
 #include "tessera/core/process/process_status.h"
 #include "tessera/core/process/standard_streams.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 namespace {
 
 // Note [Deadlock between groups]
@@ -274,4 +274,4 @@ bool Circle::confirms(const Circle& earlier) const {
   return true;
 }
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

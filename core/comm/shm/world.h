@@ -13,7 +13,7 @@
 #include "tessera/core/comm/shm/sync.h"
 #include "tessera/core/process/fork.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 
 /// A call that a thread of a rank is blocked in, for Note [Deadlock between groups].
 struct BlockedCall {
@@ -152,4 +152,4 @@ class World {
   std::unordered_map<SegmentId, std::shared_ptr<Segment>, SegmentId::Hash> segments_;
 };
 
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

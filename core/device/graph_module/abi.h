@@ -6,7 +6,7 @@
 ///
 /// A graph is used by one thread at a time. Functions return 0, or 1 with the reason in
 /// tessera_cuda_graph_error_text(). None waits for the device.
-namespace tessera::cuda_graph {
+namespace tessera::internal::cuda_graph {
 
 /// Raised with every change of this file.
 inline constexpr int kInterfaceVersion = 1;
@@ -37,4 +37,4 @@ void tessera_cuda_graph_destroy(void* graph);
 
 }  // extern "C"
 
-}  // namespace tessera::cuda_graph
+}  // namespace tessera::internal::cuda_graph

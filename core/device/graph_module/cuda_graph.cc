@@ -16,7 +16,7 @@
 
 #include "tessera/core/device/graph_module/abi.h"
 
-namespace tessera::cuda_graph {
+namespace tessera::internal::cuda_graph {
 namespace {
 
 thread_local std::string reason;
@@ -186,4 +186,4 @@ void tessera_cuda_graph_destroy(void* graph) { delete static_cast<CudaGraph*>(gr
 
 }  // extern "C"
 
-}  // namespace tessera::cuda_graph
+}  // namespace tessera::internal::cuda_graph

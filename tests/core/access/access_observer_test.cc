@@ -11,7 +11,7 @@
 
 #include <ATen/ATen.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// Counts who uses it, and can stop whoever pins it.
@@ -82,4 +82,4 @@ TEST_F(AccessObserverTest, ATargetOutlivesTheOperatorsThatPinIt) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -21,7 +21,7 @@
 #include "tessera/tests/support/fake_cuda/fake_cuda.h"
 #include "tessera/tests/support/gate.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -245,4 +245,4 @@ TEST_F(CudaDeviceTest, OneThreadMayAskWhileAnotherRecords) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -18,7 +18,7 @@
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/temporary_directory.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -194,4 +194,4 @@ TEST(CudaLibrary, ADeviceNeedsIt) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

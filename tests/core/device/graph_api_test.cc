@@ -11,7 +11,7 @@
 
 #include "tessera/core/device/cuda_library.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -128,4 +128,4 @@ TEST_F(GraphApiTest, TheBuiltModuleExportsItsInterfaceAndNothingElse) {
 #endif
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -25,7 +25,7 @@
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/same_bits.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -324,4 +324,4 @@ TEST_F(GraphTest, CallsOutOfOrderAreRefused) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -20,7 +20,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 struct Counter final : BackwardListener {
@@ -397,4 +397,4 @@ TEST(BackwardWatch, NothingIsToldAfterItsEnd) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,7 +8,7 @@
 
 #include <ATen/ATen.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -73,4 +73,4 @@ TEST(FiniteKernelsMisuse, OtherDtypesAreRefused) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

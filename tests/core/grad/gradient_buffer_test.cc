@@ -7,7 +7,7 @@
 
 #include <ATen/ATen.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
@@ -206,4 +206,4 @@ TEST_F(GradientBufferTest, RefusesABufferOfAnotherSize) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -10,7 +10,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 struct Received {
@@ -147,4 +147,4 @@ TEST(GradientHook, ASecondHookAfterTheFirstReceivesAlone) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

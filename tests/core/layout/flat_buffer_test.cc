@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -95,4 +95,4 @@ TEST(FlatBuffer, WrongArgumentsAreRefused) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -10,7 +10,7 @@
 
 #include <c10/util/Exception.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -182,4 +182,4 @@ TEST(FlatLayoutNegativeControl, BrokenPaddingIsNoticed) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,7 +8,7 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// A buffer under two tensors, the second of which has a view; "" if the data can be read.
@@ -176,4 +176,4 @@ TEST(FreeableBuffer, UnsealingDoesNotPermit) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

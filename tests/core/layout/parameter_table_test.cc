@@ -9,7 +9,7 @@
 
 #include "tessera/tests/core/layout/parameter.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -177,4 +177,4 @@ TEST(ParameterTableNegativeControl, TheChecksFindNothingInAGoodModel) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

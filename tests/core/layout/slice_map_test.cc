@@ -11,7 +11,7 @@
 
 #include <c10/util/Exception.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using Axis = SliceMap::Axis;
@@ -206,4 +206,4 @@ TEST(SliceMap, RefusesDegreesThatDoNotDivide) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

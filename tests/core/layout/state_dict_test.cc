@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -141,4 +141,4 @@ TEST(StateDict, RefusesToMergeWhatDiffersAndAddsNothing) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

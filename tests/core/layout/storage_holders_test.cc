@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -97,4 +97,4 @@ TEST(StorageHolders, AnAliasLiesInAParameterAltogether) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

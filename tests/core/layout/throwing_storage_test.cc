@@ -14,7 +14,7 @@
 #include "tessera/tests/support/forked_child.h"
 #include "tessera/tests/support/message_of.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using testing::ForkedChild;
@@ -110,4 +110,4 @@ TEST_F(ThrowingStorageTest, ManyComeAndGoInAnyOrder) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -9,7 +9,7 @@
 
 #include "tessera/tests/core/layout/parameter.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -90,4 +90,4 @@ TEST(UnitPlanNegativeControl, EveryWrongListIsCaught) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 constexpr int64_t kKiB = 1024, kMiB = kKiB * kKiB;
@@ -193,4 +193,4 @@ TEST(BlockHeap, GivesHolesBackWhenAskedTo) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

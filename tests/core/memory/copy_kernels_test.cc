@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 std::string numbers(int64_t bytes) {
@@ -51,4 +51,4 @@ TEST(StreamingPays, OnlyBeyondTheCacheAndSoonerWithMoreRanks) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

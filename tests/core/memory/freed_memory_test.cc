@@ -15,7 +15,7 @@
 // The sanitizers bring a malloc of their own.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 constexpr int64_t kMebibyte = int64_t{1} << 20;
@@ -112,6 +112,6 @@ TEST(FreedMemory, IsSeenByProfilers) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal
 
 #endif

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// A memfd of some size and the mappings that a test makes of it.
@@ -92,4 +92,4 @@ TEST(HugePages, MoreThanTheAddressSpaceIsNull) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

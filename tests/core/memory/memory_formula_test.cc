@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// Bytes as the tests write them down; control is always 0.
@@ -285,4 +285,4 @@ TEST(MemoryFormulaNegativeControl, ConfigurationsDifferAndWrongArgumentsAreRefus
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 TEST(MemoryMeter, CountsNowAndPeakByClass) {
@@ -96,4 +96,4 @@ TEST(ProcessPss, GrowsWithTouchedMemory) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 TEST(PrivateMemory, BeginsOnAPageAndHoldsWhatWasAskedFor) {
@@ -26,4 +26,4 @@ TEST(PrivateMemory, OfLargeBuffersBeginsOnAHugePage) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

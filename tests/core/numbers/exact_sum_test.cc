@@ -11,7 +11,7 @@
 
 #include "tessera/tests/core/numbers/exact_words.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using testing::words_of;
@@ -201,4 +201,4 @@ TEST(ExactSumNegativeControl, TheSameTermsInDoubleArithmeticDependOnTheOrder) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -5,7 +5,7 @@
 
 #include "tessera/core/numbers/exact_sum.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// All bits of a sum, those that value() rounds away too.
 inline std::array<int64_t, ExactSum::kWords> words_of(const ExactSum& sum) {
@@ -14,4 +14,4 @@ inline std::array<int64_t, ExactSum::kWords> words_of(const ExactSum& sum) {
   return words;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 template <typename T>
@@ -49,4 +49,4 @@ TEST(NarrowFloatControl, RoundsTiesToEven) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using Event = RollingHash::Event;
@@ -43,4 +43,4 @@ TEST(RollingHash, EveryDifferenceShows) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

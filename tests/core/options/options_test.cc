@@ -15,7 +15,7 @@
 
 #include "tessera/core/options/resolved_options.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -295,4 +295,4 @@ TEST(ResolvedOptions, AreAsynchronousOnlyWhereTheHostHasNothingToDoInAStep) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using c10::ScalarType;
@@ -121,4 +121,4 @@ TEST(Precision, TextsTellPrecisionsApart) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

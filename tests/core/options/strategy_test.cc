@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -67,4 +67,4 @@ TEST(Degrees, FlagsReadAndPrintThreeNumbers) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

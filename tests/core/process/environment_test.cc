@@ -14,7 +14,7 @@
 
 #include "tessera/tests/support/temporary_directory.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -220,4 +220,4 @@ TEST(Environment, WhatTheCallerBringsIsNotRead) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -5,7 +5,7 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 TEST(ErrorText, LeavesTheBacktraceOut) {
@@ -36,4 +36,4 @@ TEST(ErrorText, SaysSomethingOfAnyExceptionThatIsHandled) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 std::unique_ptr<JobPage> page_of(int ranks) {
@@ -85,4 +85,4 @@ TEST(JobPage, OtherAddressesLeadNowhere) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 TEST(ProcessStatus, TellsWhatAProcessDoes) {
@@ -33,4 +33,4 @@ TEST(ProcessStatus, TellsWhatAProcessDoes) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -15,7 +15,7 @@
 #include "tessera/core/reduce/reducer.h"
 #include "tessera/tests/support/rank_threads.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::ElementsAre;
@@ -103,4 +103,4 @@ TEST(GradientObserver, MeetsNoSecondGradient) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -20,7 +20,7 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/trace.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using Mode = Reducer::Mode;
@@ -343,4 +343,4 @@ TEST(PartialSums, RanksThatDroppedDifferentThingsLeaveTheirSumsToTheVote) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -12,7 +12,7 @@
 #include "tessera/tests/core/reduce/reduction_rig.h"
 #include "tessera/tests/support/rank_threads.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 /// Gives each rank the slice of its neighbour, or forgets to divide.
@@ -77,4 +77,4 @@ TEST(ConfigurationControls, AMissingDivisionIsNoticed) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

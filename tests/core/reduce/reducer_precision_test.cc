@@ -15,7 +15,7 @@
 #include "tessera/tests/core/reduce/reduction_rig.h"
 #include "tessera/tests/support/rank_threads.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 constexpr auto kBf16 = at::kBFloat16;
@@ -231,4 +231,4 @@ TEST(GradientViews, AreWholeUnderDdpInTheParametersDtypeOnly) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -15,7 +15,7 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::ElementsAre;
@@ -231,4 +231,4 @@ INSTANTIATE_TEST_SUITE_P(, ReducerTest,
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -14,7 +14,7 @@
 #include "tessera/core/step/grad_norm.h"
 #include "tessera/tests/support/recording_group.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// Every p | g | o of a world.
 inline std::vector<Degrees> all_degrees(int world) {
@@ -184,4 +184,4 @@ inline std::vector<at::Tensor> rank_order_means(const ReductionRig& rig, int mic
   return means;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -4,7 +4,7 @@
 
 #include <torch/torch.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 int64_t gradient_buffer_bytes(const MemoryMeter& meter) {
@@ -40,4 +40,4 @@ TEST(ScratchBuffers, LeavesWhatIsHeldAlone) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

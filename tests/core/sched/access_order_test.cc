@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using Phase = AccessOrder::Phase;
@@ -68,4 +68,4 @@ TEST(AccessOrder, DoesNotGrowForEver) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 class BufferPoolTest : public ::testing::Test {
@@ -84,4 +84,4 @@ TEST_F(BufferPoolTest, RefusesWhatWasNotReserved) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

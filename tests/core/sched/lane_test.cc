@@ -10,7 +10,7 @@
 
 #include "tessera/errors.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 TEST(Lane, InlineRunsInTheCallAndThrowsFromIt) {
@@ -91,4 +91,4 @@ TEST(Lane, KnowsWhoIsBlockedOnIt) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -15,7 +15,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::ElementsAre;
@@ -310,4 +310,4 @@ TEST(ChromeJsonTest, PiecesJoinedAreTheWhole) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

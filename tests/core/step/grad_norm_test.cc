@@ -11,7 +11,7 @@
 
 #include "tessera/tests/core/numbers/exact_words.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -152,4 +152,4 @@ TEST(GradNormNegativeControl, CutsInsideABlockWouldChangeBits) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -8,7 +8,7 @@
 #include "tessera/core/comm/groups/loopback_group.h"
 #include "tessera/tests/support/rank_threads.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 TEST(HostAllGather, EveryRankReadsEveryReport) {
@@ -51,4 +51,4 @@ TEST(HostAllGather, BeginsWithZerosAndCountsItsBytes) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

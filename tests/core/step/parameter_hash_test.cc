@@ -6,7 +6,7 @@
 
 #include <ATen/ATen.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 uint64_t hash(std::vector<NamedTensor> tensors) {
@@ -45,4 +45,4 @@ TEST(ParameterHash, TakesScalarsAndEmptyTensors) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -17,7 +17,7 @@
 
 #include "tessera/tests/support/rank_threads.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -295,4 +295,4 @@ TEST(StepVote, SaysTheMostTellingProblemFirst) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

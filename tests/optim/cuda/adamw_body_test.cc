@@ -14,7 +14,7 @@
 #include "tessera/tests/optim/cuda/emulation.h"
 #include "tessera/tests/optim/cuda/same_bits.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 namespace {
 
 constexpr AdamwCoefficients kCoefficients = {.gradient_scale = 0.7,
@@ -202,4 +202,4 @@ TEST(Pieces, RefuseASegmentThatCutsABlock) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

@@ -19,7 +19,7 @@
 #include "tessera/tests/optim/cuda/device_kit.h"
 #include "tessera/tests/support/same_bits.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 /// Elements of the parameters; the last one is frozen.
 inline const std::vector<int64_t> kPairNumels = {130, 1, 65, 9001, 64, 0, 7};
@@ -155,4 +155,4 @@ inline std::vector<uint8_t> used_in(int step) {
   return used;
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

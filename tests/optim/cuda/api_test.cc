@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 namespace {
 
 using ::testing::AllOf;
@@ -128,4 +128,4 @@ TEST(CudaModule, AnEmptyLaunchIsNone) {
 #endif
 
 }  // namespace
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

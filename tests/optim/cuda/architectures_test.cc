@@ -11,7 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 namespace {
 
 template <typename T>
@@ -63,4 +63,4 @@ TEST(CudaArchitectures, NegativeControlAFileWithoutDeviceCodeHasNone) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

@@ -17,7 +17,7 @@
 #include "tessera/tests/optim/cuda/host_kit.h"
 #include "tessera/tests/support/message_of.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 namespace {
 
 using ::testing::HasSubstr;
@@ -185,4 +185,4 @@ TEST(DeviceAdamw, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

@@ -16,7 +16,7 @@
 #include "tessera/core/device/device.h"
 #include "tessera/optim/cuda/api.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 /// A device, the kernels for it, and copies between host and device in the order of its current
 /// stream.
@@ -86,4 +86,4 @@ class Settled {
   const DeviceKit& kit_;
 };
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

@@ -14,7 +14,7 @@
 #include "tessera/optim/cuda/narrow.h"
 #include "tessera/optim/cuda/power.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 namespace {
 
 uint32_t bits(float value) { return std::bit_cast<uint32_t>(value); }
@@ -102,4 +102,4 @@ TEST(Power, TheScalarsAreThoseOfTheCpu) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

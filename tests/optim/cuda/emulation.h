@@ -8,7 +8,7 @@
 #include "tessera/optim/cuda/walk.h"
 
 // The launches of libtessera_cuda.so on the CPU: the same bodies, one "thread" after the other.
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 /// Calls body(worker) for all workers, the last first: no kernel may rely on an order.
 template <typename Body>
@@ -41,4 +41,4 @@ struct Launch {
 };
 inline constexpr Launch kLaunches[] = {{1, 1}, {1, 3}, {3, 32}, {7, 256}, {64, 5}};
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

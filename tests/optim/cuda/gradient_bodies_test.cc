@@ -19,7 +19,7 @@
 #include "tessera/optim/cuda/pieces.h"
 #include "tessera/tests/optim/cuda/emulation.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 namespace {
 
 static_assert(kSquareBlockElements == kSquareBlockNumel);
@@ -202,4 +202,4 @@ TYPED_TEST(GradientBodies, NegativeControlAnotherOrderOrAMissingRoundIsNoticed) 
 }
 
 }  // namespace
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

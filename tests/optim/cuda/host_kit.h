@@ -9,7 +9,7 @@
 #include "tessera/core/device/host_device.h"
 #include "tessera/tests/optim/cuda/device_kit.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 /// A kit over streams that are threads and the fake module; each piece of work is late by up to
 /// `longest_delay`.
@@ -38,4 +38,4 @@ class HostKit : public DeviceKit {
   std::shared_ptr<HostDevice> host_;
 };
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

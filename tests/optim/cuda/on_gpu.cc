@@ -18,7 +18,7 @@
 #include "tessera/tests/optim/cuda/emulation.h"
 #include "tessera/tests/optim/cuda/same_bits.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 namespace {
 
 const Api& api() {
@@ -280,4 +280,4 @@ TEST(OnGpuStep, NegativeControlAnotherGradientIsNoticed) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

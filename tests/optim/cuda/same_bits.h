@@ -3,7 +3,7 @@
 #include <cstring>
 #include <vector>
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 
 /// Whether both have the same bytes, NaNs and signs of zeros included.
 template <typename T>
@@ -11,4 +11,4 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

@@ -27,7 +27,7 @@
 #include "tessera/optim/loss_scaler.h"
 #include "tessera/tests/optim/cuda/emulation.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -303,4 +303,4 @@ TEST(StepBodies, NegativeControlAnEarlierStepCountIsNoticed) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

@@ -22,7 +22,7 @@
 #include "tessera/tests/optim/cuda/host_kit.h"
 #include "tessera/tests/support/message_of.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 namespace {
 
 using ::testing::HasSubstr;
@@ -285,4 +285,4 @@ TEST_F(StepDecisionTest, NamesWhatTheModuleRefuses) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

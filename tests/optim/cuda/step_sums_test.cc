@@ -24,7 +24,7 @@
 #include "tessera/tests/optim/cuda/host_kit.h"
 #include "tessera/tests/support/message_of.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 namespace {
 
 using ::testing::HasSubstr;
@@ -128,7 +128,7 @@ TEST_F(StepSumsTest, CountsWhatIsNotFinitePerParameter) {
         }
         for (size_t i = 0; i < layout.parameters(); ++i) {
           expected[plan[unit].parameters[i]] +=
-              tessera::count_non_finite(gradient, layout.parameter_range(i));
+              tessera::internal::count_non_finite(gradient, layout.parameter_range(i));
         }
         sums.count_non_finite(unit, kit_.put(gradient));
       }
@@ -264,4 +264,4 @@ TEST_F(StepSumsTest, SaysWhichPlansHaveNoKernels) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

@@ -11,7 +11,7 @@
 #include "tessera/optim/cuda/piece_tables.h"
 #include "tessera/tests/optim/cuda/host_kit.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 namespace {
 
 /// Uploads `value` to `target`.
@@ -74,4 +74,4 @@ TEST(PieceTables, HoldListsOnTheDevice) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

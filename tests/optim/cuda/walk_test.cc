@@ -7,7 +7,7 @@
 
 #include "tessera/tests/optim/cuda/emulation.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 namespace {
 
 constexpr int64_t kNumels[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 1000, 1023, 4096};
@@ -96,4 +96,4 @@ TEST(Walk, NegativeControlAForgottenTailAndATooLongHeadAreNoticed) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

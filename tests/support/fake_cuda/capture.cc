@@ -8,7 +8,7 @@
 
 #include "tessera/tests/support/fake_cuda/device_stream.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 struct Capture::Marks {
   std::mutex mutex;
@@ -150,4 +150,4 @@ void Capture::check_on_host(const Event& event) {
   capture->refuse(kWhy);
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -11,7 +11,7 @@
 
 #include "tessera/core/device/device.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 class DeviceStream;
 
@@ -77,4 +77,4 @@ class Capture : public std::enable_shared_from_this<Capture> {
   bool is_over_ = false;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -12,7 +12,7 @@
 #include "tessera/tests/support/fake_cuda/memory.h"
 #include "tessera/tests/support/fake_cuda/operator_call.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using c10::IValue;
@@ -189,4 +189,4 @@ std::vector<IValue> capture_operator(const std::shared_ptr<Capture>& capture,
   return results;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -10,7 +10,7 @@
 #include "tessera/tests/support/fake_cuda/capture.h"
 #include "tessera/tests/support/fake_cuda/device_stream.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// An operator on a stream that captures: what it returns has the right shapes and holds nothing
 /// yet, what it writes in place keeps its values, and each replay runs the CPU's kernel on the
@@ -20,4 +20,4 @@ std::vector<c10::IValue> capture_operator(const std::shared_ptr<Capture>& captur
                                           const c10::OperatorHandle& op,
                                           const std::vector<c10::IValue>& arguments);
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

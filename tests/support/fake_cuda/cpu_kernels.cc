@@ -15,7 +15,7 @@
 #include "tessera/tests/support/fake_cuda/kernels.h"
 #include "tessera/tests/support/fake_cuda/operator_call.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using at::Tensor;
@@ -132,4 +132,4 @@ TORCH_LIBRARY_IMPL(aten, SparseCUDA, kernels) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

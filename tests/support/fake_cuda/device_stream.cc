@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 void enqueue(void* stream, void (*run)(void*), void* argument) {
@@ -18,7 +18,7 @@ void enqueue_repeatable(void* stream, void (*run)(void*), void (*drop)(void*), v
 
 }  // namespace
 
-DeviceStream::DeviceStream(std::shared_ptr<tessera::Stream> queue, Kind kind)
+DeviceStream::DeviceStream(std::shared_ptr<tessera::internal::Stream> queue, Kind kind)
     : queue_(std::move(queue)), kind_(kind), handle_{this, &enqueue, &enqueue_repeatable} {}
 
 void DeviceStream::run(std::function<void()> work) {
@@ -85,4 +85,4 @@ void DeviceStream::drain() {
   changed_.wait(lock, [&] { return done_ >= number; });
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

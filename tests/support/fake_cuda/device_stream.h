@@ -9,7 +9,7 @@
 #include "tessera/core/device/host_device.h"
 #include "tessera/tests/support/fake_cuda/capture.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// A stream of a pretended GPU: a queue with a thread, which knows how much is in it, so that
 /// nobody needs to ask the thread whether all has run. Any thread.
@@ -17,7 +17,7 @@ class DeviceStream {
  public:
   enum class Kind : uint8_t { kDefault, kOther };
 
-  DeviceStream(std::shared_ptr<tessera::Stream> queue, Kind kind);
+  DeviceStream(std::shared_ptr<tessera::internal::Stream> queue, Kind kind);
   DeviceStream(const DeviceStream&) = delete;
   DeviceStream& operator=(const DeviceStream&) = delete;
 
@@ -44,7 +44,7 @@ class DeviceStream {
   HostStreamHandle* handle() { return &handle_; }
 
  private:
-  const std::shared_ptr<tessera::Stream> queue_;
+  const std::shared_ptr<tessera::internal::Stream> queue_;
   const Kind kind_;
   HostStreamHandle handle_;
   std::mutex mutex_;
@@ -54,4 +54,4 @@ class DeviceStream {
   std::shared_ptr<Capture> capture_;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

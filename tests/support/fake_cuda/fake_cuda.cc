@@ -8,7 +8,7 @@
 #include "tessera/tests/support/fake_cuda/machine.h"
 #include "tessera/tests/support/fake_cuda/memory.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 class Control final : public FakeCuda {
@@ -38,20 +38,20 @@ class Control final : public FakeCuda {
 };
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing
 
 // What the real library brings with the CUDA runtime.
 extern "C" {
 
-tessera::testing::FakeCuda* tessera_fake_cuda() {
-  static tessera::testing::Control control;
+tessera::internal::testing::FakeCuda* tessera_fake_cuda() {
+  static tessera::internal::testing::Control control;
   return &control;
 }
 
 int cudaGetDeviceCount(int* count) {
   if (std::getenv("FAKE_CUDA_STALLS") != nullptr) ::pause();
-  *count = tessera::testing::Machine::device_count();
-  const int status = static_cast<int>(tessera::testing::number_of("FAKE_CUDA_STATUS", 0));
+  *count = tessera::internal::testing::Machine::device_count();
+  const int status = static_cast<int>(tessera::internal::testing::number_of("FAKE_CUDA_STATUS", 0));
   return status == 0 && *count == 0 ? 100 : status;
 }
 
@@ -60,7 +60,7 @@ const char* cudaGetErrorString(int error) {
 }
 
 int cudaDriverGetVersion(int* version) {
-  *version = static_cast<int>(tessera::testing::number_of("FAKE_CUDA_DRIVER", 13000));
+  *version = static_cast<int>(tessera::internal::testing::number_of("FAKE_CUDA_DRIVER", 13000));
   return 0;
 }
 
@@ -69,24 +69,24 @@ int cudaRuntimeGetVersion(int* version) {
   return 0;
 }
 
-tessera::testing::FakeGraph* tessera_fake_cuda_graph(int device) {
-  return tessera::testing::make_fake_graph(device).release();
+tessera::internal::testing::FakeGraph* tessera_fake_cuda_graph(int device) {
+  return tessera::internal::testing::make_fake_graph(device).release();
 }
 
 int cudaStreamIsCapturing(void* stream, int* status) {
-  const auto* handle = static_cast<const tessera::HostStreamHandle*>(stream);
-  auto& queue = *static_cast<tessera::testing::DeviceStream*>(handle->stream);
+  const auto* handle = static_cast<const tessera::internal::HostStreamHandle*>(stream);
+  auto& queue = *static_cast<tessera::internal::testing::DeviceStream*>(handle->stream);
   *status = queue.capture() == nullptr ? 0 : 1;
   return 0;
 }
 
 int cudaHostRegister(void* data, size_t bytes, unsigned int /*flags*/) {
-  tessera::testing::PinnedMemory::get().add(data, bytes);
+  tessera::internal::testing::PinnedMemory::get().add(data, bytes);
   return 0;
 }
 
 int cudaHostUnregister(void* data) {
-  return tessera::testing::PinnedMemory::get().remove(data) ? 0 : 713;
+  return tessera::internal::testing::PinnedMemory::get().remove(data) ? 0 : 713;
 }
 
 }  // extern "C"

@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// What a test sees and steers of the fake libtorch_cuda.so: GPUs for LibTorch's CPU half to run
 /// any program on, without one. It registers what the real one does (a device guard, hooks, an
@@ -56,7 +56,7 @@ class FakeCuda {
   virtual int64_t operators(int device) = 0;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing
 
 /// Looked up in the library that is loaded.
-extern "C" tessera::testing::FakeCuda* tessera_fake_cuda();
+extern "C" tessera::internal::testing::FakeCuda* tessera_fake_cuda();

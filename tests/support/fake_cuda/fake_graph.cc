@@ -8,7 +8,7 @@
 #include "tessera/tests/support/fake_cuda/capture.h"
 #include "tessera/tests/support/fake_cuda/machine.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 class CaptureGraph final : public FakeGraph {
@@ -58,4 +58,4 @@ std::unique_ptr<FakeGraph> make_fake_graph(int device) {
   return std::make_unique<CaptureGraph>(device);
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// A graph of a pretended GPU. Throws c10::Error with CUDA's words.
 class FakeGraph {
@@ -18,4 +18,4 @@ class FakeGraph {
 
 std::unique_ptr<FakeGraph> make_fake_graph(int device);
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -10,7 +10,7 @@
 #include "tessera/tests/support/fake_cuda/memory.h"
 #include "tessera/tests/support/fake_cuda/operator_call.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 /// An event of CUDA's: a mark, and when the stream came to it.
@@ -195,4 +195,4 @@ using at::RegistererCUDAHooksRegistry;
 C10_REGISTER_CLASS(CUDAHooksRegistry, CUDAHooks, FakeHooks)
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

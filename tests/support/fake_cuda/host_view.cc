@@ -9,7 +9,7 @@
 
 #include "tessera/tests/support/fake_cuda/memory.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 /// A tensor over `storage` that is otherwise as `like`.
@@ -168,4 +168,4 @@ void HostViews::update(const at::Tensor& argument) {
   }
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

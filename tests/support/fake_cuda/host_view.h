@@ -6,7 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// Whether a view of a storage keeps its memory.
 enum class Keep : uint8_t { kYes, kNo };
@@ -39,4 +39,4 @@ class HostViews {
   std::vector<std::pair<c10::Storage, c10::Storage>> storages_;  // device's, CPU's
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -7,7 +7,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/util/Exception.h>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 // A device that is current in name only: it was restored and has no context.
@@ -112,4 +112,4 @@ const at::Generator& Machine::generator(int device) {
   return generator;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

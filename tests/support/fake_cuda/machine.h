@@ -17,7 +17,7 @@
 #include "tessera/core/device/host_device.h"
 #include "tessera/tests/support/fake_cuda/device_stream.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// A number from the environment.
 int64_t number_of(const char* name, int64_t otherwise);
@@ -88,4 +88,4 @@ class Machine {
   std::array<Counts, kMostDevices> counts_;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

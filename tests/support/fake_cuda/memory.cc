@@ -7,7 +7,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/util/Exception.h>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 constexpr size_t kAlignment = 512;
@@ -258,4 +258,4 @@ bool PinnedMemory::contains(const void* data) {
   return static_cast<const std::byte*>(data) < static_cast<const std::byte*>(begin) + bytes;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -15,7 +15,7 @@
 
 #include "tessera/tests/support/fake_cuda/machine.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// The memory of all pretended GPUs, as the caching allocator gives it out: in 512 bytes, for reuse
 /// in the order of the stream that was current at the allocation. New and freed memory is filled
@@ -88,4 +88,4 @@ class PinnedMemory final : public c10::Allocator {
   std::map<const void*, size_t> ranges_;  // to their bytes
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

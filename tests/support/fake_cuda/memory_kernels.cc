@@ -22,7 +22,7 @@
 #include "tessera/tests/support/fake_cuda/memory.h"
 #include "tessera/tests/support/fake_cuda/operator_call.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 /// Makes a device the calling thread's for a scope, if one is named.
@@ -153,4 +153,4 @@ void add_memory_kernels(torch::Library& kernels) {
   kernels.impl("record_stream", record_stream);
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

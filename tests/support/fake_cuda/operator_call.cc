@@ -16,7 +16,7 @@
 #include "tessera/tests/support/fake_cuda/host_view.h"
 #include "tessera/tests/support/fake_cuda/machine.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using c10::IValue;
@@ -188,8 +188,9 @@ void call_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (size_t i = bottom; i < stack->size(); ++i) (*stack)[i] = on_device((*stack)[i], views);
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing
 
 TORCH_LIBRARY_IMPL(_, CUDA, kernels) {
-  kernels.fallback(torch::CppFunction::makeFromBoxedFunction<&tessera::testing::call_on_cpu>());
+  kernels.fallback(
+      torch::CppFunction::makeFromBoxedFunction<&tessera::internal::testing::call_on_cpu>());
 }

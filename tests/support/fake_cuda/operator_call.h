@@ -4,7 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// Any operator on device tensors: waits until the calling thread's current stream of their device
 /// is done, then runs the CPU's kernel on the same memory, in the call. Random numbers are the
@@ -19,4 +19,4 @@ void begin_operator(int device);
 /// The host has waited for a device.
 void count_host_sync(int device);
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -5,7 +5,7 @@
 
 #include "tessera/tests/support/fake_cuda/kernels.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using at::Tensor;
@@ -86,4 +86,4 @@ void add_recurrent_cells(torch::Library& kernels) {
   kernels.impl("_thnn_fused_gru_cell_backward", gru_cell_backward);
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

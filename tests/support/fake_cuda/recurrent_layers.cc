@@ -14,7 +14,7 @@
 #include "tessera/tests/support/fake_cuda/host_view.h"
 #include "tessera/tests/support/fake_cuda/operator_call.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using at::Tensor;
@@ -175,4 +175,4 @@ TORCH_LIBRARY_IMPL(aten, AutogradCUDA, kernels) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

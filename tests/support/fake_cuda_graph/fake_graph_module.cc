@@ -11,7 +11,7 @@
 #include "tessera/core/device/graph_module/abi.h"
 #include "tessera/tests/support/fake_cuda/fake_graph.h"
 
-namespace tessera::cuda_graph {
+namespace tessera::internal::cuda_graph {
 namespace {
 
 using testing::FakeGraph;
@@ -68,4 +68,4 @@ void tessera_cuda_graph_destroy(void* graph) { delete static_cast<FakeGraph*>(gr
 
 }  // extern "C"
 
-}  // namespace tessera::cuda_graph
+}  // namespace tessera::internal::cuda_graph

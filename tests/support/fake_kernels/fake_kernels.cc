@@ -14,7 +14,7 @@
 #include "tessera/optim/cuda/with_elements.h"
 #include "tessera/tests/optim/cuda/emulation.h"
 
-namespace tessera::cuda {
+namespace tessera::internal::cuda {
 namespace {
 
 /// Odd, so that shares are uneven, and few: they run one after the other.
@@ -175,4 +175,4 @@ extern "C" int tessera_cuda_adamw(const AdamwArguments* arguments, void* stream)
   });
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::internal::cuda

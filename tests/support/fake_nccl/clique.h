@@ -11,7 +11,7 @@
 
 #include "tessera/core/comm/nccl/abi.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// Where memory lies in the windows of a communicator.
 struct WindowPlace {
@@ -78,4 +78,4 @@ bool fit(const Clique::Collective& collective);
 /// in fp32 and rounded once: the bits of shm, so that engines over either can be compared.
 void perform(Clique::Collective& collective);
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -1,6 +1,6 @@
 #include "tessera/tests/support/fake_nccl/fake_state.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 State& state() {
   static State* const made = new State();
@@ -80,9 +80,9 @@ class Control final : public FakeNccl {
 };
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing
 
-extern "C" tessera::testing::FakeNccl* tessera_fake_nccl() {
-  static auto* const control = new tessera::testing::Control();
+extern "C" tessera::internal::testing::FakeNccl* tessera_fake_nccl() {
+  static auto* const control = new tessera::internal::testing::Control();
   return control;
 }

@@ -4,7 +4,7 @@
 
 #include "tessera/tests/support/fake_nccl/fake_state.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 WindowPlace place_of(const OpaqueComm& comm, const void* data) {
   const auto* address = static_cast<const char*>(data);
@@ -22,11 +22,11 @@ void forget_memory(OpaqueComm& comm, bool is_abort) {
   comm.registered.clear();
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing
 
 #ifndef FAKE_NCCL_PLAIN
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 std::string name_of(const OpaqueComm& comm) {
@@ -62,12 +62,12 @@ Result delist(OpaqueComm& comm, const char* function, int64_t handle) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing
 
 using namespace tessera::testing;  // NOLINT: the C interface below is the fake's own
-using tessera::nccl::OpaqueComm;
-using tessera::nccl::OpaqueWindow;
-using tessera::nccl::Result;
+using tessera::internal::nccl::OpaqueComm;
+using tessera::internal::nccl::OpaqueWindow;
+using tessera::internal::nccl::Result;
 
 extern "C" {
 
@@ -76,7 +76,7 @@ Result ncclMemAlloc(void** data, size_t bytes) {
   record("ncclMemAlloc", nullptr);
   Result failure = Result::kSuccess;
   if (takes_failure("ncclMemAlloc", failure)) return failure;
-  constexpr size_t kAlignment = tessera::nccl::kWindowAlignment;
+  constexpr size_t kAlignment = tessera::internal::nccl::kWindowAlignment;
   *data = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   std::memset(*data, 0xFF, bytes);
   state().memory[static_cast<const char*>(*data)] = bytes;
@@ -119,8 +119,8 @@ Result ncclCommWindowRegister(OpaqueComm* comm, void* data, size_t bytes, Opaque
   const std::lock_guard<std::mutex> lock(state().mutex);
   record("ncclCommWindowRegister", comm);
   *window = nullptr;
-  constexpr int64_t kAlignment = tessera::nccl::kWindowAlignment;
-  if (flags != tessera::nccl::kSymmetricWindow ||
+  constexpr int64_t kAlignment = tessera::internal::nccl::kWindowAlignment;
+  if (flags != tessera::internal::nccl::kSymmetricWindow ||
       reinterpret_cast<int64_t>(data) % kAlignment != 0) {
     return Result::kInvalidArgument;
   }

@@ -7,7 +7,7 @@
 #include "tessera/core/device/host_device.h"
 #include "tessera/tests/support/fake_nccl/fake_state.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 namespace {
 
@@ -167,16 +167,16 @@ void record(const char* function, const OpaqueComm* comm) {
   record_call(function, comm, nullptr, nullptr);
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing
 
 using namespace tessera::testing;  // NOLINT: the C interface below is the fake's own
-using tessera::nccl::Config;
-using tessera::nccl::DataType;
-using tessera::nccl::RedOp;
-using tessera::nccl::UniqueId;
+using tessera::internal::nccl::Config;
+using tessera::internal::nccl::DataType;
+using tessera::internal::nccl::RedOp;
+using tessera::internal::nccl::UniqueId;
 
-using tessera::nccl::OpaqueComm;
-using tessera::nccl::Result;
+using tessera::internal::nccl::OpaqueComm;
+using tessera::internal::nccl::Result;
 
 extern "C" {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// One call into the fake library, in the order in which all threads made them.
 struct FakeCall {
@@ -52,7 +52,7 @@ class FakeNccl {
   virtual void fail_next(const std::string& function, int result) = 0;
 };
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing
 
 /// Looked up in the library that is loaded.
-extern "C" tessera::testing::FakeNccl* tessera_fake_nccl();
+extern "C" tessera::internal::testing::FakeNccl* tessera_fake_nccl();

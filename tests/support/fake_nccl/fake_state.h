@@ -15,7 +15,7 @@
 #include "tessera/tests/support/fake_nccl/clique.h"
 #include "tessera/tests/support/fake_nccl/fake_nccl.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 
 /// One rank's communicator.
 struct OpaqueComm {
@@ -37,9 +37,9 @@ struct OpaqueComm {
   std::map<int64_t, Registered> registered;  // by handle
 };
 
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 using nccl::OpaqueComm;
 using nccl::Result;
@@ -77,4 +77,4 @@ WindowPlace place_of(const OpaqueComm& comm, const void* data);
 /// Under the lock: the end of a communicator, which forgets its memory.
 void forget_memory(OpaqueComm& comm, bool is_abort);
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -7,7 +7,7 @@
 
 #include "tessera/tests/support/fake_nccl/clique.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using nccl::DataType;
@@ -115,4 +115,4 @@ void perform(Clique::Collective& collective) {
   }
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

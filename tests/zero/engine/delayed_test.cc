@@ -19,7 +19,7 @@
 // Every collective late and every freed buffer full of NaN: what the engine reads too early or
 // writes too soon shows as other bits.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using Case = std::tuple<Configuration, std::string /*model*/, Schedule>;
@@ -150,4 +150,4 @@ INSTANTIATE_TEST_SUITE_P(, MissingWait, ::testing::ValuesIn(named_configurations
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -17,7 +17,7 @@
 #include "tessera/tests/support/setting.h"
 #include "tessera/tests/support/training.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 inline torch::optim::AdamWOptions adamw() { return torch::optim::AdamWOptions(0.02).eps(1e-6); }
 
@@ -90,4 +90,4 @@ inline auto configurations_and_worlds(Suits suits = nullptr) {
   return ::testing::ValuesIn(all);
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -15,7 +15,7 @@
 
 // What users see of gradients, and every way to drop them.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::HasSubstr;
@@ -163,4 +163,4 @@ TEST_P(Gradients, AKeptGraphMayRunTwice) {
 INSTANTIATE_TEST_SUITE_P(, Gradients, configurations_and_worlds(), name_of);
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -15,7 +15,7 @@
 
 // Schedulers, reading and writing parameters, and the end of an engine.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::HasSubstr;
@@ -260,4 +260,4 @@ INSTANTIATE_TEST_SUITE_P(, EngineUseOfSplitParameters,
                          configurations_and_worlds(&Setting::splits_parameters), name_of);
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

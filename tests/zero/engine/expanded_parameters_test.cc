@@ -11,7 +11,7 @@
 // Parameters and buffers whose elements lie in one place (expand()): they get places of their own,
 // and train like tensors that always had them.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 struct Expanded : torch::nn::Module {
@@ -85,4 +85,4 @@ TEST_P(ExpandedParameters, TrainLikeContiguousOnes) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -25,7 +25,7 @@
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/zero/engine/engine_fixture.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::Each;
@@ -253,4 +253,4 @@ auto all_configurations_and_worlds() {
 INSTANTIATE_TEST_SUITE_P(, ForkTest, all_configurations_and_worlds(), &name_of);
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -12,7 +12,7 @@
 
 // Options::ignores: parameters that stay the user's own.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 /// Two layers; a parameter that every rank has for itself, under two names.
@@ -80,4 +80,4 @@ TEST_P(IgnoredParameters, AreTrainedLikeTheOthersWithoutTheOption) {
 INSTANTIATE_TEST_SUITE_P(, IgnoredParameters, configurations_and_worlds(), name_of);
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -13,7 +13,7 @@
 
 // Views and aliases of parameters that a model has from before parallelize.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::AllOf;
@@ -330,4 +330,4 @@ TEST(KeptAliasesRefusal, IsGivenWhereTheDtypeChanges) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -14,7 +14,7 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 constexpr int64_t kBucketBytes = 2048;
@@ -344,4 +344,4 @@ TEST(Memory, TheFormulaTellsStrategiesApart) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -18,7 +18,7 @@
 
 // What Options::on_non_finite, ask_non_finite and loss_scale make of a step.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::HasSubstr;
@@ -163,4 +163,4 @@ TEST(EngineTrace, HasEveryTrack) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

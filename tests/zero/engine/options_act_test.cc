@@ -19,7 +19,7 @@
 // refused, or is a bound that ranks which share parameters keep already. The table of all options
 // is in tests/core/options/options_test.cc.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::HasSubstr;
@@ -136,4 +136,4 @@ TEST(OptionsActControl, AnOptionWithoutEffectIsNoticed) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

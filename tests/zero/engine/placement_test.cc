@@ -9,7 +9,7 @@
 
 #include "tessera/tests/support/configuration.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::AllOf;
@@ -68,4 +68,4 @@ TEST(Placement, RefusesDegreesThatDoNotDivide) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -18,7 +18,7 @@
 // Scenario 53 of docs/testing.md: which dtype each part of a step has, and that what is computed in
 // fp32 is exactly that.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using at::Tensor;
@@ -185,4 +185,4 @@ INSTANTIATE_TEST_SUITE_P(, PrecisionTest,
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -14,7 +14,7 @@
 
 // Engines are made, trained and destroyed while LibTorch's profiler is on or off, in every order.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 namespace profiler = torch::autograd::profiler;
@@ -122,4 +122,4 @@ TEST(Profiler, MaySeeEnginesComeAndGo) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

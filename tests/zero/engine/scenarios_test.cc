@@ -23,7 +23,7 @@
 // Scenarios of PyTorch's own suites for FSDP and ZeRO; the number of each is its configuration in
 // the table of docs/testing.md, which says where the others are.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using at::Tensor;
@@ -324,4 +324,4 @@ TEST(Scenarios, Scenario58_TheScaleLeavesNoTrace) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

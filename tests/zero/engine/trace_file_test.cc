@@ -21,7 +21,7 @@
 #include "tessera/tests/support/file_size_limit.h"
 #include "tessera/tests/support/rank_threads.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::Each;
@@ -214,4 +214,4 @@ TEST_F(TraceFileTest, KeepsTheOlderFileWhenTheNewOneDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

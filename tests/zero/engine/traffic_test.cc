@@ -20,7 +20,7 @@
 // where all is replicated, P in and P out where it is sharded, plus small agreements that are named
 // here. What gathers read is in tests/fsdp/gathered_units_test.cc.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using Lines = std::vector<std::string>;
@@ -237,4 +237,4 @@ INSTANTIATE_TEST_SUITE_P(, BucketTrafficTest,
                          name_of_traffic);
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

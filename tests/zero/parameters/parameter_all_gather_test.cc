@@ -17,7 +17,7 @@
 // Under zero1 and zero2, where ranks have copies of their own, updated parameters travel on while
 // the next forward begins.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::HasSubstr;
@@ -170,4 +170,4 @@ INSTANTIATE_TEST_SUITE_P(, ParameterAllGatherTest,
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

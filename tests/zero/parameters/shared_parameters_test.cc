@@ -21,7 +21,7 @@
 // Where ranks have one copy of the parameters: what one rank does to it reaches the others through
 // the engine only.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::Each;
@@ -321,4 +321,4 @@ TEST(SharedParameters, WithoutTheBarrierOldValuesWouldBeSeen) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

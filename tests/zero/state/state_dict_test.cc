@@ -17,7 +17,7 @@
 #include "tessera/tests/zero/engine/engine_fixture.h"
 
 // Engine::state_dict and load_state_dict: a run that is saved and loaded elsewhere is the same run.
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::AllOf;
@@ -335,4 +335,4 @@ TEST(EngineStateNegativeControl, WhatTheComparisonMustCatch) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -13,7 +13,7 @@
 #include "tessera/tests/support/state_run.h"
 
 // The machinery without an engine: random bits in every slice, so that NaNs, -0 and padding count.
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::AllOf;
@@ -363,4 +363,4 @@ TEST(StateTransferNegativeControl, WhatTheComparisonsMustCatch) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

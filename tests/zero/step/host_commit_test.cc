@@ -15,7 +15,7 @@
 #include "tessera/errors.h"
 #include "tessera/tests/support/rank_threads.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::HasSubstr;
@@ -107,4 +107,4 @@ TEST(HostCommit, AnOptimizerThatThrowsAfterTheVoteEndsAllRanksAtOnce) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

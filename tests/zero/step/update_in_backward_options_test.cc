@@ -6,7 +6,7 @@
 
 #include "tessera/tests/zero/engine/engine_fixture.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::AllOf;
@@ -53,4 +53,4 @@ TEST(UpdateInBackward, WhatItCannotBeUsedWithIsRefusedTogether) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

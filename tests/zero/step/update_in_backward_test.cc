@@ -22,7 +22,7 @@
 
 // Options::optimizer_in_backward: the same bits from less memory.
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::AllOf;
@@ -365,4 +365,4 @@ TEST(UpdateInBackward, AModuleUsedAgainByRecomputationEndsTheEngine) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -22,7 +22,7 @@
 #include "tessera/rendezvous.h"
 #include "tessera/tests/support/rank_processes.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -278,4 +278,4 @@ TEST(CudaWorld, OptionsAreChecked) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -26,7 +26,7 @@
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_threads.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -202,4 +202,4 @@ TEST_F(GroupsOnCuda, MemoryOfNcclIsADevices) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -16,7 +16,7 @@
 #include "tessera/tests/core/comm/groups/rank_tensors.h"
 #include "tessera/tests/support/rank_threads.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using testing::have_same_bits;
@@ -332,4 +332,4 @@ TEST(Collectives, ChunkedBuffersOfUnequalKindsMixAcrossManyChunks) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

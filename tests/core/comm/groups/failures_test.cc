@@ -21,7 +21,7 @@
 #include "tessera/tests/support/file_size_limit.h"
 #include "tessera/tests/support/rank_threads.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::Each;
@@ -349,4 +349,4 @@ TEST_F(FailureNotes, OfAnExceptionInTheMiddleOfTrainingNameTheLastCallInAnyGroup
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -4,11 +4,11 @@
 
 #include "tessera/core/device/host_device.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// Queues writing `values` to `tensor` on the current stream.
 inline void fill_later(HostDevice& device, const at::Tensor& tensor, const at::Tensor& values) {
   HostDevice::run(*device.current_stream(), [tensor, values] { tensor.copy_(values); });
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

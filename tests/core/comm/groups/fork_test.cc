@@ -29,7 +29,7 @@
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/rank_threads.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::Each;
@@ -342,4 +342,4 @@ TEST(Fork, AChildAllocatesTensorsWhateverTheParentsThreadsDo) {
 #endif  // no sanitizer
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -13,7 +13,7 @@
 #include "tessera/process_group.h"
 #include "tessera/tests/support/rank_threads.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -350,4 +350,4 @@ TEST(Groups, AWorldOfOneNeedsNothing) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -14,7 +14,7 @@
 #include "tessera/tests/support/gate.h"
 #include "tessera/tests/support/message_of.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using testing::fill_later;
@@ -105,4 +105,4 @@ TEST(LoopbackOnDevice, HasNoWindowsAndGathersHostTensorsAtOnce) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -15,7 +15,7 @@
 #include "tessera/tests/core/comm/groups/rank_tensors.h"
 #include "tessera/tests/support/rank_threads.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -155,4 +155,4 @@ TEST(PermutedScatter, MisuseThrowsBeforeAnythingIsSent) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

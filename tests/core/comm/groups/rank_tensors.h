@@ -9,7 +9,7 @@
 #include "tessera/process_group.h"
 #include "tessera/tests/support/same_bits.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// Where tensors of a rank lie.
 enum class Memory : uint8_t { kArena, kPrivate, kMixed };
@@ -27,4 +27,4 @@ inline at::Tensor make_copy(ProcessGroup& group, Memory memory, const at::Tensor
   return made;
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

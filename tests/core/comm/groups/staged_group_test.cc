@@ -22,7 +22,7 @@
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_threads.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -290,4 +290,4 @@ TEST(Staged, SubgroupsAndHostGathersGoThrough) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -14,7 +14,7 @@
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using testing::DelayedGroup;
@@ -211,4 +211,4 @@ TEST(DelayedGroup, AnExceptionWithWorkInFlightHangsNobody) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -14,7 +14,7 @@
 #include "tessera/process_group.h"
 #include "tessera/tests/support/rank_threads.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::Each;
@@ -234,4 +234,4 @@ TEST(WindowFailures, DoNotKeepTheirRankInTheGroup) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

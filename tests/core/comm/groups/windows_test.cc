@@ -25,7 +25,7 @@
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/rank_threads.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::Each;
@@ -280,4 +280,4 @@ TEST(Windows, AProcessKilledInARead) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

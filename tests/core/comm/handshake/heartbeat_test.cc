@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using Sign = Heartbeat::Sign;
@@ -56,4 +56,4 @@ TEST_F(HeartbeatTest, OnesOwnIsHeard) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

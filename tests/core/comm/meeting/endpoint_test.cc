@@ -30,7 +30,7 @@
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/temporary_directory.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -262,4 +262,4 @@ TEST(Endpoint, ATruncatedOrForeignFileIsAnError) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 struct Pair {
@@ -84,4 +84,4 @@ TEST(Seal, PartsAreNotRunTogether) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -23,7 +23,7 @@
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/patience.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -75,7 +75,7 @@ std::vector<std::string> errors_of(const c10::intrusive_ptr<c10d::Store>& store,
 class HandshakeTest : public ::testing::Test {
  protected:
   std::vector<std::string> errors_of(const std::vector<Rank>& ranks) {
-    return tessera::errors_of(store_, ranks);
+    return tessera::internal::errors_of(store_, ranks);
   }
   c10d::Store& store() { return *store_; }
 
@@ -290,4 +290,4 @@ TEST_F(HandshakeTest, MissingRanksAreNamedByAll) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

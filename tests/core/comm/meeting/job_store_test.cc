@@ -25,7 +25,7 @@
 #include "tessera/core/process/error_text.h"
 #include "tessera/tests/support/message_of.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using std::chrono::seconds;
@@ -264,4 +264,4 @@ TEST_F(JobStoreTest, AChildOfTheHostLeavesItAlone) {
 #endif
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

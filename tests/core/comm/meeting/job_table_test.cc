@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 Message ask(JobTable& table, Ask kind, std::vector<std::string> fields) {
@@ -89,4 +89,4 @@ TEST(JobTable, LendsWhatIsLent) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 void expect_to_come_back(const Message& message) {
@@ -62,4 +62,4 @@ TEST(Message, WhateverIsUnderstoodIsWrittenBackTheSame) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

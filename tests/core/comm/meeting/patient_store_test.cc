@@ -15,7 +15,7 @@
 #include "tessera/core/process/error_text.h"
 #include "tessera/tests/support/message_of.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -102,4 +102,4 @@ TEST(PatientStore, ACallThatIsSlowIsWaitedFor) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -22,7 +22,7 @@
 
 #include "tessera/core/comm/meeting/abstract_socket.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -165,4 +165,4 @@ TEST_F(SocketPathTest, ADirectoryThatWentIsAnErrorWithThePath) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -7,7 +7,7 @@
 
 #include "tessera/core/comm/nccl/api.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 namespace {
 
 static_assert(NCCL_VERSION_CODE >= kOldestVersion);
@@ -121,4 +121,4 @@ static_assert(offsetof(Config, n_channels_per_net_peer) ==
 static_assert(offsetof(Config, nvlink_centric_sched) == offsetof(ncclConfig_t, nvlinkCentricSched));
 
 }  // namespace
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

@@ -7,7 +7,7 @@
 
 #include "tessera/core/comm/nccl/api.h"
 
-namespace tessera::nccl {
+namespace tessera::internal::nccl {
 namespace {
 
 using ::testing::AllOf;
@@ -71,4 +71,4 @@ TEST(NcclApi, VersionsReadAsNcclWritesThem) {
 }
 
 }  // namespace
-}  // namespace tessera::nccl
+}  // namespace tessera::internal::nccl

@@ -11,7 +11,7 @@
 #include "tessera/core/comm/nccl/group.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using nccl::Group;
@@ -192,4 +192,4 @@ TEST_P(NcclCollectives, SubgroupsHaveRanksAndSumsOfTheirOwn) {
 INSTANTIATE_TEST_SUITE_P(Worlds, NcclCollectives, ::testing::Values(1, 2, 3));
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -18,7 +18,7 @@
 #include "tessera/errors.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using nccl::Group;
@@ -250,4 +250,4 @@ TEST_F(ControlChannel, CarriesHostTensorsWhereCollectivesTakeOthers) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

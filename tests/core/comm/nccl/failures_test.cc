@@ -20,7 +20,7 @@
 #include "tessera/errors.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using nccl::Group;
@@ -309,4 +309,4 @@ TEST_F(NcclFailures, DestructorsDoNotWaitForWhatIsInFlight) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

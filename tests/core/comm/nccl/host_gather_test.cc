@@ -16,7 +16,7 @@
 #include "tessera/errors.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using nccl::Group;
@@ -251,4 +251,4 @@ TEST_F(HostGather, EndsWhenAnotherRankGivesUp) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -13,7 +13,7 @@
 #include "tessera/core/comm/nccl/meeting.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using nccl::Group;
@@ -269,4 +269,4 @@ TEST_F(NcclLanes, WhatNeedsCommonMemoryIsRefusedOrAbsent) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -19,7 +19,7 @@
 #include "tessera/errors.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using nccl::Group;
@@ -221,4 +221,4 @@ TEST_F(NcclLeftCalls, AGatherOnTheHost) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -18,7 +18,7 @@
 #include "tessera/errors.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using nccl::Group;
@@ -372,4 +372,4 @@ TEST_F(FakeNcclMemory, ControlMemoryFreedWhileItIsRegisteredIsAComplaint) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -14,7 +14,7 @@
 
 #include "tessera/core/process/error_text.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 constexpr auto kDeadline = std::chrono::seconds(60);
@@ -121,4 +121,4 @@ int count_calls(const std::string& function) {
       calls.begin(), calls.end(), [&](const FakeCall& call) { return call.function == function; }));
 }
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -10,7 +10,7 @@
 #include "tessera/core/device/host_device.h"
 #include "tessera/tests/support/fake_nccl/fake_nccl.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 
 /// The fake library, found by the loader that finds the real one.
 std::shared_ptr<const nccl::Api> fake_api();
@@ -45,4 +45,4 @@ void await_no_communicators();
 /// How often `function` was called.
 int count_calls(const std::string& function);
 
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -15,7 +15,7 @@
 #include "tessera/core/device/host_device.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 /// A store that knows when it must no longer be used.
@@ -124,4 +124,4 @@ TEST(NcclProcessEndDeathTest, NobodyWatchesAWorldThatHasJustGone) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

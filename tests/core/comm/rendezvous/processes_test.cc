@@ -27,7 +27,7 @@
 #include "tessera/rendezvous.h"
 #include "tessera/tests/support/rank_processes.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using testing::free_port;
@@ -370,4 +370,4 @@ TEST(Processes, RankZeroListensOnlyAtTheMastersAddress) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -16,7 +16,7 @@
 
 #include "tessera/core/comm/shm/world.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 TEST(Rendezvous, TheStoreMayGoAsSoonAsOneRankIsThrough) {
@@ -78,4 +78,4 @@ TEST(Rendezvous, CoresAreThoseOfAllRanks) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -17,7 +17,7 @@
 
 // Time-outs longer than clocks can count, and none at all.
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -73,4 +73,4 @@ TEST(TimeOut, NoneIsRefused) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -17,7 +17,7 @@
 
 #include "tessera/tests/support/file_size_limit.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 namespace {
 
 using ::testing::HasSubstr;
@@ -184,4 +184,4 @@ TEST(Arena, ThreadsAllocateAtOnce) {
 }
 
 }  // namespace
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

@@ -15,7 +15,7 @@
 #include "tessera/process_group.h"
 #include "tessera/tests/support/rank_threads.h"
 
-namespace tessera {
+namespace tessera::internal {
 namespace {
 
 using ::testing::Each;
@@ -143,4 +143,4 @@ TEST(Deadlocks, ASlowRankIsNoDeadlock) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::internal

@@ -11,7 +11,7 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 namespace {
 
 template <typename T>
@@ -112,4 +112,4 @@ TYPED_TEST(ReduceKernels, NegativeControlsOfTheReference) {
 }
 
 }  // namespace
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm

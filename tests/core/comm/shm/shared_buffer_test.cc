@@ -30,7 +30,7 @@
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/rank_threads.h"
 
-namespace tessera::testing {
+namespace tessera::internal::testing {
 namespace {
 
 using ::testing::Each;
@@ -312,4 +312,4 @@ TEST(SharedBuffer, IsNullInAWorldOfOne) {
 }
 
 }  // namespace
-}  // namespace tessera::testing
+}  // namespace tessera::internal::testing

@@ -11,7 +11,7 @@
 
 #include "tessera/core/comm/shm/reduce_kernels.h"
 
-namespace tessera::shm {
+namespace tessera::internal::shm {
 namespace {
 
 constexpr int64_t kLineBytes = 64;
@@ -140,4 +140,4 @@ TYPED_TEST(SumKernels, NegativeControls) {
 }
 
 }  // namespace
-}  // namespace tessera::shm
+}  // namespace tessera::internal::shm
