@@ -33,7 +33,7 @@ class HostAttempt final : public Attempt {
     } catch (const std::exception& error) {
       reject(absl::StrCat("rank ", options_.rank, " failed: ", error_text(error)));
     }
-    if (place_.own != nullptr) place_.own->close_door();
+    if (endpoint_.own != nullptr) endpoint_.own->close_door();
     for (const auto& [rank, hello] : guests_) words_.say(answer_key(hello.nonce), kGo);
   }
 
@@ -89,7 +89,7 @@ class HostAttempt final : public Attempt {
       give_up(cause);
     }
     // A place of our own is new: there every mark is this attempt's.
-    if (mark && place_.own != nullptr) return expect_alive(*hello);
+    if (mark && endpoint_.own != nullptr) return expect_alive(*hello);
     if (mark) {  // of an earlier world or attempt, or gone before it was seen
       ended_.insert(hello->nonce);
       return;
@@ -224,15 +224,15 @@ class HostAttempt final : public Attempt {
   /// this attempt must not pass for news then.
   void reject(const Hello& guest, const std::string& cause) {
     words_.say(answer_key(guest.nonce), absl::StrCat(kFailure, cause));
-    if (place_.own == nullptr) mark_failed(guest.nonce, cause);
+    if (endpoint_.own == nullptr) mark_failed(guest.nonce, cause);
   }
 
   /// Gives up for all ranks that are there, so that they say the same.
   [[noreturn]] void reject(const std::string& cause) {
     if (twin_) reject(*twin_, cause);
     for (const auto& [rank, hello] : guests_) reject(hello, cause);
-    if (place_.own != nullptr) {  // whoever is connected and has not said Hello yet
-      place_.own->close_door();
+    if (endpoint_.own != nullptr) {  // whoever is connected and has not said Hello yet
+      endpoint_.own->close_door();
       words_.say(kFailureOfAll, cause);
     }
     give_up(cause);

@@ -23,7 +23,7 @@ class MemberAttempt final : public Attempt {
       beat();
       hear_failure();
       if (const auto answer = words_.hear(answer_key(own_.nonce)); answer && obey(*answer)) return;
-      if (place_.own != nullptr) {
+      if (endpoint_.own != nullptr) {
         if (const auto failure = words_.hear(kFailureOfAll)) give_up(*failure);
       }
       expect_host_alive();
@@ -54,9 +54,9 @@ class MemberAttempt final : public Attempt {
   }
 
   void expect_host_alive() {
-    if (place_.own == nullptr) return expect_rank_0_alive();
+    if (endpoint_.own == nullptr) return expect_rank_0_alive();
     // Its connection may outlive it in a child.
-    TORCH_CHECK(!place_.own->host().has_ended(), place_.own->host().text(),
+    TORCH_CHECK(!endpoint_.own->host().has_ended(), endpoint_.own->host().text(),
                 ", where the ranks meet, died before all ranks had met");
   }
 
@@ -97,8 +97,8 @@ class MemberAttempt final : public Attempt {
     std::string host = "rank 0";
     int host_rank = 0;
     int host_pid = 0;
-    if (place_.own != nullptr) {
-      const HostName& name = place_.own->host();
+    if (endpoint_.own != nullptr) {
+      const HostName& name = endpoint_.own->host();
       host = name.text();
       if (!name.activity().empty()) absl::StrAppend(&host, " ", name.activity());
       host_rank = name.rank;

@@ -181,15 +181,15 @@ class Search {
       if (!refusal_.empty()) pause_ = kPauseAfterRefusal;
       return std::nullopt;
     }
-    return endpoint_of(c10::make_intrusive<JobStore>(*std::move(connection)));
+    return at_store(c10::make_intrusive<JobStore>(*std::move(connection)));
   }
 
   Endpoint host(std::unique_ptr<Listener> listener, const Credentials& credentials) const {
-    return endpoint_of(c10::make_intrusive<JobStore>(
+    return at_store(c10::make_intrusive<JobStore>(
         std::move(listener), credentials, HostName::of_this_process(environment().rank)));
   }
 
-  Endpoint endpoint_of(c10::intrusive_ptr<JobStore> store) const {
+  Endpoint at_store(c10::intrusive_ptr<JobStore> store) const {
     JobStore* const own = store.get();
     return {.store = std::move(store), .own = own, .is_host = own->is_host(), .since = start_};
   }
