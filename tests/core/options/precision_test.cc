@@ -11,6 +11,7 @@ namespace tessera::internal {
 namespace {
 
 using c10::ScalarType;
+using tessera::resolve;  // internal::resolve() is of options
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

@@ -26,33 +26,32 @@ int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().co
 
 /// As CUDAGuardImpl does it, as far as anyone can tell.
 struct FakeGuard final : public c10::impl::DeviceGuardImplInterface {
-  using Endpoint = c10::Device;
 
   c10::DeviceType type() const override { return c10::DeviceType::CUDA; }
-  Endpoint exchangeDevice(Endpoint to) const override {
-    const Endpoint old = getDevice();
+  c10::Device exchangeDevice(c10::Device to) const override {
+    const c10::Device old = getDevice();
     machine().make_current(to.index());
     return old;
   }
-  Endpoint getDevice() const override { return Machine::endpoint(Machine::current()); }
-  void setDevice(Endpoint to) const override { machine().make_current(to.index()); }
-  void uncheckedSetDevice(Endpoint to) const noexcept override {
+  c10::Device getDevice() const override { return Machine::torch_device(Machine::current()); }
+  void setDevice(c10::Device to) const override { machine().make_current(to.index()); }
+  void uncheckedSetDevice(c10::Device to) const noexcept override {
     Machine::restore_current(to.index());
   }
   c10::DeviceIndex deviceCount() const noexcept override {
     return static_cast<c10::DeviceIndex>(Machine::device_count());
   }
 
-  c10::Stream getStream(Endpoint of) const override {
+  c10::Stream getStream(c10::Device of) const override {
     return Machine::current_stream(of.has_index() ? of.index() : Machine::current());
   }
-  c10::Stream getDefaultStream(Endpoint of) const override {
+  c10::Stream getDefaultStream(c10::Device of) const override {
     return Machine::stream(of.index(), 0);
   }
-  c10::Stream getNewStream(Endpoint of, int priority) const override {
+  c10::Stream getNewStream(c10::Device of, int priority) const override {
     return machine().next_stream(of.index(), priority < 0);
   }
-  c10::Stream getStreamFromGlobalPool(Endpoint of, bool is_high) const override {
+  c10::Stream getStreamFromGlobalPool(c10::Device of, bool is_high) const override {
     return machine().next_stream(of.has_index() ? of.index() : Machine::current(), is_high);
   }
   c10::Stream exchangeStream(c10::Stream to) const override {
@@ -81,8 +80,8 @@ struct FakeGuard final : public c10::impl::DeviceGuardImplInterface {
 
   void destroyEvent(void* event, const c10::DeviceIndex device) const noexcept override {
     if (event == nullptr) return;
-    const Endpoint old = getDevice();
-    setDevice(Machine::endpoint(device));
+    const c10::Device old = getDevice();
+    setDevice(Machine::torch_device(device));
     Capture::forget(*event_at(event).mark);
     delete &event_at(event);
     setDevice(old);
@@ -91,7 +90,7 @@ struct FakeGuard final : public c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& on, const c10::DeviceIndex device,
               const c10::EventFlag flag) const override {
     TORCH_CHECK(device == -1 || device == on.device_index(), "an event of another device");
-    const Endpoint old = getDevice();
+    const c10::Device old = getDevice();
     setDevice(on.device());
     const bool has_timing = flag != c10::EventFlag::PYTORCH_DEFAULT;
     if (*event == nullptr) {
@@ -108,7 +107,7 @@ struct FakeGuard final : public c10::impl::DeviceGuardImplInterface {
   }
   void block(void* event, const c10::Stream& on) const override {
     if (event == nullptr) return;
-    const Endpoint old = getDevice();
+    const c10::Device old = getDevice();
     setDevice(on.device());
     machine().queue(on).wait(*event_at(event).mark);
     setDevice(old);
@@ -182,7 +181,7 @@ struct FakeHooks : public at::CUDAHooksInterface {
     TORCH_CHECK(device.has_value(),
                 "The specified pointer resides on host memory and is not "
                 "registered with any CUDA device.");
-    return Machine::endpoint(*device);
+    return Machine::torch_device(*device);
   }
   bool isPinnedPtr(const void* data) const override { return PinnedMemory::get().contains(data); }
   at::Allocator* getPinnedMemoryAllocator() const override { return &PinnedMemory::get(); }

@@ -30,7 +30,7 @@ class Machine {
 
   static Machine& get();
   static int device_count();
-  static c10::Device place(int device) {
+  static c10::Device torch_device(int device) {
     return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)};
   }
 
@@ -46,7 +46,7 @@ class Machine {
   void forget_contexts();
 
   static c10::Stream stream(int device, int64_t id) {
-    return c10::Stream(c10::Stream::UNSAFE, place(device), id);
+    return c10::Stream(c10::Stream::UNSAFE, torch_device(device), id);
   }
   /// The calling thread's on a device.
   static c10::Stream current_stream(int device);

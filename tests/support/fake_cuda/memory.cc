@@ -56,7 +56,7 @@ DeviceMemory& DeviceMemory::get() {
 c10::DataPtr DeviceMemory::allocate(size_t bytes) {
   const int device = Machine::current();
   Machine::get().make_context(device);
-  if (bytes == 0) return {nullptr, nullptr, &release, Machine::place(device)};
+  if (bytes == 0) return {nullptr, nullptr, &release, Machine::torch_device(device)};
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     auto& stats = stats_[static_cast<size_t>(device)];
@@ -75,12 +75,12 @@ c10::DataPtr DeviceMemory::allocate(size_t bytes) {
        .streams = {&Machine::get().current_queue(device)},
        .adopted = {},
        .capture = {}});
-  return {data, data, &release, Machine::place(device)};
+  return {data, data, &release, Machine::torch_device(device)};
 }
 
 c10::DataPtr DeviceMemory::adopt(const c10::Storage& storage, int device) {
   void* data = const_cast<void*>(storage.data());
-  if (data == nullptr) return {nullptr, nullptr, &release, Machine::place(device)};
+  if (data == nullptr) return {nullptr, nullptr, &release, Machine::torch_device(device)};
   Machine::get().make_context(device);
   add({.data = data,
        .bytes = storage.nbytes(),
@@ -89,7 +89,7 @@ c10::DataPtr DeviceMemory::adopt(const c10::Storage& storage, int device) {
        .streams = {&Machine::get().current_queue(device)},
        .adopted = storage,
        .capture = {}});
-  return {data, data, &release, Machine::place(device)};
+  return {data, data, &release, Machine::torch_device(device)};
 }
 
 void DeviceMemory::copy_data(void* to, const void* from, size_t bytes) const {

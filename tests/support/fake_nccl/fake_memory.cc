@@ -64,7 +64,7 @@ Result delist(OpaqueComm& comm, const char* function, int64_t handle) {
 }  // namespace
 }  // namespace tessera::internal::testing
 
-using namespace tessera::testing;  // NOLINT: the C interface below is the fake's own
+using namespace tessera::internal::testing;  // NOLINT: the C interface below is the fake's own
 using tessera::internal::nccl::OpaqueComm;
 using tessera::internal::nccl::OpaqueWindow;
 using tessera::internal::nccl::Result;

@@ -169,7 +169,7 @@ void record(const char* function, const OpaqueComm* comm) {
 
 }  // namespace tessera::internal::testing
 
-using namespace tessera::testing;  // NOLINT: the C interface below is the fake's own
+using namespace tessera::internal::testing;  // NOLINT: the C interface below is the fake's own
 using tessera::internal::nccl::Config;
 using tessera::internal::nccl::DataType;
 using tessera::internal::nccl::RedOp;
