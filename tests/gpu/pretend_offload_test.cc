@@ -58,7 +58,7 @@ class ForgetfulDevice final : public Device {
  public:
   explicit ForgetfulDevice(Drops drops) : drops_(drops) { inner_.make_current(); }
 
-  at::Device device() const override { return inner_.device(); }
+  at::Device torch_device() const override { return inner_.torch_device(); }
   std::shared_ptr<Stream> current_stream() override {
     return std::make_shared<WrappedStream>(inner_.current_stream(),
                                            drops_ != Drops::kComputationsWait);

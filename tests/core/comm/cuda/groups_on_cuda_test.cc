@@ -153,7 +153,7 @@ TEST_F(GroupsOnCuda, RanksShareGpusThroughSharedMemoryToTheBit) {
 }
 
 TEST_F(GroupsOnCuda, WhatIsCapturedIntoAGraphIsRefusedByName) {
-  const at::Device place(at::kCUDA, 0);
+  const at::Device device(at::kCUDA, 0);
   const auto nccl =
       init_process_group({.device = device, .rank = 0, .world_size = 1, .backend = "nccl"});
   const auto shm =
@@ -183,7 +183,7 @@ TEST_F(GroupsOnCuda, WhatIsCapturedIntoAGraphIsRefusedByName) {
 }
 
 TEST_F(GroupsOnCuda, MemoryOfNcclIsADevices) {
-  const at::Device place(at::kCUDA, 1);
+  const at::Device device(at::kCUDA, 1);
   for (const auto memory : {NcclOptions::Memory::kRegistered, NcclOptions::Memory::kWindows}) {
     const auto group = init_process_group({.device = device,
                                            .rank = 0,

@@ -202,7 +202,7 @@ TEST_F(ControlChannel, RefusesMisuse) {
 /// A device whose tensors are not the host's.
 class ElsewhereDevice final : public Device {
  public:
-  at::Device device() const override { return at::kMeta; }
+  at::Device torch_device() const override { return at::kMeta; }
   std::shared_ptr<Stream> current_stream() override { return host_.current_stream(); }
   std::shared_ptr<Stream> make_stream(Priority priority) override {
     return host_.make_stream(priority);

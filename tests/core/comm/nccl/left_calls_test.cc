@@ -43,7 +43,7 @@ class FullDevice final : public Device {
  public:
   explicit FullDevice(std::shared_ptr<Device> inner) : inner_(std::move(inner)) {}
 
-  at::Device device() const override { return inner_->device(); }
+  at::Device torch_device() const override { return inner_->torch_device(); }
   std::shared_ptr<Stream> current_stream() override {
     if (is_full) throw std::bad_alloc();
     return inner_->current_stream();
