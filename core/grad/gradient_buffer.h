@@ -10,12 +10,12 @@
 
 namespace tessera::internal {
 
-/// Where one unit's gradients land on their way from autograd to the reduction: a full flat buffer
-/// laid out like the unit's parameters, in the dtype in which they are sent. Knows which parameters
-/// have arrived. Used by one thread.
+/// Where one unit's gradients are collected on their way from autograd to the reduction: a full
+/// flat buffer laid out like the unit's parameters, in the dtype in which they are sent. Knows
+/// which parameters have arrived. Used by one thread.
 class GradientBuffer {
  public:
-  /// Lands gradients of `unit` (of `table`); both must outlive the gradient_buffer.
+  /// For gradients of `unit` (of `table`); both must outlive it.
   GradientBuffer(const ParameterTable& table, const PlannedUnit& unit);
 
   /// Whether it has a buffer.
@@ -28,7 +28,7 @@ class GradientBuffer {
   /// Gives the buffer away; nothing has arrived any more.
   at::Tensor close();
 
-  /// Forgets which parameters have arrived in this micro-step but keeps their values: what lands
+  /// Forgets which parameters have arrived in this micro-step but keeps their values: what comes
   /// next is added.
   void begin_micro_step();
 

@@ -48,11 +48,11 @@ void check(const MemorySetting& setting) {
 }
 
 /// Whether the reduced slice stays inside a gradient buffer that holds the whole gradient.
-bool lands_in_place(const Degrees& degrees) {
+bool collects_in_place(const Degrees& degrees) {
   return degrees.gradients == 1 && degrees.optimizer > 1;
 }
 
-/// Whether nothing lands anywhere but in the buffer that holds the sums.
+/// Whether gradients are collected nowhere but in the buffer that holds the sums.
 bool lands_in_sums(const PlannedUnit& unit, const MemorySetting& setting) {
   return !setting.updates_in_backward && setting.degrees.optimizer == 1 &&
          setting.micro_steps == 1 && unit.precision.communication == unit.precision.reduce;
@@ -62,7 +62,7 @@ int64_t gradient_bytes(const PlannedUnit& unit, const MemorySetting& setting) {
   const Degrees& degrees = setting.degrees;
   const UnitPrecision& precision = unit.precision;
   if (setting.updates_in_backward) return 0;
-  if (lands_in_place(degrees) && setting.micro_steps == 1 &&
+  if (collects_in_place(degrees) && setting.micro_steps == 1 &&
       precision.communication == precision.reduce) {
     return 0;
   }
@@ -117,7 +117,7 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
       rounded_bytes = std::max(rounded_bytes, whole_bytes / degrees.optimizer);
     }
     bytes[MemoryClass::kGradients] += gradient_bytes(unit, setting);
-    if (lands_in_place(degrees)) {
+    if (collects_in_place(degrees)) {
       bytes[MemoryClass::kGradientBuffers] += bytes_in(unit, unit.precision.communication);
     }
   }
@@ -128,7 +128,7 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
 
 MemoryBytes memory_peak_formula(const UnitPlan& plan, const MemorySetting& setting) {
   MemoryBytes bytes = memory_formula(plan, setting);
-  if (lands_in_place(setting.degrees)) return bytes;
+  if (collects_in_place(setting.degrees)) return bytes;
   BuffersByDtype blocks, roots;  // they have pools of their own
   for (const PlannedUnit& unit : plan) {
     if (unit.kind == UnitKind::kFrozen || lands_in_sums(unit, setting)) continue;

@@ -9,8 +9,8 @@
 
 namespace tessera::internal {
 
-/// Gradients as they are, by the group's own reductions: for every row of Degrees. Note [Slice map]
-/// says which ranks combine what.
+/// Gradients as they are, by the group's own reductions: for every value of Degrees. Note [Slice
+/// map] says which ranks combine what.
 class MeanOverRanks final : public GradientCommunicator {
  public:
   /// `group` must outlive it. Collective; sends nothing but what making subgroups takes.

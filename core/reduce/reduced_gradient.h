@@ -46,10 +46,10 @@ class ReducedGradient {
   /// The part of the unit that this rank ends with: its optimizer slice.
   Range kept() const { return kept_; }
 
-  /// Where the first gradients of a micro-step land if the reduction can leave the value there:
-  /// [unit numel] of the communication dtype, contents undefined; a value that lies in it is moved
-  /// first. Undefined where any buffer will do: all but zero1, and ddp with communication and sums
-  /// of one dtype while there is no value.
+  /// Where the first gradients of a micro-step are collected if the reduction can leave the value
+  /// there: [unit numel] of the communication dtype, contents undefined; a value that lies in it is
+  /// moved first. Undefined where any buffer will do: all but zero1, and ddp with communication and
+  /// sums of one dtype while there is no value.
   at::Tensor gradient_buffer();
   /// Whether `gradients` is what gradient_buffer() returned, and not the caller's to use again.
   bool owns(const at::Tensor& gradients) const {

@@ -19,7 +19,7 @@ namespace tessera::internal {
 // Note [Rounds]
 // A parameter may receive several gradients within one backward: a module that is used twice
 // through re-entrant checkpointing fires its hook once per use. The n-th firing belongs to round n.
-// Rounds land in buffers of their own and are reduced and added one after the other, under every
+// Rounds have buffers of their own and are reduced and added one after the other, under every
 // strategy: adding on the rank first where a buffer happens to be free, and after the reduction
 // elsewhere, would round differently. How many rounds a unit has may differ between ranks that take
 // different branches, so ranks agree on the maximum at the end of the backward.

@@ -30,11 +30,11 @@ class Trace;
 
 namespace tessera::internal {
 
-/// Takes gradients from autograd to the reduced gradients that the step uses: lands them in full
+/// Takes gradients from autograd to the reduced gradients that the step uses: collects them in full
 /// unit buffers of the communication dtype, reduces each unit as soon as it is complete (in the
 /// plan's order, the same on all ranks), and adds the results of the backwards of one step in the
-/// reduce dtype. For every row of Degrees; where g is 1 or o the bits are those of the rank-order
-/// sum, whatever the row. Note [Rounds] and Note [Agreed order] in reducer.cc. Used by one thread.
+/// reduce dtype. For every value of Degrees; where g is 1 or o the bits are those of the rank-order
+/// sum, whatever they are. Note [Rounds] and Note [Agreed order] in reducer.cc. Used by one thread.
 ///
 /// Memory: see ReducedGradient and memory_formula.h for what lasts. Gradient buffers are pooled by
 /// dtype, those of units of kind kRoot in a pool of their own, because each pool's buffers have the
@@ -135,7 +135,8 @@ class Reducer {
   ExactSum squares(size_t unit);
   ExactSum squares();
 
-  /// Of how many units gradients land or are under way at once, at most; see memory_peak_formula.
+  /// Of how many units gradients come in or are under way at once, at most; see
+  /// memory_peak_formula.
   int units_in_reduction() const;
 
   /// What users may see as `.grad`, per table entry.

@@ -39,7 +39,7 @@ struct RankMemory {
 struct Measurement {
   int64_t parameter_numel = 0;      ///< of the model, without padding
   tessera::MemoryBytes persistent;  ///< memory_formula()
-  tessera::MemoryBytes peak;        ///< memory_peak_formula(): persistent and pooled landing
+  tessera::MemoryBytes peak;  ///< memory_peak_formula(): persistent, and pooled gradient buffers
   std::vector<RankMemory> ranks;
   friend bool operator==(const Measurement&, const Measurement&) = default;
 };
@@ -53,7 +53,7 @@ Measurement measure(const Configuration& configuration, const Workload& workload
                     const std::shared_ptr<tessera::ProcessGroup>& world);
 
 /// Whether every rank holds exactly what the formula says in every class that lasts: all but
-/// control, and landing where it is pooled.
+/// control, and gradient buffers where they are pooled.
 bool is_exact(const Measurement& measurement);
 
 /// The largest part by which what a GPU's allocator says of a rank is off what the engine's meter

@@ -156,9 +156,9 @@ std::vector<std::string> notes(const Comparison& comparison) {
   }
   std::vector<std::string> lines = {
       outcome(comparison),
-      "GradientBuffer is pooled (persistent under zero1): predicted for units that land one after "
-      "the "
-      "other.",
+      "Gradient buffers are pooled (persistent under zero1): predicted for units that are reduced "
+      "one "
+      "after the other.",
       absl::StrFormat("total: held after the last step; peak: most at once. Both without control "
                       "(votes and other small all-gathers), at most %.2f MiB.",
                       mib(control_bytes)),
@@ -166,7 +166,7 @@ std::vector<std::string> notes(const Comparison& comparison) {
       "backward and update.",
       "PyTorch DDP is modelled, not measured: 20 bytes per parameter without padding: parameter, "
       "gradient, its copy in a bucket",
-      "(under gradient_buffer; gradient_as_bucket_view is off by default) and AdamW's two "
+      "(under gradient buffers; gradient_as_bucket_view is off by default) and AdamW's two "
       "moments."};
   if (is_on_device(comparison)) {
     double error = 0.0;

@@ -49,7 +49,7 @@ struct MemorySetting {
 /// control is 0 here: it is small and depends on the number of parameters, not on P.
 MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
 
-/// The most bytes per rank that training holds at once: memory_formula() and the pooled landing
+/// The most bytes per rank that training holds at once: memory_formula() and the pooled gradient
 /// buffers, each as large as the largest unit that is not root and as large as the root, per
 /// communication dtype. No pool under zero1, nor under ddp with one micro-step and a communication
 /// dtype as wide as the sums.

@@ -16,7 +16,7 @@ enum class MemoryClass : uint8_t {
   kOptimizer,            ///< moments and masters
   kUnshardedParameters,  ///< memory for units that are whole for a while
   kRoot,                 ///< the root unit's own buffer, where parameters are split
-  kGradientBuffers,      ///< buffers in which gradients land before they are reduced
+  kGradientBuffers,      ///< buffers in which gradients are collected before they are reduced
   kControl,              ///< votes and other small buffers
   kHost,  ///< what a GPU's engine keeps in the host's memory instead (Options::offload)
 };

@@ -77,8 +77,8 @@ struct Options {
   Strategy strategy = Strategy::kDdp;
 
   /// The three degrees of Strategy::kHybrid; must be set with it and only with it. Each divides the
-  /// next, the last one the world: HSDP over S of S * R ranks is {S, S, S}. Rows with 1 < gradients
-  /// < optimizer add in another order and so round differently.
+  /// next, the last one the world: HSDP over S of S * R ranks is {S, S, S}. Values with 1 <
+  /// gradients < optimizer add in another order and so round differently.
   std::optional<Degrees> degrees = {};
 
   /// Which modules become units where parameters are split (degree above 1); an error elsewhere.

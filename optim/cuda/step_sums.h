@@ -43,7 +43,7 @@ class StepSums {
   /// Begins a step: zeros.
   void clear();
   /// Counts what is NaN or infinite in the gradients that this rank produced for trainable `unit`;
-  /// `landing`: [unit numel] of Float, BFloat16 or Half. One pass. Adds up over calls.
+  /// `gradients`: [unit numel] of Float, BFloat16 or Half. One pass. Adds up over calls.
   void count_non_finite(size_t unit, const at::Tensor& gradient_buffer);
   /// Adds the squares of this rank's atom of trainable `unit`. `kept`: 1-d Float, BFloat16 or Half,
   /// the mean gradient from element `begin` of the unit on, the atom among it. One pass.

@@ -21,7 +21,7 @@ class Trainer {
   /// Waits for all that steps have queued. On a CPU nothing is left.
   virtual void finish() {}
 
-  /// What the engine's formula says it holds on the device between steps, with pooled landing
+  /// What the engine's formula says it holds on the device between steps, with pooled gradient
   /// buffers and control; -1 without an engine and under offload.
   virtual int64_t formula_bytes() const { return -1; }
 

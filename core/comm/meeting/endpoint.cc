@@ -185,8 +185,8 @@ class Search {
   }
 
   Endpoint host(std::unique_ptr<Listener> listener, const Credentials& credentials) const {
-    return at_store(c10::make_intrusive<JobStore>(
-        std::move(listener), credentials, HostName::of_this_process(environment().rank)));
+    return at_store(c10::make_intrusive<JobStore>(std::move(listener), credentials,
+                                                  HostName::of_this_process(environment().rank)));
   }
 
   Endpoint at_store(c10::intrusive_ptr<JobStore> store) const {

@@ -22,7 +22,7 @@ class GradientBufferTest : public ::testing::Test {
     gradient_buffer.open(buffer);
   }
 
-  at::Tensor landed(size_t position) const {
+  at::Tensor arrived(size_t position) const {
     const Range range = unit().layout.parameter_range(position);
     return buffer.narrow(0, range.begin, range.numel);
   }
@@ -40,34 +40,34 @@ class GradientBufferTest : public ::testing::Test {
 TEST_F(GradientBufferTest, CopiesTheFirstGradientAndAddsTheNext) {
   const at::Tensor gradient = at::randn({3, 5});
   EXPECT_EQ(gradient_buffer.receive(0, gradient), 0);
-  EXPECT_TRUE(at::equal(landed(0), gradient.flatten()));
+  EXPECT_TRUE(at::equal(arrived(0), gradient.flatten()));
   gradient_buffer.receive(0, gradient);
-  EXPECT_TRUE(at::equal(landed(0), (gradient + gradient).flatten()));
+  EXPECT_TRUE(at::equal(arrived(0), (gradient + gradient).flatten()));
 }
 
 TEST_F(GradientBufferTest, TakesAnyStrides) {
   const at::Tensor gradient = at::randn({5, 3}).t();
   gradient_buffer.receive(0, gradient);
-  EXPECT_TRUE(at::equal(landed(0), gradient.contiguous().flatten()));
+  EXPECT_TRUE(at::equal(arrived(0), gradient.contiguous().flatten()));
   gradient_buffer.receive(0, at::ones({}).expand({3, 5}));
-  EXPECT_TRUE(at::equal(landed(0), gradient.contiguous().flatten() + 1));
+  EXPECT_TRUE(at::equal(arrived(0), gradient.contiguous().flatten() + 1));
 }
 
 TEST_F(GradientBufferTest, LaysGradientsOutLikeTheirParameter) {
   const at::Tensor gradient = at::randn({2, 3, 2, 2});
   gradient_buffer.receive(1, gradient);
-  EXPECT_TRUE(at::equal(landed(1), gradient.permute({0, 2, 3, 1}).flatten()));
+  EXPECT_TRUE(at::equal(arrived(1), gradient.permute({0, 2, 3, 1}).flatten()));
   gradient_buffer.receive(1, gradient.contiguous(at::MemoryFormat::ChannelsLast));
-  EXPECT_TRUE(at::equal(landed(1), (gradient + gradient).permute({0, 2, 3, 1}).flatten()));
+  EXPECT_TRUE(at::equal(arrived(1), (gradient + gradient).permute({0, 2, 3, 1}).flatten()));
 }
 
 TEST_F(GradientBufferTest, TakesSparseGradientsFirstAndLater) {
   const at::Tensor rows = at::tensor({0, 2, 0}, at::kLong).unsqueeze(0);
   const at::Tensor gradient = at::sparse_coo_tensor(rows, at::ones({3, 5}), {3, 5});
   gradient_buffer.receive(0, gradient);
-  EXPECT_TRUE(at::equal(landed(0), gradient.to_dense().flatten()));
+  EXPECT_TRUE(at::equal(arrived(0), gradient.to_dense().flatten()));
   gradient_buffer.receive(0, gradient);
-  EXPECT_TRUE(at::equal(landed(0), 2 * gradient.to_dense().flatten()));
+  EXPECT_TRUE(at::equal(arrived(0), 2 * gradient.to_dense().flatten()));
 }
 
 TEST_F(GradientBufferTest, IsCompleteWhenEveryParameterHasArrived) {
@@ -92,7 +92,7 @@ TEST_F(GradientBufferTest, KeepsValuesAcrossMicroStepsAndAddsToThem) {
   gradient_buffer.begin_micro_step();
   EXPECT_FALSE(gradient_buffer.is_complete());
   gradient_buffer.receive(2, at::full({}, 2.0F));
-  EXPECT_EQ(landed(2).item<float>(), 3.0F);
+  EXPECT_EQ(arrived(2).item<float>(), 3.0F);
   gradient_buffer.begin_micro_step();
   gradient_buffer.fill_missing();
   EXPECT_EQ(buffer.sum().item<float>(), 3.0F);
@@ -138,7 +138,7 @@ struct CommunicationCase {
         gradient_buffer(table, plan[0]) {
     gradient_buffer.open(buffer);
   }
-  at::Tensor landed() const { return buffer.narrow(0, 0, 15); }
+  at::Tensor arrived() const { return buffer.narrow(0, 0, 15); }
 
   ParameterTable table;
   UnitPlan plan;
@@ -151,13 +151,13 @@ TEST(ReducedDtype, RoundsOnceToTheCommunicationDtype) {
     CommunicationCase sent(at::kFloat, communication);
     const at::Tensor first = at::randn({3, 5});
     sent.gradient_buffer.receive(0, first);
-    EXPECT_TRUE(at::equal(sent.landed(), first.to(communication).flatten()));
+    EXPECT_TRUE(at::equal(sent.arrived(), first.to(communication).flatten()));
     const at::Tensor second = at::randn({5, 3}).t();
     sent.gradient_buffer.receive(0, second);
     // The sum of what is there and the gradient as it came, rounded once.
     const auto wide = at::promote_types(communication, at::kFloat);
     const at::Tensor sum = (first.to(communication).to(wide) + second.to(wide)).to(communication);
-    EXPECT_TRUE(at::equal(sent.landed(), sum.flatten()));
+    EXPECT_TRUE(at::equal(sent.arrived(), sum.flatten()));
   }
 }
 
@@ -165,7 +165,7 @@ TEST(ReducedDtype, WidensExactly) {
   CommunicationCase sent(at::kBFloat16, at::kFloat);
   const at::Tensor gradient = at::randn({3, 5}).to(at::kBFloat16);
   sent.gradient_buffer.receive(0, gradient);
-  EXPECT_TRUE(at::equal(sent.landed(), gradient.to(at::kFloat).flatten()));
+  EXPECT_TRUE(at::equal(sent.arrived(), gradient.to(at::kFloat).flatten()));
 }
 
 TEST(ReducedDtype, TakesSparseGradients) {
@@ -174,7 +174,7 @@ TEST(ReducedDtype, TakesSparseGradients) {
     const at::Tensor rows = at::tensor({0, 2, 0}, at::kLong).unsqueeze(0);
     const at::Tensor gradient = at::sparse_coo_tensor(rows, at::ones({3, 5}), {3, 5});
     sent.gradient_buffer.receive(0, gradient);
-    EXPECT_TRUE(at::equal(sent.landed(), gradient.to_dense().to(communication).flatten()));
+    EXPECT_TRUE(at::equal(sent.arrived(), gradient.to_dense().to(communication).flatten()));
   }
 }
 

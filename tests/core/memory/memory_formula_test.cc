@@ -95,7 +95,7 @@ TEST(MemoryFormula, UpdatesInBackwardKeepNoGradients) {
   alone.updates_in_backward = true;
   EXPECT_EQ(memory_formula(buckets(3), alone), (Expected{.parameters = 6144, .optimizer = 12288}));
   EXPECT_EQ(memory_peak_formula(buckets(3), alone)[MemoryClass::kGradientBuffers], 4608 + 1536)
-      << "there are no sums to land in";
+      << "there are no sums to collect in";
   MemorySetting zero3 = split({4, 4, 4});
   const MemoryBytes with_sums = memory_formula(wrapped(), zero3);
   zero3.updates_in_backward = true;
@@ -246,12 +246,14 @@ TEST(MemoryPeakFormula, AddsThePooledBufferByHand) {
     EXPECT_EQ(peak, persistent) << "only gradient buffers differ";
     return pooled;
   };
-  EXPECT_EQ(gradient_buffer(buckets(3), resident({1, 1, 1})), 0) << "ddp lands where the sums are";
+  EXPECT_EQ(gradient_buffer(buckets(3), resident({1, 1, 1})), 0)
+      << "ddp collects where the sums are";
   EXPECT_EQ(gradient_buffer(buckets(3), resident({1, 1, 1}, 2)), 4608 + 1536)
       << "one of each dtype";
   EXPECT_EQ(gradient_buffer(buckets(3), resident({1, 3, 3})), 4608 + 1536);
   EXPECT_EQ(gradient_buffer(buckets(3), resident({1, 1, 3})), 0) << "zero1 has no pool";
-  EXPECT_EQ(gradient_buffer(wrapped(), split({4, 4, 4})), 3072 + 1024) << "no frozen unit lands";
+  EXPECT_EQ(gradient_buffer(wrapped(), split({4, 4, 4})), 3072 + 1024)
+      << "no frozen unit has gradients";
   EXPECT_EQ(gradient_buffer(wrapped({.parameters = at::kBFloat16}), split({4, 4, 4})), 2048 + 1024);
 }
 

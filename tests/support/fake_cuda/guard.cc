@@ -26,7 +26,6 @@ int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().co
 
 /// As CUDAGuardImpl does it, as far as anyone can tell.
 struct FakeGuard final : public c10::impl::DeviceGuardImplInterface {
-
   c10::DeviceType type() const override { return c10::DeviceType::CUDA; }
   c10::Device exchangeDevice(c10::Device to) const override {
     const c10::Device old = getDevice();

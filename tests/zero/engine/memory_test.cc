@@ -85,7 +85,8 @@ class MemoryTest : public ::testing::TestWithParam<MemoryCase> {
             .micro_steps = GetParam().micro_steps,
             .bucket_bytes = kBucketBytes};
   }
-  /// Where gradients are whole and the optimizer is split, they are reduced where they land.
+  /// Where gradients are whole and the optimizer is split, they are reduced where they are
+  /// collected.
   bool lands_in_pool() const { return degrees().gradients > 1 || degrees().optimizer == 1; }
 };
 
