@@ -76,9 +76,9 @@ enum class Known : uint8_t { kInNextStep, kInStep };
 using ProcessCase = std::tuple<Configuration, int /*world*/, Known>;
 
 std::string process_name(const ::testing::TestParamInfo<ProcessCase>& info) {
-  const auto& [configuration, world, outcome] = info.param;
+  const auto& [configuration, world, known] = info.param;
   return absl::StrCat(configuration.name, "_World", world,
-                      outcome == Known::kInNextStep ? "" : "_waiting");
+                      known == Known::kInNextStep ? "" : "_waiting");
 }
 
 /// Runs the job and returns what each rank got; empty where one failed, which fails the test.
@@ -88,7 +88,7 @@ std::vector<Outcome> run_job(const Configuration& configuration, int world, Know
   const auto results = run_rank_processes(
       world, "train_on_one_gpu",
       {.environment = {{"PROCESSES_CONFIGURATION", configuration.name},
-                       {"PROCESSES_WAITS", outcome == Known::kInNextStep ? "" : "1"},
+                       {"PROCESSES_WAITS", known == Known::kInNextStep ? "" : "1"},
                        {"PROCESSES_OUT", folder.path()},
                        {"FAKE_CUDA_DEVICES", "1"}},
        .deadline = std::chrono::seconds(120)});
@@ -105,10 +105,10 @@ std::vector<Outcome> run_job(const Configuration& configuration, int world, Know
 class ProcessesOnOneGpu : public ::testing::TestWithParam<ProcessCase> {};
 
 TEST_P(ProcessesOnOneGpu, TrainAsOnTheCpu) {
-  const auto& [configuration, world, outcome] = GetParam();
+  const auto& [configuration, world, known] = GetParam();
   const Outcome expected =
       train_on_threads(subject(kModel), at::kFloat, configuration, schedule_of_job(), world);
-  const std::vector<Outcome> outcomes = run_job(configuration, world, outcome, expected);
+  const std::vector<Outcome> outcomes = run_job(configuration, world, known, expected);
   ASSERT_EQ(outcomes.size(), static_cast<size_t>(world));
   for (size_t rank = 0; rank < outcomes.size(); ++rank) {
     Outcome of_rank = expected;

@@ -40,14 +40,13 @@ std::vector<Configuration> sharded_configurations(int world) {
   return configurations;
 }
 
-/// Two to five configurations on four ranks: most ranks have nothing of most parameters.
+/// Two to five rows on four ranks: most ranks have nothing of most parameters.
 TEST(Scenarios, Scenario40_FewerRowsThanRanks) {
   struct FewRows : Net {
     FewRows() {
       for (int64_t rows = 2; rows <= 5; ++rows) {
-        layers.push_back(register_module(
-            "layer" + std::to_string(configurations),
-            torch::nn::Linear(configurations == 2 ? 7 : configurations - 1, configurations)));
+        layers.push_back(register_module("layer" + std::to_string(rows),
+                                         torch::nn::Linear(rows == 2 ? 7 : rows - 1, rows)));
       }
     }
     Tensor forward(const Tensor& input, const Moment&) override {
@@ -57,17 +56,16 @@ TEST(Scenarios, Scenario40_FewerRowsThanRanks) {
     }
     std::vector<torch::nn::Linear> layers;
   };
-  const Subject few_configurations = {.name = "FewRows",
-                                      .make = [] { return std::make_shared<FewRows>(); },
-                                      .input_shape = {7},
-                                      .target_shape = {5}};
+  const Subject few_rows = {.name = "FewRows",
+                            .make = [] { return std::make_shared<FewRows>(); },
+                            .input_shape = {7},
+                            .target_shape = {5}};
   const Schedule& schedule = schedules()[1];
-  const Outcome expected = oracle(few_configurations, schedule, 4);
+  const Outcome expected = oracle(few_rows, schedule, 4);
   for (const Configuration& configuration : configurations_of_world(4)) {
-    EXPECT_EQ(
-        differences(train_on_threads(few_configurations, at::kDouble, configuration, schedule, 4),
-                    expected, few_configurations.tolerance),
-        "")
+    EXPECT_EQ(differences(train_on_threads(few_rows, at::kDouble, configuration, schedule, 4),
+                          expected, few_rows.tolerance),
+              "")
         << configuration;
   }
 }
