@@ -45,7 +45,7 @@ void train_and_die() {
   if (is_victim && point == "gather") deadly_tag = "second";
   if (is_victim && point == "full_parameters") deadly_tag = "full_parameters";
   if (is_victim && point == "vote") deadly_tag = "vote of the step";
-  if (is_victim && point == "all-gather") deadly_tag = "bucket 0";
+  if (is_victim && point == "updates") deadly_tag = "bucket 0";
   auto group = std::make_shared<KillingGroup>(world);
   Trainer trainer(group, configuration);
 
@@ -61,13 +61,13 @@ void train_and_die() {
   if (is_victim && point == "forward") die();
   if (is_victim && point == "exit") std::quick_exit(0);
   if (is_victim && point == "exception") throw std::runtime_error("out of data");
-  if (point != "all-gather") group->die_in(deadly_tag);
+  if (point != "updates") group->die_in(deadly_tag);
   if (is_victim && point == "hook") {
     trainer.net->first->weight.register_hook([](const at::Tensor&) { die(); });
   }
   loss.backward();
   if (is_victim && point == "between") die();
-  if (point == "all-gather") group->die_in(deadly_tag);
+  if (point == "updates") group->die_in(deadly_tag);
   trainer.engine->step();
   trainer.train(2);  // reaches what the last step's all-gather left waiting
   std::printf("still alive\n");
@@ -89,8 +89,8 @@ std::vector<Death> deaths() {
       all.push_back({point, configuration, 3, point == "vote" ? 0 : 1});
     }
   }
-  all.push_back({"all-gather", configuration_of(Strategy::kZero1), 3, 2});
-  all.push_back({"all-gather", configuration_of(Strategy::kZero2), 2, 0});
+  all.push_back({"updates", configuration_of(Strategy::kZero1), 3, 2});
+  all.push_back({"updates", configuration_of(Strategy::kZero2), 2, 0});
   for (const std::string point : {"gather", "full_parameters", "full_scope"}) {
     all.push_back({point, configuration_of(Strategy::kZero3), 3, 1});
     all.push_back({point, configuration_of(Strategy::kZero3), 2, 0});
