@@ -20,7 +20,7 @@ enum class Operation : int64_t {
   kGatherUpdated
 };
 constexpr std::array<const char*, 5> kOperations = {"all_reduce", "reduce_scatter", "all_gather",
-                                                    "broadcast", "all-gather"};
+                                                    "broadcast", "gather_updated"};
 
 /// Where buffers lie: where peers reach them, or in memory that passes through a staging area.
 enum class Memory : int64_t { kArena, kPrivate };
