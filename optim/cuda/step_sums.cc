@@ -113,8 +113,7 @@ void StepSums::clear() {
 
 void StepSums::count_non_finite(size_t unit, const at::Tensor& gradient_buffer) {
   require_trainable(unit, unit_numels_.size());
-  require_elements("gradients", gradient_buffer, unit_numels_[unit],
-                   device_->torch_device());
+  require_elements("gradients", gradient_buffer, unit_numels_[unit], device_->torch_device());
   queue(*api_, *device_, "count_non_finite", [&](void* stream) {
     return api_->count_non_finite(
         gradient_buffer.const_data_ptr(), dtype_of(gradient_buffer.scalar_type()),

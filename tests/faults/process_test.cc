@@ -207,7 +207,7 @@ TEST(ProcessFaults, LauncherNamesTheDeadRankAndReturnsItsCode) {
     SCOPED_TRACE(point);
     std::string output;
     const int code = run_under_launcher(
-        3, absl::StrCat("FAULT_POINT=", point, " FAULT_RANK=1 FAULT_ROW=zero2"), output);
+        3, absl::StrCat("FAULT_POINT=", point, " FAULT_RANK=1 FAULT_CONFIGURATION=zero2"), output);
     EXPECT_EQ(code, 128 + SIGKILL) << output;
     EXPECT_THAT(output, HasSubstr("first failure: rank 1 "));
     EXPECT_THAT(output, HasSubstr("died of signal 9 (SIGKILL)"));
@@ -217,7 +217,7 @@ TEST(ProcessFaults, LauncherNamesTheDeadRankAndReturnsItsCode) {
 TEST(ProcessFaults, LauncherNamesTheRankWithTheException) {
   std::string output;
   const int code =
-      run_under_launcher(2, "FAULT_POINT=exception FAULT_RANK=1 FAULT_ROW=ddp", output);
+      run_under_launcher(2, "FAULT_POINT=exception FAULT_RANK=1 FAULT_CONFIGURATION=ddp", output);
   EXPECT_EQ(code, 1) << output;
   EXPECT_THAT(output, HasSubstr("out of data"));
 }
@@ -225,7 +225,7 @@ TEST(ProcessFaults, LauncherNamesTheRankWithTheException) {
 TEST(ProcessFaults, LauncherReturnsZeroWhenNobodyDies) {
   std::string output;
   const int code =
-      run_under_launcher(2, "FAULT_POINT=nowhere FAULT_RANK=1 FAULT_ROW=zero1", output);
+      run_under_launcher(2, "FAULT_POINT=nowhere FAULT_RANK=1 FAULT_CONFIGURATION=zero1", output);
   EXPECT_EQ(code, 0) << output;
   EXPECT_THAT(output, Not(HasSubstr("first failure")));
 }
