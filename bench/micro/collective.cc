@@ -7,7 +7,6 @@
 #include <benchmark/benchmark.h>
 
 #include "tessera/core/memory/private_memory.h"
-#include "tessera/core/step/gather_updated.h"
 
 namespace tessera::internal::bench {
 namespace {
@@ -17,10 +16,10 @@ enum class Operation : int64_t {
   kReduceScatter,
   kAllGather,
   kBroadcast,
-  kGatherUpdated
+  kAllGatherInPlace
 };
 constexpr std::array<const char*, 5> kOperations = {"all_reduce", "reduce_scatter", "all_gather",
-                                                    "broadcast", "gather_updated"};
+                                                    "broadcast", "all_gather_in_place"};
 
 /// Where buffers lie: where peers reach them, or in memory that passes through a staging area.
 enum class Memory : int64_t { kArena, kPrivate };
@@ -78,6 +77,7 @@ void play_collective(const Scene& scene, ProcessGroup& group, Laps& laps) {
   };
   const at::Tensor whole = make(numel);
   const at::Tensor part = make(numel / group.size());
+  const at::Tensor own = whole.narrow(0, group.rank() * part.numel(), part.numel());
   const auto run = [&] {
     switch (operation) {
       case Operation::kAllReduce:
@@ -88,8 +88,8 @@ void play_collective(const Scene& scene, ProcessGroup& group, Laps& laps) {
         return group.all_gather(whole, part)->wait();
       case Operation::kBroadcast:
         return group.broadcast(whole, 0)->wait();
-      case Operation::kGatherUpdated:
-        return gather_updated(group, whole, "")->wait();
+      case Operation::kAllGatherInPlace:
+        return group.all_gather(whole, own)->wait();
     }
   };
   constexpr int kWarmUp = 3;

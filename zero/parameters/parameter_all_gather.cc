@@ -7,7 +7,6 @@
 
 #include "tessera/core/access/unobserved.h"
 #include "tessera/core/sched/trace_span.h"
-#include "tessera/core/step/gather_updated.h"
 
 namespace tessera::internal {
 
@@ -78,8 +77,11 @@ void ParameterAllGather::start(const std::vector<size_t>& units) {
       if (work != nullptr) work->wait();
       const int64_t run_numel = shard.numel() / axis.outer;
       const int64_t run = axis.outer > 1 ? slices_.coordinate(SliceMap::Axis::kGradients) : 0;
-      work = gather_updated(*axis.group, shard.narrow(0, run * run_numel, run_numel),
-                            plan_[unit].name);
+      const at::Tensor values = shard.narrow(0, run * run_numel, run_numel);
+      const int64_t slice_numel = run_numel / axis.group->size();
+      work = axis.group->all_gather(values,
+                                    values.narrow(0, axis.group->rank() * slice_numel, slice_numel),
+                                    plan_[unit].name);  // in place
     }
     if (!may_go_on || work->is_completed()) {
       work->wait();

@@ -8,20 +8,9 @@ namespace {
 
 constexpr const char* kDtypes = "float32, float64, bfloat16, float16, int64, int32 or uint8";
 
-bool is_supported(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-    case at::kDouble:
-    case at::kBFloat16:
-    case at::kHalf:
-    case at::kLong:
-    case at::kInt:
-    case at::kByte:
-      return true;
-    default:
-      return false;
-  }
-}
+constexpr std::string_view kUnsupported = "unknown";
+
+bool is_supported(at::ScalarType dtype) { return dtype_name(dtype) != kUnsupported; }
 
 const char* name_of(at::ScalarType dtype) { return c10::toString(dtype); }
 
@@ -144,7 +133,7 @@ const char* dtype_name(c10::ScalarType dtype) {
     case c10::ScalarType::Byte:
       return "uint8";
     default:
-      return "unknown";
+      return kUnsupported.data();
   }
 }
 

@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
+#include <future>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -230,15 +231,21 @@ TEST_F(StepDecisionTest, NegativeControlReadingWaitsForTheDevice) {
   const at::Tensor words = kit_.put(sum_of({Rank()}));
   kit_.wait();
   std::promise<void> gate;
-  HostDevice::run(*kit_.device()->current_stream(),
-                  [open = gate.get_future().share()] { open.wait(); });
+  std::atomic<bool> passed = false;
+  HostDevice::run(*kit_.device()->current_stream(), [&, open = gate.get_future().share()] {
+    open.wait();
+    passed = true;
+  });
   decision.decide(words, 1);
   decision.start_reading(words);
-  std::future<StepDecision::Reading> reading =
-      std::async(std::launch::async, [&] { return decision.read(); });
-  EXPECT_EQ(reading.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
-  gate.set_value();
-  EXPECT_EQ(reading.get().outcome.applies, 1);
+  std::promise<void> reads;
+  const std::future<void> opener = std::async(std::launch::async, [&] {
+    reads.get_future().wait();
+    gate.set_value();
+  });
+  reads.set_value();
+  EXPECT_EQ(decision.read().outcome.applies, 1);
+  EXPECT_TRUE(passed) << "read() returned what the device had yet to decide";
 }
 
 TEST_F(StepDecisionTest, RefusesWhatDoesNotFit) {

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -290,7 +291,12 @@ TEST(Processes, ADeadProcesssSocketIsReplaced) {
     RankProcessOptions broken = options;
     broken.environment_of_rank[0] = {{"WORLD_SIZE", "3"}, {"LOCAL_WORLD_SIZE", "3"}};
     RankProcesses rank(1, "sums", broken);
-    while (!std::filesystem::exists(path)) std::this_thread::yield();
+    while (!std::filesystem::exists(path)) {
+      siginfo_t end = {};
+      ::waitid(P_PID, rank.pid(0), &end, WEXITED | WNOHANG | WNOWAIT);
+      ASSERT_EQ(end.si_pid, 0) << "ended before it listened";
+      std::this_thread::yield();
+    }
     rank.kill(0);
     rank.wait();
   }
