@@ -4,20 +4,62 @@
 # find_package(Torch) is not used: that of a CUDA wheel needs nvcc, adds old
 # -gencode flags and links libtorch_cuda, which costs seconds at every start.
 #
+# The first of these that is a LibTorch:
 #   TESSERA_TORCH            the folder (cache variable or environment)
+#   torch_cpu                a target of find_package(Torch) before this
+#   Torch_DIR                where find_package(Torch) looks
+#   CMAKE_PREFIX_PATH        (variable or environment) the folder, one with torch/ in it, or
+#                            torch.utils.cmake_prefix_path of Python
+#   CONDA_PREFIX             libtorch of conda-forge
+#   LibTorch_DEFAULT_ROOT    the one that an installed Tessera was built with
+#   bootstrap.sh's cache
+# Defines
 #   LibTorch::c10, LibTorch::torch_cpu
 #   LibTorch_VERSION
 
-set(_torch_default "$ENV{TESSERA_TORCH}")
-if(NOT _torch_default AND LibTorch_DEFAULT_ROOT)
-  set(_torch_default "${LibTorch_DEFAULT_ROOT}")
-endif()
-if(NOT _torch_default)
-  if(DEFINED ENV{XDG_CACHE_HOME})
-    set(_torch_default "$ENV{XDG_CACHE_HOME}/tessera/libtorch-2.11.0")
-  else()
-    set(_torch_default "$ENV{HOME}/.cache/tessera/libtorch-2.11.0")
+# Appends to `list` what of `folder` may be a LibTorch.
+function(_torch_candidates list folder)
+  if(folder)
+    list(APPEND ${list} ${folder} ${folder}/torch ${folder}/../..)
+    set(${list} ${${list}} PARENT_SCOPE)
   endif()
+endfunction()
+
+set(_torch_roots "$ENV{TESSERA_TORCH}")
+if(NOT _torch_roots)
+  if(TARGET torch_cpu)
+    foreach(_torch_property IMPORTED_LOCATION IMPORTED_LOCATION_RELEASE)
+      get_target_property(_torch_library torch_cpu ${_torch_property})
+      if(_torch_library)
+        cmake_path(GET _torch_library PARENT_PATH _torch_folder)
+        list(APPEND _torch_roots ${_torch_folder}/..)
+      endif()
+    endforeach()
+  endif()
+  if(Torch_DIR)
+    list(APPEND _torch_roots ${Torch_DIR}/../../..)
+  endif()
+  string(REPLACE ":" ";" _torch_environment "$ENV{CMAKE_PREFIX_PATH}")
+  foreach(_torch_folder IN LISTS CMAKE_PREFIX_PATH _torch_environment)
+    _torch_candidates(_torch_roots "${_torch_folder}")
+  endforeach()
+  _torch_candidates(_torch_roots "$ENV{CONDA_PREFIX}")
+  list(APPEND _torch_roots ${LibTorch_DEFAULT_ROOT})
+  if(DEFINED ENV{XDG_CACHE_HOME})
+    list(APPEND _torch_roots $ENV{XDG_CACHE_HOME}/tessera/libtorch-2.11.0)
+  else()
+    list(APPEND _torch_roots $ENV{HOME}/.cache/tessera/libtorch-2.11.0)
+  endif()
+endif()
+set(_torch_default "")
+foreach(_torch_root IN LISTS _torch_roots)
+  if(NOT _torch_default AND EXISTS "${_torch_root}/include/ATen/core/Tensor.h"
+     AND EXISTS "${_torch_root}/lib/libtorch_cpu.so")
+    file(REAL_PATH "${_torch_root}" _torch_default)
+  endif()
+endforeach()
+if(NOT _torch_default)
+  list(POP_FRONT _torch_roots _torch_default)  # for the message
 endif()
 set(TESSERA_TORCH "${_torch_default}" CACHE PATH "LibTorch: a folder with include/ and lib/")
 
@@ -39,7 +81,7 @@ find_package_handle_standard_args(
   REQUIRED_VARS LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY LibTorch_INCLUDE_DIR
   VERSION_VAR LibTorch_VERSION
   REASON_FAILURE_MESSAGE
-    "no LibTorch in '${TESSERA_TORCH}': run cmake/bootstrap.sh or set TESSERA_TORCH")
+    "no LibTorch in '${TESSERA_TORCH}': run cmake/bootstrap.sh, or set TESSERA_TORCH or CMAKE_PREFIX_PATH")
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::torch_cpu)
   add_library(LibTorch::c10 SHARED IMPORTED)

@@ -1,0 +1,20 @@
+# The first thing that cmake --install does: where something is not built it says so, before
+# anything is copied. Half a prefix would be found by find_package, and refused without a reason.
+set(installed_files)
+foreach(target tessera_core tessera_optim tessera_ddp tessera_fsdp tessera_zero tessera-run
+               tessera_cuda tessera_cuda_graph)
+  list(APPEND installed_files "$<$<TARGET_EXISTS:${target}>:$<TARGET_FILE:${target}>>")
+endforeach()
+install(CODE "
+set(missing)
+foreach(file ${installed_files})
+  if(NOT EXISTS \${file})
+    cmake_path(GET file FILENAME name)
+    string(APPEND missing \" \${name}\")
+  endif()
+endforeach()
+if(missing)
+  message(FATAL_ERROR \"Nothing was installed: not built yet:\${missing}. Build all first: \"
+                      \"make build, or cmake --build ${PROJECT_BINARY_DIR}\")
+endif()
+")
