@@ -21,6 +21,11 @@ add_test(NAME examples.time_out
          COMMAND ${PROJECT_SOURCE_DIR}/tests/examples/time_out.sh $<TARGET_FILE_DIR:gpt>)
 list(APPEND examples_tests examples.time_out)
 
+add_test(NAME examples.command_line
+         COMMAND ${PROJECT_SOURCE_DIR}/tests/examples/command_line.sh $<TARGET_FILE_DIR:gpt>
+                 ${PROJECT_SOURCE_DIR}/examples)
+list(APPEND examples_tests examples.command_line)
+
 add_test(NAME examples.all_reduce
          COMMAND tessera-run --standalone --nproc-per-node 3 -- $<TARGET_FILE:all_reduce>)
 set_tests_properties(examples.all_reduce PROPERTIES PASS_REGULAR_EXPRESSION

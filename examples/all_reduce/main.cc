@@ -9,14 +9,14 @@
 //   rank 1 of 3 (shm): 1 + ... + 3 = 6
 //   rank 2 of 3 (shm): 1 + ... + 3 = 6
 #include <cstdio>
-#include <exception>
 #include <string>
 
+#include "tessera/examples/program/program.h"
 #include "tessera/rendezvous.h"
 
 namespace {
 
-void run() {
+void add_up() {
   auto world = tessera::init_process_group();
   // Memory that the backend moves without copying it first; any contiguous CPU tensor works.
   at::Tensor number = world->allocate(1, at::kLong);
@@ -29,12 +29,9 @@ void run() {
 
 }  // namespace
 
-int main() {
-  try {
-    run();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "all_reduce: %s\n", error.what());
-    return 1;
-  }
-  return 0;
+int main(int argc, char** argv) {
+  return program::run({.name = "all_reduce",
+                       .summary = "adds up the numbers of all ranks.",
+                       .examples = {"tessera-run --standalone --nproc-per-node 3 all_reduce"}},
+                      argc, argv, add_up);
 }

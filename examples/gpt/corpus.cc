@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kBlock_bytes = int64_t{64} << 10;
 constexpr int64_t kHeldOutEvery = 10;
+constexpr size_t kListed = 10;  // unreadable files that a message names
 
 /// Appends at most `limit_bytes` of the file to `text`; returns errno, 0 if all went well.
 int append_file(const std::string& path, int64_t limit_bytes, std::string& text) {
@@ -88,12 +89,17 @@ absl::StatusOr<Corpus> Corpus::read(const std::string& path, int64_t limit_bytes
   std::string text;
   int64_t files = 0;
   std::vector<std::string> problems;
+  int64_t unlisted = 0;
   for (const std::string& file : paths) {
     const size_t begin = text.size();
     const int64_t left_bytes = limit_bytes - static_cast<int64_t>(begin);
     if (left_bytes <= 0) break;
     if (const int failure = append_file(file, left_bytes, text); failure != 0) {
-      problems.push_back(absl::StrCat("  ", file, ": ", std::strerror(failure)));
+      if (problems.size() == kListed) {
+        ++unlisted;
+      } else {
+        problems.push_back(absl::StrCat("  ", file, ": ", std::strerror(failure)));
+      }
     }
     if (is_directory && text.find('\0', begin) != std::string::npos) text.resize(begin);
     if (text.size() > begin) ++files;
@@ -102,7 +108,8 @@ absl::StatusOr<Corpus> Corpus::read(const std::string& path, int64_t limit_bytes
     return absl::PermissionDeniedError(absl::StrCat(
         "[gpt] --data: got unreadable files, expected readable ones; change their permissions or "
         "give another path:\n",
-        absl::StrJoin(problems, "\n")));
+        absl::StrJoin(problems, "\n"),
+        unlisted > 0 ? absl::StrCat("\n  and ", unlisted, " more") : ""));
   }
   if (text.empty()) {
     return absl::InvalidArgumentError(

@@ -2,19 +2,16 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <vector>
 
 #include <absl/flags/flag.h>
-#include <absl/flags/parse.h>
-#include <absl/flags/usage.h>
-#include <absl/flags/usage_config.h>
-#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <absl/types/optional.h>
 
-#include "tessera/examples/gpt/device_flag.h"
-#include "tessera/examples/gpt/time_out_flag.h"
+#include "tessera/examples/program/device_flag.h"
+#include "tessera/examples/program/time_out_flag.h"
 
 namespace {
 
@@ -67,12 +64,12 @@ ABSL_FLAG(absl::optional<tessera::Degrees>, degrees, {},
 ABSL_FLAG(int, reshard_after_forward, 0,
           "over how many ranks units stay split between forward and backward; 1 keeps them whole; "
           "0: over as many as before");
-ABSL_FLAG(gpt::DeviceFlag, device, {},
+ABSL_FLAG(program::DeviceFlag, device, {},
           "cpu, cuda (each rank the GPU of its number on its host) or cuda:<index>");
 ABSL_FLAG(std::string, backend, "auto",
           "what carries data between ranks: auto, loopback, shm or nccl; shm lets ranks share a "
           "GPU");
-ABSL_FLAG(gpt::TimeOutFlag, timeout, {}, gpt::kTimeOutHelp);
+ABSL_FLAG(program::TimeOutFlag, timeout, {}, program::kTimeOutHelp);
 ABSL_FLAG(Dtype, param_dtype, {},
           "what the model computes with: float, bfloat16 or float16; the optimizer's values are "
           "fp32 always");
@@ -135,22 +132,15 @@ tessera::Options read_options() {
 
 }  // namespace
 
-Flags read_flags(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "trains a byte-level GPT on text.\n"
-      "One rank: gpt --steps 100\n"
-      "Two ranks: tessera-run --standalone --nproc-per-node 2 gpt --strategy zero3\n"
-      "On a GPU:  gpt --device cuda --param_dtype bfloat16");
-  absl::FlagsUsageConfig usage;
-  usage.contains_help_flags = [](absl::string_view file) {
-    return absl::StrContains(file, "gpt/flags.cc");
-  };
-  usage.normalize_filename = [](absl::string_view) { return std::string("gpt/flags.cc"); };
-  absl::SetFlagsUsageConfig(usage);
-  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
-  TORCH_CHECK(rest.size() == 1, "[gpt] arguments: got '", rest[1],
-              "', expected flags only; give text with --data");
+program::About about() {
+  return {.name = "gpt",
+          .summary = "trains a byte-level GPT on text.",
+          .examples = {"gpt --steps 100",
+                       "tessera-run --standalone --nproc-per-node 2 gpt --strategy zero3",
+                       "gpt --device cuda --param_dtype bfloat16"}};
+}
 
+Flags read_flags() {
   Flags flags;
   flags.options = read_options();
   flags.device = absl::GetFlag(FLAGS_device).device;
@@ -196,27 +186,33 @@ absl::Status validate(const Flags& flags) {
           absl::StrCat("[gpt] --", name, ": got ", value, ", expected ", least, " or more"));
     }
   };
-  const auto count = [&](const char* name, int64_t value, int64_t least) {
-    at_least(name, static_cast<double>(value), static_cast<double>(least));
+  const auto count = [&](const char* name, int64_t value, int64_t least,
+                         int64_t most = std::numeric_limits<int64_t>::max() / 2) {
+    if (value >= least && value <= most) return;
+    problems.push_back(
+        absl::StrCat("[gpt] --", name, ": got ", value, ", expected ", least, " to ", most));
   };
-  count("layers", flags.model.layers, 1);
-  count("heads", flags.model.heads, 1);
-  count("width", flags.model.width, 1);
-  count("context", flags.model.context, 1);
+  // More than any machine holds; products of these do not overflow.
+  constexpr int64_t kMostLayers = 10000;
+  constexpr int64_t kMost = int64_t{1} << 20;
+  count("layers", flags.model.layers, 1, kMostLayers);
+  count("heads", flags.model.heads, 1, kMost);
+  count("width", flags.model.width, 1, kMost);
+  count("context", flags.model.context, 1, kMost);
   if (flags.model.heads >= 1 && flags.model.width % flags.model.heads != 0) {
     problems.push_back(absl::StrCat("[gpt] --width: got ", flags.model.width,
                                     ", expected a multiple of --heads ", flags.model.heads));
   }
   count("data_bytes", flags.data_bytes, 1);
-  count("batch", flags.batch, 1);
-  count("accumulate", flags.accumulate, 1);
+  count("batch", flags.batch, 1, kMost);
+  count("accumulate", flags.accumulate, 1, kMost);
   count("steps", flags.rate.steps, 1);
   at_least("lr", flags.rate.peak, 0.0);
   at_least("min_lr", flags.rate.floor, 0.0);
   count("warmup", flags.rate.warmup_steps, 0);
   at_least("weight_decay", flags.weight_decay, 0.0);
   count("eval_every", flags.eval_every, 0);
-  count("eval_batches", flags.eval_batches, 0);
+  count("eval_batches", flags.eval_batches, 0, kMost);
   count("log_every", flags.log_every, 1);
   count("sample_bytes", flags.sampling.new_bytes, 0);
   at_least("temperature", flags.sampling.temperature, 0.0);

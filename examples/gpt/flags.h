@@ -10,6 +10,7 @@
 #include "tessera/examples/gpt/generate.h"
 #include "tessera/examples/gpt/model.h"
 #include "tessera/examples/gpt/schedule.h"
+#include "tessera/examples/program/command_line.h"
 #include "tessera/options.h"
 
 namespace gpt {
@@ -44,9 +45,11 @@ struct Flags {
   Sampling sampling;
 };
 
-/// Reads the command line; as Abseil does, prints help or a list of unknown flags and leaves the
-/// process when asked to or when there is one.
-Flags read_flags(int argc, char** argv);
+/// For --help.
+program::About about();
+
+/// What program::read_command_line() has set.
+Flags read_flags();
 
 /// OK, or an error that lists every value out of range.
 absl::Status validate(const Flags& flags);

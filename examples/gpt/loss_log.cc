@@ -1,11 +1,15 @@
 #include "tessera/examples/gpt/loss_log.h"
 
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 namespace gpt {
 
 LossLog::LossLog(std::shared_ptr<tessera::ProcessGroup> world, const std::string& path)
-    : world_(std::move(world)), file_(path.empty() ? nullptr : std::fopen(path.c_str(), "w")) {
+    : world_(std::move(world)),
+      path_(path),
+      file_(path.empty() ? nullptr : std::fopen(path.c_str(), "w")) {
   TORCH_CHECK(path.empty() || file_ != nullptr, "[gpt] --losses_out: got '", path,
               "', which cannot be written; give another path");
 }
@@ -33,6 +37,9 @@ double LossLog::look(tessera::Engine& engine) {
     std::fprintf(file_.get(), "%ld %.17g %.17g\n", written_,
                  read[static_cast<int64_t>(i)].item<double>(), norms_[i]);
   }
+  TORCH_CHECK(file_ == nullptr || (std::fflush(file_.get()) == 0 && std::ferror(file_.get()) == 0),
+              "[gpt] --losses_out: ", path_, " does not take the losses of step ", written_, " (",
+              std::strerror(errno), "); make room or give another path");
   losses_.clear();
   norms_.clear();
   return read[-1].item<double>();

@@ -30,7 +30,7 @@ class LossLog {
   void add(const tessera::StepResult& result, bool is_late);
 
   /// Collective; blocking. Writes the steps since the last look() and returns the loss of the last
-  /// one, the mean over ranks.
+  /// one, the mean over ranks. Throws c10::Error if the file does not take them.
   double look(tessera::Engine& engine);
 
  private:
@@ -39,6 +39,7 @@ class LossLog {
   };
 
   std::shared_ptr<tessera::ProcessGroup> world_;
+  std::string path_;
   std::unique_ptr<std::FILE, Close> file_;
   int64_t written_ = 0;             // steps
   std::vector<at::Tensor> losses_;  // of the steps since

@@ -7,7 +7,6 @@
 // context could reach, a hash of the parameters (the same for every strategy) and a sample. `gpt
 // --help` lists the flags.
 #include <cstdio>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +21,7 @@
 #include "tessera/examples/gpt/model.h"
 #include "tessera/examples/gpt/progress.h"
 #include "tessera/examples/gpt/schedule.h"
+#include "tessera/examples/program/program.h"
 #include "tessera/tessera.h"
 #include "tessera/trace_file.h"
 
@@ -109,8 +109,8 @@ void train(const Flags& flags) {
   double held_out_loss = 0.0;
   for (int64_t step = 1; step <= flags.rate.steps; ++step) {
     losses.add(accumulate_gradients(flags, *model, *engine, batches));
-    schedule.step();
     losses.add(engine->step(), is_late);
+    schedule.step();
 
     const bool is_last = step == flags.rate.steps;
     const bool is_judged = is_last || (flags.eval_every > 0 && step % flags.eval_every == 0);
@@ -133,36 +133,33 @@ void train(const Flags& flags) {
   const int reductions = flags.no_sync ? 1 : static_cast<int>(flags.accumulate);
   const std::string memory = flags.memory ? gpt::memory_table(*engine, reductions, *world) : "";
   const uint64_t hash = tessera::parameter_hash(*engine);
-  if (!flags.trace.empty()) {
-    tessera::write_trace(*engine, flags.trace);
+  if (is_first) {
+    std::printf("%s", memory.c_str());
+    std::printf("held-out loss    %.6f nats per byte\n", held_out_loss);
+    std::printf("unigram entropy  %.6f nats per byte, the least without context\n",
+                corpus.unigram_entropy());
+    std::printf("parameters       %016lx\n", hash);
   }
-  const auto whole = engine->full_parameters();  // the sample is one rank's alone
-  if (!is_first) return;
-  std::printf("%s", memory.c_str());
-  std::printf("held-out loss    %.6f nats per byte\n", held_out_loss);
-  std::printf("unigram entropy  %.6f nats per byte, the least without context\n",
-              corpus.unigram_entropy());
-  std::printf("parameters       %016lx\n", hash);
-  if (flags.sampling.new_bytes > 0) {
-    std::printf("sample:\n%s\n",
-                gpt::printable(gpt::generate(*model, flags.prompt, flags.sampling)).c_str());
+  {
+    const auto whole = engine->full_parameters();  // the sample is one rank's alone
+    if (is_first && flags.sampling.new_bytes > 0) {
+      std::printf("sample:\n%s\n",
+                  gpt::printable(gpt::generate(*model, flags.prompt, flags.sampling)).c_str());
+    }
   }
+  if (!flags.trace.empty()) tessera::write_trace(*engine, flags.trace);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  try {
-    const Flags flags = gpt::read_flags(argc, argv);
-    require(gpt::validate(flags));
+  return program::run(gpt::about(), argc, argv, [] {
+    const Flags flags = gpt::read_flags();
+    if (const absl::Status status = gpt::validate(flags); !status.ok()) {
+      throw program::UsageError(std::string(status.message()));
+    }
+    if (!flags.losses_out.empty()) program::require_writable("losses_out", flags.losses_out);
+    if (!flags.trace.empty()) program::require_writable("trace", flags.trace);
     train(flags);
-  } catch (const c10::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what_without_backtrace());
-    return 1;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
-  return 0;
+  });
 }

@@ -1,9 +1,12 @@
 #include "tessera/examples/gpt/progress.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <string_view>
 
 #include <absl/strings/str_format.h>
 
@@ -14,6 +17,13 @@ namespace {
 
 constexpr std::chrono::milliseconds kRedrawEvery(100);
 constexpr double kSmoothing = 0.9;
+
+/// How many columns the terminal `out` has; more than any line where that is not known.
+size_t columns_of(std::FILE* out) {
+  winsize size = {};
+  const bool is_known = ::ioctl(::fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return is_known ? size.ws_col : 1000;
+}
 
 }  // namespace
 
@@ -30,7 +40,9 @@ Progress::Progress(std::FILE* out, Display display, const Options& options)
     : out_(out), display_(display), options_(options), last_step_(Clock::now()) {}
 
 Progress::Display Progress::display_of(std::FILE* out) {
-  return ::isatty(::fileno(out)) == 1 ? Display::kTerminal : Display::kLines;
+  const char* const terminal = std::getenv("TERM");
+  const bool is_dumb = terminal == nullptr || std::string_view(terminal) == "dumb";
+  return ::isatty(::fileno(out)) == 1 && !is_dumb ? Display::kTerminal : Display::kLines;
 }
 
 void Progress::report(int64_t step, double loss, double rate) {
@@ -55,7 +67,8 @@ void Progress::report(int64_t step, double loss, double rate) {
           .left_s = step_s_ * static_cast<double>(options_.steps - step)}
           .text();
   if (display_ == Display::kTerminal) {
-    std::fprintf(out_, "\r\033[K%s", text.c_str());
+    // A line that wraps could not be redrawn.
+    std::fprintf(out_, "\r\033[K%s", text.substr(0, columns_of(out_)).c_str());
     is_line_open_ = true;
     if (step == options_.steps) pause();
   } else {

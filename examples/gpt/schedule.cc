@@ -15,7 +15,9 @@ double RateCurve::at(int64_t step) const {
 }
 
 Schedule::Schedule(torch::optim::Optimizer& optimizer, const RateCurve& curve)
-    : LRScheduler(optimizer), curve_(curve) {}
+    : LRScheduler(optimizer), curve_(curve) {
+  step();  // LibTorch's schedulers leave the first rate to the options
+}
 
 std::vector<double> Schedule::get_lrs() {
   return std::vector<double>(get_current_lrs().size(), curve_.at(step_count_));

@@ -19,8 +19,8 @@ struct RateCurve {
   double at(int64_t step) const;
 };
 
-/// Sets the rate of all parameter groups. Call step() before each engine->step(), on every rank: it
-/// sets the rate of the update to come (the first call that of step 0).
+/// Sets the rate of all parameter groups: at once that of step 0, and by each step() that of the
+/// next. Call step() after each engine->step(), on every rank.
 class Schedule final : public torch::optim::LRScheduler {
  public:
   /// `optimizer` must outlive the schedule.

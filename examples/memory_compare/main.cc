@@ -5,36 +5,31 @@
 //
 // `memory_compare --help` lists the flags. Rank 0 prints and writes the files.
 #include <cstdio>
-#include <cstdlib>
-#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <absl/flags/flag.h>
-#include <absl/flags/parse.h>
-#include <absl/flags/usage.h>
-#include <absl/flags/usage_config.h>
-#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 
 #include "tessera/environment.h"
-#include "tessera/examples/gpt/device_flag.h"
-#include "tessera/examples/gpt/time_out_flag.h"
 #include "tessera/examples/memory_compare/configuration.h"
 #include "tessera/examples/memory_compare/fresh_process.h"
 #include "tessera/examples/memory_compare/measurement.h"
 #include "tessera/examples/memory_compare/svg_chart.h"
 #include "tessera/examples/memory_compare/table.h"
+#include "tessera/examples/program/device_flag.h"
+#include "tessera/examples/program/program.h"
+#include "tessera/examples/program/time_out_flag.h"
 #include "tessera/tessera.h"
 
-ABSL_FLAG(gpt::DeviceFlag, device, {},
+ABSL_FLAG(program::DeviceFlag, device, {},
           "cpu, cuda (each rank the GPU of its number on its host) or cuda:<index>; on a GPU its "
           "allocator is read, too");
 ABSL_FLAG(std::string, backend, "auto",
           "what carries data between ranks: auto, loopback, shm or nccl; shm lets ranks share a "
           "GPU");
-ABSL_FLAG(gpt::TimeOutFlag, timeout, {}, gpt::kTimeOutHelp);
+ABSL_FLAG(program::TimeOutFlag, timeout, {}, program::kTimeOutHelp);
 ABSL_FLAG(std::string, configurations, "",
           "what to compare, separated by spaces: ddp, zero1, zero2, zero3, zero3:R "
           "(reshard_after_forward), hybrid:p,g,o, hybrid:p,g,o:R; default: all that the number of "
@@ -92,7 +87,7 @@ Workload read_workload() {
                     "', expected float or bfloat16\n");
   }
   if (!problems.empty()) problems.pop_back();
-  TORCH_CHECK(problems.empty(), problems);
+  if (!problems.empty()) throw program::UsageError(problems);
   return workload;
 }
 
@@ -114,9 +109,13 @@ std::vector<Configuration> read_configurations(int ranks) {
   }
   const absl::StatusOr<std::vector<Configuration>> configurations =
       memory_compare::parse_configurations(text);
-  TORCH_CHECK(configurations.ok(), std::string(configurations.status().message()));
-  TORCH_CHECK(!configurations->empty(),
-              "[memory_compare] --configurations: got no configuration, expected at least one");
+  if (!configurations.ok()) {
+    throw program::UsageError(std::string(configurations.status().message()));
+  }
+  if (configurations->empty()) {
+    throw program::UsageError(
+        "[memory_compare] --configurations: got no configuration, expected at least one");
+  }
   return *configurations;
 }
 
@@ -133,6 +132,10 @@ void compare() {
   const tessera::Environment job = read_job();
   Comparison comparison{.workload = read_workload(), .ranks = job.world_size, .configurations = {}};
   const std::vector<Configuration> configurations = read_configurations(job.world_size);
+  const std::string markdown = absl::GetFlag(FLAGS_markdown);
+  const std::string svg = absl::GetFlag(FLAGS_svg);
+  if (!markdown.empty()) program::require_writable("markdown", markdown);
+  if (!svg.empty()) program::require_writable("svg", svg);
   for (size_t i = 0; i < configurations.size(); ++i) {
     const std::vector<int64_t> words = memory_compare::run_in_fresh_process([&] {
       tessera::ProcessGroupOptions meeting{.device = absl::GetFlag(FLAGS_device).device,
@@ -147,39 +150,21 @@ void compare() {
   }
   if (job.rank != 0) return;
   std::printf("%s", to_table(comparison, memory_compare::TableFormat::kAligned).c_str());
-  if (const std::string path = absl::GetFlag(FLAGS_markdown); !path.empty()) {
-    write_file("markdown", path, to_table(comparison, memory_compare::TableFormat::kMarkdown));
+  if (!markdown.empty()) {
+    write_file("markdown", markdown, to_table(comparison, memory_compare::TableFormat::kMarkdown));
   }
-  if (const std::string path = absl::GetFlag(FLAGS_svg); !path.empty()) {
-    write_file("svg", path, to_svg(to_chart(comparison)));
-    std::printf("chart: %s\n", path.c_str());
+  if (!svg.empty()) {
+    write_file("svg", svg, to_svg(to_chart(comparison)));
+    std::printf("chart: %s\n", svg.c_str());
   }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "compares the memory of all strategies on one model.\n"
-      "tessera-run --standalone --nproc-per-node 4 memory_compare --svg memory.svg");
-  absl::FlagsUsageConfig usage;
-  usage.contains_help_flags = [](absl::string_view file) {
-    return absl::StrContains(file, "memory_compare/main.cc");
-  };
-  usage.normalize_filename = [](absl::string_view) {
-    return std::string("memory_compare/main.cc");
-  };
-  absl::SetFlagsUsageConfig(usage);
-  absl::ParseCommandLine(argc, argv);
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  try {
-    compare();
-  } catch (const c10::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what_without_backtrace());
-    return 1;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
-  return 0;
+  return program::run({.name = "memory_compare",
+                       .summary = "compares the memory of all strategies on one model.",
+                       .examples = {"tessera-run --standalone --nproc-per-node 4 memory_compare "
+                                    "--svg memory.svg"}},
+                      argc, argv, compare);
 }

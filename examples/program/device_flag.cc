@@ -1,4 +1,4 @@
-#include "tessera/examples/gpt/device_flag.h"
+#include "tessera/examples/program/device_flag.h"
 
 #include <limits>
 
@@ -6,7 +6,7 @@
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 
-namespace gpt {
+namespace program {
 
 bool AbslParseFlag(absl::string_view text, DeviceFlag* flag, std::string* error) {
   if (text == "cpu" || text == "cuda") {
@@ -25,4 +25,4 @@ bool AbslParseFlag(absl::string_view text, DeviceFlag* flag, std::string* error)
 
 std::string AbslUnparseFlag(const DeviceFlag& flag) { return flag.device.str(); }
 
-}  // namespace gpt
+}  // namespace program

@@ -5,7 +5,7 @@
 #include <absl/strings/string_view.h>
 #include <c10/core/Device.h>
 
-namespace gpt {
+namespace program {
 
 /// A device on the command line: cpu, cuda or cuda:<index>.
 struct DeviceFlag {
@@ -15,4 +15,4 @@ struct DeviceFlag {
 bool AbslParseFlag(absl::string_view text, DeviceFlag* flag, std::string* error);
 std::string AbslUnparseFlag(const DeviceFlag& flag);
 
-}  // namespace gpt
+}  // namespace program

@@ -1,4 +1,4 @@
-#include "tessera/examples/gpt/time_out_flag.h"
+#include "tessera/examples/program/time_out_flag.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 #include "tessera/time_out.h"
 
-namespace gpt {
+namespace program {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -35,4 +35,4 @@ std::string AbslUnparseFlag(const TimeOutFlag& flag) {
   return absl::StrCat(std::chrono::duration_cast<seconds>(flag.timeout).count());
 }
 
-}  // namespace gpt
+}  // namespace program

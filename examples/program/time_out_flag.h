@@ -7,7 +7,7 @@
 
 #include "tessera/rendezvous.h"
 
-namespace gpt {
+namespace program {
 
 /// How long ranks wait for each other, on the command line: whole seconds above 0, or "none".
 struct TimeOutFlag {
@@ -22,4 +22,4 @@ inline constexpr const char* kTimeOutHelp =
 bool AbslParseFlag(absl::string_view text, TimeOutFlag* flag, std::string* error);
 std::string AbslUnparseFlag(const TimeOutFlag& flag);
 
-}  // namespace gpt
+}  // namespace program

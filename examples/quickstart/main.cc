@@ -8,22 +8,17 @@
 //   world 2: loss 0.042419766, accuracy 99.5 %, parameters 70eed9871be7d388
 #include <cmath>
 #include <cstdio>
-#include <exception>
 #include <memory>
-#include <string>
 
 #include <absl/flags/flag.h>
-#include <absl/flags/parse.h>
-#include <absl/flags/usage.h>
-#include <absl/flags/usage_config.h>
-#include <absl/strings/match.h>
 
-#include "tessera/examples/gpt/time_out_flag.h"
+#include "tessera/examples/program/program.h"
+#include "tessera/examples/program/time_out_flag.h"
 #include "tessera/tessera.h"
 
 ABSL_FLAG(tessera::Strategy, strategy, tessera::Strategy::kDdp, "ddp, zero1, zero2 or zero3");
 ABSL_FLAG(int, epochs, 30, "times to go through the data");
-ABSL_FLAG(gpt::TimeOutFlag, timeout, {}, gpt::kTimeOutHelp);
+ABSL_FLAG(program::TimeOutFlag, timeout, {}, program::kTimeOutHelp);
 
 namespace {
 
@@ -59,6 +54,8 @@ struct Net : torch::nn::Module {
 };
 
 void train() {
+  const int epochs = absl::GetFlag(FLAGS_epochs);
+  if (epochs < 1) throw program::UsageError("--epochs: expected 1 or more");
   tessera::ProcessGroupOptions options;
   options.timeout = absl::GetFlag(FLAGS_timeout).timeout;
   // Reads RANK, WORLD_SIZE, ...; alone, a world of one.
@@ -73,7 +70,7 @@ void train() {
   auto dataset = Spiral().map(torch::data::transforms::Stack<>());
   const size_t batch = 96 / static_cast<size_t>(world->size());
   at::Tensor score = at::zeros({2}, at::kDouble);  // loss and accuracy of the last epoch
-  for (int epoch = 0; epoch < absl::GetFlag(FLAGS_epochs); ++epoch) {
+  for (int epoch = 0; epoch < epochs; ++epoch) {
     torch::data::samplers::DistributedRandomSampler sampler(*dataset.size(), world->size(),
                                                             world->rank());
     sampler.set_epoch(static_cast<size_t>(epoch));
@@ -103,21 +100,10 @@ void train() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("trains a small classifier on all ranks.");
-  absl::FlagsUsageConfig usage;
-  usage.contains_help_flags = [](absl::string_view file) {
-    return absl::StrContains(file, "quickstart/main.cc");
-  };
-  usage.normalize_filename = [](absl::string_view) { return std::string("quickstart/main.cc"); };
-  absl::SetFlagsUsageConfig(usage);
-  absl::ParseCommandLine(argc, argv);
-  try {
-    train();
-  } catch (const c10::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what_without_backtrace());
-    return 1;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
+  return program::run({.name = "quickstart",
+                       .summary = "trains a small classifier on all ranks.",
+                       .examples = {"quickstart",
+                                    "tessera-run --standalone --nproc-per-node 2 "
+                                    "quickstart --strategy zero3"}},
+                      argc, argv, train);
 }

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <absl/strings/str_cat.h>
+
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -107,6 +110,18 @@ TEST(Corpus, ListsUnreadableFiles) {
   EXPECT_THAT(std::string(corpus.status().message()),
               HasSubstr("got unreadable files, expected readable ones; change their permissions or "
                         "give another path:\n  /proc/self/mem: Input/output error"));
+}
+
+TEST(Corpus, NamesTenUnreadableFiles) {
+  const CorpusFolder folder;
+  for (int i = 0; i < 13; ++i) {
+    fs::create_symlink("/proc/self/mem", absl::StrCat(folder.path(), "/", i));
+  }
+  const auto corpus = Corpus::read(folder.path(), kNoLimit);
+  ASSERT_FALSE(corpus.ok());
+  const std::string message(corpus.status().message());
+  EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 11) << message;
+  EXPECT_THAT(message, ::testing::EndsWith("\n  and 3 more"));
 }
 
 TEST(Corpus, RefusesAFolderWithoutText) {

@@ -1,11 +1,11 @@
-#include "tessera/examples/gpt/time_out_flag.h"
+#include "tessera/examples/program/time_out_flag.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/time_out.h"
 
-namespace gpt {
+namespace program {
 namespace {
 
 using std::chrono::milliseconds;
@@ -43,4 +43,4 @@ TEST(TimeOutFlag, RefusesTheRestAndStaysAsItWas) {
 }
 
 }  // namespace
-}  // namespace gpt
+}  // namespace program

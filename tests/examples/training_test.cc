@@ -88,10 +88,10 @@ TEST(Schedule, SetsTheRateOfAllGroups) {
   torch::optim::AdamW optimizer(groups, torch::optim::AdamWOptions(7.0));
   Schedule schedule(optimizer, {.peak = 1.0, .floor = 0.0, .warmup_steps = 2, .steps = 9});
   for (const double expected : {0.5, 1.0, 1.0}) {
-    schedule.step();
     for (const auto& group : optimizer.param_groups()) {
       EXPECT_DOUBLE_EQ(group.options().get_lr(), expected);
     }
+    schedule.step();
   }
 }
 

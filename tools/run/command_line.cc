@@ -175,6 +175,7 @@ std::string help_text() {
       "Usage: tessera-run [flags] [--] program [arguments...]\n"
       "Starts the program once per rank on this host, prefixes its output with [rank], and ends\n"
       "all ranks when one fails. Everything after the program's name belongs to the program.\n\n"
+      "  tessera-run --standalone --nproc-per-node 2 -- ./train --strategy zero3\n\n"
       "Flags:\n";
   for (const Flag& flag : kFlags) {
     if (flag.help.empty()) continue;

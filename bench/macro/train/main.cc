@@ -19,8 +19,8 @@
 #include "tessera/bench/macro/train/task.h"
 #include "tessera/bench/macro/train/trainer.h"
 #include "tessera/core/process/error_text.h"
-#include "tessera/examples/gpt/device_flag.h"
 #include "tessera/examples/memory_compare/device_memory.h"
+#include "tessera/examples/program/device_flag.h"
 #include "tessera/rendezvous.h"
 
 ABSL_FLAG(std::string, model, "A", "A, B, C, S, MLP, gpt2-1k, gpt2-16k or deep-<layers>");
@@ -29,7 +29,7 @@ ABSL_FLAG(
     "local, ddp, zero1, zero2, zero3, zero3-keep, zero2-in-backward or zero3-in-backward; on a "
     "GPU also ddp-offload, zero1-offload, zero2-offload, zero3-offload");
 ABSL_FLAG(std::string, text, "", "file that the GPTs learn from");
-ABSL_FLAG(gpt::DeviceFlag, device, {}, "cpu, cuda or cuda:<index>");
+ABSL_FLAG(program::DeviceFlag, device, {}, "cpu, cuda or cuda:<index>");
 ABSL_FLAG(std::string, backend, "auto", "as ProcessGroupOptions take it");
 ABSL_FLAG(bool, bf16, false, "compute in bf16, over fp32 masters");
 ABSL_FLAG(bool, graph, false, "forward and backward as a CUDA graph");

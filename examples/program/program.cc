@@ -1,0 +1,75 @@
+#include "tessera/examples/program/program.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <optional>
+
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+
+namespace program {
+namespace {
+
+/// Whether standard output took everything; says on stderr if it did not.
+bool is_printed(const About& about) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return true;
+  std::fprintf(stderr, "%s: standard output was not written whole%s%s\n", about.name.c_str(),
+               errno != 0 ? ": " : "", errno != 0 ? std::strerror(errno) : "");
+  return false;
+}
+
+int call(const std::function<void()>& body) {
+  try {
+    body();
+    return 0;
+  } catch (const UsageError& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return kUsageError;
+  } catch (const c10::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+  }
+  return 1;
+}
+
+}  // namespace
+
+int run(const About& about, int argc, char** argv, const std::function<void()>& body) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  const std::optional<int> end = read_command_line(about, argc, argv);
+  const int code = end ? *end : call(body);
+  return is_printed(about) || code != 0 ? code : 1;
+}
+
+void require_writable(const std::string& flag, const std::string& path) {
+  std::error_code ignored;
+  std::string reason;
+  if (std::filesystem::is_directory(path, ignored)) {
+    reason = "it is a directory";
+  } else if (std::filesystem::exists(path, ignored) &&
+             !std::filesystem::is_regular_file(path, ignored)) {
+    if (::access(path.c_str(), W_OK) != 0) reason = std::strerror(errno);
+  } else {
+    // A file beside it: results replace what is there in one step, so the folder must take one.
+    std::string beside = absl::StrCat(path, ".XXXXXX");
+    const int file = ::mkstemp(beside.data());
+    if (file < 0) reason = std::strerror(errno);
+    if (file >= 0) {
+      ::close(file);
+      ::unlink(beside.c_str());
+    }
+  }
+  if (reason.empty()) return;
+  throw UsageError(absl::StrCat("--", flag, ": got '", path, "', which cannot be written (", reason,
+                                "); give another path"));
+}
+
+}  // namespace program

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+#include "tessera/examples/program/command_line.h"
+
+namespace program {
+
+/// Values of flags that do not fit: one problem a line. run() ends with kUsageError.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// What main() of an example does: reads the command line, calls `body`, and returns the exit code:
+/// 0; 1 after an exception, whose text goes to stderr, and where standard output did not take all
+/// that was printed (a full disk, a closed pipe); kUsageError.
+int run(const About& about, int argc, char** argv, const std::function<void()>& body);
+
+/// Throws UsageError unless a file can be made at `path`, for which `flag` asks: before the work
+/// whose results go there. Leaves what is there as it is.
+void require_writable(const std::string& flag, const std::string& path);
+
+}  // namespace program

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Command lines of all programs: help, what is refused, and output that cannot be written.
+#
+#   command_line.sh <folder of the programs> <text>
+set -euo pipefail
+bin=$1
+text=$2
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+fail() { # <what is wrong>
+  echo "command_line.sh: $*" >&2
+  cat "$scratch/out" "$scratch/err" >&2
+  exit 1
+}
+
+# ends <code> <program> <arguments>: both streams are kept.
+ends() {
+  local expected=$1 code=0
+  shift
+  "$bin/$1" "${@:2}" >"$scratch/out" 2>"$scratch/err" || code=$?
+  [[ $code == "$expected" ]] || fail "$*: ended with $code, expected $expected"
+}
+
+out_has() { grep -qF -- "$1" "$scratch/out" || fail "no '$1' in the output of $program"; }
+err_has() { grep -qF -- "$1" "$scratch/err" || fail "no '$1' on stderr of $program"; }
+err_is_one_line() { [[ $(wc -l <"$scratch/err") == 1 ]] || fail "$program: not one line"; }
+
+for program in gpt quickstart memory_compare all_reduce tessera-run; do
+  ends 0 $program --help
+  grep -qi "^usage: $program" "$scratch/out" || fail "no usage of $program"
+  out_has '  '"$(basename "$([[ $program == tessera-run ]] && echo tessera-run || echo $program)")"
+done
+
+for program in gpt quickstart memory_compare all_reduce; do
+  ends 0 $program --version
+  out_has "$program, of Tessera "
+  ends 64 $program --no_such_flag
+  err_has 'no flag is called --no_such_flag'
+  err_is_one_line
+  ends 64 $program positional
+  err_has "got 'positional', expected flags only"
+  err_is_one_line
+done
+
+program=quickstart
+ends 0 $program --help
+out_has '--strategy=ddp'
+out_has '--epochs=30'
+ends 64 $program --epochs=-1
+ends 64 $program --strategy
+err_has '--strategy: got no value'
+ends 64 $program --strategy=zero4
+err_is_one_line
+
+program=gpt
+tiny=(--layers=1 --heads=1 --width=8 --context=8 --batch=1 --steps=2 --eval_batches=1
+  --sample_bytes=0 --data="$text")
+ends 0 $program "${tiny[@]}"
+ends 0 $program "${tiny[@]}" --memory --nomemory --log_every 1  # three ways to give a value
+out_has 'step 2/2'
+ends 64 $program "${tiny[@]}" --batch=72057594037927936
+ends 64 $program "${tiny[@]}" --context=9223372036854775807
+ends 64 $program "${tiny[@]}" --layers=1000000000
+err_has '--layers: got 1000000000, expected 1 to 10000'
+for flag in trace losses_out; do  # refused before the first step
+  ends 64 $program "${tiny[@]}" --$flag=/no/such/folder/file
+  err_has "--$flag: got '/no/such/folder/file', which cannot be written (No such file or directory)"
+  [[ ! -s $scratch/out ]] || fail "$program trained before it looked at --$flag"
+done
+ends 0 $program "${tiny[@]}" --trace="$scratch/trace.json" --losses_out="$scratch/losses"
+[[ $(wc -l <"$scratch/losses") == 2 && -s $scratch/trace.json ]] || fail 'no trace or no losses'
+[[ $(find "$scratch" -name '*.??????' ! -name 'losses' ! -name '*.json' | wc -l) == 0 ]] ||
+  fail 'something is left beside the trace'
+
+if [[ -c /dev/full ]]; then
+  ends 1 $program "${tiny[@]}" --losses_out=/dev/full
+  err_has '--losses_out: /dev/full does not take the losses of step 1 (No space left on device)'
+  for program in gpt quickstart; do
+    arguments=(--epochs=1)
+    [[ $program == quickstart ]] || arguments=("${tiny[@]}")
+    code=0
+    "$bin/$program" "${arguments[@]}" >/dev/full 2>"$scratch/err" || code=$?
+    [[ $code == 1 ]] || fail "$program >/dev/full: ended with $code"
+    err_has "$program: standard output was not written whole"
+  done
+fi
+echo 'command lines are as they should be'
