@@ -8,6 +8,7 @@
 #include <absl/flags/reflection.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_split.h>
+#include <absl/strings/strip.h>
 
 namespace program {
 namespace {
@@ -71,6 +72,16 @@ Setting read_setting(const std::string& argument, int argc, char** argv, int& at
   return {.problem = absl::StrCat("no flag is called --", name)};
 }
 
+/// Abseil's words name value and flag, ours what the flag takes.
+std::string problem_of(const Setting& setting, absl::string_view error) {
+  const std::string name(setting.flag->Name());
+  absl::ConsumePrefix(
+      &error, absl::StrCat("Illegal value '", setting.value, "' specified for flag '", name, "'"));
+  absl::ConsumePrefix(&error, "; ");
+  return absl::StrCat("--", name, ": ",
+                      error.empty() ? absl::StrCat("got '", setting.value, "'") : error);
+}
+
 int refuse(const About& about, const std::string& problem) {
   std::fprintf(stderr, "%s: %s; %s --help lists the flags\n", about.name.c_str(), problem.c_str(),
                about.name.c_str());
@@ -94,7 +105,7 @@ std::optional<int> read_command_line(const About& about, int argc, char** argv) 
     if (!setting.problem.empty()) return refuse(about, setting.problem);
     std::string error;
     if (!setting.flag->ParseFrom(setting.value, &error)) {
-      return refuse(about, absl::StrCat("--", std::string(setting.flag->Name()), ": ", error));
+      return refuse(about, problem_of(setting, error));
     }
   }
   return std::nullopt;

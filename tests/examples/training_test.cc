@@ -179,7 +179,7 @@ TEST(Flags, ListsEveryValueOutOfRange) {
   flags.no_sync = true;
   const std::string message(validate(flags).message());
   EXPECT_THAT(message, HasSubstr("[gpt] --width: got 10, expected a multiple of --heads 4"));
-  EXPECT_THAT(message, HasSubstr("[gpt] --batch: got 0, expected 1 or more"));
+  EXPECT_THAT(message, HasSubstr("[gpt] --batch: got 0, expected 1 to 1048576"));
   EXPECT_THAT(message, HasSubstr("[gpt] --lr: got -1, expected 0 or more"));
   EXPECT_THAT(message, HasSubstr("[options] max_grad_norm: got -2"));
   EXPECT_THAT(message, HasSubstr("[options] degrees: got none; strategy hybrid needs them"));
