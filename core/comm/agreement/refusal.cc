@@ -1,12 +1,14 @@
 #include "tessera/core/comm/agreement/refusal.h"
 
 #include <algorithm>
-#include <map>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
+#include <absl/strings/str_split.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -20,6 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr size_t kLines = 10;  // of one problem
 constexpr auto kLongestPause = std::chrono::milliseconds(20);
 // How long rank 0, whose end may be the store's end, waits for the others to read.
 constexpr auto kLinger = std::chrono::seconds(2);
@@ -43,22 +46,41 @@ std::vector<int> await(const StoreRanks& ranks, std::string (*key)(int rank),
 }
 
 std::string name_of(const std::vector<int>& some, int size) {
-  if (static_cast<int>(some.size()) == size) return "all ranks";
+  if (size > 1 && static_cast<int>(some.size()) == size) return "all ranks";
   return absl::StrCat(some.size() == 1 ? "rank " : "ranks ", absl::StrJoin(some, ", "));
+}
+
+/// The first lines of `problem`, and how many there are beyond them.
+std::string shortened(const std::string& problem) {
+  std::vector<std::string> lines = absl::StrSplit(problem, '\n');
+  if (lines.size() <= kLines) return problem;
+  const size_t more = lines.size() - kLines;
+  lines.resize(kLines);
+  return absl::StrCat(absl::StrJoin(lines, "\n"), "\n... and ", more, " more");
+}
+
+/// What refuse_together() throws for the problems of all ranks; empty if there are none.
+std::string text_of(const std::vector<std::string>& problems, std::string_view what) {
+  const int size = static_cast<int>(problems.size());
+  std::vector<std::pair<std::string, std::vector<int>>> entries;  // by problem, as first had
+  for (int rank = 0; rank < size; ++rank) {
+    if (problems[rank].empty()) continue;
+    auto entry = std::find_if(entries.begin(), entries.end(),
+                              [&](const auto& other) { return other.first == problems[rank]; });
+    if (entry == entries.end()) entry = entries.insert(entry, {problems[rank], {}});
+    entry->second.push_back(rank);
+  }
+  return absl::StrJoin(entries, "\n", [&](std::string* text, const auto& entry) {
+    absl::StrAppend(text, "[", absl::string_view(what.data(), what.size()), "] ",
+                    name_of(entry.second, size), ": ", shortened(entry.first));
+  });
 }
 
 }  // namespace
 
 void refuse_together(ProcessGroup& group, std::string_view problem, std::string_view what) {
-  const std::vector<std::string> problems = exchange_texts(group, problem, "refusal");
-  std::string message;
-  for (size_t rank = 0; rank < problems.size(); ++rank) {
-    if (problems[rank].empty()) continue;
-    absl::StrAppend(&message, message.empty() ? "" : "\n", "[",
-                    absl::string_view(what.data(), what.size()), "] rank ", rank, ": ",
-                    problems[rank]);
-  }
-  if (!message.empty()) throw Disagreement(message);
+  const std::string text = text_of(exchange_texts(group, problem, "refusal"), what);
+  if (!text.empty()) throw Disagreement(text);
 }
 
 void refuse_together(const StoreRanks& ranks, std::string_view problem, std::string_view what) {
@@ -71,21 +93,15 @@ void refuse_together(const StoreRanks& ranks, std::string_view problem, std::str
                                  " came, but did not say whether all is well"));
   }
   TORCH_CHECK(ranks.size > 1 || problem.empty(), std::string(problem));
-  std::map<std::string, std::vector<int>> ranks_of;  // by problem
+  std::vector<std::string> problems(ranks.size);
   for (int rank = 0; rank < ranks.size; ++rank) {
-    const std::string text = ranks.store.get_to_str(problem_key(rank));
-    if (!text.empty()) ranks_of[text].push_back(rank);
+    problems[rank] = ranks.store.get_to_str(problem_key(rank));
   }
-  if (ranks_of.empty()) return;
+  const std::string text = text_of(problems, what);
+  if (text.empty()) return;
   ranks.store.set(read_key(ranks.rank), "yes");
   if (ranks.rank == 0) await(ranks, read_key, kLinger);
-  std::string message;
-  for (const auto& [text, some] : ranks_of) {
-    absl::StrAppend(&message, message.empty() ? "" : "\n", "[",
-                    absl::string_view(what.data(), what.size()), "] on ", name_of(some, ranks.size),
-                    ": ", text);
-  }
-  throw Disagreement(message);
+  throw Disagreement(text);
 }
 
 }  // namespace tessera::internal

@@ -14,8 +14,9 @@ namespace tessera::internal {
 
 /// Lets ranks refuse together what one of them must refuse: if any rank passes a non-empty
 /// `problem`, every rank throws the same c10::Error
-/// "[what] rank R: problem", one line per rank that has one. Collective, blocking; one small
-/// all-gather when there is nothing to say.
+/// "[what] <ranks>: problem", one entry per distinct problem, of each at most ten lines; <ranks> is
+/// "rank 1", "ranks 0, 2" or "all ranks". Collective, blocking; one small all-gather when there is
+/// nothing to say.
 void refuse_together(ProcessGroup& group, std::string_view problem, std::string_view what);
 
 /// Ranks that have met in a store and have no group yet.
@@ -26,10 +27,9 @@ struct StoreRanks {
   std::chrono::milliseconds timeout;
 };
 
-/// The same among ranks without a group: every rank throws the same c10::Error
-/// "[what] on <ranks>: problem", one entry per distinct problem; a rank alone throws its problem as
-/// it is. Collective, blocking; once per store. Throws CommError that names the ranks which do not
-/// come within the time-out.
+/// The same among ranks without a group. A rank alone throws its problem as it is. Collective,
+/// blocking; once per store. Throws CommError that names the ranks which do not come within the
+/// time-out.
 void refuse_together(const StoreRanks& ranks, std::string_view problem, std::string_view what);
 
 }  // namespace tessera::internal

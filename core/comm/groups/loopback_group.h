@@ -24,7 +24,6 @@ class LoopbackGroup final : public ProcessGroup {
   explicit LoopbackGroup(std::string name = "world");
   /// Tensors lie on `device`, not null.
   explicit LoopbackGroup(std::shared_ptr<Device> device, std::string name = "world");
-  ~LoopbackGroup() override;
 
   int rank() const override { return 0; }
   int size() const override { return 1; }
@@ -62,7 +61,6 @@ class LoopbackGroup final : public ProcessGroup {
   std::shared_ptr<Device> device_;  // null: the host
   std::set<std::string, std::less<>> subgroup_names_;
   int64_t sequence_ = 0;
-  int uncaught_at_start_ = 0;
 };
 
 }  // namespace tessera::internal

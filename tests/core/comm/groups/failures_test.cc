@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <future>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -14,6 +15,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/core/comm/groups/loopback_group.h"
 #include "tessera/core/process/failure_report.h"
 #include "tessera/core/process/job_page.h"
 #include "tessera/errors.h"
@@ -90,6 +92,20 @@ std::vector<Difference> differences() {
        [](ProcessGroup& group) { group.barrier("second"); },
        "rank 1 called barrier 'second' where rank 0 called barrier 'first'"},
   };
+}
+
+// Nobody else waits for it: what it catches is over.
+TEST(Failures, ARankAloneGoesOnAfterAnException) {
+  const auto world = std::make_shared<LoopbackGroup>();
+  EXPECT_THROW(
+      {
+        const auto group = world->subgroup({0}, "engine");
+        group->barrier("before");
+        throw std::runtime_error("caught");
+      },
+      std::runtime_error);
+  world->barrier("after");
+  world->subgroup({0}, "engine again")->barrier("after");
 }
 
 TEST(Failures, EveryDifferenceBetweenCallsIsNamedOnEveryRank) {

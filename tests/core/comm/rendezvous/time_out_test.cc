@@ -57,7 +57,7 @@ TEST(TimeOut, OneTooLongToCountIsLongInAStoreToo) {
     testing::run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
       const StoreRanks ranks{*store, world->rank(), world->size(), timeout};
       EXPECT_THAT([&] { refuse_together(ranks, world->rank() == 1 ? "no GPU" : "", "start"); },
-                  ::testing::ThrowsMessage<c10::Error>(HasSubstr("[start] on rank 1: no GPU")));
+                  ::testing::ThrowsMessage<c10::Error>(HasSubstr("[start] rank 1: no GPU")));
     });
   }
 }

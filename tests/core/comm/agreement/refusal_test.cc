@@ -1,0 +1,50 @@
+#include "tessera/core/comm/agreement/refusal.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/tests/support/rank_threads.h"
+
+namespace tessera::internal {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// What the ranks of a world throw, each of which has one of `problems`.
+std::vector<std::string> refusals(const std::vector<std::string>& problems) {
+  return testing::run_ranks_expecting_errors(
+      static_cast<int>(problems.size()), [&](const std::shared_ptr<ProcessGroup>& world) {
+        refuse_together(*world, problems[world->rank()], "test");
+      });
+}
+
+TEST(Refusal, SaysAProblemOfSeveralRanksOnce) {
+  EXPECT_THAT(refusals({"a", "a", "a"}), Each(HasSubstr("[test] all ranks: a")));
+  EXPECT_THAT(refusals({"a", "b", "a"}), Each(HasSubstr("[test] ranks 0, 2: a\n[test] rank 1: b")));
+  EXPECT_THAT(refusals({"", "b", ""}), Each(HasSubstr("[test] rank 1: b")));
+  EXPECT_THAT(refusals({"", "b", ""}), Each(Not(HasSubstr("rank 0: "))));
+  EXPECT_THAT(refusals({"alone"}), Each(HasSubstr("[test] rank 0: alone")));
+}
+
+TEST(Refusal, SaysTenLinesOfAProblem) {
+  const std::vector<std::string> ten(10, "line");
+  EXPECT_THAT(refusals({absl::StrJoin(ten, "\n"), ""}), Each(Not(HasSubstr("more"))));
+  const std::string twelve = absl::StrCat(absl::StrJoin(ten, "\n"), "\neleven\ntwelve");
+  EXPECT_THAT(refusals({twelve, twelve}), Each(HasSubstr("line\n... and 2 more")));
+  EXPECT_THAT(refusals({twelve, twelve}), Each(Not(HasSubstr("eleven"))));
+}
+
+TEST(Refusal, NegativeControlNothingIsRefusedWithoutAProblem) {
+  EXPECT_THAT(refusals({"", "", ""}), Each(""));
+}
+
+}  // namespace
+}  // namespace tessera::internal
