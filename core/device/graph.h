@@ -7,15 +7,16 @@
 
 namespace tessera::internal {
 
-/// What one stretch of code queues on a GPU, captured once and run again many times for the price
-/// of one launch. Used by one thread at a time. Needs libtessera_cuda_graph.so (docs/gpu.md).
+/// A CUDA graph: the work that some code queues on a GPU, captured once and replayed many times at
+/// the cost of one launch. Used by one thread at a time. Needs libtessera_cuda_graph.so
+/// (docs/gpu-internals.md).
 ///
 /// Note [What a graph holds]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~
-/// Kernels with their addresses. What the host computes, decides or prints between them happens
-/// once, in the capture. Tensors from before the capture are read and written where they are and
-/// must stay there: inputs are copied into the same tensors before each replay. Tensors that the
-/// capture makes hold nothing before the first replay, and what each replay computes after it;
+/// Kernels and the addresses that they use. What the host computes, decides or prints happens once,
+/// during the capture. Tensors from before the capture are read and written at their addresses and
+/// must stay alive: copy inputs into the same tensors before each replay. Tensors that the capture
+/// makes are undefined before the first replay, and hold the results of the last replay after it;
 /// their memory lives as long as the graph and as they do. The code must have run a few times
 /// before, on stream(), so that libraries have made their handles and chosen their kernels.
 ///

@@ -16,13 +16,13 @@ namespace tessera::internal {
 /// Note [Aliases of parameters]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 /// A model may keep views and aliases of its parameters: a transpose made in the constructor,
-/// weight.detach() registered as a buffer, a graph from before. They share the parameter's storage,
-/// so a parameter that fills its storage alone and keeps its dtype keeps that storage when it moves
-/// into a unit: other memory is put under it, and all of them follow, where parameters are split
-/// too. Otherwise the parameter gets a new storage and leaves the old one to whoever holds it. That
-/// is right if only parameters do (the slices of one tensor that vector_to_parameters makes, an
-/// LSTM whose weights cuDNN has joined), and else somebody would go on reading values that nobody
-/// trains: such a parameter is refused by name.
+/// weight.detach() registered as a buffer, an earlier graph. They share the parameter's storage. A
+/// parameter that fills its storage alone and keeps its dtype keeps that storage when it moves into
+/// a unit: only the memory under the storage is replaced, so all aliases follow, also where
+/// parameters are split. Otherwise the parameter gets a new storage, and the old one stays with its
+/// other holders. That is correct if all of them are parameters (the slices of one tensor that
+/// vector_to_parameters makes, an LSTM whose weights cuDNN has joined). Any other holder would keep
+/// reading values that are no longer trained, so such a parameter is refused by name.
 
 /// How many holders of each storage some tensors account for: they themselves, and those that exist
 /// only because one of them is a view of it.

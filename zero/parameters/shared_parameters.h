@@ -17,11 +17,11 @@ namespace tessera::internal {
 ///
 /// Note [Shared parameters]
 /// Where the parameters' degree is 1 or the optimizer's, the o ranks that differ in the optimizer's
-/// slice write disjoint parts that together are everything: they have one buffer, each writes its
-/// slice in step(), and a barrier is all that updating and gathering need. Between two steps
-/// nobody writes what is common, see Note [The step is a fence]. Users write (inside
-/// modify_parameters, or without leave) by way of this rank's view, which keeps such pages to this
-/// rank; a stray write therefore harms no other rank and shows in the page tables, to the byte.
+/// slice write disjoint parts that together are all parameters. They share one buffer, each writes
+/// its slice in step(), and updating and gathering need only a barrier. Between two steps no rank
+/// writes the common memory, see Note [The step is a fence]. The model's tensors are this rank's
+/// private view (copy on write): a user's write, inside modify_parameters or by mistake outside it,
+/// is not seen by other ranks, and the page tables show which pages were written.
 class SharedParameters {
  public:
   /// Collective over `group`. Null on all of its ranks where nothing can be shared: no slices,

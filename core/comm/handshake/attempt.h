@@ -27,15 +27,15 @@ namespace tessera::internal {
 /// Note [Handshake]
 /// ~~~~~~~~~~~~~~~~
 /// A store may hold keys of an earlier attempt, and two processes may believe that they are the
-/// same rank. So every call of init_process_group makes a nonce, and everything said later stands
-/// under nonces. Each rank says a Hello under its number; who finds another one there says its own
-/// again, so that the host sees both. The host (Note [Endpoints]) reads them and alone decides.
-/// Hellos of processes that have ended, and of earlier worlds of a process that still runs, are no
-/// part of this attempt. Once each rank has one live Hello, the host opens the transport and tells
-/// each nonce where that is; they enter, and say so; when all have, the host says "go". What goes
-/// wrong before is the failure on all: a conflict, for which the host waits a moment so that the
-/// others can come and hear it, a death, a rank that gives up, a transport that cannot be made or
-/// entered.
+/// same rank. So every call of init_process_group makes a nonce, and later messages are stored
+/// under keys that contain nonces. Each rank writes a Hello under the key of its rank; a rank that
+/// finds another process's Hello there writes its own again, so that the host sees both. Only the
+/// host (Note [Endpoints]) reads them and decides. It ignores Hellos of processes that have ended,
+/// and of earlier worlds of a process that still runs. Once each rank has one live Hello, the host
+/// opens the transport and writes its address for each nonce; the ranks connect and confirm; when
+/// all have, the host writes "go". Any error before that fails on all ranks: a conflict (the host
+/// waits a moment so that the others can come and read it), a death, a rank that gives up, a
+/// transport that cannot be made or entered.
 
 /// Where the ranks go on once they have met.
 class Transport {

@@ -14,14 +14,16 @@ namespace tessera::internal {
 /// Note [Endpoints]
 /// ~~~~~~~~~~~~~~~~
 /// Ranks meet in one of four places, and each is a c10d::Store to those who meet there:
-/// - a path (file://, tessera-run): a Unix socket; whichever rank comes first hosts (SocketPath).
-/// - an address (MASTER_ADDR, MASTER_PORT): a TCP port at which rank 0 hosts (TcpAddress). Every
-///   frame is sealed (Note [Seals]).
-/// - torchrun's store, which anybody may write: there rank 0 only says, sealed, where it hosts: at
-///   a Unix socket if all ranks are on one host, else at a TCP port of its own.
-/// - a store that the user gives: rank 0 answers, and what is said in it is sealed (PatientStore).
-/// In the first three every member is connected to the host, so an end of either is noticed at
-/// once. Nobody waits anywhere without a clock.
+/// - a path (file://, tessera-run): a Unix socket; the first rank that comes is the host
+///   (SocketPath).
+/// - an address (MASTER_ADDR, MASTER_PORT): a TCP port at which rank 0 listens as the host
+///   (TcpAddress). Every frame is sealed (Note [Seals]).
+/// - torchrun's store, which anybody may write: there rank 0 only publishes, sealed, where it
+///   listens: at a Unix socket if all ranks are on one host, else at a TCP port of its own.
+/// - a store that the user gives: rank 0 is the host, and all messages in it are sealed
+///   (PatientStore).
+/// In the first three every member is connected to the host, so the end of either process is
+/// noticed at once. Every wait has a time-out.
 
 /// Where this rank meets the others.
 struct Endpoint {

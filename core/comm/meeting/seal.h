@@ -11,15 +11,15 @@ namespace tessera::internal {
 
 /// Note [Seals]
 /// ~~~~~~~~~~~~
-/// What comes over a network may come from anybody. Ranks of a job share a token, and every text of
-/// theirs carries a seal, which nobody can make without it: HMAC-SHA512-256 (libsodium's
-/// crypto_auth), with a key that is the token's BLAKE2b hash. The key of a connection is the seal
-/// of both sides' random numbers and of the job's run id and attempt, and each of its frames is
-/// sealed with its direction and number: no text fits into another connection, attempt, direction
-/// or place. Seals prove who wrote a text; they hide nothing.
+/// Data from a network may come from anybody. Ranks of a job share a token, and each of their
+/// messages carries a seal, that is, a message authentication code (MAC), which nobody can compute
+/// without the token: HMAC-SHA512-256 (libsodium's crypto_auth), with the token's BLAKE2b hash as
+/// key. The key of a connection is the MAC of both sides' random numbers and of the job's run id
+/// and attempt. The MAC of a frame covers its direction and number, so a frame cannot be replayed
+/// in another connection, attempt, direction or position. Seals authenticate; they do not encrypt.
 ///
-/// Without a token every process computes the same seals: they prove nothing, and only the place
-/// (a socket of the same user, the loopback device) keeps strangers away.
+/// Without a token every process computes the same seals, so they prove nothing: only the kind of
+/// place (a socket of the same user, the loopback device) keeps others out.
 class Seal {
  public:
   static constexpr size_t kBytes = 32;
