@@ -109,8 +109,8 @@ std::string GatheredUnits::Unit::write_error() const {
   if (parameters.size() > kMostNames) absl::StrAppend(&names, ", ...");
   return absl::StrCat("[fsdp] unit '", planned().name,
                       "': an operator writes one of its parameters (", names,
-                      ") outside engine->modify_parameters(), and the shards of the other ranks "
-                      "would not know; write it inside, so that all ranks take the new values");
+                      ") outside engine->modify_parameters(), and the write would not reach the "
+                      "other ranks; write it inside, so that all ranks take the new values");
 }
 
 /// A gather has failed. The operator goes on and meets the storage; let that say why it has no

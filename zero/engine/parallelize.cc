@@ -38,8 +38,8 @@ using namespace internal;
 namespace {
 
 constexpr const char* kLiesInAnothersMemory =
-    "lies in the memory of a parameter of another engine, which it is, or is a view or alias of; "
-    "destroy that engine or clone() it first";
+    "is a parameter of another engine, or a view or alias of one; destroy that engine or clone() "
+    "it first";
 
 bool is_anothers(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && tensor.has_storage() &&

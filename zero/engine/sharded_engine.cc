@@ -189,7 +189,8 @@ StepVote::RankReport ShardedEngine::rank_report(std::string misuse) {
   rank_report.loss_scale = loss_scale();
   rank_report.misuse = std::move(misuse);
   if (is_updated()) {
-    rank_report.if_refused = "What backward updated waits for the step() that all ranks agree to.";
+    rank_report.if_refused =
+        "What backward has updated takes effect in a step() that all ranks agree to.";
   }
   return rank_report;
 }

@@ -60,8 +60,8 @@ void UpdateInBackward::seal(size_t unit) {
   store_.flat().full(unit).seal(absl::StrCat(
       "[zero] unit '", plan_[unit].name,
       "': backward has updated it (Options::optimizer_in_backward) and other ranks may not be done "
-      "with theirs, so its parameters cannot be read before engine->step(), by a module that is "
-      "used again in this backward (recomputation) either; call step() first"));
+      "with theirs, so its parameters cannot be read before engine->step(), nor by a module that "
+      "is used again in this backward (recomputation); call step() first"));
 }
 
 void UpdateInBackward::finish(Reducer& reducer) {
@@ -99,7 +99,7 @@ std::string UpdateInBackward::describe(const NonFiniteReport& report) {
   return absl::StrCat(
       describe_gradients(report),
       ". Slices without such values were updated in backward (Options::optimizer_in_backward), so "
-      "the parameters are of no step; engine->load_state_dict() an earlier state");
+      "the parameters are inconsistent; engine->load_state_dict() an earlier state");
 }
 
 void UpdateInBackward::end() {

@@ -191,10 +191,10 @@ class Attempt {
     std::string strangers;
     const int64_t turned_away = endpoint_.own != nullptr ? endpoint_.own->turned_away() : 0;
     if (words_.ignored() != 0) {
-      strangers = "; what the store holds under some keys does not verify";
+      strangers = "; some texts in the store do not verify";
     } else if (turned_away != 0) {
       strangers = absl::StrCat("; ", turned_away, turned_away == 1 ? " connection" : " connections",
-                               " proved to be none of this job");
+                               " did not prove to belong to this job");
     }
     if (!strangers.empty())
       absl::StrAppend(&strangers, ": give all ranks the same TESSERA_JOB_TOKEN");

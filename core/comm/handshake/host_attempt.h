@@ -148,8 +148,7 @@ class HostAttempt final : public Attempt {
       }
       if (transport_.is_local() && hello.host != first.host) {
         return absl::StrCat(differ("the host or container", hello.host_name, first.host_name),
-                            " and shares no memory with it; on CPUs ranks on several hosts come "
-                            "later, with the mpi backend");
+                            " and shares no memory with it; on CPUs all ranks must be on one host");
       }
       if (hello.has_token(options_.job_token)) continue;
       return absl::StrCat("rank ", rank, " (pid ", hello.pid,
@@ -210,7 +209,7 @@ class HostAttempt final : public Attempt {
         for (const int rank : outside) names.push_back(state_of(guests_.at(rank)));
         const std::string cause =
             absl::StrCat("timed out after ", options_.timeout.count(),
-                         " ms: all ranks came, but did not all enter what they share: ",
+                         " ms: all ranks came, but not all of them finished connecting: ",
                          absl::StrJoin(names, ", "));
         const Hello& first = guests_.at(*outside.begin());
         report_failure(first.rank, cause, pid_of(first));

@@ -288,7 +288,7 @@ class Search {
     const std::string said = space == std::string::npos ? "" : text->substr(space + 1);
     if (sealed(said) == *text) return said;
     lack_ =
-        "what rank 0 should have said there does not verify: a stranger wrote it, or rank 0 has "
+        "rank 0's address in the store does not verify: somebody else wrote it, or rank 0 has "
         "another TESSERA_JOB_TOKEN";
     return std::nullopt;
   }
@@ -337,7 +337,7 @@ class Search {
     if (!said) return std::nullopt;
     const auto where = Announcement::from_text(*said);
     if (!where) {
-      lack_ = "what rank 0 said there is no address; run one build of Tessera on all ranks";
+      lack_ = "rank 0's text in the store is not an address; run one build of Tessera on all ranks";
       return std::nullopt;
     }
     if (!where->name.empty()) {
@@ -348,7 +348,7 @@ class Search {
     }
     if (is_one_host()) {  // where rank 0 says no port, so nobody can be led to another user's
       lack_ =
-          "what rank 0 should have said there is no socket of this host: a stranger wrote it, "
+          "rank 0's address in the store is not a socket of this host: somebody else wrote it, "
           "or rank 0 has another LOCAL_WORLD_SIZE";
       return std::nullopt;
     }

@@ -176,7 +176,7 @@ void JobServer::turn_away(Session& session) {
   if (turned_away_.fetch_add(1, std::memory_order_relaxed) == 0) {
     TORCH_WARN("[rendezvous] somebody connected to ", self_.text(),
                ", where the ranks of this job meet, and did not prove to be one of them; it is "
-               "ignored, as others will be. If a rank is missing, give all ranks the same "
+               "ignored, and so are later ones. If a rank is missing, give all ranks the same "
                "TESSERA_JOB_TOKEN");
   }
 }

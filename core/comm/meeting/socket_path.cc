@@ -184,7 +184,7 @@ absl::StatusOr<std::unique_ptr<Listener>> SocketPath::listen() const {
     if (!S_ISSOCK(status.st_mode)) {
       return absl::FailedPreconditionError(
           absl::StrCat("got ", path_,
-                       ", where there is something that is no socket, expected nothing, or the "
+                       ", where there is something that is not a socket, expected nothing, or the "
                        "socket of an earlier job; remove it or choose another name"));
     }
     if (::unlinkat(own.get(), name_.c_str(), 0) != 0) {
