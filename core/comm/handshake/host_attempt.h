@@ -14,7 +14,7 @@
 
 namespace tessera::internal {
 
-/// The rank that answers the others.
+/// The handshake of the host, which admits the other ranks.
 class HostAttempt final : public Attempt {
  public:
   using Attempt::Attempt;
@@ -177,8 +177,8 @@ class HostAttempt final : public Attempt {
     pause_shortly_again();
   }
 
-  /// Whether a guest is where this host told it to go. Throws if it is with another one, which it
-  /// is left to.
+  /// Whether a guest has entered this host's transport. Throws if it has entered another host's; it
+  /// is not disturbed then.
   bool has_entered(const Hello& guest) {
     const auto mark = words_.hear(mark_key(guest.nonce));
     if (!mark || !absl::StartsWith(*mark, kEntered)) return false;
@@ -189,7 +189,7 @@ class HostAttempt final : public Attempt {
     give_up(cause);
   }
 
-  /// Until every rank is inside.
+  /// Blocks until every rank has entered.
   void await_all() {
     std::set<int> outside;
     for (const auto& [rank, hello] : guests_) outside.insert(rank);
@@ -219,14 +219,14 @@ class HostAttempt final : public Attempt {
     }
   }
 
-  /// In a user's store ranks may try again before all have heard of the failure: what they said in
-  /// this attempt must not pass for news then.
+  /// In a user's store ranks may try again before all have read the failure: their messages of this
+  /// attempt must not be taken for messages of the next one.
   void reject(const Hello& guest, const std::string& cause) {
     words_.say(answer_key(guest.nonce), absl::StrCat(kFailure, cause));
     if (endpoint_.own == nullptr) mark_failed(guest.nonce, cause);
   }
 
-  /// Gives up for all ranks that are there, so that they say the same.
+  /// Ends the attempt of all connected ranks with the same cause.
   [[noreturn]] void reject(const std::string& cause) {
     if (twin_) reject(*twin_, cause);
     for (const auto& [rank, hello] : guests_) reject(hello, cause);

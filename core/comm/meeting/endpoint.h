@@ -30,11 +30,11 @@ struct Endpoint {
   c10::intrusive_ptr<c10d::Store> store;
   JobStore* own = nullptr;  ///< `store`, unless it is the user's
   bool is_host = false;     ///< whether this rank answers the others
-  /// When the search for it began: the time-out is one for all.
+  /// When the search for it began: the time-out covers search and handshake.
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 };
 
-/// What leads there.
+/// What determines the endpoint.
 struct EndpointOptions {
   Environment environment;
   std::string store_url;                  ///< wins over the environment
@@ -42,11 +42,11 @@ struct EndpointOptions {
   std::chrono::milliseconds timeout;
 };
 
-/// Collective in that somebody must host, but returns as soon as this rank is connected. Throws
-/// c10::Error that names the variable, the value and the remedy when there can be no such place,
-/// and CommError at the time-out, which says what was there instead: an unknown name, a closed
-/// port, no answer, a program that is no rank of this job, a host or a holder of a lock that is
-/// stopped.
+/// Collective in that one rank must be the host, but returns as soon as this rank is connected.
+/// Throws c10::Error that names the variable, the value and the remedy if the place is invalid, and
+/// CommError at the time-out, which says what was found: an unknown host name, a closed port, no
+/// answer, a program that is not a rank of this job, a stopped host, or a stopped process that
+/// holds the lock.
 Endpoint find_endpoint(const EndpointOptions& options);
 
 }  // namespace tessera::internal

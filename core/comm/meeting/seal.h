@@ -25,14 +25,14 @@ class Seal {
   static constexpr size_t kBytes = 32;
   using Bytes = std::array<unsigned char, kBytes>;
 
-  /// Local. The key that `token`, of any length, stands for.
+  /// Local. The key that is derived from `token`, of any length.
   static Seal of_token(std::string_view token);
-  /// Local. A key that only who has this one and knows all parts can derive.
+  /// Local. Derives a key from this one and `parts`.
   Seal derive(std::initializer_list<std::string_view> parts) const;
 
-  /// Local. The seal of the parts; parts cut otherwise have another one.
+  /// Local. The MAC of the parts. Other boundaries between parts give another MAC.
   Bytes make(std::initializer_list<std::string_view> parts) const;
-  /// Local. Whether `seal` is that. Takes the same time for every wrong one.
+  /// Local. Whether `seal` is the MAC of the parts. Constant time.
   bool verify(std::string_view seal, std::initializer_list<std::string_view> parts) const;
 
   /// Local. 128 random bits, hexadecimal.
