@@ -40,7 +40,7 @@ class Graph {
 
   /// Local, non-blocking. Makes stream() the calling thread's current stream, behind what the
   /// current one holds, and captures: until end(), what is queued on it, or on streams that wait
-  /// for it, is remembered and does not run. What would have to wait for the device (item(), a copy
+  /// for it, is recorded and does not run. What would have to wait for the device (item(), a copy
   /// to memory that is not pinned, a synchronisation) throws, and so does end() then.
   ///
   /// Throws c10::Error if this graph has been captured, or the current stream is being captured.
@@ -49,7 +49,7 @@ class Graph {
   /// Local; instantiates the graph, which takes milliseconds. On the thread of begin(). The current
   /// stream is the one before begin() again, behind stream(). Every stream that joined must have
   /// been waited for by stream(). Throws c10::Error if something in between was not allowed; the
-  /// current stream is restored all the same, and the graph is good for nothing.
+  /// current stream is still restored, and the graph cannot be used.
   virtual void end() = 0;
 
   /// Local, non-blocking; any thread. Queues the whole on the calling thread's current stream. Two

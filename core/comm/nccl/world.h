@@ -91,8 +91,8 @@ class World : public std::enable_shared_from_this<World> {
   void propose(std::string_view cause) noexcept;
   /// The same: "rank 1 left <where> by an exception: <its text>".
   void propose_left(std::string_view where, const std::exception_ptr& error) noexcept;
-  /// The cause, once there is one: waits until it is published and communicators are down, though
-  /// not forever.
+  /// The cause of failure, if there is one; then waits, for a limited time, until it is published
+  /// and communicators are aborted.
   std::optional<std::string> failure();
   bool is_failed() const { return failed_.load(std::memory_order_acquire); }
 
