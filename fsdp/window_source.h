@@ -16,8 +16,8 @@
 namespace tessera::internal {
 
 /// Reads the values of one split unit from the shards of the ranks that differ in the parameters'
-/// coordinate only, where they lie, or, after forward, second shards of fewer, nearer ranks. Reads
-/// are one-sided, so ranks need not gather alike.
+/// coordinate only, or, after forward, from second shards of fewer, nearer ranks. Reads are
+/// one-sided, so each rank may gather independently.
 ///
 /// Note [Second shards]
 /// Under Options::reshard_after_forward = n with 1 < n < p, a rank that frees a unit after forward

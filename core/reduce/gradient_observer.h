@@ -8,9 +8,9 @@
 
 namespace tessera::internal {
 
-/// The station behind the reducer: follows each unit's gradients from this rank's own to the
-/// reduced ones. Called on the thread that runs backward, inside gradient hooks. Calls are local
-/// and may only queue work on the current stream and beside it, but for consume().
+/// Observes each unit's gradients in the reducer, before and after their reduction. Called on the
+/// thread that runs backward, inside gradient hooks. Calls are local and, except consume(), may
+/// only queue work on the current stream or another one.
 class GradientObserver {
  public:
   virtual ~GradientObserver() = default;
