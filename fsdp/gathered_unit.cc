@@ -312,8 +312,8 @@ void GatheredUnits::Unit::replace_readers() {
   readers_ = all_readers_.back().get();
 }
 
-/// Gives back the memory of old values that nobody reads any more: neither its own readers nor
-/// earlier ones, who may have asked for their address when it was the present one.
+/// Returns memory of old values that is no longer read, neither by its own readers nor by earlier
+/// ones, which may have read the data pointer while it was attached.
 void GatheredUnits::Unit::drop_old() {
   const Unobserved unobserved;
   bool is_read = false;

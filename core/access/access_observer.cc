@@ -64,7 +64,7 @@ class Targets {
     return found == map_.end() ? nullptr : found->second;
   }
 
-  /// Nothing of a process counts in its children: there storages throw and nobody may wait.
+  /// Also empty in a child of fork(): there storages throw and nothing may wait.
   bool empty() const { return map_.empty() || !origin_.is_here(); }
 
  private:

@@ -24,9 +24,9 @@ namespace tessera::internal {
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 /// LibTorch runs backward on a thread of its own, each node on the stream that was current when the
 /// node was made, and orders these streams by events. Nodes of a captured forward are on stream().
-/// The node at a parameter (AccumulateGrad) is made once and belongs to the stream of that moment:
-/// whoever keeps these nodes alive, as hooks on them do, must make them with stream() current, in a
-/// c10::StreamGuard. Made on the default stream, they break the capture (refused by CUDA).
+/// The node at a parameter (AccumulateGrad) is made once and belongs to the stream that is current
+/// then. Code that keeps these nodes alive, such as hooks, must make them with stream() current, in
+/// a c10::StreamGuard. Nodes made on the default stream make the capture fail.
 class Graph {
  public:
   /// Never throws and never blocks. Gives up a capture that has not ended; the thread that began it

@@ -177,9 +177,9 @@ void Reducer::launch(size_t unit, size_t round) {
                         .is_gathering = false,
                         .begin_ns = begin_ns});
   if (!group_.can().completes_on_host) return retire_behind_last();
-  // Where collectives run inside the calls, the gather over replicas follows its reduction here and
-  // now, in the agreed order. Later, each rank would come by at another place of its own backward,
-  // and two of them could wait for each other in two groups.
+  // Where collectives run inside the calls, the gather over replicas must follow its reduction
+  // here, in the agreed order. Later, ranks could call it at different points of their backwards,
+  // and two of them could deadlock in two groups.
   retire(Wait::kNever);
 }
 

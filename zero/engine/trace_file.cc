@@ -66,7 +66,7 @@ class PendingFile {
   const std::string& problem() const { return problem_; }
 
  private:
-  // A link is replaced: whoever may write to the folder chose where it points.
+  // A symbolic link is replaced, because any user who may write to the folder may have made it.
   void open() {
     if (path_.empty()) return fail("the name is empty");
     struct stat status;

@@ -77,18 +77,19 @@ class HostAttempt final : public Attempt {
   void look_at(int rank) {
     const auto hello = hear_hello(rank);
     const auto guest = guests_.find(rank);
-    // Who was there is asked whether it still is, whoever stands there now.
+    // A guest that came before must still be alive, whichever Hello the key holds now.
     if (guest != guests_.end() && guest->second.nonce != own_.nonce) expect_alive(guest->second);
     if (!hello || hello->rank != rank || ended_.count(hello->nonce) != 0) return;
     if (guest != guests_.end() && guest->second.nonce == hello->nonce) return;
     const auto mark = words_.hear(mark_key(hello->nonce));
     if (rank == own_.rank && mark && absl::StartsWith(*mark, kEntered)) {
-      // Said after this rank's own Hello, so by a twin; which has met the others meanwhile.
+      // Written after this rank's own Hello, so by a process with the same rank, which has met the
+      // others meanwhile.
       const std::string cause = twins_text(rank, own_.pid, hello->pid);
       report_failure(-1, cause);
       give_up(cause);
     }
-    // A place of our own is new: there every mark is this attempt's.
+    // A JobStore is new for each job: there every mark belongs to this attempt.
     if (mark && endpoint_.own != nullptr) return expect_alive(*hello);
     if (mark) {  // of an earlier world or attempt, or gone before it was seen
       ended_.insert(hello->nonce);

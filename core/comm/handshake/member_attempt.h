@@ -79,7 +79,7 @@ class MemberAttempt final : public Attempt {
       report_failure(0, cause, pid_of(*hello));
       give_up(cause);
     }
-    // One that has met others already is this attempt's only if it says so to this rank.
+    // A rank 0 that has met others already belongs to this attempt only if it answers this rank.
     if (life == Life::kTakesPart && !mark) host_nonce_ = hello->nonce;
   }
 

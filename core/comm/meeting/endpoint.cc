@@ -135,7 +135,7 @@ class Search {
     TORCH_CHECK(status.ok(), "[rendezvous] ", what, ": ", std::string(status.message()));
   }
 
-  /// This process of this host is in the way, if anybody is.
+  /// Remembers the process of this host to name if the search fails.
   void suspect(int pid) {
     host_pid_ = pid;
     host_ = rank_of_process(pid);
@@ -346,7 +346,7 @@ class Search {
       lack_ = absl::StrCat("rank 0 is not where it said: ", std::string(socket.status().message()));
       return std::nullopt;
     }
-    if (is_one_host()) {  // where rank 0 says no port, so nobody can be led to another user's
+    if (is_one_host()) {  // rank 0 publishes no port then; following one could lead to another user
       lack_ =
           "rank 0's address in the store is not a socket of this host: somebody else wrote it, "
           "or rank 0 has another LOCAL_WORLD_SIZE";

@@ -65,7 +65,7 @@ std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
   group->barrier("init_process_group");  // the host's descriptors are needed until here
   endpoint = {};
   options.store.reset();
-  // A store's destructor may still write: nobody may remove its file before all ranks are through.
+  // A store's destructor may still write, so its file must not be removed before all are destroyed.
   group->barrier("init_process_group: stores are closed");
   return group;
 }

@@ -246,7 +246,7 @@ Circle World::find_circle(int place) {
     thread = step.call.waits_for_thread;
     steps.push_back(step);
   }
-  // Begun at the lowest rank, so that everyone who finds this circle writes the same text.
+  // Starts at the lowest rank, so that all ranks that find this cycle write the same text.
   std::rotate(steps.begin(),
               std::min_element(steps.begin(), steps.end(),
                                [](const Step& a, const Step& b) { return a.rank < b.rank; }),
