@@ -189,11 +189,10 @@ std::vector<at::Tensor> run_checkpointed(const CheckpointOptions& options,
 ///
 /// Throws c10::Error: in forward if `fn` writes to an input, or if inputs lie on two GPUs or on a
 /// device that is neither CPU nor GPU while the random state is to be preserved; in backward if an
-/// input was modified in between (autograd's
-/// own check), for create_graph=true, for autograd::grad() and backward(inputs=...), which cannot
-/// reach parameters inside `fn`, if `fn` returns other shapes or dtypes than before, and if it
-/// captured a tensor with a graph of its own. An exception of `fn` reaches the caller of forward or
-/// backward as it is.
+/// input was modified in between (autograd's own check), for create_graph=true, for
+/// autograd::grad() and backward(inputs=...), which cannot reach parameters inside `fn`, if `fn`
+/// returns other shapes or dtypes than before, and if it captured a tensor with a graph of its own.
+/// An exception of `fn` reaches the caller of forward or backward as it is.
 ///
 /// Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
 template <typename Fn, typename... Inputs>

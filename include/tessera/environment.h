@@ -12,18 +12,16 @@ namespace tessera {
 /// What the variables that tessera-run and torchrun export say about a process's job:
 /// - RANK, WORLD_SIZE: this rank and the number of ranks; both or neither
 /// - LOCAL_RANK, LOCAL_WORLD_SIZE: the same on this host; both or neither
-/// - TESSERA_STORE: file:///dir/name: where ranks of one host meet, at a Unix socket of that path
-/// in
-///   a directory of mode 0700 that belongs to this user
+/// - TESSERA_STORE: file:///dir/name: where ranks of one host meet, at a Unix socket of that path,
+///   in a directory of mode 0700 that belongs to this user
 /// - MASTER_ADDR, MASTER_PORT: alternatively, address and port at which rank 0 listens; both or
 ///   neither
 /// - TORCHELASTIC_USE_AGENT_STORE: if True, torchrun's agent has a store at that address, in which
 ///   rank 0 publishes where it listens
 /// - TESSERA_JOB_TOKEN: a secret that all ranks of a job share; required if they meet at an address
 ///   that other machines reach
-/// - TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT: the launcher's name of the job, and the
-/// number
-///   of the attempt; ranks of another job or attempt are not admitted (optional)
+/// - TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT: the launcher's name of the job, and which
+///   attempt this is; ranks of another job or attempt are not admitted (optional)
 /// - TESSERA_JOB_PAGE: where ranks record for tessera-run why they fail (JobPage; optional)
 /// Integers are read strictly: digits only, the whole string. With none of the first six set, a
 /// process is a world of one, unless variables of Open MPI, MVAPICH, MPICH, Intel MPI or SLURM say

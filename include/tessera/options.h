@@ -121,7 +121,7 @@ struct Options {
 
   /// Lets the ranks of one host share one copy of the parameters, where the degrees give each of
   /// them a different slice to update (the parameters' degree is 1 or the optimizer's): nothing is
-  /// gathered by copying, and each rank counts its slice only as its memory. False keeps a copy and
+  /// gathered by copying, and each rank counts only its slice as its memory. False keeps a copy and
   /// unsharded-parameter buffers per rank, as ranks of different hosts have them, and is an error
   /// where ranks cannot share anyway (ddp). On a system that does not show which pages a process
   /// has written (/proc/self/pagemap), ranks keep copies in any case, with a warning.

@@ -149,7 +149,7 @@ class HostAttempt final : public Attempt {
       }
       if (transport_.is_local() && hello.host != first.host) {
         return absl::StrCat(differ("the host or container", hello.host_name, first.host_name),
-                            " and shares no memory with it; on CPUs all ranks must be on one host");
+                            " and shares no memory with it; start all ranks on one host");
       }
       if (hello.has_token(options_.job_token)) continue;
       return absl::StrCat("rank ", rank, " (pid ", hello.pid,
