@@ -23,9 +23,9 @@ namespace tessera {
 /// - TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT: the launcher's name of the job, and which
 ///   attempt this is; ranks of another job or attempt are not admitted (optional)
 /// - TESSERA_JOB_PAGE: where ranks record for tessera-run why they fail (JobPage; optional)
-/// Integers are read strictly: digits only, the whole string. With none of the first six set, a
-/// process is a world of one, unless variables of Open MPI, MVAPICH, MPICH, Intel MPI or SLURM say
-/// that it is one of several: that is an error.
+/// Integers are read strictly: digits only, the whole string. Without RANK and WORLD_SIZE a process
+/// is a world of one; it is an error then if LOCAL_RANK, TESSERA_STORE or MASTER_ADDR is set, or if
+/// variables of Open MPI, MVAPICH, MPICH, Intel MPI or SLURM say that it is one of several.
 struct Environment {
   int rank = 0;
   int world_size = 1;

@@ -20,7 +20,7 @@ void refuse_together(ProcessGroup& group, std::string_view problem, std::string_
 
 /// Ranks that have met in a store and have no group yet.
 struct StoreRanks {
-  c10d::Store& store;  ///< its keys are nobody else's, and new
+  c10d::Store& store;  ///< with keys that are new and used for nothing else
   int rank = 0;
   int size = 1;
   std::chrono::milliseconds timeout;

@@ -148,11 +148,11 @@ class Search {
     }
     if (status.ok()) return;
     lack_ = std::string(status.message());
-    // Somebody that refused this rank, and may have ended since, explains more than its absence.
+    // A refusal explains more than the absence of the process, which may have ended since.
     if (!refusal_.empty()) lack_ = absl::StrCat(refusal_, "; by now ", lack_);
   }
 
-  /// Waits a little; at the time-out says what was in the way.
+  /// Waits a little; at the time-out throws an error that says what was found.
   void pause_or_give_up() {
     const auto now = Clock::now();
     if (now >= end_) {

@@ -20,7 +20,7 @@ class StreamLane {
   /// Orders later work of this lane after everything that is queued on the current stream now.
   void follow_current();
 
-  /// An event that nobody uses; used again once the last other owner has dropped it.
+  /// An unused event; it is reused once the last other owner has dropped it.
   std::shared_ptr<Event> take_event();
 
  private:

@@ -44,7 +44,7 @@ struct SharedRange {
 };
 
 /// One memfd mapped into this process. The threads of a process share a single mapping of each
-/// segment, whoever asks for it first: two mappings of one memfd blind the thread sanitizer.
+/// segment: with two mappings of one memfd the thread sanitizer would miss races.
 ///
 /// In a child of fork() the mapping is a private one: of a segment that its parent made a copy at
 /// the first write, of others zeros. Nobody there shares it. See Note [Fork].
