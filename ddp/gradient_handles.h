@@ -12,11 +12,11 @@
 
 namespace tessera::internal {
 
-/// What users see as `.grad` between backward and step. Where a whole reduced gradient exists it is
-/// that; elsewhere a stand-in: a tensor of the right shape whose data cannot be read, so that code
+/// What users see as `.grad` between backward and step: the whole reduced gradient if there is one,
+/// else a stand-in, that is, a tensor of the right shape whose data cannot be read, so that code
 /// such as torch::nn::utils::clip_grad_norm_ fails with a message instead of computing with zeros.
-/// Clearing `.grad` is how users drop a gradient (zero_grad of a torch optimizer or a module); the
-/// handles tell which are gone.
+/// Users drop a gradient by clearing `.grad` (zero_grad of a torch optimizer or a module); the
+/// handles detect that.
 ///
 /// A whole gradient exists under ddp where gradients are reduced in the parameter's dtype. 16-bit
 /// parameters whose gradients are summed in fp32 (the default) have stand-ins: a rounded copy
@@ -26,8 +26,8 @@ class GradientHandles {
   /// `views[i]` is of parameter i of `table`, which must outlive the handles.
   GradientHandles(const ParameterTable& table, std::vector<GradientView> views);
 
-  /// Takes the handle of parameter `index` away so that autograd can accumulate. Throws c10::Error
-  /// if `.grad` is somebody else's tensor.
+  /// Removes the handle of parameter `index` so that autograd can accumulate. Throws c10::Error if
+  /// `.grad` is another tensor than the handle.
   void hide(size_t index);
   void hide_all();
 

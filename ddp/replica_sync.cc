@@ -18,7 +18,7 @@ void sync_replicas(ProcessGroup& group, const std::vector<at::Tensor>& tensors, 
   if (group.size() == 1) return;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.numel() == 0) continue;
-    // With a version counter of its own: a graph that was made before is as good as ever.
+    // It has its own version counter, so graphs that were made before stay valid.
     const at::Tensor detached = tensor.data();
     const at::Tensor values = detached.contiguous();
     // Bytes, because groups do not know every dtype that a buffer may have.

@@ -15,13 +15,13 @@ void put_back(const std::optional<RandomState>& state) noexcept {
 
 // Note [Autocast's cache]
 // Autocast keeps the 16-bit copy of each parameter that it has cast until its region ends: after a
-// forward, those of the whole model. With the copies of one function only, memory stays what
-// checkpointing (and splitting parameters) is for, so the forward runs without the cache. A copy
-// that belongs to the surrounding graph would tie the recomputation to it, and copies made in the
-// recomputation would outlive its graph and the next update of the parameter; so the cache is
-// emptied before and after it. In between it is as in an unchecked forward: a parameter used twice
-// is cast once, and its gradients are added in 16 bits, which keeps the bits of the unchecked
-// model.
+// forward, those of the whole model. That would use the memory that checkpointing (and splitting
+// parameters) is meant to save, so the forward runs without the cache. In the recomputation, a
+// cached copy of the surrounding graph would connect the recomputation to that graph, and new
+// copies would outlive the recomputed graph and the next update of the parameter; so the cache is
+// cleared before and after it. During the recomputation the cache is used: a parameter used twice
+// is cast once, and its gradients are added in 16 bits, which gives the bits of the model without
+// checkpoints.
 
 AutocastState::AutocastState() : uses_cache_(at::autocast::is_autocast_cache_enabled()) {
   for (size_t i = 0; i < devices_.size(); ++i) {

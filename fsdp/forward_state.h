@@ -31,8 +31,8 @@ class AutocastState {
   bool uses_cache_;
 };
 
-/// What a function sees besides its arguments and must see again when it is run again: the autocast
-/// state and, if asked for, the default generators of the CPU and of one GPU. Local.
+/// The state besides its arguments that a function must see again when it is run again: the
+/// autocast state and, if asked for, the default generators of the CPU and of one GPU. Local.
 struct ForwardState {
   enum class Random : uint8_t { kKept, kIgnored };
   /// Takes down the state of the calling thread. kKept copies 5 KiB.
@@ -42,9 +42,9 @@ struct ForwardState {
   std::optional<RandomState> random;  ///< none if ignored
 };
 
-/// While it lives, the calling thread runs the forward that `state` was taken down for: without
-/// autocast's cache (see Note [Autocast's cache] in forward_state.cc). Afterwards autocast is as it
-/// was, and if finish() was not called, because an exception came, the generator too.
+/// While it lives, the calling thread runs the forward for which `state` was recorded, without
+/// autocast's cache (see Note [Autocast's cache] in forward_state.cc). Its end restores autocast,
+/// and, if finish() was not called because of an exception, the generators.
 class ForwardScope {
  public:
   /// `state` must outlive the scope.

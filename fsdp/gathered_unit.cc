@@ -11,24 +11,26 @@
 
 namespace tessera::internal {
 
-// Most operators read the unit that the one before read. That needs no mutex: such a unit is ready,
-// and a pin is a count. Who wants to free it first makes it not ready and then looks at the count,
-// a reader counts first and then looks whether it is ready, both in one total order; so either the
-// reader is seen, and the unit stays, or the reader sees that it has to wait for the mutex.
+// Most operators read the same unit as the operator before. Such a unit is `is_ready_`, and pinning
+// it needs no mutex, only an increment of a count. A thread that wants to free the unit first
+// clears is_ready_ and then reads the count; a reader first increments the count and then reads
+// is_ready_. All four accesses are sequentially consistent, so either the freeing thread sees the
+// reader and keeps the unit, or the reader sees that the unit is not ready and takes the mutex.
 //
 // Note [Old values]
-// An operator holds addresses in a unit's memory from its start to its end, and one of another
-// thread may be at work while step() changes the values, or the engine ends. What it reads must not
-// be freed or overwritten meanwhile, and nobody else may take it for the present values. So each
-// memory has Readers of its own, who are told apart when they end. When values change, units that
-// nobody reads are freed, and the others are stale. The next use of such a unit fills other memory,
-// which takes the place of the old one; an operator that has begun and has not asked for its
-// address yet finds one or the other, never none. So a memory is kept for its readers and for those
-// of earlier ones, of whom the last gives it back. A reader counts itself with the readers it found
-// and then looks whether they are still the present ones; who replaces them does so first and then
-// looks at the count: the order that the mutex is saved by.
+// An operator holds addresses in a unit's memory from its start to its end. An operator of another
+// thread may still run when step() changes the values or the engine is destroyed. The memory that
+// it reads must not be freed or overwritten before it ends, and later operators must not use it. So
+// each memory block of a unit has its own Readers object, which counts the operators that use it.
+// When values change, units without readers are freed and the others are marked stale. The next use
+// of a stale unit gathers the new values into another block and attaches that in place of the old
+// one. An operator that has started but not yet read the data pointer gets one block or the other,
+// never a null pointer; since it may have been counted with earlier Readers and read the new
+// pointer, a block is returned only when its own Readers and all earlier ones are at zero. A reader
+// increments the count of the current Readers and then checks that they are still current; a thread
+// that replaces them first replaces them and then reads the count. So this needs no mutex either.
 //
-// Where ranks share parameters there is nothing to go stale: such an operator reads what is there.
+// Where ranks share parameters nothing becomes stale: such an operator reads the shared memory.
 
 GatheredUnits::Unit::Unit(GatheredUnits& all, size_t index, FreeableBuffer& buffer, Source source)
     : all_(all), index_(index), buffer_(buffer), source_(std::move(source)) {
@@ -107,8 +109,8 @@ std::string GatheredUnits::Unit::write_error() const {
   if (parameters.size() > kMostNames) absl::StrAppend(&names, ", ...");
   return absl::StrCat("[fsdp] unit '", planned().name,
                       "': an operator writes one of its parameters (", names,
-                      ") outside engine->modify_parameters(), and the shards of the other ranks "
-                      "would not know; write it inside, so that all ranks take the new values");
+                      ") outside engine->modify_parameters(), and the write would not reach the "
+                      "other ranks; write it inside, so that all ranks take the new values");
 }
 
 /// A gather has failed. The operator goes on and meets the storage; let that say why it has no
@@ -310,8 +312,8 @@ void GatheredUnits::Unit::replace_readers() {
   readers_ = all_readers_.back().get();
 }
 
-/// Gives back the memory of old values that nobody reads any more: neither its own readers nor
-/// earlier ones, who may have asked for their address when it was the present one.
+/// Returns memory of old values that is no longer read, neither by its own readers nor by earlier
+/// ones, which may have read the data pointer while it was attached.
 void GatheredUnits::Unit::drop_old() {
   const Unobserved unobserved;
   bool is_read = false;

@@ -20,12 +20,12 @@
 
 namespace tessera::internal {
 
-/// One unit and what it is going through: gathered, read, freed. But for those of AccessTarget, its
-/// calls are made with the mutex of the units held.
+/// One unit and its state: gathered, read, freed. Calls, except those of AccessTarget, are made
+/// with the mutex of the units held.
 class GatheredUnits::Unit final : public AccessTarget {
  public:
-  /// Where its values come from: one of the two. Neither where ranks share their parameters, whose
-  /// memory always has them; being whole is a matter of leave only.
+  /// Where its values are read from: one of the two. Neither where ranks share their parameters:
+  /// the shared memory always has the values, and gathering only attaches it.
   struct Source {
     std::unique_ptr<WindowSource> window;          ///< each rank reads for itself
     std::unique_ptr<CollectiveSource> collective;  ///< ranks gather together
@@ -43,17 +43,17 @@ class GatheredUnits::Unit final : public AccessTarget {
   /// Whether it takes no buffers.
   bool has_own_memory() const { return all_.memory_.has_own(index_); }
   bool is_held() const { return holds_ > 0; }
-  /// From now on a read has nothing to do but count, or has to take the mutex again.
+  /// Whether a read from now on only increments a count, or has to take the mutex.
   void set_ready(bool is_ready) { is_ready_ = is_ready; }
 
-  /// Gathers it, or takes what prefetch() has brought.
+  /// Gathers it, or attaches what prefetch() has gathered.
   void make_whole();
   /// Begins to gather it, if that needs no memory beyond what is there.
   void prefetch();
-  /// Gives back what was fetched for a use that did not come.
+  /// Frees what was prefetched for a use that did not come.
   void drop_prefetch();
 
-  /// Whether nobody uses it; if so, readers wait for the mutex from now on.
+  /// Whether it is not in use; if so, readers take the mutex from now on.
   bool can_free();
   enum class After : uint8_t { kUse, kFence };
   void free(After after);
@@ -62,18 +62,18 @@ class GatheredUnits::Unit final : public AccessTarget {
   void hold(bool writable);
   void release(bool writable);
 
-  /// Its values have changed: what is whole is old.
+  /// Its values have changed: marks attached memory as stale.
   void invalidate();
 
-  /// Gives back memory of old values that nobody reads any more.
+  /// Frees memory of old values that is no longer read.
   void drop_old();
 
-  /// The owner is gone: lets go of all that is the engine's. What operators and scopes read is kept
-  /// as old values, for drop_old().
+  /// The owner is gone: releases everything that belongs to the engine. Memory that operators and
+  /// scopes read is kept as old values, for drop_old().
   void close();
 
  private:
-  /// The operators that use one memory of the unit.
+  /// The operators that use one memory block of the unit.
   struct Readers final : Pin {
     explicit Readers(Unit& unit) : unit(unit) {}
     void unpin(Use use) noexcept override;

@@ -12,20 +12,18 @@
 namespace tessera::internal {
 
 // Note [Whole while needed]
-// An operator that uses a unit pins it for as long as it runs. The first operator of another unit
-// frees the units that nobody pins or holds, then gathers its own, so one unsharded-parameter
-// buffer is enough for a chain of blocks and a second one lets the next unit be fetched meanwhile.
-// The unit that is live when forward turns into backward is touched again at once and stays. An
-// operator that reads three units pins three: the pool grows rather than wait for anybody. Root
-// units and, where units stay whole after forward, all of them have buffers of their own, which are
-// filled once and freed when backward has ended. Where ranks share parameters, there is nothing to
-// fill either.
+// An operator that uses a unit pins it while it runs. The first operator of another unit frees all
+// units that no operator pins and no scope holds, then gathers its own. So one unsharded-parameter
+// buffer is enough for a chain of blocks, and with a second one the next unit can be prefetched.
+// The unit that is used last in forward is used first in backward and stays whole. An operator that
+// reads three units pins three: the pool grows, it never waits for a buffer. Root units, and all
+// units where they stay whole after forward, have buffers of their own, which are filled once and
+// freed when backward has ended. Where ranks share parameters, nothing is copied.
 //
-// Where ranks read each other's memory, nothing here waits for another rank: shards are read where
-// they lie and change only behind the fence of a step. Elsewhere a gather is a collective of a
-// group of its own, so that gathers and reductions need not come in one order; ranks then have to
-// touch units in the same order, and what is fetched or dropped ahead of time follows from that
-// order alone.
+// Where ranks read each other's memory, nothing here waits for another rank: shards are read in
+// place and change only in a step (Note [The step is a fence]). Elsewhere a gather is a collective
+// on a separate group, so that gathers and reductions need no common order. There all ranks must
+// use units in the same order, and what is prefetched or dropped depends on that order only.
 
 namespace {
 

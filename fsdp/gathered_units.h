@@ -36,10 +36,10 @@ namespace tessera::internal {
 /// that a backend that registers memory knows both sides of a gather. Collective over `group`.
 std::shared_ptr<ProcessGroup> make_gathering_group(ProcessGroup& group, const SliceMap& slices);
 
-/// Makes the units of split parameters whole when operators touch them and frees them afterwards.
-/// Local between fences where ranks read each other's memory; elsewhere gathers are collectives
-/// (CollectiveSource). Thread-safe, as operators of any thread come here. Note [Whole while needed]
-/// in gathered_units.cc, Note [Old values] in gathered_unit.cc.
+/// Gathers the units of split parameters when operators use them and frees them afterwards. Local
+/// between fences where ranks read each other's memory; elsewhere gathers are collectives
+/// (CollectiveSource). Thread-safe, because operators of any thread call it. Note [Whole while
+/// needed] in gathered_units.cc, Note [Old values] in gathered_unit.cc.
 class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
  public:
   /// How units come and go.
@@ -66,10 +66,10 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
     Trace* trace;
   };
 
-  /// Where the group has no windows, setting.ranks_after_forward is 1 or all. The one owner is
-  /// whoever holds what is returned: when that goes, nothing is gathered any more and nothing of
-  /// `parts` is used. Scopes and operators of other threads may outlive it; what they read stays
-  /// alive until they end. Collective.
+  /// Where the group has no windows, setting.ranks_after_forward is 1 or all. The returned pointer
+  /// is the only owner: when it is destroyed, nothing is gathered any more and `parts` is no longer
+  /// used. Scopes and operators of other threads may outlive it; what they read stays alive until
+  /// they end. Collective.
   static std::shared_ptr<GatheredUnits> make(Parts parts, Setting setting);
   ~GatheredUnits();
   GatheredUnits(const GatheredUnits&) = delete;
@@ -79,8 +79,8 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   /// end of backward, and before shards change.
   void free_all();
 
-  /// The shards of all ranks have new values, behind a barrier where ranks read each other's
-  /// memory: whatever was gathered before is old, also what operators of other threads still read.
+  /// The shards of all ranks have new values (called after a barrier where ranks read each other's
+  /// memory): everything gathered before is stale, also what operators of other threads still read.
   void values_changed();
 
   /// Before the host writes shards that lie in its memory: blocks until no gather reads them.
@@ -95,7 +95,7 @@ class GatheredUnits : public std::enable_shared_from_this<GatheredUnits> {
   /// What an operator that touches `unit` pins while it runs. Lives as long as this object.
   AccessTarget& target(size_t unit) const;
 
-  /// What a gather failed with; the operators that needed it have thrown the same.
+  /// The error of a gather that failed; the operators that needed it have thrown the same.
   std::optional<CommError> failure() const;
 
   GatherCounts counts() const;

@@ -15,9 +15,9 @@ class HostShards {
  public:
   explicit HostShards(std::shared_ptr<Device> device);
 
-  /// Queues `to` = `shard`, behind what the current stream holds now. Until the scope that is
-  /// returned ends, the calling thread's current stream is the one that copies: what is begun there
-  /// follows the copy, and the stream that was current before does not wait.
+  /// Queues `to` = `shard` after everything on the current stream so far. Until the returned scope
+  /// ends, the calling thread's current stream is the copying one: work queued there follows the
+  /// copy, and the previously current stream does not wait.
   std::shared_ptr<void> bring(const at::Tensor& to, const at::Tensor& shard);
 
   /// Blocks until every copy has run, so that the host may write shards.

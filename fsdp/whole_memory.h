@@ -12,9 +12,9 @@
 
 namespace tessera::internal {
 
-/// Where the units of split parameters lie while they are whole: in pooled unsharded-parameter
-/// buffers that they take in turn, in memory of their own, in temporary memory for scopes, or
-/// always in memory that ranks share. Counts what it allocates. Local; used under one lock.
+/// The memory of units of split parameters while they are whole: pooled unsharded-parameter
+/// buffers, memory of their own, temporary memory for scopes, or memory that ranks share. Counts
+/// what it allocates. Local; used under one lock.
 class WholeMemory {
  public:
   struct Setting {
@@ -50,11 +50,11 @@ class WholeMemory {
 
   /// Gives back what one of them has returned. Its contents are gone.
   void give(size_t unit, const at::Tensor& memory, bool is_temporary);
-  /// Stops counting memory that serves nobody after its present use: temporary, or of its own and
-  /// replaced. Returns whether it is such.
+  /// Stops counting memory that is not reused after its current use: temporary, or own memory that
+  /// was replaced. Returns whether it is such memory.
   bool forget(size_t unit, const at::Tensor& memory, bool is_temporary);
 
-  /// Gives all memory back but what others hold; nothing is taken or given afterwards.
+  /// Frees all memory except what others hold; nothing is taken or given afterwards.
   void close();
 
   /// Unsharded-parameter buffers beyond those of fill_buffers().

@@ -16,14 +16,14 @@
 namespace tessera::internal {
 
 /// Reads the values of one split unit from the shards of the ranks that differ in the parameters'
-/// coordinate only, where they lie, or, after forward, second shards of fewer, nearer ranks. Reads
-/// are one-sided, so ranks need not gather alike.
+/// coordinate only, or, after forward, from second shards of fewer, nearer ranks. Reads are
+/// one-sided, so each rank may gather independently.
 ///
 /// Note [Second shards]
 /// Under Options::reshard_after_forward = n with 1 < n < p, a rank that frees a unit after forward
-/// keeps 1/n of it; the n neighbours of a block together have all of it. Ranks may come by at
-/// different times, so a second shard carries the number of the update its values belong to: a
-/// reader that finds another number takes that part from the first shards.
+/// keeps 1/n of it; n neighbouring ranks together have all of it. Ranks may read and write second
+/// shards at different times, so a second shard carries the number of the update its values belong
+/// to: a reader that finds another number takes that part from the first shards.
 /// Source: ZeRO++ (arXiv 2306.10209), section 3.2 (hpZ).
 class WindowSource {
  public:

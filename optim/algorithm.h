@@ -86,9 +86,9 @@ struct HyperParameterField {
 /// Makes uninitialised 1-d memory of the host.
 using AllocateState = std::function<at::Tensor(int64_t numel, at::ScalarType dtype)>;
 
-/// All that the rest of the library knows of an optimization algorithm. Each has one, in a file of
-/// its own; algorithms.h lists them. What an algorithm remembers per parameter besides the states
-/// is the number of its updates, which all have.
+/// Describes an optimization algorithm to the rest of the library. Each algorithm has one, in a
+/// file of its own; algorithms.h lists them. Besides `states`, every algorithm keeps the number of
+/// updates of each parameter.
 struct Algorithm {
   std::string name;          ///< "AdamW"
   std::string options_name;  ///< of the options' type, for messages: "AdamWOptions"

@@ -9,10 +9,10 @@
 
 namespace tessera::internal {
 
-/// The one list of what parameters can be updated by. A new algorithm is a file and a line here.
+/// The list of all algorithms. A new algorithm is a file and a line here.
 const std::vector<const Algorithm*>& algorithms();
 
-/// Whose options these are; null if nobody's.
+/// The algorithm of these options; null if there is none.
 const Algorithm* algorithm_of(const torch::optim::OptimizerOptions& options);
 
 /// "AdamWOptions or ...": the types of options that there are algorithms for.

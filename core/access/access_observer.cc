@@ -25,22 +25,22 @@ namespace tessera::internal {
 // the thread that runs it, with the operator's inputs. That is where a parameter's memory is made
 // ready and released: it works for any model, in forward, backward and recomputation, for
 // TorchScript and for operators inside at::parallel_for, because all of them go through the
-// dispatcher. What does not (a raw pointer, a fused kernel, RecordFunctionGuard(false)) meets the
-// throwing storage of FreeableBuffer.
+// dispatcher. An access that does not (a raw pointer, a fused kernel, RecordFunctionGuard(false))
+// throws (Note [Throwing storage]).
 //
 // An operator's pins last until its end callback, so the operators nested in it cannot free what
 // it uses. Which storages are watched is read on every operator and changed rarely: each thread
-// keeps a reference to an immutable map and asks one atomic number whether there is a newer one.
-// That map owns its targets, and so does each operator that has pinned one: an observer may go away
-// while other threads are between looking up and pinning, or between start and end.
+// keeps a reference to an immutable map and compares one atomic number to see whether there is a
+// newer one. The map owns its targets, and so does each operator that has pinned one: an observer
+// may be destroyed while other threads are between lookup and pin, or between start and end.
 //
-// Operators that touch no parameter are observed as well, and units that are whole need nothing but
-// a count, so what each costs is kept small: what a thread knows of operators is found by one
-// comparison, a filter tells most storages from the watched ones, and pins live in memory that the
-// thread used before. The larger part, boxing the inputs and calling back, is LibTorch's, and only
-// at::disableCallback would save that. It stays enabled even while every unit is whole: this is
-// also what notices writes outside modify_parameters(), which the other ranks would not know of,
-// and version counters do not (a write through .data leaves them as they are).
+// Operators that read no parameter are observed too, and units that are whole need only a count, so
+// the cost per operator is kept small: a thread's cache of operators takes one comparison, a filter
+// rejects most storages that are not watched, and pins reuse memory of the thread. Most of the cost
+// is LibTorch's (boxing the inputs, calling back), and only at::disableCallback would save it. The
+// callback stays enabled even while every unit is whole, because it also detects writes outside
+// modify_parameters(), which version counters do not always show (a write through .data leaves them
+// unchanged).
 
 namespace {
 
@@ -64,7 +64,7 @@ class Targets {
     return found == map_.end() ? nullptr : found->second;
   }
 
-  /// Nothing of a process counts in its children: there storages throw and nobody may wait.
+  /// Also empty in a child of fork(): there storages throw and nothing may wait.
   bool empty() const { return map_.empty() || !origin_.is_here(); }
 
  private:

@@ -10,8 +10,8 @@
 
 namespace tessera::internal {
 
-/// Something whose storage must be made ready before an operator uses it: a unit. Called on
-/// whatever thread runs the operator, possibly several at once.
+/// Something whose storage must be made ready before an operator uses it: a unit. Called on the
+/// thread that runs the operator, possibly on several threads at once.
 class AccessTarget {
  public:
   virtual ~AccessTarget() = default;
@@ -34,13 +34,13 @@ class AccessTarget {
   virtual Pin& pin(Use use) noexcept = 0;
 };
 
-/// Watches which storages operators read and write, process-wide: every ATen operator whose inputs
-/// include a storage in `storages` pins its target for as long as it runs, nested operators too.
-/// Operators that only make views (t, view, detach, ...) pin nothing. Observation lasts as long as
-/// the object; an operator that another thread began meanwhile may pin and unpin later still, and
-/// keeps its targets alive. While any observer lives, each operator of the process costs about 110
-/// ns more, one with a watched input about 150. Making and destroying is thread-safe. Note [Access
-/// observer] in access_observer.cc.
+/// Observes which storages operators read and write, process-wide: every ATen operator whose inputs
+/// include a storage in `storages`, also a nested one, pins its target while it runs. Operators
+/// that only make views (t, view, detach, ...) pin nothing. Observation lasts as long as the
+/// object; an operator that another thread has started before its end may still pin and unpin
+/// later, and keeps its targets alive. While any observer lives, each operator of the process costs
+/// about 110 ns more, one with a watched input about 150. Construction and destruction are
+/// thread-safe. Note [Access observer] in access_observer.cc.
 class AccessObserver {
  public:
   struct Watched {

@@ -6,9 +6,9 @@
 
 namespace tessera::internal {
 
-/// A scope in which the calling thread runs operators of the engine's own, whoever it is: observers
-/// do not see them, nothing is recorded for backward, and tensors are ordinary ones, also inside
-/// the InferenceMode of a reader.
+/// A scope in which the calling thread runs the engine's own operators: observers do not see them,
+/// nothing is recorded for backward, and new tensors are normal ones, even if the calling thread is
+/// in InferenceMode.
 struct Unobserved {
   at::RecordFunctionGuard observers{/*is_enabled=*/false};
   at::NoGradGuard no_grad;

@@ -53,7 +53,7 @@ class CudaEvent final : public Event {
     return event_->query();
   }
 
-  // Outside the lock: whoever asks meanwhile must not wait along.
+  // Not under the lock: other callers must not wait.
   void synchronize() override {
     const OnDevice here(device_);
     event_->synchronize();

@@ -20,10 +20,10 @@ const c10::impl::DeviceGuardImplInterface& cuda_interface();
 ///
 /// Note [Current device]
 /// ~~~~~~~~~~~~~~~~~~~~~
-/// CUDA has a current device per thread, 0 at first, and making a device current for a moment
-/// creates a context there: 500 MB on GPU 0 for each rank of a host, if a thread of ours forgets.
-/// So every call here leaves the calling thread's device as it was, creates no context but this
-/// device's, and may come from any thread.
+/// CUDA has a current device per thread, initially 0, and making a device current, even briefly,
+/// creates a context there. A thread that forgets to set its device would cost 500 MB on GPU 0 for
+/// each rank of a host. So every call here restores the calling thread's device, creates no context
+/// but this device's, and may come from any thread.
 class CudaDevice final : public Device {
  public:
   /// GPU `index`. Throws c10::Error unless load_cuda_library() went well and there is such a GPU.

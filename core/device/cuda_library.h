@@ -16,9 +16,9 @@ namespace tessera::internal {
 /// Programs link LibTorch's CPU half alone, so one binary serves machines with and without CUDA and
 /// starts without reading gigabytes. The CUDA half is opened when somebody asks for a GPU: its
 /// initialisers register streams, events, memory and operators with the CPU half, and from then on
-/// LibTorch's own interfaces work on GPUs. What LibTorch has decided before stays decided, though:
-/// whoever asks for CUDA first (torch::cuda::is_available(), torch::manual_seed(), backward()) gets
-/// the answer "there is none" for the life of the process. Hence the order, and the check.
+/// LibTorch's own interfaces work on GPUs. But LibTorch determines only once whether there is CUDA:
+/// if the program asks before (torch::cuda::is_available(), torch::manual_seed(), backward()), the
+/// answer is no for the life of the process. So this must come first, and checks that it does.
 struct CudaLibrary {
   std::string path;      ///< of libtorch_cuda.so
   int device_count = 0;  ///< GPUs that this process sees, at least 1

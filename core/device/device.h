@@ -8,7 +8,7 @@
 
 namespace tessera::internal {
 
-/// A mark in a stream. Recorded again, it stands for the last recording only.
+/// A CUDA-like event: a point in a stream. If it is recorded again, only the last recording counts.
 class Event {
  public:
   virtual ~Event() = default;
@@ -25,8 +25,8 @@ class Event {
   Event() = default;
 };
 
-/// An ordered queue of work of a device. Nothing here blocks the caller, the destructor neither:
-/// what is queued runs on. Used by one thread at a time.
+/// An ordered queue of work of a device. No call blocks, not even the destructor: queued work still
+/// runs. Used by one thread at a time.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -35,7 +35,7 @@ class Stream {
 
   /// Marks everything queued so far. `event` comes from the same device.
   virtual void record(Event& event) = 0;
-  /// What is queued from now on runs after what `event` was recorded behind last.
+  /// Work queued from now on runs after the last recording of `event`.
   virtual void wait(Event& event) = 0;
   /// Queues a copy of `bytes` bytes between two places in memory of this device that do not
   /// overlap. Both must stay alive until it has run.
@@ -51,8 +51,8 @@ class Stream {
   Stream() = default;
 };
 
-/// What communication beside computation needs of a device: streams, events, memory. One object
-/// per rank. It knows nothing of ranks and communicates with nobody.
+/// The streams, events and memory of a device that communication beside computation needs. One
+/// object per rank. It does not know of other ranks and does not communicate.
 class Device {
  public:
   enum class Priority : uint8_t { kUsual, kHigh };
@@ -67,13 +67,13 @@ class Device {
   virtual std::shared_ptr<Stream> current_stream() = 0;
   virtual std::shared_ptr<Stream> make_stream(Priority priority) = 0;
   virtual std::shared_ptr<Event> make_event() = 0;
-  /// `stream`, which comes from this device, is the calling thread's current one until the scope
-  /// that is returned ends, on the same thread. Throws c10::Error where there is but one.
+  /// Makes `stream`, which comes from this device, the calling thread's current one until the
+  /// returned scope ends, on the same thread. Throws c10::Error on a device with only one stream.
   virtual std::shared_ptr<void> use(Stream& stream);
   /// An uninitialised 1-d tensor of this device. Throws c10::Error if there is no space.
   virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
-  /// An uninitialised 1-d tensor of the host in memory that copies to and from the device run
-  /// beside the host from and to (pinned, on a GPU). Throws c10::Error if there is no space.
+  /// An uninitialised 1-d tensor in host memory for asynchronous copies to and from the device
+  /// (pinned, on a GPU). Throws c10::Error if there is no space.
   virtual at::Tensor allocate_on_host(int64_t numel, at::ScalarType dtype) = 0;
 
  protected:

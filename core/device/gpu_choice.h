@@ -17,7 +17,7 @@ struct GpuChoice {
 };
 
 /// Local. Loads LibTorch's CUDA half, and makes the GPU the calling thread's current device. Throws
-/// c10::Error that lists what lacks.
+/// c10::Error that lists what is missing.
 std::shared_ptr<Device> take_gpu(const GpuChoice& choice);
 
 }  // namespace tessera::internal

@@ -7,15 +7,16 @@
 
 namespace tessera::internal {
 
-/// What one stretch of code queues on a GPU, captured once and run again many times for the price
-/// of one launch. Used by one thread at a time. Needs libtessera_cuda_graph.so (docs/gpu.md).
+/// A CUDA graph: the work that some code queues on a GPU, captured once and replayed many times at
+/// the cost of one launch. Used by one thread at a time. Needs libtessera_cuda_graph.so
+/// (docs/gpu-internals.md).
 ///
 /// Note [What a graph holds]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~
-/// Kernels with their addresses. What the host computes, decides or prints between them happens
-/// once, in the capture. Tensors from before the capture are read and written where they are and
-/// must stay there: inputs are copied into the same tensors before each replay. Tensors that the
-/// capture makes hold nothing before the first replay, and what each replay computes after it;
+/// Kernels and the addresses that they use. What the host computes, decides or prints happens once,
+/// during the capture. Tensors from before the capture are read and written at their addresses and
+/// must stay alive: copy inputs into the same tensors before each replay. Tensors that the capture
+/// makes are undefined before the first replay, and hold the results of the last replay after it;
 /// their memory lives as long as the graph and as they do. The code must have run a few times
 /// before, on stream(), so that libraries have made their handles and chosen their kernels.
 ///
@@ -23,9 +24,9 @@ namespace tessera::internal {
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 /// LibTorch runs backward on a thread of its own, each node on the stream that was current when the
 /// node was made, and orders these streams by events. Nodes of a captured forward are on stream().
-/// The node at a parameter (AccumulateGrad) is made once and belongs to the stream of that moment:
-/// whoever keeps these nodes alive, as hooks on them do, must make them with stream() current, in a
-/// c10::StreamGuard. Made on the default stream, they break the capture (refused by CUDA).
+/// The node at a parameter (AccumulateGrad) is made once and belongs to the stream that is current
+/// then. Code that keeps these nodes alive, such as hooks, must make them with stream() current, in
+/// a c10::StreamGuard. Nodes made on the default stream make the capture fail.
 class Graph {
  public:
   /// Never throws and never blocks. Gives up a capture that has not ended; the thread that began it
@@ -39,7 +40,7 @@ class Graph {
 
   /// Local, non-blocking. Makes stream() the calling thread's current stream, behind what the
   /// current one holds, and captures: until end(), what is queued on it, or on streams that wait
-  /// for it, is remembered and does not run. What would have to wait for the device (item(), a copy
+  /// for it, is recorded and does not run. What would have to wait for the device (item(), a copy
   /// to memory that is not pinned, a synchronisation) throws, and so does end() then.
   ///
   /// Throws c10::Error if this graph has been captured, or the current stream is being captured.
@@ -48,7 +49,7 @@ class Graph {
   /// Local; instantiates the graph, which takes milliseconds. On the thread of begin(). The current
   /// stream is the one before begin() again, behind stream(). Every stream that joined must have
   /// been waited for by stream(). Throws c10::Error if something in between was not allowed; the
-  /// current stream is restored all the same, and the graph is good for nothing.
+  /// current stream is still restored, and the graph cannot be used.
   virtual void end() = 0;
 
   /// Local, non-blocking; any thread. Queues the whole on the calling thread's current stream. Two

@@ -21,10 +21,10 @@ struct HostStreamHandle {
                              void (*drop)(void* argument), void* argument) = nullptr;
 };
 
-/// A device whose memory is the host's and whose streams are threads: what an accelerator's order
-/// of execution looks like, on any machine. Streams and events behave as CUDA's do, so a missing
-/// wait shows as one there; with delays it shows in every run. For tests of code that runs on
-/// accelerators; nothing is gained by training on it.
+/// A device whose memory is the host's and whose streams are threads: simulates an accelerator's
+/// order of execution on any machine. Streams and events behave as CUDA's do, so a missing wait has
+/// the same effect as there; with delays it shows in every run. For tests of code that runs on
+/// accelerators, not for training.
 class HostDevice final : public Device {
  public:
   struct Options {

@@ -24,16 +24,16 @@ namespace tessera::internal {
 // therefore owns a token that dies with the graph task; a token that dies before it was used
 // reports the failure.
 //
-// The flag belongs to the thread that called backward, and nodes may run on others: devices have
-// threads of their own, and deep re-entrant backwards move on to a pool. A thread_local would be
-// lost there. Autograd carries along the RecordFunction callbacks that are local to the calling
-// thread, so one of ours, which never runs, marks the thread: its handle says whose backward it is.
-// (ThreadLocalDebugInfo is carried along too, but it is a stack: an entry of ours would lie on top
-// of a profiler's, which pops its own, and is gone with the guard inside which it was pushed.) Some
-// guards put all callbacks of a thread back as they were. For what then runs on the rank's own
-// thread, a thread_local remains. at::launch carries marks along as well, to threads that may call
-// backward by themselves, on other models: so only a rank's own thread and autograd's threads of
-// devices, which are known by name, begin a backward of the rank's.
+// The flag belongs to the thread that called backward, but nodes may run on other threads: devices
+// have threads of their own, and deep re-entrant backwards continue on a pool. A thread_local would
+// be lost there. Autograd propagates the thread-local RecordFunction callbacks of the calling
+// thread, so the thread is marked by a callback that never runs; its handle identifies the caller
+// of backward. (ThreadLocalDebugInfo is propagated too, but it is a stack: our entry would lie on
+// top of a profiler's, which pops its own, and is lost with the guard inside which it was pushed.)
+// Some guards restore all callbacks of a thread; for what then runs on the rank's own thread there
+// is a thread_local as well. at::launch also propagates the mark, to threads that may call backward
+// by themselves, on other models. So only a rank's own thread and autograd's device threads, which
+// are recognised by name, begin a backward of the rank.
 
 namespace {
 

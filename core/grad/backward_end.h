@@ -4,8 +4,8 @@
 
 namespace tessera::internal {
 
-/// Is told when an outermost backward on its thread is over. Note [End of backward] in
-/// backward_end.cc says how that is known.
+/// Called when an outermost backward on its thread has ended. Note [End of backward] in
+/// backward_end.cc says how that is detected.
 class BackwardListener {
  public:
   virtual ~BackwardListener() = default;
@@ -29,9 +29,8 @@ class BackwardWatch {
   BackwardWatch(const BackwardWatch&) = delete;
   BackwardWatch& operator=(const BackwardWatch&) = delete;
 
-  /// Whether the code that asks runs inside a backward whose end this watch's listener will be told
-  /// about. False in a hook means that backward was called on a thread that does not know the
-  /// listener.
+  /// Whether the caller runs inside a backward whose end will be reported to this watch's listener.
+  /// False in a hook means that backward was called on a thread without this listener.
   bool is_inside_backward() const;
 
  private:

@@ -133,7 +133,7 @@ FlatParameters::Finding FlatParameters::inspect() const {
   const Finding finding = inspect_places();
   if (finding.violation != Violation::kNone) return finding;
   for (size_t i = 0; i < table_.size(); ++i) {
-    // What is sealed cannot have been written by way of a tensor, but others may be writing it.
+    // A sealed unit cannot have been written through a tensor, but other ranks may be writing it.
     const bool is_sealed = plan_.has_place(i) && full_[plan_.place(i).unit].is_sealed();
     if (table_[i].tensor._version() != versions_[i] || (!is_sealed && sample(i) != samples_[i])) {
       return {Violation::kWritten, i};

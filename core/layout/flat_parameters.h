@@ -14,17 +14,16 @@
 
 namespace tessera::internal {
 
-/// The parameters of a plan in one flat buffer per unit, this rank's shards of them, and
-/// the watch over them: every write outside the engine is noticed. A unit is resident (it has
-/// memory at all times) or split (only while somebody attaches some).
+/// The parameters of a plan in one flat buffer per unit, this rank's shards of them, and the
+/// detection of writes outside the engine. A unit is resident (always has memory) or split (has
+/// memory only while some is attached).
 class FlatParameters {
  public:
-  /// Moves the parameters of `table` that have a place into the memory that `allocate` gives,
-  /// converting them to their unit's dtype; nobody else holds memory of those that cannot take
-  /// their aliases along (StorageHolders). Whole units lie at `device`, as the parameters do;
-  /// shards of split ones may lie elsewhere (Options::offload). Writes shards only: where ranks
-  /// have whole units in common, they wait for each other and call accept() before anyone reads.
-  /// References must outlive it.
+  /// Moves the parameters of `table` that have a place into memory from `allocate`, converting them
+  /// to their unit's dtype. Parameters whose aliases cannot follow must have none (StorageHolders).
+  /// Whole units lie at `device`, as the parameters do; shards of split ones may lie elsewhere
+  /// (Options::offload). Writes shards only: ranks that share whole units must run a barrier and
+  /// call accept() before any of them reads. References must outlive it.
   FlatParameters(const ParameterTable& table, const UnitPlan& plan, Residence residence,
                  const AllocateUnit& allocate, at::Device device, MemoryMeter& meter);
   /// Resident parameters keep their values in their buffers; split ones throw when read.
@@ -36,7 +35,7 @@ class FlatParameters {
   FreeableBuffer& full(size_t unit) { return full_[unit]; }
   const FreeableBuffer& full(size_t unit) const { return full_[unit]; }
 
-  /// What this rank keeps of `unit`: where it lies in the unit and its memory, padding zero.
+  /// The part of `unit` that this rank keeps: its range and its memory, with zero padding.
   const at::Tensor& shard(size_t unit) const { return memory_[unit].shard; }
   Range shard_range(size_t unit) const { return memory_[unit].kept; }
   /// The memory of all of `unit`, whether attached or not; undefined where there is none that
@@ -58,24 +57,24 @@ class FlatParameters {
 
   /// The first parameter that was touched outside accept(), and how. Local; reads 64 elements of
   /// each resident parameter on a CPU, because torch's SGD and others write through .data(), which
-  /// has a version counter of its own. On a GPU such a write goes unnoticed: reading would wait for
-  /// the device.
+  /// has a version counter of its own. On a GPU such a write is not noticed, because reading would
+  /// wait for the device.
   struct Finding {
     Violation violation = Violation::kNone;
     size_t parameter = 0;
   };
   Finding inspect() const;
-  /// As inspect(), without writes to values: what modify_parameters() cannot mend.
+  /// As inspect(), without writes to values: finds what modify_parameters() cannot repair.
   Finding inspect_places() const;
 
-  /// Declares the present values right: remembers all version counters and first elements, but the
-  /// elements of units that are forbidden now (being all-gathered).
+  /// Accepts the current values: records all version counters, and the first elements except those
+  /// of units that are forbidden now (being all-gathered).
   void accept();
   /// Remembers the first elements of `unit`.
   void accept_values(size_t unit);
 
-  /// Tells autograd that the values of parameter `index` changed, so that graphs made before fail
-  /// instead of using them.
+  /// Increments the version counter of parameter `index`, so that backward through earlier graphs
+  /// fails instead of using the new values.
   void bump_version(size_t index);
 
  private:

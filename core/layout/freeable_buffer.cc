@@ -90,8 +90,9 @@ void FreeableBuffer::set_access_error(std::string error) {
   if (!has_memory() && !is_forbidden_) be_idle();
 }
 
-/// What it is while nobody forbids it: sealed, or without memory, or readable. What is readable
-/// stays so throughout: an operator may be about to ask for the address.
+/// Sets the state that applies unless it is forbidden: sealed, without memory, or readable. A
+/// readable storage stays readable throughout, because an operator may be about to read the
+/// address.
 void FreeableBuffer::be_idle() {
   if (is_sealed()) {
     bar(seal_error_);

@@ -12,12 +12,11 @@
 
 namespace tessera::internal {
 
-/// The memory under some tensors, which can be taken away and given back while they live: each
-/// tensor has a storage of its own, which points into one block of memory (a unit's); sizes,
-/// strides and storages stay, only the data pointers change, and every view and alias of the
-/// tensors follows. Without memory, while forbidden and while sealed, every access to the data by
-/// whatever means throws c10::Error with a text of ours. In a child of fork() it always does.
-/// Not thread-safe.
+/// The memory of some tensors, which can be detached and attached while the tensors live. Each
+/// tensor has a storage of its own, which points into one block of memory (a unit's). Sizes,
+/// strides and storages stay, only the data pointers change, so all views and aliases of the
+/// tensors follow. Without memory, while forbidden and while sealed, every access to the data
+/// throws c10::Error with a given message. In a child of fork() it always does. Not thread-safe.
 class FreeableBuffer {
  public:
   /// Of [numel] elements of `dtype` at `device`, without memory and storages; `access_error` is
@@ -28,12 +27,12 @@ class FreeableBuffer {
   FreeableBuffer(const FreeableBuffer&) = delete;
   FreeableBuffer& operator=(const FreeableBuffer&) = delete;
 
-  /// While there is no memory: takes `storage` over. Its data, which is let go, will be its
-  /// nbytes() bytes from element `begin` on. It cannot be resized any more.
+  /// Only without memory: takes `storage` over and releases its data. From then on its data are its
+  /// nbytes() bytes from element `begin` on. It can no longer be resized.
   void adopt(c10::Storage storage, int64_t begin);
   size_t size() const { return parts_.size(); }
   const c10::Storage& storage(size_t part) const { return parts_[part].storage.storage(); }
-  /// Whether storage `part` points where it was made to: nobody gave it other memory.
+  /// Whether storage `part` still points into this buffer's memory.
   bool is_intact(size_t part) const;
 
   /// Whether it has memory. attach() takes `memory` (1-d, contiguous, equal numel and dtype) and
@@ -41,8 +40,8 @@ class FreeableBuffer {
   bool has_memory() const { return memory_.defined(); }
   void attach(at::Tensor memory);
   at::Tensor detach();
-  /// Attaches `memory` instead of what it has, which it gives back: there is no moment without, for
-  /// operators that have begun and not yet asked for the address.
+  /// Attaches `memory` in place of the attached memory, which it returns. The data pointers are
+  /// valid at all times, for operators that have started but not yet read them.
   at::Tensor replace(at::Tensor memory);
   /// The memory itself, readable whether forbidden or not; undefined without.
   const at::Tensor& memory() const { return memory_; }

@@ -6,9 +6,10 @@
 
 namespace tessera::internal {
 
-/// Why the elements of a strided tensor cannot be read where they lie, "its memory is free" say, or
-/// ""; for what is not strided or has no addresses (meta), "" too. An operator may read such a
-/// tensor all the same: a lazy negation, conjugation or zero is no value in memory. Local.
+/// Why the elements of a strided tensor cannot be read from memory, such as "its memory is free";
+/// "" if they can, and for tensors that are not strided or have no addresses (meta). Operators may
+/// still be able to read the tensor: lazy negation, conjugation and zeros have no values in memory.
+/// Local.
 std::string reading_problem(const at::Tensor& tensor);
 
 }  // namespace tessera::internal

@@ -16,36 +16,35 @@ namespace tessera::internal {
 /// Note [Aliases of parameters]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 /// A model may keep views and aliases of its parameters: a transpose made in the constructor,
-/// weight.detach() registered as a buffer, a graph from before. They share the parameter's storage,
-/// so a parameter that fills its storage alone and keeps its dtype keeps that storage when it moves
-/// into a unit: other memory is put under it, and all of them follow, where parameters are split
-/// too. Otherwise the parameter gets a new storage and leaves the old one to whoever holds it. That
-/// is right if only parameters do (the slices of one tensor that vector_to_parameters makes, an
-/// LSTM whose weights cuDNN has joined), and else somebody would go on reading values that nobody
-/// trains: such a parameter is refused by name.
+/// weight.detach() registered as a buffer, an earlier graph. They share the parameter's storage. A
+/// parameter that fills its storage alone and keeps its dtype keeps that storage when it moves into
+/// a unit: only the memory under the storage is replaced, so all aliases follow, also where
+/// parameters are split. Otherwise the parameter gets a new storage, and the old one stays with its
+/// other holders. That is correct if all of them are parameters (the slices of one tensor that
+/// vector_to_parameters makes, an LSTM whose weights cuDNN has joined). Any other holder would keep
+/// reading values that are no longer trained, so such a parameter is refused by name.
 
-/// How many holders of each storage some tensors account for: they themselves, and those that exist
-/// only because one of them is a view of it.
+/// Counts, for given tensors, how many references to each storage are due to them: their own, and
+/// those that exist only because one of them is a view.
 class StorageHolders {
  public:
   explicit StorageHolders(const std::vector<at::Tensor>& tensors);
 
-  /// How many more tensors (or handles of the storage) hold the memory of `tensor`, which is one of
-  /// them. Local.
+  /// How many other tensors (or handles of the storage) hold the memory of `tensor`, which is one
+  /// of the given ones. Local.
   int64_t others(const at::Tensor& tensor) const;
 
  private:
   std::unordered_map<const c10::StorageImpl*, int64_t> accounted_;
 };
 
-/// What keeps the parameters of `table` from moving to where `plan` and `precision` put them,
-/// because somebody holds their memory who could not follow: a line that names the parameter for
-/// each. Local.
+/// One line for each parameter of `table` that cannot move to where `plan` and `precision` put it,
+/// because its memory has another holder that could not follow. Local.
 std::vector<std::string> alias_problems(const ParameterTable& table, const UnitPlan& plan,
                                         const Precision& precision);
 
-/// Whether `tensor` lies in the memory of a parameter of `table` altogether, so that whoever has
-/// the parameter has it too. Local; neither needs memory.
+/// Whether all of `tensor` lies in the memory of a parameter of `table`, so that its values are
+/// part of the parameter's. Local; neither needs memory.
 bool is_alias(const ParameterTable& table, const at::Tensor& tensor);
 
 }  // namespace tessera::internal

@@ -8,20 +8,21 @@
 
 namespace tessera::internal {
 
-/// A storage of somebody's tensors whose data can be barred and given back: while it is barred,
-/// every access by whatever means throws c10::Error with a text of ours. In a child of fork() it is
-/// barred for good, with a text that says so. Not thread-safe.
+/// A storage of a user's tensors that can be barred: while it is barred, every access to its data
+/// throws c10::Error with a given message. In a child of fork() it is barred permanently, with a
+/// message that says so. Not thread-safe.
 ///
 /// Note [Throwing storage]
-/// StorageImpl can throw a custom message on every access to its data pointer; LibTorch offers to
-/// set that state and not to leave it. So the flags, private members, are reached by explicit
-/// instantiation of a template with their addresses (standard C++: access is not checked there) and
-/// toggled. For children of fork() each storage has its message ready beforehand, because what runs
-/// there may set words only: it sets the flags and exchanges two strings.
+/// StorageImpl can throw a custom message on every access to its data pointer; LibTorch has a
+/// function to enter that state but none to leave it. So the flags, which are private members, are
+/// accessed by explicit instantiation of a template with their addresses (access is not checked
+/// there, by the C++ standard) and toggled. For children of fork() each storage has its message
+/// ready beforehand, because the fork handler may only set words: it sets the flags and swaps two
+/// strings.
 class ThrowingStorage {
  public:
-  /// Takes `storage` over, barred with `error`, and lets its data go. It cannot be resized any
-  /// more.
+  /// Takes `storage` over, barred with `error`, and releases its data. It cannot be resized from
+  /// then on.
   ThrowingStorage(c10::Storage storage, at::Device device, const std::string& error);
   ~ThrowingStorage();
   ThrowingStorage(ThrowingStorage&&) noexcept;

@@ -11,15 +11,15 @@
 
 namespace tessera::internal {
 
-/// Whether the parameters of units are readable at all times, or only while somebody uses them.
+/// Whether the parameters of units are readable at all times, or only while they are used.
 enum class Residence : uint8_t { kResident, kSplit };
 
 /// Where the parameters of one unit lie on this rank.
 struct UnitMemory {
-  Range kept;        ///< the part that this rank answers for
-  at::Tensor shard;  ///< the memory of that part, [kept.numel]; what it holds counts
-  at::Tensor whole;  ///< the memory of the whole unit, [unit numel], in which the shards of all
-                     ///< ranks show; undefined where whole units have memory for a while only
+  Range kept;        ///< the part that this rank keeps
+  at::Tensor shard;  ///< the memory of that part, [kept.numel], with the authoritative values
+  at::Tensor whole;  ///< the memory of the whole unit, [unit numel], which shows the shards of all
+                     ///< ranks; undefined where whole units have memory only while they are used
 };
 
 /// Makes the memory of unit `index` of a plan. Called once for each, in order.

@@ -10,8 +10,7 @@
 
 namespace tessera::internal {
 
-/// A shared library of Tessera's own that is opened when somebody asks for what is in it, and the
-/// words for its errors.
+/// A shared library of Tessera that is opened on demand, and the texts for its errors.
 struct ModuleLibrary {
   const char* part;      ///< of messages: "cuda", "graph"
   const char* file;      ///< "libtessera_cuda.so"
@@ -20,8 +19,8 @@ struct ModuleLibrary {
   const char* remedy;    ///< how to get one
 };
 
-/// Local. Opens it, for good. Looked for in this order: the path in the variable, if it is set, and
-/// nowhere else; beside the program and in ../lib and ../lib64 from there (build trees and
+/// Local. Opens it; never closes it. Looked for in this order: the path in the variable, if it is
+/// set, and nowhere else; beside the program and in ../lib and ../lib64 from there (build trees and
 /// installed prefixes); where the loader looks. All its symbols are resolved at once. The error
 /// says what was looked for, where, why that failed, and what to do.
 absl::StatusOr<void*> open_module(const ModuleLibrary& module, const EnvironmentLookup& lookup);

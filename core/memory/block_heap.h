@@ -8,14 +8,13 @@
 
 namespace tessera::internal {
 
-/// Memory of this process in blocks of any size that come from one stretch of addresses, which
-/// grows and never shrinks: what is freed serves again, without a page fault, in huge pages where
-/// the system gives them. A block goes to the lowest place where it fits, and neighbours that are
-/// free become one, so a training step, whose blocks are freed about in the reverse order, holds
-/// few percent more than it uses at its peak. (malloc holds much more: glibc 2.36 looks for size
-/// and alignment together and cuts the rest off, so that a tensor's block, freed, does not serve
-/// the same request again.) For blocks that are large beside a cache line: each takes 64 bytes
-/// more, and the search is linear in the number of holes. Thread-safe.
+/// A heap of blocks of any size in one contiguous address range, which grows and never shrinks:
+/// freed memory is reused without a page fault, in huge pages where the system provides them.
+/// First fit at the lowest address; adjacent free blocks are merged. So a training step, whose
+/// blocks are freed in about the reverse order, holds only a few percent more than it uses at its
+/// peak. (malloc holds much more: glibc 2.36 searches for a chunk of size plus alignment and splits
+/// off the rest, so a freed tensor's chunk does not fit the same request again.) For large blocks:
+/// each takes 64 bytes more, and the search is linear in the number of holes. Thread-safe.
 class BlockHeap {
  public:
   /// Reserves addresses, no memory. With no room for them every allocate() fails.
@@ -37,7 +36,7 @@ class BlockHeap {
   /// Whether `memory` lies here.
   bool contains(const void* memory) const;
 
-  /// Gives the huge pages in which nothing lies back to the system.
+  /// Returns empty huge pages to the system.
   void give_back();
 
   /// Where the blocks lie, free or not: from begin(), so many bytes, the most there ever were.

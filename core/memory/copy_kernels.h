@@ -4,9 +4,9 @@
 
 namespace tessera::internal {
 
-/// Whether the ranks should copy past the caches when each of `ranks` ranks of a host copies
-/// `bytes_per_rank` at about the same time: only if what all of them read and write together does
-/// not fit in the last-level cache. Below that, who reads the copies next finds them there.
+/// Whether streaming stores pay when each of `ranks` ranks of a host copies `bytes_per_rank` at
+/// about the same time: only if everything that they read and write together does not fit in the
+/// last-level cache. Otherwise the next reader finds the copies in the cache.
 bool streaming_pays(int64_t bytes_per_rank, int ranks);
 
 /// Local. Copies `bytes` from `from` to `to`, which do not overlap, of any alignment and length,

@@ -2,14 +2,14 @@
 
 namespace tessera::internal {
 
-/// Lets the process keep what it frees, after giving back to the system what is unused now. A
+/// Makes the process keep the memory that it frees, after returning what is unused now. A
 /// training step allocates the same tensors again and again; by default glibc returns large ones to
 /// the kernel at once and pays a page fault for every 4 KiB of the next one, several percent of a
 /// step. From now on CPU tensors of 64 KiB and more come from a BlockHeap, which becomes LibTorch's
 /// allocator for the CPU unless the user has set one, and malloc keeps what is freed there (which
 /// does nothing where malloc is not glibc's). Reserves addresses, not memory, as many as the
 /// machine has memory; where they are refused (ulimit -v), tensors stay in malloc's heap.
-/// Process-wide, for good. Under the address sanitizer tensors stay in malloc's heap too. Local.
+/// Process-wide and permanent. Under the address sanitizer tensors stay in malloc's heap. Local.
 void keep_freed_memory();
 
 /// Moves what these heaps hold now into huge pages (MADV_COLLAPSE, Linux 6.1): a second percent or

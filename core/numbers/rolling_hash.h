@@ -4,10 +4,11 @@
 
 namespace tessera::internal {
 
-/// A hash of what a rank did so far, in order. Ranks that did the same have the same value.
+/// A hash of a rank's sequence of events. Ranks with the same sequence have the same value.
 class RollingHash {
  public:
-  /// What is done that all ranks must do alike. The numbers are part of the exchanged value.
+  /// Events that all ranks must have in the same order. The numbers are part of the exchanged
+  /// value.
   enum class Event : uint8_t { kReduce = 1, kMicroStep, kNoSyncMicroStep, kDrop, kStep, kGather };
 
   /// Local, a few nanoseconds.

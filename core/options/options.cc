@@ -276,8 +276,8 @@ void Refusals::check_optimizer_in_backward() {
                          degrees_->optimizer, " of ", world_->size, " ranks")
           : "does not split gradients and the optimizer over all ranks";
   refuse("optimizer_in_backward: is set, but strategy ", strategy_, " ", reason,
-         ", and backward can update only what all of them have reduced for one; leave it out, or "
-         "use a strategy that splits both over all ranks (zero2, zero3)");
+         ", and backward can update only slices that belong to one rank; leave it out, or use a "
+         "strategy that splits both over all ranks (zero2, zero3)");
 }
 
 void Refusals::check_offload() {
@@ -293,9 +293,9 @@ void Refusals::check_offload() {
            "the optimizer only");
   } else if (shape_->optimizer > shape_->parameters) {
     refuse("offload: got parameters, but degrees ", to_string(*shape_),
-           " let a rank update a part of what it keeps of the parameters only, which the others' "
-           "devices cannot take from its host; split parameters over as many ranks as the "
-           "optimizer, or offload the optimizer only");
+           " let a rank update only a part of its parameter shard, and the rest would have to be "
+           "copied from other ranks' hosts; split parameters over as many ranks as the optimizer, "
+           "or offload the optimizer only");
   }
 }
 
@@ -312,8 +312,8 @@ void Refusals::check_asynchronous_step() {
   }
   if (is_on_cpu()) {
     refuse(
-        "asynchronous_step: is true, but on a CPU a step waits for nothing that could be left for "
-        "later; leave it out");
+        "asynchronous_step: is true, but parameters lie on the CPU, where steps are synchronous; "
+        "leave it out");
   }
   if (shape_.has_value() && keeps_partial_sums(*shape_)) {
     refuse("asynchronous_step: is true, but degrees ", to_string(*shape_),
@@ -330,10 +330,10 @@ void Refusals::check_cuda_graphs() {
     refuse_because("collectives are not captured, and there are ", world_->size, " ranks");
   }
   if (options_.free_eagerly || options_.offload == Offload::kParameters) {
-    refuse_because("units come and go (free_eagerly, offload), which the host decides");
+    refuse_because("the host gathers and frees units (free_eagerly, offload)");
   }
   if (options_.offload == Offload::kOptimizer) {
-    refuse_because("gradients leave for the host in backward (offload)");
+    refuse_because("gradients are copied to the host in backward (offload)");
   }
 }
 

@@ -14,8 +14,8 @@
 
 namespace tessera::internal {
 
-/// What options need to know of the group of ranks that an engine gets: a value, so that every rule
-/// can be tried without ranks and devices.
+/// What the rules for options depend on of the engine's group: a plain value, so that every rule
+/// can be tested without ranks and devices.
 struct WorldTraits {
   int size = 1;
   at::Device device = at::kCPU;  ///< where parameters lie
@@ -23,7 +23,7 @@ struct WorldTraits {
   Capabilities can = {.one_sided_reads = true};
 };
 
-/// Options with nothing left open, as everything below parallelize takes them. The base is what the
+/// Options without unset fields, as all code below parallelize takes them. The base is what the
 /// user passed; the fields here hide those of it that may be unset.
 struct ResolvedOptions : Options {
   Degrees degrees = {};
@@ -36,9 +36,8 @@ struct ResolvedOptions : Options {
   bool asynchronous_step = false;
 };
 
-/// What speaks against `options` for `model` in `world`, as far as they are known (not null): OK,
-/// or an InvalidArgument status with every reason, one a line. Everything that is ever refused
-/// about options is in this list. Local.
+/// Checks `options` for `model` in `world`, as far as they are known (not null): OK, or an
+/// InvalidArgument status with every problem, one a line. All rules for options are here. Local.
 absl::Status validate(const Options& options, const ParameterTable* model,
                       const WorldTraits* world);
 

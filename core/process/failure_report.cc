@@ -80,7 +80,7 @@ bool is_number(const char* name, int number) {
   return absl::SimpleAtoi(process_environment(name).value_or(""), &value) && value == number;
 }
 
-/// An exception that nobody catches need not unwind the stack, so no group knows of it yet.
+/// An uncaught exception need not unwind the stack, so no group knows of it yet.
 [[noreturn]] void report_and_terminate() {
   if (std::current_exception() != nullptr) report_failure(-1, present_error_text());
   if (next_handler != nullptr) next_handler();
@@ -121,7 +121,7 @@ void report_failure(int culprit, std::string_view text, int pid) noexcept {
   if (culprit >= 0) {
     const int by_pid = pid > 0 ? own->page->rank_of(pid) : -1;
     if (by_pid >= 0) return own->page->note_failure(by_pid, text);
-    // In other numbers than the launcher's nobody knows who that is.
+    // If the world numbers its ranks differently, the launcher cannot know the culprit.
     return own->page->note_failure(own->is_numbered_alike.load() ? culprit : own->rank, text);
   }
   std::array<char, kPlaceBytes> place;

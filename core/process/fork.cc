@@ -65,7 +65,7 @@ Origin::Origin()
 std::string Origin::complaint(std::string_view whom) const {
   return absl::StrCat("this process is a fork of ", absl::string_view(whom.data(), whom.size()),
                       " (pid ", pid_,
-                      "), whose groups, engines and parameters it has no part in; use them there, "
+                      ") and cannot use its groups, engines and parameters; use them there, "
                       "and copy what a child needs before fork(), by state_dict() or inside "
                       "full_parameters()");
 }

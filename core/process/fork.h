@@ -12,17 +12,18 @@ namespace tessera::internal {
 
 /// Note [Fork]
 /// ~~~~~~~~~~~
-/// A child that fork() makes has a copy of every object and none of the threads, and it must not
-/// speak in its parent's name. So whatever deals with peers or threads has an Origin and looks at
-/// it: calls throw, destructors let go of this process's own things only, and nobody waits for
-/// threads that are not there. What ranks share is no longer shared with a child: shared segments
-/// become private ones, copied at the first write (Segment); until then the child sees what the
-/// parent goes on writing there, so it is no snapshot, and parameters throw (ThrowingStorage).
-/// Locks of the process that any thread may hold at any time are held across fork().
+/// A child of fork() has a copy of every object but none of the threads, and it must not
+/// communicate in its parent's name. So every object that communicates with peers or uses threads
+/// has an Origin and checks it: in a child calls throw, destructors release only what belongs to
+/// the child, and nothing waits for threads that do not exist. Shared segments become private
+/// mappings in the child, copied at the first write (Segment). Until then the child sees later
+/// writes of the parent there, so it has no snapshot, and reading parameters throws
+/// (ThrowingStorage). Process-wide locks that any thread may hold at any time are held across
+/// fork().
 ///
-/// What runs in the child before fork() returns there may only set words and call the kernel: the
-/// parent may have had other threads. A child may make groups and engines of its own. Processes
-/// made by bare clone() go unnoticed.
+/// Code that runs in the child before fork() returns there may only set words and make system
+/// calls, because the parent may have had other threads. A child may make groups and engines of its
+/// own. Processes made by clone() without fork()'s handlers are not detected.
 
 /// The process that made an object.
 class Origin {

@@ -10,19 +10,19 @@
 
 namespace tessera::internal {
 
-/// Why a rank of a job failed, in its own words.
+/// A rank's record of why it failed.
 struct FailureNote {
   int64_t when_ns = 0;  ///< on the host's monotonic clock, which all processes share
   int culprit = 0;      ///< the rank that it says began it: itself or another one
   std::string text;
 };
 
-/// Memory in which the ranks of a job tell their launcher why they fail, before they tell each
-/// other: of many ranks that end in errors, the earliest note says which one began it. The launcher
-/// makes it; ranks find it at the address that it hands over as TESSERA_JOB_PAGE. No file, no
-/// descriptor that a program between them could close. Free of LibTorch, for the launcher's sake.
+/// Memory in which the ranks of a job record for their launcher why they fail, before their peers
+/// learn of it: the earliest record names the rank that failed first. The launcher makes it and
+/// passes its address in TESSERA_JOB_PAGE. It needs no file, and no descriptor that a program
+/// between launcher and rank could close. Does not use LibTorch, because the launcher does not.
 ///
-/// Ranks are trusted to end and to fail, not to write sense: what is read is bounded.
+/// The content may be invalid if a rank misbehaves, so reads are bounded.
 class JobPage {
  public:
   /// Local. The launcher's, for `ranks` ranks. ResourceExhausted without memory or descriptors.
@@ -38,8 +38,8 @@ class JobPage {
   /// Where ranks find it, as long as this object lives.
   std::string address() const;
 
-  /// A rank's. Notes its failure unless it has a note already, or takes the note back: it goes on.
-  /// Allocates nothing, never blocks.
+  /// For a rank. Records its failure unless it has a record already; or removes the record, because
+  /// the rank goes on. Allocates nothing, never blocks.
   void note_failure(int culprit, std::string_view text) noexcept;
   void forget_failure() noexcept;
   /// A rank's. Which rank of the job process `pid` is; -1 if it has not opened the page.

@@ -2,8 +2,8 @@
 
 namespace tessera::internal {
 
-/// Opens those of the descriptors 0 to 2 that are closed (`train >&-`) on /dev/null. Else the next
-/// file or shared memory of anybody in the process would get their numbers, and what is printed
+/// Opens those of the descriptors 0 to 2 that are closed (`train >&-`) on /dev/null. Otherwise the
+/// next file or shared memory that the process opens would get such a number, and printed text
 /// would be written into it. Local. Throws c10::Error if /dev/null cannot be opened.
 void open_standard_streams();
 

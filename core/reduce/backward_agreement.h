@@ -10,7 +10,7 @@
 
 namespace tessera::internal {
 
-/// What ranks tell each other at the end of a backward: what each reduced so far, how many rounds
+/// The exchange of ranks at the end of a backward: what each has reduced so far, how many rounds
 /// each unit has (Note [Rounds]), which parameters each has used and whether one objects.
 class BackwardAgreement {
  public:
@@ -23,7 +23,7 @@ class BackwardAgreement {
   std::string exchange(int64_t history, const std::vector<uint8_t>& local,
                        std::vector<size_t>& rounds, std::vector<uint8_t>& used);
 
-  /// Before exchange(): whether this rank has something to say against this backward.
+  /// Before exchange(): whether this rank has found an error in this backward.
   void object(bool objects) { objects_ = objects; }
   /// After it: whether any rank has. Equal on all ranks.
   bool is_objected() const { return is_objected_; }

@@ -10,12 +10,12 @@
 
 namespace tessera::internal {
 
-/// What is sent of gradients, and by which collectives. A reduction has up to two stages: start()
-/// combines every rank's contribution and leaves each rank a part of the result, advance()
-/// completes the part. The caller waits for the Work of one before the other, and both are
-/// collective: every rank calls them in the same order. What a wrapper around another communicator
-/// sends in its place (in another dtype, say) it takes from `full` and leaves in `part` and
-/// `whole`.
+/// Which collectives reduce gradients, and in which form they are sent. A reduction has up to two
+/// stages: start() combines every rank's contribution and leaves each rank a part of the result,
+/// advance() completes the part. The caller waits for the Work of the first before the second. Both
+/// are collective: every rank calls them in the same order. A wrapper around another communicator
+/// may send the data in another form (another dtype, say), but takes it from `full` and leaves the
+/// result in `part` and `whole`.
 class GradientCommunicator {
  public:
   /// What is combined. A step that keeps partial sums (1 < g < o) combines twice.

@@ -8,9 +8,9 @@
 
 namespace tessera::internal {
 
-/// The station behind the reducer: follows each unit's gradients from this rank's own to the
-/// reduced ones. Called on the thread that runs backward, inside gradient hooks. Calls are local
-/// and may only queue work on the current stream and beside it, but for consume().
+/// Observes each unit's gradients in the reducer, before and after their reduction. Called on the
+/// thread that runs backward, inside gradient hooks. Calls are local and, except consume(), may
+/// only queue work on the current stream or another one.
 class GradientObserver {
  public:
   virtual ~GradientObserver() = default;
@@ -32,11 +32,11 @@ class GradientObserver {
   /// What the current stream runs from now on writes that memory again.
   virtual void rewriting(size_t /*unit*/) {}
 
-  /// Whether consume() uses up a reduced gradient as soon as it is there, so that the reducer need
-  /// not keep it until the step. Always the same; needs g = o = N.
+  /// Whether consume() uses each reduced gradient at once, so that the reducer need not keep it
+  /// until the step. Constant; requires g = o = N.
   virtual bool consumes() const { return false; }
-  /// Where consumes(): every parameter of `unit` has its gradient on this rank, which takes part in
-  /// the reduction next: from now on another rank may have the sum.
+  /// Called if consumes(): every parameter of `unit` has its gradient on this rank, which takes
+  /// part in the reduction next. From now on another rank may have the sum.
   virtual void before_consuming(size_t /*unit*/) {}
   /// The mean gradient of what this rank keeps of `unit`, as Reducer::gradient() returns it, valid
   /// during the call, and its Reducer::squares(). Follows before_consuming() of the same unit; of

@@ -31,7 +31,7 @@ class MeanOverRanks final : public GradientCommunicator {
 
  private:
   ProcessGroup& all_;
-  // Null where they would hold one rank or everybody, or where the degrees do not ask for them.
+  // Null where they would hold one rank or all, or where the degrees do not need them.
   std::shared_ptr<ProcessGroup> replicas_;     // ranks that share an optimizer slice (d differs)
   std::shared_ptr<ProcessGroup> within_sums_;  // a and b differ: what each micro-step sums over
   std::shared_ptr<ProcessGroup> across_sums_;  // c and d differ: what the end of a step adds

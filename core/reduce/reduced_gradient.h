@@ -31,8 +31,8 @@ namespace tessera::internal {
 /// add(); all three on every rank in the same order.
 class ReducedGradient {
  public:
-  /// How long a value is kept: for the step, or until somebody has used it, before the gradients
-  /// buffer is.
+  /// How long a value is kept: until the step, or until it has been used, which is before its
+  /// gradient buffer is reused.
   enum class Keep : uint8_t { kUntilStep, kUntilUsed };
 
   /// `communicator`, `unit` and `meter` must outlive it. Local (allocates).

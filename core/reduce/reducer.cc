@@ -19,21 +19,21 @@ namespace tessera::internal {
 // Note [Rounds]
 // A parameter may receive several gradients within one backward: a module that is used twice
 // through re-entrant checkpointing fires its hook once per use. The n-th firing belongs to round n.
-// Rounds have buffers of their own and are reduced and added one after the other, under every
-// strategy: adding on the rank first where a buffer happens to be free, and after the reduction
-// elsewhere, would round differently. How many rounds a unit has may differ between ranks that take
+// Each round has a buffer of its own; rounds are reduced and added one after the other, under every
+// strategy. (Adding locally where a buffer happens to be free, and after the reduction elsewhere,
+// would round differently.) The number of rounds of a unit may differ between ranks that take
 // different branches, so ranks agree on the maximum at the end of the backward.
 //
 // Note [Agreed order]
-// Units are launched strictly in the plan's order, whatever order their gradients come in, so that
-// ranks whose backwards run in different orders post the same sequence of collectives. Rounds after
-// the first follow after the agreement, by round and unit.
+// Reductions of units start strictly in the plan's order, whatever order their gradients come in,
+// so that ranks whose backwards run in different orders post the same sequence of collectives.
+// Later rounds follow after the agreement at the end of backward, ordered by round and unit.
 //
 // Note [Announced reductions]
-// Collectives are compared within one group only. Where micro-steps reduce over subgroups (partial
-// sums), a rank that is elsewhere (in step(), say) would be waited for in vain, so each micro-step
-// and each finish() begins with a small collective of all ranks. Gathers over replicas follow a
-// reduction over all ranks and need none.
+// Calls are compared within one group only. Where micro-steps reduce over subgroups (partial sums),
+// a rank that makes another call (step(), say) would not be detected, and its peers would wait for
+// it until the time-out. So each micro-step and each finish() begins with a small collective of all
+// ranks. Gathers over replicas follow a reduction over all ranks and need none.
 
 namespace {
 
@@ -177,9 +177,9 @@ void Reducer::launch(size_t unit, size_t round) {
                         .is_gathering = false,
                         .begin_ns = begin_ns});
   if (!group_.can().completes_on_host) return retire_behind_last();
-  // Where collectives run inside the calls, the gather over replicas follows its reduction here and
-  // now, in the agreed order. Later, each rank would come by at another place of its own backward,
-  // and two of them could wait for each other in two groups.
+  // Where collectives run inside the calls, the gather over replicas must follow its reduction
+  // here, in the agreed order. Later, ranks could call it at different points of their backwards,
+  // and two of them could deadlock in two groups.
   retire(Wait::kNever);
 }
 

@@ -51,9 +51,9 @@ class Reducer {
     /// May be null. Where it consumes gradients, a backward is all of a step: mode kReduce, one
     /// gradient per parameter.
     GradientObserver* observer = nullptr;
-    /// Whether ranks tell each other at the end of each backward what they used, or leave it to
-    /// the step: then used() is what this rank used, and a backward gives each parameter one
-    /// gradient.
+    /// Whether ranks exchange at the end of each backward which parameters they used, or only in
+    /// the step: then used() is what this rank used, and a backward must give each parameter at
+    /// most one gradient.
     enum class Agreement : uint8_t { kInBackward, kInStep } agreement = Agreement::kInBackward;
   };
 
@@ -74,10 +74,10 @@ class Reducer {
 
   /// The backward is over. Under kReduce: collective, blocking; contributes zeros for what this
   /// rank did not produce, agrees with all ranks on rounds and used parameters, and waits until
-  /// everything is reduced. Throws the same Disagreement on every rank where ranks differ in what
-  /// they reduced or dropped since the last step; clear() on all ranks mends that. `objects`: this
-  /// rank has something to say against this backward. Returns whether any rank has, the same on
-  /// all; false where ranks tell each other nothing (kAddLocally, Agreement::kInStep).
+  /// everything is reduced. Throws the same Disagreement on every rank if ranks differ in what they
+  /// reduced or dropped since the last step; clear() on all ranks makes it usable again. `objects`:
+  /// this rank has found an error in this backward. Returns whether any rank has, the same on all;
+  /// false if ranks exchange nothing (kAddLocally, Agreement::kInStep).
   bool end_micro_step(bool objects = false);
 
   /// What the host knows after a micro-step, one gradient per parameter and everything reduced.
@@ -86,9 +86,9 @@ class Reducer {
     std::vector<ReducedGradient::State> reduced;  ///< per unit
   };
   Snapshot snapshot() const;
-  /// In the place of begin_micro_step(), receive() and end_micro_step(): a device has repeated by
-  /// itself what it did in a micro-step that left the record at `after`, from the same state, in a
-  /// world of one. Local.
+  /// Instead of begin_micro_step(), receive() and end_micro_step(), in a world of one: a device has
+  /// replayed a captured micro-step that left the host's record as `after`, from the same state.
+  /// Local.
   void repeat_micro_step(const Snapshot& after);
 
   /// Collective, blocking; called by step() on every rank before squares() and the vote. Where

@@ -9,9 +9,9 @@
 
 namespace tessera::internal {
 
-/// Memory for values that are needed for a short while: a buffer is used again as soon as nobody
-/// holds a tensor of it any more, so that who takes one after the other needs one, as large as the
-/// largest. Used by one thread.
+/// Memory for temporary values: a buffer is reused as soon as no tensor of it is held, so a caller
+/// that takes one tensor after the other needs one buffer, as large as the largest. Used by one
+/// thread.
 class ScratchBuffers {
  public:
   /// Of buffers at `device`. Bytes are counted by `meter`, which must outlive this, as

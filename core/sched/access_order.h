@@ -8,10 +8,10 @@
 
 namespace tessera::internal {
 
-/// Learns in which order units are used and says which one comes next. What followed the n-th use
-/// of a unit in a phase last time is expected to follow it again; so a module that is used twice
-/// has two successors, and a rank that takes another branch finds the way back by itself. A wrong
-/// guess costs one gather that nobody asked for, never correctness.
+/// Records the order in which units are used and predicts the next one: the unit that followed the
+/// n-th use of a unit in a phase last time is expected to follow it again. So a module that is used
+/// twice has two successors, and predictions are right again soon after a different branch. A wrong
+/// prediction costs one unused gather, never correctness.
 class AccessOrder {
  public:
   /// What kind of computation uses the units; each has an order of its own.

@@ -21,7 +21,7 @@ class BufferPool {
   /// What happens to the contents of a buffer that is given back.
   enum class OnRelease : uint8_t {
     kKeep,
-    kPoison,  ///< fill with NaN, so that a late read shows
+    kPoison,  ///< fill with NaN, so that a late read becomes visible
   };
 
   /// Bytes are counted by `meter`, which must outlive the pool, as `memory_class`.

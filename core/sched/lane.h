@@ -46,9 +46,9 @@ class Lane {
   /// Local, does not block. Whether close() has begun.
   bool is_closing();
 
-  /// Discards what has not begun (its Work throws CommError) and joins the thread, hence blocks
-  /// while a closure runs: whoever owns the lane makes that closure return first. Nothing may be
-  /// posted afterwards. The destructor does it too.
+  /// Discards closures that have not begun (their Work throws CommError) and joins the thread.
+  /// Blocks while a closure runs, so the owner must make that closure return first. Nothing may be
+  /// posted afterwards. The destructor calls it too.
   void close();
 
   Mode mode() const { return mode_; }

@@ -7,9 +7,9 @@
 
 namespace tessera::internal {
 
-/// Lets memory be used on whatever streams the user's code and LibTorch's backward run: one after
-/// the other. Whoever is about to queue work on that memory passes; what it queues runs behind what
-/// all that passed before had queued until then. Thread-safe.
+/// Orders uses of memory on different streams (of the user's code and of LibTorch's backward). Code
+/// calls pass() before it queues work on that memory; that work then runs after everything that was
+/// queued by earlier callers of pass(). Thread-safe.
 ///
 /// Nothing is queued while the stream stays the same, which is the usual case; a change of streams
 /// costs an event. Nothing happens on a CPU.

@@ -11,9 +11,8 @@
 
 namespace tessera::internal {
 
-/// Fixed-size reports of 64-bit integers that all ranks fill in and all ranks read: one small
-/// all-gather on the host, after which every rank decides from the same words and so decides alike.
-/// Allocates only when made.
+/// An all-gather of fixed-size reports of 64-bit integers on the host, after which every rank
+/// decides from the same words and so decides the same. Allocates only in the constructor.
 class HostAllGather {
  public:
   /// `group` must outlive the all_gather. words >= 1, equal on all ranks.
@@ -29,7 +28,7 @@ class HostAllGather {
   /// for the others'.
   void start(std::string_view tag);
   void finish();
-  /// In the place of finish(), on all ranks alike: nobody looks. Never blocks.
+  /// Instead of finish(), on all ranks: the reports are not read. Never blocks.
   void drop() { under_way_ = nullptr; }
 
   /// Words of `rank` as of the last exchange().

@@ -57,11 +57,11 @@ class StepVote {
     start(rank_report, hyper_parameters);
     return finish(rank_report);
   }
-  /// agree() in two halves: hands the report in; looks at the others' and at the same
-  /// `rank_report`. In between nothing else goes by ProcessGroup::all_gather_on_host().
+  /// The two halves of agree(): start() submits the report; finish() checks all ranks' reports,
+  /// given the same `rank_report`. No other ProcessGroup::all_gather_on_host() in between.
   void start(const RankReport& rank_report, const std::vector<int64_t>& hyper_parameters);
   Result finish(const RankReport& rank_report);
-  /// In the place of finish(), on all ranks alike: all know by other means that they agree.
+  /// Instead of finish(), on all ranks, if they know by other means that they agree.
   void drop() { all_gather_.drop(); }
 
   /// Collective, blocking; called on every rank with the same report. Asks the user what to do

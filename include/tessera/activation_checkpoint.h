@@ -154,45 +154,45 @@ std::vector<at::Tensor> run_checkpointed(const CheckpointOptions& options,
 
 }  // namespace internal
 
-/// Activation checkpointing: runs `fn(inputs...)` without a graph and keeps only its inputs; when
-/// backward comes by, runs it again with one, and backward through that (re-entrant, as
-/// torch.utils.checkpoint with use_reentrant=True). Activations of `fn` live only while its own
-/// backward runs, for one more forward. Local, blocking; works under every strategy and without an
-/// engine. Returns what `fn` returns:
+/// Activation checkpointing: runs `fn(inputs...)` without a graph and keeps only its inputs. When
+/// backward reaches it, runs `fn` again with a graph, and backward through that graph (re-entrant,
+/// as torch.utils.checkpoint with use_reentrant=True). So activations of `fn` live only during its
+/// own backward, at the cost of one more forward. Local, blocking; works under every strategy and
+/// without an engine. Returns what `fn` returns:
 ///
 ///     x = tessera::checkpoint(block, x);                            // a module holder
 ///     x = tessera::checkpoint([this](const at::Tensor& x) { return attend(norm(x)); }, x);
 ///     auto [h, c] = tessera::checkpoint(&Net::cell, this, h, c, 3);  // any number and kind
 ///
 /// `fn` (copied or moved) is a module holder, a pointer to a module or anything that std::invoke
-/// takes; it and what it refers to must live until backward. Parameters are used from inside it. It
-/// must do the same when run again: same branches, no writes to its inputs; buffers such as
-/// BatchNorm's running statistics are updated twice.
+/// takes; it and what it refers to must live until backward. Parameters may be used inside it
+/// without being inputs. It must do the same when run again: same branches, no writes to its
+/// inputs. Buffers such as BatchNorm's running statistics are updated twice.
 ///
 /// Inputs: tensors (defined or not, any dtype, requiring grad or not), std::vector, tuple, pair,
 /// array and optional of them, and any other copyable value. `fn` is handed lvalues of copies. A
 /// tensor with a graph of its own must be an input, not captured: that is refused in backward.
 ///
 /// Outputs: a tensor, or std::vector, tuple, pair, array or optional of tensors. Those of floating
-/// or complex dtype require grad afterwards, even if nothing in `fn` does: the graph that would
-/// tell is not built. No input needs to require grad for the parameters in `fn` to get their
+/// or complex dtype require grad afterwards, even if nothing in `fn` does, because no graph is
+/// built that would show it. No input needs to require grad for the parameters in `fn` to get their
 /// gradients.
 ///
-/// The recomputation sees the CPU generator (see CheckpointOptions) and the autocast state of the
-/// forward, whatever thread it runs on; both are put back before gradients are computed, and after
-/// an exception. Autocast's cache of casted parameters is not used in the forward (a parameter used
-/// n times in `fn` is cast n times there) and emptied around the recomputation, so that no more
-/// casts live than those of one `fn`.
+/// The recomputation runs with the generators (see CheckpointOptions) and the autocast state of the
+/// forward, on whatever thread it runs; both are restored before gradients are computed, and after
+/// an exception. Autocast's cache of cast parameters is not used in the forward (a parameter used
+/// n times in `fn` is cast n times there) and is cleared before and after the recomputation, so at
+/// most the casts of one `fn` are alive.
 ///
 /// Without grad mode it just calls `fn`. Checkpoints nest to any depth. A second backward needs
 /// retain_graph=true in the first and recomputes again.
 ///
-/// Throws c10::Error: in forward if `fn` writes to an input, or if an input is not on the CPU while
-/// the random state is to be preserved; in backward if an input was modified in between (autograd's
-/// own check), for create_graph=true, for autograd::grad() and backward(inputs=...), which cannot
-/// reach parameters inside `fn`, if `fn` returns other shapes or dtypes than before, and if it
-/// captured a tensor with a graph of its own. An exception of `fn` reaches the caller of forward or
-/// backward as it is.
+/// Throws c10::Error: in forward if `fn` writes to an input, or if inputs lie on two GPUs or on a
+/// device that is neither CPU nor GPU while the random state is to be preserved; in backward if an
+/// input was modified in between (autograd's own check), for create_graph=true, for
+/// autograd::grad() and backward(inputs=...), which cannot reach parameters inside `fn`, if `fn`
+/// returns other shapes or dtypes than before, and if it captured a tensor with a graph of its own.
+/// An exception of `fn` reaches the caller of forward or backward as it is.
 ///
 /// Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
 template <typename Fn, typename... Inputs>

@@ -15,8 +15,8 @@ template <typename Options>
 concept OptimizerOptionsType = std::derived_from<Options, torch::optim::OptimizerOptions> &&
     !std::same_as<Options, torch::optim::OptimizerOptions>;
 
-/// The options of an optimizer, whichever it is: a value that holds LibTorch's own options type, or
-/// one that derives from torch::optim::OptimizerCloneableOptions in the same way.
+/// The options of any optimizer: a value that holds LibTorch's own options type, or another type
+/// that derives from torch::optim::OptimizerCloneableOptions.
 class AlgorithmOptions {
  public:
   /// None; OptimizerPlan::assign() refuses it.
@@ -40,8 +40,8 @@ class AlgorithmOptions {
     return options_ == nullptr ? nullptr : options_->clone();
   }
 
-  /// As what was given: `plan.defaults.as<torch::optim::AdamWOptions>().lr(0.1)`. Throws c10::Error
-  /// for another type.
+  /// The options as the type that was given:
+  /// `plan.defaults.as<torch::optim::AdamWOptions>().lr(0.1)`. Throws c10::Error for another type.
   template <OptimizerOptionsType Options>
   Options& as() {
     return cast<Options>(options_.get());

@@ -35,8 +35,8 @@ std::string_view to_string(ReduceOp op);
 /// "float32", "int64", ...: the dtypes of collectives as messages name them; "unknown" for others.
 const char* dtype_name(at::ScalarType dtype);
 
-/// What must be equal on all ranks, besides the tag, or their calls do not fit together. Plain
-/// bytes: ranks of one host post it in shared memory.
+/// What must be equal on all ranks, besides the tag, for their calls to match. Plain bytes: ranks
+/// of one host write it to shared memory.
 struct CallSignature {
   Op op = Op::kInit;
   ReduceOp reduce = ReduceOp::kSum;

@@ -9,14 +9,14 @@
 
 namespace tessera {
 
-/// The ranks of a group laid out in rows and columns, row by row: rank r stands in row r / columns,
+/// The ranks of a group arranged in rows and columns, row by row: rank r is in row r / columns and
 /// column r % columns. Along each dimension every rank has a group of the ranks that differ from it
 /// in that dimension only.
 class DeviceMesh {
  public:
   /// Collective over `group`, whose size must be rows * columns. `names` name the dimensions (rows,
-  /// columns) and the groups, so they must be new to `group` and differ. Throws c10::Error
-  /// otherwise.
+  /// columns) and the groups, so they must differ and not be names of subgroups that `group` has
+  /// already. Throws c10::Error otherwise.
   static DeviceMesh create(ProcessGroup& group, int rows, int columns,
                            const std::array<std::string, 2>& names);
 

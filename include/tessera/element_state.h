@@ -7,8 +7,7 @@
 
 namespace tessera {
 
-/// What an optimizer remembers of each element that it updates: a moment, a momentum. One value per
-/// element.
+/// One state of an optimizer with a value for each element that it updates: a moment, a momentum.
 struct ElementState {
   std::string name;                                     ///< what a StateDict calls it: "exp_avg"
   std::optional<c10::ScalarType> dtype = std::nullopt;  ///< of its values; none: the masters'

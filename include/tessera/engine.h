@@ -30,8 +30,8 @@ class ShardedEngine;
 class ProcessGroup;
 class Trace;
 
-/// What one step did. Equal on all ranks. Under Options::asynchronous_step step() returns that of
-/// the step() before (the first one a result that is not committed).
+/// What one step did. Equal on all ranks. Under Options::asynchronous_step, step() returns the
+/// result of the previous step(); the first call returns one with `committed` false.
 struct StepResult {
   bool committed = false;   ///< the update was applied; false: non-finite gradients were skipped
   int64_t step = 0;         ///< number of updates applied so far, this one included
@@ -47,28 +47,28 @@ struct StepResult {
 /// over ranks and the sum over backwards since the last step.
 ///
 /// Where parameters are split (zero3, hybrids), an operator that reads a parameter finds it whole,
-/// in forward, backward and recomputation; between uses its memory is gone, and any other access
-/// (raw pointers, torch::save) throws an error that names the unit: gather() it, or take
-/// full_parameters(). On one host ranks gather without each other, so they may take different
-/// branches or evaluate alone.
+/// in forward, backward and recomputation. Between uses its memory is freed, and any other access
+/// (raw pointers, torch::save) throws an error that names the unit; make such accesses inside
+/// gather() or full_parameters(). On one host a rank gathers without its peers taking part, so
+/// ranks may take different branches or evaluate alone.
 ///
 /// Collective calls are made by every rank in the same order: backward outside no_sync() (its
 /// reductions), step(), modify_parameters(), full_parameters(), parameter_hash(), state_dict(),
 /// load_state_dict(). An engine belongs to the thread that made it; backward runs on that thread.
 /// Several engines may live in one process (a GAN), each used in the same order on all ranks.
 ///
-/// Errors: wrong use throws c10::Error; a failed collective throws CommError and poisons the
-/// engine, and so does an exception on one rank where all others count on it. A backward that
-/// reduces throws c10::Error on all ranks if a parameter was written outside modify_parameters() on
-/// one of them since the last step, as far as version counters and first elements tell (an
-/// optimizer of the user's own); gradients are right then, and modify_parameters() mends it. A
-/// non-finite gradient makes step() throw c10::Error on all ranks with nothing applied, and
-/// zero_grad() then lets training go on; or it is skipped, as Options::on_non_finite says.
+/// Errors: wrong use throws c10::Error. A failed collective throws CommError and poisons the engine
+/// (every later call throws that error), and so does an exception on one rank in a collective part
+/// of a call that the other ranks cannot finish without it. A backward that reduces throws
+/// c10::Error on all ranks if a parameter was written on one of them since the last step, outside
+/// modify_parameters() (by another optimizer, say), as far as version counters and first elements
+/// show it; the gradients are valid then, and modify_parameters() makes the parameters equal again.
+/// A non-finite gradient makes step() throw c10::Error on all ranks with nothing applied, and
+/// zero_grad() then lets training go on; or the step is skipped, as Options::on_non_finite says.
 ///
 /// Destroying an engine is local: its hooks are removed; the parameters stay whole in memory of
-/// their own, or, where they are split, throw when they are read. In a child of fork() those calls
-/// throw CommError on an engine that it inherited, and the parameters c10::Error when they are
-/// read.
+/// their own, or, where they are split, throw when they are read. In a child of fork(), calls on an
+/// inherited engine throw CommError, and reading its parameters throws c10::Error.
 class Engine final {
  public:
   /// parallelize() calls it.
@@ -80,20 +80,21 @@ class Engine final {
   /// Collective. Finishes reductions, agrees with all ranks to commit, clips, updates,
   /// all-gathers new parameters and clears the gradients. Throws c10::Error without a backward
   /// since the last step, when ranks disagree, on non-finite gradients, when a parameter was
-  /// written or re-assigned outside modify_parameters(), and (looked for in steps 1, 2, 4, 8, ...)
-  /// when the model has trainable parameters that it had not at parallelize, or lacks some.
+  /// written or re-assigned outside modify_parameters(), and (checked in steps 1, 2, 4, 8, ...)
+  /// when trainable parameters were added to or removed from the model since parallelize.
   StepResult step();
 
-  /// For learning rate schedulers and for reading or changing hyper-parameters (on all ranks
-  /// alike). Its step() throws; its zero_grad() acts as this engine's at the next backward or step.
+  /// For learning rate schedulers and for reading or changing hyper-parameters (to the same values
+  /// on all ranks). Its step() throws. Its zero_grad() has the effect of Engine::zero_grad() at the
+  /// next backward or step.
   torch::optim::Optimizer& optimizer();
 
-  /// Local. The loss to call backward on under Options::loss_scale: `loss` times loss_scale(). The
-  /// loss itself elsewhere.
+  /// Local. The loss to call backward on: `loss` times loss_scale() under Options::loss_scale,
+  /// otherwise `loss` itself.
   at::Tensor scale(const at::Tensor& loss);
   double loss_scale() const;
 
-  /// Local; made by all ranks alike. Drops the gradients of this step, reduced or not.
+  /// Local, but all ranks must call it. Drops the gradients of this step, reduced or not.
   void zero_grad();
 
   /// While the returned scope lives, backward adds gradients locally (full-size memory) and sends
@@ -116,28 +117,28 @@ class Engine final {
   [[nodiscard]] NoSync no_sync();
 
   /// Collective as a backward is. Calls `body`, which runs one forward and one backward. Under
-  /// Options::cuda_graphs the calls on each count of micro-steps since the last step are told
-  /// apart: the first three run as they are, the fourth is captured, and from then on the device
-  /// repeats what was captured and `body` is not called. So `body` reads its inputs from, and
-  /// leaves its results (the loss) in, tensors that stay where they are; what it decides, counts or
-  /// prints on the host happens in the first calls only; and it must not wait for the device
-  /// (item(), copies to the host). Throws c10::Error that names what cannot be captured: a backward
-  /// under no_sync(), none or more than one, a wait for the device.
+  /// Options::cuda_graphs there is one graph for each position of a micro-step within a step: the
+  /// first three calls at a position run `body`, the fourth captures it, and later calls replay the
+  /// graph without calling `body`. So `body` must read its inputs from, and write its results (the
+  /// loss) to, the same tensors each time; what it decides, counts or prints on the host happens in
+  /// the first calls only; and it must not wait for the device (item(), copies to the host). Throws
+  /// c10::Error that names what cannot be captured: a backward under no_sync(), none or more than
+  /// one backward, a wait for the device.
   void micro_step(const std::function<void()>& body);
 
   /// Collective. Runs `write` on every rank without autograd, then gives all ranks the parameters
   /// of rank `from_rank`. The only way to write parameters outside step(): initialisation after
-  /// parallelize, weight clipping, loading. `write` may be empty except on from_rank; of the
-  /// engine's calls it may make gather() alone.
+  /// parallelize, weight clipping, loading. `write` may be empty except on from_rank; the only call
+  /// of the engine that it may make is gather().
   void modify_parameters(int from_rank, const std::function<void()>& write);
 
   /// Keeps parameters whole while it, or a copy of it, lives.
   using Scope = std::shared_ptr<void>;
 
   /// Collective. While the returned scope lives, every parameter is whole on every rank and may be
-  /// read by any means (saving, raw pointers). step() inside it is an error. Costs nothing where
-  /// parameters are never split, their full size elsewhere. A scope may end after the engine, but
-  /// gives nothing any more then.
+  /// read by any means (saving, raw pointers). step() inside it is an error. Costs no memory where
+  /// parameters are not split, their full size elsewhere. A scope may outlive the engine, but
+  /// parameters must not be read through it then.
   [[nodiscard]] Scope full_parameters();
 
   /// Local on one host. While the returned scope lives, the units of `module`'s parameters are
@@ -145,26 +146,27 @@ class Engine final {
   /// (part of) the model; throws c10::Error for a module without parameters of this engine.
   [[nodiscard]] Scope gather(const torch::nn::Module& module);
 
-  /// Blocking; local but under asynchronous steps, where all ranks call it. Waits for what step()
-  /// has left under way: parameters that are being all-gathered, and the result of the last step(),
-  /// whose errors it throws. Operators wait by themselves; raw pointers need it.
+  /// Blocking. Local, except under asynchronous steps, where all ranks must call it. Waits for what
+  /// the last step() has left in flight: parameters that are being all-gathered, and under
+  /// asynchronous steps its result, whose errors it throws. Operators wait by themselves; call it
+  /// before an access by raw pointer.
   void wait();
-  /// Local. Of the last step whose result is known: the last step(), but under asynchronous steps
-  /// the one before it until wait().
+  /// Local. The result of the last step(); under asynchronous steps, until wait(), of the one
+  /// before.
   const StepResult& last_result() const;
 
-  /// Collective. The state of the run (see StateDict). Under kOneRank the other ranks than `rank`
-  /// get an empty one. Values are copies. Ignored parameters are not in it. Throws c10::Error on
-  /// every rank if parameters or buffers came or went since parallelize: it would lack them. Whole
-  /// scopes receive (N-1)/N of the state on every rank and take temporary memory for the largest
-  /// unit; kSharded sends nothing but a check.
+  /// Collective. The state of the run (see StateDict). Under kOneRank ranks other than `rank` get
+  /// an empty one. Values are copies. Ignored parameters are not in it. Throws c10::Error on every
+  /// rank if parameters or buffers were added or removed since parallelize, because they would be
+  /// missing in it. kEveryRank and kOneRank receive (N-1)/N of the state on every rank and take
+  /// temporary memory for the largest unit; kSharded sends only a check.
   [[nodiscard]] StateDict state_dict(StateScope scope, int rank = 0);
 
   /// Collective. Makes the state of the run what `state` says: every rank passes what it has
   /// (everything, nothing, any pieces); together they must cover every entry of this engine and
   /// nothing else. Throws c10::Error on every rank that lists missing, unknown and differing
   /// entries, with nothing changed. Where ranks pass the same element, the lowest rank's counts.
-  /// Another order of memory (strides) is converted, another dtype refused. Sends 2(N-1)/N of the
+  /// Values with other strides are converted; another dtype is an error. Sends 2(N-1)/N of the
   /// state. Gradients of this step are dropped.
   void load_state_dict(const StateDict& state);
 

@@ -9,22 +9,23 @@
 
 namespace tessera {
 
-/// How a process learns about its job from the variables that tessera-run and torchrun export:
+/// What the variables that tessera-run and torchrun export say about a process's job:
 /// - RANK, WORLD_SIZE: this rank and the number of ranks; both or neither
 /// - LOCAL_RANK, LOCAL_WORLD_SIZE: the same on this host; both or neither
-/// - TESSERA_STORE: where ranks of one host meet: file:///dir/name, where a socket is made, in a
-///   directory of mode 0700 that is ours
-/// - MASTER_ADDR, MASTER_PORT: or: address and port at which rank 0 listens; both or neither
-/// - TORCHELASTIC_USE_AGENT_STORE: True: torchrun's agent has a store at that address, and rank 0
-///   says in it where it listens
-/// - TESSERA_JOB_TOKEN: a secret that all ranks of a job share: needed where they meet at an
-///   address that other machines reach
-/// - TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT: what the launcher calls the job, and which
-///   attempt it is: ranks of another one are strangers (optional)
-/// - TESSERA_JOB_PAGE: where tessera-run is told why a rank fails (JobPage; optional)
-/// Integers are read strictly: digits only, the whole string. With none of the first six set, a
-/// process is a world of one, unless variables of Open MPI, MVAPICH, MPICH, Intel MPI or SLURM say
-/// that it is one of several: that is an error.
+/// - TESSERA_STORE: file:///dir/name: where ranks of one host meet, at a Unix socket of that path,
+///   in a directory of mode 0700 that belongs to this user
+/// - MASTER_ADDR, MASTER_PORT: alternatively, address and port at which rank 0 listens; both or
+///   neither
+/// - TORCHELASTIC_USE_AGENT_STORE: if True, torchrun's agent has a store at that address, in which
+///   rank 0 publishes where it listens
+/// - TESSERA_JOB_TOKEN: a secret that all ranks of a job share; required if they meet at an address
+///   that other machines reach
+/// - TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT: the launcher's name of the job, and which
+///   attempt this is; ranks of another job or attempt are not admitted (optional)
+/// - TESSERA_JOB_PAGE: where ranks record for tessera-run why they fail (JobPage; optional)
+/// Integers are read strictly: digits only, the whole string. Without RANK and WORLD_SIZE a process
+/// is a world of one; it is an error then if LOCAL_RANK, TESSERA_STORE or MASTER_ADDR is set, or if
+/// variables of Open MPI, MVAPICH, MPICH, Intel MPI or SLURM say that it is one of several.
 struct Environment {
   int rank = 0;
   int world_size = 1;
@@ -56,8 +57,8 @@ absl::StatusOr<Environment> read_environment(const EnvironmentLookup& lookup = p
                                              EnvironmentNeeds needs = {});
 
 /// Local. The path in a file:// url, if it is absolute and lies in a directory that exists, belongs
-/// to this user and is closed to all others. An error says how to come by such a directory; it
-/// advises to close none that others may use.
+/// to this user and is closed to all others. The error says how to make such a directory, and never
+/// advises to close a directory that others may use.
 absl::StatusOr<std::string> parse_store_url(const std::string& url);
 
 }  // namespace tessera

@@ -6,7 +6,7 @@
 
 #include <c10/util/Exception.h>
 
-/// Checks an invariant of ours in builds that define TESSERA_DEBUG_CHECKS. LibTorch forces NDEBUG
+/// Checks an internal invariant in builds that define TESSERA_DEBUG_CHECKS. LibTorch forces NDEBUG
 /// on every file that includes it (another NDEBUG setting changes the layout of its
 /// RecordFunction), so `assert` is never available.
 #ifdef TESSERA_DEBUG_CHECKS
@@ -22,13 +22,12 @@ struct CommErrorContext {
   std::string op;         ///< "all_reduce", "barrier", ...
   std::string group;      ///< name of the process group
   int64_t sequence = -1;  ///< number of the collective within its group
-  int rank = -1;          ///< the rank that raises (in the group)
+  int rank = -1;          ///< the rank that throws (in the group)
   std::string tag;        ///< what was communicated: a bucket, "vote", ...
 };
 
-/// A collective that failed or timed out, a peer that died or left, calls that differ between
-/// ranks. The group that raised it is poisoned: every later call on it, on every rank, rethrows the
-/// same cause.
+/// A collective failed or timed out, a peer died or left, or calls differ between ranks. The group
+/// that threw it is poisoned: every later call on it, on every rank, throws the same cause.
 class CommError : public std::runtime_error {
  public:
   /// `cause` says what happened and names the rank that is to blame where it is known. what() is

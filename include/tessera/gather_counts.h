@@ -7,7 +7,7 @@ namespace tessera {
 /// What happened to the units of a model whose parameters are split. Local.
 struct GatherCounts {
   int64_t gathers = 0;     ///< units made whole
-  int64_t prefetched = 0;  ///< of them, begun before their first use
+  int64_t prefetched = 0;  ///< of `gathers`, those begun before their first use
   int64_t frees = 0;       ///< units freed
   int64_t bytes = 0;       ///< copied from other ranks
   int64_t unsharded_buffers_added =

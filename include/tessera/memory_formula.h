@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-/// What the formula needs to know besides the units.
+/// The inputs of the formula besides the units.
 struct MemorySetting {
   Degrees degrees;
   int micro_steps = 1;     ///< backwards per step, each reduced by itself; at least 1
@@ -22,7 +22,7 @@ struct MemorySetting {
   int ranks_after_forward = 0;  ///< Options::reshard_after_forward, resolved: 1 keeps units whole,
                                 ///< degrees.parameters frees them, between: a second shard
   Offload offload = Offload::kNone;  ///< Options::offload
-  /// What the optimizer remembers of each element (AdamW: two moments).
+  /// The optimizer's states per element (AdamW: two moments).
   std::vector<ElementState> states = {};
 };
 

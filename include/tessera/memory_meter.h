@@ -14,7 +14,7 @@ enum class MemoryClass : uint8_t {
   kParameters,           ///< flat parameter buffers, or this rank's shards of them
   kGradients,            ///< reduced gradients that last until the step
   kOptimizer,            ///< moments and masters
-  kUnshardedParameters,  ///< memory for units that are whole for a while
+  kUnshardedParameters,  ///< memory of units while they are whole
   kRoot,                 ///< the root unit's own buffer, where parameters are split
   kGradientBuffers,      ///< buffers in which gradients are collected before they are reduced
   kControl,              ///< votes and other small buffers
@@ -34,7 +34,7 @@ struct MemoryBytes {
   friend bool operator==(const MemoryBytes&, const MemoryBytes&) = default;
 };
 
-/// Counts what this rank's engine holds now and held at most. Thread-safe.
+/// Counts the bytes that this rank's engine holds, now and at peak. Thread-safe.
 class MemoryMeter {
  public:
   void add(MemoryClass memory_class, int64_t bytes);

@@ -4,8 +4,9 @@
 
 namespace tessera {
 
-/// How a world of backend nccl uses memory and copy engines. Equal on all ranks; they compare it
-/// when they meet. What the library lacks for it is an error then.
+/// How a world of backend nccl uses memory and copy engines. Must be equal on all ranks, which
+/// compare it in init_process_group(); an option that the NCCL library does not support is an error
+/// there.
 struct NcclOptions {
   /// What ProcessGroup::allocate() gives.
   enum class Memory : uint8_t {
@@ -13,21 +14,21 @@ struct NcclOptions {
     kUsual,
     /// NCCL's allocator (ncclMemAlloc), registered with the communicators of the group that
     /// allocates (ncclCommRegister), which saves these copies where NVLink SHARP or the network's
-    /// adapter can reach the memory. Beside LibTorch's allocator, so its statistics do not count
-    /// it; each tensor takes at least 2 MiB.
+    /// adapter can reach the memory. LibTorch's allocator does not know this memory, so its
+    /// statistics do not count it; each tensor takes at least 2 MiB.
     kRegistered,
-    /// As kRegistered, in windows that lie alike on all ranks (ncclCommWindowRegister, symmetric):
-    /// for NVLink's fast kernels, and for copy engines. Making one is collective, so until the
-    /// group's first reduction or gather allocate() is: every rank calls it equally often, of any
-    /// size; all take as much as the largest. From then on allocate() is local again and gives
-    /// kUsual. The tensors of a collective lie in the same window at the same place on all ranks,
-    /// or none of them does.
+    /// As kRegistered, in symmetric windows (ncclCommWindowRegister), for NVLink's fast kernels and
+    /// for copy engines. Making a window is collective. So allocate() is collective until the
+    /// group's first reduction or gather: every rank must call it equally often, with any size; all
+    /// ranks take as much as the largest. After that allocate() is local and gives kUsual. The
+    /// tensors of a collective must lie in the same window at the same offset on all ranks, or in
+    /// no window on any rank.
     kWindows,
   };
   Memory memory = Memory::kUsual;
   /// Copy engines run all-gathers, which leaves all SMs to the kernels beside them (NCCL's policy
   /// "zero CTA"). Needs kWindows, GPUs that NVLink connects, and a driver of 12.5 or newer; NCCL
-  /// gathers with kernels where it finds that it cannot. Reductions are as ever.
+  /// falls back to kernels where copy engines cannot be used. Reductions always use kernels.
   bool copy_engine = false;
 };
 

@@ -26,9 +26,9 @@ struct OptimizerGroup {
   AlgorithmOptions options;
 };
 
-/// Which options each parameter trains under: the first group that selects it, else the defaults.
-/// Converts from LibTorch's own options types; the type of the defaults says which algorithm
-/// updates, and groups have that type as well.
+/// The optimizer, and which options each parameter is trained with: those of the first group that
+/// selects it, else the defaults. Converts from LibTorch's own options types. The type of the
+/// defaults determines the algorithm; groups must have the same type.
 struct OptimizerPlan {
   template <OptimizerOptionsType Options>
   OptimizerPlan(Options defaults, std::vector<OptimizerGroup> groups = {})
@@ -38,8 +38,8 @@ struct OptimizerPlan {
   std::vector<OptimizerGroup> groups;
 
   /// For each trainable parameter of the table the index of its group: 0 the defaults, i + 1
-  /// groups[i]. Frozen parameters get 0. An error that lists every problem: options that no
-  /// algorithm here has, or another one than the defaults'; options out of range (AdamW: lr < 0,
+  /// groups[i]. Frozen parameters get 0. An error lists every problem: an options type without an
+  /// algorithm here, or another type than the defaults'; options out of range (AdamW: lr < 0,
   /// betas outside [0, 1), eps < 0, weight_decay < 0); amsgrad (not available yet, refused by
   /// name); a group that selects no trainable parameter, a group without predicate.
   absl::StatusOr<std::vector<size_t>> assign(const ParameterTable& table) const;

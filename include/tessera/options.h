@@ -16,8 +16,9 @@
 
 namespace tessera {
 
-/// Dynamic loss scaling, for fp16: the loss is multiplied before backward so that small gradients
-/// do not vanish, the update divides by the same. Source: arXiv 1710.03740, section 3.2.
+/// Dynamic loss scaling, for fp16: the loss is multiplied by the scale before backward so that
+/// small gradients do not underflow, and the update divides by it. Source: arXiv 1710.03740,
+/// section 3.2.
 struct LossScale {
   double initial = 65536.0;        ///< a power of two keeps gradients' bits; range (0, infinity)
   double growth = 2.0;             ///< range [1, infinity)
@@ -32,7 +33,7 @@ enum class NonFinite : uint8_t {
   kSkip,  ///< drop the gradients, apply nothing; StepResult::committed is false
 };
 
-/// What a rank found.
+/// The non-finite gradients of one rank.
 struct NonFiniteGradient {
   static constexpr int kAllRanks = -1;
 
@@ -42,7 +43,7 @@ struct NonFiniteGradient {
   int64_t elements;
 };
 
-/// Equal on all ranks, by rank.
+/// The non-finite gradients of a step. Equal on all ranks; `gradients` is ordered by rank.
 struct NonFiniteReport {
   int64_t step = 0;         ///< the step that was about to be made
   double loss_scale = 1.0;  ///< in force
@@ -59,26 +60,26 @@ enum class Offload : uint8_t {
 /// "none", "optimizer", "parameters".
 std::string_view to_string(Offload offload);
 
-/// Whether the optimizer's values are a copy of their own rather than the parameters' shards: where
-/// these have another dtype, or lie on the device while the host updates.
+/// Whether the masters are a copy rather than the parameters' shards themselves: where the shards
+/// have another dtype, or lie on the device while the host updates.
 inline bool has_master_copy(const UnitPrecision& precision, Offload offload) {
   return precision.has_masters() || offload == Offload::kOptimizer;
 }
 
-/// How an engine trains. A plain aggregate, so that a call names what it changes and nothing else.
-/// All ranks must pass the same values; parallelize compares them.
+/// How an engine trains. A plain aggregate for designated initializers. All ranks must pass the
+/// same values; parallelize compares them.
 ///
-/// An option that the strategy would ignore is an error. One that only ranks with memory of their
-/// own need is none where ranks of one host share their parameters (share_parameters): it is a
-/// bound that sharing already keeps, and says so below.
+/// An option that the strategy would ignore is an error. Exception: options for split parameters
+/// are accepted without effect where ranks of one host share the parameters (share_parameters), as
+/// said below for each.
 struct Options {
   // --- Sharding (changes memory and traffic; results only where said) ---
 
   Strategy strategy = Strategy::kDdp;
 
   /// The three degrees of Strategy::kHybrid; must be set with it and only with it. Each divides the
-  /// next, the last one the world: HSDP over S of S * R ranks is {S, S, S}. Values with 1 <
-  /// gradients < optimizer add in another order and so round differently.
+  /// next, and the last one divides the number of ranks: HSDP over S of S * R ranks is {S, S, S}.
+  /// With 1 < gradients < optimizer, sums are formed in another order and so round differently.
   std::optional<Degrees> degrees = {};
 
   /// Which modules become units where parameters are split (degree above 1); an error elsewhere.
@@ -86,14 +87,14 @@ struct Options {
 
   /// Over how many ranks a unit stays split between its forward and its backward. Range: divisors
   /// of the parameters' degree. Unset: that degree itself, so a unit is freed and gathered again.
-  /// 1 keeps it whole until backward has ended (faster, more memory). Between them, backward
-  /// gathers from a second shard among that many neighbouring ranks. An error where parameters are
-  /// not split. Where ranks share parameters, no value costs a second gather or more memory.
+  /// 1 keeps it whole until backward has ended (faster, more memory). With a value in between,
+  /// backward gathers from second shards of that many neighbouring ranks. An error where parameters
+  /// are not split. Without effect where ranks share parameters.
   std::optional<int> reshard_after_forward = {};
 
-  /// Parameters whose (first) name it accepts are left to the user: not synchronised, split, hooked
-  /// or updated. Kept by the engine, which asks again in step() and state_dict(), of parameters
-  /// that were registered later.
+  /// Parameters for whose (first) name it returns true are left to the user: not synchronised,
+  /// split, hooked or updated. The engine keeps the function and also calls it in step() and
+  /// state_dict(), for parameters that were registered later.
   std::function<bool(std::string_view parameter)> ignores = {};
 
   // --- Numerics (changes results) ---
@@ -105,97 +106,97 @@ struct Options {
   /// The dtypes of parameters, gradients and masters.
   Precision precision = {};
 
-  /// Set: losses are scaled by Engine::scale() before backward, and non-finite gradients are
+  /// If set, scale losses by Engine::scale() before backward; steps with non-finite gradients are
   /// skipped unless on_non_finite says otherwise.
   std::optional<LossScale> loss_scale = {};
 
   /// What to do with non-finite gradients. Unset: kSkip under loss_scale, else kStop.
   std::optional<NonFinite> on_non_finite = {};
 
-  /// Asked instead, on every rank with the same report; must answer alike on all ranks.
+  /// Called instead of on_non_finite, on every rank with the same report; must return the same on
+  /// all ranks.
   std::function<NonFinite(const NonFiniteReport&)> ask_non_finite = {};
 
   // --- Performance (changes speed and peak memory only) ---
 
-  /// Lets the ranks of one host have one copy of the parameters together, where the degrees give
-  /// each of them a slice of its own to update (the parameters' degree is 1 or the optimizer's):
-  /// nothing is gathered by copying, and each rank accounts for its slice only. False
-  /// keeps copies and unsharded-parameter buffers per rank, as ranks of different hosts have them,
-  /// and is an error where the degrees do so anyway (ddp). So does, with a warning, a system that
-  /// does not show a rank which pages it wrote (/proc/self/pagemap).
+  /// Lets the ranks of one host share one copy of the parameters, where the degrees give each of
+  /// them a different slice to update (the parameters' degree is 1 or the optimizer's): nothing is
+  /// gathered by copying, and each rank counts only its slice as its memory. False keeps a copy and
+  /// unsharded-parameter buffers per rank, as ranks of different hosts have them, and is an error
+  /// where ranks cannot share anyway (ddp). On a system that does not show which pages a process
+  /// has written (/proc/self/pagemap), ranks keep copies in any case, with a warning.
   bool share_parameters = true;
 
   /// Updates each unit inside backward, as soon as its gradient is reduced, so that reduced
-  /// gradients need no memory that lasts. Results are the same to the bit; what changes is what is
-  /// allowed. Every backward is followed by step(), which gathers updates and counts; no second
-  /// backward, no_sync() or zero_grad() between, and no module used twice in one backward by
-  /// recomputation. Parameters cannot be read between. Hyper-parameters are those at the first
-  /// gradient of a backward; step() refuses if they have changed since. A non-finite gradient never
-  /// reaches a parameter, but the rest of that step does: step() throws on every rank, and the
-  /// engine goes on only after load_state_dict() of an earlier state. After an exception inside
-  /// backward it does not go on at all. An error unless gradients are split over all ranks, as the
-  /// optimizer is (zero2, zero3), and with max_grad_norm, loss_scale, ask_non_finite or
-  /// NonFinite::kSkip.
+  /// gradients need no persistent memory. Results are the same to the bit. Restrictions: every
+  /// backward must be followed by step(), which all-gathers the updates and counts the step; in
+  /// between, a second backward, no_sync(), zero_grad() and reading parameters are errors; no
+  /// module may be used twice in one backward by recomputation. Hyper-parameters are those at the
+  /// first gradient of a backward; step() throws if they have changed since. A non-finite gradient
+  /// never reaches a parameter, but other updates of that step are applied: step() throws on every
+  /// rank, and the engine can be used again only after load_state_dict() of an earlier state. After
+  /// an exception inside backward it cannot be used at all. An error unless gradients and optimizer
+  /// state are both split over all ranks (zero2, zero3), on a GPU, and with max_grad_norm,
+  /// loss_scale, ask_non_finite, offload or NonFinite::kSkip.
   bool optimizer_in_backward = false;
 
   /// Bytes of parameters per bucket. Range [1 KiB, 2 GiB]. Unset: 25 MiB, and 1 MiB for the first
   /// bucket to be ready in backward, which is smaller so that reduction starts early. Larger
   /// buckets mean fewer collectives and larger gradient buffers. An error where parameters are
-  /// split: there `wrap` says what is reduced together.
+  /// split: there `wrap` determines what is reduced together.
   std::optional<int64_t> bucket_bytes = {};
   std::optional<int64_t> first_bucket_bytes = {};
 
-  /// Gathers the unit that is expected next in a thread of its own while the present one computes.
-  /// Unset: where communication runs beside computation, that is, where there are at least twice as
-  /// many cores as ranks. An error where parameters are not split. Where ranks share parameters
-  /// there is nothing to wait for.
+  /// Gathers the unit that is expected next in a thread of its own while the current one computes.
+  /// Unset: true where communication runs beside computation (over NCCL; on CPUs if there are at
+  /// least twice as many cores as ranks) and with Offload::kParameters. An error where parameters
+  /// are not split. Without effect where ranks share parameters.
   std::optional<bool> prefetch = {};
 
   /// Keeps the memory that tensors free, in huge pages, instead of returning it to the kernel and
-  /// faulting it in again every step: malloc's, and a heap of its own for tensors of 64 KiB and
-  /// more (a c10 CPU allocator; one that you have set stays). Process-wide, for good. False where
-  /// other parts of the program allocate much between steps that should go back to the system.
+  /// faulting it in again every step: malloc does not return memory, and tensors of 64 KiB and more
+  /// get a heap of their own (a c10 CPU allocator; one that you have set stays). Process-wide and
+  /// permanent. Set it to false if other parts of the program allocate much between steps that
+  /// should go back to the system.
   bool keep_freed_memory = true;
 
   // --- Device (what a GPU, its host and other ranks wait for, and where memory lies) ---
 
-  /// Keeps memory off the GPU: it lies in pinned memory of the host, is copied beside the
-  /// computation, and the CPU updates it. Results have the bits of training without it. Copied per
-  /// step are each rank's slice of the gradients (once per backward) and of the new values, or of
-  /// its shards (kParameters, per gather). An error where parameters lie on the CPU, with
+  /// Keeps part of the state in pinned host memory instead of GPU memory; the CPU updates it, and
+  /// copies run beside the computation. Results have the bits of training without it. Each step
+  /// copies each rank's slice of the gradients (once per backward) and of the new values, or its
+  /// shards (kParameters, per gather). An error where parameters lie on the CPU, with
   /// optimizer_in_backward and asynchronous_step, and (kParameters) where a strategy does not split
   /// parameters or splits the optimizer over more ranks.
   Offload offload = Offload::kNone;
 
-  /// GPUs only: step() returns without waiting for the device or for other ranks. The result of
-  /// the step (applied, or skipped for gradients that are not finite), its norm and what ranks
-  /// disagree about become known in the next step() or in wait(); until then the device decides by
-  /// itself what is applied. False waits in step(), as on a CPU. Unset: true on a GPU unless
-  /// ask_non_finite or offload is set. An error where it is true on a CPU or with one of these.
+  /// GPUs only: step() returns without waiting for the device or for other ranks. The device
+  /// decides whether the step is applied; its result (applied or skipped), its norm and its errors
+  /// are returned or thrown by the next step() or by wait(). False waits in step(), as on a CPU.
+  /// Unset: true on a GPU unless ask_non_finite or offload is set or the degrees keep partial sums
+  /// (1 < gradients < optimizer). True is an error on a CPU and with one of these.
   std::optional<bool> asynchronous_step = {};
 
   /// Lets Engine::micro_step() capture what a forward and a backward queue on a GPU into a CUDA
-  /// graph and queue it again as a whole. Parameters' gradients are accumulated on the stream that
-  /// captures, from the start. An error on a CPU, in a world of more than one, and where parameters
-  /// are split (free_eagerly) or offloaded.
+  /// graph and replay it. Gradients are accumulated on the capturing stream from the first call on.
+  /// An error on a CPU, in a world of more than one rank, and with free_eagerly or offload.
   bool cuda_graphs = false;
 
-  // --- Diagnostics (change nothing but speed) ---
+  // --- Diagnostics (change only speed) ---
 
   /// Fills every gradient buffer and every unsharded-parameter buffer with NaN when it is freed, so
-  /// that a read that comes too early or too late shows.
+  /// that a read at the wrong time becomes visible.
   bool poison_freed = false;
 
-  /// A unit is whole only while an operator uses it, also in a world of one: the harshest test of
-  /// a model's accesses. An error where parameters are not split.
+  /// A unit is whole only while an operator uses it, also in a world of one: the strictest test of
+  /// a model's accesses. An error where the strategy does not split parameters.
   bool free_eagerly = false;
 
-  /// A unit that finds no free unsharded-parameter buffer is an error instead of growing the pool.
-  /// An error where parameters are not split. Where ranks share parameters there are no buffers, so
-  /// none is missing.
+  /// Gathering a unit is an error, instead of growing the pool, if no unsharded-parameter buffer is
+  /// free. An error where parameters are not split. Without effect where ranks share parameters.
   bool fixed_unsharded_buffers = false;
 
-  /// Records what the engine does when (trace_of(), write_trace()).
+  /// Records a trace of what the engine does (trace_of(), write_trace()).
   bool trace = false;
 };
 

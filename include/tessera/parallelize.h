@@ -14,7 +14,7 @@
 namespace tessera {
 
 /// Makes `model` train on all ranks of `world` under options.strategy. Collective over `world`;
-/// blocks until all ranks have come.
+/// blocks until all ranks have called it.
 ///
 /// All ranks must have built the same model (names, shapes, strides, dtypes, requires_grad, ties),
 /// optimizer plan and options: differences throw c10::Error on every rank that names the first one.
@@ -22,15 +22,15 @@ namespace tessera {
 /// Parameters move into flat buffers (the tensors stay the user's own objects; their views and
 /// aliases follow or are refused, Note [Aliases of parameters]; raw pointers taken before are
 /// stale), converted if Options::precision says so; where parameters are split, each rank keeps its
-/// slice of them. Expanded tensors, whose elements lie in one place, become contiguous. The model
-/// is kept alive by the engine (or must outlive it when given by reference). Only parameters
-/// present now are trained, later ones refused by name (Engine::step(), Engine::state_dict());
-/// frozen ones are never written.
+/// slice of them. Expanded tensors become contiguous. The engine keeps the model alive (a model
+/// given by reference must outlive the engine). Only parameters that exist now are trained;
+/// Engine::step() and Engine::state_dict() refuse later ones by name. Frozen parameters are never
+/// written.
 ///
-/// Refused by name: options that do not fit the world or that the strategy would ignore, devices
-/// other than CPU, a model on several devices, parameters that another engine owns or that have a
-/// post-accumulate-gradient hook already, gradients present before (call zero_grad first),
-/// parameters with a view or alias that could not follow them.
+/// Throws c10::Error on every rank, naming what is wrong: options that do not fit the world or that
+/// the strategy would ignore, parameters or buffers that do not lie at world->device(), parameters
+/// that another engine owns or that have a post-accumulate-gradient hook already, gradients that
+/// exist already (call zero_grad first), parameters with a view or alias that could not follow.
 std::unique_ptr<Engine> parallelize(std::shared_ptr<torch::nn::Module> model,
                                     OptimizerPlan optimizer, Options options,
                                     const std::shared_ptr<ProcessGroup>& world);

@@ -22,14 +22,14 @@ struct Parameter {
   bool is_trainable;                     ///< requires_grad when the table was made
 };
 
-/// The distinct parameters of a model in registration order: what layout, optimizer and messages
-/// count by. Immutable.
+/// The distinct parameters of a model in registration order. Layout, optimizer and messages refer
+/// to a parameter by its index here. Immutable.
 class ParameterTable {
  public:
   /// `registered` is what Module::named_parameters() lists without removing duplicates: tied
   /// parameters (one tensor under several names) become one entry. Undefined tensors are left out.
   /// Throws c10::Error that lists every problem, each with the parameter's name: more than one
-  /// device, a device other than CPU, a layout other than strided, an integral, complex or
+  /// device, a device other than CPU and CUDA, a layout other than strided, an integral, complex or
   /// quantized dtype, storages of two entries that overlap (a tie made by aliasing; the remedy is
   /// to register one tensor twice), non-leaf tensors.
   explicit ParameterTable(std::vector<NamedTensor> registered);

@@ -8,17 +8,17 @@
 
 namespace tessera {
 
-/// In which dtypes training computes, communicates and remembers. Each field is one of Float,
-/// Double, BFloat16 and Half; unset fields follow from the model. Inputs are cast by the user,
-/// buffers keep their dtype.
+/// The dtypes in which training computes, communicates and keeps its state. Each field is one of
+/// Float, Double, BFloat16 and Half; unset fields follow from the model. Inputs are cast by the
+/// user, buffers keep their dtype.
 struct Precision {
   /// What the model computes with and what is gathered. Unset: each parameter's own dtype. Narrower
   /// than the model's: parameters are converted when the model is parallelized and the masters keep
   /// the values they had before.
   std::optional<c10::ScalarType> parameters = {};
 
-  /// What gradients travel in. Sums of 16-bit gradients are formed in fp32 and rounded once. Unset:
-  /// as parameters.
+  /// What gradients are sent in. Sums of 16-bit gradients are formed in fp32 and rounded once.
+  /// Unset: as parameters.
   std::optional<c10::ScalarType> communication = {};
 
   /// What reduced gradients are kept in and micro-steps are added in; at least as wide as
@@ -39,8 +39,8 @@ struct UnitPrecision {
   c10::ScalarType reduce;
   c10::ScalarType master;
 
-  /// Whether the optimizer's values have another dtype than the parameters, and so are part of a
-  /// state beside them.
+  /// Whether the masters have another dtype than the parameters, and so have entries of their own
+  /// in a StateDict.
   bool has_masters() const { return master != parameters; }
   friend bool operator==(const UnitPrecision&, const UnitPrecision&) = default;
 };

@@ -16,16 +16,16 @@
 
 namespace tessera {
 
-/// What a group can do; equal on all its ranks. Code asks for this and never for a backend by name.
+/// What a group can do; equal on all its ranks. Code checks this and never a backend's name.
 struct Capabilities {
-  /// Collectives run beside the caller, so that starting them early overlaps them with what the
-  /// caller does; otherwise they run in the call.
+  /// Collectives run in the background, so that they overlap with what the caller does after
+  /// starting them; otherwise they run in the call.
   bool in_background = false;
-  /// Work::wait() blocks the host until results are there, and is_completed() tells it when: the
-  /// tensors are the host's. Otherwise results come on a stream of the device, and only what is
-  /// queued behind wait() knows them.
+  /// Work::wait() blocks the host until results are valid, and is_completed() says whether they are
+  /// (tensors on the CPU). Otherwise results are produced on a stream of the device, and are valid
+  /// only for work that is queued there after wait().
   bool completes_on_host = true;
-  /// ProcessGroup::all_gather_on_host() goes by a channel beside the group's own collectives.
+  /// ProcessGroup::all_gather_on_host() uses a channel beside the group's own collectives.
   bool has_host_channel = false;
   /// Ranks read each other's memory without the owner taking part: make_window() works.
   bool one_sided_reads = false;
@@ -42,12 +42,13 @@ struct Capabilities {
 ///
 /// All collectives return at once or run in the call, as the backend decides; results are valid
 /// after Work::wait(). Misuse (shape, dtype, device) throws c10::Error before anything is sent;
-/// failure throws CommError, from the call or from wait(), and poisons the group.
+/// failure throws CommError, from the call or from wait(), and poisons the group: every later call
+/// on it, on every rank, throws the same cause.
 ///
 /// A group is used by one thread at a time. Destroying it is local and never blocks: it marks this
-/// rank as having left (later collectives of the others name it); destroyed while an exception
-/// unwinds, it poisons the group. A child of fork() is no rank: calls on a group that it inherited
-/// throw CommError at once (on GPUs they are undefined), and destroying it tells nobody.
+/// rank as having left (errors of the others' later collectives name it); destroying it during
+/// stack unwinding poisons the group. A child of fork() is not a rank: calls on an inherited group
+/// throw CommError at once (on GPUs they are undefined), and destroying it has no effect on others.
 class ProcessGroup {
  public:
   /// For reduce_scatter: the slice with this rank's number.
@@ -77,10 +78,10 @@ class ProcessGroup {
         {.op = Op::kAllReduce, .output = tensor, .input = tensor, .reduce = op, .tag = tag});
   }
 
-  /// Combines `input` [size() * n] over ranks and leaves slice `slice` in `output` [n]: by default
-  /// (kOwnRank) slice rank(). The ranks' slices must be a permutation; two ranks that ask for one
-  /// slice are a CommError that names both, on every rank. `output` may be that slice of `input`
-  /// itself; then the rest of `input` is left as it was. Sums run in rank order whoever receives
+  /// Combines `input` [size() * n] over ranks and stores slice `slice` in `output` [n]: by default
+  /// (kOwnRank) slice rank(). The ranks' slices must be a permutation; if two ranks ask for the
+  /// same slice, every rank throws CommError that names both. `output` may be that slice of `input`
+  /// itself; the rest of `input` is not changed. Sums run in rank order, whichever rank receives
   /// them.
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                                        ReduceOp op, std::string_view tag = {},
@@ -111,57 +112,59 @@ class ProcessGroup {
     check_and_run({.op = Op::kBarrier, .tag = tag})->wait();
   }
 
-  /// all_gather() of what ranks tell each other: CPU tensors, wherever device() is, that the host
-  /// reads as soon as it returns. Blocks until all ranks' parts are in `output`. Same comparison,
-  /// sequence and errors as all_gather(), which it is unless there is a channel
-  /// beside the device (Capabilities::has_host_channel; nccl: the store), which takes milliseconds
-  /// and is not for gradients.
+  /// all_gather() of control data: CPU tensors, wherever device() is, that the host reads when the
+  /// call returns. Blocks until all ranks' parts are in `output`. Same comparison, sequence and
+  /// errors as all_gather(). It is all_gather() unless the group has a host channel
+  /// (Capabilities::has_host_channel; nccl: the store), which takes milliseconds and is not meant
+  /// for gradients.
   void all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
                           std::string_view tag = {}) {
     start_gather_on_host(output, input, tag)->wait();
   }
 
-  /// As all_gather_on_host(), but returns before the peers have come where there is a channel
-  /// beside the device; `output` is complete after Work::wait(), which blocks the host and throws
-  /// what all_gather_on_host() would. `input` is copied in the call. Nothing else goes by the
-  /// channel in between: one at a time.
+  /// As all_gather_on_host(), but where the group has a host channel it returns without waiting for
+  /// the peers; `output` is complete after Work::wait(), which blocks the host and throws what
+  /// all_gather_on_host() would. `input` is copied in the call. Only one such call may be in
+  /// flight.
   std::shared_ptr<Work> start_gather_on_host(const at::Tensor& output, const at::Tensor& input,
                                              std::string_view tag = {});
 
-  /// What the calls above come to, checked by them: takes part in one collective. For groups around
-  /// another one, which see and hand on every collective here; others call those above.
+  /// Takes part in one collective. The calls above check their arguments and call it. Call it
+  /// directly only from a ProcessGroup that wraps another one and forwards its collectives.
   virtual std::shared_ptr<Work> run(const Collective& collective) = 0;
 
-  /// Local, except where NcclOptions say otherwise. An uninitialised 1-d tensor at device() in
-  /// memory that the backend moves without staging (shared memory for shm; ordinary memory of the
-  /// host or the device for loopback, and for GPUs over shm, which stages all); on the host aligned
-  /// to a page. Throws c10::Error naming the size if there is no space.
+  /// Local, except where NcclOptions say otherwise. Returns an uninitialised 1-d tensor at device()
+  /// in memory that the backend communicates without staging (shared memory for shm; ordinary
+  /// memory of the host or the device for loopback, and for GPUs over shm, where everything is
+  /// staged); on the host aligned to a page. Throws c10::Error naming the size if there is no
+  /// space.
   virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
 
-  /// Collective; blocks until all ranks have called it. A window over every rank's `own`, which is
-  /// contiguous, 1-d, of equal dtype and numel on all ranks (0 is allowed) and lies in memory from
-  /// allocate(), as a whole or as a view. The window keeps `own` alive, and peers' memory mapped.
-  /// `name` is compared across ranks. Memory of another kind on any rank is a c10::Error on every
-  /// rank that names these ranks; the group is as good as before. A group without
-  /// Capabilities::one_sided_reads refuses it: c10::Error.
+  /// Collective; blocks until all ranks have called it. Returns a window over every rank's `own`,
+  /// which must be contiguous, 1-d, of equal dtype and numel on all ranks (0 is allowed) and lie in
+  /// memory from allocate(), as a whole or as a view. The window keeps `own` alive, and peers'
+  /// memory mapped. `name` is compared across ranks. If `own` is not from allocate() on some ranks,
+  /// every rank throws c10::Error that names them, and the group stays usable. A group without
+  /// Capabilities::one_sided_reads throws c10::Error.
   virtual std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name);
 
-  /// Collective; blocks until all ranks have called it. `bytes` zero bytes that all ranks have
-  /// together, equal on all ranks. Null on every rank where they have no memory in common: in a
-  /// world of one, and across hosts or devices; and, with a warning, where the system does not show
-  /// one of them its own writes. If there is no space, every rank throws c10::Error that names the
-  /// rank and the size; the group is as good as before.
+  /// Collective; blocks until all ranks have called it. Returns a buffer of `bytes` zero bytes that
+  /// all ranks share; `bytes` must be equal on all ranks. Returns null on every rank where ranks
+  /// cannot share memory: in a world of one, and across hosts or devices; and, with a warning,
+  /// where the system does not show to a rank which pages it has written. If there is no space,
+  /// every rank throws c10::Error that names the rank and the size, and the group stays usable.
   virtual std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name);
 
-  /// Collective over this group: a new group of the given ranks of this one (strictly ascending;
-  /// rank i of the new group is ranks[i]), with its own sequence of collectives. Every rank of this
-  /// group calls it with the same arguments; ranks outside the list receive nullptr. `name` must be
-  /// new; the new group is called "<name() of this>/<name>".
+  /// Collective over this group. Makes a new group of the given ranks of this one (strictly
+  /// ascending; rank i of the new group is ranks[i]), with its own sequence of collectives. Every
+  /// rank of this group calls it with the same arguments; ranks outside the list receive nullptr.
+  /// No earlier subgroup of this group may have this `name`; the new group is called "<name() of
+  /// this>/<name>".
   virtual std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                                  std::string_view name) = 0;
 
   /// Local. Poisons the group and every group made from the same world: all ranks' pending and
-  /// later calls throw CommError with `cause`. The first cause wins. Never throws, never blocks.
+  /// later calls throw CommError with `cause`. Only the first cause counts. Never throws or blocks.
   virtual void abort(std::string_view cause) noexcept = 0;
 
  protected:

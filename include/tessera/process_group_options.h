@@ -27,26 +27,25 @@ struct ProcessGroupOptions {
   /// "file:///dir/name" in a directory only this user can read: for the ranks of one host, which
   /// meet at a socket of that name. Default: TESSERA_STORE, else MASTER_ADDR and MASTER_PORT.
   std::string store_url = {};
-  /// A store that is there already; wins over store_url. It is used by one thread at a time, which
-  /// is left behind with it if it does not answer within the time-out. With TESSERA_JOB_TOKEN what
-  /// others write there is ignored while the ranks meet.
+  /// An existing store; takes precedence over store_url. It is used by one thread at a time. If it
+  /// does not answer within the time-out, that thread and the store are abandoned. With
+  /// TESSERA_JOB_TOKEN, data that others write there is ignored while the ranks meet.
   c10::intrusive_ptr<c10d::Store> store = {};
-  /// How long ranks wait for each other: to meet at start, and in every collective. Range: > 0;
-  /// more than kLongestTimeOut (24 days), milliseconds::max() say, counts as that. A dead
-  /// peer is noticed at once, whatever the time-out; it bounds a peer that is alive and does
-  /// not come (stuck, stopped, in an endless loop).
+  /// How long ranks wait for each other, at start and in every collective. Range: > 0; larger
+  /// values than kLongestTimeOut (24 days), such as milliseconds::max(), count as that. On CPUs a
+  /// dead peer is noticed at once, whatever the time-out; the time-out is for a peer that is alive
+  /// but does not make the call (stuck, stopped, in an endless loop).
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// "auto", "loopback", "shm" or "nccl". auto: loopback for one rank, whatever its device; else
   /// nccl for GPUs and shm for CPUs. "shm" with GPUs stages through host memory, on one host: for
   /// tests, and for GPUs without NCCL.
   std::string backend = "auto";
-  /// Whether asynchronous collectives run in a thread of their own (kThread), inside the call
-  /// (kInline), or as cores allow (kAuto: a thread when there are at least twice as many cores as
-  /// ranks on this host). Only for CPUs: nccl has lanes of its own and refuses all but kAuto, and
-  /// so does what stages for GPUs.
+  /// Whether collectives run in a thread of their own (kThread), inside the call (kInline), or as
+  /// cores allow (kAuto: a thread if there are at least twice as many cores as ranks on this host).
+  /// Only for CPUs: on GPUs anything but kAuto is an error.
   enum class Lane : uint8_t { kAuto, kInline, kThread } lane = Lane::kAuto;
-  /// Memory and copy engines of backend nccl; a world of one that "auto" makes has no use for them,
-  /// and other backends refuse all but the defaults.
+  /// Memory and copy engines of backend nccl. Ignored in a world of one that "auto" makes; with
+  /// other backends anything but the defaults is an error.
   NcclOptions nccl = {};
 };
 

@@ -7,17 +7,17 @@
 
 namespace tessera {
 
-/// Collective over all ranks of the job: meets the peers and returns the world. Checks that no rank
-/// number is taken twice and that all ranks agree on the world size, before any other use. Without
-/// a launcher it returns a world of one and communicates with nobody. Throws c10::Error that lists
-/// every problem of the environment at once, and CommError when peers do not come within the
-/// time-out (naming the missing ranks) or do not fit. What makes one rank fail while the ranks meet
-/// is told to all that are there.
+/// Collective over all ranks of the job; blocks until all have called it. Connects the ranks and
+/// returns the group of all of them. Checks that no rank number is taken twice and that all ranks
+/// agree on the world size. Without a launcher it returns a world of one and communicates with
+/// nobody. Throws c10::Error that lists every problem of the environment at once, and CommError
+/// when peers do not come within the time-out (naming the missing ranks) or do not match. An error
+/// of one rank during this call is thrown on all ranks that are connected.
 ///
-/// With a CUDA device it loads LibTorch's CUDA half (load_cuda_library() says from where; up to
-/// seconds), so it comes before anything else that asks for CUDA, makes the device the calling
-/// thread's current one, and then loads NCCL where the backend is nccl. What one rank lacks for
-/// that, every rank throws, as one c10::Error that names the ranks and the remedies.
+/// With a CUDA device it loads LibTorch's CUDA half (docs/gpu.md says from where; takes up to
+/// seconds), makes the device the calling thread's current one, and loads NCCL if the backend is
+/// nccl. So call it before anything else that asks for CUDA. If a rank lacks a library or a device,
+/// every rank throws the same c10::Error, which names the ranks and the remedies.
 std::shared_ptr<ProcessGroup> init_process_group(ProcessGroupOptions options = {});
 
 }  // namespace tessera

@@ -21,15 +21,14 @@ struct StateEntry {
   std::vector<int64_t> sizes;    ///< empty for a number
   std::vector<int64_t> strides;  ///< dense and without overlap: contiguous, channels_last, ...
   at::ScalarType dtype = at::kFloat;
-  std::vector<StatePiece> pieces;  ///< may overlap: of two pieces that have an element the first
-                                   ///< counts
+  std::vector<StatePiece> pieces;  ///< may overlap: the first piece that has an element counts
 
   int64_t numel() const;
   /// What is malformed (negative sizes, strides that overlap or leave gaps, a piece that is out of
   /// range, of another dtype or without memory), "got X, expected Y"; empty if nothing. Local.
   std::string problem() const;
-  /// Whether one piece covers all elements. merge() does not join pieces: an entry whose pieces
-  /// cover it together is not whole.
+  /// Whether one piece covers all elements. merge() does not join pieces: an entry that only
+  /// several pieces together cover is not whole.
   bool is_whole() const;
   /// The tensor, in its logical shape; shares memory with the piece. Throws c10::Error unless
   /// is_whole(), and if it is malformed.
@@ -46,13 +45,12 @@ struct StateEntry {
 struct StateDict {
   std::map<std::string, StateEntry> entries;
 
-  /// Adds the pieces of `other`, e.g. of another rank, behind those that are here; no values are
-  /// copied. Throws c10::Error, naming the entry, where sizes, strides or dtypes differ; then
-  /// nothing has been added.
+  /// Appends the pieces of `other`, e.g. of another rank; no values are copied. Throws c10::Error,
+  /// naming the entry, if sizes, strides or dtypes differ; nothing is added then.
   void merge(StateDict other);
 };
 
-/// Who gets what from Engine::state_dict().
+/// Which part of the state each rank gets from Engine::state_dict().
 enum class StateScope : uint8_t {
   kEveryRank,  ///< all of it, on every rank
   kOneRank,    ///< all of it on one rank, nothing on the others

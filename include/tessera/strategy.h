@@ -20,9 +20,9 @@ enum class Strategy : uint8_t {
   kHybrid,  ///< each split over as many ranks as Options::degrees says
 };
 
-/// Over how many ranks each kind of state is split: parameters | gradients | optimizer | world,
-/// each a divisor of the next. A strategy is a choice of these three numbers (placement());
-/// which slices a rank has under them is in core/layout/slice_map.h.
+/// Over how many ranks each kind of state is split. `parameters` divides `gradients`, which divides
+/// `optimizer`, which divides the number of ranks. A strategy is a choice of these three numbers
+/// (docs/strategies.md).
 struct Degrees {
   int parameters = 1;
   int gradients = 1;
@@ -34,8 +34,8 @@ struct Degrees {
 /// its gradient slice summed over g ranks only, and the other N / g sums are added once per step.
 bool keeps_partial_sums(const Degrees& degrees);
 
-/// Whether ranks that update different slices can have one copy of the parameters together: the
-/// slices of theirs make up the whole of what each keeps, p = 1 or p = o, and there are several.
+/// Whether ranks of one host that update different slices can share one copy of the parameters: p =
+/// 1 or p = o, and o > 1.
 bool can_share_parameters(const Degrees& degrees);
 
 /// One row of the table behind flags, help texts and messages.

@@ -6,12 +6,11 @@
 
 namespace tessera {
 
-/// The longest time-out there is, 24 days: what fits into the int of milliseconds that poll()
-/// takes. Added to a clock's time it does not overflow, ours or c10d's.
+/// The longest time-out, 24 days: the largest number of milliseconds that poll() takes. Adding it
+/// to the current time does not overflow.
 inline constexpr std::chrono::milliseconds kLongestTimeOut(std::numeric_limits<int>::max());
 
-/// `time_out` as everything that waits takes it: at most kLongestTimeOut. Everyone who takes one
-/// from a user begins with it.
+/// `time_out`, but at most kLongestTimeOut. Applied to every time-out that a user passes.
 constexpr std::chrono::milliseconds bounded(std::chrono::milliseconds time_out) {
   return std::min(time_out, kLongestTimeOut);
 }

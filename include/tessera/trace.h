@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-/// What a span of a trace was spent on; in this order from top to bottom in a viewer.
+/// What a span of a trace was spent on; viewers show the tracks in this order.
 enum class TraceTrack : uint8_t { kCompute, kGather, kReduce, kOptimizer, kVote };
 
 /// "compute", "gather", ...
@@ -44,13 +44,13 @@ class Trace {
   void record(TraceTrack track, std::string_view name, int64_t begin_ns, int64_t end_ns,
               int64_t bytes = 0) noexcept;
 
-  /// CLOCK_MONOTONIC, comparable between the processes of a host.
+  /// The time of CLOCK_MONOTONIC, which is comparable between the processes of a host.
   static int64_t now_ns();
 
   /// The spans so far, in the order in which they were recorded, that is, by their ends.
   std::vector<Span> spans() const;
 
-  /// Spans that were not kept.
+  /// The number of spans that were not kept.
   int64_t dropped() const;
 
  private:
@@ -68,8 +68,8 @@ class Trace {
   std::unordered_map<std::string_view, uint32_t> number_of_name_;
 };
 
-/// A whole file for one rank, to be opened in ui.perfetto.dev or chrome://tracing; its times begin
-/// with the first span.
+/// The content of a trace file for one rank, to be opened in ui.perfetto.dev or chrome://tracing.
+/// Times count from the first span.
 std::string to_chrome_json(const Trace& trace, int rank);
 
 }  // namespace tessera

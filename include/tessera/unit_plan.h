@@ -14,7 +14,7 @@ namespace tessera {
 /// What a unit is for.
 enum class UnitKind : uint8_t {
   kPlain,
-  kRoot,    ///< what no block owns: whole from its first use to the end of backward
+  kRoot,    ///< parameters that no block owns: whole from first use to the end of backward
   kFrozen,  ///< frozen parameters, split like the others but without gradients and optimizer state
 };
 
@@ -27,9 +27,9 @@ struct PlannedUnit {
   UnitKind kind = UnitKind::kPlain;
 };
 
-/// Which unit and which place in it every trainable parameter has, and frozen ones where they are
-/// split. Fixed when the model is parallelized: moving a parameter later would move optimizer state
-/// between ranks. Trainable units come first, frozen ones last.
+/// The unit of every trainable parameter and its place in it, and the same for frozen parameters
+/// where they are split. Fixed when the model is parallelized: moving a parameter later would move
+/// optimizer state between ranks. Trainable units come first, frozen ones last.
 class UnitPlan {
  public:
   struct Place {

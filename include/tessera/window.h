@@ -7,13 +7,13 @@
 
 namespace tessera {
 
-/// A buffer of every rank of a group that every rank may read at any time without the owner taking
-/// part (one-sided). Made by ProcessGroup::make_window.
+/// One buffer of each rank of a group, which every rank may read at any time without the owner
+/// taking part (one-sided). Made by ProcessGroup::make_window.
 ///
 /// Reads see what the owner wrote before any collective that both ranks have taken part in since.
-/// Who guards against reading while the owner writes is the caller (epochs, fences). A window keeps
-/// the buffers readable by itself: after its group is gone, and after an owner has left, reads work
-/// on and give what the owner's memory held last. Reads do not look for dead peers; the collectives
+/// The caller must ensure that nobody reads while the owner writes (epochs, fences). A window keeps
+/// the buffers readable: after its group is gone, or after an owner has left, reads still work and
+/// return what the owner's memory held last. Reads do not check for dead peers; the collectives
 /// around them do. Thread-safe: several threads of a rank may read at once.
 class Window {
  public:
@@ -28,9 +28,10 @@ class Window {
   /// rank, range or tensor that the window does not have.
   virtual void read(int rank, int64_t begin, const at::Tensor& to, std::string_view tag = {}) = 0;
 
-  /// Local, do not block; windows of int64 only. Word `index` of rank `rank`'s buffer, and of this
-  /// rank's own: who loads a value that a rank has stored also sees what that rank wrote to any
-  /// shared memory before it stored (acquire, release). Not collective, no failure is looked for.
+  /// Local, do not block; windows of int64 only. Load word `index` of rank `rank`'s buffer with
+  /// acquire order, and store to word `index` of this rank's own with release order: a rank that
+  /// loads a stored value also sees what the storing rank wrote to shared memory before. They do
+  /// not check for failures of the group.
   virtual int64_t load(int rank, int64_t index) const = 0;
   virtual void store(int64_t index, int64_t value) = 0;
 

@@ -4,21 +4,22 @@
 
 namespace tessera {
 
-/// A collective in flight. Obtained from a ProcessGroup; the tensors given to the collective must
-/// stay alive and unchanged (inputs) or unread (outputs) until wait() has returned.
+/// A collective in flight, returned by a ProcessGroup. Until wait() has returned, the tensors given
+/// to the collective must stay alive, inputs must not be changed and outputs not be read.
 class Work {
  public:
   virtual ~Work() = default;
 
-  /// Local, never blocks. True once the collective has finished, well or not.
+  /// Local, never blocks. True once the collective has finished or failed.
   virtual bool is_completed() = 0;
 
-  /// Blocks until the collective has finished; afterwards outputs are valid. May be called more
-  /// than once. Throws CommError if it failed.
+  /// Blocks until the collective has finished; afterwards outputs are valid. On a GPU over NCCL it
+  /// makes the current stream wait instead (Capabilities::completes_on_host is false). May be
+  /// called more than once. Throws CommError if the collective failed.
   virtual void wait() = 0;
 };
 
-/// A Work that is already done: what a collective returns when it ran inside the call.
+/// A Work that has finished: what a collective returns that ran inside the call.
 std::shared_ptr<Work> completed_work();
 
 }  // namespace tessera

@@ -13,18 +13,18 @@
 #include "tessera/wrap_policy.h"
 
 // The rules that decide which modules become units of their own (Options::wrap). All of them look
-// at the model's registered modules only, are local and cheap, and choose alike on every rank; the
-// units they lead to are compared across ranks by parallelize. A rule changes memory and traffic,
-// never results. What a rule does not choose is the root unit. The model itself is never asked
-// about: it is the root. A module registered under several names is one module and goes by its
-// first.
+// at the model's registered modules only, are local and cheap, and choose the same on every rank;
+// parallelize compares the resulting units across ranks. A rule changes memory and traffic, never
+// results. Parameters that a rule does not choose form the root unit. Rules are not applied to the
+// model itself, which is the root. A module registered under several names is one module, known by
+// its first name.
 
 namespace tessera {
 
 /// The default: each direct child of a ModuleList or Sequential that owns parameters and has a
-/// sibling of the same type in that container, the outermost such container first. What lies inside
-/// a chosen child is not looked at again. A ModuleDict is passed through, not a container: its
-/// entries are parts with different roles more often than repeated blocks.
+/// sibling of the same type in that container, the outermost such container first. Modules inside a
+/// chosen child are not considered. A ModuleDict does not count as a container, but its children
+/// are searched: its entries are more often parts with different roles than repeated blocks.
 ///
 ///   model: { embed: Embedding, layers: ModuleList { Block, Block, Block }, head: Linear }
 ///   units: layers.2, layers.1, layers.0, root (embed and head)
@@ -52,19 +52,19 @@ template <typename... Modules>
 WrapPolicy wrap_by_type();
 
 /// From the leaves upwards, every module with at least `least_numel` parameter elements that no
-/// chosen module below it has: units of about that size or more, whatever the model is made of.
-/// Never a ModuleList or ModuleDict; never a part of a MultiheadAttention, whose parameters one
-/// operator reads together. An element counts for a module if all names of its parameter lie in
-/// that module. What is left over joins the next chosen module above, or the root. Throws
-/// c10::Error unless least_numel is 1 or more. Source: PyTorch's size_based_auto_wrap_policy, which
-/// leaves a large MultiheadAttention to the module around it where this one makes it a unit.
+/// chosen module below it owns; so units have about that size or more, for any model. Never a
+/// ModuleList or ModuleDict; never a part of a MultiheadAttention, whose parameters one operator
+/// reads together. An element counts for a module if all names of its parameter lie in that module.
+/// The rest joins the next chosen module above, or the root. Throws c10::Error unless least_numel
+/// is 1 or more. Source: PyTorch's size_based_auto_wrap_policy; unlike that one, it makes a large
+/// MultiheadAttention a unit.
 ///
 ///   options.wrap = tessera::wrap_by_size(10'000'000);  // 40 MB of float each, or more
 WrapPolicy wrap_by_size(int64_t least_numel);
 
 /// Exactly these units, each a list of module names; the modules of one list share a unit named "a
-/// + b". In parallelize a c10::Error that lists every name which is unknown, occurs twice or owns
-/// no parameters, and the names there are.
+/// + b". parallelize throws c10::Error that lists every name which is unknown, occurs twice or owns
+/// no parameters, and all valid names.
 ///
 ///   options.wrap = tessera::wrap_modules({{"encoder"}, {"decoder.0", "decoder.1"}});
 WrapPolicy wrap_modules(std::vector<std::vector<std::string>> units);

@@ -11,9 +11,9 @@
 
 namespace tessera::internal::cuda {
 
-/// Host memory from which small copies to the device are queued again and again: a buffer is handed
-/// out once more only when its last copies have run, and there is one more where none is free, so
-/// that nobody waits. Used by one thread at a time.
+/// Host memory for repeated small copies to the device. A buffer is reused only when its last
+/// copies have run; if none is free, another one is allocated, so that no call waits. Used by one
+/// thread at a time.
 class Uploads {
  public:
   /// Buffers of `words` int64. None is allocated before it is needed.

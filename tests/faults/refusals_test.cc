@@ -277,11 +277,10 @@ TEST(Refusals, ViewsAndAliasesOfWhatAnotherEngineTrains) {
         parallelize(other, adamw(), small_options_of(configuration_of(Strategy::kDdp)), world);
       };
       EXPECT_THAT(outcome_of(parallelize_other),
-                  is_misuse("parameter 'mirror' lies in the memory of a parameter of another "
-                            "engine, which it is, or is a view or alias of; destroy that engine or "
-                            "clone() it first"));
+                  is_misuse("parameter 'mirror' is a parameter of another engine, or a view or "
+                            "alias of one; destroy that engine or clone() it first"));
       EXPECT_THAT(outcome_of(parallelize_other),
-                  is_misuse("buffer 'rows' lies in the memory of a parameter of another engine"));
+                  is_misuse("buffer 'rows' is a parameter of another engine"));
       net->forward(torch::ones({2, 11})).sum().backward();
       EXPECT_TRUE(engine->step().committed) << "the engine that has it goes on";
     });

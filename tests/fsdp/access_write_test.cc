@@ -11,7 +11,7 @@
 #include "tessera/tests/fsdp/access_fixture.h"
 
 // Writes to split parameters. An operator that writes one is refused at once, by name, because the
-// shards of the other ranks would not know; what replaces a parameter's memory is refused by the
+// write would not reach the other ranks; what replaces a parameter's memory is refused by the
 // next step.
 
 namespace tessera::internal::testing {

@@ -291,7 +291,7 @@ TEST(AsynchronousStepOptions, AreRefusedByName) {
   Options late;
   late.asynchronous_step = true;
   EXPECT_THAT(refusal(nullptr, late),
-              HasSubstr("[options] asynchronous_step: is true, but on a CPU"));
+              HasSubstr("[options] asynchronous_step: is true, but parameters lie on the CPU"));
   EXPECT_EQ(refusal(alone(), late), "nothing");
   late.ask_non_finite = [](const NonFiniteReport&) { return NonFinite::kSkip; };
   EXPECT_THAT(refusal(alone(), late),

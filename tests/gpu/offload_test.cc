@@ -322,7 +322,7 @@ TEST(Offload, IsRefusedWhereItCannotBe) {
     refused(offloading(configuration_of(Strategy::kZero2), Offload::kParameters),
             "[options] offload: got parameters, but strategy zero2 keeps them whole");
     refused(offloading(hybrid(2, 4, 4), Offload::kParameters),
-            "let a rank update a part of what it keeps of the parameters only");
+            "let a rank update only a part of its parameter shard");
     Configuration late = offloading(configuration_of(Strategy::kDdp), Offload::kOptimizer);
     late.asynchronous_step = true;
     refused(late, "asynchronous_step");

@@ -302,7 +302,7 @@ void Launcher::check_deadlines() {
     for (auto& worker : workers_) {
       if (!worker->group_is_alive()) continue;
       say(absl::StrCat("rank ", worker->rank(), " (process group ", worker->pid(),
-                       ") does not die; leaving it to the kernel"));
+                       ") does not end after SIGKILL; not waiting for it any longer"));
     }
     stderr_.write_some();
     abandoned_ = true;

@@ -11,9 +11,9 @@
 
 namespace tessera::internal {
 
-/// Looks for what users must not have done with parameters, gradients and hyper-parameters when
-/// they are updated. What it finds goes onto this rank's report of the vote, so that all ranks
-/// refuse together.
+/// Checks, before an update, parameters, gradients and hyper-parameters for changes that users must
+/// not make. The result goes into this rank's report of the vote, so that all ranks refuse
+/// together.
 class MisuseCheck {
  public:
   /// References and `early_update` (null: step() updates) must outlive it.
@@ -29,9 +29,8 @@ class MisuseCheck {
 
   /// "<what>; <remedy>" of the first thing found, or "". Local.
   std::string before_step() const;
-  /// The same of writes to parameters alone, as far as they show cheaply, before any backward: by
-  /// version counters and first elements, without a look at page tables. Allocates nothing if there
-  /// are none.
+  /// The same for writes to parameters only, before any backward: checks version counters and first
+  /// elements, not page tables, because it must be cheap. Allocates nothing if it finds none.
   std::string written() const;
   /// The same before a backward that updates. `in_no_sync`: inside such a scope.
   std::string before_updating_backward(bool in_no_sync) const;

@@ -38,15 +38,15 @@ using namespace internal;
 namespace {
 
 constexpr const char* kLiesInAnothersMemory =
-    "lies in the memory of a parameter of another engine, which it is, or is a view or alias of; "
-    "destroy that engine or clone() it first";
+    "is a parameter of another engine, or a view or alias of one; destroy that engine or clone() "
+    "it first";
 
 bool is_anothers(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && tensor.has_storage() &&
          ThrowingStorage::has_taken(tensor.storage());
 }
 
-/// Those of `parameters` whose memory another engine has, or nobody.
+/// One line for each of `parameters` that another engine owns or whose memory cannot be read.
 std::vector<std::string> problems_of_memory(const std::vector<NamedTensor>& parameters) {
   std::vector<std::string> problems;
   for (const auto& [name, tensor] : parameters) {
@@ -249,8 +249,8 @@ std::vector<at::Tensor> state_of(const ParameterTable& table,
   return tensors;
 }
 
-/// Elements that lie in one place (expand()) cannot take values one by one: such tensors get memory
-/// of their own, with a place for each element, unless somebody else looks at the one place.
+/// Expanded tensors, whose elements share memory, cannot be written element by element: they get
+/// contiguous memory of their own, unless another tensor uses that memory.
 void give_places(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) continue;

@@ -12,12 +12,12 @@
 namespace tessera::internal {
 
 // Note [The step is a fence]
-// Parameters change in step() and modify_parameters() only, and between two of them no rank changes
-// a byte that another may read. step() first finishes every reduction, then votes; only a unanimous
-// vote lets any rank write. What one rank finds wrong (a parameter written elsewhere, an open
-// scope, no backward, a non-finite gradient) it puts on its report instead of throwing, so that all
-// ranks throw together and none is left waiting. What a rank throws all the same (no memory, say)
-// ends the engine on all of them: EngineFailure::guard_alone().
+// Parameters change only in step(), modify_parameters() and load_state_dict(); between these calls
+// no rank changes a byte that another may read. step() first finishes every reduction, then votes;
+// ranks write only after a unanimous vote. A rank that finds an error (a parameter written outside
+// modify_parameters(), an open scope, no backward, a non-finite gradient) puts it into its report
+// instead of throwing, so that all ranks throw together and none is left waiting. If a rank throws
+// anyway (out of memory, say), the engine fails on all ranks: EngineFailure::guard_alone().
 
 ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
     : parts_(std::move(parts)),
@@ -189,7 +189,8 @@ StepVote::RankReport ShardedEngine::rank_report(std::string misuse) {
   rank_report.loss_scale = loss_scale();
   rank_report.misuse = std::move(misuse);
   if (is_updated()) {
-    rank_report.if_refused = "What backward updated waits for the step() that all ranks agree to.";
+    rank_report.if_refused =
+        "What backward has updated takes effect in a step() that all ranks agree to.";
   }
   return rank_report;
 }

@@ -38,9 +38,10 @@
 
 namespace tessera::internal {
 
-/// The engine behind every strategy: a parameter store, a reducer and an optimizer, put together by
-/// their degrees. What a strategy is stands in placement(); nothing here asks for it. Its calls do
-/// what Engine's of the same names promise. Note [The step is a fence] in sharded_engine.cc.
+/// The engine of every strategy: a parameter store, a reducer and an optimizer, configured by the
+/// degrees. placement() maps a strategy to degrees; nothing here depends on the strategy. Its calls
+/// have the contracts of Engine's of the same names. Note [The step is a fence] in
+/// sharded_engine.cc.
 class ShardedEngine final : private GradientSink, private BackwardListener {
  public:
   /// What parallelize() has checked and agreed on.

@@ -11,15 +11,15 @@
 namespace tessera::internal {
 
 // Note [Writes behind the engine's back]
-// An optimizer that a user made over the model's parameters, in a loop that never calls step(), is
-// never voted on. So every backward that the engine hears of begins with a look at version counters
-// and first elements (MisuseCheck::written(): under a microsecond per parameter; page tables say
-// more where parameters are shared, but those of 500 MB take 16 ms to read). What a rank finds is a
-// word to the all-gather at the end of backward: all of them throw, from backward, and the
-// gradients are as good as they were, so modify_parameters() mends it. Inside no_sync() nobody is
-// told; the next backward that reduces finds it again. Under asynchronous steps backward has no
-// such all-gather: a write that the second backward finds, without a step() between that would have
-// asked, ends the engine.
+// The vote does not detect an optimizer of the user's own over the model's parameters in a loop
+// that never calls step(). So every backward of the engine's model begins by checking version
+// counters and first elements (MisuseCheck::written(): under a microsecond per parameter; page
+// tables would show more where parameters are shared, but reading those of 500 MB takes 16 ms). A
+// rank that finds a write reports it in the all-gather at the end of backward, and all ranks throw
+// from backward. The gradients remain valid, and modify_parameters() repairs the state. Inside
+// no_sync() nothing is reported; the next backward that reduces finds the write again. Under
+// asynchronous steps backward has no such all-gather: if a second backward finds a write, and no
+// step() was called in between to report it, the engine fails on all ranks.
 
 void ShardedEngine::before_gradient(size_t index) {
   failure_.require_none();

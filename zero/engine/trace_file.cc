@@ -66,7 +66,7 @@ class PendingFile {
   const std::string& problem() const { return problem_; }
 
  private:
-  // A link is replaced: whoever may write to the folder chose where it points.
+  // A symbolic link is replaced, because any user who may write to the folder may have made it.
   void open() {
     if (path_.empty()) return fail("the name is empty");
     struct stat status;
@@ -76,7 +76,7 @@ class PendingFile {
       if (!S_ISLNK(status.st_mode)) return fail("it exists and is not a file");
       // /dev/stdout, say, that root would replace.
       if (::stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
-        return fail("it is a link to what is no file");
+        return fail("it is a link to something that is not a file");
       }
     }
     // Opened with O_EXCL, which follows no link, and 0600.

@@ -15,9 +15,9 @@
 
 namespace tessera::internal {
 
-/// What the optimizer updates: this rank's optimizer slice of every trainable unit, in the masters'
-/// dtype. A view of the parameters' shard, or a copy (has_master_copy()): where the dtypes differ,
-/// more precise; where the host updates what a device computes with, in pinned memory of the host.
+/// The masters, which the optimizer updates: this rank's optimizer slice of every trainable unit,
+/// in the masters' dtype. Either a view of the parameters' shard, or a copy (has_master_copy()):
+/// where the dtypes differ, or in pinned host memory where the host updates a device's parameters.
 class MasterValues {
  public:
   /// Copies masters out of the parameters in `table` as the user made them, so it is made before
@@ -50,7 +50,8 @@ class MasterValues {
   void await();
   /// Takes the masters of `unit` from its parameters' shard: the parameters were written.
   void load(size_t unit, const FlatParameters& flat);
-  /// The same for all copies in the parameters' own dtype: a state tells of the others apart.
+  /// The same for all copies in the parameters' own dtype; other masters have entries of their own
+  /// in a state.
   void load_copies(const FlatParameters& flat);
 
  private:

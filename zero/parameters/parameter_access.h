@@ -26,8 +26,8 @@ class ParameterAccess {
   ParameterAccess(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
                   ParameterStore& store);
 
-  /// Engine::modify_parameters. Exceptions of `write` pass through; peers wait until somebody
-  /// aborts the group.
+  /// Engine::modify_parameters. Exceptions of `write` pass through; peers wait until the group is
+  /// aborted.
   void modify(int from_rank, const std::function<void()>& write);
 
   /// Whether a function given to modify() runs.

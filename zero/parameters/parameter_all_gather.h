@@ -17,9 +17,9 @@
 
 namespace tessera::internal {
 
-/// Brings updated optimizer slices to every rank that keeps the parameters around them. Where
-/// communication runs beside computation and units are resident, it goes on after the step: an
-/// operator that touches such a unit waits for it, any other access throws.
+/// All-gathers updated optimizer slices to every rank that keeps the parameters around them. Where
+/// communication runs beside computation and units are resident, it continues after the step: an
+/// operator that reads such a unit waits for it, any other access throws.
 class ParameterAllGather {
  public:
   /// For degrees with o > p. References must outlive it. Collective: makes subgroups where the

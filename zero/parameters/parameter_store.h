@@ -22,8 +22,8 @@
 
 namespace tessera::internal {
 
-/// Where an engine's parameters live and how they become visible: masters, flat buffers, and
-/// whatever gathers or shares them. A parameter flows one way: masters -> shard -> full.
+/// Owns an engine's parameters: masters, flat buffers, and the objects that gather or share them.
+/// Values flow one way: masters -> shard -> full.
 class ParameterStore {
  public:
   /// Moves the parameters, which are equal on all ranks already, to where `options` say.
@@ -50,7 +50,7 @@ class ParameterStore {
   /// Waits for all-gathers of updates. Blocking. Throws CommError of an all-gather that failed.
   void finish();
 
-  /// Frees whatever is whole and in nobody's use. Local.
+  /// Frees all whole units that are not in use. Local.
   void free_all();
 
   /// Before the host writes masters or shards: blocks until no copy to the device reads them.
@@ -61,8 +61,8 @@ class ParameterStore {
   /// vote.
   void show_updates(const std::vector<uint8_t>& used);
 
-  /// Shards and resident parameters were written by other means than show_updates(): lets everyone
-  /// read them and declares them right. Collective.
+  /// Shards and resident parameters were written by other means than show_updates(): accepts the
+  /// values and makes them visible to all ranks. Collective.
   void announce();
 
   /// A scope in which all parameters are whole; local on one host.

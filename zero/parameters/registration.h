@@ -17,8 +17,8 @@ std::vector<NamedTensor> buffers_of(const torch::nn::Module& model);
 /// What ranks must have in common of their buffers, a line each: name, dtype and sizes.
 std::vector<std::string> lines_of(const std::vector<NamedTensor>& buffers);
 
-/// What a model had registered when it was parallelized, beside what it has now: the engine trains
-/// and saves the former only.
+/// Compares what a model had registered when it was parallelized with what it has now: the engine
+/// trains and saves only the former.
 class Registration {
  public:
   /// Remembers the buffers that `model` has now; its parameters are those of `table`, and those
@@ -27,9 +27,9 @@ class Registration {
   Registration(const torch::nn::Module& model, const ParameterTable& table,
                std::function<bool(std::string_view)> ignores);
 
-  /// Trainable parameters that have come since, and such that have gone, by name, and what to
-  /// do; "" if there are none. Frozen ones and buffers that come or go do no harm to training.
-  /// Local; walks the model and allocates.
+  /// Names of trainable parameters that were added or removed since then, and what to do; "" if
+  /// there are none. Added or removed frozen parameters and buffers do not affect training. Local;
+  /// walks the model and allocates.
   std::string untrained() const;
   /// Everything that a state would lack, or have too much: frozen parameters and buffers as well.
   std::string unsaved() const;

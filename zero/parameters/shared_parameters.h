@@ -17,28 +17,29 @@ namespace tessera::internal {
 ///
 /// Note [Shared parameters]
 /// Where the parameters' degree is 1 or the optimizer's, the o ranks that differ in the optimizer's
-/// slice write disjoint parts that together are everything: they have one buffer, each writes its
-/// slice in step(), and a barrier is all that updating and gathering need. Between two steps
-/// nobody writes what is common, see Note [The step is a fence]. Users write (inside
-/// modify_parameters, or without leave) by way of this rank's view, which keeps such pages to this
-/// rank; a stray write therefore harms no other rank and shows in the page tables, to the byte.
+/// slice write disjoint parts that together are all parameters. They share one buffer, each writes
+/// its slice in step(), and updating and gathering need only a barrier. Between two steps no rank
+/// writes the common memory, see Note [The step is a fence]. The model's tensors are this rank's
+/// private view (copy on write): a user's write, inside modify_parameters or by mistake outside it,
+/// is not seen by other ranks, and the page tables show which pages were written.
 class SharedParameters {
  public:
-  /// Collective over `group`. Null on all of its ranks where nothing can be shared: no slices,
-  /// replicas of slices in between, or ranks anywhere in it without common memory, or without proof
-  /// that writes to it are seen (Note [Proof of sharing]). Throws c10::Error on all of them where
-  /// some lack the space. References must outlive it.
+  /// Collective over `group`. Null on all of its ranks if they cannot share: by the degrees
+  /// (can_share_parameters()), or because any ranks have no common memory, or cannot detect writes
+  /// to it (Note [Proof of sharing]). Throws c10::Error on all of them if there is not enough space
+  /// on some. References must outlive it.
   static std::unique_ptr<SharedParameters> make(ProcessGroup& group, const UnitPlan& plan,
                                                 const SliceMap& slices);
 
   UnitMemory memory(size_t unit);
 
   /// The first parameter (of the table) whose bytes this rank sees differently from the others: it
-  /// was written by way of the model. Local; while nobody writes what is common. Throws c10::Error
-  /// if the system does not tell.
+  /// was written through the model. Local; no rank may write the common memory meanwhile. Throws
+  /// c10::Error if the system does not show which pages were written.
   std::optional<size_t> find_written();
 
-  /// What this rank has written by way of the model is forgotten; the shards count.
+  /// Discards what this rank has written through the model; the shards' values become visible
+  /// again.
   void drop_own_writes() { buffer_->drop_own_writes(); }
 
  private:

@@ -243,7 +243,7 @@ void StateTransfer::save_atom(const StateTable& table, const StateRegion& region
   }
 }
 
-/// Takes part in gathering a unit's values; `state` is null where nobody wants them.
+/// Takes part in gathering a unit's values; `state` is null on ranks that do not need them.
 void StateTransfer::save_unit(const StateTable& table, const StateRegion& region,
                               StateDict* state) {
   const FlatLayout& layout = layout_of(region);

@@ -12,19 +12,20 @@
 namespace tessera::internal {
 
 // Note [Asynchronous step]
-// What a step depends on are a few hundred words: the sum of squares, what is not finite, what is
-// used, whether a rank refuses, and a hash of all that ranks must have in common. Each rank writes
-// its own on the device, one all_reduce adds them up, and a kernel decides from the sums: every
-// device reaches the same result, and the kernels that follow change nothing unless it says so. So
-// the host queues a whole step without knowing what becomes of it.
+// A step depends on a few hundred 64-bit words: the sum of squares, counts of non-finite elements,
+// which parameters are used, whether a rank refuses, and a hash of everything that must be equal on
+// all ranks. Each rank writes its words on the device, one all_reduce adds them up, and a kernel
+// computes from the sums whether the step applies. Every device gets the same result, and the
+// kernels that follow change nothing if it does not apply. So the host queues a whole step without
+// knowing its result.
 //
-// It learns that from copies of the result and of the words, which it reads in the step() after,
-// when they have long been there; and by then the others' reports, which went by the host's channel
-// meanwhile, say in words what the hash could only refuse. Where it did not refuse, nobody reads
-// them (with N ranks that would be N * N questions to a store), but for every 64th, after which
-// earlier ones can be taken back. The errors are those of a step that
-// waits, one step later, and nothing was applied on any rank then either. What the host has done
-// meanwhile is the forward and backward of the next step, on parameters that did not change.
+// The host reads copies of the result and of the words in the next step(), when they have arrived
+// long before. If the step was refused, it also reads the other ranks' reports, which were sent
+// through the host channel in the meantime and contain the error texts that a hash cannot carry. If
+// it was not refused, the reports are not read (N ranks would make N * N requests to a store),
+// except every 64th, after which earlier reports can be deleted. Errors are those of a synchronous
+// step, one step later, and no rank has applied anything then. In between the host has only run
+// the next step's forward and backward, on parameters that did not change.
 
 namespace {
 

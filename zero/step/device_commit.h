@@ -12,8 +12,8 @@
 
 namespace tessera::internal {
 
-/// Ranks add up on the device what the step depends on, the device decides whether it is made and
-/// makes it; the host queues. Note [Asynchronous step] in device_commit.cc.
+/// A step that the device decides and applies, from sums over all ranks; the host only queues it.
+/// Note [Asynchronous step] in device_commit.cc.
 class DeviceCommit final : public StepCommit, private GradientObserver {
  public:
   /// Whether commit() waits for the result, and for the reports of the other ranks.

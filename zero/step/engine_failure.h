@@ -10,9 +10,9 @@
 
 namespace tessera::internal {
 
-/// Why an engine can no longer be used: the first collective that failed, or what made this rank
-/// stop taking part. Every later call throws it again. Or why it must load a state first. Or that
-/// this process is a child of the engine's, made by fork().
+/// Why an engine cannot be used: the first failed collective, or the error because of which this
+/// rank stopped taking part; every later call throws it again. Or why it must load a state first.
+/// Or that this process is a forked child of the engine's process.
 class EngineFailure {
  public:
   /// `group`, the engine's, must outlive it.
@@ -23,12 +23,13 @@ class EngineFailure {
   /// Throws a failure that no state mends.
   void require_all_ranks() const;
 
-  /// Every rank knows that the parameters are of no step, for the reason `what`. Throws it.
+  /// Every rank knows that the parameters are inconsistent, for the reason `what`. Throws it.
   [[noreturn]] void spoil(std::string what);
-  /// The parameters are right again.
+  /// The parameters are consistent again.
   void mend() { spoilt_.clear(); }
 
-  /// This rank cannot go on for a reason that its peers do not know: "rank 2 <what>". Tells them.
+  /// This rank cannot go on for a reason that its peers do not know: aborts the group with the
+  /// cause "rank 2 <what>".
   void set(const std::string& what) noexcept;
   void set(const CommError& error) noexcept;
   /// Runs collective code whose other errors all ranks throw alike; a failed collective ends the
@@ -43,8 +44,8 @@ class EngineFailure {
     }
   }
 
-  /// Runs what all other ranks count on this one to finish. Whatever it throws, but for what all
-  /// ranks throw alike (Disagreement), ends the engine on all of them, at once: "rank 2 left
+  /// Runs code that this rank must finish because the others wait for it. Any exception except
+  /// Disagreement, which all ranks throw, ends the engine on all ranks at once: "rank 2 left
   /// <where> by an exception<when>: <text>".
   template <typename Body>
   auto guard_alone(const char* where, Body&& body, const char* when = "") {

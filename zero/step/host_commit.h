@@ -10,8 +10,8 @@
 
 namespace tessera::internal {
 
-/// Ranks vote with what each knows of its gradients, and the host updates: one blocking exchange
-/// per step. Note [The step is a fence] in sharded_engine.cc.
+/// A step that the ranks' hosts vote on and apply: one blocking exchange per step. Note [The step
+/// is a fence] in sharded_engine.cc.
 class HostCommit final : public StepCommit {
  public:
   /// `optimizer` updates the masters of the store. `offloaded` brings gradients from the device;

@@ -12,17 +12,17 @@
 namespace tessera::internal {
 
 // Note [Offload]
-// The host's side of a step works on three things that cross the bus, each on a stream of its own
-// beside the computation, each handed over by events:
-//   gradients, device to host (here): the copy waits for the reduction, whoever writes the device's
-//   buffer again waits for the copy, the host waits for it before it reads.
+// Three kinds of data are copied between host and device, each on a stream of its own beside the
+// computation, ordered by events:
+//   gradients, device to host (here): the copy waits for the reduction, the next writer of the
+//   device's buffer waits for the copy, the host waits for the copy before it reads.
 //   new values, host to device (ShardUploads): the copy waits for the computation that still reads
-//   the old values, the computation waits for the copies behind the last update, the host waits
-//   before it writes what is being copied.
-//   shards, host to device (HostShards, Offload::kParameters): the copy waits for whoever used the
-//   unsharded-parameter buffer before, the gather for the copy, the host before it updates a shard.
-// The host waits only where it needs a value, and by then the copies have mostly run: a gradient's
-// during the rest of backward, a unit's new values while the next one is updated.
+//   the old values, the computation waits for all copies after the last update, the host waits
+//   before it overwrites what is being copied.
+//   shards, host to device (HostShards, Offload::kParameters): the copy waits for the previous user
+//   of the unsharded-parameter buffer, the gather for the copy, the host before it updates a shard.
+// The host waits only where it needs a value, and most copies have finished by then: those of
+// gradients during the rest of backward, those of a unit's new values while the next is updated.
 
 OffloadedGradients::OffloadedGradients(const ParameterTable& table, const UnitPlan& plan,
                                        const SliceMap& slices, std::shared_ptr<const cuda::Api> api,

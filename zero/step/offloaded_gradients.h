@@ -24,9 +24,9 @@ namespace tessera::internal {
 /// This rank's reduced gradients in pinned memory of the host, where the CPU updates. Each unit's
 /// slice is copied on a stream of its own as soon as it is reduced, and again if something is added
 /// to it (where this rank keeps all of it, in step(): until then the user may write `.grad`); the
-/// host waits when it wants to read. What is not finite is counted on the device before
-/// the reduction, because afterwards nobody knows whose it was. Note [Offload] in
-/// offloaded_gradients.cc. Used by one thread at a time.
+/// host waits when it reads. Non-finite elements are counted on the device before the reduction,
+/// because afterwards their rank is unknown. Note [Offload] in offloaded_gradients.cc. Used by one
+/// thread at a time.
 class OffloadedGradients final : public GradientObserver {
  public:
   /// References must outlive it. Local (allocates).
@@ -51,7 +51,7 @@ class OffloadedGradients final : public GradientObserver {
   /// the next call. Blocks until it is there. Throws c10::Error if there is none.
   at::Tensor gradient(size_t unit);
 
-  /// Forgets everything, or what is known of parameter `parameter` of the table. Queued.
+  /// Drops everything, or the counts of parameter `parameter` of the table. Queued.
   void drop();
   void drop(size_t parameter);
 

@@ -20,17 +20,17 @@ class StepAgreement {
   StepAgreement(ProcessGroup& group, const ParameterTable& table, const FlatOptimizer& optimizer,
                 Trace* trace);
 
-  /// Collective. StepVote::agree() in two halves: hands in the report; then, or later, before
-  /// anything else goes by the host's channel, looks at the others'. Whatever start() throws is
-  /// this rank's own; finish() throws what all ranks do.
+  /// Collective. The two halves of StepVote::agree(): start() submits the report; finish() checks
+  /// the others', before any other use of the host channel. Exceptions of start() concern this rank
+  /// only; finish() throws on all ranks.
   void start(StepVote::RankReport rank_report);
   StepVote::Result finish();
   /// In the place of finish(), on all ranks alike: all know by other means that they agree. Never
   /// blocks.
   void drop();
 
-  /// A number that ranks have in common if they agree on all that a report and the hyper-parameters
-  /// say but what is wrong on this rank alone and its gradients.
+  /// A hash of the report and the hyper-parameters, without this rank's own errors and gradients:
+  /// equal on ranks that agree.
   uint64_t hash(const StepVote::RankReport& rank_report);
 
   /// StepVote::ask().

@@ -61,30 +61,30 @@ class StepCommit {
   virtual FlatOptimizer& optimizer() = 0;
   /// Null where step() updates.
   virtual UpdateInBackward* update_in_backward() { return nullptr; }
-  /// What follows gradients on their way to the step; null where step() is soon enough.
+  /// Observes gradients before the step; null where that is not needed.
   virtual GradientObserver* observer() { return nullptr; }
 
   /// Whether commit() returns before the outcome is known.
   virtual bool is_late() const { return false; }
 
-  /// Collective. Makes the step, or leaves it out, and makes what it has updated visible to all
-  /// ranks. `rank_report` says all but what gradients are. Returns what became of it or, if
-  /// is_late(), what became of the one before, if there was one that wait() has not told of. Throws
-  /// the c10::Error of that step, the same on every rank; under is_late() nothing of the present
-  /// one has happened then.
+  /// Collective. Applies or skips the step and makes its updates visible to all ranks.
+  /// `rank_report` is complete except for what the gradients determine. Returns the outcome; if
+  /// is_late(), the outcome of the previous step, unless there is none or wait() has returned it.
+  /// Throws the c10::Error of the step whose outcome it would return, the same on every rank; if
+  /// is_late(), the current step has not been started then.
   virtual std::optional<Outcome> commit(Reducer& reducer, StepVote::RankReport rank_report) = 0;
 
-  /// Collective, blocking: what became of a step that has not been told; throws its error. Nothing
-  /// if there is none.
+  /// Collective, blocking. The outcome of a step that has not been returned yet; throws its error.
+  /// Nothing if there is none.
   virtual std::optional<Outcome> wait() { return std::nullopt; }
 
   /// Collective, blocking; before the first update of a backward that updates. Throws what step()
   /// would, as far as that can be known.
   virtual void agree_to_update(const StepVote::RankReport& rank_report);
 
-  /// Gradients are dropped, those that arrived among them. Local.
+  /// All gradients are dropped, also those that have arrived. Local.
   virtual void drop() {}
-  /// Those of parameter `parameter` of the table are. Local.
+  /// The gradients of parameter `parameter` of the table are dropped. Local.
   virtual void drop(size_t /*parameter*/) {}
 
   /// The loss times the loss scale; the loss itself without one. Local; waits for nothing.

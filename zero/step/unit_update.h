@@ -13,8 +13,8 @@
 namespace tessera::internal {
 
 /// Updates this rank's slice of trainable `unit` by its mean gradient times `scale` and puts the
-/// new values into its shard, where others find them behind ParameterStore::show_updates(). Nothing
-/// if no parameter of it is used (used[i] != 0, by table entry). Local.
+/// new values into its shard; other ranks see them after ParameterStore::show_updates(). Does
+/// nothing if no parameter of it is used (used[i] != 0, by table entry). Local.
 void update_unit(const UnitPlan& plan, size_t unit, const at::Tensor& gradient,
                  const std::vector<uint8_t>& used, double scale, HostOptimizer& optimizer,
                  ParameterStore& store);

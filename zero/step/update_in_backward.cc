@@ -13,25 +13,26 @@
 namespace tessera::internal {
 
 // Note [Update in backward]
-// When. Before the first update of a backward all ranks vote as they do in step(), on the same
-// words: what step() would refuse (another number of steps, other hyper-parameters, a parameter
-// written elsewhere) is refused while nothing has changed. A unit is updated when its reduction is
-// done if all its parameters have their gradients on this rank: then all of them are used. One that
-// lacks some waits for the all-gather at the end of backward, which says which of them any rank
-// used. Which of the two happens may differ from rank to rank; each updates its own slice, with the
-// same result. step() then votes, gathers updates and counts.
+// When a unit is updated. Before the first update of a backward all ranks vote as in step(), on the
+// same values: what step() would refuse (another number of steps, other hyper-parameters, a
+// parameter written outside modify_parameters()) is refused while nothing has changed. If all
+// parameters of a unit have their gradients on this rank, all of them are used, and the unit is
+// updated when its reduction is done. Otherwise it is updated after the all-gather at the end of
+// backward, which says which parameters any rank used. Ranks may differ in that; each updates its
+// own slice, with the same result. step() then votes, all-gathers the updates and counts the step.
 //
-// Who reads. From the moment this rank takes part in the reduction of a unit, another rank may have
-// the sum and write its slice of the parameters, in memory that this rank gathers from or shares.
-// Backward needs them no more: a parameter's gradient is complete only when every operator that
-// used it has gone through backward. So the unit is sealed just before: whoever reads it all the
-// same (a detached copy in the graph, a hook, an evaluation before step()) gets an error and never
-// a mixture. What a gather of a sealed unit copies is read by nobody.
+// Readers. As soon as this rank takes part in the reduction of a unit, another rank may have the
+// sum and write its slice of the parameters, in memory that this rank gathers from or shares.
+// Backward does not read the unit again: a parameter's gradient is complete only when every
+// operator that used it has gone through backward. So the unit is sealed (made unreadable) just
+// before the reduction: any other reader (a detached copy in the graph, a hook, an evaluation
+// before step()) gets an error instead of a mixture. A gather of a sealed unit may copy a mixture,
+// but nothing can read it.
 //
-// Non-finite gradients. A NaN that any rank produced, or an overflow of the mean, is in the sum and
-// so in the squares of the slice that it falls into; that slice is not updated. No parameter ever
-// takes such a value, but other slices have been updated: the vote of step() tells all ranks, and
-// the engine goes on only with a state that is loaded.
+// Non-finite gradients. A NaN of any rank, or an overflow of the mean, makes the sum of squares of
+// its slice non-finite, and that slice is not updated. So no parameter takes such a value, but
+// other slices have been updated: the vote of step() tells all ranks, and the engine can be used
+// again only after load_state_dict().
 
 UpdateInBackward::UpdateInBackward(const ParameterTable& table, const UnitPlan& plan,
                                    HostOptimizer& optimizer, ParameterStore& store, Trace* trace)
@@ -59,8 +60,8 @@ void UpdateInBackward::seal(size_t unit) {
   store_.flat().full(unit).seal(absl::StrCat(
       "[zero] unit '", plan_[unit].name,
       "': backward has updated it (Options::optimizer_in_backward) and other ranks may not be done "
-      "with theirs, so its parameters cannot be read before engine->step(), by a module that is "
-      "used again in this backward (recomputation) either; call step() first"));
+      "with theirs, so its parameters cannot be read before engine->step(), nor by a module that "
+      "is used again in this backward (recomputation); call step() first"));
 }
 
 void UpdateInBackward::finish(Reducer& reducer) {
@@ -98,7 +99,7 @@ std::string UpdateInBackward::describe(const NonFiniteReport& report) {
   return absl::StrCat(
       describe_gradients(report),
       ". Slices without such values were updated in backward (Options::optimizer_in_backward), so "
-      "the parameters are of no step; engine->load_state_dict() an earlier state");
+      "the parameters are inconsistent; engine->load_state_dict() an earlier state");
 }
 
 void UpdateInBackward::end() {

@@ -20,7 +20,7 @@
 namespace tessera::internal {
 
 /// Updates each unit's slice as soon as its gradient is reduced (Options::optimizer_in_backward),
-/// and keeps everyone from reading such a unit until step() has made it known to all ranks. Note
+/// and makes such a unit unreadable until step() has made the update visible to all ranks. Note
 /// [Update in backward] in update_in_backward.cc. Used by one thread.
 class UpdateInBackward final : public GradientObserver {
  public:
@@ -50,10 +50,11 @@ class UpdateInBackward final : public GradientObserver {
   /// This rank's part of the squared norm of all gradients since begin().
   const ExactSum& squares() const { return squares_; }
 
-  /// What speaks against a step() now, "" if nothing.
+  /// Why step() must be refused now; "" if it need not.
   std::string problem() const;
 
-  /// Why an engine needs a state once non-finite gradients have come: `report` and what to do.
+  /// The error text for non-finite gradients, after which the engine must load a state: `report`
+  /// and what to do.
   static std::string describe(const NonFiniteReport& report);
 
   /// Parameters may be read again: all ranks have agreed to the step, or loaded a state.

@@ -8,16 +8,16 @@
 
 namespace tessera::internal {
 
-/// What ranks have found out together, so that each of them throws it and nobody waits for another.
-/// Any other exception is one rank's own.
+/// An error that all ranks know of and throw, so that no rank waits for another. Any other
+/// exception concerns the throwing rank only.
 class Disagreement : public c10::Error {
  public:
   explicit Disagreement(std::string text)
       : c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, std::move(text)) {}
 };
 
-/// Runs code of the user's, and returns what it returns. Whatever it throws is this rank's own,
-/// also what the ranks of another engine have found out together.
+/// Runs code of the user and returns its result. Any exception of it is this rank's only, even a
+/// Disagreement of another engine.
 template <typename Body>
 auto as_own_error(Body&& body) {
   try {

@@ -90,7 +90,7 @@ void refuse_together(const StoreRanks& ranks, std::string_view problem, std::str
     throw CommError({"init_process_group", "world", -1, ranks.rank, std::string(what)},
                     absl::StrCat("timed out after ", ranks.timeout.count(),
                                  " ms: ", name_of(missing, ranks.size),
-                                 " came, but did not say whether all is well"));
+                                 " came, but did not report success or failure"));
   }
   TORCH_CHECK(ranks.size > 1 || problem.empty(), std::string(problem));
   std::vector<std::string> problems(ranks.size);

@@ -12,16 +12,15 @@ class Store;
 
 namespace tessera::internal {
 
-/// Lets ranks refuse together what one of them must refuse: if any rank passes a non-empty
-/// `problem`, every rank throws the same c10::Error
-/// "[what] <ranks>: problem", one entry per distinct problem, of each at most ten lines; <ranks> is
-/// "rank 1", "ranks 0, 2" or "all ranks". Collective, blocking; one small all-gather when there is
-/// nothing to say.
+/// Makes all ranks throw if one must: if any rank passes a non-empty `problem`, every rank throws
+/// the same c10::Error "[what] <ranks>: problem", one entry per distinct problem, each of at most
+/// ten lines; <ranks> is "rank 1", "ranks 0, 2" or "all ranks". Collective, blocking; one small
+/// all-gather when there is nothing to say.
 void refuse_together(ProcessGroup& group, std::string_view problem, std::string_view what);
 
 /// Ranks that have met in a store and have no group yet.
 struct StoreRanks {
-  c10d::Store& store;  ///< its keys are nobody else's, and new
+  c10d::Store& store;  ///< with keys that are new and used for nothing else
   int rank = 0;
   int size = 1;
   std::chrono::milliseconds timeout;

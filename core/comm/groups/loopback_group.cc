@@ -159,7 +159,7 @@ std::shared_ptr<ProcessGroup> LoopbackGroup::subgroup(const std::vector<int>& ra
 void LoopbackGroup::abort(std::string_view cause) noexcept {
   try {
     world_->poison(cause);
-  } catch (...) {  // out of memory while copying the text: nobody else is there to be told
+  } catch (...) {  // out of memory while copying the text; there are no other ranks
   }
 }
 

@@ -17,8 +17,8 @@ namespace tessera::internal {
 /// ordinary memory, of the host aligned to a page.
 ///
 /// On a device copies are queued on the current stream, and nothing waits for the device. There are
-/// no windows then, as on every other backend of devices: nothing is written that works for one
-/// rank only, and the host cannot load their words.
+/// no windows then, as on every backend of devices, so that a program does not work for one rank
+/// only; the host could not load their words either.
 class LoopbackGroup final : public ProcessGroup {
  public:
   explicit LoopbackGroup(std::string name = "world");

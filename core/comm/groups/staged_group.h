@@ -10,13 +10,13 @@
 
 namespace tessera::internal {
 
-/// Ranks whose tensors lie on devices and that communicate through host memory, so that several of
-/// them can share one device: what `inner` gives for CPU tensors, to the bit, with its comparison
-/// of calls and its errors. For tests, and for GPUs without NCCL.
+/// A group whose tensors lie on devices and that communicates through host memory, so that several
+/// ranks can share one device. Results, comparison of calls and errors are those of `inner` for CPU
+/// tensors, to the bit. For tests, and for GPUs without NCCL.
 ///
 /// Each collective waits on the host for the current stream, runs on the host in the call, and
 /// queues its result on the current stream. Staging is host memory that the device copies from and
-/// to directly (Device::allocate_on_host), taken for each call. What fails on the way is the same
+/// to directly (Device::allocate_on_host), allocated for each call. A failure throws the same
 /// CommError on every rank. There are no windows and no shared buffers.
 class StagedGroup final : public ProcessGroup {
  public:

@@ -27,29 +27,30 @@ namespace tessera::internal {
 /// Note [Handshake]
 /// ~~~~~~~~~~~~~~~~
 /// A store may hold keys of an earlier attempt, and two processes may believe that they are the
-/// same rank. So every call of init_process_group makes a nonce, and everything said later stands
-/// under nonces. Each rank says a Hello under its number; who finds another one there says its own
-/// again, so that the host sees both. The host (Note [Endpoints]) reads them and alone decides.
-/// Hellos of processes that have ended, and of earlier worlds of a process that still runs, are no
-/// part of this attempt. Once each rank has one live Hello, the host opens the transport and tells
-/// each nonce where that is; they enter, and say so; when all have, the host says "go". What goes
-/// wrong before is the failure on all: a conflict, for which the host waits a moment so that the
-/// others can come and hear it, a death, a rank that gives up, a transport that cannot be made or
-/// entered.
+/// same rank. So every call of init_process_group makes a nonce, and later messages are stored
+/// under keys that contain nonces. Each rank writes a Hello under the key of its rank; a rank that
+/// finds another process's Hello there writes its own again, so that the host sees both. Only the
+/// host (Note [Endpoints]) reads them and decides. It ignores Hellos of processes that have ended,
+/// and of earlier worlds of a process that still runs. Once each rank has one live Hello, the host
+/// opens the transport and writes its address for each nonce; the ranks connect and confirm; when
+/// all have, the host writes "go". Any error before that fails on all ranks: a conflict (the host
+/// waits a moment so that the others can come and read it), a death, a rank that gives up, a
+/// transport that cannot be made or entered.
 
-/// Where the ranks go on once they have met.
+/// How ranks communicate after the handshake: the host opens it, the others enter it.
 class Transport {
  public:
   virtual ~Transport() = default;
   /// Whether the ranks must be on one host.
   virtual bool is_local() const = 0;
-  /// The host, which knows all processes: one line of text that leads the others there.
+  /// Called by the host, which knows all processes. Returns one line of text with which the others
+  /// can enter().
   virtual std::string open(const std::vector<int>& pids) = 0;
-  /// The other ranks. Throws if the text leads nowhere.
+  /// Called by the other ranks. Throws if there is nothing at what the text names.
   virtual void enter(const std::string& text) = 0;
 };
 
-/// What one rank knows of the others and how it ends; what host and members have in common.
+/// One rank's side of the handshake: the common part of HostAttempt and MemberAttempt.
 class Attempt {
  public:
   Attempt(const Endpoint& endpoint, const HandshakeOptions& options, Transport& transport)
@@ -93,7 +94,7 @@ class Attempt {
 
   // What is said, and under which keys.
   static constexpr auto kLongestPause = std::chrono::milliseconds(20);
-  // At the time-out the host knows more than the others: they wait a little longer for its failure.
+  // At the time-out the host knows most, so members wait a little longer for its error text.
   static constexpr auto kGrace = std::chrono::milliseconds(500);
   static constexpr const char* kEntered = "entered ";  // and the host's nonce
   static constexpr const char* kGone = "gone";
@@ -113,7 +114,7 @@ class Attempt {
     return absl::StrCat("tessera/mark/", nonce);
   }
 
-  /// What stands under the number of a rank, if it is a Hello.
+  /// The Hello in the store under a rank's key, if there is a valid one.
   std::optional<Hello> hear_hello(int rank) {
     const auto text = words_.hear(hello_key(rank));
     return text ? Hello::from_text(*text) : std::nullopt;
@@ -134,7 +135,7 @@ class Attempt {
     words_.say(mark_key(nonce), absl::StrCat(kFailed, cause));
   }
 
-  /// No call of the store outlasts the time-out by much.
+  /// Bounds the store's own time-out by the time that is left.
   void bound_store() {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(
         start_ + bounded(options_.timeout) + kGrace - Clock::now());
@@ -191,10 +192,10 @@ class Attempt {
     std::string strangers;
     const int64_t turned_away = endpoint_.own != nullptr ? endpoint_.own->turned_away() : 0;
     if (words_.ignored() != 0) {
-      strangers = "; what the store holds under some keys does not verify";
+      strangers = "; some texts in the store do not verify";
     } else if (turned_away != 0) {
       strangers = absl::StrCat("; ", turned_away, turned_away == 1 ? " connection" : " connections",
-                               " proved to be none of this job");
+                               " did not prove to belong to this job");
     }
     if (!strangers.empty())
       absl::StrAppend(&strangers, ": give all ranks the same TESSERA_JOB_TOKEN");
@@ -202,7 +203,7 @@ class Attempt {
                         absl::StrJoin(missing, ", rank "), " did not come", strangers);
   }
 
-  /// Says on this rank what another one has told it to.
+  /// Throws the failure that another rank has written for this one, if any.
   void hear_failure() {
     const auto answer = words_.hear(answer_key(own_.nonce));
     if (answer && absl::StartsWith(*answer, kFailure)) {
@@ -225,8 +226,8 @@ class Attempt {
   const Clock::time_point start_;
 
  private:
-  /// In a store that others may have met in: another process that has this number in a world that
-  /// exists.
+  /// In a store that may have been used before: throws if another process has this rank in an
+  /// existing world.
   void refuse_twin_of_the_past() {
     if (endpoint_.own != nullptr) return;
     const auto hello = hear_hello(options_.rank);

@@ -47,7 +47,7 @@ class SharedPage final : public Transport {
   std::shared_ptr<shm::World> world_;
 };
 
-/// Keys of the store that nobody else uses.
+/// Keys of the store that nothing else uses.
 class Prefix final : public Transport {
  public:
   bool is_local() const override { return false; }

@@ -9,7 +9,7 @@
 
 namespace tessera::internal {
 
-/// Who wants to meet whom.
+/// What a rank knows of the job before the handshake.
 struct HandshakeOptions {
   int rank = 0;
   int world_size = 1;
@@ -19,15 +19,15 @@ struct HandshakeOptions {
 };
 
 /// Collective over the ranks of a job. Returns the shared memory world in which all ranks met. See
-/// Note [Handshake]. Throws CommError, with one cause on all ranks that are there, when a rank
-/// number is taken twice, when world sizes, builds or job tokens differ, when ranks are on
-/// different hosts, when a rank dies or gives up meanwhile, when one cannot make or map the shared
-/// page, and at the time-out, naming the missing ranks.
+/// Note [Handshake]. Throws CommError, with the same cause on all ranks that are connected, if a
+/// rank number is taken twice, world sizes, builds or job tokens differ, ranks are on different
+/// hosts, a rank dies or gives up meanwhile, or one cannot make or map the shared page; and at the
+/// time-out, naming the missing ranks.
 std::shared_ptr<shm::World> meet(const Endpoint& endpoint, const HandshakeOptions& options);
 
-/// Collective over the ranks of a job, which may be on several hosts. Returns a prefix for keys of
-/// the place's store, equal on all ranks and new for each world. Throws as meet() does, except that
-/// ranks on other hosts fit.
+/// Collective over the ranks of a job, which may be on several hosts. Returns a prefix for keys in
+/// the endpoint's store, equal on all ranks and new for each world. Throws as meet() does, but
+/// accepts ranks on several hosts.
 std::string meet_on_store(const Endpoint& endpoint, const HandshakeOptions& options);
 
 }  // namespace tessera::internal

@@ -10,20 +10,21 @@
 
 namespace tessera::internal {
 
-/// How ranks of other machines know in a store that one still runs: it counts under a key, and who
-/// has counted and then stops has ended. What never counted is left over from an earlier attempt.
+/// Heartbeats in a store, by which ranks on other machines see that a process still runs: it
+/// increments a counter under a key. A counter that has moved and then stops means that the process
+/// has ended; a counter that never moves is left over from an earlier attempt.
 class Heartbeat {
  public:
   static constexpr auto kPeriod = std::chrono::milliseconds(200);
-  static constexpr auto kSilence = std::chrono::seconds(4);  ///< so long means that it ended
+  static constexpr auto kSilence = std::chrono::seconds(4);  ///< without a beat: it has ended
 
   explicit Heartbeat(Words& words, std::chrono::milliseconds silence = kSilence)
       : words_(words), silence_(silence) {}
 
-  /// Counts, if it is time, for who calls itself `name`.
+  /// Increments the counter of `name`, if it is time for that.
   void beat(const std::string& name);
 
-  /// What is heard of `name`: nothing yet, that it runs, or that it has stopped.
+  /// What is known of `name`: nothing yet, that it runs, or that it has stopped.
   enum class Sign : uint8_t { kNone, kRuns, kStopped };
   Sign sign_of(const std::string& name);
 

@@ -14,7 +14,7 @@
 
 namespace tessera::internal {
 
-/// The rank that answers the others.
+/// The handshake of the host, which admits the other ranks.
 class HostAttempt final : public Attempt {
  public:
   using Attempt::Attempt;
@@ -77,18 +77,19 @@ class HostAttempt final : public Attempt {
   void look_at(int rank) {
     const auto hello = hear_hello(rank);
     const auto guest = guests_.find(rank);
-    // Who was there is asked whether it still is, whoever stands there now.
+    // A guest that came before must still be alive, whichever Hello the key holds now.
     if (guest != guests_.end() && guest->second.nonce != own_.nonce) expect_alive(guest->second);
     if (!hello || hello->rank != rank || ended_.count(hello->nonce) != 0) return;
     if (guest != guests_.end() && guest->second.nonce == hello->nonce) return;
     const auto mark = words_.hear(mark_key(hello->nonce));
     if (rank == own_.rank && mark && absl::StartsWith(*mark, kEntered)) {
-      // Said after this rank's own Hello, so by a twin; which has met the others meanwhile.
+      // Written after this rank's own Hello, so by a process with the same rank, which has met the
+      // others meanwhile.
       const std::string cause = twins_text(rank, own_.pid, hello->pid);
       report_failure(-1, cause);
       give_up(cause);
     }
-    // A place of our own is new: there every mark is this attempt's.
+    // A JobStore is new for each job: there every mark belongs to this attempt.
     if (mark && endpoint_.own != nullptr) return expect_alive(*hello);
     if (mark) {  // of an earlier world or attempt, or gone before it was seen
       ended_.insert(hello->nonce);
@@ -148,8 +149,7 @@ class HostAttempt final : public Attempt {
       }
       if (transport_.is_local() && hello.host != first.host) {
         return absl::StrCat(differ("the host or container", hello.host_name, first.host_name),
-                            " and shares no memory with it; on CPUs ranks on several hosts come "
-                            "later, with the mpi backend");
+                            " and shares no memory with it; start all ranks on one host");
       }
       if (hello.has_token(options_.job_token)) continue;
       return absl::StrCat("rank ", rank, " (pid ", hello.pid,
@@ -178,8 +178,8 @@ class HostAttempt final : public Attempt {
     pause_shortly_again();
   }
 
-  /// Whether a guest is where this host told it to go. Throws if it is with another one, which it
-  /// is left to.
+  /// Whether a guest has entered this host's transport. Throws if it has entered another host's; it
+  /// is not disturbed then.
   bool has_entered(const Hello& guest) {
     const auto mark = words_.hear(mark_key(guest.nonce));
     if (!mark || !absl::StartsWith(*mark, kEntered)) return false;
@@ -190,7 +190,7 @@ class HostAttempt final : public Attempt {
     give_up(cause);
   }
 
-  /// Until every rank is inside.
+  /// Blocks until every rank has entered.
   void await_all() {
     std::set<int> outside;
     for (const auto& [rank, hello] : guests_) outside.insert(rank);
@@ -210,7 +210,7 @@ class HostAttempt final : public Attempt {
         for (const int rank : outside) names.push_back(state_of(guests_.at(rank)));
         const std::string cause =
             absl::StrCat("timed out after ", options_.timeout.count(),
-                         " ms: all ranks came, but did not all enter what they share: ",
+                         " ms: all ranks came, but not all of them finished connecting: ",
                          absl::StrJoin(names, ", "));
         const Hello& first = guests_.at(*outside.begin());
         report_failure(first.rank, cause, pid_of(first));
@@ -220,14 +220,14 @@ class HostAttempt final : public Attempt {
     }
   }
 
-  /// In a user's store ranks may try again before all have heard of the failure: what they said in
-  /// this attempt must not pass for news then.
+  /// In a user's store ranks may try again before all have read the failure: their messages of this
+  /// attempt must not be taken for messages of the next one.
   void reject(const Hello& guest, const std::string& cause) {
     words_.say(answer_key(guest.nonce), absl::StrCat(kFailure, cause));
     if (endpoint_.own == nullptr) mark_failed(guest.nonce, cause);
   }
 
-  /// Gives up for all ranks that are there, so that they say the same.
+  /// Ends the attempt of all connected ranks with the same cause.
   [[noreturn]] void reject(const std::string& cause) {
     if (twin_) reject(*twin_, cause);
     for (const auto& [rank, hello] : guests_) reject(hello, cause);

@@ -11,7 +11,7 @@
 
 namespace tessera::internal {
 
-/// A rank that is answered.
+/// The handshake of a rank that is not the host.
 class MemberAttempt final : public Attempt {
  public:
   using Attempt::Attempt;
@@ -33,7 +33,7 @@ class MemberAttempt final : public Attempt {
     }
   }
 
-  /// Whether the ranks have met.
+  /// Acts on the host's answer. Returns whether the ranks have met.
   bool obey(const std::string& answer) {
     if (answer == kGo && has_entered_) return true;
     const std::vector<std::string> lines = absl::StrSplit(answer, absl::MaxSplits('\n', 2));
@@ -79,11 +79,11 @@ class MemberAttempt final : public Attempt {
       report_failure(0, cause, pid_of(*hello));
       give_up(cause);
     }
-    // One that has met others already is this attempt's only if it says so to this rank.
+    // A rank 0 that has met others already belongs to this attempt only if it answers this rank.
     if (life == Life::kTakesPart && !mark) host_nonce_ = hello->nonce;
   }
 
-  /// Says its Hello again where another process has said one under its number.
+  /// Writes this rank's Hello again if another process has written one under the same rank.
   void stand_by_hello() {
     const auto hello = hear_hello(options_.rank);
     if (!hello || hello->nonce != own_.nonce) words_.say(hello_key(options_.rank), own_.to_text());

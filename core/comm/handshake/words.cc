@@ -27,8 +27,8 @@ std::optional<std::string> Words::hear(const std::string& key) {
   }
   if (ignored_.insert(key).second && ignored_.size() == 1) {
     TORCH_WARN("[rendezvous] the store has a text at '", key,
-               "' that this job did not write: a rank with another TESSERA_JOB_TOKEN or a "
-               "stranger did; it is ignored, as others will be");
+               "' that does not verify: a rank with another TESSERA_JOB_TOKEN or somebody else "
+               "wrote it; it is ignored, and so are later ones");
   }
   return std::nullopt;
 }

@@ -11,9 +11,9 @@
 
 namespace tessera::internal {
 
-/// What ranks say to each other under keys of a store. In a store that others may write to, every
-/// text carries the seal of its key and the job's token (Note [Seals]), and one without it counts
-/// as not there.
+/// The ranks' messages under keys of a store. In a store that others may write to, every text
+/// carries a seal of its key and the job's token (Note [Seals]); a text without a valid seal is
+/// ignored.
 class Words {
  public:
   /// Unsealed.

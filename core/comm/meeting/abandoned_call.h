@@ -10,9 +10,9 @@
 
 namespace tessera::internal {
 
-/// What `call` returns or throws, or nothing if it is not done by `deadline`: then its thread is
-/// left behind with it. For calls of the system's or the user's that may block without limit, so
-/// `call` owns all that it uses. Throws std::system_error without threads.
+/// Runs `call` in a thread and returns or throws its result, or returns nothing if it is not done
+/// by `deadline`; the thread is detached then. For system calls and user code that may block
+/// forever; `call` must own all that it uses. Throws std::system_error if no thread can be made.
 template <typename Call>
 auto call_until(std::chrono::steady_clock::time_point deadline, Call call)
     -> std::optional<decltype(call())> {

@@ -10,12 +10,12 @@
 
 namespace tessera::internal {
 
-/// Local, does not block. Listens under a name of this host that stands in no directory and goes
-/// with the process; lets in processes of this user only. Unavailable, with the system's reason.
+/// Local, does not block. Listens at an abstract Unix socket (no file; it disappears with the
+/// process); admits processes of this user only. Unavailable, with the system's reason.
 absl::StatusOr<std::unique_ptr<Listener>> listen_at_name(const std::string& name);
 
-/// Local, does not block. A connection to who listens there. NotFound if nobody of this user's
-/// does, Unavailable with the system's reason.
+/// Local, does not block. A connection to the listener of that name. NotFound if no process of this
+/// user listens there, Unavailable with the system's reason.
 absl::StatusOr<FileDescriptor> connect_to_name(const std::string& name);
 
 /// Local. A Unix socket that never blocks, above the standard streams; not open, with errno set, if

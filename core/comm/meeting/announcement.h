@@ -5,7 +5,8 @@
 
 namespace tessera::internal {
 
-/// Where rank 0 listens, as it says in torchrun's store: at a name of this host, or at a port.
+/// Where rank 0 listens, as it publishes in torchrun's store: an abstract socket of this host, or a
+/// port.
 struct Announcement {
   std::string name;  ///< of listen_at_name(); "" if it is a port
   std::string host;
@@ -14,7 +15,7 @@ struct Announcement {
   /// "local NAME" or "tcp HOST PORT".
   std::string to_text() const;
 
-  /// Nothing if the text says neither. A port lies between 1 and 65535.
+  /// Nothing if the text is neither form. A port is between 1 and 65535.
   static std::optional<Announcement> from_text(const std::string& text);
 };
 

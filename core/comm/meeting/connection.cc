@@ -23,13 +23,13 @@ absl::Status closed() { return absl::UnavailableError("ended or left"); }
 absl::Status silent() { return absl::DeadlineExceededError("does not answer"); }
 absl::Status senseless() {
   return absl::DataLossError(
-      "sent what does not verify: it is no rank of this job, has another TESSERA_JOB_TOKEN, or "
-      "belongs to another attempt");
+      "sent a message that does not verify: it is not a rank of this job, has another "
+      "TESSERA_JOB_TOKEN, or belongs to another attempt");
 }
 
 absl::Status turned_away() {
   return absl::DataLossError(
-      "does not take this rank for one of its job: it is another program, has another "
+      "does not accept this rank as one of its job: it is another program, has another "
       "TESSERA_JOB_TOKEN, or belongs to another attempt");
 }
 
@@ -99,7 +99,8 @@ absl::Status Connection::await(short events, Deadline deadline) {
     const int ready = ::poll(&waiting, 1, milliseconds_until(deadline));
     if (ready > 0) return absl::OkStatus();
     if (ready < 0 && errno != EINTR) {
-      return absl::UnavailableError(absl::StrCat("cannot be heard (poll: ", strerror(errno), ")"));
+      return absl::UnavailableError(
+          absl::StrCat("cannot be reached (poll: ", strerror(errno), ")"));
     }
     if (Clock::now() >= deadline) return silent();
   }

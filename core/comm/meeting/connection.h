@@ -19,12 +19,12 @@ namespace tessera::internal {
 /// When to stop waiting.
 using Deadline = std::chrono::steady_clock::time_point;
 
-/// A member's connection to the process where its job meets. Both have proved that they belong to
-/// the job, as far as its token proves it (Note [Seals]).
+/// A member's connection to the host of its job's meeting. Both sides have proved that they belong
+/// to the job, as far as its token proves it (Note [Seals]).
 ///
-/// Errors, of all calls, with a text that goes on from "rank 0 (pid 12 on node7) ": Unavailable
-/// when the other side has closed, DeadlineExceeded when it does not answer, DataLoss when what it
-/// sends does not verify or is no message. After an error every call returns it.
+/// Errors of all calls; their texts continue "rank 0 (pid 12 on node7) ": Unavailable if the other
+/// side has closed, DeadlineExceeded if it does not answer, DataLoss if what it sends does not
+/// verify or is not a message. After an error every call returns it.
 class Connection {
  public:
   /// Local, but waits for the other side until `deadline`. `socket` is connected.
@@ -37,9 +37,10 @@ class Connection {
 
   const HostName& host() const { return host_; }
 
-  /// Asks and waits for the answer. One question at a time; thread-safe.
+  /// Sends a request and waits for the reply. One request at a time; thread-safe.
   absl::StatusOr<Message> ask(const Message& question, Deadline deadline);
-  /// The same where the answer is a descriptor, too: on the same host only. Not open if none came.
+  /// The same if the reply includes a descriptor, which works on the same host only. Not open if
+  /// none came.
   struct Borrowed {
     Message answer;
     FileDescriptor descriptor;

@@ -9,7 +9,7 @@
 
 namespace tessera::internal {
 
-/// What a rank has to know, and to show, to be let in where its job meets.
+/// What a rank must know, and prove to know, to be admitted to its job's meeting.
 struct Credentials {
   std::string token;    ///< the job's secret; "" for none
   std::string run_id;   ///< of the job, as its launcher calls it
@@ -19,7 +19,7 @@ struct Credentials {
   Seal connection_key(std::string_view member_nonce, std::string_view host_nonce) const;
 };
 
-/// The process that lets the others in, in its own words.
+/// The host process, as it describes itself.
 struct HostName {
   int rank = 0;
   int pid = 0;
@@ -31,21 +31,21 @@ struct HostName {
 
   /// "rank 0 (pid 12)", and on another machine "rank 0 (pid 12 on node7)".
   std::string text() const;
-  /// What the process does, as in "and sleeps"; "" if that cannot be seen from here.
+  /// The state of the process, as in "and sleeps"; "" if it is unknown on this machine.
   std::string activity() const;
-  /// Whether the process is seen to have ended; false of one that cannot be seen from here.
+  /// Whether the process is known to have ended; false if that is unknown on this machine.
   bool has_ended() const;
 };
 
-/// Local. The rank that a launcher made of a process of this host and user, as its environment
-/// says: for a process that cannot answer.
+/// Local. The rank of a process of this host and user, from its environment, for a process that
+/// does not answer.
 std::optional<int> rank_of_process(int pid);
 
-/// The four messages of an entrance, in order: both sides say a nonce, then the member and then the
-/// host prove, by a sealed frame, that they know the key.
+/// The four messages with which a connection begins, in order: both sides send a nonce, then the
+/// member and then the host prove, by a sealed frame, that they know the key.
 enum class Entrance : uint8_t { kMemberNonce = 101, kHostNonce = 102, kMember = 103, kHost = 104 };
 
-/// Local. The messages, and what they say if they are what they should be.
+/// Local. Make these messages, and read them if they are valid.
 Message nonce_message(Entrance kind, const std::string& nonce);
 std::optional<std::string> parse_nonce(const Message& message, Entrance kind);
 Message member_message();

@@ -135,7 +135,7 @@ class Search {
     TORCH_CHECK(status.ok(), "[rendezvous] ", what, ": ", std::string(status.message()));
   }
 
-  /// This process of this host is in the way, if anybody is.
+  /// Remembers the process of this host to name if the search fails.
   void suspect(int pid) {
     host_pid_ = pid;
     host_ = rank_of_process(pid);
@@ -148,11 +148,11 @@ class Search {
     }
     if (status.ok()) return;
     lack_ = std::string(status.message());
-    // Somebody that refused this rank, and may have ended since, explains more than its absence.
+    // A refusal explains more than the absence of the process, which may have ended since.
     if (!refusal_.empty()) lack_ = absl::StrCat(refusal_, "; by now ", lack_);
   }
 
-  /// Waits a little; at the time-out says what was in the way.
+  /// Waits a little; at the time-out throws an error that says what was found.
   void pause_or_give_up() {
     const auto now = Clock::now();
     if (now >= end_) {
@@ -288,7 +288,7 @@ class Search {
     const std::string said = space == std::string::npos ? "" : text->substr(space + 1);
     if (sealed(said) == *text) return said;
     lack_ =
-        "what rank 0 should have said there does not verify: a stranger wrote it, or rank 0 has "
+        "rank 0's address in the store does not verify: somebody else wrote it, or rank 0 has "
         "another TESSERA_JOB_TOKEN";
     return std::nullopt;
   }
@@ -337,7 +337,7 @@ class Search {
     if (!said) return std::nullopt;
     const auto where = Announcement::from_text(*said);
     if (!where) {
-      lack_ = "what rank 0 said there is no address; run one build of Tessera on all ranks";
+      lack_ = "rank 0's text in the store is not an address; run one build of Tessera on all ranks";
       return std::nullopt;
     }
     if (!where->name.empty()) {
@@ -346,9 +346,9 @@ class Search {
       lack_ = absl::StrCat("rank 0 is not where it said: ", std::string(socket.status().message()));
       return std::nullopt;
     }
-    if (is_one_host()) {  // where rank 0 says no port, so nobody can be led to another user's
+    if (is_one_host()) {  // rank 0 publishes no port then; following one could lead to another user
       lack_ =
-          "what rank 0 should have said there is no socket of this host: a stranger wrote it, "
+          "rank 0's address in the store is not a socket of this host: somebody else wrote it, "
           "or rank 0 has another LOCAL_WORLD_SIZE";
       return std::nullopt;
     }

@@ -14,25 +14,27 @@ namespace tessera::internal {
 /// Note [Endpoints]
 /// ~~~~~~~~~~~~~~~~
 /// Ranks meet in one of four places, and each is a c10d::Store to those who meet there:
-/// - a path (file://, tessera-run): a Unix socket; whichever rank comes first hosts (SocketPath).
-/// - an address (MASTER_ADDR, MASTER_PORT): a TCP port at which rank 0 hosts (TcpAddress). Every
-///   frame is sealed (Note [Seals]).
-/// - torchrun's store, which anybody may write: there rank 0 only says, sealed, where it hosts: at
-///   a Unix socket if all ranks are on one host, else at a TCP port of its own.
-/// - a store that the user gives: rank 0 answers, and what is said in it is sealed (PatientStore).
-/// In the first three every member is connected to the host, so an end of either is noticed at
-/// once. Nobody waits anywhere without a clock.
+/// - a path (file://, tessera-run): a Unix socket; the first rank that comes is the host
+///   (SocketPath).
+/// - an address (MASTER_ADDR, MASTER_PORT): a TCP port at which rank 0 listens as the host
+///   (TcpAddress). Every frame is sealed (Note [Seals]).
+/// - torchrun's store, which anybody may write: there rank 0 only publishes, sealed, where it
+///   listens: at a Unix socket if all ranks are on one host, else at a TCP port of its own.
+/// - a store that the user gives: rank 0 is the host, and all messages in it are sealed
+///   (PatientStore).
+/// In the first three every member is connected to the host, so the end of either process is
+/// noticed at once. Every wait has a time-out.
 
 /// Where this rank meets the others.
 struct Endpoint {
   c10::intrusive_ptr<c10d::Store> store;
   JobStore* own = nullptr;  ///< `store`, unless it is the user's
   bool is_host = false;     ///< whether this rank answers the others
-  /// When the search for it began: the time-out is one for all.
+  /// When the search for it began: the time-out covers search and handshake.
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 };
 
-/// What leads there.
+/// What determines the endpoint.
 struct EndpointOptions {
   Environment environment;
   std::string store_url;                  ///< wins over the environment
@@ -40,11 +42,11 @@ struct EndpointOptions {
   std::chrono::milliseconds timeout;
 };
 
-/// Collective in that somebody must host, but returns as soon as this rank is connected. Throws
-/// c10::Error that names the variable, the value and the remedy when there can be no such place,
-/// and CommError at the time-out, which says what was there instead: an unknown name, a closed
-/// port, no answer, a program that is no rank of this job, a host or a holder of a lock that is
-/// stopped.
+/// Collective in that one rank must be the host, but returns as soon as this rank is connected.
+/// Throws c10::Error that names the variable, the value and the remedy if the place is invalid, and
+/// CommError at the time-out, which says what was found: an unknown host name, a closed port, no
+/// answer, a program that is not a rank of this job, a stopped host, or a stopped process that
+/// holds the lock.
 Endpoint find_endpoint(const EndpointOptions& options);
 
 }  // namespace tessera::internal

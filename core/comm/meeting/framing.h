@@ -10,8 +10,8 @@
 
 namespace tessera::internal {
 
-/// One side's end of a connection as frames: a length (32 bits, little-endian), that many bytes,
-/// and, once both sides have a key, their seal. See Note [Seals].
+/// One side of a connection as frames: a length (32 bits, little-endian), that many bytes, and,
+/// once both sides have a key, their seal. See Note [Seals].
 class Framing {
  public:
   enum class Side : uint8_t { kMember, kHost };

@@ -165,7 +165,7 @@ void JobServer::let_in() {
                         ", where the ranks meet, cannot let others in (", std::strerror(errno),
                         "); raise ulimit -n");
       }
-      return;  // somebody who may not come in, or nobody; if more wait, poll says so
+      return;  // not admitted, or no connection; poll reports further ones
     }
     sessions_.emplace_back(std::move(arrived));
   }
@@ -176,7 +176,7 @@ void JobServer::turn_away(Session& session) {
   if (turned_away_.fetch_add(1, std::memory_order_relaxed) == 0) {
     TORCH_WARN("[rendezvous] somebody connected to ", self_.text(),
                ", where the ranks of this job meet, and did not prove to be one of them; it is "
-               "ignored, as others will be. If a rank is missing, give all ranks the same "
+               "ignored, and so are later ones. If a rank is missing, give all ranks the same "
                "TESSERA_JOB_TOKEN");
   }
 }
@@ -187,7 +187,7 @@ void JobServer::lose(Session& session) {
   session.on_loss.clear();
 }
 
-/// Nobody comes in any more, nor is anybody waited for who has not.
+/// Stops listening and closes connections that have proved nothing.
 void JobServer::shut_out() {
   listener_->close();
   for (Session& session : sessions_) {

@@ -15,10 +15,10 @@
 
 namespace tessera::internal {
 
-/// Answers the members of a job out of a JobTable, in a thread of its own. A stranger may connect
-/// and send what it likes: who does not prove within seconds that it belongs to the job is cut off,
-/// and only so many may try at a time, the oldest of whom make room. That is counted, and said once
-/// as a warning; it never ends the job.
+/// Answers the members of a job from a JobTable, in a thread of its own. Any process may connect
+/// and send anything: a connection that does not prove within seconds that it belongs to the job is
+/// closed. The number of such connections is limited; if there are more, the oldest are closed.
+/// They are counted and logged once as a warning; they never end the job.
 class JobServer {
  public:
   static constexpr size_t kMostUnproven = 128;
@@ -30,18 +30,18 @@ class JobServer {
   /// Local. Throws std::system_error if the system has no thread or descriptor left.
   JobServer(std::unique_ptr<Listener> listener, std::shared_ptr<JobTable> table,
             Credentials credentials, HostName self);
-  /// Waits up to a second for the members to leave: they may have an answer to read. In a child
-  /// of fork() nothing happens.
+  /// Waits up to a second for the members to disconnect, because they may have a reply to read.
+  /// Does nothing in a child of fork().
   ~JobServer();
   JobServer(const JobServer&) = delete;
   JobServer& operator=(const JobServer&) = delete;
 
-  /// Local. Lets nobody in any more, from the moment that it returns: the next job may meet in the
-  /// same place. Those who are in are answered as before. Blocks for at most one turn of the
-  /// thread.
+  /// Local. Stops listening: after it returns nobody is admitted, and the next job may use the same
+  /// place. Members that are connected are served as before. Blocks for at most one iteration of
+  /// the thread.
   void close_door();
 
-  /// How many were cut off because they proved nothing.
+  /// How many connections were closed because they did not prove to belong to the job.
   int64_t turned_away() const { return turned_away_.load(std::memory_order_relaxed); }
 
  private:

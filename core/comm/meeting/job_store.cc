@@ -124,7 +124,7 @@ std::vector<uint8_t> JobStore::get(const std::string& key) {
     const Message reply = ask(Ask::kGet, {key});
     if (is(reply, Told::kYes) && !reply.fields.empty()) return bytes_of(reply.fields[0]);
     TORCH_CHECK_WITH(DistStoreError, Clock::now() < end, "[rendezvous] waited ",
-                     getTimeout().count(), " ms for '", key, "', which no rank has said");
+                     getTimeout().count(), " ms for '", key, "', which no rank has set");
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, kLongestStorePause);
   }
@@ -162,7 +162,7 @@ void JobStore::wait(const std::vector<std::string>& keys,
   auto pause = std::chrono::milliseconds(1);
   while (!check(keys)) {
     TORCH_CHECK_WITH(DistStoreError, Clock::now() < end, "[rendezvous] waited ", timeout.count(),
-                     " ms for '", absl::StrJoin(keys, "', '"), "', which no rank has said");
+                     " ms for '", absl::StrJoin(keys, "', '"), "', which no rank has set");
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, kLongestStorePause);
   }

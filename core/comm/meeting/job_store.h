@@ -16,10 +16,10 @@
 
 namespace tessera::internal {
 
-/// The words of a job as a c10d store: in the host, which keeps the table and answers the others,
-/// and in the members, which ask it. All calls are over at getTimeout() at the latest, and throw
-/// c10::DistStoreError that names the host, its process and what it does, when it has ended, does
-/// not answer or is none. Thread-safe, but for setTimeout().
+/// The job's table as a c10d store: in the host, which keeps the table and serves the others, and
+/// in the members, which send requests. Every call returns within getTimeout(), or throws
+/// c10::DistStoreError that names the host, its process and its state, if the host has ended, does
+/// not answer or is another program. Thread-safe, except setTimeout().
 class JobStore final : public c10d::Store {
  public:
   /// The host's. Throws as JobServer's constructor does.
@@ -31,17 +31,17 @@ class JobStore final : public c10d::Store {
   bool is_host() const { return server_ != nullptr; }
   const HostName& host() const;
 
-  /// Sets key to value, unless it is there, as soon as this rank is gone, however it ends. Nothing
-  /// in the host.
+  /// Lets the host set key to value, unless it is set, as soon as this rank is gone, however it
+  /// ends. No effect in the host.
   void set_when_gone(const std::string& key, const std::string& value);
-  /// The host's: a descriptor that members may borrow as long as it is open. Nothing where they
-  /// come over a network.
+  /// In the host: offers a descriptor that members may borrow() as long as it is open. No effect
+  /// where members connect over a network.
   void lend(const std::string& key, int fd);
-  /// A member's: a descriptor of its own of what the host lends; not open if it lends none.
+  /// In a member: a duplicate of the descriptor that the host lends; not open if it lends none.
   FileDescriptor borrow(const std::string& key);
-  /// The host's: nobody comes any more; the place is free for another job.
+  /// In the host: stops listening; the place is free for another job.
   void close_door();
-  /// The host's: how many connected and did not prove to be of this job; 0 in a member.
+  /// In the host: how many connections did not prove to belong to this job; 0 in a member.
   int64_t turned_away() const;
 
   using c10d::Store::compareSet;

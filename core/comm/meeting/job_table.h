@@ -10,7 +10,7 @@
 
 namespace tessera::internal {
 
-/// What a rank asks of the table where its job meets: Message::kind of a request.
+/// Requests of a rank to the job's table: Message::kind of a request.
 enum class Ask : uint8_t {
   kSet = 1,         ///< key, value
   kGet = 2,         ///< key
@@ -23,15 +23,15 @@ enum class Ask : uint8_t {
   kOnLoss = 9,  ///< key, value: to be set, unless the key is there, once the asker is gone
 };
 
-/// What the answer is: Message::kind of a reply.
+/// Message::kind of a reply.
 enum class Told : uint8_t {
   kNo = 0,     ///< there is no such key; not all of these keys
   kYes = 1,    ///< done; the value, if there is one
   kWrong = 2,  ///< no such request: a text that says why
 };
 
-/// The words of a job: texts under keys, and descriptors to lend. Bounded: a table that is full
-/// refuses. Thread-safe; nothing blocks.
+/// The key-value table of a job: texts under keys, and descriptors to lend. Bounded: a full table
+/// refuses requests. Thread-safe; nothing blocks.
 class JobTable {
  public:
   static constexpr size_t kMostBytes = size_t{1} << 30;
@@ -39,8 +39,7 @@ class JobTable {
   /// For keys and values of so many bytes together.
   explicit JobTable(size_t most_bytes = kMostBytes) : most_bytes_(most_bytes) {}
 
-  /// The reply to a request; whatever the request is. kBorrow and kOnLoss are not for the table:
-  /// kWrong.
+  /// The reply to any request. kBorrow and kOnLoss are not handled by the table: kWrong.
   Message reply(const Message& request);
 
   void set_unless_there(const std::string& key, const std::string& value);

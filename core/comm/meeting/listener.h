@@ -8,11 +8,11 @@
 
 namespace tessera::internal {
 
-/// A socket at which the members of a job arrive, and what stands for it elsewhere (a name in a
-/// directory), which goes with it.
+/// A listening socket for the members of a job, and its name elsewhere (in a directory), which is
+/// removed with it.
 class Listener {
  public:
-  /// Who may come in, after what the kernel says of the other side.
+  /// Whether a connection is admitted, by what the kernel says of the other side.
   using Admits = std::function<bool(int socket)>;
 
   /// `remove` is called once, in close() or the destructor; both may be empty.
@@ -23,11 +23,11 @@ class Listener {
   Listener& operator=(const Listener&) = delete;
 
   int fd() const { return socket_.get(); }
-  /// Local, never blocks. One that waits and may come in; else not open.
+  /// Local, never blocks. A waiting connection that is admitted; else not open.
   FileDescriptor accept();
-  /// Local. Nobody arrives any more.
+  /// Local. Closes the socket and removes its name.
   void close();
-  /// Local. The socket goes, and what stands for it stays: it is another process's.
+  /// Local. Closes the socket but leaves its name, which belongs to another process.
   void abandon();
 
  private:

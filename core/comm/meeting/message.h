@@ -9,8 +9,8 @@
 
 namespace tessera::internal {
 
-/// What ranks say to each other where they meet: a kind and some texts. Travels as bytes: the kind,
-/// how many texts (32 bits), and each text after its length (32 bits), little-endian.
+/// A message of the meeting: a kind and some texts. Encoded as the kind, the number of texts (32
+/// bits), and each text after its length (32 bits), little-endian.
 struct Message {
   static constexpr size_t kMostFields = 65536;
 
@@ -21,8 +21,8 @@ struct Message {
 
   std::string to_bytes() const;
 
-  /// Nothing unless `bytes` are one whole message and nothing else. Whatever they claim, it takes
-  /// no more memory than a few times their own size.
+  /// Nothing unless `bytes` are exactly one message. For any input, uses no more memory than a few
+  /// times its size.
   static std::optional<Message> from_bytes(std::string_view bytes);
 };
 

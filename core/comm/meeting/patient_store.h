@@ -14,16 +14,15 @@
 
 namespace tessera::internal {
 
-/// Somebody else's store, which may block without limit: every call is made by one thread of this
-/// object's, and waited for as long as getTimeout() says. A call that takes longer throws
-/// c10::DistStoreError, as all later ones do at once: the thread and the store are left behind.
-/// What the store throws becomes a c10::DistStoreError that names its kind. Thread-safe, but for
-/// setTimeout().
+/// Wraps a user's store, which may block forever: one thread of this object makes every call, and
+/// the caller waits for at most getTimeout(). A call that takes longer throws c10::DistStoreError,
+/// and so do all later ones, at once; the thread and the store are abandoned. Exceptions of the
+/// store become c10::DistStoreError that names its type. Thread-safe, except setTimeout().
 class PatientStore final : public c10d::Store {
  public:
   /// Local. Throws std::system_error without threads.
   explicit PatientStore(c10::intrusive_ptr<c10d::Store> store);
-  /// Waits a second for the store to be let go of.
+  /// Waits up to a second for the thread to release the store.
   ~PatientStore() override;
 
   using c10d::Store::compareSet;

@@ -11,28 +11,28 @@ namespace tessera::internal {
 
 /// Note [Seals]
 /// ~~~~~~~~~~~~
-/// What comes over a network may come from anybody. Ranks of a job share a token, and every text of
-/// theirs carries a seal, which nobody can make without it: HMAC-SHA512-256 (libsodium's
-/// crypto_auth), with a key that is the token's BLAKE2b hash. The key of a connection is the seal
-/// of both sides' random numbers and of the job's run id and attempt, and each of its frames is
-/// sealed with its direction and number: no text fits into another connection, attempt, direction
-/// or place. Seals prove who wrote a text; they hide nothing.
+/// Data from a network may come from anybody. Ranks of a job share a token, and each of their
+/// messages carries a seal, that is, a message authentication code (MAC), which nobody can compute
+/// without the token: HMAC-SHA512-256 (libsodium's crypto_auth), with the token's BLAKE2b hash as
+/// key. The key of a connection is the MAC of both sides' random numbers and of the job's run id
+/// and attempt. The MAC of a frame covers its direction and number, so a frame cannot be replayed
+/// in another connection, attempt, direction or position. Seals authenticate; they do not encrypt.
 ///
-/// Without a token every process computes the same seals: they prove nothing, and only the place
-/// (a socket of the same user, the loopback device) keeps strangers away.
+/// Without a token every process computes the same seals, so they prove nothing: only the kind of
+/// place (a socket of the same user, the loopback device) keeps others out.
 class Seal {
  public:
   static constexpr size_t kBytes = 32;
   using Bytes = std::array<unsigned char, kBytes>;
 
-  /// Local. The key that `token`, of any length, stands for.
+  /// Local. The key that is derived from `token`, of any length.
   static Seal of_token(std::string_view token);
-  /// Local. A key that only who has this one and knows all parts can derive.
+  /// Local. Derives a key from this one and `parts`.
   Seal derive(std::initializer_list<std::string_view> parts) const;
 
-  /// Local. The seal of the parts; parts cut otherwise have another one.
+  /// Local. The MAC of the parts. Other boundaries between parts give another MAC.
   Bytes make(std::initializer_list<std::string_view> parts) const;
-  /// Local. Whether `seal` is that. Takes the same time for every wrong one.
+  /// Local. Whether `seal` is the MAC of the parts. Constant time.
   bool verify(std::string_view seal, std::initializer_list<std::string_view> parts) const;
 
   /// Local. 128 random bits, hexadecimal.

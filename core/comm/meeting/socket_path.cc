@@ -144,7 +144,7 @@ absl::StatusOr<FileDescriptor> SocketPath::connect() const {
   if (!socket.is_open()) return system_error(path_, "making a socket");
   const sockaddr_un address = address_in(directory_->get(), name_);
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
-    // A dead process's socket lives on in a child that it made, and nobody answers.
+    // A forked child may still hold the socket of a dead process; nothing answers there.
     const int pid = peer_pid(socket.get());
     const HostName peer{.rank = 0, .pid = pid, .machine = machine_id(), .host = {}};
     if (pid > 0 && peer.has_ended()) {
@@ -184,7 +184,7 @@ absl::StatusOr<std::unique_ptr<Listener>> SocketPath::listen() const {
     if (!S_ISSOCK(status.st_mode)) {
       return absl::FailedPreconditionError(
           absl::StrCat("got ", path_,
-                       ", where there is something that is no socket, expected nothing, or the "
+                       ", where there is something that is not a socket, expected nothing, or the "
                        "socket of an earlier job; remove it or choose another name"));
     }
     if (::unlinkat(own.get(), name_.c_str(), 0) != 0) {

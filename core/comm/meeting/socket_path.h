@@ -10,24 +10,24 @@
 
 namespace tessera::internal {
 
-/// A place in a directory of this user's where the processes of one host meet: the first of them
-/// binds a socket there, the others connect. The kernel says whose they are; other users' are not
-/// let in. A socket that nobody listens at is a dead process's: whoever finds it puts one of its
-/// own there, holding a lock of the directory, so that no two do.
+/// A socket path in a directory of this user where the processes of one host meet: the first of
+/// them binds a socket there, the others connect. The kernel reports the peers' user; other users
+/// are not admitted. A socket at which nobody listens was left by a dead process: a process that
+/// finds it replaces it while it holds a lock on the directory, so that only one does.
 ///
-/// Paths may be of any length: the socket is bound by way of /proc/self/fd, and a name that is too
-/// long for one is cut and hashed, the same way in all processes.
+/// Paths may be of any length: the socket is bound through /proc/self/fd, and a file name that is
+/// too long is cut and hashed, the same way in all processes.
 class SocketPath {
  public:
   /// Local. FailedPrecondition, naming the path and the reason, if the directory cannot be opened.
   static absl::StatusOr<SocketPath> open(const std::string& path);
 
-  /// Local, does not block. A connection to who listens there. NotFound if nobody does,
-  /// Unavailable if who listens lets nobody in just now, with their pid as far as it is known,
-  /// PermissionDenied if it is another user's, FailedPrecondition if no socket can be there.
+  /// Local, does not block. A connection to the process that listens there. NotFound if none does,
+  /// Unavailable if it does not accept now (with its pid if that is known), PermissionDenied if it
+  /// is another user's, FailedPrecondition if no socket can be there.
   absl::StatusOr<FileDescriptor> connect() const;
 
-  /// Local, does not block. Listens there, if nobody does. Null where somebody does by now;
+  /// Local, does not block. Listens there. Null if another process listens there already;
   /// Unavailable while another process holds the lock, naming it; FailedPrecondition as above.
   absl::StatusOr<std::unique_ptr<Listener>> listen() const;
 

@@ -19,8 +19,8 @@ class TcpAddress {
   /// host is unknown; DeadlineExceeded.
   static absl::StatusOr<TcpAddress> resolve(const std::string& host, int port, Deadline deadline);
 
-  /// Local. The address, with a port of the kernel's choice, by which this machine is seen from
-  /// `other`. Unavailable if there is no way there.
+  /// Local. This machine's address on the route to `other`, with a port that the kernel chooses.
+  /// Unavailable if there is no route.
   static absl::StatusOr<TcpAddress> own_towards(const TcpAddress& other);
 
   /// Whether no other machine can reach it.
@@ -30,8 +30,8 @@ class TcpAddress {
   /// DeadlineExceeded if nothing answers, Unavailable with the system's reason.
   absl::StatusOr<FileDescriptor> connect(Deadline deadline) const;
 
-  /// Local. Listens at this address and no other. AlreadyExists if somebody does already,
-  /// Unavailable with the system's reason if it is none of this machine's.
+  /// Local. Listens at this address only. AlreadyExists if another program does already,
+  /// Unavailable with the system's reason if it is not an address of this machine.
   absl::StatusOr<std::unique_ptr<Listener>> listen() const;
 
   /// "10.0.0.1:29500".

@@ -14,20 +14,20 @@ class Store;
 
 namespace tessera::internal::nccl {
 
-/// What the ranks of a world tell each other beside NCCL, through the store: the one cause of a
-/// failure, and who has called what when somebody waits in vain. Nothing here waits for a peer; the
-/// store itself may be slow or gone, and then throws what it throws.
+/// What the ranks of a world exchange through the store: the one cause of a failure, and after a
+/// time-out which rank has called what. Nothing here waits for a peer; if the store is slow or
+/// gone, its exceptions pass through.
 class Agreement {
  public:
   Agreement(c10::intrusive_ptr<c10d::Store> store, int rank);
   ~Agreement();
 
-  /// The cause of all ranks' failure: the first that anyone published.
+  /// Publishes `cause`, unless a rank has published one before. Returns the first one.
   std::string publish(const std::string& cause);
   std::optional<std::string> failure();
 
-  /// Somebody waits for collective `sequence` of a group and asks all ranks about it. The first
-  /// question is the only one.
+  /// A rank waits for collective `sequence` of a group and asks all ranks about it. Only the first
+  /// inquiry counts.
   struct Inquiry {
     int asker = -1;
     int64_t sequence = -1;
@@ -36,7 +36,8 @@ class Agreement {
   Inquiry ask(const std::string& group, int64_t sequence);
   std::optional<Inquiry> inquiry();
   void answer(const std::string& report);
-  /// What a rank has answered, or said when it left the group; its thread may be gone.
+  /// A rank's answer, or the report that it wrote when it left the group; its thread may have
+  /// ended.
   std::optional<std::string> answer_of(int rank, const std::string& group);
   void say_left(const std::string& group, const std::string& report);
 

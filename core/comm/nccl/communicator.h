@@ -13,10 +13,10 @@
 
 namespace tessera::internal::nccl {
 
-/// One NCCL communicator of this rank, made with blocking=0: nothing here waits for a peer, and
-/// what is begun is over when poll() says so. Thread-safe: one thread issues, another looks for
-/// errors and takes it down, after which calls do nothing. Whoever owns it takes it down; the
-/// destructor does not, because both ways of doing it may take long.
+/// One NCCL communicator of this rank, made with blocking=0: no call waits for a peer, and poll()
+/// says when an operation has finished. Thread-safe: one thread issues operations, another polls
+/// for errors and destroys or aborts the communicator, after which calls do nothing. The owner must
+/// do that; the destructor does not, because both may take long.
 class Communicator {
  public:
   /// What runs its all-gathers in windows.
@@ -30,7 +30,7 @@ class Communicator {
   const std::string& name() const { return name_; }
   const Api& api() const { return *api_; }
 
-  /// Begins to meet the other ranks that have the same id.
+  /// Begins to connect to the other ranks that have the same id.
   Result init(int size, int rank, const UniqueId& id);
 
   /// Collective over this communicator's ranks; nothing may be in flight on it. Begins to make
@@ -38,16 +38,17 @@ class Communicator {
   /// empty. `child` must stay alive until this one's poll() has an answer.
   Result split(int color, int key, Communicator& child);
 
-  /// Makes memory from ncclMemAlloc known to it, once. kBuffer is local; kWindow collective over
-  /// its ranks, of equal sizes, and over when poll() says so.
+  /// Registers memory from ncclMemAlloc, once. kBuffer is local; kWindow is collective over its
+  /// ranks, with equal sizes, and finished when poll() says so.
   enum class Registration : uint8_t { kBuffer, kWindow };
   Result register_memory(void* data, size_t bytes, Registration kind);
-  /// Local. Whether NCCL has a use for what was registered there, when poll() says kSuccess.
+  /// Local. Whether NCCL made use of the registration, once poll() says kSuccess.
   bool has_registered(void* data);
-  /// Local. Ends that. Taking the communicator down does so, too.
+  /// Local. Undoes the registration. Destroying or aborting the communicator does so, too.
   void deregister_memory(void* data);
 
-  /// call(OpaqueComm*), which returns a Result, unless it has been taken down: then nothing.
+  /// Returns call(OpaqueComm*), a Result; nothing if the communicator has been destroyed or
+  /// aborted.
   template <typename Function>
   std::optional<Result> call(Function&& function) {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
@@ -55,13 +56,13 @@ class Communicator {
     return std::forward<Function>(function)(comm_);
   }
 
-  /// kInProgress while something is being begun, kSuccess, or an error, which is final. Nothing if
-  /// it has been taken down.
+  /// kInProgress while an operation is starting, kSuccess, or an error, which is final. Nothing if
+  /// the communicator has been destroyed or aborted.
   std::optional<Result> poll();
   /// As poll(), but kInProgress while another thread is in a call.
   std::optional<Result> try_poll();
 
-  /// While held, nobody takes it down.
+  /// While held, no thread destroys or aborts it.
   std::unique_lock<std::recursive_mutex> hold() {
     return std::unique_lock<std::recursive_mutex>(mutex_);
   }
@@ -74,7 +75,7 @@ class Communicator {
   /// kSuccess, destroy().
   Result finalize();
   void destroy();
-  /// Ends whatever runs, and the communicator. May take long.
+  /// Aborts pending operations and destroys the communicator. May take long.
   void abort();
 
  private:

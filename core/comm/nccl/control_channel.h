@@ -10,25 +10,25 @@
 
 namespace tessera::internal::nccl {
 
-/// What the ranks of a group tell each other beside NCCL, again and again: every rank's bytes to
-/// every rank, by the store. Each rank has one key there, two while an exchange is under way. A
-/// rank alone asks no store. One exchange at a time; used by one thread at a time.
+/// Repeated exchanges among the ranks of a group through the store: every rank's bytes to every
+/// rank. Each rank has one key there, two while an exchange is in progress. A world of one uses no
+/// store. One exchange at a time; used by one thread at a time.
 class ControlChannel {
  public:
   /// `rank` within the group; `what` names the channel among those of the group.
   ControlChannel(std::shared_ptr<World> world, int rank, std::string what);
 
-  /// Every rank's bytes, by rank. Collective, blocks: milliseconds, one key written and one read
-  /// per rank. In the name of `pending`, which the world watches: a rank that does not come is its
-  /// time-out. Ranks whose calls differ get a CommError that names both calls, on every rank, and
-  /// nothing else of each other.
+  /// Returns every rank's bytes, by rank. Collective, blocks for milliseconds; one key is written
+  /// and one read per rank. `pending` stands for the call and is watched by the world: a missing
+  /// rank is its time-out. If the ranks' calls differ, every rank throws CommError that names both
+  /// calls.
   std::vector<std::string> exchange(Pending& pending, std::string_view bytes);
 
-  /// The two halves of exchange(): gives this rank's part to the others, waits for theirs.
+  /// The two halves of exchange(): publishes this rank's part, waits for the others'.
   void start(Pending& pending, std::string_view bytes);
   std::vector<std::string> finish(Pending& pending);
-  /// Instead of finish(): this rank does not want to know. Neither blocks nor asks the store. The
-  /// others have its part all the same, and the next exchange is as good as ever.
+  /// Instead of finish(), if this rank does not need the others' parts. Neither blocks nor uses the
+  /// store. The others still get its part, and the next exchange works normally.
   void abandon() { is_open_ = false; }
   /// Whether start() waits for finish().
   bool is_open() const { return is_open_; }

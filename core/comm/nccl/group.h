@@ -17,13 +17,14 @@
 
 namespace tessera::internal::nccl {
 
-/// Ranks that communicate by NCCL, each on a device of its own. What ProcessGroup promises, except:
+/// Ranks that communicate by NCCL, each on a device of its own. Differences from the contract of
+/// ProcessGroup:
 /// - Collectives run on the streams of two lanes (all_gather and broadcast on the gather lane,
 ///   the rest on the reduce lane), behind what the current stream held at the call.
-///   Work::wait() makes the current stream wait, not the host; wait_on_host() is for the host.
+///   Work::wait() makes the current stream wait, not the host; use wait_on_host() for that.
 /// - Calls are not compared in advance, unless asked for (Note [Calls that do not fit]);
 ///   all_gather_on_host() and subgroup() always are.
-/// - Sums are NCCL's, which promises no order; kMin and kMax may lose NaN.
+/// - Sums are NCCL's, in no defined order; kMin and kMax may lose NaN.
 /// - A rank's slice of reduce_scatter stays what the first reduce_scatter on the group asked for.
 /// - Every failure poisons the world: all its groups, on all ranks.
 /// - There are no windows and no shared buffers.
@@ -44,11 +45,11 @@ class Group final : public ProcessGroup {
   }
   at::Device device() const override { return world_->options().device->torch_device(); }
 
-  /// A barrier costs a collective of one element and waits for it on the host. Of a gather on the
-  /// host, which goes through the store and is always compared, the others have this rank's part
-  /// after the call, and the time-out counts from wait() on. A Work that is dropped instead leaves
-  /// the group as good as before; this rank then does not learn of calls that differ. Throws
-  /// c10::Error while another one is open.
+  /// A barrier is a collective of one element and waits for it on the host. A gather on the host
+  /// goes through the store and is always compared; after the call the others have this rank's
+  /// part, and the time-out counts from wait() on. A Work that is dropped instead leaves the group
+  /// usable; this rank then does not see whether calls differ. Throws c10::Error while another
+  /// gather on the host is open.
   std::shared_ptr<Work> run(const Collective& collective) override;
   /// Local, except for windows: see NcclOptions::Memory. Registered memory is known to the two
   /// lanes of this group, not to other groups, nor to the communicator of permuted slices.
@@ -62,8 +63,8 @@ class Group final : public ProcessGroup {
 
   /// Collective. Starts all collectives that `issue` calls on this group at once (ncclGroupStart,
   /// ncclGroupEnd): fewer launches. Their wait() comes after batch() has returned. barrier(),
-  /// subgroup() and another batch() are errors in there. What `issue` throws, batch() throws; if it
-  /// had called anything before, the world has failed then, as the others wait for the rest.
+  /// subgroup() and another batch() are errors inside. Exceptions of `issue` pass through; if it
+  /// had issued a collective before, the world has failed, because the others wait for the rest.
   void batch(const std::function<void()>& issue);
 
  private:

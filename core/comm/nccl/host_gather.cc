@@ -21,7 +21,7 @@ HostGather::HostGather(std::shared_ptr<Pending> pending, std::shared_ptr<Control
 HostGather::~HostGather() {
   if (!is_open_) return;
   channel_->abandon();
-  pending_->mark_finished();  // nobody is late for it
+  pending_->mark_finished();  // so it cannot time out
 }
 
 void HostGather::wait() {

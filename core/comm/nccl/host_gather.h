@@ -13,8 +13,8 @@
 
 namespace tessera::internal::nccl {
 
-/// A gather on the host that has been started: this rank's part is with the others. Used by the
-/// thread that uses its group.
+/// A gather on the host that has been started: this rank's part is published. Used by the thread
+/// that uses its group.
 class HostGather final : public Work {
  public:
   /// Starts. The world watches `pending`. `output` and `input` as ProcessGroup asks for.

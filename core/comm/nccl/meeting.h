@@ -12,8 +12,8 @@
 
 namespace tessera::internal::nccl {
 
-// Set-up among the ranks of a group. All of it is collective and blocks, and all of it ends with
-// the CommError of `pending`, in whose name it is done, when that is late or the world fails.
+// Set-up among the ranks of a group. All functions are collective and block. They throw the
+// CommError of `pending`, which stands for the call, when that times out or the world fails.
 
 /// Where a rank's part of an exchange lies in the store.
 std::string exchange_key(const Progress& progress, int64_t sequence, std::string_view what,
@@ -28,11 +28,12 @@ std::vector<std::string> take(World& world, Pending& pending, std::string_view w
 std::vector<std::string> exchange(World& world, Pending& pending, int rank, std::string_view what,
                                   const std::string& text);
 
-/// Throws unless a call into NCCL went well so far; nothing means that it was taken down before.
+/// Throws unless a call into NCCL has succeeded so far; no result means that the communicator was
+/// destroyed or aborted before.
 void check_result(World& world, Pending& pending, Communicator& communicator,
                   std::optional<Result> result);
 
-/// Blocks until what has been begun on `communicator` is over.
+/// Blocks until the operation that was started on `communicator` has finished.
 void await_ready(World& world, Pending& pending, Communicator& communicator);
 
 /// A communicator of the ranks of `parent` with this colour, ordered by key; null for kNoColor.

@@ -18,12 +18,12 @@ namespace tessera::internal::nccl {
 ///
 /// Note [End of registered memory]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
-/// NCCL's memory is unmapped when it is freed, whatever still runs; LibTorch's allocator would only
-/// give it to what comes later on the stream. So when the last tensor is dropped, a thread of its
-/// own waits until the streams that were current at the allocation and at the drop have come so
-/// far, takes it from the communicators and frees it. Nobody else waits: communicators may be in an
-/// abort that hangs. Those that end first forget the memory themselves, which lives on as ordinary
-/// memory.
+/// ncclMemFree unmaps memory at once, even if queued work still uses it; LibTorch's allocator would
+/// only reuse it for later work on the stream. So when the last tensor is dropped, a separate
+/// thread waits until the streams that were current at the allocation and at the drop have run what
+/// they held then, deregisters the memory from the communicators and frees it. No other thread
+/// waits, because a communicator may be in an abort that hangs. A communicator that is destroyed
+/// first deregisters the memory itself, which then lives on as ordinary memory.
 class Memory {
  public:
   /// Neither communicator is registered with before allocate_*().

@@ -36,7 +36,8 @@ class Pending final : public Work {
 
   /// The collective is on its stream, and `end` recorded behind it.
   void mark_launched() { launched_.store(true, std::memory_order_release); }
-  /// Not late until rewind(): what is begun and asked for later. Before watch().
+  /// Has no time-out until rewind(): for a call that is started now and waited for later. Call it
+  /// before watch().
   void hold_clock() { begin_.store(Clock::time_point::max(), std::memory_order_relaxed); }
   /// The time-out counts from now on.
   void rewind() { begin_.store(Clock::now(), std::memory_order_relaxed); }
@@ -56,11 +57,11 @@ class Pending final : public Work {
 
   /// Throws CommError if the world has failed.
   void throw_if_failed();
-  /// Throws CommError for this call and makes `cause` everyone's, unless there is one.
+  /// Throws CommError for this call and makes `cause` the cause on all ranks, unless there is one.
   [[noreturn]] void fail(const std::string& cause);
 
-  /// Runs what the call needs of this rank once it has begun. Whatever that throws is the world's
-  /// failure, unless the call is over by then: the others wait for it.
+  /// Runs this rank's part of a call that has begun. Any exception of it fails the world, unless
+  /// the call has finished by then, because the others wait for this rank.
   template <typename Body>
   auto carry_out(Body&& body) {
     try {
@@ -73,11 +74,11 @@ class Pending final : public Work {
     }
   }
 
-  /// Blocks until is_done(), which is asked now and then, or throws CommError.
+  /// Blocks until is_done(), which is polled, or throws CommError.
   template <typename Condition>
   void await(Condition&& is_done) {
     for (int64_t looks = 0; !is_done(); ++looks) {
-      // What was there before the failure counts, so that ranks that end alike end alike.
+      // A result that is complete counts even after a failure, so that ranks agree on the outcome.
       if (const auto cause = world_->failure(); cause && !is_done()) throw_error(*cause);
       pause(looks);
     }

@@ -58,8 +58,8 @@ std::string Progress::report(int64_t sequence) const {
   std::string text = absl::StrCat(left_ ? "left" : "in", " ", begun_);
   if (sequence < 0 || sequence >= begun_) return text;
   const NumberedCall& call = last_[sequence % kKept];
-  return absl::StrCat(text, " ",
-                      call.sequence == sequence ? call.text() : "a call that is long over");
+  return absl::StrCat(
+      text, " ", call.sequence == sequence ? call.text() : "a call that is no longer recorded");
 }
 
 Report Report::parse(const std::string& text) {
@@ -86,13 +86,13 @@ std::string explain_time_out(const Progress& progress, int64_t sequence, int64_t
   for (size_t rank = 1; rank < reports.size(); ++rank) {
     const bool is_known = !reports[rank].text.empty() && !reports[0].text.empty();
     if (!is_known || reports[rank].text == reports[0].text) continue;
-    return absl::StrCat(waited, "calls that do not fit: ", progress.name_of(static_cast<int>(rank)),
+    return absl::StrCat(waited, "calls that differ: ", progress.name_of(static_cast<int>(rank)),
                         " called ", reports[rank].text, " where ", progress.name_of(0), " called ",
                         reports[0].text);
   }
   return absl::StrCat(waited,
                       "all ranks to finish what all have begun; look for a device or a network "
-                      "that stands still");
+                      "that hangs");
 }
 
 }  // namespace tessera::internal::nccl

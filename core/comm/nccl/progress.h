@@ -25,8 +25,8 @@ struct NumberedCall {
   std::string text() const { return describe(signature, tag) + place; }
 };
 
-/// What this rank has called on one group: how many collectives, and which were the last ones. What
-/// a rank tells the others when one of them waits in vain. Thread-safe.
+/// What this rank has called on one group: how many collectives, and which were the last ones.
+/// Ranks exchange it after a time-out. Thread-safe.
 class Progress {
  public:
   /// `world_ranks`: of the group's ranks, in order.
@@ -66,8 +66,8 @@ struct Report {
   static Report parse(const std::string& text);
 };
 
-/// Why `call` has not finished after `waited_ms`, as the reports, by rank, tell it: who is missing,
-/// else who called something else, else nobody.
+/// Why `call` has not finished after `waited_ms`, according to the ranks' reports: which rank is
+/// missing, else which rank called something else, else neither.
 std::string explain_time_out(const Progress& progress, int64_t sequence, int64_t waited_ms,
                              const std::vector<Report>& reports);
 

@@ -8,8 +8,8 @@
 
 namespace tessera::internal::nccl {
 
-/// A lane on a device: a communicator and a stream of its own, so that what one lane carries never
-/// queues behind what another one does.
+/// A lane on a device: a communicator and a stream of its own, so that the work of one lane never
+/// queues behind the work of another.
 class StreamLane {
  public:
   StreamLane(std::shared_ptr<Device> device, std::shared_ptr<Communicator> communicator);
@@ -17,10 +17,10 @@ class StreamLane {
   const std::shared_ptr<Communicator>& communicator() const { return communicator_; }
   const std::shared_ptr<Stream>& stream() const { return stream_; }
 
-  /// What is queued here from now on runs after what the current stream holds now.
+  /// Orders later work of this lane after everything that is queued on the current stream now.
   void follow_current();
 
-  /// An event that nobody uses; used again once the last other owner has dropped it.
+  /// An unused event; it is reused once the last other owner has dropped it.
   std::shared_ptr<Event> take_event();
 
  private:

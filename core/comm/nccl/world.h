@@ -56,26 +56,25 @@ struct WorldOptions {
 ///
 /// Note [Watch]
 /// ~~~~~~~~~~~~
-/// Nobody waits on the host for a collective on a device, so a thread per rank looks instead: at
-/// the events of what is in flight (time-outs), at the communicators (asynchronous errors) and at
-/// the store (failures of other ranks). Whoever notices a failure proposes a cause; the thread
-/// tells the launcher (Note [Who began it]) and publishes it, and the first one published is the
-/// cause on all ranks. Then it aborts all communicators of the world, which ends what hangs on the
-/// device. What another rank has published is learnt, and the launcher is not told again. A cause
-/// that is proposed as the process ends is published all the same. It alone takes communicators
-/// down, so that a call into NCCL that hangs while it does hangs nobody else. Nobody waits for it;
-/// it ends when the last group has gone and the last communicator is down, or when the process ends
-/// (run_unowned()): then communicators that are not down stay as they are.
+/// The host does not wait for collectives on a device. Instead a watch thread per rank polls the
+/// events of pending collectives (time-outs), the communicators (asynchronous errors) and the store
+/// (failures of other ranks). Any thread that notices a failure proposes a cause; the watch thread
+/// reports it to the launcher (Note [Who began it]) and publishes it in the store. The first cause
+/// published is the cause on all ranks. Then the thread aborts all communicators of the world,
+/// which ends what hangs on the device. A cause that another rank has published is not reported to
+/// the launcher again. A cause that is proposed while the process ends is still published. Only
+/// this thread destroys and aborts communicators, so a call into NCCL that hangs in doing so hangs
+/// no other thread. No thread joins it; it ends when the last group and the last communicator are
+/// destroyed, or when the process ends (run_unowned()), which leaves remaining communicators alone.
 ///
 /// Note [Calls that do not fit]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
-/// shm compares every call before it touches data. NCCL has no place for that: a comparison costs a
-/// round trip through the store and a host that waits, where the launch itself costs microseconds.
-/// So, as PyTorch does: by default nothing is compared in advance, every rank remembers its last
-/// calls, and at a time-out the ranks are asked and the error names the rank that is missing or the
-/// two calls that differ. Compare::kAlways compares through the store before each launch, for
-/// finding the bug. Subgroups are always compared, and so is what ranks tell each other by the
-/// store (all_gather_on_host).
+/// shm compares every call before it touches data. With NCCL a comparison would cost a round trip
+/// through the store and a wait of the host, where the launch itself costs microseconds. So, as in
+/// PyTorch, nothing is compared in advance by default: every rank keeps a record of its last calls,
+/// at a time-out the ranks exchange these records, and the error names the rank that is missing or
+/// the two calls that differ. Compare::kAlways compares through the store before each launch, for
+/// debugging. Calls of subgroup() and all_gather_on_host() are always compared.
 class World : public std::enable_shared_from_this<World> {
  public:
   /// Starts the thread. Local.
@@ -92,8 +91,8 @@ class World : public std::enable_shared_from_this<World> {
   void propose(std::string_view cause) noexcept;
   /// The same: "rank 1 left <where> by an exception: <its text>".
   void propose_left(std::string_view where, const std::exception_ptr& error) noexcept;
-  /// The cause, once there is one: waits until it is published and communicators are down, though
-  /// not forever.
+  /// The cause of failure, if there is one; then waits, for a limited time, until it is published
+  /// and communicators are aborted.
   std::optional<std::string> failure();
   bool is_failed() const { return failed_.load(std::memory_order_acquire); }
 

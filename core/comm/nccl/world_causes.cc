@@ -167,7 +167,7 @@ World::Cause World::name_lost(Cause cause) {
                       has_left ? " has left" : " does not answer");
       break;
     }
-  } catch (const std::exception&) {  // the store is gone, and nobody to be named
+  } catch (const std::exception&) {  // the store is gone, so no rank can be named
   }
   return cause;
 }

@@ -24,7 +24,7 @@ struct Backend {
                                         const Environment& environment);
 };
 
-/// All there are, as messages list them: "'auto', 'loopback', 'shm' or 'nccl'".
+/// The names of all backends for messages: "'auto', 'loopback', 'shm' or 'nccl'".
 std::string backend_names();
 
 /// The one called `name`; null if there is none.

@@ -48,7 +48,7 @@ std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
                                            const Environment& environment) {
   TORCH_CHECK(environment.world_size <= kLargestWorld, "[rendezvous] WORLD_SIZE: got ",
               environment.world_size, " ranks on one host, expected at most ", kLargestWorld,
-              "; more come with several hosts");
+              "; start fewer ranks");
   if (environment.world_size == 1) return group_of(options, shm::World::create({::getpid()}));
   TORCH_CHECK(process_status(::getpid()).has_value(), "[rendezvous] /proc: got no /proc/",
               ::getpid(),
@@ -65,7 +65,7 @@ std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
   group->barrier("init_process_group");  // the host's descriptors are needed until here
   endpoint = {};
   options.store.reset();
-  // A store's destructor may still write: nobody may remove its file before all ranks are through.
+  // A store's destructor may still write, so its file must not be removed before all are destroyed.
   group->barrier("init_process_group: stores are closed");
   return group;
 }

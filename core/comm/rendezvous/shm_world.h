@@ -9,8 +9,8 @@
 namespace tessera::internal {
 
 /// Collective over the ranks of a job: its world on one host, in shared memory. With GPUs, which
-/// ranks may share, it stages through that memory, and what one rank lacks for it is everyone's
-/// c10::Error that names the ranks.
+/// ranks may share, it stages through that memory; if one rank lacks something for that, all throw
+/// the same c10::Error, which names the ranks.
 std::shared_ptr<ProcessGroup> make_shm_world(ProcessGroupOptions options,
                                              const Environment& environment);
 

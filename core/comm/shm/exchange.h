@@ -14,10 +14,10 @@
 
 namespace tessera::internal::shm {
 
-/// What all collectives that move data have in common: ranks post where their data lies, work in
-/// each other's memory, and end together. Data in memory from the arena is read and written where
-/// it is; private data passes through a staging area of kStagingBytes per rank. Used by the thread
-/// that runs collectives.
+/// The common part of all collectives that move data: ranks post where their data is, work in each
+/// other's memory, and finish together. Data in memory from the arena is read and written in place;
+/// private data is copied through a staging area of kStagingBytes per rank. Used by the thread that
+/// runs collectives.
 class Exchange {
  public:
   static constexpr int64_t kStagingBytes = int64_t{256} << 10;
@@ -36,10 +36,10 @@ class Exchange {
   /// A call that gives nothing to the others.
   CallDescriptor call_of(const Collective& collective);
 
-  /// Posts the call; then `part(begin, count)` runs for one range of [0, numel) after the other, a
-  /// range being a chunk if data passes through anyone's staging area and everything otherwise.
-  /// Before each, a rank that stages lets `stage(begin, count)` fill its area; `part` ends with a
-  /// phase, after which the areas may be filled again.
+  /// Posts the call; then calls `part(begin, count)` for consecutive ranges of [0, numel): chunks
+  /// if any rank uses its staging area, else one range. Before each, a rank that stages calls
+  /// `stage(begin, count)` to fill its area; `part` must end with a phase, after which the areas
+  /// may be filled again.
   template <typename Stage, typename Part>
   void in_chunks(const CallDescriptor& call, int64_t numel, int64_t chunk, Stage&& stage,
                  Part&& part) {
@@ -59,7 +59,7 @@ class Exchange {
     member_.finish();
   }
 
-  /// Posts a call without data and ends it: all ranks have come.
+  /// Posts a call without data and finishes it, when all ranks have posted theirs.
   void meet(const CallDescriptor& call) {
     member_.post(call, lane_);
     member_.finish();

@@ -102,7 +102,7 @@ std::unique_ptr<Window> Group::do_make_window(const at::Tensor& own, std::string
   CallDescriptor call = member_->next_call(
       {.op = Op::kMakeWindow, .dtype = own.scalar_type(), .numel = own.numel()}, name);
   if (own.numel() > 0) {
-    // Memory that nobody else can map is posted like the rest, so that all ranks learn of it.
+    // Memory that peers cannot map is posted too, so that all ranks learn of it.
     const auto range = arena_->find(own.const_data_ptr(), own.nbytes());
     call.staged = !range;
     if (range) call.source = *range;

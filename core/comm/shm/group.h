@@ -16,10 +16,10 @@
 namespace tessera::internal::shm {
 
 /// Ranks of one host that work in each other's memory. Buffers from allocate() are read and written
-/// where they are; private ones pass through a staging area (Exchange). Ranks may be
-/// processes or threads of one process, and may mix both kinds of buffer in one collective. In a
-/// child of fork(), which is no rank, every call throws CommError at once, and the destructor lets
-/// go of what is this process's own: see Note [Fork].
+/// in place; private ones are copied through a staging area (Exchange). Ranks may be processes or
+/// threads of one process, and may mix both kinds of buffer in one collective. In a child of fork()
+/// every call throws CommError at once, and the destructor releases only what belongs to the child:
+/// see Note [Fork].
 class Group final : public ProcessGroup {
  public:
   Group(std::unique_ptr<Member> member, Lane::Mode mode);

@@ -58,11 +58,11 @@ class BlockedRecord {
   void confirm(const Blocked& blocked) { place_ = world_.publish(blocked, place_); }
   void retract() { world_.retract(std::exchange(place_, -1)); }
 
-  /// Looks for a circle; returns the text of one that is suspected by now, else "".
+  /// Searches for a cycle; returns its text if a deadlock is suspected, else "".
   std::string look() {
     Circle circle = world_.find_circle(place_);
     if (circle.confirms(seen_)) return circle.text;
-    // The first sight is kept as long as it is the same circle, so that slow threads have time to
+    // The first sight is kept as long as it is the same cycle, so that slow threads have time to
     // confirm.
     if (circle.text != seen_.text || circle.members.size() != seen_.members.size()) {
       seen_ = std::move(circle);
@@ -182,7 +182,7 @@ void Member::wait_slowly(uint32_t target, const Lane& lane) {
     const int64_t thread =
         lane.mode() == Lane::Mode::kInline ? current_thread_id() : lane.awaiting_thread();
     if (missing < 0 ||
-        thread == 0) {  // nobody is blocked by a lane whose results nobody asks for yet
+        thread == 0) {  // no thread waits for this lane's results yet, so none is blocked
       record.retract();
       suspicion.clear();
       continue;
@@ -200,7 +200,7 @@ void Member::wait_slowly(uint32_t target, const Lane& lane) {
   }
 }
 
-/// `suspicion`: the circle that this wait seems to be part of, or "".
+/// `suspicion`: the cycle that this wait seems to be part of, or "".
 void Member::time_out(const std::string& suspicion) {
   std::string cause =
       absl::StrCat("timed out: waited ", options_.timeout.count(), " ms for ", missing_names());
@@ -208,7 +208,7 @@ void Member::time_out(const std::string& suspicion) {
   if (suspicion.empty()) fail(cause, culprit);
   absl::StrAppend(&cause, "; this may be a ", suspicion);
   report(culprit, cause);
-  abort(cause);  // those of the circle who wait in other groups have the same cause
+  abort(cause);  // ranks of the cycle that wait in other groups get the same cause
   throw_error(world_->poison().cause());
 }
 

@@ -16,9 +16,9 @@
 
 namespace tessera::internal::shm {
 
-/// This rank's end of one channel: posts calls, waits for the others, and turns everything that can
-/// go wrong into one CommError. See Note [Collective order] and Note [Poison]. Collectives are
-/// called by one thread at a time.
+/// This rank's side of one channel: posts calls, waits for the others, and reports every failure as
+/// CommError with one cause. See Note [Collective order] and Note [Poison]. Collectives are called
+/// by one thread at a time.
 class Member {
  public:
   struct Options {
@@ -99,7 +99,7 @@ class Member {
   [[noreturn]] void throw_error(const std::string& cause);
   void report(int culprit, const std::string& cause) const;
   int first_missing() const;
-  /// Of the missing ranks the one in the world to blame: one that is stopped before others.
+  /// The missing rank to name as the cause, numbered in the world: preferably one that is stopped.
   int find_culprit() const;
   std::string missing_names() const;
 

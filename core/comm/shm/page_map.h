@@ -5,8 +5,8 @@
 
 namespace tessera::internal::shm {
 
-/// What the system tells about the pages of this process: which of a private mapping of a file it
-/// has copied because this process wrote them.
+/// Shows which pages of a private mapping of a file the system has copied because this process
+/// wrote them.
 class PageMap {
  public:
   virtual ~PageMap() = default;
@@ -15,7 +15,7 @@ class PageMap {
 
   /// Local. The first page from number `page` on, of `pages` pages at `memory` (a private mapping
   /// of a file), that was copied; `pages` if there is none. Throws c10::Error if the system does
-  /// not tell: silence is not "none".
+  /// not show it.
   virtual int64_t next_copied(const char* memory, int64_t page, int64_t pages) = 0;
 
   /// Local. The kernel's own, of this process and not of its children. It is opened now and stays

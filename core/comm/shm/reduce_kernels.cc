@@ -185,11 +185,11 @@ template <typename T, typename Operation>
 
 // Note [Sums in registers]
 // ~~~~~~~~~~~~~~~~~~~~~~~~
-// Sums in their own precision are what training waits for, and they are bound by memory. There the
-// accumulator of a block costs half of the bandwidth, in the caches as well as beyond them: its
-// passes take turns, so that for as long as results are written nothing is read. Here a few lines
-// of every source are summed in registers and written, and reads and writes are always both under
-// way. Vectors are passed by reference only: how they are passed otherwise depends on the target.
+// Sums in the elements' own precision (fp32, fp64) are on training's critical path and bound by
+// memory bandwidth. A block-sized accumulator would cost half of the bandwidth, in the caches and
+// beyond, because its passes alternate between reading and writing. Here a few cache lines of every
+// source are summed in registers and written, so reads and writes overlap. Vectors are passed by
+// reference only: the calling convention for vectors by value depends on the target.
 template <typename T>
 struct Line {
   typedef T Elements __attribute__((vector_size(kLineBytes)));

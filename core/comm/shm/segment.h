@@ -14,8 +14,8 @@ namespace tessera::internal::shm {
 /// What segments are made of.
 inline constexpr int64_t kPageBytes = 4096;
 
-/// What the kernel calls a segment: no other of this host has the same device and inode as long as
-/// anybody maps it or has it open. Plain data.
+/// The identity of a segment: no other file of this host has the same device and inode as long as
+/// any process maps it or has it open. Plain data.
 struct SegmentId {
   uint64_t device = 0;
   uint64_t inode = 0;
@@ -27,8 +27,8 @@ struct SegmentId {
   };
 };
 
-/// Where a piece of shared memory lies, in words that a peer understands. Plain data: it travels in
-/// shared memory.
+/// Where a piece of shared memory lies, valid in all processes of a host. Plain data: it is posted
+/// in shared memory.
 struct SharedRange {
   SegmentId segment;
   uint64_t offset_bytes = 0;
@@ -38,13 +38,13 @@ struct SharedRange {
 
   /// Five numbers.
   std::string to_text() const;
-  /// Nothing if these are no five numbers of their kind, no process or no descriptor. An offset
-  /// does not travel as text.
+  /// Nothing unless the text is five valid numbers with a valid process and descriptor. The text
+  /// contains no offset.
   static std::optional<SharedRange> from_text(const std::string& text);
 };
 
 /// One memfd mapped into this process. The threads of a process share a single mapping of each
-/// segment, whoever asks for it first: two mappings of one memfd blind the thread sanitizer.
+/// segment: with two mappings of one memfd the thread sanitizer would miss races.
 ///
 /// In a child of fork() the mapping is a private one: of a segment that its parent made a copy at
 /// the first write, of others zeros. Nobody there shares it. See Note [Fork].

@@ -17,13 +17,13 @@ namespace tessera::internal::shm {
 ///
 /// Note [Proof of sharing]
 /// ~~~~~~~~~~~~~~~~~~~~~~~
-/// Ranks can have one copy together only where two things hold that no standard promises: a private
-/// mapping shows what others write to the file (POSIX leaves that open, Linux does it), and the
-/// system tells which pages of it were copied because this rank wrote them. Without the second a
-/// stray write would make one rank's page its own for good, and later steps would be accepted. So
-/// every rank tries both out when the buffer is made: it writes a byte of its own, sees that byte's
-/// page shown as copied and no other, drops it and sees the common memory again. One rank that
-/// cannot is enough for all to do without sharing.
+/// Ranks can share one copy only if two conditions hold that no standard guarantees: a private
+/// mapping shows what others write to the file (unspecified in POSIX, true on Linux), and the
+/// system shows which pages of it were copied because this rank wrote them. Without the second, a
+/// write by mistake would permanently detach a page of one rank, and later steps would not notice.
+/// So every rank tests both when the buffer is made: it writes a byte through its view, checks that
+/// the page of that byte and no other is shown as copied, drops the copy and checks that it sees
+/// the common memory again. If the test fails on any rank, no rank shares.
 class SharedBuffer final : public tessera::SharedBuffer {
  public:
   using OpenPageMap = std::function<std::unique_ptr<PageMap>()>;

@@ -34,12 +34,11 @@ inline void spin_pause() {
 
 /// Note [Poison]
 /// ~~~~~~~~~~~~~
-/// A group that failed stays failed, on every rank and with one cause: the first rank that notices
-/// writes the text here, and whoever notices anything later, or only calls again, throws that text
-/// and not its own. There is one Poison per group (differing calls, time-outs, a rank that left)
-/// and one per world (a dead process, abort(), an unwinding exception, a time-out inside a
-/// suspected deadlock between groups). Waits look at both in every slice of time; calls look at
-/// both before they begin.
+/// A group that failed stays failed, on every rank and with the same cause: the first rank that
+/// notices a failure writes its text here, and every later failure or call on any rank throws that
+/// text. There is one Poison per group (differing calls, time-outs, a rank that left) and one per
+/// world (a dead process, abort(), an unwinding exception, a time-out inside a suspected deadlock
+/// between groups). Waits check both periodically; calls check both before they begin.
 class Poison {
  public:
   /// Sets the cause unless there is one. Wait-free: a rank that dies in here leaves a poison
@@ -94,12 +93,13 @@ struct alignas(64) ChannelSlot {
 ///
 /// Note [Collective order]
 /// ~~~~~~~~~~~~~~~~~~~~~~~
-/// A collective is a few phases. In each, a rank does its part, then adds one to `arrivals` and
-/// waits until the sum says that all have. Nobody enters phase k+1 before all have entered phase k,
-/// so one word that counts up to size * k serves all phases, and is the futex word that sleepers
-/// wait for; the slots' own counters only say who is missing. The first phase of every collective
-/// is the posting of its CallDescriptor: all ranks then see all calls, compare them in the same
-/// way, and throw the same text if they differ, before anyone has touched data.
+/// A collective consists of a few phases. In each, a rank does its part, then adds one to
+/// `arrivals` and waits until all ranks have done so. No rank enters phase k+1 before all have
+/// entered phase k, so one counter that reaches size * k after phase k serves all phases; it is
+/// also the futex word that sleeping ranks wait on. The slots' own counters only show which rank is
+/// missing. In the first phase of every collective each rank posts its CallDescriptor: all ranks
+/// then see all calls, compare them in the same way, and throw the same text if they differ, before
+/// any data is touched.
 struct alignas(64) Channel {
   alignas(64) std::atomic<uint32_t> arrivals;
   alignas(64) std::atomic<uint32_t> sleepers;

@@ -12,14 +12,14 @@
 
 namespace tessera::internal::shm {
 
-/// Reads copy straight from the mapping of a peer's arena. Holds the mappings, the pages where a
-/// failure is told and its own buffer, but neither the group nor the world: leaving those is not
-/// put off by a window that is still there, and reads work on. In a child of fork() all calls throw
+/// Reads copy directly from the mapping of a peer's arena. Holds the mappings, the pages with the
+/// failure state and its own buffer, but neither the group nor the world: a window does not delay
+/// this rank's leaving them, and reads still work then. In a child of fork() all calls throw
 /// CommError.
 class Window final : public tessera::Window {
  public:
-  /// Local, after every rank has posted its call with where its buffer lies, and before the phase
-  /// in which they learn that all have found it. Maps what is not mapped yet.
+  /// Local. Called after every rank has posted the location of its buffer, and before the phase in
+  /// which the ranks agree that all have found it. Maps segments that are not mapped yet.
   Window(Member& member, at::Tensor own);
 
   void read(int rank, int64_t begin, const at::Tensor& to, std::string_view tag = {}) override;

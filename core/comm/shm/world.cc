@@ -25,20 +25,21 @@ namespace {
 
 // Note [Deadlock between groups]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
-// A skipped collective is caught by comparing calls when the next call of the same group comes.
-// With two groups it may never come: rank 0 waits in group A for rank 1, which skipped that call
-// and waits in group B for rank 0. So whoever has waited for most of a second publishes a record
-// (its thread, its call, the first rank it misses and the thread there that used that group last),
-// and follows the records. Threads, not ranks, are followed, because another thread of a rank may
-// serve that group. A thread without a record ends the search: it may still come. A record may be
-// stale: its thread could go on but has not run yet. So a circle counts only when it is seen twice
-// and every thread in it has confirmed in between that it still has to wait. Waits never become
-// unsatisfied again, so at the first look all of them held at once.
+// A skipped collective is detected by comparing calls when the next call on the same group comes.
+// With two groups that call may never come: rank 0 waits in group A for rank 1, which skipped that
+// call and waits in group B for rank 0. So a thread that has waited for most of a second publishes
+// a record (its thread, its call, the first rank it waits for and the thread there that used that
+// group last), and searches the records for a cycle. The nodes are threads, not ranks, because
+// another thread of a rank may use that group. A thread without a record ends the search: it may
+// still make the call. A record may be stale: its thread can continue but has not run yet. So a
+// cycle counts only if it is seen twice and every thread in it has confirmed in between that it
+// still has to wait. A satisfied wait never becomes unsatisfied again, so all of these waits held
+// at once when the cycle was first seen.
 //
-// Blocked threads that wait for each other in a circle never move, but nobody can know that a rank
-// has no other thread that will make the missing call: which thread used a group last says nothing
-// about the next call. So a circle is a suspicion. It ends nothing: one rank of the job says it,
-// and if it comes to the time-out, that explains it by the circle.
+// Blocked threads in a cycle never continue, but it is not known whether a rank has another thread
+// that will make the missing call: the thread that used a group last need not make the next call.
+// So a cycle is only a suspicion and ends nothing: one rank of the job warns of it, and the
+// time-out's error, if it comes to that, contains it.
 
 /// Holds a RankState's lock, or gives up if its holder died.
 class RankLock {
@@ -245,7 +246,7 @@ Circle World::find_circle(int place) {
     thread = step.call.waits_for_thread;
     steps.push_back(step);
   }
-  // Begun at the lowest rank, so that everyone who finds this circle writes the same text.
+  // Starts at the lowest rank, so that all ranks that find this cycle write the same text.
   std::rotate(steps.begin(),
               std::min_element(steps.begin(), steps.end(),
                                [](const Step& a, const Step& b) { return a.rank < b.rank; }),

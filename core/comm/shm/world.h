@@ -37,7 +37,7 @@ struct alignas(64) RankState {
   BlockedCall blocked[kBlockedCalls];
 };
 
-/// The shared page of a world: who takes part, and why everyone stopped. `size` RankStates and the
+/// The shared page of a world: its ranks, and the cause of a failure. `size` RankStates and the
 /// world's own Channel follow.
 struct alignas(64) ControlPage {
   std::atomic<uint32_t> ready;              // 1 once rank 0 has filled in the rest
@@ -53,11 +53,11 @@ struct alignas(64) ControlPage {
   }
 };
 
-/// Whether these bytes are the ready page of a world of `size` ranks, as far as can be told before
-/// it is used. Reads no byte beyond them.
+/// Whether these bytes look like the ready page of a world of `size` ranks. Reads no byte beyond
+/// them.
 bool is_page(const char* data, int64_t bytes, int size);
 
-/// A call that a rank is blocked in, as that rank tells the others.
+/// A call that a rank is blocked in, as that rank publishes it.
 struct Blocked {
   int64_t thread = 0;
   int waits_for_rank = 0;  // in the world
@@ -65,7 +65,7 @@ struct Blocked {
   std::string text;
 };
 
-/// A circle of blocked calls that was seen once.
+/// A cycle of blocked calls that was seen once.
 struct Circle {
   struct Member {
     int rank;
@@ -75,8 +75,8 @@ struct Circle {
   std::vector<Member> members;  // empty: there is none
   std::string text;             // names every call; equal on all ranks
 
-  /// Whether `earlier` was this circle too and every thread in it has confirmed its wait since:
-  /// then all of them wait for each other.
+  /// Whether `earlier` is the same cycle and every thread in it has confirmed its wait since then:
+  /// if so, all of them wait for each other.
   bool confirms(const Circle& earlier) const;
 };
 
@@ -115,8 +115,8 @@ class World {
   /// Local. The process of a rank.
   int pid_of(int rank) const { return page_->rank(rank).pid; }
 
-  /// Local. What the process of another rank does now, "is stopped" say; "" if it is this process,
-  /// or nobody knows.
+  /// Local. The state of another rank's process, such as "is stopped"; "" if it is this process, or
+  /// unknown.
   std::string activity_of(int rank) const;
 
   /// Local, does not block. Sets the world's poison if the process of a rank has ended without
@@ -129,10 +129,10 @@ class World {
   int publish(const Blocked& blocked, int place);
   void retract(int place);
 
-  /// Local. Whether this call, as the first in the job, is to say that a deadlock is suspected.
+  /// Local. True for the first caller in the job, which must then log that a deadlock is suspected.
   bool claim_suspicion();
 
-  /// Local. Follows who waits for whom, from a published call of this rank.
+  /// Local. Searches the published calls for a cycle, starting from a call of this rank.
   Circle find_circle(int place);
 
  private:

@@ -206,18 +206,19 @@ TEST(Options, ListsEveryRefusalInOneOrder) {
                   .offload = Offload::kOptimizer,
                   .asynchronous_step = true};
   const std::vector<std::string> all = absl::StrSplit(refusal(options, on_cpu()), '\n');
-  EXPECT_THAT(all,
-              ElementsAre(HasSubstr("[options] reshard_after_forward: got 3, expected a divisor"),
-                          HasSubstr("[options] bucket_bytes: is set, but strategy zero3"),
-                          HasSubstr("[options] max_grad_norm: got -1"),
-                          HasSubstr("[options] loss_scale.backoff: got 2"),
-                          HasSubstr("[options] bucket_bytes: got 1; allowed"),
-                          HasSubstr("[options] optimizer_in_backward: is set beside offload"),
-                          HasSubstr("[options] optimizer_in_backward: is set beside max_grad_norm"),
-                          HasSubstr("[options] optimizer_in_backward: is set beside loss_scale"),
-                          HasSubstr("[options] offload: is set, but parameters lie on the CPU"),
-                          HasSubstr("[options] asynchronous_step: is true beside offload"),
-                          HasSubstr("[options] asynchronous_step: is true, but on a CPU")));
+  EXPECT_THAT(
+      all, ElementsAre(
+               HasSubstr("[options] reshard_after_forward: got 3, expected a divisor"),
+               HasSubstr("[options] bucket_bytes: is set, but strategy zero3"),
+               HasSubstr("[options] max_grad_norm: got -1"),
+               HasSubstr("[options] loss_scale.backoff: got 2"),
+               HasSubstr("[options] bucket_bytes: got 1; allowed"),
+               HasSubstr("[options] optimizer_in_backward: is set beside offload"),
+               HasSubstr("[options] optimizer_in_backward: is set beside max_grad_norm"),
+               HasSubstr("[options] optimizer_in_backward: is set beside loss_scale"),
+               HasSubstr("[options] offload: is set, but parameters lie on the CPU"),
+               HasSubstr("[options] asynchronous_step: is true beside offload"),
+               HasSubstr("[options] asynchronous_step: is true, but parameters lie on the CPU")));
   const std::vector<std::string> early =
       absl::StrSplit(std::string(validate(options).message()), '\n');
   EXPECT_THAT(early, IsSubsetOf(all)) << "what is known without a world is the same list";

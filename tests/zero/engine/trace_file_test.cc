@@ -147,7 +147,7 @@ TEST_F(TraceFileTest, RefusesALinkToWhatIsNoFile) {
   for (const fs::path& link : {null, self}) {
     EXPECT_THAT(errors_of(3, link),
                 Each(HasSubstr("[trace] rank 0: cannot write '" + link.string() +
-                               "': it is a link to what is no file; name a file")));
+                               "': it is a link to something that is not a file; name a file")));
     EXPECT_TRUE(fs::is_symlink(link));
   }
 }

@@ -221,7 +221,7 @@ TEST_P(UpdateInBackwardMisuse, ASecondBackwardIsRefusedAndTheFirstStays) {
     rank.backward(0);
     EXPECT_THAT(message_of([&] { second.backward(); }),
                 AllOf(HasSubstr("[step] rank 0"), HasSubstr("a second time before step()"),
-                      HasSubstr("What backward updated waits for the step()")));
+                      HasSubstr("What backward has updated takes effect in a step()")));
     EXPECT_EQ(rank.engine->step().step, 1);
     EXPECT_EQ(parameter_hash(*rank.engine), hash_after(rank.world, 1));
   });
@@ -284,7 +284,7 @@ TEST_P(UpdateInBackwardMisuse, HyperParametersStayUntilTheStep) {
     if (rank.world->rank() == 0) rank.lr() = 0.5;
     EXPECT_THAT(message_of([&] { rank.engine->step(); }),
                 AllOf(HasSubstr("[step] rank 0: hyper-parameter defaults: lr was changed after"),
-                      HasSubstr("What backward updated waits for the step()")));
+                      HasSubstr("What backward has updated takes effect in a step()")));
     rank.lr() = before;
     EXPECT_TRUE(rank.engine->step().committed);
     EXPECT_EQ(parameter_hash(*rank.engine), hash_after(rank.world, 1));

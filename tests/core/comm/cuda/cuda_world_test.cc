@@ -244,8 +244,8 @@ TEST(CudaWorld, ARankWhoseDriverStallsIsNamedAtTheTimeOut) {
   testing::RankProcesses ranks(3, "init_on_cuda", options);
   for (const int rank : {0, 2}) {
     EXPECT_TRUE(ranks.wait_for_output(rank,
-                                      "timed out after 1500 ms: rank 1 came, but did not say "
-                                      "whether all is well"));
+                                      "timed out after 1500 ms: rank 1 came, but did not report "
+                                      "success or failure"));
   }
   ranks.kill(1);
   ranks.wait();

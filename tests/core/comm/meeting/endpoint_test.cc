@@ -198,8 +198,8 @@ TEST(Endpoint, StrangersAreCountedWhereARankIsMissing) {
   options.environment["TESSERA_JOB_TOKEN"] = "theirs";
   alone(options, 1);
   EXPECT_THAT(host.wait()[0].output, AllOf(HasSubstr("rank 1 did not come; "),
-                                           HasSubstr("proved to be none of this job: give all "
-                                                     "ranks the same TESSERA_JOB_TOKEN")));
+                                           HasSubstr("did not prove to belong to this job: give "
+                                                     "all ranks the same TESSERA_JOB_TOKEN")));
 }
 
 TEST(Endpoint, TwoRankZerosAtOneAddressHearOfEachOther) {

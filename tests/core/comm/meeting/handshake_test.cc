@@ -256,7 +256,7 @@ TEST_F(HandshakeTest, WhoCameAndIsSilentIsNamedWithItsProcess) {
               HasSubstr("all ranks came, but no answer from rank 0 " + pid));
   post(Hello::of_this_process(1, 2, "", "cuda"), 1);
   EXPECT_THAT(errors_of({{.rank = 0, .timeout = milliseconds(300)}})[0],
-              HasSubstr("did not all enter what they share: rank 1 " + pid));
+              HasSubstr("not all of them finished connecting: rank 1 " + pid));
 }
 
 TEST_F(HandshakeTest, ARankThatGivesUpIsToldToAll) {

@@ -133,7 +133,7 @@ TEST_F(NcclFailures, CallsThatDoNotFitAreNamedAtTheTimeOut) {
         wait_on_host(*group->all_reduce(at::ones({numel}), ReduceOp::kSum, "bucket 3"));
       },
       impatient());
-  EXPECT_THAT(errors, Each(HasSubstr("timed out: waited 300 ms for calls that do not fit: rank 1 "
+  EXPECT_THAT(errors, Each(HasSubstr("timed out: waited 300 ms for calls that differ: rank 1 "
                                      "called all_reduce SUM float32[9] 'bucket 3' where rank 0 "
                                      "called all_reduce SUM float32[8] 'bucket 3'")));
 }

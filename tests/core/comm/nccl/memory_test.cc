@@ -203,7 +203,7 @@ TEST_F(NcclMemory, DifferentWindowsAreATimeOutThatNamesBothPlaces) {
       with({.memory = Memory::kWindows}, testing::impatient()));
   EXPECT_THAT(
       errors,
-      Each(AllOf(HasSubstr("calls that do not fit: rank 1 called all_gather float32[4] "
+      Each(AllOf(HasSubstr("calls that differ: rank 1 called all_gather float32[4] "
                            "'unit' at window 1 + 0"),
                  HasSubstr("where rank 0 called all_gather float32[4] 'unit' at window 0 + 0"))));
 }
