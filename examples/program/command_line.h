@@ -9,7 +9,7 @@ namespace program {
 /// What a program says of itself.
 struct About {
   std::string name;
-  std::string summary;                ///< one sentence
+  std::string summary;                     ///< one sentence
   std::vector<std::string> examples = {};  ///< command lines
 };
 

@@ -86,9 +86,7 @@ LoopbackGroup::LoopbackGroup(std::shared_ptr<Device> device, std::string name)
 
 LoopbackGroup::LoopbackGroup(std::string name, std::shared_ptr<World> world,
                              std::shared_ptr<Device> device)
-    : name_(std::move(name)),
-      world_(std::move(world)),
-      device_(std::move(device)) {}
+    : name_(std::move(name)), world_(std::move(world)), device_(std::move(device)) {}
 
 void LoopbackGroup::begin(const char* op, std::string_view tag) {
   world_->throw_if_poisoned(op, name_, sequence_++, tag);
