@@ -1,6 +1,7 @@
 #include "tessera/ddp/bucket_rule.h"
 
 #include <map>
+#include <utility>
 
 #include <absl/strings/str_cat.h>
 
@@ -18,12 +19,12 @@ std::vector<UnitPlan::Membership> bucket_membership(const ParameterTable& table,
                                                     int64_t first_bucket_bytes,
                                                     int64_t bucket_bytes) {
   std::vector<UnitPlan::Membership> buckets;
-  std::map<at::ScalarType, OpenBucket> open;
+  std::map<std::pair<at::ScalarType, bool>, OpenBucket> open;  // by dtype, and whether it is kept
   for (size_t i = table.size(); i-- > 0;) {
     const Parameter& parameter = table[i];
     if (!parameter.is_trainable) continue;
-    const at::ScalarType dtype = parameter.tensor.scalar_type();
-    auto [it, is_new] = open.try_emplace(dtype, OpenBucket{buckets.size()});
+    const std::pair trait(parameter.tensor.scalar_type(), parameter.keeps_dtype);
+    auto [it, is_new] = open.try_emplace(trait, OpenBucket{buckets.size()});
     if (is_new) buckets.push_back({absl::StrCat("bucket ", buckets.size()), {}});
     OpenBucket& bucket = it->second;
     buckets[bucket.index].parameters.push_back(i);

@@ -91,6 +91,7 @@ size_t group_of_parameter(const Parameter& parameter, const ModuleTree& tree,
 struct Trait {
   bool is_frozen;
   at::ScalarType dtype;
+  bool keeps_dtype;
   auto operator<=>(const Trait&) const = default;
 };
 
@@ -109,7 +110,9 @@ void append_units(const std::string& group_name, UnitKind kind, const std::vecto
                   std::vector<UnitPlan::Membership>& units) {
   std::map<Trait, std::vector<size_t>> parts;
   for (size_t index : group) {
-    parts[{!table[index].is_trainable, table[index].tensor.scalar_type()}].push_back(index);
+    const Parameter& parameter = table[index];
+    parts[{!parameter.is_trainable, parameter.tensor.scalar_type(), parameter.keeps_dtype}]
+        .push_back(index);
   }
   for (auto& [trait, parameters] : parts) {
     const auto dtypes =
@@ -118,7 +121,8 @@ void append_units(const std::string& group_name, UnitKind kind, const std::vecto
         });
     std::vector<std::string> notes;
     if (trait.is_frozen) notes.emplace_back("frozen");
-    if (dtypes > 1) notes.emplace_back(c10::toString(trait.dtype));
+    if (dtypes > 1)
+      notes.emplace_back(trait.keeps_dtype ? "BatchNorm" : c10::toString(trait.dtype));
     const std::string name = notes.empty()
                                  ? group_name
                                  : absl::StrCat(group_name, " (", absl::StrJoin(notes, ", "), ")");

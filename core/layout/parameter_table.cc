@@ -123,7 +123,16 @@ std::string join(c10::IntArrayRef values) {
 
 }  // namespace
 
-ParameterTable::ParameterTable(std::vector<NamedTensor> registered) {
+Precision Parameter::precision(const Precision& wanted) const {
+  Precision own = wanted;
+  const bool is_narrower =
+      wanted.parameters.has_value() && c10::elementSize(*wanted.parameters) < tensor.element_size();
+  if (keeps_dtype && is_narrower) own.parameters.reset();
+  return own;
+}
+
+ParameterTable::ParameterTable(std::vector<NamedTensor> registered,
+                               const std::function<bool(const at::Tensor&)>& keeps_dtype) {
   std::unordered_map<const c10::TensorImpl*, size_t> index_of;
   for (NamedTensor& entry : registered) {
     if (!entry.tensor.defined()) continue;
@@ -131,10 +140,12 @@ ParameterTable::ParameterTable(std::vector<NamedTensor> registered) {
         index_of.try_emplace(entry.tensor.unsafeGetTensorImpl(), parameters_.size());
     if (is_new) {
       const bool is_trainable = entry.tensor.requires_grad();
+      const bool keeps = keeps_dtype && keeps_dtype(entry.tensor);
       parameters_.push_back({.name = std::move(entry.name),
                              .other_names = {},
                              .tensor = std::move(entry.tensor),
-                             .is_trainable = is_trainable});
+                             .is_trainable = is_trainable,
+                             .keeps_dtype = keeps});
     } else {
       parameters_[place->second].other_names.push_back(std::move(entry.name));
     }

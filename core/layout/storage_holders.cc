@@ -73,7 +73,8 @@ std::vector<std::string> alias_problems(const ParameterTable& table, const UnitP
   std::vector<std::string> problems;
   for (size_t i = 0; i < table.size(); ++i) {
     const at::Tensor& tensor = table[i].tensor;
-    const at::ScalarType dtype = resolve(precision, tensor.scalar_type()).parameters;
+    const at::ScalarType dtype =
+        resolve(table[i].precision(precision), tensor.scalar_type()).parameters;
     const bool is_converted = dtype != tensor.scalar_type();
     const bool is_replaced = is_converted || (plan.has_place(i) && !fills_storage(tensor));
     const int64_t others = is_replaced ? holders.others(tensor) : 0;

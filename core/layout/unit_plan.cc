@@ -33,8 +33,8 @@ UnitPlan::UnitPlan(const ParameterTable& table, std::vector<Membership> units, i
       position_of_[index] = numels.size();
       numels.push_back(parameter.tensor.numel());
     }
-    const UnitPrecision dtypes =
-        resolve(precision, table[membership.parameters.front()].tensor.scalar_type());
+    const Parameter& first = table[membership.parameters.front()];
+    const UnitPrecision dtypes = resolve(first.precision(precision), first.tensor.scalar_type());
     units_.push_back({.name = std::move(membership.name),
                       .parameters = std::move(membership.parameters),
                       .layout = FlatLayout(dtypes.parameters, std::move(numels), slices),

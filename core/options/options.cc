@@ -229,7 +229,7 @@ void Refusals::check_numerics() {
 void Refusals::check_precision(const ParameterTable& model) {
   for (const Parameter& parameter : model) {
     for (const std::string& problem :
-         problems_of(options_.precision, parameter.tensor.scalar_type())) {
+         problems_of(parameter.precision(options_.precision), parameter.tensor.scalar_type())) {
       refuse("parameter '", parameter.name, "': ", problem);
     }
   }

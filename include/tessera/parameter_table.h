@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+
+#include "tessera/precision.h"
 
 namespace tessera {
 
@@ -20,6 +23,12 @@ struct Parameter {
   std::vector<std::string> other_names;  ///< further names of the same tensor (tied parameters)
   at::Tensor tensor;                     ///< the user's own tensor, not a copy
   bool is_trainable;                     ///< requires_grad when the table was made
+  /// Whether it stays in its own dtype where Precision::parameters is narrower: of a BatchNorm,
+  /// which computes with statistics in fp32.
+  bool keeps_dtype = false;
+
+  /// What `wanted` means for this parameter.
+  Precision precision(const Precision& wanted) const;
 };
 
 /// The distinct parameters of a model in registration order. Layout, optimizer and messages refer
@@ -32,7 +41,9 @@ class ParameterTable {
   /// device, a device other than CPU and CUDA, a layout other than strided, an integral, complex or
   /// quantized dtype, storages of two entries that overlap (a tie made by aliasing; the remedy is
   /// to register one tensor twice), non-leaf tensors.
-  explicit ParameterTable(std::vector<NamedTensor> registered);
+  /// `keeps_dtype` says of which parameters Parameter::keeps_dtype is true; null: of none.
+  explicit ParameterTable(std::vector<NamedTensor> registered,
+                          const std::function<bool(const at::Tensor&)>& keeps_dtype = nullptr);
 
   size_t size() const { return parameters_.size(); }
   const Parameter& operator[](size_t index) const { return parameters_[index]; }

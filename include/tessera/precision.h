@@ -14,7 +14,8 @@ namespace tessera {
 struct Precision {
   /// What the model computes with and what is gathered. Unset: each parameter's own dtype. Narrower
   /// than the model's: parameters are converted when the model is parallelized and the masters keep
-  /// the values they had before.
+  /// the values they had before. Parameters of BatchNorm layers are not narrowed: their running
+  /// statistics are fp32, and LibTorch refuses narrower parameters beside them.
   std::optional<c10::ScalarType> parameters = {};
 
   /// What gradients are sent in. Sums of 16-bit gradients are formed in fp32 and rounded once.

@@ -11,6 +11,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
@@ -127,11 +128,33 @@ std::vector<NamedTensor> parameters_of(const torch::nn::Module& model, const Opt
 }
 
 /// Throws c10::Error that names those whose memory is out of reach.
+/// The parameters of BatchNorm layers, whose running statistics are fp32: LibTorch computes with
+/// 16-bit inputs beside them only if the parameters are fp32 as well.
+std::set<const c10::TensorImpl*> batch_norm_parameters(const torch::nn::Module& model) {
+  std::set<const c10::TensorImpl*> parameters;
+  for (const auto& module : model.modules()) {
+    if (module->as<torch::nn::BatchNorm1dImpl>() == nullptr &&
+        module->as<torch::nn::BatchNorm2dImpl>() == nullptr &&
+        module->as<torch::nn::BatchNorm3dImpl>() == nullptr) {
+      continue;
+    }
+    for (const at::Tensor& parameter : module->parameters(/*recurse=*/false)) {
+      parameters.insert(parameter.unsafeGetTensorImpl());
+    }
+  }
+  return parameters;
+}
+
 ParameterTable table_of(const torch::nn::Module& model, const Options& options) {
   std::vector<NamedTensor> parameters = parameters_of(model, options);
   const std::vector<std::string> problems = problems_of_memory(parameters);
   TORCH_CHECK(problems.empty(), absl::StrJoin(problems, "\n"));
-  return ParameterTable(std::move(parameters));
+  const std::set<const c10::TensorImpl*> kept = options.precision.parameters.has_value()
+                                                    ? batch_norm_parameters(model)
+                                                    : std::set<const c10::TensorImpl*>();
+  return ParameterTable(std::move(parameters), [&kept](const at::Tensor& parameter) {
+    return kept.contains(parameter.unsafeGetTensorImpl());
+  });
 }
 
 /// Runs `body` and returns what it returns, or nothing after adding what it throws to `problems`.
@@ -265,7 +288,8 @@ void convert_others(const ParameterTable& table, const UnitPlan& plan, const Pre
   for (size_t i = 0; i < table.size(); ++i) {
     if (plan.has_place(i)) continue;
     const at::Tensor& tensor = table[i].tensor;
-    const at::ScalarType dtype = resolve(precision, tensor.scalar_type()).parameters;
+    const at::ScalarType dtype =
+        resolve(table[i].precision(precision), tensor.scalar_type()).parameters;
     if (dtype != tensor.scalar_type()) tensor.set_data(tensor.detach().to(dtype));
   }
 }

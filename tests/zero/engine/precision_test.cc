@@ -13,6 +13,7 @@
 #include "tessera/tests/support/models.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
+#include "tessera/tests/support/same_bits.h"
 #include "tessera/tests/support/training.h"
 
 // Scenario 53 of docs/testing.md: which dtype each part of a step has, and that what is computed in
@@ -137,6 +138,60 @@ TEST_P(PrecisionTest, Scenario53_SixteenBitStepsAreThoseOfAPlainMimic) {
       }
     });
   }
+}
+
+struct WithBatchNorm : torch::nn::Module {
+  Tensor forward(const Tensor& input) {
+    return last(at::tanh(norm(first(input).unsqueeze(2).unsqueeze(3)).flatten(1)));
+  }
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(7, 6));
+  torch::nn::BatchNorm2d norm = register_module("norm", torch::nn::BatchNorm2d(6));
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(6, 5));
+};
+
+/// Trains it in bfloat16; returns all state that is equal on all ranks.
+std::vector<Tensor> train_batch_norm(const Configuration& configuration,
+                                     const std::shared_ptr<ProcessGroup>& world) {
+  const auto model = std::make_shared<WithBatchNorm>();
+  draw_parameters(*model, 5);
+  const auto engine = parallelize(model, decaying_adamw(), options_of(configuration), world);
+  for (int step = 0; step < 3; ++step) {
+    const Tensor input = at::sin(at::arange(28, at::kFloat) * (1.0 + step) + world->rank());
+    model->forward(input.view({4, 7}).to(at::kBFloat16)).to(at::kFloat).square().mean().backward();
+    engine->step();
+  }
+  EXPECT_EQ(model->norm->weight.scalar_type(), at::kFloat);
+  EXPECT_EQ(model->first->weight.scalar_type(), at::kBFloat16);
+  const StateDict state = engine->state_dict(StateScope::kEveryRank);
+  EXPECT_FALSE(state.entries.contains("optimizer.norm.weight.master")) << "it is its own master";
+  EXPECT_TRUE(state.entries.contains("optimizer.first.weight.master"));
+  std::vector<Tensor> values;
+  for (const auto& [name, entry] : state.entries) values.push_back(entry.tensor());
+  return values;
+}
+
+TEST_P(PrecisionTest, BatchNormStaysInFp32) {
+  for (const int size : {2, 3}) {
+    if (size == 3 && GetParam().strategy == Strategy::kHybrid) continue;  // its degrees are 2
+    run_ranks(size, [&](const std::shared_ptr<ProcessGroup>& world) {
+      Configuration configuration = GetParam();
+      Configuration ddp = configuration_of(Strategy::kDdp);
+      configuration.precision.parameters = ddp.precision.parameters = at::kBFloat16;
+      const std::vector<Tensor> got = train_batch_norm(configuration, world);
+      const std::vector<Tensor> expected = train_batch_norm(ddp, world);
+      ASSERT_EQ(got.size(), expected.size());
+      for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(have_same_bits(got[i], expected[i])) << i;
+    });
+  }
+}
+
+/// Without it LibTorch refuses the model: the negative control.
+TEST(Precision, NegativeControlLibTorchRefusesNarrowBatchNorms) {
+  WithBatchNorm model;
+  model.to(at::kBFloat16);
+  model.norm->running_mean = model.norm->running_mean.to(at::kFloat);
+  model.norm->running_var = model.norm->running_var.to(at::kFloat);
+  EXPECT_THROW(model.forward(at::ones({4, 7}, at::kBFloat16)), c10::Error);
 }
 
 /// Sums of micro-steps are kept wider than the gradients that are added.
