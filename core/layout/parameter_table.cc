@@ -126,7 +126,7 @@ std::string join(c10::IntArrayRef values) {
 Precision Parameter::precision(const Precision& wanted) const {
   Precision own = wanted;
   const bool is_narrower =
-      wanted.parameters.has_value() && c10::elementSize(*wanted.parameters) < tensor.element_size();
+      wanted.parameters.has_value() && c10::elementSize(*wanted.parameters) < tensor.itemsize();
   if (keeps_dtype && is_narrower) own.parameters.reset();
   return own;
 }
