@@ -43,8 +43,9 @@ std::shared_ptr<Work> MeanOverRanks::advance(Level level, const at::Tensor& part
   return replicas_->all_gather(whole, part, tag);
 }
 
-std::unique_ptr<GradientCommunicator> make_gradient_communicator(ProcessGroup& group,
-                                                                 const SliceMap& slices) {
+std::unique_ptr<GradientCommunicator> make_mean_over_ranks(ProcessGroup& group,
+                                                           const SliceMap& slices,
+                                                           MemoryMeter& /*meter*/) {
   return std::make_unique<MeanOverRanks>(group, slices);
 }
 

@@ -5,6 +5,7 @@
 
 #include "tessera/core/layout/slice_map.h"
 #include "tessera/core/reduce/gradient_communicator.h"
+#include "tessera/memory_meter.h"
 #include "tessera/process_group.h"
 
 namespace tessera::internal {
@@ -41,8 +42,9 @@ class MeanOverRanks final : public GradientCommunicator {
   const int atom_across_sums_;                 // of the ranks that add partial sums
 };
 
-/// Collective. What communicates the gradients of an engine.
-std::unique_ptr<GradientCommunicator> make_gradient_communicator(ProcessGroup& group,
-                                                                 const SliceMap& slices);
+/// Reducer::Setting's default. Collective.
+std::unique_ptr<GradientCommunicator> make_mean_over_ranks(ProcessGroup& group,
+                                                           const SliceMap& slices,
+                                                           MemoryMeter& meter);
 
 }  // namespace tessera::internal

@@ -9,7 +9,6 @@
 
 #include "tessera/core/comm/agreement/disagreement.h"
 #include "tessera/core/layout/flat_buffer.h"
-#include "tessera/core/reduce/mean_over_ranks.h"
 #include "tessera/core/sched/trace_span.h"
 #include "tessera/core/step/grad_norm.h"
 #include "tessera/trace.h"
@@ -57,7 +56,7 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
       observer_(setting.observer != nullptr ? *setting.observer : GradientObserver::none()),
       is_consumed_(observer_.consumes()),
       units_(plan.trainable_size()),
-      communicator_(make_gradient_communicator(group, slices)),
+      communicator_(setting.make_communicator(group, slices, meter)),
       plain_pool_(allocate_from(*communicator_), meter, MemoryClass::kGradientBuffers,
                   setting.on_release),
       root_pool_(allocate_from(*communicator_), meter, MemoryClass::kGradientBuffers,

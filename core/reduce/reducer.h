@@ -15,6 +15,7 @@
 #include "tessera/core/reduce/gradient_communicator.h"
 #include "tessera/core/reduce/gradient_observer.h"
 #include "tessera/core/reduce/gradient_view.h"
+#include "tessera/core/reduce/mean_over_ranks.h"
 #include "tessera/core/reduce/reduced_gradient.h"
 #include "tessera/core/reduce/scratch_buffers.h"
 #include "tessera/core/sched/buffer_pool.h"
@@ -51,6 +52,9 @@ class Reducer {
     /// May be null. Where it consumes gradients, a backward is all of a step: mode kReduce, one
     /// gradient per parameter.
     GradientObserver* observer = nullptr;
+    /// What communicates gradients; `meter` counts what it holds.
+    std::unique_ptr<GradientCommunicator> (*make_communicator)(
+        ProcessGroup& group, const SliceMap& slices, MemoryMeter& meter) = &make_mean_over_ranks;
     /// Whether ranks exchange at the end of each backward which parameters they used, or only in
     /// the step: then used() is what this rank used, and a backward must give each parameter at
     /// most one gradient.
