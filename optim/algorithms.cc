@@ -1,11 +1,12 @@
 #include "tessera/optim/algorithms.h"
 
 #include "tessera/optim/adamw.h"
+#include "tessera/optim/sgd.h"
 
 namespace tessera::internal {
 
 const std::vector<const Algorithm*>& algorithms() {
-  static const std::vector<const Algorithm*> all = {&adamw_algorithm()};
+  static const std::vector<const Algorithm*> all = {&adamw_algorithm(), &sgd_algorithm()};
   return all;
 }
 

@@ -102,7 +102,7 @@ Outcome train(const Subject& subject, at::ScalarType dtype, const Configuration&
       prepare(subject.make(), dtype, kModelSeed + static_cast<uint64_t>(rank));
   net->to(world->device());
   const std::unique_ptr<Engine> engine =
-      parallelize(net, make_plan(*net), options_of(configuration, schedule), world);
+      parallelize(net, options.plan(*net), options_of(configuration, schedule), world);
   const at::ScalarType computed = configuration.precision.parameters.value_or(dtype);
 
   Outcome outcome;

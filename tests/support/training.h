@@ -66,6 +66,8 @@ std::map<std::string, at::Tensor> copy_parameters(const torch::nn::Module& model
 
 /// What train() may be told besides the schedule.
 struct TrainOptions {
+  /// What updates.
+  std::function<OptimizerPlan(const torch::nn::Module& model)> plan = &make_plan;
   /// Called after each backward and after each step, before the parameters are copied.
   std::function<void(Engine&, int step)> after_backward = {};
   std::function<void(Engine&, int step)> after_step = {};

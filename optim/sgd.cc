@@ -1,0 +1,172 @@
+#include "tessera/optim/sgd.h"
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+
+#include <torch/optim/sgd.h>
+
+#include "tessera/optim/flat_elementwise.h"
+
+// As TESSERA_VECTOR_TARGETS, with std::fma as an instruction: AVX2 alone does not have it.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#define TESSERA_FMA_TARGETS __attribute__((target_clones("avx512f", "fma", "default")))
+#else
+#define TESSERA_FMA_TARGETS
+#endif
+
+namespace tessera::internal {
+
+namespace {
+
+using torch::optim::SGDOptions;
+
+/// One parameter's numbers for one update.
+struct SgdCoefficients {
+  double gradient_scale;  // multiplies the gradient first
+  double rate;            // negative
+  double momentum;
+  double rest;  // 1 - dampening
+  double weight_decay;
+  bool is_first;
+  bool is_nesterov;
+};
+
+/// SgdCoefficients as an element needs them, each rounded to T once.
+template <typename T>
+struct SgdScalars {
+  explicit SgdScalars(const SgdCoefficients& from)
+      : scale(static_cast<T>(from.gradient_scale)),
+        rate(static_cast<T>(from.rate)),
+        momentum(static_cast<T>(from.momentum)),
+        rest(static_cast<T>(from.rest)),
+        weight_decay(static_cast<T>(from.weight_decay)) {}
+
+  T scale;
+  T rate;
+  T momentum;
+  T rest;
+  T weight_decay;
+};
+
+/// What becomes of the momentum.
+enum class SgdMomentum : uint8_t { kNone, kBegins, kGoesOn };
+
+/// Elements [0, numel). Each multiplication is fused with the addition behind it where at::add with
+/// a factor fuses them. Inlined into each of the functions below, to be compiled for their targets.
+template <bool kDecays, SgdMomentum kMomentum, bool kNesterov, typename T>
+[[gnu::always_inline]] inline void sgd_elements(T* __restrict values, const T* __restrict gradient,
+                                                T* __restrict momentum, int64_t numel,
+                                                const SgdScalars<T>& by) {
+  for (int64_t i = 0; i < numel; ++i) {
+    T step = gradient[i] * by.scale;
+    if constexpr (kDecays) step = std::fma(by.weight_decay, values[i], step);
+    if constexpr (kMomentum != SgdMomentum::kNone) {
+      T m = step;
+      if constexpr (kMomentum == SgdMomentum::kGoesOn) {
+        m = std::fma(by.rest, step, momentum[i] * by.momentum);
+      }
+      momentum[i] = m;
+      step = kNesterov ? std::fma(by.momentum, m, step) : m;
+    }
+    values[i] = std::fma(by.rate, step, values[i]);
+  }
+}
+
+/// In blocks whose length the compiler knows, so that it vectorises them.
+template <bool kDecays, SgdMomentum kMomentum, bool kNesterov, typename T>
+[[gnu::always_inline]] inline void sgd_blocks(T* values, const T* gradient, T* momentum,
+                                              int64_t numel, const SgdScalars<T>& by) {
+  constexpr int64_t kBlock = 64;
+  int64_t i = 0;
+  for (; i + kBlock <= numel; i += kBlock) {
+    sgd_elements<kDecays, kMomentum, kNesterov>(values + i, gradient + i, momentum + i, kBlock, by);
+  }
+  sgd_elements<kDecays, kMomentum, kNesterov>(values + i, gradient + i, momentum + i, numel - i,
+                                              by);
+}
+
+template <bool kDecays, typename T>
+[[gnu::always_inline]] inline void sgd_update_of(T* values, const T* gradient, T* momentum,
+                                                 int64_t numel, const SgdCoefficients& by) {
+  using enum SgdMomentum;
+  const SgdScalars<T> scalars(by);
+  if (by.momentum == 0.0) {
+    sgd_blocks<kDecays, kNone, false>(values, gradient, momentum, numel, scalars);
+  } else if (by.is_first && by.is_nesterov) {
+    sgd_blocks<kDecays, kBegins, true>(values, gradient, momentum, numel, scalars);
+  } else if (by.is_first) {
+    sgd_blocks<kDecays, kBegins, false>(values, gradient, momentum, numel, scalars);
+  } else if (by.is_nesterov) {
+    sgd_blocks<kDecays, kGoesOn, true>(values, gradient, momentum, numel, scalars);
+  } else {
+    sgd_blocks<kDecays, kGoesOn, false>(values, gradient, momentum, numel, scalars);
+  }
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void sgd_update_in(T* values, const T* gradient, T* momentum,
+                                                 int64_t numel, const SgdCoefficients& by) {
+  if (by.weight_decay == 0.0) {
+    sgd_update_of<false>(values, gradient, momentum, numel, by);
+  } else {
+    sgd_update_of<true>(values, gradient, momentum, numel, by);
+  }
+}
+
+TESSERA_FMA_TARGETS void sgd_update(float* values, const float* gradient, float* momentum,
+                                    int64_t numel, const SgdCoefficients& by) {
+  sgd_update_in(values, gradient, momentum, numel, by);
+}
+TESSERA_FMA_TARGETS void sgd_update(double* values, const double* gradient, double* momentum,
+                                    int64_t numel, const SgdCoefficients& by) {
+  sgd_update_in(values, gradient, momentum, numel, by);
+}
+
+struct SgdUpdate {
+  using Options = SGDOptions;
+  using Coefficients = SgdCoefficients;
+  static constexpr size_t kStates = 1;
+
+  static Coefficients coefficients(const Options& options, int64_t step, double gradient_scale) {
+    return {.gradient_scale = gradient_scale,
+            .rate = -options.lr(),
+            .momentum = options.momentum(),
+            .rest = 1.0 - options.dampening(),
+            .weight_decay = options.weight_decay(),
+            .is_first = step == 1,
+            .is_nesterov = options.nesterov()};
+  }
+
+  template <typename T>
+  static void apply(T* values, const T* gradient, const std::array<T*, kStates>& states,
+                    int64_t numel, const Coefficients& coefficients) {
+    sgd_update(values, gradient, states[0], numel, coefficients);
+  }
+};
+
+}  // namespace
+
+const Algorithm& sgd_algorithm() {
+  using Field = HyperParameterField;
+  static const Algorithm algorithm = {
+      .name = "SGD",
+      .options_name = "SGDOptions",
+      .accepts = &has_type<SGDOptions>,
+      .hyper_parameters = {Field::number<SGDOptions>(
+                               "lr", [](auto& of) -> auto& { return of.lr(); }),
+                           Field::number<SGDOptions>(
+                               "momentum", [](auto& of) -> auto& { return of.momentum(); }),
+                           Field::number<SGDOptions>(
+                               "dampening", [](auto& of) -> auto& { return of.dampening(); }),
+                           Field::number<SGDOptions>(
+                               "weight_decay", [](auto& of) -> auto& { return of.weight_decay(); }),
+                           Field::toggle<SGDOptions>(
+                               "nesterov", [](auto& of) -> auto& { return of.nesterov(); })},
+      .states = {ElementState{.name = "momentum_buffer"}},
+      .make_host = &make_flat_elementwise<SgdUpdate>};
+  return algorithm;
+}
+
+}  // namespace tessera::internal

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "tessera/optim/algorithm.h"
+
+namespace tessera::internal {
+
+/// SGD with momentum, dampening, Nesterov momentum and weight decay, in one pass over values,
+/// gradient and momentum, on the host. The formulas of torch::optim::SGD, and on processors with
+/// fused multiply-adds its bits; fp32 and fp64. Options are torch::optim::SGDOptions. As there,
+/// a parameter's first update leaves its gradient in the momentum undampened; unlike there, the
+/// first one is the first of all, whatever momentum was then. Nesterov without momentum means
+/// nothing.
+const Algorithm& sgd_algorithm();
+
+}  // namespace tessera::internal

@@ -1,0 +1,165 @@
+#include "tessera/optim/sgd.h"
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/optim/algorithms.h"
+#include "tessera/tests/optim/sharded_model.h"
+#include "tessera/tests/support/same_bits.h"
+
+namespace tessera::internal {
+namespace {
+
+using testing::have_same_bits;
+using torch::optim::SGDOptions;
+
+struct Variant {
+  std::string name;
+  SGDOptions options;
+};
+
+const std::vector<Variant>& variants() {
+  static const std::vector<Variant> all = {
+      {"Plain", SGDOptions(0.03)},
+      {"Decay", SGDOptions(0.03).weight_decay(0.1)},
+      {"Momentum", SGDOptions(0.03).momentum(0.9)},
+      {"Dampened", SGDOptions(0.03).momentum(0.9).dampening(0.3)},
+      {"Nesterov", SGDOptions(0.03).momentum(0.9).nesterov(true)},
+      {"NesterovDecay", SGDOptions(0.03).momentum(0.8).nesterov(true).weight_decay(0.05)},
+      {"All", SGDOptions(0.03).momentum(0.7).dampening(0.2).weight_decay(0.05)}};
+  return all;
+}
+
+/// Blocks of the kernel, tails, views that are not in order, nothing, a scalar, a frozen one.
+std::vector<NamedTensor> make_parameters(at::ScalarType dtype) {
+  torch::manual_seed(11);
+  const auto random = [&](at::IntArrayRef sizes) {
+    return torch::randn(sizes, torch::kDouble).to(dtype);
+  };
+  const std::vector<std::pair<std::string, at::Tensor>> tensors = {
+      {"conv", random({5, 3, 3, 3}).contiguous(at::MemoryFormat::ChannelsLast)},
+      {"turned", random({13, 7}).t()},
+      {"frozen", random({9})},
+      {"line", random({65})},
+      {"empty", random({0, 3})},
+      {"scalar", random({})},
+      {"wide", random({37, 29})}};
+  std::vector<NamedTensor> named;
+  for (const auto& [name, tensor] : tensors) {
+    named.push_back({name, tensor.clone().requires_grad_(name != "frozen")});
+  }
+  return named;
+}
+
+/// The scalar is used from step 3 on, the line now and then.
+std::vector<at::Tensor> make_gradients(const std::vector<NamedTensor>& parameters, int step) {
+  torch::manual_seed(100 + step);
+  std::vector<at::Tensor> gradients;
+  for (const auto& [name, tensor] : parameters) {
+    at::Tensor gradient = torch::randn(tensor.sizes(), torch::kDouble).to(tensor.scalar_type());
+    const bool has_none = !tensor.requires_grad() || (name == "scalar" && step < 3) ||
+                          (name == "line" && step % 3 == 1);
+    gradients.push_back(has_none ? at::Tensor() : std::move(gradient));
+  }
+  return gradients;
+}
+
+/// Both trained for `steps` steps; the names of the parameters whose bits differ then.
+std::vector<std::string> differing(const SGDOptions& options, const SGDOptions& reference_options,
+                                   at::ScalarType dtype, int slices, int steps) {
+  const std::vector<NamedTensor> reference = make_parameters(dtype);
+  std::vector<at::Tensor> trained;
+  for (const NamedTensor& parameter : reference) {
+    if (parameter.tensor.requires_grad()) trained.push_back(parameter.tensor);
+  }
+  torch::optim::SGD optimizer(trained, reference_options);
+  ShardedModel model(make_parameters(dtype), options, slices);
+  for (int step = 0; step < steps; ++step) {
+    const std::vector<at::Tensor> gradients = make_gradients(reference, step);
+    for (size_t i = 0; i < reference.size(); ++i) {
+      reference[i].tensor.mutable_grad() =
+          gradients[i].defined() ? gradients[i].clone() : at::Tensor();
+    }
+    optimizer.step();
+    model.update(gradients);
+  }
+  std::vector<std::string> names;
+  for (size_t i = 0; i < reference.size(); ++i) {
+    if (!have_same_bits(model.table()[i].tensor, reference[i].tensor)) {
+      names.push_back(reference[i].name);
+    }
+  }
+  return names;
+}
+
+TEST(Sgd, HasTheBitsOfTorchsSgdHoweverItIsCut) {
+  for (const Variant& variant : variants()) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+      for (const int slices : {1, 2, 3, 5}) {
+        EXPECT_THAT(differing(variant.options, variant.options, dtype, slices, 12),
+                    ::testing::IsEmpty())
+            << variant.name << " " << dtype << " " << slices;
+      }
+    }
+  }
+}
+
+TEST(Sgd, NegativeControlsOfTheComparison) {
+  const SGDOptions all = variants().back().options;
+  const auto differs = [&](const SGDOptions& other) {
+    return !differing(all, other, at::kFloat, 2, 12).empty();
+  };
+  EXPECT_FALSE(differs(all));
+  EXPECT_TRUE(differs(SGDOptions(all).momentum(0.70001)));
+  EXPECT_TRUE(differs(SGDOptions(all).dampening(0.20001)));
+  EXPECT_TRUE(differs(SGDOptions(all).weight_decay(0.05001)));
+  EXPECT_TRUE(differs(SGDOptions(all).lr(0.0300001)));
+  EXPECT_TRUE(differs(SGDOptions(all).nesterov(true).dampening(0)));
+}
+
+TEST(Sgd, TheGradientScaleMultipliesTheGradientFirst) {
+  const SGDOptions options = variants().back().options;
+  ShardedModel scaled(make_parameters(at::kDouble), options, 2);
+  ShardedModel plain(make_parameters(at::kDouble), options, 2);
+  const std::vector<NamedTensor> shapes = make_parameters(at::kDouble);
+  for (int step = 0; step < 4; ++step) {
+    std::vector<at::Tensor> gradients = make_gradients(shapes, step);
+    scaled.update(gradients, 0.25);
+    for (at::Tensor& gradient : gradients) {
+      if (gradient.defined()) gradient = gradient * 0.25;
+    }
+    plain.update(gradients);
+  }
+  EXPECT_TRUE(have_same_bits(scaled.flat(), plain.flat()));
+}
+
+TEST(Sgd, IsChosenByItsOptionsAndSaysWhatIsOutOfRange) {
+  const Algorithm* sgd = algorithm_of(SGDOptions(0.5));
+  ASSERT_EQ(sgd, &sgd_algorithm());
+  EXPECT_EQ(known_options(), "AdamWOptions or SGDOptions");
+  EXPECT_EQ(sgd->line_of(SGDOptions(0.5).momentum(0.25).nesterov(true)),
+            "SGD lr 0.5 momentum 0.25 dampening 0 weight_decay 0 nesterov");
+  EXPECT_THAT(sgd->problems_of("defaults", SGDOptions(-1).momentum(std::nan(""))),
+              ::testing::ElementsAre(
+                  "[optim] defaults: lr: got -1, expected a finite number, at least 0",
+                  "[optim] defaults: momentum: got nan, expected a finite number, at least 0"));
+  SGDOptions options(1);
+  for (const HyperParameterField& field : sgd->hyper_parameters) {
+    field.write(options, field.is_switch ? 1.0 : 0.125);
+  }
+  EXPECT_TRUE(
+      options ==
+      SGDOptions(0.125).momentum(0.125).dampening(0.125).weight_decay(0.125).nesterov(true));
+  ShardedModel model(make_parameters(at::kFloat), SGDOptions(0.1), 1);
+  EXPECT_EQ(model.optimizer(0).state_bytes(), model.flat().numel() * 4);
+}
+
+}  // namespace
+}  // namespace tessera::internal
