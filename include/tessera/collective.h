@@ -14,6 +14,7 @@ enum class Op : uint8_t {
   kReduceScatter,
   kAllGather,
   kBroadcast,
+  kReduce,
   kBarrier,
   kHostGather,  ///< ProcessGroup::all_gather_on_host(), where that is no all-gather of the group's
   kSubgroup,
@@ -56,7 +57,7 @@ struct Collective {
   at::Tensor output = {};  ///< what is written; undefined where no tensor takes part
   at::Tensor input = {};   ///< what is read: `output` itself for operations in place
   ReduceOp reduce = ReduceOp::kSum;
-  int peer = -1;   ///< the root of a broadcast
+  int peer = -1;   ///< the root of a broadcast or a reduce
   int slice = -1;  ///< which slice of a reduce_scatter's input comes to this rank
   /// Names it in errors and traces. Valid during the call that gets it.
   std::string_view tag = {};

@@ -107,6 +107,18 @@ class ProcessGroup {
         {.op = Op::kBroadcast, .output = tensor, .input = tensor, .peer = root, .tag = tag});
   }
 
+  /// Combines `tensor` over ranks into that of rank `root`, in place, with the bits of
+  /// all_reduce(); the others' stay as they were. A backend may lack it (nccl): c10::Error.
+  std::shared_ptr<Work> reduce(const at::Tensor& tensor, ReduceOp op, int root,
+                               std::string_view tag = {}) {
+    return check_and_run({.op = Op::kReduce,
+                          .output = tensor,
+                          .input = tensor,
+                          .reduce = op,
+                          .peer = root,
+                          .tag = tag});
+  }
+
   /// Blocks until every rank has called it.
   void barrier(std::string_view tag = {}) {
     check_and_run({.op = Op::kBarrier, .tag = tag})->wait();

@@ -94,6 +94,9 @@ std::shared_ptr<Work> RecordingGroup::run(const Collective& collective) {
     case Op::kBroadcast:
       factor = rank() == collective.peer && size() > 1 ? 1.0 : 0.0;
       break;
+    case Op::kReduce:
+      factor = rank() != collective.peer ? 1.0 : 0.0;
+      break;
     default:
       break;
   }

@@ -56,6 +56,11 @@ void check_own_slice(const char* op, const at::Tensor& slice, const at::Tensor& 
               ", which is this rank's, or memory apart; use this rank's own slice");
 }
 
+void check_root(const char* op, int root, int size) {
+  TORCH_CHECK(root >= 0 && root < size, "[comm] ", op, ": got root ", root, ", expected 0 to ",
+              size - 1, "; roots are numbered within the group");
+}
+
 void check_reduce_scatter(const Collective& call, int size, at::Device device) {
   const char* const op = "reduce_scatter";
   check_collective_tensor(op, "output", call.output, device);
@@ -100,6 +105,8 @@ const char* to_string(Op op) {
       return "all_gather";
     case Op::kBroadcast:
       return "broadcast";
+    case Op::kReduce:
+      return "reduce";
     case Op::kBarrier:
       return "barrier";
     case Op::kSubgroup:
@@ -178,13 +185,15 @@ CallSignature Collective::signature() const {
 
 std::string describe(const CallSignature& call, std::string_view tag) {
   std::string text = to_string(call.op);
-  if (call.op == Op::kAllReduce || call.op == Op::kReduceScatter) {
+  if (call.op == Op::kAllReduce || call.op == Op::kReduceScatter || call.op == Op::kReduce) {
     absl::StrAppend(&text, " ", std::string(to_string(call.reduce)));
   }
   if (call.numel >= 0) {
     absl::StrAppend(&text, " ", dtype_name(call.dtype), "[", call.numel, "]");
   }
-  if (call.peer >= 0) absl::StrAppend(&text, " from rank ", call.peer);
+  if (call.peer >= 0) {
+    absl::StrAppend(&text, call.op == Op::kReduce ? " to rank " : " from rank ", call.peer);
+  }
   return absl::StrCat(text, " '", std::string(tag), "'");
 }
 
@@ -201,10 +210,11 @@ void check(const Collective& collective, int rank, int size, at::Device device) 
       return check_all_gather(collective, rank, size, at::kCPU);
     case Op::kBroadcast:
       check_collective_tensor("broadcast", "tensor", collective.input, device);
-      TORCH_CHECK(collective.peer >= 0 && collective.peer < size, "[comm] broadcast: got root ",
-                  collective.peer, ", expected 0 to ", size - 1,
-                  "; roots are numbered within the group");
-      return;
+      return check_root("broadcast", collective.peer, size);
+    case Op::kReduce:
+      check_collective_tensor("reduce", "tensor", collective.input, device);
+      check_reduce_op("reduce", collective.input, collective.reduce);
+      return check_root("reduce", collective.peer, size);
     default:
       return;
   }

@@ -107,6 +107,7 @@ std::shared_ptr<Work> LoopbackGroup::run(const Collective& collective) {
       return completed_work();
     case Op::kAllReduce:
     case Op::kBroadcast:
+    case Op::kReduce:
       break;
     case Op::kReduceScatter:
     case Op::kAllGather:

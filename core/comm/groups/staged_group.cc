@@ -32,6 +32,7 @@ std::shared_ptr<Work> StagedGroup::run(const Collective& collective) {
     case Op::kReduceScatter:
     case Op::kAllGather:
     case Op::kBroadcast:
+    case Op::kReduce:
     case Op::kBarrier:
       break;
     default:
@@ -65,8 +66,10 @@ std::shared_ptr<Work> StagedGroup::take_part(const Collective& collective) {
 void StagedGroup::run_staged(Collective collective) {
   const at::Tensor input = collective.input;
   const at::Tensor output = collective.output;
-  const bool is_receiver = collective.op == Op::kBroadcast && rank() != collective.peer;
-  const bool is_sender = collective.op == Op::kBroadcast && rank() == collective.peer;
+  const bool is_root = rank() == collective.peer;
+  const bool is_receiver = collective.op == Op::kBroadcast && !is_root;
+  const bool is_sender =
+      collective.op == Op::kBroadcast ? is_root : collective.op == Op::kReduce && !is_root;
   const at::Tensor staged =
       stage(std::max(input.numel(), output.numel()), input.scalar_type());  // of the whole
   const auto slice = [&staged](const at::Tensor& part, int number) {

@@ -40,31 +40,39 @@ void stream(char* to, const char* from, int64_t bytes) {
   if (bytes > 0 && to != from) copy_streaming(to, from, bytes);
 }
 
-void all_reduce(Exchange& exchange, const Collective& collective) {
+/// For all ranks, or for a root alone: the ranks share out the work either way.
+void reduce_in_place(Exchange& exchange, const Collective& collective) {
   std::vector<char*>& sources = exchange.sources();
   const int size = exchange.size();
   const at::Tensor& tensor = collective.output;
   const auto dtype = tensor.scalar_type();
   const auto element = static_cast<int64_t>(tensor.element_size());
+  const bool has_root = collective.op == Op::kReduce;
+  const bool receives = !has_root || exchange.rank() == collective.peer;
+  char* const* const targets = has_root ? &sources[collective.peer] : sources.data();
+  const int target_count = has_root ? 1 : size;
   char* const own = data_of(tensor);
   const CallDescriptor call = exchange.call_of(collective, tensor);
   const auto stage = [&](int64_t begin, int64_t count) {
     copy(exchange.staging(), own + begin * element, count * element);
   };
-  exchange.in_chunks(
-      call, tensor.numel(), Exchange::kStagingBytes / element, stage,
-      [&](int64_t begin, int64_t count) {
-        const Slice slice = slice_of(count, size, exchange.rank());
-        if (slice.numel > 0) {
-          for (int peer = 0; peer < size; ++peer) {
-            const int64_t offset = exchange.is_staged(peer) ? slice.begin : begin + slice.begin;
-            sources[peer] = exchange.source_of(peer) + offset * element;
-          }
-          reduce(dtype, collective.reduce, sources.data(), size, sources.data(), size, slice.numel);
-        }
-        exchange.phase();
-        if (call.staged) copy(own + begin * element, exchange.staging(), count * element);
-      });
+  exchange.in_chunks(call, tensor.numel(), Exchange::kStagingBytes / element, stage,
+                     [&](int64_t begin, int64_t count) {
+                       const Slice slice = slice_of(count, size, exchange.rank());
+                       if (slice.numel > 0) {
+                         for (int peer = 0; peer < size; ++peer) {
+                           const int64_t offset =
+                               exchange.is_staged(peer) ? slice.begin : begin + slice.begin;
+                           sources[peer] = exchange.source_of(peer) + offset * element;
+                         }
+                         reduce(dtype, collective.reduce, sources.data(), size, targets,
+                                target_count, slice.numel);
+                       }
+                       exchange.phase();
+                       if (call.staged && receives) {
+                         copy(own + begin * element, exchange.staging(), count * element);
+                       }
+                     });
 }
 
 void reduce_scatter(Exchange& exchange, const Collective& collective) {
@@ -168,7 +176,8 @@ void barrier(Exchange& exchange, const Collective& collective) {
 Algorithm algorithm_of(Op op) {
   switch (op) {
     case Op::kAllReduce:
-      return all_reduce;
+    case Op::kReduce:
+      return reduce_in_place;
     case Op::kReduceScatter:
       return reduce_scatter;
     case Op::kAllGather:

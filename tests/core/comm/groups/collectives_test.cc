@@ -178,6 +178,13 @@ void check_reductions(ProcessGroup& group, Memory memory, const Reduction& reduc
   group.all_reduce(all, op, "all")->wait();
   ASSERT_TRUE(have_same_bits(all, wanted)) << "all_reduce of " << what;
 
+  for (const int root : {0, group.size() - 1}) {
+    const at::Tensor part = make_copy(group, memory, inputs[rank]);
+    group.reduce(part, op, root, "part")->wait();
+    ASSERT_TRUE(have_same_bits(part, rank == root ? wanted : inputs[rank]))
+        << "reduce to " << root << " of " << what;
+  }
+
   const at::Tensor own = wanted.narrow(0, rank * numel, numel).contiguous();
   const at::Tensor input = make_copy(group, memory, inputs[rank]);
   const at::Tensor output = make(group, Memory::kPrivate, numel, input.scalar_type());
@@ -304,6 +311,17 @@ TEST(Collectives, NegativeControlsOfTheReference) {
     if (group->rank() == 2) tensor.zero_();
     group->all_reduce(tensor, ReduceOp::kSum)->wait();
     EXPECT_FALSE(have_same_bits(tensor, right));
+  });
+
+  // A root that is left out, and one that is another one.
+  run_ranks(3, [&](std::shared_ptr<ProcessGroup> group) {
+    at::Tensor tensor = inputs[group->rank()].clone();
+    if (group->rank() == 1) tensor.zero_();
+    group->reduce(tensor, ReduceOp::kSum, 1)->wait();
+    EXPECT_FALSE(have_same_bits(tensor, right));
+    tensor.copy_(inputs[group->rank()]);
+    group->reduce(tensor, ReduceOp::kSum, 2)->wait();
+    EXPECT_EQ(have_same_bits(tensor, right), group->rank() == 2);
   });
 }
 

@@ -101,6 +101,11 @@ TEST(Staged, GivesTheBitsOfSharedMemory) {
                       staged.broadcast(sent, root, "b")->wait();
                       results.emplace_back(
                           sent, values_of(root, size * numel, dtype).narrow(0, 0, numel));
+                      const at::Tensor wanted = share.clone();
+                      shm->reduce(wanted, ReduceOp::kSum, root, "p")->wait();
+                      const at::Tensor part = later(0, numel);
+                      staged.reduce(part, ReduceOp::kSum, root, "p")->wait();
+                      results.emplace_back(part, wanted);
                     }
                     device->synchronize();
                     for (const auto& [got, want] : results)
