@@ -38,7 +38,7 @@ const std::vector<Variant>& variants() {
 }
 
 /// Blocks of the kernel, tails, views that are not in order, nothing, a scalar, a frozen one.
-std::vector<NamedTensor> make_parameters(at::ScalarType dtype) {
+std::vector<NamedTensor> sgd_parameters(at::ScalarType dtype) {
   torch::manual_seed(11);
   const auto random = [&](at::IntArrayRef sizes) {
     return torch::randn(sizes, torch::kDouble).to(dtype);
@@ -59,7 +59,7 @@ std::vector<NamedTensor> make_parameters(at::ScalarType dtype) {
 }
 
 /// The scalar is used from step 3 on, the line now and then.
-std::vector<at::Tensor> make_gradients(const std::vector<NamedTensor>& parameters, int step) {
+std::vector<at::Tensor> sgd_gradients(const std::vector<NamedTensor>& parameters, int step) {
   torch::manual_seed(100 + step);
   std::vector<at::Tensor> gradients;
   for (const auto& [name, tensor] : parameters) {
@@ -74,15 +74,15 @@ std::vector<at::Tensor> make_gradients(const std::vector<NamedTensor>& parameter
 /// Both trained for `steps` steps; the names of the parameters whose bits differ then.
 std::vector<std::string> differing(const SGDOptions& options, const SGDOptions& reference_options,
                                    at::ScalarType dtype, int slices, int steps) {
-  const std::vector<NamedTensor> reference = make_parameters(dtype);
+  const std::vector<NamedTensor> reference = sgd_parameters(dtype);
   std::vector<at::Tensor> trained;
   for (const NamedTensor& parameter : reference) {
     if (parameter.tensor.requires_grad()) trained.push_back(parameter.tensor);
   }
   torch::optim::SGD optimizer(trained, reference_options);
-  ShardedModel model(make_parameters(dtype), options, slices);
+  ShardedModel model(sgd_parameters(dtype), options, slices);
   for (int step = 0; step < steps; ++step) {
-    const std::vector<at::Tensor> gradients = make_gradients(reference, step);
+    const std::vector<at::Tensor> gradients = sgd_gradients(reference, step);
     for (size_t i = 0; i < reference.size(); ++i) {
       reference[i].tensor.mutable_grad() =
           gradients[i].defined() ? gradients[i].clone() : at::Tensor();
@@ -126,11 +126,11 @@ TEST(Sgd, NegativeControlsOfTheComparison) {
 
 TEST(Sgd, TheGradientScaleMultipliesTheGradientFirst) {
   const SGDOptions options = variants().back().options;
-  ShardedModel scaled(make_parameters(at::kDouble), options, 2);
-  ShardedModel plain(make_parameters(at::kDouble), options, 2);
-  const std::vector<NamedTensor> shapes = make_parameters(at::kDouble);
+  ShardedModel scaled(sgd_parameters(at::kDouble), options, 2);
+  ShardedModel plain(sgd_parameters(at::kDouble), options, 2);
+  const std::vector<NamedTensor> shapes = sgd_parameters(at::kDouble);
   for (int step = 0; step < 4; ++step) {
-    std::vector<at::Tensor> gradients = make_gradients(shapes, step);
+    std::vector<at::Tensor> gradients = sgd_gradients(shapes, step);
     scaled.update(gradients, 0.25);
     for (at::Tensor& gradient : gradients) {
       if (gradient.defined()) gradient = gradient * 0.25;
@@ -157,7 +157,7 @@ TEST(Sgd, IsChosenByItsOptionsAndSaysWhatIsOutOfRange) {
   EXPECT_TRUE(
       options ==
       SGDOptions(0.125).momentum(0.125).dampening(0.125).weight_decay(0.125).nesterov(true));
-  ShardedModel model(make_parameters(at::kFloat), SGDOptions(0.1), 1);
+  ShardedModel model(sgd_parameters(at::kFloat), SGDOptions(0.1), 1);
   EXPECT_EQ(model.optimizer(0).state_bytes(), model.flat().numel() * 4);
 }
 
