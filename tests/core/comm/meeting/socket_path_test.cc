@@ -138,7 +138,7 @@ TEST_F(SocketPathTest, WhatIsNoSocketStays) {
   std::ofstream(directory_ + "/store") << "mine";
   const auto listener = at("store").listen();
   EXPECT_TRUE(absl::IsFailedPrecondition(listener.status()));
-  EXPECT_THAT(std::string(listener.status().message()), HasSubstr("no socket"));
+  EXPECT_THAT(std::string(listener.status().message()), HasSubstr("not a socket"));
   EXPECT_EQ(std::filesystem::file_size(directory_ + "/store"), 4u);
   EXPECT_THAT(std::string(SocketPath::open(directory_ + "/none/store").status().message()),
               HasSubstr("No such file"));
