@@ -94,7 +94,8 @@ def write(model: nn.Module, folder: Path, name: str) -> None:
     entries = []
     for title, parameter in model.named_parameters():
         dtype = str(parameter.dtype).removeprefix("torch.")
-        entries.append((title, dtype, tuple(parameter.shape), parameter.detach().flatten().tolist()))
+        values = parameter.detach().flatten().tolist()
+        entries.append((title, dtype, tuple(parameter.shape), values))
     tensors.write(folder, name, entries)
 
 

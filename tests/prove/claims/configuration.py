@@ -23,6 +23,7 @@ DDP = _named("ddp")
 ZERO1 = _named("zero1")
 ZERO1_APART = _named("zero1", "a copy per rank", "--apart")
 ZERO2 = _named("zero2")
+ZERO2_APART = _named("zero2", "a copy per rank", "--apart")
 ZERO3 = _named("zero3")
 ZERO3_APART = _named("zero3", "a copy per rank", "--apart")
 
@@ -53,7 +54,7 @@ def all_of(ranks: int) -> list[Configuration]:
     """All configurations that divide `ranks`, ddp first."""
     if ranks == 1:
         return [DDP, ZERO1, ZERO2, ZERO3]
-    found = [DDP, ZERO1, ZERO1_APART, ZERO2, _named("zero2", "a copy per rank", "--apart"),
+    found = [DDP, ZERO1, ZERO1_APART, ZERO2, ZERO2_APART,
              _named("zero2", "update in backward", "--optimizer_in_backward"), ZERO3, ZERO3_APART,
              _named("zero3", "update in backward", "--optimizer_in_backward"),
              _named("zero3", "whole after forward", "--apart", "--reshard_after_forward=1")]

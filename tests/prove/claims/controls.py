@@ -53,7 +53,9 @@ def _flipped_bit(table: Table, good: Run) -> None:
     whole = tensors.Tensors(good.folder, name)
     flipped = Path(good.folder, "flipped.bin")
     middle = len(whole.raw) // 8 * 4  # the lowest bit of a number
-    flipped.write_bytes(whole.raw[:middle] + bytes([whole.raw[middle] ^ 1]) + whole.raw[middle + 1:])
+    raw = bytearray(whole.raw)
+    raw[middle] ^= 1
+    flipped.write_bytes(raw)
     flipped.with_suffix(".txt").write_text(whole.index)
     same = tensors.same_bits(tensors.Tensors(good.folder, "flipped"), whole)
     table.row("one flipped bit in the file of parameters is noticed", "different",

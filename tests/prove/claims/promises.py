@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-from .configuration import DDP, ZERO1, ZERO1_APART, ZERO2, ZERO3, Configuration
+from .configuration import (
+    DDP, ZERO1, ZERO1_APART, ZERO2, ZERO2_APART, ZERO3, ZERO3_APART, Configuration,
+)
 from .run import Programs, Run
 from .sharded_runs import ShardedRuns
 from .table import Table
@@ -16,7 +18,9 @@ def check(table: Table, programs: Programs, runs: ShardedRuns, quick: bool) -> N
     table.head("How it goes")
     _memory(table, runs)
     _one_copy(table, runs)
-    _ports(table, runs)
+    if not quick:
+        _less_and_less(table, runs)
+    _ports(table, programs, runs)
     for configuration in (ZERO2,) if quick else (DDP, ZERO2, ZERO3):
         _one_decision(table, programs, configuration)
     for configuration in (ZERO3,) if quick else (DDP, ZERO3):
@@ -36,16 +40,32 @@ def _memory(table: Table, runs: ShardedRuns) -> None:
 
 
 def _one_copy(table: Table, runs: ShardedRuns) -> None:
-    """Of the residual model in the largest world; with a copy each it is the whole on every rank."""
+    """In the largest world. With a copy each, every rank has what they share otherwise."""
     ranks = max(runs.worlds)
     shared, apart = (runs.of(ranks, configuration) for configuration in (ZERO1, ZERO1_APART))
     claim = f"zero1: {ranks} ranks of one host have one copy of the parameters together"
-    if "/proc/self/pagemap" in shared.output:
+    if "cannot share" in shared.output:
         table.skip(claim, "this system does not show which pages a process wrote")
         return
     whole, parts = _parameter_bytes(apart), _parameter_bytes(shared)
     good = sum(parts) == max(whole)
     table.row(claim, f"{max(whole)} bytes", f"{sum(parts)} bytes ({ranks} x {parts[0]})", good)
+
+
+def _less_and_less(table: Table, runs: ShardedRuns) -> None:
+    """What lasts, on the rank that holds most, where each has a copy as on hosts of their own."""
+    ranks = max(runs.worlds)
+    totals = [max(_all_bytes(runs.of(ranks, configuration)))
+              for configuration in (DDP, ZERO1_APART, ZERO2_APART, ZERO3_APART)]
+    table.row(f"{ranks} ranks with a copy each: ddp, zero1, zero2, zero3 hold less and less",
+              "a > b > c > d", " > ".join(map(str, totals)) + " bytes",
+              sorted(set(totals), reverse=True) == totals)
+
+
+def _all_bytes(run: Run) -> list[int]:
+    """What each rank holds for the residual model."""
+    return [sum(int(line.split()[-2]) for line in text.splitlines() if line.startswith("residual "))
+            for text in run.of_ranks("memory").values()]
 
 
 def _parameter_bytes(run: Run) -> list[int]:
@@ -55,10 +75,15 @@ def _parameter_bytes(run: Run) -> list[int]:
     return [int(match[1]) for match in found if match is not None]
 
 
-def _ports(table: Table, runs: ShardedRuns) -> None:
+def _ports(table: Table, programs: Programs, runs: ShardedRuns) -> None:
     counts = [int(text) for _, _, run in runs.all() for text in run.of_ranks("ports").values()]
     table.row("a job opens no port", "0",
-              f"{sum(counts)} (rank and launcher looked at {len(counts)} times)", bool(counts) and sum(counts) == 0)
+              f"{sum(counts)} (rank and launcher looked at {len(counts)} times)",
+              bool(counts) and sum(counts) == 0)
+    control = programs.sharded(_RANKS, DDP, "--task=residual", "--misuse=listen").of_ranks("ports")
+    table.row("control: a port that rank 1 opens is noticed", "1 in rank 1",
+              ", ".join(f"{count} in rank {rank}" for rank, count in sorted(control.items())),
+              control == {0: "0", 1: "1", 2: "0"})
 
 
 def _one_decision(table: Table, programs: Programs, configuration: Configuration) -> None:
@@ -83,7 +108,7 @@ def _other_call(table: Table, programs: Programs) -> None:
     good = len(texts) == _RANKS and all("what nobody else calls" in text and "loss" in text
                                         for text in texts.values())
     table.row("rank 1 calls another collective: all ranks end and name both calls",
-              f"{_RANKS} ranks name both", f"{_RANKS} ranks name both" if good else _told(run), good)
+              "all name both", "all name both" if good else _told(run), good)
 
 
 def _told(run: Run) -> str:

@@ -64,8 +64,8 @@ class Programs:
     def sharded(self, ranks: int, configuration: Configuration, *flags: str) -> Run:
         """Tessera."""
         folder = self._folder(f"{ranks}-{configuration.label}")
-        launch = [str(self._binaries / "tessera-run"), "--standalone", "--nproc-per-node", str(ranks),
-                  "--grace-seconds", "5", "--", str(self._binaries / "prove_training")]
+        launch = [str(self._binaries / "tessera-run"), "--standalone", f"--nproc-per-node={ranks}",
+                  "--grace-seconds=5", "--", str(self._binaries / "prove_training")]
         return self._run(folder, [*launch, f"--out={folder}", *configuration.flags, *flags])
 
     def other(self, command: list[str]) -> Run:
@@ -83,6 +83,8 @@ class Programs:
                                   timeout=_SECONDS, check=False)
             code, output = done.returncode, done.stdout
         except subprocess.TimeoutExpired as expired:
-            code, output = 124, f"{expired.stdout or ''}\nno end after {_SECONDS} s"
+            text = expired.stdout or b""  # bytes, whatever was asked for
+            output = text.decode(errors="replace") if isinstance(text, bytes) else text
+            code, output = 124, f"{output}\nno end after {_SECONDS} s"
         (folder / "output").write_text(output)
         return Run(folder, code, output)

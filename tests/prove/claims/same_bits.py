@@ -1,4 +1,4 @@
-"""Claim: for one world size, all strategies give the same parameters, losses and norms to the bit."""
+"""Claim: for one world size, all strategies give the same bits: parameters, losses and norms."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ def same_bits(a: Tensors, b: Tensors) -> bool:
 
 
 def distance(a: Tensors, b: Tensors) -> float:
-    """The largest difference of two elements over the largest element of their tensor in `b`; of all
-    tensors the largest. Infinite where the files have different tensors or a NaN."""
+    """The largest difference of two elements over the largest element of their tensor in `b`; of
+    all tensors the largest. Infinite where the files have different tensors or a NaN."""
     if a.index != b.index:
         return float("inf")
     return max(distance_of(a.values(entry), b.values(entry)) for entry in b.entries)

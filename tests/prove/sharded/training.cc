@@ -28,6 +28,7 @@ void misbehave(Misuse misuse, ProcessGroup& world, int64_t step) {
   if (!is_moment(world.rank(), step)) return;
   if (misuse == Misuse::kDie) std::raise(SIGKILL);
   if (misuse == Misuse::kOtherCall) world.barrier("what nobody else calls");
+  if (misuse == Misuse::kListen) open_port();
 }
 
 /// Of the whole batch: what the plain program's loss is.
@@ -60,7 +61,9 @@ void write_memory(const Task& task, const Engine& engine, const std::string& pat
   const tessera::MemoryBytes predicted = tessera::predicted_memory(engine, /*micro_steps=*/1);
   for (const MemoryClass each :
        {MemoryClass::kParameters, MemoryClass::kGradients, MemoryClass::kOptimizer,
-        MemoryClass::kUnshardedParameters, MemoryClass::kRoot}) {
+        MemoryClass::kUnshardedParameters, MemoryClass::kRoot, MemoryClass::kGradientBuffers}) {
+    const bool is_pooled = each == MemoryClass::kGradientBuffers && predicted[each] == 0;
+    if (is_pooled) continue;  // comes and goes, within a bound
     file << task.name << ' ' << to_string(each) << ' ' << held[each] << ' ' << predicted[each]
          << '\n';
   }
