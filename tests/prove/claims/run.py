@@ -26,6 +26,11 @@ class Run:
         """The parameters after training."""
         return tensors.Tensors(self.folder, f"{task}.end")
 
+    def all_agree(self, task: str) -> bool:
+        """Whether all ranks ended with the same bits."""
+        others = self.folder.glob(f"{task}.end*.bin")
+        return len({path.read_bytes() for path in others}) == 1
+
     def steps(self, task: str) -> str:
         """Losses, and norms where ranks trained: hexadecimal, so equal text is equal bits."""
         return (self.folder / f"{task}.steps").read_text()

@@ -16,6 +16,10 @@ def check(table: Table, runs: ShardedRuns) -> None:
     table.head("One world size: parameters, losses and gradient norms of three trainings")
     for ranks in runs.worlds:
         ddp = runs.ddp(ranks)
+        if ranks > 1:
+            agree = ddp.code == 0 and all(ddp.all_agree(task) for task in TASKS)
+            table.row(f"{ranks} ranks: ddp, each rank = the first", "same bits",
+                      "same bits" if agree else "others", agree)
         for configuration in runs.configurations(ranks)[1:]:
             _row(table, _ranks(ranks), configuration, runs.of(ranks, configuration), ddp)
 
@@ -33,12 +37,14 @@ def _row(table: Table, where: str, configuration: Configuration, run: Run, ddp: 
 
 
 def differences(run: Run, expected: Run) -> str:
-    """Which trainings ended otherwise; empty if none did."""
+    """Which trainings ended otherwise, on any rank; empty if none did."""
     found = []
     for task in TASKS:
         if not tensors.same_bits(run.end(task), expected.end(task)):
             units = tolerance.units_apart(run, expected, task)
             found.append(f"{task}: {tolerance.text(units)}")
+        elif not run.all_agree(task):
+            found.append(f"{task}: other parameters on another rank")
         elif run.steps(task) != expected.steps(task):
             found.append(f"{task}: other losses or norms")
     return ", ".join(found)

@@ -74,19 +74,19 @@ void write_memory(const Task& task, const Engine& engine, const std::string& pat
 
 void train(const Task& task, const Training& training, const std::shared_ptr<ProcessGroup>& world) {
   const std::string stem = training.folder + "/" + task.name;
-  const bool writes = world->rank() == 0;
+  const std::string rank = std::to_string(world->rank());
+  const bool is_first = world->rank() == 0;
   const auto model = task.make_model();
   const auto control = std::make_shared<ControlSwitch>(training.control);
   const auto group =
       control->control == Control::kNone ? world : std::make_shared<ControlGroup>(world, control);
   const auto engine = tessera::parallelize(model, task.optimizer, training.options, group);
-  StepLog log(writes ? stem + ".steps" : "");
+  StepLog log(is_first ? stem + ".steps" : "");
   train_steps(task, training.misuse, *model, *engine, *world, log);
   control->is_on = false;
-  write_memory(task, *engine,
-               training.folder + "/rank" + std::to_string(world->rank()) + ".memory");
+  write_memory(task, *engine, training.folder + "/rank" + rank + ".memory");
   const auto whole = engine->full_parameters();
-  if (writes) write_tensors(stem + ".end", parameters_of(*model));
+  write_tensors(stem + (is_first ? ".end" : ".end" + rank), parameters_of(*model));
 }
 
 }  // namespace prove

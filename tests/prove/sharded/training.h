@@ -21,8 +21,8 @@ struct Training {
 
 /// Collective over `world`. Trains `task` on the same rows as the program without Tessera, each
 /// rank on its part of them. Rank 0 writes <task>.end (the parameters) and <task>.steps (loss and
-/// gradient norm); each rank appends to rank<r>.memory what its engine holds and what was
-/// predicted, in bytes, a line for each class.
+/// gradient norm), rank r its parameters to <task>.end<r>; each rank appends to rank<r>.memory what
+/// its engine holds and what was predicted, in bytes, a line for each class.
 void train(const Task& task, const Training& training,
            const std::shared_ptr<tessera::ProcessGroup>& world);
 
