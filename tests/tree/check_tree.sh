@@ -72,6 +72,13 @@ check() {
   # A program includes what a user has.
   sources examples | search '^ *# *include *"' |
     grep -vE 'include *"(tessera/(examples/|[a-z_]+[.]h")|absl/)' | offend examples-include-public
+  # A proof for strangers is built from what they have; its plain half is not ours at all. The group
+  # that makes mistakes is one of the tests' own.
+  sources tests/prove | search '^ *# *include *"' |
+    grep -vE 'include *"(tessera/(tests/prove/|[a-z_]+[.]h")|absl/)' |
+    grep -v '^tests/prove/sharded/control_group[.]h:' | offend prove-includes-public
+  sources tests/prove/plain 2>/dev/null | search '^ *# *include *("|<(tessera|absl))' |
+    grep -vE 'include *"tessera/tests/prove/plain/' | offend prove-plain-alone
   # What users include must not need what is not installed.
   sources include | search '^ *# *include *("|<tessera)' |
     grep -vE 'include *"tessera/[a-z_]+[.]h"' | offend public-includes-public

@@ -8,7 +8,7 @@ trap 'rm -rf "$tree"' EXIT
 
 good() {
   rm -rf "${tree:?}"/*
-  mkdir -p "$tree"/{include/tessera,core/{layout,sched},ddp,zero,examples/gpt,tests/core,tools/run}
+  mkdir -p "$tree"/{include/tessera,core/{layout,sched},ddp,zero,examples/gpt,tests/{core,prove/plain,prove/sharded},tools/run}
   printf '#pragma once\n#include <cstdint>\n' >"$tree/core/layout/flat.h"
   printf '#pragma once\n#include "tessera/flat.h"\n' >"$tree/include/tessera/engine.h"
   printf '#pragma once\n' >"$tree/include/tessera/flat.h"
@@ -16,6 +16,10 @@ good() {
   printf '#include "tessera/engine.h"\nnamespace tessera {\nint x;\n' >"$tree/zero/engine.cc"
   printf '#include "tessera/tessera.h"\n' >"$tree/examples/gpt/main.cc"
   printf '#pragma once\n#include "tessera/core/layout/flat.h"\n' >"$tree/core/sched/lane.h"
+  printf '#include "tessera/engine.h"\n#include "tessera/tests/prove/plain/a.h"\n' >"$tree/tests/prove/sharded/b.cc"
+  printf '#include "tessera/tests/support/a.h"\n' >"$tree/tests/prove/sharded/control_group.h"
+  printf '#pragma once\n' >>"$tree/tests/prove/sharded/control_group.h"
+  printf '#include "tessera/tests/prove/plain/a.h"\n' >"$tree/tests/prove/plain/a.cc"
   printf 'namespace tessera {\nclass Flat;\n}\n' >>"$tree/core/sched/lane.h"
   printf '#include "tessera/%s"\n' core/layout/flat.h flat.h >"$tree/ddp/reducer.cc"
   printf 'case Strategy::kDdp:\n' >"$tree/zero/parallelize.cc"
@@ -42,6 +46,11 @@ printf '#include "tessera/engine.h"\n' >>"$tree/ddp/reducer.cc"; expect include-
 printf '#include "tessera/tessera.h"\n' >>"$tree/ddp/reducer.cc"; expect umbrella-inside
 printf '#include "tessera/core/layout/flat.h"\n' >>"$tree/examples/gpt/main.cc"
 expect examples-include-public
+printf '#include "tessera/zero/x.h"\n' >>"$tree/tests/prove/sharded/b.cc"; expect prove-includes-public
+printf '#include "tessera/tests/support/x.h"\n' >>"$tree/tests/prove/sharded/b.cc"
+expect prove-includes-public
+printf '#include "tessera/engine.h"\n' >>"$tree/tests/prove/plain/a.cc"; expect prove-plain-alone
+printf '#include <absl/status/status.h>\n' >>"$tree/tests/prove/plain/a.cc"; expect prove-plain-alone
 printf '#include "tessera/core/layout/flat.h"\n' >>"$tree/include/tessera/flat.h"
 expect public-includes-public
 printf '#include <tessera/core/layout/flat.h>\n' >>"$tree/include/tessera/flat.h"

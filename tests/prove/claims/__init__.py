@@ -1,0 +1,1 @@
+"""The claims of the README, checked from outside: what programs write is compared, nothing else."""
