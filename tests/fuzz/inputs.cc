@@ -23,7 +23,7 @@ enum class Parser : uint8_t {
   kMessage,
   kRequest,
   kFrames,
-  kSealedFrames,
+  kFramesWithMacs,
   kEntrance,
   kHello,
   kPage,
@@ -56,11 +56,11 @@ bool read_request(std::string_view bytes) {
   return reply.kind != static_cast<uint8_t>(Told::kWrong);
 }
 
-bool read_frames(std::string_view bytes, bool is_sealed) {
+bool read_frames(std::string_view bytes, bool has_macs) {
   bool understood = false;
   Framing host(Framing::Side::kHost);
-  if (is_sealed) {
-    host.seal_with(Seal::of_token("corpus"));
+  if (has_macs) {
+    host.authenticate_with(MacKey::of_token("corpus"));
     host.trust();
   }
   for (size_t at = 0; at < bytes.size(); at += 7) {
@@ -150,7 +150,7 @@ bool read_input(std::string_view input) {
       return read_request(input);
     case Parser::kFrames:
       return read_frames(input, false);
-    case Parser::kSealedFrames:
+    case Parser::kFramesWithMacs:
       return read_frames(input, true);
     case Parser::kEntrance:
       return read_entrance(input);
@@ -180,11 +180,11 @@ std::vector<std::string> corpus() {
   std::string frames = plain.wrap(texts.to_bytes());
   frames += plain.wrap("x");
   inputs.push_back(input_for(Parser::kFrames, frames));
-  Framing sealed(Framing::Side::kMember);
-  sealed.seal_with(Seal::of_token("corpus"));
-  frames = sealed.wrap(texts.to_bytes());
-  frames += sealed.wrap("x");
-  inputs.push_back(input_for(Parser::kSealedFrames, frames));
+  Framing authenticated(Framing::Side::kMember);
+  authenticated.authenticate_with(MacKey::of_token("corpus"));
+  frames = authenticated.wrap(texts.to_bytes());
+  frames += authenticated.wrap("x");
+  inputs.push_back(input_for(Parser::kFramesWithMacs, frames));
   for (const Message& message :
        {nonce_message(Entrance::kMemberNonce, "0123"), nonce_message(Entrance::kHostNonce, "4567"),
         member_message(), host_message(HostName::of_this_process(3))}) {

@@ -7,23 +7,23 @@
 namespace tessera::internal {
 
 void Words::say(const std::string& key, const std::string& text) {
-  if (!seal_) {
+  if (!mac_key_) {
     store_.set(key, text);
     return;
   }
-  const Seal::Bytes seal = seal_->make({key, text});
-  store_.set(key, std::string(seal.begin(), seal.end()) + text);
+  const MacKey::Bytes mac = mac_key_->compute({key, text});
+  store_.set(key, std::string(mac.begin(), mac.end()) + text);
 }
 
 std::optional<std::string> Words::hear(const std::string& key) {
   // get() of a key that is not there would block, and others with it.
   if (!store_.check({key})) return std::nullopt;
   std::string said = store_.get_to_str(key);
-  if (!seal_) return said;
+  if (!mac_key_) return said;
   const std::string_view all = said;
-  if (all.size() >= Seal::kBytes &&
-      seal_->verify(all.substr(0, Seal::kBytes), {key, all.substr(Seal::kBytes)})) {
-    return said.substr(Seal::kBytes);
+  if (all.size() >= MacKey::kBytes &&
+      mac_key_->verify(all.substr(0, MacKey::kBytes), {key, all.substr(MacKey::kBytes)})) {
+    return said.substr(MacKey::kBytes);
   }
   if (ignored_.insert(key).second && ignored_.size() == 1) {
     TORCH_WARN("[rendezvous] the store has a text at '", key,

@@ -7,19 +7,19 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "tessera/core/comm/meeting/seal.h"
+#include "tessera/core/comm/meeting/mac_key.h"
 
 namespace tessera::internal {
 
 /// The ranks' messages under keys of a store. In a store that others may write to, every text
-/// carries a seal of its key and the job's token (Note [Seals]); a text without a valid seal is
-/// ignored.
+/// carries a MAC of its key and itself (Note [Message authentication]); a text without a valid MAC
+/// is ignored.
 class Words {
  public:
-  /// Unsealed.
+  /// Without MACs.
   explicit Words(c10d::Store& store) : store_(store) {}
   Words(c10d::Store& store, const std::string& token)
-      : store_(store), seal_(Seal::of_token(token)) {}
+      : store_(store), mac_key_(MacKey::of_token(token)) {}
 
   void say(const std::string& key, const std::string& text);
   std::optional<std::string> hear(const std::string& key);
@@ -29,7 +29,7 @@ class Words {
 
  private:
   c10d::Store& store_;
-  const std::optional<Seal> seal_;
+  const std::optional<MacKey> mac_key_;
   std::set<std::string> ignored_;  // keys; bounded by those that we ask for
 };
 

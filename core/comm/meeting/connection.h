@@ -20,7 +20,7 @@ namespace tessera::internal {
 using Deadline = std::chrono::steady_clock::time_point;
 
 /// A member's connection to the host of its job's meeting. Both sides have proved that they belong
-/// to the job, as far as its token proves it (Note [Seals]).
+/// to the job, as far as its token proves it (Note [Message authentication]).
 ///
 /// Errors of all calls; their texts continue "rank 0 (pid 12 on node7) ": Unavailable if the other
 /// side has closed, DeadlineExceeded if it does not answer, DataLoss if what it sends does not

@@ -27,8 +27,9 @@ bool is_kind(const Message& message, Entrance kind, size_t fields) {
 
 }  // namespace
 
-Seal Credentials::connection_key(std::string_view member_nonce, std::string_view host_nonce) const {
-  return Seal::of_token(token).derive(
+MacKey Credentials::connection_key(std::string_view member_nonce,
+                                   std::string_view host_nonce) const {
+  return MacKey::of_token(token).derive(
       {kMeetingProtocol, member_nonce, host_nonce, run_id, attempt});
 }
 

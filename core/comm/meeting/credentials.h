@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/core/comm/meeting/mac_key.h"
 #include "tessera/core/comm/meeting/message.h"
-#include "tessera/core/comm/meeting/seal.h"
 
 namespace tessera::internal {
 
@@ -16,7 +16,7 @@ struct Credentials {
   std::string attempt;  ///< how often the launcher has started it again
 
   /// The key of a connection whose sides have these nonces.
-  Seal connection_key(std::string_view member_nonce, std::string_view host_nonce) const;
+  MacKey connection_key(std::string_view member_nonce, std::string_view host_nonce) const;
 };
 
 /// The host process, as it describes itself.
@@ -42,7 +42,7 @@ struct HostName {
 std::optional<int> rank_of_process(int pid);
 
 /// The four messages with which a connection begins, in order: both sides send a nonce, then the
-/// member and then the host prove, by a sealed frame, that they know the key.
+/// member and then the host prove, by a frame with a MAC, that they know the key.
 enum class Entrance : uint8_t { kMemberNonce = 101, kHostNonce = 102, kMember = 103, kHost = 104 };
 
 /// Local. Make these messages, and read them if they are valid.

@@ -269,11 +269,11 @@ class Search {
     return absl::StrCat("tessera/address/", environment().run_id, "/", environment().attempt);
   }
 
-  /// "<seal> <kind> <where>".
-  std::string sealed(const std::string& text) const {
-    const auto seal = Seal::of_token(environment().job_token).make({address_key(), text});
+  /// "<MAC> <kind> <where>".
+  std::string with_mac(const std::string& text) const {
+    const auto mac = MacKey::of_token(environment().job_token).compute({address_key(), text});
     return absl::StrCat(absl::BytesToHexString(absl::string_view(
-                            reinterpret_cast<const char*>(seal.data()), seal.size())),
+                            reinterpret_cast<const char*>(mac.data()), mac.size())),
                         " ", text);
   }
 
@@ -286,7 +286,7 @@ class Search {
     }
     const size_t space = text->find(' ');
     const std::string said = space == std::string::npos ? "" : text->substr(space + 1);
-    if (sealed(said) == *text) return said;
+    if (with_mac(said) == *text) return said;
     lack_ =
         "rank 0's address in the store does not verify: somebody else wrote it, or rank 0 has "
         "another TESSERA_JOB_TOKEN";
@@ -307,7 +307,7 @@ class Search {
     Announcement where;
     std::unique_ptr<Listener> listener;
     if (is_one_host()) {
-      where.name = absl::StrCat("tessera/", Seal::new_nonce());
+      where.name = absl::StrCat("tessera/", MacKey::new_nonce());
       auto made = listen_at_name(where.name);
       check(made.status(), "a socket for the ranks of this host");
       listener = *std::move(made);
@@ -324,7 +324,7 @@ class Search {
     }
     Endpoint endpoint = host(std::move(listener), is_one_host() ? Credentials() : credentials());
     try {
-      static_cast<c10d::Store&>(store).set(address_key(), sealed(where.to_text()));
+      static_cast<c10d::Store&>(store).set(address_key(), with_mac(where.to_text()));
     } catch (const std::exception& error) {
       throw CommError({"init_process_group", "world", -1, environment().rank, ""},
                       absl::StrCat(variables_, "the store failed: ", error_text(error)));

@@ -239,9 +239,9 @@ void JobServer::enter(Session& session, const Message& message) {
   if (session.stage == Session::Stage::kNonce) {
     const auto other = parse_nonce(message, Entrance::kMemberNonce);
     if (!other) return turn_away(session);
-    const std::string own = Seal::new_nonce();
+    const std::string own = MacKey::new_nonce();
     send(session, nonce_message(Entrance::kHostNonce, own));
-    session.framing.seal_with(credentials_.connection_key(*other, own));
+    session.framing.authenticate_with(credentials_.connection_key(*other, own));
     session.stage = Session::Stage::kProof;
     return;
   }

@@ -151,8 +151,8 @@ TEST_F(HandshakeTest, ForgedAnswersAreIgnoredWhereThereIsAToken) {
         const std::string key = absl::StrCat("tessera/hello/", rank);
         if (!store().check({key})) continue;
         const std::string text = store().get_to_str(key);
-        if (text.size() <= Seal::kBytes) continue;
-        const auto hello = Hello::from_text(text.substr(Seal::kBytes));
+        if (text.size() <= MacKey::kBytes) continue;
+        const auto hello = Hello::from_text(text.substr(MacKey::kBytes));
         if (!hello) continue;
         store().set("tessera/answer/" + hello->nonce, std::string("failure\nEVIL"));
         store().set("tessera/mark/" + hello->nonce, std::string("failed: EVIL"));

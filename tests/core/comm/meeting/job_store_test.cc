@@ -20,7 +20,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/core/comm/meeting/abstract_socket.h"
-#include "tessera/core/comm/meeting/seal.h"
+#include "tessera/core/comm/meeting/mac_key.h"
 #include "tessera/core/comm/meeting/tcp_address.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/tests/support/message_of.h"
@@ -165,7 +165,7 @@ TEST_F(JobStoreTest, StrangersEndNothing) {
   stranger_says(Framing(Framing::Side::kMember).wrap(nonce.to_bytes()));
   Framing guess(Framing::Side::kMember);
   const std::string first = guess.wrap(nonce.to_bytes());
-  guess.seal_with(Seal::of_token("guess"));
+  guess.authenticate_with(MacKey::of_token("guess"));
   stranger_says(first + guess.wrap(member_message().to_bytes()));
   stranger_says(
       Framing(Framing::Side::kMember)
@@ -219,7 +219,7 @@ TEST_F(JobStoreTest, AHostThatKnowsNoTokenIsNotBelieved) {
 }
 
 TEST(JobStoreOnOneHost, DescriptorsArePassedOn) {
-  const std::string name = absl::StrCat("tessera-test/", Seal::new_nonce());
+  const std::string name = absl::StrCat("tessera-test/", MacKey::new_nonce());
   const auto host = c10::make_intrusive<JobStore>(listen_at_name(name).value(), Credentials{},
                                                   HostName::of_this_process(0));
   const auto member = c10::make_intrusive<JobStore>(
