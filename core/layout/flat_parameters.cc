@@ -133,9 +133,11 @@ FlatParameters::Finding FlatParameters::inspect() const {
   const Finding finding = inspect_places();
   if (finding.violation != Violation::kNone) return finding;
   for (size_t i = 0; i < table_.size(); ++i) {
-    // A sealed unit cannot have been written through a tensor, but other ranks may be writing it.
-    const bool is_sealed = plan_.has_place(i) && full_[plan_.place(i).unit].is_sealed();
-    if (table_[i].tensor._version() != versions_[i] || (!is_sealed && sample(i) != samples_[i])) {
+    // A protected unit cannot have been written through a tensor, but other ranks may be writing
+    // it.
+    const bool is_protected = plan_.has_place(i) && full_[plan_.place(i).unit].is_protected();
+    if (table_[i].tensor._version() != versions_[i] ||
+        (!is_protected && sample(i) != samples_[i])) {
       return {Violation::kWritten, i};
     }
   }

@@ -30,9 +30,9 @@ void FreeableBuffer::adopt(c10::Storage storage, int64_t begin) {
   TORCH_INTERNAL_ASSERT(!has_memory() && begin >= 0 &&
                         begin + static_cast<int64_t>(storage.nbytes() / c10::elementSize(dtype_)) <=
                             numel_);
-  parts_.push_back(
-      {ThrowingStorage(std::move(storage), device_, is_sealed() ? seal_error_ : access_error_),
-       begin});
+  parts_.push_back({ThrowingStorage(std::move(storage), device_,
+                                    is_protected() ? protection_error_ : access_error_),
+                    begin});
 }
 
 bool FreeableBuffer::is_intact(size_t part) const {
@@ -45,12 +45,12 @@ void FreeableBuffer::attach(at::Tensor memory) {
                         memory.device() == device_);
   memory_ = std::move(memory);
   using Access = ThrowingStorage::Access;
-  point_to_memory(is_forbidden_ || is_sealed() ? Access::kBarred : Access::kGiven);
+  point_to_memory(is_forbidden_ || is_protected() ? Access::kBarred : Access::kGiven);
 }
 
 at::Tensor FreeableBuffer::detach() {
   is_forbidden_ = false;
-  bar(is_sealed() ? seal_error_ : access_error_);
+  bar(is_protected() ? protection_error_ : access_error_);
   for (Part& part : parts_) {
     part.storage.point_to({nullptr, device_}, ThrowingStorage::Access::kBarred);
   }
@@ -74,14 +74,14 @@ void FreeableBuffer::permit() {
   be_idle();
 }
 
-void FreeableBuffer::seal(std::string error) {
-  seal_error_ = std::move(error);
+void FreeableBuffer::protect(std::string error) {
+  protection_error_ = std::move(error);
   if (!is_forbidden_) be_idle();
 }
 
-void FreeableBuffer::unseal() {
-  if (!is_sealed()) return;
-  seal_error_.clear();
+void FreeableBuffer::unprotect() {
+  if (!is_protected()) return;
+  protection_error_.clear();
   if (!is_forbidden_) be_idle();
 }
 
@@ -90,12 +90,12 @@ void FreeableBuffer::set_access_error(std::string error) {
   if (!has_memory() && !is_forbidden_) be_idle();
 }
 
-/// Sets the state that applies unless it is forbidden: sealed, without memory, or readable. A
+/// Sets the state that applies unless it is forbidden: protected, without memory, or readable. A
 /// readable storage stays readable throughout, because an operator may be about to read the
 /// address.
 void FreeableBuffer::be_idle() {
-  if (is_sealed()) {
-    bar(seal_error_);
+  if (is_protected()) {
+    bar(protection_error_);
   } else if (has_memory()) {
     point_to_memory(ThrowingStorage::Access::kGiven);
   } else {
