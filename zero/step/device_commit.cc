@@ -82,7 +82,7 @@ void DeviceCommit::collect(Reducer& reducer, const StepVote::RankReport& rank_re
     const at::Tensor& value = reducer.value(unit);
     if (value.defined()) sums_.add_squares(unit, value, reducer.kept(unit).begin);
   }
-  sums_.seal(reducer.used(), agreement_.hash(rank_report), !rank_report.misuse.empty());
+  sums_.write_own_words(reducer.used(), agreement_.hash(rank_report), !rank_report.misuse.empty());
 }
 
 /// Waits for this rank's words and for the other ranks, as a step on the host does, so that what
