@@ -34,7 +34,7 @@ class HostAttempt final : public Attempt {
       reject(absl::StrCat("rank ", options_.rank, " failed: ", error_text(error)));
     }
     if (endpoint_.own != nullptr) endpoint_.own->close_door();
-    for (const auto& [rank, hello] : guests_) words_.say(answer_key(hello.nonce), kGo);
+    for (const auto& [rank, hello] : guests_) store_.set(answer_key(hello.nonce), kGo);
   }
 
   /// Until every rank is there.
@@ -44,7 +44,7 @@ class HostAttempt final : public Attempt {
     while (true) {
       bound_store();
       beat();
-      hear_failure();
+      check_failure();
       for (int rank = 0; rank < most_ranks(); ++rank) look_at(rank);
       const std::string conflict = find_conflict();
       const auto now = Clock::now();
@@ -75,13 +75,13 @@ class HostAttempt final : public Attempt {
   }
 
   void look_at(int rank) {
-    const auto hello = hear_hello(rank);
+    const auto hello = read_hello(rank);
     const auto guest = guests_.find(rank);
     // A guest that came before must still be alive, whichever Hello the key holds now.
     if (guest != guests_.end() && guest->second.nonce != own_.nonce) expect_alive(guest->second);
     if (!hello || hello->rank != rank || ended_.count(hello->nonce) != 0) return;
     if (guest != guests_.end() && guest->second.nonce == hello->nonce) return;
-    const auto mark = words_.hear(mark_key(hello->nonce));
+    const auto mark = store_.get(mark_key(hello->nonce));
     if (rank == own_.rank && mark && absl::StartsWith(*mark, kEntered)) {
       // Written after this rank's own Hello, so by a process with the same rank, which has met the
       // others meanwhile.
@@ -109,7 +109,7 @@ class HostAttempt final : public Attempt {
 
   /// The failure on all if a guest has ended or given up.
   void expect_alive(const Hello& guest) {
-    const auto mark = words_.hear(mark_key(guest.nonce));
+    const auto mark = store_.get(mark_key(guest.nonce));
     if (mark && absl::StartsWith(*mark, kFailed)) {
       const std::string cause = mark->substr(std::string_view(kFailed).size());
       reject(absl::StrCat(name_of(guest), " gave up: ", cause));
@@ -172,19 +172,19 @@ class HostAttempt final : public Attempt {
     for (const auto& [rank, hello] : guests_) pids.at(static_cast<size_t>(rank)) = hello.pid;
     const std::string text = transport_.open(pids);
     for (const auto& [rank, hello] : guests_) {
-      words_.say(answer_key(hello.nonce), absl::StrCat(kEnter, own_.nonce, "\n", text));
+      store_.set(answer_key(hello.nonce), absl::StrCat(kEnter, own_.nonce, "\n", text));
     }
-    words_.say(mark_key(own_.nonce), absl::StrCat(kEntered, own_.nonce));
+    store_.set(mark_key(own_.nonce), absl::StrCat(kEntered, own_.nonce));
     pause_shortly_again();
   }
 
   /// Whether a guest has entered this host's transport. Throws if it has entered another host's; it
   /// is not disturbed then.
   bool has_entered(const Hello& guest) {
-    const auto mark = words_.hear(mark_key(guest.nonce));
+    const auto mark = store_.get(mark_key(guest.nonce));
     if (!mark || !absl::StartsWith(*mark, kEntered)) return false;
     if (*mark == absl::StrCat(kEntered, own_.nonce)) return true;
-    const auto other = hear_hello(own_.rank);
+    const auto other = read_hello(own_.rank);
     const std::string cause = twins_text(own_.rank, own_.pid, other ? other->pid : own_.pid);
     report_failure(-1, cause);
     give_up(cause);
@@ -197,7 +197,7 @@ class HostAttempt final : public Attempt {
     while (true) {
       bound_store();
       beat();
-      hear_failure();
+      check_failure();
       std::erase_if(outside, [&](int rank) {
         const Hello& guest = guests_.at(rank);
         if (guest.nonce == own_.nonce || has_entered(guest)) return true;
@@ -223,7 +223,7 @@ class HostAttempt final : public Attempt {
   /// In a user's store ranks may try again before all have read the failure: their messages of this
   /// attempt must not be taken for messages of the next one.
   void reject(const Hello& guest, const std::string& cause) {
-    words_.say(answer_key(guest.nonce), absl::StrCat(kFailure, cause));
+    store_.set(answer_key(guest.nonce), absl::StrCat(kFailure, cause));
     if (endpoint_.own == nullptr) mark_failed(guest.nonce, cause);
   }
 
@@ -233,7 +233,7 @@ class HostAttempt final : public Attempt {
     for (const auto& [rank, hello] : guests_) reject(hello, cause);
     if (endpoint_.own != nullptr) {  // whoever is connected and has not said Hello yet
       endpoint_.own->close_door();
-      words_.say(kFailureOfAll, cause);
+      store_.set(kFailureOfAll, cause);
     }
     give_up(cause);
   }

@@ -21,10 +21,10 @@ class MemberAttempt final : public Attempt {
     while (true) {
       bound_store();
       beat();
-      hear_failure();
-      if (const auto answer = words_.hear(answer_key(own_.nonce)); answer && obey(*answer)) return;
+      check_failure();
+      if (const auto answer = store_.get(answer_key(own_.nonce)); answer && obey(*answer)) return;
       if (endpoint_.own != nullptr) {
-        if (const auto failure = words_.hear(kFailureOfAll)) give_up(*failure);
+        if (const auto failure = store_.get(kFailureOfAll)) give_up(*failure);
       }
       expect_host_alive();
       stand_by_hello();
@@ -48,7 +48,7 @@ class MemberAttempt final : public Attempt {
       give_up(cause);
     }
     has_entered_ = true;
-    words_.say(mark_key(own_.nonce), absl::StrCat(kEntered, lines[1]));
+    store_.set(mark_key(own_.nonce), absl::StrCat(kEntered, lines[1]));
     pause_shortly_again();
     return false;
   }
@@ -62,12 +62,12 @@ class MemberAttempt final : public Attempt {
 
   /// In a user's store, where rank 0 is the host.
   void expect_rank_0_alive() {
-    const auto hello = hear_hello(0);
+    const auto hello = read_hello(0);
     if (!hello || hello->rank != 0) return;
     const bool known = host_nonce_ == hello->nonce;
-    const auto mark = words_.hear(mark_key(hello->nonce));
+    const auto mark = store_.get(mark_key(hello->nonce));
     if (known && mark && absl::StartsWith(*mark, kFailed)) {
-      hear_failure();  // said before the mark to whom the host had seen
+      check_failure();  // written before the mark for whom the host had seen
       // An attempt that this rank was no part of; rank 0 may try again.
       failure_ = mark->substr(std::string_view(kFailed).size());
       if (life_of(*hello, true) == Life::kEnded) give_up(failure_);
@@ -85,14 +85,14 @@ class MemberAttempt final : public Attempt {
 
   /// Writes this rank's Hello again if another process has written one under the same rank.
   void stand_by_hello() {
-    const auto hello = hear_hello(options_.rank);
-    if (!hello || hello->nonce != own_.nonce) words_.say(hello_key(options_.rank), own_.to_text());
+    const auto hello = read_hello(options_.rank);
+    if (!hello || hello->nonce != own_.nonce) store_.set(hello_key(options_.rank), own_.to_text());
   }
 
   [[noreturn]] void give_up_waiting() {
     std::vector<int> missing;
     for (int rank = 0; rank < options_.world_size; ++rank) {
-      if (!words_.hear(hello_key(rank))) missing.push_back(rank);
+      if (!store_.get(hello_key(rank))) missing.push_back(rank);
     }
     std::string host = "rank 0";
     int host_rank = 0;
@@ -103,7 +103,7 @@ class MemberAttempt final : public Attempt {
       if (!name.activity().empty()) absl::StrAppend(&host, " ", name.activity());
       host_rank = name.rank;
       host_pid = name.machine == own_.host ? name.pid : 0;
-    } else if (const auto hello = hear_hello(0); hello && hello->rank == 0) {
+    } else if (const auto hello = read_hello(0); hello && hello->rank == 0) {
       host = state_of(*hello);
       host_pid = pid_of(*hello);
     }

@@ -17,7 +17,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "tessera/core/comm/handshake/hello.h"
-#include "tessera/core/comm/handshake/words.h"
+#include "tessera/core/comm/meeting/mac_key.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/tests/support/forked_child.h"
 #include "tessera/tests/support/message_of.h"

@@ -11,18 +11,19 @@
 
 namespace tessera::internal {
 
-/// The ranks' messages under keys of a store. In a store that others may write to, every text
-/// carries a MAC of its key and itself (Note [Message authentication]); a text without a valid MAC
-/// is ignored.
-class Words {
+/// The store in which ranks exchange texts during the handshake. In a store that others may write
+/// to, every text carries a MAC of its key and itself (Note [Message authentication]); a text
+/// without a valid MAC is ignored.
+class HandshakeStore {
  public:
   /// Without MACs.
-  explicit Words(c10d::Store& store) : store_(store) {}
-  Words(c10d::Store& store, const std::string& token)
+  explicit HandshakeStore(c10d::Store& store) : store_(store) {}
+  HandshakeStore(c10d::Store& store, const std::string& token)
       : store_(store), mac_key_(MacKey::of_token(token)) {}
 
-  void say(const std::string& key, const std::string& text);
-  std::optional<std::string> hear(const std::string& key);
+  void set(const std::string& key, const std::string& text);
+  /// Returns at once; nothing if there is no such key, or its text does not verify.
+  std::optional<std::string> get(const std::string& key);
 
   /// How many texts did not verify so far.
   int64_t ignored() const { return static_cast<int64_t>(ignored_.size()); }

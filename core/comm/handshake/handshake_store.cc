@@ -1,4 +1,4 @@
-#include "tessera/core/comm/handshake/words.h"
+#include "tessera/core/comm/handshake/handshake_store.h"
 
 #include <string_view>
 
@@ -6,7 +6,7 @@
 
 namespace tessera::internal {
 
-void Words::say(const std::string& key, const std::string& text) {
+void HandshakeStore::set(const std::string& key, const std::string& text) {
   if (!mac_key_) {
     store_.set(key, text);
     return;
@@ -15,15 +15,15 @@ void Words::say(const std::string& key, const std::string& text) {
   store_.set(key, std::string(mac.begin(), mac.end()) + text);
 }
 
-std::optional<std::string> Words::hear(const std::string& key) {
-  // get() of a key that is not there would block, and others with it.
+std::optional<std::string> HandshakeStore::get(const std::string& key) {
+  // The store's get() of a key that is not there would block, and others with it.
   if (!store_.check({key})) return std::nullopt;
-  std::string said = store_.get_to_str(key);
-  if (!mac_key_) return said;
-  const std::string_view all = said;
+  std::string text = store_.get_to_str(key);
+  if (!mac_key_) return text;
+  const std::string_view all = text;
   if (all.size() >= MacKey::kBytes &&
       mac_key_->verify(all.substr(0, MacKey::kBytes), {key, all.substr(MacKey::kBytes)})) {
-    return said.substr(MacKey::kBytes);
+    return text.substr(MacKey::kBytes);
   }
   if (ignored_.insert(key).second && ignored_.size() == 1) {
     TORCH_WARN("[rendezvous] the store has a text at '", key,
