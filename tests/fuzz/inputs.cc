@@ -51,9 +51,9 @@ bool read_request(std::string_view bytes) {
   if (!message) return false;
   JobTable table(10000);
   const Message reply = table.reply(*message);
-  check(reply.kind <= static_cast<uint8_t>(Told::kWrong));
+  check(reply.kind <= static_cast<uint8_t>(ReplyKind::kWrong));
   check(Message::from_bytes(table.reply(*message).to_bytes()).has_value());
-  return reply.kind != static_cast<uint8_t>(Told::kWrong);
+  return reply.kind != static_cast<uint8_t>(ReplyKind::kWrong);
 }
 
 bool read_frames(std::string_view bytes, bool has_macs) {
@@ -170,7 +170,7 @@ std::vector<std::string> corpus() {
   std::vector<std::string> inputs;
   const Message texts{.kind = 7, .fields = {"", "a", "some bytes"}};
   inputs.push_back(input_for(Parser::kMessage, texts.to_bytes()));
-  for (uint8_t kind = 0; kind <= static_cast<uint8_t>(Ask::kOnLoss); ++kind) {
+  for (uint8_t kind = 0; kind <= static_cast<uint8_t>(RequestKind::kOnLoss); ++kind) {
     for (const size_t fields : {0, 1, 2, 3}) {
       const Message request{.kind = kind, .fields = std::vector<std::string>(fields, "12")};
       inputs.push_back(input_for(Parser::kRequest, request.to_bytes()));

@@ -38,14 +38,14 @@ class Connection {
   const HostName& host() const { return host_; }
 
   /// Sends a request and waits for the reply. One request at a time; thread-safe.
-  absl::StatusOr<Message> ask(const Message& question, Deadline deadline);
+  absl::StatusOr<Message> ask(const Message& request, Deadline deadline);
   /// The same if the reply includes a descriptor, which works on the same host only. Not open if
   /// none came.
   struct Borrowed {
-    Message answer;
+    Message reply;
     FileDescriptor descriptor;
   };
-  absl::StatusOr<Borrowed> borrow(const Message& question, Deadline deadline);
+  absl::StatusOr<Borrowed> borrow(const Message& request, Deadline deadline);
 
  private:
   explicit Connection(FileDescriptor socket);

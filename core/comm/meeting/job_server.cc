@@ -121,7 +121,7 @@ void JobServer::run() {
       if ((happened & POLLOUT) != 0) flush(session);
       if ((happened & (POLLIN | POLLHUP | POLLERR)) == 0) continue;
       try {
-        hear(session);
+        receive(session);
       } catch (const std::exception&) {  // no memory for what it sends: the others stay
         lose(session);
       }
@@ -205,7 +205,7 @@ void JobServer::sweep() {
                 [](const Session& session) { return session.stage == Session::Stage::kLost; });
 }
 
-void JobServer::hear(Session& session) {
+void JobServer::receive(Session& session) {
   if (session.stage == Session::Stage::kLost) return;
   std::array<char, 65536> bytes;
   const ssize_t count = ::recv(session.socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
@@ -252,15 +252,15 @@ void JobServer::enter(Session& session, const Message& message) {
 }
 
 void JobServer::answer(Session& session, const Message& message) {
-  const auto ask = static_cast<Ask>(message.kind);
-  if (ask == Ask::kOnLoss && message.fields.size() == 2) {
+  const auto kind = static_cast<RequestKind>(message.kind);
+  if (kind == RequestKind::kOnLoss && message.fields.size() == 2) {
     session.on_loss.emplace_back(message.fields[0], message.fields[1]);
-    return send(session, {.kind = static_cast<uint8_t>(Told::kYes), .fields = {}});
+    return send(session, {.kind = static_cast<uint8_t>(ReplyKind::kYes), .fields = {}});
   }
-  if (ask == Ask::kBorrow && message.fields.size() == 1) {
+  if (kind == RequestKind::kBorrow && message.fields.size() == 1) {
     const auto descriptor = table_->lent(message.fields[0]);
-    const Told told = descriptor ? Told::kYes : Told::kNo;
-    return send(session, {.kind = static_cast<uint8_t>(told), .fields = {}},
+    const ReplyKind reply = descriptor ? ReplyKind::kYes : ReplyKind::kNo;
+    return send(session, {.kind = static_cast<uint8_t>(reply), .fields = {}},
                 descriptor.value_or(-1));
   }
   send(session, table_->reply(message));

@@ -50,7 +50,7 @@ class JobServer {
   void run();
   void let_in();
   bool make_room();
-  void hear(Session& session);
+  void receive(Session& session);
   void answer(Session& session, const Message& message);
   void enter(Session& session, const Message& message);
   void send(Session& session, const Message& message, int descriptor = -1);

@@ -60,7 +60,7 @@ class JobStore final : public c10d::Store {
             const std::chrono::milliseconds& timeout) override;
 
  private:
-  Message ask(Ask ask, std::vector<std::string> fields);
+  Message ask(RequestKind kind, std::vector<std::string> fields);
   [[noreturn]] void fail(const absl::Status& status) const;
   Deadline deadline() const;
 

@@ -169,7 +169,8 @@ TEST_F(JobStoreTest, StrangersEndNothing) {
   stranger_says(first + guess.wrap(member_message().to_bytes()));
   stranger_says(
       Framing(Framing::Side::kMember)
-          .wrap(Message{.kind = static_cast<uint8_t>(Ask::kSet), .fields = {"a", "b"}}.to_bytes()));
+          .wrap(Message{.kind = static_cast<uint8_t>(RequestKind::kSet), .fields = {"a", "b"}}
+                    .to_bytes()));
   for (size_t i = 0; i < 2 * JobServer::kMostUnproven; ++i) strangers.push_back(connect());
   const auto store = member();  // comes in all the same
   static_cast<c10d::Store&>(*store).set("key", "value");
