@@ -24,7 +24,7 @@ enum class Parser : uint8_t {
   kRequest,
   kFrames,
   kFramesWithMacs,
-  kEntrance,
+  kConnectionHandshake,
   kHello,
   kPage,
   kRange,
@@ -73,11 +73,12 @@ bool read_frames(std::string_view bytes, bool has_macs) {
   return understood;
 }
 
-bool read_entrance(std::string_view bytes) {
+bool read_connection_handshake(std::string_view bytes) {
   const auto message = Message::from_bytes(bytes);
   if (!message) return false;
   bool understood = is_member_message(*message);
-  for (const Entrance kind : {Entrance::kMemberNonce, Entrance::kHostNonce}) {
+  for (const ConnectionHandshake kind :
+       {ConnectionHandshake::kMemberNonce, ConnectionHandshake::kHostNonce}) {
     const auto nonce = parse_nonce(*message, kind);
     check(!nonce || (!nonce->empty() && nonce->size() <= 64));
     understood = understood || nonce.has_value();
@@ -152,8 +153,8 @@ bool read_input(std::string_view input) {
       return read_frames(input, false);
     case Parser::kFramesWithMacs:
       return read_frames(input, true);
-    case Parser::kEntrance:
-      return read_entrance(input);
+    case Parser::kConnectionHandshake:
+      return read_connection_handshake(input);
     case Parser::kHello:
       return read_hello(input);
     case Parser::kPage:
@@ -185,10 +186,10 @@ std::vector<std::string> corpus() {
   frames = authenticated.wrap(texts.to_bytes());
   frames += authenticated.wrap("x");
   inputs.push_back(input_for(Parser::kFramesWithMacs, frames));
-  for (const Message& message :
-       {nonce_message(Entrance::kMemberNonce, "0123"), nonce_message(Entrance::kHostNonce, "4567"),
-        member_message(), host_message(HostName::of_this_process(3))}) {
-    inputs.push_back(input_for(Parser::kEntrance, message.to_bytes()));
+  for (const Message& message : {nonce_message(ConnectionHandshake::kMemberNonce, "0123"),
+                                 nonce_message(ConnectionHandshake::kHostNonce, "4567"),
+                                 member_message(), host_message(HostName::of_this_process(3))}) {
+    inputs.push_back(input_for(Parser::kConnectionHandshake, message.to_bytes()));
   }
   inputs.push_back(
       input_for(Parser::kHello, Hello::of_this_process(1, 3, "token", "cpu").to_text()));

@@ -73,11 +73,11 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::enter(FileDescriptor soc
 
 absl::Status Connection::prove(const Credentials& credentials, Deadline deadline) {
   const std::string own = MacKey::new_nonce();
-  absl::Status sent = send(nonce_message(Entrance::kMemberNonce, own), deadline);
+  absl::Status sent = send(nonce_message(ConnectionHandshake::kMemberNonce, own), deadline);
   if (!sent.ok()) return sent;
   const auto nonce = receive(deadline);
   if (!nonce.ok()) return nonce.status();
-  const auto other = parse_nonce(nonce->reply, Entrance::kHostNonce);
+  const auto other = parse_nonce(nonce->reply, ConnectionHandshake::kHostNonce);
   if (!other) return senseless();
   framing_.authenticate_with(credentials.connection_key(own, *other));
   sent = send(member_message(), deadline);

@@ -21,7 +21,7 @@ constexpr const char* kMeetingProtocol = "tessera meeting 1";
 constexpr size_t kLongestNonce = 64;
 constexpr size_t kLongestName = 256;
 
-bool is_kind(const Message& message, Entrance kind, size_t fields) {
+bool is_kind(const Message& message, ConnectionHandshake kind, size_t fields) {
   return message.kind == static_cast<uint8_t>(kind) && message.fields.size() == fields;
 }
 
@@ -65,28 +65,33 @@ std::optional<int> rank_of_process(int pid) {
   return std::nullopt;
 }
 
-Message nonce_message(Entrance kind, const std::string& nonce) {
+Message nonce_message(ConnectionHandshake kind, const std::string& nonce) {
   return {.kind = static_cast<uint8_t>(kind), .fields = {kMeetingProtocol, nonce}};
 }
 
-std::optional<std::string> parse_nonce(const Message& message, Entrance kind) {
+std::optional<std::string> parse_nonce(const Message& message, ConnectionHandshake kind) {
   if (!is_kind(message, kind, 2) || message.fields[0] != kMeetingProtocol) return std::nullopt;
   if (message.fields[1].empty() || message.fields[1].size() > kLongestNonce) return std::nullopt;
   return message.fields[1];
 }
 
-Message member_message() { return {.kind = static_cast<uint8_t>(Entrance::kMember), .fields = {}}; }
+Message member_message() {
+  return {.kind = static_cast<uint8_t>(ConnectionHandshake::kMember), .fields = {}};
+}
 
-bool is_member_message(const Message& message) { return is_kind(message, Entrance::kMember, 0); }
+bool is_member_message(const Message& message) {
+  return is_kind(message, ConnectionHandshake::kMember, 0);
+}
 
 Message host_message(const HostName& host) {
-  return {.kind = static_cast<uint8_t>(Entrance::kHost),
+  return {.kind = static_cast<uint8_t>(ConnectionHandshake::kHost),
           .fields = {absl::StrCat(host.rank), absl::StrCat(host.pid), host.machine, host.host}};
 }
 
 std::optional<HostName> parse_host(const Message& message) {
   HostName host;
-  if (!is_kind(message, Entrance::kHost, 4) || !absl::SimpleAtoi(message.fields[0], &host.rank) ||
+  if (!is_kind(message, ConnectionHandshake::kHost, 4) ||
+      !absl::SimpleAtoi(message.fields[0], &host.rank) ||
       !absl::SimpleAtoi(message.fields[1], &host.pid) || message.fields[2].size() > kLongestName ||
       message.fields[3].size() > kLongestName) {
     return std::nullopt;

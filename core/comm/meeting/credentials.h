@@ -43,11 +43,16 @@ std::optional<int> rank_of_process(int pid);
 
 /// The four messages with which a connection begins, in order: both sides send a nonce, then the
 /// member and then the host prove, by a frame with a MAC, that they know the key.
-enum class Entrance : uint8_t { kMemberNonce = 101, kHostNonce = 102, kMember = 103, kHost = 104 };
+enum class ConnectionHandshake : uint8_t {
+  kMemberNonce = 101,
+  kHostNonce = 102,
+  kMember = 103,
+  kHost = 104
+};
 
 /// Local. Make these messages, and read them if they are valid.
-Message nonce_message(Entrance kind, const std::string& nonce);
-std::optional<std::string> parse_nonce(const Message& message, Entrance kind);
+Message nonce_message(ConnectionHandshake kind, const std::string& nonce);
+std::optional<std::string> parse_nonce(const Message& message, ConnectionHandshake kind);
 Message member_message();
 bool is_member_message(const Message& message);
 Message host_message(const HostName& host);

@@ -32,7 +32,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kLongestLook(20);
 constexpr auto kPauseAfterRefusal = std::chrono::milliseconds(200);
 // A host that is there answers in microseconds, and one that is flooded in seconds.
-constexpr auto kLongestEntrance = std::chrono::seconds(10);
+constexpr auto kLongestHandshake = std::chrono::seconds(10);
 constexpr auto kSilence = std::chrono::seconds(5);  // before a rank says what it waits for
 // An answer about a port that is taken: by a rank 0 of this job or by another program?
 constexpr auto kTimeToTell = std::chrono::seconds(2);
@@ -129,7 +129,7 @@ class Search {
 
   bool is_one_host() const { return environment().local_world_size == environment().world_size; }
 
-  Deadline soon() const { return std::min(end_, Clock::now() + kLongestEntrance); }
+  Deadline soon() const { return std::min(end_, Clock::now() + kLongestHandshake); }
 
   static void check(const absl::Status& status, const char* what) {
     TORCH_CHECK(status.ok(), "[rendezvous] ", what, ": ", std::string(status.message()));

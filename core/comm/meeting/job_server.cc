@@ -237,10 +237,10 @@ void JobServer::receive(Session& session) {
 
 void JobServer::enter(Session& session, const Message& message) {
   if (session.stage == Session::Stage::kNonce) {
-    const auto other = parse_nonce(message, Entrance::kMemberNonce);
+    const auto other = parse_nonce(message, ConnectionHandshake::kMemberNonce);
     if (!other) return turn_away(session);
     const std::string own = MacKey::new_nonce();
-    send(session, nonce_message(Entrance::kHostNonce, own));
+    send(session, nonce_message(ConnectionHandshake::kHostNonce, own));
     session.framing.authenticate_with(credentials_.connection_key(*other, own));
     session.stage = Session::Stage::kProof;
     return;

@@ -161,7 +161,7 @@ TEST_F(JobStoreTest, StrangersEndNothing) {
   stranger_says(std::string(100000, '\xff'));
   stranger_says(std::string(4, '\0'));
   stranger_says("\x05");
-  const Message nonce = nonce_message(Entrance::kMemberNonce, "0123456789abcdef");
+  const Message nonce = nonce_message(ConnectionHandshake::kMemberNonce, "0123456789abcdef");
   stranger_says(Framing(Framing::Side::kMember).wrap(nonce.to_bytes()));
   Framing guess(Framing::Side::kMember);
   const std::string first = guess.wrap(nonce.to_bytes());
@@ -182,9 +182,10 @@ TEST_F(JobStoreTest, StrangersEndNothing) {
 TEST_F(JobStoreTest, ANonceIsNoProofThatMakesLongFramesWelcome) {
   const FileDescriptor stranger = connect();
   Framing guess(Framing::Side::kMember);
-  send_all(stranger,
-           guess.wrap(nonce_message(Entrance::kMemberNonce, "0123456789abcdef").to_bytes()) +
-               std::string("\x00\x00\x00\x04", 4));  // 64 MiB to come
+  send_all(
+      stranger,
+      guess.wrap(nonce_message(ConnectionHandshake::kMemberNonce, "0123456789abcdef").to_bytes()) +
+          std::string("\x00\x00\x00\x04", 4));  // 64 MiB to come
   // Cut off: after the host's nonce comes the end.
   std::array<char, 4096> bytes;
   pollfd waiting{stranger.get(), POLLIN, 0};
