@@ -33,7 +33,7 @@ class HostAttempt final : public Attempt {
     } catch (const std::exception& error) {
       reject(absl::StrCat("rank ", options_.rank, " failed: ", error_text(error)));
     }
-    if (endpoint_.own != nullptr) endpoint_.own->close_door();
+    if (endpoint_.own != nullptr) endpoint_.own->stop_listening();
     for (const auto& [rank, hello] : guests_) store_.set(answer_key(hello.nonce), kGo);
   }
 
@@ -232,7 +232,7 @@ class HostAttempt final : public Attempt {
     if (twin_) reject(*twin_, cause);
     for (const auto& [rank, hello] : guests_) reject(hello, cause);
     if (endpoint_.own != nullptr) {  // whoever is connected and has not said Hello yet
-      endpoint_.own->close_door();
+      endpoint_.own->stop_listening();
       store_.set(kFailureOfAll, cause);
     }
     give_up(cause);

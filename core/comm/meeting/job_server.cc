@@ -82,11 +82,11 @@ void JobServer::wake() const {
   static_cast<void>(!::write(wake_up_.get(), &one, sizeof(one)));
 }
 
-void JobServer::close_door() {
+void JobServer::stop_listening() {
   if (!origin_.is_here()) return;
-  door_is_to_close_.store(true);
+  is_to_stop_listening_.store(true);
   wake();
-  door_is_closed_.wait(false);
+  has_stopped_listening_.wait(false);
 }
 
 /// The thread.
@@ -95,10 +95,10 @@ void JobServer::run() {
   std::vector<pollfd> waiting;
   while (true) {
     if (is_to_end_.load() && !leave_by) leave_by = Clock::now() + kServerLinger;
-    if (leave_by || door_is_to_close_.load()) {
-      shut_out();
-      door_is_closed_.store(true);
-      door_is_closed_.notify_all();
+    if (leave_by || is_to_stop_listening_.load()) {
+      close_listener();
+      has_stopped_listening_.store(true);
+      has_stopped_listening_.notify_all();
     }
     sweep();
     if (leave_by && (sessions_.empty() || Clock::now() >= *leave_by)) return;
@@ -107,7 +107,7 @@ void JobServer::run() {
       const short events = session.parcels.empty() ? POLLIN : POLLIN | POLLOUT;
       waiting.push_back({session.socket.get(), events, 0});
     }
-    const bool listens = listener_->fd() >= 0 && Clock::now() >= deaf_until_;
+    const bool listens = listener_->fd() >= 0 && Clock::now() >= accepts_from_;
     if (listens) waiting.push_back({listener_->fd(), POLLIN, 0});
     const int patience = leave_by ? 20 : next_wait_ms();
     if (::poll(waiting.data(), waiting.size(), patience) <= 0) continue;
@@ -126,14 +126,14 @@ void JobServer::run() {
         lose(session);
       }
     }
-    if (listens && waiting[place].revents != 0) let_in();
+    if (listens && waiting[place].revents != 0) accept_all();
   }
 }
 
 int JobServer::next_wait_ms() const {
   const bool is_awaited = std::any_of(sessions_.begin(), sessions_.end(),
                                       [](const Session& session) { return session.is_unproven(); });
-  if (Clock::now() < deaf_until_) return 10;
+  if (Clock::now() < accepts_from_) return 10;
   return is_awaited ? 100 : -1;
 }
 
@@ -151,16 +151,16 @@ bool JobServer::make_room() {
   return true;
 }
 
-void JobServer::let_in() {
+void JobServer::accept_all() {
   while (true) {
     if (!make_room()) {
-      deaf_until_ = Clock::now() + kPauseInACrowd;
+      accepts_from_ = Clock::now() + kPauseInACrowd;
       return;
     }
     FileDescriptor arrived = listener_->accept();
     if (!arrived.is_open()) {
       if (errno == EMFILE || errno == ENFILE) {
-        deaf_until_ = Clock::now() + kPauseWithoutDescriptors;
+        accepts_from_ = Clock::now() + kPauseWithoutDescriptors;
         TORCH_WARN_ONCE("[rendezvous] ", self_.text(),
                         ", where the ranks meet, cannot let others in (", std::strerror(errno),
                         "); raise ulimit -n");
@@ -188,7 +188,7 @@ void JobServer::lose(Session& session) {
 }
 
 /// Stops listening and closes connections that have proved nothing.
-void JobServer::shut_out() {
+void JobServer::close_listener() {
   listener_->close();
   for (Session& session : sessions_) {
     if (session.is_unproven()) session.stage = Session::Stage::kLost;

@@ -39,7 +39,7 @@ class JobServer {
   /// Local. Stops listening: after it returns nobody is admitted, and the next job may use the same
   /// place. Members that are connected are served as before. Blocks for at most one iteration of
   /// the thread.
-  void close_door();
+  void stop_listening();
 
   /// How many connections were closed because they did not prove to belong to the job.
   int64_t turned_away() const { return turned_away_.load(std::memory_order_relaxed); }
@@ -48,7 +48,7 @@ class JobServer {
   struct Session;
 
   void run();
-  void let_in();
+  void accept_all();
   bool make_room();
   void receive(Session& session);
   void answer(Session& session, const Message& message);
@@ -57,7 +57,7 @@ class JobServer {
   void flush(Session& session);
   void lose(Session& session);
   void turn_away(Session& session);
-  void shut_out();
+  void close_listener();
   void sweep();
   int next_wait_ms() const;
   void wake() const;
@@ -69,10 +69,10 @@ class JobServer {
   const HostName self_;
   FileDescriptor wake_up_;
   std::list<Session> sessions_;
-  std::chrono::steady_clock::time_point deaf_until_{};
+  std::chrono::steady_clock::time_point accepts_from_{};
   std::atomic<int64_t> turned_away_{0};
-  std::atomic<bool> door_is_to_close_{false};
-  std::atomic<bool> door_is_closed_{false};
+  std::atomic<bool> is_to_stop_listening_{false};
+  std::atomic<bool> has_stopped_listening_{false};
   std::atomic<bool> is_to_end_{false};
   std::unique_ptr<std::thread> thread_;
 };

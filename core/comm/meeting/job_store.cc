@@ -96,8 +96,8 @@ FileDescriptor JobStore::borrow(const std::string& key) {
   return std::move(borrowed->descriptor);
 }
 
-void JobStore::close_door() {
-  if (is_host()) server_->close_door();
+void JobStore::stop_listening() {
+  if (is_host()) server_->stop_listening();
 }
 
 int64_t JobStore::turned_away() const { return is_host() ? server_->turned_away() : 0; }

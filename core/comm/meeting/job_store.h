@@ -40,7 +40,7 @@ class JobStore final : public c10d::Store {
   /// In a member: a duplicate of the descriptor that the host lends; not open if it lends none.
   FileDescriptor borrow(const std::string& key);
   /// In the host: stops listening; the place is free for another job.
-  void close_door();
+  void stop_listening();
   /// In the host: how many connections did not prove to belong to this job; 0 in a member.
   int64_t turned_away() const;
 

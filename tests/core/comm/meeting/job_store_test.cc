@@ -135,9 +135,9 @@ TEST_F(JobStoreTest, TheEndOfTheHostIsAnErrorThatNamesIt) {
   EXPECT_THAT(testing::message_of([&] { store->check({"key"}); }), HasSubstr("ended or left"));
 }
 
-TEST_F(JobStoreTest, AClosedDoorLetsNobodyInAndKeepsWhoIsIn) {
+TEST_F(JobStoreTest, StopsListeningAndKeepsItsMembers) {
   const auto store = member();
-  host_->close_door();
+  host_->stop_listening();
   EXPECT_TRUE(absl::IsNotFound(
       TcpAddress::resolve("127.0.0.1", port_, in(seconds(20)))->connect(in(seconds(20))).status()));
   static_cast<c10d::Store&>(*store).set("key", "still");
@@ -197,10 +197,10 @@ TEST_F(JobStoreTest, ANonceIsNoProofThatMakesLongFramesWelcome) {
   EXPECT_TRUE(member()->check({}));
 }
 
-TEST_F(JobStoreTest, AClosedDoorWaitsForNoStranger) {
+TEST_F(JobStoreTest, StopsListeningWithoutWaitingForStrangers) {
   const FileDescriptor silent = connect();
   const auto store = member();  // by now the stranger is in, too
-  host_->close_door();
+  host_->stop_listening();
   std::array<char, 16> bytes;
   pollfd waiting{silent.get(), POLLIN, 0};
   EXPECT_EQ(::poll(&waiting, 1, 20000), 1);
