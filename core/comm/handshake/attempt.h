@@ -190,11 +190,11 @@ class Attempt {
   /// "rank 1, rank 2 did not come".
   std::string missing_text(const std::vector<int>& missing) const {
     std::string strangers;
-    const int64_t turned_away = endpoint_.own != nullptr ? endpoint_.own->turned_away() : 0;
+    const int64_t rejected = endpoint_.own != nullptr ? endpoint_.own->rejected() : 0;
     if (store_.ignored() != 0) {
       strangers = "; some texts in the store do not verify";
-    } else if (turned_away != 0) {
-      strangers = absl::StrCat("; ", turned_away, turned_away == 1 ? " connection" : " connections",
+    } else if (rejected != 0) {
+      strangers = absl::StrCat("; ", rejected, rejected == 1 ? " connection" : " connections",
                                " did not prove to belong to this job");
     }
     if (!strangers.empty())

@@ -27,7 +27,7 @@ absl::Status senseless() {
       "TESSERA_JOB_TOKEN, or belongs to another attempt");
 }
 
-absl::Status turned_away() {
+absl::Status rejected() {
   return absl::DataLossError(
       "does not accept this rank as one of its job: it is another program, has another "
       "TESSERA_JOB_TOKEN, or belongs to another attempt");
@@ -84,7 +84,7 @@ absl::Status Connection::prove(const Credentials& credentials, Deadline deadline
   if (!sent.ok()) return sent;
   const auto proof = receive(deadline);
   // A host that knows another token hangs up.
-  if (absl::IsUnavailable(proof.status())) return turned_away();
+  if (absl::IsUnavailable(proof.status())) return rejected();
   if (!proof.ok()) return proof.status();
   const auto host = parse_host(proof->reply);
   if (!host) return senseless();

@@ -146,7 +146,7 @@ bool JobServer::make_room() {
   if (static_cast<size_t>(count) < kMostUnproven) return true;
   Session& oldest = *std::find_if(sessions_.begin(), sessions_.end(), unproven);
   if (Clock::now() < oldest.prove_by - kTimeToProve + kTimeToProveInACrowd) return false;
-  turn_away(oldest);
+  reject(oldest);
   sweep();
   return true;
 }
@@ -171,9 +171,9 @@ void JobServer::accept_all() {
   }
 }
 
-void JobServer::turn_away(Session& session) {
+void JobServer::reject(Session& session) {
   session.stage = Session::Stage::kLost;
-  if (turned_away_.fetch_add(1, std::memory_order_relaxed) == 0) {
+  if (rejected_.fetch_add(1, std::memory_order_relaxed) == 0) {
     TORCH_WARN("[rendezvous] somebody connected to ", self_.text(),
                ", where the ranks of this job meet, and did not prove to be one of them; it is "
                "ignored, and so are later ones. If a rank is missing, give all ranks the same "
@@ -199,7 +199,7 @@ void JobServer::close_listener() {
 void JobServer::sweep() {
   const auto now = Clock::now();
   for (Session& session : sessions_) {
-    if (session.is_unproven() && now >= session.prove_by) turn_away(session);
+    if (session.is_unproven() && now >= session.prove_by) reject(session);
   }
   std::erase_if(sessions_,
                 [](const Session& session) { return session.stage == Session::Stage::kLost; });
@@ -220,7 +220,7 @@ void JobServer::receive(Session& session) {
     if (!payload) break;
     const auto message = Message::from_bytes(*payload);
     if (!message) {
-      turn_away(session);
+      reject(session);
     } else if (session.is_unproven()) {
       enter(session, *message);
     } else {
@@ -229,7 +229,7 @@ void JobServer::receive(Session& session) {
   }
   if (!session.framing.is_broken()) return;
   if (session.is_unproven()) {
-    turn_away(session);
+    reject(session);
   } else {
     lose(session);
   }
@@ -238,14 +238,14 @@ void JobServer::receive(Session& session) {
 void JobServer::enter(Session& session, const Message& message) {
   if (session.stage == Session::Stage::kNonce) {
     const auto other = parse_nonce(message, ConnectionHandshake::kMemberNonce);
-    if (!other) return turn_away(session);
+    if (!other) return reject(session);
     const std::string own = MacKey::new_nonce();
     send(session, nonce_message(ConnectionHandshake::kHostNonce, own));
     session.framing.authenticate_with(credentials_.connection_key(*other, own));
     session.stage = Session::Stage::kProof;
     return;
   }
-  if (!is_member_message(message)) return turn_away(session);
+  if (!is_member_message(message)) return reject(session);
   session.stage = Session::Stage::kMember;
   session.framing.trust();
   send(session, host_message(self_));

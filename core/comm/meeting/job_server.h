@@ -42,7 +42,7 @@ class JobServer {
   void stop_listening();
 
   /// How many connections were closed because they did not prove to belong to the job.
-  int64_t turned_away() const { return turned_away_.load(std::memory_order_relaxed); }
+  int64_t rejected() const { return rejected_.load(std::memory_order_relaxed); }
 
  private:
   struct Session;
@@ -56,7 +56,7 @@ class JobServer {
   void send(Session& session, const Message& message, int descriptor = -1);
   void flush(Session& session);
   void lose(Session& session);
-  void turn_away(Session& session);
+  void reject(Session& session);
   void close_listener();
   void sweep();
   int next_wait_ms() const;
@@ -70,7 +70,7 @@ class JobServer {
   FileDescriptor wake_up_;
   std::list<Session> sessions_;
   std::chrono::steady_clock::time_point accepts_from_{};
-  std::atomic<int64_t> turned_away_{0};
+  std::atomic<int64_t> rejected_{0};
   std::atomic<bool> is_to_stop_listening_{false};
   std::atomic<bool> has_stopped_listening_{false};
   std::atomic<bool> is_to_end_{false};

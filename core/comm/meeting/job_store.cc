@@ -100,7 +100,7 @@ void JobStore::stop_listening() {
   if (is_host()) server_->stop_listening();
 }
 
-int64_t JobStore::turned_away() const { return is_host() ? server_->turned_away() : 0; }
+int64_t JobStore::rejected() const { return is_host() ? server_->rejected() : 0; }
 
 c10::intrusive_ptr<c10d::Store> JobStore::clone() {
   return c10::intrusive_ptr<c10d::Store>::unsafe_reclaim_from_nonowning(this);

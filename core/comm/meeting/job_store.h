@@ -42,7 +42,7 @@ class JobStore final : public c10d::Store {
   /// In the host: stops listening; the place is free for another job.
   void stop_listening();
   /// In the host: how many connections did not prove to belong to this job; 0 in a member.
-  int64_t turned_away() const;
+  int64_t rejected() const;
 
   using c10d::Store::compareSet;
   using c10d::Store::set;
