@@ -15,9 +15,9 @@
 #include "tessera/core/comm/meeting/abandoned_call.h"
 #include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/meeting/announcement.h"
-#include "tessera/core/comm/meeting/patient_store.h"
 #include "tessera/core/comm/meeting/socket_path.h"
 #include "tessera/core/comm/meeting/tcp_address.h"
+#include "tessera/core/comm/meeting/time_limited_store.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/failure_report.h"
 #include "tessera/core/process/machine.h"
@@ -109,7 +109,7 @@ class Search {
       note(socket.status());
       pause_or_give_up();
     }
-    PatientStore store(agents_store());
+    TimeLimitedStore store(agents_store());
     store.setTimeout(bounded(options_.timeout));
     if (environment.rank == 0) return host_for_agent(store, agent);
     while (true) {
@@ -278,7 +278,7 @@ class Search {
   }
 
   /// What rank 0 said last, if it was rank 0.
-  std::optional<std::string> read_address(PatientStore& store) {
+  std::optional<std::string> read_address(TimeLimitedStore& store) {
     const auto text = look(store);
     if (!text) {
       lack_ = "rank 0 has not said where it listens";
@@ -293,7 +293,7 @@ class Search {
     return std::nullopt;
   }
 
-  std::optional<std::string> look(PatientStore& store) {
+  std::optional<std::string> look(TimeLimitedStore& store) {
     try {
       if (!store.check({address_key()})) return std::nullopt;
       return store.get_to_str(address_key());
@@ -303,7 +303,7 @@ class Search {
     }
   }
 
-  Endpoint host_for_agent(PatientStore& store, const TcpAddress& agent) {
+  Endpoint host_for_agent(TimeLimitedStore& store, const TcpAddress& agent) {
     Announcement where;
     std::unique_ptr<Listener> listener;
     if (is_one_host()) {
@@ -377,7 +377,7 @@ class Search {
 
 Endpoint find_endpoint(const EndpointOptions& options) {
   if (options.store != nullptr) {
-    return {.store = c10::make_intrusive<PatientStore>(options.store),
+    return {.store = c10::make_intrusive<TimeLimitedStore>(options.store),
             .own = nullptr,
             .is_host = options.environment.rank == 0};
   }

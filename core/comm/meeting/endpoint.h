@@ -21,7 +21,7 @@ namespace tessera::internal {
 /// - torchrun's store, which anybody may write: there rank 0 only publishes, with a MAC, where it
 ///   listens: at a Unix socket if all ranks are on one host, else at a TCP port of its own.
 /// - a store that the user gives: rank 0 is the host, and all messages in it have MACs
-///   (PatientStore).
+///   (TimeLimitedStore).
 /// In the first three every member is connected to the host, so the end of either process is
 /// noticed at once. Every wait has a time-out.
 
