@@ -188,7 +188,7 @@ std::vector<std::string> corpus() {
   inputs.push_back(input_for(Parser::kFramesWithMacs, frames));
   for (const Message& message : {nonce_message(ConnectionHandshake::kMemberNonce, "0123"),
                                  nonce_message(ConnectionHandshake::kHostNonce, "4567"),
-                                 member_message(), host_message(HostName::of_this_process(3))}) {
+                                 member_message(), host_message(HostProcess::of_this_process(3))}) {
     inputs.push_back(input_for(Parser::kConnectionHandshake, message.to_bytes()));
   }
   inputs.push_back(

@@ -80,7 +80,7 @@ class Attempt {
     } catch (const std::exception& error) {  // the store's: its host may have ended
       const std::string cause = error_text(error);
       if (endpoint_.own != nullptr && !endpoint_.is_host) {
-        const HostName& host = endpoint_.own->host();
+        const HostProcess& host = endpoint_.own->host();
         report_failure(host.rank, cause, host.machine == own_.host ? host.pid : 0);
       }
       give_up(cause);

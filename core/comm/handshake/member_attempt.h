@@ -98,11 +98,11 @@ class MemberAttempt final : public Attempt {
     int host_rank = 0;
     int host_pid = 0;
     if (endpoint_.own != nullptr) {
-      const HostName& name = endpoint_.own->host();
-      host = name.text();
-      if (!name.activity().empty()) absl::StrAppend(&host, " ", name.activity());
-      host_rank = name.rank;
-      host_pid = name.machine == own_.host ? name.pid : 0;
+      const HostProcess& process = endpoint_.own->host();
+      host = process.text();
+      if (!process.activity().empty()) absl::StrAppend(&host, " ", process.activity());
+      host_rank = process.rank;
+      host_pid = process.machine == own_.host ? process.pid : 0;
     } else if (const auto hello = read_hello(0); hello && hello->rank == 0) {
       host = state_of(*hello);
       host_pid = pid_of(*hello);

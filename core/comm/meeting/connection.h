@@ -35,7 +35,7 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  const HostName& host() const { return host_; }
+  const HostProcess& host() const { return host_; }
 
   /// Sends a request and waits for the reply. One request at a time; thread-safe.
   absl::StatusOr<Message> ask(const Message& request, Deadline deadline);
@@ -57,7 +57,7 @@ class Connection {
   const Origin origin_;
   const FileDescriptor socket_;
   Framing framing_{Framing::Side::kMember};
-  HostName host_;
+  HostProcess host_;
   std::mutex mutex_;
   absl::Status broken_;
 };

@@ -33,23 +33,23 @@ MacKey Credentials::connection_key(std::string_view member_nonce,
       {kMeetingProtocol, member_nonce, host_nonce, run_id, attempt});
 }
 
-HostName HostName::of_this_process(int rank) {
+HostProcess HostProcess::of_this_process(int rank) {
   return {.rank = rank, .pid = ::getpid(), .machine = machine_id(), .host = machine_name()};
 }
 
-std::string HostName::text() const {
+std::string HostProcess::text() const {
   return absl::StrCat("rank ", rank, " (pid ", pid, machine == machine_id() ? "" : " on ",
                       machine == machine_id() ? "" : host, ")");
 }
 
-std::string HostName::activity() const {
+std::string HostProcess::activity() const {
   if (machine != machine_id()) return "";
   const auto status = process_status(pid);
   if (!status || status->describe().empty()) return "";
   return absl::StrCat("and ", status->describe());
 }
 
-bool HostName::has_ended() const {
+bool HostProcess::has_ended() const {
   if (machine != machine_id()) return false;
   if (const auto status = process_status(pid)) return status->has_ended();
   return ::kill(pid, 0) != 0 && errno == ESRCH;
@@ -83,13 +83,13 @@ bool is_member_message(const Message& message) {
   return is_kind(message, ConnectionHandshake::kMember, 0);
 }
 
-Message host_message(const HostName& host) {
+Message host_message(const HostProcess& host) {
   return {.kind = static_cast<uint8_t>(ConnectionHandshake::kHost),
           .fields = {absl::StrCat(host.rank), absl::StrCat(host.pid), host.machine, host.host}};
 }
 
-std::optional<HostName> parse_host(const Message& message) {
-  HostName host;
+std::optional<HostProcess> parse_host(const Message& message) {
+  HostProcess host;
   if (!is_kind(message, ConnectionHandshake::kHost, 4) ||
       !absl::SimpleAtoi(message.fields[0], &host.rank) ||
       !absl::SimpleAtoi(message.fields[1], &host.pid) || message.fields[2].size() > kLongestName ||

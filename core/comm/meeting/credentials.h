@@ -20,14 +20,14 @@ struct Credentials {
 };
 
 /// The host process, as it describes itself.
-struct HostName {
+struct HostProcess {
   int rank = 0;
   int pid = 0;
   std::string machine;  ///< machine_id()
   std::string host;     ///< machine_name()
 
   /// Local. This process.
-  static HostName of_this_process(int rank);
+  static HostProcess of_this_process(int rank);
 
   /// "rank 0 (pid 12)", and on another machine "rank 0 (pid 12 on node7)".
   std::string text() const;
@@ -55,7 +55,7 @@ Message nonce_message(ConnectionHandshake kind, const std::string& nonce);
 std::optional<std::string> parse_nonce(const Message& message, ConnectionHandshake kind);
 Message member_message();
 bool is_member_message(const Message& message);
-Message host_message(const HostName& host);
-std::optional<HostName> parse_host(const Message& message);
+Message host_message(const HostProcess& host);
+std::optional<HostProcess> parse_host(const Message& message);
 
 }  // namespace tessera::internal

@@ -56,8 +56,11 @@ class Search {
                                  absl::StrCat(who, ", which listens at ", path, ","))) {
           return *std::move(entered);
         }
-        const std::string activity =
-            HostName{.rank = 0, .pid = host_pid_, .machine = machine_id(), .host = {}}.activity();
+        const std::string activity = HostProcess{
+            .rank = 0,
+            .pid = host_pid_,
+            .machine = machine_id(),
+            .host = {}}.activity();
         if (!activity.empty()) absl::StrAppend(&lack_, " ", activity);
       } else if (absl::IsNotFound(socket.status())) {
         auto listener = endpoint->listen();
@@ -185,8 +188,8 @@ class Search {
   }
 
   Endpoint host(std::unique_ptr<Listener> listener, const Credentials& credentials) const {
-    return at_store(c10::make_intrusive<JobStore>(std::move(listener), credentials,
-                                                  HostName::of_this_process(environment().rank)));
+    return at_store(c10::make_intrusive<JobStore>(
+        std::move(listener), credentials, HostProcess::of_this_process(environment().rank)));
   }
 
   Endpoint at_store(c10::intrusive_ptr<JobStore> store) const {

@@ -56,7 +56,7 @@ struct JobServer::Session {
 };
 
 JobServer::JobServer(std::unique_ptr<Listener> listener, std::shared_ptr<JobTable> table,
-                     Credentials credentials, HostName self)
+                     Credentials credentials, HostProcess self)
     : listener_(std::move(listener)),
       table_(std::move(table)),
       credentials_(std::move(credentials)),

@@ -29,7 +29,7 @@ class JobServer {
 
   /// Local. Throws std::system_error if the system has no thread or descriptor left.
   JobServer(std::unique_ptr<Listener> listener, std::shared_ptr<JobTable> table,
-            Credentials credentials, HostName self);
+            Credentials credentials, HostProcess self);
   /// Waits up to a second for the members to disconnect, because they may have a reply to read.
   /// Does nothing in a child of fork().
   ~JobServer();
@@ -66,7 +66,7 @@ class JobServer {
   std::unique_ptr<Listener> listener_;
   const std::shared_ptr<JobTable> table_;
   const Credentials credentials_;
-  const HostName self_;
+  const HostProcess self_;
   FileDescriptor wake_up_;
   std::list<Session> sessions_;
   std::chrono::steady_clock::time_point accepts_from_{};

@@ -36,7 +36,7 @@ bool is(const Message& reply, ReplyKind kind) { return reply.kind == static_cast
 }  // namespace
 
 JobStore::JobStore(std::unique_ptr<Listener> listener, const Credentials& credentials,
-                   HostName self)
+                   HostProcess self)
     : self_(std::move(self)),
       can_lend_(is_local(*listener)),
       table_(std::make_shared<JobTable>()),
@@ -46,7 +46,7 @@ JobStore::JobStore(std::unique_ptr<Connection> connection) : connection_(std::mo
 
 JobStore::~JobStore() = default;
 
-const HostName& JobStore::host() const { return is_host() ? self_ : connection_->host(); }
+const HostProcess& JobStore::host() const { return is_host() ? self_ : connection_->host(); }
 
 Deadline JobStore::deadline() const { return Clock::now() + bounded(getTimeout()); }
 

@@ -23,13 +23,13 @@ namespace tessera::internal {
 class JobStore final : public c10d::Store {
  public:
   /// The host's. Throws as JobServer's constructor does.
-  JobStore(std::unique_ptr<Listener> listener, const Credentials& credentials, HostName self);
+  JobStore(std::unique_ptr<Listener> listener, const Credentials& credentials, HostProcess self);
   /// A member's.
   explicit JobStore(std::unique_ptr<Connection> connection);
   ~JobStore() override;
 
   bool is_host() const { return server_ != nullptr; }
-  const HostName& host() const;
+  const HostProcess& host() const;
 
   /// Lets the host set key to value, unless it is set, as soon as this rank is gone, however it
   /// ends. No effect in the host.
@@ -64,7 +64,7 @@ class JobStore final : public c10d::Store {
   [[noreturn]] void fail(const absl::Status& status) const;
   Deadline deadline() const;
 
-  HostName self_;
+  HostProcess self_;
   bool can_lend_ = false;
   std::shared_ptr<JobTable> table_;         // the host's
   std::unique_ptr<JobServer> server_;       // the host's

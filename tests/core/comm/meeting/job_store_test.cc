@@ -45,7 +45,7 @@ class JobStoreTest : public ::testing::Test {
     auto listener = any.listen().value();
     port_ = endpoint_of(*listener).port;
     host_ = c10::make_intrusive<JobStore>(std::move(listener), with_token("secret"),
-                                          HostName::of_this_process(0));
+                                          HostProcess::of_this_process(0));
   }
 
   FileDescriptor connect() const {
@@ -214,7 +214,7 @@ TEST_F(JobStoreTest, AHostThatKnowsNoTokenIsNotBelieved) {
   auto listener = any.listen().value();
   const int port = endpoint_of(*listener).port;
   const auto forger = c10::make_intrusive<JobStore>(std::move(listener), with_token("guess"),
-                                                    HostName::of_this_process(0));
+                                                    HostProcess::of_this_process(0));
   auto socket = TcpAddress::resolve("127.0.0.1", port, in(seconds(20)))->connect(in(seconds(20)));
   const auto entered = Connection::enter(*std::move(socket), with_token("secret"), in(seconds(20)));
   EXPECT_FALSE(entered.ok());
@@ -223,7 +223,7 @@ TEST_F(JobStoreTest, AHostThatKnowsNoTokenIsNotBelieved) {
 TEST(JobStoreOnOneHost, DescriptorsArePassedOn) {
   const std::string name = absl::StrCat("tessera-test/", MacKey::new_nonce());
   const auto host = c10::make_intrusive<JobStore>(listen_at_name(name).value(), Credentials{},
-                                                  HostName::of_this_process(0));
+                                                  HostProcess::of_this_process(0));
   const auto member = c10::make_intrusive<JobStore>(
       Connection::enter(connect_to_name(name).value(), {}, in(seconds(20))).value());
   EXPECT_FALSE(member->borrow("page").is_open());
