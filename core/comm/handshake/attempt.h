@@ -71,7 +71,7 @@ class Attempt {
   void run() {
     try {
       bound_store();
-      refuse_twin_of_the_past();
+      refuse_earlier_duplicate();
       if (endpoint_.own != nullptr) endpoint_.own->set_when_gone(mark_key(own_.nonce), kGone);
       store_.set(hello_key(options_.rank), own_.to_text());
       take_part();
@@ -211,7 +211,7 @@ class Attempt {
     }
   }
 
-  static std::string twins_text(int rank, int pid, int other) {
+  static std::string duplicates_text(int rank, int pid, int other) {
     const auto pids = std::minmax(pid, other);
     return absl::StrCat("RANK ", rank, " was given twice, to pid ", pids.first, " and to pid ",
                         pids.second, "; give each process its own RANK");
@@ -228,13 +228,13 @@ class Attempt {
  private:
   /// In a store that may have been used before: throws if another process has this rank in an
   /// existing world.
-  void refuse_twin_of_the_past() {
+  void refuse_earlier_duplicate() {
     if (endpoint_.own != nullptr) return;
     const auto hello = read_hello(options_.rank);
     if (!hello || hello->host != own_.host || hello->pid == own_.pid || !hello->is_alive()) return;
     const auto mark = store_.get(mark_key(hello->nonce));
     if (!mark || !absl::StartsWith(*mark, kEntered)) return;
-    const std::string cause = twins_text(options_.rank, hello->pid, own_.pid);
+    const std::string cause = duplicates_text(options_.rank, hello->pid, own_.pid);
     report_failure(-1, cause);
     give_up(cause);
   }

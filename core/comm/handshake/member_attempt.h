@@ -22,19 +22,20 @@ class MemberAttempt final : public Attempt {
       bound_store();
       beat();
       check_failure();
-      if (const auto answer = store_.get(answer_key(own_.nonce)); answer && obey(*answer)) return;
+      if (const auto answer = store_.get(answer_key(own_.nonce)); answer && handle_answer(*answer))
+        return;
       if (endpoint_.own != nullptr) {
         if (const auto failure = store_.get(kFailureOfAll)) give_up(*failure);
       }
       expect_host_alive();
-      stand_by_hello();
+      rewrite_hello();
       if (is_time_out(kGrace)) give_up_waiting();
       pause();
     }
   }
 
   /// Acts on the host's answer. Returns whether the ranks have met.
-  bool obey(const std::string& answer) {
+  bool handle_answer(const std::string& answer) {
     if (answer == kGo && has_entered_) return true;
     const std::vector<std::string> lines = absl::StrSplit(answer, absl::MaxSplits('\n', 2));
     if (has_entered_ || lines.size() != 3 || !absl::StartsWith(answer, kEnter)) return false;
@@ -84,7 +85,7 @@ class MemberAttempt final : public Attempt {
   }
 
   /// Writes this rank's Hello again if another process has written one under the same rank.
-  void stand_by_hello() {
+  void rewrite_hello() {
     const auto hello = read_hello(options_.rank);
     if (!hello || hello->nonce != own_.nonce) store_.set(hello_key(options_.rank), own_.to_text());
   }
