@@ -38,7 +38,7 @@ std::string find_lack(const Api& api, const NcclOptions& options) {
   const auto need = [&](bool is_there, const char* name) {
     if (!is_there) missing.push_back(name);
   };
-  if (options.memory != Memory::kUsual) {
+  if (options.memory != Memory::kDefault) {
     need(api.mem_alloc != nullptr, "ncclMemAlloc");
     need(api.mem_free != nullptr, "ncclMemFree");
   }
@@ -54,7 +54,7 @@ std::string find_lack(const Api& api, const NcclOptions& options) {
   return absl::StrCat("[nccl] memory: got NCCL ", version_text(api.version), " at '", api.path,
                       "' without ", absl::StrJoin(missing, ", "),
                       ", expected them for registered memory; ", kRemedy,
-                      ", or leave memory = kUsual");
+                      ", or leave memory = kDefault");
 }
 
 absl::StatusOr<std::shared_ptr<const Api>> load_api(const EnvironmentLookup& lookup) {

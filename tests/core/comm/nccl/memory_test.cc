@@ -101,7 +101,7 @@ void use(const std::shared_ptr<Group>& group, int64_t numel) {
   EXPECT_EQ(sums[0].item<float>(), 2.0f);
 }
 
-TEST_F(NcclMemory, UsuallyIsNotNccls) {
+TEST_F(NcclMemory, ByDefaultIsNotNccls) {
   run_nccl_ranks(2, [](std::shared_ptr<Group> group, HostDevice&) { use(group, 5); });
   EXPECT_EQ(count_calls("ncclMemAlloc"), 0);
   for (const FakeCall& call : calls_of("ncclAllGather")) EXPECT_FALSE(call.is_in_window);
@@ -141,7 +141,7 @@ TEST_F(NcclMemory, WindowsAreMadeTogetherAndAsLargeAsTheLargest) {
           EXPECT_EQ(uneven.numel(), 10000 * group->rank());
           use(group, 9);
           const int64_t before = count_calls("ncclMemAlloc");
-          if (group->rank() == 0) {  // from now on alone, and usual
+          if (group->rank() == 0) {  // from now on alone, and kDefault
             EXPECT_EQ(group->allocate(3, at::kLong).numel(), 3);
           }
           EXPECT_EQ(count_calls("ncclMemAlloc"), before);
@@ -337,7 +337,7 @@ TEST_F(NcclMemory, WhatALibraryLacksIsNamed) {
               AllOf(HasSubstr("[nccl] memory: got NCCL 2.28.9 at '"),
                     HasSubstr("without ncclMemAlloc, ncclMemFree, ncclCommRegister, "
                               "ncclCommDeregister, expected them"),
-                    HasSubstr("leave memory = kUsual")));
+                    HasSubstr("leave memory = kDefault")));
   EXPECT_THAT(nccl::find_lack(**plain, {.memory = Memory::kWindows}),
               AllOf(HasSubstr("ncclCommWindowRegister, ncclCommWindowDeregister"),
                     Not(HasSubstr("ncclCommRegister"))));
