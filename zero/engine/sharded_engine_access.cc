@@ -67,7 +67,7 @@ void ShardedEngine::load_state_dict(const StateDict& state) {
     commit_->load_loss_scale({loaded.loss_scale, loaded.good_steps});
     clear();
     store_.announce();
-    failure_.mend();
+    failure_.mark_consistent();
   });
 }
 

@@ -73,7 +73,8 @@ void HostCommit::add_gradients(Reducer& reducer, StepVote::RankReport& rank_repo
 
 /// What the user wants of a step whose gradients are not finite. Equal on all ranks.
 StepCommit::Outcome HostCommit::skip(const StepVote::Result& result) {
-  if (early_update_ != nullptr) parts_.failure.spoil(early_update_->describe(*result.non_finite));
+  if (early_update_ != nullptr)
+    parts_.failure.mark_inconsistent(early_update_->describe(*result.non_finite));
   const NonFinite policy = parts_.options.ask_non_finite
                                ? agreement_.ask(parts_.options.ask_non_finite, *result.non_finite)
                                : parts_.options.on_non_finite;
