@@ -48,7 +48,7 @@ class EngineFailure {
   /// Disagreement, which all ranks throw, ends the engine on all ranks at once: "rank 2 left
   /// <where> by an exception<when>: <text>".
   template <typename Body>
-  auto guard_alone(const char* where, Body&& body, const char* when = "") {
+  auto abort_all_on_exception(const char* where, Body&& body, const char* when = "") {
     try {
       return body();
     } catch (const CommError& error) {

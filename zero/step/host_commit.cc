@@ -32,7 +32,7 @@ void HostCommit::drop(size_t parameter) {
 
 std::optional<StepCommit::Outcome> HostCommit::commit(Reducer& reducer,
                                                       StepVote::RankReport rank_report) {
-  parts_.failure.guard_alone("step()", [&] {
+  parts_.failure.abort_all_on_exception("step()", [&] {
     if (offloaded_ != nullptr) offloaded_->finish(reducer);
     add_gradients(reducer, rank_report);
     agreement_.start(rank_report);
@@ -41,7 +41,7 @@ std::optional<StepCommit::Outcome> HostCommit::commit(Reducer& reducer,
   if (result.non_finite.has_value()) return skip(result);
 
   const double factor = clip_factor(result.grad_norm, parts_.options.max_grad_norm);
-  parts_.failure.guard_alone(
+  parts_.failure.abort_all_on_exception(
       "step()", [&] { apply(reducer, factor / rank_report.loss_scale); }, kAfterVote);
   Outcome outcome{
       .committed = true, .grad_norm = result.grad_norm, .loss_scale = rank_report.loss_scale};
@@ -51,7 +51,7 @@ std::optional<StepCommit::Outcome> HostCommit::commit(Reducer& reducer,
 }
 
 void HostCommit::agree_to_update(const StepVote::RankReport& rank_report) {
-  parts_.failure.guard_alone("step()", [&] { agreement_.start(rank_report); });
+  parts_.failure.abort_all_on_exception("step()", [&] { agreement_.start(rank_report); });
   agreement_.finish();
 }
 
