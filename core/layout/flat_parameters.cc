@@ -48,7 +48,7 @@ FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan
     const FlatLayout& layout = unit.layout;
     const UnitMemory& memory = memory_.emplace_back(allocate(memory_.size()));
     // Cut where the values come together first, unless the shard is all there is.
-    const bool keeps_all = memory.kept.numel == layout.numel();
+    const bool keeps_all = memory.shard_range.numel == layout.numel();
     const at::Tensor values =
         keeps_all && memory.shard.device() == device
             ? memory.shard
@@ -63,7 +63,7 @@ FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan
       full.adopt(storage_of_its_own(parameter, layout.dtype()), range.begin);
     }
     if (!values.is_same(memory.shard)) {
-      memory.shard.copy_(values.narrow(0, memory.kept.begin, memory.kept.numel));
+      memory.shard.copy_(values.narrow(0, memory.shard_range.begin, memory.shard_range.numel));
     }
     if (!is_split()) full.attach(memory.whole);
     if (memory.shard.device() != device) class_ = MemoryClass::kHost;

@@ -16,8 +16,9 @@ enum class Residence : uint8_t { kResident, kSplit };
 
 /// Where the parameters of one unit lie on this rank.
 struct UnitMemory {
-  Range kept;        ///< the part that this rank keeps
-  at::Tensor shard;  ///< the memory of that part, [kept.numel], with the authoritative values
+  Range shard_range;  ///< the part that this rank keeps
+  at::Tensor
+      shard;  ///< the memory of that part, [shard_range.numel], with the authoritative values
   at::Tensor whole;  ///< the memory of the whole unit, [unit numel], which shows the shards of all
                      ///< ranks; undefined where whole units have memory only while they are used
 };

@@ -71,7 +71,7 @@ UnitMemory SharedParameters::memory(size_t unit) {
   const Range kept = slices_.optimizer(layout);
   const auto item = static_cast<int64_t>(c10::elementSize(layout.dtype()));
   const int64_t begin_bytes = offsets_bytes_[unit];
-  return {.kept = kept,
+  return {.shard_range = kept,
           .shard = buffer_->common(begin_bytes + kept.begin * item, kept.numel, layout.dtype()),
           .whole = buffer_->view(begin_bytes, layout.numel(), layout.dtype())};
 }
