@@ -254,7 +254,7 @@ std::vector<at::Tensor> state_of(const ParameterTable& table,
 void give_places(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) continue;
-    if (StorageHolders({tensor}).others(tensor) > 0) continue;
+    if (StorageHolders({tensor}).other_holders(tensor) > 0) continue;
     tensor.set_data(tensor.detach().contiguous());
   }
 }
