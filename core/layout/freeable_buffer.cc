@@ -45,14 +45,14 @@ void FreeableBuffer::attach(at::Tensor memory) {
                         memory.device() == device_);
   memory_ = std::move(memory);
   using Access = ThrowingStorage::Access;
-  point_to_memory(is_forbidden_ || is_protected() ? Access::kBarred : Access::kGiven);
+  point_to_memory(is_forbidden_ || is_protected() ? Access::kDenied : Access::kAllowed);
 }
 
 at::Tensor FreeableBuffer::detach() {
   is_forbidden_ = false;
-  bar(is_protected() ? protection_error_ : access_error_);
+  deny(is_protected() ? protection_error_ : access_error_);
   for (Part& part : parts_) {
-    part.storage.point_to({nullptr, device_}, ThrowingStorage::Access::kBarred);
+    part.storage.point_to({nullptr, device_}, ThrowingStorage::Access::kDenied);
   }
   return std::exchange(memory_, at::Tensor());
 }
@@ -65,7 +65,7 @@ at::Tensor FreeableBuffer::replace(at::Tensor memory) {
 
 void FreeableBuffer::forbid(const std::string& error) {
   is_forbidden_ = true;
-  bar(error);
+  deny(error);
 }
 
 void FreeableBuffer::permit() {
@@ -95,11 +95,11 @@ void FreeableBuffer::set_access_error(std::string error) {
 /// address.
 void FreeableBuffer::be_idle() {
   if (is_protected()) {
-    bar(protection_error_);
+    deny(protection_error_);
   } else if (has_memory()) {
-    point_to_memory(ThrowingStorage::Access::kGiven);
+    point_to_memory(ThrowingStorage::Access::kAllowed);
   } else {
-    bar(access_error_);
+    deny(access_error_);
   }
 }
 
@@ -114,8 +114,8 @@ char* FreeableBuffer::data_of(const Part& part) const {
          part.begin * static_cast<int64_t>(c10::elementSize(dtype_));
 }
 
-void FreeableBuffer::bar(const std::string& error) {
-  for (Part& part : parts_) part.storage.bar(error);
+void FreeableBuffer::deny(const std::string& error) {
+  for (Part& part : parts_) part.storage.deny(error);
 }
 
 }  // namespace tessera::internal

@@ -66,7 +66,7 @@ class FreeableBuffer {
     int64_t begin;  // element of the memory
   };
 
-  void bar(const std::string& error);
+  void deny(const std::string& error);
   void be_idle();
   void point_to_memory(ThrowingStorage::Access access);
   char* data_of(const Part& part) const;
