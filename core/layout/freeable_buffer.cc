@@ -71,29 +71,29 @@ void FreeableBuffer::forbid(const std::string& error) {
 void FreeableBuffer::permit() {
   if (!is_forbidden_) return;
   is_forbidden_ = false;
-  be_idle();
+  update_access();
 }
 
 void FreeableBuffer::protect(std::string error) {
   protection_error_ = std::move(error);
-  if (!is_forbidden_) be_idle();
+  if (!is_forbidden_) update_access();
 }
 
 void FreeableBuffer::unprotect() {
   if (!is_protected()) return;
   protection_error_.clear();
-  if (!is_forbidden_) be_idle();
+  if (!is_forbidden_) update_access();
 }
 
 void FreeableBuffer::set_access_error(std::string error) {
   access_error_ = std::move(error);
-  if (!has_memory() && !is_forbidden_) be_idle();
+  if (!has_memory() && !is_forbidden_) update_access();
 }
 
 /// Sets the state that applies unless it is forbidden: protected, without memory, or readable. A
 /// readable storage stays readable throughout, because an operator may be about to read the
 /// address.
-void FreeableBuffer::be_idle() {
+void FreeableBuffer::update_access() {
   if (is_protected()) {
     deny(protection_error_);
   } else if (has_memory()) {

@@ -67,7 +67,7 @@ class FreeableBuffer {
   };
 
   void deny(const std::string& error);
-  void be_idle();
+  void update_access();
   void point_to_memory(ThrowingStorage::Access access);
   char* data_of(const Part& part) const;
 
