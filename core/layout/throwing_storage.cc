@@ -52,7 +52,7 @@ class ThrowingStorage::Entry {
 
   const c10::Storage storage;
   std::string told_in_child =
-      absl::StrCat("[engine] parameter: ", Origin().complaint("a rank that trains this model"));
+      absl::StrCat("[engine] parameter: ", Origin().fork_error("a rank that trains this model"));
   bool is_in_child = false;
   Entry* previous = nullptr;
   Entry* next = nullptr;

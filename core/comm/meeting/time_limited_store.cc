@@ -92,7 +92,7 @@ void TimeLimitedStore::fail(const std::exception_ptr& error) const {
 }
 
 void TimeLimitedStore::run(std::function<void(c10d::Store&)> body) {
-  TORCH_CHECK(origin_.is_here(), "[rendezvous] ", origin_.complaint("a rank"));
+  TORCH_CHECK(origin_.is_here(), "[rendezvous] ", origin_.fork_error("a rank"));
   auto call = std::make_shared<Worker::Call>();
   call->body = std::move(body);
   const auto deadline = Clock::now() + bounded(getTimeout());

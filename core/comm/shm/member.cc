@@ -103,7 +103,7 @@ Member::~Member() {
 void Member::require_own_process(std::string_view tag) const {
   if (world_->origin().is_here()) return;
   throw CommError({"", group_name_, -1, rank_, std::string(tag)},
-                  world_->origin().complaint(absl::StrCat("rank ", world_->rank())));
+                  world_->origin().fork_error(absl::StrCat("rank ", world_->rank())));
 }
 
 CallDescriptor Member::next_call(const CallSignature& signature, std::string_view tag) {

@@ -148,7 +148,7 @@ std::string SharedBuffer::try_own_write() {
 
 void SharedBuffer::require_own_process() const {
   TORCH_CHECK(origin_.is_here(),
-              "[comm] shared buffer: ", origin_.complaint(absl::StrCat("rank ", rank_)));
+              "[comm] shared buffer: ", origin_.fork_error(absl::StrCat("rank ", rank_)));
 }
 
 at::Tensor SharedBuffer::common(int64_t offset_bytes, int64_t numel, at::ScalarType dtype) {
