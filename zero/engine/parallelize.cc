@@ -289,7 +289,7 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
   std::vector<std::string> problems;
   std::optional<ShardedEngine::Parts> parts =
       examine(model.get(), std::move(optimizer), options, *world, problems);
-  refuse_together(*world, absl::StrJoin(problems, "\n"), "parallelize");
+  refuse_on_all_ranks(*world, absl::StrJoin(problems, "\n"), "parallelize");
 
   const std::vector<NamedTensor> buffers = without_aliases(buffers_of(*model), parts->table);
   require_equal(*world, fingerprint(*parts, buffers), "parallelize");

@@ -208,7 +208,7 @@ void ShardedEngine::reduce_in_step() {
     return finish_reductions(/*objects=*/false);
   });
   if (is_idle) backwards_ = 1;
-  if (is_objected) refuse_together(*parts_.group, "", "grad");
+  if (is_objected) refuse_on_all_ranks(*parts_.group, "", "grad");
 }
 
 /// "" if nothing on this rank speaks against the step.

@@ -103,7 +103,7 @@ void ShardedEngine::end_micro_step() {
     return finish_reductions(!written_.empty());
   });
   compute_.end("backward");
-  if (is_objected) failure_.guard([&] { refuse_together(*parts_.group, written_, "grad"); });
+  if (is_objected) failure_.guard([&] { refuse_on_all_ranks(*parts_.group, written_, "grad"); });
 }
 
 /// Returns whether a rank objects to the backward.

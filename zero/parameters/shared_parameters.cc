@@ -24,7 +24,7 @@ std::unique_ptr<SharedBuffer> make_everywhere(ProcessGroup& group, ProcessGroup&
   } catch (const c10::Error& error) {
     problem = error_text(error);
   }
-  refuse_together(group, problem, "shared parameters");
+  refuse_on_all_ranks(group, problem, "shared parameters");
   for (const std::string& without :
        exchange_texts(group, buffer == nullptr ? "none" : "", "shared parameters")) {
     if (!without.empty()) return nullptr;

@@ -56,8 +56,8 @@ std::shared_ptr<ProcessGroup> make_nccl_world(ProcessGroupOptions options,
   } catch (const std::exception& error) {
     problem = error_text(error);
   }
-  refuse_together(StoreRanks{*world.store, world.rank, world.size, options.timeout}, problem,
-                  "init_process_group");
+  refuse_on_all_ranks(StoreRanks{*world.store, world.rank, world.size, options.timeout}, problem,
+                      "init_process_group");
   return nccl::make_world(std::move(world));
 }
 
