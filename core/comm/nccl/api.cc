@@ -28,7 +28,7 @@ std::string version_text(int version) {
   return absl::StrCat(major, ".", minor, ".", version % 100);
 }
 
-std::string find_lack(const Api& api, const NcclOptions& options) {
+std::string find_unsupported(const Api& api, const NcclOptions& options) {
   using Memory = NcclOptions::Memory;
   if (options.copy_engine && options.memory != Memory::kWindows) {
     return "[nccl] options: got copy_engine without windows, expected memory = kWindows, which copy"

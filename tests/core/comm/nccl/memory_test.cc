@@ -330,18 +330,19 @@ TEST_F(NcclMemory, RanksMustAskForTheSame) {
 TEST_F(NcclMemory, WhatALibraryLacksIsNamed) {
   const auto plain = nccl::load_api([](const char*) { return FAKE_NCCL_PLAIN_PATH; });
   ASSERT_TRUE(plain.ok()) << plain.status();
-  EXPECT_EQ(nccl::find_lack(**plain, {}), "");
-  EXPECT_EQ(
-      nccl::find_lack(*testing::fake_api(), {.memory = Memory::kWindows, .copy_engine = true}), "");
-  EXPECT_THAT(nccl::find_lack(**plain, {.memory = Memory::kRegistered}),
+  EXPECT_EQ(nccl::find_unsupported(**plain, {}), "");
+  EXPECT_EQ(nccl::find_unsupported(*testing::fake_api(),
+                                   {.memory = Memory::kWindows, .copy_engine = true}),
+            "");
+  EXPECT_THAT(nccl::find_unsupported(**plain, {.memory = Memory::kRegistered}),
               AllOf(HasSubstr("[nccl] memory: got NCCL 2.28.9 at '"),
                     HasSubstr("without ncclMemAlloc, ncclMemFree, ncclCommRegister, "
                               "ncclCommDeregister, expected them"),
                     HasSubstr("leave memory = kDefault")));
-  EXPECT_THAT(nccl::find_lack(**plain, {.memory = Memory::kWindows}),
+  EXPECT_THAT(nccl::find_unsupported(**plain, {.memory = Memory::kWindows}),
               AllOf(HasSubstr("ncclCommWindowRegister, ncclCommWindowDeregister"),
                     Not(HasSubstr("ncclCommRegister"))));
-  EXPECT_THAT(nccl::find_lack(*testing::fake_api(), {.copy_engine = true}),
+  EXPECT_THAT(nccl::find_unsupported(*testing::fake_api(), {.copy_engine = true}),
               HasSubstr("got copy_engine without windows"));
   NcclRankOptions options;
   options.make = [&](nccl::WorldOptions world) {
