@@ -61,7 +61,7 @@ class Search {
             .pid = host_pid_,
             .machine = machine_id(),
             .host = {}}.activity();
-        if (!activity.empty()) absl::StrAppend(&lack_, " ", activity);
+        if (!activity.empty()) absl::StrAppend(&problem_, " ", activity);
       } else if (absl::IsNotFound(socket.status())) {
         auto listener = endpoint->listen();
         if (listener.ok() && *listener != nullptr) return host(*std::move(listener), {});
@@ -150,9 +150,9 @@ class Search {
       check(status, "store_url");
     }
     if (status.ok()) return;
-    lack_ = std::string(status.message());
+    problem_ = std::string(status.message());
     // A refusal explains more than the absence of the process, which may have ended since.
-    if (!refusal_.empty()) lack_ = absl::StrCat(refusal_, "; by now ", lack_);
+    if (!refusal_.empty()) problem_ = absl::StrCat(refusal_, "; by now ", problem_);
   }
 
   /// Waits a little; at the time-out throws an error that says what was found.
@@ -160,14 +160,14 @@ class Search {
     const auto now = Clock::now();
     if (now >= end_) {
       const std::string cause =
-          absl::StrCat("timed out after ", options_.timeout.count(), " ms: ", variables_, lack_,
+          absl::StrCat("timed out after ", options_.timeout.count(), " ms: ", variables_, problem_,
                        variables_.empty() ? "" : "; is rank 0 there?");
       report_failure(host_ && *host_ != environment().rank ? *host_ : -1, cause, host_pid_);
       throw CommError({"init_process_group", "world", -1, environment().rank, ""}, cause);
     }
-    if (!has_spoken_ && now - start_ > kSilence) {
-      has_spoken_ = true;
-      TORCH_WARN("[rendezvous] rank ", environment().rank, " waits: ", variables_, lack_);
+    if (!has_warned_ && now - start_ > kSilence) {
+      has_warned_ = true;
+      TORCH_WARN("[rendezvous] rank ", environment().rank, " waits: ", variables_, problem_);
     }
     std::this_thread::sleep_for(pause_);
     pause_ = std::min(pause_ * 2, std::max(pause_, kLongestLook));
@@ -179,8 +179,8 @@ class Search {
     if (!connection.ok()) {
       // What is cut short by the time-out says less than what came before it.
       const bool is_cut = absl::IsDeadlineExceeded(connection.status()) && !refusal_.empty();
-      if (!is_cut) lack_ = absl::StrCat(who, " ", std::string(connection.status().message()));
-      if (absl::IsDataLoss(connection.status())) refusal_ = lack_;
+      if (!is_cut) problem_ = absl::StrCat(who, " ", std::string(connection.status().message()));
+      if (absl::IsDataLoss(connection.status())) refusal_ = problem_;
       if (!refusal_.empty()) pause_ = kPauseAfterRefusal;
       return std::nullopt;
     }
@@ -203,7 +203,8 @@ class Search {
       auto address =
           TcpAddress::resolve(environment().master_addr, environment().master_port, end_);
       if (address.ok()) return *std::move(address);
-      lack_ = absl::StrCat("the host is unknown (", std::string(address.status().message()), ")");
+      problem_ =
+          absl::StrCat("the host is unknown (", std::string(address.status().message()), ")");
       TORCH_CHECK(!must_be || !absl::IsNotFound(address.status()),
                   "[rendezvous] MASTER_ADDR: got '", environment().master_addr,
                   "', which is unknown (", std::string(address.status().message()),
@@ -284,13 +285,13 @@ class Search {
   std::optional<std::string> read_address(TimeLimitedStore& store) {
     const auto text = look(store);
     if (!text) {
-      lack_ = "rank 0 has not said where it listens";
+      problem_ = "rank 0 has not said where it listens";
       return std::nullopt;
     }
     const size_t space = text->find(' ');
     const std::string said = space == std::string::npos ? "" : text->substr(space + 1);
     if (with_mac(said) == *text) return said;
-    lack_ =
+    problem_ =
         "rank 0's address in the store does not verify: somebody else wrote it, or rank 0 has "
         "another TESSERA_JOB_TOKEN";
     return std::nullopt;
@@ -340,17 +341,19 @@ class Search {
     if (!said) return std::nullopt;
     const auto where = Announcement::from_text(*said);
     if (!where) {
-      lack_ = "rank 0's text in the store is not an address; run one build of Tessera on all ranks";
+      problem_ =
+          "rank 0's text in the store is not an address; run one build of Tessera on all ranks";
       return std::nullopt;
     }
     if (!where->name.empty()) {
       auto socket = connect_to_name(where->name);
       if (socket.ok()) return enter(*std::move(socket), {}, soon());
-      lack_ = absl::StrCat("rank 0 is not where it said: ", std::string(socket.status().message()));
+      problem_ =
+          absl::StrCat("rank 0 is not where it said: ", std::string(socket.status().message()));
       return std::nullopt;
     }
     if (is_one_host()) {  // rank 0 publishes no port then; following one could lead to another user
-      lack_ =
+      problem_ =
           "rank 0's address in the store is not a socket of this host: somebody else wrote it, "
           "or rank 0 has another LOCAL_WORLD_SIZE";
       return std::nullopt;
@@ -360,7 +363,7 @@ class Search {
     check_token(*address);
     auto socket = address->connect(soon());
     if (socket.ok()) return enter(*std::move(socket), credentials(), soon());
-    lack_ = std::string(socket.status().message());
+    problem_ = std::string(socket.status().message());
     return std::nullopt;
   }
 
@@ -370,8 +373,8 @@ class Search {
   std::string variables_;    // that lead to rank 0; "" at a path, where any rank hosts
   std::optional<int> host_;  // the rank that hosts, as far as it is known
   int host_pid_ = 0;         // its process, if it is one of this host
-  std::string lack_ = "nobody came";
-  bool has_spoken_ = false;
+  std::string problem_ = "nobody came";
+  bool has_warned_ = false;
   std::string refusal_;  // of who turned this rank away
   std::chrono::milliseconds pause_{1};
 };
