@@ -36,7 +36,7 @@ struct JobServer::Session {
   enum class Stage : uint8_t { kNonce, kProof, kMember, kLost };
 
   /// Bytes on their way out, and a descriptor that goes with the first of them.
-  struct Parcel {
+  struct Outgoing {
     std::string bytes;
     int descriptor;
   };
@@ -50,7 +50,7 @@ struct JobServer::Session {
   Framing framing{Framing::Side::kHost};
   Stage stage = Stage::kNonce;
   Clock::time_point prove_by;
-  std::deque<Parcel> parcels;
+  std::deque<Outgoing> outgoing;
   size_t queued_bytes = 0;
   std::vector<std::pair<std::string, std::string>> on_loss;
 };
@@ -104,7 +104,7 @@ void JobServer::run() {
     if (leave_by && (sessions_.empty() || Clock::now() >= *leave_by)) return;
     waiting.assign({{wake_up_.get(), POLLIN, 0}});
     for (const Session& session : sessions_) {
-      const short events = session.parcels.empty() ? POLLIN : POLLIN | POLLOUT;
+      const short events = session.outgoing.empty() ? POLLIN : POLLIN | POLLOUT;
       waiting.push_back({session.socket.get(), events, 0});
     }
     const bool listens = listener_->fd() >= 0 && Clock::now() >= accepts_from_;
@@ -267,28 +267,28 @@ void JobServer::answer(Session& session, const Message& message) {
 }
 
 void JobServer::send(Session& session, const Message& message, int descriptor) {
-  session.parcels.push_back({session.framing.wrap(message.to_bytes()), descriptor});
-  session.queued_bytes += session.parcels.back().bytes.size();
+  session.outgoing.push_back({session.framing.wrap(message.to_bytes()), descriptor});
+  session.queued_bytes += session.outgoing.back().bytes.size();
   if (session.queued_bytes > kMostQueuedBytes) return lose(session);
   flush(session);
 }
 
 void JobServer::flush(Session& session) {
-  while (session.stage != Session::Stage::kLost && !session.parcels.empty()) {
-    Session::Parcel& parcel = session.parcels.front();
-    iovec piece{parcel.bytes.data(), parcel.bytes.size()};
+  while (session.stage != Session::Stage::kLost && !session.outgoing.empty()) {
+    Session::Outgoing& first = session.outgoing.front();
+    iovec piece{first.bytes.data(), first.bytes.size()};
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
     msghdr header{};
     header.msg_iov = &piece;
     header.msg_iovlen = 1;
-    if (parcel.descriptor >= 0) {
+    if (first.descriptor >= 0) {
       header.msg_control = control.data();
       header.msg_controllen = control.size();
       cmsghdr* const part = CMSG_FIRSTHDR(&header);
       part->cmsg_level = SOL_SOCKET;
       part->cmsg_type = SCM_RIGHTS;
       part->cmsg_len = CMSG_LEN(sizeof(int));
-      std::memcpy(CMSG_DATA(part), &parcel.descriptor, sizeof(int));
+      std::memcpy(CMSG_DATA(part), &first.descriptor, sizeof(int));
     }
     const ssize_t count = ::sendmsg(session.socket.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count < 0) {
@@ -296,9 +296,9 @@ void JobServer::flush(Session& session) {
       return;
     }
     session.queued_bytes -= static_cast<size_t>(count);
-    parcel.descriptor = -1;
-    parcel.bytes.erase(0, static_cast<size_t>(count));
-    if (parcel.bytes.empty()) session.parcels.pop_front();
+    first.descriptor = -1;
+    first.bytes.erase(0, static_cast<size_t>(count));
+    if (first.bytes.empty()) session.outgoing.pop_front();
   }
 }
 
