@@ -44,8 +44,8 @@ struct TrainerOptions {
   bool trace = false;
 };
 
-/// `task` has its model at world->device(). Collective unless local. Throws c10::Error for
-/// a strategy that there is not.
+/// `task` has its model at world->device(). Collective unless local. Throws c10::Error for a
+/// strategy that there is not.
 std::unique_ptr<Trainer> make_trainer(const TrainerOptions& trainer_options, Task task,
                                       const std::shared_ptr<tessera::ProcessGroup>& world);
 

@@ -56,11 +56,8 @@ class Search {
                                  absl::StrCat(who, ", which listens at ", path, ","))) {
           return *std::move(entered);
         }
-        const std::string activity = HostProcess{
-            .rank = 0,
-            .pid = host_pid_,
-            .machine = machine_id(),
-            .host = {}}.activity();
+        const HostProcess process{.rank = 0, .pid = host_pid_, .machine = machine_id(), .host = {}};
+        const std::string activity = process.activity();
         if (!activity.empty()) absl::StrAppend(&problem_, " ", activity);
       } else if (absl::IsNotFound(socket.status())) {
         auto listener = endpoint->listen();

@@ -93,8 +93,8 @@ void exit_by_cause() {
   std::atexit(exit_by_cause);
   auto store = c10::make_intrusive<MortalStore>();
   auto* const world = new std::shared_ptr<nccl::Group>(make_world(store));
-  // Detached threads are asked to end in the order in which they began: the world's watcher
-  // comes out of the store only after it was asked.
+  // Detached threads are asked to end in the order in which they began: the world's watcher comes
+  // out of the store only after it was asked.
   auto* const ends = new std::atomic<bool>(false);
   nccl::run_detached(
       [ends] {
