@@ -291,7 +291,7 @@ void GatheredUnits::Unit::mark_stale() {
 /// Keeps `memory`, which the unit has no more, for those who read it.
 void GatheredUnits::Unit::set_aside(at::Tensor memory) {
   is_stale_ = false;
-  readers_.load()->kept = std::move(memory);
+  readers_.load()->old_memory = std::move(memory);
   replace_readers();
   has_old_ = true;
   drop_old();
@@ -302,7 +302,7 @@ void GatheredUnits::Unit::set_aside(at::Tensor memory) {
 void GatheredUnits::Unit::replace_readers() {
   const auto spare =
       std::find_if(all_readers_.begin(), all_readers_.end(), [this](const auto& readers) {
-        return readers.get() != readers_ && readers->pins == 0 && !readers->kept.defined();
+        return readers.get() != readers_ && readers->pins == 0 && !readers->old_memory.defined();
       });
   if (spare != all_readers_.end()) {
     std::rotate(spare, spare + 1, all_readers_.end());
@@ -320,12 +320,12 @@ void GatheredUnits::Unit::drop_old() {
   bool has_earlier_reader = all_.is_closed_ && holds_ > 0;
   for (const auto& readers : all_readers_) {
     has_earlier_reader = has_earlier_reader || readers->pins > 0;
-    if (!readers->kept.defined()) continue;
+    if (!readers->old_memory.defined()) continue;
     if (has_earlier_reader) {
       is_read = true;
       continue;
     }
-    const at::Tensor memory = std::exchange(readers->kept, at::Tensor());
+    const at::Tensor memory = std::exchange(readers->old_memory, at::Tensor());
     if (all_.is_closed_) continue;
     give_memory(memory, std::exchange(readers->is_temporary, false));
     ++all_.counts_.frees;
@@ -337,10 +337,10 @@ void GatheredUnits::Unit::drop_old() {
 void GatheredUnits::Unit::close() {
   is_ready_ = false;
   is_stale_ = false;
-  if (is_whole()) readers_.load()->kept = buffer_.detach();
+  if (is_whole()) readers_.load()->old_memory = buffer_.detach();
   for (const auto& readers : all_readers_) {
-    if (readers->kept.defined()) {
-      all_.memory_.forget(index_, readers->kept, readers->is_temporary);
+    if (readers->old_memory.defined()) {
+      all_.memory_.forget(index_, readers->old_memory, readers->is_temporary);
     }
   }
   source_ = {};

@@ -81,7 +81,7 @@ class GatheredUnits::Unit final : public AccessTarget {
     Unit& unit;
     std::atomic<int64_t> pins{0};
     bool is_temporary = false;  // the memory was made for a hold
-    at::Tensor kept;            // the memory, once other memory has taken its place
+    at::Tensor old_memory;      // the memory, once other memory has taken its place
   };
   /// The operators that were refused to write.
   struct Refused final : Pin {

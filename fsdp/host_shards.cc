@@ -6,7 +6,7 @@ namespace tessera::internal {
 
 HostShards::HostShards(std::shared_ptr<Device> device)
     : device_(std::move(device)),
-      stream_(device_->make_stream(Device::Priority::kUsual)),
+      stream_(device_->make_stream(Device::Priority::kDefault)),
       begun_(device_->make_event()),
       copied_(device_->make_event()) {}
 

@@ -71,7 +71,7 @@ def _run(call: Call, calls: int) -> list[float]:
 
 
 def main() -> None:
-    """Obeys commands until told to leave."""
+    """Runs commands until told to leave."""
     with joined_ranks() as ranks:
         emit("ready")
         prepared: dict[tuple[str, int, str], Call] = {}

@@ -21,7 +21,7 @@ _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Misuse(Exception):
-    """A command line, environment or command that cannot be obeyed; its text is the remedy."""
+    """A command line, environment or command that cannot be run; its text is the remedy."""
 
 
 @dataclass(frozen=True)

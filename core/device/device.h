@@ -55,7 +55,7 @@ class Stream {
 /// object per rank. It does not know of other ranks and does not communicate.
 class Device {
  public:
-  enum class Priority : uint8_t { kUsual, kHigh };
+  enum class Priority : uint8_t { kDefault, kHigh };
 
   virtual ~Device() = default;
   Device(const Device&) = delete;

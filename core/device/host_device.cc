@@ -136,7 +136,7 @@ class HostStream final : public Stream {
 }  // namespace
 
 HostDevice::HostDevice(Options options)
-    : options_(options), current_(make_stream(Priority::kUsual)) {}
+    : options_(options), current_(make_stream(Priority::kDefault)) {}
 
 std::shared_ptr<Stream> HostDevice::make_stream(Priority /*priority*/) {
   return std::make_shared<HostStream>(options_.longest_delay, options_.seed * 1000003 + ++streams_);

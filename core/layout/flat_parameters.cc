@@ -48,7 +48,7 @@ FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan
     const FlatLayout& layout = unit.layout;
     const UnitMemory& memory = memory_.emplace_back(allocate(memory_.size()));
     // Cut where the values come together first, unless the shard is all there is.
-    const bool keeps_all = memory.kept.numel == layout.numel();
+    const bool keeps_all = memory.shard_range.numel == layout.numel();
     const at::Tensor values =
         keeps_all && memory.shard.device() == device
             ? memory.shard
@@ -63,7 +63,7 @@ FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan
       full.adopt(storage_of_its_own(parameter, layout.dtype()), range.begin);
     }
     if (!values.is_same(memory.shard)) {
-      memory.shard.copy_(values.narrow(0, memory.kept.begin, memory.kept.numel));
+      memory.shard.copy_(values.narrow(0, memory.shard_range.begin, memory.shard_range.numel));
     }
     if (!is_split()) full.attach(memory.whole);
     if (memory.shard.device() != device) class_ = MemoryClass::kHost;
@@ -133,9 +133,11 @@ FlatParameters::Finding FlatParameters::inspect() const {
   const Finding finding = inspect_places();
   if (finding.violation != Violation::kNone) return finding;
   for (size_t i = 0; i < table_.size(); ++i) {
-    // A sealed unit cannot have been written through a tensor, but other ranks may be writing it.
-    const bool is_sealed = plan_.has_place(i) && full_[plan_.place(i).unit].is_sealed();
-    if (table_[i].tensor._version() != versions_[i] || (!is_sealed && sample(i) != samples_[i])) {
+    // A protected unit cannot have been written through a tensor, but other ranks may be writing
+    // it.
+    const bool is_protected = plan_.has_place(i) && full_[plan_.place(i).unit].is_protected();
+    if (table_[i].tensor._version() != versions_[i] ||
+        (!is_protected && sample(i) != samples_[i])) {
       return {Violation::kWritten, i};
     }
   }

@@ -37,7 +37,7 @@ class FlatParameters {
 
   /// The part of `unit` that this rank keeps: its range and its memory, with zero padding.
   const at::Tensor& shard(size_t unit) const { return memory_[unit].shard; }
-  Range shard_range(size_t unit) const { return memory_[unit].kept; }
+  Range shard_range(size_t unit) const { return memory_[unit].shard_range; }
   /// The memory of all of `unit`, whether attached or not; undefined where there is none that
   /// lasts.
   const at::Tensor& whole(size_t unit) const { return memory_[unit].whole; }

@@ -30,9 +30,9 @@ void FreeableBuffer::adopt(c10::Storage storage, int64_t begin) {
   TORCH_INTERNAL_ASSERT(!has_memory() && begin >= 0 &&
                         begin + static_cast<int64_t>(storage.nbytes() / c10::elementSize(dtype_)) <=
                             numel_);
-  parts_.push_back(
-      {ThrowingStorage(std::move(storage), device_, is_sealed() ? seal_error_ : access_error_),
-       begin});
+  parts_.push_back({ThrowingStorage(std::move(storage), device_,
+                                    is_protected() ? protection_error_ : access_error_),
+                    begin});
 }
 
 bool FreeableBuffer::is_intact(size_t part) const {
@@ -45,14 +45,14 @@ void FreeableBuffer::attach(at::Tensor memory) {
                         memory.device() == device_);
   memory_ = std::move(memory);
   using Access = ThrowingStorage::Access;
-  point_to_memory(is_forbidden_ || is_sealed() ? Access::kBarred : Access::kGiven);
+  point_to_memory(is_forbidden_ || is_protected() ? Access::kDenied : Access::kAllowed);
 }
 
 at::Tensor FreeableBuffer::detach() {
   is_forbidden_ = false;
-  bar(is_sealed() ? seal_error_ : access_error_);
+  deny(is_protected() ? protection_error_ : access_error_);
   for (Part& part : parts_) {
-    part.storage.point_to({nullptr, device_}, ThrowingStorage::Access::kBarred);
+    part.storage.point_to({nullptr, device_}, ThrowingStorage::Access::kDenied);
   }
   return std::exchange(memory_, at::Tensor());
 }
@@ -65,41 +65,41 @@ at::Tensor FreeableBuffer::replace(at::Tensor memory) {
 
 void FreeableBuffer::forbid(const std::string& error) {
   is_forbidden_ = true;
-  bar(error);
+  deny(error);
 }
 
 void FreeableBuffer::permit() {
   if (!is_forbidden_) return;
   is_forbidden_ = false;
-  be_idle();
+  update_access();
 }
 
-void FreeableBuffer::seal(std::string error) {
-  seal_error_ = std::move(error);
-  if (!is_forbidden_) be_idle();
+void FreeableBuffer::protect(std::string error) {
+  protection_error_ = std::move(error);
+  if (!is_forbidden_) update_access();
 }
 
-void FreeableBuffer::unseal() {
-  if (!is_sealed()) return;
-  seal_error_.clear();
-  if (!is_forbidden_) be_idle();
+void FreeableBuffer::unprotect() {
+  if (!is_protected()) return;
+  protection_error_.clear();
+  if (!is_forbidden_) update_access();
 }
 
 void FreeableBuffer::set_access_error(std::string error) {
   access_error_ = std::move(error);
-  if (!has_memory() && !is_forbidden_) be_idle();
+  if (!has_memory() && !is_forbidden_) update_access();
 }
 
-/// Sets the state that applies unless it is forbidden: sealed, without memory, or readable. A
+/// Sets the state that applies unless it is forbidden: protected, without memory, or readable. A
 /// readable storage stays readable throughout, because an operator may be about to read the
 /// address.
-void FreeableBuffer::be_idle() {
-  if (is_sealed()) {
-    bar(seal_error_);
+void FreeableBuffer::update_access() {
+  if (is_protected()) {
+    deny(protection_error_);
   } else if (has_memory()) {
-    point_to_memory(ThrowingStorage::Access::kGiven);
+    point_to_memory(ThrowingStorage::Access::kAllowed);
   } else {
-    bar(access_error_);
+    deny(access_error_);
   }
 }
 
@@ -114,8 +114,8 @@ char* FreeableBuffer::data_of(const Part& part) const {
          part.begin * static_cast<int64_t>(c10::elementSize(dtype_));
 }
 
-void FreeableBuffer::bar(const std::string& error) {
-  for (Part& part : parts_) part.storage.bar(error);
+void FreeableBuffer::deny(const std::string& error) {
+  for (Part& part : parts_) part.storage.deny(error);
 }
 
 }  // namespace tessera::internal

@@ -15,7 +15,7 @@ namespace tessera::internal {
 /// The memory of some tensors, which can be detached and attached while the tensors live. Each
 /// tensor has a storage of its own, which points into one block of memory (a unit's). Sizes,
 /// strides and storages stay, only the data pointers change, so all views and aliases of the
-/// tensors follow. Without memory, while forbidden and while sealed, every access to the data
+/// tensors follow. Without memory, while forbidden and while protected, every access to the data
 /// throws c10::Error with a given message. In a child of fork() it always does. Not thread-safe.
 class FreeableBuffer {
  public:
@@ -51,10 +51,10 @@ class FreeableBuffer {
   void permit();
   bool is_forbidden() const { return is_forbidden_; }
 
-  /// Until unseal(), accesses throw `error`, whatever attach() and permit() do.
-  void seal(std::string error);
-  void unseal();
-  bool is_sealed() const { return !seal_error_.empty(); }
+  /// Until unprotect(), accesses throw `error`, whatever attach() and permit() do.
+  void protect(std::string error);
+  void unprotect();
+  bool is_protected() const { return !protection_error_.empty(); }
 
   /// From now on an access without memory throws `error`.
   void set_access_error(std::string error);
@@ -66,8 +66,8 @@ class FreeableBuffer {
     int64_t begin;  // element of the memory
   };
 
-  void bar(const std::string& error);
-  void be_idle();
+  void deny(const std::string& error);
+  void update_access();
   void point_to_memory(ThrowingStorage::Access access);
   char* data_of(const Part& part) const;
 
@@ -77,7 +77,7 @@ class FreeableBuffer {
   std::vector<Part> parts_;
   at::Tensor memory_;
   std::string access_error_;
-  std::string seal_error_;  // "": not sealed
+  std::string protection_error_;  // "": not protected
   bool is_forbidden_ = false;
 };
 

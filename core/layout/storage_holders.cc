@@ -60,7 +60,7 @@ StorageHolders::StorageHolders(const std::vector<at::Tensor>& tensors) {
   }
 }
 
-int64_t StorageHolders::others(const at::Tensor& tensor) const {
+int64_t StorageHolders::other_holders(const at::Tensor& tensor) const {
   const c10::Storage& storage = tensor.storage();
   return static_cast<int64_t>(storage.use_count()) - accounted_.at(storage.unsafeGetStorageImpl());
 }
@@ -77,10 +77,10 @@ std::vector<std::string> alias_problems(const ParameterTable& table, const UnitP
         resolve(table[i].precision(precision), tensor.scalar_type()).parameters;
     const bool is_converted = dtype != tensor.scalar_type();
     const bool is_replaced = is_converted || (plan.has_place(i) && !fills_storage(tensor));
-    const int64_t others = is_replaced ? holders.others(tensor) : 0;
-    if (others == 0) continue;
+    const int64_t other_holders = is_replaced ? holders.other_holders(tensor) : 0;
+    if (other_holders == 0) continue;
     problems.push_back(absl::StrCat(
-        "[layout] parameter '", table[i].name, "': got ", others,
+        "[layout] parameter '", table[i].name, "': got ", other_holders,
         " more holder(s) of its memory (a view, an alias, a buffer, a graph), expected none, "
         "because ",
         is_converted ? absl::StrCat("it is converted from ", c10::toString(tensor.scalar_type()),

@@ -32,7 +32,7 @@ class StorageHolders {
 
   /// How many other tensors (or handles of the storage) hold the memory of `tensor`, which is one
   /// of the given ones. Local.
-  int64_t others(const at::Tensor& tensor) const;
+  int64_t other_holders(const at::Tensor& tensor) const;
 
  private:
   std::unordered_map<const c10::StorageImpl*, int64_t> accounted_;

@@ -52,7 +52,7 @@ class ThrowingStorage::Entry {
 
   const c10::Storage storage;
   std::string told_in_child =
-      absl::StrCat("[engine] parameter: ", Origin().complaint("a rank that trains this model"));
+      absl::StrCat("[engine] parameter: ", Origin().fork_error("a rank that trains this model"));
   bool is_in_child = false;
   Entry* previous = nullptr;
   Entry* next = nullptr;
@@ -110,8 +110,8 @@ class ThrowingStorage::Entries {
 ThrowingStorage::ThrowingStorage(c10::Storage storage, at::Device device, const std::string& error)
     : entry_(std::make_unique<Entry>(std::move(storage))) {
   entry_->impl().set_resizable(false);
-  bar(error);
-  point_to({nullptr, device}, Access::kBarred);
+  deny(error);
+  point_to({nullptr, device}, Access::kDenied);
   Entries::get().add(*entry_);
 }
 
@@ -127,11 +127,11 @@ void* ThrowingStorage::data() const { return entry_->impl()._mutable_data_ptr_no
 
 /// Setting the pointer is also what makes the storage look at its flag again.
 void ThrowingStorage::point_to(c10::DataPtr data, Access access) {
-  throw_flag(entry_->impl()) = access == Access::kBarred || entry_->is_in_child;
+  throw_flag(entry_->impl()) = access == Access::kDenied || entry_->is_in_child;
   entry_->impl().set_data_ptr_noswap(std::move(data));
 }
 
-void ThrowingStorage::bar(const std::string& error) {
+void ThrowingStorage::deny(const std::string& error) {
   if (entry_->is_in_child) return;
   c10::StorageImpl& impl = entry_->impl();
   const std::lock_guard lock(Entries::get().mutex());

@@ -8,8 +8,8 @@
 
 namespace tessera::internal {
 
-/// A storage of a user's tensors that can be barred: while it is barred, every access to its data
-/// throws c10::Error with a given message. In a child of fork() it is barred permanently, with a
+/// A storage of a user's tensors to which access can be denied: then every access to its data
+/// throws c10::Error with a given message. In a child of fork() it is denied permanently, with a
 /// message that says so. Not thread-safe.
 ///
 /// Note [Throwing storage]
@@ -21,23 +21,23 @@ namespace tessera::internal {
 /// strings.
 class ThrowingStorage {
  public:
-  /// Takes `storage` over, barred with `error`, and releases its data. It cannot be resized from
-  /// then on.
+  /// Takes `storage` over, denies access with `error`, and releases its data. It cannot be resized
+  /// from then on.
   ThrowingStorage(c10::Storage storage, at::Device device, const std::string& error);
   ~ThrowingStorage();
   ThrowingStorage(ThrowingStorage&&) noexcept;
   ThrowingStorage& operator=(ThrowingStorage&&) = delete;
 
   const c10::Storage& storage() const;
-  /// Where it points, barred or not.
+  /// Where it points, whether access is denied or not.
   void* data() const;
 
-  enum class Access : bool { kBarred, kGiven };
+  enum class Access : bool { kDenied, kAllowed };
   void point_to(c10::DataPtr data, Access access);
 
-  /// Bars it with `error`. A text that it has already stays as it is: another thread may be about
-  /// to throw it.
-  void bar(const std::string& error);
+  /// Denies access with `error`. A text that it has already stays as it is: another thread may be
+  /// about to throw it.
+  void deny(const std::string& error);
 
   /// Whether an object of this type has `storage` now. Any thread; walks through all of them.
   static bool has_taken(const c10::Storage& storage);

@@ -16,10 +16,10 @@ enum class Residence : uint8_t { kResident, kSplit };
 
 /// Where the parameters of one unit lie on this rank.
 struct UnitMemory {
-  Range kept;        ///< the part that this rank keeps
-  at::Tensor shard;  ///< the memory of that part, [kept.numel], with the authoritative values
-  at::Tensor whole;  ///< the memory of the whole unit, [unit numel], which shows the shards of all
-                     ///< ranks; undefined where whole units have memory only while they are used
+  Range shard_range;  ///< the part that this rank keeps
+  at::Tensor shard;   ///< the memory of that part, [its numel], with the authoritative values
+  at::Tensor whole;   ///< the memory of the whole unit, [unit numel], which shows the shards of all
+                      ///< ranks; undefined where whole units have memory only while they are used
 };
 
 /// Makes the memory of unit `index` of a plan. Called once for each, in order.

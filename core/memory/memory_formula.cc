@@ -25,9 +25,9 @@ struct Buffers {
 };
 using BuffersByDtype = std::map<c10::ScalarType, Buffers>;
 
-int64_t bytes_of(const BuffersByDtype& shelves, int64_t at_most) {
+int64_t bytes_of(const BuffersByDtype& by_dtype, int64_t at_most) {
   int64_t sum = 0;
-  for (const auto& [dtype, buffers] : shelves) sum += buffers.bytes(at_most);
+  for (const auto& [dtype, buffers] : by_dtype) sum += buffers.bytes(at_most);
   return sum;
 }
 

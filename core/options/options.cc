@@ -46,23 +46,23 @@ std::string text_of(const std::optional<Value>& value) {
 }
 
 /// Which strategies a field means something to; the others refuse it.
-enum class Acts : uint8_t {
-  kAlways,              // but for what a check below says
-  kOnSplitParameters,   // p > 1
-  kOnWholeParameters,   // p = 1
-  kOnSharedParameters,  // where ranks that update different slices can have one copy together
+enum class AppliesTo : uint8_t {
+  kAll,               // but for what a check below says
+  kSplitParameters,   // p > 1
+  kWholeParameters,   // p = 1
+  kSharedParameters,  // where ranks that update different slices can have one copy together
 };
 
 struct Field {
   const char* name;
-  Acts acts;
+  AppliesTo applies_to;
   std::string (*text)(const Options& options);
   bool is_compared = true;  // across ranks
 };
 
 template <auto kField>
-constexpr Field field(const char* name, Acts acts = Acts::kAlways) {
-  return {name, acts, [](const Options& options) { return text_of(options.*kField); }};
+constexpr Field field(const char* name, AppliesTo applies_to = AppliesTo::kAll) {
+  return {name, applies_to, [](const Options& options) { return text_of(options.*kField); }};
 }
 
 // A new option is a field of Options, a row here and, if a strategy does not decide where it means
@@ -70,11 +70,11 @@ constexpr Field field(const char* name, Acts acts = Acts::kAlways) {
 constexpr Field kFields[] = {
     field<&Options::strategy>("strategy"),
     field<&Options::degrees>("degrees"),
-    field<&Options::wrap>("wrap", Acts::kOnSplitParameters),
-    field<&Options::reshard_after_forward>("reshard_after_forward", Acts::kOnSplitParameters),
+    field<&Options::wrap>("wrap", AppliesTo::kSplitParameters),
+    field<&Options::reshard_after_forward>("reshard_after_forward", AppliesTo::kSplitParameters),
     // What is left to train is compared.
     {.name = "ignores",
-     .acts = Acts::kAlways,
+     .applies_to = AppliesTo::kAll,
      .text = [](const Options& options) { return text_of(options.ignores); },
      .is_compared = false},
     field<&Options::max_grad_norm>("max_grad_norm"),
@@ -82,18 +82,19 @@ constexpr Field kFields[] = {
     field<&Options::loss_scale>("loss_scale"),
     field<&Options::on_non_finite>("on_non_finite"),
     field<&Options::ask_non_finite>("ask_non_finite"),
-    field<&Options::share_parameters>("share_parameters", Acts::kOnSharedParameters),
+    field<&Options::share_parameters>("share_parameters", AppliesTo::kSharedParameters),
     field<&Options::optimizer_in_backward>("optimizer_in_backward"),
-    field<&Options::bucket_bytes>("bucket_bytes", Acts::kOnWholeParameters),
-    field<&Options::first_bucket_bytes>("first_bucket_bytes", Acts::kOnWholeParameters),
-    field<&Options::prefetch>("prefetch", Acts::kOnSplitParameters),
+    field<&Options::bucket_bytes>("bucket_bytes", AppliesTo::kWholeParameters),
+    field<&Options::first_bucket_bytes>("first_bucket_bytes", AppliesTo::kWholeParameters),
+    field<&Options::prefetch>("prefetch", AppliesTo::kSplitParameters),
     field<&Options::keep_freed_memory>("keep_freed_memory"),
     field<&Options::offload>("offload"),
     field<&Options::asynchronous_step>("asynchronous_step"),
     field<&Options::cuda_graphs>("cuda_graphs"),
     field<&Options::poison_freed>("poison_freed"),
-    field<&Options::free_eagerly>("free_eagerly", Acts::kOnSplitParameters),
-    field<&Options::fixed_unsharded_buffers>("fixed_unsharded_buffers", Acts::kOnSplitParameters),
+    field<&Options::free_eagerly>("free_eagerly", AppliesTo::kSplitParameters),
+    field<&Options::fixed_unsharded_buffers>("fixed_unsharded_buffers",
+                                             AppliesTo::kSplitParameters),
     field<&Options::trace>("trace"),
 };
 
@@ -187,15 +188,15 @@ void Refusals::check_strategy() {
   const Options defaults;
   for (const Field& field : kFields) {
     if (field.text(options_) == field.text(defaults)) continue;
-    if (field.acts == Acts::kOnSplitParameters && !is_split) {
+    if (field.applies_to == AppliesTo::kSplitParameters && !is_split) {
       refuse(field.name, ": is set, but strategy ", strategy_,
              " does not split parameters and would ignore it; leave it out, or use a strategy that "
              "does (zero3)");
-    } else if (field.acts == Acts::kOnWholeParameters && is_split) {
+    } else if (field.applies_to == AppliesTo::kWholeParameters && is_split) {
       refuse(field.name, ": is set, but strategy ", strategy_,
              " splits parameters, forms units by wrap and would ignore it; leave it out, or use a "
              "strategy that keeps parameters whole (ddp, zero1, zero2)");
-    } else if (field.acts == Acts::kOnSharedParameters && !can_share_parameters(*shape_)) {
+    } else if (field.applies_to == AppliesTo::kSharedParameters && !can_share_parameters(*shape_)) {
       refuse(field.name, ": got ", field.text(options_), ", but strategy ", strategy_,
              " has nothing that ranks could share and would ignore it; leave it out");
     }

@@ -5,8 +5,8 @@
 
 namespace tessera::internal {
 
-/// Note [Who began it]
-/// ~~~~~~~~~~~~~~~~~~~
+/// Note [First failure]
+/// ~~~~~~~~~~~~~~~~~~~~
 /// When one rank fails, the others fail because they wait for it, often before the first process
 /// has ended: a launcher that takes the process that ended first would name the wrong rank. So a
 /// rank that fails writes a note into memory of the launcher (JobPage) before its peers learn of

@@ -62,7 +62,7 @@ Origin::Origin()
     : forks_((ForkHandlers::install(), forks_so_far_.load(std::memory_order_relaxed))),
       pid_(::getpid()) {}
 
-std::string Origin::complaint(std::string_view whom) const {
+std::string Origin::fork_error(std::string_view whom) const {
   return absl::StrCat("this process is a fork of ", absl::string_view(whom.data(), whom.size()),
                       " (pid ", pid_,
                       ") and cannot use its groups, engines and parameters; use them there, "

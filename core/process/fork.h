@@ -35,7 +35,7 @@ class Origin {
   bool is_here() const { return forks_ == forks_so_far_.load(std::memory_order_relaxed); }
 
   /// What to say elsewhere: "this process is a fork of <whom> (pid 12), which ...; ...".
-  std::string complaint(std::string_view whom) const;
+  std::string fork_error(std::string_view whom) const;
 
  private:
   friend struct ForkHandlers;

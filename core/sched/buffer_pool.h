@@ -53,18 +53,18 @@ class BufferPool {
   int64_t buffers() const { return buffers_; }
 
  private:
-  struct Shelf {
+  struct FreeList {
     int64_t buffer_numel = 0;
-    std::vector<at::Tensor> free;  // whole buffers
+    std::vector<at::Tensor> buffers;  // whole ones
   };
 
-  at::Tensor make(Shelf& shelf, at::ScalarType dtype);
+  at::Tensor make(FreeList& free_list, at::ScalarType dtype);
 
   Allocate allocate_;
   MemoryMeter& meter_;
   MemoryClass memory_class_;
   OnRelease on_release_;
-  std::map<at::ScalarType, Shelf> shelves_;
+  std::map<at::ScalarType, FreeList> free_lists_;
   int64_t buffers_ = 0;
   int64_t bytes_ = 0;
 };

@@ -18,7 +18,7 @@ namespace tessera::internal {
 namespace {
 
 [[noreturn]] void throw_in_fork(const Origin& origin) {
-  throw CommError({}, origin.complaint("a rank"));
+  throw CommError({}, origin.fork_error("a rank"));
 }
 
 }  // namespace

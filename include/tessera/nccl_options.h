@@ -11,7 +11,7 @@ struct NcclOptions {
   /// What ProcessGroup::allocate() gives.
   enum class Memory : uint8_t {
     /// LibTorch's caching allocator. NCCL copies through buffers of its own where it has to.
-    kUsual,
+    kDefault,
     /// NCCL's allocator (ncclMemAlloc), registered with the communicators of the group that
     /// allocates (ncclCommRegister), which saves these copies where NVLink SHARP or the network's
     /// adapter can reach the memory. LibTorch's allocator does not know this memory, so its
@@ -20,12 +20,12 @@ struct NcclOptions {
     /// As kRegistered, in symmetric windows (ncclCommWindowRegister), for NVLink's fast kernels and
     /// for copy engines. Making a window is collective. So allocate() is collective until the
     /// group's first reduction or gather: every rank must call it equally often, with any size; all
-    /// ranks take as much as the largest. After that allocate() is local and gives kUsual. The
+    /// ranks take as much as the largest. After that allocate() is local and gives kDefault. The
     /// tensors of a collective must lie in the same window at the same offset on all ranks, or in
     /// no window on any rank.
     kWindows,
   };
-  Memory memory = Memory::kUsual;
+  Memory memory = Memory::kDefault;
   /// Copy engines run all-gathers, which leaves all SMs to the kernels beside them (NCCL's policy
   /// "zero CTA"). Needs kWindows, GPUs that NVLink connects, and a driver of 12.5 or newer; NCCL
   /// falls back to kernels where copy engines cannot be used. Reductions always use kernels.

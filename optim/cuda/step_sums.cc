@@ -14,7 +14,7 @@ namespace tessera::internal::cuda {
 namespace {
 
 constexpr int64_t kWordBytes = sizeof(int64_t);
-/// Of what seal() writes from kRefusalsAt on.
+/// Of what write_own_words() writes from kRefusalsAt on.
 constexpr int64_t kOwnWords = kNonFiniteAt - kRefusalsAt;
 
 /// The pieces of parameters in `range` of a unit, counted from its start, by entries of the table.
@@ -136,7 +136,7 @@ void StepSums::add_squares(size_t unit, const at::Tensor& kept, int64_t begin) {
   });
 }
 
-void StepSums::seal(std::span<const uint8_t> used_here, uint64_t hash, bool refuses) {
+void StepSums::write_own_words(std::span<const uint8_t> used_here, uint64_t hash, bool refuses) {
   TORCH_CHECK(static_cast<int64_t>(used_here.size()) == parameters_, "[optim] used: got ",
               used_here.size(), " entries, expected ", parameters_);
   const at::Tensor& upload = uploads_.take();

@@ -51,7 +51,7 @@ class StepSums {
   /// Writes what this rank itself knows: used_here[i] != 0: it used parameter i of the table;
   /// `hash`: of all that ranks must agree on; `refuses`: the step must not be made on any rank.
   /// Once per step, behind the other calls: then a SUM all_reduce of words() in place tells all.
-  void seal(std::span<const uint8_t> used_here, uint64_t hash, bool refuses);
+  void write_own_words(std::span<const uint8_t> used_here, uint64_t hash, bool refuses);
 
   /// [step_words(table size)] int64 on the device; the same tensor always.
   const at::Tensor& words() const { return words_; }

@@ -21,8 +21,8 @@
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/tools/launched_job.h"
 
-// Whom tessera-run names when one rank fails and the others fail for want of it. See Note [Who
-// began it].
+// Whom tessera-run names when one rank fails and the others fail for want of it. See Note [First
+// failure].
 namespace tessera::internal::testing {
 namespace {
 

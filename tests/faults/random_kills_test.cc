@@ -35,8 +35,8 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr int kUsualCases = 12;
-constexpr uint64_t kUsualSeed = 11507;  // every fault, most moments, few time-outs
+constexpr int kDefaultCases = 12;
+constexpr uint64_t kDefaultSeed = 11507;  // every fault, most moments, few time-outs
 constexpr int kLastStep = 3;
 
 uint64_t number_in(const char* variable, uint64_t otherwise) {
@@ -124,8 +124,8 @@ struct Tally {
 };
 
 TEST(RandomKills, EveryoneIsToldWhoBeganItAndNothingIsLeft) {
-  const uint64_t first = number_in("TESSERA_RANDOM_KILLS_SEED", kUsualSeed);
-  const uint64_t count = number_in("TESSERA_RANDOM_KILLS", kUsualCases);
+  const uint64_t first = number_in("TESSERA_RANDOM_KILLS_SEED", kDefaultSeed);
+  const uint64_t count = number_in("TESSERA_RANDOM_KILLS", kDefaultCases);
   Tally tally;
   for (uint64_t seed = first; seed < first + count; ++seed) {
     const RandomCase drawn = draw_case(seed);
@@ -134,7 +134,7 @@ TEST(RandomKills, EveryoneIsToldWhoBeganItAndNothingIsLeft) {
     const auto wrong = complaints(drawn, end);
     if (!wrong.empty()) ADD_FAILURE() << drawn << "\n" << absl::StrJoin(wrong, "\n") << "\n" << end;
   }
-  if (count == kUsualCases) return;
+  if (count == kDefaultCases) return;
   std::printf(
       "%d jobs: %d survivors were told, %d came through, %d were ended by tessera-run;\n"
       "told of a death after at most %.3f s (seed %llu)\n",

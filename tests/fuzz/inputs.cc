@@ -23,8 +23,8 @@ enum class Parser : uint8_t {
   kMessage,
   kRequest,
   kFrames,
-  kSealedFrames,
-  kEntrance,
+  kFramesWithMacs,
+  kConnectionHandshake,
   kHello,
   kPage,
   kRange,
@@ -51,16 +51,16 @@ bool read_request(std::string_view bytes) {
   if (!message) return false;
   JobTable table(10000);
   const Message reply = table.reply(*message);
-  check(reply.kind <= static_cast<uint8_t>(Told::kWrong));
+  check(reply.kind <= static_cast<uint8_t>(ReplyKind::kWrong));
   check(Message::from_bytes(table.reply(*message).to_bytes()).has_value());
-  return reply.kind != static_cast<uint8_t>(Told::kWrong);
+  return reply.kind != static_cast<uint8_t>(ReplyKind::kWrong);
 }
 
-bool read_frames(std::string_view bytes, bool is_sealed) {
+bool read_frames(std::string_view bytes, bool has_macs) {
   bool understood = false;
   Framing host(Framing::Side::kHost);
-  if (is_sealed) {
-    host.seal_with(Seal::of_token("corpus"));
+  if (has_macs) {
+    host.authenticate_with(MacKey::of_token("corpus"));
     host.trust();
   }
   for (size_t at = 0; at < bytes.size(); at += 7) {
@@ -73,11 +73,12 @@ bool read_frames(std::string_view bytes, bool is_sealed) {
   return understood;
 }
 
-bool read_entrance(std::string_view bytes) {
+bool read_connection_handshake(std::string_view bytes) {
   const auto message = Message::from_bytes(bytes);
   if (!message) return false;
   bool understood = is_member_message(*message);
-  for (const Entrance kind : {Entrance::kMemberNonce, Entrance::kHostNonce}) {
+  for (const ConnectionHandshake kind :
+       {ConnectionHandshake::kMemberNonce, ConnectionHandshake::kHostNonce}) {
     const auto nonce = parse_nonce(*message, kind);
     check(!nonce || (!nonce->empty() && nonce->size() <= 64));
     understood = understood || nonce.has_value();
@@ -150,10 +151,10 @@ bool read_input(std::string_view input) {
       return read_request(input);
     case Parser::kFrames:
       return read_frames(input, false);
-    case Parser::kSealedFrames:
+    case Parser::kFramesWithMacs:
       return read_frames(input, true);
-    case Parser::kEntrance:
-      return read_entrance(input);
+    case Parser::kConnectionHandshake:
+      return read_connection_handshake(input);
     case Parser::kHello:
       return read_hello(input);
     case Parser::kPage:
@@ -170,7 +171,7 @@ std::vector<std::string> corpus() {
   std::vector<std::string> inputs;
   const Message texts{.kind = 7, .fields = {"", "a", "some bytes"}};
   inputs.push_back(input_for(Parser::kMessage, texts.to_bytes()));
-  for (uint8_t kind = 0; kind <= static_cast<uint8_t>(Ask::kOnLoss); ++kind) {
+  for (uint8_t kind = 0; kind <= static_cast<uint8_t>(RequestKind::kOnLoss); ++kind) {
     for (const size_t fields : {0, 1, 2, 3}) {
       const Message request{.kind = kind, .fields = std::vector<std::string>(fields, "12")};
       inputs.push_back(input_for(Parser::kRequest, request.to_bytes()));
@@ -180,15 +181,15 @@ std::vector<std::string> corpus() {
   std::string frames = plain.wrap(texts.to_bytes());
   frames += plain.wrap("x");
   inputs.push_back(input_for(Parser::kFrames, frames));
-  Framing sealed(Framing::Side::kMember);
-  sealed.seal_with(Seal::of_token("corpus"));
-  frames = sealed.wrap(texts.to_bytes());
-  frames += sealed.wrap("x");
-  inputs.push_back(input_for(Parser::kSealedFrames, frames));
-  for (const Message& message :
-       {nonce_message(Entrance::kMemberNonce, "0123"), nonce_message(Entrance::kHostNonce, "4567"),
-        member_message(), host_message(HostName::of_this_process(3))}) {
-    inputs.push_back(input_for(Parser::kEntrance, message.to_bytes()));
+  Framing authenticated(Framing::Side::kMember);
+  authenticated.authenticate_with(MacKey::of_token("corpus"));
+  frames = authenticated.wrap(texts.to_bytes());
+  frames += authenticated.wrap("x");
+  inputs.push_back(input_for(Parser::kFramesWithMacs, frames));
+  for (const Message& message : {nonce_message(ConnectionHandshake::kMemberNonce, "0123"),
+                                 nonce_message(ConnectionHandshake::kHostNonce, "4567"),
+                                 member_message(), host_message(HostProcess::of_this_process(3))}) {
+    inputs.push_back(input_for(Parser::kConnectionHandshake, message.to_bytes()));
   }
   inputs.push_back(
       input_for(Parser::kHello, Hello::of_this_process(1, 3, "token", "cpu").to_text()));

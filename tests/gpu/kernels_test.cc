@@ -80,7 +80,7 @@ TEST(KernelsOnGpu, SumsAndDecisionAreThoseOfTheCpuAndWaitForNothing) {
       sums.count_non_finite(unit, gradients[unit]);
       sums.add_squares(unit, gradients[unit], 0);
     }
-    sums.seal(used, 0xFEDCBA9876543210U + static_cast<uint64_t>(step), step == 4);
+    sums.write_own_words(used, 0xFEDCBA9876543210U + static_cast<uint64_t>(step), step == 4);
     decision.decide(sums.words(), 1);
     decision.start_reading(sums.words());
     const at::Tensor scaled = decision.scale();

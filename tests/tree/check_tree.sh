@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks what no compiler does: the direction of the includes, that no room of core needs one that
-# needs it, and the size of the files. Prints every offence; fails if there is one.
+# Checks what no compiler does: the direction of the includes, that no folder of core needs one
+# that needs it, and the size of the files. Prints every offence; fails if there is one.
 #   check_tree.sh <root of the tree>
 set -u  # no pipefail: a grep that finds nothing is the good case
 cd "$1" || exit 2
@@ -49,8 +49,8 @@ tests:$checkpoint tools examples tests
 LIST
 }
 
-# The rooms that the rooms of core include from, two in a line.
-rooms() {
+# The folders of core that the folders of core include from, two in a line.
+core_includes() {
   sources core | search '^ *# *include *"tessera/core/' |
     sed -nE 's,^(core/.*)/[^/]*:[0-9]+: *# *include *"tessera/(.*)/[^/]*".*,\1 \2,p' |
     awk '$1 != $2' | sort -u
@@ -95,9 +95,9 @@ check() {
     /^namespace tessera::[a-z_:]+ \{$/ && !/tessera::internal/ { print FILENAME ":" FNR ": " $0 }' |
     offend internal-namespace
 
-  # Rooms that need each other are one room.
-  rooms | tsort 2>&1 >/dev/null | sed '/contains a loop/d; s/^tsort: //' | xargs -r |
-    offend room-circle
+  # Folders that need each other are one folder.
+  core_includes | tsort 2>&1 >/dev/null | sed '/contains a loop/d; s/^tsort: //' | xargs -r |
+    offend folder-cycle
 
   # The launcher starts in milliseconds: it must not load LibTorch.
   # With the ranks it shares three files, which keep to that.

@@ -57,7 +57,7 @@ printf '#include <tessera/core/layout/flat.h>\n' >>"$tree/include/tessera/flat.h
 expect public-includes-public
 printf 'namespace tessera {\nint flat();\n' >>"$tree/core/layout/flat.h"; expect internal-namespace
 printf 'namespace tessera::shm {\n' >>"$tree/core/layout/flat.h"; expect internal-namespace
-printf '#include "tessera/core/sched/lane.h"\n' >>"$tree/core/layout/flat.h"; expect room-circle
+printf '#include "tessera/core/sched/lane.h"\n' >>"$tree/core/layout/flat.h"; expect folder-cycle
 printf '#include <c10/core/Device.h>\n' >"$tree/tools/run/main.cc"; expect launcher-without-torch
 printf '\n' >"$tree/core/bare.h"; expect pragma-once
 seq 401 | sed 's/^/\/\//' >"$tree/ddp/long.cc"; expect file-size

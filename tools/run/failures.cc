@@ -14,7 +14,7 @@ namespace tessera::internal {
 namespace {
 
 /// How long ranks may take to say which call they waited in, and the one that they name to end.
-constexpr std::chrono::milliseconds kTell(3000);
+constexpr std::chrono::milliseconds kTimeToReport(3000);
 
 /// Processes that the kernel has killed for lack of memory, on this host; 0 if nobody counts.
 int64_t count_oom_kills() {
@@ -43,7 +43,7 @@ std::string Failures::add(const Worker& worker) {
   if (first_) return absl::StrCat("after that, ", describe(failure));
   if (unnamed_.empty()) {
     first_bad_exit_ = failure.ending->exit_code();
-    time_to_tell_ = Clock::now() + kTell;
+    report_deadline_ = Clock::now() + kTimeToReport;
   }
   unnamed_.push_back(failure);
   return "";
@@ -54,7 +54,7 @@ std::vector<std::string> Failures::name_first(const Workers& workers, bool may_w
   Failure first = unnamed_.front();
   if (const auto note = page_->first_note(); note && note->culprit < std::ssize(workers)) {
     const Worker& culprit = *workers[note->culprit];
-    if (!culprit.ending() && may_wait && Clock::now() < *time_to_tell_) return {};
+    if (!culprit.ending() && may_wait && Clock::now() < *report_deadline_) return {};
     first = {culprit.rank(), culprit.pid(), culprit.ending(), note->text};
     if (const auto status = process_status(culprit.pid())) first.activity = status->describe();
   }
@@ -66,7 +66,7 @@ std::vector<std::string> Failures::name_first(const Workers& workers, bool may_w
   return said;
 }
 
-bool Failures::any_may_tell(const Workers& workers) const {
+bool Failures::any_may_report(const Workers& workers) const {
   return std::any_of(workers.begin(), workers.end(), [this](const auto& worker) {
     return !worker->ending() && page_->is_open(worker->rank());
   });

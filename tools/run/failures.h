@@ -44,16 +44,16 @@ class Failures {
 
   /// Names the first failure, once; returns what to say about it and then about the others, or
   /// nothing: there is none, or it is named already, or the one that began it has yet to end. That
-  /// one is waited for no longer than until time_to_name(), and not at all where `may_wait` is
+  /// one is waited for no longer than until report_deadline(), and not at all where `may_wait` is
   /// false.
   std::vector<std::string> name_first(const Workers& workers, bool may_wait);
 
   const std::optional<Failure>& first() const { return first_; }
   /// When the first failure is named at the latest, and how long ranks that may be waiting for the
   /// one that failed get to say so; nothing before there is one.
-  const std::optional<Clock::time_point>& time_to_tell() const { return time_to_tell_; }
+  const std::optional<Clock::time_point>& report_deadline() const { return report_deadline_; }
   /// Whether a rank that runs may be waiting for another one.
-  bool any_may_tell(const Workers& workers) const;
+  bool any_may_report(const Workers& workers) const;
 
   /// "rank 2 (pid 4711) exited with code 3: <what was noted>".
   std::string describe(const Failure& failure) const;
@@ -68,7 +68,7 @@ class Failures {
   const int64_t oom_kills_before_;
   std::vector<Failure> unnamed_;  // in the order they were seen, until the first is known
   std::optional<Failure> first_;
-  std::optional<Clock::time_point> time_to_tell_;
+  std::optional<Clock::time_point> report_deadline_;
   int first_bad_exit_ = 0;
 };
 

@@ -265,7 +265,7 @@ void Launcher::name_first_failure() {
   const bool may_wait = !is_ending && count_running() > 0;
   for (const std::string& text : failures_->name_first(workers_, may_wait)) say(text);
   if (!failures_->first() || is_ending) return;
-  if (Clock::now() >= *failures_->time_to_tell() || !failures_->any_may_tell(workers_)) {
+  if (Clock::now() >= *failures_->report_deadline() || !failures_->any_may_report(workers_)) {
     begin_ending();
   }
 }
@@ -360,7 +360,7 @@ int Launcher::poll_timeout_ms() const {
   // A deadline that has nothing left to do must not turn the loop into a spin.
   if (any_group_alive()) {
     if (!term_sent_) consider(linger_until_);
-    if (!kill_at_) consider(failures_->time_to_tell());
+    if (!kill_at_) consider(failures_->report_deadline());
     consider(kill_sent_ ? give_up_at_ : kill_at_);
   }
   int timeout_ms = -1;

@@ -277,7 +277,7 @@ std::vector<at::Tensor> state_of(const ParameterTable& table,
 void give_places(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) continue;
-    if (StorageHolders({tensor}).others(tensor) > 0) continue;
+    if (StorageHolders({tensor}).other_holders(tensor) > 0) continue;
     tensor.set_data(tensor.detach().contiguous());
   }
 }
@@ -313,7 +313,7 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
   std::vector<std::string> problems;
   std::optional<ShardedEngine::Parts> parts =
       examine(model.get(), std::move(optimizer), options, *world, problems);
-  refuse_together(*world, absl::StrJoin(problems, "\n"), "parallelize");
+  refuse_on_all_ranks(*world, absl::StrJoin(problems, "\n"), "parallelize");
 
   const std::vector<NamedTensor> buffers = without_aliases(buffers_of(*model), parts->table);
   require_equal(*world, fingerprint(*parts, buffers), "parallelize");

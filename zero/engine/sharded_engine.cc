@@ -17,7 +17,8 @@ namespace tessera::internal {
 // ranks write only after a unanimous vote. A rank that finds an error (a parameter written outside
 // modify_parameters(), an open scope, no backward, a non-finite gradient) puts it into its report
 // instead of throwing, so that all ranks throw together and none is left waiting. If a rank throws
-// anyway (out of memory, say), the engine fails on all ranks: EngineFailure::guard_alone().
+// anyway (out of memory, say), the engine fails on all ranks:
+// EngineFailure::abort_all_on_exception().
 
 ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
     : parts_(std::move(parts)),
@@ -129,19 +130,19 @@ StepResult ShardedEngine::step() {
   written_.clear();
   learn_outcome();  // before this step's report is written
   return last_result_ = failure_.guard([&] {
-    failure_.guard_alone("step()", [&] {
+    failure_.abort_all_on_exception("step()", [&] {
       settle();
       if (!is_updated()) adopt_cleared_gradients();
     });
     reduce_in_step();
-    StepVote::RankReport mine = failure_.guard_alone("step()", [&] {
+    StepVote::RankReport mine = failure_.abort_all_on_exception("step()", [&] {
       reducer_.finish();
       return rank_report(find_misuse());
     });
 
     const std::optional<StepCommit::Outcome> outcome =
         guard_late([&] { return commit_->commit(reducer_, std::move(mine)); });
-    return failure_.guard_alone(
+    return failure_.abort_all_on_exception(
         "step()", [&] { return begin_next_step(outcome); }, StepCommit::kAfterVote);
   });
 }
@@ -202,12 +203,12 @@ void ShardedEngine::reduce_in_step() {
   if (!is_idle && !reducer_.has_local()) return;
   handles_.count_edits();
   if (early_update_ != nullptr) agree_to_update();
-  const bool is_objected = failure_.guard_alone("step()", [&] {
+  const bool is_objected = failure_.abort_all_on_exception("step()", [&] {
     reducer_.begin_micro_step(Reducer::Mode::kReduce);
     return finish_reductions(/*objects=*/false);
   });
   if (is_idle) backwards_ = 1;
-  if (is_objected) refuse_together(*parts_.group, "", "grad");
+  if (is_objected) refuse_on_all_ranks(*parts_.group, "", "grad");
 }
 
 /// "" if nothing on this rank speaks against the step.

@@ -14,13 +14,13 @@ namespace tessera::internal {
 void ShardedEngine::modify_parameters(int from_rank, const std::function<void()>& write) {
   require_between_steps("modify_parameters");
   learn_outcome();
-  failure_.guard_alone("modify_parameters", [&] { access_.modify(from_rank, write); });
+  failure_.abort_all_on_exception("modify_parameters", [&] { access_.modify(from_rank, write); });
 }
 
 Engine::Scope ShardedEngine::full_parameters() {
   require_between_steps("full_parameters");
   learn_outcome();
-  return failure_.guard_alone("full_parameters", [&] { return access_.open_scope(); });
+  return failure_.abort_all_on_exception("full_parameters", [&] { return access_.open_scope(); });
 }
 
 Engine::Scope ShardedEngine::gather(const torch::nn::Module& module) {
@@ -37,7 +37,7 @@ void ShardedEngine::wait() {
 uint64_t ShardedEngine::parameter_hash() {
   require_between_steps("parameter_hash");
   learn_outcome();
-  return failure_.guard_alone("parameter_hash", [&] { return access_.hash(); });
+  return failure_.abort_all_on_exception("parameter_hash", [&] { return access_.hash(); });
 }
 
 // --- State ---
@@ -46,7 +46,7 @@ StateDict ShardedEngine::state_dict(StateScope scope, int rank) {
   require_between_steps("state_dict");
   learn_outcome();
   const at::NoGradGuard no_grad;
-  return failure_.guard_alone("state_dict", [&] {
+  return failure_.abort_all_on_exception("state_dict", [&] {
     store_.finish();
     return state_.save(scope, rank, counters(), registration_.unsaved());
   });
@@ -57,7 +57,7 @@ void ShardedEngine::load_state_dict(const StateDict& state) {
   require_outside_backward("load_state_dict");
   learn_outcome();
   const at::NoGradGuard no_grad;
-  failure_.guard_alone("load_state_dict", [&] {
+  failure_.abort_all_on_exception("load_state_dict", [&] {
     settle();
     access_.require_settled("load_state_dict");
     store_.begin_writing();
@@ -67,7 +67,7 @@ void ShardedEngine::load_state_dict(const StateDict& state) {
     commit_->load_loss_scale({loaded.loss_scale, loaded.good_steps});
     clear();
     store_.announce();
-    failure_.mend();
+    failure_.mark_consistent();
   });
 }
 

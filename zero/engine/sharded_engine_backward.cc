@@ -39,7 +39,7 @@ void ShardedEngine::before_gradient(size_t index) {
 void ShardedEngine::begin_micro_step() {
   hook_error_.clear();
   if (early_update_ != nullptr) agree_to_update();
-  failure_.guard_alone("backward", [&] {
+  failure_.abort_all_on_exception("backward", [&] {
     if (early_update_ == nullptr) look_for_writes();
     adopt_cleared_gradients();
     handles_.count_edits();
@@ -63,7 +63,7 @@ void ShardedEngine::look_for_writes() {
 
 /// Refuses on all ranks what step() would refuse, while nothing is updated.
 void ShardedEngine::agree_to_update() {
-  const StepVote::RankReport mine = failure_.guard_alone("backward", [&] {
+  const StepVote::RankReport mine = failure_.abort_all_on_exception("backward", [&] {
     store_.finish();
     std::string misuse = misuse_.before_updating_backward(*no_sync_depth_ > 0);
     if (misuse.empty()) misuse = find_untrained();
@@ -97,13 +97,13 @@ void ShardedEngine::backward_ended() {
 void ShardedEngine::end_micro_step() {
   in_micro_step_ = false;
   ++backwards_;
-  const bool is_objected = failure_.guard_alone("the end of backward", [&] {
+  const bool is_objected = failure_.abort_all_on_exception("the end of backward", [&] {
     streams_.pass();
     store_.free_all();
     return finish_reductions(!written_.empty());
   });
   compute_.end("backward");
-  if (is_objected) failure_.guard([&] { refuse_together(*parts_.group, written_, "grad"); });
+  if (is_objected) failure_.guard([&] { refuse_on_all_ranks(*parts_.group, written_, "grad"); });
 }
 
 /// Returns whether a rank objects to the backward.

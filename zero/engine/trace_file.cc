@@ -123,7 +123,7 @@ void write_trace(ProcessGroup& group, const Trace& trace, const std::string& pat
   std::optional<PendingFile> file;  // on rank 0
   if (group.rank() == 0) file.emplace(path);
   const auto refuse_if_failed = [&] {
-    refuse_together(group, file ? std::string_view(file->problem()) : "", "trace");
+    refuse_on_all_ranks(group, file ? std::string_view(file->problem()) : "", "trace");
   };
   refuse_if_failed();
 

@@ -20,11 +20,11 @@ ParameterAccess::ParameterAccess(ProcessGroup& group, const ParameterTable& tabl
 void ParameterAccess::modify(int from_rank, const std::function<void()>& write) {
   const at::NoGradGuard no_grad;
   store_.finish();
-  refuse_together(group_, problem_of(from_rank, write != nullptr), "engine");
+  refuse_on_all_ranks(group_, problem_of(from_rank, write != nullptr), "engine");
   {
     const std::shared_ptr<void> hold = store_.hold_all(GatheredUnits::HoldMode::kWritable);
     if (write) run(write);
-    refuse_together(group_, find_moved(), "engine");
+    refuse_on_all_ranks(group_, find_moved(), "engine");
     std::vector<at::Tensor> tensors = store_.wholes();
     for (size_t i = 0; i < table_.size(); ++i) {
       if (!plan_.has_place(i)) tensors.push_back(table_[i].tensor);
@@ -93,13 +93,13 @@ std::shared_ptr<void> ParameterAccess::gather(const torch::nn::Module& module) {
 }
 
 void ParameterAccess::require_settled(const char* call) {
-  refuse_together(group_,
-                  has_open_scope()
-                      ? absl::StrCat(call,
-                                     ": called while a full_parameters() or gather() scope is "
-                                     "open; end the scope first")
-                      : find_moved(),
-                  "engine");
+  refuse_on_all_ranks(group_,
+                      has_open_scope()
+                          ? absl::StrCat(call,
+                                         ": called while a full_parameters() or gather() scope is "
+                                         "open; end the scope first")
+                          : find_moved(),
+                      "engine");
 }
 
 uint64_t ParameterAccess::hash() {

@@ -104,7 +104,7 @@ void ParameterStore::show_updates(const std::vector<uint8_t>& used) {
     if (plan_.is_used(unit, used)) updated.push_back(unit);
   }
   if (all_gather_ != nullptr) all_gather_->start(updated);
-  let_read();
+  make_visible();
   for (size_t i = 0; i < used.size(); ++i) {
     if (used[i] != 0) flat_.bump_version(i);
   }
@@ -114,13 +114,13 @@ void ParameterStore::show_updates(const std::vector<uint8_t>& used) {
 void ParameterStore::announce() {
   masters_.load_copies(flat_);
   if (is_shared()) shared_->drop_own_writes();
-  let_read();
+  make_visible();
   for (size_t i = 0; i < table_.size(); ++i) flat_.bump_version(i);
   flat_.accept();
 }
 
 /// Shards have their new values: lets all ranks see them.
-void ParameterStore::let_read() {
+void ParameterStore::make_visible() {
   if (reads_of_others()) group_.barrier("parameters updated");
   // Behind the barrier: what an operator gathers before it may be of any age.
   if (gathered_ != nullptr) gathered_->values_changed();

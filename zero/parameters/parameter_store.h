@@ -77,7 +77,7 @@ class ParameterStore {
 
  private:
   bool reads_of_others() const;
-  void let_read();
+  void make_visible();
 
   ProcessGroup& group_;
   const ParameterTable& table_;

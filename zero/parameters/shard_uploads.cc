@@ -7,7 +7,7 @@ namespace tessera::internal {
 ShardUploads::ShardUploads(std::shared_ptr<Device> device, int64_t rounded_bytes,
                            MemoryMeter& meter)
     : device_(std::move(device)),
-      stream_(device_->make_stream(Device::Priority::kUsual)),
+      stream_(device_->make_stream(Device::Priority::kDefault)),
       meter_(meter),
       begun_(device_->make_event()),
       copied_(device_->make_event()) {

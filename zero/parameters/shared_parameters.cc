@@ -24,7 +24,7 @@ std::unique_ptr<SharedBuffer> make_everywhere(ProcessGroup& group, ProcessGroup&
   } catch (const c10::Error& error) {
     problem = error_text(error);
   }
-  refuse_together(group, problem, "shared parameters");
+  refuse_on_all_ranks(group, problem, "shared parameters");
   for (const std::string& without :
        exchange_texts(group, buffer == nullptr ? "none" : "", "shared parameters")) {
     if (!without.empty()) return nullptr;
@@ -71,7 +71,7 @@ UnitMemory SharedParameters::memory(size_t unit) {
   const Range kept = slices_.optimizer(layout);
   const auto item = static_cast<int64_t>(c10::elementSize(layout.dtype()));
   const int64_t begin_bytes = offsets_bytes_[unit];
-  return {.kept = kept,
+  return {.shard_range = kept,
           .shard = buffer_->common(begin_bytes + kept.begin * item, kept.numel, layout.dtype()),
           .whole = buffer_->view(begin_bytes, layout.numel(), layout.dtype())};
 }

@@ -13,7 +13,7 @@
 
 namespace tessera::internal {
 
-// Note [What ranks tell each other]
+// Note [Claims format]
 // The exchanged numbers, for each entry that a rank has: the slot's number, then kRefused, or the
 // number of runs, the strides (as many as the slot has dimensions) and begin and end of each run. A
 // rank reports an unusable entry as kRefused, so that it is not reported as missing too.

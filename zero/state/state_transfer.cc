@@ -138,7 +138,7 @@ StateTable StateTransfer::make_table(const std::vector<StateNumber>& numbers,
   } catch (const c10::Error& error) {
     problem = error.what_without_backtrace();
   }
-  refuse_together(group_, problem, "state");
+  refuse_on_all_ranks(group_, problem, "state");
   return *std::move(table);
 }
 
@@ -300,7 +300,7 @@ void StateTransfer::load(const StateDict& state, EngineCounters& counters) {
 
   const at::Tensor words = assemble(table, table.regions().back(), state, claims).view(at::kLong);
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i].bits = words.const_data_ptr<int64_t>()[i];
-  refuse_together(group_, absl::StrJoin(problems_of(numbers, optimizer_), "; "), "state");
+  refuse_on_all_ranks(group_, absl::StrJoin(problems_of(numbers, optimizer_), "; "), "state");
 
   for (const StateRegion& region : table.regions()) {
     if (region.source == Source::kNumbers || region.bytes == 0) continue;

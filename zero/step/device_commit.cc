@@ -57,7 +57,7 @@ void DeviceCommit::drop(size_t parameter) {
 std::optional<StepCommit::Outcome> DeviceCommit::commit(Reducer& reducer,
                                                         StepVote::RankReport rank_report) {
   std::optional<Outcome> outcome = wait();
-  parts_.failure.guard_alone("step()", [&] { collect(reducer, rank_report); });
+  parts_.failure.abort_all_on_exception("step()", [&] { collect(reducer, rank_report); });
   if (!is_late()) return decide_on_host(reducer, std::move(rank_report));
 
   rank_report.if_refused =
@@ -66,7 +66,7 @@ std::optional<StepCommit::Outcome> DeviceCommit::commit(Reducer& reducer,
       "gradients and those since are dropped.";
   step_ = rank_report.step;
   const bool refuses = !rank_report.misuse.empty();
-  parts_.failure.guard_alone("step()", [&] {
+  parts_.failure.abort_all_on_exception("step()", [&] {
     agreement_.start(std::move(rank_report));
     decide_on_device();
     if (!refuses) update(reducer);  // else no device applies anything
@@ -82,14 +82,14 @@ void DeviceCommit::collect(Reducer& reducer, const StepVote::RankReport& rank_re
     const at::Tensor& value = reducer.value(unit);
     if (value.defined()) sums_.add_squares(unit, value, reducer.kept(unit).begin);
   }
-  sums_.seal(reducer.used(), agreement_.hash(rank_report), !rank_report.misuse.empty());
+  sums_.write_own_words(reducer.used(), agreement_.hash(rank_report), !rank_report.misuse.empty());
 }
 
 /// Waits for this rank's words and for the other ranks, as a step on the host does, so that what
 /// all of them say can be refused, or asked about, before anything is applied.
 std::optional<StepCommit::Outcome> DeviceCommit::decide_on_host(Reducer& reducer,
                                                                 StepVote::RankReport rank_report) {
-  parts_.failure.guard_alone("step()", [&] {
+  parts_.failure.abort_all_on_exception("step()", [&] {
     add_gradients(rank_report);
     agreement_.start(rank_report);
   });
@@ -101,7 +101,7 @@ std::optional<StepCommit::Outcome> DeviceCommit::decide_on_host(Reducer& reducer
     TORCH_CHECK(answer == NonFinite::kSkip, describe(*result.non_finite));
   }
   step_ = rank_report.step;
-  return parts_.failure.guard_alone(
+  return parts_.failure.abort_all_on_exception(
       "step()",
       [&] {
         decide_on_device();
@@ -148,7 +148,7 @@ void DeviceCommit::update(Reducer& reducer) {
 std::optional<StepCommit::Outcome> DeviceCommit::wait() {
   if (decision_.pending() == 0) return std::nullopt;
   const cuda::StepDecision::Reading reading =
-      parts_.failure.guard_alone("step()", [&] { return read(); });
+      parts_.failure.abort_all_on_exception("step()", [&] { return read(); });
   const bool is_agreed = reading.agreed && !reading.refused;
   if (is_agreed && ++unread_reports_ < kMostUnreadReports) {
     agreement_.drop();

@@ -12,20 +12,20 @@ namespace tessera::internal {
 
 void EngineFailure::require_none() const {
   require_all_ranks();
-  TORCH_CHECK(spoilt_.empty(), spoilt_);
+  TORCH_CHECK(inconsistency_.empty(), inconsistency_);
 }
 
 void EngineFailure::require_all_ranks() const {
   if (!origin_.is_here()) {
     throw CommError({"engine", std::string(group_.name()), -1, group_.rank(), ""},
-                    origin_.complaint(absl::StrCat("rank ", group_.rank())));
+                    origin_.fork_error(absl::StrCat("rank ", group_.rank())));
   }
   if (failure_.has_value()) throw CommError(*failure_);
 }
 
-void EngineFailure::spoil(std::string what) {
-  spoilt_ = std::move(what);
-  TORCH_CHECK(false, spoilt_);
+void EngineFailure::mark_inconsistent(std::string what) {
+  inconsistency_ = std::move(what);
+  TORCH_CHECK(false, inconsistency_);
 }
 
 void EngineFailure::set(const std::string& what) noexcept {

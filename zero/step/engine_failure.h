@@ -18,15 +18,15 @@ class EngineFailure {
   /// `group`, the engine's, must outlive it.
   explicit EngineFailure(ProcessGroup& group) : group_(group) {}
 
-  /// Throws the failure, if there is one: CommError, or c10::Error where a loaded state mends it.
+  /// Throws the failure, if there is one: CommError, or c10::Error where a loaded state removes it.
   void require_none() const;
-  /// Throws a failure that no state mends.
+  /// Throws a failure that no state removes.
   void require_all_ranks() const;
 
   /// Every rank knows that the parameters are inconsistent, for the reason `what`. Throws it.
-  [[noreturn]] void spoil(std::string what);
+  [[noreturn]] void mark_inconsistent(std::string what);
   /// The parameters are consistent again.
-  void mend() { spoilt_.clear(); }
+  void mark_consistent() { inconsistency_.clear(); }
 
   /// This rank cannot go on for a reason that its peers do not know: aborts the group with the
   /// cause "rank 2 <what>".
@@ -48,7 +48,7 @@ class EngineFailure {
   /// Disagreement, which all ranks throw, ends the engine on all ranks at once: "rank 2 left
   /// <where> by an exception<when>: <text>".
   template <typename Body>
-  auto guard_alone(const char* where, Body&& body, const char* when = "") {
+  auto abort_all_on_exception(const char* where, Body&& body, const char* when = "") {
     try {
       return body();
     } catch (const CommError& error) {
@@ -68,7 +68,7 @@ class EngineFailure {
   const Origin origin_;
   ProcessGroup& group_;
   std::optional<CommError> failure_;
-  std::string spoilt_;  // "": they are not
+  std::string inconsistency_;  // why; "": they are consistent
 };
 
 }  // namespace tessera::internal

@@ -32,7 +32,7 @@ void HostCommit::drop(size_t parameter) {
 
 std::optional<StepCommit::Outcome> HostCommit::commit(Reducer& reducer,
                                                       StepVote::RankReport rank_report) {
-  parts_.failure.guard_alone("step()", [&] {
+  parts_.failure.abort_all_on_exception("step()", [&] {
     if (offloaded_ != nullptr) offloaded_->finish(reducer);
     add_gradients(reducer, rank_report);
     agreement_.start(rank_report);
@@ -41,7 +41,7 @@ std::optional<StepCommit::Outcome> HostCommit::commit(Reducer& reducer,
   if (result.non_finite.has_value()) return skip(result);
 
   const double factor = clip_factor(result.grad_norm, parts_.options.max_grad_norm);
-  parts_.failure.guard_alone(
+  parts_.failure.abort_all_on_exception(
       "step()", [&] { apply(reducer, factor / rank_report.loss_scale); }, kAfterVote);
   Outcome outcome{
       .committed = true, .grad_norm = result.grad_norm, .loss_scale = rank_report.loss_scale};
@@ -51,7 +51,7 @@ std::optional<StepCommit::Outcome> HostCommit::commit(Reducer& reducer,
 }
 
 void HostCommit::agree_to_update(const StepVote::RankReport& rank_report) {
-  parts_.failure.guard_alone("step()", [&] { agreement_.start(rank_report); });
+  parts_.failure.abort_all_on_exception("step()", [&] { agreement_.start(rank_report); });
   agreement_.finish();
 }
 
@@ -73,7 +73,8 @@ void HostCommit::add_gradients(Reducer& reducer, StepVote::RankReport& rank_repo
 
 /// What the user wants of a step whose gradients are not finite. Equal on all ranks.
 StepCommit::Outcome HostCommit::skip(const StepVote::Result& result) {
-  if (early_update_ != nullptr) parts_.failure.spoil(early_update_->describe(*result.non_finite));
+  if (early_update_ != nullptr)
+    parts_.failure.mark_inconsistent(early_update_->describe(*result.non_finite));
   const NonFinite policy = parts_.options.ask_non_finite
                                ? agreement_.ask(parts_.options.ask_non_finite, *result.non_finite)
                                : parts_.options.on_non_finite;

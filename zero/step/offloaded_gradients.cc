@@ -31,7 +31,7 @@ OffloadedGradients::OffloadedGradients(const ParameterTable& table, const UnitPl
       slices_(slices),
       meter_(meter),
       device_(std::move(device)),
-      stream_(device_->make_stream(Device::Priority::kUsual)),
+      stream_(device_->make_stream(Device::Priority::kDefault)),
       is_visible_(slices.degrees().optimizer == 1),
       sums_(table, plan, slices, std::move(api), device_),
       counts_(device_->allocate_on_host(static_cast<int64_t>(table.size()), at::kLong)),

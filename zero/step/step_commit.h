@@ -30,7 +30,7 @@ namespace tessera::internal {
 /// by the engine's thread, and its sinks by the thread that runs backward.
 class StepCommit {
  public:
-  /// When a rank left a step that it had agreed to, for EngineFailure::guard_alone().
+  /// When a rank left a step that it had agreed to, for EngineFailure::abort_all_on_exception().
   static constexpr const char* kAfterVote = " after all ranks had agreed to it";
 
   /// What became of a step. Equal on all ranks.

@@ -24,10 +24,10 @@ namespace tessera::internal {
 // Readers. As soon as this rank takes part in the reduction of a unit, another rank may have the
 // sum and write its slice of the parameters, in memory that this rank gathers from or shares.
 // Backward does not read the unit again: a parameter's gradient is complete only when every
-// operator that used it has gone through backward. So the unit is sealed (made unreadable) just
+// operator that used it has gone through backward. So the unit is protected (made unreadable) just
 // before the reduction: any other reader (a detached copy in the graph, a hook, an evaluation
-// before step()) gets an error instead of a mixture. A gather of a sealed unit may copy a mixture,
-// but nothing can read it.
+// before step()) gets an error instead of a mixture. A gather of a protected unit may copy a
+// mixture, but nothing can read it.
 //
 // Non-finite gradients. A NaN of any rank, or an overflow of the mean, makes the sum of squares of
 // its slice non-finite, and that slice is not updated. So no parameter takes such a value, but
@@ -56,8 +56,8 @@ void UpdateInBackward::require_committed(const char* call) const {
               "ranks; call engine->step() first");
 }
 
-void UpdateInBackward::seal(size_t unit) {
-  store_.flat().full(unit).seal(absl::StrCat(
+void UpdateInBackward::protect(size_t unit) {
+  store_.flat().full(unit).protect(absl::StrCat(
       "[zero] unit '", plan_[unit].name,
       "': backward has updated it (Options::optimizer_in_backward) and other ranks may not be done "
       "with theirs, so its parameters cannot be read before engine->step(), nor by a module that "
@@ -68,7 +68,7 @@ void UpdateInBackward::finish(Reducer& reducer) {
   const std::vector<uint8_t>& used = reducer.used();
   for (size_t unit = 0; unit < is_done_.size(); ++unit) {
     if (is_done_[unit] != 0 || !plan_.is_used(unit, used)) continue;
-    seal(unit);
+    protect(unit);
     update(unit, reducer.gradient(unit), used, reducer.squares(unit));
   }
 }
@@ -103,7 +103,7 @@ std::string UpdateInBackward::describe(const NonFiniteReport& report) {
 }
 
 void UpdateInBackward::end() {
-  for (size_t unit = 0; unit < is_done_.size(); ++unit) store_.flat().full(unit).unseal();
+  for (size_t unit = 0; unit < is_done_.size(); ++unit) store_.flat().full(unit).unprotect();
   std::fill(is_done_.begin(), is_done_.end(), uint8_t{0});
   squares_ = ExactSum();
   has_begun_ = false;

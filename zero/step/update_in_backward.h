@@ -38,7 +38,7 @@ class UpdateInBackward final : public GradientObserver {
   void require_committed(const char* call) const;
 
   bool consumes() const override { return true; }
-  void before_consuming(size_t unit) override { seal(unit); }
+  void before_consuming(size_t unit) override { protect(unit); }
   void consume(size_t unit, const at::Tensor& gradient, const ExactSum& squares) override {
     update(unit, gradient, all_used_, squares);
   }
@@ -61,7 +61,7 @@ class UpdateInBackward final : public GradientObserver {
   void end();
 
  private:
-  void seal(size_t unit);
+  void protect(size_t unit);
   void update(size_t unit, const at::Tensor& gradient, const std::vector<uint8_t>& used,
               const ExactSum& squares);
 

@@ -28,11 +28,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using tessera::ReduceOp;
 
-class Contest {
+class CollectivesEntry {
  public:
-  explicit Contest(std::shared_ptr<tessera::ProcessGroup> world) : world_(std::move(world)) {}
+  explicit CollectivesEntry(std::shared_ptr<tessera::ProcessGroup> world)
+      : world_(std::move(world)) {}
 
-  void obey() {
+  void serve() {
     for (std::string line; std::getline(std::cin, line);) {
       std::istringstream words(line);
       std::string command, op, dtype = "f32";
@@ -111,9 +112,9 @@ class Contest {
 int main() {
   try {
     at::set_num_threads(1);
-    Contest contest(tessera::init_process_group());
+    CollectivesEntry entry(tessera::init_process_group());
     bench::Answer("ready").send();
-    contest.obey();
+    entry.serve();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "macro_collectives: %s\n", tessera::internal::error_text(error).c_str());
     return 1;

@@ -15,8 +15,8 @@
 
 #include "tessera/bench/macro/entry/answer.h"
 #include "tessera/bench/macro/entry/process_numbers.h"
-#include "tessera/bench/macro/train/contest.h"
 #include "tessera/bench/macro/train/task.h"
+#include "tessera/bench/macro/train/train_entry.h"
 #include "tessera/bench/macro/train/trainer.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/examples/memory_compare/device_memory.h"
@@ -55,7 +55,7 @@ int64_t move_to_gpu(const bench::Task& task, at::Device device) {
   return DeviceMemory::of(device).now_bytes - model_bytes;
 }
 
-void compete() {
+void run() {
   auto world = tessera::init_process_group(
       {.device = absl::GetFlag(FLAGS_device).device, .backend = absl::GetFlag(FLAGS_backend)});
   const at::Device device = world->device();
@@ -67,18 +67,19 @@ void compete() {
   for (const at::Tensor& parameter : task.model->parameters()) parameters += parameter.numel();
   const int64_t foreign_bytes = device.is_cpu() ? 0 : move_to_gpu(task, device);
   const std::string trace = absl::GetFlag(FLAGS_trace);
-  const bench::Way way{.strategy = absl::GetFlag(FLAGS_strategy),
-                       .dtype = absl::GetFlag(FLAGS_bf16) ? at::kBFloat16 : at::kFloat,
-                       .graph = absl::GetFlag(FLAGS_graph),
-                       .trace = !trace.empty()};
-  const auto trainer = bench::make_trainer(way, task, world);
+  const bench::TrainerOptions trainer_options{
+      .strategy = absl::GetFlag(FLAGS_strategy),
+      .dtype = absl::GetFlag(FLAGS_bf16) ? at::kBFloat16 : at::kFloat,
+      .graph = absl::GetFlag(FLAGS_graph),
+      .trace = !trace.empty()};
+  const auto trainer = bench::make_trainer(trainer_options, task, world);
   bench::Answer("ready").add("parameters", parameters).send();
 
-  bench::Contest contest(*trainer, task, device, foreign_bytes);
+  bench::TrainEntry entry(*trainer, task, device, foreign_bytes);
   if (const int64_t steps = absl::GetFlag(FLAGS_steps); steps > 0) {
-    contest.steps(steps);
+    entry.steps(steps);
   } else {
-    contest.obey();
+    entry.serve();
   }
   if (!trace.empty()) trainer->write_trace(trace);
 }
@@ -88,7 +89,7 @@ void compete() {
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
   try {
-    compete();
+    run();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "macro_train: %s\n", tessera::internal::error_text(error).c_str());
     return 1;

@@ -120,17 +120,17 @@ class Sharded final : public Trainer {
   at::Tensor loss_;
 };
 
-/// The options of `way` but for the wrap policy; another name throws.
-tessera::Options options_of(const Way& way) {
-  tessera::Options options{.trace = way.trace};
-  const std::string name = way.strategy.substr(0, way.strategy.find('-'));
-  const std::string_view variant = std::string_view(way.strategy).substr(name.size());
+/// The options of `trainer_options` but for the wrap policy; another name throws.
+tessera::Options options_of(const TrainerOptions& trainer_options) {
+  tessera::Options options{.trace = trainer_options.trace};
+  const std::string name = trainer_options.strategy.substr(0, trainer_options.strategy.find('-'));
+  const std::string_view variant = std::string_view(trainer_options.strategy).substr(name.size());
   std::string problem;
   const bool is_known = AbslParseFlag(name, &options.strategy, &problem);
   const bool splits = is_known && options.strategy == tessera::Strategy::kZero3;
   TORCH_CHECK(is_known && (variant.empty() || variant == "-in-backward" || variant == "-offload" ||
                            (variant == "-keep" && splits)),
-              "[bench] --strategy: got '", way.strategy,
+              "[bench] --strategy: got '", trainer_options.strategy,
               "', expected local, ddp, zero1, zero2, zero3, zero3-keep, zero2-in-backward, "
               "zero3-in-backward or, on a GPU, ddp-offload, zero1-offload, zero2-offload or "
               "zero3-offload");
@@ -139,22 +139,22 @@ tessera::Options options_of(const Way& way) {
   if (variant == "-offload") {
     options.offload = splits ? tessera::Offload::kParameters : tessera::Offload::kOptimizer;
   }
-  if (way.dtype != at::kFloat) options.precision.parameters = way.dtype;
-  options.cuda_graphs = way.graph;
+  if (trainer_options.dtype != at::kFloat) options.precision.parameters = trainer_options.dtype;
+  options.cuda_graphs = trainer_options.graph;
   return options;
 }
 
 }  // namespace
 
-std::unique_ptr<Trainer> make_trainer(const Way& way, Task task,
+std::unique_ptr<Trainer> make_trainer(const TrainerOptions& trainer_options, Task task,
                                       const std::shared_ptr<tessera::ProcessGroup>& world) {
-  if (way.strategy == "local") {
-    TORCH_CHECK(!way.graph,
+  if (trainer_options.strategy == "local") {
+    TORCH_CHECK(!trainer_options.graph,
                 "[bench] --graph: got it with strategy local, expected one of the "
                 "engine's; leave it out");
-    return std::make_unique<Local>(std::move(task), way.dtype);
+    return std::make_unique<Local>(std::move(task), trainer_options.dtype);
   }
-  tessera::Options options = options_of(way);
+  tessera::Options options = options_of(trainer_options);
   if (options.strategy == tessera::Strategy::kZero3) options.wrap = task.wrap;  // else an error
   return std::make_unique<Sharded>(std::move(task), options, world);
 }

@@ -9,7 +9,7 @@
 
 namespace bench {
 
-/// One way to train a task.
+/// Trains a task.
 class Trainer {
  public:
   virtual ~Trainer() = default;
@@ -30,7 +30,7 @@ class Trainer {
 };
 
 /// How to train, as the command line says it.
-struct Way {
+struct TrainerOptions {
   /// "local" (each rank alone, a plain module with LibTorch's fused AdamW, at::_fused_adamw_, on
   /// all parameters: the floor that everything is measured by), or ddp, zero1, zero2, zero3,
   /// zero3-keep, zero2-in-backward, zero3-in-backward under Tessera, and on GPUs ddp-offload,
@@ -44,9 +44,9 @@ struct Way {
   bool trace = false;
 };
 
-/// `task` has its model at world->device(). Collective unless local. Throws c10::Error for a way
-/// that there is not.
-std::unique_ptr<Trainer> make_trainer(const Way& way, Task task,
+/// `task` has its model at world->device(). Collective unless local. Throws c10::Error for a
+/// strategy that there is not.
+std::unique_ptr<Trainer> make_trainer(const TrainerOptions& trainer_options, Task task,
                                       const std::shared_ptr<tessera::ProcessGroup>& world);
 
 }  // namespace bench

@@ -59,7 +59,7 @@ std::string shortened(const std::string& problem) {
   return absl::StrCat(absl::StrJoin(lines, "\n"), "\n... and ", more, " more");
 }
 
-/// What refuse_together() throws for the problems of all ranks; empty if there are none.
+/// What refuse_on_all_ranks() throws for the problems of all ranks; empty if there are none.
 std::string text_of(const std::vector<std::string>& problems, std::string_view what) {
   const int size = static_cast<int>(problems.size());
   std::vector<std::pair<std::string, std::vector<int>>> entries;  // by problem, as first had
@@ -78,12 +78,12 @@ std::string text_of(const std::vector<std::string>& problems, std::string_view w
 
 }  // namespace
 
-void refuse_together(ProcessGroup& group, std::string_view problem, std::string_view what) {
+void refuse_on_all_ranks(ProcessGroup& group, std::string_view problem, std::string_view what) {
   const std::string text = text_of(exchange_texts(group, problem, "refusal"), what);
   if (!text.empty()) throw Disagreement(text);
 }
 
-void refuse_together(const StoreRanks& ranks, std::string_view problem, std::string_view what) {
+void refuse_on_all_ranks(const StoreRanks& ranks, std::string_view problem, std::string_view what) {
   ranks.store.set(problem_key(ranks.rank), std::string(problem));
   const std::vector<int> missing = await(ranks, problem_key, bounded(ranks.timeout));
   if (!missing.empty()) {

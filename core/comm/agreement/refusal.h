@@ -16,7 +16,7 @@ namespace tessera::internal {
 /// the same c10::Error "[what] <ranks>: problem", one entry per distinct problem, each of at most
 /// ten lines; <ranks> is "rank 1", "ranks 0, 2" or "all ranks". Collective, blocking; one small
 /// all-gather when there is nothing to say.
-void refuse_together(ProcessGroup& group, std::string_view problem, std::string_view what);
+void refuse_on_all_ranks(ProcessGroup& group, std::string_view problem, std::string_view what);
 
 /// Ranks that have met in a store and have no group yet.
 struct StoreRanks {
@@ -29,6 +29,6 @@ struct StoreRanks {
 /// The same among ranks without a group. A rank alone throws its problem as it is. Collective,
 /// blocking; once per store. Throws CommError that names the ranks which do not come within the
 /// time-out.
-void refuse_together(const StoreRanks& ranks, std::string_view problem, std::string_view what);
+void refuse_on_all_ranks(const StoreRanks& ranks, std::string_view problem, std::string_view what);
 
 }  // namespace tessera::internal

@@ -41,7 +41,7 @@ struct LoopbackGroup::World {
   void throw_if_poisoned(const char* op, const std::string& group, int64_t sequence,
                          std::string_view tag) {
     if (!origin.is_here()) {
-      throw CommError({op, group, sequence, 0, std::string(tag)}, origin.complaint("rank 0"));
+      throw CommError({op, group, sequence, 0, std::string(tag)}, origin.fork_error("rank 0"));
     }
     std::lock_guard<std::mutex> lock(mutex);
     if (poisoned) throw CommError({op, group, sequence, 0, std::string(tag)}, cause);

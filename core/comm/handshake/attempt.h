@@ -13,9 +13,9 @@
 #include <absl/strings/str_join.h>
 
 #include "tessera/core/comm/handshake/handshake.h"
+#include "tessera/core/comm/handshake/handshake_store.h"
 #include "tessera/core/comm/handshake/heartbeat.h"
 #include "tessera/core/comm/handshake/hello.h"
-#include "tessera/core/comm/handshake/words.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/failure_report.h"
 #include "tessera/core/process/process_status.h"
@@ -57,10 +57,10 @@ class Attempt {
       : endpoint_(endpoint),
         options_(options),
         transport_(transport),
-        words_(endpoint.own == nullptr && !options.job_token.empty()
-                   ? Words(*endpoint.store, options.job_token)
-                   : Words(*endpoint.store)),
-        heartbeat_(words_),
+        store_(endpoint.own == nullptr && !options.job_token.empty()
+                   ? HandshakeStore(*endpoint.store, options.job_token)
+                   : HandshakeStore(*endpoint.store)),
+        heartbeat_(store_),
         own_(Hello::of_this_process(options.rank, options.world_size, options.job_token,
                                     options.device)),
         start_(endpoint.since) {}
@@ -71,16 +71,16 @@ class Attempt {
   void run() {
     try {
       bound_store();
-      refuse_twin_of_the_past();
+      refuse_earlier_duplicate();
       if (endpoint_.own != nullptr) endpoint_.own->set_when_gone(mark_key(own_.nonce), kGone);
-      words_.say(hello_key(options_.rank), own_.to_text());
+      store_.set(hello_key(options_.rank), own_.to_text());
       take_part();
     } catch (const CommError&) {
       throw;
     } catch (const std::exception& error) {  // the store's: its host may have ended
       const std::string cause = error_text(error);
       if (endpoint_.own != nullptr && !endpoint_.is_host) {
-        const HostName& host = endpoint_.own->host();
+        const HostProcess& host = endpoint_.own->host();
         report_failure(host.rank, cause, host.machine == own_.host ? host.pid : 0);
       }
       give_up(cause);
@@ -92,7 +92,7 @@ class Attempt {
  protected:
   using Clock = std::chrono::steady_clock;
 
-  // What is said, and under which keys.
+  // The texts in the store, and their keys.
   static constexpr auto kLongestPause = std::chrono::milliseconds(20);
   // At the time-out the host knows most, so members wait a little longer for its error text.
   static constexpr auto kGrace = std::chrono::milliseconds(500);
@@ -115,8 +115,8 @@ class Attempt {
   }
 
   /// The Hello in the store under a rank's key, if there is a valid one.
-  std::optional<Hello> hear_hello(int rank) {
-    const auto text = words_.hear(hello_key(rank));
+  std::optional<Hello> read_hello(int rank) {
+    const auto text = store_.get(hello_key(rank));
     return text ? Hello::from_text(*text) : std::nullopt;
   }
 
@@ -132,7 +132,7 @@ class Attempt {
 
   /// The Hello of this nonce is part of no attempt from now on.
   void mark_failed(const std::string& nonce, const std::string& cause) {
-    words_.say(mark_key(nonce), absl::StrCat(kFailed, cause));
+    store_.set(mark_key(nonce), absl::StrCat(kFailed, cause));
   }
 
   /// Bounds the store's own time-out by the time that is left.
@@ -190,11 +190,11 @@ class Attempt {
   /// "rank 1, rank 2 did not come".
   std::string missing_text(const std::vector<int>& missing) const {
     std::string strangers;
-    const int64_t turned_away = endpoint_.own != nullptr ? endpoint_.own->turned_away() : 0;
-    if (words_.ignored() != 0) {
+    const int64_t rejected = endpoint_.own != nullptr ? endpoint_.own->rejected() : 0;
+    if (store_.ignored() != 0) {
       strangers = "; some texts in the store do not verify";
-    } else if (turned_away != 0) {
-      strangers = absl::StrCat("; ", turned_away, turned_away == 1 ? " connection" : " connections",
+    } else if (rejected != 0) {
+      strangers = absl::StrCat("; ", rejected, rejected == 1 ? " connection" : " connections",
                                " did not prove to belong to this job");
     }
     if (!strangers.empty())
@@ -204,14 +204,14 @@ class Attempt {
   }
 
   /// Throws the failure that another rank has written for this one, if any.
-  void hear_failure() {
-    const auto answer = words_.hear(answer_key(own_.nonce));
+  void check_failure() {
+    const auto answer = store_.get(answer_key(own_.nonce));
     if (answer && absl::StartsWith(*answer, kFailure)) {
       give_up(answer->substr(std::string_view(kFailure).size()));
     }
   }
 
-  static std::string twins_text(int rank, int pid, int other) {
+  static std::string duplicates_text(int rank, int pid, int other) {
     const auto pids = std::minmax(pid, other);
     return absl::StrCat("RANK ", rank, " was given twice, to pid ", pids.first, " and to pid ",
                         pids.second, "; give each process its own RANK");
@@ -220,7 +220,7 @@ class Attempt {
   const Endpoint& endpoint_;
   const HandshakeOptions& options_;
   Transport& transport_;
-  Words words_;
+  HandshakeStore store_;
   Heartbeat heartbeat_;
   const Hello own_;
   const Clock::time_point start_;
@@ -228,13 +228,13 @@ class Attempt {
  private:
   /// In a store that may have been used before: throws if another process has this rank in an
   /// existing world.
-  void refuse_twin_of_the_past() {
+  void refuse_earlier_duplicate() {
     if (endpoint_.own != nullptr) return;
-    const auto hello = hear_hello(options_.rank);
+    const auto hello = read_hello(options_.rank);
     if (!hello || hello->host != own_.host || hello->pid == own_.pid || !hello->is_alive()) return;
-    const auto mark = words_.hear(mark_key(hello->nonce));
+    const auto mark = store_.get(mark_key(hello->nonce));
     if (!mark || !absl::StartsWith(*mark, kEntered)) return;
-    const std::string cause = twins_text(options_.rank, hello->pid, own_.pid);
+    const std::string cause = duplicates_text(options_.rank, hello->pid, own_.pid);
     report_failure(-1, cause);
     give_up(cause);
   }

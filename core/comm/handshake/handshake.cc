@@ -53,7 +53,7 @@ class Prefix final : public Transport {
   bool is_local() const override { return false; }
 
   std::string open(const std::vector<int>& /*pids*/) override {
-    return text_ = absl::StrCat("tessera/world/", Seal::new_nonce());
+    return text_ = absl::StrCat("tessera/world/", MacKey::new_nonce());
   }
 
   void enter(const std::string& text) override { text_ = text; }

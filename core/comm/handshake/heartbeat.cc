@@ -13,21 +13,21 @@ void Heartbeat::beat(const std::string& name) {
   const auto now = Clock::now();
   if (now < next_beat_) return;
   next_beat_ = now + kPeriod;
-  words_.say(key_of(name), absl::StrCat(++count_));
+  store_.set(key_of(name), absl::StrCat(++count_));
 }
 
 Heartbeat::Sign Heartbeat::sign_of(const std::string& name) {
-  const auto count = words_.hear(key_of(name));
+  const auto count = store_.get(key_of(name));
   const auto now = Clock::now();
-  const auto [place, is_new] = heard_.try_emplace(name);
-  Heard& heard = place->second;
-  if (is_new || heard.count != count) {
-    heard.runs = heard.runs || !is_new;
-    heard.count = count;
-    heard.changed = now;
+  const auto [place, is_new] = seen_.try_emplace(name);
+  Seen& seen = place->second;
+  if (is_new || seen.count != count) {
+    seen.runs = seen.runs || !is_new;
+    seen.count = count;
+    seen.changed = now;
   }
-  if (!heard.runs) return Sign::kNone;
-  return now - heard.changed > silence_ ? Sign::kStopped : Sign::kRuns;
+  if (!seen.runs) return Sign::kNone;
+  return now - seen.changed > silence_ ? Sign::kStopped : Sign::kRuns;
 }
 
 }  // namespace tessera::internal

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "tessera/core/comm/handshake/words.h"
+#include "tessera/core/comm/handshake/handshake_store.h"
 
 namespace tessera::internal {
 
@@ -18,8 +18,8 @@ class Heartbeat {
   static constexpr auto kPeriod = std::chrono::milliseconds(200);
   static constexpr auto kSilence = std::chrono::seconds(4);  ///< without a beat: it has ended
 
-  explicit Heartbeat(Words& words, std::chrono::milliseconds silence = kSilence)
-      : words_(words), silence_(silence) {}
+  explicit Heartbeat(HandshakeStore& store, std::chrono::milliseconds silence = kSilence)
+      : store_(store), silence_(silence) {}
 
   /// Increments the counter of `name`, if it is time for that.
   void beat(const std::string& name);
@@ -30,17 +30,17 @@ class Heartbeat {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Heard {
+  struct Seen {
     std::optional<std::string> count;
     Clock::time_point changed;
     bool runs = false;
   };
 
-  Words& words_;
+  HandshakeStore& store_;
   const std::chrono::milliseconds silence_;
   int64_t count_ = 0;
   Clock::time_point next_beat_{};
-  std::map<std::string, Heard> heard_;
+  std::map<std::string, Seen> seen_;
 };
 
 }  // namespace tessera::internal

@@ -12,7 +12,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_split.h>
 
-#include "tessera/core/comm/meeting/seal.h"
+#include "tessera/core/comm/meeting/mac_key.h"
 #include "tessera/core/comm/shm/world.h"
 #include "tessera/core/process/machine.h"
 #include "tessera/core/process/process_status.h"
@@ -27,9 +27,9 @@ constexpr size_t kLongest = 4096;
 /// Who knows a token can tell that another process knows it, too.
 std::string digest(const std::string& job_token, const std::string& nonce) {
   if (job_token.empty()) return "none";
-  const Seal::Bytes seal = Seal::of_token(job_token).make({"hello", nonce});
+  const MacKey::Bytes mac = MacKey::of_token(job_token).compute({"hello", nonce});
   return absl::BytesToHexString(
-      absl::string_view(reinterpret_cast<const char*>(seal.data()), seal.size()));
+      absl::string_view(reinterpret_cast<const char*>(mac.data()), mac.size()));
 }
 
 }  // namespace
@@ -37,7 +37,7 @@ std::string digest(const std::string& job_token, const std::string& nonce) {
 Hello Hello::of_this_process(int rank, int world_size, const std::string& job_token,
                              const std::string& device) {
   Hello hello;
-  hello.nonce = Seal::new_nonce();
+  hello.nonce = MacKey::new_nonce();
   hello.rank = rank;
   hello.world_size = world_size;
   hello.pid = ::getpid();

@@ -33,18 +33,18 @@ class HostAttempt final : public Attempt {
     } catch (const std::exception& error) {
       reject(absl::StrCat("rank ", options_.rank, " failed: ", error_text(error)));
     }
-    if (endpoint_.own != nullptr) endpoint_.own->close_door();
-    for (const auto& [rank, hello] : guests_) words_.say(answer_key(hello.nonce), kGo);
+    if (endpoint_.own != nullptr) endpoint_.own->stop_listening();
+    for (const auto& [rank, hello] : members_) store_.set(answer_key(hello.nonce), kGo);
   }
 
   /// Until every rank is there.
   void gather() {
     std::optional<Clock::time_point> conflict_seen;
-    guests_.emplace(own_.rank, own_);
+    members_.emplace(own_.rank, own_);
     while (true) {
       bound_store();
       beat();
-      hear_failure();
+      check_failure();
       for (int rank = 0; rank < most_ranks(); ++rank) look_at(rank);
       const std::string conflict = find_conflict();
       const auto now = Clock::now();
@@ -70,22 +70,23 @@ class HostAttempt final : public Attempt {
 
   int most_ranks() const {
     int most = options_.world_size;
-    for (const auto& [rank, hello] : guests_) most = std::max(most, hello.world_size);
+    for (const auto& [rank, hello] : members_) most = std::max(most, hello.world_size);
     return most;
   }
 
   void look_at(int rank) {
-    const auto hello = hear_hello(rank);
-    const auto guest = guests_.find(rank);
-    // A guest that came before must still be alive, whichever Hello the key holds now.
-    if (guest != guests_.end() && guest->second.nonce != own_.nonce) expect_alive(guest->second);
+    const auto hello = read_hello(rank);
+    const auto member = members_.find(rank);
+    // A member that came before must still be alive, whichever Hello the key holds now.
+    if (member != members_.end() && member->second.nonce != own_.nonce)
+      expect_alive(member->second);
     if (!hello || hello->rank != rank || ended_.count(hello->nonce) != 0) return;
-    if (guest != guests_.end() && guest->second.nonce == hello->nonce) return;
-    const auto mark = words_.hear(mark_key(hello->nonce));
+    if (member != members_.end() && member->second.nonce == hello->nonce) return;
+    const auto mark = store_.get(mark_key(hello->nonce));
     if (rank == own_.rank && mark && absl::StartsWith(*mark, kEntered)) {
       // Written after this rank's own Hello, so by a process with the same rank, which has met the
       // others meanwhile.
-      const std::string cause = twins_text(rank, own_.pid, hello->pid);
+      const std::string cause = duplicates_text(rank, own_.pid, hello->pid);
       report_failure(-1, cause);
       give_up(cause);
     }
@@ -100,36 +101,37 @@ class HostAttempt final : public Attempt {
       if (life == Life::kEnded) ended_.insert(hello->nonce);
       return;
     }
-    if (guest == guests_.end()) {
-      guests_.emplace(rank, *hello);
+    if (member == members_.end()) {
+      members_.emplace(rank, *hello);
     } else {
-      twin_ = *hello;
+      duplicate_ = *hello;
     }
   }
 
-  /// The failure on all if a guest has ended or given up.
-  void expect_alive(const Hello& guest) {
-    const auto mark = words_.hear(mark_key(guest.nonce));
+  /// The failure on all if a member has ended or given up.
+  void expect_alive(const Hello& member) {
+    const auto mark = store_.get(mark_key(member.nonce));
     if (mark && absl::StartsWith(*mark, kFailed)) {
       const std::string cause = mark->substr(std::string_view(kFailed).size());
-      reject(absl::StrCat(name_of(guest), " gave up: ", cause));
+      reject(absl::StrCat(name_of(member), " gave up: ", cause));
     }
-    if (mark == kGone || (!mark && life_of(guest, true) == Life::kEnded)) {
-      const std::string cause = absl::StrCat(name_of(guest), " died before all ranks had met");
-      report_failure(guest.rank, cause, pid_of(guest));
+    if (mark == kGone || (!mark && life_of(member, true) == Life::kEnded)) {
+      const std::string cause = absl::StrCat(name_of(member), " died before all ranks had met");
+      report_failure(member.rank, cause, pid_of(member));
       reject(cause);
     }
   }
 
   std::string find_conflict() const {
-    if (twin_ && !twin_->has_token(options_.job_token)) {
-      return absl::StrCat("pid ", twin_->pid, " came as rank ", twin_->rank,
+    if (duplicate_ && !duplicate_->has_token(options_.job_token)) {
+      return absl::StrCat("pid ", duplicate_->pid, " came as rank ", duplicate_->rank,
                           " with another TESSERA_JOB_TOKEN than rank ", options_.rank,
                           ": two jobs meet in one place; give each its own");
     }
-    if (twin_) return twins_text(twin_->rank, guests_.at(twin_->rank).pid, twin_->pid);
-    const Hello& first = guests_.begin()->second;
-    for (const auto& [rank, hello] : guests_) {
+    if (duplicate_)
+      return duplicates_text(duplicate_->rank, members_.at(duplicate_->rank).pid, duplicate_->pid);
+    const Hello& first = members_.begin()->second;
+    for (const auto& [rank, hello] : members_) {
       const auto differ = [&first, rank = rank](const char* what, const auto& value,
                                                 const auto& expected) {
         return absl::StrCat("rank ", rank, " has ", what, " ", value, " where rank ", first.rank,
@@ -162,30 +164,30 @@ class HostAttempt final : public Attempt {
   std::vector<int> missing() const {
     std::vector<int> absent;
     for (int rank = 0; rank < most_ranks(); ++rank) {
-      if (guests_.count(rank) == 0) absent.push_back(rank);
+      if (members_.count(rank) == 0) absent.push_back(rank);
     }
     return absent;
   }
 
   void open_transport() {
     std::vector<int> pids(static_cast<size_t>(options_.world_size));
-    for (const auto& [rank, hello] : guests_) pids.at(static_cast<size_t>(rank)) = hello.pid;
+    for (const auto& [rank, hello] : members_) pids.at(static_cast<size_t>(rank)) = hello.pid;
     const std::string text = transport_.open(pids);
-    for (const auto& [rank, hello] : guests_) {
-      words_.say(answer_key(hello.nonce), absl::StrCat(kEnter, own_.nonce, "\n", text));
+    for (const auto& [rank, hello] : members_) {
+      store_.set(answer_key(hello.nonce), absl::StrCat(kEnter, own_.nonce, "\n", text));
     }
-    words_.say(mark_key(own_.nonce), absl::StrCat(kEntered, own_.nonce));
+    store_.set(mark_key(own_.nonce), absl::StrCat(kEntered, own_.nonce));
     pause_shortly_again();
   }
 
-  /// Whether a guest has entered this host's transport. Throws if it has entered another host's; it
-  /// is not disturbed then.
-  bool has_entered(const Hello& guest) {
-    const auto mark = words_.hear(mark_key(guest.nonce));
+  /// Whether a member has entered this host's transport. Throws if it has entered another host's;
+  /// it is not disturbed then.
+  bool has_entered(const Hello& member) {
+    const auto mark = store_.get(mark_key(member.nonce));
     if (!mark || !absl::StartsWith(*mark, kEntered)) return false;
     if (*mark == absl::StrCat(kEntered, own_.nonce)) return true;
-    const auto other = hear_hello(own_.rank);
-    const std::string cause = twins_text(own_.rank, own_.pid, other ? other->pid : own_.pid);
+    const auto other = read_hello(own_.rank);
+    const std::string cause = duplicates_text(own_.rank, own_.pid, other ? other->pid : own_.pid);
     report_failure(-1, cause);
     give_up(cause);
   }
@@ -193,26 +195,26 @@ class HostAttempt final : public Attempt {
   /// Blocks until every rank has entered.
   void await_all() {
     std::set<int> outside;
-    for (const auto& [rank, hello] : guests_) outside.insert(rank);
+    for (const auto& [rank, hello] : members_) outside.insert(rank);
     while (true) {
       bound_store();
       beat();
-      hear_failure();
+      check_failure();
       std::erase_if(outside, [&](int rank) {
-        const Hello& guest = guests_.at(rank);
-        if (guest.nonce == own_.nonce || has_entered(guest)) return true;
-        expect_alive(guest);
+        const Hello& member = members_.at(rank);
+        if (member.nonce == own_.nonce || has_entered(member)) return true;
+        expect_alive(member);
         return false;
       });
       if (outside.empty()) return;
       if (is_time_out()) {
         std::vector<std::string> names;
-        for (const int rank : outside) names.push_back(state_of(guests_.at(rank)));
+        for (const int rank : outside) names.push_back(state_of(members_.at(rank)));
         const std::string cause =
             absl::StrCat("timed out after ", options_.timeout.count(),
                          " ms: all ranks came, but not all of them finished connecting: ",
                          absl::StrJoin(names, ", "));
-        const Hello& first = guests_.at(*outside.begin());
+        const Hello& first = members_.at(*outside.begin());
         report_failure(first.rank, cause, pid_of(first));
         reject(cause);
       }
@@ -222,24 +224,24 @@ class HostAttempt final : public Attempt {
 
   /// In a user's store ranks may try again before all have read the failure: their messages of this
   /// attempt must not be taken for messages of the next one.
-  void reject(const Hello& guest, const std::string& cause) {
-    words_.say(answer_key(guest.nonce), absl::StrCat(kFailure, cause));
-    if (endpoint_.own == nullptr) mark_failed(guest.nonce, cause);
+  void reject(const Hello& member, const std::string& cause) {
+    store_.set(answer_key(member.nonce), absl::StrCat(kFailure, cause));
+    if (endpoint_.own == nullptr) mark_failed(member.nonce, cause);
   }
 
   /// Ends the attempt of all connected ranks with the same cause.
   [[noreturn]] void reject(const std::string& cause) {
-    if (twin_) reject(*twin_, cause);
-    for (const auto& [rank, hello] : guests_) reject(hello, cause);
+    if (duplicate_) reject(*duplicate_, cause);
+    for (const auto& [rank, hello] : members_) reject(hello, cause);
     if (endpoint_.own != nullptr) {  // whoever is connected and has not said Hello yet
-      endpoint_.own->close_door();
-      words_.say(kFailureOfAll, cause);
+      endpoint_.own->stop_listening();
+      store_.set(kFailureOfAll, cause);
     }
     give_up(cause);
   }
 
-  std::map<int, Hello> guests_;  // by rank; this one, too
-  std::optional<Hello> twin_;    // of one of them
+  std::map<int, Hello> members_;    // by rank; this one, too
+  std::optional<Hello> duplicate_;  // of one of them
   std::chrono::seconds silence_ = kSilence;
   std::set<std::string> ended_;  // nonces that are no part of this attempt
 };

@@ -21,20 +21,21 @@ class MemberAttempt final : public Attempt {
     while (true) {
       bound_store();
       beat();
-      hear_failure();
-      if (const auto answer = words_.hear(answer_key(own_.nonce)); answer && obey(*answer)) return;
+      check_failure();
+      if (const auto answer = store_.get(answer_key(own_.nonce)); answer && handle_answer(*answer))
+        return;
       if (endpoint_.own != nullptr) {
-        if (const auto failure = words_.hear(kFailureOfAll)) give_up(*failure);
+        if (const auto failure = store_.get(kFailureOfAll)) give_up(*failure);
       }
       expect_host_alive();
-      stand_by_hello();
+      rewrite_hello();
       if (is_time_out(kGrace)) give_up_waiting();
       pause();
     }
   }
 
   /// Acts on the host's answer. Returns whether the ranks have met.
-  bool obey(const std::string& answer) {
+  bool handle_answer(const std::string& answer) {
     if (answer == kGo && has_entered_) return true;
     const std::vector<std::string> lines = absl::StrSplit(answer, absl::MaxSplits('\n', 2));
     if (has_entered_ || lines.size() != 3 || !absl::StartsWith(answer, kEnter)) return false;
@@ -48,7 +49,7 @@ class MemberAttempt final : public Attempt {
       give_up(cause);
     }
     has_entered_ = true;
-    words_.say(mark_key(own_.nonce), absl::StrCat(kEntered, lines[1]));
+    store_.set(mark_key(own_.nonce), absl::StrCat(kEntered, lines[1]));
     pause_shortly_again();
     return false;
   }
@@ -62,12 +63,12 @@ class MemberAttempt final : public Attempt {
 
   /// In a user's store, where rank 0 is the host.
   void expect_rank_0_alive() {
-    const auto hello = hear_hello(0);
+    const auto hello = read_hello(0);
     if (!hello || hello->rank != 0) return;
     const bool known = host_nonce_ == hello->nonce;
-    const auto mark = words_.hear(mark_key(hello->nonce));
+    const auto mark = store_.get(mark_key(hello->nonce));
     if (known && mark && absl::StartsWith(*mark, kFailed)) {
-      hear_failure();  // said before the mark to whom the host had seen
+      check_failure();  // written before the mark for whom the host had seen
       // An attempt that this rank was no part of; rank 0 may try again.
       failure_ = mark->substr(std::string_view(kFailed).size());
       if (life_of(*hello, true) == Life::kEnded) give_up(failure_);
@@ -84,26 +85,26 @@ class MemberAttempt final : public Attempt {
   }
 
   /// Writes this rank's Hello again if another process has written one under the same rank.
-  void stand_by_hello() {
-    const auto hello = hear_hello(options_.rank);
-    if (!hello || hello->nonce != own_.nonce) words_.say(hello_key(options_.rank), own_.to_text());
+  void rewrite_hello() {
+    const auto hello = read_hello(options_.rank);
+    if (!hello || hello->nonce != own_.nonce) store_.set(hello_key(options_.rank), own_.to_text());
   }
 
   [[noreturn]] void give_up_waiting() {
     std::vector<int> missing;
     for (int rank = 0; rank < options_.world_size; ++rank) {
-      if (!words_.hear(hello_key(rank))) missing.push_back(rank);
+      if (!store_.get(hello_key(rank))) missing.push_back(rank);
     }
     std::string host = "rank 0";
     int host_rank = 0;
     int host_pid = 0;
     if (endpoint_.own != nullptr) {
-      const HostName& name = endpoint_.own->host();
-      host = name.text();
-      if (!name.activity().empty()) absl::StrAppend(&host, " ", name.activity());
-      host_rank = name.rank;
-      host_pid = name.machine == own_.host ? name.pid : 0;
-    } else if (const auto hello = hear_hello(0); hello && hello->rank == 0) {
+      const HostProcess& process = endpoint_.own->host();
+      host = process.text();
+      if (!process.activity().empty()) absl::StrAppend(&host, " ", process.activity());
+      host_rank = process.rank;
+      host_pid = process.machine == own_.host ? process.pid : 0;
+    } else if (const auto hello = read_hello(0); hello && hello->rank == 0) {
       host = state_of(*hello);
       host_pid = pid_of(*hello);
     }

@@ -27,7 +27,7 @@ absl::Status senseless() {
       "TESSERA_JOB_TOKEN, or belongs to another attempt");
 }
 
-absl::Status turned_away() {
+absl::Status rejected() {
   return absl::DataLossError(
       "does not accept this rank as one of its job: it is another program, has another "
       "TESSERA_JOB_TOKEN, or belongs to another attempt");
@@ -72,21 +72,21 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::enter(FileDescriptor soc
 }
 
 absl::Status Connection::prove(const Credentials& credentials, Deadline deadline) {
-  const std::string own = Seal::new_nonce();
-  absl::Status sent = send(nonce_message(Entrance::kMemberNonce, own), deadline);
+  const std::string own = MacKey::new_nonce();
+  absl::Status sent = send(nonce_message(ConnectionHandshake::kMemberNonce, own), deadline);
   if (!sent.ok()) return sent;
   const auto nonce = receive(deadline);
   if (!nonce.ok()) return nonce.status();
-  const auto other = parse_nonce(nonce->answer, Entrance::kHostNonce);
+  const auto other = parse_nonce(nonce->reply, ConnectionHandshake::kHostNonce);
   if (!other) return senseless();
-  framing_.seal_with(credentials.connection_key(own, *other));
+  framing_.authenticate_with(credentials.connection_key(own, *other));
   sent = send(member_message(), deadline);
   if (!sent.ok()) return sent;
   const auto proof = receive(deadline);
   // A host that knows another token hangs up.
-  if (absl::IsUnavailable(proof.status())) return turned_away();
+  if (absl::IsUnavailable(proof.status())) return rejected();
   if (!proof.ok()) return proof.status();
-  const auto host = parse_host(proof->answer);
+  const auto host = parse_host(proof->reply);
   if (!host) return senseless();
   host_ = *host;
   framing_.trust();
@@ -129,7 +129,7 @@ absl::StatusOr<Connection::Borrowed> Connection::receive(Deadline deadline) {
     if (const auto payload = framing_.take()) {
       auto message = Message::from_bytes(*payload);
       if (!message) return senseless();
-      borrowed.answer = *std::move(message);
+      borrowed.reply = *std::move(message);
       return borrowed;
     }
     if (framing_.is_broken()) return senseless();
@@ -157,21 +157,20 @@ absl::StatusOr<Connection::Borrowed> Connection::receive(Deadline deadline) {
   }
 }
 
-absl::StatusOr<Connection::Borrowed> Connection::borrow(const Message& question,
-                                                        Deadline deadline) {
+absl::StatusOr<Connection::Borrowed> Connection::borrow(const Message& request, Deadline deadline) {
   const std::lock_guard lock(mutex_);
   if (!broken_.ok()) return broken_;
-  broken_ = send(question, deadline);
+  broken_ = send(request, deadline);
   if (!broken_.ok()) return broken_;
-  auto answer = receive(deadline);
-  broken_ = answer.status();
-  return answer;
+  auto reply = receive(deadline);
+  broken_ = reply.status();
+  return reply;
 }
 
-absl::StatusOr<Message> Connection::ask(const Message& question, Deadline deadline) {
-  auto borrowed = borrow(question, deadline);
+absl::StatusOr<Message> Connection::ask(const Message& request, Deadline deadline) {
+  auto borrowed = borrow(request, deadline);
   if (!borrowed.ok()) return borrowed.status();
-  return std::move(borrowed->answer);
+  return std::move(borrowed->reply);
 }
 
 }  // namespace tessera::internal

@@ -20,7 +20,7 @@ namespace tessera::internal {
 using Deadline = std::chrono::steady_clock::time_point;
 
 /// A member's connection to the host of its job's meeting. Both sides have proved that they belong
-/// to the job, as far as its token proves it (Note [Seals]).
+/// to the job, as far as its token proves it (Note [Message authentication]).
 ///
 /// Errors of all calls; their texts continue "rank 0 (pid 12 on node7) ": Unavailable if the other
 /// side has closed, DeadlineExceeded if it does not answer, DataLoss if what it sends does not
@@ -35,17 +35,17 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  const HostName& host() const { return host_; }
+  const HostProcess& host() const { return host_; }
 
   /// Sends a request and waits for the reply. One request at a time; thread-safe.
-  absl::StatusOr<Message> ask(const Message& question, Deadline deadline);
+  absl::StatusOr<Message> ask(const Message& request, Deadline deadline);
   /// The same if the reply includes a descriptor, which works on the same host only. Not open if
   /// none came.
   struct Borrowed {
-    Message answer;
+    Message reply;
     FileDescriptor descriptor;
   };
-  absl::StatusOr<Borrowed> borrow(const Message& question, Deadline deadline);
+  absl::StatusOr<Borrowed> borrow(const Message& request, Deadline deadline);
 
  private:
   explicit Connection(FileDescriptor socket);
@@ -57,7 +57,7 @@ class Connection {
   const Origin origin_;
   const FileDescriptor socket_;
   Framing framing_{Framing::Side::kMember};
-  HostName host_;
+  HostProcess host_;
   std::mutex mutex_;
   absl::Status broken_;
 };

@@ -21,34 +21,35 @@ constexpr const char* kMeetingProtocol = "tessera meeting 1";
 constexpr size_t kLongestNonce = 64;
 constexpr size_t kLongestName = 256;
 
-bool is_kind(const Message& message, Entrance kind, size_t fields) {
+bool is_kind(const Message& message, ConnectionHandshake kind, size_t fields) {
   return message.kind == static_cast<uint8_t>(kind) && message.fields.size() == fields;
 }
 
 }  // namespace
 
-Seal Credentials::connection_key(std::string_view member_nonce, std::string_view host_nonce) const {
-  return Seal::of_token(token).derive(
+MacKey Credentials::connection_key(std::string_view member_nonce,
+                                   std::string_view host_nonce) const {
+  return MacKey::of_token(token).derive(
       {kMeetingProtocol, member_nonce, host_nonce, run_id, attempt});
 }
 
-HostName HostName::of_this_process(int rank) {
+HostProcess HostProcess::of_this_process(int rank) {
   return {.rank = rank, .pid = ::getpid(), .machine = machine_id(), .host = machine_name()};
 }
 
-std::string HostName::text() const {
+std::string HostProcess::text() const {
   return absl::StrCat("rank ", rank, " (pid ", pid, machine == machine_id() ? "" : " on ",
                       machine == machine_id() ? "" : host, ")");
 }
 
-std::string HostName::activity() const {
+std::string HostProcess::activity() const {
   if (machine != machine_id()) return "";
   const auto status = process_status(pid);
   if (!status || status->describe().empty()) return "";
   return absl::StrCat("and ", status->describe());
 }
 
-bool HostName::has_ended() const {
+bool HostProcess::has_ended() const {
   if (machine != machine_id()) return false;
   if (const auto status = process_status(pid)) return status->has_ended();
   return ::kill(pid, 0) != 0 && errno == ESRCH;
@@ -64,28 +65,33 @@ std::optional<int> rank_of_process(int pid) {
   return std::nullopt;
 }
 
-Message nonce_message(Entrance kind, const std::string& nonce) {
+Message nonce_message(ConnectionHandshake kind, const std::string& nonce) {
   return {.kind = static_cast<uint8_t>(kind), .fields = {kMeetingProtocol, nonce}};
 }
 
-std::optional<std::string> parse_nonce(const Message& message, Entrance kind) {
+std::optional<std::string> parse_nonce(const Message& message, ConnectionHandshake kind) {
   if (!is_kind(message, kind, 2) || message.fields[0] != kMeetingProtocol) return std::nullopt;
   if (message.fields[1].empty() || message.fields[1].size() > kLongestNonce) return std::nullopt;
   return message.fields[1];
 }
 
-Message member_message() { return {.kind = static_cast<uint8_t>(Entrance::kMember), .fields = {}}; }
+Message member_message() {
+  return {.kind = static_cast<uint8_t>(ConnectionHandshake::kMember), .fields = {}};
+}
 
-bool is_member_message(const Message& message) { return is_kind(message, Entrance::kMember, 0); }
+bool is_member_message(const Message& message) {
+  return is_kind(message, ConnectionHandshake::kMember, 0);
+}
 
-Message host_message(const HostName& host) {
-  return {.kind = static_cast<uint8_t>(Entrance::kHost),
+Message host_message(const HostProcess& host) {
+  return {.kind = static_cast<uint8_t>(ConnectionHandshake::kHost),
           .fields = {absl::StrCat(host.rank), absl::StrCat(host.pid), host.machine, host.host}};
 }
 
-std::optional<HostName> parse_host(const Message& message) {
-  HostName host;
-  if (!is_kind(message, Entrance::kHost, 4) || !absl::SimpleAtoi(message.fields[0], &host.rank) ||
+std::optional<HostProcess> parse_host(const Message& message) {
+  HostProcess host;
+  if (!is_kind(message, ConnectionHandshake::kHost, 4) ||
+      !absl::SimpleAtoi(message.fields[0], &host.rank) ||
       !absl::SimpleAtoi(message.fields[1], &host.pid) || message.fields[2].size() > kLongestName ||
       message.fields[3].size() > kLongestName) {
     return std::nullopt;

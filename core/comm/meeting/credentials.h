@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/core/comm/meeting/mac_key.h"
 #include "tessera/core/comm/meeting/message.h"
-#include "tessera/core/comm/meeting/seal.h"
 
 namespace tessera::internal {
 
@@ -16,18 +16,18 @@ struct Credentials {
   std::string attempt;  ///< how often the launcher has started it again
 
   /// The key of a connection whose sides have these nonces.
-  Seal connection_key(std::string_view member_nonce, std::string_view host_nonce) const;
+  MacKey connection_key(std::string_view member_nonce, std::string_view host_nonce) const;
 };
 
 /// The host process, as it describes itself.
-struct HostName {
+struct HostProcess {
   int rank = 0;
   int pid = 0;
   std::string machine;  ///< machine_id()
   std::string host;     ///< machine_name()
 
   /// Local. This process.
-  static HostName of_this_process(int rank);
+  static HostProcess of_this_process(int rank);
 
   /// "rank 0 (pid 12)", and on another machine "rank 0 (pid 12 on node7)".
   std::string text() const;
@@ -42,15 +42,20 @@ struct HostName {
 std::optional<int> rank_of_process(int pid);
 
 /// The four messages with which a connection begins, in order: both sides send a nonce, then the
-/// member and then the host prove, by a sealed frame, that they know the key.
-enum class Entrance : uint8_t { kMemberNonce = 101, kHostNonce = 102, kMember = 103, kHost = 104 };
+/// member and then the host prove, by a frame with a MAC, that they know the key.
+enum class ConnectionHandshake : uint8_t {
+  kMemberNonce = 101,
+  kHostNonce = 102,
+  kMember = 103,
+  kHost = 104
+};
 
 /// Local. Make these messages, and read them if they are valid.
-Message nonce_message(Entrance kind, const std::string& nonce);
-std::optional<std::string> parse_nonce(const Message& message, Entrance kind);
+Message nonce_message(ConnectionHandshake kind, const std::string& nonce);
+std::optional<std::string> parse_nonce(const Message& message, ConnectionHandshake kind);
 Message member_message();
 bool is_member_message(const Message& message);
-Message host_message(const HostName& host);
-std::optional<HostName> parse_host(const Message& message);
+Message host_message(const HostProcess& host);
+std::optional<HostProcess> parse_host(const Message& message);
 
 }  // namespace tessera::internal

@@ -15,9 +15,9 @@
 #include "tessera/core/comm/meeting/abandoned_call.h"
 #include "tessera/core/comm/meeting/abstract_socket.h"
 #include "tessera/core/comm/meeting/announcement.h"
-#include "tessera/core/comm/meeting/patient_store.h"
 #include "tessera/core/comm/meeting/socket_path.h"
 #include "tessera/core/comm/meeting/tcp_address.h"
+#include "tessera/core/comm/meeting/time_limited_store.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/failure_report.h"
 #include "tessera/core/process/machine.h"
@@ -32,7 +32,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kLongestLook(20);
 constexpr auto kPauseAfterRefusal = std::chrono::milliseconds(200);
 // A host that is there answers in microseconds, and one that is flooded in seconds.
-constexpr auto kLongestEntrance = std::chrono::seconds(10);
+constexpr auto kLongestHandshake = std::chrono::seconds(10);
 constexpr auto kSilence = std::chrono::seconds(5);  // before a rank says what it waits for
 // An answer about a port that is taken: by a rank 0 of this job or by another program?
 constexpr auto kTimeToTell = std::chrono::seconds(2);
@@ -56,9 +56,9 @@ class Search {
                                  absl::StrCat(who, ", which listens at ", path, ","))) {
           return *std::move(entered);
         }
-        const std::string activity =
-            HostName{.rank = 0, .pid = host_pid_, .machine = machine_id(), .host = {}}.activity();
-        if (!activity.empty()) absl::StrAppend(&lack_, " ", activity);
+        const HostProcess process{.rank = 0, .pid = host_pid_, .machine = machine_id(), .host = {}};
+        const std::string activity = process.activity();
+        if (!activity.empty()) absl::StrAppend(&problem_, " ", activity);
       } else if (absl::IsNotFound(socket.status())) {
         auto listener = endpoint->listen();
         if (listener.ok() && *listener != nullptr) return host(*std::move(listener), {});
@@ -109,7 +109,7 @@ class Search {
       note(socket.status());
       pause_or_give_up();
     }
-    PatientStore store(agents_store());
+    TimeLimitedStore store(agents_store());
     store.setTimeout(bounded(options_.timeout));
     if (environment.rank == 0) return host_for_agent(store, agent);
     while (true) {
@@ -129,7 +129,7 @@ class Search {
 
   bool is_one_host() const { return environment().local_world_size == environment().world_size; }
 
-  Deadline soon() const { return std::min(end_, Clock::now() + kLongestEntrance); }
+  Deadline soon() const { return std::min(end_, Clock::now() + kLongestHandshake); }
 
   static void check(const absl::Status& status, const char* what) {
     TORCH_CHECK(status.ok(), "[rendezvous] ", what, ": ", std::string(status.message()));
@@ -147,9 +147,9 @@ class Search {
       check(status, "store_url");
     }
     if (status.ok()) return;
-    lack_ = std::string(status.message());
+    problem_ = std::string(status.message());
     // A refusal explains more than the absence of the process, which may have ended since.
-    if (!refusal_.empty()) lack_ = absl::StrCat(refusal_, "; by now ", lack_);
+    if (!refusal_.empty()) problem_ = absl::StrCat(refusal_, "; by now ", problem_);
   }
 
   /// Waits a little; at the time-out throws an error that says what was found.
@@ -157,14 +157,14 @@ class Search {
     const auto now = Clock::now();
     if (now >= end_) {
       const std::string cause =
-          absl::StrCat("timed out after ", options_.timeout.count(), " ms: ", variables_, lack_,
+          absl::StrCat("timed out after ", options_.timeout.count(), " ms: ", variables_, problem_,
                        variables_.empty() ? "" : "; is rank 0 there?");
       report_failure(host_ && *host_ != environment().rank ? *host_ : -1, cause, host_pid_);
       throw CommError({"init_process_group", "world", -1, environment().rank, ""}, cause);
     }
-    if (!has_spoken_ && now - start_ > kSilence) {
-      has_spoken_ = true;
-      TORCH_WARN("[rendezvous] rank ", environment().rank, " waits: ", variables_, lack_);
+    if (!has_warned_ && now - start_ > kSilence) {
+      has_warned_ = true;
+      TORCH_WARN("[rendezvous] rank ", environment().rank, " waits: ", variables_, problem_);
     }
     std::this_thread::sleep_for(pause_);
     pause_ = std::min(pause_ * 2, std::max(pause_, kLongestLook));
@@ -176,8 +176,8 @@ class Search {
     if (!connection.ok()) {
       // What is cut short by the time-out says less than what came before it.
       const bool is_cut = absl::IsDeadlineExceeded(connection.status()) && !refusal_.empty();
-      if (!is_cut) lack_ = absl::StrCat(who, " ", std::string(connection.status().message()));
-      if (absl::IsDataLoss(connection.status())) refusal_ = lack_;
+      if (!is_cut) problem_ = absl::StrCat(who, " ", std::string(connection.status().message()));
+      if (absl::IsDataLoss(connection.status())) refusal_ = problem_;
       if (!refusal_.empty()) pause_ = kPauseAfterRefusal;
       return std::nullopt;
     }
@@ -185,8 +185,8 @@ class Search {
   }
 
   Endpoint host(std::unique_ptr<Listener> listener, const Credentials& credentials) const {
-    return at_store(c10::make_intrusive<JobStore>(std::move(listener), credentials,
-                                                  HostName::of_this_process(environment().rank)));
+    return at_store(c10::make_intrusive<JobStore>(
+        std::move(listener), credentials, HostProcess::of_this_process(environment().rank)));
   }
 
   Endpoint at_store(c10::intrusive_ptr<JobStore> store) const {
@@ -200,7 +200,8 @@ class Search {
       auto address =
           TcpAddress::resolve(environment().master_addr, environment().master_port, end_);
       if (address.ok()) return *std::move(address);
-      lack_ = absl::StrCat("the host is unknown (", std::string(address.status().message()), ")");
+      problem_ =
+          absl::StrCat("the host is unknown (", std::string(address.status().message()), ")");
       TORCH_CHECK(!must_be || !absl::IsNotFound(address.status()),
                   "[rendezvous] MASTER_ADDR: got '", environment().master_addr,
                   "', which is unknown (", std::string(address.status().message()),
@@ -269,31 +270,31 @@ class Search {
     return absl::StrCat("tessera/address/", environment().run_id, "/", environment().attempt);
   }
 
-  /// "<seal> <kind> <where>".
-  std::string sealed(const std::string& text) const {
-    const auto seal = Seal::of_token(environment().job_token).make({address_key(), text});
+  /// "<MAC> <kind> <where>".
+  std::string with_mac(const std::string& text) const {
+    const auto mac = MacKey::of_token(environment().job_token).compute({address_key(), text});
     return absl::StrCat(absl::BytesToHexString(absl::string_view(
-                            reinterpret_cast<const char*>(seal.data()), seal.size())),
+                            reinterpret_cast<const char*>(mac.data()), mac.size())),
                         " ", text);
   }
 
   /// What rank 0 said last, if it was rank 0.
-  std::optional<std::string> read_address(PatientStore& store) {
+  std::optional<std::string> read_address(TimeLimitedStore& store) {
     const auto text = look(store);
     if (!text) {
-      lack_ = "rank 0 has not said where it listens";
+      problem_ = "rank 0 has not said where it listens";
       return std::nullopt;
     }
     const size_t space = text->find(' ');
     const std::string said = space == std::string::npos ? "" : text->substr(space + 1);
-    if (sealed(said) == *text) return said;
-    lack_ =
+    if (with_mac(said) == *text) return said;
+    problem_ =
         "rank 0's address in the store does not verify: somebody else wrote it, or rank 0 has "
         "another TESSERA_JOB_TOKEN";
     return std::nullopt;
   }
 
-  std::optional<std::string> look(PatientStore& store) {
+  std::optional<std::string> look(TimeLimitedStore& store) {
     try {
       if (!store.check({address_key()})) return std::nullopt;
       return store.get_to_str(address_key());
@@ -303,11 +304,11 @@ class Search {
     }
   }
 
-  Endpoint host_for_agent(PatientStore& store, const TcpAddress& agent) {
+  Endpoint host_for_agent(TimeLimitedStore& store, const TcpAddress& agent) {
     Announcement where;
     std::unique_ptr<Listener> listener;
     if (is_one_host()) {
-      where.name = absl::StrCat("tessera/", Seal::new_nonce());
+      where.name = absl::StrCat("tessera/", MacKey::new_nonce());
       auto made = listen_at_name(where.name);
       check(made.status(), "a socket for the ranks of this host");
       listener = *std::move(made);
@@ -324,7 +325,7 @@ class Search {
     }
     Endpoint endpoint = host(std::move(listener), is_one_host() ? Credentials() : credentials());
     try {
-      static_cast<c10d::Store&>(store).set(address_key(), sealed(where.to_text()));
+      static_cast<c10d::Store&>(store).set(address_key(), with_mac(where.to_text()));
     } catch (const std::exception& error) {
       throw CommError({"init_process_group", "world", -1, environment().rank, ""},
                       absl::StrCat(variables_, "the store failed: ", error_text(error)));
@@ -337,17 +338,19 @@ class Search {
     if (!said) return std::nullopt;
     const auto where = Announcement::from_text(*said);
     if (!where) {
-      lack_ = "rank 0's text in the store is not an address; run one build of Tessera on all ranks";
+      problem_ =
+          "rank 0's text in the store is not an address; run one build of Tessera on all ranks";
       return std::nullopt;
     }
     if (!where->name.empty()) {
       auto socket = connect_to_name(where->name);
       if (socket.ok()) return enter(*std::move(socket), {}, soon());
-      lack_ = absl::StrCat("rank 0 is not where it said: ", std::string(socket.status().message()));
+      problem_ =
+          absl::StrCat("rank 0 is not where it said: ", std::string(socket.status().message()));
       return std::nullopt;
     }
     if (is_one_host()) {  // rank 0 publishes no port then; following one could lead to another user
-      lack_ =
+      problem_ =
           "rank 0's address in the store is not a socket of this host: somebody else wrote it, "
           "or rank 0 has another LOCAL_WORLD_SIZE";
       return std::nullopt;
@@ -357,7 +360,7 @@ class Search {
     check_token(*address);
     auto socket = address->connect(soon());
     if (socket.ok()) return enter(*std::move(socket), credentials(), soon());
-    lack_ = std::string(socket.status().message());
+    problem_ = std::string(socket.status().message());
     return std::nullopt;
   }
 
@@ -367,8 +370,8 @@ class Search {
   std::string variables_;    // that lead to rank 0; "" at a path, where any rank hosts
   std::optional<int> host_;  // the rank that hosts, as far as it is known
   int host_pid_ = 0;         // its process, if it is one of this host
-  std::string lack_ = "nobody came";
-  bool has_spoken_ = false;
+  std::string problem_ = "nobody came";
+  bool has_warned_ = false;
   std::string refusal_;  // of who turned this rank away
   std::chrono::milliseconds pause_{1};
 };
@@ -377,7 +380,7 @@ class Search {
 
 Endpoint find_endpoint(const EndpointOptions& options) {
   if (options.store != nullptr) {
-    return {.store = c10::make_intrusive<PatientStore>(options.store),
+    return {.store = c10::make_intrusive<TimeLimitedStore>(options.store),
             .own = nullptr,
             .is_host = options.environment.rank == 0};
   }

@@ -17,11 +17,11 @@ namespace tessera::internal {
 /// - a path (file://, tessera-run): a Unix socket; the first rank that comes is the host
 ///   (SocketPath).
 /// - an address (MASTER_ADDR, MASTER_PORT): a TCP port at which rank 0 listens as the host
-///   (TcpAddress). Every frame is sealed (Note [Seals]).
-/// - torchrun's store, which anybody may write: there rank 0 only publishes, sealed, where it
+///   (TcpAddress). Every frame has a MAC (Note [Message authentication]).
+/// - torchrun's store, which anybody may write: there rank 0 only publishes, with a MAC, where it
 ///   listens: at a Unix socket if all ranks are on one host, else at a TCP port of its own.
-/// - a store that the user gives: rank 0 is the host, and all messages in it are sealed
-///   (PatientStore).
+/// - a store that the user gives: rank 0 is the host, and all messages in it have MACs
+///   (TimeLimitedStore).
 /// In the first three every member is connected to the host, so the end of either process is
 /// noticed at once. Every wait has a time-out.
 

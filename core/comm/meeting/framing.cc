@@ -16,12 +16,12 @@ std::string_view Framing::direction(bool sends) const {
 std::string Framing::wrap(std::string_view payload) {
   const auto length = static_cast<uint32_t>(payload.size());
   std::string bytes;
-  bytes.reserve(kLengthBytes + payload.size() + Seal::kBytes);
+  bytes.reserve(kLengthBytes + payload.size() + MacKey::kBytes);
   for (int shift = 0; shift < 32; shift += 8) bytes.push_back(static_cast<char>(length >> shift));
   bytes.append(payload);
   if (key_) {
-    const Seal::Bytes seal = key_->make({direction(true), std::to_string(sent_++), payload});
-    bytes.append(reinterpret_cast<const char*>(seal.data()), seal.size());
+    const MacKey::Bytes mac = key_->compute({direction(true), std::to_string(sent_++), payload});
+    bytes.append(reinterpret_cast<const char*>(mac.data()), mac.size());
   }
   return bytes;
 }
@@ -36,13 +36,13 @@ std::optional<std::string> Framing::take() {
     is_broken_ = true;
     return std::nullopt;
   }
-  const size_t whole = kLengthBytes + length + (key_ ? Seal::kBytes : 0);
+  const size_t whole = kLengthBytes + length + (key_ ? MacKey::kBytes : 0);
   if (received_.size() < whole) return std::nullopt;
   std::string payload = received_.substr(kLengthBytes, length);
   if (key_) {
-    const std::string_view seal =
-        std::string_view(received_).substr(kLengthBytes + length, Seal::kBytes);
-    if (!key_->verify(seal, {direction(false), std::to_string(taken_++), payload})) {
+    const std::string_view mac =
+        std::string_view(received_).substr(kLengthBytes + length, MacKey::kBytes);
+    if (!key_->verify(mac, {direction(false), std::to_string(taken_++), payload})) {
       is_broken_ = true;
       return std::nullopt;
     }

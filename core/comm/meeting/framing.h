@@ -6,12 +6,12 @@
 #include <string>
 #include <string_view>
 
-#include "tessera/core/comm/meeting/seal.h"
+#include "tessera/core/comm/meeting/mac_key.h"
 
 namespace tessera::internal {
 
 /// One side of a connection as frames: a length (32 bits, little-endian), that many bytes, and,
-/// once both sides have a key, their seal. See Note [Seals].
+/// once both sides have a key, their MAC. See Note [Message authentication].
 class Framing {
  public:
   enum class Side : uint8_t { kMember, kHost };
@@ -21,8 +21,8 @@ class Framing {
 
   explicit Framing(Side side) : side_(side) {}
 
-  /// From now on frames are sealed, both ways.
-  void seal_with(const Seal& key) { key_ = key; }
+  /// From now on frames carry a MAC, both ways.
+  void authenticate_with(const MacKey& key) { key_ = key; }
   /// The other side has proved itself: its frames may be long.
   void trust() { is_trusted_ = true; }
 
@@ -40,9 +40,9 @@ class Framing {
   std::string_view direction(bool sends) const;
 
   const Side side_;
-  std::optional<Seal> key_;
+  std::optional<MacKey> key_;
   bool is_trusted_ = false;
-  uint64_t sent_ = 0;   // sealed frames
+  uint64_t sent_ = 0;   // frames with a MAC
   uint64_t taken_ = 0;  // the same
   std::string received_;
   bool is_broken_ = false;

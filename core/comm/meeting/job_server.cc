@@ -36,7 +36,7 @@ struct JobServer::Session {
   enum class Stage : uint8_t { kNonce, kProof, kMember, kLost };
 
   /// Bytes on their way out, and a descriptor that goes with the first of them.
-  struct Parcel {
+  struct Outgoing {
     std::string bytes;
     int descriptor;
   };
@@ -50,13 +50,13 @@ struct JobServer::Session {
   Framing framing{Framing::Side::kHost};
   Stage stage = Stage::kNonce;
   Clock::time_point prove_by;
-  std::deque<Parcel> parcels;
+  std::deque<Outgoing> outgoing;
   size_t queued_bytes = 0;
   std::vector<std::pair<std::string, std::string>> on_loss;
 };
 
 JobServer::JobServer(std::unique_ptr<Listener> listener, std::shared_ptr<JobTable> table,
-                     Credentials credentials, HostName self)
+                     Credentials credentials, HostProcess self)
     : listener_(std::move(listener)),
       table_(std::move(table)),
       credentials_(std::move(credentials)),
@@ -82,11 +82,11 @@ void JobServer::wake() const {
   static_cast<void>(!::write(wake_up_.get(), &one, sizeof(one)));
 }
 
-void JobServer::close_door() {
+void JobServer::stop_listening() {
   if (!origin_.is_here()) return;
-  door_is_to_close_.store(true);
+  is_to_stop_listening_.store(true);
   wake();
-  door_is_closed_.wait(false);
+  has_stopped_listening_.wait(false);
 }
 
 /// The thread.
@@ -95,19 +95,19 @@ void JobServer::run() {
   std::vector<pollfd> waiting;
   while (true) {
     if (is_to_end_.load() && !leave_by) leave_by = Clock::now() + kServerLinger;
-    if (leave_by || door_is_to_close_.load()) {
-      shut_out();
-      door_is_closed_.store(true);
-      door_is_closed_.notify_all();
+    if (leave_by || is_to_stop_listening_.load()) {
+      close_listener();
+      has_stopped_listening_.store(true);
+      has_stopped_listening_.notify_all();
     }
     sweep();
     if (leave_by && (sessions_.empty() || Clock::now() >= *leave_by)) return;
     waiting.assign({{wake_up_.get(), POLLIN, 0}});
     for (const Session& session : sessions_) {
-      const short events = session.parcels.empty() ? POLLIN : POLLIN | POLLOUT;
+      const short events = session.outgoing.empty() ? POLLIN : POLLIN | POLLOUT;
       waiting.push_back({session.socket.get(), events, 0});
     }
-    const bool listens = listener_->fd() >= 0 && Clock::now() >= deaf_until_;
+    const bool listens = listener_->fd() >= 0 && Clock::now() >= accepts_from_;
     if (listens) waiting.push_back({listener_->fd(), POLLIN, 0});
     const int patience = leave_by ? 20 : next_wait_ms();
     if (::poll(waiting.data(), waiting.size(), patience) <= 0) continue;
@@ -121,19 +121,19 @@ void JobServer::run() {
       if ((happened & POLLOUT) != 0) flush(session);
       if ((happened & (POLLIN | POLLHUP | POLLERR)) == 0) continue;
       try {
-        hear(session);
+        receive(session);
       } catch (const std::exception&) {  // no memory for what it sends: the others stay
         lose(session);
       }
     }
-    if (listens && waiting[place].revents != 0) let_in();
+    if (listens && waiting[place].revents != 0) accept_all();
   }
 }
 
 int JobServer::next_wait_ms() const {
   const bool is_awaited = std::any_of(sessions_.begin(), sessions_.end(),
                                       [](const Session& session) { return session.is_unproven(); });
-  if (Clock::now() < deaf_until_) return 10;
+  if (Clock::now() < accepts_from_) return 10;
   return is_awaited ? 100 : -1;
 }
 
@@ -146,21 +146,21 @@ bool JobServer::make_room() {
   if (static_cast<size_t>(count) < kMostUnproven) return true;
   Session& oldest = *std::find_if(sessions_.begin(), sessions_.end(), unproven);
   if (Clock::now() < oldest.prove_by - kTimeToProve + kTimeToProveInACrowd) return false;
-  turn_away(oldest);
+  reject(oldest);
   sweep();
   return true;
 }
 
-void JobServer::let_in() {
+void JobServer::accept_all() {
   while (true) {
     if (!make_room()) {
-      deaf_until_ = Clock::now() + kPauseInACrowd;
+      accepts_from_ = Clock::now() + kPauseInACrowd;
       return;
     }
     FileDescriptor arrived = listener_->accept();
     if (!arrived.is_open()) {
       if (errno == EMFILE || errno == ENFILE) {
-        deaf_until_ = Clock::now() + kPauseWithoutDescriptors;
+        accepts_from_ = Clock::now() + kPauseWithoutDescriptors;
         TORCH_WARN_ONCE("[rendezvous] ", self_.text(),
                         ", where the ranks meet, cannot let others in (", std::strerror(errno),
                         "); raise ulimit -n");
@@ -171,9 +171,9 @@ void JobServer::let_in() {
   }
 }
 
-void JobServer::turn_away(Session& session) {
+void JobServer::reject(Session& session) {
   session.stage = Session::Stage::kLost;
-  if (turned_away_.fetch_add(1, std::memory_order_relaxed) == 0) {
+  if (rejected_.fetch_add(1, std::memory_order_relaxed) == 0) {
     TORCH_WARN("[rendezvous] somebody connected to ", self_.text(),
                ", where the ranks of this job meet, and did not prove to be one of them; it is "
                "ignored, and so are later ones. If a rank is missing, give all ranks the same "
@@ -188,7 +188,7 @@ void JobServer::lose(Session& session) {
 }
 
 /// Stops listening and closes connections that have proved nothing.
-void JobServer::shut_out() {
+void JobServer::close_listener() {
   listener_->close();
   for (Session& session : sessions_) {
     if (session.is_unproven()) session.stage = Session::Stage::kLost;
@@ -199,13 +199,13 @@ void JobServer::shut_out() {
 void JobServer::sweep() {
   const auto now = Clock::now();
   for (Session& session : sessions_) {
-    if (session.is_unproven() && now >= session.prove_by) turn_away(session);
+    if (session.is_unproven() && now >= session.prove_by) reject(session);
   }
   std::erase_if(sessions_,
                 [](const Session& session) { return session.stage == Session::Stage::kLost; });
 }
 
-void JobServer::hear(Session& session) {
+void JobServer::receive(Session& session) {
   if (session.stage == Session::Stage::kLost) return;
   std::array<char, 65536> bytes;
   const ssize_t count = ::recv(session.socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
@@ -220,7 +220,7 @@ void JobServer::hear(Session& session) {
     if (!payload) break;
     const auto message = Message::from_bytes(*payload);
     if (!message) {
-      turn_away(session);
+      reject(session);
     } else if (session.is_unproven()) {
       enter(session, *message);
     } else {
@@ -229,7 +229,7 @@ void JobServer::hear(Session& session) {
   }
   if (!session.framing.is_broken()) return;
   if (session.is_unproven()) {
-    turn_away(session);
+    reject(session);
   } else {
     lose(session);
   }
@@ -237,58 +237,58 @@ void JobServer::hear(Session& session) {
 
 void JobServer::enter(Session& session, const Message& message) {
   if (session.stage == Session::Stage::kNonce) {
-    const auto other = parse_nonce(message, Entrance::kMemberNonce);
-    if (!other) return turn_away(session);
-    const std::string own = Seal::new_nonce();
-    send(session, nonce_message(Entrance::kHostNonce, own));
-    session.framing.seal_with(credentials_.connection_key(*other, own));
+    const auto other = parse_nonce(message, ConnectionHandshake::kMemberNonce);
+    if (!other) return reject(session);
+    const std::string own = MacKey::new_nonce();
+    send(session, nonce_message(ConnectionHandshake::kHostNonce, own));
+    session.framing.authenticate_with(credentials_.connection_key(*other, own));
     session.stage = Session::Stage::kProof;
     return;
   }
-  if (!is_member_message(message)) return turn_away(session);
+  if (!is_member_message(message)) return reject(session);
   session.stage = Session::Stage::kMember;
   session.framing.trust();
   send(session, host_message(self_));
 }
 
 void JobServer::answer(Session& session, const Message& message) {
-  const auto ask = static_cast<Ask>(message.kind);
-  if (ask == Ask::kOnLoss && message.fields.size() == 2) {
+  const auto kind = static_cast<RequestKind>(message.kind);
+  if (kind == RequestKind::kOnLoss && message.fields.size() == 2) {
     session.on_loss.emplace_back(message.fields[0], message.fields[1]);
-    return send(session, {.kind = static_cast<uint8_t>(Told::kYes), .fields = {}});
+    return send(session, {.kind = static_cast<uint8_t>(ReplyKind::kYes), .fields = {}});
   }
-  if (ask == Ask::kBorrow && message.fields.size() == 1) {
+  if (kind == RequestKind::kBorrow && message.fields.size() == 1) {
     const auto descriptor = table_->lent(message.fields[0]);
-    const Told told = descriptor ? Told::kYes : Told::kNo;
-    return send(session, {.kind = static_cast<uint8_t>(told), .fields = {}},
+    const ReplyKind reply = descriptor ? ReplyKind::kYes : ReplyKind::kNo;
+    return send(session, {.kind = static_cast<uint8_t>(reply), .fields = {}},
                 descriptor.value_or(-1));
   }
   send(session, table_->reply(message));
 }
 
 void JobServer::send(Session& session, const Message& message, int descriptor) {
-  session.parcels.push_back({session.framing.wrap(message.to_bytes()), descriptor});
-  session.queued_bytes += session.parcels.back().bytes.size();
+  session.outgoing.push_back({session.framing.wrap(message.to_bytes()), descriptor});
+  session.queued_bytes += session.outgoing.back().bytes.size();
   if (session.queued_bytes > kMostQueuedBytes) return lose(session);
   flush(session);
 }
 
 void JobServer::flush(Session& session) {
-  while (session.stage != Session::Stage::kLost && !session.parcels.empty()) {
-    Session::Parcel& parcel = session.parcels.front();
-    iovec piece{parcel.bytes.data(), parcel.bytes.size()};
+  while (session.stage != Session::Stage::kLost && !session.outgoing.empty()) {
+    Session::Outgoing& first = session.outgoing.front();
+    iovec piece{first.bytes.data(), first.bytes.size()};
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
     msghdr header{};
     header.msg_iov = &piece;
     header.msg_iovlen = 1;
-    if (parcel.descriptor >= 0) {
+    if (first.descriptor >= 0) {
       header.msg_control = control.data();
       header.msg_controllen = control.size();
       cmsghdr* const part = CMSG_FIRSTHDR(&header);
       part->cmsg_level = SOL_SOCKET;
       part->cmsg_type = SCM_RIGHTS;
       part->cmsg_len = CMSG_LEN(sizeof(int));
-      std::memcpy(CMSG_DATA(part), &parcel.descriptor, sizeof(int));
+      std::memcpy(CMSG_DATA(part), &first.descriptor, sizeof(int));
     }
     const ssize_t count = ::sendmsg(session.socket.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count < 0) {
@@ -296,9 +296,9 @@ void JobServer::flush(Session& session) {
       return;
     }
     session.queued_bytes -= static_cast<size_t>(count);
-    parcel.descriptor = -1;
-    parcel.bytes.erase(0, static_cast<size_t>(count));
-    if (parcel.bytes.empty()) session.parcels.pop_front();
+    first.descriptor = -1;
+    first.bytes.erase(0, static_cast<size_t>(count));
+    if (first.bytes.empty()) session.outgoing.pop_front();
   }
 }
 

@@ -29,7 +29,7 @@ class JobServer {
 
   /// Local. Throws std::system_error if the system has no thread or descriptor left.
   JobServer(std::unique_ptr<Listener> listener, std::shared_ptr<JobTable> table,
-            Credentials credentials, HostName self);
+            Credentials credentials, HostProcess self);
   /// Waits up to a second for the members to disconnect, because they may have a reply to read.
   /// Does nothing in a child of fork().
   ~JobServer();
@@ -39,25 +39,25 @@ class JobServer {
   /// Local. Stops listening: after it returns nobody is admitted, and the next job may use the same
   /// place. Members that are connected are served as before. Blocks for at most one iteration of
   /// the thread.
-  void close_door();
+  void stop_listening();
 
   /// How many connections were closed because they did not prove to belong to the job.
-  int64_t turned_away() const { return turned_away_.load(std::memory_order_relaxed); }
+  int64_t rejected() const { return rejected_.load(std::memory_order_relaxed); }
 
  private:
   struct Session;
 
   void run();
-  void let_in();
+  void accept_all();
   bool make_room();
-  void hear(Session& session);
+  void receive(Session& session);
   void answer(Session& session, const Message& message);
   void enter(Session& session, const Message& message);
   void send(Session& session, const Message& message, int descriptor = -1);
   void flush(Session& session);
   void lose(Session& session);
-  void turn_away(Session& session);
-  void shut_out();
+  void reject(Session& session);
+  void close_listener();
   void sweep();
   int next_wait_ms() const;
   void wake() const;
@@ -66,13 +66,13 @@ class JobServer {
   std::unique_ptr<Listener> listener_;
   const std::shared_ptr<JobTable> table_;
   const Credentials credentials_;
-  const HostName self_;
+  const HostProcess self_;
   FileDescriptor wake_up_;
   std::list<Session> sessions_;
-  std::chrono::steady_clock::time_point deaf_until_{};
-  std::atomic<int64_t> turned_away_{0};
-  std::atomic<bool> door_is_to_close_{false};
-  std::atomic<bool> door_is_closed_{false};
+  std::chrono::steady_clock::time_point accepts_from_{};
+  std::atomic<int64_t> rejected_{0};
+  std::atomic<bool> is_to_stop_listening_{false};
+  std::atomic<bool> has_stopped_listening_{false};
   std::atomic<bool> is_to_end_{false};
   std::unique_ptr<std::thread> thread_;
 };

@@ -31,12 +31,12 @@ bool is_local(const Listener& listener) {
          domain == AF_UNIX;
 }
 
-bool is(const Message& reply, Told told) { return reply.kind == static_cast<uint8_t>(told); }
+bool is(const Message& reply, ReplyKind kind) { return reply.kind == static_cast<uint8_t>(kind); }
 
 }  // namespace
 
 JobStore::JobStore(std::unique_ptr<Listener> listener, const Credentials& credentials,
-                   HostName self)
+                   HostProcess self)
     : self_(std::move(self)),
       can_lend_(is_local(*listener)),
       table_(std::make_shared<JobTable>()),
@@ -46,7 +46,7 @@ JobStore::JobStore(std::unique_ptr<Connection> connection) : connection_(std::mo
 
 JobStore::~JobStore() = default;
 
-const HostName& JobStore::host() const { return is_host() ? self_ : connection_->host(); }
+const HostProcess& JobStore::host() const { return is_host() ? self_ : connection_->host(); }
 
 Deadline JobStore::deadline() const { return Clock::now() + bounded(getTimeout()); }
 
@@ -60,8 +60,8 @@ void JobStore::fail(const absl::Status& status) const {
   C10_THROW_ERROR(DistStoreError, text);
 }
 
-Message JobStore::ask(Ask ask, std::vector<std::string> fields) {
-  Message request{.kind = static_cast<uint8_t>(ask), .fields = std::move(fields)};
+Message JobStore::ask(RequestKind kind, std::vector<std::string> fields) {
+  Message request{.kind = static_cast<uint8_t>(kind), .fields = std::move(fields)};
   Message reply;
   if (is_host()) {
     reply = table_->reply(request);
@@ -70,11 +70,11 @@ Message JobStore::ask(Ask ask, std::vector<std::string> fields) {
     for (const std::string& field : request.fields) bytes += field.size();
     TORCH_CHECK_WITH(DistStoreError, bytes < Framing::kMost / 2, "[rendezvous] got ", bytes,
                      " bytes to tell the other ranks, expected less than ", Framing::kMost / 2);
-    auto answer = connection_->ask(request, deadline());
-    if (!answer.ok()) fail(answer.status());
-    reply = *std::move(answer);
+    auto received = connection_->ask(request, deadline());
+    if (!received.ok()) fail(received.status());
+    reply = *std::move(received);
   }
-  if (is(reply, Told::kWrong)) {
+  if (is(reply, ReplyKind::kWrong)) {
     fail(absl::InternalError(
         absl::StrCat("refused: ", reply.fields.empty() ? "" : reply.fields[0])));
   }
@@ -82,7 +82,7 @@ Message JobStore::ask(Ask ask, std::vector<std::string> fields) {
 }
 
 void JobStore::set_when_gone(const std::string& key, const std::string& value) {
-  if (!is_host()) ask(Ask::kOnLoss, {key, value});
+  if (!is_host()) ask(RequestKind::kOnLoss, {key, value});
 }
 
 void JobStore::lend(const std::string& key, int fd) {
@@ -90,30 +90,30 @@ void JobStore::lend(const std::string& key, int fd) {
 }
 
 FileDescriptor JobStore::borrow(const std::string& key) {
-  auto borrowed = connection_->borrow({.kind = static_cast<uint8_t>(Ask::kBorrow), .fields = {key}},
-                                      deadline());
+  auto borrowed = connection_->borrow(
+      {.kind = static_cast<uint8_t>(RequestKind::kBorrow), .fields = {key}}, deadline());
   if (!borrowed.ok()) fail(borrowed.status());
   return std::move(borrowed->descriptor);
 }
 
-void JobStore::close_door() {
-  if (is_host()) server_->close_door();
+void JobStore::stop_listening() {
+  if (is_host()) server_->stop_listening();
 }
 
-int64_t JobStore::turned_away() const { return is_host() ? server_->turned_away() : 0; }
+int64_t JobStore::rejected() const { return is_host() ? server_->rejected() : 0; }
 
 c10::intrusive_ptr<c10d::Store> JobStore::clone() {
   return c10::intrusive_ptr<c10d::Store>::unsafe_reclaim_from_nonowning(this);
 }
 
 void JobStore::set(const std::string& key, const std::vector<uint8_t>& value) {
-  ask(Ask::kSet, {key, text_of(value)});
+  ask(RequestKind::kSet, {key, text_of(value)});
 }
 
 std::vector<uint8_t> JobStore::compareSet(const std::string& key,
                                           const std::vector<uint8_t>& expected,
                                           const std::vector<uint8_t>& desired) {
-  const Message reply = ask(Ask::kCompareSet, {key, text_of(expected), text_of(desired)});
+  const Message reply = ask(RequestKind::kCompareSet, {key, text_of(expected), text_of(desired)});
   return reply.fields.empty() ? std::vector<uint8_t>() : bytes_of(reply.fields[0]);
 }
 
@@ -121,8 +121,8 @@ std::vector<uint8_t> JobStore::get(const std::string& key) {
   const Deadline end = deadline();
   auto pause = std::chrono::milliseconds(1);
   while (true) {
-    const Message reply = ask(Ask::kGet, {key});
-    if (is(reply, Told::kYes) && !reply.fields.empty()) return bytes_of(reply.fields[0]);
+    const Message reply = ask(RequestKind::kGet, {key});
+    if (is(reply, ReplyKind::kYes) && !reply.fields.empty()) return bytes_of(reply.fields[0]);
     TORCH_CHECK_WITH(DistStoreError, Clock::now() < end, "[rendezvous] waited ",
                      getTimeout().count(), " ms for '", key, "', which no rank has set");
     std::this_thread::sleep_for(pause);
@@ -131,7 +131,7 @@ std::vector<uint8_t> JobStore::get(const std::string& key) {
 }
 
 int64_t JobStore::add(const std::string& key, int64_t value) {
-  const Message reply = ask(Ask::kAdd, {key, absl::StrCat(value)});
+  const Message reply = ask(RequestKind::kAdd, {key, absl::StrCat(value)});
   int64_t sum = 0;
   if (reply.fields.empty() || !absl::SimpleAtoi(reply.fields[0], &sum)) {
     fail(absl::InternalError("answered no number"));
@@ -140,15 +140,15 @@ int64_t JobStore::add(const std::string& key, int64_t value) {
 }
 
 bool JobStore::deleteKey(const std::string& key) {
-  return is(ask(Ask::kDelete, {key}), Told::kYes);
+  return is(ask(RequestKind::kDelete, {key}), ReplyKind::kYes);
 }
 
 bool JobStore::check(const std::vector<std::string>& keys) {
-  return is(ask(Ask::kCheck, keys), Told::kYes);
+  return is(ask(RequestKind::kCheck, keys), ReplyKind::kYes);
 }
 
 int64_t JobStore::getNumKeys() {
-  const Message reply = ask(Ask::kCount, {});
+  const Message reply = ask(RequestKind::kCount, {});
   int64_t count = 0;
   if (!reply.fields.empty()) static_cast<void>(absl::SimpleAtoi(reply.fields[0], &count));
   return count;

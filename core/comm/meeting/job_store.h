@@ -23,13 +23,13 @@ namespace tessera::internal {
 class JobStore final : public c10d::Store {
  public:
   /// The host's. Throws as JobServer's constructor does.
-  JobStore(std::unique_ptr<Listener> listener, const Credentials& credentials, HostName self);
+  JobStore(std::unique_ptr<Listener> listener, const Credentials& credentials, HostProcess self);
   /// A member's.
   explicit JobStore(std::unique_ptr<Connection> connection);
   ~JobStore() override;
 
   bool is_host() const { return server_ != nullptr; }
-  const HostName& host() const;
+  const HostProcess& host() const;
 
   /// Lets the host set key to value, unless it is set, as soon as this rank is gone, however it
   /// ends. No effect in the host.
@@ -40,9 +40,9 @@ class JobStore final : public c10d::Store {
   /// In a member: a duplicate of the descriptor that the host lends; not open if it lends none.
   FileDescriptor borrow(const std::string& key);
   /// In the host: stops listening; the place is free for another job.
-  void close_door();
+  void stop_listening();
   /// In the host: how many connections did not prove to belong to this job; 0 in a member.
-  int64_t turned_away() const;
+  int64_t rejected() const;
 
   using c10d::Store::compareSet;
   using c10d::Store::set;
@@ -60,11 +60,11 @@ class JobStore final : public c10d::Store {
             const std::chrono::milliseconds& timeout) override;
 
  private:
-  Message ask(Ask ask, std::vector<std::string> fields);
+  Message ask(RequestKind kind, std::vector<std::string> fields);
   [[noreturn]] void fail(const absl::Status& status) const;
   Deadline deadline() const;
 
-  HostName self_;
+  HostProcess self_;
   bool can_lend_ = false;
   std::shared_ptr<JobTable> table_;         // the host's
   std::unique_ptr<JobServer> server_;       // the host's

@@ -9,21 +9,21 @@
 namespace tessera::internal {
 namespace {
 
-Message told(Told kind) { return {.kind = static_cast<uint8_t>(kind), .fields = {}}; }
+Message make_reply(ReplyKind kind) { return {.kind = static_cast<uint8_t>(kind), .fields = {}}; }
 
-Message told(Told kind, std::string text) {
+Message make_reply(ReplyKind kind, std::string text) {
   return {.kind = static_cast<uint8_t>(kind), .fields = {std::move(text)}};
 }
 
-size_t fields_of(Ask ask) {
-  switch (ask) {
-    case Ask::kSet:
-    case Ask::kAdd:
+size_t fields_of(RequestKind kind) {
+  switch (kind) {
+    case RequestKind::kSet:
+    case RequestKind::kAdd:
       return 2;
-    case Ask::kCompareSet:
+    case RequestKind::kCompareSet:
       return 3;
-    case Ask::kGet:
-    case Ask::kDelete:
+    case RequestKind::kGet:
+    case RequestKind::kDelete:
       return 1;
     default:
       return 0;
@@ -33,41 +33,42 @@ size_t fields_of(Ask ask) {
 }  // namespace
 
 Message JobTable::reply(const Message& request) {
-  const auto ask = static_cast<Ask>(request.kind);
+  const auto kind = static_cast<RequestKind>(request.kind);
   const auto& fields = request.fields;
-  if (ask != Ask::kCheck && fields.size() != fields_of(ask)) {
-    return told(Told::kWrong, absl::StrCat("a request of kind ", request.kind, " with ",
-                                           fields.size(), " texts"));
+  if (kind != RequestKind::kCheck && fields.size() != fields_of(kind)) {
+    return make_reply(ReplyKind::kWrong, absl::StrCat("a request of kind ", request.kind, " with ",
+                                                      fields.size(), " texts"));
   }
   const std::lock_guard lock(mutex_);
-  switch (ask) {
-    case Ask::kSet:
+  switch (kind) {
+    case RequestKind::kSet:
       return set(fields[0], fields[1]);
-    case Ask::kGet: {
+    case RequestKind::kGet: {
       const auto found = values_.find(fields[0]);
-      return found == values_.end() ? told(Told::kNo) : told(Told::kYes, found->second);
+      return found == values_.end() ? make_reply(ReplyKind::kNo)
+                                    : make_reply(ReplyKind::kYes, found->second);
     }
-    case Ask::kCompareSet:
+    case RequestKind::kCompareSet:
       return compare_set(fields[0], fields[1], fields[2]);
-    case Ask::kAdd:
+    case RequestKind::kAdd:
       return add(fields[0], fields[1]);
-    case Ask::kDelete: {
+    case RequestKind::kDelete: {
       const auto found = values_.find(fields[0]);
-      if (found == values_.end()) return told(Told::kNo);
+      if (found == values_.end()) return make_reply(ReplyKind::kNo);
       bytes_ -= found->first.size() + found->second.size();
       values_.erase(found);
-      return told(Told::kYes);
+      return make_reply(ReplyKind::kYes);
     }
-    case Ask::kCheck: {
+    case RequestKind::kCheck: {
       const bool all = std::all_of(fields.begin(), fields.end(), [this](const std::string& key) {
         return values_.count(key) != 0;
       });
-      return told(all ? Told::kYes : Told::kNo);
+      return make_reply(all ? ReplyKind::kYes : ReplyKind::kNo);
     }
-    case Ask::kCount:
-      return told(Told::kYes, absl::StrCat(values_.size()));
+    case RequestKind::kCount:
+      return make_reply(ReplyKind::kYes, absl::StrCat(values_.size()));
     default:
-      return told(Told::kWrong, absl::StrCat("a request of kind ", request.kind));
+      return make_reply(ReplyKind::kWrong, absl::StrCat("a request of kind ", request.kind));
   }
 }
 
@@ -94,24 +95,25 @@ bool JobTable::fits(const std::string& key, const std::string& value) const {
 
 Message JobTable::set(const std::string& key, std::string value) {
   if (!fits(key, value)) {
-    return told(Told::kWrong, absl::StrCat("more than ", most_bytes_, " bytes in the job's table"));
+    return make_reply(ReplyKind::kWrong,
+                      absl::StrCat("more than ", most_bytes_, " bytes in the job's table"));
   }
   const auto [place, is_new] = values_.try_emplace(key);
   if (is_new) bytes_ += key.size();
   bytes_ += value.size();
   bytes_ -= place->second.size();
   place->second = std::move(value);
-  return told(Told::kYes);
+  return make_reply(ReplyKind::kYes);
 }
 
 Message JobTable::compare_set(const std::string& key, const std::string& expected,
                               const std::string& desired) {
   const auto found = values_.find(key);
   const bool is_there = found != values_.end();
-  if (is_there && found->second != expected) return told(Told::kYes, found->second);
-  if (!is_there && !expected.empty()) return told(Told::kYes, expected);
+  if (is_there && found->second != expected) return make_reply(ReplyKind::kYes, found->second);
+  if (!is_there && !expected.empty()) return make_reply(ReplyKind::kYes, expected);
   Message result = set(key, desired);
-  if (result.kind == static_cast<uint8_t>(Told::kYes)) result.fields = {desired};
+  if (result.kind == static_cast<uint8_t>(ReplyKind::kYes)) result.fields = {desired};
   return result;
 }
 
@@ -122,11 +124,11 @@ Message JobTable::add(const std::string& key, const std::string& number) {
   const bool is_number = absl::SimpleAtoi(number, &summand) &&
                          (found == values_.end() || absl::SimpleAtoi(found->second, &sum));
   if (!is_number || __builtin_add_overflow(sum, summand, &sum)) {
-    return told(Told::kWrong, "no number to add, or a sum beyond 64 bits");
+    return make_reply(ReplyKind::kWrong, "no number to add, or a sum beyond 64 bits");
   }
   const std::string text = absl::StrCat(sum);
   Message result = set(key, text);
-  if (result.kind == static_cast<uint8_t>(Told::kYes)) result.fields = {text};
+  if (result.kind == static_cast<uint8_t>(ReplyKind::kYes)) result.fields = {text};
   return result;
 }
 

@@ -11,7 +11,7 @@
 namespace tessera::internal {
 
 /// Requests of a rank to the job's table: Message::kind of a request.
-enum class Ask : uint8_t {
+enum class RequestKind : uint8_t {
   kSet = 1,         ///< key, value
   kGet = 2,         ///< key
   kCompareSet = 3,  ///< key, expected, desired: as c10d's stores do
@@ -20,11 +20,11 @@ enum class Ask : uint8_t {
   kCheck = 6,       ///< keys
   kCount = 7,
   kBorrow = 8,  ///< key of a descriptor
-  kOnLoss = 9,  ///< key, value: to be set, unless the key is there, once the asker is gone
+  kOnLoss = 9,  ///< key, value: to be set, unless the key is there, once the sender is gone
 };
 
 /// Message::kind of a reply.
-enum class Told : uint8_t {
+enum class ReplyKind : uint8_t {
   kNo = 0,     ///< there is no such key; not all of these keys
   kYes = 1,    ///< done; the value, if there is one
   kWrong = 2,  ///< no such request: a text that says why

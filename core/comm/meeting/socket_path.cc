@@ -146,7 +146,7 @@ absl::StatusOr<FileDescriptor> SocketPath::connect() const {
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
     // A forked child may still hold the socket of a dead process; nothing answers there.
     const int pid = peer_pid(socket.get());
-    const HostName peer{.rank = 0, .pid = pid, .machine = machine_id(), .host = {}};
+    const HostProcess peer{.rank = 0, .pid = pid, .machine = machine_id(), .host = {}};
     if (pid > 0 && peer.has_ended()) {
       return absl::NotFoundError(absl::StrCat("who listened at ", path_, " has ended"));
     }

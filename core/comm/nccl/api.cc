@@ -28,7 +28,7 @@ std::string version_text(int version) {
   return absl::StrCat(major, ".", minor, ".", version % 100);
 }
 
-std::string find_lack(const Api& api, const NcclOptions& options) {
+std::string find_unsupported(const Api& api, const NcclOptions& options) {
   using Memory = NcclOptions::Memory;
   if (options.copy_engine && options.memory != Memory::kWindows) {
     return "[nccl] options: got copy_engine without windows, expected memory = kWindows, which copy"
@@ -38,7 +38,7 @@ std::string find_lack(const Api& api, const NcclOptions& options) {
   const auto need = [&](bool is_there, const char* name) {
     if (!is_there) missing.push_back(name);
   };
-  if (options.memory != Memory::kUsual) {
+  if (options.memory != Memory::kDefault) {
     need(api.mem_alloc != nullptr, "ncclMemAlloc");
     need(api.mem_free != nullptr, "ncclMemFree");
   }
@@ -54,7 +54,7 @@ std::string find_lack(const Api& api, const NcclOptions& options) {
   return absl::StrCat("[nccl] memory: got NCCL ", version_text(api.version), " at '", api.path,
                       "' without ", absl::StrJoin(missing, ", "),
                       ", expected them for registered memory; ", kRemedy,
-                      ", or leave memory = kUsual");
+                      ", or leave memory = kDefault");
 }
 
 absl::StatusOr<std::shared_ptr<const Api>> load_api(const EnvironmentLookup& lookup) {

@@ -62,8 +62,8 @@ struct Api {
   Result (*comm_window_deregister)(OpaqueComm* comm, OpaqueWindow* window);
 };
 
-/// Local. What the library lacks for `options`, and what to do; "" for nothing.
-std::string find_lack(const Api& api, const NcclOptions& options);
+/// Local. What of `options` the library does not support, and what to do; "" for nothing.
+std::string find_unsupported(const Api& api, const NcclOptions& options);
 
 /// "2.28.9" of 22809.
 std::string version_text(int version);

@@ -24,10 +24,10 @@ Group::Group(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, i
       rank_(rank),
       gather_(world_->options().device, std::move(gather)),
       reduce_(world_->options().device, std::move(reduce)),
-      told_(std::make_shared<ControlChannel>(world_, rank, "host")),
+      host_channel_(std::make_shared<ControlChannel>(world_, rank, "host")),
       memory_(world_, {gather_.communicator(), reduce_.communicator()}),
       makes_windows_(world_->options().nccl.memory == NcclOptions::Memory::kWindows),
-      compared_(world_, rank, "call") {}
+      compare_channel_(world_, rank, "call") {}
 
 Group::~Group() {
   try {
@@ -66,7 +66,7 @@ std::shared_ptr<Pending> Group::issue(StreamLane& lane, NumberedCall call,
   auto pending = begin(std::move(call), lane.take_event(), {collective.output, collective.input});
   pending->carry_out([&] {
     if (world_->options().compare == WorldOptions::Compare::kAlways) {
-      compared_.exchange(*pending, {});
+      compare_channel_.exchange(*pending, {});
     }
     const std::shared_ptr<Communicator> communicator =
         collective.op == Op::kReduceScatter ? communicator_for(*pending, collective.slice)
@@ -125,14 +125,15 @@ std::shared_ptr<Work> Group::meet(const Collective& barrier) {
 
 std::shared_ptr<Work> Group::gather_on_host(const Collective& collective) {
   check_outside_batch("all_gather_on_host");
-  TORCH_CHECK(!told_->is_open(),
+  TORCH_CHECK(!host_channel_->is_open(),
               "[comm] all_gather_on_host: got a call while another gather on the host is open,"
               " expected one at a time; wait for that one first");
   auto pending = make_pending(NumberedCall::of(collective), nullptr, {});
   pending->hold_clock();
   return pending->carry_out([&] {
     world_->watch(pending);
-    return std::make_shared<HostGather>(pending, told_, collective.output, collective.input);
+    return std::make_shared<HostGather>(pending, host_channel_, collective.output,
+                                        collective.input);
   });
 }
 
@@ -151,7 +152,7 @@ at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
     const auto pending = begin(NumberedCall::of(Op::kAllocate), nullptr, {});
     const at::Tensor made = pending->carry_out([&] {
       int64_t most_bytes = 0;
-      for (const std::string& text : compared_.exchange(*pending, absl::StrCat(bytes))) {
+      for (const std::string& text : compare_channel_.exchange(*pending, absl::StrCat(bytes))) {
         int64_t other_bytes = 0;
         if (absl::SimpleAtoi(text, &other_bytes)) most_bytes = std::max(most_bytes, other_bytes);
       }
@@ -192,7 +193,7 @@ std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
                        absl::StrCat(std::string(name), " [", absl::StrJoin(ranks, ", "), "]")),
       nullptr, {});
   auto made = pending->carry_out([&] {
-    compared_.exchange(*pending, {});
+    compare_channel_.exchange(*pending, {});
     drain(*pending);
     return split_off(*pending, ranks,
                      absl::StrCat(std::string(this->name()), "/", std::string(name)));

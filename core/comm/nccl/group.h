@@ -100,11 +100,12 @@ class Group final : public ProcessGroup {
   std::shared_ptr<Communicator> permuted_;  // on the reduce lane, where slices are no ranks
   std::optional<int> slice_;                // once the ranks have agreed on them
   std::set<std::string, std::less<>> subgroup_names_;
-  const std::shared_ptr<ControlChannel> told_;  // all_gather_on_host(); Works may outlive the group
+  // Of all_gather_on_host(); Works may outlive the group.
+  const std::shared_ptr<ControlChannel> host_channel_;
   Memory memory_;
-  bool makes_windows_;       // until the first reduction or gather
-  ControlChannel compared_;  // calls of which nothing but themselves is told
-  at::Tensor token_;         // what barriers reduce
+  bool makes_windows_;              // until the first reduction or gather
+  ControlChannel compare_channel_;  // in which ranks compare their calls
+  at::Tensor token_;                // what barriers reduce
   std::vector<Issued>* open_batch_ = nullptr;
 };
 

@@ -25,8 +25,8 @@ std::shared_ptr<Group> make_world(WorldOptions options) {
   for (auto* time : {&options.timeout, &options.store_poll, &options.local_poll}) {
     *time = bounded(*time);
   }
-  const std::string lack = find_lack(*options.api, options.nccl);
-  TORCH_CHECK(lack.empty(), lack);
+  const std::string unsupported = find_unsupported(*options.api, options.nccl);
+  TORCH_CHECK(unsupported.empty(), unsupported);
   std::vector<int> ranks(options.size);
   for (int rank = 0; rank < options.size; ++rank) ranks[rank] = rank;
   auto progress = std::make_shared<Progress>("world", std::move(ranks));

@@ -10,7 +10,7 @@ namespace tessera::internal::nccl {
 namespace {
 
 std::string text_of(const NcclOptions& options) {
-  std::string text = "memory kUsual";
+  std::string text = "memory kDefault";
   if (options.memory == NcclOptions::Memory::kRegistered) text = "memory kRegistered";
   if (options.memory == NcclOptions::Memory::kWindows) text = "memory kWindows";
   return options.copy_engine ? text + " with copy engines" : text;

@@ -8,8 +8,8 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/nccl/detached_thread.h"
 #include "tessera/core/comm/nccl/meeting.h"
-#include "tessera/core/comm/nccl/unowned_thread.h"
 
 namespace tessera::internal::nccl {
 namespace {
@@ -80,8 +80,8 @@ struct Memory::Block {
         ends.push_back(device.make_event());
         last->record(*ends.back());
       }
-      run_unowned([data = data, world = std::move(world), ends = std::move(ends),
-                   communicators = std::move(communicators)] {
+      run_detached([data = data, world = std::move(world), ends = std::move(ends),
+                    communicators = std::move(communicators)] {
         try {
           // NCCL makes the device current and goes back; from none, that is GPU 0.
           const c10::DeviceGuard here(world->options().device->torch_device());

@@ -8,8 +8,8 @@
 #include <absl/strings/str_cat.h>
 #include <c10/core/DeviceGuard.h>
 
+#include "tessera/core/comm/nccl/detached_thread.h"
 #include "tessera/core/comm/nccl/pending.h"
-#include "tessera/core/comm/nccl/unowned_thread.h"
 #include "tessera/core/comm/nccl/world_cause.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/failure_report.h"
@@ -38,7 +38,7 @@ struct World::Leaving {
 
 std::shared_ptr<World> World::start(WorldOptions options) {
   const std::shared_ptr<World> world(new World(std::move(options)));
-  run_unowned([world] { world->run(); }, [world] { world->end(); });
+  run_detached([world] { world->run(); }, [world] { world->end(); });
   return world;
 }
 

@@ -44,15 +44,15 @@ const Backend* find_backend(std::string_view name) {
 }
 
 /// The last one that fits: they stand in rising order of what they need.
-const Backend& usual_backend(at::Device device, int ranks) {
-  const Backend* usual = nullptr;
+const Backend& default_backend(at::Device device, int ranks) {
+  const Backend* preferred = nullptr;
   for (const Backend& backend : kBackends) {
     if (device.is_cpu() ? !backend.is_for_host : !backend.is_for_devices) continue;
     if (ranks > 1 && backend.is_for_one) continue;
-    if (usual == nullptr || ranks > 1) usual = &backend;
+    if (preferred == nullptr || ranks > 1) preferred = &backend;
   }
-  TORCH_INTERNAL_ASSERT(usual != nullptr);
-  return *usual;
+  TORCH_INTERNAL_ASSERT(preferred != nullptr);
+  return *preferred;
 }
 
 Endpoint meeting_endpoint(const ProcessGroupOptions& options, const Environment& environment) {

@@ -31,7 +31,7 @@ std::string backend_names();
 const Backend* find_backend(std::string_view name);
 
 /// What "auto" stands for among `ranks` ranks with tensors on `device`.
-const Backend& usual_backend(at::Device device, int ranks);
+const Backend& default_backend(at::Device device, int ranks);
 
 /// Local. Where the ranks of the job meet.
 Endpoint meeting_endpoint(const ProcessGroupOptions& options, const Environment& environment);

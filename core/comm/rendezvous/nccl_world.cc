@@ -52,12 +52,12 @@ std::shared_ptr<ProcessGroup> make_nccl_world(ProcessGroupOptions options,
   try {
     world.device = take_gpu(gpu_of(options, environment, GpuChoice::Use::kOwn));
     world.api = take_nccl();  // after LibTorch's: then it is LibTorch's own NCCL
-    problem = nccl::find_lack(*world.api, world.nccl);
+    problem = nccl::find_unsupported(*world.api, world.nccl);
   } catch (const std::exception& error) {
     problem = error_text(error);
   }
-  refuse_together(StoreRanks{*world.store, world.rank, world.size, options.timeout}, problem,
-                  "init_process_group");
+  refuse_on_all_ranks(StoreRanks{*world.store, world.rank, world.size, options.timeout}, problem,
+                      "init_process_group");
   return nccl::make_world(std::move(world));
 }
 

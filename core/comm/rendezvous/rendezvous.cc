@@ -44,10 +44,10 @@ void check_device(const ProcessGroupOptions& options) {
 
 void check_nccl(const ProcessGroupOptions& options) {
   const NcclOptions& nccl = options.nccl;
-  const bool is_usual = nccl.memory == NcclOptions::Memory::kUsual && !nccl.copy_engine;
+  const bool is_default = nccl.memory == NcclOptions::Memory::kDefault && !nccl.copy_engine;
   const bool may_be_nccl =
       options.device.is_cuda() && (options.backend == "nccl" || options.backend == kAuto);
-  TORCH_CHECK(is_usual || may_be_nccl,
+  TORCH_CHECK(is_default || may_be_nccl,
               "[rendezvous] options: got memory or copy engines of nccl with backend '",
               options.backend, "' on ", options.device.str(),
               ", expected backend 'nccl' on a GPU; leave them out");
@@ -93,7 +93,7 @@ Environment environment_for(const ProcessGroupOptions& options) {
 
 const Backend& choose_backend(const ProcessGroupOptions& options, int ranks) {
   const Backend* const chosen = find_backend(options.backend);
-  if (chosen == nullptr) return usual_backend(options.device, ranks);
+  if (chosen == nullptr) return default_backend(options.device, ranks);
   TORCH_CHECK(!chosen->is_for_one || ranks == 1, "[rendezvous] options: got backend '",
               chosen->name, "' for ", ranks, " ranks, expected one rank; use 'auto'");
   return *chosen;

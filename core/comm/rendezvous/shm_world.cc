@@ -86,7 +86,7 @@ std::shared_ptr<ProcessGroup> make_shm_world(ProcessGroupOptions options,
   } catch (const std::exception& error) {
     problem = error_text(error);
   }
-  refuse_together(*host, problem, "init_process_group");
+  refuse_on_all_ranks(*host, problem, "init_process_group");
   return std::make_shared<StagedGroup>(std::move(host), std::move(device));
 }
 

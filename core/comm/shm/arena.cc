@@ -23,7 +23,7 @@ constexpr int64_t kSmallestSegmentBytes = 2 * kHugePageBytes;
 std::shared_ptr<Arena> Arena::create() { return std::shared_ptr<Arena>(new Arena()); }
 
 char* Arena::allocate(int64_t bytes) {
-  TORCH_CHECK(origin_.is_here(), "[comm] allocate: ", origin_.complaint("a rank"));
+  TORCH_CHECK(origin_.is_here(), "[comm] allocate: ", origin_.fork_error("a rank"));
   const int64_t rounded = round_up(std::max<int64_t>(bytes, 1), kPageBytes);
   std::lock_guard<std::mutex> lock(mutex_);
   // The smallest hole that fits: large ones stay whole for large blocks, so a program that repeats

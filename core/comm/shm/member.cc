@@ -60,16 +60,16 @@ class BlockedRecord {
 
   /// Searches for a cycle; returns its text if a deadlock is suspected, else "".
   std::string look() {
-    Circle circle = world_.find_circle(place_);
-    if (circle.confirms(seen_)) return circle.text;
+    WaitCycle cycle = world_.find_cycle(place_);
+    if (cycle.confirms(seen_)) return cycle.text;
     // The first sight is kept as long as it is the same cycle, so that slow threads have time to
     // confirm.
-    if (circle.text != seen_.text || circle.members.size() != seen_.members.size()) {
-      seen_ = std::move(circle);
+    if (cycle.text != seen_.text || cycle.members.size() != seen_.members.size()) {
+      seen_ = std::move(cycle);
     } else {
-      for (size_t i = 0; i < circle.members.size(); ++i) {
-        if (circle.members[i].version != seen_.members[i].version) {
-          seen_ = std::move(circle);
+      for (size_t i = 0; i < cycle.members.size(); ++i) {
+        if (cycle.members[i].version != seen_.members[i].version) {
+          seen_ = std::move(cycle);
           break;
         }
       }
@@ -80,7 +80,7 @@ class BlockedRecord {
  private:
   World& world_;
   int place_ = -1;
-  Circle seen_;
+  WaitCycle seen_;
 };
 
 }  // namespace
@@ -103,7 +103,7 @@ Member::~Member() {
 void Member::require_own_process(std::string_view tag) const {
   if (world_->origin().is_here()) return;
   throw CommError({"", group_name_, -1, rank_, std::string(tag)},
-                  world_->origin().complaint(absl::StrCat("rank ", world_->rank())));
+                  world_->origin().fork_error(absl::StrCat("rank ", world_->rank())));
 }
 
 CallDescriptor Member::next_call(const CallSignature& signature, std::string_view tag) {

@@ -37,7 +37,7 @@ class KernelPageMap final : public PageMap {
 
   int64_t next_copied(const char* memory, int64_t page, int64_t pages) override {
     // The descriptor that a child has inherited shows its parent.
-    TORCH_CHECK(origin_.is_here(), "[comm] page map: ", origin_.complaint("a rank"));
+    TORCH_CHECK(origin_.is_here(), "[comm] page map: ", origin_.fork_error("a rank"));
     const auto first = static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory)) / page_bytes();
     std::array<uint64_t, 4096> words;
     while (page < pages) {

@@ -81,7 +81,7 @@ std::unique_ptr<SharedBuffer> SharedBuffer::make(ProcessGroup& group, int64_t by
     }
   }
   const std::string what = absl::StrCat("shared buffer '", std::string(name), "'");
-  refuse_together(group, problem, what);
+  refuse_on_all_ranks(group, problem, what);
   const at::Tensor words = at::empty({static_cast<int64_t>(sizeof(range))}, at::kByte);
   std::memcpy(words.mutable_data_ptr(), &range, sizeof(range));
   group.broadcast(words, /*root=*/0, name)->wait();
@@ -94,7 +94,7 @@ std::unique_ptr<SharedBuffer> SharedBuffer::make(ProcessGroup& group, int64_t by
   } catch (const c10::Error& error) {
     problem = error_text(error);
   }
-  refuse_together(group, problem, what);
+  refuse_on_all_ranks(group, problem, what);
 
   // See Note [Proof of sharing].
   if (group.rank() == 0) segment->data()[0] = 1;
@@ -148,7 +148,7 @@ std::string SharedBuffer::try_own_write() {
 
 void SharedBuffer::require_own_process() const {
   TORCH_CHECK(origin_.is_here(),
-              "[comm] shared buffer: ", origin_.complaint(absl::StrCat("rank ", rank_)));
+              "[comm] shared buffer: ", origin_.fork_error(absl::StrCat("rank ", rank_)));
 }
 
 at::Tensor SharedBuffer::common(int64_t offset_bytes, int64_t numel, at::ScalarType dtype) {

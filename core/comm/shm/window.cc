@@ -44,7 +44,7 @@ Window::Window(Member& member, at::Tensor own)
 void Window::require_own_process(const char* op, std::string_view tag) const {
   if (origin_.is_here()) return;
   throw CommError({op, group_name_, -1, rank_, std::string(tag)},
-                  origin_.complaint(absl::StrCat("rank ", world_rank_)));
+                  origin_.fork_error(absl::StrCat("rank ", world_rank_)));
 }
 
 void Window::read(int rank, int64_t begin, const at::Tensor& to, std::string_view tag) {

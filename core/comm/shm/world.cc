@@ -223,7 +223,7 @@ bool World::snapshot(int rank, int64_t thread, BlockedCall& call) {
   return false;
 }
 
-Circle World::find_circle(int place) {
+WaitCycle World::find_cycle(int place) {
   struct Step {
     int rank;
     BlockedCall call;
@@ -251,19 +251,19 @@ Circle World::find_circle(int place) {
               std::min_element(steps.begin(), steps.end(),
                                [](const Step& a, const Step& b) { return a.rank < b.rank; }),
               steps.end());
-  Circle circle;
-  circle.text = "deadlock between groups:";
+  WaitCycle cycle;
+  cycle.text = "deadlock between groups:";
   for (size_t i = 0; i < steps.size(); ++i) {
     const BlockedCall& call = steps[i].call;
-    circle.members.push_back({steps[i].rank, call.version, call.confirmed});
-    absl::StrAppend(&circle.text, i == 0 ? " " : "; ", "rank ", steps[i].rank, " is in ",
+    cycle.members.push_back({steps[i].rank, call.version, call.confirmed});
+    absl::StrAppend(&cycle.text, i == 0 ? " " : "; ", "rank ", steps[i].rank, " is in ",
                     std::string(call.text, call.length), " and waits for rank ",
                     call.waits_for_rank);
   }
-  return circle;
+  return cycle;
 }
 
-bool Circle::confirms(const Circle& earlier) const {
+bool WaitCycle::confirms(const WaitCycle& earlier) const {
   if (members.empty() || members.size() != earlier.members.size()) return false;
   for (size_t i = 0; i < members.size(); ++i) {
     const Member& now = members[i];

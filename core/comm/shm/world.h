@@ -66,7 +66,7 @@ struct Blocked {
 };
 
 /// A cycle of blocked calls that was seen once.
-struct Circle {
+struct WaitCycle {
   struct Member {
     int rank;
     uint64_t version;
@@ -77,7 +77,7 @@ struct Circle {
 
   /// Whether `earlier` is the same cycle and every thread in it has confirmed its wait since then:
   /// if so, all of them wait for each other.
-  bool confirms(const Circle& earlier) const;
+  bool confirms(const WaitCycle& earlier) const;
 };
 
 /// What all groups of one rank share: the control page, the arena, the peers. The rank leaves the
@@ -133,7 +133,7 @@ class World {
   bool claim_suspicion();
 
   /// Local. Searches the published calls for a cycle, starting from a call of this rank.
-  Circle find_circle(int place);
+  WaitCycle find_cycle(int place);
 
  private:
   World(int rank, int size, std::shared_ptr<Segment> segment);

@@ -86,8 +86,8 @@ TEST_F(CudaDeviceTest, AnIndexThatIsNotThereIsRefused) {
 TEST_F(CudaDeviceTest, StreamsComeFromLibTorchsPoolsByPriority) {
   const size_t before = fake().stream_priorities().size();
   const auto high = device_.make_stream(Device::Priority::kHigh);
-  const auto usual = device_.make_stream(Device::Priority::kUsual);
-  EXPECT_NE(high->handle(), usual->handle());
+  const auto normal = device_.make_stream(Device::Priority::kDefault);
+  EXPECT_NE(high->handle(), normal->handle());
   EXPECT_NE(high->handle(), device_.current_stream()->handle());
   const auto priorities = fake().stream_priorities();
   EXPECT_THAT(std::vector<bool>(priorities.begin() + before, priorities.end()),
@@ -130,7 +130,7 @@ int64_t read_across_streams(CudaDevice& device, bool waits) {
   one.copy_(at::ones({1}, at::kLong));
   middle.copy_(at::zeros({1}, at::kLong));
   seen.copy_(at::full({1}, -1, at::kLong));
-  const auto a = device.make_stream(Device::Priority::kUsual);
+  const auto a = device.make_stream(Device::Priority::kDefault);
   const auto b = device.make_stream(Device::Priority::kHigh);
   const auto written = device.make_event();
   const auto read = device.make_event();
@@ -166,7 +166,7 @@ TEST_F(CudaDeviceTest, ACopyRunsOnItsStreamAndLeavesTheThreadAsItWas) {
   const at::Tensor to = device_.allocate(300, at::kFloat);
   from.copy_(at::arange(300, at::kFloat));
   to.copy_(at::zeros({300}));
-  const auto stream = device_.make_stream(Device::Priority::kUsual);
+  const auto stream = device_.make_stream(Device::Priority::kDefault);
   const auto copied = device_.make_event();
   void* const current = fake().current_handle(kIndex);
   Gate gate(stream->handle());
@@ -232,7 +232,7 @@ TEST_F(CudaDeviceTest, EventsAreGivenBack) {
 
 TEST_F(CudaDeviceTest, OneThreadMayAskWhileAnotherRecords) {
   const auto event = device_.make_event();
-  const auto stream = device_.make_stream(Device::Priority::kUsual);
+  const auto stream = device_.make_stream(Device::Priority::kDefault);
   std::atomic<bool> is_over{false};
   std::thread watcher([&] {
     while (!is_over) event->is_done();

@@ -220,7 +220,7 @@ TEST_F(GraphTest, StreamsThatComeBackAreCapturedToo) {
 TEST_F(GraphTest, AStreamThatDoesNotComeBackIsRefused) {
   at::Tensor there = at::zeros({6}, options());
   const at::Tensor input = numbers(6);
-  const auto side = device_.make_stream(Device::Priority::kUsual);
+  const auto side = device_.make_stream(Device::Priority::kDefault);
   const auto forth = device_.make_event();
   const auto graph = make_graph(kPlace);
   graph->begin();

@@ -80,26 +80,26 @@ TEST(FreeableBuffer, AnAdoptedStorageCannotBeResizedAndTellsOfOtherMemory) {
   EXPECT_FALSE(tensors.buffer.is_intact(1));
 }
 
-TEST(FreeableBuffer, ASealOutlastsMemoryThatComesAndGoes) {
+TEST(FreeableBuffer, ProtectionOutlastsMemoryThatComesAndGoes) {
   TwoTensors tensors;
   FreeableBuffer& buffer = tensors.buffer;
   EXPECT_EQ(refusal(tensors), "is free");
   buffer.attach(at::ones({128}));
   EXPECT_EQ(refusal(tensors), "");
 
-  buffer.seal("is sealed");
-  EXPECT_EQ(refusal(tensors), "is sealed");
+  buffer.protect("is protected");
+  EXPECT_EQ(refusal(tensors), "is protected");
   buffer.detach();
-  EXPECT_EQ(refusal(tensors), "is sealed");
+  EXPECT_EQ(refusal(tensors), "is protected");
   buffer.attach(at::ones({128}));
-  EXPECT_EQ(refusal(tensors), "is sealed");
+  EXPECT_EQ(refusal(tensors), "is protected");
   buffer.forbid("is forbidden");
   EXPECT_EQ(refusal(tensors), "is forbidden");
   buffer.permit();
-  EXPECT_EQ(refusal(tensors), "is sealed") << "permission does not break a seal";
-  EXPECT_TRUE(buffer.is_sealed());
+  EXPECT_EQ(refusal(tensors), "is protected") << "permission does not end protection";
+  EXPECT_TRUE(buffer.is_protected());
 
-  buffer.unseal();
+  buffer.unprotect();
   EXPECT_EQ(refusal(tensors), "");
   EXPECT_TRUE(tensors.view.eq(1).all().item<bool>());
   buffer.detach();
@@ -162,14 +162,14 @@ TEST(FreeableBuffer, AnEqualTextStaysWhereItIs) {
   EXPECT_NE(text(), before);
 }
 
-TEST(FreeableBuffer, UnsealingDoesNotPermit) {
+TEST(FreeableBuffer, UnprotectingDoesNotPermit) {
   TwoTensors tensors;
   FreeableBuffer& buffer = tensors.buffer;
   buffer.attach(at::ones({128}));
   buffer.forbid("is forbidden");
-  buffer.seal("is sealed");
+  buffer.protect("is protected");
   EXPECT_EQ(refusal(tensors), "is forbidden");
-  buffer.unseal();
+  buffer.unprotect();
   EXPECT_EQ(refusal(tensors), "is forbidden");
   buffer.permit();
   EXPECT_EQ(refusal(tensors), "");

@@ -79,10 +79,10 @@ TEST(StorageHolders, WhatIsConvertedMayHaveNone) {
 TEST(StorageHolders, OneTensorAloneCountsAllWhoLookAtItsMemory) {
   at::Tensor base = at::ones({1});
   const at::Tensor expanded = base.expand({4});
-  EXPECT_GT(StorageHolders({expanded}).others(expanded), 0);
-  EXPECT_EQ(StorageHolders({expanded, base}).others(expanded), 0);
+  EXPECT_GT(StorageHolders({expanded}).other_holders(expanded), 0);
+  EXPECT_EQ(StorageHolders({expanded, base}).other_holders(expanded), 0);
   base.reset();
-  EXPECT_EQ(StorageHolders({expanded}).others(expanded), 0);
+  EXPECT_EQ(StorageHolders({expanded}).other_holders(expanded), 0);
 }
 
 TEST(StorageHolders, AnAliasLiesInAParameterAltogether) {

@@ -1,4 +1,4 @@
-// A storage that throws while it is barred, and for good in a child of fork().
+// A storage that throws while access is denied, and for good in a child of fork().
 #include "tessera/core/layout/throwing_storage.h"
 
 #include <optional>
@@ -32,7 +32,7 @@ class ThrowingStorageTest : public ::testing::Test {
   std::string refusal() const {
     return message_of([this] { tensor_.const_data_ptr(); });
   }
-  void give() { storage_->point_to(pointer_to(memory_), ThrowingStorage::Access::kGiven); }
+  void allow() { storage_->point_to(pointer_to(memory_), ThrowingStorage::Access::kAllowed); }
 
   at::Tensor tensor_ = at::zeros({4});
   at::Tensor memory_ = at::ones({4});
@@ -42,24 +42,24 @@ class ThrowingStorageTest : public ::testing::Test {
 
 TEST_F(ThrowingStorageTest, ThrowsUntilDataIsGivenAndWhenItIsBarred) {
   EXPECT_EQ(refusal(), "is new");
-  give();
+  allow();
   EXPECT_TRUE(tensor_.eq(1).all().item<bool>());
-  storage_->bar("is barred");
-  EXPECT_EQ(refusal(), "is barred");
+  storage_->deny("is denied");
+  EXPECT_EQ(refusal(), "is denied");
   EXPECT_EQ(storage_->data(), memory_.data_ptr());
-  give();
+  allow();
   EXPECT_EQ(refusal(), kNothingThrown);
-  storage_->point_to(pointer_to(memory_), ThrowingStorage::Access::kBarred);
-  EXPECT_EQ(refusal(), "is barred");
+  storage_->point_to(pointer_to(memory_), ThrowingStorage::Access::kDenied);
+  EXPECT_EQ(refusal(), "is denied");
 }
 
 TEST_F(ThrowingStorageTest, ThrowsInAChildWhateverIsDoneToIt) {
-  give();
+  allow();
   const ForkedChild child = run_in_fork([&] {
     std::string said = refusal();
     absl::StrAppend(&said, "\n", message_of([&] { tensor_.fill_(3); }));
-    give();
-    storage_->bar("is barred");
+    allow();
+    storage_->deny("is denied");
     absl::StrAppend(&said, "\n", refusal());
     // And in a child of the child.
     absl::StrAppend(&said, "\n", run_in_fork([&] { return refusal(); }).text);
@@ -75,14 +75,14 @@ TEST_F(ThrowingStorageTest, ThrowsInAChildWhateverIsDoneToIt) {
 }
 
 TEST_F(ThrowingStorageTest, LeavesStoragesAloneThatChildrenMakeOrThatItNoLongerHolds) {
-  give();
+  allow();
   at::Tensor kept = tensor_;
   storage_.reset();
   const ForkedChild child = run_in_fork([&] {
     tensor_ = at::zeros({4});
     storage_.emplace(tensor_.storage(), at::kCPU, "is new");
     const std::string before = refusal();
-    give();
+    allow();
     return absl::StrCat(before, " ", refusal(), " ", kept.sum().item<float>());
   });
   EXPECT_EQ(child.text, absl::StrCat("is new ", kNothingThrown, " 4"));
@@ -94,7 +94,7 @@ TEST_F(ThrowingStorageTest, ManyComeAndGoInAnyOrder) {
   for (int i = 0; i < 20; ++i) {
     tensors.push_back(at::zeros({4}));
     storages.emplace_back(tensors.back().storage(), at::kCPU, "is new");
-    storages.back().point_to(pointer_to(memory_), ThrowingStorage::Access::kGiven);
+    storages.back().point_to(pointer_to(memory_), ThrowingStorage::Access::kAllowed);
   }
   std::vector<ThrowingStorage> left;
   for (int i = 0; i < 20; i += 3) left.push_back(std::move(storages[i]));

@@ -98,7 +98,7 @@ TEST_F(StepSumsTest, SquaresOfAtomsAddUpToThoseOfTheCpu) {
           const int64_t begin = unit == 0 ? 0 : atom.begin;
           sums.add_squares(unit, kit_.put(gradient.narrow(0, begin, atom.end() - begin)), begin);
         }
-        sums.seal(used_, 0, false);
+        sums.write_own_words(used_, 0, false);
         whole.merge(own);
         const std::vector<int64_t> words = kit_.words(sums.words());
         EXPECT_EQ(part(words, kSquaresAt, kExactWords), words_of(own)) << rank << " of " << world;
@@ -142,7 +142,7 @@ TEST_F(StepSumsTest, CountsWhatIsNotFinitePerParameter) {
   }
 }
 
-TEST_F(StepSumsTest, SealsWhatTheRankItselfKnows) {
+TEST_F(StepSumsTest, WritesWhatTheRankItselfKnows) {
   const UnitPlan plan = make_plan(table_, 1);
   StepSums sums(table_, plan, SliceMap({.parameters = 1, .gradients = 1, .optimizer = 1}, 1, 0),
                 kit_.api(), kit_.device());
@@ -152,7 +152,7 @@ TEST_F(StepSumsTest, SealsWhatTheRankItselfKnows) {
   const std::vector<uint8_t> used = {1, 0, 255, 0, 0, 1, 0, 1};
   for (int step = 0; step < 4; ++step) {  // the staging memory goes round
     sums.clear();
-    sums.seal(used, 0x0ABCDE123456789AU, step % 2 == 1);
+    sums.write_own_words(used, 0x0ABCDE123456789AU, step % 2 == 1);
     const std::vector<int64_t> words = kit_.words(sums.words());
     EXPECT_EQ(words[kRefusalsAt], step % 2);
     const std::vector<int64_t> pieces = {0x6789A, 0x12345, 0xABCDE};
@@ -170,13 +170,13 @@ TEST_F(StepSumsTest, EveryBitOfTheHashCounts) {
   StepSums sums(table_, plan, SliceMap({.parameters = 1, .gradients = 1, .optimizer = 1}, 1, 0),
                 kit_.api(), kit_.device());
   constexpr uint64_t kHash = 0x9E3779B97F4A7C15U;
-  sums.seal(used_, kHash, false);
+  sums.write_own_words(used_, kHash, false);
   const std::vector<int64_t> words = kit_.words(sums.words());
   for (int bit = 0; bit < 64; ++bit) {
-    sums.seal(used_, kHash ^ (uint64_t{1} << bit), false);
+    sums.write_own_words(used_, kHash ^ (uint64_t{1} << bit), false);
     EXPECT_NE(kit_.words(sums.words()), words) << bit;
   }
-  sums.seal(used_, kHash, false);
+  sums.write_own_words(used_, kHash, false);
   EXPECT_EQ(kit_.words(sums.words()), words);
 }
 
@@ -192,7 +192,7 @@ TEST_F(StepSumsTest, NoCallWaitsForTheDevice) {
       sums->clear();
       sums->count_non_finite(0, gradient);
       sums->add_squares(0, gradient, 0);
-      sums->seal(used_, static_cast<uint64_t>(step), false);
+      sums->write_own_words(used_, static_cast<uint64_t>(step), false);
     }
   }));
   EXPECT_EQ(kit_.words(sums->words())[kAgreementAt], 4) << "the last step's";
@@ -205,7 +205,7 @@ TEST_F(StepSumsTest, NegativeControlAForgottenClearIsNoticed) {
   const at::Tensor gradient = kit_.put(make_gradient(plan[0], at::kFloat, 1));
   const auto step = [&] {
     sums.add_squares(0, gradient, 0);
-    sums.seal(used_, 0, false);
+    sums.write_own_words(used_, 0, false);
     return kit_.words(sums.words());
   };
   const std::vector<int64_t> once = step();
@@ -234,7 +234,7 @@ TEST_F(StepSumsTest, RefusesTensorsThatDoNotFit) {
               HasSubstr("[optim] gradient: got elements 0 to 64 of the unit, expected all of this "
                         "rank's part, " +
                         std::to_string(numel / 2) + " to " + std::to_string(numel)));
-  EXPECT_THAT(testing::message_of([&] { sums.seal(std::vector<uint8_t>(3), 0, false); }),
+  EXPECT_THAT(testing::message_of([&] { sums.write_own_words(std::vector<uint8_t>(3), 0, false); }),
               HasSubstr("[optim] used: got 3 entries, expected 8"));
 }
 

@@ -85,7 +85,7 @@ DeviceStream& Machine::queue(c10::Stream stream) {
   auto& queue = streams_[{stream.device_index(), stream.id()}];
   if (queue == nullptr) {
     queue = std::make_unique<DeviceStream>(
-        host_.make_stream(Device::Priority::kUsual),
+        host_.make_stream(Device::Priority::kDefault),
         stream.id() == 0 ? DeviceStream::Kind::kDefault : DeviceStream::Kind::kOther);
   }
   return *queue;

@@ -22,7 +22,7 @@ using ::testing::Not;
 std::vector<std::string> refusals(const std::vector<std::string>& problems) {
   return testing::run_ranks_expecting_errors(
       static_cast<int>(problems.size()), [&](const std::shared_ptr<ProcessGroup>& world) {
-        refuse_together(*world, problems[world->rank()], "test");
+        refuse_on_all_ranks(*world, problems[world->rank()], "test");
       });
 }
 

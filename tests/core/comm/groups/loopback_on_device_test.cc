@@ -72,7 +72,7 @@ TEST(LoopbackOnDevice, AStreamThatWaitsIsBehindTheOneOfTheCall) {
   const at::Tensor seen = at::zeros({4});
   Gate gate(device->current->handle());
   const auto work = group.all_gather(output, at::ones({4}), "unit");
-  device->current = device->host.make_stream(Device::Priority::kUsual);
+  device->current = device->host.make_stream(Device::Priority::kDefault);
   work->wait();
   device->current->copy(seen, output);
   const auto end = device->host.make_event();

@@ -12,44 +12,44 @@ using Sign = Heartbeat::Sign;
 
 class HeartbeatTest : public ::testing::Test {
  protected:
-  void say(const std::string& count) { words_.say("tessera/beat/other", count); }
+  void write(const std::string& count) { handshake_store_.set("tessera/beat/other", count); }
 
   const c10::intrusive_ptr<c10d::Store> store_ = c10::make_intrusive<c10d::HashStore>();
-  Words words_{*store_};
+  HandshakeStore handshake_store_{*store_};
 };
 
 TEST_F(HeartbeatTest, WhatNeverCountsIsLeftOver) {
-  Heartbeat heartbeat(words_);
+  Heartbeat heartbeat(handshake_store_);
   EXPECT_EQ(heartbeat.sign_of("other"), Sign::kNone);
   EXPECT_EQ(heartbeat.sign_of("other"), Sign::kNone);
-  Heartbeat later(words_);
-  say("41");  // an earlier attempt's last
+  Heartbeat later(handshake_store_);
+  write("41");  // an earlier attempt's last
   EXPECT_EQ(later.sign_of("other"), Sign::kNone);
   EXPECT_EQ(later.sign_of("other"), Sign::kNone);
 }
 
 TEST_F(HeartbeatTest, WhatCountsRuns) {
-  Heartbeat heartbeat(words_);
+  Heartbeat heartbeat(handshake_store_);
   EXPECT_EQ(heartbeat.sign_of("other"), Sign::kNone);
-  say("1");
+  write("1");
   EXPECT_EQ(heartbeat.sign_of("other"), Sign::kRuns);
   EXPECT_EQ(heartbeat.sign_of("other"), Sign::kRuns);
 }
 
 TEST_F(HeartbeatTest, WhatStopsHasEnded) {
-  Heartbeat heartbeat(words_, std::chrono::milliseconds(1));
+  Heartbeat heartbeat(handshake_store_, std::chrono::milliseconds(1));
   heartbeat.sign_of("other");
-  say("1");
+  write("1");
   heartbeat.sign_of("other");
   while (heartbeat.sign_of("other") != Sign::kStopped) {
   }
-  say("2");  // it was only slow
+  write("2");  // it was only slow
   EXPECT_EQ(heartbeat.sign_of("other"), Sign::kRuns);
 }
 
-TEST_F(HeartbeatTest, OnesOwnIsHeard) {
-  Heartbeat own(words_);
-  Heartbeat other(words_);
+TEST_F(HeartbeatTest, OnesOwnIsSeen) {
+  Heartbeat own(handshake_store_);
+  Heartbeat other(handshake_store_);
   other.sign_of("own");
   own.beat("own");
   EXPECT_EQ(other.sign_of("own"), Sign::kRuns);

@@ -11,15 +11,15 @@ struct Pair {
   Framing member{Framing::Side::kMember};
   Framing host{Framing::Side::kHost};
 
-  void seal(const std::string& token = "secret", const std::string& other = "secret") {
-    member.seal_with(Seal::of_token(token));
-    host.seal_with(Seal::of_token(other));
+  void authenticate(const std::string& token = "secret", const std::string& other = "secret") {
+    member.authenticate_with(MacKey::of_token(token));
+    host.authenticate_with(MacKey::of_token(other));
   }
 };
 
 TEST(Framing, FramesArriveHoweverTheStreamIsCut) {
   Pair pair;
-  pair.seal();
+  pair.authenticate();
   std::string bytes;
   for (const char* text : {"one", "", "3"}) bytes += pair.member.wrap(text);
   std::string heard;
@@ -33,16 +33,16 @@ TEST(Framing, FramesArriveHoweverTheStreamIsCut) {
 
 TEST(Framing, AnotherTokenDoesNotVerify) {
   Pair pair;
-  pair.seal("secret", "another");
+  pair.authenticate("secret", "another");
   pair.host.add(pair.member.wrap("text"));
   EXPECT_FALSE(pair.host.take());
   EXPECT_TRUE(pair.host.is_broken());
 }
 
 TEST(Framing, EachChangedBitIsNoticed) {
-  for (size_t bit = 0; bit < 8 * (4 + 4 + Seal::kBytes); ++bit) {
+  for (size_t bit = 0; bit < 8 * (4 + 4 + MacKey::kBytes); ++bit) {
     Pair pair;
-    pair.seal();
+    pair.authenticate();
     std::string bytes = pair.member.wrap("text");
     bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
     pair.host.add(bytes + std::string(300, '\0'));
@@ -52,7 +52,7 @@ TEST(Framing, EachChangedBitIsNoticed) {
 
 TEST(Framing, NoFrameFitsTwiceOrTurnedAround) {
   Pair pair;
-  pair.seal();
+  pair.authenticate();
   const std::string first = pair.member.wrap("pay");
   pair.host.add(first);
   EXPECT_EQ(pair.host.take(), "pay");
@@ -60,7 +60,7 @@ TEST(Framing, NoFrameFitsTwiceOrTurnedAround) {
   EXPECT_FALSE(pair.host.take());
   EXPECT_TRUE(pair.host.is_broken());
   Pair other;
-  other.seal();
+  other.authenticate();
   other.member.add(other.member.wrap("pay"));  // to its sender
   EXPECT_FALSE(other.member.take());
 }
@@ -69,18 +69,18 @@ TEST(Framing, AnUnprovenSideCannotSendMuch) {
   Pair pair;
   pair.host.add(pair.member.wrap(std::string(Framing::kMostUnproven, 'x')));
   EXPECT_TRUE(pair.host.take());
-  pair.seal();                                    // a key proves nothing yet
+  pair.authenticate();                            // a key proves nothing yet
   pair.host.add(std::string("\x01\x04\0\0", 4));  // 1025 bytes to come
   EXPECT_FALSE(pair.host.take());
   EXPECT_TRUE(pair.host.is_broken());
 }
 
-TEST(Seal, PartsAreNotRunTogether) {
-  const Seal seal = Seal::of_token("t");
-  EXPECT_NE(seal.make({"ab", "c"}), seal.make({"a", "bc"}));
-  EXPECT_EQ(seal.make({"ab", "c"}), Seal::of_token("t").make({"ab", "c"}));
-  EXPECT_NE(seal.derive({"x"}).make({"a"}), seal.make({"a"}));
-  EXPECT_NE(Seal::new_nonce(), Seal::new_nonce());
+TEST(MacKey, PartsAreNotRunTogether) {
+  const MacKey key = MacKey::of_token("t");
+  EXPECT_NE(key.compute({"ab", "c"}), key.compute({"a", "bc"}));
+  EXPECT_EQ(key.compute({"ab", "c"}), MacKey::of_token("t").compute({"ab", "c"}));
+  EXPECT_NE(key.derive({"x"}).compute({"a"}), key.compute({"a"}));
+  EXPECT_NE(MacKey::new_nonce(), MacKey::new_nonce());
 }
 
 }  // namespace

@@ -17,7 +17,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "tessera/core/comm/handshake/hello.h"
-#include "tessera/core/comm/handshake/words.h"
+#include "tessera/core/comm/meeting/mac_key.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/tests/support/forked_child.h"
 #include "tessera/tests/support/message_of.h"
@@ -151,8 +151,8 @@ TEST_F(HandshakeTest, ForgedAnswersAreIgnoredWhereThereIsAToken) {
         const std::string key = absl::StrCat("tessera/hello/", rank);
         if (!store().check({key})) continue;
         const std::string text = store().get_to_str(key);
-        if (text.size() <= Seal::kBytes) continue;
-        const auto hello = Hello::from_text(text.substr(Seal::kBytes));
+        if (text.size() <= MacKey::kBytes) continue;
+        const auto hello = Hello::from_text(text.substr(MacKey::kBytes));
         if (!hello) continue;
         store().set("tessera/answer/" + hello->nonce, std::string("failure\nEVIL"));
         store().set("tessera/mark/" + hello->nonce, std::string("failed: EVIL"));

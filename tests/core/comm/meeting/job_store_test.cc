@@ -20,7 +20,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/core/comm/meeting/abstract_socket.h"
-#include "tessera/core/comm/meeting/seal.h"
+#include "tessera/core/comm/meeting/mac_key.h"
 #include "tessera/core/comm/meeting/tcp_address.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/tests/support/message_of.h"
@@ -45,7 +45,7 @@ class JobStoreTest : public ::testing::Test {
     auto listener = any.listen().value();
     port_ = endpoint_of(*listener).port;
     host_ = c10::make_intrusive<JobStore>(std::move(listener), with_token("secret"),
-                                          HostName::of_this_process(0));
+                                          HostProcess::of_this_process(0));
   }
 
   FileDescriptor connect() const {
@@ -135,9 +135,9 @@ TEST_F(JobStoreTest, TheEndOfTheHostIsAnErrorThatNamesIt) {
   EXPECT_THAT(testing::message_of([&] { store->check({"key"}); }), HasSubstr("ended or left"));
 }
 
-TEST_F(JobStoreTest, AClosedDoorLetsNobodyInAndKeepsWhoIsIn) {
+TEST_F(JobStoreTest, StopsListeningAndKeepsItsMembers) {
   const auto store = member();
-  host_->close_door();
+  host_->stop_listening();
   EXPECT_TRUE(absl::IsNotFound(
       TcpAddress::resolve("127.0.0.1", port_, in(seconds(20)))->connect(in(seconds(20))).status()));
   static_cast<c10d::Store&>(*store).set("key", "still");
@@ -161,15 +161,16 @@ TEST_F(JobStoreTest, StrangersEndNothing) {
   stranger_says(std::string(100000, '\xff'));
   stranger_says(std::string(4, '\0'));
   stranger_says("\x05");
-  const Message nonce = nonce_message(Entrance::kMemberNonce, "0123456789abcdef");
+  const Message nonce = nonce_message(ConnectionHandshake::kMemberNonce, "0123456789abcdef");
   stranger_says(Framing(Framing::Side::kMember).wrap(nonce.to_bytes()));
   Framing guess(Framing::Side::kMember);
   const std::string first = guess.wrap(nonce.to_bytes());
-  guess.seal_with(Seal::of_token("guess"));
+  guess.authenticate_with(MacKey::of_token("guess"));
   stranger_says(first + guess.wrap(member_message().to_bytes()));
   stranger_says(
       Framing(Framing::Side::kMember)
-          .wrap(Message{.kind = static_cast<uint8_t>(Ask::kSet), .fields = {"a", "b"}}.to_bytes()));
+          .wrap(Message{.kind = static_cast<uint8_t>(RequestKind::kSet), .fields = {"a", "b"}}
+                    .to_bytes()));
   for (size_t i = 0; i < 2 * JobServer::kMostUnproven; ++i) strangers.push_back(connect());
   const auto store = member();  // comes in all the same
   static_cast<c10d::Store&>(*store).set("key", "value");
@@ -181,9 +182,10 @@ TEST_F(JobStoreTest, StrangersEndNothing) {
 TEST_F(JobStoreTest, ANonceIsNoProofThatMakesLongFramesWelcome) {
   const FileDescriptor stranger = connect();
   Framing guess(Framing::Side::kMember);
-  send_all(stranger,
-           guess.wrap(nonce_message(Entrance::kMemberNonce, "0123456789abcdef").to_bytes()) +
-               std::string("\x00\x00\x00\x04", 4));  // 64 MiB to come
+  send_all(
+      stranger,
+      guess.wrap(nonce_message(ConnectionHandshake::kMemberNonce, "0123456789abcdef").to_bytes()) +
+          std::string("\x00\x00\x00\x04", 4));  // 64 MiB to come
   // Cut off: after the host's nonce comes the end.
   std::array<char, 4096> bytes;
   pollfd waiting{stranger.get(), POLLIN, 0};
@@ -195,10 +197,10 @@ TEST_F(JobStoreTest, ANonceIsNoProofThatMakesLongFramesWelcome) {
   EXPECT_TRUE(member()->check({}));
 }
 
-TEST_F(JobStoreTest, AClosedDoorWaitsForNoStranger) {
+TEST_F(JobStoreTest, StopsListeningWithoutWaitingForStrangers) {
   const FileDescriptor silent = connect();
   const auto store = member();  // by now the stranger is in, too
-  host_->close_door();
+  host_->stop_listening();
   std::array<char, 16> bytes;
   pollfd waiting{silent.get(), POLLIN, 0};
   EXPECT_EQ(::poll(&waiting, 1, 20000), 1);
@@ -212,16 +214,16 @@ TEST_F(JobStoreTest, AHostThatKnowsNoTokenIsNotBelieved) {
   auto listener = any.listen().value();
   const int port = endpoint_of(*listener).port;
   const auto forger = c10::make_intrusive<JobStore>(std::move(listener), with_token("guess"),
-                                                    HostName::of_this_process(0));
+                                                    HostProcess::of_this_process(0));
   auto socket = TcpAddress::resolve("127.0.0.1", port, in(seconds(20)))->connect(in(seconds(20)));
   const auto entered = Connection::enter(*std::move(socket), with_token("secret"), in(seconds(20)));
   EXPECT_FALSE(entered.ok());
 }
 
 TEST(JobStoreOnOneHost, DescriptorsArePassedOn) {
-  const std::string name = absl::StrCat("tessera-test/", Seal::new_nonce());
+  const std::string name = absl::StrCat("tessera-test/", MacKey::new_nonce());
   const auto host = c10::make_intrusive<JobStore>(listen_at_name(name).value(), Credentials{},
-                                                  HostName::of_this_process(0));
+                                                  HostProcess::of_this_process(0));
   const auto member = c10::make_intrusive<JobStore>(
       Connection::enter(connect_to_name(name).value(), {}, in(seconds(20))).value());
   EXPECT_FALSE(member->borrow("page").is_open());

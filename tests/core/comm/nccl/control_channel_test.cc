@@ -59,7 +59,7 @@ TEST_F(ControlChannel, CarriesTextsWordsAndFingerprintsWithoutNccl) {
       }
       EXPECT_THAT(exchange_texts(*group, "", "silence"), Each(""));
       require_equal(*group, {"a", "", "c"}, "same");
-      refuse_together(*group, "", "nothing");
+      refuse_on_all_ranks(*group, "", "nothing");
 
       HostAllGather all_gather(*group, 3);
       for (int64_t round = 0; round < 5; ++round) {

@@ -101,7 +101,7 @@ void use(const std::shared_ptr<Group>& group, int64_t numel) {
   EXPECT_EQ(sums[0].item<float>(), 2.0f);
 }
 
-TEST_F(NcclMemory, UsuallyIsNotNccls) {
+TEST_F(NcclMemory, ByDefaultIsNotNccls) {
   run_nccl_ranks(2, [](std::shared_ptr<Group> group, HostDevice&) { use(group, 5); });
   EXPECT_EQ(count_calls("ncclMemAlloc"), 0);
   for (const FakeCall& call : calls_of("ncclAllGather")) EXPECT_FALSE(call.is_in_window);
@@ -141,7 +141,7 @@ TEST_F(NcclMemory, WindowsAreMadeTogetherAndAsLargeAsTheLargest) {
           EXPECT_EQ(uneven.numel(), 10000 * group->rank());
           use(group, 9);
           const int64_t before = count_calls("ncclMemAlloc");
-          if (group->rank() == 0) {  // from now on alone, and usual
+          if (group->rank() == 0) {  // from now on alone, and kDefault
             EXPECT_EQ(group->allocate(3, at::kLong).numel(), 3);
           }
           EXPECT_EQ(count_calls("ncclMemAlloc"), before);
@@ -330,18 +330,19 @@ TEST_F(NcclMemory, RanksMustAskForTheSame) {
 TEST_F(NcclMemory, WhatALibraryLacksIsNamed) {
   const auto plain = nccl::load_api([](const char*) { return FAKE_NCCL_PLAIN_PATH; });
   ASSERT_TRUE(plain.ok()) << plain.status();
-  EXPECT_EQ(nccl::find_lack(**plain, {}), "");
-  EXPECT_EQ(
-      nccl::find_lack(*testing::fake_api(), {.memory = Memory::kWindows, .copy_engine = true}), "");
-  EXPECT_THAT(nccl::find_lack(**plain, {.memory = Memory::kRegistered}),
+  EXPECT_EQ(nccl::find_unsupported(**plain, {}), "");
+  EXPECT_EQ(nccl::find_unsupported(*testing::fake_api(),
+                                   {.memory = Memory::kWindows, .copy_engine = true}),
+            "");
+  EXPECT_THAT(nccl::find_unsupported(**plain, {.memory = Memory::kRegistered}),
               AllOf(HasSubstr("[nccl] memory: got NCCL 2.28.9 at '"),
                     HasSubstr("without ncclMemAlloc, ncclMemFree, ncclCommRegister, "
                               "ncclCommDeregister, expected them"),
-                    HasSubstr("leave memory = kUsual")));
-  EXPECT_THAT(nccl::find_lack(**plain, {.memory = Memory::kWindows}),
+                    HasSubstr("leave memory = kDefault")));
+  EXPECT_THAT(nccl::find_unsupported(**plain, {.memory = Memory::kWindows}),
               AllOf(HasSubstr("ncclCommWindowRegister, ncclCommWindowDeregister"),
                     Not(HasSubstr("ncclCommRegister"))));
-  EXPECT_THAT(nccl::find_lack(*testing::fake_api(), {.copy_engine = true}),
+  EXPECT_THAT(nccl::find_unsupported(*testing::fake_api(), {.copy_engine = true}),
               HasSubstr("got copy_engine without windows"));
   NcclRankOptions options;
   options.make = [&](nccl::WorldOptions world) {

@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "tessera/core/comm/nccl/unowned_thread.h"
+#include "tessera/core/comm/nccl/detached_thread.h"
 #include "tessera/core/device/host_device.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 
@@ -93,10 +93,10 @@ void exit_by_cause() {
   std::atexit(exit_by_cause);
   auto store = c10::make_intrusive<MortalStore>();
   auto* const world = new std::shared_ptr<nccl::Group>(make_world(store));
-  // Those who run unowned are asked to end in the order in which they began: the world's watcher
-  // comes out of the store only after it was asked.
+  // Detached threads are asked to end in the order in which they began: the world's watcher comes
+  // out of the store only after it was asked.
   auto* const ends = new std::atomic<bool>(false);
-  nccl::run_unowned(
+  nccl::run_detached(
       [ends] {
         while (!*ends) std::this_thread::yield();
       },

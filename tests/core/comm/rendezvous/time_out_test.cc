@@ -56,7 +56,7 @@ TEST(TimeOut, OneTooLongToCountIsLongInAStoreToo) {
     const auto store = c10::make_intrusive<c10d::HashStore>();
     testing::run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
       const StoreRanks ranks{*store, world->rank(), world->size(), timeout};
-      EXPECT_THAT([&] { refuse_together(ranks, world->rank() == 1 ? "no GPU" : "", "start"); },
+      EXPECT_THAT([&] { refuse_on_all_ranks(ranks, world->rank() == 1 ? "no GPU" : "", "start"); },
                   ::testing::ThrowsMessage<c10::Error>(HasSubstr("[start] rank 1: no GPU")));
     });
   }

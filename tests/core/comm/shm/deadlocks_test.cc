@@ -1,4 +1,4 @@
-// Ranks that wait for each other in a circle of groups, or seem to.
+// Ranks that wait for each other in a cycle of groups, or seem to.
 #include <chrono>
 #include <future>
 #include <memory>
@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 using testing::run_ranks_expecting_errors;
 using Lane = ProcessGroupOptions::Lane;
 
-/// Long enough that a circle of waits is seen before it.
+/// Long enough that a cycle of waits is seen before it.
 constexpr auto kAfterSuspicion = std::chrono::milliseconds(2500);
 
 TEST(Deadlocks, ATimeOutExplainsASkippedCollectiveAmongTwoGroups) {
@@ -46,7 +46,7 @@ TEST(Deadlocks, ATimeOutExplainsASkippedCollectiveAmongTwoGroups) {
   }
 }
 
-TEST(Deadlocks, ACircleOfThreeGroupsIsFound) {
+TEST(Deadlocks, ACycleOfThreeGroupsIsFound) {
   const auto errors = run_ranks_expecting_errors(
       3,
       [](const std::shared_ptr<ProcessGroup>& world) {
@@ -85,7 +85,7 @@ class Warnings final : public c10::WarningHandler {
   std::shared_future<void> first_future_ = first_.get_future().share();
 };
 
-/// Ranks wait for each other in a circle, but one of them has a thread that will serve the other
+/// Ranks wait for each other in a cycle, but one of them has a thread that will serve the other
 /// group: nobody can know. It comes once the suspicion has been said.
 void wait_until_suspected(int size, Warnings& warnings) {
   testing::run_ranks(size,
@@ -123,7 +123,7 @@ TEST(Deadlocks, AGroupThatAnotherThreadServesLateIsOnlySuspected) {
 }
 
 // A rank that computes, however long, ends every chain of waits: the detector must not fire. Here
-// it takes as long as a circle elsewhere that begins later and is suspected.
+// it takes as long as a cycle elsewhere that begins later and is suspected.
 TEST(Deadlocks, ASlowRankIsNoDeadlock) {
   Warnings warnings;
   testing::run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& world) {

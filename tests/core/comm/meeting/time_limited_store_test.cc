@@ -1,4 +1,4 @@
-#include "tessera/core/comm/meeting/patient_store.h"
+#include "tessera/core/comm/meeting/time_limited_store.h"
 
 #include <condition_variable>
 #include <memory>
@@ -61,10 +61,10 @@ std::string error_of(c10d::Store& store) {
   return "";
 }
 
-TEST(PatientStore, PassesEverythingOn) {
+TEST(TimeLimitedStore, PassesEverythingOn) {
   const auto inner = c10::make_intrusive<c10d::HashStore>();
-  PatientStore patient(inner);
-  c10d::Store& store = patient;
+  TimeLimitedStore limited(inner);
+  c10d::Store& store = limited;
   store.set("a", "1");
   EXPECT_EQ(inner->get("a"), std::vector<uint8_t>{'1'});
   EXPECT_EQ(store.get_to_str("a"), "1");
@@ -80,10 +80,10 @@ TEST(PatientStore, PassesEverythingOn) {
   EXPECT_TRUE(store.check({"a"}));
 }
 
-TEST(PatientStore, ACallThatHangsIsLeftBehindWithTheStore) {
+TEST(TimeLimitedStore, ACallThatHangsIsLeftBehindWithTheStore) {
   auto gate = std::make_shared<Gate>();
   {
-    PatientStore store(c10::make_intrusive<StuckStore>(gate));
+    TimeLimitedStore store(c10::make_intrusive<StuckStore>(gate));
     store.setTimeout(std::chrono::milliseconds(30));
     EXPECT_THAT(error_of(store), HasSubstr("StuckStore that was given has not answered for 30 ms"));
     store.setTimeout(std::chrono::hours(1));
@@ -92,9 +92,9 @@ TEST(PatientStore, ACallThatHangsIsLeftBehindWithTheStore) {
   gate->open();
 }
 
-TEST(PatientStore, ACallThatIsSlowIsWaitedFor) {
+TEST(TimeLimitedStore, ACallThatIsSlowIsWaitedFor) {
   auto gate = std::make_shared<Gate>();
-  PatientStore store(c10::make_intrusive<StuckStore>(gate));
+  TimeLimitedStore store(c10::make_intrusive<StuckStore>(gate));
   store.setTimeout(std::chrono::hours(1));
   std::thread opens([&] { gate->open(); });
   EXPECT_EQ(error_of(store), "");

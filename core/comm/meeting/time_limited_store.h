@@ -18,12 +18,12 @@ namespace tessera::internal {
 /// the caller waits for at most getTimeout(). A call that takes longer throws c10::DistStoreError,
 /// and so do all later ones, at once; the thread and the store are abandoned. Exceptions of the
 /// store become c10::DistStoreError that names its type. Thread-safe, except setTimeout().
-class PatientStore final : public c10d::Store {
+class TimeLimitedStore final : public c10d::Store {
  public:
   /// Local. Throws std::system_error without threads.
-  explicit PatientStore(c10::intrusive_ptr<c10d::Store> store);
+  explicit TimeLimitedStore(c10::intrusive_ptr<c10d::Store> store);
   /// Waits up to a second for the thread to release the store.
-  ~PatientStore() override;
+  ~TimeLimitedStore() override;
 
   using c10d::Store::compareSet;
   using c10d::Store::set;

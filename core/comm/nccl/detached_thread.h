@@ -9,6 +9,6 @@ namespace tessera::internal::nccl {
 /// seconds to end before static objects that it may use (of LibTorch, NCCL, a store) are destroyed,
 /// if they were made before the first call of this function. A child of fork() has no such threads.
 /// Local.
-void run_unowned(std::function<void()> run, std::function<void()> ask_to_end = nullptr);
+void run_detached(std::function<void()> run, std::function<void()> ask_to_end = nullptr);
 
 }  // namespace tessera::internal::nccl

@@ -1,4 +1,4 @@
-#include "tessera/core/comm/meeting/patient_store.h"
+#include "tessera/core/comm/meeting/time_limited_store.h"
 
 #include <condition_variable>
 #include <deque>
@@ -24,7 +24,7 @@ constexpr auto kTimeToLetGo = std::chrono::seconds(1);
 }  // namespace
 
 /// What the thread and the object share.
-struct PatientStore::Worker {
+struct TimeLimitedStore::Worker {
   struct Call {
     std::function<void(c10d::Store&)> body;
     std::exception_ptr error;
@@ -63,14 +63,14 @@ struct PatientStore::Worker {
   }
 };
 
-PatientStore::PatientStore(c10::intrusive_ptr<c10d::Store> store)
+TimeLimitedStore::TimeLimitedStore(c10::intrusive_ptr<c10d::Store> store)
     : kind_(c10::demangle(typeid(*store).name())), worker_(std::make_shared<Worker>()) {
   std::thread([worker = worker_, store = std::move(store)]() mutable {
     Worker::run(worker, std::move(store));
   }).detach();
 }
 
-PatientStore::~PatientStore() {
+TimeLimitedStore::~TimeLimitedStore() {
   if (!origin_.is_here()) {
     static_cast<void>(new std::shared_ptr<Worker>(std::move(worker_)));  // the parent's thread's
     return;
@@ -82,7 +82,7 @@ PatientStore::~PatientStore() {
   worker_->changed.wait_for(lock, kTimeToLetGo, [this] { return worker_->has_ended; });
 }
 
-void PatientStore::fail(const std::exception_ptr& error) const {
+void TimeLimitedStore::fail(const std::exception_ptr& error) const {
   try {
     std::rethrow_exception(error);
   } catch (...) {
@@ -91,8 +91,8 @@ void PatientStore::fail(const std::exception_ptr& error) const {
   }
 }
 
-void PatientStore::run(std::function<void(c10d::Store&)> body) {
-  TORCH_CHECK(origin_.is_here(), "[rendezvous] ", origin_.complaint("a rank"));
+void TimeLimitedStore::run(std::function<void(c10d::Store&)> body) {
+  TORCH_CHECK(origin_.is_here(), "[rendezvous] ", origin_.fork_error("a rank"));
   auto call = std::make_shared<Worker::Call>();
   call->body = std::move(body);
   const auto deadline = Clock::now() + bounded(getTimeout());
@@ -112,55 +112,55 @@ void PatientStore::run(std::function<void(c10d::Store&)> body) {
 }
 
 template <typename T>
-T PatientStore::result_of(std::function<T(c10d::Store&)> body) {
+T TimeLimitedStore::result_of(std::function<T(c10d::Store&)> body) {
   // The call may outlive this frame.
   auto result = std::make_shared<T>();
   run([result, body = std::move(body)](c10d::Store& store) { *result = body(store); });
   return std::move(*result);
 }
 
-c10::intrusive_ptr<c10d::Store> PatientStore::clone() {
+c10::intrusive_ptr<c10d::Store> TimeLimitedStore::clone() {
   return c10::intrusive_ptr<c10d::Store>::unsafe_reclaim_from_nonowning(this);
 }
 
-void PatientStore::set(const std::string& key, const std::vector<uint8_t>& value) {
+void TimeLimitedStore::set(const std::string& key, const std::vector<uint8_t>& value) {
   run([key, value](c10d::Store& store) { store.set(key, value); });
 }
 
-std::vector<uint8_t> PatientStore::compareSet(const std::string& key,
-                                              const std::vector<uint8_t>& expected,
-                                              const std::vector<uint8_t>& desired) {
+std::vector<uint8_t> TimeLimitedStore::compareSet(const std::string& key,
+                                                  const std::vector<uint8_t>& expected,
+                                                  const std::vector<uint8_t>& desired) {
   return result_of<std::vector<uint8_t>>([key, expected, desired](c10d::Store& store) {
     return store.compareSet(key, expected, desired);
   });
 }
 
-std::vector<uint8_t> PatientStore::get(const std::string& key) {
+std::vector<uint8_t> TimeLimitedStore::get(const std::string& key) {
   return result_of<std::vector<uint8_t>>([key](c10d::Store& store) { return store.get(key); });
 }
 
-int64_t PatientStore::add(const std::string& key, int64_t value) {
+int64_t TimeLimitedStore::add(const std::string& key, int64_t value) {
   return result_of<int64_t>([key, value](c10d::Store& store) { return store.add(key, value); });
 }
 
-bool PatientStore::deleteKey(const std::string& key) {
+bool TimeLimitedStore::deleteKey(const std::string& key) {
   return result_of<bool>([key](c10d::Store& store) { return store.deleteKey(key); });
 }
 
-bool PatientStore::check(const std::vector<std::string>& keys) {
+bool TimeLimitedStore::check(const std::vector<std::string>& keys) {
   return result_of<bool>([keys](c10d::Store& store) { return store.check(keys); });
 }
 
-int64_t PatientStore::getNumKeys() {
+int64_t TimeLimitedStore::getNumKeys() {
   return result_of<int64_t>([](c10d::Store& store) { return store.getNumKeys(); });
 }
 
-void PatientStore::wait(const std::vector<std::string>& keys) {
+void TimeLimitedStore::wait(const std::vector<std::string>& keys) {
   run([keys](c10d::Store& store) { store.wait(keys); });
 }
 
-void PatientStore::wait(const std::vector<std::string>& keys,
-                        const std::chrono::milliseconds& timeout) {
+void TimeLimitedStore::wait(const std::vector<std::string>& keys,
+                            const std::chrono::milliseconds& timeout) {
   run([keys, timeout](c10d::Store& store) { store.wait(keys, timeout); });
 }
 

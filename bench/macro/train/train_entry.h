@@ -11,11 +11,11 @@
 
 namespace bench {
 
-/// Obeys the commands of the runner and answers them.
-class Contest {
+/// Runs the commands of the runner and answers them.
+class TrainEntry {
  public:
   /// `foreign_bytes`: what the GPU's allocator has given out that is not the trainer's.
-  Contest(Trainer& trainer, const Task& task, at::Device device, int64_t foreign_bytes);
+  TrainEntry(Trainer& trainer, const Task& task, at::Device device, int64_t foreign_bytes);
 
   /// Trains so many steps and answers once. On a CPU each step is timed, with reading its loss; on
   /// a GPU all of them together, from an idle device to an idle device, and losses are read
@@ -25,8 +25,8 @@ class Contest {
   /// One step, on a GPU; answers with what the device did in it.
   void counts();
 
-  /// Until the input ends.
-  void obey();
+  /// Runs commands until the input ends.
+  void serve();
 
  private:
   Batch next();

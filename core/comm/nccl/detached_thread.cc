@@ -1,4 +1,4 @@
-#include "tessera/core/comm/nccl/unowned_thread.h"
+#include "tessera/core/comm/nccl/detached_thread.h"
 
 #include <unistd.h>
 
@@ -91,7 +91,7 @@ class Running {
 
 }  // namespace
 
-void run_unowned(std::function<void()> run, std::function<void()> ask_to_end) {
+void run_detached(std::function<void()> run, std::function<void()> ask_to_end) {
   Running::get().start(std::move(run), std::move(ask_to_end));
 }
 

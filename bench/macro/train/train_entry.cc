@@ -1,4 +1,4 @@
-#include "tessera/bench/macro/train/contest.h"
+#include "tessera/bench/macro/train/train_entry.h"
 
 #include <chrono>
 #include <iostream>
@@ -22,15 +22,15 @@ double ms_since(Clock::time_point begin) {
 
 }  // namespace
 
-Contest::Contest(Trainer& trainer, const Task& task, at::Device device, int64_t foreign_bytes)
+TrainEntry::TrainEntry(Trainer& trainer, const Task& task, at::Device device, int64_t foreign_bytes)
     : trainer_(trainer), make_batch_(task.batch), device_(device), foreign_bytes_(foreign_bytes) {}
 
-Batch Contest::next() {
+Batch TrainEntry::next() {
   const Batch batch = make_batch_(done_++);
   return {batch.input.to(device_), batch.target.to(device_)};
 }
 
-std::vector<double> Contest::time_each(int64_t count, std::vector<double>& losses) {
+std::vector<double> TrainEntry::time_each(int64_t count, std::vector<double>& losses) {
   std::vector<double> ms;
   for (int64_t i = 0; i < count; ++i) {
     const Batch batch = next();
@@ -41,7 +41,7 @@ std::vector<double> Contest::time_each(int64_t count, std::vector<double>& losse
   return ms;
 }
 
-std::vector<double> Contest::time_all(int64_t count, std::vector<double>& losses) {
+std::vector<double> TrainEntry::time_all(int64_t count, std::vector<double>& losses) {
   std::vector<Batch> batches;
   for (int64_t i = 0; i < count; ++i) batches.push_back(next());
   trainer_.finish();
@@ -55,7 +55,7 @@ std::vector<double> Contest::time_all(int64_t count, std::vector<double>& losses
   return std::vector<double>(static_cast<size_t>(count), mean_ms);
 }
 
-void Contest::steps(int64_t count) {
+void TrainEntry::steps(int64_t count) {
   std::vector<double> losses;
   const auto before = ProcessNumbers::now();
   const std::vector<double> ms =
@@ -77,7 +77,7 @@ void Contest::steps(int64_t count) {
   answer.send();
 }
 
-void Contest::counts() {
+void TrainEntry::counts() {
   TORCH_CHECK(!device_.is_cpu(),
               "[bench] command: got 'counts' on a CPU, expected it on a GPU only");
   const Batch batch = next();
@@ -92,7 +92,7 @@ void Contest::counts() {
       .send();
 }
 
-void Contest::obey() {
+void TrainEntry::serve() {
   for (std::string line; std::getline(std::cin, line);) {
     std::istringstream words(line);
     std::string command;

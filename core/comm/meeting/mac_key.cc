@@ -1,4 +1,4 @@
-#include "tessera/core/comm/meeting/seal.h"
+#include "tessera/core/comm/meeting/mac_key.h"
 
 #include <sodium.h>
 
@@ -8,7 +8,7 @@
 namespace tessera::internal {
 namespace {
 
-static_assert(Seal::kBytes == crypto_auth_BYTES && Seal::kBytes == crypto_auth_KEYBYTES);
+static_assert(MacKey::kBytes == crypto_auth_BYTES && MacKey::kBytes == crypto_auth_KEYBYTES);
 
 std::string joined(std::initializer_list<std::string_view> parts) {
   std::string text;
@@ -24,32 +24,32 @@ const unsigned char* as_bytes(std::string_view text) {
 
 }  // namespace
 
-Seal Seal::of_token(std::string_view token) {
-  Seal seal;
-  crypto_generichash(seal.key_.data(), kBytes, as_bytes(token), token.size(), nullptr, 0);
-  return seal;
+MacKey MacKey::of_token(std::string_view token) {
+  MacKey key;
+  crypto_generichash(key.key_.data(), kBytes, as_bytes(token), token.size(), nullptr, 0);
+  return key;
 }
 
-Seal Seal::derive(std::initializer_list<std::string_view> parts) const {
-  Seal seal;
-  seal.key_ = make(parts);
-  return seal;
+MacKey MacKey::derive(std::initializer_list<std::string_view> parts) const {
+  MacKey key;
+  key.key_ = compute(parts);
+  return key;
 }
 
-Seal::Bytes Seal::make(std::initializer_list<std::string_view> parts) const {
+MacKey::Bytes MacKey::compute(std::initializer_list<std::string_view> parts) const {
   const std::string text = joined(parts);
-  Bytes seal;
-  crypto_auth(seal.data(), as_bytes(text), text.size(), key_.data());
-  return seal;
+  Bytes mac;
+  crypto_auth(mac.data(), as_bytes(text), text.size(), key_.data());
+  return mac;
 }
 
-bool Seal::verify(std::string_view seal, std::initializer_list<std::string_view> parts) const {
-  if (seal.size() != kBytes) return false;
+bool MacKey::verify(std::string_view mac, std::initializer_list<std::string_view> parts) const {
+  if (mac.size() != kBytes) return false;
   const std::string text = joined(parts);
-  return crypto_auth_verify(as_bytes(seal), as_bytes(text), text.size(), key_.data()) == 0;
+  return crypto_auth_verify(as_bytes(mac), as_bytes(text), text.size(), key_.data()) == 0;
 }
 
-std::string Seal::new_nonce() {
+std::string MacKey::new_nonce() {
   static const int is_ready = sodium_init();  // makes the next line safe in threads
   static_cast<void>(is_ready);
   std::array<char, 16> random;

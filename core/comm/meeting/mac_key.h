@@ -1,0 +1,45 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+namespace tessera::internal {
+
+/// Note [Message authentication]
+/// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+/// Data from a network may come from anybody. Ranks of a job share a token, and each of their
+/// messages carries a message authentication code (MAC), which nobody can compute without the
+/// token: HMAC-SHA512-256 (libsodium's crypto_auth), with the token's BLAKE2b hash as key. The key
+/// of a connection is the MAC of both sides' random numbers and of the job's run id and attempt.
+/// The MAC of a frame covers its direction and number, so a frame cannot be replayed in another
+/// connection, attempt, direction or position. MACs authenticate; they do not encrypt.
+///
+/// Without a token every process computes the same MACs, so they prove nothing: only the kind of
+/// place (a socket of the same user, the loopback device) keeps others out.
+class MacKey {
+ public:
+  static constexpr size_t kBytes = 32;
+  using Bytes = std::array<unsigned char, kBytes>;
+
+  /// Local. The key that is derived from `token`, of any length.
+  static MacKey of_token(std::string_view token);
+  /// Local. Derives a key from this one and `parts`.
+  MacKey derive(std::initializer_list<std::string_view> parts) const;
+
+  /// Local. The MAC of the parts. Other boundaries between parts give another MAC.
+  Bytes compute(std::initializer_list<std::string_view> parts) const;
+  /// Local. Whether `mac` is the MAC of the parts. Constant time.
+  bool verify(std::string_view mac, std::initializer_list<std::string_view> parts) const;
+
+  /// Local. 128 random bits, hexadecimal.
+  static std::string new_nonce();
+
+ private:
+  Bytes key_{};
+};
+
+}  // namespace tessera::internal
