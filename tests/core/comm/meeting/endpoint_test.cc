@@ -257,8 +257,9 @@ TEST(Endpoint, ATruncatedOrForeignFileIsAnError) {
   std::ofstream(directory.path() + "/store") << std::string(1000, '\xff');
   RankProcessOptions options;
   options.environment["TESSERA_STORE"] = url_in(directory);
-  EXPECT_THAT(alone(options, 0).output, AllOf(HasSubstr(directory.path()), HasSubstr("not a socket"),
-                                              Not(HasSubstr("timed out"))));
+  EXPECT_THAT(
+      alone(options, 0).output,
+      AllOf(HasSubstr(directory.path()), HasSubstr("not a socket"), Not(HasSubstr("timed out"))));
 }
 
 }  // namespace
