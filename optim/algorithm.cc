@@ -54,6 +54,10 @@ std::vector<std::string> Algorithm::problems_of(
     const std::string problem = field.problem(field.read(options));
     if (!problem.empty()) problems.push_back("[optim] " + subject + ": " + problem);
   }
+  if (conflict != nullptr && problems.empty()) {
+    const std::string problem = conflict(options);
+    if (!problem.empty()) problems.push_back("[optim] " + subject + ": " + problem);
+  }
   return problems;
 }
 

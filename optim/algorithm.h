@@ -96,6 +96,9 @@ struct Algorithm {
   bool (*accepts)(const torch::optim::OptimizerOptions& options);
   std::vector<HyperParameterField> hyper_parameters;
   std::vector<ElementState> states;
+  /// What is wrong with values that are in range each, "<name>: got X, expected Y"; "" if nothing.
+  /// Null: they do not depend on each other.
+  std::string (*conflict)(const torch::optim::OptimizerOptions& options) = nullptr;
 
   /// make_host_optimizer() and make_device_optimizer(), flat_optimizer.h.
   std::unique_ptr<HostOptimizer> (*make_host)(const ParameterTable& table,

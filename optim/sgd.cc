@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <string>
 
 #include <torch/optim/sgd.h>
 
@@ -146,6 +147,13 @@ struct SgdUpdate {
   }
 };
 
+/// torch::optim::SGD refuses it, too.
+std::string nesterov_conflict(const torch::optim::OptimizerOptions& options) {
+  const auto& sgd = static_cast<const SGDOptions&>(options);
+  if (!sgd.nesterov() || (sgd.momentum() > 0.0 && sgd.dampening() == 0.0)) return "";
+  return "nesterov: got true, expected false without momentum or with dampening";
+}
+
 }  // namespace
 
 const Algorithm& sgd_algorithm() {
@@ -165,6 +173,7 @@ const Algorithm& sgd_algorithm() {
                            Field::toggle<SGDOptions>(
                                "nesterov", [](auto& of) -> auto& { return of.nesterov(); })},
       .states = {ElementState{.name = "momentum_buffer"}},
+      .conflict = &nesterov_conflict,
       .make_host = &make_flat_elementwise<SgdUpdate>};
   return algorithm;
 }

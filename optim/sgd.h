@@ -8,8 +8,7 @@ namespace tessera::internal {
 /// gradient and momentum, on the host. The formulas of torch::optim::SGD, and on processors with
 /// fused multiply-adds its bits; fp32 and fp64. Options are torch::optim::SGDOptions. As there,
 /// a parameter's first update leaves its gradient in the momentum undampened; unlike there, the
-/// first one is the first of all, whatever momentum was then. Nesterov without momentum means
-/// nothing.
+/// first one is the first of all, whatever momentum was then.
 const Algorithm& sgd_algorithm();
 
 }  // namespace tessera::internal

@@ -150,6 +150,15 @@ TEST(Sgd, IsChosenByItsOptionsAndSaysWhatIsOutOfRange) {
               ::testing::ElementsAre(
                   "[optim] defaults: lr: got -1, expected a finite number, at least 0",
                   "[optim] defaults: momentum: got nan, expected a finite number, at least 0"));
+  constexpr const char* kConflict =
+      "[optim] defaults: nesterov: got true, expected false without momentum or with dampening";
+  EXPECT_THAT(sgd->problems_of("defaults", SGDOptions(1).nesterov(true)),
+              ::testing::ElementsAre(kConflict));
+  EXPECT_THAT(
+      sgd->problems_of("defaults", SGDOptions(1).nesterov(true).momentum(0.9).dampening(0.1)),
+      ::testing::ElementsAre(kConflict));
+  EXPECT_THAT(sgd->problems_of("defaults", SGDOptions(1).nesterov(true).momentum(0.9)),
+              ::testing::IsEmpty());
   SGDOptions options(1);
   for (const HyperParameterField& field : sgd->hyper_parameters) {
     field.write(options, field.is_switch ? 1.0 : 0.125);
