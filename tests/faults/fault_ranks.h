@@ -157,6 +157,10 @@ inline bool is_among(Who who, ProcessGroup& world) {
 inline std::string first_of(Who who, int size) {
   return absl::StrCat("rank ", who == Who::kLastRank ? size - 1 : 0);
 }
+/// As refuse_on_all_ranks() names them.
+inline std::string refusers(Who who, int size) {
+  return who == Who::kEveryRank && size > 1 ? "all ranks" : first_of(who, size);
+}
 inline std::ostream& operator<<(std::ostream& out, Who who) {
   switch (who) {
     case Who::kEveryRank:

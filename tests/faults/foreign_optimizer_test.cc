@@ -92,7 +92,7 @@ TEST_P(ForeignOptimizerOfWholeGradients, SgdInTheStepsPlaceIsRefusedByTheNextBac
       train_behind_its_back(trainer, trainer.is_among(who));
     });
     EXPECT_THAT(outcomes,
-                every_rank_refuses({"[grad] " + first_of(who, size()) + ": ", kScaleWritten}));
+                every_rank_refuses({"[grad] " + refusers(who, size()) + ": ", kScaleWritten}));
   }
 }
 
@@ -114,7 +114,7 @@ TEST_P(ForeignOptimizerOfWholeParameters, AdamWInTheStepsPlaceIsRefusedByTheNext
       trainer.backward(1);
     });
     EXPECT_THAT(outcomes,
-                every_rank_refuses({"[grad] " + first_of(who, size()) + ": ", kScaleWritten}));
+                every_rank_refuses({"[grad] " + refusers(who, size()) + ": ", kScaleWritten}));
   }
 }
 
@@ -126,7 +126,7 @@ TEST_P(ForeignOptimizerOfWholeParameters, AFrozenParameterThatIsWrittenIsRefused
       if (trainer.is_among(who)) trainer.net->frozen.zero_();
       trainer.backward(1);
     });
-    EXPECT_THAT(outcomes, every_rank_refuses({"[grad] " + first_of(who, size()) + ": ",
+    EXPECT_THAT(outcomes, every_rank_refuses({"[grad] " + refusers(who, size()) + ": ",
                                               "parameter 'frozen' was written outside"}));
   }
 }
@@ -148,7 +148,7 @@ TEST_P(ForeignOptimizerOfWholeParameters, IsFoundByTheFirstBackwardThatReduces) 
       trainer.backward(2);
     });
     EXPECT_THAT(outcomes,
-                every_rank_refuses({"[grad] " + first_of(who, size()) + ": ", kScaleWritten}));
+                every_rank_refuses({"[grad] " + refusers(who, size()) + ": ", kScaleWritten}));
   }
 }
 
@@ -178,7 +178,8 @@ TEST_P(ForeignOptimizerOfWholeParameters, CanBeMended) {
         const at::NoGradGuard no_grad;
         trainer.net->second->bias.add_(trainer.world->rank() + 1.0);
       }
-      EXPECT_THAT(outcome_of([&] { trainer.backward(1); }), is_misuse("[grad] rank "));
+      EXPECT_THAT(outcome_of([&] { trainer.backward(1); }),
+                  is_misuse("[grad] " + refusers(who, size())));
       EXPECT_THAT(outcome_of([&] { trainer.engine->step(); }), is_misuse("[step] rank "));
       trainer.engine->modify_parameters(size() - 1, [] {});
       EXPECT_TRUE(trainer.engine->step().committed);

@@ -96,7 +96,7 @@ TEST_P(LaterRegistration, IsNamedByStateDict) {
           (void)trainer.engine->state_dict(scope);
         });
         EXPECT_THAT(outcomes,
-                    every_rank_refuses({"[state] " + first_of(who, size()) + ": ", deed.state}));
+                    every_rank_refuses({"[state] " + refusers(who, size()) + ": ", deed.state}));
       }
     }
   }

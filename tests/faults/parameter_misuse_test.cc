@@ -140,7 +140,7 @@ TEST_P(ParameterMisuse, NamedByModifyParametersToo) {
       if (trainer.is_among(who)) trainer.net->scale.set_data(torch::ones({}));
       trainer.engine->modify_parameters(0, [] { FAIL() << "must not run"; });
     });
-    EXPECT_THAT(outcomes, every_rank_refuses({"[engine] " + first_of(who, size()) + ": ",
+    EXPECT_THAT(outcomes, every_rank_refuses({"[engine] " + refusers(who, size()) + ": ",
                                               std::string("parameter 'scale' ") + kMoved}));
   }
 }

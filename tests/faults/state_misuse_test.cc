@@ -129,7 +129,7 @@ TEST_P(StateMisuse, ModifyFromARankThatIsNone) {
         const int from_rank = trainer.is_among(who) ? wrong : 0;
         EXPECT_THAT(outcome_of([&] { trainer.engine->modify_parameters(from_rank, [] {}); }),
                     is_misuse(absl::StrCat(
-                        "[engine] ", first_of(who, size()), ": modify_parameters: got from_rank ",
+                        "[engine] ", refusers(who, size()), ": modify_parameters: got from_rank ",
                         wrong, ", expected 0 to ", size() - 1, "; name a rank of the world")));
         EXPECT_TRUE(trainer.train(0).committed);
         trainer.engine->modify_parameters(from_rank, [] {});
@@ -283,7 +283,7 @@ TEST_P(StateMisuse, WriterReassignsAParameter) {
         if (trainer.is_among(who)) trainer.net->scale.set_data(torch::zeros({}));
       });
     });
-    EXPECT_THAT(outcomes, every_rank_refuses({"[engine] " + first_of(who, size()),
+    EXPECT_THAT(outcomes, every_rank_refuses({"[engine] " + refusers(who, size()),
                                               "parameter 'scale' was re-assigned, converted or "
                                               "resized after parallelize"}));
   }
