@@ -233,6 +233,14 @@ void Refusals::check_precision(const ParameterTable& model) {
          problems_of(parameter.precision(options_.precision), parameter.tensor.scalar_type())) {
       refuse("parameter '", parameter.name, "': ", problem);
     }
+    const auto wanted = options_.precision.parameters;
+    if (parameter.keeps_dtype && wanted.has_value() &&
+        c10::elementSize(*wanted) > parameter.tensor.itemsize()) {
+      refuse("parameter '", parameter.name, "': precision.parameters: got ", c10::toString(*wanted),
+             ", wider than the statistics of its BatchNorm, which stay ",
+             c10::toString(parameter.tensor.scalar_type()),
+             "; convert the whole model before parallelize");
+    }
   }
 }
 

@@ -33,8 +33,8 @@ void EngineFailure::set(const std::string& what) noexcept {
   const int rank = group_.rank();
   const std::string cause = absl::StrCat("rank ", rank, " ", what);
   failure_.emplace(CommErrorContext{"engine", std::string(group_.name()), -1, rank, ""}, cause);
-  // Peers may wait for reductions that will never come.
-  group_.abort(cause);
+  // Peers may wait for reductions that will never come. Without peers it is this engine's end only.
+  if (group_.size() > 1) group_.abort(cause);
 }
 
 void EngineFailure::set_present(const char* where, const char* when) noexcept {

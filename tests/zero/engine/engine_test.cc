@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -187,6 +188,25 @@ TEST_P(EngineUseOfWholeParameters, ASecondEngineTakesTheModelOver) {
     }
     EXPECT_EQ(bit_differences(copy_parameters(*rank.net), copy_parameters(*reference.net)), "");
   });
+}
+
+// Nobody waits for a rank alone: the error is its own, and the next engine knows nothing of it.
+TEST(EngineAlone, AnExceptionInBackwardEndsThatEngineOnly) {
+  for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero3}) {
+    const auto world = std::make_shared<LoopbackGroup>();
+    const auto broken = make_net();
+    {
+      const auto engine = parallelize(broken, adamw(), {.strategy = strategy}, world);
+      const at::Tensor loss = loss_on(*broken, 0, 0);
+      loss.register_hook(
+          [](const at::Tensor&) -> at::Tensor { throw std::runtime_error("a hook broke"); });
+      EXPECT_ANY_THROW(loss.backward());
+    }
+    const auto net = make_net();
+    const auto engine = parallelize(net, adamw(), {.strategy = strategy}, world);
+    loss_on(*net, 0, 0).backward();
+    EXPECT_TRUE(engine->step().committed);
+  }
 }
 
 TEST_P(EngineUse, KeepsASharedModelAlive) {

@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -183,6 +184,18 @@ TEST_P(PrecisionTest, BatchNormStaysInFp32) {
       for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(have_same_bits(got[i], expected[i])) << i;
     });
   }
+}
+
+TEST(Precision, BatchNormIsNotMadeWiderThanItsStatistics) {
+  Options options;
+  options.precision.parameters = at::kDouble;
+  const auto errors = run_ranks_expecting_errors(2, [&](std::shared_ptr<ProcessGroup> world) {
+    parallelize(std::make_shared<WithBatchNorm>(), decaying_adamw(), options, world);
+  });
+  EXPECT_THAT(errors, ::testing::Each(::testing::HasSubstr(
+                          "parameter 'norm.weight': precision.parameters: got Double, wider than "
+                          "the statistics of its BatchNorm, which stay Float; convert the whole "
+                          "model before parallelize")));
 }
 
 /// Without it LibTorch refuses the model: the negative control.
