@@ -87,6 +87,25 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Bool()),
     offload_name);
 
+TEST(Offload, IsHowAnAlgorithmWithoutKernelsTrains) {
+  constexpr int kWorld = 2;
+  if (kWorld > most_rank_threads()) GTEST_SKIP() << "needs " << kWorld << " GPUs";
+  TrainOptions options;
+  options.plan = [](const torch::nn::Module&) {
+    return OptimizerPlan(torch::optim::SGDOptions(0.1).momentum(0.9));
+  };
+  const auto run = [&](const Configuration& configuration) {
+    return train_on_threads(subject("OddMlp"), at::kFloat, configuration, schedule_called("Once"),
+                            kWorld, options, staged_over_host());
+  };
+  EXPECT_THAT([&] { run(configuration_of(Strategy::kZero1)); },
+              ThrowsMessage<std::exception>(
+                  HasSubstr("expected one that has kernels; set offload to update on the host")));
+  const Outcome ddp = run(offloading(configuration_of(Strategy::kDdp), Offload::kOptimizer));
+  const Outcome zero2 = run(offloading(configuration_of(Strategy::kZero2), Offload::kOptimizer));
+  EXPECT_EQ(bit_differences(zero2, ddp), "");
+}
+
 // --- Where things lie ---
 
 class OffloadMemory : public ::testing::TestWithParam<std::tuple<Configuration, int>> {};
