@@ -19,6 +19,7 @@ struct AdamwUpdate {
   using Coefficients = AdamwCoefficients;
   static constexpr size_t kStates = 2;
 
+  static bool is_counted(const Options&) { return true; }
   static Coefficients coefficients(const Options& options, int64_t step, double gradient_scale) {
     const AdamwHyperParameters now = adamw_hyper_parameters(options);
     const auto exponent = static_cast<double>(step);

@@ -19,7 +19,8 @@ namespace tessera::internal {
 ///   Options       the type of its options
 ///   Coefficients  what an element needs to know, per parameter and step
 ///   kStates       how many states it has, all in the values' dtype
-///   coefficients(options, step, gradient_scale)   `step` counts from 1
+///   is_counted(options)     whether an update with them counts as a step of the parameter
+///   coefficients(options, step, gradient_scale)   `step` is the count, with this update
 ///   apply(T* values, const T* gradient, const std::array<T*, kStates>& states, numel,
 ///         coefficients)                           for float and double; the arrays do not overlap
 template <typename Update>
@@ -43,9 +44,9 @@ class FlatElementwise final : public ElementwiseOptimizer<HostOptimizer> {
     check_arguments(shard, gradient, used);
     for (const size_t parameter : parameters) {
       if (used[parameter] == 0) continue;
-      ++steps_[parameter];
-      coefficients_[parameter] =
-          Update::coefficients(options_of(parameter), steps_[parameter], gradient_scale);
+      const typename Update::Options& options = options_of(parameter);
+      if (Update::is_counted(options)) ++steps_[parameter];
+      coefficients_[parameter] = Update::coefficients(options, steps_[parameter], gradient_scale);
     }
     if (shards_[shard].values.scalar_type() == c10::kFloat) {
       update_segments<float>(shard, gradient, used);

@@ -130,6 +130,8 @@ struct SgdUpdate {
   using Coefficients = SgdCoefficients;
   static constexpr size_t kStates = 1;
 
+  /// The first update with momentum leaves the gradient in it undampened, whenever it comes.
+  static bool is_counted(const Options& options) { return options.momentum() != 0.0; }
   static Coefficients coefficients(const Options& options, int64_t step, double gradient_scale) {
     return {.gradient_scale = gradient_scale,
             .rate = -options.lr(),

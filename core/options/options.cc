@@ -106,10 +106,11 @@ class Refusals {
   /// Null: not known yet.
   Refusals(const Options& options, const ParameterTable* model, const WorldTraits* world)
       : options_(options), world_(world), strategy_(to_string(options.strategy)) {
+    if (!has_known_values()) return;
     check_degrees();
     check_strategy();
     check_numerics();
-    if (model != nullptr) check_precision(*model);
+    model != nullptr ? check_precision(*model) : check_precision();
     check_bucket_bytes("bucket_bytes", options_.bucket_bytes);
     check_bucket_bytes("first_bucket_bytes", options_.first_bucket_bytes);
     if (options_.optimizer_in_backward) check_optimizer_in_backward();
@@ -128,10 +129,12 @@ class Refusals {
   void refuse(const Text&... text) {
     problems_.push_back(absl::StrCat("[options] ", text...));
   }
+  bool has_known_values();
   void check_degrees();
   void check_reshard();
   void check_strategy();
   void check_numerics();
+  void check_precision();
   void check_precision(const ParameterTable& model);
   void check_bucket_bytes(const char* name, std::optional<int64_t> bytes);
   void check_optimizer_in_backward();
@@ -147,6 +150,19 @@ class Refusals {
   std::optional<Degrees> degrees_;  // in this one
   std::vector<std::string> problems_;
 };
+
+/// A number that was cast to an enumeration may be none of its values.
+bool Refusals::has_known_values() {
+  const auto check = [this](const char* name, auto value, auto last) {
+    if (value <= last) return;
+    refuse(name, ": got ", static_cast<int>(value), ", expected one of its enumerators, 0 to ",
+           static_cast<int>(last));
+  };
+  check("strategy", options_.strategy, Strategy::kHybrid);
+  check("offload", options_.offload, Offload::kParameters);
+  check("on_non_finite", options_.on_non_finite.value_or(NonFinite::kStop), NonFinite::kSkip);
+  return problems_.empty();
+}
 
 constexpr int kManyRanks = 2;
 
@@ -227,10 +243,26 @@ void Refusals::check_numerics() {
   }
 }
 
+/// What is wrong with the precision whatever the model's dtype is.
+void Refusals::check_precision() {
+  std::vector<std::string> always = problems_of(options_.precision, at::kFloat);
+  for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16, at::kHalf}) {
+    const std::vector<std::string> here = problems_of(options_.precision, dtype);
+    std::erase_if(always, [&here](const std::string& problem) {
+      return std::find(here.begin(), here.end(), problem) == here.end();
+    });
+  }
+  for (const std::string& problem : always) refuse(problem);
+}
+
+/// Each problem with the first parameter that has it.
 void Refusals::check_precision(const ParameterTable& model) {
+  std::vector<std::string> said;
   for (const Parameter& parameter : model) {
     for (const std::string& problem :
          problems_of(parameter.precision(options_.precision), parameter.tensor.scalar_type())) {
+      if (std::find(said.begin(), said.end(), problem) != said.end()) continue;
+      said.push_back(problem);
       refuse("parameter '", parameter.name, "': ", problem);
     }
     const auto wanted = options_.precision.parameters;

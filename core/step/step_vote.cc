@@ -11,6 +11,7 @@
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/numbers/number_text.h"
 #include "tessera/core/process/error_text.h"
@@ -63,13 +64,7 @@ void StepVote::require_equal_number(const RankReport& rank_report, size_t index,
 // The texts travel only now that all ranks know that there is one.
 void StepVote::refuse_misuse(const RankReport& rank_report) const {
   const std::vector<std::string> problems = exchange_texts(group_, rank_report.misuse, "misuse");
-  std::string message;
-  for (size_t rank = 0; rank < problems.size(); ++rank) {
-    if (problems[rank].empty()) continue;
-    absl::StrAppend(&message, message.empty() ? "" : "\n", "[step] rank ", rank, ": ",
-                    problems[rank]);
-  }
-  TORCH_CHECK(false, message, ". ", rank_report.if_refused);
+  TORCH_CHECK(false, refusal_text(problems, "step"), ". ", rank_report.if_refused);
 }
 
 void StepVote::start(const RankReport& rank_report, const std::vector<int64_t>& hyper_parameters) {

@@ -1,5 +1,6 @@
 #include "tessera/examples/program/program.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -25,6 +26,15 @@ bool is_printed(const About& about) {
   return false;
 }
 
+/// What a caller has closed is not taken by the next file that is opened: writing to it fails.
+void occupy_standard_descriptors() {
+  int file = 0;
+  do {
+    file = ::open("/dev/null", O_RDONLY);
+  } while (file >= 0 && file <= STDERR_FILENO);
+  if (file >= 0) ::close(file);
+}
+
 int call(const std::function<void()>& body) {
   try {
     body();
@@ -43,6 +53,7 @@ int call(const std::function<void()>& body) {
 }  // namespace
 
 int run(const About& about, int argc, char** argv, const std::function<void()>& body) {
+  occupy_standard_descriptors();
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const std::optional<int> end = read_command_line(about, argc, argv);
   const int code = end ? *end : call(body);

@@ -73,6 +73,11 @@ ends 0 $program "${tiny[@]}" --trace="$scratch/trace.json" --losses_out="$scratc
 [[ $(find "$scratch" -name '*.??????' ! -name 'losses' ! -name '*.json' | wc -l) == 0 ]] ||
   fail 'something is left beside the trace'
 
+code=0
+"$bin/quickstart" --epochs=1 >&- 2>"$scratch/err" || code=$?
+[[ $code == 1 ]] || fail "quickstart without standard output: ended with $code"
+err_has "quickstart: standard output was not written whole"
+
 if [[ -c /dev/full ]]; then
   ends 1 $program "${tiny[@]}" --losses_out=/dev/full
   err_has '--losses_out: /dev/full does not take the losses of step 1 (No space left on device)'

@@ -77,7 +77,7 @@ TEST_P(LaterRegistration, IsNamedByTheFirstStep) {
       if (deed.step.empty()) {
         EXPECT_THAT(outcomes, Each(is_fine()));
       } else {
-        EXPECT_THAT(outcomes, every_rank_refuses({"[step] " + first_of(who, size()) + ": ",
+        EXPECT_THAT(outcomes, every_rank_refuses({"[step] " + refusers(who, size()) + ": ",
                                                   deed.step, "Nothing was applied."}));
       }
     }

@@ -214,7 +214,7 @@ TEST_P(Numerics, HyperParameterOutOfRange) {
       }
       trainer.engine->step();
     });
-    EXPECT_THAT(outcomes, every_rank_refuses({"[step] " + first_of(who, size()) +
+    EXPECT_THAT(outcomes, every_rank_refuses({"[step] " + refusers(who, size()) +
                                               ": [optim] defaults: lr: got nan, expected a finite "
                                               "number, at least 0"}));
   }
@@ -231,7 +231,7 @@ TEST_P(Numerics, ForeignParametersInTheOptimizer) {
       trainer.engine->step();
     });
     EXPECT_THAT(outcomes,
-                every_rank_refuses({"[step] " + first_of(who, size()) +
+                every_rank_refuses({"[step] " + refusers(who, size()) +
                                     ": [optim] defaults: got a foreign list of parameters"}));
   }
 }

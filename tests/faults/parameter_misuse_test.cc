@@ -93,7 +93,7 @@ TEST_P(ParameterMisuse, RefusedByNameOnEveryRank) {
         }
         trainer.engine->step();
       });
-      EXPECT_THAT(outcomes, every_rank_refuses({"[step] " + first_of(who, size()) + ": ", deed.text,
+      EXPECT_THAT(outcomes, every_rank_refuses({"[step] " + refusers(who, size()) + ": ", deed.text,
                                                 "Nothing was applied."}));
     }
   }
@@ -110,7 +110,7 @@ TEST_P(ParameterMisuse, RefusedAfterABackwardWithTheReplacedParameter) {
       }
       trainer.train(1);
     });
-    EXPECT_THAT(outcomes, every_rank_refuses({"[step] " + first_of(who, size()) + ": ",
+    EXPECT_THAT(outcomes, every_rank_refuses({"[step] " + refusers(who, size()) + ": ",
                                               std::string("parameter 'second.bias' ") + kMoved}));
   }
 }
@@ -128,7 +128,7 @@ TEST_P(ParameterMisuse, RefusedAfterABackwardInAnotherDtype) {
       trainer.net->forward(input).sum().backward();
       trainer.engine->step();
     });
-    EXPECT_THAT(outcomes, every_rank_refuses({"[step] " + first_of(who, size()) + ": ",
+    EXPECT_THAT(outcomes, every_rank_refuses({"[step] " + refusers(who, size()) + ": ",
                                               std::string("parameter 'scale' ") + kMoved}));
   }
 }

@@ -70,7 +70,7 @@ TEST_P(StateMisuse, StepInsideFullParameters) {
           outcome,
           is_misuse("step() was called while a full_parameters() or gather() scope is open; "
                     "end the scope first"));
-      EXPECT_THAT(outcome, is_misuse("[step] " + first_of(who, trainer.world->size())));
+      EXPECT_THAT(outcome, is_misuse("[step] " + refusers(who, size())));
       scope.reset();
       EXPECT_TRUE(trainer.engine->step().committed);
     });
@@ -326,7 +326,7 @@ TEST_P(StateMisuse, GradientReplacedAfterBackward) {
       trainer.backward(0);
       if (trainer.is_among(who)) trainer.net->scale.mutable_grad() = torch::ones({});
       const Ending outcome = outcome_of([&] { trainer.engine->step(); });
-      EXPECT_THAT(outcome, is_misuse("[step] " + first_of(who, size()) +
+      EXPECT_THAT(outcome, is_misuse("[step] " + refusers(who, size()) +
                                      ": [grad] 'scale': .grad was assigned outside the engine"));
       trainer.net->scale.mutable_grad().reset();
       trainer.engine->zero_grad();

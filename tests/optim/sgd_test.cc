@@ -111,6 +111,34 @@ TEST(Sgd, HasTheBitsOfTorchsSgdHoweverItIsCut) {
   }
 }
 
+TEST(Sgd, MomentumMayComeAndGo) {
+  const std::vector<NamedTensor> reference = sgd_parameters(at::kDouble);
+  std::vector<at::Tensor> trained;
+  for (const NamedTensor& parameter : reference) {
+    if (parameter.tensor.requires_grad()) trained.push_back(parameter.tensor);
+  }
+  torch::optim::SGD optimizer(trained, SGDOptions(0.03).dampening(0.3));
+  ShardedModel model(sgd_parameters(at::kDouble), SGDOptions(0.03).dampening(0.3), 2);
+  for (int step = 0; step < 9; ++step) {
+    const double momentum = step < 2 || step == 5 ? 0.0 : 0.7;
+    static_cast<SGDOptions&>(optimizer.param_groups()[0].options()).momentum(momentum);
+    for (int slice = 0; slice < 2; ++slice) {
+      auto& options = model.optimizer(slice).param_groups()[0].options();
+      static_cast<SGDOptions&>(options).momentum(momentum);
+    }
+    const std::vector<at::Tensor> gradients = sgd_gradients(reference, step);
+    for (size_t i = 0; i < reference.size(); ++i) {
+      reference[i].tensor.mutable_grad() =
+          gradients[i].defined() ? gradients[i].clone() : at::Tensor();
+    }
+    optimizer.step();
+    model.update(gradients);
+  }
+  for (size_t i = 0; i < reference.size(); ++i) {
+    EXPECT_TRUE(have_same_bits(model.table()[i].tensor, reference[i].tensor)) << reference[i].name;
+  }
+}
+
 TEST(Sgd, NegativeControlsOfTheComparison) {
   const SGDOptions all = variants().back().options;
   const auto differs = [&](const SGDOptions& other) {

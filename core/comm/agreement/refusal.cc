@@ -59,8 +59,9 @@ std::string shortened(const std::string& problem) {
   return absl::StrCat(absl::StrJoin(lines, "\n"), "\n... and ", more, " more");
 }
 
-/// What refuse_on_all_ranks() throws for the problems of all ranks; empty if there are none.
-std::string text_of(const std::vector<std::string>& problems, std::string_view what) {
+}  // namespace
+
+std::string refusal_text(const std::vector<std::string>& problems, std::string_view what) {
   const int size = static_cast<int>(problems.size());
   std::vector<std::pair<std::string, std::vector<int>>> entries;  // by problem, as first had
   for (int rank = 0; rank < size; ++rank) {
@@ -76,10 +77,8 @@ std::string text_of(const std::vector<std::string>& problems, std::string_view w
   });
 }
 
-}  // namespace
-
 void refuse_on_all_ranks(ProcessGroup& group, std::string_view problem, std::string_view what) {
-  const std::string text = text_of(exchange_texts(group, problem, "refusal"), what);
+  const std::string text = refusal_text(exchange_texts(group, problem, "refusal"), what);
   if (!text.empty()) throw Disagreement(text);
 }
 
@@ -97,7 +96,7 @@ void refuse_on_all_ranks(const StoreRanks& ranks, std::string_view problem, std:
   for (int rank = 0; rank < ranks.size; ++rank) {
     problems[rank] = ranks.store.get_to_str(problem_key(rank));
   }
-  const std::string text = text_of(problems, what);
+  const std::string text = refusal_text(problems, what);
   if (text.empty()) return;
   ranks.store.set(read_key(ranks.rank), "yes");
   if (ranks.rank == 0) await(ranks, read_key, kLinger);

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tessera/process_group.h"
 
@@ -17,6 +18,9 @@ namespace tessera::internal {
 /// ten lines; <ranks> is "rank 1", "ranks 0, 2" or "all ranks". Collective, blocking; one small
 /// all-gather when there is nothing to say.
 void refuse_on_all_ranks(ProcessGroup& group, std::string_view problem, std::string_view what);
+
+/// What refuse_on_all_ranks() throws if rank R has problems[R]; empty if none has one.
+std::string refusal_text(const std::vector<std::string>& problems, std::string_view what);
 
 /// Ranks that have met in a store and have no group yet.
 struct StoreRanks {

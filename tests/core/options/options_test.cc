@@ -225,6 +225,31 @@ TEST(Options, ListsEveryRefusalInOneOrder) {
   EXPECT_EQ(early.size(), 8u);
 }
 
+TEST(Options, WhatNoModelCouldHaveIsRefusedWithoutOne) {
+  const auto message = [](const Options& options) {
+    return std::string(validate(options).message());
+  };
+  EXPECT_THAT(message({.precision = {.parameters = at::kInt}}),
+              HasSubstr("[options] precision.parameters: got Int"));
+  EXPECT_THAT(message({.precision = {.master = at::kBFloat16}}),
+              HasSubstr("[options] precision.master: got BFloat16"));
+  EXPECT_EQ(message({.precision = {.parameters = at::kBFloat16}}), "") << "the control";
+  EXPECT_THAT(message({.strategy = static_cast<Strategy>(77)}),
+              HasSubstr("[options] strategy: got 77, expected one of its enumerators, 0 to 4"));
+  EXPECT_THAT(message({.offload = static_cast<Offload>(9)}), HasSubstr("offload: got 9"));
+  EXPECT_THAT(message({.on_non_finite = static_cast<NonFinite>(7)}),
+              HasSubstr("on_non_finite: got 7"));
+}
+
+TEST(Options, AProblemOfManyParametersIsSaidOnce) {
+  const ParameterTable model(
+      {{"a", at::zeros({1}, at::requires_grad())}, {"b", at::zeros({1}, at::requires_grad())}});
+  const WorldTraits world;
+  const std::string text(validate({.precision = {.reduce = at::kHalf}}, &model, &world).message());
+  EXPECT_THAT(text, HasSubstr("parameter 'a': precision.reduce: got Half"));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("parameter 'b'")));
+}
+
 TEST(Options, AreRefusedForTheModelAndTheWorld) {
   const ParameterTable model({{"w", at::ones({3}).set_requires_grad(true)}});
   Options options{.precision = {.master = at::kBFloat16}};
