@@ -155,8 +155,7 @@ class Refusals {
 bool Refusals::has_known_values() {
   const auto check = [this](const char* name, auto value, auto last) {
     if (value <= last) return;
-    refuse(name, ": got ", static_cast<int>(value), ", expected one of its enumerators, 0 to ",
-           static_cast<int>(last));
+    refuse(name, ": got ", static_cast<int>(value), ", expected 0 to ", static_cast<int>(last));
   };
   check("strategy", options_.strategy, Strategy::kHybrid);
   check("offload", options_.offload, Offload::kParameters);
@@ -248,9 +247,7 @@ void Refusals::check_precision() {
   std::vector<std::string> always = problems_of(options_.precision, at::kFloat);
   for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16, at::kHalf}) {
     const std::vector<std::string> here = problems_of(options_.precision, dtype);
-    std::erase_if(always, [&here](const std::string& problem) {
-      return std::find(here.begin(), here.end(), problem) == here.end();
-    });
+    std::erase_if(always, [&](const auto& one) { return std::ranges::count(here, one) == 0; });
   }
   for (const std::string& problem : always) refuse(problem);
 }
@@ -261,7 +258,7 @@ void Refusals::check_precision(const ParameterTable& model) {
   for (const Parameter& parameter : model) {
     for (const std::string& problem :
          problems_of(parameter.precision(options_.precision), parameter.tensor.scalar_type())) {
-      if (std::find(said.begin(), said.end(), problem) != said.end()) continue;
+      if (std::ranges::count(said, problem) > 0) continue;
       said.push_back(problem);
       refuse("parameter '", parameter.name, "': ", problem);
     }
