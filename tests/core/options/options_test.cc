@@ -252,11 +252,11 @@ TEST(Options, AProblemOfManyParametersIsSaidOnce) {
 
 TEST(Options, AreRefusedForTheModelAndTheWorld) {
   const ParameterTable model({{"w", at::ones({3}).set_requires_grad(true)}});
-  Options options{.precision = {.master = at::kBFloat16}};
+  Options options{.precision = {.communication = at::kDouble}};  // of a double model it is fine
   EXPECT_TRUE(validate(options).ok());
   const auto resolved = resolve(options, &model, on_cpu());
   EXPECT_THAT(std::string(resolved.status().message()),
-              HasSubstr("[options] parameter 'w': precision.master: got BFloat16"));
+              HasSubstr("[options] parameter 'w': precision.communication: got Double"));
 
   options = {.strategy = Strategy::kHybrid, .degrees = Degrees{2, 3, 6}};
   EXPECT_TRUE(validate(options).ok());
