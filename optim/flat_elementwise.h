@@ -69,10 +69,11 @@ class FlatElementwise final : public ElementwiseOptimizer<HostOptimizer> {
 
   template <typename T>
   void update_segments(size_t shard, const at::Tensor& gradient, std::span<const uint8_t> used) {
-    T* const values = shards_[shard].values.mutable_data_ptr<T>();
-    const T* const gradients = gradient.const_data_ptr<T>();
+    T* const values = shards_[shard].values.template mutable_data_ptr<T>();
+    const T* const gradients = gradient.template const_data_ptr<T>();
     std::array<T*, Update::kStates> states;
-    for (size_t i = 0; i < states.size(); ++i) states[i] = states_[shard][i].mutable_data_ptr<T>();
+    for (size_t i = 0; i < states.size(); ++i)
+      states[i] = states_[shard][i].template mutable_data_ptr<T>();
     for (const Segment& segment : shards_[shard].segments) {
       if (used[segment.parameter] == 0) continue;
       const int64_t at = segment.buffer_offset;

@@ -8,11 +8,10 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <exception>
 #include <stdexcept>
 #include <string>
 
-#include <c10/util/Exception.h>
+#include "tessera/examples/program/program.h"
 
 namespace memory_compare {
 namespace {
@@ -52,14 +51,9 @@ std::vector<int64_t> read_all(int fd) {
 int run_child(pid_t parent, int fd, const std::function<std::vector<int64_t>()>& body) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) return 1;  // it died before that
-  try {
-    return write_all(fd, body()) ? 0 : 1;
-  } catch (const c10::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-  }
-  return 1;
+  bool is_written = false;
+  program::exit_code_of([&] { is_written = write_all(fd, body()); });
+  return is_written ? 0 : 1;
 }
 
 }  // namespace

@@ -35,7 +35,9 @@ void occupy_standard_descriptors() {
   if (file >= 0) ::close(file);
 }
 
-int call(const std::function<void()>& body) {
+}  // namespace
+
+int exit_code_of(const std::function<void()>& body) {
   try {
     body();
     return 0;
@@ -50,13 +52,11 @@ int call(const std::function<void()>& body) {
   return 1;
 }
 
-}  // namespace
-
 int run(const About& about, int argc, char** argv, const std::function<void()>& body) {
   occupy_standard_descriptors();
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const std::optional<int> end = read_command_line(about, argc, argv);
-  const int code = end ? *end : call(body);
+  const int code = end ? *end : exit_code_of(body);
   return is_printed(about) || code != 0 ? code : 1;
 }
 

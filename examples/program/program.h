@@ -13,6 +13,10 @@ struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// Calls `body`; returns 0, or after an exception, whose text goes to stderr, kUsageError for a
+/// UsageError and 1 for any other.
+int exit_code_of(const std::function<void()>& body);
+
 /// What main() of an example does: reads the command line, calls `body`, and returns the exit code:
 /// 0; 1 after an exception, whose text goes to stderr, and where standard output did not take all
 /// that was printed (a full disk, a closed pipe); kUsageError.
