@@ -101,12 +101,12 @@ void GatheredUnits::Unit::end_use() {
 
 std::string GatheredUnits::Unit::write_error() const {
   std::string names;
-  constexpr size_t kMostNames = 4;
+  constexpr size_t kMaxNames = 4;
   const std::vector<size_t>& parameters = planned().parameters;
-  for (size_t i = 0; i < parameters.size() && i < kMostNames; ++i) {
+  for (size_t i = 0; i < parameters.size() && i < kMaxNames; ++i) {
     absl::StrAppend(&names, i == 0 ? "'" : ", '", all_.table_[parameters[i]].name, "'");
   }
-  if (parameters.size() > kMostNames) absl::StrAppend(&names, ", ...");
+  if (parameters.size() > kMaxNames) absl::StrAppend(&names, ", ...");
   return absl::StrCat("[fsdp] unit '", planned().name,
                       "': an operator writes one of its parameters (", names,
                       ") outside engine->modify_parameters(), and the write would not reach the "

@@ -274,9 +274,9 @@ void Refusals::check_precision(const ParameterTable& model) {
 }
 
 void Refusals::check_bucket_bytes(const char* name, std::optional<int64_t> bytes) {
-  constexpr int64_t kLeast = int64_t{1} << 10;
-  constexpr int64_t kMost = int64_t{2} << 30;
-  if (!bytes.has_value() || (*bytes >= kLeast && *bytes <= kMost)) return;
+  constexpr int64_t kMin = int64_t{1} << 10;
+  constexpr int64_t kMax = int64_t{2} << 30;
+  if (!bytes.has_value() || (*bytes >= kMin && *bytes <= kMax)) return;
   refuse(name, ": got ", *bytes,
          "; allowed 1 KiB (1024) to 2 GiB (2147483648); the default suits most models");
 }

@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kLargestInt = 2147483647;
+constexpr int64_t kMaxInt = 2147483647;
 
 /// Reads variables and gathers what is wrong with them.
 class Reader {
@@ -74,8 +74,8 @@ class Reader {
 void read_number_and_count(Reader& reader, const char* number_name, const char* count_name,
                            int& number, int& count) {
   reader.whole_family({number_name, count_name});
-  const auto read_count = reader.integer(count_name, 1, kLargestInt);
-  const auto read_number = reader.integer(number_name, 0, kLargestInt);
+  const auto read_count = reader.integer(count_name, 1, kMaxInt);
+  const auto read_number = reader.integer(number_name, 0, kMaxInt);
   if (!read_count || !read_number) return;
   count = *read_count;
   number = *read_number;

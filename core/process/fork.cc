@@ -52,9 +52,9 @@ struct ForkHandlers {
     errno = error;
   }
 
-  static constexpr size_t kMost = 8;
+  static constexpr size_t kMax = 8;
   static inline constinit std::mutex adding;
-  static inline constinit std::array<Held, kMost> held{};
+  static inline constinit std::array<Held, kMax> held{};
   static inline constinit size_t count = 0;
 };
 
@@ -73,8 +73,8 @@ std::string Origin::fork_error(std::string_view whom) const {
 void hold_across_fork(std::mutex& mutex, void (*in_child)() noexcept) {
   ForkHandlers::install();
   const std::lock_guard lock(ForkHandlers::adding);
-  TORCH_CHECK(ForkHandlers::count < ForkHandlers::kMost, "[fork] got more than ",
-              ForkHandlers::kMost, " mutexes to hold");
+  TORCH_CHECK(ForkHandlers::count < ForkHandlers::kMax, "[fork] got more than ", ForkHandlers::kMax,
+              " mutexes to hold");
   ForkHandlers::held[ForkHandlers::count++] = {&mutex, in_child};
 }
 

@@ -22,7 +22,7 @@ namespace tessera::internal {
 namespace {
 
 constexpr uint64_t kFormat = 0x7465737365726102;  // "tessera", 2
-constexpr int kMostRanks = 65536;
+constexpr int kMaxRanks = 65536;
 
 int64_t now_ns() {
   timespec now{};
@@ -106,7 +106,7 @@ std::unique_ptr<JobPage> JobPage::open(const std::string& address, int rank) {
   int ranks = 0;
   uint64_t nonce = 0;
   if (fields.size() != 3 || !absl::SimpleAtoi(fields[1], &ranks) ||
-      !absl::SimpleAtoi(fields[2], &nonce) || ranks > kMostRanks || rank < 0 || rank >= ranks) {
+      !absl::SimpleAtoi(fields[2], &nonce) || ranks > kMaxRanks || rank < 0 || rank >= ranks) {
     return nullptr;
   }
   // The number may be another process's, in another namespace: any file may lie there.

@@ -7,7 +7,7 @@ namespace tessera::internal {
 namespace {
 
 // Evaluation may go on for ever without a step; later uses share one place.
-constexpr int64_t kMostUses = 64;
+constexpr int64_t kMaxUses = 64;
 
 /// Whether a use in phase `now` says something about what follows uses in phase `before`. Backward
 /// begins where forward ends, but an evaluation in between may come or not.
@@ -20,7 +20,7 @@ bool follows(AccessOrder::Phase before, AccessOrder::Phase now) {
 
 std::optional<size_t> AccessOrder::visit(Phase phase, size_t unit) {
   int64_t& uses = uses_[{phase, unit}];
-  const Place place{phase, unit, std::min(uses++, kMostUses)};
+  const Place place{phase, unit, std::min(uses++, kMaxUses)};
   if (last_.has_value() && follows(std::get<Phase>(*last_), phase)) next_[*last_] = unit;
   last_ = place;
   const auto expected = next_.find(place);

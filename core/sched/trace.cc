@@ -17,7 +17,7 @@ using namespace internal;
 
 namespace {
 
-constexpr size_t kLongestSpanName = 255;
+constexpr size_t kMaxSpanName = 255;
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
 /// Length of the UTF-8 sequence that `text` begins with, 0 if it begins with none.
@@ -121,7 +121,7 @@ void Trace::record(TraceTrack track, std::string_view name, int64_t begin_ns, in
       // Zeroed, so that its pages are there when spans are recorded.
       blocks_.push_back(std::make_unique<Slot[]>(std::min(kBlockSlots, capacity_ - kept_)));
     }
-    const uint32_t number = intern(name.substr(0, kLongestSpanName));
+    const uint32_t number = intern(name.substr(0, kMaxSpanName));
     blocks_.back()[kept_ % kBlockSlots] = {.begin_ns = begin_ns,
                                            .end_ns = std::max(begin_ns, end_ns),
                                            .bytes = bytes,

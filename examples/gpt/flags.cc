@@ -193,26 +193,26 @@ absl::Status validate(const Flags& flags) {
         absl::StrCat("[gpt] --", name, ": got ", value, ", expected ", least, " to ", most));
   };
   // More than any machine holds; products of these do not overflow.
-  constexpr int64_t kMostLayers = 10000;
-  constexpr int64_t kMost = int64_t{1} << 20;
-  count("layers", flags.model.layers, 1, kMostLayers);
-  count("heads", flags.model.heads, 1, kMost);
-  count("width", flags.model.width, 1, kMost);
-  count("context", flags.model.context, 1, kMost);
+  constexpr int64_t kMaxLayers = 10000;
+  constexpr int64_t kMax = int64_t{1} << 20;
+  count("layers", flags.model.layers, 1, kMaxLayers);
+  count("heads", flags.model.heads, 1, kMax);
+  count("width", flags.model.width, 1, kMax);
+  count("context", flags.model.context, 1, kMax);
   if (flags.model.heads >= 1 && flags.model.width % flags.model.heads != 0) {
     problems.push_back(absl::StrCat("[gpt] --width: got ", flags.model.width,
                                     ", expected a multiple of --heads ", flags.model.heads));
   }
   count("data_bytes", flags.data_bytes, 1);
-  count("batch", flags.batch, 1, kMost);
-  count("accumulate", flags.accumulate, 1, kMost);
+  count("batch", flags.batch, 1, kMax);
+  count("accumulate", flags.accumulate, 1, kMax);
   count("steps", flags.rate.steps, 1);
   at_least("lr", flags.rate.peak, 0.0);
   at_least("min_lr", flags.rate.floor, 0.0);
   count("warmup", flags.rate.warmup_steps, 0);
   at_least("weight_decay", flags.weight_decay, 0.0);
   count("eval_every", flags.eval_every, 0);
-  count("eval_batches", flags.eval_batches, 0, kMost);
+  count("eval_batches", flags.eval_batches, 0, kMax);
   count("log_every", flags.log_every, 1);
   count("sample_bytes", flags.sampling.new_bytes, 0);
   at_least("temperature", flags.sampling.temperature, 0.0);

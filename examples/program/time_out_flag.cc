@@ -25,7 +25,7 @@ bool AbslParseFlag(absl::string_view text, TimeOutFlag* flag, std::string* error
     return false;
   }
   // More counts as that, and does not overflow as milliseconds.
-  const seconds longest = std::chrono::ceil<seconds>(tessera::kLongestTimeOut);
+  const seconds longest = std::chrono::ceil<seconds>(tessera::kMaxTimeOut);
   flag->timeout = std::min(seconds(count), longest);
   return true;
 }

@@ -32,7 +32,7 @@ struct ProcessGroupOptions {
   /// TESSERA_JOB_TOKEN, data that others write there is ignored while the ranks meet.
   c10::intrusive_ptr<c10d::Store> store = {};
   /// How long ranks wait for each other, at start and in every collective. Range: > 0; larger
-  /// values than kLongestTimeOut (24 days), such as milliseconds::max(), count as that. On CPUs a
+  /// values than kMaxTimeOut (24 days), such as milliseconds::max(), count as that. On CPUs a
   /// dead peer is noticed at once, whatever the time-out; the time-out is for a peer that is alive
   /// but does not make the call (stuck, stopped, in an endless loop).
   std::chrono::milliseconds timeout = std::chrono::minutes(10);

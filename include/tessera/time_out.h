@@ -8,11 +8,11 @@ namespace tessera {
 
 /// The longest time-out, 24 days: the largest number of milliseconds that poll() takes. Adding it
 /// to the current time does not overflow.
-inline constexpr std::chrono::milliseconds kLongestTimeOut(std::numeric_limits<int>::max());
+inline constexpr std::chrono::milliseconds kMaxTimeOut(std::numeric_limits<int>::max());
 
-/// `time_out`, but at most kLongestTimeOut. Applied to every time-out that a user passes.
+/// `time_out`, but at most kMaxTimeOut. Applied to every time-out that a user passes.
 constexpr std::chrono::milliseconds bounded(std::chrono::milliseconds time_out) {
-  return std::min(time_out, kLongestTimeOut);
+  return std::min(time_out, kMaxTimeOut);
 }
 
 }  // namespace tessera

@@ -57,7 +57,7 @@ struct ParameterUpdate {
 struct DecideArguments {
   const int64_t* words;              ///< [step_words(parameters)], step_words.h, summed over ranks
   int64_t parameters;                ///< of the table
-  int64_t world_size;                ///< how many ranks were summed, at most kMostRanks
+  int64_t world_size;                ///< how many ranks were summed, at most kMaxRanks
   const LossScaleState* loss_scale;  ///< null for none
   double max_norm;                   ///< may be infinite
   StepOutcome* outcome;

@@ -33,7 +33,7 @@ extern "C" const char* tessera_cuda_error_text(int status) {
 
 extern "C" int tessera_cuda_decide(const DecideArguments* arguments, void* stream) {
   if (arguments == nullptr || arguments->parameters < 0 || arguments->world_size < 1 ||
-      arguments->world_size > kMostRanks) {
+      arguments->world_size > kMaxRanks) {
     return kRefusedArgument;
   }
   return launch(decide_kernel, 1, kBlockThreads, stream, *arguments);

@@ -72,8 +72,8 @@ at::Tensor StepDecision::scale() const {
 
 void StepDecision::decide(const at::Tensor& words, int world_size) {
   require_words(words);
-  TORCH_CHECK(world_size >= 1 && world_size <= kMostRanks, "[optim] world size: got ", world_size,
-              ", expected 1 to ", kMostRanks);
+  TORCH_CHECK(world_size >= 1 && world_size <= kMaxRanks, "[optim] world size: got ", world_size,
+              ", expected 1 to ", kMaxRanks);
   auto* outcome = static_cast<StepOutcome*>(numbers_.mutable_data_ptr());
   const DecideArguments arguments = {.words = words.const_data_ptr<int64_t>(),
                                      .parameters = parameters_,

@@ -55,8 +55,8 @@ std::string problem_of(const UnitPlan& plan, int world_size) {
   const auto add = [&text](const auto&... words) {
     absl::StrAppend(&text, text.empty() ? "" : "\n", words...);
   };
-  if (world_size > kMostRanks) {
-    add("[optim] world size on GPUs: got ", world_size, ", expected at most ", kMostRanks);
+  if (world_size > kMaxRanks) {
+    add("[optim] world size on GPUs: got ", world_size, ", expected at most ", kMaxRanks);
   }
   for (size_t unit = 0; unit < plan.trainable_size(); ++unit) {
     const PlannedUnit& planned = plan[unit];

@@ -22,7 +22,7 @@ namespace tessera::internal::cuda {
 
 /// What keeps a plan from being trained by the kernels, one line per unit "[optim] unit '<name>'
 /// <dtype>: got X, expected Y; <remedy>"; empty if nothing. Masters are Float; parameters,
-/// communication and reduced gradients Float, BFloat16 or Half; the world has at most kMostRanks
+/// communication and reduced gradients Float, BFloat16 or Half; the world has at most kMaxRanks
 /// ranks. Local, equal on all ranks.
 std::string problem_of(const UnitPlan& plan, int world_size);
 

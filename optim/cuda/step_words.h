@@ -21,7 +21,7 @@ inline constexpr int kAgreementBits = 20;  ///< of a piece
 /// Per parameter of the table its elements that are NaN or infinite.
 inline constexpr int64_t kNonFiniteAt = kAgreementAt + 2 * kAgreementPieces;
 /// Up to here N * sum(h * h) is inside int64.
-inline constexpr int kMostRanks = 1024;
+inline constexpr int kMaxRanks = 1024;
 
 /// Behind the counts, per parameter of the table: how many ranks used it.
 TESSERA_DEVICE_CODE constexpr int64_t used_at(int64_t parameters) {

@@ -28,7 +28,7 @@ TEST(TimeOutFlag, TakesMoreThanCanBeCountedAsNoLimit) {
   TimeOutFlag flag;
   std::string error;
   ASSERT_TRUE(AbslParseFlag("9223372036854775807", &flag, &error)) << error;
-  EXPECT_EQ(tessera::bounded(flag.timeout), tessera::kLongestTimeOut);
+  EXPECT_EQ(tessera::bounded(flag.timeout), tessera::kMaxTimeOut);
 }
 
 TEST(TimeOutFlag, RefusesTheRestAndStaysAsItWas) {

@@ -92,7 +92,7 @@ bool read_hello(std::string_view bytes) {
   const auto hello = Hello::from_text(std::string(bytes));
   if (!hello) return false;
   check(hello->rank >= 0 && hello->rank < hello->world_size &&
-        hello->world_size <= Hello::kMostRanks && hello->pid > 0);
+        hello->world_size <= Hello::kMaxRanks && hello->pid > 0);
   const auto again = Hello::from_text(hello->to_text());
   check(again && again->rank == hello->rank && again->nonce == hello->nonce);
   return true;

@@ -33,8 +33,8 @@ TEST(LinePrefixerTest, APartialLineWaitsForItsEnd) {
 TEST(LinePrefixerTest, AnEndlessLineIsCut) {
   LinePrefixer lines("> ");
   std::string out;
-  lines.add(std::string(LinePrefixer::kLongestLine_bytes + 5, 'x'), out);
-  EXPECT_EQ(out, "> " + std::string(LinePrefixer::kLongestLine_bytes, 'x') + "\n");
+  lines.add(std::string(LinePrefixer::kMaxLine_bytes + 5, 'x'), out);
+  EXPECT_EQ(out, "> " + std::string(LinePrefixer::kMaxLine_bytes, 'x') + "\n");
   lines.finish(out);
   EXPECT_EQ(out.substr(out.size() - 8), "> xxxxx\n");
 }

@@ -64,12 +64,12 @@ void set_worker_count(const Flag&, const std::string& value, Parse& parse) {
 }
 
 void set_grace(const Flag&, const std::string& value, Parse& parse) {
-  constexpr double kLongestSeconds = 86400;
+  constexpr double kMaxSeconds = 86400;
   const bool plain = !value.empty() && std::all_of(value.begin(), value.end(), [](unsigned char c) {
     return (c >= '0' && c <= '9') || c == '.';
   });
   double seconds = 0;
-  if (!plain || !absl::SimpleAtod(value, &seconds) || seconds > kLongestSeconds) {
+  if (!plain || !absl::SimpleAtod(value, &seconds) || seconds > kMaxSeconds) {
     parse.problems.push_back(absl::StrCat("--grace-seconds: got '", value,
                                           "', expected a number of seconds from 0 to 86400"));
     return;

@@ -11,7 +11,7 @@ namespace tessera::internal {
 class LinePrefixer {
  public:
   /// A line without an end is held back up to this size, then cut into lines of it.
-  static constexpr size_t kLongestLine_bytes = 64 * 1024;
+  static constexpr size_t kMaxLine_bytes = 64 * 1024;
 
   explicit LinePrefixer(std::string prefix);
 

@@ -17,11 +17,11 @@ using Names = std::vector<std::string>;
 /// "parameters 'a', 'b' <plural>", "parameter 'a' <singular>", or nothing.
 void describe(const char* kind, const Names& names, const char* singular, const char* plural,
               Names& all) {
-  constexpr size_t kMost = 8;
+  constexpr size_t kMax = 8;
   if (names.empty()) return;
-  const Names shown(names.begin(), names.begin() + std::min(names.size(), kMost));
+  const Names shown(names.begin(), names.begin() + std::min(names.size(), kMax));
   std::string list = absl::StrCat("'", absl::StrJoin(shown, "', '"), "'");
-  if (names.size() > kMost) absl::StrAppend(&list, " and ", names.size() - kMost, " more");
+  if (names.size() > kMax) absl::StrAppend(&list, " and ", names.size() - kMax, " more");
   const bool is_one = names.size() == 1;
   all.push_back(absl::StrCat(kind, is_one ? " " : "s ", list, " ", is_one ? singular : plural));
 }

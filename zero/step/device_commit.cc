@@ -29,7 +29,7 @@ namespace tessera::internal {
 
 namespace {
 
-constexpr int kMostUnreadReports = 64;
+constexpr int kMaxUnreadReports = 64;
 
 }  // namespace
 
@@ -150,7 +150,7 @@ std::optional<StepCommit::Outcome> DeviceCommit::wait() {
   const cuda::StepDecision::Reading reading =
       parts_.failure.abort_all_on_exception("step()", [&] { return read(); });
   const bool is_agreed = reading.agreed && !reading.refused;
-  if (is_agreed && ++unread_reports_ < kMostUnreadReports) {
+  if (is_agreed && ++unread_reports_ < kMaxUnreadReports) {
     agreement_.drop();
   } else {
     unread_reports_ = 0;

@@ -23,7 +23,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kLines = 10;  // of one problem
-constexpr auto kLongestPause = std::chrono::milliseconds(20);
+constexpr auto kMaxPause = std::chrono::milliseconds(20);
 // How long rank 0, whose end may be the store's end, waits for the others to read.
 constexpr auto kLinger = std::chrono::seconds(2);
 
@@ -41,7 +41,7 @@ std::vector<int> await(const StoreRanks& ranks, std::string (*key)(int rank),
     std::erase_if(missing, [&](int rank) { return ranks.store.check({key(rank)}); });
     if (missing.empty() || Clock::now() > deadline) return missing;
     std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, kLongestPause);
+    pause = std::min(pause * 2, kMaxPause);
   }
 }
 

@@ -93,7 +93,7 @@ class Attempt {
   using Clock = std::chrono::steady_clock;
 
   // The texts in the store, and their keys.
-  static constexpr auto kLongestPause = std::chrono::milliseconds(20);
+  static constexpr auto kMaxPause = std::chrono::milliseconds(20);
   // At the time-out the host knows most, so members wait a little longer for its error text.
   static constexpr auto kGrace = std::chrono::milliseconds(500);
   static constexpr const char* kEntered = "entered ";  // and the host's nonce
@@ -144,7 +144,7 @@ class Attempt {
 
   void pause() {
     std::this_thread::sleep_for(pause_);
-    pause_ = std::min(pause_ * 2, kLongestPause);
+    pause_ = std::min(pause_ * 2, kMaxPause);
   }
   void pause_shortly_again() { pause_ = std::chrono::milliseconds(1); }
 

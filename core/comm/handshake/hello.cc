@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kProtocol = 4;
 constexpr size_t kFields = 10;
-constexpr size_t kLongest = 4096;
+constexpr size_t kMaxTextBytes = 4096;
 
 /// Who knows a token can tell that another process knows it, too.
 std::string digest(const std::string& job_token, const std::string& nonce) {
@@ -56,7 +56,7 @@ std::string Hello::to_text() const {
 }
 
 std::optional<Hello> Hello::from_text(const std::string& text) {
-  if (text.size() > kLongest) return std::nullopt;
+  if (text.size() > kMaxTextBytes) return std::nullopt;
   const std::vector<std::string> fields = absl::StrSplit(text, '\n');
   Hello hello;
   if (fields.size() != kFields || !absl::SimpleAtoi(fields[1], &hello.rank) ||
@@ -64,7 +64,7 @@ std::optional<Hello> Hello::from_text(const std::string& text) {
       !absl::SimpleAtoi(fields[4], &hello.start_time)) {
     return std::nullopt;
   }
-  if (hello.world_size > kMostRanks || hello.rank < 0 || hello.rank >= hello.world_size ||
+  if (hello.world_size > kMaxRanks || hello.rank < 0 || hello.rank >= hello.world_size ||
       hello.pid <= 0) {
     return std::nullopt;
   }

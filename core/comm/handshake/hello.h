@@ -8,7 +8,7 @@ namespace tessera::internal {
 
 /// How a process introduces itself to its job. Travels as text.
 struct Hello {
-  static constexpr int kMostRanks = 65536;
+  static constexpr int kMaxRanks = 65536;
 
   std::string nonce;  ///< this call of init_process_group and no other
   int rank = 0;
@@ -26,7 +26,7 @@ struct Hello {
                                const std::string& device);
 
   std::string to_text() const;
-  /// Nothing unless every field is what it can be: 0 <= rank < world_size <= kMostRanks, a positive
+  /// Nothing unless every field is what it can be: 0 <= rank < world_size <= kMaxRanks, a positive
   /// pid, texts of bounded length.
   static std::optional<Hello> from_text(const std::string& text);
 

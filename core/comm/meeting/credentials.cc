@@ -18,8 +18,8 @@ namespace tessera::internal {
 namespace {
 
 constexpr const char* kMeetingProtocol = "tessera meeting 1";
-constexpr size_t kLongestNonce = 64;
-constexpr size_t kLongestName = 256;
+constexpr size_t kMaxNonce = 64;
+constexpr size_t kMaxName = 256;
 
 bool is_kind(const Message& message, ConnectionHandshake kind, size_t fields) {
   return message.kind == static_cast<uint8_t>(kind) && message.fields.size() == fields;
@@ -71,7 +71,7 @@ Message nonce_message(ConnectionHandshake kind, const std::string& nonce) {
 
 std::optional<std::string> parse_nonce(const Message& message, ConnectionHandshake kind) {
   if (!is_kind(message, kind, 2) || message.fields[0] != kMeetingProtocol) return std::nullopt;
-  if (message.fields[1].empty() || message.fields[1].size() > kLongestNonce) return std::nullopt;
+  if (message.fields[1].empty() || message.fields[1].size() > kMaxNonce) return std::nullopt;
   return message.fields[1];
 }
 
@@ -92,8 +92,8 @@ std::optional<HostProcess> parse_host(const Message& message) {
   HostProcess host;
   if (!is_kind(message, ConnectionHandshake::kHost, 4) ||
       !absl::SimpleAtoi(message.fields[0], &host.rank) ||
-      !absl::SimpleAtoi(message.fields[1], &host.pid) || message.fields[2].size() > kLongestName ||
-      message.fields[3].size() > kLongestName) {
+      !absl::SimpleAtoi(message.fields[1], &host.pid) || message.fields[2].size() > kMaxName ||
+      message.fields[3].size() > kMaxName) {
     return std::nullopt;
   }
   host.machine = message.fields[2];

@@ -29,10 +29,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kLongestLook(20);
+constexpr std::chrono::milliseconds kMaxLook(20);
 constexpr auto kPauseAfterRefusal = std::chrono::milliseconds(200);
 // A host that is there answers in microseconds, and one that is flooded in seconds.
-constexpr auto kLongestHandshake = std::chrono::seconds(10);
+constexpr auto kMaxHandshake = std::chrono::seconds(10);
 constexpr auto kSilence = std::chrono::seconds(5);  // before a rank says what it waits for
 // An answer about a port that is taken: by a rank 0 of this job or by another program?
 constexpr auto kTimeToTell = std::chrono::seconds(2);
@@ -129,7 +129,7 @@ class Search {
 
   bool is_one_host() const { return environment().local_world_size == environment().world_size; }
 
-  Deadline soon() const { return std::min(end_, Clock::now() + kLongestHandshake); }
+  Deadline soon() const { return std::min(end_, Clock::now() + kMaxHandshake); }
 
   static void check(const absl::Status& status, const char* what) {
     TORCH_CHECK(status.ok(), "[rendezvous] ", what, ": ", std::string(status.message()));
@@ -167,7 +167,7 @@ class Search {
       TORCH_WARN("[rendezvous] rank ", environment().rank, " waits: ", variables_, problem_);
     }
     std::this_thread::sleep_for(pause_);
-    pause_ = std::min(pause_ * 2, std::max(pause_, kLongestLook));
+    pause_ = std::min(pause_ * 2, std::max(pause_, kMaxLook));
   }
 
   std::optional<Endpoint> enter(FileDescriptor socket, const Credentials& credentials,

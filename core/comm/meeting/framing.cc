@@ -32,7 +32,7 @@ std::optional<std::string> Framing::take() {
   for (size_t i = kLengthBytes; i > 0; --i) {
     length = length << 8 | static_cast<uint8_t>(received_[i - 1]);
   }
-  if (length > (is_trusted_ ? kMost : kMostUnproven)) {
+  if (length > (is_trusted_ ? kMax : kMaxUnproven)) {
     is_broken_ = true;
     return std::nullopt;
   }

@@ -16,8 +16,8 @@ class Framing {
  public:
   enum class Side : uint8_t { kMember, kHost };
   /// What a frame may hold before the other side has proved anything, and after.
-  static constexpr size_t kMostUnproven = 1024;
-  static constexpr size_t kMost = size_t{64} << 20;
+  static constexpr size_t kMaxUnproven = 1024;
+  static constexpr size_t kMax = size_t{64} << 20;
 
   explicit Framing(Side side) : side_(side) {}
 
@@ -26,7 +26,7 @@ class Framing {
   /// The other side has proved itself: its frames may be long.
   void trust() { is_trusted_ = true; }
 
-  /// The bytes to send. `payload` is at most kMost bytes.
+  /// The bytes to send. `payload` is at most kMax bytes.
   std::string wrap(std::string_view payload);
 
   /// Takes bytes that were received.

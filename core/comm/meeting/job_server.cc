@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kServerLinger = std::chrono::seconds(1);
 constexpr auto kPauseWithoutDescriptors = std::chrono::milliseconds(100);
 constexpr auto kPauseInACrowd = std::chrono::milliseconds(10);
-constexpr size_t kMostQueuedBytes = 2 * Framing::kMost;  // of a member that asks and does not read
+constexpr size_t kMaxQueuedBytes = 2 * Framing::kMax;  // of a member that asks and does not read
 
 }  // namespace
 
@@ -142,8 +142,8 @@ int JobServer::next_wait_ms() const {
 bool JobServer::make_room() {
   const auto unproven = [](const Session& session) { return session.is_unproven(); };
   const auto count = std::count_if(sessions_.begin(), sessions_.end(), unproven);
-  if (sessions_.size() >= kMostMembers + kMostUnproven) return false;
-  if (static_cast<size_t>(count) < kMostUnproven) return true;
+  if (sessions_.size() >= kMaxMembers + kMaxUnproven) return false;
+  if (static_cast<size_t>(count) < kMaxUnproven) return true;
   Session& oldest = *std::find_if(sessions_.begin(), sessions_.end(), unproven);
   if (Clock::now() < oldest.prove_by - kTimeToProve + kTimeToProveInACrowd) return false;
   reject(oldest);
@@ -269,7 +269,7 @@ void JobServer::answer(Session& session, const Message& message) {
 void JobServer::send(Session& session, const Message& message, int descriptor) {
   session.outgoing.push_back({session.framing.wrap(message.to_bytes()), descriptor});
   session.queued_bytes += session.outgoing.back().bytes.size();
-  if (session.queued_bytes > kMostQueuedBytes) return lose(session);
+  if (session.queued_bytes > kMaxQueuedBytes) return lose(session);
   flush(session);
 }
 

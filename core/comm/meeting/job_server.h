@@ -21,8 +21,8 @@ namespace tessera::internal {
 /// They are counted and logged once as a warning; they never end the job.
 class JobServer {
  public:
-  static constexpr size_t kMostUnproven = 128;
-  static constexpr size_t kMostMembers = 16384;
+  static constexpr size_t kMaxUnproven = 128;
+  static constexpr size_t kMaxMembers = 16384;
   static constexpr auto kTimeToProve = std::chrono::seconds(5);
   /// When others wait: a rank proves itself within milliseconds.
   static constexpr auto kTimeToProveInACrowd = std::chrono::seconds(1);

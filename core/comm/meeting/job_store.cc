@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kLongestStorePause = std::chrono::milliseconds(20);
+constexpr auto kMaxStorePause = std::chrono::milliseconds(20);
 
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
@@ -68,8 +68,8 @@ Message JobStore::ask(RequestKind kind, std::vector<std::string> fields) {
   } else {
     size_t bytes = 0;
     for (const std::string& field : request.fields) bytes += field.size();
-    TORCH_CHECK_WITH(DistStoreError, bytes < Framing::kMost / 2, "[rendezvous] got ", bytes,
-                     " bytes to tell the other ranks, expected less than ", Framing::kMost / 2);
+    TORCH_CHECK_WITH(DistStoreError, bytes < Framing::kMax / 2, "[rendezvous] got ", bytes,
+                     " bytes to tell the other ranks, expected less than ", Framing::kMax / 2);
     auto received = connection_->ask(request, deadline());
     if (!received.ok()) fail(received.status());
     reply = *std::move(received);
@@ -126,7 +126,7 @@ std::vector<uint8_t> JobStore::get(const std::string& key) {
     TORCH_CHECK_WITH(DistStoreError, Clock::now() < end, "[rendezvous] waited ",
                      getTimeout().count(), " ms for '", key, "', which no rank has set");
     std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, kLongestStorePause);
+    pause = std::min(pause * 2, kMaxStorePause);
   }
 }
 
@@ -164,7 +164,7 @@ void JobStore::wait(const std::vector<std::string>& keys,
     TORCH_CHECK_WITH(DistStoreError, Clock::now() < end, "[rendezvous] waited ", timeout.count(),
                      " ms for '", absl::StrJoin(keys, "', '"), "', which no rank has set");
     std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, kLongestStorePause);
+    pause = std::min(pause * 2, kMaxStorePause);
   }
 }
 

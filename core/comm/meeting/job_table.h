@@ -34,10 +34,10 @@ enum class ReplyKind : uint8_t {
 /// refuses requests. Thread-safe; nothing blocks.
 class JobTable {
  public:
-  static constexpr size_t kMostBytes = size_t{1} << 30;
+  static constexpr size_t kMaxBytes = size_t{1} << 30;
 
   /// For keys and values of so many bytes together.
-  explicit JobTable(size_t most_bytes = kMostBytes) : most_bytes_(most_bytes) {}
+  explicit JobTable(size_t most_bytes = kMaxBytes) : most_bytes_(most_bytes) {}
 
   /// The reply to any request. kBorrow and kOnLoss are not handled by the table: kWrong.
   Message reply(const Message& request);

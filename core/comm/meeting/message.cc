@@ -37,7 +37,7 @@ std::optional<Message> Message::from_bytes(std::string_view bytes) {
   bytes.remove_prefix(1);
   const auto count = take_number(bytes);
   // Each field takes four bytes at least: a count that the bytes cannot hold reserves nothing.
-  if (!count || *count > kMostFields || *count > bytes.size() / sizeof(uint32_t)) {
+  if (!count || *count > kMaxFields || *count > bytes.size() / sizeof(uint32_t)) {
     return std::nullopt;
   }
   message.fields.reserve(*count);

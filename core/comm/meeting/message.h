@@ -12,7 +12,7 @@ namespace tessera::internal {
 /// A message of the meeting: a kind and some texts. Encoded as the kind, the number of texts (32
 /// bits), and each text after its length (32 bits), little-endian.
 struct Message {
-  static constexpr size_t kMostFields = 65536;
+  static constexpr size_t kMaxFields = 65536;
 
   uint8_t kind = 0;
   std::vector<std::string> fields;

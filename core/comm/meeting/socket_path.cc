@@ -29,14 +29,13 @@
 namespace tessera::internal {
 namespace {
 
-constexpr size_t kLongestSocketName =
-    80;  // "/proc/self/fd/1234567890/" goes before it, in 107 bytes
-constexpr int kMostWaiting = 4096;
+constexpr size_t kMaxSocketName = 80;  // "/proc/self/fd/1234567890/" goes before it, in 107 bytes
+constexpr int kMaxWaiting = 4096;
 
 std::string short_name(const std::string& name) {
-  if (name.size() <= kLongestSocketName) return name;
+  if (name.size() <= kMaxSocketName) return name;
   const std::string hash = absl::StrCat(absl::Hex(XXH3_64bits(name.data(), name.size())));
-  return absl::StrCat(name.substr(0, kLongestSocketName - 1 - hash.size()), ".", hash);
+  return absl::StrCat(name.substr(0, kMaxSocketName - 1 - hash.size()), ".", hash);
 }
 
 absl::Status system_error(const std::string& path, const char* what) {
@@ -198,7 +197,7 @@ absl::StatusOr<std::unique_ptr<Listener>> SocketPath::listen() const {
     return system_error(path_, "binding a socket");
   }
   if (::fstatat(own.get(), name_.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 ||
-      ::listen(socket.get(), kMostWaiting) != 0) {
+      ::listen(socket.get(), kMaxWaiting) != 0) {
     return system_error(path_, "listening");
   }
   return std::make_unique<Listener>(

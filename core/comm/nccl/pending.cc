@@ -95,13 +95,13 @@ void Pending::throw_error(const std::string& cause) const {
 
 void Pending::pause(int64_t looks) {
   constexpr int64_t kYields = 200;
-  constexpr int64_t kLongestMicroseconds = 1000;
+  constexpr int64_t kMaxMicroseconds = 1000;
   if (looks < kYields) {
     ::sched_yield();
     return;
   }
   std::this_thread::sleep_for(
-      std::chrono::microseconds(std::min(looks - kYields + 20, kLongestMicroseconds)));
+      std::chrono::microseconds(std::min(looks - kYields + 20, kMaxMicroseconds)));
 }
 
 void wait_on_host(Work& work) {

@@ -38,7 +38,7 @@ struct WorldOptions {
   int rank = 0;
   int size = 1;
   /// From the call of a collective to its end on the device. Range: > 0, as below; more than
-  /// kLongestTimeOut counts as that.
+  /// kMaxTimeOut counts as that.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// How often the store is asked whether another rank has failed. Range: > 0.
   std::chrono::milliseconds store_poll = std::chrono::milliseconds(500);

@@ -19,7 +19,7 @@
 namespace tessera::internal {
 namespace {
 
-constexpr int kLargestWorld = 4096;
+constexpr int kMaxWorld = 4096;
 constexpr int kSpinCount = 2000;
 
 std::shared_ptr<ProcessGroup> group_of(const ProcessGroupOptions& options,
@@ -46,8 +46,8 @@ std::shared_ptr<ProcessGroup> group_of(const ProcessGroupOptions& options,
 
 std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
                                            const Environment& environment) {
-  TORCH_CHECK(environment.world_size <= kLargestWorld, "[rendezvous] WORLD_SIZE: got ",
-              environment.world_size, " ranks on one host, expected at most ", kLargestWorld,
+  TORCH_CHECK(environment.world_size <= kMaxWorld, "[rendezvous] WORLD_SIZE: got ",
+              environment.world_size, " ranks on one host, expected at most ", kMaxWorld,
               "; start fewer ranks");
   if (environment.world_size == 1) return group_of(options, shm::World::create({::getpid()}));
   TORCH_CHECK(process_status(::getpid()).has_value(), "[rendezvous] /proc: got no /proc/",

@@ -142,12 +142,12 @@ void imitate_step(BlockHeap& heap) {
 }
 
 TEST(BlockHeap, HoldsLittleMoreThanTheMostThatAStepUsesAndGrowsNoFurther) {
-  constexpr int64_t kMostUsed = (12 * 6144 + 6912 + 768) * kKiB;  // as backward begins
+  constexpr int64_t kMaxUsed = (12 * 6144 + 6912 + 768) * kKiB;  // as backward begins
   BlockHeap heap(kRoom);
   imitate_step(heap);
   const int64_t grown_bytes = heap.grown_bytes();
-  EXPECT_GE(grown_bytes, kMostUsed);
-  EXPECT_LT(grown_bytes, kMostUsed * 6 / 5);
+  EXPECT_GE(grown_bytes, kMaxUsed);
+  EXPECT_LT(grown_bytes, kMaxUsed * 6 / 5);
   for (int step = 0; step < 10; ++step) imitate_step(heap);
   EXPECT_EQ(heap.grown_bytes(), grown_bytes);
 }

@@ -63,7 +63,7 @@ void expect_refusals(const Api& api) {
   EXPECT_EQ(api.advance(nullptr, nullptr), kRefusedArgument);
   EXPECT_EQ(api.decide(nullptr, nullptr), kRefusedArgument);
   DecideArguments too_many_ranks = {};
-  too_many_ranks.world_size = kMostRanks + 1;
+  too_many_ranks.world_size = kMaxRanks + 1;
   EXPECT_EQ(api.decide(&too_many_ranks, nullptr), kRefusedArgument);
   AdamwArguments arguments = {};
   arguments.gradient_dtype = no_dtype;

@@ -106,7 +106,7 @@ TEST(Decide, DropsAStepThatARankRefuses) {
 // Whatever the ranks' hashes are: equal sums of pairs only if all are equal.
 TEST(Decide, SeesEveryDifferenceOfAHash) {
   constexpr int64_t kLargest = (int64_t{1} << kAgreementBits) - 1;
-  for (const int64_t ranks : {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{kMostRanks}}) {
+  for (const int64_t ranks : {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{kMaxRanks}}) {
     for (int piece = 0; piece < kAgreementPieces; ++piece) {
       for (const int64_t hash : {int64_t{0}, int64_t{1}, kLargest / 3, kLargest - 1}) {
         std::vector<int64_t> words = words_of(ExactSum());

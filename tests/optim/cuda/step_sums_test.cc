@@ -241,7 +241,7 @@ TEST_F(StepSumsTest, RefusesTensorsThatDoNotFit) {
 TEST_F(StepSumsTest, SaysWhichPlansHaveNoKernels) {
   EXPECT_EQ(problem_of(make_plan(table_, 2), 2), "");
   EXPECT_EQ(problem_of(make_plan(table_, 2, {.parameters = at::kBFloat16}), 2), "");
-  EXPECT_EQ(problem_of(make_plan(table_, 2), kMostRanks), "");
+  EXPECT_EQ(problem_of(make_plan(table_, 2), kMaxRanks), "");
   EXPECT_EQ(problem_of(make_plan(table_, 2), 1025),
             "[optim] world size on GPUs: got 1025, expected at most 1024");
   const ParameterTable doubles = make_table(at::kDouble);

@@ -6,7 +6,7 @@
 namespace prove {
 namespace {
 
-constexpr int64_t kLargestInput = 4;
+constexpr int64_t kMaxInput = 4;
 constexpr uint64_t kHingeSeed = 2000;
 
 }  // namespace
@@ -31,7 +31,7 @@ at::Tensor HingeModel::loss(const Batch& batch) {
 
 Batch HingeModel::batch(int64_t index, int64_t rows) {
   const at::Tensor input =
-      whole_numbers({rows, kInputs}, kHingeSeed + static_cast<uint64_t>(index), kLargestInput);
+      whole_numbers({rows, kInputs}, kHingeSeed + static_cast<uint64_t>(index), kMaxInput);
   const int64_t labels = kHeads * kLabels;
   const at::Tensor sum = input.narrow(1, 0, labels) + input.narrow(1, 1, labels);
   return {input, at::where(sum > 0, at::ones_like(sum), -at::ones_like(sum))};

@@ -30,7 +30,7 @@ class Control final : public FakeCuda {
   static Machine& machine() { return Machine::get(); }
   static int64_t sum(std::atomic<int64_t> Machine::Counts::*count) {
     int64_t all = 0;
-    for (int device = 0; device < Machine::kMostDevices; ++device) {
+    for (int device = 0; device < Machine::kMaxDevices; ++device) {
       all += machine().counts(device).*count;
     }
     return all;

@@ -12,7 +12,7 @@ namespace {
 
 // A device that is current in name only: it was restored and has no context.
 thread_local int current_device = 0;
-thread_local std::array<int64_t, Machine::kMostDevices> current_streams{};
+thread_local std::array<int64_t, Machine::kMaxDevices> current_streams{};
 
 }  // namespace
 
@@ -31,7 +31,7 @@ Machine::Machine()
              .seed = static_cast<uint64_t>(number_of("FAKE_CUDA_DELAY_SEED", 1))}) {}
 
 int Machine::device_count() {
-  return std::min(static_cast<int>(number_of("FAKE_CUDA_DEVICES", 3)), kMostDevices);
+  return std::min(static_cast<int>(number_of("FAKE_CUDA_DEVICES", 3)), kMaxDevices);
 }
 
 int Machine::current() { return current_device; }

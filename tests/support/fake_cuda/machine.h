@@ -26,7 +26,7 @@ int64_t number_of(const char* name, int64_t otherwise);
 /// process, never destroyed, because threads of streams outlive main(). Any thread.
 class Machine {
  public:
-  static constexpr int kMostDevices = 16;
+  static constexpr int kMaxDevices = 16;
 
   static Machine& get();
   static int device_count();
@@ -84,8 +84,8 @@ class Machine {
   std::map<std::pair<int, bool>, int64_t> handed_out_;                        // device, priority
   std::vector<bool> priorities_;
   std::set<int> contexts_;
-  std::array<at::Generator, kMostDevices> generators_;
-  std::array<Counts, kMostDevices> counts_;
+  std::array<at::Generator, kMaxDevices> generators_;
+  std::array<Counts, kMaxDevices> counts_;
 };
 
 }  // namespace tessera::internal::testing

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kAlignment = 512;
 constexpr int kPoison = 0xFF;
-constexpr size_t kLongestQuarantineBytes = size_t{64} << 20;
+constexpr size_t kMaxQuarantineBytes = size_t{64} << 20;
 
 size_t capacity_bytes() {
   return static_cast<size_t>(number_of("FAKE_CUDA_MEMORY_BYTES", int64_t{80} << 30));
@@ -168,7 +168,7 @@ void DeviceMemory::poison(const std::shared_ptr<Block>& block) {
   const std::lock_guard<std::mutex> lock(mutex_);
   freed_.push_back(block);
   freed_bytes_ += block->bytes;
-  while (freed_bytes_ > kLongestQuarantineBytes) {
+  while (freed_bytes_ > kMaxQuarantineBytes) {
     const std::shared_ptr<Block> oldest = std::move(freed_.front());
     freed_.pop_front();
     freed_bytes_ -= oldest->bytes;

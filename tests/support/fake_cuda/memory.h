@@ -63,7 +63,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
   std::map<const void*, std::shared_ptr<Block>> blocks_;
   std::deque<std::shared_ptr<Block>> freed_;
   size_t freed_bytes_ = 0;
-  std::array<c10::CachingDeviceAllocator::DeviceStats, Machine::kMostDevices> stats_;
+  std::array<c10::CachingDeviceAllocator::DeviceStats, Machine::kMaxDevices> stats_;
 };
 
 /// Memory of the host that copies run beside the host from and to.

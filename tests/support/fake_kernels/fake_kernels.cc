@@ -142,7 +142,7 @@ extern "C" int tessera_cuda_normalize(int64_t* words, void* stream) {
 
 extern "C" int tessera_cuda_decide(const DecideArguments* arguments, void* stream) {
   if (arguments == nullptr || arguments->parameters < 0 || arguments->world_size < 1 ||
-      arguments->world_size > kMostRanks) {
+      arguments->world_size > kMaxRanks) {
     return kRefusedArgument;
   }
   return queue(stream, [by = *arguments] {

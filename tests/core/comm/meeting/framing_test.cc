@@ -67,7 +67,7 @@ TEST(Framing, NoFrameFitsTwiceOrTurnedAround) {
 
 TEST(Framing, AnUnprovenSideCannotSendMuch) {
   Pair pair;
-  pair.host.add(pair.member.wrap(std::string(Framing::kMostUnproven, 'x')));
+  pair.host.add(pair.member.wrap(std::string(Framing::kMaxUnproven, 'x')));
   EXPECT_TRUE(pair.host.take());
   pair.authenticate();                            // a key proves nothing yet
   pair.host.add(std::string("\x01\x04\0\0", 4));  // 1025 bytes to come

@@ -171,7 +171,7 @@ TEST_F(JobStoreTest, StrangersEndNothing) {
       Framing(Framing::Side::kMember)
           .wrap(Message{.kind = static_cast<uint8_t>(RequestKind::kSet), .fields = {"a", "b"}}
                     .to_bytes()));
-  for (size_t i = 0; i < 2 * JobServer::kMostUnproven; ++i) strangers.push_back(connect());
+  for (size_t i = 0; i < 2 * JobServer::kMaxUnproven; ++i) strangers.push_back(connect());
   const auto store = member();  // comes in all the same
   static_cast<c10d::Store&>(*store).set("key", "value");
   EXPECT_TRUE(host_->check({"key"}));
