@@ -2,8 +2,8 @@
 
 #include <torch/optim/adamw.h>
 
-#include "tessera/optim/adamw_element.h"
 #include "tessera/optim/algorithm.h"
+#include "tessera/optim/formulas/adamw_element.h"
 
 namespace tessera::internal {
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "tessera/optim/adamw_element.h"
+#include "tessera/optim/formulas/adamw_element.h"
 
 namespace tessera::internal {
 

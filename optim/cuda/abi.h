@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include "tessera/optim/adamw_element.h"
 #include "tessera/optim/cuda/step_words.h"
-#include "tessera/optim/loss_scale_rule.h"
+#include "tessera/optim/formulas/adamw_element.h"
+#include "tessera/optim/formulas/loss_scale_rule.h"
 
 /// The interface of libtessera_cuda.so, the module with the optimizer's kernels. api.h looks its
 /// functions up at run time; nothing links them.

@@ -4,11 +4,11 @@
 #include <type_traits>
 
 #include "tessera/core/numbers/device_code.h"
-#include "tessera/optim/adamw_element.h"
 #include "tessera/optim/cuda/abi.h"
 #include "tessera/optim/cuda/narrow.h"
 #include "tessera/optim/cuda/power.h"
 #include "tessera/optim/cuda/walk.h"
+#include "tessera/optim/formulas/adamw_element.h"
 
 namespace tessera::internal::cuda {
 

@@ -8,7 +8,7 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/optim/cuda/queue.h"
-#include "tessera/optim/loss_scaler.h"
+#include "tessera/optim/formulas/loss_scaler.h"
 
 namespace tessera::internal::cuda {
 namespace {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks what no compiler does: the direction of the includes, that no folder of core needs one
-# that needs it, and the size of the files. Prints every offence; fails if there is one.
+# Checks what no compiler does: the direction of the includes, that no folder needs one that needs
+# it, and the size of the files. Prints every offence; fails if there is one.
 #   check_tree.sh <root of the tree>
 set -u  # no pipefail: a grep that finds nothing is the good case
 cd "$1" || exit 2
@@ -49,10 +49,10 @@ tests:$checkpoint tools examples tests
 LIST
 }
 
-# The folders of core that the folders of core include from, two in a line.
-core_includes() {
-  sources core | search '^ *# *include *"tessera/core/' |
-    sed -nE 's,^(core/.*)/[^/]*:[0-9]+: *# *include *"tessera/(.*)/[^/]*".*,\1 \2,p' |
+# The folders of the library that its folders include from, two in a line.
+folder_includes() {
+  sources core optim ddp fsdp zero checkpoint | search '^ *# *include *"tessera/.*/' |
+    sed -nE 's,^(.*)/[^/]*:[0-9]+: *# *include *"tessera/(.*)/[^/]*".*,\1 \2,p' |
     awk '$1 != $2' | sort -u
 }
 
@@ -96,7 +96,7 @@ check() {
     offend internal-namespace
 
   # Folders that need each other are one folder.
-  core_includes | tsort 2>&1 >/dev/null | sed '/contains a loop/d; s/^tsort: //' | xargs -r |
+  folder_includes | tsort 2>&1 >/dev/null | sed '/contains a loop/d; s/^tsort: //' | xargs -r |
     offend folder-cycle
 
   # The launcher starts in milliseconds: it must not load LibTorch.

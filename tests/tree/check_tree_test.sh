@@ -58,6 +58,8 @@ expect public-includes-public
 printf 'namespace tessera {\nint flat();\n' >>"$tree/core/layout/flat.h"; expect internal-namespace
 printf 'namespace tessera::shm {\n' >>"$tree/core/layout/flat.h"; expect internal-namespace
 printf '#include "tessera/core/sched/lane.h"\n' >>"$tree/core/layout/flat.h"; expect folder-cycle
+mkdir "$tree/zero/step"; printf '#include "tessera/zero/engine.h"\n' >"$tree/zero/step/commit.cc"
+printf '#include "tessera/zero/step/commit.h"\n' >>"$tree/zero/engine.cc"; expect folder-cycle
 printf '#include <c10/core/Device.h>\n' >"$tree/tools/run/main.cc"; expect launcher-without-torch
 printf '\n' >"$tree/core/bare.h"; expect pragma-once
 seq 401 | sed 's/^/\/\//' >"$tree/ddp/long.cc"; expect file-size

@@ -3,7 +3,7 @@
 #include <memory>
 #include <optional>
 
-#include "tessera/optim/loss_scaler.h"
+#include "tessera/optim/formulas/loss_scaler.h"
 #include "tessera/zero/step/offloaded_gradients.h"
 #include "tessera/zero/step/step_agreement.h"
 #include "tessera/zero/step/step_commit.h"

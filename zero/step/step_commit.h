@@ -13,7 +13,7 @@
 #include "tessera/core/reduce/reducer.h"
 #include "tessera/core/step/step_vote.h"
 #include "tessera/optim/flat_optimizer.h"
-#include "tessera/optim/loss_scale_rule.h"
+#include "tessera/optim/formulas/loss_scale_rule.h"
 #include "tessera/optimizer_plan.h"
 #include "tessera/parameter_table.h"
 #include "tessera/process_group.h"

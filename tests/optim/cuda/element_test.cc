@@ -10,9 +10,9 @@
 #include <c10/util/Half.h>
 #include <gtest/gtest.h>
 
-#include "tessera/optim/adamw_element.h"
 #include "tessera/optim/cuda/narrow.h"
 #include "tessera/optim/cuda/power.h"
+#include "tessera/optim/formulas/adamw_element.h"
 
 namespace tessera::internal::cuda {
 namespace {

@@ -24,7 +24,7 @@
 #include "tessera/optim/cuda/adamw_body.h"
 #include "tessera/optim/cuda/pieces.h"
 #include "tessera/optim/flat_optimizer.h"
-#include "tessera/optim/loss_scaler.h"
+#include "tessera/optim/formulas/loss_scaler.h"
 #include "tessera/tests/optim/cuda/emulation.h"
 
 namespace tessera::internal::cuda {

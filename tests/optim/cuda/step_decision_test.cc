@@ -19,7 +19,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/core/step/clip_factor.h"
-#include "tessera/optim/loss_scaler.h"
+#include "tessera/optim/formulas/loss_scaler.h"
 #include "tessera/tests/optim/cuda/host_kit.h"
 #include "tessera/tests/support/message_of.h"
 

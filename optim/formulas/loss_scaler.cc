@@ -1,4 +1,4 @@
-#include "tessera/optim/loss_scaler.h"
+#include "tessera/optim/formulas/loss_scaler.h"
 
 #include <cmath>
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "tessera/optim/loss_scale_rule.h"
+#include "tessera/optim/formulas/loss_scale_rule.h"
 #include "tessera/options.h"
 
 namespace tessera::internal {
