@@ -5,6 +5,8 @@
 #include <thread>
 #include <utility>
 
+#include "tessera/core/comm/groups/op_traits.h"
+
 namespace tessera::internal::testing {
 namespace {
 
@@ -56,17 +58,20 @@ std::shared_ptr<Work> DelayedGroup::late(std::function<void()> collective) {
 }
 
 std::shared_ptr<Work> DelayedGroup::run(const Collective& collective) {
-  if (collective.op == Op::kHostGather) return inner_->run(collective);
-  if (collective.op == Op::kBarrier) return late_barrier(collective);
+  const OpTraits traits = traits_of(collective.op);
+  if (traits.is_on_host) return inner_->run(collective);
+  if (traits.tensors == OpTraits::Tensors::kNone) return late_barrier(collective);
   const at::Tensor& output = collective.output;
-  // What this rank gives and what comes in its place lie in the same memory.
-  const at::Tensor& given = collective.op == Op::kReduceScatter ? output : collective.input;
-  auto own = overlap(output, collective.input) ? bytes_of(given) : Bytes();
-  const bool is_root = collective.op == Op::kBroadcast && rank() == collective.peer;
-  if (!is_root) poison(output);
+  const bool takes = traits.takes(rank(), collective.peer);
+  // What this rank gives and what comes in its place may lie in the same memory.
+  const bool is_scatter = traits.tensors == OpTraits::Tensors::kScatter;
+  const at::Tensor& given = is_scatter ? output : collective.input;
+  const bool is_replaced = takes && traits.gives(rank(), collective.peer);
+  auto own = is_replaced && overlap(output, collective.input) ? bytes_of(given) : Bytes();
+  if (takes) poison(output);
   return late([this, call = collective, tag = std::string(collective.tag), given,
                own = std::move(own)]() mutable {
-    if (call.op != Op::kBroadcast) restore(given, own);
+    restore(given, own);
     call.tag = tag;
     inner_->run(call)->wait();
   });

@@ -3,7 +3,11 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/groups/op_traits.h"
+
 namespace tessera {
+using namespace internal;
+
 namespace {
 
 constexpr const char* kDtypes = "float32, float64, bfloat16, float16, int64, int32 or uint8";
@@ -94,34 +98,7 @@ void check_all_gather(const Collective& call, int rank, int size, at::Device dev
 
 }  // namespace
 
-const char* to_string(Op op) {
-  switch (op) {
-    case Op::kAllReduce:
-      return "all_reduce";
-    case Op::kReduceScatter:
-      return "reduce_scatter";
-    case Op::kAllGather:
-    case Op::kHostGather:
-      return "all_gather";
-    case Op::kBroadcast:
-      return "broadcast";
-    case Op::kReduce:
-      return "reduce";
-    case Op::kBarrier:
-      return "barrier";
-    case Op::kSubgroup:
-      return "subgroup";
-    case Op::kMakeWindow:
-      return "make_window";
-    case Op::kSharedBuffer:
-      return "make_shared_buffer";
-    case Op::kInit:
-      return "init_process_group";
-    case Op::kAllocate:
-      return "allocate";
-  }
-  return "unknown";
-}
+const char* to_string(Op op) { return traits_of(op).name; }
 
 const char* dtype_name(c10::ScalarType dtype) {
   switch (dtype) {
@@ -184,39 +161,33 @@ CallSignature Collective::signature() const {
 }
 
 std::string describe(const CallSignature& call, std::string_view tag) {
-  std::string text = to_string(call.op);
-  if (call.op == Op::kAllReduce || call.op == Op::kReduceScatter || call.op == Op::kReduce) {
-    absl::StrAppend(&text, " ", std::string(to_string(call.reduce)));
-  }
+  const OpTraits traits = traits_of(call.op);
+  std::string text = traits.name;
+  if (traits.reduces) absl::StrAppend(&text, " ", std::string(to_string(call.reduce)));
   if (call.numel >= 0) {
     absl::StrAppend(&text, " ", dtype_name(call.dtype), "[", call.numel, "]");
   }
   if (call.peer >= 0) {
-    absl::StrAppend(&text, call.op == Op::kReduce ? " to rank " : " from rank ", call.peer);
+    const bool root_takes = traits.root == OpTraits::Root::kTakes;
+    absl::StrAppend(&text, root_takes ? " to rank " : " from rank ", call.peer);
   }
   return absl::StrCat(text, " '", std::string(tag), "'");
 }
 
 void check(const Collective& collective, int rank, int size, at::Device device) {
-  switch (collective.op) {
-    case Op::kAllReduce:
-      check_collective_tensor("all_reduce", "tensor", collective.input, device);
-      return check_reduce_op("all_reduce", collective.input, collective.reduce);
-    case Op::kReduceScatter:
-      return check_reduce_scatter(collective, size, device);
-    case Op::kAllGather:
-      return check_all_gather(collective, rank, size, device);
-    case Op::kHostGather:
-      return check_all_gather(collective, rank, size, at::kCPU);
-    case Op::kBroadcast:
-      check_collective_tensor("broadcast", "tensor", collective.input, device);
-      return check_root("broadcast", collective.peer, size);
-    case Op::kReduce:
-      check_collective_tensor("reduce", "tensor", collective.input, device);
-      check_reduce_op("reduce", collective.input, collective.reduce);
-      return check_root("reduce", collective.peer, size);
-    default:
+  const OpTraits traits = traits_of(collective.op);
+  const at::Device place = traits.is_on_host ? at::Device(at::kCPU) : device;
+  switch (traits.tensors) {
+    case OpTraits::Tensors::kNone:
       return;
+    case OpTraits::Tensors::kScatter:
+      return check_reduce_scatter(collective, size, place);
+    case OpTraits::Tensors::kGather:
+      return check_all_gather(collective, rank, size, place);
+    case OpTraits::Tensors::kInPlace:
+      check_collective_tensor(traits.name, "tensor", collective.input, place);
+      if (traits.reduces) check_reduce_op(traits.name, collective.input, collective.reduce);
+      if (traits.root != OpTraits::Root::kNone) check_root(traits.name, collective.peer, size);
   }
 }
 

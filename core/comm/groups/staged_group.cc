@@ -6,6 +6,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/groups/stream_work.h"
 #include "tessera/core/device/graph.h"
 #include "tessera/core/process/error_text.h"
@@ -25,21 +26,13 @@ StagedGroup::StagedGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<De
 /// The others wait for this rank in the middle of a collective, so whatever goes wrong there is
 /// everyone's.
 std::shared_ptr<Work> StagedGroup::run(const Collective& collective) {
-  switch (collective.op) {
-    case Op::kHostGather:
-      return inner_->start_gather_on_host(collective.output, collective.input, collective.tag);
-    case Op::kAllReduce:
-    case Op::kReduceScatter:
-    case Op::kAllGather:
-    case Op::kBroadcast:
-    case Op::kReduce:
-    case Op::kBarrier:
-      break;
-    default:
-      refuse(collective);
+  const OpTraits traits = traits_of(collective.op);
+  if (!traits.is_collective) refuse(collective);
+  if (traits.is_on_host) {
+    return inner_->start_gather_on_host(collective.output, collective.input, collective.tag);
   }
   const std::string tag(collective.tag);
-  TORCH_CHECK(!is_capturing(), "[comm] ", to_string(collective.op), " '", tag,
+  TORCH_CHECK(!is_capturing(), "[comm] ", traits.name, " '", tag,
               "': is being captured into a CUDA graph, expected it outside, as the host takes part"
               " in it; end the capture before it");
   try {
@@ -49,12 +42,12 @@ std::shared_ptr<Work> StagedGroup::run(const Collective& collective) {
   } catch (const std::exception& error) {
     const std::string cause = absl::StrCat("rank ", rank(), " failed: ", error_text(error));
     inner_->abort(cause);
-    throw CommError({to_string(collective.op), std::string(name()), -1, rank(), tag}, cause);
+    throw CommError({traits.name, std::string(name()), -1, rank(), tag}, cause);
   }
 }
 
 std::shared_ptr<Work> StagedGroup::take_part(const Collective& collective) {
-  if (collective.op == Op::kBarrier) {
+  if (traits_of(collective.op).tensors == OpTraits::Tensors::kNone) {  // a barrier
     await_stream();
     return inner_->run(collective);
   }
@@ -66,21 +59,19 @@ std::shared_ptr<Work> StagedGroup::take_part(const Collective& collective) {
 void StagedGroup::run_staged(Collective collective) {
   const at::Tensor input = collective.input;
   const at::Tensor output = collective.output;
-  const bool is_root = rank() == collective.peer;
-  const bool is_receiver = collective.op == Op::kBroadcast && !is_root;
-  const bool is_sender =
-      collective.op == Op::kBroadcast ? is_root : collective.op == Op::kReduce && !is_root;
+  const OpTraits traits = traits_of(collective.op);
   const at::Tensor staged =
       stage(std::max(input.numel(), output.numel()), input.scalar_type());  // of the whole
   const auto slice = [&staged](const at::Tensor& part, int number) {
     return staged.narrow(0, number * part.numel(), part.numel());
   };
-  collective.input = collective.op == Op::kAllGather ? slice(input, rank()) : staged;
-  collective.output =
-      collective.op == Op::kReduceScatter ? slice(output, collective.slice) : staged;
-  if (!is_receiver) bring(collective.input, input);
+  const bool is_gather = traits.tensors == OpTraits::Tensors::kGather;
+  const bool is_scatter = traits.tensors == OpTraits::Tensors::kScatter;
+  collective.input = is_gather ? slice(input, rank()) : staged;
+  collective.output = is_scatter ? slice(output, collective.slice) : staged;
+  if (traits.gives(rank(), collective.peer)) bring(collective.input, input);
   inner_->run(collective)->wait();
-  if (!is_sender) give(output, collective.output);
+  if (traits.takes(rank(), collective.peer)) give(output, collective.output);
 }
 
 /// Copies from it may be in flight when it is dropped: it is used again when they are over.
