@@ -20,9 +20,12 @@ std::shared_ptr<ProcessGroup> make_loopback(ProcessGroupOptions options,
 }
 
 constexpr Backend kBackends[] = {
-    {"loopback", /*is_for_host=*/true, /*is_for_devices=*/true, /*is_for_one=*/true, make_loopback},
-    {"shm", /*is_for_host=*/true, /*is_for_devices=*/true, /*is_for_one=*/false, make_shm_world},
-    {"nccl", /*is_for_host=*/false, /*is_for_devices=*/true, /*is_for_one=*/false, make_nccl_world},
+    {"loopback", "one rank", /*is_for_host=*/true, /*is_for_devices=*/true, /*is_for_one=*/true,
+     make_loopback},
+    {"shm", "ranks of one host", /*is_for_host=*/true, /*is_for_devices=*/true,
+     /*is_for_one=*/false, make_shm_world},
+    {"nccl", "GPUs", /*is_for_host=*/false, /*is_for_devices=*/true, /*is_for_one=*/false,
+     make_nccl_world},
 };
 
 }  // namespace
@@ -31,7 +34,8 @@ std::string backend_names() {
   std::string names = "'auto'";
   for (const Backend& backend : kBackends) {
     const bool is_last = &backend == std::prev(std::end(kBackends));
-    absl::StrAppend(&names, is_last ? " or '" : ", '", std::string(backend.name), "'");
+    absl::StrAppend(&names, is_last ? " or '" : ", '", std::string(backend.name), "' (",
+                    std::string(backend.use), ")");
   }
   return names;
 }

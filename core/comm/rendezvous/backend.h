@@ -15,8 +15,9 @@ namespace tessera::internal {
 /// One way for the ranks of a job to communicate.
 struct Backend {
   std::string_view name;
-  bool is_for_host;     ///< takes tensors on the CPU
-  bool is_for_devices;  ///< takes tensors on GPUs
+  std::string_view use;  ///< what it is for, as messages say it
+  bool is_for_host;      ///< takes tensors on the CPU
+  bool is_for_devices;   ///< takes tensors on GPUs
   /// Of one rank alone.
   bool is_for_one;
   /// Collective over the ranks of the job: init_process_group() of options that were checked.
@@ -24,7 +25,7 @@ struct Backend {
                                         const Environment& environment);
 };
 
-/// The names of all backends for messages: "'auto', 'loopback', 'shm' or 'nccl'".
+/// All backends for messages: "'auto', 'loopback' (one rank), 'shm' (ranks of one host), ...".
 std::string backend_names();
 
 /// The one called `name`; null if there is none.

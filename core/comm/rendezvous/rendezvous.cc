@@ -69,8 +69,6 @@ void check_options(const ProcessGroupOptions& options) {
   TORCH_CHECK(options.timeout.count() > 0, "[rendezvous] options: got a timeout of ",
               options.timeout.count(), " ms, expected more than 0; leave it out for 10 minutes");
   const std::string& backend = options.backend;
-  TORCH_CHECK(backend != "mpi" && backend != "gloo", "[rendezvous] options: got backend '", backend,
-              "', which is not built yet, expected ", backend_names(), "; use 'auto'");
   TORCH_CHECK(backend == kAuto || find_backend(backend) != nullptr,
               "[rendezvous] options: got backend '", backend, "', expected ", backend_names(),
               "; use 'auto'");

@@ -328,8 +328,12 @@ TEST(Groups, OptionsAreChecked) {
   EXPECT_THAT(refused({.rank = 2, .world_size = 2}), HasSubstr("got rank 2 of world_size 2"));
   EXPECT_THAT(refused({.timeout = std::chrono::milliseconds(0)}), HasSubstr("a timeout of 0 ms"));
   EXPECT_THAT(refused({.backend = "nccl"}), HasSubstr("got backend 'nccl' with device 'cpu'"));
-  EXPECT_THAT(refused({.backend = "mpi"}), HasSubstr("'mpi', which is not built yet"));
-  EXPECT_THAT(refused({.backend = "tcp"}), HasSubstr("got backend 'tcp'"));
+  for (const std::string backend : {"mpi", "gloo", "tcp"}) {
+    EXPECT_THAT(refused({.backend = backend}),
+                HasSubstr("got backend '" + backend +
+                          "', expected 'auto', 'loopback' (one rank), 'shm' (ranks of one host) or "
+                          "'nccl' (GPUs); use 'auto'"));
+  }
   EXPECT_THAT(refused({.rank = 0, .world_size = 2, .store_url = "file://x/y"}),
               HasSubstr("[rendezvous] store_url: got 'file://x/y'"));
   EXPECT_THAT(
