@@ -7,96 +7,16 @@
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
-#include <absl/strings/strip.h>
 
 #include "tessera/core/layout/slice_map.h"
 #include "tessera/core/numbers/number_text.h"
+#include "tessera/core/options/option_field.h"
 #include "tessera/core/options/resolved_options.h"
 
 namespace tessera {
 using namespace internal;
 
 namespace {
-
-// --- The fields ---
-
-std::string text_of(bool value) { return value ? "1" : "0"; }
-std::string text_of(int value) { return absl::StrCat(value); }
-std::string text_of(int64_t value) { return absl::StrCat(value); }
-std::string text_of(double value) { return number_text(value); }
-std::string text_of(Strategy value) { return std::string(to_string(value)); }
-std::string text_of(Offload value) { return std::string(to_string(value)); }
-std::string text_of(NonFinite value) { return absl::StrCat(static_cast<int>(value)); }
-std::string text_of(const Degrees& value) { return to_string(value); }
-std::string text_of(const Precision& value) {
-  return std::string(absl::StripPrefix(to_string(value), "precision "));
-}
-std::string text_of(const WrapPolicy& value) { return value.choose ? value.name : "unset"; }
-std::string text_of(const LossScale& value) {
-  return absl::StrCat(number_text(value.initial), " ", number_text(value.growth), " ",
-                      number_text(value.backoff), " ", value.growth_interval);
-}
-template <typename Answer, typename Question>
-std::string text_of(const std::function<Answer(Question)>& value) {
-  return value ? "set" : "unset";
-}
-template <typename Value>
-std::string text_of(const std::optional<Value>& value) {
-  return value.has_value() ? text_of(*value) : "unset";
-}
-
-/// Which strategies a field means something to; the others refuse it.
-enum class AppliesTo : uint8_t {
-  kAll,               // but for what a check below says
-  kSplitParameters,   // p > 1
-  kWholeParameters,   // p = 1
-  kSharedParameters,  // where ranks that update different slices can have one copy together
-};
-
-struct Field {
-  const char* name;
-  AppliesTo applies_to;
-  std::string (*text)(const Options& options);
-  bool is_compared = true;  // across ranks
-};
-
-template <auto kField>
-constexpr Field field(const char* name, AppliesTo applies_to = AppliesTo::kAll) {
-  return {name, applies_to, [](const Options& options) { return text_of(options.*kField); }};
-}
-
-// A new option is a field of Options, a row here and, if a strategy does not decide where it means
-// something, a check below.
-constexpr Field kFields[] = {
-    field<&Options::strategy>("strategy"),
-    field<&Options::degrees>("degrees"),
-    field<&Options::wrap>("wrap", AppliesTo::kSplitParameters),
-    field<&Options::reshard_after_forward>("reshard_after_forward", AppliesTo::kSplitParameters),
-    // What is left to train is compared.
-    {.name = "ignores",
-     .applies_to = AppliesTo::kAll,
-     .text = [](const Options& options) { return text_of(options.ignores); },
-     .is_compared = false},
-    field<&Options::max_grad_norm>("max_grad_norm"),
-    field<&Options::precision>("precision"),
-    field<&Options::loss_scale>("loss_scale"),
-    field<&Options::on_non_finite>("on_non_finite"),
-    field<&Options::ask_non_finite>("ask_non_finite"),
-    field<&Options::share_parameters>("share_parameters", AppliesTo::kSharedParameters),
-    field<&Options::optimizer_in_backward>("optimizer_in_backward"),
-    field<&Options::bucket_bytes>("bucket_bytes", AppliesTo::kWholeParameters),
-    field<&Options::first_bucket_bytes>("first_bucket_bytes", AppliesTo::kWholeParameters),
-    field<&Options::prefetch>("prefetch", AppliesTo::kSplitParameters),
-    field<&Options::keep_freed_memory>("keep_freed_memory"),
-    field<&Options::offload>("offload"),
-    field<&Options::asynchronous_step>("asynchronous_step"),
-    field<&Options::cuda_graphs>("cuda_graphs"),
-    field<&Options::poison_freed>("poison_freed"),
-    field<&Options::free_eagerly>("free_eagerly", AppliesTo::kSplitParameters),
-    field<&Options::fixed_unsharded_buffers>("fixed_unsharded_buffers",
-                                             AppliesTo::kSplitParameters),
-    field<&Options::trace>("trace"),
-};
 
 // --- What is refused ---
 
@@ -109,6 +29,7 @@ class Refusals {
     if (!has_known_values()) return;
     check_degrees();
     check_strategy();
+    check_choices(model);
     check_numerics();
     model != nullptr ? check_precision(*model) : check_precision();
     check_bucket_bytes("bucket_bytes", options_.bucket_bytes);
@@ -133,6 +54,7 @@ class Refusals {
   void check_degrees();
   void check_reshard();
   void check_strategy();
+  void check_choices(const ParameterTable* model);
   void check_numerics();
   void check_precision();
   void check_precision(const ParameterTable& model);
@@ -201,20 +123,36 @@ void Refusals::check_strategy() {
   if (!shape_.has_value()) return;
   const bool is_split = shape_->parameters > 1;
   const Options defaults;
-  for (const Field& field : kFields) {
+  for (const OptionField& field : option_fields()) {
     if (field.text(options_) == field.text(defaults)) continue;
-    if (field.applies_to == AppliesTo::kSplitParameters && !is_split) {
+    if (field.applies_to == OptionField::AppliesTo::kSplitParameters && !is_split) {
       refuse(field.name, ": is set, but strategy ", strategy_,
              " does not split parameters and would ignore it; leave it out, or use a strategy that "
              "does (zero3)");
-    } else if (field.applies_to == AppliesTo::kWholeParameters && is_split) {
+    } else if (field.applies_to == OptionField::AppliesTo::kWholeParameters && is_split) {
       refuse(field.name, ": is set, but strategy ", strategy_,
              " splits parameters, forms units by wrap and would ignore it; leave it out, or use a "
              "strategy that keeps parameters whole (ddp, zero1, zero2)");
-    } else if (field.applies_to == AppliesTo::kSharedParameters && !can_share_parameters(*shape_)) {
+    } else if (field.applies_to == OptionField::AppliesTo::kSharedParameters &&
+               !can_share_parameters(*shape_)) {
       refuse(field.name, ": got ", field.text(options_), ", but strategy ", strategy_,
              " has nothing that ranks could share and would ignore it; leave it out");
     }
+  }
+}
+
+/// Functions of the user's that choose nothing, or nothing that is left.
+void Refusals::check_choices(const ParameterTable* model) {
+  const WrapPolicy& wrap = options_.wrap;
+  if (!wrap.choose && !wrap.name.empty()) {
+    refuse("wrap: got the name '", wrap.name,
+           "' without choose, which would be ignored; set choose too (wrap_if() sets both), or "
+           "leave both out");
+  }
+  if (options_.ignores && model != nullptr && model->size() == 0) {
+    refuse(
+        "ignores: leaves the engine none of the model's parameters; leave some to it, or train "
+        "without an engine");
   }
 }
 
@@ -386,14 +324,6 @@ namespace internal {
 absl::Status validate(const Options& options, const ParameterTable* model,
                       const WorldTraits* world) {
   return Refusals(options, model, world).status();
-}
-
-std::vector<std::string> lines(const Options& options) {
-  std::vector<std::string> lines;
-  for (const Field& field : kFields) {
-    if (field.is_compared) lines.push_back(absl::StrCat(field.name, " ", field.text(options)));
-  }
-  return lines;
 }
 
 }  // namespace internal

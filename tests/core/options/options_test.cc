@@ -241,6 +241,23 @@ TEST(Options, WhatNoModelCouldHaveIsRefusedWithoutOne) {
               HasSubstr("on_non_finite: got 7"));
 }
 
+TEST(Options, WhatChoosesNothingIsRefused) {
+  for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero3}) {
+    Options options{.strategy = strategy};
+    options.wrap.name = "mine";
+    EXPECT_THAT(std::string(validate(options).message()),
+                HasSubstr("[options] wrap: got the name 'mine' without choose"));
+  }
+  const auto refusal_of_ignores = [](std::vector<NamedTensor> left) {
+    const ParameterTable model(std::move(left));
+    const WorldTraits world;
+    const Options options{.ignores = [](std::string_view) { return true; }};
+    return std::string(validate(options, &model, &world).message());
+  };
+  EXPECT_THAT(refusal_of_ignores({}), HasSubstr("[options] ignores: leaves the engine none of"));
+  EXPECT_EQ(refusal_of_ignores({{"a", at::zeros({1}, at::requires_grad())}}), "") << "the control";
+}
+
 TEST(Options, AProblemOfManyParametersIsSaidOnce) {
   const ParameterTable model(
       {{"a", at::zeros({1}, at::requires_grad())}, {"b", at::zeros({1}, at::requires_grad())}});

@@ -8,6 +8,7 @@
 
 #include <torch/torch.h>
 
+#include "tessera/tests/support/message_of.h"
 #include "tessera/tests/zero/engine/engine_fixture.h"
 
 // Options::ignores: parameters that stay the user's own.
@@ -61,6 +62,16 @@ TEST_P(IgnoredParameters, AreNotSynchronisedSplitHookedOrUpdated) {
     EXPECT_FALSE(at::equal(model->first->weight, weight_before));
     EXPECT_EQ(engine->state_dict(StateScope::kEveryRank).entries.count("model.scale"), 0u);
     EXPECT_NO_THROW(parameter_hash(*engine)) << "ranks may differ in what is ignored";
+  });
+}
+
+TEST_P(IgnoredParameters, AreNotAll) {
+  run_ranks(GetParam().second, [](std::shared_ptr<ProcessGroup> world) {
+    Options options = small_options_of(GetParam().first);
+    options.ignores = [](std::string_view) { return true; };
+    EXPECT_THAT(
+        message_of([&] { parallelize(std::make_shared<OwnScale>(0), adamw(), options, world); }),
+        ::testing::HasSubstr("[options] ignores: leaves the engine none"));
   });
 }
 

@@ -1,0 +1,93 @@
+#include "tessera/core/options/option_field.h"
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/strip.h>
+
+#include "tessera/core/numbers/number_text.h"
+#include "tessera/core/options/resolved_options.h"
+
+namespace tessera::internal {
+namespace {
+
+using AppliesTo = OptionField::AppliesTo;
+
+std::string text_of(bool value) { return value ? "1" : "0"; }
+std::string text_of(int value) { return absl::StrCat(value); }
+std::string text_of(int64_t value) { return absl::StrCat(value); }
+std::string text_of(double value) { return number_text(value); }
+std::string text_of(Strategy value) { return std::string(to_string(value)); }
+std::string text_of(Offload value) { return std::string(to_string(value)); }
+std::string text_of(NonFinite value) { return absl::StrCat(static_cast<int>(value)); }
+std::string text_of(const Degrees& value) { return to_string(value); }
+std::string text_of(const Precision& value) {
+  return std::string(absl::StripPrefix(to_string(value), "precision "));
+}
+std::string text_of(const WrapPolicy& value) { return value.choose ? value.name : "unset"; }
+std::string text_of(const LossScale& value) {
+  return absl::StrCat(number_text(value.initial), " ", number_text(value.growth), " ",
+                      number_text(value.backoff), " ", value.growth_interval);
+}
+template <typename Answer, typename Question>
+std::string text_of(const std::function<Answer(Question)>& value) {
+  return value ? "set" : "unset";
+}
+template <typename Value>
+std::string text_of(const std::optional<Value>& value) {
+  return value.has_value() ? text_of(*value) : "unset";
+}
+
+template <auto kField>
+constexpr OptionField field(const char* name, AppliesTo applies_to = AppliesTo::kAll) {
+  return {name, applies_to, [](const Options& options) { return text_of(options.*kField); }};
+}
+
+// A new option is a field of Options, a row here and, if a strategy does not decide where it means
+// something, a check in options.cc.
+constexpr OptionField kFields[] = {
+    field<&Options::strategy>("strategy"),
+    field<&Options::degrees>("degrees"),
+    field<&Options::wrap>("wrap", AppliesTo::kSplitParameters),
+    field<&Options::reshard_after_forward>("reshard_after_forward", AppliesTo::kSplitParameters),
+    // What is left to train is compared.
+    {.name = "ignores",
+     .applies_to = AppliesTo::kAll,
+     .text = [](const Options& options) { return text_of(options.ignores); },
+     .is_compared = false},
+    field<&Options::max_grad_norm>("max_grad_norm"),
+    field<&Options::precision>("precision"),
+    field<&Options::loss_scale>("loss_scale"),
+    field<&Options::on_non_finite>("on_non_finite"),
+    field<&Options::ask_non_finite>("ask_non_finite"),
+    field<&Options::share_parameters>("share_parameters", AppliesTo::kSharedParameters),
+    field<&Options::optimizer_in_backward>("optimizer_in_backward"),
+    field<&Options::bucket_bytes>("bucket_bytes", AppliesTo::kWholeParameters),
+    field<&Options::first_bucket_bytes>("first_bucket_bytes", AppliesTo::kWholeParameters),
+    field<&Options::prefetch>("prefetch", AppliesTo::kSplitParameters),
+    field<&Options::keep_freed_memory>("keep_freed_memory"),
+    field<&Options::offload>("offload"),
+    field<&Options::asynchronous_step>("asynchronous_step"),
+    field<&Options::cuda_graphs>("cuda_graphs"),
+    field<&Options::poison_freed>("poison_freed"),
+    field<&Options::free_eagerly>("free_eagerly", AppliesTo::kSplitParameters),
+    field<&Options::fixed_unsharded_buffers>("fixed_unsharded_buffers",
+                                             AppliesTo::kSplitParameters),
+    field<&Options::trace>("trace"),
+};
+
+}  // namespace
+
+std::span<const OptionField> option_fields() { return kFields; }
+
+std::vector<std::string> lines(const Options& options) {
+  std::vector<std::string> lines;
+  for (const OptionField& field : kFields) {
+    if (field.is_compared) lines.push_back(absl::StrCat(field.name, " ", field.text(options)));
+  }
+  return lines;
+}
+
+}  // namespace tessera::internal
