@@ -68,7 +68,7 @@ class ModuleGraph final : public Graph {
       const std::string reason = api_->error_text();
       leave();
       TORCH_CHECK(false, "[graph] begin: got '", reason,
-                  "', expected a capture; see docs/gpu.md, or train without graphs");
+                  "', expected a capture; see docs/gpu-internals.md, or train without graphs");
     }
   }
 
@@ -93,7 +93,7 @@ class ModuleGraph final : public Graph {
                 " begin() and end() first");
     const int status = api_->replay(graph_);
     TORCH_CHECK(status == 0, "[graph] replay: got '", api_->error_text(),
-                "', expected a graph on the current stream; see docs/gpu.md");
+                "', expected a graph on the current stream; see docs/gpu-internals.md");
   }
 
   const std::shared_ptr<const GraphApi>& api() const { return api_; }
