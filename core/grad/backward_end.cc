@@ -184,7 +184,9 @@ BackwardWatch::~BackwardWatch() {
 }
 
 bool BackwardWatch::is_inside_backward() const {
-  return slot_->armed && Observer::current_slot() == slot_.get();
+  return is_backward_running() && Observer::current_slot() == slot_.get();
 }
+
+bool BackwardWatch::is_backward_running() const { return slot_->armed; }
 
 }  // namespace tessera::internal

@@ -33,6 +33,9 @@ class BackwardWatch {
   /// False in a hook means that backward was called on a thread without this listener.
   bool is_inside_backward() const;
 
+  /// Whether such a backward is under way, whichever thread asks.
+  bool is_backward_running() const;
+
  private:
   struct Slot;
   struct Token;

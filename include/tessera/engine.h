@@ -49,13 +49,16 @@ struct StepResult {
 /// Where parameters are split (zero3, hybrids), an operator that reads a parameter finds it whole,
 /// in forward, backward and recomputation. Between uses its memory is freed, and any other access
 /// (raw pointers, torch::save) throws an error that names the unit; make such accesses inside
-/// gather() or full_parameters(). On one host a rank gathers without its peers taking part, so
-/// ranks may take different branches or evaluate alone.
+/// gather() or full_parameters(). On CPUs a rank gathers without its peers taking part, so ranks
+/// may take different branches or evaluate alone; on GPUs gathers are collective, and all ranks use
+/// units in the same order, in evaluation too.
 ///
 /// Collective calls are made by every rank in the same order: backward outside no_sync() (its
 /// reductions), step(), modify_parameters(), full_parameters(), parameter_hash(), state_dict(),
-/// load_state_dict(). An engine belongs to the thread that made it; backward runs on that thread.
-/// Several engines may live in one process (a GAN), each used in the same order on all ranks.
+/// load_state_dict(). Backward runs on the thread that made the engine. Any thread may make the
+/// other calls (on a GPU with the group's device as its current one): one at a time, and not during
+/// a backward. Several engines may live in one process (a GAN), each used in the same order on all
+/// ranks.
 ///
 /// Errors: wrong use throws c10::Error. A failed collective throws CommError and poisons the engine
 /// (every later call throws that error), and so does an exception on one rank in a collective part
@@ -63,8 +66,12 @@ struct StepResult {
 /// c10::Error on all ranks if a parameter was written on one of them since the last step, outside
 /// modify_parameters() (by another optimizer, say), as far as version counters and first elements
 /// show it; the gradients are valid then, and modify_parameters() makes the parameters equal again.
+/// Under asynchronous steps the next step() throws it instead; a second backward before that ends
+/// the engine.
 /// A non-finite gradient makes step() throw c10::Error on all ranks with nothing applied, and
 /// zero_grad() then lets training go on; or the step is skipped, as Options::on_non_finite says.
+/// Under Options::asynchronous_step (the default on a GPU) what a step refuses is thrown by the
+/// next step() or by wait(), and the gradients since then are dropped.
 ///
 /// Destroying an engine is local: its hooks are removed; the parameters stay whole in memory of
 /// their own, or, where they are split, throw when they are read. In a child of fork(), calls on an
@@ -141,9 +148,10 @@ class Engine final {
   /// parameters must not be read through it then.
   [[nodiscard]] Scope full_parameters();
 
-  /// Local on one host. While the returned scope lives, the units of `module`'s parameters are
-  /// whole on this rank and may be read by any means. step() inside it is an error. `module` is
-  /// (part of) the model; throws c10::Error for a module without parameters of this engine.
+  /// Local on CPUs, collective on GPUs. While the returned scope lives, the units of `module`'s
+  /// parameters are whole on this rank and may be read by any means. step() inside it is an error.
+  /// `module` is (part of) the model; throws c10::Error for a module without parameters of this
+  /// engine.
   [[nodiscard]] Scope gather(const torch::nn::Module& module);
 
   /// Blocking. Local, except under asynchronous steps, where all ranks must call it. Waits for what

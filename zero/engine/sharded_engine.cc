@@ -78,7 +78,7 @@ Reducer::Setting ShardedEngine::reducer_setting() const {
 }
 
 void ShardedEngine::require_outside_backward(const char* call) const {
-  TORCH_CHECK(!in_micro_step_ && !watch_.is_inside_backward(), "[engine] ", call,
+  TORCH_CHECK(!watch_.is_backward_running() && !in_micro_step_, "[engine] ", call,
               ": called inside backward; call it after backward has returned");
   TORCH_CHECK(!access_.is_writing(), "[engine] ", call,
               ": called inside modify_parameters, whose function only writes parameters; call it "

@@ -4,6 +4,8 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -11,6 +13,7 @@
 
 #include "tessera/core/comm/groups/loopback_group.h"
 #include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/oracle.h"
 #include "tessera/tests/zero/engine/engine_fixture.h"
 
@@ -36,6 +39,36 @@ TEST_P(EngineUse, SaysWhatTheStepDid) {
       EXPECT_EQ(result.used_parameters, 6);
       EXPECT_GT(result.grad_norm, 0.0);
     }
+  });
+}
+
+/// Backward alone needs the thread that made the engine.
+TEST_P(EngineUse, AnyThreadMayCallItBetweenBackwards) {
+  on_ranks([this](Rank& rank) {
+    Rank other(rank.world, configuration());
+    for (int step = 0; step < 2; ++step) {
+      rank.train(step);
+      other.backward(step);
+      StepResult result;
+      std::thread([&] { result = other.engine->step(); }).join();
+      EXPECT_TRUE(result.committed);
+    }
+    uint64_t hash = 0;
+    std::thread([&] { hash = parameter_hash(*other.engine); }).join();
+    EXPECT_EQ(hash, parameter_hash(*rank.engine));
+  });
+}
+
+TEST_P(EngineUse, NoThreadMayCallItDuringABackward) {
+  on_ranks([](Rank& rank) {
+    std::string message;
+    const at::Tensor loss = rank.loss(0);
+    loss.register_hook([&](const at::Tensor&) {  // before the first gradient of a parameter
+      std::thread([&] { message = message_of([&] { rank.engine->step(); }); }).join();
+    });
+    (loss * 1.0).backward();
+    EXPECT_THAT(message, HasSubstr("[engine] step: called inside backward; call it after"));
+    EXPECT_TRUE(rank.engine->step().committed);
   });
 }
 
