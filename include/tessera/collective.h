@@ -28,7 +28,7 @@ enum class Op : uint8_t {
 const char* to_string(Op op);
 
 /// kAvg is the sum divided once by the number of ranks; floating dtypes only. kMin and kMax keep
-/// NaN.
+/// NaN, but may lose it over NCCL.
 enum class ReduceOp : uint8_t { kSum, kAvg, kMin, kMax };
 
 std::string_view to_string(ReduceOp op);

@@ -27,7 +27,8 @@ struct CommErrorContext {
 };
 
 /// A collective failed or timed out, a peer died or left, or calls differ between ranks. The group
-/// that threw it is poisoned: every later call on it, on every rank, throws the same cause.
+/// that threw it is poisoned (over NCCL all groups of its world): every later call on it, on every
+/// rank, throws the same cause.
 class CommError : public std::runtime_error {
  public:
   /// `cause` says what happened and names the rank that is to blame where it is known. what() is

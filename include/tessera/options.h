@@ -94,7 +94,7 @@ struct Options {
 
   /// Parameters for whose (first) name it returns true are left to the user: not synchronised,
   /// split, hooked or updated. The engine keeps the function and also calls it in step() and
-  /// state_dict(), for parameters that were registered later.
+  /// state_dict(), for parameters that were registered later. An error if it leaves none.
   std::function<bool(std::string_view parameter)> ignores = {};
 
   // --- Numerics (changes results) ---
@@ -147,7 +147,8 @@ struct Options {
   std::optional<int64_t> bucket_bytes = {};
   std::optional<int64_t> first_bucket_bytes = {};
 
-  /// Gathers the unit that is expected next in a thread of its own while the current one computes.
+  /// Gathers the unit that is expected next, in a thread or over NCCL on a stream of its own, while
+  /// the current one computes.
   /// Unset: true where communication runs beside computation (over NCCL; on CPUs if there are at
   /// least twice as many cores as ranks) and with Offload::kParameters. An error where parameters
   /// are not split. Without effect where ranks share parameters.
@@ -170,11 +171,11 @@ struct Options {
   /// parameters or splits the optimizer over more ranks.
   Offload offload = Offload::kNone;
 
-  /// GPUs only: step() returns without waiting for the device or for other ranks. The device
-  /// decides whether the step is applied; its result (applied or skipped), its norm and its errors
-  /// are returned or thrown by the next step() or by wait(). False waits in step(), as on a CPU.
-  /// Unset: true on a GPU unless ask_non_finite or offload is set or the degrees keep partial sums
-  /// (1 < gradients < optimizer). True is an error on a CPU and with one of these.
+  /// GPUs only: step() does not wait until this step is made, at most for the one before. The
+  /// device decides whether the step is applied; its result (applied or skipped), its norm and its
+  /// errors are returned or thrown by the next step() or by wait(). False waits in step(), as on a
+  /// CPU. Unset: true on a GPU unless ask_non_finite or offload is set or the degrees keep partial
+  /// sums (1 < gradients < optimizer). True is an error on a CPU and with one of these.
   std::optional<bool> asynchronous_step = {};
 
   /// Lets Engine::micro_step() capture what a forward and a backward queue on a GPU into a CUDA

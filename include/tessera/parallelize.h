@@ -24,11 +24,12 @@ namespace tessera {
 /// stale), converted if Options::precision says so; where parameters are split, each rank keeps its
 /// slice of them. Expanded tensors become contiguous. The engine keeps the model alive (a model
 /// given by reference must outlive the engine). Only parameters that exist now are trained;
-/// Engine::step() and Engine::state_dict() refuse later ones by name. Frozen parameters are never
-/// written.
+/// Engine::step() and Engine::state_dict() refuse later ones by name. Frozen parameters get rank
+/// 0's values and are not trained.
 ///
 /// Throws c10::Error on every rank, naming what is wrong: options that do not fit the world or that
-/// the strategy would ignore, parameters or buffers that do not lie at world->device(), parameters
+/// the strategy would ignore, an optimizer that has no kernels for a GPU (unless it is offloaded),
+/// parameters or buffers that do not lie at world->device() (a CPU or a GPU), parameters
 /// that another engine owns or that have a post-accumulate-gradient hook already, gradients that
 /// exist already (call zero_grad first), parameters with a view or alias that could not follow.
 std::unique_ptr<Engine> parallelize(std::shared_ptr<torch::nn::Module> model,

@@ -38,10 +38,10 @@ class ParameterTable {
   /// `registered` is what Module::named_parameters() lists without removing duplicates: tied
   /// parameters (one tensor under several names) become one entry. Undefined tensors are left out.
   /// Throws c10::Error that lists every problem, each with the parameter's name: more than one
-  /// device, a device other than CPU and CUDA, a layout other than strided, an integral, complex or
-  /// quantized dtype, storages of two entries that overlap (a tie made by aliasing; the remedy is
-  /// to register one tensor twice), non-leaf tensors.
-  /// `keeps_dtype` says of which parameters Parameter::keeps_dtype is true; null: of none.
+  /// device, a device other than CPU and CUDA, a layout other than strided, a dtype other than
+  /// Float, Double, BFloat16 and Half, a tensor made in inference mode, storages of two entries
+  /// that overlap (a tie made by aliasing; the remedy is to register one tensor twice), non-leaf
+  /// tensors. `keeps_dtype` says of which parameters Parameter::keeps_dtype is true; null: of none.
   explicit ParameterTable(std::vector<NamedTensor> registered,
                           const std::function<bool(const at::Tensor&)>& keeps_dtype = nullptr);
 

@@ -32,18 +32,19 @@ struct Capabilities {
 };
 
 /// Ranks that communicate. Every collective is called by every rank of the group in the same order;
-/// each call is compared across ranks (op, reduce op, root, dtype, numel, sequence, tag) before it
-/// touches data, and a difference raises a CommError that names both calls on every rank.
+/// each call is compared across ranks (op, reduce op, root, dtype, numel, sequence, tag), and a
+/// difference raises a CommError that names both calls on every rank: before data is touched, but
+/// over NCCL at the time-out, and only if NCCL hangs on it.
 ///
 /// Tensors are contiguous, lie at device() and are of fp32, fp64, bf16, fp16, int64, int32 or
 /// uint8. Sums run in rank order; bf16 and fp16 are accumulated in fp32 and rounded once. So every
 /// rank receives the same bits, and reduce_scatter gives the same bits as the matching slice of
-/// all_reduce.
+/// all_reduce. Over NCCL the order and the rounding are NCCL's, and none of this is promised.
 ///
 /// All collectives return at once or run in the call, as the backend decides; results are valid
 /// after Work::wait(). Misuse (shape, dtype, device) throws c10::Error before anything is sent;
-/// failure throws CommError, from the call or from wait(), and poisons the group: every later call
-/// on it, on every rank, throws the same cause.
+/// failure throws CommError, from the call or from wait(), and poisons the group (over NCCL all
+/// groups of its world): every later call on it, on every rank, throws the same cause.
 ///
 /// A group is used by one thread at a time. Destroying it is local and never blocks: it marks this
 /// rank as having left (errors of the others' later collectives name it); destroying it during
@@ -80,9 +81,9 @@ class ProcessGroup {
 
   /// Combines `input` [size() * n] over ranks and stores slice `slice` in `output` [n]: by default
   /// (kOwnRank) slice rank(). The ranks' slices must be a permutation; if two ranks ask for the
-  /// same slice, every rank throws CommError that names both. `output` may be that slice of `input`
-  /// itself; the rest of `input` is not changed. Sums run in rank order, whichever rank receives
-  /// them.
+  /// same slice, every rank throws CommError that names both. Over NCCL a group keeps the slices of
+  /// its first reduce_scatter, and others are a CommError. `output` may be that slice of `input`
+  /// itself; the rest of `input` is not changed. Which rank receives a sum does not matter to it.
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                                        ReduceOp op, std::string_view tag = {},
                                        int slice = kOwnRank) {
@@ -125,10 +126,10 @@ class ProcessGroup {
   }
 
   /// all_gather() of control data: CPU tensors, wherever device() is, that the host reads when the
-  /// call returns. Blocks until all ranks' parts are in `output`. Same comparison, sequence and
-  /// errors as all_gather(). It is all_gather() unless the group has a host channel
-  /// (Capabilities::has_host_channel; nccl: the store), which takes milliseconds and is not meant
-  /// for gradients.
+  /// call returns. Blocks until all ranks' parts are in `output`. Same sequence and errors as
+  /// all_gather(), and compared at once, over NCCL too. It is all_gather() unless the group has a
+  /// host channel (Capabilities::has_host_channel): over NCCL the store, which takes milliseconds
+  /// and is not meant for gradients.
   void all_gather_on_host(const at::Tensor& output, const at::Tensor& input,
                           std::string_view tag = {}) {
     start_gather_on_host(output, input, tag)->wait();

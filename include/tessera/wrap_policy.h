@@ -16,7 +16,7 @@ namespace tessera {
 /// policies; a default-constructed one means wrap_blocks(). For a rule of your own set `choose`, or
 /// use wrap_if(), which is simpler.
 struct WrapPolicy {
-  std::string name;  ///< for messages and comparison across ranks
+  std::string name;  ///< for messages and comparison across ranks; an error without `choose`
 
   /// Returns names of modules ("layers.0"), one inner list per unit; an inner list of several
   /// modules makes one unit of them. A module inside another chosen one makes its own unit, and the
