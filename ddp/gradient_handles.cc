@@ -54,9 +54,11 @@ GradientHandles::GradientHandles(const ParameterTable& table, std::vector<Gradie
 void GradientHandles::hide(size_t index) {
   at::Tensor& grad = table_[index].tensor.mutable_grad();
   if (!grad.defined()) return;
-  TORCH_CHECK(is_shown(grad, shown_[index]), "[grad] '", table_[index].name,
-              "': .grad was assigned outside the engine; the engine owns the gradients between "
-              "backward and step. Clear it (.mutable_grad().reset()) before backward");
+  TORCH_CHECK(
+      is_shown(grad, shown_[index]), "[grad] '", table_[index].name,
+      "': .grad was assigned outside the engine, so the gradient that backward has now would "
+      "be added to it, and this run cannot go on; in the next one leave .grad alone, or "
+      "clear it (.mutable_grad().reset()) before backward");
   grad.reset();
   shown_[index].reset();
 }
