@@ -63,18 +63,21 @@ Workload read_workload() {
   workload.batch = absl::GetFlag(FLAGS_batch);
   workload.steps = absl::GetFlag(FLAGS_steps);
   std::string problems;
-  const auto at_least_one = [&](const char* name, int64_t value) {
-    if (value >= 1) return;
-    absl::StrAppend(&problems, "[memory_compare] --", name, ": got ", value,
-                    ", expected 1 or more\n");
+  const auto count = [&](const char* name, int64_t value, int64_t most) {
+    if (value >= 1 && value <= most) return;
+    absl::StrAppend(&problems, "[memory_compare] --", name, ": got ", value, ", expected 1 to ",
+                    most, "\n");
   };
-  at_least_one("layers", workload.model.layers);
-  at_least_one("heads", workload.model.heads);
-  at_least_one("width", workload.model.width);
-  at_least_one("vocabulary", workload.model.vocabulary);
-  at_least_one("sequence", workload.model.context);
-  at_least_one("batch", workload.batch);
-  at_least_one("steps", workload.steps);
+  // More than any machine holds; products of these do not overflow.
+  constexpr int64_t kMaxLayers = 10000;
+  constexpr int64_t kMax = int64_t{1} << 20;
+  count("layers", workload.model.layers, kMaxLayers);
+  count("heads", workload.model.heads, kMax);
+  count("width", workload.model.width, kMax);
+  count("vocabulary", workload.model.vocabulary, kMax);
+  count("sequence", workload.model.context, kMax);
+  count("batch", workload.batch, kMax);
+  count("steps", workload.steps, kMax);
   if (workload.model.heads >= 1 && workload.model.width % workload.model.heads != 0) {
     absl::StrAppend(&problems, "[memory_compare] --width: got ", workload.model.width,
                     ", expected a multiple of --heads ", workload.model.heads, "\n");

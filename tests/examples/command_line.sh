@@ -53,6 +53,13 @@ err_has '--strategy: got no value'
 ends 64 $program --strategy=zero4
 err_is_one_line
 
+program=memory_compare
+for flag in layers=1000000000 batch=72057594037927936 sequence=9223372036854775807 steps=-1; do
+  ends 64 $program --$flag
+  err_has "--${flag%=*}: got ${flag#*=}, expected 1 to "
+  err_is_one_line
+done
+
 program=gpt
 tiny=(--layers=1 --heads=1 --width=8 --context=8 --batch=1 --steps=2 --eval_batches=1
   --sample_bytes=0 --data="$text")
@@ -63,6 +70,23 @@ ends 64 $program "${tiny[@]}" --batch=72057594037927936
 ends 64 $program "${tiny[@]}" --context=9223372036854775807
 ends 64 $program "${tiny[@]}" --layers=1000000000
 err_has '--layers: got 1000000000, expected 1 to 10000'
+ends 64 $program "${tiny[@]}" --degrees=1,2
+err_has '--degrees: '
+err_is_one_line
+# What only the ranks together can say, each says once; so it is with text that nobody can read.
+mkdir "$scratch/unreadable"
+for i in {1..40}; do ln -s /proc/self/mem "$scratch/unreadable/$i"; done
+said_by_ranks() { # <lines of each rank> <arguments>
+  local rank
+  ends 1 tessera-run --nproc-per-node 3 -- "$bin/gpt" "${tiny[@]}" "${@:2}"
+  for rank in 0 1 2; do
+    [[ $(grep -c "^\[$rank\] " "$scratch/err") == "$1" ]] || fail "rank $rank: not $1 lines"
+  done
+}
+said_by_ranks 1 --strategy=hybrid --degrees=2,2,2
+err_has '[2] [parallelize] all ranks: [options] degrees: got 2,2,2 on a world of 3'
+said_by_ranks 12 --data="$scratch/unreadable"
+err_has '[0]   and 30 more'
 for flag in trace losses_out; do  # refused before the first step
   ends 64 $program "${tiny[@]}" --$flag=/no/such/folder/file
   err_has "--$flag: got '/no/such/folder/file', which cannot be written (No such file or directory)"
