@@ -239,7 +239,7 @@ Chart to_chart(const Comparison& comparison) {
   chart.series = {{"parameters", "#3f6ea6", "#6f9fd8"},
                   {"gradients", "#c7833a", "#d99b55"},
                   {"optimizer", "#5f8d6b", "#7fb08c"},
-                  {"unsharded parameters (gathered units)", "#8b6fa8", "#a98fc7"},
+                  {"unsharded parameters", "#8b6fa8", "#a98fc7"},
                   {"root unit", "#c2aed6", "#d3c3e4"},
                   {"gradient buffers", "#9aa0a6", "#868d94"}};
   chart.bars.push_back(
