@@ -23,12 +23,13 @@ check = ctest --test-dir build/$(1)$(suffix) -j $(JOBS) --output-on-failure --no
   --output-log build/$(1)$(suffix)/ctest.log $(2)
 
 .PHONY: help bootstrap build test test-release sanitize test-all core-asan core-tsan all-asan all-tsan \
-  demo prove tidy format clean
+  demo prove reproduce tidy format clean
 .NOTPARALLEL:  # the builds take turns; each uses all JOBS
 
 help:
 	@echo 'make demo        train the GPT example under zero3 and compare the memory of all strategies'
 	@echo 'make prove       check the claims of README from outside, against LibTorch alone'
+	@echo 'make reproduce   make the figures and numbers of README from raw results (RUN=<folder>)'
 	@echo 'make test        build all, run all tests'
 	@echo 'make sanitize    the tests of core under the sanitizers (asan and ubsan, tsan)'
 	@echo 'make test-all    also every test under the sanitizers, and the newest LibTorch'
@@ -72,6 +73,10 @@ demo: bootstrap
 prove: bootstrap
 	@$(call build,release,prove_reference prove_training tessera-run)
 	@python3 -B tests/prove/prove.py $(release)/bin
+
+reproduce: bootstrap
+	@$(call build,release,memory_compare tessera-run)
+	@python3 -B -m bench.runner.reproduce --programs $(release)/bin $(if $(RUN),--run $(RUN))
 
 BASE ?= $(shell git rev-parse -q --verify origin/HEAD || git rev-parse -q --verify HEAD~1)
 tidy:

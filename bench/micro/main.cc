@@ -1,3 +1,5 @@
+#include <cstdio>
+
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
 
@@ -6,6 +8,20 @@
 #include "tessera/bench/micro/gather.h"
 #include "tessera/bench/micro/operators.h"
 #include "tessera/bench/micro/ranks.h"
+#include "tessera/examples/program/command_line.h"
+
+namespace {
+
+void print_help() {
+  std::printf(
+      "usage: micro_bench [--flag=value ...]\n"
+      "micro_bench times small parts of the library.\n\n"
+      "  micro_bench --benchmark_filter=barrier --benchmark_min_time=0.1\n\n"
+      "flags, of Google Benchmark (defaults: every benchmark, 0.5 s each, a table):\n\n");
+  benchmark::PrintDefaultHelp();
+}
+
+}  // namespace
 
 // micro_bench [--benchmark_filter=...] [--benchmark_min_time=0.1] ...
 // Times mean something only on a machine that does nothing else.
@@ -18,8 +34,14 @@ int main(int argc, char** argv) {
   tessera::internal::bench::register_barriers(rank_sets);
   tessera::internal::bench::register_gathers(rank_sets);
   tessera::internal::bench::register_operators(rank_sets);
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::Initialize(&argc, argv, print_help);
+  if (argc > 1) {
+    std::fprintf(stderr,
+                 "micro_bench: got '%s', expected flags of Google Benchmark; micro_bench "
+                 "--help lists them\n",
+                 argv[1]);
+    return program::kUsageError;
+  }
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return 0;

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from entry import Misuse, Ranks, commands, emit, joined_ranks, natural, run
+from entry import Misuse, Parser, Ranks, commands, emit, joined_ranks, natural, run
 
 _WARM_UP_CALLS = 3
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -72,6 +72,9 @@ def _run(call: Call, calls: int) -> list[float]:
 
 def main() -> None:
     """Runs commands until told to leave."""
+    Parser(__doc__.split("\n", maxsplit=1)[0],
+           "echo run all_reduce 1048576 5 | RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 \\\n"
+           "    MASTER_PORT=29500 python collectives.py").parse_args()
     with joined_ranks() as ranks:
         emit("ready")
         prepared: dict[tuple[str, int, str], Call] = {}

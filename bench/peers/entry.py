@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import datetime
 import json
@@ -10,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -22,6 +24,18 @@ _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 class Misuse(Exception):
     """A command line, environment or command that cannot be run; its text is the remedy."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Help with an example; what is refused is a Misuse."""
+
+    def __init__(self, description: str, example: str) -> None:
+        super().__init__(description=description, epilog=f"example:\n  {example}", allow_abbrev=False,
+                         formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    def error(self, message: str) -> NoReturn:
+        """Instead of ending the process."""
+        raise Misuse(f"{message}; --help lists the flags")
 
 
 @dataclass(frozen=True)
@@ -83,7 +97,7 @@ def natural(word: str, what: str) -> int:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Runs `main`; ends the process with status 2 after misuse, 1 after a failure.
+    """Runs `main`; ends the process with status 64 (EX_USAGE) after misuse, 1 after a failure.
 
     A failing rank leaves without ceremony: tearing down a group whose peers are gone may wait for
     them.
@@ -93,7 +107,7 @@ def run(main: Callable[[], None]) -> None:
         main()
     except Misuse as misuse:
         print(f"[{os.path.basename(sys.argv[0])}] {misuse}", file=sys.stderr)
-        status = 2
+        status = 64
     except Exception:  # whatever torch raised, the runner needs to read it
         traceback.print_exc()
         status = 1

@@ -1,12 +1,6 @@
 #!/usr/bin/env bash
 # Makes the virtual environment of the PyTorch peers, in the cache outside the
-# tree, and prints the path of its python. Run again, it only prints.
-#
-#   bench/peers/setup.sh        install what is missing (several GB), print the python
-#   bench/peers/setup.sh path   print where it is or would be, do nothing else
-#
-#   PYTHON=python3.11           the interpreter to start from
-#   XDG_CACHE_HOME              the cache is $XDG_CACHE_HOME/tessera
+# tree, and prints the path of its python. Run again, it only prints. See --help.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -18,11 +12,19 @@ installed=$environment/requirements.txt  # a copy, written last: the mark of a w
 
 say() { echo "setup: $*" >&2; }
 die() { say "$@"; exit 1; }
+usage='usage: setup.sh [path]
+setup.sh makes the Python environment of the PyTorch peers (several GB) and prints its python.
 
-case ${1:-} in
+  bench/peers/setup.sh         install what is missing
+  bench/peers/setup.sh path    only print where it is or would be
+
+PYTHON=python3, the interpreter to start from; XDG_CACHE_HOME=~/.cache, under which it lies'
+
+case "$*" in
+  --help | -h) echo "$usage"; exit ;;
   path) echo "$python"; exit ;;
   "") ;;
-  *) die "argument: got '$1', expected nothing or 'path'; see the head of $0" ;;
+  *) say "argument: got '$*', expected nothing or 'path'; $0 --help says more"; exit 64 ;;
 esac
 
 is_whole() { [[ -x $python ]] && cmp -s "$requirements" "$installed"; }

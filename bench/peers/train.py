@@ -17,17 +17,21 @@ from collections.abc import Iterator
 import data
 import model as models
 import torch
-from entry import Misuse, commands, emit, joined_ranks, natural, private_kib, run
+from entry import Misuse, Parser, commands, emit, joined_ranks, natural, private_kib, run
 from strategies import NAMES, Wrapped, strategy
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser = Parser(
+        __doc__.split("\n", maxsplit=1)[0],
+        "RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 \\\n"
+        "    python train.py --model MLP --strategy local --steps 3")
     parser.add_argument("--model", required=True, help=", ".join(models.MODELS) + ", deep-<layers>")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"),
+                        help="default: %(default)s")
     parser.add_argument("--strategy", required=True, choices=NAMES)
-    parser.add_argument("--text", help="what the GPT models read")
-    parser.add_argument("--steps", help="train this many steps without being asked")
+    parser.add_argument("--text", help="file that the GPT models read; they need one")
+    parser.add_argument("--steps", help="train this many steps without being asked (default: as commands say)")
     return parser.parse_args()
 
 

@@ -8,26 +8,26 @@ import sys
 import time
 from pathlib import Path
 
+from . import registry
 from .entry import Entry
 from .workers import Workers
 from .disturbance import Disturbance, Limits
 from .findings import Findings
 from .journal import Journal
-from .registry import Programs
 
 
 @dataclasses.dataclass
 class Bench:
     """One run: what was asked for, where things lie, and what was found so far."""
 
-    programs: Programs
+    programs: registry.Programs
     text: Path
     logs: Path
     journal: Journal
     blocks: int = 5
     quick: bool = False
     pinned: bool = True
-    ranks: int = 2
+    ranks: int = registry.RANKS
     wanted: str = ""  # expression that an entry's name must match
     start_timeout_s: float = 120.0
     limits: Limits = Limits()

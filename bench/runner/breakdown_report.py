@@ -13,7 +13,7 @@ from .spread import Spread
 from .trace_rows import ROWS
 from .training_report import cell
 
-_MODELLED = ("reduce", "update")
+_MODELLED = ("reduce", "update", "updates", "gather")
 
 # Parts of a bar: name, colour, rows.
 _PARTS = (
@@ -74,7 +74,7 @@ def _expected(found: dict[str, Breakdown], ranks: int) -> str:
         middle = _rows(one)
         rows.append([_short(name), *(
             f"{middle[row]:.2f} / {expected[row].total * bytes_per_part / bandwidth:.2f}"
-            for row in _MODELLED)])
+            if row in expected else "-" for row in _MODELLED)])
     return (
         f"Measured / by the traffic model, ms, at the {bandwidth / 1e6:.1f} GB/s per rank that the "
         "update of ddp reaches:\n\n" + table(["strategy", *_MODELLED], rows)

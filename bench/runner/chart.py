@@ -1,8 +1,9 @@
-"""The two kinds of charts: bars with ranges, and lines."""
+"""The kinds of charts: bars with ranges, dots, lines and stacked bars."""
 
 from __future__ import annotations
 
 import dataclasses
+import statistics
 
 from .spread import Spread
 from .svg import Drawing, Scale, number, text_width
@@ -114,6 +115,50 @@ def bars(
             y += 22
         y += 6
     return sheet.render(axis, None if mark is None or logarithmic else scale.at(mark))
+
+
+@dataclasses.dataclass(frozen=True)
+class Dots:
+    """A named row of values, none left out."""
+
+    name: str
+    values: list[float]
+    colour: int
+    label: str
+
+
+def dots(
+    title: str,
+    description: str,
+    groups: list[tuple[str, list[Dots]]],
+    legend: list[tuple[str, int]],
+    axis: str,
+    mark: float,
+) -> str:
+    """Rows of dots in groups, one scale, with a tick at the median of each row. `mark`: as for
+    `bars`."""
+    everything = [value for _, group in groups for row in group for value in row.values]
+    texts = [(name, [(row.name, row.label) for row in group]) for name, group in groups]
+    sheet = _Sheet.of(title, description, legend, texts)
+    drawing = sheet.drawing
+    low, high = min([*everything, mark]), max([*everything, mark])
+    margin = 0.03 * (high - low)
+    scale = Scale(low - margin, high + margin, sheet.begin, sheet.end)
+    sheet.grid(scale)
+    y = sheet.top
+    for name, group in groups:
+        y = sheet.group(name, y, len(group))
+        for row in group:
+            middle = y + 10
+            drawing.text(sheet.begin - 10, middle + 4.5, row.name, "quiet", "end")
+            for value in row.values:
+                drawing.dot(scale.at(value), middle, f"c{row.colour} round")
+            median = scale.at(statistics.median(row.values))
+            drawing.line(median, middle - 8, median, middle + 8, "median")
+            drawing.text(sheet.end + 8, middle + 4.5, row.label)
+            y += 22
+        y += 6
+    return sheet.render(axis, scale.at(mark))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,6 +24,7 @@ class Entry:
     command: tuple[str, ...]
     environment: tuple[tuple[str, str], ...] = ()
     family: str = ""  # peers that answer the same question; the best of a family is quoted
+    alone: bool = False  # one process, on the cores of all ranks, for the work of all of them
 
     @property
     def file_name(self) -> str:

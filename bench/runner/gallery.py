@@ -7,7 +7,7 @@ from .chart import Bar, Line, bars, lines
 from .findings import Findings
 from .spread import Spread, medians
 
-_OURS, _PEER, _FLOOR = 0, 1, 4
+_OURS, _PEER, _THREADS, _FLOOR, _TOLD = 0, 1, 2, 4, 5
 _OPS = ("all_reduce", "all_gather", "reduce_scatter")
 
 
@@ -23,13 +23,17 @@ def draw(findings: Findings, machine: str) -> dict[str, str]:
     return {name: svg for name, svg in found.items() if svg}
 
 
-def _colour(findings: Findings, name: str) -> int:
+def colour(findings: Findings, name: str) -> int:
+    """Of an entry in training."""
     if name in registry.FLOORS:
         return _FLOOR
+    if name == registry.THREADS:
+        return _THREADS
     return _PEER if name in findings.families else _OURS
 
 
-_LEGEND = [("Tessera", _OURS), ("PyTorch", _PEER), ("no communication", _FLOOR)]
+LEGEND = [("Tessera", _OURS), ("PyTorch", _PEER), ("one process, two threads", _THREADS),
+          ("no communication", _FLOOR)]
 
 
 def _step_time(findings: Findings, machine: str) -> str | None:
@@ -40,12 +44,12 @@ def _step_time(findings: Findings, machine: str) -> str | None:
         for name in found:
             over = findings.step_ratio(model, name, floor)
             if over is not None:
-                group.append(Bar(name, over, _colour(findings, name), f"{over.median:.2f}"))
+                group.append(Bar(name, over, colour(findings, name), f"{over.median:.2f}"))
         groups.append((f"Model {model}", group))
     if not groups:
         return None
     return bars("Step time over the floor", f"Two ranks. {machine}. Median and range of rounds.",
-                groups, _LEGEND, "step time / step time without communication", mark=1.0)
+                groups, LEGEND, "step time / step time without communication", mark=1.0)
 
 
 def _memory(findings: Findings, machine: str) -> str | None:
@@ -54,12 +58,16 @@ def _memory(findings: Findings, machine: str) -> str | None:
         group = []
         for name, memory in found.items():
             mib = memory.peak_above_idle_mib
-            group.append(Bar(name, Spread(mib, mib, mib), _colour(findings, name), f"{mib:,.0f}"))
+            told = name.startswith("pytorch ") and "mmap" in name
+            shade = _TOLD if told else colour(findings, name)
+            group.append(Bar(name, Spread(mib, mib, mib), shade, f"{mib:,.0f}"))
         groups.append((f"Model {model}", group))
     if not groups:
         return None
+    legend = [("Tessera", _OURS), ("PyTorch", _PEER), ("PyTorch, malloc set by the environment", _TOLD),
+              ("no communication", _FLOOR)]
     return bars("Memory per rank while training", f"Two ranks. {machine}. Highest of 10 steps.",
-                groups, _LEGEND, "MiB of private and shared memory above the idle process")
+                groups, legend, "MiB of private and shared memory above the idle process")
 
 
 def size_text(size_bytes: int) -> str:

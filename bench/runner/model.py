@@ -10,6 +10,7 @@ class Model:
     """Sizes of one model and of its blocks. The entries know how to build it."""
 
     name: str
+    size: str  # how many parameters
     shape: str
     tokens: int  # per rank and step
     block_steps: int  # about 1 to 3 s
@@ -22,10 +23,10 @@ class Model:
 MODELS = {
     model.name: model
     for model in (
-        Model("A", "GPT 8 x 256, context 128, batch 4, vocabulary 256", 512, 6, 10, 1, 450, 10),
-        Model("S", "GPT 8 x 256, context 64, batch 1, vocabulary 256", 64, 30, 10, 2, 400, 10),
-        Model("B", "GPT 8 x 512, context 128, batch 8, vocabulary 256", 1024, 2, 3, 1, 1100, 60),
-        Model("C", "GPT 12 x 768, context 128, batch 2, vocabulary 8192", 256, 2, 2, 1, 2700, 90),
-        Model("MLP", "100 x Linear(64, 64) with ReLU, batch 8", 8, 100, 20, 5, 300, 5),
+        Model("A", "6.4 M", "GPT 8 x 256, context 128, batch 4, vocabulary 256", 512, 6, 10, 1, 450, 10),
+        Model("S", "6.4 M", "GPT 8 x 256, context 64, batch 1, vocabulary 256", 64, 30, 10, 2, 400, 10),
+        Model("B", "25 M", "GPT 8 x 512, context 128, batch 8, vocabulary 256", 1024, 2, 3, 1, 1100, 60),
+        Model("C", "91 M", "GPT 12 x 768, context 128, batch 2, vocabulary 8192", 256, 2, 2, 1, 2700, 90),
+        Model("MLP", "0.4 M", "100 x Linear(64, 64) with ReLU, batch 8", 8, 100, 20, 5, 300, 5),
     )
 }

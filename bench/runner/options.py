@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from .command_line import Parser
 from .model import MODELS
 
 SUITES = ("train", "breakdown", "collectives", "startup", "memory", "scaling", "gpu")
@@ -34,21 +35,22 @@ class Options:
 
 def parse(arguments: Sequence[str], root: Path) -> Options:
     """Reads the command line; exits with a message if it is wrong. `root`: of the tree."""
-    parser = argparse.ArgumentParser(
-        prog="bench/run",
-        description="Runs Tessera and its peers in turns and writes tables, JSON lines and charts.",
-    )
+    parser = Parser(
+        "bench/run", "Runs Tessera and its peers in turns and writes tables, JSON lines and charts.",
+        "bench/run --suite train --models A --entries 'local|ddp' --blocks 3 --out /tmp/bench")
     parser.add_argument("--suite", default=",".join(_USUAL),
-                        help=f"of {','.join(SUITES)}; default: %(default)s")
-    parser.add_argument("--models", help=f"of {','.join(MODELS)}; default: all, --quick: A,MLP")
+                        help=f"of {','.join(SUITES)} (default: %(default)s)")
+    parser.add_argument("--models", help=f"of {','.join(MODELS)} (default: all, with --quick A,MLP)")
     parser.add_argument("--blocks", type=int, default=5, help="rounds (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="a smoke test: one small round")
     parser.add_argument("--unpinned", action="store_true", help="ranks may run on any core")
-    parser.add_argument("--out", type=Path, help="default: docs/benchmarks/<date>-<machine>")
-    parser.add_argument("--build", type=Path, default=root / "build" / "release")
-    parser.add_argument("--entries", default="", metavar="REGEX", help="only these names")
-    parser.add_argument("--python", help="python of the peers; default: what peers/setup.sh prints")
-    parser.add_argument("--text", type=Path, help="what the models read; default: our sources")
+    parser.add_argument("--out", type=Path,
+                        help="where to write (default: docs/benchmarks/<date>-<machine>)")
+    parser.add_argument("--build", type=Path, default=root / "build" / "release",
+                        help="what to run (default: %(default)s)")
+    parser.add_argument("--entries", default="", metavar="REGEX", help="only these names (default: all)")
+    parser.add_argument("--python", help="python of the peers (default: what bench/peers/setup.sh prints)")
+    parser.add_argument("--text", type=Path, help="what the models read (default: the library's sources)")
     read = parser.parse_args(arguments)
     default_models = "A,MLP" if read.quick else ",".join(MODELS)
     suites = _listed(parser, "--suite", read.suite, SUITES)

@@ -7,15 +7,17 @@ from pathlib import Path
 
 from .entry import Entry, Role
 
+RANKS = 2  # of training
 FLOORS = ("pytorch local", "pytorch local, mmap_max 0", "tessera local")
+THREADS = "libtorch threads"  # no ranks: one process with as many threads, and all their batches
 
 # What raises the peers to their best without a change of code.
 _NO_MMAP = ("MALLOC_MMAP_MAX_", "0")
 _LARGE_MMAP = ("MALLOC_MMAP_THRESHOLD_", "1048576")
 
 _SLOW = ("pytorch ddp-default", "pytorch fsdp2, mmap_threshold 1 MiB")
-_QUICK = ("pytorch local", "tessera local", "pytorch ddp", "pytorch fsdp2", "tessera ddp",
-          "tessera zero3")
+_QUICK = ("pytorch local", "tessera local", THREADS, "pytorch ddp", "pytorch fsdp2", "tessera ddp",
+          "tessera zero3", "tessera zero3-apart")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +78,8 @@ def _everyone(programs: Programs, model: str, text: Path) -> list[Entry]:
         peer("local", ""),
         peer("local", "", _NO_MMAP, tuned="mmap_max 0"),
         ours("local"),
+        Entry(THREADS, Role.PEER, (*our_trainer, "local", "--threads", str(RANKS)), family="threads",
+              alone=True),
         peer("ddp-default", "DDP"),
         peer("ddp", "DDP"),
         peer("ddp", "DDP", _NO_MMAP, tuned="mmap_max 0"),
@@ -87,20 +91,28 @@ def _everyone(programs: Programs, model: str, text: Path) -> list[Entry]:
         peer("fsdp2", "FSDP2", _NO_MMAP, tuned="mmap_max 0"),
         peer("fsdp2-keep", "FSDP2"),
         peer("fsdp2-keep", "FSDP2", _NO_MMAP, tuned="mmap_max 0"),
-        *(ours(strategy) for strategy in ("ddp", "zero1", "zero2", "zero3", "zero3-keep",
-                                         "zero2-in-backward", "zero3-in-backward")),
+        *(ours(strategy) for strategy in ("ddp", "zero1", "zero2", "zero3", "zero1-apart", "zero2-apart",
+                                         "zero3-apart", "zero3-keep", "zero2-in-backward",
+                                         "zero3-in-backward")),
     ]
 
 
+def families() -> dict[str, str]:
+    """Of each peer in training, by name."""
+    everyone = _everyone(Programs(Path(), Path(), ""), "A", Path())
+    return {c.name: c.family for c in everyone if c.family}
+
+
 def memory(programs: Programs, model: str, text: Path, quick: bool) -> list[Entry]:
-    """As `training`, with the setting that makes PyTorch smallest and without those for speed."""
+    """As `training`, one rank's: PyTorch as it comes and with the setting that makes it smallest;
+    FSDP2, whose memory depends most on malloc, also with the one that makes it fastest."""
     all_of_them = _everyone(programs, model, text)
     wanted = {c.name for c in training(programs, model, text, quick)} if quick else None
     return [
         c
         for c in all_of_them
-        if _NO_MMAP not in c.environment
-        and c.name != "pytorch ddp-default"
+        if (_NO_MMAP not in c.environment or c.name == "pytorch fsdp2, mmap_max 0")
+        and c.name not in ("pytorch ddp-default", THREADS)
         and (wanted is None or c.name in wanted)
     ]
 

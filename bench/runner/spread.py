@@ -40,13 +40,18 @@ class Timing:
 Rounds = Mapping[int, Timing]  # by round
 
 
+def ratios(above: Rounds, below: Rounds) -> list[float]:
+    """`above`/`below` of each round that both have, in order."""
+    return [above[r].median / below[r].median for r in sorted(above.keys() & below.keys())]
+
+
 def ratio(above: Rounds, below: Rounds) -> Spread | None:
     """`above`/`below` per round that both have, and the ratio of the minima; None without any."""
-    shared = sorted(above.keys() & below.keys())
+    shared = above.keys() & below.keys()
     if not shared:
         return None
     return Spread.of(
-        (above[r].median / below[r].median for r in shared),
+        ratios(above, below),
         min(above[r].minimum for r in shared) / min(below[r].minimum for r in shared),
     )
 

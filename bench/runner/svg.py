@@ -17,6 +17,8 @@ _STYLE = """
     .mark { stroke: #24292f; stroke-width: 1.4; stroke-dasharray: 5 4; }
     .line { fill: none; stroke-width: 2; }
     .dashed { stroke-dasharray: 5 4; }
+    .round { fill-opacity: 0.55; }
+    .median { stroke: #24292f; stroke-width: 2; }
     .c0 { fill: #3f6ea6; } .s0 { stroke: #3f6ea6; }
     .c1 { fill: #c7833a; } .s1 { stroke: #c7833a; }
     .c2 { fill: #5f8d6b; } .s2 { stroke: #5f8d6b; }
@@ -30,7 +32,7 @@ _STYLE = """
       .ground { fill: #0d1117; }
       .grid { stroke: #30363d; }
       .axis { stroke: #9aa4ae; }
-      .whisker, .mark { stroke: #e6edf3; }
+      .whisker, .mark, .median { stroke: #e6edf3; }
       .c0 { fill: #6f9fd8; } .s0 { stroke: #6f9fd8; }
       .c1 { fill: #d99b55; } .s1 { stroke: #d99b55; }
       .c2 { fill: #7fb08c; } .s2 { stroke: #7fb08c; }

@@ -58,11 +58,17 @@ def parts(name: str, world: int) -> dict[str, Traffic]:
     """Traffic of one rank in one step by what causes it, over the parameters' bytes.
 
     The ranks of a host have one copy of the parameters: no unit is put together elsewhere, and what
-    a rank has updated is where the others read it.
+    a rank has updated is where the others read it. `apart`, a rank reads what the others have
+    updated, or with split parameters every unit twice, its own slice too.
     """
     if name == "ddp":
         return {"reduce": collective("all_reduce", world), "update": _ADAMW}
-    return {
+    apart = {
+        "zero1-apart": {"updates": collective("all_gather", world)},
+        "zero2-apart": {"updates": collective("all_gather", world)},
+        "zero3-apart": {"gather": Traffic(1.0, 1.0) * 2.0},
+    }
+    return apart.get(name, {}) | {
         # zero1 leaves the mean in the buffer that it has just read, the others write past the
         # caches: neither reads what it overwrites.
         "reduce": collective("reduce_scatter", world),

@@ -65,8 +65,10 @@ class _Player:
             again = reason is not None and attempt + 1 < _TRIES
             step_ms = [max(ranks) for ranks in zip(*(a["ms"] for a in answers), strict=True)]
             timing = Timing(statistics.median(step_ms), min(step_ms))
-            cpu_ms = statistics.fmean(a["cpu_ms"] for a in answers) / self.model.block_steps
-            faults = statistics.fmean(a["minor_faults"] for a in answers) / self.model.block_steps
+            # Per rank, also where one process does the work of all.
+            rank_steps = self.bench.ranks * self.model.block_steps
+            cpu_ms = sum(a["cpu_ms"] for a in answers) / rank_steps
+            faults = sum(a["minor_faults"] for a in answers) / rank_steps
             self.bench.journal.write(
                 {"suite": "train", "model": self.model.name, "entry": self.entry.name,
                  "round": round_, "attempt": attempt, "kept": not again, "disturbed": reason,

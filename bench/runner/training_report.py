@@ -16,6 +16,9 @@ RIVALS = {
     "zero1": ("ZeRO",),
     "zero2": ("ZeRO",),
     "zero3": ("FSDP2", "FSDP1"),
+    "zero1-apart": ("ZeRO",),
+    "zero2-apart": ("ZeRO",),
+    "zero3-apart": ("FSDP2", "FSDP1"),
     "zero3-keep": ("FSDP2", "FSDP1"),
     "zero2-in-backward": ("ZeRO",),
     "zero3-in-backward": ("FSDP2", "FSDP1"),
@@ -72,7 +75,7 @@ def _model(findings: Findings, name: str, ranks: int) -> str:
             for entry, training in found.items()]
     text += table(
         ["entry", "step, ms [range]", "over the floor [range]", "of minima", "tokens/s",
-         "CPU ms per rank and step", "page faults per rank and step", "MiB per rank"], rows)
+         "CPU ms per rank and step", "page faults per rank and step", "MiB per process"], rows)
     ours = [c for c in found if c.startswith("tessera ") and c not in registry.FLOORS]
     peers = [c for c in found if c in findings.families]
     if ours and peers:

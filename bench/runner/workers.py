@@ -32,7 +32,8 @@ def free_port() -> int:
 
 
 class Workers:
-    """The processes of one entry, one per rank. A context manager: leaving kills them all.
+    """The processes of one entry, one per rank, or one in place of all. A context manager: leaving
+    kills them all.
 
     Every wait has a deadline. What a rank does wrong becomes a BenchFailure that names the
     entry, the rank, what happened and the rank's log.
@@ -41,15 +42,19 @@ class Workers:
     def __init__(
         self, entry: Entry, world: int, logs: Path, pinned: bool = True
     ) -> None:
-        """Starts the ranks. `pinned`: rank r runs on core r alone, if there are enough cores."""
+        """Starts the ranks. `pinned`: rank r runs on core r alone, and who does the work of all ranks on
+        all their cores, if there are enough cores."""
         self.entry = entry
+        cores = sorted(os.sched_getaffinity(0))
+        pins = [frozenset({core}) for core in cores[:world]]
+        if entry.alone:
+            pins, world = [frozenset(cores[:world])], 1
         self.world = world
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pending = [b""] * world
         self._store = Path(tempfile.mkdtemp(prefix="tessera-bench-"))  # mode 0700
         logs.mkdir(parents=True, exist_ok=True)
         self._logs = [logs / f"{entry.file_name}.rank{rank}.log" for rank in range(world)]
-        cores = sorted(os.sched_getaffinity(0))
         job = {
             "WORLD_SIZE": str(world),
             "LOCAL_WORLD_SIZE": str(world),
@@ -68,7 +73,7 @@ class Workers:
                             job | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
                         ),
                         log,
-                        frozenset({cores[rank]}) if pinned and world <= len(cores) else None,
+                        pins[rank] if pinned and world <= len(pins) else None,
                     )
                 )
         except OSError as error:

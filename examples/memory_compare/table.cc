@@ -236,12 +236,10 @@ Chart to_chart(const Comparison& comparison) {
   chart.axis = "MiB held by the rank that holds most, without activations";
   chart.outline_name = "predicted by the formula";
   chart.hatched_name = "modelled, not measured";
-  chart.series = {{"parameters", "#3f6ea6", "#6f9fd8"},
-                  {"gradients", "#c7833a", "#d99b55"},
-                  {"optimizer", "#5f8d6b", "#7fb08c"},
-                  {"unsharded parameters (gathered units)", "#8b6fa8", "#a98fc7"},
-                  {"root unit", "#c2aed6", "#d3c3e4"},
-                  {"gradient buffers", "#9aa0a6", "#868d94"}};
+  chart.series = {
+      {"parameters", "#3f6ea6", "#6f9fd8"}, {"gradients", "#c7833a", "#d99b55"},
+      {"optimizer", "#5f8d6b", "#7fb08c"},  {"unsharded parameters", "#8b6fa8", "#a98fc7"},
+      {"root unit", "#c2aed6", "#d3c3e4"},  {"gradient buffers", "#9aa0a6", "#868d94"}};
   chart.bars.push_back(
       bar_of(kPyTorch, pytorch_ddp(comparison.configurations.front().measurement.parameter_numel)));
   chart.bars.back().fill = Chart::Fill::kHatched;

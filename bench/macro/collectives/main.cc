@@ -7,8 +7,6 @@
 //                               rank while all others do the same
 //   quit                        (or the end of input) ends it
 #include <chrono>
-#include <cstdio>
-#include <exception>
 #include <iostream>
 #include <map>
 #include <sstream>
@@ -20,7 +18,7 @@
 #include "tessera/bench/macro/entry/answer.h"
 #include "tessera/core/grad/finite_kernels.h"
 #include "tessera/core/memory/copy_kernels.h"
-#include "tessera/core/process/error_text.h"
+#include "tessera/examples/program/program.h"
 #include "tessera/rendezvous.h"
 
 namespace {
@@ -109,15 +107,18 @@ class CollectivesEntry {
 
 }  // namespace
 
-int main() {
-  try {
-    at::set_num_threads(1);
-    CollectivesEntry entry(tessera::init_process_group());
-    bench::Answer("ready").send();
-    entry.serve();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "macro_collectives: %s\n", tessera::internal::error_text(error).c_str());
-    return 1;
-  }
-  return 0;
+int main(int argc, char** argv) {
+  return program::run(
+      {.name = "macro_collectives",
+       .summary = "times collectives as one rank of an entry of bench/run. Commands "
+                  "on standard input: 'run OP BYTES N [f32|bf16]' (N calls of "
+                  "all_reduce, reduce_scatter, all_gather, barrier, read or copy; "
+                  "BYTES of the whole buffer), 'quit'.",
+       .examples = {"echo run all_reduce 1048576 5 | macro_collectives"}},
+      argc, argv, [] {
+        at::set_num_threads(1);
+        CollectivesEntry entry(tessera::init_process_group());
+        bench::Answer("ready").send();
+        entry.serve();
+      });
 }

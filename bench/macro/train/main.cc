@@ -5,30 +5,32 @@
 //   quit      (or the end of input) ends it
 //
 // With --steps it trains without being asked, answers once and ends.
-#include <cstdio>
-#include <exception>
+#include <memory>
 #include <string>
-#include <utility>
 
 #include <absl/flags/flag.h>
-#include <absl/flags/parse.h>
 
 #include "tessera/bench/macro/entry/answer.h"
 #include "tessera/bench/macro/entry/process_numbers.h"
 #include "tessera/bench/macro/train/task.h"
 #include "tessera/bench/macro/train/train_entry.h"
 #include "tessera/bench/macro/train/trainer.h"
-#include "tessera/core/process/error_text.h"
 #include "tessera/examples/memory_compare/device_memory.h"
 #include "tessera/examples/program/device_flag.h"
+#include "tessera/examples/program/program.h"
 #include "tessera/rendezvous.h"
 
 ABSL_FLAG(std::string, model, "A", "A, B, C, S, MLP, gpt2-1k, gpt2-16k or deep-<layers>");
 ABSL_FLAG(
     std::string, strategy, "ddp",
-    "local, ddp, zero1, zero2, zero3, zero3-keep, zero2-in-backward or zero3-in-backward; on a "
+    "local (LibTorch alone), ddp, zero1, zero2, zero3, zero3-keep, zero1-apart, zero2-apart or "
+    "zero3-apart (a copy of the parameters per rank), zero2-in-backward or zero3-in-backward; on a "
     "GPU also ddp-offload, zero1-offload, zero2-offload, zero3-offload");
-ABSL_FLAG(std::string, text, "", "file that the GPTs learn from");
+ABSL_FLAG(
+    int, threads, 1,
+    "so many threads, which train the batches of as many ranks in this one process; more than "
+    "1 with --strategy local only");
+ABSL_FLAG(std::string, text, "", "file that the GPTs learn from, of more than 4096 bytes");
 ABSL_FLAG(program::DeviceFlag, device, {}, "cpu, cuda or cuda:<index>");
 ABSL_FLAG(std::string, backend, "auto", "as ProcessGroupOptions take it");
 ABSL_FLAG(bool, bf16, false, "compute in bf16, over fp32 masters");
@@ -56,13 +58,18 @@ int64_t move_to_gpu(const bench::Task& task, at::Device device) {
 }
 
 void run() {
+  const int threads = absl::GetFlag(FLAGS_threads);
+  if (threads < 1 || (threads > 1 && absl::GetFlag(FLAGS_strategy) != "local")) {
+    throw program::UsageError(
+        "--threads: expected 1, or more with --strategy local, which has no other ranks");
+  }
   auto world = tessera::init_process_group(
       {.device = absl::GetFlag(FLAGS_device).device, .backend = absl::GetFlag(FLAGS_backend)});
   const at::Device device = world->device();
-  at::set_num_threads(1);
+  at::set_num_threads(threads);
   bench::Answer("idle").add("private_kib", bench::private_kib()).send();
   bench::Task task = bench::make_task(absl::GetFlag(FLAGS_model), absl::GetFlag(FLAGS_text),
-                                      world->rank(), world->size());
+                                      world->rank() * threads, world->size() * threads, threads);
   int64_t parameters = 0;
   for (const at::Tensor& parameter : task.model->parameters()) parameters += parameter.numel();
   const int64_t foreign_bytes = device.is_cpu() ? 0 : move_to_gpu(task, device);
@@ -87,12 +94,12 @@ void run() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  absl::ParseCommandLine(argc, argv);
-  try {
-    run();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "macro_train: %s\n", tessera::internal::error_text(error).c_str());
-    return 1;
-  }
-  return 0;
+  return program::run({.name = "macro_train",
+                       .summary = "trains as one rank of an entry of bench/run and answers with "
+                                  "the times of its steps. Commands on standard input: 'steps N', "
+                                  "'counts' (on a GPU), 'quit'.",
+                       .examples = {"macro_train --model MLP --strategy local --steps 3",
+                                    "tessera-run --standalone --nproc-per-node 2 macro_train "
+                                    "--model A --text README.md --strategy zero3 --steps 3"}},
+                      argc, argv, run);
 }

@@ -53,14 +53,14 @@ at::Tensor read_tokens(const std::string& path, int64_t vocabulary) {
   return tokens;
 }
 
-Task make_gpt(const GptTask& task, const std::string& text, int rank, int world) {
+Task make_gpt(const GptTask& task, const std::string& text, int rank, int world, int ranks) {
   auto model = std::make_shared<gpt::Gpt>(task.sizes);
   const at::Tensor tokens = read_tokens(text, task.sizes.vocabulary);
   const int64_t batch = task.batch, context = task.sizes.context;
   const int64_t starts = tokens.numel() - 1 - context;  // the peers count bytes, one more
   const auto make_batch = [=](int64_t step) -> Batch {
     std::vector<at::Tensor> inputs, targets;
-    for (int64_t sequence = 0; sequence < batch; ++sequence) {
+    for (int64_t sequence = 0; sequence < ranks * batch; ++sequence) {
       const int64_t start = ((step * world + rank) * batch + sequence) * 7919 % starts;
       inputs.push_back(tokens.narrow(0, start, context));
       targets.push_back(tokens.narrow(0, start + 1, context));
@@ -83,7 +83,7 @@ std::vector<std::vector<std::string>> tens_of_layers(const torch::nn::Module& mo
   return units;
 }
 
-Task make_mlp(int rank, int world) {
+Task make_mlp(int rank, int world, int ranks) {
   constexpr int64_t kLayers = 100, kWidth = 64, kBatch = 8;
   torch::nn::Sequential model;
   for (int64_t layer = 0; layer < kLayers; ++layer) {
@@ -91,9 +91,13 @@ Task make_mlp(int rank, int world) {
     model->push_back(torch::nn::Linear(kWidth, kWidth));
   }
   const auto make_batch = [=](int64_t step) -> Batch {
-    torch::manual_seed(static_cast<uint64_t>(1000 + step * world + rank));
-    const at::Tensor x = at::randn({kBatch, kWidth});
-    return {x, at::randn({kBatch, kWidth})};
+    std::vector<at::Tensor> inputs, targets;
+    for (int one = rank; one < rank + ranks; ++one) {
+      torch::manual_seed(static_cast<uint64_t>(1000 + step * world + one));
+      inputs.push_back(at::randn({kBatch, kWidth}));
+      targets.push_back(at::randn({kBatch, kWidth}));
+    }
+    return {at::cat(inputs), at::cat(targets)};
   };
   const auto loss = [model](const Batch& batch) mutable {
     return at::mse_loss(model->forward(batch.input), batch.target);
@@ -103,18 +107,18 @@ Task make_mlp(int rank, int world) {
 
 }  // namespace
 
-Task make_task(const std::string& name, const std::string& text, int rank, int world) {
+Task make_task(const std::string& name, const std::string& text, int rank, int world, int ranks) {
   torch::manual_seed(1);
-  if (name == "MLP") return make_mlp(rank, world);
+  if (name == "MLP") return make_mlp(rank, world, ranks);
   if (GptTask deep{kDeep, 1}; absl::StartsWith(name, "deep-") &&
                               absl::SimpleAtoi(name.substr(5), &deep.sizes.layers) &&
                               deep.sizes.layers >= 1) {
-    return make_gpt(deep, text, rank, world);
+    return make_gpt(deep, text, rank, world, ranks);
   }
   const auto task = gpt_tasks().find(name);
   TORCH_CHECK(task != gpt_tasks().end(), "[bench] --model: got '", name,
               "', expected A, B, C, S, MLP, gpt2-1k, gpt2-16k or deep-<layers>");
-  return make_gpt(task->second, text, rank, world);
+  return make_gpt(task->second, text, rank, world, ranks);
 }
 
 }  // namespace bench

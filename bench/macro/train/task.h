@@ -28,8 +28,10 @@ struct Task {
 
 /// `name`: A, B, C, S (GPTs of 6.5, 25.5 and 91 million parameters; S is A with 64 tokens a step),
 /// MLP, or for GPUs gpt2-1k and gpt2-16k (124 million, 1024 and 16384 tokens a step) or deep-<n>
-/// (n layers of 50 million). On the CPU. `text`: the file that the GPTs learn from. Throws
-/// c10::Error for another name or a file that cannot be read or is too short.
-Task make_task(const std::string& name, const std::string& text, int rank, int world);
+/// (n layers of 50 million). On the CPU. `text`: the file that the GPTs learn from. `ranks`: the
+/// batches are those of so many ranks from `rank` on, one after the other. Throws c10::Error for
+/// another name or a file that cannot be read or is too short.
+Task make_task(const std::string& name, const std::string& text, int rank, int world,
+               int ranks = 1);
 
 }  // namespace bench

@@ -128,13 +128,15 @@ tessera::Options options_of(const TrainerOptions& trainer_options) {
   std::string problem;
   const bool is_known = AbslParseFlag(name, &options.strategy, &problem);
   const bool splits = is_known && options.strategy == tessera::Strategy::kZero3;
+  const bool can_share = is_known && options.strategy != tessera::Strategy::kDdp;
   TORCH_CHECK(is_known && (variant.empty() || variant == "-in-backward" || variant == "-offload" ||
-                           (variant == "-keep" && splits)),
+                           (variant == "-keep" && splits) || (variant == "-apart" && can_share)),
               "[bench] --strategy: got '", trainer_options.strategy,
-              "', expected local, ddp, zero1, zero2, zero3, zero3-keep, zero2-in-backward, "
-              "zero3-in-backward or, on a GPU, ddp-offload, zero1-offload, zero2-offload or "
-              "zero3-offload");
+              "', expected local, ddp, zero1, zero2, zero3, zero3-keep, zero1-apart, zero2-apart, "
+              "zero3-apart, zero2-in-backward, zero3-in-backward or, on a GPU, ddp-offload, "
+              "zero1-offload, zero2-offload or zero3-offload");
   if (variant == "-keep") options.reshard_after_forward = 1;
+  if (variant == "-apart") options.share_parameters = false;
   options.optimizer_in_backward = variant == "-in-backward";
   if (variant == "-offload") {
     options.offload = splits ? tessera::Offload::kParameters : tessera::Offload::kOptimizer;

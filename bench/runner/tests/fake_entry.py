@@ -71,6 +71,7 @@ def main() -> None:
     parser.add_argument("--strategy")
     parser.add_argument("--text")
     parser.add_argument("--steps", type=int)
+    parser.add_argument("--threads", type=int)
     parser.add_argument("--trace")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--bf16", action="store_true")

@@ -61,7 +61,8 @@ class RunTest(unittest.TestCase):
                      "### Model A", "### Model MLP", "algbw", "tessera-run, zero3",
                      "a core reads", "curves agree over 20 steps",
                      "| zero3 | 10.00 | 10.00 | 2.00 | 2.50 | 1.00 | 1.00 | 1.00 | 0.50 | 0.50 | 0.50 | "
-                     "1.00 | 7.0 | 1.0 |", "| zero3 | 1.00 / 0.21 | 1.00 / 0.50 |"):
+                     "1.00 | 7.0 | 1.0 |", "| zero3 | 1.00 / 0.21 | 1.00 / 0.50 | - | - |",
+                     "| libtorch threads | 1.00 | 1.00 | 1.00 |"):
             self.assertIn(part, page)
 
     def test_blocks_come_in_turn_and_rotate(self) -> None:
@@ -124,11 +125,19 @@ class RunTest(unittest.TestCase):
             (["--suite", "train,nap"], "--suite: got 'train,nap', expected some of train,"),
             (["--models", "D"], "--models: got 'D', expected some of A,S,B,C,MLP"),
             (["--blocks", "0"], "--blocks: got 0, expected at least 1"),
+            (["--suit", "train"], "unrecognized arguments: --suit"),
+            (["positional"], "unrecognized arguments: positional"),
             (["--python", "python3", "--build", "/nonexistent"], "not built or not there: "),
         ):
             done = self.command(*arguments)
-            self.assertNotEqual(done.returncode, 0)
+            self.assertEqual(done.returncode, 1 if "not built" in message else 64)
             self.assertIn(message, done.stderr)
+            self.assertEqual(len(done.stderr.splitlines()), 1)
+
+    def test_help_ends_well(self) -> None:
+        done = self.command("--help")
+        self.assertEqual(done.returncode, 0)
+        self.assertRegex(done.stdout, "(?s)usage: bench/run .*default: 5.*example:\n  bench/run --suite")
 
     def test_a_stopped_or_killed_run_leaves_no_process(self) -> None:
         made = stage.programs(self.folder / "build", "mute")

@@ -88,12 +88,14 @@ class TraceRowsTest(unittest.TestCase):
 
     def test_parts_of_the_traffic_are_its_sum(self) -> None:
         for world in (2, 3, 8):
-            for name in ("ddp", "zero1", "zero2", "zero3", "zero3-keep"):
+            for name in ("ddp", "zero1", "zero2", "zero3", "zero3-keep", "zero1-apart", "zero3-apart"):
                 total = sum(part.total for part in traffic.parts(name, world).values())
                 self.assertAlmostEqual(total - 7.0, traffic.strategy(name, world).total)
         self.assertEqual(traffic.parts("zero2", 2),
                          {"reduce": Traffic(1.0, 0.5), "update": Traffic(2.0, 1.5)})
         self.assertEqual(traffic.parts("zero1", 4)["reduce"].total, 1.25)
+        self.assertEqual(traffic.parts("zero2-apart", 4)["updates"], Traffic(0.75, 0.75))
+        self.assertEqual(traffic.parts("zero3-apart", 4)["gather"], Traffic(2.0, 2.0))
         self.assertEqual(traffic.parts("ddp", 4),
                          {"reduce": Traffic(1.0, 1.0), "update": Traffic(4.0, 3.0)})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tempfile
 import time
@@ -49,6 +50,26 @@ class WorkersTest(unittest.TestCase):
             self.assertEqual(check_numbers(workers, answers, "ms", 3), [[1.0] * 3] * world)
             self.assertIsNone(workers.quit())
 
+    def test_one_process_in_place_of_all_has_their_cores(self) -> None:
+        alone = dataclasses.replace(stage.entry(), alone=True).with_arguments("--model", "A")
+        cores = sorted(os.sched_getaffinity(0))
+        for world, pinned, expected in ((2, True, set(cores[:2])), (1, True, set(cores[:1])),
+                                        (2, False, set(cores))):
+            with Workers(alone, world, self.logs, pinned) as workers:
+                self.assertEqual(workers.world, 1)
+                self.assertEqual(len(workers.wait("idle", 20)), 1)
+                self.assertEqual([os.sched_getaffinity(pid) for pid in workers.pids], [expected])
+                environment = Path(f"/proc/{workers.pids[0]}/environ").read_text().split("\0")
+                self.assertIn("WORLD_SIZE=1", environment)
+
+    def test_each_rank_has_a_core_if_there_are_enough(self) -> None:
+        cores = sorted(os.sched_getaffinity(0))
+        for world in (1, len(cores) + 1):
+            expected = [{cores[0]}] if world == 1 else [set(cores)] * world
+            with self.start(world) as workers:
+                workers.wait("idle", 20)
+                self.assertEqual([os.sched_getaffinity(pid) for pid in workers.pids], expected)
+
     def test_a_rank_that_exits_is_named_with_its_log(self) -> None:
         workers = self.start(FAKE_MODE="die", FAKE_RANK="1")
         self.fails(
@@ -89,8 +110,6 @@ class WorkersTest(unittest.TestCase):
             self.assertRegex(workers.quit(1.0) or "nothing", pattern)
 
     def test_a_program_that_is_not_there(self) -> None:
-        import dataclasses
-
         nobody = dataclasses.replace(stage.entry(), command=("/nonexistent/program",))
         with self.assertRaisesRegex(BenchFailure, "fake one: cannot be started: "):
             Workers(nobody, 2, self.logs)

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Command lines of the benchmarks' programs: help, and what is refused.
+#
+#   command_line.sh <folder of the programs>
+set -euo pipefail
+bin=$1
+bench=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+fail() { # <what is wrong>
+  echo "command_line.sh: $*" >&2
+  cat "$scratch/out" "$scratch/err" >&2
+  exit 1
+}
+
+# ends <code> <program> <arguments>: both streams are kept.
+ends() {
+  local expected=$1 code=0
+  shift
+  "$@" >"$scratch/out" 2>"$scratch/err" </dev/null || code=$?
+  [[ $code == "$expected" ]] || fail "$*: ended with $code, expected $expected"
+}
+
+refuses() { # <program> <arguments>: in one line
+  ends 64 "$@"
+  [[ $(wc -l <"$scratch/err") == 1 ]] || fail "$*: not one line"
+}
+
+for program in "$bin"/{macro_train,macro_collectives,micro_bench} "$bench/run" "$bench/peers/setup.sh"; do
+  name=$(basename "$program")
+  ends 0 "$program" --help
+  grep -q "^usage: .*$name" "$scratch/out" || fail "no usage of $name"
+  grep -qE "^  .*$name" "$scratch/out" || fail "no example of $name"
+  if [[ $name != setup.sh && $name != macro_collectives ]]; then  # have no flags
+    grep -qE 'default|--threads=1' "$scratch/out" || fail "no defaults of $name"
+  fi
+  refuses "$program" --no_such_flag
+  refuses "$program" positional
+done
+
+export OMP_NUM_THREADS=1
+ends 0 "$bin/macro_train" --model MLP --strategy local --threads 2 --steps 2
+grep -q '"event":"steps"' "$scratch/out" || fail 'macro_train has trained nothing'
+refuses "$bin/macro_train" --model MLP --strategy ddp --threads 2
+refuses "$bin/macro_train" --threads 0
+
+# What one process trains is what two ranks do: their mean losses, and the parameters behind them.
+losses() { # <ranks>: mean over ranks, by step
+  sed -n 's/.*"loss":\[\([^]]*\)\].*/\1/p' "$scratch/out" | tr ',' ' ' |
+    awk -v ranks="$1" '{ for (i = 1; i <= NF; i++) sum[i] += $i }
+      END { for (i = 1; i <= NF; i++) printf "%.5f\n", sum[i] / ranks; if (NR != ranks) exit 1 }'
+}
+for model in MLP S; do
+  train=("$bin/macro_train" --model $model --text "$bench/peers/strategies.py" --steps 3)
+  ends 0 "${train[@]}" --strategy local --threads 2
+  losses 1 >"$scratch/one"
+  for strategy in ddp zero1-apart zero2-apart zero3-apart; do
+    ends 0 "$bin/tessera-run" --standalone --nproc-per-node 2 -- "${train[@]}" --strategy $strategy
+    losses 2 >"$scratch/two"
+    [[ $(wc -l <"$scratch/two") == 3 ]] || fail "$model, $strategy: no three losses"
+    diff "$scratch/one" "$scratch/two" >&2 || fail "$model, $strategy: other losses (above)"
+  done
+done
+ends 1 "$bin/macro_train" --model MLP --strategy ddp-apart --steps 1
+grep -q "zero1-apart" "$scratch/err" || fail 'the refusal lists no strategies'
+echo 'command lines are as they should be'
