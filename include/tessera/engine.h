@@ -10,6 +10,7 @@
 #include "tessera/memory_meter.h"
 #include "tessera/parameter_table.h"
 #include "tessera/state_dict.h"
+#include "tessera/state_stream.h"
 #include "tessera/strategy.h"
 #include "tessera/unit_plan.h"
 
@@ -54,8 +55,9 @@ struct StepResult {
 ///
 /// Collective calls are made by every rank in the same order: backward outside no_sync() (its
 /// reductions), step(), modify_parameters(), full_parameters(), parameter_hash(), state_dict(),
-/// load_state_dict(). An engine belongs to the thread that made it; backward runs on that thread.
-/// Several engines may live in one process (a GAN), each used in the same order on all ranks.
+/// load_state_dict(), write_state(), read_state(). An engine belongs to the thread that made it;
+/// backward runs on that thread. Several engines may live in one process (a GAN), each used in the
+/// same order on all ranks.
 ///
 /// Errors: wrong use throws c10::Error. A failed collective throws CommError and poisons the engine
 /// (every later call throws that error), and so does an exception on one rank in a collective part
@@ -169,6 +171,19 @@ class Engine final {
   /// Values with other strides are converted; another dtype is an error. Sends 2(N-1)/N of the
   /// state. Gradients of this step are dropped.
   void load_state_dict(const StateDict& state);
+
+  /// Collective. Gives `sink` what state_dict(StateScope::kSharded) would copy: this rank's part of
+  /// the state, a tensor at a time, from where it lies. Throws c10::Error on every rank as
+  /// state_dict() does, and on this rank what `sink` throws; that harms neither the engine nor
+  /// other ranks. Sends only a check.
+  void write_state(StateSink& sink);
+
+  /// Collective. As load_state_dict(), of a state that each rank reads for itself: this rank's part
+  /// of it, a tensor at a time, straight to where it lies. Every rank's source has the same state,
+  /// whole. Throws c10::Error on every rank, with nothing changed, if entries are missing, unknown
+  /// or differ, or as StateSource::problem_of() says on any rank. What read() throws after that,
+  /// this rank throws, and every rank's engine is poisoned. Sends only checks.
+  void read_state(StateSource& source);
 
   Strategy strategy() const;
   const ParameterTable& parameters() const;

@@ -35,6 +35,7 @@
 #include "tessera/parallelize.h"
 #include "tessera/parameter_table.h"
 #include "tessera/state_dict.h"
+#include "tessera/state_stream.h"
 #include "tessera/unit_plan.h"
 
 // What it costs, and what happened when.

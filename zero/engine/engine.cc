@@ -48,6 +48,10 @@ StateDict Engine::state_dict(StateScope scope, int rank) {
 
 void Engine::load_state_dict(const StateDict& state) { implementation_->load_state_dict(state); }
 
+void Engine::write_state(StateSink& sink) { implementation_->write_state(sink); }
+
+void Engine::read_state(StateSource& source) { implementation_->read_state(source); }
+
 uint64_t parameter_hash(Engine& engine) { return engine.implementation_->parameter_hash(); }
 
 // --- What it is made of ---

@@ -31,6 +31,8 @@
 #include "tessera/zero/parameters/parameter_access.h"
 #include "tessera/zero/parameters/parameter_store.h"
 #include "tessera/zero/parameters/registration.h"
+#include "tessera/zero/state/state_slices.h"
+#include "tessera/zero/state/state_stream.h"
 #include "tessera/zero/state/state_transfer.h"
 #include "tessera/zero/step/engine_failure.h"
 #include "tessera/zero/step/step_commit.h"
@@ -76,6 +78,8 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   Engine::Scope gather(const torch::nn::Module& module);
   StateDict state_dict(StateScope scope, int rank);
   void load_state_dict(const StateDict& state);
+  void write_state(StateSink& sink);
+  void read_state(StateSource& source);
   uint64_t parameter_hash();
 
   Strategy strategy() const { return parts_.options.strategy; }
@@ -119,6 +123,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   auto guard_late(Body&& body);
   void learn_outcome();
   StepResult result_of(const StepCommit::Outcome& outcome);
+  void load_state(const char* call, const std::function<void(EngineCounters&)>& load);
   EngineCounters counters() const {
     return {.steps = steps_,
             .loss_scale = loss_scale(),
@@ -147,7 +152,9 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   ParameterAccess access_;
   MisuseCheck misuse_;
   const Registration registration_;
-  StateTransfer state_;
+  StateSlices state_;
+  StateTransfer state_transfer_;
+  StateStream state_stream_;
   std::unique_ptr<CapturedMicroSteps> captured_;  // null without Options::cuda_graphs
   std::vector<std::unique_ptr<GradientHook>> hooks_;
 
