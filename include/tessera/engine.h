@@ -156,6 +156,9 @@ class Engine final {
   /// Local. The result of the last step(); under asynchronous steps, until wait(), of the one
   /// before.
   const StepResult& last_result() const;
+  /// Local. Updates applied so far, those of a loaded state included; under asynchronous steps,
+  /// until wait(), without the last.
+  int64_t steps() const;
 
   /// Collective. The state of the run (see StateDict). Under kOneRank ranks other than `rank` get
   /// an empty one. Values are copies. Ignored parameters are not in it. Throws c10::Error on every

@@ -33,7 +33,8 @@ class StateSink {
 
   /// The elements [begin, begin + numel) of entries[entry], one of its ranges. `values`: [numel],
   /// contiguous, CPU, of the entry's dtype; the engine's own memory, valid until the call returns.
-  /// Entries without elements are not written.
+  /// Entries without elements are not written. The widest dtypes come first, and otherwise entries
+  /// and ranges come in the order of begin().
   virtual void write(size_t entry, int64_t begin, const at::Tensor& values) = 0;
 };
 

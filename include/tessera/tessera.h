@@ -29,6 +29,7 @@
 #include "tessera/wrap_rules.h"
 
 // Training.
+#include "tessera/checkpoint.h"
 #include "tessera/engine.h"
 #include "tessera/flat_layout.h"
 #include "tessera/gather_counts.h"

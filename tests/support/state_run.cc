@@ -130,7 +130,7 @@ StateRun::StateRun(std::shared_ptr<ProcessGroup> world, const StateConfiguration
   state_ = std::make_unique<StateSlices>(table_, plan_, slices_, buffers_, *optimizer_, *masters_,
                                          *flat_);
   transfer_ = std::make_unique<StateTransfer>(*world_, *state_);
-  stream_ = std::make_unique<StateStream>(*world_, *state_);
+  stream_ = std::make_unique<StreamedState>(*world_, *state_);
   counters_.has_scaler = model.has_scaler;
 }
 

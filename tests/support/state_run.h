@@ -10,8 +10,8 @@
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/process_group.h"
 #include "tessera/zero/state/state_slices.h"
-#include "tessera/zero/state/state_stream.h"
 #include "tessera/zero/state/state_transfer.h"
+#include "tessera/zero/state/streamed_state.h"
 
 namespace tessera::internal::testing {
 
@@ -79,7 +79,7 @@ class StateRun {
   std::unique_ptr<FlatOptimizer> optimizer_;
   std::unique_ptr<StateSlices> state_;
   std::unique_ptr<StateTransfer> transfer_;
-  std::unique_ptr<StateStream> stream_;
+  std::unique_ptr<StreamedState> stream_;
   EngineCounters counters_;
 };
 

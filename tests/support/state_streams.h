@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,9 @@ class StateCollector : public StateSink {
     const StateOutline& outline = outlines_.at(entry);
     EXPECT_TRUE(values.is_contiguous() && values.dim() == 1 && values.device().is_cpu());
     EXPECT_EQ(values.scalar_type(), outline.form.dtype);
+    const Place place = {-static_cast<int64_t>(values.element_size()), entry, begin};
+    EXPECT_LT(last_, place) << outline.name << ": out of order";
+    last_ = place;
     auto& left = left_[outline.name];
     EXPECT_EQ(left.count(begin), 1u) << outline.name << ": not announced, or written twice";
     EXPECT_EQ(left[begin], values.numel()) << outline.name;
@@ -42,6 +46,8 @@ class StateCollector : public StateSink {
   }
 
  private:
+  using Place = std::tuple<int64_t, size_t, int64_t>;  // -width, entry, begin
+  Place last_ = {-1000, 0, 0};
   std::vector<StateOutline> outlines_;
   std::map<std::string, std::map<int64_t, int64_t>> left_;
   StateDict state_;

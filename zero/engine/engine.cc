@@ -30,6 +30,8 @@ void Engine::wait() { implementation_->wait(); }
 
 const StepResult& Engine::last_result() const { return implementation_->last_result(); }
 
+int64_t Engine::steps() const { return implementation_->steps(); }
+
 // --- Parameters and state ---
 
 void Engine::modify_parameters(int from_rank, const std::function<void()>& write) {

@@ -52,7 +52,7 @@ ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
       state_(parts_.table, parts_.plan, slices_, std::move(buffers), commit_->optimizer(),
              store_.masters(), store_.flat()),
       state_transfer_(*parts_.group, state_),
-      state_stream_(*parts_.group, state_) {
+      streamed_state_(*parts_.group, state_) {
   meter_.add(
       parts_.options.offload == Offload::kNone ? MemoryClass::kOptimizer : MemoryClass::kHost,
       commit_->optimizer().state_bytes());

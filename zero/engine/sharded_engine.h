@@ -32,8 +32,8 @@
 #include "tessera/zero/parameters/parameter_store.h"
 #include "tessera/zero/parameters/registration.h"
 #include "tessera/zero/state/state_slices.h"
-#include "tessera/zero/state/state_stream.h"
 #include "tessera/zero/state/state_transfer.h"
+#include "tessera/zero/state/streamed_state.h"
 #include "tessera/zero/step/engine_failure.h"
 #include "tessera/zero/step/step_commit.h"
 #include "tessera/zero/step/update_in_backward.h"
@@ -71,6 +71,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   Engine::NoSync no_sync() { return Engine::NoSync(no_sync_depth_); }
   void micro_step(const std::function<void()>& body);
   void wait();
+  int64_t steps() const { return steps_; }
   const StepResult& last_result() const { return last_result_; }
 
   void modify_parameters(int from_rank, const std::function<void()>& write);
@@ -154,7 +155,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   const Registration registration_;
   StateSlices state_;
   StateTransfer state_transfer_;
-  StateStream state_stream_;
+  StreamedState streamed_state_;
   std::unique_ptr<CapturedMicroSteps> captured_;  // null without Options::cuda_graphs
   std::vector<std::unique_ptr<GradientHook>> hooks_;
 

@@ -56,11 +56,11 @@ void ShardedEngine::write_state(StateSink& sink) {
   require_between_steps("write_state");
   learn_outcome();
   const at::NoGradGuard no_grad;
-  const StateStream::Saving saving = failure_.abort_all_on_exception("write_state", [&] {
+  const StreamedState::Saving saving = failure_.abort_all_on_exception("write_state", [&] {
     store_.finish();
-    return state_stream_.agree_to_save(counters(), registration_.unsaved());
+    return streamed_state_.agree_to_save(counters(), registration_.unsaved());
   });
-  state_stream_.save(saving, sink);  // local: what the sink throws harms no other rank
+  streamed_state_.save(saving, sink);  // local: what the sink throws harms no other rank
 }
 
 void ShardedEngine::load_state_dict(const StateDict& state) {
@@ -69,7 +69,7 @@ void ShardedEngine::load_state_dict(const StateDict& state) {
 }
 
 void ShardedEngine::read_state(StateSource& source) {
-  load_state("read_state", [&](EngineCounters& loaded) { state_stream_.load(source, loaded); });
+  load_state("read_state", [&](EngineCounters& loaded) { streamed_state_.load(source, loaded); });
 }
 
 void ShardedEngine::load_state(const char* call, const std::function<void(EngineCounters&)>& load) {

@@ -17,10 +17,10 @@ namespace tessera::internal {
 ///
 /// The caller sees to it that nothing is being all-gathered, gathered or reduced, and that no rank
 /// reads parameters while load() runs.
-class StateStream {
+class StreamedState {
  public:
   /// `group` is as large as the slices' world. References must outlive it.
-  StateStream(ProcessGroup& group, StateSlices& slices) : group_(group), slices_(slices) {}
+  StreamedState(ProcessGroup& group, StateSlices& slices) : group_(group), slices_(slices) {}
 
   /// What a rank is about to save.
   struct Saving {

@@ -1,4 +1,4 @@
-#include "tessera/zero/state/state_stream.h"
+#include "tessera/zero/state/streamed_state.h"
 
 #include <mutex>
 #include <set>
@@ -83,13 +83,13 @@ std::string refusal_at(int world, const StateConfiguration& configuration, State
   return *texts.begin();
 }
 
-class StateStreamAt : public ::testing::TestWithParam<int> {
+class StreamedStateAt : public ::testing::TestWithParam<int> {
  protected:
   int world() const { return GetParam(); }
 };
-INSTANTIATE_TEST_SUITE_P(World, StateStreamAt, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(World, StreamedStateAt, ::testing::Values(1, 2, 3, 4));
 
-TEST_P(StateStreamAt, RanksTogetherWriteEveryElementOnce) {
+TEST_P(StreamedStateAt, RanksTogetherWriteEveryElementOnce) {
   for (const StateModel model : {kFloats, kHalfs}) {
     for (const StateConfiguration& configuration : state_configurations(world())) {
       EXPECT_EQ(bit_differences(joined(written_at(world(), configuration, model)),
@@ -100,7 +100,7 @@ TEST_P(StateStreamAt, RanksTogetherWriteEveryElementOnce) {
   }
 }
 
-TEST_P(StateStreamAt, WritesFromItsOwnMemory) {
+TEST_P(StreamedStateAt, WritesFromItsOwnMemory) {
   struct Aliases : StateSink {
     void begin(const std::vector<StateOutline>&) override {}
     void write(size_t, int64_t, const at::Tensor& values) override {
@@ -124,7 +124,7 @@ TEST_P(StateStreamAt, WritesFromItsOwnMemory) {
   });
 }
 
-TEST_P(StateStreamAt, ReadsWhatAnyConfigurationWrote) {
+TEST_P(StreamedStateAt, ReadsWhatAnyConfigurationWrote) {
   for (const StateModel model : {kFloats, kHalfs}) {
     const StateDict whole = StateRun::expected(1, model);
     for (const StateConfiguration& to : state_configurations(world())) {
@@ -133,7 +133,7 @@ TEST_P(StateStreamAt, ReadsWhatAnyConfigurationWrote) {
   }
 }
 
-TEST_P(StateStreamAt, ReadsAnotherOrderOfMemory) {
+TEST_P(StreamedStateAt, ReadsAnotherOrderOfMemory) {
   const StateModel contiguous{.is_contiguous = true};
   for (const StateConfiguration& to : state_configurations(world())) {
     std::vector<StateDict> shares(static_cast<size_t>(world()));
@@ -153,7 +153,7 @@ TEST_P(StateStreamAt, ReadsAnotherOrderOfMemory) {
   }
 }
 
-TEST_P(StateStreamAt, ARankReadsItsOwnPartOnly) {
+TEST_P(StreamedStateAt, ARankReadsItsOwnPartOnly) {
   const StateDict whole = StateRun::expected(1, kFloats);
   int64_t all = 0;
   for (const auto& [name, entry] : whole.entries) all += entry.numel();
@@ -182,7 +182,7 @@ TEST_P(StateStreamAt, ARankReadsItsOwnPartOnly) {
   }
 }
 
-TEST_P(StateStreamAt, ListsWhatDoesNotFitAndChangesNothing) {
+TEST_P(StreamedStateAt, ListsWhatDoesNotFitAndChangesNothing) {
   StateDict state = StateRun::expected(1, kFloats);
   state.entries.erase("model.fc.bias");
   state.entries["model.old"] = state.entries.at("engine.steps");
@@ -199,7 +199,7 @@ TEST_P(StateStreamAt, ListsWhatDoesNotFitAndChangesNothing) {
                           Not(HasSubstr("frozen"))));
 }
 
-TEST_P(StateStreamAt, OneRanksUnreadableSourceIsRefusedByAll) {
+TEST_P(StreamedStateAt, OneRanksUnreadableSourceIsRefusedByAll) {
   const StateDict whole = StateRun::expected(1, kFloats);
   const StateConfiguration configuration = state_configurations(world()).back();
   const int last = world() - 1;
@@ -221,7 +221,7 @@ TEST_P(StateStreamAt, OneRanksUnreadableSourceIsRefusedByAll) {
               HasSubstr("'optimizer.fc.bias.step': got -1, expected at least 0"));
 }
 
-TEST(StateStreamNegativeControl, WhatTheComparisonsMustCatch) {
+TEST(StreamedStateNegativeControl, WhatTheComparisonsMustCatch) {
   const int world = 3;
   const StateConfiguration configuration = state_configurations(world).back();
   StateDict whole = joined(written_at(world, configuration, kFloats));

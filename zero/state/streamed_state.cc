@@ -1,5 +1,6 @@
-#include "tessera/zero/state/state_stream.h"
+#include "tessera/zero/state/streamed_state.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -24,6 +25,20 @@ std::vector<StateOutline> outlines_of(const StateTable& table) {
   std::vector<StateOutline> entries;
   for (const StateSlot& slot : table.slots()) entries.push_back({slot.name, slot.form, {}});
   return entries;
+}
+
+/// The regions, those of the widest elements first and otherwise in the table's order.
+std::vector<StateRegion> widest_first(const StateTable& table) {
+  std::vector<StateRegion> regions;
+  for (const StateRegion& region : table.regions()) {
+    if (region.slots > 0) regions.push_back(region);
+  }
+  const auto width = [&](const StateRegion& region) {
+    return c10::elementSize(table.slots()[region.first_slot].form.dtype);
+  };
+  std::stable_sort(regions.begin(), regions.end(),
+                   [&](const StateRegion& a, const StateRegion& b) { return width(a) > width(b); });
+  return regions;
 }
 
 /// A number as a tensor of one element.
@@ -127,8 +142,8 @@ std::vector<StateOutline> needed_by(const StateTable& table, const StateSlices& 
 
 // --- Saving ---
 
-StateStream::Saving StateStream::agree_to_save(const EngineCounters& counters,
-                                               std::string problem) {
+StreamedState::Saving StreamedState::agree_to_save(const EngineCounters& counters,
+                                                   std::string problem) {
   require_equal(group_, lines_of(slices_.buffers()), "write_state");
   if (problem.empty()) problem = slices_.problem();
   std::vector<StateNumber> numbers = slices_.numbers(counters);
@@ -136,7 +151,7 @@ StateStream::Saving StateStream::agree_to_save(const EngineCounters& counters,
   return {std::move(table), std::move(numbers)};
 }
 
-void StateStream::save(const Saving& saving, StateSink& sink) const {
+void StreamedState::save(const Saving& saving, StateSink& sink) const {
   const at::NoGradGuard no_grad;
   const StateTable& table = saving.table;
   const bool is_first = group_.rank() == 0;
@@ -156,7 +171,7 @@ void StateStream::save(const Saving& saving, StateSink& sink) const {
   }
   sink.begin(entries);
 
-  for (const StateRegion& region : table.regions()) {
+  for (const StateRegion& region : widest_first(table)) {
     if (region.is_of_unit()) {
       for (const StatePart& part : slices_.in_atom(region)) {
         sink.write(part.slot, part.range.begin, part.values.cpu());
@@ -176,7 +191,7 @@ void StateStream::save(const Saving& saving, StateSink& sink) const {
 
 // --- Loading ---
 
-void StateStream::load(StateSource& source, EngineCounters& counters) {
+void StreamedState::load(StateSource& source, EngineCounters& counters) {
   const at::NoGradGuard no_grad;
   std::vector<StateNumber> numbers = slices_.numbers(counters);
   const StateTable table = table_on_all_ranks(group_, slices_, numbers, "");
