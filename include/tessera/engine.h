@@ -10,6 +10,7 @@
 #include "tessera/memory_meter.h"
 #include "tessera/parameter_table.h"
 #include "tessera/state_dict.h"
+#include "tessera/state_stream.h"
 #include "tessera/strategy.h"
 #include "tessera/unit_plan.h"
 
@@ -55,10 +56,10 @@ struct StepResult {
 ///
 /// Collective calls are made by every rank in the same order: backward outside no_sync() (its
 /// reductions), step(), modify_parameters(), full_parameters(), parameter_hash(), state_dict(),
-/// load_state_dict(). Backward runs on the thread that made the engine. Any thread may make the
-/// other calls (on a GPU with the group's device as its current one): one at a time, and not during
-/// a backward. Several engines may live in one process (a GAN), each used in the same order on all
-/// ranks.
+/// load_state_dict(), write_state(), read_state(). Backward runs on the thread that made the
+/// engine. Any thread may make the other calls (on a GPU with the group's device as its current
+/// one): one at a time, and not during a backward. Several engines may live in one process (a GAN),
+/// each used in the same order on all ranks.
 ///
 /// Errors: wrong use throws c10::Error. A failed collective throws CommError and poisons the engine
 /// (every later call throws that error), and so does an exception on one rank in a collective part
@@ -162,6 +163,9 @@ class Engine final {
   /// Local. The result of the last step(); under asynchronous steps, until wait(), of the one
   /// before.
   const StepResult& last_result() const;
+  /// Local. Updates applied so far, those of a loaded state included; under asynchronous steps,
+  /// until wait(), without the last.
+  int64_t steps() const;
 
   /// Collective. The state of the run (see StateDict). Under kOneRank ranks other than `rank` get
   /// an empty one. Values are copies. Ignored parameters are not in it. Throws c10::Error on every
@@ -177,6 +181,19 @@ class Engine final {
   /// Values with other strides are converted; another dtype is an error. Sends 2(N-1)/N of the
   /// state. Gradients of this step are dropped.
   void load_state_dict(const StateDict& state);
+
+  /// Collective. Gives `sink` what state_dict(StateScope::kSharded) would copy: this rank's part of
+  /// the state, a tensor at a time, from where it lies. Throws c10::Error on every rank as
+  /// state_dict() does, and on this rank what `sink` throws; that harms neither the engine nor
+  /// other ranks. Sends only a check.
+  void write_state(StateSink& sink);
+
+  /// Collective. As load_state_dict(), of a state that each rank reads for itself: this rank's part
+  /// of it, a tensor at a time, straight to where it lies. Every rank's source has the same state,
+  /// whole. Throws c10::Error on every rank, with nothing changed, if entries are missing, unknown
+  /// or differ, or as StateSource::problem_of() says on any rank. What read() throws after that,
+  /// this rank throws, and every rank's engine is poisoned. Sends only checks.
+  void read_state(StateSource& source);
 
   Strategy strategy() const;
   const ParameterTable& parameters() const;

@@ -29,12 +29,14 @@
 #include "tessera/wrap_rules.h"
 
 // Training.
+#include "tessera/checkpoint.h"
 #include "tessera/engine.h"
 #include "tessera/flat_layout.h"
 #include "tessera/gather_counts.h"
 #include "tessera/parallelize.h"
 #include "tessera/parameter_table.h"
 #include "tessera/state_dict.h"
+#include "tessera/state_stream.h"
 #include "tessera/unit_plan.h"
 
 // What it costs, and what happened when.

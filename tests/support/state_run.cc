@@ -127,8 +127,10 @@ StateRun::StateRun(std::shared_ptr<ProcessGroup> world, const StateConfiguration
   }
   const OptimizerPlan plan = optimizer_plan();
   optimizer_ = make_host_optimizer(table_, plan, plan.assign(table_).value(), std::move(shards));
-  transfer_ = std::make_unique<StateTransfer>(*world_, table_, plan_, slices_, buffers_,
-                                              *optimizer_, *masters_, *flat_);
+  state_ = std::make_unique<StateSlices>(table_, plan_, slices_, buffers_, *optimizer_, *masters_,
+                                         *flat_);
+  transfer_ = std::make_unique<StateTransfer>(*world_, *state_);
+  stream_ = std::make_unique<StreamedState>(*world_, *state_);
   counters_.has_scaler = model.has_scaler;
 }
 

@@ -9,7 +9,9 @@
 
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/process_group.h"
+#include "tessera/zero/state/state_slices.h"
 #include "tessera/zero/state/state_transfer.h"
+#include "tessera/zero/state/streamed_state.h"
 
 namespace tessera::internal::testing {
 
@@ -39,6 +41,8 @@ class StateRun {
 
   StateDict save(StateScope scope, int rank = 0) { return transfer_->save(scope, rank, counters_); }
   void load(const StateDict& state) { transfer_->load(state, counters_); }
+  void save(StateSink& sink) { stream_->save(stream_->agree_to_save(counters_, ""), sink); }
+  void load(StateSource& source) { stream_->load(source, counters_); }
 
   /// What differs in this rank's slices from fill(seed), padding included and buffers on all ranks
   /// equal; empty if nothing.
@@ -73,7 +77,9 @@ class StateRun {
   std::unique_ptr<MasterValues> masters_;
   std::unique_ptr<FlatParameters> flat_;
   std::unique_ptr<FlatOptimizer> optimizer_;
+  std::unique_ptr<StateSlices> state_;
   std::unique_ptr<StateTransfer> transfer_;
+  std::unique_ptr<StreamedState> stream_;
   EngineCounters counters_;
 };
 

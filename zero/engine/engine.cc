@@ -30,6 +30,8 @@ void Engine::wait() { implementation_->wait(); }
 
 const StepResult& Engine::last_result() const { return implementation_->last_result(); }
 
+int64_t Engine::steps() const { return implementation_->steps(); }
+
 // --- Parameters and state ---
 
 void Engine::modify_parameters(int from_rank, const std::function<void()>& write) {
@@ -47,6 +49,10 @@ StateDict Engine::state_dict(StateScope scope, int rank) {
 }
 
 void Engine::load_state_dict(const StateDict& state) { implementation_->load_state_dict(state); }
+
+void Engine::write_state(StateSink& sink) { implementation_->write_state(sink); }
+
+void Engine::read_state(StateSource& source) { implementation_->read_state(source); }
 
 uint64_t parameter_hash(Engine& engine) { return engine.implementation_->parameter_hash(); }
 

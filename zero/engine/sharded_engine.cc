@@ -49,8 +49,10 @@ ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
       access_(*parts_.group, parts_.table, parts_.plan, store_),
       misuse_(parts_.table, store_, access_, handles_, commit_->optimizer(), early_update_),
       registration_(*parts_.model, parts_.table, parts_.options.ignores),
-      state_(*parts_.group, parts_.table, parts_.plan, slices_, std::move(buffers),
-             commit_->optimizer(), store_.masters(), store_.flat()) {
+      state_(parts_.table, parts_.plan, slices_, std::move(buffers), commit_->optimizer(),
+             store_.masters(), store_.flat()),
+      state_transfer_(*parts_.group, state_),
+      streamed_state_(*parts_.group, state_) {
   meter_.add(
       parts_.options.offload == Offload::kNone ? MemoryClass::kOptimizer : MemoryClass::kHost,
       commit_->optimizer().state_bytes());

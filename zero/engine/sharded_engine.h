@@ -31,7 +31,9 @@
 #include "tessera/zero/parameters/parameter_access.h"
 #include "tessera/zero/parameters/parameter_store.h"
 #include "tessera/zero/parameters/registration.h"
+#include "tessera/zero/state/state_slices.h"
 #include "tessera/zero/state/state_transfer.h"
+#include "tessera/zero/state/streamed_state.h"
 #include "tessera/zero/step/engine_failure.h"
 #include "tessera/zero/step/step_commit.h"
 #include "tessera/zero/step/update_in_backward.h"
@@ -69,6 +71,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   Engine::NoSync no_sync() { return Engine::NoSync(no_sync_depth_); }
   void micro_step(const std::function<void()>& body);
   void wait();
+  int64_t steps() const { return steps_; }
   const StepResult& last_result() const { return last_result_; }
 
   void modify_parameters(int from_rank, const std::function<void()>& write);
@@ -76,6 +79,8 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   Engine::Scope gather(const torch::nn::Module& module);
   StateDict state_dict(StateScope scope, int rank);
   void load_state_dict(const StateDict& state);
+  void write_state(StateSink& sink);
+  void read_state(StateSource& source);
   uint64_t parameter_hash();
 
   Strategy strategy() const { return parts_.options.strategy; }
@@ -119,6 +124,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   auto guard_late(Body&& body);
   void learn_outcome();
   StepResult result_of(const StepCommit::Outcome& outcome);
+  void load_state(const char* call, const std::function<void(EngineCounters&)>& load);
   EngineCounters counters() const {
     return {.steps = steps_,
             .loss_scale = loss_scale(),
@@ -147,7 +153,9 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   ParameterAccess access_;
   MisuseCheck misuse_;
   const Registration registration_;
-  StateTransfer state_;
+  StateSlices state_;
+  StateTransfer state_transfer_;
+  StreamedState streamed_state_;
   std::unique_ptr<CapturedMicroSteps> captured_;  // null without Options::cuda_graphs
   std::vector<std::unique_ptr<GradientHook>> hooks_;
 

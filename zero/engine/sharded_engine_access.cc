@@ -48,21 +48,41 @@ StateDict ShardedEngine::state_dict(StateScope scope, int rank) {
   const at::NoGradGuard no_grad;
   return failure_.abort_all_on_exception("state_dict", [&] {
     store_.finish();
-    return state_.save(scope, rank, counters(), registration_.unsaved());
+    return state_transfer_.save(scope, rank, counters(), registration_.unsaved());
   });
 }
 
-void ShardedEngine::load_state_dict(const StateDict& state) {
-  failure_.require_all_ranks();
-  require_outside_backward("load_state_dict");
+void ShardedEngine::write_state(StateSink& sink) {
+  require_between_steps("write_state");
   learn_outcome();
   const at::NoGradGuard no_grad;
-  failure_.abort_all_on_exception("load_state_dict", [&] {
+  const StreamedState::Saving saving = failure_.abort_all_on_exception("write_state", [&] {
+    store_.finish();
+    return streamed_state_.agree_to_save(counters(), registration_.unsaved());
+  });
+  streamed_state_.save(saving, sink);  // local: what the sink throws harms no other rank
+}
+
+void ShardedEngine::load_state_dict(const StateDict& state) {
+  load_state("load_state_dict",
+             [&](EngineCounters& loaded) { state_transfer_.load(state, loaded); });
+}
+
+void ShardedEngine::read_state(StateSource& source) {
+  load_state("read_state", [&](EngineCounters& loaded) { streamed_state_.load(source, loaded); });
+}
+
+void ShardedEngine::load_state(const char* call, const std::function<void(EngineCounters&)>& load) {
+  failure_.require_all_ranks();
+  require_outside_backward(call);
+  learn_outcome();
+  const at::NoGradGuard no_grad;
+  failure_.abort_all_on_exception(call, [&] {
     settle();
-    access_.require_settled("load_state_dict");
+    access_.require_settled(call);
     store_.begin_writing();
     EngineCounters loaded = counters();
-    state_.load(state, loaded);
+    load(loaded);
     steps_ = loaded.steps;
     commit_->load_loss_scale({loaded.loss_scale, loaded.good_steps});
     clear();

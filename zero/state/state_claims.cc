@@ -10,6 +10,7 @@
 #include <absl/strings/str_split.h>
 
 #include "tessera/core/comm/agreement/text_exchange.h"
+#include "tessera/zero/state/memory_order.h"
 
 namespace tessera::internal {
 
@@ -21,10 +22,6 @@ namespace tessera::internal {
 namespace {
 
 constexpr int64_t kRefused = -1;
-
-std::string text_of(const std::vector<int64_t>& values) {
-  return absl::StrCat("[", absl::StrJoin(values, ", "), "]");
-}
 
 /// Adds `range` to `set` (ascending, disjoint, none adjacent) and returns what was not in it.
 std::vector<Range> add(std::vector<Range>& set, Range range) {
@@ -50,22 +47,6 @@ std::vector<Range> add(std::vector<Range>& set, Range range) {
             [](const Range& a, const Range& b) { return a.begin < b.begin; });
   set = std::move(united);
   return fresh;
-}
-
-/// What this run cannot use in `got`; empty if nothing.
-std::string mismatch(const StateEntry& got, const StateEntry& expected) {
-  std::vector<std::string> problems;
-  if (got.sizes != expected.sizes) {
-    problems.push_back(
-        absl::StrCat("got shape ", text_of(got.sizes), ", expected ", text_of(expected.sizes)));
-  }
-  if (got.dtype != expected.dtype) {
-    problems.push_back(absl::StrCat("got dtype ", c10::toString(got.dtype), ", expected ",
-                                    c10::toString(expected.dtype),
-                                    "; load into the precision that was saved"));
-  }
-  if (problems.empty()) return got.problem();
-  return absl::StrJoin(problems, "; ");
 }
 
 /// Appends this rank's claim to `slot`.
@@ -159,10 +140,10 @@ void StateClaims::take(const StateTable& table, int rank, bool is_own,
       claim.strides = strides;
     } else if (claim.strides != strides) {
       claim.is_refused = true;
-      conflicts_.push_back(absl::StrCat("'", table.slots()[slot].name, "': got strides ",
-                                        text_of(claim.strides), " from rank ", claim.first_rank,
-                                        " and ", text_of(strides), " from rank ", rank,
-                                        ", expected the same from all"));
+      conflicts_.push_back(absl::StrCat(
+          "'", table.slots()[slot].name, "': got strides ",
+          c10::str(at::IntArrayRef(claim.strides)), " from rank ", claim.first_rank, " and ",
+          c10::str(at::IntArrayRef(strides)), " from rank ", rank, ", expected the same from all"));
     }
     for (int64_t run = 0; run < runs; ++run, next += 2) {
       const auto fresh = add(claim.covered, {words[next], words[next + 1] - words[next]});

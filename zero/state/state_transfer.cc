@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
@@ -16,40 +14,13 @@
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/zero/parameters/registration.h"
+#include "tessera/zero/state/memory_order.h"
 
 namespace tessera::internal {
 
 namespace {
 
 using Source = StateRegion::Source;
-
-/// Elements are moved as integers, so that no conversion can touch the bits.
-at::ScalarType integer_as_wide_as(at::ScalarType dtype) {
-  switch (c10::elementSize(dtype)) {
-    case 1:
-      return at::kByte;
-    case 2:
-      return at::kShort;
-    case 4:
-      return at::kInt;
-    case 8:
-      return at::kLong;
-    default:
-      return dtype;
-  }
-}
-
-/// The elements of a dense tensor in memory order.
-at::Tensor in_memory_order(const at::Tensor& dense) {
-  return dense.as_strided({dense.numel()}, {1}, dense.storage_offset());
-}
-
-/// A copy of `tensor` under the slot's strides, in memory order: [numel].
-at::Tensor copy_in_order(const at::Tensor& tensor, const StateEntry& form) {
-  const at::Tensor dense = at::empty_strided(form.sizes, form.strides, tensor.options());
-  dense.copy_(tensor);
-  return in_memory_order(dense);
-}
 
 at::Tensor copy_on_host(const at::Tensor& values) {
   return values.device().is_cpu() ? values.clone() : values.cpu();
@@ -59,16 +30,6 @@ at::Tensor copy_on_host(const at::Tensor& values) {
 at::Tensor part_of(const at::Tensor& bytes, const StateSlot& slot) {
   const auto element = static_cast<int64_t>(c10::elementSize(slot.form.dtype));
   return bytes.narrow(0, slot.begin_bytes, slot.form.numel() * element).view(slot.form.dtype);
-}
-
-/// Turns elements that lie in the order of `strides` into the order of the slot.
-void reorder(const at::Tensor& bytes, const StateSlot& slot, const std::vector<int64_t>& strides) {
-  const StateEntry& form = slot.form;
-  const at::ScalarType dtype = integer_as_wide_as(form.dtype);
-  const at::Tensor to = part_of(bytes, slot).view(dtype);
-  const at::Tensor from = to.clone();
-  to.as_strided(form.sizes, form.strides, to.storage_offset())
-      .copy_(from.as_strided(form.sizes, strides));
 }
 
 /// Copies what `range` and the entry's pieces have in common to `to`, the first byte of the whole
@@ -114,55 +75,10 @@ std::string_view to_string(StateScope scope) {
 
 }  // namespace
 
-StateTransfer::StateTransfer(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
-                             const SliceMap& slices, std::vector<NamedTensor> buffers,
-                             FlatOptimizer& optimizer, const MasterValues& masters,
-                             const FlatParameters& flat)
-    : group_(group),
-      table_(table),
-      plan_(plan),
-      slices_(slices),
-      buffers_(std::move(buffers)),
-      optimizer_(optimizer),
-      masters_(masters),
-      flat_(flat) {
-  TORCH_INTERNAL_ASSERT(group.size() == slices.world_size() && group.rank() == slices.rank());
-}
-
-/// Collective: a rank that cannot list its entries refuses together with the others.
-StateTable StateTransfer::make_table(const std::vector<StateNumber>& numbers,
-                                     std::string problem) const {
-  std::optional<StateTable> table;
-  try {
-    table.emplace(table_, plan_, buffers_, optimizer_.algorithm().states, numbers);
-  } catch (const c10::Error& error) {
-    problem = error.what_without_backtrace();
-  }
-  refuse_on_all_ranks(group_, problem, "state");
-  return *std::move(table);
-}
-
-std::vector<StateTransfer::Kept> StateTransfer::kept(const StateRegion& region) const {
-  const Range optimizer = slices_.optimizer(layout_of(region));
-  switch (region.source) {
-    case Source::kParameters:
-      return {{flat_.shard(region.index), flat_.shard_range(region.index)}};
-    case Source::kMasters:
-      return {{masters_.values()[region.index], optimizer}};
-    case Source::kOptimizer: {
-      std::vector<Kept> segments;
-      for (Segment segment : layout_of(region).segments(optimizer)) {
-        const Range range = {segment.buffer_offset, segment.numel};
-        segment.buffer_offset -= optimizer.begin;
-        segments.push_back({optimizer_.state_of(region.index, segment, region.state), range});
-      }
-      return segments;
-    }
-    case Source::kReplica:
-    case Source::kNumbers:
-      break;
-  }
-  TORCH_INTERNAL_ASSERT(false);
+StateTransfer::StateTransfer(ProcessGroup& group, StateSlices& slices)
+    : group_(group), slices_(slices) {
+  TORCH_INTERNAL_ASSERT(group.size() == slices.slices().world_size() &&
+                        group.rank() == slices.slices().rank());
 }
 
 // --- Saving ---
@@ -173,15 +89,15 @@ StateDict StateTransfer::save(StateScope scope, int rank, const EngineCounters& 
   std::vector<std::string> lines = {
       absl::StrCat("scope ", absl::string_view(to_string(scope).data(), to_string(scope).size())),
       absl::StrCat("rank ", rank)};
-  for (std::string& line : lines_of(buffers_)) lines.push_back(std::move(line));
+  for (std::string& line : lines_of(slices_.buffers())) lines.push_back(std::move(line));
   require_equal(group_, lines, "state_dict");
   if (rank < 0 || rank >= group_.size()) {
     throw Disagreement(absl::StrCat("[state] state_dict: got rank ", rank, ", expected 0 to ",
                                     group_.size() - 1, "; name a rank of the world"));
   }
-  const std::vector<StateNumber> numbers = read_numbers(table_, optimizer_, counters);
-  if (problem.empty()) problem = optimizer_.groups().problem();
-  const StateTable table = make_table(numbers, std::move(problem));
+  const std::vector<StateNumber> numbers = slices_.numbers(counters);
+  if (problem.empty()) problem = slices_.problem();
+  const StateTable table = table_on_all_ranks(group_, slices_, numbers, std::move(problem));
 
   const bool is_sharded = scope == StateScope::kSharded;
   const int receiver = is_sharded ? 0 : rank;  // of what every rank has
@@ -202,38 +118,12 @@ StateDict StateTransfer::save(StateScope scope, int rank, const EngineCounters& 
   return state;
 }
 
-at::Tensor StateTransfer::own_atom(const StateTable& table, const StateRegion& region) const {
-  const Range atom = slices_.atom(layout_of(region));
-  const std::vector<Kept> parts = kept(region);
-  if (region.source != Source::kOptimizer) {
-    const Kept& own = parts.front();
-    return own.values.narrow(0, atom.begin - own.range.begin, atom.numel);
-  }
-  // How the optimizer lays out its memory is its own business.
-  const at::ScalarType dtype = table.slots()[region.first_slot].form.dtype;
-  const at::Device device = parts.empty() ? at::kCPU : parts.front().values.device();
-  at::Tensor values = at::zeros({atom.numel}, at::TensorOptions(dtype).device(device));
-  for (const Kept& part : parts) {
-    const int64_t begin = std::max(part.range.begin, atom.begin);
-    const int64_t end = std::min(part.range.end(), atom.end());
-    if (begin >= end) continue;
-    values.narrow(0, begin - atom.begin, end - begin)
-        .copy_(part.values.narrow(0, begin - part.range.begin, end - begin));
-  }
-  return values;
-}
-
 /// Every element is in one rank's atom, whatever the rows of degrees repeat.
 void StateTransfer::save_atom(const StateTable& table, const StateRegion& region,
                               StateDict& state) const {
-  const FlatLayout& layout = layout_of(region);
-  const Range atom = slices_.atom(layout);
-  const at::Tensor values = own_atom(table, region);
-  for (const Segment& segment : layout.segments(atom)) {
-    const StateSlot& slot = table.slots()[region.first_slot + segment.parameter];
-    const at::Tensor piece =
-        copy_on_host(values.narrow(0, segment.buffer_offset - atom.begin, segment.numel));
-    entry_of(state, slot).pieces.push_back({segment.parameter_offset, piece});
+  for (const StatePart& part : slices_.in_atom(region)) {
+    entry_of(state, table.slots()[part.slot])
+        .pieces.push_back({part.range.begin, copy_on_host(part.values)});
   }
   if (group_.rank() != 0) return;
   for (size_t i = 0; i < region.slots; ++i) {
@@ -246,13 +136,18 @@ void StateTransfer::save_atom(const StateTable& table, const StateRegion& region
 /// Takes part in gathering a unit's values; `state` is null on ranks that do not need them.
 void StateTransfer::save_unit(const StateTable& table, const StateRegion& region,
                               StateDict* state) {
-  const FlatLayout& layout = layout_of(region);
-  const at::Tensor own = own_atom(table, region);
-  at::Tensor gathered =
-      at::empty({layout.numel()}, at::TensorOptions(own.scalar_type()).device(group_.device()));
-  if (layout.numel() > 0) {
-    group_.all_gather(gathered, own.to(group_.device()), region.tag)->wait();
+  const FlatLayout& layout = slices_.layout_of(region);
+  const at::TensorOptions options =
+      at::TensorOptions(table.slots()[region.first_slot].form.dtype).device(group_.device());
+  const Range own_atom = slices_.slices().atom(layout);
+  const at::Tensor own = at::zeros({own_atom.numel}, options);
+  for (const StatePart& part : slices_.in_atom(region)) {
+    const int64_t in_buffer =
+        layout.parameter_range(part.slot - region.first_slot).begin + part.range.begin;
+    own.narrow(0, in_buffer - own_atom.begin, part.range.numel).copy_(part.values);
   }
+  at::Tensor gathered = at::empty({layout.numel()}, options);
+  if (layout.numel() > 0) group_.all_gather(gathered, own, region.tag)->wait();
   if (state == nullptr) return;
   gathered = gathered.cpu();
 
@@ -263,7 +158,7 @@ void StateTransfer::save_unit(const StateTable& table, const StateRegion& region
     entry_of(*state, slot).pieces.push_back({0, values.back()});
   }
   for (int rank = 0; rank < group_.size(); ++rank) {
-    const Range atom = SliceMap(slices_.degrees(), group_.size(), rank).atom(layout);
+    const Range atom = SliceMap(slices_.slices().degrees(), group_.size(), rank).atom(layout);
     for (const Segment& segment : layout.segments(atom)) {
       const int64_t from = rank * atom.numel + segment.buffer_offset - atom.begin;
       values[segment.parameter]
@@ -288,8 +183,8 @@ void StateTransfer::save_replica(const StateTable& table, const StateRegion& reg
 
 void StateTransfer::load(const StateDict& state, EngineCounters& counters) {
   const at::NoGradGuard no_grad;
-  std::vector<StateNumber> numbers = read_numbers(table_, optimizer_, counters);
-  const StateTable table = make_table(numbers, "");
+  std::vector<StateNumber> numbers = slices_.numbers(counters);
+  const StateTable table = table_on_all_ranks(group_, slices_, numbers, "");
   const StateClaims claims(group_, table, state);
   if (!claims.problems().empty()) {
     throw Disagreement(absl::StrCat(
@@ -300,13 +195,13 @@ void StateTransfer::load(const StateDict& state, EngineCounters& counters) {
 
   const at::Tensor words = assemble(table, table.regions().back(), state, claims).view(at::kLong);
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i].bits = words.const_data_ptr<int64_t>()[i];
-  refuse_on_all_ranks(group_, absl::StrJoin(problems_of(numbers, optimizer_), "; "), "state");
+  refuse_on_all_ranks(group_, absl::StrJoin(slices_.problems_of(numbers), "; "), "state");
 
   for (const StateRegion& region : table.regions()) {
     if (region.source == Source::kNumbers || region.bytes == 0) continue;
     write(table, region, assemble(table, region, state, claims));
   }
-  write_numbers(numbers, table_, optimizer_, counters);
+  slices_.write(numbers, counters);
 }
 
 /// The region's bytes, the same on every rank, in the order of its slots; zero between them.
@@ -331,7 +226,7 @@ at::Tensor StateTransfer::assemble(const StateTable& table, const StateRegion& r
   for (size_t i = region.first_slot; i < end; ++i) {
     const StateSlot& slot = table.slots()[i];
     if (slot.form.numel() > 0 && claims.strides(i) != slot.form.strides) {
-      reorder(bytes, slot, claims.strides(i));
+      part_of(bytes, slot).copy_(reordered(part_of(bytes, slot), slot.form, claims.strides(i)));
     }
   }
   return bytes;
@@ -345,9 +240,9 @@ void StateTransfer::write(const StateTable& table, const StateRegion& region,
         part_of(bytes, slot).as_strided(slot.form.sizes, slot.form.strides));
     return;
   }
-  for (const Kept& own : kept(region)) {
-    own.values.copy_(
-        bytes.view(own.values.scalar_type()).narrow(0, own.range.begin, own.range.numel));
+  for (const StatePart& part : slices_.kept(region)) {
+    part.values.copy_(
+        part_of(bytes, table.slots()[part.slot]).narrow(0, part.range.begin, part.range.numel));
   }
 }
 

@@ -5,34 +5,24 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/core/layout/flat_parameters.h"
-#include "tessera/core/layout/slice_map.h"
-#include "tessera/optim/flat_optimizer.h"
-#include "tessera/parameter_table.h"
 #include "tessera/process_group.h"
 #include "tessera/state_dict.h"
-#include "tessera/unit_plan.h"
-#include "tessera/zero/parameters/master_values.h"
 #include "tessera/zero/state/state_claims.h"
 #include "tessera/zero/state/state_numbers.h"
+#include "tessera/zero/state/state_slices.h"
 #include "tessera/zero/state/state_table.h"
 
 namespace tessera::internal {
 
-/// Moves the state of a run between this rank's slices and named tensors: what Engine::state_dict
-/// and load_state_dict do. Reads and writes shards, never the model's tensors of a unit; those
-/// without a place in the plan (frozen ones where parameters are not split) and buffers where they
-/// are. Holds no memory.
+/// Moves the state of a run between all ranks' slices and named tensors in memory: what
+/// Engine::state_dict and load_state_dict do. Holds no memory.
 ///
 /// The caller sees to it that nothing is being all-gathered, gathered or reduced, and that no rank
 /// reads parameters while load() runs.
 class StateTransfer {
  public:
-  /// `group` is as large as the slices' world. References must outlive it; `buffers` are the
-  /// model's.
-  StateTransfer(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
-                const SliceMap& slices, std::vector<NamedTensor> buffers, FlatOptimizer& optimizer,
-                const MasterValues& masters, const FlatParameters& flat);
+  /// `group` is as large as the slices' world. References must outlive it.
+  StateTransfer(ProcessGroup& group, StateSlices& slices);
 
   /// Engine::state_dict(). Collective, blocking. Throws c10::Error on every rank where `scope` or
   /// `rank` differ or `rank` is none. Whole scopes receive (N-1)/N of the state on every rank and
@@ -53,19 +43,6 @@ class StateTransfer {
   void load(const StateDict& state, EngineCounters& counters);
 
  private:
-  /// A part of a unit's values that this rank keeps.
-  struct Kept {
-    at::Tensor values;
-    Range range;
-  };
-
-  StateTable make_table(const std::vector<StateNumber>& numbers, std::string problem) const;
-  const FlatLayout& layout_of(const StateRegion& region) const {
-    return plan_[region.index].layout;
-  }
-  std::vector<Kept> kept(const StateRegion& region) const;
-  at::Tensor own_atom(const StateTable& table, const StateRegion& region) const;
-
   void save_atom(const StateTable& table, const StateRegion& region, StateDict& state) const;
   void save_unit(const StateTable& table, const StateRegion& region, StateDict* state);
   void save_replica(const StateTable& table, const StateRegion& region, StateScope scope,
@@ -76,13 +53,7 @@ class StateTransfer {
   void write(const StateTable& table, const StateRegion& region, const at::Tensor& bytes) const;
 
   ProcessGroup& group_;
-  const ParameterTable& table_;
-  const UnitPlan& plan_;
-  const SliceMap& slices_;
-  const std::vector<NamedTensor> buffers_;
-  FlatOptimizer& optimizer_;
-  const MasterValues& masters_;
-  const FlatParameters& flat_;
+  StateSlices& slices_;
 };
 
 }  // namespace tessera::internal

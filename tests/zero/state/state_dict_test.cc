@@ -14,7 +14,7 @@
 
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/state_run.h"
-#include "tessera/tests/zero/engine/engine_fixture.h"
+#include "tessera/tests/zero/state/saved_rank.h"
 
 // Engine::state_dict and load_state_dict: a run that is saved and loaded elsewhere is the same run.
 namespace tessera::internal::testing {
@@ -24,67 +24,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::ThrowsMessage;
-
-/// What a model is trained in as `configuration` says.
-at::ScalarType dtype_of(const Configuration& configuration) {
-  return configuration.precision.parameters.value_or(at::kFloat);
-}
-
-/// One rank of a run.
-struct SavedRank : EngineRank<Net> {
-  SavedRank(std::shared_ptr<ProcessGroup> group, const std::string& model,
-            const Configuration& configuration, uint64_t seed)
-      : SavedRank(std::move(group), subject(model), configuration,
-                  prepare(subject(model).make(), at::kFloat, seed)) {}
-
-  at::Tensor loss(int step) const override {
-    const Schedule schedule{.name = ""};
-    const Moment moment{.step = step, .rank = world->rank()};
-    const Batch batch = batch_of(trained, dtype, schedule, moment, 0);
-    return engine->scale(loss_of(*net, batch, moment, schedule));
-  }
-  void train(int begin, int end) const {
-    for (int step = begin; step < end; ++step) EngineRank::train(step);
-  }
-
-  Subject trained;
-  at::ScalarType dtype;
-
- private:
-  SavedRank(std::shared_ptr<ProcessGroup> group, Subject subject,
-            const Configuration& configuration, const std::shared_ptr<Net>& model)
-      : EngineRank(std::move(group), model, make_plan(*model), scaled_options_of(configuration)),
-        trained(std::move(subject)),
-        dtype(dtype_of(configuration)) {}
-  static Options scaled_options_of(const Configuration& configuration) {
-    Options options = small_options_of(configuration);
-    if (dtype_of(configuration) == at::kBFloat16)
-      options.loss_scale = LossScale{.growth_interval = 3};
-    return options;
-  }
-};
-
-using States = std::vector<StateDict>;  // by rank
-
-/// Runs `body` on `world` ranks and returns each one's answer.
-States on_ranks(int world, const std::function<StateDict(std::shared_ptr<ProcessGroup>)>& body) {
-  States states(static_cast<size_t>(world));
-  run_ranks(world, [&](std::shared_ptr<ProcessGroup> group) {
-    const auto rank = static_cast<size_t>(group->rank());
-    states[rank] = body(std::move(group));
-  });
-  return states;
-}
-
-/// What a run of `steps` steps saves.
-States saved_after(int steps, int world, const std::string& model,
-                   const Configuration& configuration, StateScope scope) {
-  return on_ranks(world, [&](std::shared_ptr<ProcessGroup> group) {
-    const SavedRank run(std::move(group), model, configuration, 3);
-    run.train(0, steps);
-    return run.engine->state_dict(scope);
-  });
-}
 
 /// What a run that loads `states`, over other values, saves after training steps [begin, end).
 StateDict continued(const States& states, int begin, int end, const std::string& model,
@@ -109,13 +48,6 @@ States dealt(States states, int world) {
     dealt[rank % dealt.size()].merge(std::move(states[rank]));
   }
   return dealt;
-}
-
-std::vector<Configuration> configurations_at(int world) {
-  std::vector<Configuration> configurations = named_configurations();
-  if (world % 2 == 0) configurations.push_back(hybrid(2, 2, 2));
-  if (world == 4) configurations.push_back(hybrid(1, 2, 2));
-  return configurations;
 }
 
 Configuration in_bf16(Configuration configuration) {

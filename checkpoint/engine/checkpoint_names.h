@@ -1,0 +1,19 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace tessera::internal {
+
+/// What entries of a checkpoint that are not the engine's are called: "extra/<name>" is the
+/// program's, "rank-<R>/<name>" rank R's own.
+std::string extra_entry(std::string_view name);
+std::string rank_entry(int rank, std::string_view name);
+
+/// Whether an entry is the engine's (StateDict's names), and not one of the above.
+bool is_state_entry(std::string_view entry);
+
+/// The <name> in `entry` if it begins with `prefix`, else empty.
+std::string_view name_after(std::string_view entry, std::string_view prefix);
+
+}  // namespace tessera::internal

@@ -1,0 +1,184 @@
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <absl/status/status.h>
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+#include <absl/strings/str_split.h>
+
+#include "tessera/checkpoint.h"
+#include "tessera/checkpoint/directory/step_list.h"
+#include "tessera/checkpoint/engine/checkpoint_names.h"
+#include "tessera/checkpoint/engine/step_source.h"
+#include "tessera/checkpoint/files/posix_file_system.h"
+#include "tessera/checkpoint/format/step_names.h"
+#include "tessera/checkpoint/step/step_reader.h"
+#include "tessera/core/comm/agreement/disagreement.h"
+#include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/comm/agreement/text_exchange.h"
+#include "tessera/engine.h"
+
+namespace tessera {
+using namespace internal;
+
+namespace {
+
+/// What a rank tells the others of a step: nothing, or whether it is damaged, and its message.
+std::string report_of(const absl::Status& status) {
+  if (status.ok()) return "";
+  return absl::StrCat(absl::IsDataLoss(status) ? "damaged\n" : "other\n", status.message());
+}
+
+/// What the ranks think of a step.
+struct Verdict {
+  bool is_damaged = false;  ///< on some rank, and no rank has another problem
+  std::string problem;      ///< refusal_text() of all; "" if it can be used
+};
+
+Verdict verdict_of(ProcessGroup& group, const absl::Status& status) {
+  const std::vector<std::string> reports =
+      exchange_texts(group, report_of(status), "checkpoint: verdict");
+  Verdict verdict;
+  bool is_other = false;
+  std::vector<std::string> problems;
+  for (const std::string& report : reports) {
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(report, absl::MaxSplits('\n', 1));
+    verdict.is_damaged = verdict.is_damaged || parts.first == "damaged";
+    is_other = is_other || parts.first == "other";
+    problems.push_back(parts.second);
+  }
+  verdict.is_damaged = verdict.is_damaged && !is_other;
+  verdict.problem = refusal_text(problems, "checkpoint");
+  return verdict;
+}
+
+/// Throws a c10::Error with `text`, which all ranks have.
+[[noreturn]] void refuse(const std::string& text) { throw Disagreement(text); }
+
+class Load {
+ public:
+  Load(Engine& engine, std::string directory, const LoadOptions& options)
+      : engine_(engine),
+        group_(engine.group()),
+        directory_(std::move(directory)),
+        options_(options) {}
+
+  std::optional<LoadedCheckpoint> run() {
+    const std::vector<int64_t> steps = candidates();
+    std::vector<std::string> rejected;
+    for (const int64_t step : steps) {
+      std::optional<LoadedCheckpoint> loaded = attempt(step, rejected);
+      if (loaded.has_value()) {
+        loaded->rejected = std::move(rejected);
+        return loaded;
+      }
+      if (group_.rank() == 0) std::fprintf(stderr, "%s\n", rejected.back().c_str());
+    }
+    if (steps.empty()) return std::nullopt;
+    refuse(absl::StrCat("[checkpoint] '", directory_,
+                        "': got no step that is whole, expected one; nothing was changed:\n  ",
+                        absl::StrJoin(rejected, "\n  ")));
+  }
+
+ private:
+  /// The steps to try, as rank 0 sees them, the newest first.
+  std::vector<int64_t> candidates() {
+    std::vector<int64_t> steps;
+    std::string problem;
+    if (options_.step.has_value()) {
+      steps = {*options_.step};
+    } else if (group_.rank() == 0) {
+      absl::StatusOr<std::vector<int64_t>> found = list_steps(files_, directory_);
+      if (found.ok()) {
+        steps.assign(found->rbegin(), found->rend());
+      } else if (!absl::IsNotFound(found.status())) {
+        problem = absl::StrCat(found.status().message());
+      }
+    }
+    refuse_on_all_ranks(group_, problem, "checkpoint");
+    const std::string text =
+        exchange_texts(group_, absl::StrJoin(steps, ","), "checkpoint: steps").front();
+    steps.clear();
+    for (const absl::string_view number : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+      int64_t step = 0;
+      TORCH_INTERNAL_ASSERT(absl::SimpleAtoi(number, &step));
+      steps.push_back(step);
+    }
+    return steps;
+  }
+
+  /// Nothing where the step is damaged, with a line more in `rejected`.
+  std::optional<LoadedCheckpoint> attempt(int64_t step, std::vector<std::string>& rejected) {
+    const auto reject = [&](const Verdict& verdict) {
+      if (!verdict.is_damaged || options_.step.has_value()) refuse(verdict.problem);
+      rejected.push_back(
+          absl::StrCat("[checkpoint] ", step_name(step), " is not used: ", verdict.problem));
+      return std::nullopt;
+    };
+    absl::StatusOr<std::unique_ptr<StepReader>> reader =
+        StepReader::open(files_, join_path(directory_, step_name(step)));
+    const Verdict opened = verdict_of(group_, reader.status());
+    if (!opened.problem.empty()) return reject(opened);
+
+    StepSource source(**reader);
+    LoadedCheckpoint loaded;
+    absl::Status status = read_extras(**reader, loaded);
+    const Verdict extras = verdict_of(group_, status);
+    if (!extras.problem.empty()) return reject(extras);
+    try {
+      engine_.read_state(source);
+    } catch (const Disagreement&) {
+      // Every rank is here, with nothing changed; either files are damaged or they do not fit.
+      const Verdict verdict = verdict_of(group_, source.status());
+      if (verdict.is_damaged) return reject(verdict);
+      throw;
+    }
+    return loaded;
+  }
+
+  absl::Status read_extras(StepReader& reader, LoadedCheckpoint& loaded) const {
+    const Manifest& manifest = reader.manifest();
+    loaded.step = manifest.step;
+    loaded.world = manifest.world;
+    loaded.path = reader.path();
+    loaded.notes = manifest.options;
+    loaded.extras.values = {manifest.extras.begin(), manifest.extras.end()};
+    const std::string own = rank_entry(group_.rank(), "");
+    for (const auto& [entry, unused] : manifest.entries) {
+      const std::string_view extra = name_after(entry, "extra/");
+      const std::string_view mine =
+          manifest.world == group_.size() ? name_after(entry, own) : std::string_view();
+      if (extra.empty() && mine.empty()) continue;
+      absl::StatusOr<at::Tensor> values = read_tensor(reader, entry);
+      if (!values.ok()) return values.status();
+      if (extra.empty()) {
+        loaded.extras.rank_tensors[std::string(mine)] = *std::move(values);
+      } else {
+        loaded.extras.tensors[std::string(extra)] = *std::move(values);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  PosixFileSystem files_;
+  Engine& engine_;
+  ProcessGroup& group_;
+  const std::string directory_;
+  const LoadOptions& options_;
+};
+
+}  // namespace
+
+std::optional<LoadedCheckpoint> load_checkpoint(Engine& engine, const std::string& directory,
+                                                const LoadOptions& options) {
+  return Load(engine, directory, options).run();
+}
+
+}  // namespace tessera

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <absl/status/statusor.h>
+
+#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/step/shard_layout.h"
+#include "tessera/checkpoint/step/shard_writer.h"
+#include "tessera/state_stream.h"
+
+namespace tessera::internal {
+
+/// Writes a rank's part of a run's state into its file of a step, and tensors of its own with it.
+/// Throws nothing: finish() says what went wrong. Belongs to one thread.
+class ShardSink : public StateSink {
+ public:
+  /// `own`: entries that this rank has whole, by name. `files` must outlive this.
+  ShardSink(FileSystem& files, std::string directory, ShardIdentity identity,
+            std::map<std::string, at::Tensor> own);
+
+  void begin(const std::vector<StateOutline>& entries) override;
+  void write(size_t entry, int64_t begin, const at::Tensor& values) override;
+
+  /// After the state: writes what is left of its own, fsyncs and closes the file.
+  absl::StatusOr<ShardSummary> finish();
+
+ private:
+  absl::Status create(const std::vector<StateOutline>& entries);
+  absl::Status add_own_before(const std::string* entry, int64_t begin);
+
+  FileSystem& files_;
+  const std::string directory_;
+  const ShardIdentity identity_;
+  std::map<std::string, at::Tensor> own_;  // contiguous, on the host
+  std::vector<std::string> names_;         // of the state's entries
+  std::vector<ShardPiece> pieces_;         // in the order in which they are written
+  size_t next_ = 0;                        // of pieces_
+  std::unique_ptr<ShardWriter> writer_;
+  absl::Status status_;
+};
+
+}  // namespace tessera::internal

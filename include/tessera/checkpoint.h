@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera {
+
+class Engine;
+
+/// What a program keeps beside its engine's state. Names are the program's own: 1 to 900 bytes of
+/// UTF-8 without control characters.
+struct CheckpointExtras {
+  std::map<std::string, std::variant<int64_t, double, std::string>> values;  ///< rank 0's are saved
+  std::map<std::string, at::Tensor> tensors;                                 ///< rank 0's are saved
+  /// Every rank's own, such as the state of its generators. Given back at the same number of ranks
+  /// only.
+  std::map<std::string, at::Tensor> rank_tensors;
+};
+
+/// How a checkpoint is saved.
+struct SaveOptions {
+  CheckpointExtras extras;
+  /// Text about the run, for whoever looks at the checkpoint later: model, data, options. Rank 0's.
+  std::map<std::string, std::string> notes;
+};
+
+/// Saves the run as "<directory>/step-<N>", N being the number of updates applied so far: the
+/// engine's state (StateDict) and `options.extras`. The last name of `directory` is made if it is
+/// missing; all ranks must see it under this name. One safetensors file per rank and a manifest, as
+/// docs/checkpoint-format.md says. Each rank writes the part of the state that it keeps, once, from
+/// where it lies, in blocks of 1 MiB. What is there after the call survives a power failure; before
+/// it ends, nothing is at the final name. Returns the path.
+///
+/// Collective, blocking. Throws c10::Error with the same text on every rank if any rank cannot
+/// write (disk full, no permission, ...), if the step exists, or if another job saves in the
+/// directory; nothing is left of the step then and training can go on. Throws CommError if a rank
+/// dies. Between steps only, as Engine::state_dict().
+std::string save_checkpoint(Engine& engine, const std::string& directory,
+                            const SaveOptions& options = {});
+
+/// Which checkpoint is loaded.
+struct LoadOptions {
+  std::optional<int64_t> step;  ///< this one and no other; unset: the newest that verifies
+};
+
+/// A checkpoint that was loaded.
+struct LoadedCheckpoint {
+  int64_t step = 0;
+  int64_t world = 1;  ///< ranks that saved it
+  std::string path;
+  CheckpointExtras extras;  ///< rank_tensors are empty unless as many ranks load as saved
+  std::map<std::string, std::string> notes;
+  /// A line for each newer step that is damaged and was passed over: file and reason. Rank 0 has
+  /// written them to stderr.
+  std::vector<std::string> rejected;
+};
+
+/// Makes the run what a checkpoint in `directory` says, whatever strategy, number of ranks and
+/// backend saved it, bit for bit. Each rank reads the part that it keeps; it verifies all of that
+/// first, and again while it loads. Returns nothing, and changes nothing, where `directory` does
+/// not exist or has no checkpoint.
+///
+/// Collective, blocking. A newer step that is damaged on any rank (incomplete, altered, a fault of
+/// the disk) is passed over for an older one. Throws c10::Error on every rank, with nothing
+/// changed, where every step is damaged, a file cannot be read for another reason (no permission,
+/// another version of the format), options.step is not there, or the checkpoint is of another
+/// model: then it lists entries that are missing, unknown, or of another shape or dtype. Damage
+/// that appears after it was verified poisons the engine.
+std::optional<LoadedCheckpoint> load_checkpoint(Engine& engine, const std::string& directory,
+                                                const LoadOptions& options = {});
+
+}  // namespace tessera

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/flat_layout.h"
+#include "tessera/state_dict.h"
+
+namespace tessera {
+
+/// One entry of a run's state, and some of its elements.
+struct StateOutline {
+  std::string name;           ///< as in StateDict
+  StateEntry form;            ///< sizes, strides, dtype; no pieces
+  std::vector<Range> ranges;  ///< disjoint, in the memory order of `form`
+};
+
+/// Takes a rank's part of the state, tensor by tensor: Engine::write_state(). Local; whatever a
+/// call throws, write_state() throws, and the engine is as before.
+class StateSink {
+ public:
+  virtual ~StateSink() = default;
+
+  /// Once, before any write(): every entry of the run, in an order that is the same on all ranks,
+  /// each with the ranges that this rank will write, possibly none. Over all ranks they cover each
+  /// element once.
+  virtual void begin(const std::vector<StateOutline>& entries) = 0;
+
+  /// The elements [begin, begin + numel) of entries[entry], one of its ranges. `values`: [numel],
+  /// contiguous, CPU, of the entry's dtype; the engine's own memory, valid until the call returns.
+  /// Entries without elements are not written. The widest dtypes come first, and otherwise entries
+  /// and ranges come in the order of begin().
+  virtual void write(size_t entry, int64_t begin, const at::Tensor& values) = 0;
+};
+
+/// Gives a rank its part of a state, range by range: Engine::read_state(). Every call is local.
+class StateSource {
+ public:
+  virtual ~StateSource() = default;
+
+  /// What there is, by name: sizes, strides, dtype; no pieces.
+  virtual const std::map<std::string, StateEntry>& entries() const = 0;
+
+  /// What forbids to read `needed`; "" if nothing. Called once, before anything is read or changed,
+  /// with all that this rank is going to read.
+  virtual std::string problem_of(const std::vector<StateOutline>& needed) = 0;
+
+  /// Copies the elements from `begin` on, in the memory order that entries() says, to `to`:
+  /// [numel], contiguous, CPU, of the entry's dtype.
+  virtual void read(const std::string& name, int64_t begin, const at::Tensor& to) = 0;
+};
+
+}  // namespace tessera

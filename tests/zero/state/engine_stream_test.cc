@@ -1,0 +1,141 @@
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/tests/support/rank_threads.h"
+#include "tessera/tests/support/state_run.h"
+#include "tessera/tests/support/state_streams.h"
+#include "tessera/tests/zero/state/saved_rank.h"
+
+// Engine::write_state and read_state: a run whose ranks write and read their own parts goes on.
+namespace tessera::internal::testing {
+namespace {
+
+/// What the ranks of a run of `steps` steps write.
+StateDict written_after(int steps, int world, const std::string& model,
+                        const Configuration& configuration) {
+  return joined(on_ranks(world, [&](std::shared_ptr<ProcessGroup> group) {
+    const SavedRank run(std::move(group), model, configuration, 3);
+    run.train(0, steps);
+    StateCollector sink;
+    run.engine->write_state(sink);
+    return sink.take();
+  }));
+}
+
+/// What a run that reads `whole` after a step of its own saves after training steps [begin, end).
+StateDict gone_on(const StateDict& whole, int world, int begin, int end, const std::string& model,
+                  const Configuration& configuration) {
+  return on_ranks(world,
+                  [&](std::shared_ptr<ProcessGroup> group) {
+                    const SavedRank run(std::move(group), model, configuration, 77);
+                    run.train(0, 1);
+                    StateReader source(whole);
+                    run.engine->read_state(source);
+                    run.train(begin, end);
+                    return run.engine->state_dict(StateScope::kEveryRank);
+                  })
+      .back();
+}
+
+class EngineStream : public ::testing::TestWithParam<int> {
+ protected:
+  int world() const { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(World, EngineStream, ::testing::Values(1, 2, 3, 4));
+
+TEST_P(EngineStream, GoesOnUnderAnyConfigurationBitForBit) {
+  for (const char* model : {"OddMlp", "BatchNorm", "FrozenLayers", "ChannelsLast", "TiedMlp",
+                            "EmptyParameter", "TinyAndScalar"}) {
+    SCOPED_TRACE(model);
+    const std::vector<Configuration> configurations = configurations_at(world());
+    const StateDict expected =
+        saved_after(4, world(), model, configurations.front(), StateScope::kEveryRank).back();
+    for (const Configuration& from : configurations) {
+      const StateDict whole = written_after(2, world(), model, from);
+      for (const Configuration& to : {from, configurations.back()}) {
+        EXPECT_EQ(bit_differences(gone_on(whole, world(), 2, 4, model, to), expected), "")
+            << from << " to " << to;
+      }
+    }
+  }
+}
+
+TEST_P(EngineStream, IsWhatTheStateDictSays) {
+  for (const int other : {1, 2, 3, 4}) {
+    for (Configuration from : configurations_at(other)) {
+      from.precision.parameters = at::kBFloat16;
+      const StateDict expected =
+          saved_after(2, other, "OddMlp", from, StateScope::kEveryRank).front();
+      const StateDict whole = written_after(2, other, "OddMlp", from);
+      EXPECT_EQ(bit_differences(whole, expected), "") << from;
+      Configuration to = configurations_at(world()).back();
+      to.precision.parameters = at::kBFloat16;
+      EXPECT_EQ(bit_differences(gone_on(whole, world(), 2, 2, "OddMlp", to), expected), "")
+          << from << " at " << other << " to " << to;
+    }
+  }
+}
+
+TEST_P(EngineStream, ASinkThatThrowsHarmsNobody) {
+  struct Full : StateSink {
+    void begin(const std::vector<StateOutline>&) override {}
+    void write(size_t, int64_t, const at::Tensor&) override {
+      throw std::runtime_error("no space left");
+    }
+  };
+  for (const Configuration& configuration : configurations_at(world())) {
+    const StateDict expected =
+        saved_after(2, world(), "OddMlp", configuration, StateScope::kEveryRank).back();
+    const States states = on_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
+      const bool is_first = group->rank() == 0;
+      const SavedRank run(std::move(group), "OddMlp", configuration, 3);
+      run.train(0, 1);
+      Full full;
+      StateCollector collector;
+      if (is_first) {
+        EXPECT_THROW(run.engine->write_state(full), std::runtime_error);
+      } else {
+        run.engine->write_state(collector);
+      }
+      run.train(1, 2);
+      return run.engine->state_dict(StateScope::kEveryRank);
+    });
+    EXPECT_EQ(bit_differences(states.back(), expected), "") << configuration;
+  }
+}
+
+TEST_P(EngineStream, ASourceThatFailsHalfwayPoisonsEveryRank) {
+  const Configuration configuration = configuration_of(Strategy::kZero3);
+  const StateDict whole = written_after(1, world(), "OddMlp", configuration);
+  int64_t numbers = 0;  // all of them are read before anything changes
+  for (const auto& [name, entry] : whole.entries) numbers += entry.sizes.empty() ? 1 : 0;
+  const auto errors = run_ranks_expecting_errors(world(), [&](std::shared_ptr<ProcessGroup> group) {
+    const bool is_last = group->rank() == group->size() - 1;
+    const SavedRank run(std::move(group), "OddMlp", configuration, 3);
+    StateReader source(whole);
+    if (is_last) source.fails_after = numbers + 1;
+    EXPECT_ANY_THROW(run.engine->read_state(source));
+    run.train(1, 2);  // half of the state is another one's
+  });
+  EXPECT_THAT(errors, ::testing::Each(::testing::HasSubstr("read_state")));
+}
+
+TEST(EngineStreamNegativeControl, WhatTheComparisonMustCatch) {
+  const Configuration configuration = configuration_of(Strategy::kZero3);
+  const StateDict expected =
+      saved_after(4, 3, "OddMlp", configuration, StateScope::kEveryRank).back();
+  const StateDict whole = written_after(2, 3, "OddMlp", configuration);
+  EXPECT_THAT(bit_differences(gone_on(whole, 3, 3, 4, "OddMlp", configuration), expected),
+              ::testing::HasSubstr("engine.steps"))
+      << "a step less";
+}
+
+}  // namespace
+}  // namespace tessera::internal::testing

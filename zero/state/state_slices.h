@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/layout/flat_parameters.h"
+#include "tessera/core/layout/slice_map.h"
+#include "tessera/optim/flat_optimizer.h"
+#include "tessera/parameter_table.h"
+#include "tessera/process_group.h"
+#include "tessera/unit_plan.h"
+#include "tessera/zero/parameters/master_values.h"
+#include "tessera/zero/state/state_numbers.h"
+#include "tessera/zero/state/state_table.h"
+
+namespace tessera::internal {
+
+/// Elements of one slot that lie in one piece of this rank's memory.
+struct StatePart {
+  size_t slot;        ///< of the table
+  Range range;        ///< in the slot's memory order
+  at::Tensor values;  ///< [range.numel], the memory itself, on its device
+};
+
+/// What a rank keeps of a run's state, by region: its shards, masters and optimizer states; never
+/// the model's tensors of a unit. Tensors without a place in the plan (frozen ones where parameters
+/// are not split) and buffers are kept whole by every rank. All its calls are local; it holds no
+/// memory.
+class StateSlices {
+ public:
+  /// References must outlive it; `buffers` are the model's.
+  StateSlices(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
+              std::vector<NamedTensor> buffers, FlatOptimizer& optimizer,
+              const MasterValues& masters, const FlatParameters& flat);
+
+  const SliceMap& slices() const { return slices_; }
+  const std::vector<NamedTensor>& buffers() const { return buffers_; }
+
+  std::vector<StateNumber> numbers(const EngineCounters& counters) const;
+  /// problems_of() in state_numbers.h.
+  std::vector<std::string> problems_of(const std::vector<StateNumber>& numbers) const;
+  void write(const std::vector<StateNumber>& numbers, EngineCounters& counters);
+
+  /// Throws c10::Error as StateTable.
+  StateTable table(const std::vector<StateNumber>& numbers) const;
+  /// What forbids saving: the optimizer's groups do not fit its plan any more; "" for nothing.
+  std::string problem() const;
+
+  // Regions of units.
+
+  const FlatLayout& layout_of(const StateRegion& region) const {
+    return plan_[region.index].layout;
+  }
+  /// Everything that this rank keeps of the region, or what of it lies in its atom: the elements
+  /// that no other rank saves.
+  std::vector<StatePart> kept(const StateRegion& region) const;
+  std::vector<StatePart> in_atom(const StateRegion& region) const;
+
+ private:
+  /// A part of a unit's buffer.
+  struct Slice {
+    at::Tensor values;
+    Range range;
+  };
+  std::vector<Slice> memory_of(const StateRegion& region) const;
+  std::vector<StatePart> parts_within(const StateRegion& region, Range bounds) const;
+
+  const ParameterTable& table_;
+  const UnitPlan& plan_;
+  const SliceMap& slices_;
+  const std::vector<NamedTensor> buffers_;
+  FlatOptimizer& optimizer_;
+  const MasterValues& masters_;
+  const FlatParameters& flat_;
+};
+
+/// slices.table(numbers), which any rank may refuse: then every rank throws c10::Error, also with
+/// `problem`, what this rank has against going on ("" for nothing). Collective, blocking.
+StateTable table_on_all_ranks(ProcessGroup& group, const StateSlices& slices,
+                              const std::vector<StateNumber>& numbers, std::string problem);
+
+}  // namespace tessera::internal
