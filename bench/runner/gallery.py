@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from . import breakdown_report, goal, registry, scaling_model
 from .chart import Bar, Line, bars, lines
 from .findings import Findings
@@ -36,6 +38,12 @@ LEGEND = [("Tessera", _OURS), ("PyTorch", _PEER), ("one process, two threads", _
           ("no communication", _FLOOR)]
 
 
+def legend(names: list[tuple[str, int]], groups: list[tuple[str, list[Any]]]) -> list[tuple[str, int]]:
+    """Those whose colour is in one of the groups of rows."""
+    shown = {row.colour for _, rows in groups for row in rows}
+    return [(name, shade) for name, shade in names if shade in shown]
+
+
 def _step_time(findings: Findings, machine: str) -> str | None:
     groups = []
     for model, found in findings.training.items():
@@ -49,7 +57,7 @@ def _step_time(findings: Findings, machine: str) -> str | None:
     if not groups:
         return None
     return bars("Step time over the floor", f"Two ranks. {machine}. Median and range of rounds.",
-                groups, LEGEND, "step time / step time without communication", mark=1.0)
+                groups, legend(LEGEND, groups), "step time / step time without communication", mark=1.0)
 
 
 def _memory(findings: Findings, machine: str) -> str | None:
@@ -58,16 +66,14 @@ def _memory(findings: Findings, machine: str) -> str | None:
         group = []
         for name, memory in found.items():
             mib = memory.peak_above_idle_mib
-            told = name.startswith("pytorch ") and "mmap" in name
-            shade = _TOLD if told else colour(findings, name)
+            shade = _TOLD if "mmap" in name else colour(findings, name)
             group.append(Bar(name, Spread(mib, mib, mib), shade, f"{mib:,.0f}"))
         groups.append((f"Model {model}", group))
     if not groups:
         return None
-    legend = [("Tessera", _OURS), ("PyTorch", _PEER), ("PyTorch, malloc set by the environment", _TOLD),
-              ("no communication", _FLOOR)]
+    told = ("PyTorch, malloc set by the environment", _TOLD)
     return bars("Memory per rank while training", f"Two ranks. {machine}. Highest of 10 steps.",
-                groups, legend, "MiB of private and shared memory above the idle process")
+                groups, legend([*LEGEND, told], groups), "MiB of private and shared memory above the idle process")
 
 
 def size_text(size_bytes: int) -> str:

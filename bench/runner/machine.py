@@ -93,10 +93,15 @@ def _compiler(build: Path) -> str:
 
 
 def _libtorch(build: Path) -> str:
-    folder = Path(_cache(build, "TESSERA_TORCH") or "/nonexistent")
-    for place, pattern in ((folder, "torch-*.dist-info"), (folder, "build-version")):
-        for found in place.glob(pattern):
-            return found.read_text().strip() if found.is_file() else found.stem.split("-")[1]
+    folder = Path(_cache(build, "TESSERA_TORCH") or "/nonexistent") / "include" / "torch"
+    for header in ("headeronly/version.h", "csrc/api/include/torch/version.h"):  # newer, older
+        try:
+            text = (folder / header).read_text()
+        except OSError:
+            continue
+        parts = re.findall(r"^#define TORCH_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)$", text, re.M)
+        if len(parts) == 3:
+            return ".".join(parts)
     return "unknown"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from . import gallery, registry
 from .chart import Dots, dots
+from .failure import BenchFailure
 from .findings import Findings
 from .model import MODELS
 from .raw_results import Origin
@@ -37,12 +38,14 @@ def figure(found: Findings, origin: Origin) -> str:
                 label = f"{Spread.of(values).median:.2f}"
                 rows.append(Dots(name, values, gallery.colour(found, name), label))
         groups.append((f"Model {model}, {MODELS[model].size} parameters", rows))
-    shown = {row.colour for _, rows in groups for row in rows}
+    if not groups:
+        raise BenchFailure(f"the run trained none of the models {', '.join(_MODELS)} without communication, "
+                           "which README compares with")
     return dots(
         "Step time over training without communication",
         f"{registry.RANKS} ranks. {origin.cores} ({origin.cpu}). Commit {origin.commit}. "
         "A dot is a round, the tick the median.",
-        groups, [(name, colour) for name, colour in gallery.LEGEND if colour in shown],
+        groups, gallery.legend(gallery.LEGEND, groups),
         "step time / step time without communication, in the same round", mark=1.0)
 
 

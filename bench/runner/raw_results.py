@@ -33,7 +33,7 @@ def origin(folder: Path) -> Origin:
         raise BenchFailure(f"{folder}: got a smoke test (--quick), expected a whole run")
     rows = dict(re.findall(r"^\| (\w+(?: \w+)*) \| (.*) \|$", page, re.M))
     machine = re.fullmatch(r"(.*), (\d+ cores), .*", rows.get("machine", ""))
-    built = re.fullmatch(r"(.*?), .*, LibTorch (\S+)", rows.get("Tessera", ""))
+    built = re.fullmatch(r"(.*?), .*, LibTorch (\d\S*)", rows.get("Tessera", ""))
     peers = re.match(r"PyTorch (\d[\d.]*)", rows.get("peers", ""))
     if not machine or not built or not peers:
         raise BenchFailure(f"{folder / 'results.md'}: names no machine, commit or peers")

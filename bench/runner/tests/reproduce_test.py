@@ -153,10 +153,15 @@ class ReproduceTest(unittest.TestCase):
         self.run_of("quick", _RESULTS)
         page = self.root / "runs" / "quick" / "results.md"
         page.write_text("**A smoke test (`--quick`)**\n" + page.read_text())
+        self.run_of("nameless", _RESULTS)
+        page = self.root / "runs" / "nameless" / "results.md"
+        page.write_text(page.read_text().replace("LibTorch 2.11.0", "LibTorch unknown"))
         self.run_of("garbled", [{"suite": "train"}])
+        self.run_of("floorless", _step("tessera ddp", 100))
         for run, message in (("dirty", "was measured at '9a6c791 with local changes'"),
-                             ("quick", "got a smoke test"), ("nowhere", "No such file"),
-                             ("garbled", "results.jsonl:1: not a result")):
+                             ("quick", "got a smoke test"), ("nameless", "names no machine, commit or peers"), ("nowhere", "No such file"),
+                             ("garbled", "results.jsonl:1: not a result"),
+                             ("floorless", "the run trained none of the models A, C without")):
             code, said = self.reproduce("--run", str(self.root / "runs" / run))
             self.assertEqual(code, 1)
             self.assertIn(message, said)
