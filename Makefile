@@ -23,7 +23,7 @@ check = ctest --test-dir build/$(1)$(suffix) -j $(JOBS) --output-on-failure --no
   --output-log build/$(1)$(suffix)/ctest.log $(2)
 
 .PHONY: help bootstrap build test test-release sanitize test-all core-asan core-tsan all-asan all-tsan \
-  demo prove tidy format clean
+  demo prove package tidy format clean
 .NOTPARALLEL:  # the builds take turns; each uses all JOBS
 
 help:
@@ -33,6 +33,7 @@ help:
 	@echo 'make sanitize    the tests of core under the sanitizers (asan and ubsan, tsan)'
 	@echo 'make test-all    also every test under the sanitizers, and the newest LibTorch'
 	@echo 'make build       build all (build/release)'
+	@echo 'make package     a .tar.gz and, on Debian and Ubuntu, a .deb (build/release/packages)'
 	@echo 'make tidy        clang-tidy on the files changed since BASE (default: origin, else HEAD~1;'
 	@echo '                 BASE=all: on every file)'
 	@echo 'make format      clang-format on all files'
@@ -72,6 +73,10 @@ demo: bootstrap
 prove: bootstrap
 	@$(call build,release,prove_reference prove_training tessera-run)
 	@python3 -B tests/prove/prove.py $(release)/bin
+
+package: bootstrap
+	@$(call build,release,tessera_installed)
+	@cd $(release) && cpack
 
 BASE ?= $(shell git rev-parse -q --verify origin/HEAD || git rev-parse -q --verify HEAD~1)
 tidy:
