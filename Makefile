@@ -23,7 +23,7 @@ check = ctest --test-dir build/$(1)$(suffix) -j $(JOBS) --output-on-failure --no
   --output-log build/$(1)$(suffix)/ctest.log $(2)
 
 .PHONY: help bootstrap build test test-release sanitize test-all core-asan core-tsan all-asan all-tsan \
-  demo prove reproduce tidy format clean
+  demo prove reproduce package tidy format clean
 .NOTPARALLEL:  # the builds take turns; each uses all JOBS
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo 'make sanitize    the tests of core under the sanitizers (asan and ubsan, tsan)'
 	@echo 'make test-all    also every test under the sanitizers, and the newest LibTorch'
 	@echo 'make build       build all (build/release)'
+	@echo 'make package     a .tar.gz and, on Debian and Ubuntu, a .deb (build/release/packages)'
 	@echo 'make tidy        clang-tidy on the files changed since BASE (default: origin, else HEAD~1;'
 	@echo '                 BASE=all: on every file)'
 	@echo 'make format      clang-format on all files'
@@ -77,6 +78,10 @@ prove: bootstrap
 reproduce: bootstrap
 	@$(call build,release,memory_compare tessera-run)
 	@python3 -B -m bench.runner.reproduce --programs $(release)/bin $(if $(RUN),--run $(RUN))
+
+package: bootstrap
+	@$(call build,release,tessera_installed)
+	@cd $(release) && cpack
 
 BASE ?= $(shell git rev-parse -q --verify origin/HEAD || git rev-parse -q --verify HEAD~1)
 tidy:

@@ -11,6 +11,8 @@ install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/tessera
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 
+# Released versions only: another one may be called "head".
+string(REGEX MATCH "^[0-9.]+$" absl_exact "${absl_VERSION}")
 configure_package_config_file(
   ${PROJECT_SOURCE_DIR}/cmake/TesseraConfig.cmake.in ${PROJECT_BINARY_DIR}/TesseraConfig.cmake
   INSTALL_DESTINATION ${config_dir})
@@ -18,3 +20,16 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/TesseraConfigVersion.cmak
                                  COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/TesseraConfig.cmake
               ${PROJECT_BINARY_DIR}/TesseraConfigVersion.cmake DESTINATION ${config_dir})
+# Builds what is installed, and no more.
+add_custom_target(tessera_installed)
+foreach(target IN LISTS installed_targets)
+  if(TARGET ${target})
+    add_dependencies(tessera_installed ${target})
+  endif()
+endforeach()
+
+# The component `machine` is what holds on this machine only: packages leave it out.
+file(WRITE ${PROJECT_BINARY_DIR}/TesseraBuiltWith.cmake
+     "set(LibTorch_DEFAULT_ROOT \"${TESSERA_TORCH}\")\n")
+install(FILES ${PROJECT_BINARY_DIR}/TesseraBuiltWith.cmake DESTINATION ${config_dir}
+        COMPONENT machine)

@@ -37,7 +37,7 @@ class Machine:
 def look(root: Path, build: Path, python: str | None) -> Machine:
     """Reads what this machine, the build folder, the peers' Python and git say."""
     return Machine(
-        date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         cpu=_field(Path("/proc/cpuinfo"), "model name") or platform.machine(),
         cores=len(os.sched_getaffinity(0)),
         memory_gib=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30,

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <cstdint>
 #include <fstream>
 #include <limits>
@@ -11,7 +12,6 @@
 #include <vector>
 
 #include <absl/strings/match.h>
-#include <absl/strings/numbers.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
@@ -31,12 +31,12 @@ AddressRange heap() {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     if (!absl::EndsWith(line, "[heap]")) continue;
+    // "<begin>-<end> ...". Not absl::SimpleHexAtoi, which Ubuntu 22.04's Abseil has not.
     AddressRange range;
-    const size_t dash = line.find('-'), space = line.find(' ');
-    if (absl::SimpleHexAtoi(line.substr(0, dash), &range.begin) &&
-        absl::SimpleHexAtoi(line.substr(dash + 1, space - dash - 1), &range.end)) {
-      return range;
-    }
+    const char* const end = line.data() + line.size();
+    const auto begin_read = std::from_chars(line.data(), end, range.begin, 16);
+    if (begin_read.ec != std::errc() || begin_read.ptr == end || *begin_read.ptr != '-') continue;
+    if (std::from_chars(begin_read.ptr + 1, end, range.end, 16).ec == std::errc()) return range;
   }
   return {};
 }

@@ -10,8 +10,9 @@ rm -rf "$scratch"
 # Moved, so that nothing can depend on where it was installed; and no
 # TESSERA_TORCH: the package remembers the LibTorch that it was built with.
 mv "$scratch/prefix" "$scratch/moved"
+ln -s moved "$scratch/used"  # check_package.sh puts packages in its place
 env -u TESSERA_TORCH "$cmake" -S "$here" -B "$scratch/build" -G Ninja \
-  -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_PREFIX_PATH="$scratch/moved"
+  -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_PREFIX_PATH="$scratch/used"
 "$cmake" --build "$scratch/build"
 "$scratch/build/consumer"
 
@@ -25,8 +26,7 @@ tr -s ' \n' ' ' <"$scratch/log" | grep -q 'not built yet: libtessera_core.a .*te
 [[ ! -e $scratch/none ]]
 
 # Where LibTorch is looked for, once the one that it was built with is gone.
-sed -i 's|^set(LibTorch_DEFAULT_ROOT .*|set(LibTorch_DEFAULT_ROOT /no/such/libtorch)|' \
-  "$scratch"/moved/lib*/cmake/Tessera/TesseraConfig.cmake
+find "$scratch/moved" -name TesseraBuiltWith.cmake -delete
 mkdir "$scratch/python"
 ln -s "$torch" "$scratch/python/torch"
 mkdir -p "$scratch/archive/share/cmake/Torch"
@@ -67,6 +67,16 @@ printf '#define TORCH_VERSION_%s\n' 'MAJOR 2' 'MINOR 3' 'PATCH 1' \
   >"$scratch/other/include/torch/headeronly/version.h"
 prefixes=$scratch/other
 fails "and '$scratch/other' is 2.3.1: set TESSERA_TORCH to a"
+
+# Of Abseil only the one that it was built with, or linking would fail.
+mkdir -p "$scratch/absl/lib/cmake/absl"
+touch "$scratch/absl/lib/cmake/absl/abslConfig.cmake"
+printf 'set(PACKAGE_VERSION 20200101)\nif(NOT PACKAGE_FIND_VERSION)\n  set(%s TRUE)\nendif()\n' \
+  PACKAGE_VERSION_COMPATIBLE >"$scratch/absl/lib/cmake/absl/abslConfigVersion.cmake"
+prefixes="$scratch/absl;$torch"
+flags=(-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF -DCMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH=OFF
+       "-DCMAKE_MAKE_PROGRAM=$(command -v ninja)")
+fails "abslConfig.cmake, version: 20200101"
 
 # What is under include/ is there, and nothing else.
 diff <(cd "$here/../../include" && find . -name '*.h' | sort) \
