@@ -1,3 +1,4 @@
+#include <cstdio>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "tessera/checkpoint/files/posix_file_system.h"
 #include "tessera/checkpoint/format/step_names.h"
 #include "tessera/checkpoint/step/step_commit.h"
+#include "tessera/checkpoint/step/step_reader.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/engine.h"
@@ -78,9 +80,28 @@ class Save {
     if (!run.ok()) return run.status();
     run_ = *std::move(run);
     auto path = begin_step(files_, directory_, step_, nonce_, /*bytes=*/0);
+    if (absl::IsAlreadyExists(path.status()) && is_damaged(step_)) {
+      if (absl::Status status = set_aside(step_); !status.ok()) return status;
+      path = begin_step(files_, directory_, step_, nonce_, /*bytes=*/0);
+    }
     if (!path.ok()) return path.status();
     is_begun_ = true;
     return absl::OkStatus();
+  }
+
+  /// A run that has passed a damaged step over comes to its number again.
+  bool is_damaged(int64_t step) {
+    auto reader = StepReader::open(files_, join_path(directory_, step_name(step)));
+    return absl::IsDataLoss(reader.ok() ? (*reader)->verify_all() : reader.status());
+  }
+
+  absl::Status set_aside(int64_t step) {
+    const std::string path = join_path(directory_, step_name(step));
+    const std::string aside = absl::StrCat(path, ".damaged-", nonce_);
+    if (absl::Status status = files_.rename(path, aside); !status.ok()) return status;
+    std::fprintf(stderr, "[checkpoint] '%s' is damaged; it is '%s' now\n", path.c_str(),
+                 aside.c_str());
+    return files_.sync_directory(directory_);
   }
 
   /// Every rank writes its file. The summaries by rank, on every rank.

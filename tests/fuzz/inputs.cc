@@ -8,6 +8,10 @@
 #include <optional>
 #include <utility>
 
+#include "tessera/checkpoint/format/manifest.h"
+#include "tessera/checkpoint/format/safetensors.h"
+#include "tessera/checkpoint/step/shard_layout.h"
+#include "tessera/checkpoint/step/shard_writer.h"
 #include "tessera/core/comm/handshake/hello.h"
 #include "tessera/core/comm/meeting/announcement.h"
 #include "tessera/core/comm/meeting/credentials.h"
@@ -28,9 +32,13 @@ enum class Parser : uint8_t {
   kHello,
   kPage,
   kRange,
-  kAnnouncement
+  kAnnouncement,
+  kSafetensors,
+  kManifest,
+  kShardSummary
 };
 constexpr int kRanksOfPage = 3;
+constexpr int64_t kDataOfCorpus = 32;  // of layout()
 
 std::string input_for(Parser parser, std::string bytes) {
   return static_cast<char>(parser) + std::move(bytes);
@@ -133,6 +141,93 @@ bool read_announcement(std::string_view bytes) {
   return true;
 }
 
+/// A file's first bytes, as if all data that its header promises followed.
+bool read_safetensors(std::string_view bytes) {
+  const auto size = static_cast<int64_t>(bytes.size());
+  const auto json_bytes = SafetensorsHeader::json_bytes(bytes, size);
+  if (!json_bytes.ok()) return false;
+  check(*json_bytes <= size - SafetensorsHeader::kLengthBytes);
+  const std::string_view json =
+      bytes.substr(SafetensorsHeader::kLengthBytes, static_cast<size_t>(*json_bytes));
+  const auto header = SafetensorsHeader::from_json(json, kDataOfCorpus);
+  if (!header.ok()) return false;
+  int64_t end = 0;
+  for (const SafetensorsTensor& tensor : header->tensors) {
+    check(tensor.begin == end && tensor.end >= end);
+    check(bytes_of(tensor.shape, tensor.dtype) == tensor.end - tensor.begin);
+    end = tensor.end;
+  }
+  check(end == kDataOfCorpus);
+  const auto again = header->to_bytes();
+  check(again.ok());
+  const auto same = SafetensorsHeader::from_json(
+      std::string_view(*again).substr(SafetensorsHeader::kLengthBytes), kDataOfCorpus);
+  check(same.ok() && same->metadata == header->metadata);
+  return true;
+}
+
+/// A manifest without its checksum, which is put on: what is behind it shall be reached.
+bool read_manifest(std::string_view bytes) {
+  const auto manifest = Manifest::from_text(std::string(bytes) + Manifest::trailer(bytes));
+  if (!manifest.ok()) return false;
+  check(manifest->problem().empty());
+  for (const auto& [name, entry] : manifest->entries) {
+    for (const ManifestPiece& piece : entry.pieces) {
+      const int64_t size = (piece.end - piece.begin) * entry.form.element_bytes();
+      check(piece.offset + size <= manifest->files.at(static_cast<size_t>(piece.file)).bytes);
+    }
+  }
+  const auto text = manifest->to_text();
+  check(text.ok() && Manifest::from_text(*text).ok());
+  return true;
+}
+
+bool read_shard_summary(std::string_view bytes) {
+  const auto summary = ShardSummary::from_text(bytes);
+  if (!summary.ok()) return false;
+  const auto text = summary->to_text();
+  check(text.ok());
+  const auto again = ShardSummary::from_text(*text);
+  check(again.ok() && *again == *summary);
+  return true;
+}
+
+/// What a rank of a world of one writes.
+ShardLayout layout() {
+  const EntryForm matrix{.sizes = {2, 3}, .strides = {3, 1}, .dtype = at::kFloat};
+  const EntryForm number{.sizes = {}, .strides = {}, .dtype = at::kLong};
+  const std::string nonce = "0123456789abcdef0123456789abcdef";
+  return *ShardLayout::make({.nonce = nonce, .step = 7, .rank = 0, .world = 1},
+                            {{.entry = "m", .form = matrix, .begin = 0, .end = 2},
+                             {.entry = "m", .form = matrix, .begin = 2, .end = 6},
+                             {.entry = "n", .form = number, .begin = 0, .end = 1}});
+}
+
+ShardSummary summary() {
+  const ShardLayout one = layout();
+  return {.nonce = one.identity().nonce,
+          .step = one.identity().step,
+          .rank = 0,
+          .file = {.name = "rank-00000-of-00001.safetensors",
+                   .bytes = one.file_bytes(),
+                   .checksums = {12345}},
+          .entries = one.entries()};
+}
+
+std::string manifest_without_trailer() {
+  const ShardSummary one = summary();
+  const Manifest manifest{.nonce = one.nonce,
+                          .step = one.step,
+                          .world = 1,
+                          .degrees = {1, 1, 1},
+                          .options = {{"strategy", "ddp"}},
+                          .extras = {{"a", 1.5}, {"b", int64_t{2}}, {"c", "text"}},
+                          .files = {one.file},
+                          .entries = one.entries};
+  const std::string text = *manifest.to_text();
+  return text.substr(0, text.size() - Manifest::trailer("").size());
+}
+
 std::string page() {
   const auto world = shm::World::create({11, 12, 13});
   return {world->segment()->data(), static_cast<size_t>(shm::ControlPage::bytes(kRanksOfPage))};
@@ -163,6 +258,12 @@ bool read_input(std::string_view input) {
       return read_range(input);
     case Parser::kAnnouncement:
       return read_announcement(input);
+    case Parser::kSafetensors:
+      return read_safetensors(input);
+    case Parser::kManifest:
+      return read_manifest(input);
+    case Parser::kShardSummary:
+      return read_shard_summary(input);
   }
   return false;
 }
@@ -201,6 +302,9 @@ std::vector<std::string> corpus() {
                                    Announcement{.name = {}, .host = "10.0.0.1", .port = 29500}}) {
     inputs.push_back(input_for(Parser::kAnnouncement, said.to_text()));
   }
+  inputs.push_back(input_for(Parser::kSafetensors, layout().header()));
+  inputs.push_back(input_for(Parser::kManifest, manifest_without_trailer()));
+  inputs.push_back(input_for(Parser::kShardSummary, *summary().to_text()));
   return inputs;
 }
 

@@ -21,7 +21,7 @@ public_of() {  # folders...
   for header in include/tessera/*.h; do
     header=${header##*/}
     [[ $header != tessera.h && $header != '*.h' ]] || continue
-    owner=$(find core optim ddp fsdp zero -name "${header%.h}.cc" 2>/dev/null | head -n 1)
+    owner=$(find core optim ddp fsdp zero checkpoint -name "${header%.h}.cc" 2>/dev/null | head -n 1)
     owner=${owner%%/*}
     [[ -n $owner && " $* " != *" $owner "* ]] || echo "$header"
   done
@@ -68,7 +68,7 @@ check() {
   done < <(include_rules)
 
   # The umbrella costs what torch/torch.h does, and shows more than a part of the library needs.
-  sources core optim ddp fsdp zero tools | search '"tessera/tessera[.]h"' | offend umbrella-inside
+  sources core optim ddp fsdp zero checkpoint tools | search '"tessera/tessera[.]h"' | offend umbrella-inside
   # A program includes what a user has.
   sources examples | search '^ *# *include *"' |
     grep -vE 'include *"(tessera/(examples/|[a-z_]+[.]h")|absl/)' | offend examples-include-public

@@ -41,6 +41,7 @@ good
 "$check" "$tree" || { echo "a good tree was refused"; failed=1; }
 printf '#include "tessera/zero/x.h"\n' >>"$tree/core/layout/flat.h"; expect include-direction
 printf '#include "tessera/fsdp/x.h"\n' >>"$tree/ddp/reducer.cc"; expect include-direction
+printf '#include "tessera/checkpoint/x.h"\n' >>"$tree/zero/engine.cc"; expect include-direction
 printf '#include "layout/flat.h"\n' >>"$tree/ddp/reducer.cc"; expect include-direction
 printf '#include "tessera/engine.h"\n' >>"$tree/ddp/reducer.cc"; expect include-direction
 printf '#include "tessera/tessera.h"\n' >>"$tree/ddp/reducer.cc"; expect umbrella-inside

@@ -198,10 +198,18 @@ TEST_P(EngineCheckpoint, FallsBackFromADamagedStepAndSaysSo) {
     EXPECT_THAT(loaded->rejected,
                 ElementsAre(AllOf(StartsWith("[checkpoint] step-2 is not used: "),
                                   HasSubstr(file_of(directory.path(), 2, last, world())))));
-    return run.engine->state_dict(StateScope::kEveryRank);
+    StateDict state = run.engine->state_dict(StateScope::kEveryRank);
+    run.train(1, 2);
+    save_checkpoint(*run.engine, directory.path());
+    EXPECT_THAT([&] { save_checkpoint(*run.engine, directory.path()); },
+                ThrowsMessage<c10::Error>(HasSubstr("step-2")));
+    return state;
   });
   EXPECT_EQ(bit_differences(states.back(), expected), "");
+  EXPECT_THAT(names_in(directory.path()),
+              ElementsAre("lock", "step-1", "step-2", StartsWith("step-2.damaged-")));
 
+  flip_a_byte_near_the_end(file_of(directory.path(), 2, last, world()));
   flip_a_byte_near_the_end(file_of(directory.path(), 1, 0, world()));
   run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
     const SavedRank run(std::move(group), "OddMlp", configuration, 3);

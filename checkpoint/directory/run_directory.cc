@@ -1,0 +1,132 @@
+#include "tessera/checkpoint/directory/run_directory.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+
+#include "tessera/checkpoint/directory/step_list.h"
+#include "tessera/checkpoint/format/step_names.h"
+#include "tessera/checkpoint/step/step_reader.h"
+#include "tessera/core/process/machine.h"
+
+namespace tessera::internal {
+namespace {
+
+constexpr std::string_view kProbe = "probe-";
+
+absl::Status make_directory(FileSystem& files, const std::string& path) {
+  absl::Status status = files.make_directory(path);
+  if (absl::IsNotFound(status)) {
+    return absl::NotFoundError(absl::StrCat(status.message(), "; make '", parent_path(path),
+                                            "' first, or name another directory"));
+  }
+  return status.ok() ? files.sync_directory(parent_path(path)) : status;
+}
+
+absl::Status with_remedy(const absl::Status& status, std::string_view remedy) {
+  return {status.code(), absl::StrCat(status.message(), std::string(remedy))};
+}
+
+}  // namespace
+
+RunDirectory::RunDirectory(FileSystem& files, std::string path, std::unique_ptr<FileLock> lock)
+    : files_(files), path_(std::move(path)), lock_(std::move(lock)) {}
+
+absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(FileSystem& files,
+                                                                 const std::string& path,
+                                                                 const std::string& holder) {
+  const auto entry = files.entry(path);
+  absl::Status status = entry.status();
+  if (absl::IsNotFound(status)) status = make_directory(files, path);
+  if (!status.ok()) return status;
+  if (entry.ok() && entry->kind == FileEntry::Kind::kFile) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("[checkpoint] '", path,
+                     "': got a file, expected a directory; name another one, or move it away"));
+  }
+  auto lock = files.lock(join_path(path, kLockName), holder);
+  if (!lock.ok()) return lock.status();
+  std::unique_ptr<RunDirectory> run(new RunDirectory(files, path, *std::move(lock)));
+  status = run->probe();
+  if (status.ok()) status = run->remove_leftovers();
+  if (!status.ok()) return status;
+  return run;
+}
+
+absl::Status RunDirectory::probe() {
+  const std::string path = join_path(path_, absl::StrCat(std::string(kProbe), draw_nonce()));
+  const auto file = files_.create(path);
+  if (!file.ok()) return with_remedy(file.status(), "; checkpoints cannot be saved there");
+  absl::Status status = (*file)->write_all(holder_of_this_process());
+  if (status.ok()) status = (*file)->sync();
+  if (status.ok()) status = (*file)->close();
+  const absl::Status removal = files_.remove_file(path);
+  if (status.ok()) status = removal;
+  if (status.ok()) status = files_.sync_directory(path_);
+  return status.ok() ? status : with_remedy(status, "; checkpoints cannot be saved there");
+}
+
+absl::Status RunDirectory::remove_leftovers() {
+  const auto names = files_.list(path_);
+  if (!names.ok()) return names.status();
+  absl::Status status;
+  for (const std::string& name : *names) {
+    const bool is_probe = name.starts_with(kProbe) && is_nonce(name.substr(kProbe.size()));
+    if (!is_probe && !is_temporary_step(name) && !is_trash_step(name)) continue;
+    status.Update(remove_tree(files_, join_path(path_, name)));
+  }
+  return status;
+}
+
+absl::Status RunDirectory::find_whole_step_but(const std::vector<int64_t>& doomed) {
+  std::vector<std::string> reasons;
+  for (auto step = verified_.rbegin(); step != verified_.rend(); ++step) {
+    if (std::binary_search(doomed.begin(), doomed.end(), *step)) continue;
+    const auto reader = StepReader::open(files_, join_path(path_, step_name(*step)));
+    if (reader.ok()) return absl::OkStatus();
+    reasons.emplace_back(reader.status().message());
+  }
+  return absl::DataLossError(absl::StrCat(
+      "[checkpoint] '", path_, "': no step is deleted, because none of those to keep is known to ",
+      "be whole; verify them", reasons.empty() ? "" : ": ", absl::StrJoin(reasons, "\n")));
+}
+
+absl::StatusOr<bool> RunDirectory::delete_step(int64_t step) {
+  const std::string path = join_path(path_, step_name(step));
+  const auto lock = files_.lock_content(join_path(path, kManifestName), /*alone=*/true);
+  if (absl::IsFailedPrecondition(lock.status())) return false;
+  const std::string trash = join_path(path_, trash_step_name(step, draw_nonce()));
+  absl::Status status = files_.rename(path, trash);
+  // The name must be gone for good before the first file is.
+  if (status.ok()) status = files_.sync_directory(path_);
+  if (status.ok()) status = remove_tree(files_, trash);
+  if (!status.ok()) return status;
+  verified_.erase(step);
+  return true;
+}
+
+absl::StatusOr<std::vector<int64_t>> RunDirectory::retain(const Retention& retention) {
+  const auto committed = list_steps(files_, path_);
+  if (!committed.ok()) return committed.status();
+  const std::vector<int64_t> doomed = steps_to_delete(*committed, retention);
+  std::vector<int64_t> deleted;
+  if (doomed.empty()) return deleted;
+  if (absl::Status status = find_whole_step_but(doomed); !status.ok()) return status;
+  for (const int64_t step : doomed) {
+    const auto done = delete_step(step);
+    if (!done.ok()) return done.status();
+    if (*done) deleted.push_back(step);
+  }
+  return deleted;
+}
+
+std::string holder_of_this_process() {
+  return absl::StrCat("pid ", ::getpid(), " on host ", machine_name());
+}
+
+}  // namespace tessera::internal

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include "tessera/checkpoint/directory/retention.h"
+#include "tessera/checkpoint/files/file_system.h"
+
+namespace tessera::internal {
+
+/// The directory of a run, for the one job that saves there; one rank of it has this object. Jobs
+/// that only load need none. Belongs to one thread.
+class RunDirectory {
+ public:
+  /// Makes `path` (0700) if only its last name is missing, locks it, proves by a probe that files
+  /// can be written, and removes what a job left there that died while it saved or deleted.
+  /// `holder` is what another job is told: "pid 12 on host a". FailedPrecondition where another job
+  /// holds the lock, with that job's text, or `path` is no directory. `files` must outlive this.
+  static absl::StatusOr<std::unique_ptr<RunDirectory>> open(FileSystem& files,
+                                                            const std::string& path,
+                                                            const std::string& holder);
+
+  const std::string& path() const { return path_; }
+
+  /// Remembers that step `step` is durable and whole: this job committed it without an error, or
+  /// verified every byte of it.
+  void note_verified(int64_t step) { verified_.insert(step); }
+
+  /// Deletes the steps that `retention` does not keep, and returns which: each is renamed first, so
+  /// that no half of a step looks like one. Deletes nothing unless one of the steps that remain is
+  /// known to be whole (note_verified()) and its files are still there: DataLoss otherwise. Steps
+  /// that somebody reads stay, and so does whatever is being written.
+  absl::StatusOr<std::vector<int64_t>> retain(const Retention& retention);
+
+ private:
+  RunDirectory(FileSystem& files, std::string path, std::unique_ptr<FileLock> lock);
+
+  absl::Status probe();
+  absl::Status remove_leftovers();
+  absl::Status find_whole_step_but(const std::vector<int64_t>& doomed);
+  /// Returns whether it did: not if somebody reads the step.
+  absl::StatusOr<bool> delete_step(int64_t step);
+
+  FileSystem& files_;
+  const std::string path_;
+  const std::unique_ptr<FileLock> lock_;
+  std::set<int64_t> verified_;
+};
+
+/// What a job writes into its lock: "pid 12 on host a". Local.
+std::string holder_of_this_process();
+
+}  // namespace tessera::internal

@@ -1,0 +1,49 @@
+#include "tessera/checkpoint/files/file_system.h"
+
+#include <algorithm>
+
+#include <absl/strings/escaping.h>
+#include <absl/strings/str_cat.h>
+
+namespace tessera::internal {
+
+std::string join_path(std::string_view directory, std::string_view name) {
+  std::string path(directory);
+  if (path.empty() || path.back() != '/') path += '/';
+  return path.append(name);
+}
+
+std::string parent_path(std::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  const size_t slash = path.rfind('/');
+  if (slash == std::string_view::npos) return ".";
+  return std::string(path.substr(0, std::max<size_t>(slash, 1)));
+}
+
+absl::StatusOr<bool> exists(FileSystem& files, const std::string& path) {
+  const auto entry = files.entry(path);
+  if (entry.ok()) return true;
+  if (absl::IsNotFound(entry.status())) return false;
+  return entry.status();
+}
+
+absl::Status remove_tree(FileSystem& files, const std::string& path) {
+  const auto entry = files.entry(path);
+  if (!entry.ok()) return absl::IsNotFound(entry.status()) ? absl::OkStatus() : entry.status();
+  if (entry->kind != FileEntry::Kind::kDirectory) return files.remove_file(path);
+  absl::Status status;
+  const auto names = files.list(path);
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) status.Update(remove_tree(files, join_path(path, name)));
+  status.Update(files.remove_directory(path));
+  return status;
+}
+
+std::string printable(std::string_view text) {
+  constexpr size_t kMostBytes = 200;
+  const bool is_long = text.size() > kMostBytes;
+  const std::string_view part = text.substr(0, kMostBytes);
+  return absl::StrCat(absl::Utf8SafeCHexEscape({part.data(), part.size()}), is_long ? "..." : "");
+}
+
+}  // namespace tessera::internal

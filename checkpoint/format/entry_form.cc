@@ -1,0 +1,100 @@
+#include "tessera/checkpoint/format/entry_form.h"
+
+#include <algorithm>
+
+#include <absl/strings/ascii.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+
+#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/format/dtype_names.h"
+#include "tessera/checkpoint/format/utf8.h"
+#include "tessera/state_dict.h"
+
+namespace tessera::internal {
+namespace {
+
+constexpr size_t kMostNameBytes = 1000;
+constexpr size_t kMostDimensions = 64;
+
+bool looks_like_a_piece(std::string_view name) {
+  const size_t mark = name.rfind('#');
+  if (mark == std::string_view::npos) return false;
+  const std::string_view range = name.substr(mark + 1);
+  const size_t dash = range.find('-');
+  if (dash == std::string_view::npos || dash == 0 || dash + 1 == range.size()) return false;
+  return std::all_of(range.begin(), range.begin() + static_cast<ptrdiff_t>(dash),
+                     absl::ascii_isdigit) &&
+         std::all_of(range.begin() + static_cast<ptrdiff_t>(dash) + 1, range.end(),
+                     absl::ascii_isdigit);
+}
+
+}  // namespace
+
+std::optional<int64_t> bytes_of(const std::vector<int64_t>& sizes, at::ScalarType dtype) {
+  auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  bool is_empty = false;
+  for (const int64_t size : sizes) {
+    // Zeros aside, because whoever multiplies the sizes meets the others first.
+    if (size < 0 || __builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes)) {
+      return std::nullopt;
+    }
+    is_empty = is_empty || size == 0;
+  }
+  return is_empty ? 0 : bytes;
+}
+
+int64_t EntryForm::numel() const {
+  int64_t numel = 1;
+  for (const int64_t size : sizes) numel *= size;
+  return numel;
+}
+
+int64_t EntryForm::element_bytes() const { return static_cast<int64_t>(c10::elementSize(dtype)); }
+
+bool EntryForm::is_row_major() const {
+  int64_t expected = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    if (sizes[d] != 1 && strides[d] != expected) return numel() == 0;
+    expected *= sizes[d];
+  }
+  return true;
+}
+
+std::string EntryForm::problem() const {
+  if (dtype_name(dtype).empty()) {
+    return absl::StrCat("got dtype ", c10::toString(dtype),
+                        ", expected one that safetensors has a name for");
+  }
+  if (sizes.size() > kMostDimensions) {
+    return absl::StrCat("got ", sizes.size(), " dimensions, expected at most ", kMostDimensions);
+  }
+  if (!bytes_of(sizes, dtype)) {
+    return absl::StrCat("got sizes [", absl::StrJoin(sizes, ", "),
+                        "], expected none below 0 and fewer than 2^63 bytes");
+  }
+  return StateEntry{.sizes = sizes, .strides = strides, .dtype = dtype, .pieces = {}}.problem();
+}
+
+std::string name_problem(std::string_view name) {
+  if (name.empty() || name.size() > kMostNameBytes) {
+    return absl::StrCat("got a name of ", name.size(), " bytes ('", printable(name),
+                        "'), expected 1 to ", kMostNameBytes);
+  }
+  if (!is_utf8(name) || std::any_of(name.begin(), name.end(), absl::ascii_iscntrl)) {
+    return absl::StrCat("got the name '", printable(name),
+                        "', expected UTF-8 without control characters");
+  }
+  if (name == "__metadata__" || looks_like_a_piece(name)) {
+    return absl::StrCat("got the name '", printable(name),
+                        "', expected one that is neither __metadata__ nor ",
+                        "ends as the name of a piece does (#<number>-<number>)");
+  }
+  return "";
+}
+
+std::string piece_name(std::string_view name, int64_t begin, int64_t end) {
+  return absl::StrCat(std::string(name), "#", begin, "-", end);
+}
+
+}  // namespace tessera::internal

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <absl/status/statusor.h>
+#include <nlohmann/json.hpp>
+
+namespace tessera::internal {
+
+using Json = nlohmann::json;
+
+/// What JSON of somebody else's may cost.
+struct JsonBounds {
+  int depth = 4;                       ///< of arrays and objects within each other
+  int64_t memory_bytes = 256LL << 20;  ///< of the parsed values, estimated from above
+};
+
+/// The value that `text` is. Reads it twice: nothing is built before all of it is known to be JSON,
+/// within the bounds and without an object that has a name twice. InvalidArgument says where and
+/// what.
+absl::StatusOr<Json> parse_json(std::string_view text, const JsonBounds& bounds = {});
+
+/// One line of JSON. InvalidArgument where a text in it is no UTF-8.
+absl::StatusOr<std::string> json_text(const Json& value);
+
+/// Reads the fields of a JSON object and remembers the first thing that is not as expected; after
+/// that every value is empty.
+class JsonFields {
+ public:
+  /// `where` names the object in messages; `problem` and `object` must outlive this.
+  JsonFields(const Json& object, std::string where, std::string& problem);
+
+  int64_t integer(const char* name, int64_t least, int64_t greatest);
+  std::string text(const char* name);
+  std::vector<int64_t> integers(const char* name, int64_t least, int64_t greatest);
+  const Json& array(const char* name);
+  const Json& object(const char* name);
+  bool has(const char* name) const;
+  /// After all others: fields that nobody asked for are a problem, too.
+  void expect_no_others();
+
+ private:
+  const Json* field(const char* name, const char* kind, bool (*is_kind)(const Json&));
+
+  const Json& object_;
+  const std::string where_;
+  std::string& problem_;
+  size_t asked_for_ = 0;
+};
+
+/// Whether `value` is an integer within [least, greatest].
+bool is_integer_within(const Json& value, int64_t least, int64_t greatest);
+
+/// What a value is called in messages: "an array", "the number 3", "the text 'a'".
+std::string describe(const Json& value);
+
+}  // namespace tessera::internal

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tessera::internal {
+
+// What things are called in the directory of a run:
+//   lock                               of the job that saves here
+//   step-100/                          a committed step
+//     manifest.json
+//     rank-00000-of-00004.safetensors
+//   step-120.tmp-<nonce>/              one that is being written, or was when its job died
+//   step-80.trash-<nonce>/             one that is being deleted
+
+inline constexpr const char* kManifestName = "manifest.json";
+inline constexpr const char* kLockName = "lock";
+inline constexpr int64_t kMostRanks = 100'000;
+
+std::string step_name(int64_t step);
+std::string temporary_step_name(int64_t step, std::string_view nonce);
+std::string trash_step_name(int64_t step, std::string_view nonce);
+std::string rank_file_name(int64_t rank, int64_t world);
+
+/// The number of a committed step's directory; nothing where `name` is none, to the letter.
+std::optional<int64_t> step_of(std::string_view name);
+/// Whether `name` is that of a step that is being written, or deleted.
+bool is_temporary_step(std::string_view name);
+bool is_trash_step(std::string_view name);
+
+/// 32 hexadecimal digits that nobody has drawn before. They tie the files of one save together.
+std::string draw_nonce();
+bool is_nonce(std::string_view text);
+
+}  // namespace tessera::internal

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <absl/status/statusor.h>
+
+#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/format/manifest.h"
+#include "tessera/checkpoint/step/shard_layout.h"
+
+namespace tessera::internal {
+
+/// What a rank has written: what rank 0 needs of it to commit the step.
+struct ShardSummary {
+  std::string nonce;
+  int64_t step = 0;
+  int64_t rank = 0;
+  ManifestFile file;
+  std::map<std::string, ManifestEntry> entries;  ///< the rank's pieces of them
+
+  /// To send to rank 0, and back. InvalidArgument where `text` is none.
+  absl::StatusOr<std::string> to_text() const;
+  static absl::StatusOr<ShardSummary> from_text(std::string_view text);
+
+  bool operator==(const ShardSummary&) const = default;
+};
+
+/// Writes a rank's file of a step: the header at once, then the values as they are given, and
+/// computes the checksums meanwhile. Keeps one block in memory. After an error every call returns
+/// it again; a file that is not finished is of no use. Belongs to one thread.
+class ShardWriter {
+ public:
+  /// Makes the file, with its header, in `directory`. `files` must outlive this.
+  static absl::StatusOr<std::unique_ptr<ShardWriter>> create(FileSystem& files,
+                                                             const std::string& directory,
+                                                             ShardLayout layout);
+
+  /// The next values of the file: `bytes` of elements of `entry` from `begin` on. Pieces come in
+  /// the layout's order, a piece in one call or in several that follow upon each other.
+  /// InvalidArgument where something else is due.
+  absl::Status add(std::string_view entry, int64_t begin, std::string_view bytes);
+
+  /// After all values: fsyncs and closes the file.
+  absl::StatusOr<ShardSummary> finish();
+
+ private:
+  ShardWriter(ShardLayout layout, std::unique_ptr<WritableFile> file);
+
+  /// The next values are those of piece `piece`, or of the first one after it that has any.
+  void begin_piece(size_t piece);
+  absl::Status check_next(std::string_view entry, int64_t begin, std::string_view bytes) const;
+  absl::Status put(std::string_view bytes);
+  absl::Status write_block(std::string_view block);
+
+  const ShardLayout layout_;
+  const std::unique_ptr<WritableFile> file_;
+  absl::Status status_;
+  size_t piece_ = 0;  // of the layout's pieces, the one whose values come next
+  int64_t next_ = 0;  // element of it
+  std::string block_;
+  std::vector<uint64_t> checksums_;
+};
+
+}  // namespace tessera::internal

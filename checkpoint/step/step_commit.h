@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/format/manifest.h"
+#include "tessera/checkpoint/step/shard_writer.h"
+
+namespace tessera::internal {
+
+/// Note [Commit]
+/// ~~~~~~~~~~~~~
+/// A step is written into a directory of a temporary name. Every rank writes its file there and
+/// fsyncs it; rank 0 writes the manifest last, fsyncs it and the directory, and gives the directory
+/// its final name by one rename, the commit; then it fsyncs the parent, and only then is the step
+/// durable and may another one be deleted. So a directory of a final name is whole, whenever the
+/// power fails: everything in it was durable before the rename. A step that exists is never written
+/// into. An fsync that fails is not tried again: the kernel may have dropped the data and report
+/// success the second time; the step is given up.
+
+/// Begins step `step` in the directory of a run: makes the temporary directory for the ranks' files
+/// and gives its path. One rank calls it; the others learn `nonce`. AlreadyExists where the step
+/// is there; ResourceExhausted where fewer than `bytes` are free.
+absl::StatusOr<std::string> begin_step(FileSystem& files, const std::string& directory,
+                                       int64_t step, const std::string& nonce, int64_t bytes);
+
+/// The manifest of a step: `head` has all but files and entries, `summaries` one for each rank.
+/// InvalidArgument where they are of different saves, or do not have every element of every entry
+/// exactly once. Local.
+absl::StatusOr<Manifest> make_manifest(Manifest head, std::vector<ShardSummary> summaries);
+
+/// Commits a step that begin_step() began and whose files are written (Note [Commit]). On an error
+/// the temporary directory is removed, and no step `manifest.step` is there, with one exception
+/// that the message says: where the last fsync fails, the step is whole and in its place, but may
+/// be gone after a power failure.
+absl::Status commit_step(FileSystem& files, const std::string& directory, const Manifest& manifest);
+
+/// Gives a step up that begin_step() began: removes what there is of it.
+absl::Status abandon_step(FileSystem& files, const std::string& directory, int64_t step,
+                          const std::string& nonce);
+
+}  // namespace tessera::internal

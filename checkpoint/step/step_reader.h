@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <absl/types/span.h>
+
+#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/format/manifest.h"
+#include "tessera/checkpoint/step/verified_file.h"
+
+namespace tessera::internal {
+
+/// Reads a committed step. Every error names the file, what is there and what was expected:
+/// DataLoss where the step is damaged, NotFound where there is none, else what the file system
+/// says. While it lives no job deletes the step (lock_content). Local; belongs to one thread.
+class StepReader {
+ public:
+  /// Opens the step `path`, "<directory of the run>/step-<N>": verifies the manifest, that the
+  /// directory has the manifest's files and nothing else, each a regular file of its length and
+  /// with a header of this save. Values are verified when they are read. `files` must outlive this.
+  static absl::StatusOr<std::unique_ptr<StepReader>> open(FileSystem& files,
+                                                          const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const Manifest& manifest() const { return manifest_; }
+
+  /// Fills `to` with elements of the entry `name` from `begin` on, in the order of its memory.
+  /// Reads and verifies only the blocks that these touch. On an error `to` may hold bad bytes.
+  absl::Status read(const std::string& name, int64_t begin, absl::Span<char> to);
+
+  /// Verifies every byte of the file of rank `rank` of the save; ranks share a step by this.
+  /// `on_block` is called with the bytes of each block.
+  absl::Status verify_file(int64_t rank, const std::function<void(int64_t bytes)>& on_block = {});
+  /// Every byte of the step.
+  absl::Status verify_all(const std::function<void(int64_t bytes)>& on_block = {});
+
+ private:
+  /// A file that is open, and when it was used last.
+  struct OpenFile {
+    std::unique_ptr<VerifiedFile> file;
+    int64_t used = 0;
+  };
+
+  StepReader(FileSystem& files, std::string path, std::unique_ptr<FileLock> lock);
+
+  absl::Status read_manifest();
+  absl::Status check_names();
+  absl::Status check_header(int64_t rank);
+  absl::StatusOr<VerifiedFile*> file_of(int64_t rank);
+
+  FileSystem& files_;
+  const std::string path_;
+  const std::unique_ptr<FileLock> lock_;  // null where files have no locks
+  Manifest manifest_;
+  std::map<int64_t, OpenFile> open_files_;
+  int64_t uses_ = 0;
+};
+
+}  // namespace tessera::internal

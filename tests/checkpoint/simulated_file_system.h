@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/checkpoint/files/file_system.h"
+
+namespace tessera::internal::testing {
+
+struct SimulatedNode;
+
+/// Files in memory, with a disk that fails and loses power as a test asks.
+///
+/// What a disk may hold after a power failure: of each file what was fsynced, and of what was
+/// written after that nothing, a prefix, its end without its beginning (blocks are written in any
+/// order) or all; of each directory the names at its last fsync, and each later creation, rename or
+/// removal by itself or not at all. A rename is atomic. After a failed fsync of a file or a
+/// directory nothing ever makes its changes durable: the kernel may have dropped them.
+class SimulatedFileSystem : public FileSystem {
+ public:
+  SimulatedFileSystem();
+  SimulatedFileSystem(const SimulatedFileSystem&) = delete;
+  SimulatedFileSystem& operator=(const SimulatedFileSystem&) = delete;
+  ~SimulatedFileSystem() override;
+
+  absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override;
+  absl::Status make_directory(const std::string& path) override;
+  absl::Status sync_directory(const std::string& path) override;
+  absl::Status rename(const std::string& from, const std::string& to) override;
+  absl::Status remove_file(const std::string& path) override;
+  absl::Status remove_directory(const std::string& path) override;
+  absl::StatusOr<std::vector<std::string>> list(const std::string& path) override;
+  absl::StatusOr<FileEntry> entry(const std::string& path) override;
+  absl::StatusOr<int64_t> free_bytes(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<FileLock>> lock(const std::string& path,
+                                                 const std::string& holder) override;
+  absl::StatusOr<std::unique_ptr<FileLock>> lock_content(const std::string& path,
+                                                         bool alone) override;
+
+  /// What was called so far: "write /a/b".
+  const std::vector<std::string>& operations() const { return operations_; }
+
+  /// Operation `n` from now (0: the next one) fails with `error`, a write after half of its bytes.
+  void fail_at(size_t n, int error);
+  /// The power fails in operation `n` from now, in a write after half of its bytes. That one and
+  /// all later ones fail and change nothing.
+  void crash_at(size_t n);
+  /// Whether fail_at's or crash_at's operation was reached.
+  bool has_failed() const { return has_failed_; }
+  /// From now on all files together hold at most this many bytes.
+  void set_capacity(int64_t bytes) { capacity_ = bytes; }
+
+  /// How many states the disk may have after a power failure now (some may be equal), and one.
+  size_t crash_states() const;
+  std::unique_ptr<SimulatedFileSystem> after_crash(size_t state) const;
+  /// With all that was done, and no crash or failure ahead.
+  std::unique_ptr<SimulatedFileSystem> copy() const;
+
+  /// To damage a file behind everybody's back; counts as no operation. `path` must exist.
+  std::string& content(const std::string& path);
+  void put_file(const std::string& path, std::string content);
+  void put_link(const std::string& path);
+  void erase(const std::string& path);
+  void swap(const std::string& one, const std::string& other);
+  /// All files and their content below `path`.
+  std::map<std::string, std::string> files_below(const std::string& path) const;
+
+ private:
+  friend class SimulatedWritableFile;
+  friend class SimulatedReadableFile;
+  using NodePointer = std::shared_ptr<SimulatedNode>;
+
+  /// Counts an operation; an error if it is to fail. `half`: set if half of a write is to be done.
+  absl::Status begin(std::string_view operation, const std::string& path, bool* half = nullptr);
+  NodePointer find(const std::string& path) const;
+  /// The directory that has `path`'s last name, or null.
+  NodePointer directory_of(const std::string& path) const;
+  int64_t used_bytes() const;
+  /// `choose` picks one of so many states for each node; the last one keeps all.
+  std::unique_ptr<SimulatedFileSystem> with_choices(
+      const std::function<size_t(size_t states)>& choose) const;
+  /// All nodes that any state may have, each once.
+  std::vector<NodePointer> all_nodes() const;
+
+  NodePointer root_;
+  std::vector<std::string> operations_;
+  std::optional<size_t> failing_operation_;  // counted as operations_ are
+  int failure_ = 0;                          // an errno; 0: a power failure
+  bool has_failed_ = false;
+  bool has_crashed_ = false;
+  int64_t capacity_ = INT64_MAX;
+};
+
+}  // namespace tessera::internal::testing

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/format/manifest.h"
+#include "tessera/checkpoint/step/shard_layout.h"
+#include "tessera/checkpoint/step/shard_writer.h"
+#include "tessera/checkpoint/step/step_reader.h"
+
+namespace tessera::internal::testing {
+
+/// A run of made-up state, whose every value follows from step, entry and position: a matrix that
+/// all ranks split, one in another memory order, one of 2-byte elements on rank 0, a number, an
+/// entry without elements, one with fewer elements than ranks.
+struct SmallRun {
+  std::string directory = "/run";
+  int64_t world = 2;
+  std::string nonce = "0123456789abcdef0123456789abcdef";
+
+  std::map<std::string, EntryForm> forms() const;
+  /// The bytes of an entry at a step, in the order of its memory.
+  static std::string values(const std::string& name, const EntryForm& form, int64_t step);
+  std::vector<ShardPiece> pieces(int64_t rank) const;
+  /// All of a manifest but files and entries.
+  Manifest head(int64_t step) const;
+
+  /// Saves all ranks' values, as an engine would; gives the step up after an error.
+  absl::Status save(FileSystem& files, int64_t step) const;
+  absl::StatusOr<ShardSummary> write_rank(FileSystem& files, const std::string& path, int64_t step,
+                                          int64_t rank) const;
+  std::string path_of(int64_t step) const;
+};
+
+/// The message of a status.
+inline std::string text_of(const absl::Status& status) { return std::string(status.message()); }
+
+/// What is wrong with what a reader gives, compared with SmallRun::values(); "" if nothing.
+std::string wrong_values(StepReader& reader, const SmallRun& run);
+
+}  // namespace tessera::internal::testing
