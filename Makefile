@@ -90,7 +90,7 @@ tidy:
 	@cmake/tidy.sh build/tidy$(suffix) $(BASE)
 
 format:
-	@git ls-files '*.h' '*.cc' | xargs -r clang-format -i
+	@git ls-files '*.h' '*.cc' | xargs -r clang-format-14 -i
 
 clean:
 	rm -rf build

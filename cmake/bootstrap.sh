@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Gets what a build needs: Debian's packages, and LibTorch into a cache outside
-# the tree, shared by all clones. Run again, it does nothing.
+# Gets what a build needs: packages of Debian or Ubuntu, and LibTorch into a cache
+# outside the tree, shared by all clones. Run again, it does nothing.
 #
 #   cmake/bootstrap.sh          install and fetch what is missing
 #   cmake/bootstrap.sh path     print the LibTorch folder, do nothing else
+#   cmake/bootstrap.sh requirements  print packages, versions and how this system
+#                               differs from Debian 12, do nothing else
 #   cmake/bootstrap.sh format   also clang-format, with which the tests check formatting
 #   cmake/bootstrap.sh lint     also clang-format and clang-tidy
 #   cmake/bootstrap.sh --cuda   also LibTorch's CUDA half and NVIDIA's libraries,
@@ -12,6 +14,8 @@
 #   TORCH=2.15.0                another pinned version (cmake/wheels-*.txt)
 #   TESSERA_TORCH=<folder>      use this LibTorch (include/ and lib/), fetch none
 #   XDG_CACHE_HOME              the cache is $XDG_CACHE_HOME/tessera
+#   CXX=g++-12                  another compiler than g++; CMake reads it, too
+#   OS_RELEASE=<file>           says which system this is, instead of /etc/os-release
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -22,11 +26,11 @@ torch=${TESSERA_TORCH:-$cache/libtorch-$version}
 say() { echo "bootstrap: $*" >&2; }
 die() { say "$@"; exit 1; }
 
-# Each line: Debian package, then how to see that it is there.
+# Each line: package, how to see that it is there, and the oldest version that does.
 requirements() {
+  [[ -n ${CXX:-} ]] || echo "g++ command g++ 11"
   cat <<'LIST'
-g++              command g++
-cmake            command cmake
+cmake            command cmake 3.22
 ninja-build      command ninja
 git              command git
 lld              command ld.lld
@@ -40,8 +44,52 @@ nlohmann-json3-dev header nlohmann/json.hpp
 libxxhash-dev    header xxhash.h
 libsodium-dev    header sodium.h
 LIST
-  if [[ ${1:-} == lint ]]; then echo "clang-tidy command clang-tidy"; fi
-  if [[ ${1:-} =~ ^(lint|format)$ ]]; then echo "clang-format command clang-format"; fi
+  if command -v dpkg >/dev/null; then  # for make package
+    echo "dpkg-dev command dpkg-shlibdeps"
+    echo "file command file"
+  fi
+  if [[ ${1:-} == lint ]]; then echo "clang-tidy-14 command clang-tidy-14"; fi
+  if [[ ${1:-} =~ ^(lint|format)$ ]]; then echo "clang-format-14 command clang-format-14"; fi
+}
+
+# How a system differs from Debian 12: docs/dependencies.md says how this is known.
+differences() {
+  local release=${OS_RELEASE:-/etc/os-release} system=unknown
+  [[ ! -r $release ]] || system=$(. "$release" && echo "${ID:-unknown} ${VERSION_ID:-}")
+  case $system in
+    "debian 12") ;;
+    "ubuntu 22.04") cat <<'TEXT'
+Ubuntu 22.04 has g++ 11, CMake 3.22, Abseil 20210324 and Python 3.10: enough to build and test.
+  For bench/run with PyTorch python3.11: PYTHON=python3.11 bench/peers/setup.sh.
+  Packages are in "universe": add-apt-repository universe.
+TEXT
+      ;;
+    "ubuntu 24.04") cat <<'TEXT'
+Ubuntu 24.04 has g++ 13, CMake 3.28, Abseil 20220623 and Python 3.12: enough.
+  Its clang-format is 18; sources are formatted with clang-format-14, which is a package, too.
+  Packages are in "universe": add-apt-repository universe.
+TEXT
+      ;;
+    *) echo "This is '$system', whose packages are not known; these are the names of Debian 12's." ;;
+  esac
+}
+
+remedy() {
+  case $1 in
+    cmake) echo "python3 -m pip install cmake, in a virtual environment, or apt.kitware.com" ;;
+    g++) echo "apt-get install g++-12 (for old Ubuntu in ppa:ubuntu-toolchain-r/test), CXX=g++-12" ;;
+  esac
+}
+
+# What is there and too old, and what to do about it.
+too_old() {
+  local package kind what least found
+  while read -r package kind what least; do
+    [[ -n $least ]] && command -v "$what" >/dev/null || continue
+    found=$("$what" --version | grep -oE '[0-9]+([.][0-9]+)+' | head -n 1)
+    [[ $(printf '%s\n' "$least" "$found" | sort -V | head -n 1) != "$least" ]] || continue
+    echo "$what is $found, $least or newer is needed: $(remedy "$what")"
+  done < <(requirements "$@")
 }
 
 # A python3 with pip: the user's, or else the system's.
@@ -56,23 +104,24 @@ python_with_pip() {
 is_there() {  # kind, what
   case $1 in
     command) command -v "$2" >/dev/null ;;
-    header) command -v g++ >/dev/null && echo "#include <$2>" | g++ -std=c++20 -E -x c++ - >/dev/null 2>&1 ;;
+    header) ${CXX:-g++} -std=c++20 -E -x c++ - >/dev/null 2>&1 <<<"#include <$2>" ;;
     pip) [[ -n ${TESSERA_TORCH:-} || -d $torch ]] || python_with_pip >/dev/null ;;
   esac
 }
 
 install_packages() {
-  local package kind what missing=()
-  while read -r package kind what; do
+  local package kind what least missing=()
+  while read -r package kind what least; do
     is_there "$kind" "$what" || missing+=("$package")
   done < <(requirements "$@")
   [[ ${#missing[@]} -gt 0 ]] || return 0
+  differences >&2
   if ! command -v apt-get >/dev/null; then
     die "missing, by the names of Debian's packages: ${missing[*]}; install them and run this again"
   elif [[ $(id -u) != 0 ]]; then
     die "missing; run as root: apt-get install ${missing[*]}"
   fi
-  say "installing Debian's packages: ${missing[*]}"
+  say "installing packages: ${missing[*]}"
   apt-get -qq update
   DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends "${missing[@]}" >/dev/null
 }
@@ -167,11 +216,17 @@ fetch_cuda() {
 
 cuda=
 case ${1:-} in
-  '' | path | format | lint) ;;
+  '' | path | requirements | format | lint) ;;
   --cuda) cuda=yes ;;
-  *) die "got '$1', expected path, format, lint, --cuda or nothing" ;;
+  *) die "got '$1', expected path, requirements, format, lint, --cuda or nothing" ;;
 esac
 if [[ ${1:-} == path ]]; then echo "$torch"; exit; fi
+if [[ ${1:-} == requirements ]]; then
+  echo "Packages: $(requirements | cut -d ' ' -f 1 | xargs)"
+  differences
+  too_old
+  exit
+fi
 [[ $(uname -sm) == "Linux x86_64" ]] || die "LibTorch is pinned for Linux on x86_64, this is $(uname -sm)"
 
 if [[ -n ${TESSERA_TORCH:-} ]]; then
@@ -187,6 +242,8 @@ mkdir -p "$cache"
 exec 9>"$cache/lock"  # two clones at once: the second waits, then finds all done
 flock -n 9 || { say "waiting for another bootstrap"; flock 9; }
 install_packages "$@"
+old=$(too_old "$@")
+[[ -z $old ]] || { differences >&2; die "$old"; }
 [[ -d $torch ]] || fetch_torch
 [[ -z $cuda || -e $torch/lib/libtorch_cuda.so ]] || fetch_cuda
 say "LibTorch: $torch"

@@ -20,4 +20,4 @@ for i in "${!files[@]}"; do
   is_built "${files[i]}" || { echo "tidy: ${files[i]} is not built, left out"; unset "files[i]"; }
 done
 echo "tidy: ${#files[@]} files that differ from $base"
-printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "${JOBS:-1}" clang-tidy --quiet -p "$build"
+printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "${JOBS:-1}" clang-tidy-14 --quiet -p "$build"

@@ -49,8 +49,10 @@ cmp "$prefix/share/doc/Tessera/LICENSE" "$here/../../LICENSE"
 for file in "$prefix"/bin/* $(find "$prefix" -name '*.so'); do
   ! readelf -d "$file" | grep -E 'R(UN)?PATH' || die "$file: a run path"
 done
-
 torch=$(sed -n 's/^TESSERA_TORCH:PATH=//p' "$build/CMakeCache.txt")
+! grep -rlaF -e "$build/" -e "$(dirname "$(dirname "$here")")/" -e "$torch/" "$prefix" ||
+  die "these name a folder of the machine that made the package"
+
 ln -sfn "$prefix" "$scratch/used"
 rm -f "$scratch"/build/{CMakeCache.txt,consumer}
 env -u TESSERA_TORCH "$cmake" -S "$here" -B "$scratch/build" -G Ninja \
