@@ -1,8 +1,8 @@
 # The first thing that cmake --install does: where something is not built it says so, before
 # anything is copied. Half a prefix would be found by find_package, and refused without a reason.
 set(installed_files)
-foreach(target tessera_core tessera_optim tessera_ddp tessera_fsdp tessera_zero tessera-run
-               tessera_cuda tessera_cuda_graph)
+foreach(target tessera_core tessera_optim tessera_ddp tessera_fsdp tessera_zero tessera_data
+               tessera-run tessera_cuda tessera_cuda_graph)
   list(APPEND installed_files "$<$<TARGET_EXISTS:${target}>:$<TARGET_FILE:${target}>>")
 endforeach()
 install(CODE "

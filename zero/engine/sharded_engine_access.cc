@@ -65,6 +65,7 @@ void ShardedEngine::load_state_dict(const StateDict& state) {
     state_.load(state, loaded);
     steps_ = loaded.steps;
     commit_->load_loss_scale({loaded.loss_scale, loaded.good_steps});
+    schedule_.forget();
     clear();
     store_.announce();
     failure_.mark_consistent();
