@@ -3,7 +3,7 @@ include(CMakePackageConfigHelpers)
 
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Tessera)
 install(TARGETS tessera tessera_core tessera_optim tessera_ddp tessera_fsdp tessera_zero
-                tessera_checkpoint EXPORT TesseraTargets)
+                tessera_data tessera_checkpoint EXPORT TesseraTargets)
 install(EXPORT TesseraTargets NAMESPACE Tessera:: DESTINATION ${config_dir})
 install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindLibTorch.cmake DESTINATION ${config_dir})
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -40,9 +40,20 @@ class ParameterGroups {
   /// What group `group` holds now, of the algorithm's type of options; problem() must be empty.
   const torch::optim::OptimizerOptions& options(size_t group) const { return *find(group); }
 
+  /// What is called in messages "defaults" or "group 'decay'".
+  const std::string& name(size_t group) const { return group_names_[group]; }
+  /// What states call it: HyperParameter::group.
+  const std::string& state_name(size_t group) const { return state_groups_[group]; }
+
+  /// The learning rate of group `group`; replaced_groups() must be empty.
+  double rate(size_t group) const { return options(group).get_lr(); }
+  void set_rate(size_t group, double rate) { owner_.param_groups()[group].options().set_lr(rate); }
+
   /// What makes the groups unusable now, "[optim] <what>: got X, expected Y; <remedy>"; empty if
   /// nothing. Asked before the vote, so that all ranks refuse together.
   std::string problem() const;
+  /// problem() without the values' ranges: groups that are not what parallelize made.
+  std::string replaced_groups() const;
   /// Throws c10::Error with problem(), if there is one.
   void require_usable() const;
 
@@ -64,8 +75,6 @@ class ParameterGroups {
  private:
   /// The options of group `group` as they are now; null where the user put another type there.
   const torch::optim::OptimizerOptions* find(size_t group) const;
-  /// problem() without the values' ranges: groups that are not what parallelize made.
-  std::string replaced_groups() const;
   /// Calls visit(group, field, value) for what a StateDict holds, values[i] being the i-th.
   template <typename Visit>
   void for_each_saved(std::span<const double> values, const Visit& visit) const;

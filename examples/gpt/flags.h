@@ -9,7 +9,7 @@
 
 #include "tessera/examples/gpt/generate.h"
 #include "tessera/examples/gpt/model.h"
-#include "tessera/examples/gpt/schedule.h"
+#include "tessera/examples/gpt/rate_curve.h"
 #include "tessera/examples/program/command_line.h"
 #include "tessera/options.h"
 

@@ -20,7 +20,7 @@
 #include "tessera/examples/gpt/memory_table.h"
 #include "tessera/examples/gpt/model.h"
 #include "tessera/examples/gpt/progress.h"
-#include "tessera/examples/gpt/schedule.h"
+#include "tessera/examples/gpt/rate_curve.h"
 #include "tessera/examples/program/program.h"
 #include "tessera/tessera.h"
 #include "tessera/trace_file.h"
@@ -83,7 +83,7 @@ void train(const Flags& flags) {
   auto model = std::make_shared<gpt::Gpt>(flags.model);
   model->to(device);
   auto engine = tessera::parallelize(model, optimizer_plan(flags), flags.options, world);
-  gpt::Schedule schedule(engine->optimizer(), flags.rate);
+  engine->set_schedule([rate = flags.rate](int64_t step) { return rate.at(step); });
 
   const int64_t tokens_per_step =
       flags.batch * flags.model.context * flags.accumulate * world->size();
@@ -110,14 +110,14 @@ void train(const Flags& flags) {
   for (int64_t step = 1; step <= flags.rate.steps; ++step) {
     losses.add(accumulate_gradients(flags, *model, *engine, batches));
     losses.add(engine->step(), is_late);
-    schedule.step();
 
     const bool is_last = step == flags.rate.steps;
     const bool is_judged = is_last || (flags.eval_every > 0 && step % flags.eval_every == 0);
     // Looking waits for a GPU, so there it is done now and then.
     if (!is_late || step == 1 || step % flags.log_every == 0 || is_judged) {
       const double loss = losses.look(*engine);
-      if (progress) progress->report(step, loss, flags.rate.at(step - 1));
+      if (progress)
+        progress->report(step, loss, engine->optimizer().param_groups()[0].options().get_lr());
     }
     if (is_judged) {
       held_out_loss = gpt::held_out_loss(*model, held_out, evaluation, *world);

@@ -69,12 +69,11 @@ void train() {
 
   auto dataset = Spiral().map(torch::data::transforms::Stack<>());
   const size_t batch = 96 / static_cast<size_t>(world->size());
+  tessera::data::DistributedSampler sampler(*dataset.size(), *world);
+  auto loader = torch::data::make_data_loader(dataset, sampler, batch);
   at::Tensor score = at::zeros({2}, at::kDouble);  // loss and accuracy of the last epoch
   for (int epoch = 0; epoch < epochs; ++epoch) {
-    torch::data::samplers::DistributedRandomSampler sampler(*dataset.size(), world->size(),
-                                                            world->rank());
-    sampler.set_epoch(static_cast<size_t>(epoch));
-    auto loader = torch::data::make_data_loader(dataset, sampler, batch);
+    sampler.set_epoch(epoch);
     score.zero_();
     double batches = 0;
     for (auto& example : *loader) {

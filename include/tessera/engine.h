@@ -4,6 +4,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "tessera/gather_counts.h"
@@ -96,6 +98,29 @@ class Engine final {
   /// on all ranks). Its step() throws. Its zero_grad() has the effect of Engine::zero_grad() at the
   /// next backward or step.
   torch::optim::Optimizer& optimizer();
+
+  /// The learning rate of the update that follows `step` others, for the parameters of `group`:
+  /// "defaults" or the OptimizerGroup's name, as in StateDict.
+  using Schedule = std::function<double(int64_t step, std::string_view group)>;
+
+  /// Local, with the same function on all ranks. From now on each update takes its rates from it:
+  /// step() sets them, or under Options::optimizer_in_backward the first gradient. `step` is the
+  /// number of updates applied so far (StepResult::step), 0 at the first. Skipped steps do not
+  /// count, and load_state_dict() sets the count, so a schedule has nothing to save; it must depend
+  /// on its arguments only. An empty function ends the schedule; the rates stay.
+  ///
+  /// step() throws c10::Error on all ranks, with nothing applied, if the function throws, if rates
+  /// are out of range or differ between ranks, and if something else has changed a rate since (a
+  /// scheduler of LibTorch).
+  void set_schedule(Schedule rate);
+  /// The same rate for all groups: rate(step).
+  template <typename Rate>
+  requires std::is_invocable_r_v<double, Rate&, int64_t>
+  void set_schedule(Rate rate) {
+    set_schedule(Schedule([rate = std::move(rate)](int64_t step, std::string_view) mutable {
+      return static_cast<double>(rate(step));
+    }));
+  }
 
   /// Local. The loss to call backward on: `loss` times loss_scale() under Options::loss_scale,
   /// otherwise `loss` itself.

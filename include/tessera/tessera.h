@@ -39,6 +39,10 @@
 #include "tessera/state_stream.h"
 #include "tessera/unit_plan.h"
 
+// The data that ranks train on.
+#include "tessera/distributed_sampler.h"
+#include "tessera/sampler_state.h"
+
 // What it costs, and what happened when.
 #include "tessera/element_state.h"
 #include "tessera/memory_formula.h"

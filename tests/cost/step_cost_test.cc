@@ -45,7 +45,9 @@ struct SmallRank {
   SmallRank(const std::shared_ptr<ProcessGroup>& group, const Configuration& configuration)
       : world(std::make_shared<RecordingGroup>(group, recording)),
         engine(parallelize(model, torch::optim::AdamWOptions(0.01), small_options(configuration),
-                           world)) {}
+                           world)) {
+    engine->set_schedule([](int64_t step) { return 0.01 / static_cast<double>(1 + step); });
+  }
 
   void backward() { model->forward(input).pow(2).mean().backward(); }
   void train() {

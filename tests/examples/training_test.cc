@@ -8,7 +8,7 @@
 #include "tessera/examples/gpt/flags.h"
 #include "tessera/examples/gpt/generate.h"
 #include "tessera/examples/gpt/progress.h"
-#include "tessera/examples/gpt/schedule.h"
+#include "tessera/examples/gpt/rate_curve.h"
 #include "tessera/examples/gpt/windows.h"
 
 namespace gpt {
@@ -78,21 +78,6 @@ TEST(RateCurve, RisesThenFallsToTheFloor) {
 TEST(RateCurve, WithoutWarmUpAndForOneStep) {
   const RateCurve curve{.peak = 1.0, .floor = 0.1, .warmup_steps = 0, .steps = 1};
   EXPECT_DOUBLE_EQ(curve.at(0), 1.0);
-}
-
-TEST(Schedule, SetsTheRateOfAllGroups) {
-  std::vector<torch::optim::OptimizerParamGroup> groups;
-  for (int i = 0; i < 2; ++i) {
-    groups.emplace_back(std::vector<at::Tensor>{at::zeros({1}, at::requires_grad())});
-  }
-  torch::optim::AdamW optimizer(groups, torch::optim::AdamWOptions(7.0));
-  Schedule schedule(optimizer, {.peak = 1.0, .floor = 0.0, .warmup_steps = 2, .steps = 9});
-  for (const double expected : {0.5, 1.0, 1.0}) {
-    for (const auto& group : optimizer.param_groups()) {
-      EXPECT_DOUBLE_EQ(group.options().get_lr(), expected);
-    }
-    schedule.step();
-  }
 }
 
 TEST(Generate, RepeatsItselfForOneSeedAndContinuesThePrompt) {

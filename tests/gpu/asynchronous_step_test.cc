@@ -79,6 +79,36 @@ TEST_P(AsynchronousStep, IsThatOfTheStepBefore) {
   });
 }
 
+// Whether a step was skipped is known late, but before the next one needs its rate.
+TEST_P(AsynchronousStep, DoesNotCountSkippedStepsForTheSchedule) {
+  Options skipping;
+  skipping.on_non_finite = NonFinite::kSkip;
+  run(
+      2,
+      [&skipping](Trainer& rank) {
+        std::vector<int64_t> asked;
+        rank.engine->set_schedule([&asked](int64_t step) {
+          asked.push_back(step);
+          return 0.1 / static_cast<double>(1 + step);
+        });
+        rank.step();
+        rank.step(kNaN);
+        for (int step = 0; step < 2; ++step) rank.step();
+        EXPECT_THAT(asked, ::testing::ElementsAre(0, 1, 1, 2));
+
+        Options options = skipping;
+        options.strategy = rank.engine->strategy();
+        Trainer other(rank.world, options);
+        for (int step = 0; step < 3; ++step) {
+          other.engine->optimizer().param_groups()[0].options().set_lr(
+              0.1 / static_cast<double>(1 + step));
+          other.step();
+        }
+        EXPECT_TRUE(rank.weight().equal(other.weight()));
+      },
+      skipping);
+}
+
 TEST_P(AsynchronousStep, RefusesNonFiniteGradientsOneStepLate) {
   run(3, [](Trainer& rank) {
     rank.step();

@@ -18,6 +18,6 @@ if [[ $found != *"version $wanted."* ]]; then
   exit 77
 fi
 
-for folder in include core optim ddp fsdp zero checkpoint tools examples bench tests; do
+for folder in include core optim ddp fsdp zero data checkpoint tools examples bench tests; do
   [[ ! -d $folder ]] || find "$folder" \( -name '*.h' -o -name '*.cc' \) -print0
 done | xargs -0 -r -n 50 "$program" --dry-run -Werror

@@ -21,7 +21,7 @@ public_of() {  # folders...
   for header in include/tessera/*.h; do
     header=${header##*/}
     [[ $header != tessera.h && $header != '*.h' ]] || continue
-    owner=$(find core optim ddp fsdp zero checkpoint -name "${header%.h}.cc" 2>/dev/null | head -n 1)
+    owner=$(find core optim ddp fsdp zero data checkpoint -name "${header%.h}.cc" 2>/dev/null | head -n 1)
     owner=${owner%%/*}
     [[ -n $owner && " $* " != *" $owner "* ]] || echo "$header"
   done
@@ -35,13 +35,15 @@ own() {
 foreign='(absl|gtest|gmock|benchmark|nlohmann)/'
 include_rules() {
   local core=core optim='core optim' ddp='core optim ddp' fsdp='core optim fsdp'
-  local zero='core optim ddp fsdp zero' checkpoint='core optim ddp fsdp zero checkpoint'
+  local zero='core optim ddp fsdp zero' data='core data'
+  local checkpoint='core optim ddp fsdp zero data checkpoint'
   cat <<LIST
 core:$core
 optim:$optim
 ddp:$ddp
 fsdp:$fsdp
 zero:$zero
+data:$data
 checkpoint:$checkpoint
 tools:$checkpoint tools
 bench:$checkpoint examples bench
@@ -59,8 +61,8 @@ folder_includes() {
 check() {
   local folder allowed file lines switches
   local library tree
-  library=$(sources include core optim ddp fsdp zero checkpoint)
-  tree=$(sources include core optim ddp fsdp zero checkpoint tools examples bench tests)
+  library=$(sources include core optim ddp fsdp zero data checkpoint)
+  tree=$(sources include core optim ddp fsdp zero data checkpoint tools examples bench tests)
 
   while IFS=: read -r folder allowed; do
     sources "$folder" | search '^ *# *include *"' |
@@ -68,7 +70,7 @@ check() {
   done < <(include_rules)
 
   # The umbrella costs what torch/torch.h does, and shows more than a part of the library needs.
-  sources core optim ddp fsdp zero checkpoint tools | search '"tessera/tessera[.]h"' | offend umbrella-inside
+  sources core optim ddp fsdp zero data checkpoint tools | search '"tessera/tessera[.]h"' | offend umbrella-inside
   # A program includes what a user has.
   sources examples | search '^ *# *include *"' |
     grep -vE 'include *"(tessera/(examples/|[a-z_]+[.]h")|absl/)' | offend examples-include-public
@@ -84,15 +86,15 @@ check() {
     grep -vE 'include *"tessera/[a-z_]+[.]h"' | offend public-includes-public
 
   # What users do not include is in tessera::internal. Not so: the .cc file of a public header, the
-  # first that it includes, and public types that are only declared.
+  # first that it includes, and public types that are only declared. tessera::data is public.
   grep -v '^include/' <<<"$library" | xargs -r awk '
     FNR == 1 { own = "" }
     own == "" && /^#include "tessera\// { own = $2 }
     opened != "" { if ($0 !~ /^(class|struct) [A-Za-z]+;$/) print opened; opened = "" }
-    /^namespace tessera \{$/ && (FILENAME ~ /\.h$/ || own ~ /\/.*\//) {
+    /^namespace tessera(::data)? \{$/ && (FILENAME ~ /\.h$/ || own ~ /\/.*\//) {
       opened = FILENAME ":" FNR ": " $0
     }
-    /^namespace tessera::[a-z_:]+ \{$/ && !/tessera::internal/ { print FILENAME ":" FNR ": " $0 }' |
+    /^namespace tessera::[a-z_:]+ \{$/ && !/tessera::(internal|data)/ { print FILENAME ":" FNR ": " $0 }' |
     offend internal-namespace
 
   # Folders that need each other are one folder.

@@ -26,6 +26,8 @@ Engine::NoSync Engine::no_sync() { return implementation_->no_sync(); }
 
 void Engine::micro_step(const std::function<void()>& body) { implementation_->micro_step(body); }
 
+void Engine::set_schedule(Schedule rate) { implementation_->set_schedule(std::move(rate)); }
+
 void Engine::wait() { implementation_->wait(); }
 
 const StepResult& Engine::last_result() const { return implementation_->last_result(); }

@@ -131,6 +131,7 @@ StepResult ShardedEngine::step() {
   streams_.pass();
   written_.clear();
   learn_outcome();  // before this step's report is written
+  if (!is_updated()) apply_schedule();
   return last_result_ = failure_.guard([&] {
     failure_.abort_all_on_exception("step()", [&] {
       settle();
@@ -170,6 +171,16 @@ void ShardedEngine::learn_outcome() {
     last_result_ = result_of(*outcome);
     history_agreed_ = history_at_step_;
   });
+}
+
+void ShardedEngine::set_schedule(Engine::Schedule rate) {
+  require_between_steps("set_schedule");
+  schedule_.set(std::move(rate));
+}
+
+/// Before ranks compare their hyper-parameters, and once it is known how many updates there were.
+void ShardedEngine::apply_schedule() {
+  schedule_problem_ = schedule_.apply(steps_, commit_->optimizer().groups());
 }
 
 /// Counts a step whose outcome has become known.
@@ -218,6 +229,7 @@ std::string ShardedEngine::find_misuse() const {
   if (commit_->has_loss_scale() && !was_scaled_ && backwards_ > 0) {
     return "backward was called on a loss without engine->scale(loss), which loss_scale needs";
   }
+  if (!schedule_problem_.empty()) return schedule_problem_;
   std::string misuse = misuse_.before_step();
   return misuse.empty() && !is_updated() ? find_untrained() : misuse;
 }

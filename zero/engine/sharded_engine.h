@@ -21,6 +21,7 @@
 #include "tessera/engine.h"
 #include "tessera/memory_formula.h"
 #include "tessera/memory_meter.h"
+#include "tessera/optim/rate_schedule.h"
 #include "tessera/optimizer_plan.h"
 #include "tessera/parameter_table.h"
 #include "tessera/process_group.h"
@@ -70,6 +71,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   void zero_grad();
   Engine::NoSync no_sync() { return Engine::NoSync(no_sync_depth_); }
   void micro_step(const std::function<void()>& body);
+  void set_schedule(Engine::Schedule rate);
   void wait();
   int64_t steps() const { return steps_; }
   const StepResult& last_result() const { return last_result_; }
@@ -110,6 +112,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   void reduce_in_step();
   bool finish_reductions(bool objects);
   void look_for_writes();
+  void apply_schedule();
   void begin_micro_step();
   void end_micro_step();
   void adopt_cleared_gradients();
@@ -158,6 +161,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   StreamedState streamed_state_;
   std::unique_ptr<CapturedMicroSteps> captured_;  // null without Options::cuda_graphs
   std::vector<std::unique_ptr<GradientHook>> hooks_;
+  RateSchedule schedule_;
 
   StepResult last_result_;
   int64_t steps_ = 0;                // updates applied
@@ -168,7 +172,8 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   bool was_scaled_ = false;  // scale() was called since the last step
   std::shared_ptr<int> no_sync_depth_ = std::make_shared<int>(0);
   std::string written_;  // what was found in the last backward since step(), see look_for_writes()
-  std::string hook_error_;  // what a gradient hook of ours threw in this backward
+  std::string schedule_problem_;  // why the next update has no rates
+  std::string hook_error_;        // what a gradient hook of ours threw in this backward
 };
 
 }  // namespace tessera::internal

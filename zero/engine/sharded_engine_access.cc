@@ -85,6 +85,7 @@ void ShardedEngine::load_state(const char* call, const std::function<void(Engine
     load(loaded);
     steps_ = loaded.steps;
     commit_->load_loss_scale({loaded.loss_scale, loaded.good_steps});
+    schedule_.forget();
     clear();
     store_.announce();
     failure_.mark_consistent();

@@ -65,7 +65,9 @@ void ShardedEngine::look_for_writes() {
 void ShardedEngine::agree_to_update() {
   const StepVote::RankReport mine = failure_.abort_all_on_exception("backward", [&] {
     store_.finish();
+    apply_schedule();
     std::string misuse = misuse_.before_updating_backward(*no_sync_depth_ > 0);
+    if (misuse.empty()) misuse = schedule_problem_;
     if (misuse.empty()) misuse = find_untrained();
     StepVote::RankReport mine = rank_report(std::move(misuse));
     mine.backwards = 1;

@@ -1,4 +1,4 @@
-#include "tessera/examples/gpt/schedule.h"
+#include "tessera/examples/gpt/rate_curve.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,15 +12,6 @@ double RateCurve::at(int64_t step) const {
   const auto fall_steps = static_cast<double>(std::max<int64_t>(1, steps - 1 - warmup_steps));
   const double share = std::min(1.0, static_cast<double>(step - warmup_steps) / fall_steps);
   return floor + (peak - floor) * 0.5 * (1.0 + std::cos(M_PI * share));
-}
-
-Schedule::Schedule(torch::optim::Optimizer& optimizer, const RateCurve& curve)
-    : LRScheduler(optimizer), curve_(curve) {
-  step();  // LibTorch's schedulers leave the first rate to the options
-}
-
-std::vector<double> Schedule::get_lrs() {
-  return std::vector<double>(get_current_lrs().size(), curve_.at(step_count_));
 }
 
 }  // namespace gpt
