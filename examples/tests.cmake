@@ -33,7 +33,7 @@ set_tests_properties(examples.all_reduce PROPERTIES PASS_REGULAR_EXPRESSION
 list(APPEND examples_tests examples.all_reduce)
 
 # The ported programs against the plain ones, and what docs/port.md says of both.
-foreach(name mnist dcgan custom_dataset wgan_gp)
+foreach(name mnist dcgan custom_dataset wgan_gp torchscript)
   add_test(NAME examples.port.${name}
            COMMAND python3 -B ${PROJECT_SOURCE_DIR}/tests/examples/port.py ${name}
                    $<TARGET_FILE_DIR:gpt>)

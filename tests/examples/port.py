@@ -6,7 +6,7 @@ one rank and on more under ddp and zero3.
 On one rank the sharded program prints what the plain one does, but for rounding. On any number of
 ranks zero3 prints what ddp does, to the last digit of the hash. On two and more ranks the losses
 are those of the plain program only where the model has no dropout (drawn per rank) and no
-BatchNorm (statistics per rank): wgan_gp.
+BatchNorm (statistics per rank): wgan_gp, torchscript.
 """
 
 import os
@@ -144,7 +144,30 @@ def wgan_gp(job: Job) -> None:
         expect_like_plain(job.all_strategies(ranks, *arguments), plain)
 
 
+def torchscript(job: Job) -> None:
+    write_mnist(job.folder / "data")
+    job.run([job.programs / "scripted_network_program", "network.pt"])
+    arguments = ("network.pt", "data", 1, 31)
+    plain = job.plain(*arguments)
+    expect_learning(plain)
+    expect_like_plain(job.all_strategies(1, *arguments), plain)
+    # The plain program on batches of which the two ranks get a half each.
+    halves = [i for batch in range(31) for half in (0, IMAGES // 2)
+              for i in range(half + 32 * batch, half + 32 * batch + 32)]
+    rest = sorted(set(range(IMAGES)) - set(halves))
+    write_mnist(job.folder / "halves", halves + rest)
+    concatenated = job.plain("network.pt", "halves", 1, 31)
+    two = job.all_strategies(2, *arguments)
+    expect(close(two[-2:-1], concatenated[-1:]), "two ranks are not the batch of both",
+           concatenated, two)
+    expect(not close(two[-2:-1], plain[-1:]), "any batches would do", plain, two)
+    # What was saved is a scripted module again, and trained.
+    tuned = job.plain("tuned.pt", "data", 1, 0)
+    expect(close(tuned, two[-2:-1]), "what was saved is not what was trained", two, tuned)
+
+
 if __name__ == "__main__":
     name, programs = sys.argv[1], pathlib.Path(sys.argv[2]).resolve()
     with tempfile.TemporaryDirectory() as scratch:
-        {"mnist": mnist, "dcgan": dcgan, "custom_dataset": custom_dataset, "wgan_gp": wgan_gp}[name](Job(name, programs, pathlib.Path(scratch)))
+        {"mnist": mnist, "dcgan": dcgan, "custom_dataset": custom_dataset, "wgan_gp": wgan_gp,
+         "torchscript": torchscript}[name](Job(name, programs, pathlib.Path(scratch)))
