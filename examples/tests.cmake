@@ -32,6 +32,17 @@ set_tests_properties(examples.all_reduce PROPERTIES PASS_REGULAR_EXPRESSION
                      "rank [0-2] of 3 .shm.: 1 . ... . 3 = 6")
 list(APPEND examples_tests examples.all_reduce)
 
+# The ported programs against the plain ones, and what docs/port.md says of both.
+foreach(name mnist dcgan custom_dataset wgan_gp torchscript)
+  add_test(NAME examples.port.${name}
+           COMMAND python3 -B ${PROJECT_SOURCE_DIR}/tests/examples/port.py ${name}
+                   $<TARGET_FILE_DIR:gpt>)
+  list(APPEND examples_tests examples.port.${name})
+endforeach()
+add_test(NAME examples.port.page
+         COMMAND python3 -B ${PROJECT_SOURCE_DIR}/examples/port/page.py --check)
+list(APPEND examples_tests examples.port.page)
+
 # tessera_example_refusal(<name> <expected message> <arguments of gpt>...): on two ranks.
 function(tessera_example_refusal name expected)
   add_test(NAME examples.refuses.${name}

@@ -40,9 +40,9 @@ absl::Status remove_tree(FileSystem& files, const std::string& path) {
 }
 
 std::string printable(std::string_view text) {
-  constexpr size_t kMostBytes = 200;
-  const bool is_long = text.size() > kMostBytes;
-  const std::string_view part = text.substr(0, kMostBytes);
+  constexpr size_t kMaxBytes = 200;
+  const bool is_long = text.size() > kMaxBytes;
+  const std::string_view part = text.substr(0, kMaxBytes);
   return absl::StrCat(absl::Utf8SafeCHexEscape({part.data(), part.size()}), is_long ? "..." : "");
 }
 

@@ -14,8 +14,8 @@
 namespace tessera::internal {
 namespace {
 
-constexpr size_t kMostNameBytes = 1000;
-constexpr size_t kMostDimensions = 64;
+constexpr size_t kMaxNameBytes = 1000;
+constexpr size_t kMaxDimensions = 64;
 
 bool looks_like_a_piece(std::string_view name) {
   const size_t mark = name.rfind('#');
@@ -66,8 +66,8 @@ std::string EntryForm::problem() const {
     return absl::StrCat("got dtype ", c10::toString(dtype),
                         ", expected one that safetensors has a name for");
   }
-  if (sizes.size() > kMostDimensions) {
-    return absl::StrCat("got ", sizes.size(), " dimensions, expected at most ", kMostDimensions);
+  if (sizes.size() > kMaxDimensions) {
+    return absl::StrCat("got ", sizes.size(), " dimensions, expected at most ", kMaxDimensions);
   }
   if (!bytes_of(sizes, dtype)) {
     return absl::StrCat("got sizes [", absl::StrJoin(sizes, ", "),
@@ -77,9 +77,9 @@ std::string EntryForm::problem() const {
 }
 
 std::string name_problem(std::string_view name) {
-  if (name.empty() || name.size() > kMostNameBytes) {
+  if (name.empty() || name.size() > kMaxNameBytes) {
     return absl::StrCat("got a name of ", name.size(), " bytes ('", printable(name),
-                        "'), expected 1 to ", kMostNameBytes);
+                        "'), expected 1 to ", kMaxNameBytes);
   }
   if (!is_utf8(name) || std::any_of(name.begin(), name.end(), absl::ascii_iscntrl)) {
     return absl::StrCat("got the name '", printable(name),

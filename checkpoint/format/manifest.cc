@@ -62,9 +62,9 @@ absl::StatusOr<std::string> Manifest::to_text() const {
   std::string text =
       absl::StrCat(std::string(kMagic), kVersion, ",", body->substr(1, body->size() - 2));
   text += trailer(text);
-  if (text.size() > static_cast<size_t>(kMostBytes)) {
+  if (text.size() > static_cast<size_t>(kMaxBytes)) {
     return absl::InvalidArgumentError(absl::StrCat("got a manifest of ", text.size(),
-                                                   " bytes, expected at most ", kMostBytes,
+                                                   " bytes, expected at most ", kMaxBytes,
                                                    "; save fewer entries or from fewer ranks"));
   }
   return text;

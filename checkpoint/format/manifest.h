@@ -45,7 +45,7 @@ using Extra = std::variant<int64_t, double, std::string>;
 /// All that a step is made of. docs/checkpoint-format.md specifies its text.
 struct Manifest {
   static constexpr int64_t kVersion = 1;
-  static constexpr int64_t kMostBytes = 64 << 20;  ///< of its text
+  static constexpr int64_t kMaxBytes = 64 << 20;  ///< of its text
 
   std::string nonce;  ///< of the save; in every file of it
   int64_t step = 0;

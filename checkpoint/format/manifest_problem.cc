@@ -46,9 +46,9 @@ void check_head(const Manifest& manifest, Problems& problems) {
   if (manifest.step < 0) {
     problems.add(absl::StrCat("got step ", manifest.step, ", expected none below 0"));
   }
-  if (manifest.world < 1 || manifest.world > kMostRanks) {
+  if (manifest.world < 1 || manifest.world > kMaxRanks) {
     problems.add(
-        absl::StrCat("got a world of ", manifest.world, " ranks, expected 1 to ", kMostRanks));
+        absl::StrCat("got a world of ", manifest.world, " ranks, expected 1 to ", kMaxRanks));
   } else if (manifest.files.size() != static_cast<size_t>(manifest.world)) {
     problems.add(absl::StrCat("got ", manifest.files.size(), " files, expected one for each of ",
                               manifest.world, " ranks"));

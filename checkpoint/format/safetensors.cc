@@ -86,9 +86,9 @@ absl::StatusOr<std::string> SafetensorsHeader::to_bytes() const {
   const auto unaligned = static_cast<int64_t>(text->size() + kLengthBytes) % kAlignment;
   if (unaligned != 0) text->append(static_cast<size_t>(kAlignment - unaligned), ' ');
   const uint64_t length = text->size();
-  if (length > static_cast<uint64_t>(kMostJsonBytes)) {
+  if (length > static_cast<uint64_t>(kMaxJsonBytes)) {
     return absl::InvalidArgumentError(absl::StrCat("got a header of ", length,
-                                                   " bytes, expected at most ", kMostJsonBytes,
+                                                   " bytes, expected at most ", kMaxJsonBytes,
                                                    "; save with more ranks or fewer tensors"));
   }
   char bytes[kLengthBytes];
@@ -106,13 +106,13 @@ absl::StatusOr<int64_t> SafetensorsHeader::json_bytes(std::string_view first_byt
   uint64_t length = 0;
   std::memcpy(&length, first_bytes.data(), sizeof(length));
   const auto fits = [file_bytes](uint64_t bytes) {
-    return bytes <= static_cast<uint64_t>(kMostJsonBytes) &&
+    return bytes <= static_cast<uint64_t>(kMaxJsonBytes) &&
            bytes <= static_cast<uint64_t>(file_bytes - kLengthBytes);
   };
   if (fits(length)) return static_cast<int64_t>(length);
   return absl::InvalidArgumentError(
       absl::StrCat("got a header of ", length, " bytes in a file of ", file_bytes,
-                   " bytes, expected at most ", kMostJsonBytes, " and no more than the file has; ",
+                   " bytes, expected at most ", kMaxJsonBytes, " and no more than the file has; ",
                    fits(__builtin_bswap64(length))
                        ? "the length has its bytes in the opposite order (big-endian)"
                        : "it was truncated, or is no safetensors file"));

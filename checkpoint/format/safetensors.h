@@ -29,7 +29,7 @@ struct SafetensorsTensor {
 /// Source: https://github.com/huggingface/safetensors, safetensors/src/tensor.rs.
 struct SafetensorsHeader {
   static constexpr int64_t kLengthBytes = 8;
-  static constexpr int64_t kMostJsonBytes = 100'000'000;  ///< the Rust loader's bound
+  static constexpr int64_t kMaxJsonBytes = 100'000'000;  ///< the Rust loader's bound
   /// Data begin at a multiple of this. With the widest dtypes first each tensor is aligned to its
   /// elements.
   static constexpr int64_t kAlignment = 64;

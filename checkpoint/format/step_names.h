@@ -17,7 +17,7 @@ namespace tessera::internal {
 
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kLockName = "lock";
-inline constexpr int64_t kMostRanks = 100'000;
+inline constexpr int64_t kMaxRanks = 100'000;
 
 std::string step_name(int64_t step);
 std::string temporary_step_name(int64_t step, std::string_view nonce);

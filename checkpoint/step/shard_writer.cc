@@ -27,7 +27,7 @@ absl::StatusOr<ShardSummary> ShardSummary::from_text(std::string_view text) {
   ShardSummary summary;
   summary.nonce = fields.text("nonce");
   summary.step = fields.integer("step", 0, INT64_MAX);
-  summary.rank = fields.integer("rank", 0, kMostRanks - 1);
+  summary.rank = fields.integer("rank", 0, kMaxRanks - 1);
   const Json& file = fields.object("file");
   const Json& entries = fields.object("entries");
   fields.expect_no_others();

@@ -14,7 +14,7 @@
 namespace tessera::internal {
 namespace {
 
-constexpr size_t kMostOpenFiles = 16;  // each with a block in memory
+constexpr size_t kMaxOpenFiles = 16;  // each with a block in memory
 
 const char* kind_name(FileEntry::Kind kind) {
   switch (kind) {
@@ -57,10 +57,10 @@ absl::Status StepReader::read_manifest() {
   const std::string path = join_path(path_, kManifestName);
   const auto entry = files_.entry(path);
   if (!entry.ok()) return entry.status();
-  if (entry->kind != FileEntry::Kind::kFile || entry->bytes > Manifest::kMostBytes) {
+  if (entry->kind != FileEntry::Kind::kFile || entry->bytes > Manifest::kMaxBytes) {
     return damage(path,
                   absl::StrCat("got ", kind_name(entry->kind), " of ", entry->bytes,
-                               " bytes, expected a manifest of at most ", Manifest::kMostBytes));
+                               " bytes, expected a manifest of at most ", Manifest::kMaxBytes));
   }
   const auto file = files_.open(path);
   if (!file.ok()) return file.status();
@@ -126,7 +126,7 @@ absl::Status StepReader::check_header(int64_t rank) {
 absl::StatusOr<VerifiedFile*> StepReader::file_of(int64_t rank) {
   auto found = open_files_.find(rank);
   if (found == open_files_.end()) {
-    if (open_files_.size() >= kMostOpenFiles) {
+    if (open_files_.size() >= kMaxOpenFiles) {
       open_files_.erase(std::min_element(
           open_files_.begin(), open_files_.end(),
           [](const auto& a, const auto& b) { return a.second.used < b.second.used; }));

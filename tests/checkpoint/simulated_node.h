@@ -44,9 +44,9 @@ struct SimulatedNode {
   }
 
   size_t states() const {
-    constexpr size_t kMostChanges = 20;  // the others go with the last of these
+    constexpr size_t kMaxChanges = 20;  // the others go with the last of these
     if (kind == FileEntry::Kind::kDirectory) {
-      return size_t{1} << std::min(changes.size(), kMostChanges);
+      return size_t{1} << std::min(changes.size(), kMaxChanges);
     }
     return bytes == durable_bytes ? 1 : 4;
   }
