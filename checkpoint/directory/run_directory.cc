@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <string_view>
 #include <utility>
 
@@ -81,6 +82,25 @@ absl::Status RunDirectory::remove_leftovers() {
     status.Update(remove_tree(files_, join_path(path_, name)));
   }
   return status;
+}
+
+absl::Status RunDirectory::set_aside(int64_t step, std::string_view why) {
+  const std::string path = join_path(path_, step_name(step));
+  const std::string aside = absl::StrCat(path, ".", std::string(why), "-", draw_nonce());
+  if (absl::Status status = files_.rename(path, aside); !status.ok()) return status;
+  verified_.erase(step);
+  std::fprintf(stderr, "[checkpoint] '%s' is %s; it is '%s' now\n", path.c_str(),
+               std::string(why).c_str(), aside.c_str());
+  return files_.sync_directory(path_);
+}
+
+absl::Status RunDirectory::set_aside_after(int64_t last, std::string_view why) {
+  const auto steps = list_steps(files_, path_);
+  if (!steps.ok()) return steps.status();
+  for (auto step = steps->rbegin(); step != steps->rend() && *step > last; ++step) {
+    if (absl::Status status = set_aside(*step, why); !status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RunDirectory::find_whole_step_but(const std::vector<int64_t>& doomed) {

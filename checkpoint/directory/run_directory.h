@@ -4,6 +4,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <absl/status/status.h>
@@ -31,6 +32,12 @@ class RunDirectory {
   /// Remembers that step `step` is durable and whole: this job committed it without an error, or
   /// verified every byte of it.
   void note_verified(int64_t step) { verified_.insert(step); }
+
+  /// Gives step `step` a name that is no step's, "step-<N>.<why>-<nonce>", and says so on stderr:
+  /// nothing is lost, and nothing loads it by mistake.
+  absl::Status set_aside(int64_t step, std::string_view why);
+  /// All steps after `last`, the newest first.
+  absl::Status set_aside_after(int64_t last, std::string_view why);
 
   /// Deletes the steps that `retention` does not keep, and returns which: each is renamed first, so
   /// that no half of a step looks like one. Deletes nothing unless one of the steps that remain is

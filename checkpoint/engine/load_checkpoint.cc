@@ -15,6 +15,7 @@
 #include "tessera/checkpoint.h"
 #include "tessera/checkpoint/directory/step_list.h"
 #include "tessera/checkpoint/engine/checkpoint_names.h"
+#include "tessera/checkpoint/engine/step_load.h"
 #include "tessera/checkpoint/engine/step_source.h"
 #include "tessera/checkpoint/files/posix_file_system.h"
 #include "tessera/checkpoint/format/step_names.h"
@@ -64,11 +65,12 @@ Verdict verdict_of(ProcessGroup& group, const absl::Status& status) {
 
 class Load {
  public:
-  Load(Engine& engine, std::string directory, const LoadOptions& options)
+  Load(Engine& engine, std::string directory, const LoadOptions& options, const FindProblem& find)
       : engine_(engine),
         group_(engine.group()),
         directory_(std::move(directory)),
-        options_(options) {}
+        options_(options),
+        find_problem_(find) {}
 
   std::optional<LoadedCheckpoint> run() {
     const std::vector<int64_t> steps = candidates();
@@ -132,6 +134,7 @@ class Load {
     absl::Status status = read_extras(**reader, loaded);
     const Verdict extras = verdict_of(group_, status);
     if (!extras.problem.empty()) return reject(extras);
+    refuse_on_all_ranks(group_, find_problem_(loaded), "checkpoint");
     try {
       engine_.read_state(source);
     } catch (const Disagreement&) {
@@ -172,13 +175,24 @@ class Load {
   ProcessGroup& group_;
   const std::string directory_;
   const LoadOptions& options_;
+  const FindProblem& find_problem_;
 };
 
 }  // namespace
 
+namespace internal {
+
+std::optional<LoadedCheckpoint> load_step(Engine& engine, const std::string& directory,
+                                          const LoadOptions& options,
+                                          const FindProblem& find_problem) {
+  return Load(engine, directory, options, find_problem).run();
+}
+
+}  // namespace internal
+
 std::optional<LoadedCheckpoint> load_checkpoint(Engine& engine, const std::string& directory,
                                                 const LoadOptions& options) {
-  return Load(engine, directory, options).run();
+  return load_step(engine, directory, options, [](const LoadedCheckpoint&) { return ""; });
 }
 
 }  // namespace tessera

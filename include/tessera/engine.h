@@ -239,6 +239,9 @@ class Engine final {
   friend MemoryBytes predicted_peak_memory(const Engine& engine, int micro_steps);
   friend uint64_t parameter_hash(Engine& engine);
   friend const Trace* trace_of(const Engine& engine);
+  friend class Checkpoints;
+
+  MemoryMeter& meter();  // for what checkpoints hold
 
   const std::unique_ptr<internal::ShardedEngine> implementation_;
 };

@@ -18,7 +18,8 @@ enum class MemoryClass : uint8_t {
   kRoot,                 ///< the root unit's own buffer, where parameters are split
   kGradientBuffers,      ///< buffers in which gradients are collected before they are reduced
   kControl,              ///< votes and other small buffers
-  kHost,  ///< what a GPU's engine keeps in the host's memory instead (Options::offload)
+  kHost,  ///< the host's: what a GPU's engine keeps there instead (Options::offload), and the copy
+          ///< that a checkpoint is written from (CheckpointsOptions::asynchronous)
 };
 inline constexpr size_t kMemoryClasses = 8;
 

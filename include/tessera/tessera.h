@@ -29,7 +29,6 @@
 #include "tessera/wrap_rules.h"
 
 // Training.
-#include "tessera/checkpoint.h"
 #include "tessera/engine.h"
 #include "tessera/flat_layout.h"
 #include "tessera/gather_counts.h"
@@ -38,6 +37,11 @@
 #include "tessera/state_dict.h"
 #include "tessera/state_stream.h"
 #include "tessera/unit_plan.h"
+
+// Runs that go on after a kill.
+#include "tessera/checkpoint.h"
+#include "tessera/checkpoints.h"
+#include "tessera/stop_request.h"
 
 // The data that ranks train on.
 #include "tessera/distributed_sampler.h"

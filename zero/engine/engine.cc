@@ -75,6 +75,7 @@ const UnitPlan& Engine::units() const { return implementation_->units(); }
 GatherCounts Engine::gather_counts() const { return implementation_->gather_counts(); }
 
 const MemoryMeter& Engine::memory() const { return implementation_->memory(); }
+MemoryMeter& Engine::meter() { return implementation_->memory(); }
 
 MemoryBytes predicted_memory(const Engine& engine, int micro_steps) {
   const ShardedEngine& sharded = *engine.implementation_;

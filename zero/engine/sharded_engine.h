@@ -94,7 +94,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
     return store_.gathered() == nullptr ? GatherCounts{} : store_.gathered()->counts();
   }
   const Trace* trace() const { return trace_.get(); }
-  const MemoryMeter& memory() const { return meter_; }
+  MemoryMeter& memory() { return meter_; }
   /// What the memory formulas ask of it.
   MemorySetting memory_setting(int micro_steps) const;
 

@@ -1,0 +1,300 @@
+#include "tessera/checkpoints.h"
+
+#include <atomic>
+#include <cstdio>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+
+#include "tessera/checkpoint/directory/run_directory.h"
+#include "tessera/checkpoint/engine/staged_state.h"
+#include "tessera/checkpoint/engine/step_load.h"
+#include "tessera/checkpoint/engine/step_save.h"
+#include "tessera/checkpoint/engine/tracked.h"
+#include "tessera/checkpoint/files/posix_file_system.h"
+#include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/comm/agreement/text_exchange.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/core/step/host_all_gather.h"
+#include "tessera/engine.h"
+#include "tessera/errors.h"
+
+namespace tessera {
+using namespace internal;
+
+// Note [Saving in the background]
+// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+// Every rank copies its part of the state at the same step, and a thread of each writes the copy:
+// the threads agree over a group of their own (StepSave), so that ranks which train never wait for
+// them. A save that fails, fails on all ranks, but their threads learn it at different times; so a
+// rank that knows says so in the exchange of after_step(), and then all ranks join their threads
+// and throw at the same step.
+class Checkpoints::Run {
+ public:
+  Run(Engine& engine, std::string directory, CheckpointsOptions options);
+  ~Run();
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+  std::optional<LoadedCheckpoint> load(const LoadOptions& options);
+  void start_over() { rewound_to_ = -1; }
+  bool after_step(bool stop);
+  void save();
+  void finish();
+  int64_t durable_step() const { return durable_; }
+
+  TrackedThings things;
+
+ private:
+  enum Flag : int64_t { kStop = 1, kFailed = 2 };
+
+  int64_t exchange(int64_t flags);
+  void stage();
+  void write(const std::function<void(StateSink&)>& write_state);
+  void write_in_background();
+  void delete_old_steps();
+  bool is_first() const { return control_->rank() == 0; }
+
+  Engine& engine_;
+  const std::string directory_;
+  const CheckpointsOptions options_;
+  PosixFileSystem files_;
+  const std::shared_ptr<ProcessGroup> control_;     // of the thread that trains
+  const std::shared_ptr<ProcessGroup> background_;  // of the thread that writes, while there is one
+  const std::unique_ptr<RunDirectory> directory_lock_;  // rank 0's
+  HostAllGather flags_;
+  const int64_t calls_per_exchange_;
+  int64_t calls_ = 0;  // of after_step()
+  bool wants_stop_ = false;
+  std::optional<int64_t> rewound_to_;  // StepSave::Contents, of the next save
+  int64_t saved_ = -1;                 // the step that was loaded, or whose save was begun last
+  StagedState staged_;
+  StepSave::Contents contents_;  // of the save that is under way
+  std::exception_ptr error_;     // of the thread, once it is joined
+  std::atomic<bool> has_failed_ = false;
+  std::atomic<int64_t> durable_ = -1;
+  std::thread thread_;
+};
+
+namespace {
+
+/// A group beside `group` for what `purpose` says; any number of them.
+std::shared_ptr<ProcessGroup> group_for(ProcessGroup& group, const std::string& purpose) {
+  const std::string name = exchange_texts(group, draw_nonce(), "checkpoints: name").front();
+  return duplicate(group, absl::StrCat("checkpoints ", name, ": ", purpose));
+}
+
+/// What a caller passes in, once all ranks know that it is fit.
+const std::string& checked(const std::string& directory, const CheckpointsOptions& options,
+                           ProcessGroup& group) {
+  std::string problem;
+  if (options.every < 0 || options.keep < 0 || options.keep_every < 0) {
+    problem = absl::StrCat("got every ", options.every, ", keep ", options.keep, ", keep_every ",
+                           options.keep_every, ", expected 0 or more");
+  }
+  refuse_on_all_ranks(group, problem, "checkpoint");
+  return directory;
+}
+
+/// What `body` throws, but for a CommError.
+std::string problem_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const CommError&) {
+    throw;
+  } catch (const std::exception& error) {
+    return error_text(error);
+  } catch (...) {
+    return present_error_text();
+  }
+  return "";
+}
+
+}  // namespace
+
+Checkpoints::Run::Run(Engine& engine, std::string directory, CheckpointsOptions options)
+    : engine_(engine),
+      directory_(checked(directory, options, engine.group())),
+      options_(std::move(options)),
+      control_(group_for(engine.group(), "control")),
+      background_(group_for(engine.group(), "background")),
+      directory_lock_(open_run_directory(files_, *control_, directory_)),
+      flags_(*control_, /*words=*/1),
+      calls_per_exchange_(control_->can().has_host_channel ? 16 : 1),
+      staged_(engine.meter()) {}
+
+Checkpoints::Run::~Run() {
+  if (!thread_.joinable()) return;
+  thread_.join();
+  if (error_ == nullptr) return;
+  try {
+    std::rethrow_exception(error_);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error_text(error).c_str());
+  }
+}
+
+std::optional<LoadedCheckpoint> Checkpoints::Run::load(const LoadOptions& options) {
+  finish();
+  std::optional<LoadedCheckpoint> loaded =
+      load_step(engine_, directory_, options,
+                [&](const LoadedCheckpoint& found) { return things.problem_of(found.extras); });
+  if (!loaded.has_value()) return loaded;
+  const std::string remarks = things.load(loaded->extras, {.step = loaded->step,
+                                                           .saved_world = loaded->world,
+                                                           .rank = control_->rank(),
+                                                           .world = control_->size()});
+  if (is_first() && !remarks.empty()) std::fprintf(stderr, "%s\n", remarks.c_str());
+  saved_ = loaded->step;
+  if (options.step.has_value()) rewound_to_ = loaded->step;
+  return loaded;
+}
+
+/// The flags of all ranks together.
+int64_t Checkpoints::Run::exchange(int64_t flags) {
+  flags_.mine()[0] = flags;
+  flags_.exchange("checkpoints");
+  int64_t all = 0;
+  for (int rank = 0; rank < control_->size(); ++rank) all |= flags_.of(rank)[0];
+  return all;
+}
+
+bool Checkpoints::Run::after_step(bool stop) {
+  wants_stop_ = wants_stop_ || stop;
+  int64_t flags = 0;
+  if (++calls_ % calls_per_exchange_ == 0) {
+    flags = exchange((wants_stop_ ? kStop : 0) | (has_failed_ ? kFailed : 0));
+  }
+  if ((flags & kFailed) != 0) finish();
+  const bool is_last = (flags & kStop) != 0;
+  if (is_last || (options_.every > 0 && engine_.steps() % options_.every == 0)) save();
+  if (is_last) finish();
+  return is_last;
+}
+
+void Checkpoints::Run::save() {
+  engine_.wait();  // under asynchronous steps, for the number of the step
+  if (engine_.steps() == saved_) return;
+  finish();
+  stage();
+  saved_ = contents_.step;
+  if (options_.asynchronous) {
+    thread_ = std::thread([this] { write_in_background(); });
+    return;
+  }
+  try {
+    write([this](StateSink& sink) { engine_.write_state(sink); });
+  } catch (const c10::Error&) {
+    error_ = std::current_exception();
+  }
+  finish();
+}
+
+/// All that the save needs of training. All ranks can do it, or all throw.
+void Checkpoints::Run::stage() {
+  contents_ = {.step = engine_.steps(),
+               .degrees = engine_.degrees(),
+               .options = {.extras = {}, .notes = options_.notes},
+               .rewound_to = rewound_to_};
+  refuse_on_all_ranks(*control_, problem_of([&] { contents_.options.extras = things.save(); }),
+                      "checkpoint");
+  if (options_.asynchronous) {
+    refuse_on_all_ranks(*control_, problem_of([&] { engine_.write_state(staged_); }), "checkpoint");
+  }
+  rewound_to_.reset();
+}
+
+void Checkpoints::Run::write(const std::function<void(StateSink&)>& write_state) {
+  StepSave step(files_, *background_, directory_lock_.get(), directory_, contents_);
+  step.save(write_state);
+  durable_ = contents_.step;
+  if (is_first() && options_.keep > 0) delete_old_steps();
+}
+
+void Checkpoints::Run::write_in_background() {
+  try {
+    write([this](StateSink& sink) { staged_.replay(sink); });
+  } catch (...) {
+    error_ = std::current_exception();
+    has_failed_ = true;
+  }
+}
+
+/// What cannot be deleted is no reason to stop a run.
+void Checkpoints::Run::delete_old_steps() {
+  const auto deleted =
+      directory_lock_->retain({.keep_last = options_.keep, .keep_every = options_.keep_every});
+  if (deleted.ok()) return;
+  std::fprintf(stderr, "[checkpoint] old steps stay: %s\n",
+               std::string(deleted.status().message()).c_str());
+}
+
+void Checkpoints::Run::finish() {
+  if (thread_.joinable()) thread_.join();
+  if (error_ == nullptr) return;
+  has_failed_ = false;
+  saved_ = -1;  // the next save tries again
+  rewound_to_ = contents_.rewound_to;
+  try {
+    std::rethrow_exception(std::exchange(error_, nullptr));
+  } catch (const c10::Error& error) {
+    if (options_.stop_on_error) throw;
+    if (is_first()) std::fprintf(stderr, "%s\n", error_text(error).c_str());
+  }
+}
+
+Checkpoints::Checkpoints(Engine& engine, std::string directory, CheckpointsOptions options)
+    : run_(std::make_unique<Run>(engine, std::move(directory), std::move(options))) {}
+Checkpoints::~Checkpoints() = default;
+
+Checkpoints& Checkpoints::track(const std::string& name, const data::DistributedSampler& sampler) {
+  run_->things.add(name, tracked(sampler));
+  return *this;
+}
+Checkpoints& Checkpoints::track(const std::string& name, const at::Generator& generator) {
+  run_->things.add(name, tracked(generator));
+  return *this;
+}
+Checkpoints& Checkpoints::track(const std::string& name, const at::Tensor& tensor) {
+  run_->things.add(name, tracked(tensor));
+  return *this;
+}
+Checkpoints& Checkpoints::track(const std::string& name, int64_t& number) {
+  run_->things.add(name, tracked(number));
+  return *this;
+}
+Checkpoints& Checkpoints::track(const std::string& name, double& number) {
+  run_->things.add(name, tracked(number));
+  return *this;
+}
+Checkpoints& Checkpoints::track(const std::string& name, std::string& text) {
+  run_->things.add(name, tracked(text));
+  return *this;
+}
+Checkpoints& Checkpoints::track(const std::string& name, Functions functions) {
+  run_->things.add(name, tracked(std::move(functions)));
+  return *this;
+}
+
+std::optional<LoadedCheckpoint> Checkpoints::load(const LoadOptions& options) {
+  return run_->load(options);
+}
+void Checkpoints::start_over() { run_->start_over(); }
+bool Checkpoints::after_step(bool stop) { return run_->after_step(stop); }
+void Checkpoints::save() { run_->save(); }
+void Checkpoints::finish() { run_->finish(); }
+int64_t Checkpoints::durable_step() const { return run_->durable_step(); }
+
+void step_forward(torch::optim::LRScheduler& scheduler, Engine& engine, int64_t steps) {
+  std::vector<torch::optim::OptimizerParamGroup>& groups = engine.optimizer().param_groups();
+  std::vector<double> rates;
+  for (const auto& group : groups) rates.push_back(group.options().get_lr());
+  for (int64_t step = 0; step < steps; ++step) scheduler.step();
+  for (size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(rates[i]);
+}
+
+}  // namespace tessera

@@ -1,0 +1,142 @@
+#include "tessera/checkpoint/engine/step_save.h"
+
+#include <map>
+#include <utility>
+
+#include <absl/status/statusor.h>
+#include <absl/strings/str_cat.h>
+
+#include "tessera/checkpoint/engine/checkpoint_names.h"
+#include "tessera/checkpoint/engine/shard_sink.h"
+#include "tessera/checkpoint/format/step_names.h"
+#include "tessera/checkpoint/step/step_commit.h"
+#include "tessera/checkpoint/step/step_reader.h"
+#include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/comm/agreement/text_exchange.h"
+
+namespace tessera::internal {
+
+namespace {
+
+constexpr const char* kWhat = "checkpoint";
+
+std::string text_of_problem(const absl::Status& status) {
+  return {status.message().data(), status.message().size()};
+}
+
+/// The tensors that this rank saves beside the state.
+std::map<std::string, at::Tensor> tensors_of(const CheckpointExtras& extras, int rank) {
+  std::map<std::string, at::Tensor> tensors;
+  if (rank == 0) {
+    for (const auto& [name, tensor] : extras.tensors) tensors[extra_entry(name)] = tensor;
+  }
+  for (const auto& [name, tensor] : extras.rank_tensors) tensors[rank_entry(rank, name)] = tensor;
+  return tensors;
+}
+
+}  // namespace
+
+std::unique_ptr<RunDirectory> open_run_directory(FileSystem& files, ProcessGroup& group,
+                                                 const std::string& directory) {
+  absl::StatusOr<std::unique_ptr<RunDirectory>> run = nullptr;
+  if (group.rank() == 0) run = RunDirectory::open(files, directory, holder_of_this_process());
+  refuse_on_all_ranks(group, text_of_problem(run.status()), kWhat);
+  return *std::move(run);
+}
+
+StepSave::StepSave(FileSystem& files, ProcessGroup& group, RunDirectory* run, std::string directory,
+                   Contents contents)
+    : files_(files),
+      group_(group),
+      run_(run),
+      directory_(std::move(directory)),
+      contents_(std::move(contents)) {}
+
+StepSave::~StepSave() {
+  if (!is_begun_) return;
+  // What cannot be removed now is removed by the next save.
+  (void)abandon_step(files_, directory_, contents_.step, nonce_);
+}
+
+std::string StepSave::save(const std::function<void(StateSink&)>& write) {
+  begin();
+  const std::vector<std::string> summaries = write_files(write);
+  const absl::Status status = run_ != nullptr ? commit_here(summaries) : absl::OkStatus();
+  refuse_on_all_ranks(group_, text_of_problem(status), kWhat);
+  return join_path(directory_, step_name(contents_.step));
+}
+
+/// Rank 0 makes the step's directory; all ranks learn where it is.
+void StepSave::begin() {
+  absl::Status status;
+  if (run_ != nullptr) {
+    nonce_ = draw_nonce();
+    status = begin_here();
+  }
+  refuse_on_all_ranks(group_, text_of_problem(status), kWhat);
+  nonce_ = exchange_texts(group_, nonce_, "checkpoint: nonce").front();
+}
+
+absl::Status StepSave::begin_here() {
+  const int64_t step = contents_.step;
+  if (contents_.rewound_to.has_value()) {
+    absl::Status status = run_->set_aside_after(*contents_.rewound_to, "replaced");
+    if (!status.ok()) return status;
+  }
+  auto path = begin_step(files_, directory_, step, nonce_, /*bytes=*/0);
+  if (absl::IsAlreadyExists(path.status()) && is_damaged()) {
+    if (absl::Status status = run_->set_aside(step, "damaged"); !status.ok()) return status;
+    path = begin_step(files_, directory_, step, nonce_, /*bytes=*/0);
+  }
+  is_begun_ = path.ok();
+  return path.status();
+}
+
+/// A run that has passed a damaged step over comes to its number again.
+bool StepSave::is_damaged() const {
+  auto reader = StepReader::open(files_, join_path(directory_, step_name(contents_.step)));
+  return absl::IsDataLoss(reader.ok() ? (*reader)->verify_all() : reader.status());
+}
+
+/// Every rank writes its file. The summaries by rank, on every rank.
+std::vector<std::string> StepSave::write_files(const std::function<void(StateSink&)>& write) {
+  ShardSink sink(
+      files_, join_path(directory_, temporary_step_name(contents_.step, nonce_)),
+      {.nonce = nonce_, .step = contents_.step, .rank = group_.rank(), .world = group_.size()},
+      tensors_of(contents_.options.extras, group_.rank()));
+  write(sink);
+  absl::StatusOr<std::string> text = absl::UnknownError("");
+  if (absl::StatusOr<ShardSummary> summary = sink.finish(); summary.ok()) {
+    text = summary->to_text();
+  } else {
+    text = summary.status();
+  }
+  refuse_on_all_ranks(group_, text_of_problem(text.status()), kWhat);
+  return exchange_texts(group_, *text, "checkpoint: summaries");
+}
+
+absl::Status StepSave::commit_here(const std::vector<std::string>& texts) {
+  std::vector<ShardSummary> summaries;
+  for (const std::string& text : texts) {
+    absl::StatusOr<ShardSummary> summary = ShardSummary::from_text(text);
+    if (!summary.ok()) return summary.status();
+    summaries.push_back(*std::move(summary));
+  }
+  const auto& values = contents_.options.extras.values;
+  const Degrees& degrees = contents_.degrees;
+  Manifest head;
+  head.nonce = nonce_;
+  head.step = contents_.step;
+  head.world = group_.size();
+  head.degrees = {degrees.parameters, degrees.gradients, degrees.optimizer};
+  head.options = contents_.options.notes;
+  head.extras = {values.begin(), values.end()};
+  absl::StatusOr<Manifest> manifest = make_manifest(std::move(head), std::move(summaries));
+  if (!manifest.ok()) return manifest.status();
+  is_begun_ = false;  // commit_step() removes what it does not commit
+  absl::Status status = commit_step(files_, directory_, *manifest);
+  if (status.ok()) run_->note_verified(contents_.step);
+  return status;
+}
+
+}  // namespace tessera::internal

@@ -1,0 +1,305 @@
+#include "tessera/checkpoint/engine/tracked.h"
+
+#include <cstring>
+#include <mutex>
+#include <sstream>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <ATen/core/grad_mode.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+
+#include "tessera/sampler_state.h"
+
+namespace tessera::internal {
+
+namespace {
+
+constexpr const char* kMissing = "got none in the checkpoint";
+
+class TrackedSampler final : public Tracked {
+ public:
+  explicit TrackedSampler(data::DistributedSampler sampler) : sampler_(std::move(sampler)) {}
+
+  CheckpointExtras save() const override {
+    CheckpointExtras extras;
+    for (const auto& [key, number] : sampler_.state().numbers()) extras.values[key] = number;
+    return extras;
+  }
+  std::string problem_of(const CheckpointExtras& saved) const override {
+    try {
+      data::DistributedSampler(sampler_.size(), /*world=*/1, /*rank=*/0, options_of(sampler_))
+          .load_state(state_of(saved));
+    } catch (const c10::Error& error) {
+      return error.what_without_backtrace();
+    }
+    return "";
+  }
+  std::string load(const CheckpointExtras& saved, const Origin& /*origin*/) override {
+    sampler_.load_state(state_of(saved));
+    return "";
+  }
+
+ private:
+  static data::SamplerOptions options_of(const data::DistributedSampler& sampler) {
+    const data::SamplerState state = sampler.state();
+    return {.shuffle = state.shuffle, .seed = state.seed};
+  }
+  static data::SamplerState state_of(const CheckpointExtras& saved) {
+    std::map<std::string, int64_t> numbers;
+    for (const auto& [key, value] : saved.values) {
+      const int64_t* const number = std::get_if<int64_t>(&value);
+      TORCH_CHECK(number != nullptr, "got no whole number '", key, "', expected one");
+      numbers[key] = *number;
+    }
+    return data::SamplerState::from_numbers(numbers);
+  }
+
+  data::DistributedSampler sampler_;  // a handle
+};
+
+/// Each rank's own.
+class TrackedGenerator final : public Tracked {
+ public:
+  explicit TrackedGenerator(at::Generator generator) : generator_(std::move(generator)) {}
+
+  CheckpointExtras save() const override {
+    const std::scoped_lock lock(generator_.mutex());
+    CheckpointExtras extras;
+    extras.values[kSeed] = static_cast<int64_t>(generator_.current_seed());
+    extras.rank_tensors[""] = generator_.get_state().clone();
+    return extras;
+  }
+  std::string problem_of(const CheckpointExtras& saved) const override {
+    const auto seed = saved.values.find(kSeed);
+    if (seed == saved.values.end() || !std::holds_alternative<int64_t>(seed->second)) {
+      return absl::StrCat(kMissing, ", expected a generator's seed");
+    }
+    const auto state = saved.rank_tensors.find("");
+    if (state == saved.rank_tensors.end()) return "";
+    try {  // another kind of generator has a state of another size
+      at::Generator copy = generator_.clone();
+      copy.set_state(state->second);
+    } catch (const c10::Error& error) {
+      return error.what_without_backtrace();
+    }
+    return "";
+  }
+  std::string load(const CheckpointExtras& saved, const Origin& origin) override {
+    const std::scoped_lock lock(generator_.mutex());
+    const auto state = saved.rank_tensors.find("");
+    if (state != saved.rank_tensors.end()) {
+      generator_.set_state(state->second);
+      return "";
+    }
+    const auto seed = static_cast<uint64_t>(std::get<int64_t>(saved.values.at(kSeed)));
+    generator_.set_current_seed(mixed(mixed(mixed(seed) + static_cast<uint64_t>(origin.rank)) +
+                                      static_cast<uint64_t>(origin.step)));
+    return absl::StrCat("saved by ", origin.saved_world, " ranks and loaded by ", origin.world,
+                        ": seeded anew, from seed, rank and step");
+  }
+
+ private:
+  static constexpr const char* kSeed = "seed";
+
+  /// SplitMix64's finaliser (Steele et al., Fast Splittable Pseudorandom Number Generators, 2014).
+  static uint64_t mixed(uint64_t x) {
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+  }
+
+  at::Generator generator_;  // a handle
+};
+
+class TrackedTensor final : public Tracked {
+ public:
+  explicit TrackedTensor(at::Tensor tensor) : tensor_(std::move(tensor)) {}
+
+  CheckpointExtras save() const override {
+    CheckpointExtras extras;
+    extras.tensors[""] = tensor_.detach().cpu().clone();
+    return extras;
+  }
+  std::string problem_of(const CheckpointExtras& saved) const override {
+    const auto found = saved.tensors.find("");
+    if (found == saved.tensors.end()) return absl::StrCat(kMissing, ", expected a tensor");
+    const at::Tensor& theirs = found->second;
+    if (theirs.sizes() == tensor_.sizes() && theirs.scalar_type() == tensor_.scalar_type()) {
+      return "";
+    }
+    std::ostringstream text;
+    text << "got " << theirs.scalar_type() << theirs.sizes() << ", expected "
+         << tensor_.scalar_type() << tensor_.sizes();
+    return text.str();
+  }
+  std::string load(const CheckpointExtras& saved, const Origin& /*origin*/) override {
+    const at::NoGradGuard no_grad;
+    tensor_.copy_(saved.tensors.at(""));
+    return "";
+  }
+
+ private:
+  at::Tensor tensor_;
+};
+
+template <typename Value>
+class TrackedValue final : public Tracked {
+ public:
+  explicit TrackedValue(Value& value) : value_(value) {}
+
+  CheckpointExtras save() const override {
+    CheckpointExtras extras;
+    extras.values[""] = value_;
+    return extras;
+  }
+  std::string problem_of(const CheckpointExtras& saved) const override {
+    const auto found = saved.values.find("");
+    const char* const kind = std::is_same_v<Value, int64_t>  ? "a whole number"
+                             : std::is_same_v<Value, double> ? "a number"
+                                                             : "a text";
+    if (found == saved.values.end()) return absl::StrCat(kMissing, ", expected ", kind);
+    if (std::holds_alternative<Value>(found->second)) return "";
+    return absl::StrCat("got another kind of value, expected ", kind);
+  }
+  std::string load(const CheckpointExtras& saved, const Origin& /*origin*/) override {
+    value_ = std::get<Value>(saved.values.at(""));
+    return "";
+  }
+
+ private:
+  Value& value_;
+};
+
+class TrackedFunctions final : public Tracked {
+ public:
+  explicit TrackedFunctions(Checkpoints::Functions functions) : functions_(std::move(functions)) {
+    TORCH_CHECK(functions_.save && functions_.load,
+                "[checkpoint] track: got an empty function, expected save and load");
+  }
+
+  CheckpointExtras save() const override {
+    CheckpointExtras extras = functions_.save();
+    for (auto* const tensors : {&extras.tensors, &extras.rank_tensors}) {
+      for (auto& [key, tensor] : *tensors) tensor = tensor.detach().cpu().clone();
+    }
+    return extras;
+  }
+  std::string problem_of(const CheckpointExtras& /*saved*/) const override { return ""; }
+  std::string load(const CheckpointExtras& saved, const Origin& /*origin*/) override {
+    functions_.load(saved);
+    return "";
+  }
+
+ private:
+  const Checkpoints::Functions functions_;
+};
+
+std::string joined(const std::string& name, const std::string& key) {
+  return key.empty() ? name : absl::StrCat(name, "/", key);
+}
+
+template <typename Values>
+void add_to(Values& all, const std::string& name, Values values) {
+  for (auto& [key, value] : values) all[joined(name, key)] = std::move(value);
+}
+
+std::string name_in(const std::string& key) { return key.substr(0, key.find('/')); }
+
+/// What of `all` belongs to `name`, under the thing's own keys.
+template <typename Values>
+Values part_of(const Values& all, const std::string& name) {
+  Values part;
+  for (const auto& [key, value] : all) {
+    if (name_in(key) == name) part[key == name ? "" : key.substr(name.size() + 1)] = value;
+  }
+  return part;
+}
+
+CheckpointExtras part_of(const CheckpointExtras& all, const std::string& name) {
+  return {.values = part_of(all.values, name),
+          .tensors = part_of(all.tensors, name),
+          .rank_tensors = part_of(all.rank_tensors, name)};
+}
+
+}  // namespace
+
+std::unique_ptr<Tracked> tracked(const data::DistributedSampler& sampler) {
+  return std::make_unique<TrackedSampler>(sampler);
+}
+std::unique_ptr<Tracked> tracked(const at::Generator& generator) {
+  TORCH_CHECK(generator.defined(), "[checkpoint] track: got no generator, expected one");
+  return std::make_unique<TrackedGenerator>(generator);
+}
+std::unique_ptr<Tracked> tracked(const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.defined(), "[checkpoint] track: got an undefined tensor, expected one");
+  return std::make_unique<TrackedTensor>(tensor);
+}
+std::unique_ptr<Tracked> tracked(int64_t& number) {
+  return std::make_unique<TrackedValue<int64_t>>(number);
+}
+std::unique_ptr<Tracked> tracked(double& number) {
+  return std::make_unique<TrackedValue<double>>(number);
+}
+std::unique_ptr<Tracked> tracked(std::string& text) {
+  return std::make_unique<TrackedValue<std::string>>(text);
+}
+std::unique_ptr<Tracked> tracked(Checkpoints::Functions functions) {
+  return std::make_unique<TrackedFunctions>(std::move(functions));
+}
+
+void TrackedThings::add(const std::string& name, std::unique_ptr<Tracked> thing) {
+  TORCH_CHECK(!name.empty() && name.find('/') == std::string::npos,
+              "[checkpoint] track: got the name '", name, "', expected one without '/'");
+  TORCH_CHECK(things_.try_emplace(name, std::move(thing)).second, "[checkpoint] track: got '", name,
+              "' twice, expected a name for each");
+}
+
+CheckpointExtras TrackedThings::save() const {
+  CheckpointExtras all;
+  for (const auto& [name, thing] : things_) {
+    CheckpointExtras extras = thing->save();
+    add_to(all.values, name, std::move(extras.values));
+    add_to(all.tensors, name, std::move(extras.tensors));
+    add_to(all.rank_tensors, name, std::move(extras.rank_tensors));
+  }
+  return all;
+}
+
+std::string TrackedThings::problem_of(const CheckpointExtras& saved) const {
+  std::vector<std::string> problems;
+  for (const auto& [name, thing] : things_) {
+    const std::string problem = thing->problem_of(part_of(saved, name));
+    if (!problem.empty()) problems.push_back(absl::StrCat("'", name, "': ", problem));
+  }
+  const auto find_unknown = [&](const auto& values) {
+    for (const auto& [key, value] : values) {
+      if (things_.count(name_in(key)) == 0) {
+        problems.push_back(absl::StrCat("'", key, "': got it in the checkpoint, expected that ",
+                                        "something of this name is tracked"));
+      }
+    }
+  };
+  find_unknown(saved.values);
+  find_unknown(saved.tensors);
+  find_unknown(saved.rank_tensors);
+  if (problems.empty()) return "";
+  problems.emplace_back(
+      "nothing was changed; track what the checkpoint has, or use load_checkpoint()");
+  return absl::StrJoin(problems, "\n");
+}
+
+std::string TrackedThings::load(const CheckpointExtras& saved, const Tracked::Origin& origin) {
+  std::vector<std::string> remarks;
+  for (const auto& [name, thing] : things_) {
+    const std::string remark = thing->load(part_of(saved, name), origin);
+    if (!remark.empty()) remarks.push_back(absl::StrCat("[checkpoint] '", name, "': ", remark));
+  }
+  return absl::StrJoin(remarks, "\n");
+}
+
+}  // namespace tessera::internal

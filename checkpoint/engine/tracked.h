@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+#include "tessera/checkpoint.h"
+#include "tessera/checkpoints.h"
+#include "tessera/distributed_sampler.h"
+
+namespace tessera::internal {
+
+/// Something that a run is made of beside its engine. Its keys in a checkpoint are its own: "" for
+/// what has no name but the thing's.
+class Tracked {
+ public:
+  /// Where what is loaded comes from, and where it goes.
+  struct Origin {
+    int64_t step = 0;
+    int64_t saved_world = 1;
+    int rank = 0;
+    int world = 1;
+  };
+
+  virtual ~Tracked() = default;
+  /// Copies: what training does next does not change them.
+  virtual CheckpointExtras save() const = 0;
+  /// What forbids to load `saved`, "got ..., expected ..."; "" if nothing.
+  virtual std::string problem_of(const CheckpointExtras& saved) const = 0;
+  /// After problem_of() had nothing to say. Returns what the user should know; "" if nothing.
+  virtual std::string load(const CheckpointExtras& saved, const Origin& origin) = 0;
+};
+
+std::unique_ptr<Tracked> tracked(const data::DistributedSampler& sampler);
+std::unique_ptr<Tracked> tracked(const at::Generator& generator);
+std::unique_ptr<Tracked> tracked(const at::Tensor& tensor);
+std::unique_ptr<Tracked> tracked(int64_t& number);
+std::unique_ptr<Tracked> tracked(double& number);
+std::unique_ptr<Tracked> tracked(std::string& text);
+std::unique_ptr<Tracked> tracked(Checkpoints::Functions functions);
+
+/// All that a run tracks, by name, as the extras of one checkpoint.
+class TrackedThings {
+ public:
+  /// Throws c10::Error where `name` is taken, empty or has a '/'.
+  void add(const std::string& name, std::unique_ptr<Tracked> thing);
+
+  CheckpointExtras save() const;
+  /// What forbids to load them: missing, unknown or unfit, one line each; "" if nothing.
+  std::string problem_of(const CheckpointExtras& saved) const;
+  /// What the user should know, one line each; "" if nothing.
+  std::string load(const CheckpointExtras& saved, const Tracked::Origin& origin);
+
+ private:
+  std::map<std::string, std::unique_ptr<Tracked>> things_;
+};
+
+}  // namespace tessera::internal

@@ -1,0 +1,135 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+#include "tessera/checkpoint.h"
+#include "tessera/distributed_sampler.h"
+
+namespace torch::optim {
+class LRScheduler;
+}  // namespace torch::optim
+
+namespace tessera {
+
+/// When a run saves, and what it keeps. Equal on all ranks.
+struct CheckpointsOptions {
+  /// Steps between two saves of after_step(); 0: it saves only where the run is to end.
+  int64_t every = 0;
+  /// After a save older steps are deleted: kept are the newest `keep` and those whose number is a
+  /// multiple of `keep_every`, and always one that is known to be whole. 0: nothing is deleted.
+  int64_t keep = 3;
+  int64_t keep_every = 0;  ///< 0: none
+  /// A save copies this rank's part of the state, and a thread writes the copy while training goes
+  /// on. The copy's memory, as much as the rank keeps of parameters and optimizer state, lasts from
+  /// the first save on (MemoryClass::kHost). false: a save writes from where the state lies.
+  bool asynchronous = true;
+  /// What a save that failed does: throws in the next after_step(), save() or finish() on all
+  /// ranks; or, if false, is said by rank 0 on stderr, and training goes on.
+  bool stop_on_error = true;
+  std::map<std::string, std::string> notes;  ///< SaveOptions::notes
+};
+
+/// The checkpoints of one run: what it is made of, when it is saved, and how it goes on.
+///
+///     tessera::Checkpoints checkpoints(*engine, "runs/a", {.every = 500});
+///     checkpoints.track("data", sampler).track("random", at::detail::getDefaultCPUGenerator());
+///     checkpoints.load();  // goes on where the run was, if it was
+///     tessera::StopRequest stop;  // SIGTERM
+///     for (int64_t epoch = sampler.epoch(); epoch < epochs; ++epoch) {
+///       sampler.set_epoch(epoch);
+///       for (auto& batch : *loader) {
+///         loss(batch).backward();
+///         engine->step();
+///         sampler.advance();
+///         if (checkpoints.after_step(stop.is_requested())) return 0;  // saved
+///       }
+///     }
+///     checkpoints.finish();
+///
+/// One save is under way at a time: the next one waits for it. No other job, and no other object,
+/// may save into the directory meanwhile. All calls but durable_step() belong to the thread that
+/// trains, between steps, and are collective unless they say otherwise; a call that one rank leaves
+/// by an error of its own, or where a rank dies, throws CommError on the others.
+class Checkpoints final {
+ public:
+  /// Collective, blocking. Makes `directory` as save_checkpoint() does, locks it and proves that it
+  /// can be written; throws c10::Error on every rank where it cannot, or another job holds it.
+  /// `engine` must outlive this.
+  Checkpoints(Engine& engine, std::string directory, CheckpointsOptions options = {});
+  /// Waits for a save that is under way; what it says is lost but for a line on stderr. Local.
+  ~Checkpoints();
+  Checkpoints(const Checkpoints&) = delete;
+  Checkpoints& operator=(const Checkpoints&) = delete;
+
+  // --- What a run is made of, beside the engine ---
+  // Local; on all ranks alike, before load(). What is tracked by reference must outlive this. A
+  // name is used once.
+
+  /// Which samples have been consumed.
+  Checkpoints& track(const std::string& name, const data::DistributedSampler& sampler);
+  /// The state of each rank's generator. Loaded at another number of ranks, where there is none for
+  /// each, every rank's is seeded from the saved seed of rank 0, the rank and the step, and rank 0
+  /// says so on stderr: training goes on with other random numbers.
+  Checkpoints& track(const std::string& name, const at::Generator& generator);
+  /// Rank 0's value is saved, and loaded on all ranks: into the tensor, which keeps its sizes,
+  /// dtype and device.
+  Checkpoints& track(const std::string& name, const at::Tensor& tensor);
+  Checkpoints& track(const std::string& name, int64_t& number);
+  Checkpoints& track(const std::string& name, double& number);
+  Checkpoints& track(const std::string& name, std::string& text);
+
+  /// Something of the program's own: `save` says what is kept, `load` gets it back. Their names are
+  /// prefixed with "<name>/" in the checkpoint. `load` must not fail.
+  struct Functions {
+    std::function<CheckpointExtras()> save;
+    std::function<void(const CheckpointExtras&)> load;
+  };
+  Checkpoints& track(const std::string& name, Functions functions);
+
+  // --- Loading ---
+
+  /// Blocking. load_checkpoint(), and what is tracked besides; throws c10::Error on every rank,
+  /// with nothing changed, also where something tracked is missing in the checkpoint, unknown, or
+  /// of another kind. Loading options.step where there are newer ones goes back to it: the next
+  /// save sets them aside, as "step-<N>.replaced-<nonce>".
+  std::optional<LoadedCheckpoint> load(const LoadOptions& options = {});
+  /// Local. Instead of load(): the run begins anew where there are steps; the next save sets them
+  /// aside. Without it that save is an error.
+  void start_over();
+
+  // --- Saving ---
+
+  /// Call it after each step: saves if options.every says so, reports a save that failed since, and
+  /// returns whether any rank passed `stop`; the step is saved and durable then, and the run should
+  /// end. One small exchange between the ranks; over NCCL in each 16th call only.
+  bool after_step(bool stop = false);
+  /// Saves the present step: returns when it is durable, or under options.asynchronous once it is
+  /// copied. No effect if the present step is saved already.
+  void save();
+  /// Blocking. Waits for a save that is under way, and reports it.
+  void finish();
+
+  /// Local, from any thread. The newest step that this object has saved and that survives a kill
+  /// and a power failure; -1 while there is none.
+  int64_t durable_step() const;
+
+ private:
+  class Run;
+  const std::unique_ptr<Run> run_;
+};
+
+/// Local. LibTorch's schedulers cannot be saved. Call it after Checkpoints::load(), on all ranks,
+/// with a new scheduler of engine.optimizer() that has been stepped `steps` times in the run that
+/// was saved: it is stepped that often, and the rates are put back. Engine::set_schedule() needs
+/// nothing like it.
+void step_forward(torch::optim::LRScheduler& scheduler, Engine& engine, int64_t steps);
+
+}  // namespace tessera
