@@ -83,7 +83,8 @@ TEST(Crash, Case3_AtAnyOperationOfASaveLeavesTheRightStep) {
       ASSERT_TRUE(run.ok()) << run.status();
       EXPECT_TRUE(kSecond.save(disk, 30).ok());
       EXPECT_EQ(resumed_step(disk), 30);
-      for (const std::string& name : *disk.list(kFirst.directory)) {
+      const auto names = disk.list(kFirst.directory);
+      for (const std::string& name : *names) {
         EXPECT_EQ(name.find(".tmp-"), std::string::npos) << name;
       }
     });
