@@ -32,6 +32,11 @@ set_tests_properties(examples.all_reduce PROPERTIES PASS_REGULAR_EXPRESSION
                      "rank [0-2] of 3 .shm.: 1 . ... . 3 = 6")
 list(APPEND examples_tests examples.all_reduce)
 
+add_test(NAME examples.resume
+         COMMAND ${PROJECT_SOURCE_DIR}/tests/examples/resume.sh $<TARGET_FILE_DIR:gpt>
+                 ${PROJECT_SOURCE_DIR}/examples)
+list(APPEND examples_tests examples.resume)
+
 # The ported programs against the plain ones, and what docs/port.md says of both.
 foreach(name mnist dcgan custom_dataset wgan_gp torchscript)
   add_test(NAME examples.port.${name}

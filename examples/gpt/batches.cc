@@ -9,8 +9,7 @@ namespace gpt {
 Batches::Batches(Windows windows, int64_t sequences, int rank, int ranks)
     : windows_(std::move(windows)),
       sequences_(static_cast<size_t>(sequences)),
-      sampler_(static_cast<size_t>(windows_.size()), static_cast<size_t>(ranks),
-               static_cast<size_t>(rank), /*allow_duplicates=*/false) {
+      sampler_(windows_.size(), ranks, rank, {.remainder = tessera::data::Remainder::kDrop}) {
   TORCH_CHECK(sequences >= 1 && sequences <= windows_.size() / ranks, "[gpt] sequences: got ",
               sequences, " per batch and rank, expected 1 to ", windows_.size() / ranks,
               "; give more text or a smaller batch");
@@ -20,9 +19,9 @@ Batch Batches::next() {
   std::optional<std::vector<size_t>> numbers = sampler_.next(sequences_);
   if (!numbers || numbers->size() < sequences_) {
     sampler_.set_epoch(sampler_.epoch() + 1);
-    sampler_.reset();
     numbers = sampler_.next(sequences_);
   }
+  sampler_.advance();
   return windows_.batch(*numbers);
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <absl/flags/flag.h>
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <absl/types/optional.h>
@@ -45,6 +46,27 @@ std::string AbslUnparseFlag(const Dtype& dtype) {
   return dtype.type == c10::ScalarType::Float      ? "float"
          : dtype.type == c10::ScalarType::BFloat16 ? "bfloat16"
                                                    : "float16";
+}
+
+/// Resume on the command line.
+struct ResumeFlag {
+  gpt::Resume resume;
+};
+
+bool AbslParseFlag(absl::string_view text, ResumeFlag* flag, std::string* error) {
+  using From = gpt::Resume::From;
+  flag->resume = {text == "auto" ? From::kNewest : text == "never" ? From::kNothing : From::kStep};
+  if (flag->resume.from != From::kStep) return true;
+  if (absl::SimpleAtoi(text, &flag->resume.step) && flag->resume.step >= 0) return true;
+  *error = absl::StrCat("got '", text, "', expected auto, never or the number of a step");
+  return false;
+}
+
+std::string AbslUnparseFlag(const ResumeFlag& flag) {
+  using From = gpt::Resume::From;
+  return flag.resume.from == From::kNewest    ? "auto"
+         : flag.resume.from == From::kNothing ? "never"
+                                              : absl::StrCat(flag.resume.step);
 }
 
 /// The headers of the LibTorch this was built with, or of the one in use: text that is there on
@@ -107,6 +129,14 @@ ABSL_FLAG(std::string, losses_out, "",
           "write step, loss and gradient norm of every step to this file, with all digits");
 ABSL_FLAG(std::string, trace, "",
           "record what every rank does when into this file, for ui.perfetto.dev");
+ABSL_FLAG(std::string, checkpoint, "",
+          "directory to save the run in, and to go on from; SIGTERM saves and ends");
+ABSL_FLAG(ResumeFlag, resume, {},
+          "where to go on: auto (the newest step in --checkpoint that is whole, if there is one), "
+          "never, or the number of a step");
+ABSL_FLAG(int64_t, save_every, 100,
+          "steps between saves, which run beside training; 0: at the end only");
+ABSL_FLAG(int64_t, keep, 3, "how many of the newest saved steps stay; 0: all");
 ABSL_FLAG(int64_t, sample_bytes, 400, "bytes of text to generate at the end");
 ABSL_FLAG(double, temperature, 0.8, "of the sample; 0: always the likeliest byte");
 ABSL_FLAG(std::string, prompt, "namespace ", "beginning of the sample");
@@ -168,6 +198,10 @@ Flags read_flags() {
   flags.memory = absl::GetFlag(FLAGS_memory);
   flags.losses_out = absl::GetFlag(FLAGS_losses_out);
   flags.trace = absl::GetFlag(FLAGS_trace);
+  flags.checkpoint = absl::GetFlag(FLAGS_checkpoint);
+  flags.resume = absl::GetFlag(FLAGS_resume).resume;
+  flags.save_every = absl::GetFlag(FLAGS_save_every);
+  flags.keep = absl::GetFlag(FLAGS_keep);
   flags.prompt = absl::GetFlag(FLAGS_prompt);
   flags.sampling = {.new_bytes = absl::GetFlag(FLAGS_sample_bytes),
                     .temperature = absl::GetFlag(FLAGS_temperature),
@@ -214,6 +248,11 @@ absl::Status validate(const Flags& flags) {
   count("eval_every", flags.eval_every, 0);
   count("eval_batches", flags.eval_batches, 0, kMax);
   count("log_every", flags.log_every, 1);
+  count("save_every", flags.save_every, 0);
+  count("keep", flags.keep, 0);
+  if (flags.checkpoint.empty() && flags.resume.from == Resume::From::kStep) {
+    problems.push_back("[gpt] --resume: got a step, expected --checkpoint with its directory");
+  }
   count("sample_bytes", flags.sampling.new_bytes, 0);
   at_least("temperature", flags.sampling.temperature, 0.0);
   if (flags.no_sync && flags.accumulate == 1) {

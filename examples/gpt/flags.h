@@ -15,6 +15,13 @@
 
 namespace gpt {
 
+/// Where a run begins that has a directory.
+struct Resume {
+  enum class From : uint8_t { kNewest, kNothing, kStep };
+  From from = From::kNewest;
+  int64_t step = 0;  ///< under kStep
+};
+
 /// What the command line says. The table of names, defaults and help texts is in flags.cc.
 struct Flags {
   /// Strategy, degrees, reshard_after_forward, precision, loss scale, clipping, trace; late
@@ -40,6 +47,11 @@ struct Flags {
   bool memory = false;
   std::string losses_out;
   std::string trace;  ///< file for the trace; empty: none
+
+  std::string checkpoint;  ///< directory of the run; empty: nothing is saved
+  Resume resume;
+  int64_t save_every = 0;  ///< steps; 0 only at the end
+  int64_t keep = 0;        ///< steps that stay; 0 all
 
   std::string prompt;
   Sampling sampling;

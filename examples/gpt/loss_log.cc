@@ -6,10 +6,12 @@
 
 namespace gpt {
 
-LossLog::LossLog(std::shared_ptr<tessera::ProcessGroup> world, const std::string& path)
+LossLog::LossLog(std::shared_ptr<tessera::ProcessGroup> world, const std::string& path,
+                 int64_t steps_done)
     : world_(std::move(world)),
       path_(path),
-      file_(path.empty() ? nullptr : std::fopen(path.c_str(), "w")) {
+      file_(path.empty() ? nullptr : std::fopen(path.c_str(), steps_done == 0 ? "w" : "a")),
+      written_(steps_done) {
   TORCH_CHECK(path.empty() || file_ != nullptr, "[gpt] --losses_out: got '", path,
               "', which cannot be written; give another path");
 }

@@ -18,8 +18,10 @@ namespace gpt {
 class LossLog {
  public:
   /// `path`: the file that every step is written to, with all digits; empty: none (as on all ranks
-  /// but one). Throws c10::Error if it cannot be written.
-  LossLog(std::shared_ptr<tessera::ProcessGroup> world, const std::string& path);
+  /// but one). After `steps_done` steps of a run that goes on they are added to what is there.
+  /// Throws c10::Error if it cannot be written.
+  LossLog(std::shared_ptr<tessera::ProcessGroup> world, const std::string& path,
+          int64_t steps_done = 0);
 
   /// Local, non-blocking. The loss of the step to come on this rank: a scalar at the world's
   /// place().
@@ -41,7 +43,7 @@ class LossLog {
   std::shared_ptr<tessera::ProcessGroup> world_;
   std::string path_;
   std::unique_ptr<std::FILE, Close> file_;
-  int64_t written_ = 0;             // steps
+  int64_t written_;                 // steps
   std::vector<at::Tensor> losses_;  // of the steps since
   std::vector<double> norms_;       // of those whose result is known
 };

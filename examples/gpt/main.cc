@@ -61,6 +61,29 @@ at::Tensor accumulate_gradients(const Flags& flags, gpt::Gpt& model, tessera::En
   return sum;
 }
 
+/// The run's directory, with the run in it loaded; null without --checkpoint. Collective.
+std::unique_ptr<tessera::Checkpoints> begin_run(const Flags& flags, tessera::Engine& engine,
+                                                const gpt::Batches& batches) {
+  if (flags.checkpoint.empty()) return nullptr;
+  auto checkpoints = std::make_unique<tessera::Checkpoints>(
+      engine, flags.checkpoint,
+      tessera::CheckpointsOptions{
+          .every = flags.save_every, .keep = flags.keep, .notes = {{"program", "gpt"}}});
+  checkpoints->track("data", batches.sampler());
+  if (flags.resume.from == gpt::Resume::From::kNothing) {
+    checkpoints->start_over();
+    return checkpoints;
+  }
+  tessera::LoadOptions options;
+  if (flags.resume.from == gpt::Resume::From::kStep) options.step = flags.resume.step;
+  const auto loaded = checkpoints->load(options);
+  if (loaded.has_value() && engine.group().rank() == 0) {
+    std::printf("goes on from %s, saved by %ld rank%s\n", loaded->path.c_str(), loaded->world,
+                loaded->world == 1 ? "" : "s");
+  }
+  return checkpoints;
+}
+
 void train(const Flags& flags) {
   absl::StatusOr<gpt::Corpus> read = gpt::Corpus::read(flags.data, flags.data_bytes);
   require(read.status());
@@ -96,38 +119,52 @@ void train(const Flags& flags) {
         world->size() == 1 ? "" : "s", static_cast<double>(numel) / 1e6,
         static_cast<double>(corpus.size_bytes()) / (1 << 20), corpus.files(), tokens_per_step);
   }
-  gpt::LossLog losses(world, is_first ? flags.losses_out : "");
+  std::optional<tessera::StopRequest> stop;  // a job that is to end saves first
+  if (!flags.checkpoint.empty()) stop.emplace();
+  const std::unique_ptr<tessera::Checkpoints> checkpoints = begin_run(flags, *engine, batches);
+  const int64_t steps_done = engine->steps();
+  gpt::LossLog losses(world, is_first ? flags.losses_out : "", steps_done);
   const bool is_late = flags.options.asynchronous_step.value_or(false);
   std::optional<gpt::Progress> progress;
   if (is_first) {
     progress.emplace(stdout, gpt::Progress::display_of(stdout),
                      gpt::Progress::Options{.steps = flags.rate.steps,
+                                            .steps_done = steps_done,
                                             .tokens_per_step = tokens_per_step,
                                             .log_every = flags.log_every});
   }
 
-  double held_out_loss = 0.0;
-  for (int64_t step = 1; step <= flags.rate.steps; ++step) {
+  for (int64_t step = steps_done + 1; step <= flags.rate.steps; ++step) {
     losses.add(accumulate_gradients(flags, *model, *engine, batches));
     losses.add(engine->step(), is_late);
 
     const bool is_last = step == flags.rate.steps;
-    const bool is_judged = is_last || (flags.eval_every > 0 && step % flags.eval_every == 0);
+    const bool is_judged = !is_last && flags.eval_every > 0 && step % flags.eval_every == 0;
     // Looking waits for a GPU, so there it is done now and then.
-    if (!is_late || step == 1 || step % flags.log_every == 0 || is_judged) {
+    if (!is_late || step == 1 || step % flags.log_every == 0 || is_judged || is_last) {
       const double loss = losses.look(*engine);
       if (progress)
         progress->report(step, loss, engine->optimizer().param_groups()[0].options().get_lr());
     }
     if (is_judged) {
-      held_out_loss = gpt::held_out_loss(*model, held_out, evaluation, *world);
-      if (progress && !is_last) {
+      const double loss = gpt::held_out_loss(*model, held_out, evaluation, *world);
+      if (progress) {
         progress->pause();
-        std::printf("held-out loss %.4f after step %ld\n", held_out_loss, step);
+        std::printf("held-out loss %.4f after step %ld\n", loss, step);
         progress->resume();
       }
     }
+    if (checkpoints != nullptr && checkpoints->after_step(stop->is_requested())) {
+      if (progress) progress->pause();
+      if (is_first) std::printf("stopped and saved after step %ld\n", engine->steps());
+      return;
+    }
   }
+  if (checkpoints != nullptr) {
+    checkpoints->save();
+    checkpoints->finish();
+  }
+  const double held_out_loss = gpt::held_out_loss(*model, held_out, evaluation, *world);
 
   // What is added locally is reduced once.
   const int reductions = flags.no_sync ? 1 : static_cast<int>(flags.accumulate);

@@ -37,7 +37,11 @@ std::string ProgressLine::text() const {
 }
 
 Progress::Progress(std::FILE* out, Display display, const Options& options)
-    : out_(out), display_(display), options_(options), last_step_(Clock::now()) {}
+    : out_(out),
+      display_(display),
+      options_(options),
+      last_step_(Clock::now()),
+      steps_done_(options.steps_done) {}
 
 Progress::Display Progress::display_of(std::FILE* out) {
   const char* const terminal = std::getenv("TERM");
@@ -50,7 +54,7 @@ void Progress::report(int64_t step, double loss, double rate) {
   const double this_step_s = std::chrono::duration<double>(now - last_step_).count() /
                              static_cast<double>(std::max<int64_t>(1, step - steps_done_));
   // The first steps allocate and measure: a mean that begins with them would take long to forget.
-  const bool is_new = steps_done_ <= 1;
+  const bool is_new = steps_done_ <= options_.steps_done + 1;
   steps_done_ = step;
   last_step_ = now;
   step_s_ = is_new ? this_step_s : kSmoothing * step_s_ + (1.0 - kSmoothing) * this_step_s;
@@ -85,7 +89,7 @@ void Progress::pause() {
 void Progress::resume() { last_step_ = Clock::now(); }
 
 bool Progress::is_due(int64_t step) const {
-  if (step == 1 || step == options_.steps) return true;
+  if (step == options_.steps_done + 1 || step == options_.steps) return true;
   return display_ == Display::kTerminal ? last_step_ - last_draw_ >= kRedrawEvery
                                         : step % options_.log_every == 0;
 }

@@ -29,6 +29,7 @@ class Progress {
 
   struct Options {
     int64_t steps = 1;
+    int64_t steps_done = 0;       ///< by the run that this one goes on with
     int64_t tokens_per_step = 1;  ///< of all ranks together
     int64_t log_every = 10;
   };
