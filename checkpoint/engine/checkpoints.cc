@@ -200,6 +200,7 @@ void Checkpoints::Run::stage() {
                .degrees = engine_.degrees(),
                .options = {.extras = {}, .notes = options_.notes},
                .rewound_to = rewound_to_};
+  things.check_ranks(*control_);
   refuse_on_all_ranks(*control_, problem_of([&] { contents_.options.extras = things.save(); }),
                       "checkpoint");
   if (options_.asynchronous) {

@@ -24,6 +24,7 @@ class TrackedSampler final : public Tracked {
  public:
   explicit TrackedSampler(data::DistributedSampler sampler) : sampler_(std::move(sampler)) {}
 
+  void check_ranks(ProcessGroup& group) const override { sampler_.check_ranks(group); }
   CheckpointExtras save() const override {
     CheckpointExtras extras;
     for (const auto& [key, number] : sampler_.state().numbers()) extras.values[key] = number;
@@ -257,6 +258,10 @@ void TrackedThings::add(const std::string& name, std::unique_ptr<Tracked> thing)
               "[checkpoint] track: got the name '", name, "', expected one without '/'");
   TORCH_CHECK(things_.try_emplace(name, std::move(thing)).second, "[checkpoint] track: got '", name,
               "' twice, expected a name for each");
+}
+
+void TrackedThings::check_ranks(ProcessGroup& group) const {
+  for (const auto& [name, thing] : things_) thing->check_ranks(group);
 }
 
 CheckpointExtras TrackedThings::save() const {

@@ -11,6 +11,7 @@
 #include "tessera/checkpoint.h"
 #include "tessera/checkpoints.h"
 #include "tessera/distributed_sampler.h"
+#include "tessera/process_group.h"
 
 namespace tessera::internal {
 
@@ -27,6 +28,8 @@ class Tracked {
   };
 
   virtual ~Tracked() = default;
+  /// Collective. Throws c10::Error on every rank where what rank 0 saves is not all ranks'.
+  virtual void check_ranks(ProcessGroup& /*group*/) const {}
   /// Copies: what training does next does not change them.
   virtual CheckpointExtras save() const = 0;
   /// What forbids to load `saved`, "got ..., expected ..."; "" if nothing.
@@ -49,6 +52,7 @@ class TrackedThings {
   /// Throws c10::Error where `name` is taken, empty or has a '/'.
   void add(const std::string& name, std::unique_ptr<Tracked> thing);
 
+  void check_ranks(ProcessGroup& group) const;
   CheckpointExtras save() const;
   /// What forbids to load them: missing, unknown or unfit, one line each; "" if nothing.
   std::string problem_of(const CheckpointExtras& saved) const;

@@ -73,7 +73,7 @@ class Checkpoints final {
   // Local; on all ranks alike, before load(). What is tracked by reference must outlive this. A
   // name is used once.
 
-  /// Which samples have been consumed.
+  /// Which samples have been consumed. A save throws c10::Error on every rank where ranks differ.
   Checkpoints& track(const std::string& name, const data::DistributedSampler& sampler);
   /// The state of each rank's generator. Loaded at another number of ranks, where there is none for
   /// each, every rank's is seeded from the saved seed of rank 0, the rank and the step, and rank 0
