@@ -1,4 +1,4 @@
-// A stranger's program: trains alone, without a launcher, with what is installed.
+// A stranger's program: trains with what is installed, alone without a launcher or on ranks.
 #include <cstdio>
 
 #include <tessera/tessera.h>
@@ -21,5 +21,6 @@ int main() {
     if (step == 0) first = last;
   }
   std::printf("loss %.4f -> %.4f\n", first, last);
-  return last < first && sampler.indices().size() == 16 ? 0 : 1;
+  const bool has_samples = static_cast<int64_t>(sampler.indices().size()) == 16 / world->size();
+  return last < first && has_samples ? 0 : 1;
 }
