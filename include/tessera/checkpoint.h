@@ -16,18 +16,18 @@ class Engine;
 /// What a program keeps beside its engine's state. Names are the program's own: 1 to 900 bytes of
 /// UTF-8 without control characters.
 struct CheckpointExtras {
-  std::map<std::string, std::variant<int64_t, double, std::string>> values;  ///< rank 0's are saved
-  std::map<std::string, at::Tensor> tensors;                                 ///< rank 0's are saved
+  std::map<std::string, std::variant<int64_t, double, std::string>> values = {};  ///< rank 0's
+  std::map<std::string, at::Tensor> tensors = {};                                 ///< rank 0's
   /// Every rank's own, such as the state of its generators. Given back at the same number of ranks
   /// only.
-  std::map<std::string, at::Tensor> rank_tensors;
+  std::map<std::string, at::Tensor> rank_tensors = {};
 };
 
 /// How a checkpoint is saved.
 struct SaveOptions {
-  CheckpointExtras extras;
+  CheckpointExtras extras = {};
   /// Text about the run, for whoever looks at the checkpoint later: model, data, options. Rank 0's.
-  std::map<std::string, std::string> notes;
+  std::map<std::string, std::string> notes = {};
 };
 
 /// Saves the run as "<directory>/step-<N>", N being the number of updates applied so far: the

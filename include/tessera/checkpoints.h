@@ -34,7 +34,7 @@ struct CheckpointsOptions {
   /// What a save that failed does: throws in the next after_step(), save() or finish() on all
   /// ranks; or, if false, is said by rank 0 on stderr, and training goes on.
   bool stop_on_error = true;
-  std::map<std::string, std::string> notes;  ///< SaveOptions::notes
+  std::map<std::string, std::string> notes = {};  ///< SaveOptions::notes
 };
 
 /// The checkpoints of one run: what it is made of, when it is saved, and how it goes on.

@@ -77,15 +77,6 @@ struct TrackedRank : SavedRank {
   Checkpoints checkpoints;
 };
 
-std::vector<std::string> names_in(const std::string& directory) {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-    names.push_back(entry.path().filename());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 class Runs : public ::testing::TestWithParam<int> {
  protected:
   int world() const { return GetParam(); }
@@ -313,7 +304,9 @@ TEST_P(Runs, SeedGeneratorsAnewAtAnotherNumberOfRanks) {
       EXPECT_EQ(run.sampler.state().cursor, other);
       draws[rank] = torch::rand({1}, run.random).item<float>();
     });
-    if (repetition == 1) EXPECT_EQ(draws, before);
+    if (repetition == 1) {
+      EXPECT_EQ(draws, before);
+    }
   }
   for (size_t rank = 1; rank < draws.size(); ++rank) EXPECT_NE(draws[rank], draws[0]);
 }
