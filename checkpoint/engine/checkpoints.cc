@@ -50,7 +50,7 @@ class Checkpoints::Run {
   TrackedThings things;
 
  private:
-  enum Flag : int64_t { kStop = 1, kFailed = 2 };
+  enum Flag : int64_t { kNone = 0, kStop = 1, kFailed = 2 };
 
   int64_t exchange(int64_t flags);
   void stage();
@@ -63,9 +63,9 @@ class Checkpoints::Run {
   const std::string directory_;
   const CheckpointsOptions options_;
   PosixFileSystem files_;
-  const std::shared_ptr<ProcessGroup> control_;     // of the thread that trains
-  const std::shared_ptr<ProcessGroup> background_;  // of the thread that writes, while there is one
   const std::unique_ptr<RunDirectory> directory_lock_;  // rank 0's
+  const std::shared_ptr<ProcessGroup> control_;         // of the thread that trains
+  const std::shared_ptr<ProcessGroup> background_;  // of the thread that writes, while there is one
   HostAllGather flags_;
   const int64_t calls_per_exchange_;
   int64_t calls_ = 0;  // of after_step()
@@ -120,9 +120,9 @@ Checkpoints::Run::Run(Engine& engine, std::string directory, CheckpointsOptions 
     : engine_(engine),
       directory_(checked(directory, options, engine.group())),
       options_(std::move(options)),
+      directory_lock_(open_run_directory(files_, engine.group(), directory_)),
       control_(group_for(engine.group(), "control")),
       background_(group_for(engine.group(), "background")),
-      directory_lock_(open_run_directory(files_, *control_, directory_)),
       flags_(*control_, /*words=*/1),
       calls_per_exchange_(control_->can().has_host_channel ? 16 : 1),
       staged_(engine.meter()) {}
@@ -167,7 +167,7 @@ bool Checkpoints::Run::after_step(bool stop) {
   wants_stop_ = wants_stop_ || stop;
   int64_t flags = 0;
   if (++calls_ % calls_per_exchange_ == 0) {
-    flags = exchange((wants_stop_ ? kStop : 0) | (has_failed_ ? kFailed : 0));
+    flags = exchange((wants_stop_ ? kStop : kNone) | (has_failed_ ? kFailed : kNone));
   }
   if ((flags & kFailed) != 0) finish();
   const bool is_last = (flags & kStop) != 0;

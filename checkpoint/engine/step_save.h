@@ -34,7 +34,7 @@ class StepSave {
     SaveOptions options;
     /// Steps of a higher number are no past of this run, which has gone back on purpose: they are
     /// set aside. Unset, a step of the same number is an error, unless it is damaged.
-    std::optional<int64_t> rewound_to;
+    std::optional<int64_t> rewound_to = std::nullopt;
   };
 
   /// `run` is open_run_directory()'s. References must outlive it.

@@ -99,8 +99,8 @@ class TrackedGenerator final : public Tracked {
     const auto seed = static_cast<uint64_t>(std::get<int64_t>(saved.values.at(kSeed)));
     generator_.set_current_seed(mixed(mixed(mixed(seed) + static_cast<uint64_t>(origin.rank)) +
                                       static_cast<uint64_t>(origin.step)));
-    return absl::StrCat("saved by ", origin.saved_world, " ranks and loaded by ", origin.world,
-                        ": seeded anew, from seed, rank and step");
+    return absl::StrCat("saved at a world of ", origin.saved_world, " and loaded at one of ",
+                        origin.world, ": seeded anew, from seed, rank and step");
   }
 
  private:
@@ -114,7 +114,7 @@ class TrackedGenerator final : public Tracked {
     return x ^ (x >> 31);
   }
 
-  at::Generator generator_;  // a handle
+  mutable at::Generator generator_;  // a handle
 };
 
 class TrackedTensor final : public Tracked {

@@ -52,6 +52,7 @@ sort -un "$scratch/losses" | cmp - "$scratch/straight.losses" || fail 'other los
 gpt 3 --strategy=zero2 --checkpoint="$scratch/run" >"$scratch/finished.out" || fail 'the finished run'
 same_as_straight "$scratch/finished.out" || fail 'the finished run has other parameters'
 
+touch "$scratch/stopped.out"
 # From a step that is named; what came after it is set aside. SIGTERM saves, and ends the run without an error.
 gpt 2 --strategy=zero2 --checkpoint="$scratch/older" --resume=3 --save_every=0 --steps=100000 \
   >"$scratch/stopped.out" 2>&1 &
@@ -59,7 +60,7 @@ job=$!
 until grep -q 'step ' "$scratch/stopped.out"; do
   kill -0 $job 2>/dev/null || fail 'the run ended before it was to'
 done
-kill -TERM $job
+pkill -TERM -f -- "^$bin/tessera-run .*--checkpoint=$scratch/older" || fail 'there was nothing to stop'
 code=0
 wait $job || code=$?
 [[ $code -eq 0 || $code -eq 143 ]] || fail "SIGTERM: ended with $code"
