@@ -1,6 +1,7 @@
 #include "tessera/tests/prove/plain/numbers.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
 namespace prove {
 namespace {

@@ -77,7 +77,7 @@ void train(const Task& task, const Training& training, const std::shared_ptr<Pro
   const std::string rank = std::to_string(world->rank());
   const bool is_first = world->rank() == 0;
   const auto model = task.make_model();
-  const auto control = std::make_shared<ControlSwitch>(training.control);
+  const auto control = std::make_shared<ControlSwitch>(ControlSwitch{.control = training.control});
   const auto group =
       control->control == Control::kNone ? world : std::make_shared<ControlGroup>(world, control);
   const auto engine = tessera::parallelize(model, task.optimizer, training.options, group);
