@@ -12,7 +12,7 @@ set(CPACK_PACKAGE_CONTACT "The Tessera Authors <nobody@tessera.invalid>"
     CACHE STRING "Maintainer of the packages: whoever makes them")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "train any torch::nn model on many ranks, from C++")
 set(CPACK_PACKAGE_DESCRIPTION
-    "Static libraries, headers, a package for CMake, and the launcher tessera-run.
+    "Static libraries, headers, a package for CMake, and the programs tessera-run and tessera-checkpoint.
 LibTorch is not in this package. Programs need LibTorch ${torch}.x; its CPU libraries suffice: an \
 archive from pytorch.org, the wheel torch, or libtorch of conda-forge. find_package(Tessera) looks \
 for it in TESSERA_TORCH, Torch_DIR, CMAKE_PREFIX_PATH and CONDA_PREFIX.
@@ -43,7 +43,7 @@ if(TESSERA_DPKG_QUERY)
     list(APPEND depends libabsl-dev)
   endif()
   list(JOIN depends ", " CPACK_DEBIAN_PACKAGE_DEPENDS)
-  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)  # those of tessera-run
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)  # those of its programs
   set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "cmake (>= ${CMAKE_MINIMUM_REQUIRED_VERSION}), g++")
   set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
   set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)

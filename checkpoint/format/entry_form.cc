@@ -9,7 +9,7 @@
 #include "tessera/checkpoint/files/file_system.h"
 #include "tessera/checkpoint/format/dtype_names.h"
 #include "tessera/checkpoint/format/utf8.h"
-#include "tessera/state_dict.h"
+#include "tessera/core/layout/strides.h"
 
 namespace tessera::internal {
 namespace {
@@ -32,7 +32,7 @@ bool looks_like_a_piece(std::string_view name) {
 }  // namespace
 
 std::optional<int64_t> bytes_of(const std::vector<int64_t>& sizes, at::ScalarType dtype) {
-  auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  auto bytes = dtype_bytes(dtype);
   bool is_empty = false;
   for (const int64_t size : sizes) {
     // Zeros aside, because whoever multiplies the sizes meets the others first.
@@ -50,7 +50,7 @@ int64_t EntryForm::numel() const {
   return numel;
 }
 
-int64_t EntryForm::element_bytes() const { return static_cast<int64_t>(c10::elementSize(dtype)); }
+int64_t EntryForm::element_bytes() const { return dtype_bytes(dtype); }
 
 bool EntryForm::is_row_major() const {
   int64_t expected = 1;
@@ -73,7 +73,7 @@ std::string EntryForm::problem() const {
     return absl::StrCat("got sizes [", absl::StrJoin(sizes, ", "),
                         "], expected none below 0 and fewer than 2^63 bytes");
   }
-  return StateEntry{.sizes = sizes, .strides = strides, .dtype = dtype, .pieces = {}}.problem();
+  return strides_problem(sizes, strides);
 }
 
 std::string name_problem(std::string_view name) {

@@ -8,32 +8,12 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/layout/readable.h"
+#include "tessera/core/layout/strides.h"
 
 namespace tessera {
 using namespace internal;
 
 namespace {
-
-std::string text_of(const std::vector<int64_t>& values) {
-  return absl::StrCat("[", absl::StrJoin(values, ", "), "]");
-}
-
-/// Whether sizes and strides address every one of their elements in a block without gaps, once.
-bool is_dense(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
-  if (strides.size() != sizes.size()) return false;
-  std::vector<std::pair<int64_t, int64_t>> dimensions;  // stride, size
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    if (sizes[d] == 0) return true;
-    if (sizes[d] > 1) dimensions.emplace_back(strides[d], sizes[d]);
-  }
-  std::sort(dimensions.begin(), dimensions.end());
-  int64_t expected = 1;
-  for (const auto& [stride, size] : dimensions) {
-    if (stride != expected) return false;
-    expected *= size;
-  }
-  return true;
-}
 
 std::string problem_of(const StatePiece& piece, const StateEntry& entry) {
   const at::Tensor& values = piece.values;
@@ -64,13 +44,7 @@ int64_t StateEntry::numel() const {
 }
 
 std::string StateEntry::problem() const {
-  if (std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size < 0; })) {
-    return absl::StrCat("got sizes ", text_of(sizes), ", expected none below 0");
-  }
-  if (!is_dense(sizes, strides)) {
-    return absl::StrCat("got strides ", text_of(strides), " for sizes ", text_of(sizes),
-                        ", expected dense ones without overlap");
-  }
+  if (std::string problem = strides_problem(sizes, strides); !problem.empty()) return problem;
   for (const StatePiece& piece : pieces) {
     std::string problem = problem_of(piece, *this);
     if (!problem.empty()) return problem;

@@ -21,13 +21,4 @@ void open_standard_streams() {
   }
 }
 
-int above_standard_streams(int fd) {
-  if (fd < 0 || fd > STDERR_FILENO) return fd;
-  const int above = ::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-  const int reason = errno;
-  ::close(fd);
-  errno = reason;
-  return above;
-}
-
 }  // namespace tessera::internal

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::internal {
+
+/// Why `sizes` and `strides` do not address every one of their elements in a block without gaps,
+/// once: "got X, expected Y"; "" if they do. Free of LibTorch.
+std::string strides_problem(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides);
+
+}  // namespace tessera::internal

@@ -1,0 +1,57 @@
+#include "tessera/tools/checkpoint/progress_bar.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include <absl/strings/str_format.h>
+
+namespace tessera::internal {
+
+namespace {
+
+constexpr std::chrono::milliseconds kRedrawEvery(100);
+
+bool can_redraw(std::FILE* out) {
+  const char* const terminal = std::getenv("TERM");
+  return ::isatty(::fileno(out)) == 1 && terminal != nullptr &&
+         std::string_view(terminal) != "dumb";
+}
+
+}  // namespace
+
+ProgressBar::ProgressBar(std::string what, int64_t total_bytes, std::FILE* out)
+    : what_(std::move(what)),
+      total_(total_bytes),
+      out_(out),
+      is_terminal_(can_redraw(out)),
+      drawn_(Clock::now()) {}
+
+ProgressBar::~ProgressBar() {
+  if (is_drawn_) std::fputs("\r\033[K", out_);
+}
+
+void ProgressBar::add(int64_t bytes) {
+  done_ += bytes;
+  const Clock::time_point now = Clock::now();
+  if (!is_terminal_ || now - drawn_ < kRedrawEvery) return;
+  drawn_ = now;
+  is_drawn_ = true;
+  std::fprintf(out_, "\r\033[K%s", line(done_).c_str());
+  std::fflush(out_);
+}
+
+std::string ProgressBar::line(int64_t done) const {
+  constexpr int kWidth = 30;
+  const double part = total_ > 0 ? static_cast<double>(done) / static_cast<double>(total_) : 1.0;
+  const int filled = std::clamp(static_cast<int>(part * kWidth), 0, kWidth);
+  return absl::StrFormat("%s [%s%s] %3.0f %%  %d of %d MiB", what_,
+                         std::string(static_cast<size_t>(filled), '='),
+                         std::string(static_cast<size_t>(kWidth - filled), ' '),
+                         std::min(100.0, 100.0 * part), done >> 20, total_ >> 20);
+}
+
+}  // namespace tessera::internal
