@@ -15,6 +15,10 @@ using namespace internal;
 
 namespace {
 
+std::string text_of(const std::vector<int64_t>& values) {
+  return absl::StrCat("[", absl::StrJoin(values, ", "), "]");
+}
+
 std::string problem_of(const StatePiece& piece, const StateEntry& entry) {
   const at::Tensor& values = piece.values;
   if (!values.defined() || values.layout() != at::kStrided || !values.device().is_cpu() ||

@@ -10,10 +10,6 @@ namespace tessera::internal {
 
 namespace {
 
-std::string text_of(const std::vector<int64_t>& values) {
-  return absl::StrCat("[", absl::StrJoin(values, ", "), "]");
-}
-
 bool is_dense(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
   if (strides.size() != sizes.size()) return false;
   std::vector<std::pair<int64_t, int64_t>> dimensions;  // stride, size
@@ -35,11 +31,11 @@ bool is_dense(const std::vector<int64_t>& sizes, const std::vector<int64_t>& str
 std::string strides_problem(const std::vector<int64_t>& sizes,
                             const std::vector<int64_t>& strides) {
   if (std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size < 0; })) {
-    return absl::StrCat("got sizes ", text_of(sizes), ", expected none below 0");
+    return absl::StrCat("got sizes [", absl::StrJoin(sizes, ", "), "], expected none below 0");
   }
   if (!is_dense(sizes, strides)) {
-    return absl::StrCat("got strides ", text_of(strides), " for sizes ", text_of(sizes),
-                        ", expected dense ones without overlap");
+    return absl::StrCat("got strides [", absl::StrJoin(strides, ", "), "] for sizes [",
+                        absl::StrJoin(sizes, ", "), "]", ", expected dense ones without overlap");
   }
   return "";
 }

@@ -41,6 +41,7 @@
 // Runs that go on after a kill.
 #include "tessera/checkpoint.h"
 #include "tessera/checkpoints.h"
+#include "tessera/safetensors.h"
 #include "tessera/stop_request.h"
 
 // The data that ranks train on.

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace tessera {
+
+class Engine;
+
+/// How tensors of files become a model's.
+struct SafetensorsOptions {
+  /// What a tensor of the files is called in the model: "transformer.wte.weight" -> "wte.weight";
+  /// "" leaves it out. Unset: names are the same.
+  std::function<std::string(const std::string& name)> rename = {};
+  /// Parameters and buffers that no file has stay as they are; otherwise they are an error.
+  bool allow_missing = false;
+  /// Tensors of the files that the model does not have are left out; otherwise they are an error.
+  bool allow_unknown = false;
+};
+
+/// What was left as it was.
+struct LoadedSafetensors {
+  std::vector<std::string> missing;  ///< names of the model
+  std::vector<std::string> unknown;  ///< names in the files, those that rename() leaves out aside
+};
+
+/// Gives the parameters and buffers of `model` the values of safetensors files, such as pretrained
+/// ones from another framework. `paths`: the files, or one index ("model.safetensors.index.json")
+/// of files beside it. Values of another dtype are converted to the model's; shared parameters are
+/// found under each of their names. Reads one tensor at a time. Local; call it before
+/// parallelize(), which gives all ranks rank 0's values.
+///
+/// Throws c10::Error, with nothing changed, where a file cannot be read or is malformed, a name is
+/// there twice, or shapes differ, tensors are missing or unknown: all of them are listed.
+LoadedSafetensors load_safetensors(torch::nn::Module& model, const std::vector<std::string>& paths,
+                                   const SafetensorsOptions& options = {});
+
+/// The same where `model` is `engine`'s. Collective, blocking; between steps, with the same
+/// arguments on all ranks, which all see the files. Parameters and masters get the values that rank
+/// 0 reads, by Engine::modify_parameters(): where parameters are split, all are whole meanwhile;
+/// cheaper is to load before parallelize(). Each rank reads buffers for itself. The optimizer's
+/// state and the number of updates stay. Throws c10::Error on every rank; a file that cannot be
+/// read to its end after it was opened ends the engine.
+LoadedSafetensors load_safetensors(torch::nn::Module& model, Engine& engine,
+                                   const std::vector<std::string>& paths,
+                                   const SafetensorsOptions& options = {});
+
+}  // namespace tessera

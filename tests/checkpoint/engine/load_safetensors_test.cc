@@ -1,0 +1,188 @@
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/checkpoint/format/safetensors.h"
+#include "tessera/safetensors.h"
+#include "tessera/tests/support/rank_threads.h"
+#include "tessera/tests/support/temporary_directory.h"
+#include "tessera/tests/zero/state/saved_rank.h"
+
+// load_safetensors: weights of somebody else's.
+namespace tessera::internal::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
+
+using Tensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+void write_file(const std::string& path, const Tensors& tensors) {
+  SafetensorsHeader header;
+  std::string data;
+  for (const auto& [name, tensor] : tensors) {
+    const at::Tensor values = tensor.detach().contiguous();
+    header.tensors.push_back({.name = name,
+                              .dtype = values.scalar_type(),
+                              .shape = values.sizes().vec(),
+                              .begin = header.data_bytes(),
+                              .end = header.data_bytes() + static_cast<int64_t>(values.nbytes())});
+    data.append(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
+  }
+  std::ofstream(path, std::ios::binary) << *header.to_bytes() << data;
+}
+
+struct SmallNet : torch::nn::Module {
+  SmallNet() {
+    first = register_module("first", torch::nn::Linear(3, 4));
+    norm = register_module("norm", torch::nn::BatchNorm1d(4));
+    tied = register_parameter("tied", first->weight);
+  }
+  torch::nn::Linear first{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+  at::Tensor tied;
+};
+
+/// Values for all of SmallNet, the tied parameter under its first name.
+Tensors small_values() {
+  return {{"first.weight", torch::arange(12, torch::kDouble).view({4, 3})},
+          {"first.bias", torch::full({4}, 0.5, torch::kBFloat16)},
+          {"norm.weight", torch::full({4}, 2.0)},
+          {"norm.bias", torch::full({4}, 3.0)},
+          {"norm.running_mean", torch::full({4}, 4.0)},
+          {"norm.running_var", torch::full({4}, 5.0)},
+          {"norm.num_batches_tracked", torch::full({}, 6, torch::kLong)}};
+}
+
+void expect_small_values(const SmallNet& net) {
+  EXPECT_TRUE(net.first->weight.equal(torch::arange(12, torch::kFloat).view({4, 3})));
+  EXPECT_TRUE(net.first->bias.equal(torch::full({4}, 0.5)));
+  EXPECT_TRUE(net.norm->running_var.equal(torch::full({4}, 5.0)));
+  EXPECT_EQ(net.norm->num_batches_tracked.item<int64_t>(), 6);
+}
+
+class LoadSafetensors : public ::testing::Test {
+ protected:
+  std::string path(const std::string& name) const { return directory_.path() + "/" + name; }
+  const TemporaryDirectory directory_;
+};
+
+TEST_F(LoadSafetensors, ReadsOneFileSeveralOrAnIndexOfThem) {
+  const Tensors all = small_values();
+  write_file(path("all"), all);
+  write_file(path("a.safetensors"), {all.begin(), all.begin() + 3});
+  write_file(path("b.safetensors"), {all.begin() + 3, all.end()});
+  std::ofstream(path("model.safetensors.index.json"))
+      << R"({"metadata": {}, "weight_map": {"first.weight": "a.safetensors",)"
+      << R"( "norm.bias": "b.safetensors", "first.bias": "a.safetensors"}})";
+  for (const std::vector<std::string>& paths : {std::vector{path("all")},
+                                                {path("a.safetensors"), path("b.safetensors")},
+                                                {path("model.safetensors.index.json")}}) {
+    SmallNet net;
+    const LoadedSafetensors loaded = load_safetensors(net, paths);
+    EXPECT_THAT(loaded.missing, IsEmpty());
+    EXPECT_THAT(loaded.unknown, IsEmpty());
+    expect_small_values(net);
+  }
+}
+
+TEST_F(LoadSafetensors, RenamesAndLeavesOut) {
+  Tensors theirs = small_values();
+  for (auto& [name, tensor] : theirs) name = "net." + name;
+  theirs.pop_back();
+  theirs.emplace_back("head.weight", torch::zeros({2}));
+  theirs.emplace_back("net.more", torch::zeros({2}));
+  write_file(path("theirs"), theirs);
+  SmallNet net;
+  SafetensorsOptions options;
+  options.rename = [](const std::string& name) {
+    return name.rfind("net.", 0) == 0 ? name.substr(4) : "";
+  };
+  const auto load = [&] { return load_safetensors(net, {path("theirs")}, options); };
+  EXPECT_THAT(load,
+              ThrowsMessage<c10::Error>(AllOf(HasSubstr("'norm.num_batches_tracked': missing"),
+                                              HasSubstr("'net.more' in " + path("theirs")))));
+  EXPECT_FALSE(net.norm->running_var.equal(torch::full({4}, 5.0))) << "nothing was changed";
+  options.allow_missing = options.allow_unknown = true;
+  const LoadedSafetensors loaded = load();
+  EXPECT_THAT(loaded.missing, ElementsAre("norm.num_batches_tracked"));
+  EXPECT_THAT(loaded.unknown, ElementsAre("net.more"));
+  EXPECT_TRUE(net.norm->running_var.equal(torch::full({4}, 5.0)));
+}
+
+TEST_F(LoadSafetensors, ListsAllThatDoesNotFitAndChangesNothing) {
+  Tensors theirs = small_values();
+  theirs[0].second = torch::zeros({3, 4});
+  theirs[2].second = torch::zeros({});
+  write_file(path("shapes"), theirs);
+  SmallNet net;
+  const at::Tensor before = net.first->bias.clone();
+  EXPECT_THAT(
+      [&] { load_safetensors(net, {path("shapes")}); },
+      ThrowsMessage<c10::Error>(AllOf(HasSubstr("'first.weight': got [3, 4], expected [4, 3]"),
+                                      HasSubstr("'norm.weight': got [], expected [4]"))));
+  write_file(path("all"), small_values());
+  EXPECT_THAT(
+      [&] {
+        load_safetensors(net, {path("all"), path("all")});
+      },
+      ThrowsMessage<c10::Error>(HasSubstr("'first.bias': got two tensors for it")));
+  std::ofstream(path("broken")) << "no safetensors file";
+  std::ofstream(path("broken.json")) << R"({"weight_map": {"a": "../b"}})";
+  for (const char* name : {"broken", "broken.json", "none"}) {
+    EXPECT_THAT([&] { load_safetensors(net, {path(name)}); },
+                ThrowsMessage<c10::Error>(HasSubstr(path(name))));
+  }
+  EXPECT_THAT([&] { load_safetensors(net, {}); }, ThrowsMessage<c10::Error>(HasSubstr("no file")));
+  EXPECT_TRUE(net.first->bias.equal(before));
+}
+
+TEST_F(LoadSafetensors, GivesEveryRankOfAnEngineItsPart) {
+  for (const int world : {1, 3}) {
+    for (const Configuration& configuration : configurations_at(world)) {
+      const auto model = [](uint64_t seed) {
+        return prepare(subject("BatchNorm").make(), at::kFloat, seed);
+      };
+      Tensors values;
+      for (const auto& parameter : model(5)->named_parameters()) {
+        values.emplace_back(parameter.key(), parameter.value());
+      }
+      for (const auto& buffer : model(5)->named_buffers()) {
+        values.emplace_back(buffer.key(), buffer.value());
+      }
+      write_file(path("weights"), values);
+      run_ranks(world, [&](std::shared_ptr<ProcessGroup> group) {
+        const bool is_last = group->rank() == group->size() - 1;
+        const SavedRank run(std::move(group), "BatchNorm", configuration, 77);
+        run.train(0, 1);
+        EXPECT_THAT(([&] {
+                      load_safetensors(*run.net, *run.engine, {path(is_last ? "none" : "weights")});
+                    }),
+                    ThrowsMessage<c10::Error>(HasSubstr(path("none"))));
+        load_safetensors(*run.net, *run.engine, {path("weights")});
+        EXPECT_EQ(run.engine->steps(), 1);
+        {
+          const auto whole = run.engine->full_parameters();
+          for (const auto& [name, expected] : values) {
+            const at::Tensor* got = run.net->named_parameters().find(name);
+            if (got == nullptr) continue;
+            EXPECT_TRUE(got->equal(expected)) << name;
+          }
+        }
+        run.train(1, 2);
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::internal::testing
