@@ -1,3 +1,5 @@
+#include "tessera/safetensors.h"
+
 #include <map>
 #include <set>
 #include <utility>
@@ -17,7 +19,6 @@
 #include "tessera/checkpoint/format/safetensors.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/engine.h"
-#include "tessera/safetensors.h"
 
 namespace tessera {
 using namespace internal;

@@ -11,10 +11,12 @@
 #include <absl/strings/str_join.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/torch.h>
 
 #include "tessera/checkpoint/files/posix_file_system.h"
 #include "tessera/checkpoint/format/dtype_names.h"
 #include "tessera/checkpoint/format/safetensors.h"
+#include "tessera/safetensors.h"
 #include "tessera/tests/checkpoint/small_run.h"
 #include "tessera/tests/support/temporary_directory.h"
 
@@ -102,6 +104,52 @@ for path in sys.argv[1:]:
     for (const auto& [name, line] : lines) expected += line;
   }
   EXPECT_EQ(output_of(python, script, paths), expected);
+}
+
+TEST_F(PythonTest, TheSafetensorsPackageReadsAnExportedModel) {
+  const std::string python = python_with_safetensors();
+  if (python.empty()) GTEST_SKIP() << "TESSERA_SAFETENSORS_PYTHON: not set";
+  const std::string path = directory_.path() + "/model.safetensors";
+  EXPECT_EQ(std::system(absl::StrCat(TESSERA_CHECKPOINT_PATH, " export ", run_.directory, " ", path,
+                                     " >", path, ".log")
+                            .c_str()),
+            0);
+  const std::string script = R"(
+import sys
+from safetensors import deserialize
+for name, tensor in sorted(deserialize(open(sys.argv[1], "rb").read())):
+    print(name, tensor["dtype"], tensor["shape"], bytes(tensor["data"]).hex())
+)";
+  std::string expected;
+  for (const auto& [name, form] : run_.forms()) {
+    if (name.rfind("model.", 0) != 0) continue;
+    std::string bytes = SmallRun::values(name, form, 10);
+    if (!form.is_row_major()) {  // [4, 3] with strides [1, 4]
+      const std::string memory = bytes;
+      for (size_t i = 0; i < 12; ++i) bytes.replace(i * 4, 4, memory, (i / 3 + i % 3 * 4) * 4, 4);
+    }
+    expected += line_of(name.substr(6), form, bytes);
+  }
+  EXPECT_EQ(output_of(python, script, path), expected);
+}
+
+TEST_F(PythonTest, AFileOfTheSafetensorsPackageIsLoaded) {
+  const std::string python = python_with_safetensors();
+  if (python.empty()) GTEST_SKIP() << "TESSERA_SAFETENSORS_PYTHON: not set";
+  const std::string path = directory_.path() + "/theirs.safetensors";
+  const std::string script = R"(
+import ctypes, struct, sys
+from safetensors import TensorSpec, serialize_file
+data = ctypes.create_string_buffer(struct.pack("<6f", 1, 2, 3, 4, 5, 6), 24)
+at = ctypes.addressof(data)
+spec = lambda shape, size: TensorSpec(dtype="float32", shape=shape, data_ptr=at, data_len=size)
+serialize_file({"weight": spec([2, 3], 24), "bias": spec([2], 8)}, sys.argv[1], None)
+)";
+  EXPECT_EQ(output_of(python, script, path), "");
+  torch::nn::Linear model(3, 2);
+  load_safetensors(*model, {path});
+  EXPECT_TRUE(model->weight.equal(torch::arange(1, 7, torch::kFloat).view({2, 3})));
+  EXPECT_TRUE(model->bias.equal(torch::arange(1, 3, torch::kFloat)));
 }
 
 TEST_F(PythonTest, AFileOfTheSafetensorsPackageIsRead) {
