@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What Tessera is for, in about two minutes: the same training under every strategy, equal to the last digit; a byte-level GPT that
-# learns C++ from LibTorch's headers on two ranks, its parameters split; and what every strategy needs of memory.
+# learns C++ from LibTorch's headers on two ranks, its parameters split; what every strategy needs of memory; and a run that
+# is killed and goes on.
 #
 #   examples/demo.sh [folder of the programs]     after `make build`; `make demo` does both
 #
@@ -25,7 +26,7 @@ for program in tessera-run gpt memory_compare; do
   fi
 done
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+trap 'pkill -KILL -f -- "--checkpoint=$scratch" || true; rm -rf "$scratch"' EXIT
 
 # on <ranks> <program> <arguments>: only rank 0 prints, so its prefix can go.
 on() {
@@ -84,3 +85,33 @@ echo
 echo "== 3. Memory of every strategy on four ranks =="
 mkdir -p "$(dirname "$chart")"
 OMP_NUM_THREADS=1 on 4 memory_compare --svg="$chart"
+
+echo
+echo "== 4. Killed in the middle, $ranks ranks: goes on under another strategy =="
+run=$scratch/run
+# train <strategy> <arguments>: the end of its output.
+train() {
+  local strategy=$1
+  shift
+  on $ranks gpt --strategy="$strategy" --layers=4 --width=192 --context=64 --batch=4 --steps=60 --warmup=2 --eval_batches=4 \
+    --sample_bytes=0 --log_every=20 "$@" | tee "$scratch/$strategy.out" | grep -E '^(step|goes on|parameters)' | sed "s/^/$strategy: /"
+}
+train ddp
+echo "-- SIGKILL to a run under zero3, once step 20 is saved --"
+{ train zero3 --checkpoint="$run" --save_every=5 2>"$scratch/killed.err" || true; } &
+job=$!
+until [[ -d $run/step-20 ]]; do
+  if ! kill -0 $job 2>/dev/null; then
+    echo 'demo: the run ended before it was killed' >&2
+    exit 1
+  fi
+done
+pkill -KILL -f -- "--checkpoint=$run"
+wait $job
+train zero1 --checkpoint="$run"
+hash_of() { sed -n 's/^parameters *//p' "$scratch/$1.out"; }
+if [[ -z $(hash_of ddp) || $(hash_of ddp) != "$(hash_of zero1)" ]]; then
+  echo 'demo: the run that was killed ends with other parameters (above)' >&2
+  exit 1
+fi
+echo 'The run that was killed and the one that was not end with the same parameters, bit for bit.'

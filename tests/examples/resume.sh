@@ -4,7 +4,7 @@
 set -euo pipefail
 bin=$1 text=$2
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+trap 'pkill -KILL -f -- "--checkpoint=$scratch" || true; rm -rf "$scratch"' EXIT
 fail() {
   echo "resume.sh: $*" >&2
   tail -n 40 "$scratch"/*.out >&2
