@@ -57,7 +57,7 @@ Samples expected_at_end(const Samples& order, int64_t begin, int world, Remainde
 
 class Resume : public ::testing::TestWithParam<Remainder> {};
 
-TEST_P(Resume, EverySampleExactlyOnceAtAnyWorld) {
+TEST_P(Resume, Case67_EverySampleExactlyOnceAtAnyWorld) {
   const SamplerOptions options = {.seed = 11, .remainder = GetParam()};
   for (const int64_t size : {1, 2, 3, 5, 8, 13, 31, 50}) {
     const Samples order = order_of(size, 4, options);

@@ -28,11 +28,6 @@ using ::testing::IsEmpty;
 using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 
-Configuration in_bfloat16(Configuration configuration) {
-  configuration.precision.parameters = at::kBFloat16;
-  return configuration;
-}
-
 /// Trains `steps` steps and saves.
 void save_after(int steps, int world, const std::string& model, const Configuration& configuration,
                 const std::string& directory) {
@@ -101,7 +96,7 @@ TEST_P(EngineCheckpoint, GoesOnUnderAnyConfigurationBitForBit) {
   }
 }
 
-TEST_P(EngineCheckpoint, LoadsAtAnyNumberOfRanksWithMastersAndLossScale) {
+TEST_P(EngineCheckpoint, Case60_LoadsAtAnyNumberOfRanksWithMastersAndLossScale) {
   for (const int other : {1, 2, 3, 4}) {
     for (const Configuration& plain : configurations_at(other)) {
       const Configuration from = in_bfloat16(plain);
@@ -212,7 +207,7 @@ TEST_P(EngineCheckpoint, FallsBackFromADamagedStepAndSaysSo) {
   });
 }
 
-TEST_P(EngineCheckpoint, AnotherModelIsRefusedAndNotSearchedForInOlderSteps) {
+TEST_P(EngineCheckpoint, Case61_AnotherModelIsRefusedAndNotSearchedForInOlderSteps) {
   const TemporaryDirectory directory;
   const Configuration configuration = configuration_of(Strategy::kZero1);
   for (const int steps : {1, 2}) {

@@ -45,6 +45,7 @@ struct TrackedRank : SavedRank {
         .track("count", count)
         .track("best", best)
         .track("note", note);
+    engine->set_schedule([](int64_t step) { return 0.02 / static_cast<double>(1 + step); });
   }
 
   /// Until `last` updates are made. What was consumed is added to `consumed`.
@@ -52,6 +53,8 @@ struct TrackedRank : SavedRank {
     sampler.reset();
     while (engine->steps() < last) {
       const auto step = static_cast<int>(engine->steps());
+      // Two micro-steps, one of which is as random as dropout makes it.
+      (loss(step) * torch::rand({}, random)).backward();
       SavedRank::train(step, step + 1);
       auto samples = sampler.next(1);
       if (!samples.has_value()) {
@@ -130,10 +133,20 @@ std::vector<Rest> run_to(int world, const Configuration& configuration,
 
 TEST_P(Runs, GoOnWithAllThatTheyAreMadeOf) {
   const TemporaryDirectory another;
-  const auto straight =
+  const auto straight_in_float =
       run_to(world(), configuration_of(Strategy::kDdp), another.path(), {}, -1, 5);
+  // With masters in fp32 and a scaled loss.
+  const auto straight_in_bfloat16 =
+      run_to(world(), in_bfloat16(configuration_of(Strategy::kDdp)), another.path(), {}, -1, 5);
+  const auto configurations = [&] {
+    std::vector<Configuration> all = configurations_at(world());
+    for (const Configuration& plain : configurations_at(world())) all.push_back(in_bfloat16(plain));
+    return all;
+  };
   for (const bool asynchronous : {true, false}) {
-    for (const Configuration& configuration : configurations_at(world())) {
+    for (const Configuration& configuration : configurations()) {
+      const bool has_masters = configuration.precision.parameters.has_value();
+      const auto& straight = has_masters ? straight_in_bfloat16 : straight_in_float;
       const TemporaryDirectory directory;
       const CheckpointsOptions options{.every = 2, .asynchronous = asynchronous};
       // What came after the last save is lost with the run, and made again.
@@ -155,7 +168,7 @@ TEST_P(Runs, GoOnWithAllThatTheyAreMadeOf) {
   }
 }
 
-TEST_P(Runs, SaveTheStepAtWhichTheyWereAskedWhateverTrainingDoesMeanwhile) {
+TEST_P(Runs, Case64_SaveTheStepAtWhichTheyWereAskedWhateverTrainingDoes) {
   run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
     TrackedRank run(std::move(group), configuration_of(Strategy::kZero2), path());
     run.train_to(2);

@@ -82,7 +82,7 @@ TEST(Manifest, NoticesEveryChangedBit) {
   EXPECT_NE(refusal(text + " "), "understood");
 }
 
-TEST(Manifest, SaysWhichVersionReadsIt) {
+TEST(Manifest, Case62_SaysWhichVersionReadsIt) {
   const std::string text = *two_ranks().to_text();
   const auto with_version = [&](const std::string& version) {
     return absl::StrReplaceAll(text, {{"\"version\":1,", "\"version\":" + version + ","}});

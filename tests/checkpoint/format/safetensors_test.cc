@@ -59,7 +59,7 @@ TEST(Safetensors, ReadsAFileOfTheRustLoadersTests) {
   EXPECT_TRUE(SafetensorsHeader::from_json("{}", 0).ok());
 }
 
-TEST(Safetensors, RefusesLengthsThatCannotBe) {
+TEST(Safetensors, Case63_RefusesLengthsThatCannotBe) {
   const auto refusal_of = [](uint64_t length, int64_t file_bytes) {
     const auto bytes = SafetensorsHeader::json_bytes(length_bytes(length), file_bytes);
     return bytes.ok() ? "understood" : std::string(bytes.status().message());
@@ -141,7 +141,7 @@ TEST(Safetensors, WritesNothingMalformed) {
   EXPECT_THAT(refusal_of({{"a", at::kByte, {1}, 1, 2}}), HasSubstr("expected them to begin at 0"));
 }
 
-TEST(Json, TakesBoundedMemory) {
+TEST(Json, Case63_TakesBoundedMemory) {
   std::string numbers = "[0";
   for (int i = 0; i < 1000; ++i) numbers += ",0";
   numbers += "]";

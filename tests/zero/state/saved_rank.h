@@ -18,6 +18,12 @@ inline at::ScalarType dtype_of(const Configuration& configuration) {
   return configuration.precision.parameters.value_or(at::kFloat);
 }
 
+/// `configuration` with parameters in bfloat16, over masters, and a scaled loss.
+inline Configuration in_bfloat16(Configuration configuration) {
+  configuration.precision.parameters = at::kBFloat16;
+  return configuration;
+}
+
 /// One rank of a run.
 struct SavedRank : EngineRank<Net> {
   SavedRank(std::shared_ptr<ProcessGroup> group, const std::string& model,
