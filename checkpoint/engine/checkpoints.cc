@@ -19,6 +19,7 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/process/error_text.h"
+#include "tessera/core/process/fork.h"
 #include "tessera/core/step/host_all_gather.h"
 #include "tessera/engine.h"
 #include "tessera/errors.h"
@@ -58,7 +59,11 @@ class Checkpoints::Run {
   void write_in_background();
   void delete_old_steps();
   bool is_first() const { return control_->rank() == 0; }
+  void require_own_process(const char* call) const {
+    TORCH_CHECK(origin_.is_here(), "[checkpoint] ", call, ": ", origin_.fork_error("a rank"));
+  }
 
+  const Origin origin_;
   Engine& engine_;
   const std::string directory_;
   const CheckpointsOptions options_;
@@ -129,6 +134,10 @@ Checkpoints::Run::Run(Engine& engine, std::string directory, CheckpointsOptions 
 
 Checkpoints::Run::~Run() {
   if (!thread_.joinable()) return;
+  if (!origin_.is_here()) {  // Note [Fork]: a child has no such thread
+    thread_.detach();
+    return;
+  }
   thread_.join();
   if (error_ == nullptr) return;
   try {
@@ -164,6 +173,7 @@ int64_t Checkpoints::Run::exchange(int64_t flags) {
 }
 
 bool Checkpoints::Run::after_step(bool stop) {
+  require_own_process("after_step");
   wants_stop_ = wants_stop_ || stop;
   int64_t flags = 0;
   if (++calls_ % calls_per_exchange_ == 0) {
@@ -177,6 +187,7 @@ bool Checkpoints::Run::after_step(bool stop) {
 }
 
 void Checkpoints::Run::save() {
+  require_own_process("save");
   engine_.wait();  // under asynchronous steps, for the number of the step
   if (engine_.steps() == saved_) return;
   finish();
@@ -235,6 +246,7 @@ void Checkpoints::Run::delete_old_steps() {
 }
 
 void Checkpoints::Run::finish() {
+  require_own_process("finish");
   if (thread_.joinable()) thread_.join();
   if (error_ == nullptr) return;
   has_failed_ = false;

@@ -54,6 +54,8 @@ struct CheckpointsOptions {
 ///     }
 ///     checkpoints.finish();
 ///
+/// In a child of fork() calls throw c10::Error.
+///
 /// One save is under way at a time: the next one waits for it. No other job, and no other object,
 /// may save into the directory meanwhile. All calls but durable_step() belong to the thread that
 /// trains, between steps, and are collective unless they say otherwise; a call that one rank leaves

@@ -1,6 +1,12 @@
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -60,6 +66,35 @@ TEST(Tracking, FailsOnAllRanksWhereOneCannotSayWhatItHas) {
     EXPECT_THAT([&] { checkpoints.save(); },
                 ThrowsMessage<c10::Error>(HasSubstr("rank 1: out of ideas")));
     run.train(0, 1);
+  });
+}
+
+TEST(Tracking, IsOverInAChildOfFork) {
+  const TemporaryDirectory directory;
+  run_ranks(1, [&](std::shared_ptr<ProcessGroup> group) {
+    const SavedRank run(std::move(group), "OddMlp", configuration_of(Strategy::kZero1), 3);
+    auto checkpoints = std::make_unique<Checkpoints>(*run.engine, directory.path());
+    checkpoints->save();  // its thread is not joined yet
+    const pid_t child = ::fork();
+    if (child == 0) {
+      int refused = 0;
+      for (const auto& call : std::vector<std::function<void()>>{
+               [&] { checkpoints->save(); }, [&] { checkpoints->finish(); },
+               [&] { checkpoints->after_step(); }, [&] { checkpoints->load(); }}) {
+        try {
+          call();
+        } catch (const c10::Error&) {
+          ++refused;
+        }
+      }
+      checkpoints.reset();  // waits for nobody
+      ::_exit(refused == 4 ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    checkpoints->finish();
+    EXPECT_EQ(checkpoints->durable_step(), 0);
   });
 }
 
