@@ -16,6 +16,7 @@
 #include "tessera/checkpoint/engine/step_save.h"
 #include "tessera/checkpoint/engine/tracked.h"
 #include "tessera/checkpoint/files/posix_file_system.h"
+#include "tessera/checkpoint/format/step_names.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/process/error_text.h"
@@ -36,7 +37,7 @@ using namespace internal;
 // and throw at the same step.
 class Checkpoints::Run {
  public:
-  Run(Engine& engine, std::string directory, CheckpointsOptions options);
+  Run(Engine& engine, const std::string& directory, CheckpointsOptions options);
   ~Run();
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
@@ -121,7 +122,7 @@ std::string problem_of(const std::function<void()>& body) {
 
 }  // namespace
 
-Checkpoints::Run::Run(Engine& engine, std::string directory, CheckpointsOptions options)
+Checkpoints::Run::Run(Engine& engine, const std::string& directory, CheckpointsOptions options)
     : engine_(engine),
       directory_(checked(directory, options, engine.group())),
       options_(std::move(options)),
@@ -260,8 +261,8 @@ void Checkpoints::Run::finish() {
   }
 }
 
-Checkpoints::Checkpoints(Engine& engine, std::string directory, CheckpointsOptions options)
-    : run_(std::make_unique<Run>(engine, std::move(directory), std::move(options))) {}
+Checkpoints::Checkpoints(Engine& engine, const std::string& directory, CheckpointsOptions options)
+    : run_(std::make_unique<Run>(engine, directory, std::move(options))) {}
 Checkpoints::~Checkpoints() = default;
 
 Checkpoints& Checkpoints::track(const std::string& name, const data::DistributedSampler& sampler) {

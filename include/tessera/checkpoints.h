@@ -65,7 +65,7 @@ class Checkpoints final {
   /// Collective, blocking. Makes `directory` as save_checkpoint() does, locks it and proves that it
   /// can be written; throws c10::Error on every rank where it cannot, or another job holds it.
   /// `engine` must outlive this.
-  Checkpoints(Engine& engine, std::string directory, CheckpointsOptions options = {});
+  Checkpoints(Engine& engine, const std::string& directory, CheckpointsOptions options = {});
   /// Waits for a save that is under way; what it says is lost but for a line on stderr. Local.
   ~Checkpoints();
   Checkpoints(const Checkpoints&) = delete;
