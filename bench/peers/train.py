@@ -3,7 +3,7 @@
     train.py --model {A,S,B,C,MLP} --strategy NAME [--text FILE] [--steps N]
 
 Command `steps N` trains N more steps and answers with their times, losses, processor time, page
-faults and memory; `quit` ends. With --steps it trains without being asked, answers once and ends.
+faults and memory; `checkpoint WHAT DIRECTORY` measures torch.distributed.checkpoint; `quit` ends. With --steps it trains without being asked, answers once and ends.
 """
 
 from __future__ import annotations
@@ -105,8 +105,9 @@ def _train(wrapped: Wrapped, batches: data.Batches, first: int, steps: int) -> N
     )
 
 
-def _orders(asked: str | None) -> Iterator[int]:
-    """How many steps to train, each time: `asked` once, or what the commands say; 0: count."""
+def _orders(asked: str | None) -> Iterator[int | tuple[str, str]]:
+    """How many steps to train, each time: `asked` once, or what the commands say; 0: count; or what to
+    measure of checkpoints, and where."""
     if asked is not None:
         yield natural(asked, "--steps")
         return
@@ -114,8 +115,12 @@ def _orders(asked: str | None) -> Iterator[int]:
         if words == ["counts"]:
             yield 0
             continue
+        if len(words) == 3 and words[0] == "checkpoint":
+            yield words[1], words[2]
+            continue
         if len(words) != 2 or words[0] != "steps":
-            raise Misuse(f"command: got '{' '.join(words)}', expected 'steps N', 'counts' or 'quit'")
+            raise Misuse(f"command: got '{' '.join(words)}', expected 'steps N', 'counts', "
+                         "'checkpoint WHAT DIRECTORY' or 'quit'")
         yield natural(words[1], "steps")
 
 
@@ -136,6 +141,11 @@ def main() -> None:
         emit("ready", parameters=parameters)
         done = 0
         for steps in _orders(arguments.steps):
+            if isinstance(steps, tuple):
+                import checkpoint_times  # half a second, for who measures it
+
+                emit("checkpoint", **checkpoint_times.measure(wrapped, batches.batch(done), *steps))
+                continue
             if steps == 0:
                 _count_on_gpu(wrapped, batches, done)
                 done += 1

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import (
-    breakdown_suite, collectives_suite, gallery, gpu_suite, machine, memory_suite, options, process, report,
+    breakdown_suite, checkpoint_suite, collectives_suite, gallery, gpu_suite, machine, memory_suite, options, process, report,
     scaling_suite, startup_suite, train_suite,
 )
 from .bench import Bench
@@ -82,6 +82,8 @@ def _run_suites(asked: options.Options, bench: Bench) -> None:
         collectives_suite.run(bench)
     if "startup" in asked.suites:
         startup_suite.run(bench)
+    if "checkpoint" in asked.suites:
+        checkpoint_suite.run(bench)
     if "scaling" in asked.suites:
         scaling_suite.run(bench)
     if "gpu" in asked.suites:

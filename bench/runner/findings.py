@@ -75,6 +75,14 @@ class Scale:
     cpu_ms: dict[int, Timing] = dataclasses.field(default_factory=dict)  # per rank and step
 
 
+@dataclasses.dataclass
+class Saving:
+    """One operation on checkpoints, the slowest rank of each round."""
+
+    size_bytes: int  # of all ranks together
+    rounds: dict[int, Timing] = dataclasses.field(default_factory=dict)  # ms
+
+
 @dataclasses.dataclass(frozen=True)
 class Pace:
     """What a core's memory costs while all cores do the same: seconds per byte."""
@@ -97,6 +105,7 @@ class Findings:
     memory: dict[str, dict[str, Memory]] = dataclasses.field(default_factory=dict)
     collectives: dict[Call, dict[str, dict[int, Timing]]] = dataclasses.field(default_factory=dict)
     startup: dict[str, dict[int, Timing]] = dataclasses.field(default_factory=dict)  # seconds
+    checkpoints: dict[str, dict[str, Saving]] = dataclasses.field(default_factory=dict)  # by operation
     scaling: dict[str, dict[int, Scale]] = dataclasses.field(default_factory=dict)
     scaling_calls: dict[Call, dict[int, Timing]] = dataclasses.field(default_factory=dict)  # us
     # Of the scaling suite, by round: around each call, and over all of a world's.

@@ -134,6 +134,12 @@ def scaling(programs: Programs, text: Path, quick: bool) -> list[Entry]:
     return [c for c in training(programs, "A", text, quick=False) if c.name in names]
 
 
+def checkpoints(programs: Programs, model: str, text: Path, quick: bool) -> list[Entry]:
+    """Ours, and torch.distributed.checkpoint over FSDP2."""
+    names = ["pytorch fsdp2", "tessera zero3"] + ([] if quick else ["tessera zero1", "tessera ddp"])
+    return [c for c in _everyone(programs, model, text) if c.name in names]
+
+
 def collectives(programs: Programs) -> list[Entry]:
     """Ours and Gloo through PyTorch."""
     gloo = (programs.python, str(programs.peers / "collectives.py"))

@@ -26,6 +26,7 @@ def write(
         ("Memory", _memory(findings)),
         ("Collectives", _collectives(findings)),
         ("Start-up", _startup(findings)),
+        ("Checkpoints", _checkpoints(findings)),
         ("Scaling", _scaling(findings)),
         ("GPU", gpu_report.text(findings)),
         ("Quality of this run", _quality(findings)),
@@ -128,6 +129,25 @@ def _startup(findings: Findings) -> str:
         rows.append([name, medians(rounds).text()])
     return "Seconds from the start of the job to the end of the first step of A on all ranks, " \
         "page cache warm.\n\n" + table(["start", "seconds [range]"], rows)
+
+
+def _checkpoints(findings: Findings) -> str:
+    if not findings.checkpoints:
+        return ""
+    rows = []
+    ours = findings.checkpoints.get("tessera zero3", {})
+    for name, by_operation in findings.checkpoints.items():
+        plain = by_operation.get("write", ours.get("write"))
+        for what, saving in by_operation.items():
+            spread = medians(saving.rounds)
+            beside = ratio(saving.rounds, plain.rounds) if plain else None
+            rows.append([name, what, spread.text(1),
+                         f"{saving.size_bytes / 2**20 / (spread.median / 1e3):.0f}",
+                         beside.text() if beside else "-"])
+    return "Milliseconds of the slowest rank, the state on the disk of the build folder. `stall`: a save in " \
+        "the background, up to where training goes on; `copy`: one memcpy of what a rank saves; `write`: as " \
+        "many bytes into one file per rank, with an fsync; a peer's are compared with those of zero3.\n\n" + table(
+            ["entry", "operation", "ms [range]", "MiB/s", "over `write`"], rows)
 
 
 def _scaling(findings: Findings) -> str:

@@ -39,6 +39,9 @@ class RunDirectory {
   /// All steps after `last`, the newest first.
   absl::Status set_aside_after(int64_t last, std::string_view why);
 
+  /// Removes what saves and deletions have left that did not end. Not while a step is written.
+  absl::Status remove_leftovers();
+
   /// Deletes the steps that `retention` does not keep, and returns which: each is renamed first, so
   /// that no half of a step looks like one. Deletes nothing unless one of the steps that remain is
   /// known to be whole (note_verified()) and its files are still there: DataLoss otherwise. Steps
@@ -49,7 +52,6 @@ class RunDirectory {
   RunDirectory(FileSystem& files, std::string path, std::unique_ptr<FileLock> lock);
 
   absl::Status probe();
-  absl::Status remove_leftovers();
   absl::Status find_whole_step_but(const std::vector<int64_t>& doomed);
   /// Returns whether it did: not if somebody reads the step.
   absl::StatusOr<bool> delete_step(int64_t step);

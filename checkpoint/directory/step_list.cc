@@ -11,18 +11,6 @@
 namespace tessera::internal {
 namespace {
 
-/// Whether an older step may stand in for one that could not be opened because of `status`.
-bool is_damage(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kPermissionDenied:
-    case absl::StatusCode::kUnimplemented:
-    case absl::StatusCode::kResourceExhausted:
-      return false;
-    default:
-      return true;
-  }
-}
-
 absl::StatusOr<std::unique_ptr<StepReader>> open_verified(FileSystem& files,
                                                           const std::string& path,
                                                           Verification verification) {
@@ -33,6 +21,18 @@ absl::StatusOr<std::unique_ptr<StepReader>> open_verified(FileSystem& files,
 }
 
 }  // namespace
+
+bool is_damage(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kResourceExhausted:
+      return false;
+    default:
+      return true;
+  }
+}
 
 absl::StatusOr<std::vector<int64_t>> list_steps(FileSystem& files, const std::string& directory) {
   const auto names = files.list(directory);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
 #include "tessera/checkpoint/files/file_system.h"
@@ -15,6 +16,10 @@ namespace tessera::internal {
 /// The committed steps in the directory of a run, ascending. By number: no clock is asked. NotFound
 /// where there is no such directory.
 absl::StatusOr<std::vector<int64_t>> list_steps(FileSystem& files, const std::string& directory);
+
+/// Whether an older step may stand in for one that cannot be used because of `status`: not where it
+/// is only forbidden, too new for this reader, or resources are missing.
+bool is_damage(const absl::Status& status);
 
 /// How much of a step is verified before it is chosen.
 enum class Verification : uint8_t {

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstdio>
 #include <exception>
-#include <thread>
+#include <filesystem>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -11,12 +11,15 @@
 #include <torch/optim/schedulers/lr_scheduler.h>
 
 #include "tessera/checkpoint/directory/run_directory.h"
+#include "tessera/checkpoint/directory/step_list.h"
+#include "tessera/checkpoint/engine/background_thread.h"
 #include "tessera/checkpoint/engine/staged_state.h"
 #include "tessera/checkpoint/engine/step_load.h"
 #include "tessera/checkpoint/engine/step_save.h"
 #include "tessera/checkpoint/engine/tracked.h"
 #include "tessera/checkpoint/files/posix_file_system.h"
 #include "tessera/checkpoint/format/step_names.h"
+#include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/process/error_text.h"
@@ -33,8 +36,8 @@ using namespace internal;
 // Every rank copies its part of the state at the same step, and a thread of each writes the copy:
 // the threads agree over a group of their own (StepSave), so that ranks which train never wait for
 // them. A save that fails, fails on all ranks, but their threads learn it at different times; so a
-// rank that knows says so in the exchange of after_step(), and then all ranks join their threads
-// and throw at the same step.
+// rank that knows says so in the exchange of after_step(), and then all ranks wait for their
+// threads and throw at the same step.
 class Checkpoints::Run {
  public:
   Run(Engine& engine, const std::string& directory, CheckpointsOptions options);
@@ -43,7 +46,7 @@ class Checkpoints::Run {
   Run& operator=(const Run&) = delete;
 
   std::optional<LoadedCheckpoint> load(const LoadOptions& options);
-  void start_over() { rewound_to_ = -1; }
+  void start_over();
   bool after_step(bool stop);
   void save();
   void finish();
@@ -55,7 +58,10 @@ class Checkpoints::Run {
   enum Flag : int64_t { kNone = 0, kStop = 1, kFailed = 2 };
 
   int64_t exchange(int64_t flags);
+  void require_own_steps();
   void stage();
+  void begin_save();
+  void report();
   void write(const std::function<void(StateSink&)>& write_state);
   void write_in_background();
   void delete_old_steps();
@@ -70,20 +76,22 @@ class Checkpoints::Run {
   const CheckpointsOptions options_;
   PosixFileSystem files_;
   const std::unique_ptr<RunDirectory> directory_lock_;  // rank 0's
+  const std::unique_ptr<BackgroundThread> thread_;      // null unless asynchronous
   const std::shared_ptr<ProcessGroup> control_;         // of the thread that trains
   const std::shared_ptr<ProcessGroup> background_;  // of the thread that writes, while there is one
   HostAllGather flags_;
   const int64_t calls_per_exchange_;
   int64_t calls_ = 0;  // of after_step()
   bool wants_stop_ = false;
+  bool knows_past_ = false;            // load() or start_over() was called, or a step was saved
+  bool is_writing_ = false;            // the thread was given a save and not waited for
   std::optional<int64_t> rewound_to_;  // StepSave::Contents, of the next save
   int64_t saved_ = -1;                 // the step that was loaded, or whose save was begun last
   StagedState staged_;
   StepSave::Contents contents_;  // of the save that is under way
-  std::exception_ptr error_;     // of the thread, once it is joined
+  std::exception_ptr error_;     // of that save, once the thread was waited for
   std::atomic<bool> has_failed_ = false;
   std::atomic<int64_t> durable_ = -1;
-  std::thread thread_;
 };
 
 namespace {
@@ -94,16 +102,24 @@ std::shared_ptr<ProcessGroup> group_for(ProcessGroup& group, const std::string& 
   return duplicate(group, absl::StrCat("checkpoints ", name, ": ", purpose));
 }
 
-/// What a caller passes in, once all ranks know that it is fit.
-const std::string& checked(const std::string& directory, const CheckpointsOptions& options,
-                           ProcessGroup& group) {
+/// The directory, once all ranks know that what was passed in is fit. Absolute, because a program
+/// may change its own.
+std::string checked(const std::string& directory, const CheckpointsOptions& options,
+                    ProcessGroup& group) {
   std::string problem;
   if (options.every < 0 || options.keep < 0 || options.keep_every < 0) {
     problem = absl::StrCat("got every ", options.every, ", keep ", options.keep, ", keep_every ",
                            options.keep_every, ", expected 0 or more");
   }
   refuse_on_all_ranks(group, problem, "checkpoint");
-  return directory;
+  require_equal(
+      group,
+      {absl::StrCat("directory ", directory), absl::StrCat("every ", options.every),
+       absl::StrCat("keep ", options.keep), absl::StrCat("keep_every ", options.keep_every),
+       absl::StrCat("asynchronous ", options.asynchronous),
+       absl::StrCat("stop_on_error ", options.stop_on_error)},
+      "checkpoint");
+  return directory.empty() ? directory : std::filesystem::absolute(directory).string();
 }
 
 /// What `body` throws, but for a CommError.
@@ -120,6 +136,16 @@ std::string problem_of(const std::function<void()>& body) {
   return "";
 }
 
+/// A thread on every rank, or none.
+std::unique_ptr<BackgroundThread> thread_on_all_ranks(ProcessGroup& group, bool is_wanted) {
+  std::unique_ptr<BackgroundThread> thread;
+  const std::string problem = problem_of([&] {
+    if (is_wanted) thread = std::make_unique<BackgroundThread>();
+  });
+  refuse_on_all_ranks(group, problem, "checkpoint");
+  return thread;
+}
+
 }  // namespace
 
 Checkpoints::Run::Run(Engine& engine, const std::string& directory, CheckpointsOptions options)
@@ -127,6 +153,7 @@ Checkpoints::Run::Run(Engine& engine, const std::string& directory, CheckpointsO
       directory_(checked(directory, options, engine.group())),
       options_(std::move(options)),
       directory_lock_(open_run_directory(files_, engine.group(), directory_)),
+      thread_(thread_on_all_ranks(engine.group(), options_.asynchronous)),
       control_(group_for(engine.group(), "control")),
       background_(group_for(engine.group(), "background")),
       flags_(*control_, /*words=*/1),
@@ -134,12 +161,8 @@ Checkpoints::Run::Run(Engine& engine, const std::string& directory, CheckpointsO
       staged_(engine.meter()) {}
 
 Checkpoints::Run::~Run() {
-  if (!thread_.joinable()) return;
-  if (!origin_.is_here()) {  // Note [Fork]: a child has no such thread
-    thread_.detach();
-    return;
-  }
-  thread_.join();
+  if (!is_writing_ || !origin_.is_here()) return;
+  thread_->wait();
   if (error_ == nullptr) return;
   try {
     std::rethrow_exception(error_);
@@ -150,6 +173,8 @@ Checkpoints::Run::~Run() {
 
 std::optional<LoadedCheckpoint> Checkpoints::Run::load(const LoadOptions& options) {
   finish();
+  knows_past_ = true;
+  rewound_to_.reset();
   std::optional<LoadedCheckpoint> loaded =
       load_step(engine_, directory_, options,
                 [&](const LoadedCheckpoint& found) { return things.problem_of(found.extras); });
@@ -160,8 +185,33 @@ std::optional<LoadedCheckpoint> Checkpoints::Run::load(const LoadOptions& option
                                                            .world = control_->size()});
   if (is_first() && !remarks.empty()) std::fprintf(stderr, "%s\n", remarks.c_str());
   saved_ = loaded->step;
-  if (options.step.has_value()) rewound_to_ = loaded->step;
+  // Newer steps are damaged, or are left on purpose: no past of what comes now.
+  const bool goes_back = options.step.has_value() || !loaded->rejected.empty();
+  rewound_to_ = goes_back ? std::optional(loaded->step) : std::nullopt;
   return loaded;
+}
+
+void Checkpoints::Run::start_over() {
+  knows_past_ = true;
+  rewound_to_ = -1;
+}
+
+/// A run that has not been told what to do with the steps that are there must not join them.
+void Checkpoints::Run::require_own_steps() {
+  if (knows_past_) return;
+  std::string problem;
+  if (is_first()) {
+    const auto steps = list_steps(files_, directory_);
+    if (!steps.ok()) {
+      problem = std::string(steps.status().message());
+    } else if (!steps->empty()) {
+      problem = absl::StrCat("'", directory_, "': got steps of a run up to ", steps->back(),
+                             ", expected none; go on with them by load(), begin anew by "
+                             "start_over(), or save elsewhere");
+    }
+  }
+  refuse_on_all_ranks(*control_, problem, "checkpoint");
+  knows_past_ = true;
 }
 
 /// The flags of all ranks together.
@@ -182,7 +232,8 @@ bool Checkpoints::Run::after_step(bool stop) {
   }
   if ((flags & kFailed) != 0) finish();
   const bool is_last = (flags & kStop) != 0;
-  if (is_last || (options_.every > 0 && engine_.steps() % options_.every == 0)) save();
+  const int64_t step = engine_.steps();
+  if (is_last || (options_.every > 0 && step > 0 && step % options_.every == 0)) save();
   if (is_last) finish();
   return is_last;
 }
@@ -191,19 +242,25 @@ void Checkpoints::Run::save() {
   require_own_process("save");
   engine_.wait();  // under asynchronous steps, for the number of the step
   if (engine_.steps() == saved_) return;
+  require_own_steps();
   finish();
-  stage();
-  saved_ = contents_.step;
-  if (options_.asynchronous) {
-    thread_ = std::thread([this] { write_in_background(); });
-    return;
-  }
   try {
-    write([this](StateSink& sink) { engine_.write_state(sink); });
+    begin_save();
   } catch (const c10::Error&) {
     error_ = std::current_exception();
   }
-  finish();
+  report();
+}
+
+void Checkpoints::Run::begin_save() {
+  stage();
+  saved_ = contents_.step;
+  if (options_.asynchronous) {
+    is_writing_ = true;
+    thread_->start([this] { write_in_background(); });
+  } else {
+    write([this](StateSink& sink) { engine_.write_state(sink); });
+  }
 }
 
 /// All that the save needs of training. All ranks can do it, or all throw.
@@ -248,8 +305,14 @@ void Checkpoints::Run::delete_old_steps() {
 
 void Checkpoints::Run::finish() {
   require_own_process("finish");
-  if (thread_.joinable()) thread_.join();
-  if (error_ == nullptr) return;
+  if (is_writing_) thread_->wait();
+  is_writing_ = false;
+  report();
+}
+
+/// Throws what a save has thrown, or says it, as the options want it.
+void Checkpoints::Run::report() {
+  if (is_writing_ || error_ == nullptr) return;
   has_failed_ = false;
   saved_ = -1;  // the next save tries again
   rewound_to_ = contents_.rewound_to;
@@ -273,7 +336,7 @@ Checkpoints& Checkpoints::track(const std::string& name, const at::Generator& ge
   run_->things.add(name, tracked(generator));
   return *this;
 }
-Checkpoints& Checkpoints::track(const std::string& name, const at::Tensor& tensor) {
+Checkpoints& Checkpoints::track(const std::string& name, at::Tensor& tensor) {
   run_->things.add(name, tracked(tensor));
   return *this;
 }

@@ -33,7 +33,7 @@ namespace {
 /// What a rank tells the others of a step: nothing, or whether it is damaged, and its message.
 std::string report_of(const absl::Status& status) {
   if (status.ok()) return "";
-  return absl::StrCat(absl::IsDataLoss(status) ? "damaged\n" : "other\n", status.message());
+  return absl::StrCat(is_damage(status) ? "damaged\n" : "other\n", status.message());
 }
 
 /// What the ranks think of a step.
@@ -73,8 +73,26 @@ class Load {
         find_problem_(find) {}
 
   std::optional<LoadedCheckpoint> run() {
-    const std::vector<int64_t> steps = candidates();
+    std::vector<int64_t> steps = candidates();
     std::vector<std::string> rejected;
+    // A job that saves there may have deleted what was listed.
+    for (int attempts = 0; attempts < kAttempts; ++attempts) {
+      std::optional<LoadedCheckpoint> loaded = first_of(steps, rejected);
+      if (loaded.has_value() || steps.empty()) return loaded;
+      std::vector<int64_t> now = candidates();
+      if (now == steps) break;
+      steps = std::move(now);
+    }
+    refuse(absl::StrCat("[checkpoint] '", directory_,
+                        "': got no step that is whole, expected one; nothing was changed:\n  ",
+                        absl::StrJoin(rejected, "\n  ")));
+  }
+
+ private:
+  static constexpr int kAttempts = 5;
+
+  std::optional<LoadedCheckpoint> first_of(const std::vector<int64_t>& steps,
+                                           std::vector<std::string>& rejected) {
     for (const int64_t step : steps) {
       std::optional<LoadedCheckpoint> loaded = attempt(step, rejected);
       if (loaded.has_value()) {
@@ -83,13 +101,9 @@ class Load {
       }
       if (group_.rank() == 0) std::fprintf(stderr, "%s\n", rejected.back().c_str());
     }
-    if (steps.empty()) return std::nullopt;
-    refuse(absl::StrCat("[checkpoint] '", directory_,
-                        "': got no step that is whole, expected one; nothing was changed:\n  ",
-                        absl::StrJoin(rejected, "\n  ")));
+    return std::nullopt;
   }
 
- private:
   /// The steps to try, as rank 0 sees them, the newest first.
   std::vector<int64_t> candidates() {
     std::vector<int64_t> steps;
@@ -129,6 +143,7 @@ class Load {
     const Verdict opened = verdict_of(group_, reader.status());
     if (!opened.problem.empty()) return reject(opened);
 
+    require_one_save((*reader)->manifest());
     StepSource source(**reader);
     LoadedCheckpoint loaded;
     absl::Status status = read_extras(**reader, loaded);
@@ -144,6 +159,19 @@ class Load {
       throw;
     }
     return loaded;
+  }
+
+  /// Ranks that see other directories under one name would load parts of other runs.
+  void require_one_save(const Manifest& manifest) const {
+    const std::vector<std::string> saves =
+        exchange_texts(group_, manifest.nonce, "checkpoint: save");
+    for (size_t rank = 1; rank < saves.size(); ++rank) {
+      if (saves[rank] == saves[0]) continue;
+      refuse(absl::StrCat("[checkpoint] '", directory_, "/", step_name(manifest.step),
+                          "': got other saves on rank 0 (", saves[0], ") and rank ", rank, " (",
+                          saves[rank], "), expected one directory that all ranks share; nothing ",
+                          "was changed"));
+    }
   }
 
   absl::Status read_extras(StepReader& reader, LoadedCheckpoint& loaded) const {

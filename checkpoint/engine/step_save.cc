@@ -6,6 +6,7 @@
 #include <absl/status/statusor.h>
 #include <absl/strings/str_cat.h>
 
+#include "tessera/checkpoint/directory/step_list.h"
 #include "tessera/checkpoint/engine/checkpoint_names.h"
 #include "tessera/checkpoint/engine/shard_sink.h"
 #include "tessera/checkpoint/format/step_names.h"
@@ -79,12 +80,13 @@ void StepSave::begin() {
 
 absl::Status StepSave::begin_here() {
   const int64_t step = contents_.step;
+  (void)run_->remove_leftovers();  // of saves that failed; what stays hurts nobody
   if (contents_.rewound_to.has_value()) {
     absl::Status status = run_->set_aside_after(*contents_.rewound_to, "replaced");
     if (!status.ok()) return status;
   }
   auto path = begin_step(files_, directory_, step, nonce_, /*bytes=*/0);
-  if (absl::IsAlreadyExists(path.status()) && is_damaged()) {
+  if (absl::IsAlreadyExists(path.status()) && has_damaged_step()) {
     if (absl::Status status = run_->set_aside(step, "damaged"); !status.ok()) return status;
     path = begin_step(files_, directory_, step, nonce_, /*bytes=*/0);
   }
@@ -93,9 +95,9 @@ absl::Status StepSave::begin_here() {
 }
 
 /// A run that has passed a damaged step over comes to its number again.
-bool StepSave::is_damaged() const {
+bool StepSave::has_damaged_step() const {
   auto reader = StepReader::open(files_, join_path(directory_, step_name(contents_.step)));
-  return absl::IsDataLoss(reader.ok() ? (*reader)->verify_all() : reader.status());
+  return is_damage(reader.ok() ? (*reader)->verify_all() : reader.status());
 }
 
 /// Every rank writes its file. The summaries by rank, on every rank.

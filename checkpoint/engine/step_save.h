@@ -52,7 +52,7 @@ class StepSave {
  private:
   void begin();
   absl::Status begin_here();
-  bool is_damaged() const;
+  bool has_damaged_step() const;
   std::vector<std::string> write_files(const std::function<void(StateSink&)>& write);
   absl::Status commit_here(const std::vector<std::string>& texts);
 

@@ -8,10 +8,15 @@
 #include <variant>
 #include <vector>
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
+#include "tessera/checkpoint/engine/checkpoint_names.h"
+#include "tessera/checkpoint/files/file_system.h"
+#include "tessera/checkpoint/format/dtype_names.h"
+#include "tessera/checkpoint/format/entry_form.h"
 #include "tessera/sampler_state.h"
 
 namespace tessera::internal {
@@ -19,6 +24,15 @@ namespace tessera::internal {
 namespace {
 
 constexpr const char* kMissing = "got none in the checkpoint";
+
+/// A copy on the host of what a program wants to keep.
+at::Tensor copied(const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.defined() && tensor.layout() == at::kStrided,
+              "got a tensor that is undefined or not dense, expected a dense one");
+  TORCH_CHECK(!dtype_name(tensor.scalar_type()).empty(), "got a tensor of ", tensor.scalar_type(),
+              ", expected a dtype that safetensors has");
+  return tensor.detach().cpu().clone();
+}
 
 class TrackedSampler final : public Tracked {
  public:
@@ -119,17 +133,21 @@ class TrackedGenerator final : public Tracked {
 
 class TrackedTensor final : public Tracked {
  public:
-  explicit TrackedTensor(at::Tensor tensor) : tensor_(std::move(tensor)) {}
+  explicit TrackedTensor(at::Tensor& tensor) : tensor_(tensor) {}
 
   CheckpointExtras save() const override {
     CheckpointExtras extras;
-    extras.tensors[""] = tensor_.detach().cpu().clone();
+    extras.tensors[""] = copied(tensor_);
     return extras;
   }
   std::string problem_of(const CheckpointExtras& saved) const override {
     const auto found = saved.tensors.find("");
     if (found == saved.tensors.end()) return absl::StrCat(kMissing, ", expected a tensor");
     const at::Tensor& theirs = found->second;
+    if (!tensor_.defined() || tensor_.layout() != at::kStrided ||
+        at::has_internal_overlap(tensor_) == at::MemOverlap::Yes) {
+      return "got a tensor here that is undefined, not dense or expanded, expected one to copy to";
+    }
     if (theirs.sizes() == tensor_.sizes() && theirs.scalar_type() == tensor_.scalar_type()) {
       return "";
     }
@@ -145,7 +163,7 @@ class TrackedTensor final : public Tracked {
   }
 
  private:
-  at::Tensor tensor_;
+  at::Tensor& tensor_;
 };
 
 template <typename Value>
@@ -186,7 +204,7 @@ class TrackedFunctions final : public Tracked {
   CheckpointExtras save() const override {
     CheckpointExtras extras = functions_.save();
     for (auto* const tensors : {&extras.tensors, &extras.rank_tensors}) {
-      for (auto& [key, tensor] : *tensors) tensor = tensor.detach().cpu().clone();
+      for (auto& [key, tensor] : *tensors) tensor = copied(tensor);
     }
     return extras;
   }
@@ -236,8 +254,10 @@ std::unique_ptr<Tracked> tracked(const at::Generator& generator) {
   TORCH_CHECK(generator.defined(), "[checkpoint] track: got no generator, expected one");
   return std::make_unique<TrackedGenerator>(generator);
 }
-std::unique_ptr<Tracked> tracked(const at::Tensor& tensor) {
-  TORCH_CHECK(tensor.defined(), "[checkpoint] track: got an undefined tensor, expected one");
+std::unique_ptr<Tracked> tracked(at::Tensor& tensor) {
+  TORCH_CHECK(
+      tensor.defined() && tensor.layout() == at::kStrided,
+      "[checkpoint] track: got a tensor that is undefined or not dense, expected a dense one");
   return std::make_unique<TrackedTensor>(tensor);
 }
 std::unique_ptr<Tracked> tracked(int64_t& number) {
@@ -255,7 +275,9 @@ std::unique_ptr<Tracked> tracked(Checkpoints::Functions functions) {
 
 void TrackedThings::add(const std::string& name, std::unique_ptr<Tracked> thing) {
   TORCH_CHECK(!name.empty() && name.find('/') == std::string::npos,
-              "[checkpoint] track: got the name '", name, "', expected one without '/'");
+              "[checkpoint] track: got the name '", printable(name), "', expected one without '/'");
+  const std::string problem = name_problem(rank_entry(0, name));
+  TORCH_CHECK(problem.empty(), "[checkpoint] track: ", problem);
   TORCH_CHECK(things_.try_emplace(name, std::move(thing)).second, "[checkpoint] track: got '", name,
               "' twice, expected a name for each");
 }

@@ -40,7 +40,7 @@ class Tracked {
 
 std::unique_ptr<Tracked> tracked(const data::DistributedSampler& sampler);
 std::unique_ptr<Tracked> tracked(const at::Generator& generator);
-std::unique_ptr<Tracked> tracked(const at::Tensor& tensor);
+std::unique_ptr<Tracked> tracked(at::Tensor& tensor);
 std::unique_ptr<Tracked> tracked(int64_t& number);
 std::unique_ptr<Tracked> tracked(double& number);
 std::unique_ptr<Tracked> tracked(std::string& text);
@@ -49,7 +49,7 @@ std::unique_ptr<Tracked> tracked(Checkpoints::Functions functions);
 /// All that a run tracks, by name, as the extras of one checkpoint.
 class TrackedThings {
  public:
-  /// Throws c10::Error where `name` is taken, empty or has a '/'.
+  /// Throws c10::Error where `name` is taken, has a '/' or is no name of a checkpoint's entry.
   void add(const std::string& name, std::unique_ptr<Tracked> thing);
 
   void check_ranks(ProcessGroup& group) const;

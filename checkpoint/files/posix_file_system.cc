@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -117,7 +119,36 @@ absl::Status file_error(int error, std::string_view operation, std::string_view 
                        "': ", std::strerror(error), " (errno ", error, ")")};
 }
 
+namespace {
+
+/// Where a file may not grow (ulimit -f), write() sends SIGXFSZ, which ends the process, and then
+/// fails with EFBIG. While this lives the thread gets the error alone.
+class NoSizeSignal {
+ public:
+  NoSizeSignal() {
+    sigemptyset(&signal_);
+    sigaddset(&signal_, SIGXFSZ);
+    ::pthread_sigmask(SIG_BLOCK, &signal_, &before_);
+  }
+  ~NoSizeSignal() {
+    const timespec now = {};
+    if (!sigismember(&before_, SIGXFSZ)) {
+      while (::sigtimedwait(&signal_, nullptr, &now) > 0) continue;
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  NoSizeSignal(const NoSizeSignal&) = delete;
+  NoSizeSignal& operator=(const NoSizeSignal&) = delete;
+
+ private:
+  sigset_t signal_;
+  sigset_t before_;
+};
+
+}  // namespace
+
 absl::Status write_all(int fd, std::string_view bytes, const std::string& path) {
+  const NoSizeSignal no_size_signal;
   while (!bytes.empty()) {
     const ssize_t count = ::write(fd, bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) continue;
@@ -238,6 +269,7 @@ absl::StatusOr<std::unique_ptr<FileLock>> PosixFileSystem::lock(const std::strin
   FileDescriptor fd = open_descriptor(path, O_RDWR | O_CREAT | O_NOFOLLOW);
   if (!fd.is_open()) return file_error(errno, "open", path);
   if (absl::Status status = lock_descriptor(fd.get(), LOCK_EX, path); !status.ok()) return status;
+  if (::fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0) return file_error(errno, "chmod", path);
   if (::ftruncate(fd.get(), 0) != 0) return file_error(errno, "truncate", path);
   if (absl::Status status = internal::write_all(fd.get(), holder, path); !status.ok()) {
     return status;

@@ -81,9 +81,9 @@ class Checkpoints final {
   /// each, every rank's is seeded from the saved seed of rank 0, the rank and the step, and rank 0
   /// says so on stderr: training goes on with other random numbers.
   Checkpoints& track(const std::string& name, const at::Generator& generator);
-  /// Rank 0's value is saved, and loaded on all ranks: into the tensor, which keeps its sizes,
-  /// dtype and device.
-  Checkpoints& track(const std::string& name, const at::Tensor& tensor);
+  /// Rank 0's value is saved, and loaded on all ranks into the tensor that `tensor` is then, which
+  /// keeps its sizes, dtype and device. Dense, without elements that share memory.
+  Checkpoints& track(const std::string& name, at::Tensor& tensor);
   Checkpoints& track(const std::string& name, int64_t& number);
   Checkpoints& track(const std::string& name, double& number);
   Checkpoints& track(const std::string& name, std::string& text);
@@ -100,18 +100,19 @@ class Checkpoints final {
 
   /// Blocking. load_checkpoint(), and what is tracked besides; throws c10::Error on every rank,
   /// with nothing changed, also where something tracked is missing in the checkpoint, unknown, or
-  /// of another kind. Loading options.step where there are newer ones goes back to it: the next
-  /// save sets them aside, as "step-<N>.replaced-<nonce>".
+  /// of another kind. Where newer steps are left, because options.step is older or they are
+  /// damaged, the next save sets them aside, as "step-<N>.replaced-<nonce>".
   std::optional<LoadedCheckpoint> load(const LoadOptions& options = {});
   /// Local. Instead of load(): the run begins anew where there are steps; the next save sets them
-  /// aside. Without it that save is an error.
+  /// aside. A save without load() or start_over() is an error where there are steps.
   void start_over();
 
   // --- Saving ---
 
   /// Call it after each step: saves if options.every says so, reports a save that failed since, and
-  /// returns whether any rank passed `stop`; the step is saved and durable then, and the run should
-  /// end. One small exchange between the ranks; over NCCL in each 16th call only.
+  /// returns whether any rank passed `stop`; the run should end then, and its step is saved and
+  /// durable (unless that failed under stop_on_error = false; durable_step() says). One small
+  /// exchange between the ranks; over NCCL in each 16th call only.
   bool after_step(bool stop = false);
   /// Saves the present step: returns when it is durable, or under options.asynchronous once it is
   /// copied. No effect if the present step is saved already.

@@ -2,7 +2,8 @@
 //
 //   steps N   trains N steps and answers with one line of JSON
 //   counts    on a GPU: trains a step and answers with the kernels, copies and fills in it
-//   quit      (or the end of input) ends it
+//   checkpoint WHAT DIRECTORY   what CheckpointTimes::measure() says: save, load, stall, copy,
+//   write quit      (or the end of input) ends it
 //
 // With --steps it trains without being asked, answers once and ends.
 #include <memory>
@@ -97,7 +98,8 @@ int main(int argc, char** argv) {
   return program::run({.name = "macro_train",
                        .summary = "trains as one rank of an entry of bench/run and answers with "
                                   "the times of its steps. Commands on standard input: 'steps N', "
-                                  "'counts' (on a GPU), 'quit'.",
+                                  "'counts' (on a GPU), 'checkpoint WHAT "
+                                  "DIRECTORY', 'quit'.",
                        .examples = {"macro_train --model MLP --strategy local --steps 3",
                                     "tessera-run --standalone --nproc-per-node 2 macro_train "
                                     "--model A --text README.md --strategy zero3 --steps 3"}},

@@ -92,6 +92,18 @@ void TrainEntry::counts() {
       .send();
 }
 
+void TrainEntry::checkpoint(const std::string& what, const std::string& directory) {
+  TORCH_CHECK(trainer_.engine() != nullptr,
+              "[bench] command: got 'checkpoint' under --strategy local, expected an engine");
+  if (checkpoint_times_ == nullptr) {
+    trainer_.step(next());  // now there is state of the optimizer
+    checkpoint_times_ =
+        std::make_unique<CheckpointTimes>(*trainer_.engine(), [this] { trainer_.step(next()); });
+  }
+  const double ms = checkpoint_times_->measure(what, directory);
+  Answer("checkpoint").add("ms", ms).add("bytes", checkpoint_times_->bytes()).send();
+}
+
 void TrainEntry::serve() {
   for (std::string line; std::getline(std::cin, line);) {
     std::istringstream words(line);
@@ -103,8 +115,12 @@ void TrainEntry::serve() {
       counts();
       continue;
     }
+    if (std::string what, directory; command == "checkpoint" && words >> what >> directory) {
+      checkpoint(what, directory);
+      continue;
+    }
     TORCH_CHECK(command == "steps" && words >> count && count > 0, "[bench] command: got '", line,
-                "', expected 'steps N', 'counts' or 'quit'");
+                "', expected 'steps N', 'counts', 'checkpoint WHAT DIRECTORY' or 'quit'");
     steps(count);
   }
 }

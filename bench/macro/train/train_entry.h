@@ -2,10 +2,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include <c10/core/Device.h>
 
+#include "tessera/bench/macro/train/checkpoint_times.h"
 #include "tessera/bench/macro/train/task.h"
 #include "tessera/bench/macro/train/trainer.h"
 
@@ -25,6 +28,9 @@ class TrainEntry {
   /// One step, on a GPU; answers with what the device did in it.
   void counts();
 
+  /// CheckpointTimes::measure(); answers once.
+  void checkpoint(const std::string& what, const std::string& directory);
+
   /// Runs commands until the input ends.
   void serve();
 
@@ -38,6 +44,7 @@ class TrainEntry {
   const at::Device device_;
   const int64_t foreign_bytes_;
   int64_t done_ = 0;
+  std::unique_ptr<CheckpointTimes> checkpoint_times_;
 };
 
 }  // namespace bench

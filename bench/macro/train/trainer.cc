@@ -76,6 +76,8 @@ class Sharded final : public Trainer {
     return loss;
   }
 
+  tessera::Engine* engine() override { return engine_.get(); }
+
   void finish() override {
     engine_->wait();
     if (!device_.is_cpu()) at::accelerator::synchronizeDevice(device_.index());

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tessera/bench/macro/train/task.h"
+#include "tessera/engine.h"
 #include "tessera/process_group.h"
 
 namespace bench {
@@ -17,6 +18,9 @@ class Trainer {
   /// A whole step; returns the loss before the update, a scalar. On a GPU it only queues, the loss
   /// is complete when the current stream has run.
   virtual at::Tensor step(const Batch& batch) = 0;
+
+  /// What trains; null under "local".
+  virtual tessera::Engine* engine() { return nullptr; }
 
   /// Waits for all that steps have queued. On a CPU nothing is left.
   virtual void finish() {}

@@ -104,6 +104,9 @@ def main() -> None:
         if depth > int(os.environ.get("FAKE_LAYERS", "20")):
             print("CUDA out of memory. Tried to allocate a lot", file=sys.stderr, flush=True)
             sys.exit(1)
+        if words[0] == "checkpoint":
+            emit(event="checkpoint", ms={"write": 40.0, "copy": 5.0}.get(words[1], 50.0), bytes=1 << 20)
+            continue
         if words == ["counts"]:
             emit(event="counts", kernels=100, copies=3, fills=2)
             done += 1

@@ -14,7 +14,7 @@ from pathlib import Path
 from unittest import mock
 
 from bench.runner import (
-    breakdown_suite, collectives_suite, gallery, machine, memory_suite, process, report,
+    breakdown_suite, checkpoint_suite, collectives_suite, gallery, machine, memory_suite, process, report,
     scaling_suite, startup_suite, trace_rows, train_suite,
 )
 from bench.runner.bench import Bench
@@ -47,10 +47,12 @@ class RunTest(unittest.TestCase):
         memory_suite.run(bench, ["A"])
         collectives_suite.run(bench)
         startup_suite.run(bench)
+        checkpoint_suite.run(bench)
         scaling_suite.run(bench)
         self.assertEqual(bench.findings.warnings, [])
         self.assertEqual({r["suite"] for r in self.records()},
-                         {"train", "breakdown", "memory", "collectives", "startup", "scaling"})
+                         {"train", "breakdown", "memory", "collectives", "startup", "checkpoint",
+                          "scaling"})
         place = machine.look(_ROOT, self.folder, None)
         charts = gallery.draw(bench.findings, "a machine")
         self.assertEqual(len(charts), 5)
@@ -59,6 +61,7 @@ class RunTest(unittest.TestCase):
         page = report.write(bench.findings, place, "bench/run", 2, 1.0, list(charts), True, True)
         for part in ("# Results", "smoke test", "## Goals", "FSDP2 over zero3 | >= 1.4 | 2.00",
                      "### Model A", "### Model MLP", "algbw", "tessera-run, zero3",
+                     "| tessera zero3 | save | 50.0 | 40 | 1.25 |",
                      "a core reads", "curves agree over 20 steps",
                      "| zero3 | 10.00 | 10.00 | 2.00 | 2.50 | 1.00 | 1.00 | 1.00 | 0.50 | 0.50 | 0.50 | "
                      "1.00 | 7.0 | 1.0 |", "| zero3 | 1.00 / 0.21 | 1.00 / 0.50 | - | - |",

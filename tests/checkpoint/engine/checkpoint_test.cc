@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/checkpoints.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/state_run.h"
 #include "tessera/tests/support/temporary_directory.h"
@@ -163,6 +164,27 @@ TEST_P(EngineCheckpoint, AFreshRunFindsNothing) {
     run.train(0, 1);
   });
   EXPECT_THAT(names_in(directory.path()), IsEmpty()) << "loading writes nothing";
+}
+
+TEST_P(EngineCheckpoint, IsTheSameOnAllRanks) {
+  if (world() == 1) return;
+  const TemporaryDirectory directory, other;
+  for (const auto* run : {&directory, &other}) {
+    save_after(1, world(), "OddMlp", configuration_of(Strategy::kZero1), run->path());
+  }
+  run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
+    const bool is_last = group->rank() == world() - 1;
+    const SavedRank run(std::move(group), "OddMlp", configuration_of(Strategy::kZero3), 77);
+    const StateDict before = run.engine->state_dict(StateScope::kEveryRank);
+    EXPECT_THAT([&] { load_checkpoint(*run.engine, is_last ? other.path() : directory.path()); },
+                ThrowsMessage<c10::Error>(HasSubstr("got other saves on rank 0 (")));
+    EXPECT_EQ(bit_differences(run.engine->state_dict(StateScope::kEveryRank), before), "");
+    EXPECT_THAT(([&] {
+                  const Checkpoints wrong(*run.engine, directory.path(),
+                                          {.every = is_last ? 2 : 1});
+                }),
+                ThrowsMessage<c10::Error>(HasSubstr("'every 2' vs 'every 1'")));
+  });
 }
 
 TEST_P(EngineCheckpoint, FallsBackFromADamagedStepAndSaysSo) {

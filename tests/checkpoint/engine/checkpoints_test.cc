@@ -330,6 +330,37 @@ TEST_P(Runs, SeedGeneratorsAnewAtAnotherNumberOfRanks) {
   for (size_t rank = 1; rank < draws.size(); ++rank) EXPECT_NE(draws[rank], draws[0]);
 }
 
+TEST_P(Runs, LeaveADamagedStepBehindAlsoWhereItIsMended) {
+  const Configuration configuration = configuration_of(Strategy::kZero1);
+  run_to(world(), configuration, path(), {.every = 1, .keep = 0}, -1, 3);
+  // An older step is asked for, then the newest: that one is what goes on.
+  run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
+    TrackedRank run(std::move(group), configuration, path(), {.every = 1, .keep = 0});
+    EXPECT_EQ(run.checkpoints.load({.step = 1})->step, 1);
+    EXPECT_EQ(run.checkpoints.load()->step, 3);
+    run.train_to(4);
+  });
+  EXPECT_THAT(names_in(path()), ElementsAre("lock", "step-1", "step-2", "step-3", "step-4"));
+  // Without its manifest a step is damaged; with it again it is whole, and must not be in the way.
+  const std::string manifest = path() + "/step-4/manifest.json";
+  std::filesystem::rename(manifest, path() + "/kept");
+  run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
+    const bool is_first = group->rank() == 0;
+    TrackedRank run(std::move(group), configuration, path(), {.every = 1, .keep = 0});
+    const auto loaded = run.checkpoints.load();
+    ASSERT_TRUE(loaded.has_value());
+    EXPECT_EQ(loaded->step, 3);
+    EXPECT_THAT(loaded->rejected, ElementsAre(HasSubstr("step-4 is not used: ")));
+    if (is_first) std::filesystem::rename(path() + "/kept", manifest);
+    run.world->barrier();
+    run.train_to(4);
+    run.checkpoints.finish();
+    EXPECT_EQ(run.checkpoints.durable_step(), 4);
+  });
+  EXPECT_THAT(names_in(path()), ElementsAre("lock", "step-1", "step-2", "step-3", "step-4",
+                                            StartsWith("step-4.replaced-")));
+}
+
 TEST_P(Runs, GoBackAndSetAsideWhatCameAfter) {
   const Configuration configuration = configuration_of(Strategy::kZero1);
   run_to(world(), configuration, path(), {.every = 1, .keep = 0}, -1, 4);
@@ -344,7 +375,9 @@ TEST_P(Runs, GoBackAndSetAsideWhatCameAfter) {
                           StartsWith("step-3.replaced-"), StartsWith("step-4.replaced-")));
   run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
     TrackedRank run(std::move(group), configuration, path(), {.every = 1});
-    EXPECT_THAT([&] { run.train_to(2); }, ThrowsMessage<c10::Error>(HasSubstr("step-1")));
+    EXPECT_THAT([&] { run.train_to(2); },
+                ThrowsMessage<c10::Error>(HasSubstr("got steps of a run up to 2, expected none; go "
+                                                    "on with them by load()")));
   });
   run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
     TrackedRank run(std::move(group), configuration, path(), {.every = 1, .keep = 1});

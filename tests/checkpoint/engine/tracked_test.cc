@@ -58,13 +58,23 @@ TEST(Tracking, FailsOnAllRanksWhereOneCannotSayWhatItHas) {
     const int rank = group->rank();
     const SavedRank run(std::move(group), "OddMlp", configuration_of(Strategy::kZero1), 3);
     Checkpoints checkpoints(*run.engine, directory.path());
+    bool is_sparse = false, is_second = false;
     checkpoints.track("mine", {.save = [&]() -> CheckpointExtras {
-                                 if (rank == 1) throw std::runtime_error("out of ideas");
+                                 if (is_sparse) {
+                                   return {.rank_tensors = {{"s", torch::eye(2).to_sparse()}}};
+                                 }
+                                 if (rank == 1 && !is_second)
+                                   throw std::runtime_error("out of ideas");
                                  return {};
                                },
                                .load = [](const CheckpointExtras&) {}});
     EXPECT_THAT([&] { checkpoints.save(); },
                 ThrowsMessage<c10::Error>(HasSubstr("rank 1: out of ideas")));
+    is_second = true;
+    is_sparse = rank == 2;
+    EXPECT_THAT(
+        [&] { checkpoints.save(); },
+        ThrowsMessage<c10::Error>(HasSubstr("got a tensor that is undefined or not dense")));
     run.train(0, 1);
   });
 }

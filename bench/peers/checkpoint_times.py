@@ -1,0 +1,89 @@
+"""What torch.distributed.checkpoint costs, as CheckpointTimes measures ours."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from entry import Misuse
+from strategies import Wrapped
+
+
+def measure(
+    wrapped: Wrapped, batch: tuple[torch.Tensor, torch.Tensor], what: str, directory: str
+) -> dict[str, float]:
+    """Milliseconds of `what` on this rank, and the bytes that it keeps of the state. Collective.
+
+    save: dcp.save into a directory without a checkpoint; load: dcp.load of what save has left there;
+    stall: the second dcp.async_save, up to where training may go on.
+    """
+    if not wrapped.optimizer.state:
+        _train(wrapped, batch)
+    measured = {"save": _save, "load": _load, "stall": _stall}
+    if what not in measured:
+        raise Misuse(f"checkpoint: got '{what}', expected one of {', '.join(measured)}")
+    dist.barrier()
+    ms = measured[what](wrapped, batch, directory)
+    return {"ms": ms, "bytes": float(sum(_bytes(value) for value in _leaves(_state(wrapped))))}
+
+
+def _train(wrapped: Wrapped, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    wrapped.optimizer.zero_grad(set_to_none=True)
+    wrapped.model(*batch).backward()
+    wrapped.optimizer.step()
+
+
+def _state(wrapped: Wrapped) -> dict[str, Any]:
+    model, optimizer = get_state_dict(wrapped.model, wrapped.optimizer)
+    return {"model": model, "optimizer": optimizer}
+
+
+def _leaves(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [leaf for part in value.values() for leaf in _leaves(part)]
+    if isinstance(value, (list, tuple)):
+        return [leaf for part in value for leaf in _leaves(part)]
+    return [value]
+
+
+def _bytes(value: Any) -> int:
+    local = value.to_local() if hasattr(value, "to_local") else value
+    return local.numel() * local.element_size() if isinstance(local, torch.Tensor) else 0
+
+
+def _ms_since(began_ns: int) -> float:
+    return (time.perf_counter_ns() - began_ns) / 1e6
+
+
+def _save(wrapped: Wrapped, _batch: object, directory: str) -> float:
+    began = time.perf_counter_ns()
+    dcp.save(_state(wrapped), checkpoint_id=directory)
+    return _ms_since(began)
+
+
+def _load(wrapped: Wrapped, _batch: object, directory: str) -> float:
+    began = time.perf_counter_ns()
+    state = _state(wrapped)
+    dcp.load(state, checkpoint_id=directory)
+    set_state_dict(wrapped.model, wrapped.optimizer, model_state_dict=state["model"],
+                   optim_state_dict=state["optimizer"])
+    return _ms_since(began)
+
+
+def _stall(wrapped: Wrapped, batch: tuple[torch.Tensor, torch.Tensor], directory: str) -> float:
+    """One writer for both saves: it keeps the memory that it copies to, as ours does."""
+    writer = dcp.FileSystemWriter(directory, cache_staged_state_dict=True)
+    ms = 0.0
+    for number in range(2):
+        _train(wrapped, batch)
+        dist.barrier()
+        began = time.perf_counter_ns()
+        future = dcp.async_save(_state(wrapped), storage_writer=writer, checkpoint_id=f"{directory}/{number}")
+        ms = _ms_since(began)
+        future.result()
+    return ms
