@@ -202,9 +202,9 @@ void Checkpoints::Run::require_own_steps() {
   std::string problem;
   if (is_first()) {
     const auto steps = list_steps(files_, directory_);
-    if (!steps.ok()) {
+    if (!steps.ok() && !absl::IsNotFound(steps.status())) {  // the save says what is missing
       problem = std::string(steps.status().message());
-    } else if (!steps->empty()) {
+    } else if (steps.ok() && !steps->empty()) {
       problem = absl::StrCat("'", directory_, "': got steps of a run up to ", steps->back(),
                              ", expected none; go on with them by load(), begin anew by "
                              "start_over(), or save elsewhere");
