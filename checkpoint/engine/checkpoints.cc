@@ -179,10 +179,13 @@ std::optional<LoadedCheckpoint> Checkpoints::Run::load(const LoadOptions& option
       load_step(engine_, directory_, options,
                 [&](const LoadedCheckpoint& found) { return things.problem_of(found.extras); });
   if (!loaded.has_value()) return loaded;
-  const std::string remarks = things.load(loaded->extras, {.step = loaded->step,
-                                                           .saved_world = loaded->world,
-                                                           .rank = control_->rank(),
-                                                           .world = control_->size()});
+  const Tracked::Origin origin{.step = loaded->step,
+                               .saved_world = loaded->world,
+                               .rank = control_->rank(),
+                               .world = control_->size()};
+  std::string remarks;
+  refuse_on_all_ranks(*control_, problem_of([&] { remarks = things.load(loaded->extras, origin); }),
+                      "checkpoint");
   if (is_first() && !remarks.empty()) std::fprintf(stderr, "%s\n", remarks.c_str());
   saved_ = loaded->step;
   // Newer steps are damaged, or are left on purpose: no past of what comes now.

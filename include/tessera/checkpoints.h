@@ -89,7 +89,8 @@ class Checkpoints final {
   Checkpoints& track(const std::string& name, std::string& text);
 
   /// Something of the program's own: `save` says what is kept, `load` gets it back. Their names are
-  /// prefixed with "<name>/" in the checkpoint. `load` must not fail.
+  /// prefixed with "<name>/" in the checkpoint. If `load` throws, load() throws on all ranks; the
+  /// engine has been loaded then.
   struct Functions {
     std::function<CheckpointExtras()> save;
     std::function<void(const CheckpointExtras&)> load;

@@ -67,7 +67,10 @@ TEST(Tracking, FailsOnAllRanksWhereOneCannotSayWhatItHas) {
                                    throw std::runtime_error("out of ideas");
                                  return {};
                                },
-                               .load = [](const CheckpointExtras&) {}});
+                               .load =
+                                   [&](const CheckpointExtras&) {
+                                     if (rank == 0) throw std::runtime_error("no use for it");
+                                   }});
     EXPECT_THAT([&] { checkpoints.save(); },
                 ThrowsMessage<c10::Error>(HasSubstr("rank 1: out of ideas")));
     is_second = true;
@@ -75,6 +78,10 @@ TEST(Tracking, FailsOnAllRanksWhereOneCannotSayWhatItHas) {
     EXPECT_THAT(
         [&] { checkpoints.save(); },
         ThrowsMessage<c10::Error>(HasSubstr("got a tensor that is undefined or not dense")));
+    is_sparse = false;
+    checkpoints.save();
+    EXPECT_THAT([&] { checkpoints.load(); },
+                ThrowsMessage<c10::Error>(HasSubstr("rank 0: no use for it")));
     run.train(0, 1);
   });
 }
