@@ -76,17 +76,22 @@ err_is_one_line
 # What only the ranks together can say, each says once; so it is with text that nobody can read.
 mkdir "$scratch/unreadable"
 for i in {1..40}; do ln -s /proc/self/mem "$scratch/unreadable/$i"; done
-said_by_ranks() { # <lines of each rank> <arguments>
-  local rank
+# Whoever has not said it when the first rank ends is ended by the launcher, perhaps in the middle.
+said_by_ranks() { # <lines of a rank> <arguments>
+  local rank lines
   ends 1 tessera-run --nproc-per-node 3 -- "$bin/gpt" "${tiny[@]}" "${@:2}"
   for rank in 0 1 2; do
-    [[ $(grep -c "^\[$rank\] " "$scratch/err") == "$1" ]] || fail "rank $rank: not $1 lines"
+    lines=$(grep -c "^\[$rank\] " "$scratch/err" || true)
+    ((lines <= $1)) || fail "rank $rank: $lines lines, not $1"
+    if ((lines == $1)); then said_it=$rank; fi
   done
 }
+said_it=none
 said_by_ranks 1 --strategy=hybrid --degrees=2,2,2
-err_has '[2] [parallelize] all ranks: [options] degrees: got 2,2,2 on a world of 3'
+err_has "[$said_it] [parallelize] all ranks: [options] degrees: got 2,2,2 on a world of 3"
+said_it=none
 said_by_ranks 12 --data="$scratch/unreadable"
-err_has '[0]   and 30 more'
+err_has "[$said_it]   and 30 more"
 for flag in trace losses_out; do  # refused before the first step
   ends 64 $program "${tiny[@]}" --$flag=/no/such/folder/file
   err_has "--$flag: got '/no/such/folder/file', which cannot be written (No such file or directory)"
