@@ -42,7 +42,7 @@ fi
 files() { (cd "$1" && find . -type f | sort); }
 diff <({ files "$scratch/moved"; echo "$extra"; } | sort) <(files "$prefix") ||
   die "other files than cmake --install copies (<)"
-diff -r -x README -x libtessera-dev -x tessera-run -x 'libtessera_*.so' "$scratch/moved" "$prefix"
+diff -r -x README -x libtessera-dev -x tessera-run -x tessera-checkpoint -x 'libtessera_*.so' "$scratch/moved" "$prefix"
 cmp "$prefix/share/doc/Tessera/LICENSE" "$here/../../LICENSE"
 
 # Nothing of the machine that made it.
@@ -61,3 +61,4 @@ env -u TESSERA_TORCH "$cmake" -S "$here" -B "$scratch/build" -G Ninja \
 "$cmake" --build "$scratch/build"
 "$scratch/build/consumer"
 "$prefix/bin/tessera-run" --standalone --nproc-per-node 2 "$scratch/build/consumer"
+"$prefix/bin/tessera-checkpoint" --help | grep -q '^Usage: tessera-checkpoint'
