@@ -372,6 +372,7 @@ int64_t Checkpoints::durable_step() const { return run_->durable_step(); }
 void step_forward(torch::optim::LRScheduler& scheduler, Engine& engine, int64_t steps) {
   std::vector<torch::optim::OptimizerParamGroup>& groups = engine.optimizer().param_groups();
   std::vector<double> rates;
+  rates.reserve(groups.size());
   for (const auto& group : groups) rates.push_back(group.options().get_lr());
   for (int64_t step = 0; step < steps; ++step) scheduler.step();
   for (size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(rates[i]);
