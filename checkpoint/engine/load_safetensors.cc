@@ -117,6 +117,7 @@ absl::StatusOr<std::vector<std::string>> files_of_index(FileSystem& files,
     names.insert(name.get<std::string>());
   }
   std::vector<std::string> paths;
+  paths.reserve(names.size());
   for (const std::string& name : names) paths.push_back(join_path(parent_path(path), name));
   return paths;
 }

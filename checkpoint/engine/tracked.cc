@@ -36,7 +36,7 @@ at::Tensor copied(const at::Tensor& tensor) {
 
 class TrackedSampler final : public Tracked {
  public:
-  explicit TrackedSampler(data::DistributedSampler sampler) : sampler_(std::move(sampler)) {}
+  explicit TrackedSampler(const data::DistributedSampler& sampler) : sampler_(sampler) {}
 
   void check_ranks(ProcessGroup& group) const override { sampler_.check_ranks(group); }
   CheckpointExtras save() const override {
