@@ -83,8 +83,8 @@ class Checkpoints::Run {
   const int64_t calls_per_exchange_;
   int64_t calls_ = 0;  // of after_step()
   bool wants_stop_ = false;
-  bool knows_past_ = false;            // load() or start_over() was called, or a step was saved
-  bool is_writing_ = false;            // the thread was given a save and not waited for
+  bool knows_past_ = false;  // load() found what there is, start_over() was called, or a step saved
+  bool is_writing_ = false;  // the thread was given a save and not waited for
   std::optional<int64_t> rewound_to_;  // StepSave::Contents, of the next save
   int64_t saved_ = -1;                 // the step that was loaded, or whose save was begun last
   StagedState staged_;
@@ -173,12 +173,14 @@ Checkpoints::Run::~Run() {
 
 std::optional<LoadedCheckpoint> Checkpoints::Run::load(const LoadOptions& options) {
   finish();
-  knows_past_ = true;
-  rewound_to_.reset();
   std::optional<LoadedCheckpoint> loaded =
       load_step(engine_, directory_, options,
                 [&](const LoadedCheckpoint& found) { return things.problem_of(found.extras); });
-  if (!loaded.has_value()) return loaded;
+  if (!loaded.has_value()) {
+    knows_past_ = true;
+    rewound_to_.reset();
+    return loaded;
+  }
   const Tracked::Origin origin{.step = loaded->step,
                                .saved_world = loaded->world,
                                .rank = control_->rank(),
@@ -187,6 +189,7 @@ std::optional<LoadedCheckpoint> Checkpoints::Run::load(const LoadOptions& option
   refuse_on_all_ranks(*control_, problem_of([&] { remarks = things.load(loaded->extras, origin); }),
                       "checkpoint");
   if (is_first() && !remarks.empty()) std::fprintf(stderr, "%s\n", remarks.c_str());
+  knows_past_ = true;
   saved_ = loaded->step;
   // Newer steps are damaged, or are left on purpose: no past of what comes now.
   const bool goes_back = options.step.has_value() || !loaded->rejected.empty();

@@ -29,8 +29,8 @@ absl::Status problem_in(const std::string& path, const absl::Status& status) {
   return {status.code(), absl::StrCat("'", path, "': ", status.message())};
 }
 
-/// The bytes [0, bytes) of an open file.
-absl::StatusOr<std::string> first_bytes(ReadableFile& file, int64_t offset, int64_t bytes) {
+/// `bytes` bytes of an open file, from `offset` on.
+absl::StatusOr<std::string> bytes_at(ReadableFile& file, int64_t offset, int64_t bytes) {
   std::string text(static_cast<size_t>(bytes), '\0');
   if (absl::Status status = file.read(offset, absl::MakeSpan(text)); !status.ok()) return status;
   return text;
@@ -68,12 +68,12 @@ class TensorFile {
  private:
   absl::Status read_header(int64_t file_bytes) {
     const auto begin =
-        first_bytes(*file_, 0, std::min<int64_t>(file_bytes, SafetensorsHeader::kLengthBytes));
+        bytes_at(*file_, 0, std::min<int64_t>(file_bytes, SafetensorsHeader::kLengthBytes));
     if (!begin.ok()) return begin.status();
     const auto length = SafetensorsHeader::json_bytes(*begin, file_bytes);
     if (!length.ok()) return length.status();
     data_begin_ = SafetensorsHeader::kLengthBytes + *length;
-    const auto json = first_bytes(*file_, SafetensorsHeader::kLengthBytes, *length);
+    const auto json = bytes_at(*file_, SafetensorsHeader::kLengthBytes, *length);
     if (!json.ok()) return json.status();
     auto header = SafetensorsHeader::from_json(*json, file_bytes - data_begin_);
     if (!header.ok()) return header.status();
@@ -99,7 +99,7 @@ absl::StatusOr<std::vector<std::string>> files_of_index(FileSystem& files,
     return absl::InvalidArgumentError(
         absl::StrCat("got an index of ", entry->bytes, " bytes, expected at most ", kMaxBytes));
   }
-  const auto text = first_bytes(**file, 0, entry->bytes);
+  const auto text = bytes_at(**file, 0, entry->bytes);
   if (!text.ok()) return text.status();
   const auto json = parse_json(*text);
   if (!json.ok()) return json.status();
@@ -172,9 +172,7 @@ class Loading {
   };
 
   void open(FileSystem& files, std::vector<std::string> paths) {
-    const auto add = [&](const absl::Status& status) {
-      problems_.emplace_back(status.message().data(), status.message().size());
-    };
+    const auto add = [&](const absl::Status& status) { problems_.emplace_back(status.message()); };
     if (paths.size() == 1 && paths[0].ends_with(".json")) {
       auto indexed = files_of_index(files, paths[0]);
       if (!indexed.ok()) return add(problem_in(paths[0], indexed.status()));

@@ -21,10 +21,6 @@ namespace {
 
 constexpr const char* kWhat = "checkpoint";
 
-std::string text_of_problem(const absl::Status& status) {
-  return {status.message().data(), status.message().size()};
-}
-
 /// The tensors that this rank saves beside the state.
 std::map<std::string, at::Tensor> tensors_of(const CheckpointExtras& extras, int rank) {
   std::map<std::string, at::Tensor> tensors;
@@ -41,7 +37,7 @@ std::unique_ptr<RunDirectory> open_run_directory(FileSystem& files, ProcessGroup
                                                  const std::string& directory) {
   absl::StatusOr<std::unique_ptr<RunDirectory>> run = nullptr;
   if (group.rank() == 0) run = RunDirectory::open(files, directory, holder_of_this_process());
-  refuse_on_all_ranks(group, text_of_problem(run.status()), kWhat);
+  refuse_on_all_ranks(group, std::string(run.status().message()), kWhat);
   return *std::move(run);
 }
 
@@ -63,7 +59,7 @@ std::string StepSave::save(const std::function<void(StateSink&)>& write) {
   begin();
   const std::vector<std::string> summaries = write_files(write);
   const absl::Status status = run_ != nullptr ? commit_here(summaries) : absl::OkStatus();
-  refuse_on_all_ranks(group_, text_of_problem(status), kWhat);
+  refuse_on_all_ranks(group_, std::string(status.message()), kWhat);
   return join_path(directory_, step_name(contents_.step));
 }
 
@@ -74,7 +70,7 @@ void StepSave::begin() {
     nonce_ = draw_nonce();
     status = begin_here();
   }
-  refuse_on_all_ranks(group_, text_of_problem(status), kWhat);
+  refuse_on_all_ranks(group_, std::string(status.message()), kWhat);
   nonce_ = exchange_texts(group_, nonce_, "checkpoint: nonce").front();
 }
 
@@ -113,7 +109,7 @@ std::vector<std::string> StepSave::write_files(const std::function<void(StateSin
   } else {
     text = summary.status();
   }
-  refuse_on_all_ranks(group_, text_of_problem(text.status()), kWhat);
+  refuse_on_all_ranks(group_, std::string(text.status().message()), kWhat);
   return exchange_texts(group_, *text, "checkpoint: summaries");
 }
 

@@ -17,10 +17,6 @@ absl::Span<char> span_of(const at::Tensor& values) {
   return absl::MakeSpan(static_cast<char*>(values.mutable_data_ptr()), values.nbytes());
 }
 
-std::string message_of(const absl::Status& status) {
-  return {status.message().data(), status.message().size()};
-}
-
 }  // namespace
 
 StepSource::StepSource(StepReader& reader) : reader_(reader) {
@@ -36,7 +32,7 @@ StepSource::StepSource(StepReader& reader) : reader_(reader) {
 std::string StepSource::problem_of(const std::vector<StateOutline>& needed) {
   for (const StateOutline& outline : needed) {
     status_ = verify(outline);
-    if (!status_.ok()) return message_of(status_);
+    if (!status_.ok()) return std::string(status_.message());
   }
   return "";
 }
@@ -58,7 +54,7 @@ absl::Status StepSource::verify(const StateOutline& outline) {
 
 void StepSource::read(const std::string& name, int64_t begin, const at::Tensor& to) {
   const absl::Status status = reader_.read(name, begin, span_of(to));
-  TORCH_CHECK(status.ok(), message_of(status));
+  TORCH_CHECK(status.ok(), std::string(status.message()));
 }
 
 absl::StatusOr<at::Tensor> read_tensor(StepReader& reader, const std::string& name) {

@@ -307,6 +307,9 @@ TEST_P(Runs, ListWhatIsTrackedAndNotThereAndChangeNothing) {
                     HasSubstr("nothing was changed"))));
     EXPECT_EQ(bit_differences(run.engine->state_dict(StateScope::kEveryRank), before), "");
     EXPECT_EQ(more, 9);
+    // A load that was refused is no leave to join, and to delete, the run that is there.
+    EXPECT_THAT([&] { checkpoints.save(); },
+                ThrowsMessage<c10::Error>(HasSubstr("go on with them by load()")));
   });
 }
 
