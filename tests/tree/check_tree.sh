@@ -53,7 +53,7 @@ LIST
 
 # The folders of the library that its folders include from, two in a line.
 folder_includes() {
-  sources core optim ddp fsdp zero checkpoint | search '^ *# *include *"tessera/.*/' |
+  sources core optim ddp fsdp zero data checkpoint | search '^ *# *include *"tessera/.*/' |
     sed -nE 's,^(.*)/[^/]*:[0-9]+: *# *include *"tessera/(.*)/[^/]*".*,\1 \2,p' |
     awk '$1 != $2' | sort -u
 }
