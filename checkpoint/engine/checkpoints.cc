@@ -174,8 +174,9 @@ Checkpoints::Run::~Run() {
 std::optional<LoadedCheckpoint> Checkpoints::Run::load(const LoadOptions& options) {
   finish();
   std::optional<LoadedCheckpoint> loaded =
-      load_step(engine_, directory_, options,
-                [&](const LoadedCheckpoint& found) { return things.problem_of(found.extras); });
+      load_step(engine_, directory_, options, [&](const LoadedCheckpoint& found) {
+        return found.is_model_alone ? "" : things.problem_of(found.extras);
+      });
   if (!loaded.has_value()) {
     knows_past_ = true;
     rewound_to_.reset();
@@ -186,8 +187,10 @@ std::optional<LoadedCheckpoint> Checkpoints::Run::load(const LoadOptions& option
                                .rank = control_->rank(),
                                .world = control_->size()};
   std::string remarks;
-  refuse_on_all_ranks(*control_, problem_of([&] { remarks = things.load(loaded->extras, origin); }),
-                      "checkpoint");
+  const std::string problem = problem_of([&] {
+    if (!loaded->is_model_alone) remarks = things.load(loaded->extras, origin);
+  });
+  refuse_on_all_ranks(*control_, problem, "checkpoint");
   if (is_first() && !remarks.empty()) std::fprintf(stderr, "%s\n", remarks.c_str());
   knows_past_ = true;
   saved_ = loaded->step;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "tessera/checkpoint.h"
 #include "tessera/checkpoint/directory/step_list.h"
 #include "tessera/checkpoint/engine/checkpoint_names.h"
+#include "tessera/checkpoint/engine/model_source.h"
 #include "tessera/checkpoint/engine/step_load.h"
 #include "tessera/checkpoint/engine/step_source.h"
 #include "tessera/checkpoint/files/posix_file_system.h"
@@ -58,6 +60,12 @@ Verdict verdict_of(ProcessGroup& group, const absl::Status& status) {
   verdict.is_damaged = verdict.is_damaged && !is_other;
   verdict.problem = refusal_text(problems, "checkpoint");
   return verdict;
+}
+
+/// Whether a step has a model's values and no more, as `tessera-checkpoint import` writes it.
+bool is_model_alone(const Manifest& manifest) {
+  return std::all_of(manifest.entries.begin(), manifest.entries.end(),
+                     [](const auto& entry) { return entry.first.starts_with("model."); });
 }
 
 /// Throws a c10::Error with `text`, which all ranks have.
@@ -151,7 +159,13 @@ class Load {
     if (!extras.problem.empty()) return reject(extras);
     refuse_on_all_ranks(group_, find_problem_(loaded), "checkpoint");
     try {
-      engine_.read_state(source);
+      if (loaded.is_model_alone) {
+        ModelSource model(engine_.parameters(), engine_.units(), source,
+                          ModelSource::Missing::kIsAnError);
+        engine_.read_state(model);
+      } else {
+        engine_.read_state(source);
+      }
     } catch (const Disagreement&) {
       // Every rank is here, with nothing changed; either files are damaged or they do not fit.
       const Verdict verdict = verdict_of(group_, source.status());
@@ -177,6 +191,7 @@ class Load {
   absl::Status read_extras(StepReader& reader, LoadedCheckpoint& loaded) const {
     const Manifest& manifest = reader.manifest();
     loaded.step = manifest.step;
+    loaded.is_model_alone = is_model_alone(manifest);
     loaded.world = manifest.world;
     loaded.path = reader.path();
     loaded.notes = manifest.options;

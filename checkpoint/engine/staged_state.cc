@@ -1,9 +1,9 @@
 #include "tessera/checkpoint/engine/staged_state.h"
 
-#include <cstring>
-
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+
+#include "tessera/core/memory/copy_kernels.h"
+#include "tessera/core/memory/private_memory.h"
 
 namespace tessera::internal {
 
@@ -27,7 +27,7 @@ void StagedState::begin(const std::vector<StateOutline>& entries) {
   const int64_t bytes = bytes_of(entries);
   if (buffer_.defined() && buffer_.numel() >= bytes) return;
   release();
-  buffer_ = at::empty({bytes}, at::kByte);
+  buffer_ = allocate_private(bytes, at::kByte);
   meter_.add(MemoryClass::kHost, bytes);
 }
 
@@ -36,7 +36,7 @@ void StagedState::write(size_t entry, int64_t begin, const at::Tensor& values) {
   const auto bytes = static_cast<int64_t>(values.nbytes());
   TORCH_INTERNAL_ASSERT(used_ + bytes <= buffer_.numel());
   char* const to = static_cast<char*>(buffer_.mutable_data_ptr()) + used_;
-  std::memcpy(to, values.const_data_ptr(), values.nbytes());
+  copy_streaming(to, values.const_data_ptr(), bytes);  // nobody reads it before training goes on
   used_ += bytes;
   pieces_.push_back({entry, begin, at::from_blob(to, {values.numel()}, values.options())});
 }

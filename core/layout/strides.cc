@@ -40,4 +40,14 @@ std::string strides_problem(const std::vector<int64_t>& sizes,
   return "";
 }
 
+std::vector<int64_t> row_major_strides(const std::vector<int64_t>& sizes) {
+  std::vector<int64_t> strides(sizes.size());
+  int64_t stride = 1;
+  for (size_t d = sizes.size(); d > 0; --d) {
+    strides[d - 1] = stride;
+    stride *= std::max<int64_t>(sizes[d - 1], 1);
+  }
+  return strides;
+}
+
 }  // namespace tessera::internal

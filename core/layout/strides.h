@@ -10,4 +10,7 @@ namespace tessera::internal {
 /// once: "got X, expected Y"; "" if they do. Free of LibTorch.
 std::string strides_problem(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides);
 
+/// The strides of a contiguous tensor of `sizes`, as LibTorch counts them. Free of LibTorch.
+std::vector<int64_t> row_major_strides(const std::vector<int64_t>& sizes);
+
 }  // namespace tessera::internal

@@ -56,6 +56,9 @@ struct LoadedCheckpoint {
   std::string path;
   CheckpointExtras extras;  ///< rank_tensors are empty unless as many ranks load as saved
   std::map<std::string, std::string> notes;
+  /// It had a model and no more, from `tessera-checkpoint import`: parameters, masters and buffers
+  /// are loaded; the optimizer's state, the number of updates and what is tracked are as they were.
+  bool is_model_alone = false;
   /// A line for each newer step that is damaged and was passed over: file and reason. Rank 0 has
   /// written them to stderr.
   std::vector<std::string> rejected;
@@ -63,7 +66,8 @@ struct LoadedCheckpoint {
 
 /// Makes the run what a checkpoint in `directory` says, whatever strategy, number of ranks and
 /// backend saved it, bit for bit. Each rank reads the part that it keeps; it verifies all of that
-/// first, and again while it loads. Returns nothing, and changes nothing, where `directory` does
+/// first, and again while it loads. A step that has a model alone (LoadedCheckpoint) may be of other
+/// dtypes. Returns nothing, and changes nothing, where `directory` does
 /// not exist or has no checkpoint.
 ///
 /// Collective, blocking. A newer step that is damaged on any rank (incomplete, altered, a fault of

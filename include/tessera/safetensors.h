@@ -42,11 +42,12 @@ LoadedSafetensors load_safetensors(torch::nn::Module& model, const std::vector<s
                                    const SafetensorsOptions& options = {});
 
 /// The same where `model` is `engine`'s. Collective, blocking; between steps, with the same
-/// arguments on all ranks, which all see the files. Parameters and masters get the values that rank
-/// 0 reads, by Engine::modify_parameters(): where parameters are split, all are whole meanwhile;
-/// cheaper is to load before parallelize(). Each rank reads buffers for itself. The optimizer's
-/// state and the number of updates stay. Throws c10::Error on every rank; a file that cannot be
-/// read to its end after it was opened ends the engine.
+/// arguments on all ranks, which all see the files. Each rank reads its own part of the parameters
+/// and masters (of the files' values, not of the rounded parameters), straight to where they lie,
+/// and takes temporary memory for 1 MiB where dtypes differ, and for one tensor twice where its
+/// order in memory does; buffers and ignored parameters it reads whole. The optimizer's state and
+/// the number of updates stay; gradients of this step are dropped. Throws c10::Error on every rank;
+/// a file that cannot be read to its end after it was opened ends the engine.
 LoadedSafetensors load_safetensors(torch::nn::Module& model, Engine& engine,
                                    const std::vector<std::string>& paths,
                                    const SafetensorsOptions& options = {});

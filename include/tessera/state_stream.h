@@ -46,6 +46,14 @@ class StateSource {
   /// What there is, by name: sizes, strides, dtype; no pieces.
   virtual const std::map<std::string, StateEntry>& entries() const = 0;
 
+  /// Whether the run keeps its own value of the entry `name`, which is not in entries(); otherwise
+  /// that is an error. The same on all ranks. A source that has a parameter and not its master must
+  /// know that the next step makes the parameter what the master says.
+  virtual bool leaves(const std::string& name) const {
+    static_cast<void>(name);
+    return false;
+  }
+
   /// What forbids to read `needed`; "" if nothing. Called once, before anything is read or changed,
   /// with all that this rank is going to read.
   virtual std::string problem_of(const std::vector<StateOutline>& needed) = 0;

@@ -136,6 +136,34 @@ TEST_F(CheckpointTool, ExportsTheModelAsOnePlainFile) {
   EXPECT_EQ(bytes_of(path), bytes);
 }
 
+TEST_F(CheckpointTool, ImportsWhatItExportsAsStep0OfARun) {
+  const std::string path = directory_.path() + "/model.safetensors";
+  const std::string run_of = directory_.path() + "/imported";
+  ASSERT_EQ(run({"export", three_.directory, path}), 0) << err_;
+  EXPECT_EQ(run({"import", path, run_of}), 0) << err_;
+  EXPECT_EQ(out_, run_of + "/step-0: the model in " + path + "\n");
+  EXPECT_EQ(run({"verify", run_of}), 0) << out_ << err_;
+  EXPECT_EQ(run({"diff", run_of, three_.directory}), 1) << err_;
+  EXPECT_EQ(out_.find("elements differ"), out_.find("7 elements differ")) << out_;
+  const std::string again = path + ".again";
+  EXPECT_EQ(run({"export", run_of, again}), 0) << err_;
+  const std::string index = path + ".index.json";
+  std::ofstream(index) << R"({"weight_map": {"weight": "model.safetensors"}})";
+  EXPECT_EQ(run({"import", index, run_of + "2"}), 0) << err_;
+  EXPECT_EQ(run({"diff", run_of, run_of + "2"}), 0) << out_ << err_;
+
+  EXPECT_EQ(run({"import", path, run_of}), 2);
+  EXPECT_THAT(err_, AllOf(HasSubstr(run_of), HasSubstr("up to 0, expected none")));
+  std::ofstream(index) << R"({"weight_map": {"a": "model.safetensors",)"
+                       << R"( "b": "model.safetensors.again"}})";
+  EXPECT_EQ(run({"import", index, run_of + "3"}), 2) << "every tensor is there twice";
+  EXPECT_THAT(err_, HasSubstr("model."));
+  std::ofstream(path, std::ios::binary) << "no safetensors file";
+  EXPECT_EQ(run({"import", path, run_of + "3"}), 2);
+  EXPECT_THAT(err_, HasSubstr(path));
+  EXPECT_FALSE(*exists(files_, run_of + "3")) << "nothing is made before the file is read";
+}
+
 TEST_F(CheckpointTool, RefusesWhatIsNoCommandAndNoStep) {
   EXPECT_EQ(run({"--help"}), 0);
   EXPECT_THAT(out_, AllOf(StartsWith("Usage: tessera-checkpoint "), HasSubstr("export PATH FILE")));

@@ -46,6 +46,11 @@ const std::vector<Command>& commands() {
        [](FileSystem& files, const Arguments& arguments, std::FILE* out) {
          return done(export_model(files, arguments[0], arguments[1], out));
        }},
+      {"import", "FILE DIRECTORY", 2,
+       "makes step 0 of a new run of a safetensors file, or of an index",
+       [](FileSystem& files, const Arguments& arguments, std::FILE* out) {
+         return done(import_model(files, arguments[0], arguments[1], out));
+       }},
   };
   return all;
 }
@@ -57,7 +62,7 @@ std::string help_text() {
       "(runs/a), of which the newest step is meant.\n\n";
   for (const Command& command : commands()) {
     const std::string call = absl::StrCat(command.name, " ", command.arguments);
-    absl::StrAppend(&text, "  ", call, std::string(18 - call.size(), ' '), command.help, "\n");
+    absl::StrAppend(&text, "  ", call, std::string(24 - call.size(), ' '), command.help, "\n");
   }
   absl::StrAppend(&text,
                   "\nEnds with 0; 1 where steps are damaged or differ; 2 after an error.\n\n"

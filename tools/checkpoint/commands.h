@@ -30,4 +30,10 @@ absl::StatusOr<bool> compare_steps(FileSystem& files, const std::string& path,
 absl::Status export_model(FileSystem& files, const std::string& path, const std::string& to,
                           std::FILE* out);
 
+/// Makes step 0 of a new run in `directory` of the tensors of `from`, a safetensors file or the
+/// index of several: a model alone, which load_checkpoint() gives to an engine. AlreadyExists where
+/// the directory has steps.
+absl::Status import_model(FileSystem& files, const std::string& from, const std::string& directory,
+                          std::FILE* out);
+
 }  // namespace tessera::internal

@@ -54,7 +54,7 @@ std::vector<std::string> mismatches(const StateTable& table, const StateSource& 
   for (const StateSlot& slot : table.slots()) {
     const auto found = source.entries().find(slot.name);
     if (found == source.entries().end()) {
-      problems.push_back(absl::StrCat("'", slot.name, "': missing"));
+      if (!source.leaves(slot.name)) problems.push_back(absl::StrCat("'", slot.name, "': missing"));
     } else if (std::string problem = mismatch(found->second, slot.form); !problem.empty()) {
       problems.push_back(absl::StrCat("'", slot.name, "': ", problem));
     }
@@ -70,6 +70,9 @@ std::vector<std::string> mismatches(const StateTable& table, const StateSource& 
 class Reading {
  public:
   Reading(const StateTable& table, StateSource& source) : table_(table), source_(source) {}
+
+  /// Whether the source has the slot; otherwise the run keeps its own values.
+  bool has(size_t slot) const { return source_.entries().contains(table_.slots()[slot].name); }
 
   /// Whether the source has the slot's elements in the slot's own order.
   bool is_in_order(size_t slot) const {
@@ -120,6 +123,7 @@ std::vector<StateOutline> needed_by(const StateTable& table, const StateSlices& 
   std::vector<StateOutline> entries = outlines_of(table);
   const auto need = [&](size_t slot, Range range) {
     const int64_t numel = entries[slot].form.numel();
+    if (!reading.has(slot)) return;
     if (reading.is_in_order(slot)) {
       if (range.numel > 0) entries[slot].ranges.push_back(range);
     } else if (entries[slot].ranges.empty()) {
@@ -205,6 +209,7 @@ void StreamedState::load(StateSource& source, EngineCounters& counters) {
     if (problem.empty()) {
       const size_t first = table.regions().back().first_slot;
       for (size_t i = 0; i < numbers.size(); ++i) {
+        if (!reading.has(first + i)) continue;
         const at::Tensor value = at::empty({1}, numbers[i].dtype);
         source.read(table.slots()[first + i].name, 0, value);
         std::memcpy(&numbers[i].bits, value.const_data_ptr(), sizeof(numbers[i].bits));
@@ -227,9 +232,9 @@ void StreamedState::load(StateSource& source, EngineCounters& counters) {
   for (const StateRegion& region : table.regions()) {
     if (region.is_of_unit()) {
       for (const StatePart& part : slices_.kept(region)) {
-        reading.read(part.slot, part.range, part.values);
+        if (reading.has(part.slot)) reading.read(part.slot, part.range, part.values);
       }
-    } else if (region.source == Source::kReplica) {
+    } else if (region.source == Source::kReplica && reading.has(region.first_slot)) {
       const StateEntry& form = table.slots()[region.first_slot].form;
       if (form.numel() == 0) continue;
       const at::Tensor values = at::empty({form.numel()}, form.dtype);

@@ -36,7 +36,8 @@ class StreamedState {
   /// not contiguous. Throws what `sink` throws.
   void save(const Saving& saving, StateSink& sink) const;
 
-  /// Collective, blocking. Fills this rank's slices and `counters` from `source`. Throws c10::Error
+  /// Collective, blocking. Fills this rank's slices and `counters` from `source`, but for what it
+  /// leaves. Throws c10::Error
   /// on every rank, with nothing changed, that lists entries which are missing, unknown or of
   /// another shape or dtype, and what any rank's source says. What a source throws after that, this
   /// rank throws with its slices half filled. An entry in another order of memory is read whole and

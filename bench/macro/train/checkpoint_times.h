@@ -18,10 +18,9 @@ class CheckpointTimes {
   ///
   ///   save   save_checkpoint() into a directory without this step
   ///   load   load_checkpoint() of what save has left there
-  ///   stall  Checkpoints::save() in the background, up to where training may go on; the second
-  ///   one,
-  ///          whose copy has its memory
-  ///   copy   one memcpy of as many bytes as this rank saves, between buffers in use
+  ///   stall  Checkpoints::save() in the background, up to where training may go on, after a step;
+  ///          the second one, whose copy has its memory
+  ///   copy   one memcpy of as many bytes as this rank saves, between buffers in use, after a step
   ///   write  as many bytes into a file of this rank, in blocks of 1 MiB, and an fsync
   ///
   /// Collective. Throws c10::Error for anything else.

@@ -184,5 +184,26 @@ TEST_F(LoadSafetensors, GivesEveryRankOfAnEngineItsPart) {
   }
 }
 
+TEST_F(LoadSafetensors, RoundsParametersAndNotTheirMasters) {
+  Tensors values;
+  for (const auto& parameter :
+       prepare(subject("OddMlp").make(), at::kFloat, 5)->named_parameters()) {
+    values.emplace_back(parameter.key(), parameter.value());
+  }
+  write_file(path("weights"), values);
+  for (const Configuration& configuration : configurations_at(3)) {
+    run_ranks(3, [&](std::shared_ptr<ProcessGroup> group) {
+      const SavedRank run(std::move(group), "OddMlp", in_bfloat16(configuration), 77);
+      load_safetensors(*run.net, *run.engine, {path("weights")});
+      const StateDict state = run.engine->state_dict(StateScope::kEveryRank);
+      for (const auto& [name, expected] : values) {
+        EXPECT_TRUE(
+            state.entries.at("optimizer." + name + ".master").tensor().equal(expected.detach()));
+        EXPECT_TRUE(state.entries.at("model." + name).tensor().equal(expected.to(at::kBFloat16)));
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace tessera::internal::testing

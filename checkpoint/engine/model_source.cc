@@ -1,0 +1,79 @@
+#include "tessera/checkpoint/engine/model_source.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+#include <absl/strings/str_cat.h>
+#include <c10/core/ScalarType.h>
+
+namespace tessera::internal {
+
+namespace {
+
+constexpr int64_t kChunkBytes = 1 << 20;
+
+}  // namespace
+
+ModelSource::ModelSource(const ParameterTable& table, const UnitPlan& plan, StateSource& values,
+                         Missing missing)
+    : values_(values), missing_(missing) {
+  std::set<std::string> of_parameters;
+  const auto add = [&](std::string entry, const std::string& value, at::ScalarType dtype) {
+    StateEntry form = values.entries().at(value);
+    form.dtype = dtype;
+    value_of_[entry] = value;
+    entries_[std::move(entry)] = std::move(form);
+  };
+  for (size_t i = 0; i < table.size(); ++i) {
+    const Parameter& parameter = table[i];
+    std::vector<std::string> names = {parameter.name};
+    names.insert(names.end(), parameter.other_names.begin(), parameter.other_names.end());
+    std::string value;
+    for (const std::string& name : names) {
+      const std::string entry = absl::StrCat("model.", name);
+      if (!values.entries().contains(entry)) continue;
+      of_parameters.insert(entry);
+      if (value.empty()) value = entry;
+    }
+    if (value.empty()) continue;
+    add(absl::StrCat("model.", parameter.name), value, parameter.tensor.scalar_type());
+    if (!plan.has_place(i)) continue;
+    const PlannedUnit& unit = plan[plan.place(i).unit];
+    if (unit.kind == UnitKind::kFrozen || !unit.precision.has_masters()) continue;
+    add(absl::StrCat("optimizer.", parameter.name, ".master"), value, unit.precision.master);
+  }
+  for (const auto& [name, form] : values.entries()) {
+    if (!of_parameters.contains(name)) add(name, name, form.dtype);
+  }
+}
+
+bool ModelSource::leaves(const std::string& name) const {
+  return missing_ == Missing::kStays || !name.starts_with("model.");
+}
+
+std::string ModelSource::problem_of(const std::vector<StateOutline>& needed) {
+  std::vector<StateOutline> values;
+  for (const StateOutline& outline : needed) {
+    const auto value = value_of_.find(outline.name);
+    if (value == value_of_.end()) continue;  // it stays
+    values.push_back({value->second, values_.entries().at(value->second), outline.ranges});
+  }
+  return values_.problem_of(values);
+}
+
+void ModelSource::read(const std::string& name, int64_t begin, const at::Tensor& to) {
+  const std::string& value = value_of_.at(name);
+  const at::ScalarType dtype = values_.entries().at(value).dtype;
+  if (dtype == to.scalar_type()) return values_.read(value, begin, to);
+  const int64_t chunk = kChunkBytes / static_cast<int64_t>(c10::elementSize(dtype));
+  const at::Tensor scratch = at::empty({std::min(chunk, to.numel())}, dtype);
+  for (int64_t done = 0; done < to.numel(); done += chunk) {
+    const at::Tensor part = scratch.narrow(0, 0, std::min(chunk, to.numel() - done));
+    values_.read(value, begin + done, part);
+    to.narrow(0, done, part.numel()).copy_(part);
+  }
+}
+
+}  // namespace tessera::internal
