@@ -81,6 +81,7 @@ class Saving:
 
     size_bytes: int  # of all ranks together
     rounds: dict[int, Timing] = dataclasses.field(default_factory=dict)  # ms
+    grown_kib: dict[int, int] = dataclasses.field(default_factory=dict)  # resident memory, the most of a rank
 
 
 @dataclasses.dataclass(frozen=True)
