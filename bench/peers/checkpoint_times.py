@@ -11,13 +11,15 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from entry import Misuse
+from resident_peak import ResidentPeak
 from strategies import Wrapped
 
 
 def measure(
     wrapped: Wrapped, batch: tuple[torch.Tensor, torch.Tensor], what: str, directory: str
 ) -> dict[str, float]:
-    """Milliseconds of `what` on this rank, and the bytes that it keeps of the state. Collective.
+    """Milliseconds of `what` on this rank, the bytes that it keeps of the state, and what its memory
+    grows by meanwhile. Collective.
 
     save: dcp.save into a directory without a checkpoint; load: dcp.load of what save has left there;
     stall: the second dcp.async_save, up to where training may go on.
@@ -27,9 +29,11 @@ def measure(
     measured = {"save": _save, "load": _load, "stall": _stall}
     if what not in measured:
         raise Misuse(f"checkpoint: got '{what}', expected one of {', '.join(measured)}")
+    size_bytes = float(sum(_bytes(value) for value in _leaves(_state(wrapped))))
+    peak = ResidentPeak()
     dist.barrier()
     ms = measured[what](wrapped, batch, directory)
-    return {"ms": ms, "bytes": float(sum(_bytes(value) for value in _leaves(_state(wrapped))))}
+    return {"ms": ms, "bytes": size_bytes, "grown_kib": float(peak.growth_kib())}
 
 
 def _train(wrapped: Wrapped, batch: tuple[torch.Tensor, torch.Tensor]) -> None:

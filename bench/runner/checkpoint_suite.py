@@ -11,7 +11,6 @@ from .bench import Bench, noise_record
 from .disturbance import Watch
 from .entry import Entry, Role
 from .findings import Saving
-from .resident_peak import ResidentPeak
 from .spread import Timing
 from .turns import turns
 from .workers import Workers
@@ -52,19 +51,16 @@ def _round(bench: Bench, workers: Workers, entry: Entry, round_: int, place: Pat
         if what in ("write",):
             where.mkdir(exist_ok=True)
         watch = Watch(workers.pids)
-        peak = ResidentPeak(workers.pids)
         answers = workers.ask(f"checkpoint {what} {where}", "checkpoint", _TIMEOUT_S)
         ms = max(float(answer["ms"]) for answer in answers)
         size_bytes = sum(int(answer["bytes"]) for answer in answers)
         found = bench.findings.checkpoints.setdefault(entry.name, {}).setdefault(
             what, Saving(size_bytes))
         found.rounds[round_] = Timing(ms, ms)
-        grown_kib = peak.growth_kib()
-        if grown_kib is not None:
-            found.grown_kib[round_] = grown_kib
+        found.grown_kib[round_] = max(int(answer["grown_kib"]) for answer in answers)
         bench.journal.write(
             {"suite": "checkpoint", "entry": entry.name, "what": what, "round": round_, "ms": ms,
-             "bytes": size_bytes, "grown_kib": grown_kib} | noise_record(watch.stop())
+             "bytes": size_bytes, "grown_kib": found.grown_kib[round_]} | noise_record(watch.stop())
         )
     shutil.rmtree(folder, ignore_errors=True)
     for other in place.glob(f"{folder.name}-*"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import breakdown_report, goal, gpu_report, scaling_model, training_report
-from .findings import Findings, Saving
+from .findings import Findings
 from .gallery import size_text
 from .machine import Machine
 from .markdown import bullets, table
@@ -144,18 +144,12 @@ def _checkpoints(findings: Findings) -> str:
             rows.append([name, what, spread.text(1),
                          f"{saving.size_bytes / 2**20 / (spread.median / 1e3):.0f}",
                          beside.text() if beside else "-",
-                         _grown(saving)])
+                         Spread.of(kib / 1024 for kib in saving.grown_kib.values()).text(1)])
     return "Milliseconds of the slowest rank, the state on the disk of the build folder. `stall`: a save in " \
         "the background, up to where training goes on; `copy`: one memcpy of what a rank saves; `write`: as " \
         "many bytes into one file per rank, with an fsync; a peer's are compared with those of zero3. " \
         "`memory`: what the resident memory of a rank grows by meanwhile, at most.\n\n" + table(
             ["entry", "operation", "ms [range]", "MiB/s", "over `write`", "memory, MiB [range]"], rows)
-
-
-def _grown(saving: Saving) -> str:
-    if not saving.grown_kib:
-        return "-"
-    return Spread.of(kib / 1024 for kib in saving.grown_kib.values()).text(1)
 
 
 def _scaling(findings: Findings) -> str:

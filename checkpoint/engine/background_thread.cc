@@ -1,10 +1,25 @@
 #include "tessera/checkpoint/engine/background_thread.h"
 
+#include <pthread.h>
+#include <sched.h>
+
 #include <utility>
 
 namespace tessera::internal {
 
+namespace {
+
+/// Where there are no idle cores, this thread gets its share of one, and yet never takes it from a
+/// thread that is at work the moment that it is woken. A refusal costs speed only.
+void give_way_when_woken() {
+  const sched_param none{};
+  (void)::pthread_setschedparam(::pthread_self(), SCHED_BATCH, &none);
+}
+
+}  // namespace
+
 void BackgroundThread::Desk::serve() {
+  give_way_when_woken();
   std::unique_lock lock(mutex);
   while (true) {
     changed.wait(lock, [this] { return is_over || work; });

@@ -8,6 +8,7 @@
 #include "tessera/bench/macro/entry/answer.h"
 #include "tessera/bench/macro/entry/process_numbers.h"
 #include "tessera/bench/macro/train/device_counts.h"
+#include "tessera/bench/macro/train/resident_peak.h"
 #include "tessera/examples/memory_compare/device_memory.h"
 
 namespace bench {
@@ -100,8 +101,13 @@ void TrainEntry::checkpoint(const std::string& what, const std::string& director
     checkpoint_times_ =
         std::make_unique<CheckpointTimes>(*trainer_.engine(), [this] { trainer_.step(next()); });
   }
+  const ResidentPeak peak;
   const double ms = checkpoint_times_->measure(what, directory);
-  Answer("checkpoint").add("ms", ms).add("bytes", checkpoint_times_->bytes()).send();
+  Answer("checkpoint")
+      .add("ms", ms)
+      .add("bytes", checkpoint_times_->bytes())
+      .add("grown_kib", peak.growth_kib())
+      .send();
 }
 
 void TrainEntry::serve() {

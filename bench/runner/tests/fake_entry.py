@@ -105,7 +105,8 @@ def main() -> None:
             print("CUDA out of memory. Tried to allocate a lot", file=sys.stderr, flush=True)
             sys.exit(1)
         if words[0] == "checkpoint":
-            emit(event="checkpoint", ms={"write": 40.0, "copy": 5.0}.get(words[1], 50.0), bytes=1 << 20)
+            emit(event="checkpoint", ms={"write": 40.0, "copy": 5.0}.get(words[1], 50.0), bytes=1 << 20,
+                 grown_kib=1536)
             continue
         if words == ["counts"]:
             emit(event="counts", kernels=100, copies=3, fills=2)

@@ -61,7 +61,7 @@ class RunTest(unittest.TestCase):
         page = report.write(bench.findings, place, "bench/run", 2, 1.0, list(charts), True, True)
         for part in ("# Results", "smoke test", "## Goals", "FSDP2 over zero3 | >= 1.4 | 2.00",
                      "### Model A", "### Model MLP", "algbw", "tessera-run, zero3",
-                     "| tessera zero3 | save | 50.0 | 40 | 1.25 |",
+                     "| tessera zero3 | save | 50.0 | 40 | 1.25 | 1.5 |",
                      "a core reads", "curves agree over 20 steps",
                      "| zero3 | 10.00 | 10.00 | 2.00 | 2.50 | 1.00 | 1.00 | 1.00 | 0.50 | 0.50 | 0.50 | "
                      "1.00 | 7.0 | 1.0 |", "| zero3 | 1.00 / 0.21 | 1.00 / 0.50 | - | - |",
