@@ -91,6 +91,16 @@ def startup_seconds(name: str) -> Measure:
     return measure
 
 
+def checkpoint_ratio(one: tuple[str, str], other: tuple[str, str]) -> Measure:
+    """The time of an operation on checkpoints over that of another, each an entry and what it does."""
+
+    def measure(findings: Findings) -> Spread | None:
+        saving, beside = (findings.checkpoints.get(entry, {}).get(what) for entry, what in (one, other))
+        return ratio(saving.rounds, beside.rounds) if saving and beside else None
+
+    return measure
+
+
 def model_error(unit: str) -> Measure:
     """The largest distance between the scaling suite's numbers in `unit` and the traffic model."""
 
@@ -145,5 +155,15 @@ def goals() -> list[Goal]:
              model_error("ms CPU"), 0.20),
         Goal(7, "2 to 8 ranks, collectives of 64 MiB: largest distance from the model",
              model_error("us"), 0.20),
+        Goal(8, "zero3: a plain write over a save",
+             checkpoint_ratio(("tessera zero3", "write"), ("tessera zero3", "save")), 0.9, at_least=True),
+        Goal(8, "zero3: a plain write over a load",
+             checkpoint_ratio(("tessera zero3", "write"), ("tessera zero3", "load")), 0.9, at_least=True),
+        Goal(8, "zero3: torch.distributed.checkpoint's save over ours",
+             checkpoint_ratio(("pytorch fsdp2", "save"), ("tessera zero3", "save")), 2.0, at_least=True),
+        Goal(8, "zero3: torch.distributed.checkpoint's load over ours",
+             checkpoint_ratio(("pytorch fsdp2", "load"), ("tessera zero3", "load")), 2.0, at_least=True),
+        Goal(8, "zero3: the stall of a background save over one memcpy",
+             checkpoint_ratio(("tessera zero3", "stall"), ("tessera zero3", "copy")), 1.2),
     ]
     return found
