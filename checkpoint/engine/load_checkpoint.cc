@@ -148,6 +148,7 @@ class Load {
     };
     absl::StatusOr<std::unique_ptr<StepReader>> reader =
         StepReader::open(files_, join_path(directory_, step_name(step)));
+    require_seen_by_all(step, reader.status());
     const Verdict opened = verdict_of(group_, reader.status());
     if (!opened.problem.empty()) return reject(opened);
 
@@ -173,6 +174,19 @@ class Load {
       throw;
     }
     return loaded;
+  }
+
+  /// A step that one rank can use (and so holds: no job deletes it) is there. Where another rank
+  /// does not find it, they see other directories, or it does not see this one's news yet.
+  void require_seen_by_all(int64_t step, const absl::Status& status) const {
+    const char* const mine = status.ok() ? "yes" : absl::IsNotFound(status) ? "no" : "cannot tell";
+    const std::vector<std::string> seen = exchange_texts(group_, mine, "checkpoint: seen");
+    const auto with = std::find(seen.begin(), seen.end(), "yes");
+    const auto without = std::find(seen.begin(), seen.end(), "no");
+    if (with == seen.end() || without == seen.end()) return;
+    refuse(absl::StrCat("[checkpoint] '", directory_, "/", step_name(step), "': got it on rank ",
+                        with - seen.begin(), " and not on rank ", without - seen.begin(),
+                        ", expected one directory that all ranks share; nothing was changed"));
   }
 
   /// Ranks that see other directories under one name would load parts of other runs.

@@ -32,8 +32,8 @@ ABSL_FLAG(std::string, backend, "auto",
 ABSL_FLAG(program::TimeOutFlag, timeout, {}, program::kTimeOutHelp);
 ABSL_FLAG(std::string, configurations, "",
           "what to compare, separated by spaces: ddp, zero1, zero2, zero3, zero3:R "
-          "(reshard_after_forward), hybrid:p,g,o, hybrid:p,g,o:R; default: all that the number of "
-          "ranks allows");
+          "(reshard_after_forward), hybrid:p,g,o, hybrid:p,g,o:R, each also with :apart (a copy of "
+          "the parameters per rank); default: all that the number of ranks allows");
 ABSL_FLAG(int64_t, layers, 6, "blocks of the model");
 ABSL_FLAG(int64_t, heads, 8, "attention heads; divides --width");
 ABSL_FLAG(int64_t, width, 512, "values per position");

@@ -27,8 +27,8 @@ class CapturedMicroSteps {
 
   /// Queues micro-step number `place` of a step on the current stream: calls `body`, or replays
   /// what it queued. `engine` orders the engine's own memory. After a call of `body` the record of
-  /// /// `reducer` are as `body` left them; after a replay they are made so. Returns whether `body`
-  /// was called.
+  /// `reducer` is as `body` left it; after a replay it is made so. Returns whether `body` was
+  /// called.
   bool run(size_t place, const std::function<void()>& body, Reducer& reducer, StreamJoin& engine);
 
  private:

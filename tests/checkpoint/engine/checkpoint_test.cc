@@ -187,6 +187,28 @@ TEST_P(EngineCheckpoint, IsTheSameOnAllRanks) {
   });
 }
 
+TEST_P(EngineCheckpoint, AStepThatOneRankDoesNotSeeIsNoReasonToGoBack) {
+  if (world() == 1) return;
+  const TemporaryDirectory directory, other;
+  const Configuration configuration = configuration_of(Strategy::kZero3);
+  for (const int steps : {1, 2}) {
+    save_after(steps, world(), "OddMlp", configuration, directory.path());
+  }
+  std::filesystem::copy(directory.path() + "/step-1", other.path() + "/step-1");
+  run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
+    const int last = world() - 1;
+    const std::string& seen = group->rank() == last ? other.path() : directory.path();
+    const SavedRank run(std::move(group), "OddMlp", configuration, 77);
+    const StateDict before = run.engine->state_dict(StateScope::kEveryRank);
+    EXPECT_THAT([&] { load_checkpoint(*run.engine, seen); },
+                ThrowsMessage<c10::Error>(HasSubstr("step-2': got it on rank 0 and not on rank " +
+                                                    std::to_string(last))));
+    EXPECT_EQ(bit_differences(run.engine->state_dict(StateScope::kEveryRank), before), "");
+    const auto loaded = load_checkpoint(*run.engine, seen, {.step = 1});
+    EXPECT_TRUE(loaded.has_value() && loaded->step == 1) << "of which both have a copy";
+  });
+}
+
 TEST_P(EngineCheckpoint, FallsBackFromADamagedStepAndSaysSo) {
   const TemporaryDirectory directory;
   const Configuration configuration = configuration_of(Strategy::kZero3);
