@@ -5,7 +5,7 @@
 // Expected last line, the same for every strategy (its digits depend on the number of ranks; the
 // last ones of the loss, and so the hash of the parameters, on the machine's arithmetic):
 //
-//   world 2: loss 0.042419766, accuracy 99.5 %, parameters 3aad0eaa6d85fb6c
+//   world 2: loss 0.046682721, accuracy 99.6 %, parameters cf9797b92ec5c0b9
 #include <cmath>
 #include <cstdio>
 #include <memory>
