@@ -118,7 +118,7 @@ class Load {
     std::string problem;
     if (options_.step.has_value()) {
       steps = {*options_.step};
-    } else if (group_.rank() == 0) {
+    } else {
       absl::StatusOr<std::vector<int64_t>> found = list_steps(files_, directory_);
       if (found.ok()) {
         steps.assign(found->rbegin(), found->rend());
@@ -127,10 +127,11 @@ class Load {
       }
     }
     refuse_on_all_ranks(group_, problem, "checkpoint");
-    const std::string text =
-        exchange_texts(group_, absl::StrJoin(steps, ","), "checkpoint: steps").front();
+    const std::vector<std::string> lists =
+        exchange_texts(group_, absl::StrJoin(steps, ","), "checkpoint: steps");
+    require_steps_on_all(lists);
     steps.clear();
-    for (const absl::string_view number : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    for (const absl::string_view number : absl::StrSplit(lists.front(), ',', absl::SkipEmpty())) {
       int64_t step = 0;
       TORCH_INTERNAL_ASSERT(absl::SimpleAtoi(number, &step));
       steps.push_back(step);
@@ -174,6 +175,17 @@ class Load {
       throw;
     }
     return loaded;
+  }
+
+  /// A run that begins anew because one rank sees nothing would write over the past of the others.
+  void require_steps_on_all(const std::vector<std::string>& lists) const {
+    const auto is_empty = [](const std::string& list) { return list.empty(); };
+    const auto without = std::find_if(lists.begin(), lists.end(), is_empty);
+    const auto with = std::find_if_not(lists.begin(), lists.end(), is_empty);
+    if (with == lists.end() || without == lists.end()) return;
+    refuse(absl::StrCat("[checkpoint] '", directory_, "': got steps on rank ", with - lists.begin(),
+                        " and none on rank ", without - lists.begin(),
+                        ", expected one directory that all ranks share; nothing was changed"));
   }
 
   /// A step that one rank can use (and so holds: no job deletes it) is there. Where another rank

@@ -44,7 +44,7 @@ std::vector<int64_t> read_all(int fd) {
     bytes.append(part, static_cast<size_t>(got));
   }
   std::vector<int64_t> words(bytes.size() / sizeof(int64_t));
-  std::memcpy(words.data(), bytes.data(), words.size() * sizeof(int64_t));
+  if (!words.empty()) std::memcpy(words.data(), bytes.data(), words.size() * sizeof(int64_t));
   return words;
 }
 

@@ -73,9 +73,9 @@ struct LoadedCheckpoint {
 /// Collective, blocking. A newer step that is damaged on any rank (incomplete, altered, a fault of
 /// the disk) is passed over for an older one. Throws c10::Error on every rank, with nothing
 /// changed, where every step is damaged, a file cannot be read for another reason (no permission,
-/// another version of the format), options.step is not there, or the checkpoint is of another
-/// model: then it lists entries that are missing, unknown, or of another shape or dtype. Damage
-/// that appears after it was verified poisons the engine.
+/// another version of the format), options.step is not there, some ranks see steps that others do
+/// not, or the checkpoint is of another model: then it lists entries that are missing, unknown, or
+/// of another shape or dtype. Damage that appears after it was verified poisons the engine.
 std::optional<LoadedCheckpoint> load_checkpoint(Engine& engine, const std::string& directory,
                                                 const LoadOptions& options = {});
 

@@ -28,8 +28,8 @@ struct CheckpointsOptions {
   int64_t keep = 3;
   int64_t keep_every = 0;  ///< 0: none
   /// A save copies this rank's part of the state, and a thread writes the copy while training goes
-  /// on. The copy's memory, as much as the rank keeps of parameters and optimizer state, lasts from
-  /// the first save on (MemoryClass::kHost). false: a save writes from where the state lies.
+  /// on. The copy's memory, the whole state's divided by the number of ranks, lasts from the first
+  /// save on (MemoryClass::kHost). false: a save writes from where the state lies.
   bool asynchronous = true;
   /// What a save that failed does: throws in the next after_step(), save() or finish() on all
   /// ranks; or, if false, is said by rank 0 on stderr, and training goes on.

@@ -48,7 +48,7 @@ struct Capabilities {
 ///
 /// A group is used by one thread at a time. Destroying it is local and never blocks: it marks this
 /// rank as having left (errors of the others' later collectives name it); destroying it during
-/// stack unwinding poisons the group. A child of fork() is not a rank: calls on an inherited group
+/// stack unwinding poisons its world. A child of fork() is not a rank: calls on an inherited group
 /// throw CommError at once (on GPUs they are undefined), and destroying it has no effect on others.
 class ProcessGroup {
  public:

@@ -1,5 +1,6 @@
 #include "tessera/checkpoint.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -188,15 +189,15 @@ TEST_P(EngineCheckpoint, IsTheSameOnAllRanks) {
 }
 
 TEST_P(EngineCheckpoint, AStepThatOneRankDoesNotSeeIsNoReasonToGoBack) {
-  if (world() == 1) return;
+  const int ranks = std::max(world(), 2);
   const TemporaryDirectory directory, other;
   const Configuration configuration = configuration_of(Strategy::kZero3);
   for (const int steps : {1, 2}) {
-    save_after(steps, world(), "OddMlp", configuration, directory.path());
+    save_after(steps, ranks, "OddMlp", configuration, directory.path());
   }
   std::filesystem::copy(directory.path() + "/step-1", other.path() + "/step-1");
-  run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
-    const int last = world() - 1;
+  run_ranks(ranks, [&](std::shared_ptr<ProcessGroup> group) {
+    const int last = ranks - 1;
     const std::string& seen = group->rank() == last ? other.path() : directory.path();
     const SavedRank run(std::move(group), "OddMlp", configuration, 77);
     const StateDict before = run.engine->state_dict(StateScope::kEveryRank);
@@ -207,6 +208,24 @@ TEST_P(EngineCheckpoint, AStepThatOneRankDoesNotSeeIsNoReasonToGoBack) {
     const auto loaded = load_checkpoint(*run.engine, seen, {.step = 1});
     EXPECT_TRUE(loaded.has_value() && loaded->step == 1) << "of which both have a copy";
   });
+}
+
+TEST_P(EngineCheckpoint, StepsThatOneRankDoesNotSeeAreNoReasonToBeginAnew) {
+  const int ranks = std::max(world(), 2);
+  const TemporaryDirectory directory, other;
+  const Configuration configuration = configuration_of(Strategy::kZero1);
+  save_after(1, ranks, "OddMlp", configuration, directory.path());
+  for (const int blind : {0, ranks - 1}) {
+    run_ranks(ranks, [&](std::shared_ptr<ProcessGroup> group) {
+      const std::string& seen = group->rank() == blind ? other.path() : directory.path();
+      const SavedRank run(std::move(group), "OddMlp", configuration, 77);
+      EXPECT_THAT(
+          [&] { load_checkpoint(*run.engine, seen); },
+          ThrowsMessage<c10::Error>(AllOf(HasSubstr("none on rank " + std::to_string(blind)),
+                                          HasSubstr("that all ranks share"))));
+      run.train(0, 1);
+    });
+  }
 }
 
 TEST_P(EngineCheckpoint, FallsBackFromADamagedStepAndSaysSo) {
