@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -40,7 +41,8 @@ std::string mutant(const std::vector<std::string>& inputs, std::mt19937& random)
 }
 
 TEST(Fuzz, NothingThatSomebodyElseWroteBreaksAParser) {
-  const std::vector<std::string> inputs = corpus();
+  std::vector<std::string> inputs = corpus();
+  for (std::string& input : found_inputs()) inputs.push_back(std::move(input));
   const char* const runs = std::getenv("TESSERA_FUZZ_RUNS");
   std::mt19937 random(14);
   std::array<int64_t, kParsers> understood{}, refused{};
@@ -54,6 +56,12 @@ TEST(Fuzz, NothingThatSomebodyElseWroteBreaksAParser) {
     EXPECT_GT(understood[parser], 0) << parser;
     EXPECT_GT(refused[parser], 0) << parser;
   }
+}
+
+TEST(Fuzz, NothingThatWasFoundBreaksAParser) {
+  const std::vector<std::string> inputs = found_inputs();
+  EXPECT_GT(inputs.size(), 100U);
+  for (const std::string& input : inputs) (void)read_input(input);
 }
 
 TEST(Fuzz, EveryWellFormedInputButTheWrongRequestsIsUnderstood) {

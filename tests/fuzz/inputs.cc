@@ -3,10 +3,13 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <new>
 #include <optional>
 #include <utility>
+
+#include <absl/strings/escaping.h>
 
 #include "tessera/checkpoint/format/manifest.h"
 #include "tessera/checkpoint/format/safetensors.h"
@@ -305,6 +308,15 @@ std::vector<std::string> corpus() {
   inputs.push_back(input_for(Parser::kSafetensors, layout().header()));
   inputs.push_back(input_for(Parser::kManifest, manifest_without_trailer()));
   inputs.push_back(input_for(Parser::kShardSummary, *summary().to_text()));
+  return inputs;
+}
+
+std::vector<std::string> found_inputs() {
+  std::vector<std::string> inputs;
+  std::ifstream lines(TESSERA_FUZZ_CORPUS);
+  for (std::string line; std::getline(lines, line);) {
+    check(absl::Base64Unescape(line, &inputs.emplace_back()));
+  }
   return inputs;
 }
 

@@ -17,4 +17,8 @@ bool read_input(std::string_view input);
 /// Well-formed inputs of every parser, to begin from.
 std::vector<std::string> corpus();
 
+/// Inputs that libFuzzer has found, each of which goes a way through the parsers that the others do
+/// not: corpus.txt, a line of base64 each.
+std::vector<std::string> found_inputs();
+
 }  // namespace tessera::internal::fuzz

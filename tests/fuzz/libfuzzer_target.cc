@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return 0;
 }
 
-/// Begins at a well-formed input now and then, as there are none in files.
+/// Begins at a well-formed input now and then; those that it finds are for corpus.txt.
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {
   static const auto* const inputs = new auto(tessera::internal::fuzz::corpus());
   if (size < 2 || seed % 64 == 0) {
