@@ -16,23 +16,33 @@ using torch::optim::AdamWOptions;
 
 struct AdamwUpdate {
   using Options = AdamWOptions;
-  using Coefficients = AdamwCoefficients;
-  static constexpr size_t kStates = 2;
+  struct Coefficients {
+    AdamwCoefficients numbers;
+    bool is_amsgrad;
+  };
+  static constexpr size_t kStates = 3;
 
   static bool is_counted(const Options&) { return true; }
   static Coefficients coefficients(const Options& options, int64_t step, double gradient_scale) {
     const AdamwHyperParameters now = adamw_hyper_parameters(options);
     const auto exponent = static_cast<double>(step);
-    return adamw_coefficients(now, std::pow(now.beta1, exponent), std::pow(now.beta2, exponent),
-                              gradient_scale);
+    return {.numbers = adamw_coefficients(now, std::pow(now.beta1, exponent),
+                                          std::pow(now.beta2, exponent), gradient_scale),
+            .is_amsgrad = options.amsgrad()};
   }
 
   template <typename T>
   static void apply(T* values, const T* gradient, const std::array<T*, kStates>& states,
                     int64_t numel, const Coefficients& coefficients) {
-    adamw_update(values, gradient, states[0], states[1], numel, coefficients);
+    // A group without AMSGrad beside one with it leaves its maxima alone.
+    adamw_update(values, gradient, states[0], states[1],
+                 coefficients.is_amsgrad ? states[2] : nullptr, numel, coefficients.numbers);
   }
 };
+
+bool is_amsgrad(const torch::optim::OptimizerOptions& options) {
+  return static_cast<const AdamWOptions&>(options).amsgrad();
+}
 
 }  // namespace
 
@@ -65,10 +75,11 @@ const Algorithm& adamw_algorithm() {
                                "weight_decay", [](auto& of) -> auto& { return of.weight_decay(); }),
                            Field::toggle<AdamWOptions>(
                                "amsgrad", [](auto& of) -> auto& { return of.amsgrad(); },
-                               "AMSGrad is not available yet")},
-      .states = {{"exp_avg"}, {"exp_avg_sq"}},
+                               /*chooses_states=*/true)},
+      .states = {{{"exp_avg"}}, {{"exp_avg_sq"}}, {{"max_exp_avg_sq"}, &is_amsgrad}},
       .make_host = &make_flat_elementwise<AdamwUpdate>,
-      .make_device = &make_device_adamw};
+      .make_device = &make_device_adamw,
+      .device_states = 2};
   return algorithm;
 }
 

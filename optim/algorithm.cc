@@ -24,14 +24,13 @@ std::string digits_of(double value) {
 }  // namespace
 
 bool HyperParameterField::allows(double value) const {
-  if (is_switch) return value == 0.0 || (value == 1.0 && unavailable == nullptr);
+  if (is_switch) return value == 0.0 || value == 1.0;
   return value >= 0.0 && value < end;  // not NaN
 }
 
 std::string HyperParameterField::problem(double value) const {
   if (allows(value)) return "";  // asked at each update, which allocates nothing
   const std::string begin = std::string(name) + ": got ";
-  if (unavailable != nullptr) return begin + "true, expected false; " + unavailable;
   if (is_switch) return begin + digits_of(value) + ", expected 0 or 1";
   return begin + digits_of(value) +
          (std::isinf(end) ? std::string(", expected a finite number, at least 0")

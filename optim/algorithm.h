@@ -40,7 +40,8 @@ struct HyperParameterField {
   void (*write)(Options& options, double value);
   double end;              ///< of the values allowed: 0 <= value < end; infinite: any finite one
   bool is_switch = false;  ///< on or off, 1 or 0; else a number
-  const char* unavailable = nullptr;  ///< why a switch has to be off; null: it may be on
+  /// Whether a switch chooses which states there are, as the type of the options does.
+  bool chooses_states = false;
 
   /// A number that access(options) refers to, access([const] Type&) being without captures.
   template <typename Type, typename Access>
@@ -52,17 +53,18 @@ struct HyperParameterField {
   /// A bool that access(options) refers to.
   template <typename Type, typename Access>
   static HyperParameterField toggle(const char* name, Access /*access*/,
-                                    const char* unavailable = nullptr) {
+                                    bool chooses_states = false) {
     return {.name = name,
             .read = &read_by<Type, Access>,
             .write = &write_by<Type, Access>,
             .end = 2,
             .is_switch = true,
-            .unavailable = unavailable};
+            .chooses_states = chooses_states};
   }
 
-  /// Whether states hold it: what has but one value is not worth an entry.
-  bool is_saved() const { return unavailable == nullptr; }
+  /// Whether a StateDict holds it: what chooses states is the program's to say, before it loads
+  /// any.
+  bool is_saved() const { return !chooses_states; }
   bool allows(double value) const;
   /// What is wrong with `value`, "<name>: got X, expected Y"; "" if nothing.
   std::string problem(double value) const;
@@ -83,6 +85,18 @@ struct HyperParameterField {
   }
 };
 
+/// A value for each element that an algorithm may have to keep.
+struct StateField {
+  ElementState state;
+  /// Whether an update with these options uses it; null: every one does. An engine keeps the states
+  /// that any group's options use when it is made, and refuses to switch others on later.
+  bool (*is_used)(const torch::optim::OptimizerOptions& options) = nullptr;
+
+  bool is_used_by(const torch::optim::OptimizerOptions& options) const {
+    return is_used == nullptr || is_used(options);
+  }
+};
+
 /// Makes uninitialised 1-d memory of the host.
 using AllocateState = std::function<at::Tensor(int64_t numel, at::ScalarType dtype)>;
 
@@ -95,7 +109,7 @@ struct Algorithm {
   /// Whether options are of that type. Functions below are given such options only.
   bool (*accepts)(const torch::optim::OptimizerOptions& options);
   std::vector<HyperParameterField> hyper_parameters;
-  std::vector<ElementState> states;
+  std::vector<StateField> states;
   /// What is wrong with values that are in range each, "<name>: got X, expected Y"; "" if nothing.
   /// Null: they do not depend on each other.
   std::string (*conflict)(const torch::optim::OptimizerOptions& options) = nullptr;
@@ -106,13 +120,14 @@ struct Algorithm {
                                               const std::vector<size_t>& group_of,
                                               std::vector<OptimizerShard> shards,
                                               const AllocateState& allocate);
-  /// Null: there are no kernels for devices.
+  /// Null: there are no kernels for devices. They know the first device_states of `states`.
   std::unique_ptr<DeviceOptimizer> (*make_device)(const ParameterTable& table,
                                                   const OptimizerPlan& plan,
                                                   const std::vector<size_t>& group_of,
                                                   std::vector<OptimizerShard> shards,
                                                   std::shared_ptr<const cuda::Api> api,
                                                   std::shared_ptr<Device> device) = nullptr;
+  size_t device_states = std::numeric_limits<size_t>::max();
 
   /// What is out of range in `options`, one line each "[optim] <subject>: <name>: got X, expected
   /// Y"; none if all is well.

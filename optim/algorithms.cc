@@ -1,12 +1,18 @@
 #include "tessera/optim/algorithms.h"
 
+#include "tessera/optim/adagrad.h"
+#include "tessera/optim/adam.h"
 #include "tessera/optim/adamw.h"
+#include "tessera/optim/lion.h"
+#include "tessera/optim/rmsprop.h"
 #include "tessera/optim/sgd.h"
 
 namespace tessera::internal {
 
 const std::vector<const Algorithm*>& algorithms() {
-  static const std::vector<const Algorithm*> all = {&adamw_algorithm(), &sgd_algorithm()};
+  static const std::vector<const Algorithm*> all = {&adamw_algorithm(),   &adam_algorithm(),
+                                                    &sgd_algorithm(),     &lion_algorithm(),
+                                                    &adagrad_algorithm(), &rmsprop_algorithm()};
   return all;
 }
 
@@ -20,7 +26,8 @@ const Algorithm* algorithm_of(const torch::optim::OptimizerOptions& options) {
 std::string known_options() {
   std::string names;
   for (const Algorithm* algorithm : algorithms()) {
-    names += (names.empty() ? "" : " or ") + algorithm->options_name;
+    const bool is_last = algorithm == algorithms().back();
+    names += (names.empty() ? "" : is_last ? " or " : ", ") + algorithm->options_name;
   }
   return names;
 }

@@ -27,7 +27,7 @@ class ElementwiseOptimizer : public Base {
     for (const OptimizerShard& shard : shards_) {
       require_shard(shard, table);
       std::vector<at::Tensor>& states = states_.emplace_back();
-      for (const ElementState& state : this->algorithm().states) {
+      for (const ElementState& state : this->states()) {
         states.push_back(zeros(shard.values.numel(), state.dtype_over(shard.values.scalar_type())));
       }
     }
@@ -46,7 +46,7 @@ class ElementwiseOptimizer : public Base {
 
  protected:
   std::vector<OptimizerShard> shards_;
-  std::vector<std::vector<at::Tensor>> states_;  // per shard, as Algorithm::states
+  std::vector<std::vector<at::Tensor>> states_;  // per shard, as states()
 };
 
 }  // namespace tessera::internal

@@ -18,11 +18,13 @@ namespace tessera::internal {
 /// differs between algorithms is in `Update`:
 ///   Options       the type of its options
 ///   Coefficients  what an element needs to know, per parameter and step
-///   kStates       how many states it has, all in the values' dtype
+///   kStates       how many states the algorithm has, all in the values' dtype
 ///   is_counted(options)     whether an update with them counts as a step of the parameter
 ///   coefficients(options, step, gradient_scale)   `step` is the count, with this update
 ///   apply(T* values, const T* gradient, const std::array<T*, kStates>& states, numel,
-///         coefficients)                           for float and double; the arrays do not overlap
+///         coefficients)                           for float and double; the arrays do not overlap,
+///                                                 and a state that is not kept is null
+///   initial_state(options)  what states hold before the first update; if there is none: 0
 template <typename Update>
 class FlatElementwise final : public ElementwiseOptimizer<HostOptimizer> {
  public:
@@ -36,6 +38,9 @@ class FlatElementwise final : public ElementwiseOptimizer<HostOptimizer> {
         steps_(table.size(), 0),
         coefficients_(table.size()) {
     TORCH_INTERNAL_ASSERT(algorithm().states.size() == Update::kStates);
+    if constexpr (requires(const typename Update::Options& of) { Update::initial_state(of); }) {
+      for (size_t shard = 0; shard < shards_.size(); ++shard) fill_states(shard);
+    }
   }
 
   void update(size_t shard, const at::Tensor& gradient, std::span<const size_t> parameters,
@@ -67,18 +72,31 @@ class FlatElementwise final : public ElementwiseOptimizer<HostOptimizer> {
         groups().options(groups().group_of(parameter)));
   }
 
+  /// Padding stays zero.
+  void fill_states(size_t shard) {
+    for (const Segment& segment : shards_[shard].segments) {
+      const double value = Update::initial_state(options_of(segment.parameter));
+      for (at::Tensor& state : states_[shard]) {
+        state.narrow(0, segment.buffer_offset, segment.numel).fill_(value);
+      }
+    }
+  }
+
   template <typename T>
   void update_segments(size_t shard, const at::Tensor& gradient, std::span<const uint8_t> used) {
     T* const values = shards_[shard].values.template mutable_data_ptr<T>();
     const T* const gradients = gradient.template const_data_ptr<T>();
-    std::array<T*, Update::kStates> states;
-    for (size_t i = 0; i < states.size(); ++i)
-      states[i] = states_[shard][i].template mutable_data_ptr<T>();
+    std::array<T*, Update::kStates> states = {};
+    for (size_t i = 0, kept = 0; i < states.size(); ++i) {
+      if (groups().keeps(i)) states[i] = states_[shard][kept++].template mutable_data_ptr<T>();
+    }
     for (const Segment& segment : shards_[shard].segments) {
       if (used[segment.parameter] == 0) continue;
       const int64_t at = segment.buffer_offset;
       std::array<T*, Update::kStates> own = states;
-      for (T*& state : own) state += at;
+      for (T*& state : own) {
+        if (state != nullptr) state += at;
+      }
       Update::apply(values + at, gradients + at, own, segment.numel,
                     coefficients_[segment.parameter]);
     }

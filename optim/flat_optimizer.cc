@@ -41,6 +41,20 @@ std::unique_ptr<HostOptimizer> make_host_optimizer(const ParameterTable& table,
                                     allocate ? allocate : AllocateState(&allocate_private));
 }
 
+std::string without_kernels(const OptimizerPlan& plan) {
+  const Algorithm& algorithm = plan.algorithm();
+  if (algorithm.make_device == nullptr) return algorithm.name;
+  for (size_t i = algorithm.device_states; i < algorithm.states.size(); ++i) {
+    const StateField& field = algorithm.states[i];
+    bool is_used = field.is_used_by(*plan.defaults.get());
+    for (const OptimizerGroup& group : plan.groups) {
+      is_used = is_used || field.is_used_by(*group.options.get());
+    }
+    if (is_used) return algorithm.name + " with " + field.state.name;
+  }
+  return "";
+}
+
 std::unique_ptr<DeviceOptimizer> make_device_optimizer(const ParameterTable& table,
                                                        const OptimizerPlan& plan,
                                                        const std::vector<size_t>& group_of,
@@ -48,7 +62,7 @@ std::unique_ptr<DeviceOptimizer> make_device_optimizer(const ParameterTable& tab
                                                        std::shared_ptr<const cuda::Api> api,
                                                        std::shared_ptr<Device> device) {
   const Algorithm& algorithm = plan.algorithm();
-  TORCH_INTERNAL_ASSERT(algorithm.make_device != nullptr);
+  TORCH_INTERNAL_ASSERT(without_kernels(plan).empty());
   return algorithm.make_device(table, plan, group_of, std::move(shards), std::move(api),
                                std::move(device));
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <torch/optim/optimizer.h>
@@ -42,6 +43,8 @@ class FlatOptimizer : public torch::optim::Optimizer {
                 const std::vector<size_t>& group_of);
 
   const Algorithm& algorithm() const { return algorithm_; }
+  /// The states that are kept: those of the algorithm's that its groups use.
+  const std::vector<ElementState>& states() const { return groups_.states(); }
   /// Hyper-parameters: checked, compared, saved and loaded by the algorithm's table.
   const ParameterGroups& groups() const { return groups_; }
   ParameterGroups& groups() { return groups_; }
@@ -54,12 +57,12 @@ class FlatOptimizer : public torch::optim::Optimizer {
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
-  /// Bytes of Algorithm::states this optimizer keeps on this rank, padding included.
+  /// Bytes of states() this optimizer keeps on this rank, padding included.
   virtual int64_t state_bytes() const = 0;
 
   // What a StateDict holds of it. All local.
 
-  /// Tensor number `state` of Algorithm::states for shard `shard`, in the constructor's order:
+  /// Tensor number `state` of states() for shard `shard`, in the constructor's order:
   /// [slice numel], padding zero. The optimizer's own memory: writing it is loading.
   virtual const at::Tensor& state(size_t shard, size_t state) const = 0;
   /// What of it belongs to one of the shard's segments: [segment numel], a view.
@@ -125,8 +128,12 @@ std::unique_ptr<HostOptimizer> make_host_optimizer(const ParameterTable& table,
                                                    std::vector<OptimizerShard> shards,
                                                    const AllocateState& allocate = {});
 
-/// The same with values, gradients and states in the memory of `device`, by the kernels of
-/// libtessera_cuda.so; the algorithm must have some.
+/// What of the plan has no kernels for devices, "SGD" or "AdamW with max_exp_avg_sq"; "" if
+/// nothing.
+std::string without_kernels(const OptimizerPlan& plan);
+
+/// The same as make_host_optimizer() with values, gradients and states in the memory of `device`,
+/// by the kernels of libtessera_cuda.so. Only where nothing is without_kernels().
 std::unique_ptr<DeviceOptimizer> make_device_optimizer(const ParameterTable& table,
                                                        const OptimizerPlan& plan,
                                                        const std::vector<size_t>& group_of,

@@ -56,6 +56,15 @@ ParameterGroups::ParameterGroups(torch::optim::Optimizer& owner, const Algorithm
     const AlgorithmOptions& options = group == 0 ? plan.defaults : plan.groups[group - 1].options;
     owner_.add_param_group({group_parameters_[group], options.clone()});
   }
+  for (const StateField& field : algorithm_.states) {
+    bool is_kept = false;
+    for (size_t group = 0; group < size(); ++group) {
+      const OptimizerOptions* const given = find(group);
+      is_kept = is_kept || (given != nullptr && field.is_used_by(*given));
+    }
+    keeps_.push_back(is_kept);
+    if (is_kept) states_.push_back(field.state);
+  }
   require_usable();
 }
 
@@ -90,12 +99,25 @@ std::string ParameterGroups::replaced_groups() const {
   return "";
 }
 
+std::string ParameterGroups::missing_state(size_t group) const {
+  for (size_t i = 0; i < keeps_.size(); ++i) {
+    const StateField& field = algorithm_.states[i];
+    if (keeps_[i] || !field.is_used_by(options(group))) continue;
+    return absl::StrCat("[optim] ", group_names_[group], ": got options that need the state '",
+                        field.state.name, "', expected ones that do not, as when the engine was ",
+                        "made; give them to parallelize");
+  }
+  return "";
+}
+
 std::string ParameterGroups::problem() const {
   std::string replaced = replaced_groups();
   if (!replaced.empty()) return replaced;
   for (size_t group = 0; group < size(); ++group) {
     const auto problems = algorithm_.problems_of(group_names_[group], options(group));
     if (!problems.empty()) return problems.front();
+    std::string missing = missing_state(group);
+    if (!missing.empty()) return missing;
   }
   return "";
 }

@@ -40,6 +40,12 @@ class ParameterGroups {
   /// What group `group` holds now, of the algorithm's type of options; problem() must be empty.
   const torch::optim::OptimizerOptions& options(size_t group) const { return *find(group); }
 
+  /// Whether state number `state` of the algorithm's is kept: some group's options used it when
+  /// this was made.
+  bool keeps(size_t state) const { return keeps_[state]; }
+  /// Those that are kept.
+  const std::vector<ElementState>& states() const { return states_; }
+
   /// What is called in messages "defaults" or "group 'decay'".
   const std::string& name(size_t group) const { return group_names_[group]; }
   /// What states call it: HyperParameter::group.
@@ -79,8 +85,13 @@ class ParameterGroups {
   template <typename Visit>
   void for_each_saved(std::span<const double> values, const Visit& visit) const;
 
+  /// What options use and is not kept; "" if nothing.
+  std::string missing_state(size_t group) const;
+
   torch::optim::Optimizer& owner_;
   const Algorithm& algorithm_;
+  std::vector<bool> keeps_;                                // per state of the algorithm
+  std::vector<ElementState> states_;                       // those
   std::vector<std::string> group_names_;                   // for messages
   std::vector<std::string> state_groups_;                  // HyperParameter::group
   std::vector<std::vector<at::Tensor>> group_parameters_;  // as given, to notice edits

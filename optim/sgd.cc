@@ -7,15 +7,8 @@
 
 #include <torch/optim/sgd.h>
 
+#include "tessera/core/numbers/vector_targets.h"
 #include "tessera/optim/flat_elementwise.h"
-
-// As TESSERA_VECTOR_TARGETS, with std::fma as an instruction: AVX2 alone does not have it.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-#define TESSERA_FMA_TARGETS __attribute__((target_clones("avx512f", "fma", "default")))
-#else
-#define TESSERA_FMA_TARGETS
-#endif
 
 namespace tessera::internal {
 
@@ -80,12 +73,15 @@ template <bool kDecays, SgdMomentum kMomentum, bool kNesterov, typename T>
 [[gnu::always_inline]] inline void sgd_blocks(T* values, const T* gradient, T* momentum,
                                               int64_t numel, const SgdScalars<T>& by) {
   constexpr int64_t kBlock = 64;
+  // Without momentum there may be no memory for one.
+  const auto own = [momentum](int64_t at) {
+    return kMomentum == SgdMomentum::kNone ? nullptr : momentum + at;
+  };
   int64_t i = 0;
   for (; i + kBlock <= numel; i += kBlock) {
-    sgd_elements<kDecays, kMomentum, kNesterov>(values + i, gradient + i, momentum + i, kBlock, by);
+    sgd_elements<kDecays, kMomentum, kNesterov>(values + i, gradient + i, own(i), kBlock, by);
   }
-  sgd_elements<kDecays, kMomentum, kNesterov>(values + i, gradient + i, momentum + i, numel - i,
-                                              by);
+  sgd_elements<kDecays, kMomentum, kNesterov>(values + i, gradient + i, own(i), numel - i, by);
 }
 
 template <bool kDecays, typename T>
@@ -156,6 +152,10 @@ std::string nesterov_conflict(const torch::optim::OptimizerOptions& options) {
   return "nesterov: got true, expected false without momentum or with dampening";
 }
 
+bool uses_momentum(const torch::optim::OptimizerOptions& options) {
+  return static_cast<const SGDOptions&>(options).momentum() != 0.0;
+}
+
 }  // namespace
 
 const Algorithm& sgd_algorithm() {
@@ -174,7 +174,7 @@ const Algorithm& sgd_algorithm() {
                                "weight_decay", [](auto& of) -> auto& { return of.weight_decay(); }),
                            Field::toggle<SGDOptions>(
                                "nesterov", [](auto& of) -> auto& { return of.nesterov(); })},
-      .states = {ElementState{.name = "momentum_buffer"}},
+      .states = {{.state = {.name = "momentum_buffer"}, .is_used = &uses_momentum}},
       .conflict = &nesterov_conflict,
       .make_host = &make_flat_elementwise<SgdUpdate>};
   return algorithm;

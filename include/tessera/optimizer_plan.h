@@ -40,8 +40,8 @@ struct OptimizerPlan {
   /// For each trainable parameter of the table the index of its group: 0 the defaults, i + 1
   /// groups[i]. Frozen parameters get 0. An error lists every problem: an options type without an
   /// algorithm here, or another type than the defaults'; options out of range (AdamW: lr < 0,
-  /// betas outside [0, 1), eps < 0, weight_decay < 0); amsgrad (not available yet, refused by
-  /// name); a group that selects no trainable parameter, a group without predicate.
+  /// betas outside [0, 1), eps < 0, weight_decay < 0); a group that selects no trainable parameter,
+  /// a group without predicate.
   absl::StatusOr<std::vector<size_t>> assign(const ParameterTable& table) const;
 
   /// What updates the parameters. Throws c10::Error where assign() finds no algorithm.

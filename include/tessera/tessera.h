@@ -21,6 +21,7 @@
 // How to train: strategies and options.
 #include "tessera/activation_checkpoint.h"
 #include "tessera/algorithm_options.h"
+#include "tessera/lion_options.h"
 #include "tessera/optimizer_plan.h"
 #include "tessera/options.h"
 #include "tessera/precision.h"

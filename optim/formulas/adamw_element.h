@@ -75,6 +75,14 @@ struct AdamwElement {
   T moment2;
 };
 
+/// The new value after the moments' update; `moment2` is what the step is divided by.
+template <typename T>
+TESSERA_DEVICE_CODE [[gnu::always_inline]] inline T adamw_value(T value, T moment1, T moment2,
+                                                                const AdamwScalars<T>& by) {
+  const T denominator = std::sqrt(moment2) / by.root_correction2 + by.eps;
+  return value * by.decay + by.step_size * moment1 / denominator;
+}
+
 /// One element's update. The order of operations is torch::optim::AdamW's.
 template <typename T>
 TESSERA_DEVICE_CODE [[gnu::always_inline]] inline AdamwElement<T> adamw_element(
@@ -82,8 +90,17 @@ TESSERA_DEVICE_CODE [[gnu::always_inline]] inline AdamwElement<T> adamw_element(
   const T g = gradient * by.scale;
   const T m = before.moment1 * by.beta1 + by.rest1 * g;
   const T v = before.moment2 * by.beta2 + by.rest2 * g * g;
-  const T denominator = std::sqrt(v) / by.root_correction2 + by.eps;
-  return {before.value * by.decay + by.step_size * m / denominator, m, v};
+  return {adamw_value(before.value, m, v, by), m, v};
+}
+
+/// The same under AMSGrad (Reddi, Kale and Kumar, arXiv 1904.09237): `maximum` is the largest
+/// second moment so far.
+template <typename T>
+TESSERA_DEVICE_CODE [[gnu::always_inline]] inline AdamwElement<T> amsgrad_element(
+    const AdamwElement<T>& before, T& maximum, T gradient, const AdamwScalars<T>& by) {
+  const AdamwElement<T> after = adamw_element(before, gradient, by);
+  maximum = maximum >= after.moment2 || maximum != maximum ? maximum : after.moment2;  // keeps NaN
+  return {adamw_value(before.value, after.moment1, maximum, by), after.moment1, after.moment2};
 }
 
 }  // namespace tessera::internal

@@ -176,9 +176,6 @@ std::vector<Refusal> refusals() {
          adamw_of(a.plan).lr(-1.0).eps(-2.0).betas({0.9, 1.0});
        },
        {"lr: got -1", "beta2: got 1, expected 0 <= beta2 < 1", "eps: got -2"}},
-      {"Amsgrad",
-       [](Arguments& a) { adamw_of(a.plan).amsgrad(true); },
-       {"amsgrad: got true", "AMSGrad is not available yet"}},
       {"OptimizerOfNobody",
        [](Arguments& a) { a.plan = NobodysOptions(); },
        {"defaults: got ", "NobodysOptions, expected AdamWOptions"}},

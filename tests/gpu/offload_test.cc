@@ -274,7 +274,7 @@ TEST_P(OffloadedEngine, KeepsStateInPinnedMemory) {
     rank.train(0);
     auto& optimizer = dynamic_cast<FlatOptimizer&>(rank.engine->optimizer());
     for (size_t unit = 0; unit < rank.engine->units().trainable_size(); ++unit) {
-      for (size_t name = 0; name < optimizer.algorithm().states.size(); ++name) {
+      for (size_t name = 0; name < optimizer.states().size(); ++name) {
         EXPECT_TRUE(optimizer.state(unit, name).is_cpu());
         EXPECT_TRUE(optimizer.state(unit, name).is_pinned());
       }

@@ -34,7 +34,7 @@ struct Arrays {
 
   void update(size_t begin, size_t end) {
     adamw_update(values.data() + begin, gradient.data() + begin, first.data() + begin,
-                 second.data() + begin, static_cast<int64_t>(end - begin), kCoefficients);
+                 second.data() + begin, nullptr, static_cast<int64_t>(end - begin), kCoefficients);
   }
 
   bool operator==(const Arrays&) const = default;

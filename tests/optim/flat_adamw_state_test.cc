@@ -53,9 +53,8 @@ std::vector<double> values_of(const FlatOptimizer& optimizer) {
 TEST(FlatAdamwState, GivesItsMomentsByShard) {
   ShardedModel model(parameters(), plan(), 3);
   model.update(gradients(0.5));
-  EXPECT_THAT(
-      model.optimizer(0).algorithm().states,
-      ElementsAre(Field(&ElementState::name, "exp_avg"), Field(&ElementState::name, "exp_avg_sq")));
+  EXPECT_THAT(model.optimizer(0).states(), ElementsAre(Field(&ElementState::name, "exp_avg"),
+                                                       Field(&ElementState::name, "exp_avg_sq")));
   for (int slice = 0; slice < 3; ++slice) {
     const FlatOptimizer& optimizer = model.optimizer(slice);
     EXPECT_EQ(optimizer.state(0, 0).numel(), model.flat().numel() / 3);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,8 +13,7 @@
 #include <torch/torch.h>
 
 #include "tessera/optim/algorithms.h"
-#include "tessera/tests/optim/sharded_model.h"
-#include "tessera/tests/support/same_bits.h"
+#include "tessera/tests/optim/torch_twin.h"
 
 namespace tessera::internal {
 namespace {
@@ -38,81 +38,19 @@ const std::vector<Variant>& variants() {
   return all;
 }
 
-/// Blocks of the kernel, tails, views that are not in order, nothing, a scalar, a frozen one.
-std::vector<NamedTensor> sgd_parameters(at::ScalarType dtype) {
-  torch::manual_seed(11);
-  const auto random = [&](at::IntArrayRef sizes) {
-    return torch::randn(sizes, torch::kDouble).to(dtype);
-  };
-  const std::vector<std::pair<std::string, at::Tensor>> tensors = {
-      {"conv", random({5, 3, 3, 3}).contiguous(at::MemoryFormat::ChannelsLast)},
-      {"turned", random({13, 7}).t()},
-      {"frozen", random({9})},
-      {"line", random({65})},
-      {"empty", random({0, 3})},
-      {"scalar", random({})},
-      {"wide", random({37, 29})}};
-  std::vector<NamedTensor> named;
-  for (const auto& [name, tensor] : tensors) {
-    named.push_back({name, tensor.clone().requires_grad_(name != "frozen")});
-  }
-  return named;
-}
-
-/// The scalar is used from step 3 on, the line now and then.
-std::vector<at::Tensor> sgd_gradients(const std::vector<NamedTensor>& parameters, int step) {
-  torch::manual_seed(100 + step);
-  std::vector<at::Tensor> gradients;
-  for (const auto& [name, tensor] : parameters) {
-    at::Tensor gradient = torch::randn(tensor.sizes(), torch::kDouble).to(tensor.scalar_type());
-    const bool has_none = !tensor.requires_grad() || (name == "scalar" && step < 3) ||
-                          (name == "line" && step % 3 == 1);
-    gradients.push_back(has_none ? at::Tensor() : std::move(gradient));
-  }
-  return gradients;
-}
-
-/// Both trained for `steps` steps, `edit` changing the options of both before each; the names of
-/// the parameters whose bits differ then.
-std::vector<std::string> differing(
+std::set<std::string> sgd_differing(
     const SGDOptions& options, const SGDOptions& reference_options, at::ScalarType dtype,
     int slices, int steps,
     const std::function<void(int step, SGDOptions&)>& edit = [](int, SGDOptions&) {}) {
-  const std::vector<NamedTensor> reference = sgd_parameters(dtype);
-  std::vector<at::Tensor> trained;
-  for (const NamedTensor& parameter : reference) {
-    if (parameter.tensor.requires_grad()) trained.push_back(parameter.tensor);
-  }
-  torch::optim::SGD optimizer(trained, reference_options);
-  ShardedModel model(sgd_parameters(dtype), options, slices);
-  const auto edit_options = [&edit](int step, torch::optim::Optimizer& of) {
-    edit(step, static_cast<SGDOptions&>(of.param_groups()[0].options()));
-  };
-  for (int step = 0; step < steps; ++step) {
-    edit_options(step, optimizer);
-    for (int slice = 0; slice < slices; ++slice) edit_options(step, model.optimizer(slice));
-    const std::vector<at::Tensor> gradients = sgd_gradients(reference, step);
-    for (size_t i = 0; i < reference.size(); ++i) {
-      reference[i].tensor.mutable_grad() =
-          gradients[i].defined() ? gradients[i].clone() : at::Tensor();
-    }
-    optimizer.step();
-    model.update(gradients);
-  }
-  std::vector<std::string> names;
-  for (size_t i = 0; i < reference.size(); ++i) {
-    if (!have_same_bits(model.table()[i].tensor, reference[i].tensor)) {
-      names.push_back(reference[i].name);
-    }
-  }
-  return names;
+  return differing<torch::optim::SGD, SGDOptions>(options, reference_options, dtype, slices, steps,
+                                                  /*ulps=*/0, edit);
 }
 
 TEST(Sgd, HasTheBitsOfTorchsSgdHoweverItIsCut) {
   for (const Variant& variant : variants()) {
     for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
       for (const int slices : {1, 2, 3, 5}) {
-        EXPECT_THAT(differing(variant.options, variant.options, dtype, slices, 12),
+        EXPECT_THAT(sgd_differing(variant.options, variant.options, dtype, slices, 12),
                     ::testing::IsEmpty())
             << variant.name << " " << dtype << " " << slices;
       }
@@ -121,17 +59,19 @@ TEST(Sgd, HasTheBitsOfTorchsSgdHoweverItIsCut) {
 }
 
 TEST(Sgd, MomentumMayComeAndGo) {
-  const SGDOptions options = SGDOptions(0.03).dampening(0.3);
+  // It has memory only if the options have momentum when the engine is made.
+  const SGDOptions options = SGDOptions(0.03).dampening(0.3).momentum(0.7);
   const auto come_and_go = [](int step, SGDOptions& of) {
     of.momentum(step < 2 || step == 5 ? 0.0 : 0.7);
   };
-  EXPECT_THAT(differing(options, options, at::kDouble, 2, 9, come_and_go), ::testing::IsEmpty());
+  EXPECT_THAT(sgd_differing(options, options, at::kDouble, 2, 9, come_and_go),
+              ::testing::IsEmpty());
 }
 
 TEST(Sgd, NegativeControlsOfTheComparison) {
   const SGDOptions all = variants().back().options;
   const auto differs = [&](const SGDOptions& other) {
-    return !differing(all, other, at::kFloat, 2, 12).empty();
+    return !sgd_differing(all, other, at::kFloat, 2, 12).empty();
   };
   EXPECT_FALSE(differs(all));
   EXPECT_TRUE(differs(SGDOptions(all).momentum(0.70001)));
@@ -143,11 +83,11 @@ TEST(Sgd, NegativeControlsOfTheComparison) {
 
 TEST(Sgd, TheGradientScaleMultipliesTheGradientFirst) {
   const SGDOptions options = variants().back().options;
-  ShardedModel scaled(sgd_parameters(at::kDouble), options, 2);
-  ShardedModel plain(sgd_parameters(at::kDouble), options, 2);
-  const std::vector<NamedTensor> shapes = sgd_parameters(at::kDouble);
+  ShardedModel scaled(twin_parameters(at::kDouble), options, 2);
+  ShardedModel plain(twin_parameters(at::kDouble), options, 2);
+  const std::vector<NamedTensor> shapes = twin_parameters(at::kDouble);
   for (int step = 0; step < 4; ++step) {
-    std::vector<at::Tensor> gradients = sgd_gradients(shapes, step);
+    std::vector<at::Tensor> gradients = twin_gradients(shapes, step);
     scaled.update(gradients, 0.25);
     for (at::Tensor& gradient : gradients) {
       if (gradient.defined()) gradient = gradient * 0.25;
@@ -160,7 +100,8 @@ TEST(Sgd, TheGradientScaleMultipliesTheGradientFirst) {
 TEST(Sgd, IsChosenByItsOptionsAndSaysWhatIsOutOfRange) {
   const Algorithm* sgd = algorithm_of(SGDOptions(0.5));
   ASSERT_EQ(sgd, &sgd_algorithm());
-  EXPECT_EQ(known_options(), "AdamWOptions or SGDOptions");
+  EXPECT_EQ(known_options(),
+            "AdamWOptions, AdamOptions, SGDOptions, LionOptions, AdagradOptions or RMSpropOptions");
   EXPECT_EQ(sgd->line_of(SGDOptions(0.5).momentum(0.25).nesterov(true)),
             "SGD lr 0.5 momentum 0.25 dampening 0 weight_decay 0 nesterov");
   EXPECT_THAT(sgd->problems_of("defaults", SGDOptions(-1).momentum(std::nan(""))),
@@ -183,7 +124,7 @@ TEST(Sgd, IsChosenByItsOptionsAndSaysWhatIsOutOfRange) {
   EXPECT_TRUE(
       options ==
       SGDOptions(0.125).momentum(0.125).dampening(0.125).weight_decay(0.125).nesterov(true));
-  ShardedModel model(sgd_parameters(at::kFloat), SGDOptions(0.1), 1);
+  ShardedModel model(twin_parameters(at::kFloat), SGDOptions(0.1).momentum(0.5), 1);
   EXPECT_EQ(model.optimizer(0).state_bytes(), model.flat().numel() * 4);
 }
 

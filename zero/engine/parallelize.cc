@@ -172,10 +172,9 @@ auto attempt(std::vector<std::string>& problems, Body&& body) -> std::optional<d
 std::string problem_of_kernels(const UnitPlan& plan, const OptimizerPlan& optimizer,
                                const ResolvedOptions& options, const ProcessGroup& world) {
   if (world.can().completes_on_host) return "";
-  const Algorithm& algorithm = optimizer.algorithm();
-  if (algorithm.make_device == nullptr && options.offload == Offload::kNone) {
-    return absl::StrCat("[parallelize] optimizer: got ", algorithm.name, " on ",
-                        world.device().str(),
+  const std::string without = without_kernels(optimizer);
+  if (!without.empty() && options.offload == Offload::kNone) {
+    return absl::StrCat("[parallelize] optimizer: got ", without, " on ", world.device().str(),
                         ", expected one that has kernels; set offload to update on the host");
   }
   const auto api = cuda::load_api();

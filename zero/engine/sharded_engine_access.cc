@@ -103,7 +103,7 @@ MemorySetting ShardedEngine::memory_setting(int micro_steps) const {
           .units_in_reduction = reducer_.units_in_reduction(),
           .ranks_after_forward = parts_.options.reshard_after_forward,
           .offload = parts_.options.offload,
-          .states = commit_->optimizer().algorithm().states};
+          .states = commit_->optimizer().states()};
 }
 
 }  // namespace tessera::internal

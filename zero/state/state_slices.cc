@@ -36,7 +36,7 @@ void StateSlices::write(const std::vector<StateNumber>& numbers, EngineCounters&
 }
 
 StateTable StateSlices::table(const std::vector<StateNumber>& numbers) const {
-  return {table_, plan_, buffers_, optimizer_.algorithm().states, numbers};
+  return {table_, plan_, buffers_, optimizer_.states(), numbers};
 }
 
 std::string StateSlices::problem() const { return optimizer_.groups().problem(); }

@@ -61,7 +61,7 @@ struct Slice {
         wide.push_back(widen(gradient[i]));
       }
       adamw_update(values.data() + begin, wide.data(), moment1.data() + begin,
-                   moment2.data() + begin, segment.numel, kCoefficients);
+                   moment2.data() + begin, nullptr, segment.numel, kCoefficients);
       for (size_t i = begin; i < begin + wide.size(); ++i) target[i] = narrow<Stored>(values[i]);
     }
     if constexpr (std::is_void_v<Target>) target.clear();

@@ -124,7 +124,7 @@ class AdamwPair {
       for (const size_t state : {0U, 1U}) {
         if (!testing::have_same_bits(kit_.get(device_->state(shard, state)),
                                      cpu_->state(shard, state))) {
-          text += name + device_->algorithm().states[state].name + ", ";
+          text += name + device_->states()[state].name + ", ";
         }
       }
       // Everything that was ever updated is in the target as well; the rest began there.

@@ -1,0 +1,119 @@
+// Every algorithm under every configuration: the same bits, state that moves, memory as predicted.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/lion_options.h"
+#include "tessera/tests/support/state_run.h"
+#include "tessera/tests/zero/state/saved_rank.h"
+
+namespace tessera::internal::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+using namespace torch::optim;
+
+bool is_bias(std::string_view name) { return name.ends_with("bias"); }
+
+struct NamedPlan {
+  std::string name;
+  OptimizerPlan plan;
+};
+
+/// One of each kind, and groups that use other states than the defaults.
+std::vector<NamedPlan> plans() {
+  return {
+      {"AdamW amsgrad", AdamWOptions(0.02).amsgrad(true)},
+      {"Adam", AdamOptions(0.02).weight_decay(0.1)},
+      {"Adam amsgrad", {AdamOptions(0.02), {{"bias", &is_bias, AdamOptions(0.1).amsgrad(true)}}}},
+      {"SGD", SGDOptions(0.1)},
+      {"SGD momentum", {SGDOptions(0.1), {{"bias", &is_bias, SGDOptions(0.1).momentum(0.9)}}}},
+      {"Lion", LionOptions(0.01).weight_decay(0.2)},
+      {"Adagrad", AdagradOptions(0.1).initial_accumulator_value(0.25).lr_decay(0.1)},
+      {"RMSprop", RMSpropOptions(0.01)},
+      {"RMSprop all", RMSpropOptions(0.01).momentum(0.8).centered(true).weight_decay(0.1)}};
+}
+
+struct AlgorithmRank : EngineRank<Net> {
+  AlgorithmRank(std::shared_ptr<ProcessGroup> group, const OptimizerPlan& plan,
+                const Configuration& configuration, uint64_t seed)
+      : EngineRank(std::move(group), make_net(seed), plan, small_options_of(configuration)) {}
+  at::Tensor loss(int step) const override { return loss_on(*net, world->rank(), step); }
+  void train(int begin, int end) const {
+    for (int step = begin; step < end; ++step) EngineRank::train(step);
+  }
+};
+
+class EveryAlgorithm : public ::testing::TestWithParam<int> {
+ protected:
+  int world() const { return GetParam(); }
+
+  /// The state after steps [begin, end) from `start`, if that is not empty.
+  States trained(const OptimizerPlan& plan, const Configuration& configuration, int begin, int end,
+                 const States& start, StateScope scope) const {
+    return on_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
+      const auto rank = static_cast<size_t>(group->rank());
+      const AlgorithmRank run(std::move(group), plan, configuration, start.empty() ? 3 : 77);
+      if (!start.empty()) run.engine->load_state_dict(start[rank]);
+      run.train(begin, end);
+      const MemoryBytes predicted = predicted_memory(*run.engine, 1);
+      EXPECT_EQ(run.engine->memory().now()[MemoryClass::kOptimizer],
+                predicted[MemoryClass::kOptimizer])
+          << configuration;
+      return run.engine->state_dict(scope);
+    });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(World, EveryAlgorithm, ::testing::Values(1, 2, 3, 4));
+
+TEST_P(EveryAlgorithm, HasTheSameBitsUnderEveryConfigurationAndMovesBetweenThem) {
+  const std::vector<Configuration> configurations = configurations_at(world());
+  for (const NamedPlan& each : plans()) {
+    SCOPED_TRACE(each.name);
+    const StateDict expected =
+        trained(each.plan, configurations[0], 0, 4, {}, StateScope::kEveryRank).back();
+    for (size_t i = 0; i < configurations.size(); ++i) {
+      const Configuration& to = configurations[(i + 1) % configurations.size()];
+      const States half = trained(each.plan, configurations[i], 0, 2, {}, StateScope::kSharded);
+      const States all = trained(each.plan, to, 2, 4, half, StateScope::kEveryRank);
+      EXPECT_EQ(bit_differences(all.back(), expected), "") << configurations[i] << " to " << to;
+    }
+  }
+}
+
+TEST_P(EveryAlgorithm, RefusesTheStateOfAnotherOne) {
+  const Configuration configuration = configuration_of(Strategy::kZero2);
+  const States adam = trained(AdamOptions(0.02), configuration, 0, 1, {}, StateScope::kSharded);
+  run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
+    const auto rank = static_cast<size_t>(group->rank());
+    const AlgorithmRank run(std::move(group), LionOptions(0.01), configuration, 3);
+    EXPECT_THAT([&] { run.engine->load_state_dict(adam[rank]); },
+                ThrowsMessage<c10::Error>(HasSubstr("exp_avg_sq")));
+    run.train(0, 1);
+  });
+}
+
+TEST(EveryAlgorithmNegativeControl, PlansDifferFromEachOther) {
+  const Configuration configuration = configuration_of(Strategy::kZero3);
+  std::vector<at::Tensor> ends;
+  for (const NamedPlan& each : plans()) {
+    run_ranks(2, [&](std::shared_ptr<ProcessGroup> group) {
+      const bool is_first = group->rank() == 0;
+      const AlgorithmRank run(std::move(group), each.plan, configuration, 3);
+      run.train(0, 3);
+      const auto whole = run.engine->full_parameters();
+      if (is_first) ends.push_back(run.net->parameters()[0].detach().clone());
+    });
+    for (size_t i = 0; i + 1 < ends.size(); ++i) {
+      EXPECT_FALSE(ends[i].equal(ends.back())) << plans()[i].name << " and " << each.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::internal::testing
