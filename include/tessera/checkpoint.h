@@ -66,9 +66,9 @@ struct LoadedCheckpoint {
 
 /// Makes the run what a checkpoint in `directory` says, whatever strategy, number of ranks and
 /// backend saved it, bit for bit. Each rank reads the part that it keeps; it verifies all of that
-/// first, and again while it loads. A step that has a model alone (LoadedCheckpoint) may be of other
-/// dtypes. Returns nothing, and changes nothing, where `directory` does
-/// not exist or has no checkpoint.
+/// first, and again while it loads. A step that has a model alone (LoadedCheckpoint) may be of
+/// other dtypes. Returns nothing, and changes nothing, where `directory` does not exist or has no
+/// checkpoint.
 ///
 /// Collective, blocking. A newer step that is damaged on any rank (incomplete, altered, a fault of
 /// the disk) is passed over for an older one. Throws c10::Error on every rank, with nothing

@@ -215,9 +215,10 @@ class Engine final {
 
   /// Collective. As load_state_dict(), of a state that each rank reads for itself: this rank's part
   /// of it, a tensor at a time, straight to where it lies. Every rank's source has the same state,
-  /// whole but for what StateSource::leaves(). Throws c10::Error on every rank, with nothing changed, if entries are missing, unknown
-  /// or differ, or as StateSource::problem_of() says on any rank. What read() throws after that,
-  /// this rank throws, and every rank's engine is poisoned. Sends only checks.
+  /// whole but for what StateSource::leaves(). Throws c10::Error on every rank, with nothing
+  /// changed, if entries are missing, unknown or differ, or as StateSource::problem_of() says on
+  /// any rank. What read() throws after that, this rank throws, and every rank's engine is
+  /// poisoned. Sends only checks.
   void read_state(StateSource& source);
 
   Strategy strategy() const;
