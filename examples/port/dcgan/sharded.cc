@@ -85,8 +85,7 @@ int main(int argc, char** argv) {
       down(128, 256, 4, 2, 1), nn::BatchNorm2d(256), leaky(),      // 3 x 3
       down(256, 1, 3, 1, 0), nn::Sigmoid(), nn::Flatten(nn::FlattenOptions().start_dim(0)));
 
-  // Adam is AdamW without weight decay.
-  auto adam = torch::optim::AdamWOptions(2e-4).betas({0.5, 0.999}).weight_decay(0);
+  auto adam = torch::optim::AdamOptions(2e-4).betas({0.5, 0.999});
   auto generator_engine = tessera::parallelize(generator, adam, options, world);
   auto discriminator_engine = tessera::parallelize(discriminator, adam, options, world);
 

@@ -54,8 +54,7 @@ int main(int argc, char** argv) {
                         nn::Conv2d(nn::Conv2dOptions(32, 64, 4).stride(2).padding(1)), leaky(),
                         nn::Flatten(), nn::Linear(64 * 7 * 7, 1));
 
-  // Adam is AdamW without weight decay.
-  auto adam = torch::optim::AdamWOptions(1e-4).betas({0.5, 0.9}).weight_decay(0);
+  auto adam = torch::optim::AdamOptions(1e-4).betas({0.5, 0.9});
   auto generator_engine = tessera::parallelize(generator, adam, options, world);
   auto critic_engine = tessera::parallelize(critic, adam, options, world);
 
