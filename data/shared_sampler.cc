@@ -18,6 +18,8 @@ using data::SamplerState;
 int64_t checked_size(int64_t size) {
   TORCH_CHECK(size >= 1, "[sampler] size: got ", size,
               ", expected 1 or more samples; pass the size of the data set");
+  TORCH_CHECK(size <= std::numeric_limits<int64_t>::max() / 2, "[sampler] size: got ", size,
+              ", expected at most 2^62 samples, so that padding has a number");
   return size;
 }
 

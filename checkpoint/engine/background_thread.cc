@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <cstdlib>
+#include <set>
 #include <utility>
 
 namespace tessera::internal {
@@ -17,6 +19,41 @@ void give_way_when_woken() {
 }
 
 }  // namespace
+
+// exit() destroys what is static, LibTorch's and perhaps the program's world, while other threads
+// run on. So work under way is waited for before that: handlers run in the opposite order, and
+// what the work uses was made before the first of these threads.
+class BackgroundThread::Living {
+ public:
+  static Living& all() {
+    static auto* const living = new Living;  // never destroyed: threads may end after that
+    return *living;
+  }
+  void add(BackgroundThread* thread) {
+    const std::lock_guard lock(mutex_);
+    threads_.insert(thread);
+  }
+  void remove(BackgroundThread* thread) {
+    const std::lock_guard lock(mutex_);
+    threads_.erase(thread);
+  }
+
+ private:
+  Living() {
+    hold_across_fork(mutex_);
+    std::atexit([] { all().wait(); });
+  }
+  void wait() {
+    const std::lock_guard lock(mutex_);
+    for (BackgroundThread* const thread : threads_) {
+      const bool is_itself = thread->thread_.get_id() == std::this_thread::get_id();
+      if (thread->origin_.is_here() && !is_itself) thread->wait();
+    }
+  }
+
+  std::mutex mutex_;
+  std::set<BackgroundThread*> threads_;
+};
 
 void BackgroundThread::Desk::serve() {
   give_way_when_woken();
@@ -33,9 +70,12 @@ void BackgroundThread::Desk::serve() {
 }
 
 BackgroundThread::BackgroundThread()
-    : desk_(std::make_unique<Desk>()), thread_([desk = desk_.get()] { desk->serve(); }) {}
+    : desk_(std::make_unique<Desk>()), thread_([desk = desk_.get()] { desk->serve(); }) {
+  Living::all().add(this);
+}
 
 BackgroundThread::~BackgroundThread() {
+  Living::all().remove(this);
   if (!origin_.is_here()) {
     // The lock may be held, and the condition waited for, by a thread that is not here.
     (void)desk_.release();

@@ -11,6 +11,7 @@
 namespace tessera::internal {
 
 /// A thread that works for another one, on one thing at a time. Calls belong to that other thread.
+/// exit() waits for the work under way.
 class BackgroundThread {
  public:
   /// Throws std::system_error where no thread can be started.
@@ -26,6 +27,8 @@ class BackgroundThread {
   void wait();
 
  private:
+  class Living;
+
   /// What both threads see.
   struct Desk {
     std::mutex mutex;

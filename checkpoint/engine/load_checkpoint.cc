@@ -23,6 +23,7 @@
 #include "tessera/checkpoint/format/step_names.h"
 #include "tessera/checkpoint/step/step_reader.h"
 #include "tessera/core/comm/agreement/disagreement.h"
+#include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/engine.h"
@@ -81,6 +82,9 @@ class Load {
         find_problem_(find) {}
 
   std::optional<LoadedCheckpoint> run() {
+    require_equal(group_,
+                  {options_.step.has_value() ? absl::StrCat("step ", *options_.step) : "any step"},
+                  "load_checkpoint");
     std::vector<int64_t> steps = candidates();
     std::vector<std::string> rejected;
     // A job that saves there may have deleted what was listed.
@@ -116,7 +120,9 @@ class Load {
   std::vector<int64_t> candidates() {
     std::vector<int64_t> steps;
     std::string problem;
-    if (options_.step.has_value()) {
+    if (options_.step.has_value() && *options_.step < 0) {
+      problem = absl::StrCat("step: got ", *options_.step, ", expected 0 or more");
+    } else if (options_.step.has_value()) {
       steps = {*options_.step};
     } else {
       absl::StatusOr<std::vector<int64_t>> found = list_steps(files_, directory_);
@@ -162,7 +168,7 @@ class Load {
     refuse_on_all_ranks(group_, find_problem_(loaded), "checkpoint");
     try {
       if (loaded.is_model_alone) {
-        ModelSource model(engine_.parameters(), engine_.units(), source,
+        ModelSource model(engine_.parameters(), dtypes_of(engine_), source,
                           ModelSource::Missing::kIsAnError);
         engine_.read_state(model);
       } else {

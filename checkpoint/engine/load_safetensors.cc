@@ -16,8 +16,10 @@
 #include "tessera/checkpoint/engine/model_source.h"
 #include "tessera/checkpoint/files/posix_file_system.h"
 #include "tessera/checkpoint/step/tensor_file.h"
+#include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/layout/strides.h"
+#include "tessera/core/process/error_text.h"
 #include "tessera/engine.h"
 
 namespace tessera {
@@ -61,12 +63,9 @@ class FileSource : public StateSource {
 class Loading {
  public:
   Loading(const torch::nn::Module& model, const SafetensorsOptions& options) : options_(options) {
-    for (const auto& parameter : model.named_parameters()) {
-      if (parameter.value().defined()) targets_[parameter.key()] = parameter.value();
-    }
-    for (const auto& buffer : model.named_buffers()) {
-      if (buffer.value().defined()) targets_[buffer.key()] = buffer.value();
-    }
+    for (const auto& parameter : model.named_parameters()) add(parameter.key(), parameter.value());
+    parameters_ = targets_.size();
+    for (const auto& buffer : model.named_buffers()) add(buffer.key(), buffer.value());
   }
 
   /// What forbids it, a line each; "" if nothing.
@@ -83,17 +82,47 @@ class Loading {
                         absl::StrJoin(problems_, "\n  "));
   }
 
-  /// Copies to the tensors that are not of `table`.
-  void copy_all_but(const std::set<const void*>& table) const {
+  /// Whether a parameter of the model is one of `tensors`, or the model has none.
+  bool has_any(const std::set<const void*>& tensors) const {
+    bool is_there = parameters_ == 0;
+    for (const auto& [name, target] : targets_) {
+      is_there = is_there || tensors.contains(target.tensor.unsafeGetTensorImpl());
+    }
+    return is_there;
+  }
+
+  /// What this rank loads, for comparison across ranks: files, and what their tensors are here.
+  std::vector<std::string> lines() const {
+    std::vector<std::string> lines;
+    for (const TensorFile& file : files_) {
+      const absl::StatusOr<std::string> text = file.fingerprint();
+      TORCH_CHECK(text.ok(), "[safetensors] ", std::string(text.status().message()));
+      lines.push_back(absl::StrCat("a file of ", *text));
+    }
+    for (const Move& move : moves_) {
+      lines.push_back(absl::StrCat("'", move.name, "' from '", printable(move.from->name), "'"));
+    }
+    return lines;
+  }
+
+  /// A tensor and what it gets.
+  using Values = std::vector<std::pair<at::Tensor, at::Tensor>>;
+  /// The values of the tensors that are not among `tensors`, whole.
+  Values read_all_but(const std::set<const void*>& tensors) const {
+    Values values;
+    for (const Move& move : moves_) {
+      if (tensors.contains(move.target.unsafeGetTensorImpl())) continue;
+      values.emplace_back(move.target, read(move));
+    }
+    return values;
+  }
+
+  /// Copies all, one tensor at a time.
+  void copy() const {
     const at::NoGradGuard no_grad;
     for (const Move& move : moves_) {
       at::Tensor to = move.target;
-      if (table.contains(to.unsafeGetTensorImpl())) continue;
-      FileSource file;
-      file.add("", files_[move.file], *move.from);
-      const at::Tensor values = at::empty(move.from->shape, move.from->dtype);
-      if (values.numel() > 0) file.read("", 0, values);
-      to.copy_(values);
+      to.copy_(read(move));
     }
   }
 
@@ -114,11 +143,29 @@ class Loading {
   const LoadedSafetensors& result() const { return result_; }
 
  private:
+  struct Target {
+    at::Tensor tensor;
+    size_t order;  // of registration
+  };
   struct Move {
+    std::string name;
     at::Tensor target;
+    size_t order;  // of the name
     size_t file;
     const SafetensorsTensor* from;
   };
+
+  void add(const std::string& name, const at::Tensor& tensor) {
+    if (tensor.defined()) targets_[name] = {tensor, targets_.size()};
+  }
+
+  at::Tensor read(const Move& move) const {
+    FileSource file;
+    file.add("", files_[move.file], *move.from);
+    at::Tensor values = at::empty(move.from->shape, move.from->dtype);
+    if (values.numel() > 0) file.read("", 0, values);
+    return values;
+  }
 
   void open(FileSystem& files, const std::vector<std::string>& paths) {
     if (paths.empty()) problems_.emplace_back("got no file, expected one or more");
@@ -149,32 +196,42 @@ class Loading {
                                        "one; the second is '", printable(tensor.name), "' in ",
                                        files_[file].path()));
     }
-    const at::Tensor& target = found->second;
+    const auto& [target, order] = found->second;
+    if (c10::isComplexType(tensor.dtype) && !target.is_complex()) {
+      problems_.push_back(absl::StrCat("'", printable(name), "': got complex numbers, expected ",
+                                       c10::toString(target.scalar_type())));
+    }
     if (target.sizes() != at::IntArrayRef(tensor.shape)) {
       problems_.push_back(absl::StrCat("'", printable(name), "': got [",
                                        absl::StrJoin(tensor.shape, ", "), "], expected [",
                                        absl::StrJoin(target.sizes(), ", "), "]"));
     }
-    has_values_.insert(target.unsafeGetTensorImpl());
-    moves_.push_back({target, file, &tensor});
+    Move move{name, target, order, file, &tensor};
+    const auto [known, is_new] = move_of_.try_emplace(target.unsafeGetTensorImpl(), moves_.size());
+    if (is_new) {
+      moves_.push_back(std::move(move));
+    } else if (order < moves_[known->second].order) {
+      moves_[known->second] = std::move(move);
+    }
   }
 
   void find_missing() {
     std::set<const void*> seen;
     for (const auto& [name, target] : targets_) {
-      const void* const tensor = target.unsafeGetTensorImpl();
-      if (has_values_.count(tensor) > 0 || !seen.insert(tensor).second) continue;
+      const void* const tensor = target.tensor.unsafeGetTensorImpl();
+      if (move_of_.contains(tensor) || !seen.insert(tensor).second) continue;
       result_.missing.push_back(name);
       if (!options_.allow_missing) problems_.push_back(absl::StrCat("'", name, "': missing"));
     }
   }
 
   const SafetensorsOptions& options_;
-  std::map<std::string, at::Tensor> targets_;
+  std::map<std::string, Target> targets_;
+  size_t parameters_ = 0;
   std::vector<TensorFile> files_;
   std::vector<Move> moves_;
   std::set<std::string> placed_;
-  std::set<const void*> has_values_;  // tensors, under any of their names
+  std::map<const void*, size_t> move_of_;  // by tensor, under the first of its names
   std::vector<std::string> problems_;
   LoadedSafetensors result_;
 };
@@ -187,7 +244,7 @@ LoadedSafetensors load_safetensors(torch::nn::Module& model, const std::vector<s
   Loading loading(model, options);
   const std::string problem = loading.plan(files, paths);
   TORCH_CHECK(problem.empty(), "[safetensors] ", problem);
-  loading.copy_all_but({});
+  loading.copy();
   return loading.result();
 }
 
@@ -196,16 +253,33 @@ LoadedSafetensors load_safetensors(torch::nn::Module& model, Engine& engine,
                                    const SafetensorsOptions& options) {
   PosixFileSystem files;
   Loading loading(model, options);
-  refuse_on_all_ranks(engine.group(), loading.plan(files, paths), "safetensors");
-  FileSource files_of_rank = loading.source(engine.parameters());
-  ModelSource source(engine.parameters(), engine.units(), files_of_rank,
-                     ModelSource::Missing::kStays);
-  engine.read_state(source);
   std::set<const void*> of_engine;
   for (const Parameter& parameter : engine.parameters()) {
     of_engine.insert(parameter.tensor.unsafeGetTensorImpl());
   }
-  loading.copy_all_but(of_engine);
+  // What a rank finds all must hear of before anything is changed.
+  std::string problem;
+  Loading::Values others;
+  std::vector<std::string> lines;
+  try {
+    problem =
+        loading.has_any(of_engine)
+            ? loading.plan(files, paths)
+            : "load_safetensors: got a model without a parameter of the engine's, expected the "
+              "engine's model; nothing was changed";
+    if (problem.empty()) others = loading.read_all_but(of_engine);
+    if (problem.empty()) lines = loading.lines();
+  } catch (...) {  // also from options.rename
+    problem = absl::StrCat("load_safetensors: nothing was changed: ", present_error_text());
+  }
+  refuse_on_all_ranks(engine.group(), problem, "safetensors");
+  require_equal(engine.group(), lines, "load_safetensors");
+
+  FileSource values = loading.source(engine.parameters());
+  ModelSource source(engine.parameters(), dtypes_of(engine), values, ModelSource::Missing::kStays);
+  engine.read_state(source);
+  const at::NoGradGuard no_grad;
+  for (auto& [tensor, value] : others) tensor.copy_(value);
   return loading.result();
 }
 

@@ -8,6 +8,8 @@
 #include <absl/strings/str_cat.h>
 #include <c10/core/ScalarType.h>
 
+#include "tessera/engine.h"
+
 namespace tessera::internal {
 
 namespace {
@@ -16,21 +18,38 @@ constexpr int64_t kChunkBytes = 1 << 20;
 
 }  // namespace
 
-ModelSource::ModelSource(const ParameterTable& table, const UnitPlan& plan, StateSource& values,
+std::map<std::string, at::ScalarType> dtypes_of(Engine& engine) {
+  struct Names final : StateSink {
+    void begin(const std::vector<StateOutline>& entries) override {
+      for (const StateOutline& entry : entries) dtypes[entry.name] = entry.form.dtype;
+    }
+    void write(size_t, int64_t, const at::Tensor&) override {}
+    std::map<std::string, at::ScalarType> dtypes;
+  };
+  Names names;
+  engine.write_state(names);
+  return names.dtypes;
+}
+
+ModelSource::ModelSource(const ParameterTable& table,
+                         const std::map<std::string, at::ScalarType>& dtypes, StateSource& values,
                          Missing missing)
     : values_(values), missing_(missing) {
-  std::set<std::string> of_parameters;
-  const auto add = [&](std::string entry, const std::string& value, at::ScalarType dtype) {
+  const auto add = [&](const std::string& entry, const std::string& value) {
     StateEntry form = values.entries().at(value);
-    form.dtype = dtype;
+    const auto wanted = dtypes.find(entry);
+    // What is complex would lose its imaginary part; so it stays, and is refused as it is.
+    const bool is_kept = wanted == dtypes.end() ||
+                         (c10::isComplexType(form.dtype) && !c10::isComplexType(wanted->second));
+    if (!is_kept) form.dtype = wanted->second;
     value_of_[entry] = value;
-    entries_[std::move(entry)] = std::move(form);
+    entries_[entry] = std::move(form);
   };
-  for (size_t i = 0; i < table.size(); ++i) {
-    const Parameter& parameter = table[i];
+  std::set<std::string> of_parameters;
+  for (const Parameter& parameter : table) {
     std::vector<std::string> names = {parameter.name};
     names.insert(names.end(), parameter.other_names.begin(), parameter.other_names.end());
-    std::string value;
+    std::string value;  // under the first of the names
     for (const std::string& name : names) {
       const std::string entry = absl::StrCat("model.", name);
       if (!values.entries().contains(entry)) continue;
@@ -38,14 +57,12 @@ ModelSource::ModelSource(const ParameterTable& table, const UnitPlan& plan, Stat
       if (value.empty()) value = entry;
     }
     if (value.empty()) continue;
-    add(absl::StrCat("model.", parameter.name), value, parameter.tensor.scalar_type());
-    if (!plan.has_place(i)) continue;
-    const PlannedUnit& unit = plan[plan.place(i).unit];
-    if (unit.kind == UnitKind::kFrozen || !unit.precision.has_masters()) continue;
-    add(absl::StrCat("optimizer.", parameter.name, ".master"), value, unit.precision.master);
+    add(absl::StrCat("model.", parameter.name), value);
+    const std::string master = absl::StrCat("optimizer.", parameter.name, ".master");
+    if (dtypes.contains(master)) add(master, value);
   }
   for (const auto& [name, form] : values.entries()) {
-    if (!of_parameters.contains(name)) add(name, name, form.dtype);
+    if (!of_parameters.contains(name)) add(name, name);
   }
 }
 

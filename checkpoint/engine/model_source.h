@@ -6,21 +6,29 @@
 
 #include "tessera/parameter_table.h"
 #include "tessera/state_stream.h"
-#include "tessera/unit_plan.h"
+
+namespace tessera {
+class Engine;
+}  // namespace tessera
 
 namespace tessera::internal {
 
+/// The dtypes of all entries of the run's state, by name. Collective, blocking; as
+/// Engine::write_state().
+std::map<std::string, at::ScalarType> dtypes_of(Engine& engine);
+
 /// A run's state whose model comes from `values` and whose rest (the optimizer's state, numbers)
-/// stays: "model.<name>" of any dtype, converted to the run's, and from the same values the
-/// masters. A shared parameter may be there under any of its names. Belongs to one thread.
+/// stays: "model.<name>" of any dtype, converted to the run's (but complex numbers to real ones),
+/// and from the same values the masters. A shared parameter may be there under any of its names.
+/// Belongs to one thread.
 class ModelSource : public StateSource {
  public:
   /// What of the model `values` may lack.
   enum class Missing : uint8_t { kIsAnError, kStays };
 
-  /// References must outlive it.
-  ModelSource(const ParameterTable& table, const UnitPlan& plan, StateSource& values,
-              Missing missing);
+  /// `dtypes`: of every entry of the run, dtypes_of(). References must outlive it.
+  ModelSource(const ParameterTable& table, const std::map<std::string, at::ScalarType>& dtypes,
+              StateSource& values, Missing missing);
 
   const std::map<std::string, StateEntry>& entries() const override { return entries_; }
   bool leaves(const std::string& name) const override;

@@ -198,8 +198,8 @@ absl::StatusOr<std::unique_ptr<ReadableFile>> PosixFileSystem::open(const std::s
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) return file_error(errno, "stat", path);
   if (!S_ISREG(status.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "[checkpoint] cannot open '", path, "': got no regular file, expected one; remove it"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("[checkpoint] cannot open '", path, "': got no regular file, expected one"));
   }
   return std::make_unique<PosixReadableFile>(std::move(fd), path);
 }

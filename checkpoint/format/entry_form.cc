@@ -29,6 +29,18 @@ bool looks_like_a_piece(std::string_view name) {
                      absl::ascii_isdigit);
 }
 
+/// Of ASCII or of Latin-1 (U+0080 to U+009F, which terminals obey, too). `text` is UTF-8.
+bool has_control_characters(std::string_view text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (absl::ascii_iscntrl(byte)) return true;
+    if (byte == 0xC2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xA0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 std::optional<int64_t> bytes_of(const std::vector<int64_t>& sizes, at::ScalarType dtype) {
@@ -81,7 +93,7 @@ std::string name_problem(std::string_view name) {
     return absl::StrCat("got a name of ", name.size(), " bytes ('", printable(name),
                         "'), expected 1 to ", kMaxNameBytes);
   }
-  if (!is_utf8(name) || std::any_of(name.begin(), name.end(), absl::ascii_iscntrl)) {
+  if (!is_utf8(name) || has_control_characters(name)) {
     return absl::StrCat("got the name '", printable(name),
                         "', expected UTF-8 without control characters");
   }

@@ -1,11 +1,16 @@
 #include "tessera/checkpoint/step/tensor_file.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <map>
 #include <set>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 
+#include "tessera/checkpoint/format/block_checksums.h"
 #include "tessera/checkpoint/format/json.h"
 
 namespace tessera::internal {
@@ -22,12 +27,20 @@ absl::StatusOr<std::string> bytes_at(ReadableFile& file, int64_t offset, int64_t
   return text;
 }
 
-/// The files that an index names, in the index's directory.
-absl::StatusOr<std::vector<std::string>> files_of_index(FileSystem& files,
-                                                        const std::string& path) {
-  const auto entry = files.entry(path);
+/// Where a link leads: model hubs keep files under other names and link to them.
+std::string resolved(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path real = std::filesystem::canonical(path, error);
+  return error ? path : real.string();
+}
+
+/// What an index says: a file's name by tensor.
+absl::StatusOr<std::map<std::string, std::string>> read_index(FileSystem& files,
+                                                              const std::string& path) {
+  const std::string real = resolved(path);
+  const auto entry = files.entry(real);
   if (!entry.ok()) return entry.status();
-  const auto file = files.open(path);
+  const auto file = files.open(real);
   if (!file.ok()) return file.status();
   constexpr int64_t kMaxBytes = 64 << 20;
   if (entry->bytes > kMaxBytes) {
@@ -42,19 +55,32 @@ absl::StatusOr<std::vector<std::string>> files_of_index(FileSystem& files,
   if (!json->is_object() || map == json->end() || !map->is_object()) {
     return absl::InvalidArgumentError("got no object 'weight_map', expected an index of files");
   }
-  std::set<std::string> names;
+  std::map<std::string, std::string> file_of;
   for (const auto& [tensor, name] : map->items()) {
-    if (!name.is_string() || name.get<std::string>().find('/') != std::string::npos) {
+    const std::string file = name.is_string() ? name.get<std::string>() : "";
+    if (file.empty() || file.find_first_of(std::string_view("/\0", 2)) != std::string::npos) {
       return absl::InvalidArgumentError(absl::StrCat("got ", describe(name), " for '",
                                                      printable(tensor),
                                                      "', expected the name of a file beside it"));
     }
-    names.insert(name.get<std::string>());
+    file_of[tensor] = file;
   }
-  std::vector<std::string> paths;
-  paths.reserve(names.size());
-  for (const std::string& name : names) paths.push_back(join_path(parent_path(path), name));
-  return paths;
+  return file_of;
+}
+
+/// "'a' is in x and in y" for a tensor that two files have; "" for none.
+std::string duplicate_in(const std::vector<TensorFile>& files) {
+  std::map<std::string_view, const TensorFile*> seen;
+  for (const TensorFile& file : files) {
+    for (const SafetensorsTensor& tensor : file.header().tensors) {
+      const auto [first, is_new] = seen.try_emplace(tensor.name, &file);
+      if (is_new) continue;
+      return absl::StrCat("got the tensor '", printable(tensor.name), "' in '",
+                          first->second->path(), "' and in '", file.path(),
+                          "', expected it in one");
+    }
+  }
+  return "";
 }
 
 }  // namespace
@@ -62,9 +88,10 @@ absl::StatusOr<std::vector<std::string>> files_of_index(FileSystem& files,
 absl::StatusOr<TensorFile> TensorFile::open(FileSystem& files, const std::string& path) {
   TensorFile opened;
   opened.path_ = path;
-  const auto entry = files.entry(path);
+  const std::string real = resolved(path);
+  const auto entry = files.entry(real);
   if (!entry.ok()) return entry.status();
-  auto file = files.open(path);
+  auto file = files.open(real);
   if (!file.ok()) return file.status();
   opened.file_ = *std::move(file);
   absl::Status status = opened.read_header(entry->bytes);
@@ -74,19 +101,49 @@ absl::StatusOr<TensorFile> TensorFile::open(FileSystem& files, const std::string
 
 absl::StatusOr<std::vector<TensorFile>> TensorFile::open_all(FileSystem& files,
                                                              const std::string& path) {
-  std::vector<std::string> paths = {path};
-  if (path.ends_with(".json")) {
-    auto indexed = files_of_index(files, path);
-    if (!indexed.ok()) return problem_in(path, indexed.status());
-    paths = *std::move(indexed);
-  }
   std::vector<TensorFile> opened;
-  for (const std::string& one : paths) {
-    auto file = open(files, one);
+  if (!path.ends_with(".json")) {
+    auto file = open(files, path);
     if (!file.ok()) return file.status();
     opened.push_back(*std::move(file));
+    return opened;
+  }
+  const auto file_of = read_index(files, path);
+  if (!file_of.ok()) return problem_in(path, file_of.status());
+  std::map<std::string, size_t> place_of;  // by name
+  std::vector<std::set<std::string_view>> names_in;
+  for (const auto& [tensor, name] : *file_of) {
+    const auto [place, is_new] = place_of.try_emplace(name, opened.size());
+    if (is_new) {
+      auto file = open(files, join_path(parent_path(path), name));
+      if (!file.ok()) return file.status();
+      std::set<std::string_view>& names = names_in.emplace_back();
+      for (const SafetensorsTensor& one : file->header().tensors) names.insert(one.name);
+      opened.push_back(*std::move(file));
+    }
+    if (!names_in[place->second].contains(tensor)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", path, "': got '", printable(tensor), "' in '", printable(name),
+                       "', expected a file that has it; get index and files from one place"));
+    }
+  }
+  if (const std::string twice = duplicate_in(opened); !twice.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("'", path, "': ", twice));
   }
   return opened;
+}
+
+absl::StatusOr<std::string> TensorFile::fingerprint() const {
+  constexpr int64_t kSampleBytes = 64 << 10;
+  const int64_t bytes = data_begin_ + header_.data_bytes();
+  const int64_t rest_bytes = std::max<int64_t>(bytes - kSampleBytes, 0);
+  std::string sample;
+  for (const int64_t begin : {int64_t{0}, rest_bytes / 2, rest_bytes}) {
+    const auto part = bytes_at(*file_, begin, std::min(kSampleBytes, bytes - begin));
+    if (!part.ok()) return problem_in(path_, part.status());
+    sample += *part;
+  }
+  return absl::StrCat(bytes, " bytes, sample ", absl::Hex(checksum_of(sample)));
 }
 
 absl::Status TensorFile::read_header(int64_t file_bytes) {

@@ -46,7 +46,8 @@ std::string save_checkpoint(Engine& engine, const std::string& directory,
 
 /// Which checkpoint is loaded.
 struct LoadOptions {
-  std::optional<int64_t> step;  ///< this one and no other; unset: the newest that verifies
+  /// This one and no other; unset: the newest that verifies. Equal on all ranks.
+  std::optional<int64_t> step;
 };
 
 /// A checkpoint that was loaded.

@@ -66,7 +66,8 @@ class Checkpoints final {
   /// can be written; throws c10::Error on every rank where it cannot, or another job holds it.
   /// `engine` must outlive this.
   Checkpoints(Engine& engine, const std::string& directory, CheckpointsOptions options = {});
-  /// Waits for a save that is under way; what it says is lost but for a line on stderr. Local.
+  /// Waits for a save that is under way, as exit() does; what it says is lost but for a line on
+  /// stderr. Local. During stack unwinding it poisons the world, as a ProcessGroup's does.
   ~Checkpoints();
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;

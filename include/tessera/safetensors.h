@@ -32,9 +32,10 @@ struct LoadedSafetensors {
 
 /// Gives the parameters and buffers of `model` the values of safetensors files, such as pretrained
 /// ones from another framework. `paths`: the files, or one index ("model.safetensors.index.json")
-/// of files beside it. Values of another dtype are converted to the model's; shared parameters are
-/// found under each of their names. Reads one tensor at a time. Local; call it before
-/// parallelize(), which gives all ranks rank 0's values.
+/// of files beside it; links are followed. Values of another dtype are converted to the model's;
+/// shared parameters are found under each of their names, and the one registered first counts.
+/// Reads one tensor at a time. Local; call it before parallelize(), which gives all ranks rank 0's
+/// values.
 ///
 /// Throws c10::Error, with nothing changed, where a file cannot be read or is malformed, a name is
 /// there twice, or shapes differ, tensors are missing or unknown: all of them are listed.
@@ -45,9 +46,11 @@ LoadedSafetensors load_safetensors(torch::nn::Module& model, const std::vector<s
 /// arguments on all ranks, which all see the files. Each rank reads its own part of the parameters
 /// and masters (of the files' values, not of the rounded parameters), straight to where they lie,
 /// and takes temporary memory for 1 MiB where dtypes differ, and for one tensor twice where its
-/// order in memory does; buffers and ignored parameters it reads whole. The optimizer's state and
-/// the number of updates stay; gradients of this step are dropped. Throws c10::Error on every rank;
-/// a file that cannot be read to its end after it was opened ends the engine.
+/// order in memory does; buffers and ignored parameters it reads whole, before anything is changed.
+/// The optimizer's state and the number of updates stay; gradients of this step are dropped. Throws
+/// c10::Error on every rank, with nothing changed, also where the model has no parameter of the
+/// engine's, or ranks have other files or names (lengths, headers and samples of the values are
+/// compared); a file that is cut off after that ends the engine.
 LoadedSafetensors load_safetensors(torch::nn::Module& model, Engine& engine,
                                    const std::vector<std::string>& paths,
                                    const SafetensorsOptions& options = {});

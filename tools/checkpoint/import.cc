@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -104,6 +106,12 @@ absl::Status import_model(FileSystem& files, const std::string& from, const std:
                           std::FILE* out) {
   const auto opened = TensorFile::open_all(files, from);
   if (!opened.ok()) return opened.status();
+  // The directory's lock is truncated when it is taken.
+  std::error_code error;
+  if (std::filesystem::equivalent(from, join_path(directory, kLockName), error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", from, "': got the lock of the run, expected a safetensors file"));
+  }
   const std::string nonce = draw_nonce();
   auto layout = layout_of(*opened, nonce);
   if (!layout.ok()) return layout.status();

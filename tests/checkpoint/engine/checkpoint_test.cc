@@ -210,6 +210,23 @@ TEST_P(EngineCheckpoint, AStepThatOneRankDoesNotSeeIsNoReasonToGoBack) {
   });
 }
 
+TEST_P(EngineCheckpoint, RanksThatAskForDifferentStepsAreRefused) {
+  const int ranks = std::max(world(), 2);
+  const TemporaryDirectory directory;
+  const Configuration configuration = configuration_of(Strategy::kZero1);
+  for (const int steps : {1, 2})
+    save_after(steps, ranks, "OddMlp", configuration, directory.path());
+  run_ranks(ranks, [&](std::shared_ptr<ProcessGroup> group) {
+    const int64_t wanted = group->rank() == 0 ? 1 : 2;
+    const SavedRank run(std::move(group), "OddMlp", configuration, 77);
+    EXPECT_THAT([&] { load_checkpoint(*run.engine, directory.path(), {.step = wanted}); },
+                ThrowsMessage<c10::Error>(AllOf(HasSubstr("'step 1'"), HasSubstr("'step 2'"))));
+    EXPECT_THAT([&] { load_checkpoint(*run.engine, directory.path(), {.step = -1}); },
+                ThrowsMessage<c10::Error>(HasSubstr("step: got -1")));
+    EXPECT_TRUE(load_checkpoint(*run.engine, directory.path(), {.step = 1}).has_value());
+  });
+}
+
 TEST_P(EngineCheckpoint, StepsThatOneRankDoesNotSeeAreNoReasonToBeginAnew) {
   const int ranks = std::max(world(), 2);
   const TemporaryDirectory directory, other;

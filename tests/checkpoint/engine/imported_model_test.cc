@@ -11,6 +11,7 @@
 
 #include "tessera/checkpoint.h"
 #include "tessera/checkpoints.h"
+#include "tessera/tests/checkpoint/tensor_files.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/temporary_directory.h"
@@ -109,6 +110,30 @@ TEST_P(ImportedModel, GivesMastersTheValuesThatParametersRound) {
       EXPECT_GT(masters, 0);
     });
   }
+}
+
+TEST_P(ImportedModel, MayHaveBuffersOfAnotherDtype) {
+  Tensors values;
+  const auto theirs = prepare(subject("BatchNorm").make(), at::kFloat, 5);
+  for (const auto& parameter : theirs->named_parameters()) {
+    values.emplace_back(parameter.key(), parameter.value().to(at::kDouble));
+  }
+  for (const auto& buffer : theirs->named_buffers()) {
+    const bool is_count = buffer.value().scalar_type() == at::kLong;
+    values.emplace_back(buffer.key(), buffer.value().to(is_count ? at::kInt : at::kDouble));
+  }
+  write_file(path("other.safetensors"), values);
+  EXPECT_EQ(tool("import " + path("other.safetensors") + " " + path("imported")), 0);
+  run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
+    const SavedRank run(std::move(group), "BatchNorm", configuration_of(Strategy::kZero2), 77);
+    load_checkpoint(*run.engine, path("imported"));
+    const StateDict state = run.engine->state_dict(StateScope::kEveryRank);
+    for (const auto& [name, value] : values) {
+      EXPECT_TRUE(
+          state.entries.at("model." + name).tensor().to(at::kDouble).equal(value.to(at::kDouble)))
+          << name;
+    }
+  });
 }
 
 TEST_P(ImportedModel, OfAnotherModelIsRefused) {

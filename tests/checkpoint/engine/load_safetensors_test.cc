@@ -1,5 +1,7 @@
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,9 +10,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tessera/checkpoint/format/safetensors.h"
 #include "tessera/safetensors.h"
+#include "tessera/tests/checkpoint/tensor_files.h"
 #include "tessera/tests/support/rank_threads.h"
+#include "tessera/tests/support/state_run.h"
 #include "tessera/tests/support/temporary_directory.h"
 #include "tessera/tests/zero/state/saved_rank.h"
 
@@ -23,23 +26,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
-
-using Tensors = std::vector<std::pair<std::string, at::Tensor>>;
-
-void write_file(const std::string& path, const Tensors& tensors) {
-  SafetensorsHeader header;
-  std::string data;
-  for (const auto& [name, tensor] : tensors) {
-    const at::Tensor values = tensor.detach().contiguous();
-    header.tensors.push_back({.name = name,
-                              .dtype = values.scalar_type(),
-                              .shape = values.sizes().vec(),
-                              .begin = header.data_bytes(),
-                              .end = header.data_bytes() + static_cast<int64_t>(values.nbytes())});
-    data.append(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
-  }
-  std::ofstream(path, std::ios::binary) << *header.to_bytes() << data;
-}
 
 struct SmallNet : torch::nn::Module {
   SmallNet() {
@@ -181,6 +167,93 @@ TEST_F(LoadSafetensors, GivesEveryRankOfAnEngineItsPart) {
         run.train(1, 2);
       });
     }
+  }
+}
+
+TEST_F(LoadSafetensors, FollowsLinksAsModelHubsMakeThem) {
+  std::filesystem::create_directory(path("blobs"));
+  write_file(path("blobs/5f3a"), small_values());
+  std::filesystem::create_symlink("blobs/5f3a", path("model.safetensors"));
+  std::ofstream(path("blobs/77")) << R"({"weight_map": {"first.weight": "model.safetensors"}})";
+  std::filesystem::create_symlink("blobs/77", path("model.safetensors.index.json"));
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
+    SmallNet net;
+    load_safetensors(net, {path(name)});
+    expect_small_values(net);
+  }
+}
+
+TEST_F(LoadSafetensors, BelievesNoIndexThatItsFilesContradict) {
+  const Tensors all = small_values();
+  write_file(path("a"), {all.begin(), all.begin() + 3});
+  write_file(path("b"), {all.begin() + 2, all.end()});
+  SmallNet net;
+  const auto load = [&] { load_safetensors(net, {path("i.json")}); };
+  std::ofstream(path("i.json")) << R"({"weight_map": {"first.weight": "b"}})";
+  EXPECT_THAT(load, ThrowsMessage<c10::Error>(
+                        AllOf(HasSubstr("i.json"), HasSubstr("'b'"), HasSubstr("'first.weight'"))));
+  std::ofstream(path("i.json")) << R"({"weight_map": {"first.weight": "a", "norm.bias": "b"}})";
+  EXPECT_THAT(load, ThrowsMessage<c10::Error>(AllOf(HasSubstr("'norm.weight' in '" + path("a")),
+                                                    HasSubstr("and in '" + path("b")))));
+  std::ofstream(path("i.json")) << R"({"weight_map": {"first.weight": "a\u0000b"}})";
+  EXPECT_THAT(load, ThrowsMessage<c10::Error>(HasSubstr("expected the name of a file beside it")));
+}
+
+TEST_F(LoadSafetensors, TakesTheFirstNameOfATiedTensorAndNoComplexNumbers) {
+  Tensors theirs = small_values();
+  theirs.insert(theirs.begin(), {"tied", torch::full({4, 3}, -1.0)});
+  write_file(path("tied"), theirs);
+  theirs.emplace_back("tied", torch::full({4, 3}, -1.0));
+  theirs.erase(theirs.begin());
+  write_file(path("tied last"), theirs);
+  for (const char* name : {"tied", "tied last"}) {
+    SmallNet net;
+    load_safetensors(net, {path(name)});
+    EXPECT_TRUE(net.tied.equal(torch::full({4, 3}, -1.0)) ||
+                net.first->weight.equal(torch::arange(12, torch::kFloat).view({4, 3})));
+    EXPECT_TRUE(net.tied.equal(net.named_parameters()["tied"]));
+    const std::string first = net.named_parameters().keys().front();
+    EXPECT_EQ(net.tied.max().item<float>(), first == "tied" ? -1.0F : 11.0F) << first;
+  }
+  theirs = small_values();
+  theirs[1].second = torch::zeros({4}, torch::kComplexFloat);
+  write_file(path("complex"), theirs);
+  SmallNet net;
+  EXPECT_THAT([&] { load_safetensors(net, {path("complex")}); },
+              ThrowsMessage<c10::Error>(HasSubstr("'first.bias': got complex numbers")));
+}
+
+TEST_F(LoadSafetensors, IsRefusedByAllRanksOrNone) {
+  Tensors values;
+  for (const auto& parameter :
+       prepare(subject("OddMlp").make(), at::kFloat, 5)->named_parameters()) {
+    values.emplace_back(parameter.key(), parameter.value().detach().clone());
+  }
+  write_file(path("0"), values);
+  values.back().second.add_(1);
+  write_file(path("1"), values);
+  for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero3}) {
+    run_ranks(2, [&](std::shared_ptr<ProcessGroup> group) {
+      const int rank = group->rank();
+      const SavedRank run(std::move(group), "OddMlp", configuration_of(strategy), 77);
+      const StateDict before = run.engine->state_dict(StateScope::kEveryRank);
+      EXPECT_THAT(([&] { load_safetensors(*run.net, *run.engine, {path(std::to_string(rank))}); }),
+                  ThrowsMessage<c10::Error>(HasSubstr("rank 1 differs from rank 0")));
+      SafetensorsOptions options;
+      options.rename = [&](const std::string& name) -> std::string {
+        if (rank == 1) throw std::runtime_error("boom");
+        return name;
+      };
+      EXPECT_THAT(([&] { load_safetensors(*run.net, *run.engine, {path("0")}, options); }),
+                  ThrowsMessage<c10::Error>(AllOf(HasSubstr("rank 1"), HasSubstr("boom"))));
+      const auto other = prepare(subject("OddMlp").make(), at::kFloat, 5);
+      EXPECT_THAT(([&] { load_safetensors(*other, *run.engine, {path("0")}); }),
+                  ThrowsMessage<c10::Error>(HasSubstr("expected the engine's model")));
+      EXPECT_EQ(bit_differences(run.engine->state_dict(StateScope::kEveryRank), before), "");
+      load_safetensors(*run.net, *run.engine, {path("0")});
+      EXPECT_NE(bit_differences(run.engine->state_dict(StateScope::kEveryRank), before), "");
+      run.train(0, 1);
+    });
   }
 }
 
