@@ -1,5 +1,7 @@
 #include "tessera/core/comm/nccl/communicator.h"
 
+#include <atomic>
+
 #include <absl/strings/str_cat.h>
 
 namespace tessera::internal::nccl {
@@ -30,7 +32,16 @@ Result Communicator::split(int color, int key, Communicator& child) {
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
   if (comm_ == nullptr) return Result::kInvalidUsage;
   Config config = config_for(child.name_, child.engine_);
-  return api_->comm_split(comm_, color, key, &child.comm_, &config);
+  return api_->comm_split(comm_, color, key, &child.split_off_, &config);
+}
+
+OpaqueComm* Communicator::take_split_off() {
+  return std::atomic_ref(split_off_).exchange(nullptr, std::memory_order_acquire);
+}
+
+void Communicator::complete_split() {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  comm_ = take_split_off();
 }
 
 Result Communicator::register_memory(void* data, size_t bytes, Registration kind) {
@@ -116,6 +127,8 @@ void Communicator::destroy() {
 
 void Communicator::abort() {
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  // A split that has ended, but whose parent nobody has asked since.
+  if (comm_ == nullptr) comm_ = take_split_off();
   // NCCL forgets what was registered. What it was about to write down stays where it is.
   if (comm_ != nullptr) api_->comm_abort(std::exchange(comm_, nullptr));
 }

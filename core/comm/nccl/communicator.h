@@ -35,8 +35,10 @@ class Communicator {
 
   /// Collective over this communicator's ranks; nothing may be in flight on it. Begins to make
   /// `child` of the ranks with the same colour, ordered by key; a rank with kNoColor leaves it
-  /// empty. `child` must stay alive until this one's poll() has an answer.
+  /// empty. `child` must stay alive until this one's poll() has an answer; when that is kSuccess,
+  /// child.complete_split() opens it.
   Result split(int color, int key, Communicator& child);
+  void complete_split();
 
   /// Registers memory from ncclMemAlloc, once. kBuffer is local; kWindow is collective over its
   /// ranks, with equal sizes, and finished when poll() says so.
@@ -87,12 +89,16 @@ class Communicator {
 
   Result poll_locked();
   void deregister_locked(const Registered& registered);
+  OpaqueComm* take_split_off();
 
   const std::shared_ptr<const Api> api_;
   const std::string name_;
   const Engine engine_;
   std::recursive_mutex mutex_;
   OpaqueComm* comm_ = nullptr;
+  // What a split makes of this one. NCCL writes it whenever it is done, on a thread of its own and
+  // without mutex_: read it with atomic_ref.
+  OpaqueComm* split_off_ = nullptr;
   std::map<void*, Registered> registered_;
 };
 

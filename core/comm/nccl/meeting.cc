@@ -93,6 +93,7 @@ std::shared_ptr<Communicator> split(World& world, Pending& pending, Communicator
   check_result(world, pending, parent, parent.split(color, key, *child));
   // Until the parent is ready, the child is not there to be asked.
   await_ready(world, pending, parent);
+  child->complete_split();
   if (color == kNoColor) return nullptr;
   await_ready(world, pending, *child);
   return child;

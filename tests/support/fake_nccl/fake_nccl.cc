@@ -1,6 +1,7 @@
 // NCCL's C interface over threads and host memory. One lock guards everything: nothing here is
 // fast.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <numeric>
 
@@ -250,7 +251,8 @@ Result ncclCommSplit(OpaqueComm* comm, int color, int key, OpaqueComm** made, Co
       split.made[of] = made_of;
     }
   }
-  // As in the real one, the child appears when the parent is no longer in progress.
+  // As in the real one, the child appears when the parent is no longer in progress, written by
+  // whichever thread gets it that far.
   return begin(*comm, [comm, clique, number, color, made, name = std::string(config->comm_name),
                        config = *config]() mutable {
     auto& done = clique->splits[number];
@@ -259,7 +261,9 @@ Result ncclCommSplit(OpaqueComm* comm, int color, int key, OpaqueComm** made, Co
     const auto& members = done.members[color];
     const auto place = std::find(members.begin(), members.end(), comm->rank);
     config.comm_name = name.c_str();
-    *made = make_comm(&config, done.made[color], static_cast<int>(place - members.begin()));
+    OpaqueComm* const child =
+        make_comm(&config, done.made[color], static_cast<int>(place - members.begin()));
+    std::atomic_ref(*made).store(child, std::memory_order_release);
     return true;
   });
 }
