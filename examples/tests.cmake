@@ -67,6 +67,8 @@ tessera_example_refusal(dtype "got 'int8', expected float, bfloat16 or float16" 
 tessera_example_refusal(flags "--batch: got 0.*--width: got 10|--width: got 10.*--batch: got 0"
                         --batch=0 --width=10)
 
-set_tests_properties(${examples_tests} PROPERTIES LABELS examples TIMEOUT 180
-                                                  ENVIRONMENT OMP_NUM_THREADS=1)
-set_tests_properties(examples.on_gpu PROPERTIES LABELS "examples;cuda_host" TIMEOUT 300)
+tessera_test_limit(seconds 180)
+set_tests_properties(${examples_tests} PROPERTIES LABELS examples TIMEOUT ${seconds}
+                                                  ENVIRONMENT "${tessera_test_environment}")
+tessera_test_limit(seconds 300)
+set_tests_properties(examples.on_gpu PROPERTIES LABELS "examples;cuda_host" TIMEOUT ${seconds})

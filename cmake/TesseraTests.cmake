@@ -1,0 +1,26 @@
+# What every test runs with.
+#   tessera_test_environment  of a test's property ENVIRONMENT
+#   tessera_test_patience     how many times its seconds in a plain build it may take here
+#   tessera_test_launcher     before a command whose ranks are threads
+set(tessera_test_environment OMP_NUM_THREADS=1)
+set(tessera_test_patience 1)
+set(tessera_test_launcher)
+if(TESSERA_SANITIZE)
+  set(tessera_test_patience 5)
+  set(tests ${PROJECT_SOURCE_DIR}/tests)
+  # Scenario 47 measures that memory goes back: freed memory must not be kept by the hundred MB.
+  list(APPEND tessera_test_environment
+       "ASAN_OPTIONS=quarantine_size_mb=16"
+       "TSAN_OPTIONS=ignore_noninstrumented_modules=1:second_deadlock_stack=1:suppressions=${tests}/tsan.supp"
+       "LSAN_OPTIONS=suppressions=${tests}/lsan.supp"
+       "UBSAN_OPTIONS=print_stacktrace=1")
+  if(TESSERA_SANITIZE STREQUAL "thread")
+    # GCC 12's runtime cannot place its shadow under 32 bits of address randomisation.
+    set(tessera_test_launcher setarch -R)
+  endif()
+endif()
+
+# tessera_test_limit(<variable> <seconds>): how long a test may take that a plain build ends in them.
+macro(tessera_test_limit variable seconds)
+  math(EXPR ${variable} "${seconds} * ${tessera_test_patience}")
+endmacro()
