@@ -1,8 +1,10 @@
 # What every test runs with.
-#   tessera_test_environment  of a test's property ENVIRONMENT
-#   tessera_test_patience     how many times its seconds in a plain build it may take here
-#   tessera_test_launcher     before a command whose ranks are threads
+#   tessera_test_environment      of a test's property ENVIRONMENT
+#   tessera_test_gpu_environment  of one whose backward runs in autograd's threads
+#   tessera_test_patience         how many times its seconds in a plain build it may take here
+#   tessera_test_launcher         before a command whose ranks are threads
 set(tessera_test_environment OMP_NUM_THREADS=1)
+set(tessera_test_gpu_environment ${tessera_test_environment})
 set(tessera_test_patience 1)
 set(tessera_test_launcher)
 if(TESSERA_SANITIZE)
@@ -11,9 +13,13 @@ if(TESSERA_SANITIZE)
   # Scenario 47 measures that memory goes back: freed memory must not be kept by the hundred MB.
   list(APPEND tessera_test_environment
        "ASAN_OPTIONS=quarantine_size_mb=16"
-       "TSAN_OPTIONS=ignore_noninstrumented_modules=1:second_deadlock_stack=1:suppressions=${tests}/tsan.supp"
        "LSAN_OPTIONS=suppressions=${tests}/lsan.supp"
        "UBSAN_OPTIONS=print_stacktrace=1")
+  set(tsan second_deadlock_stack=1)
+  set(tessera_test_gpu_environment ${tessera_test_environment}
+                                   "TSAN_OPTIONS=${tsan}:suppressions=${tests}/tsan_gpu.supp")
+  set(tsan ${tsan}:ignore_noninstrumented_modules=1)
+  list(APPEND tessera_test_environment "TSAN_OPTIONS=${tsan}:suppressions=${tests}/tsan.supp")
   if(TESSERA_SANITIZE STREQUAL "thread")
     # GCC 12's runtime cannot place its shadow under 32 bits of address randomisation.
     set(tessera_test_launcher setarch -R)

@@ -71,4 +71,5 @@ tessera_test_limit(seconds 180)
 set_tests_properties(${examples_tests} PROPERTIES LABELS examples TIMEOUT ${seconds}
                                                   ENVIRONMENT "${tessera_test_environment}")
 tessera_test_limit(seconds 300)
-set_tests_properties(examples.on_gpu PROPERTIES LABELS "examples;cuda_host" TIMEOUT ${seconds})
+set_tests_properties(examples.on_gpu PROPERTIES LABELS "examples;cuda_host" TIMEOUT ${seconds}
+                                               ENVIRONMENT "${tessera_test_gpu_environment}")

@@ -165,6 +165,10 @@ void call_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     if (const auto capture = stream.capture()) {
       if (waits_on_gpu(schema.name(), arguments)) stream.drain();  // refuses
       ++Machine::get().counts(device).operators;
+      // A kernel runs once for the shapes of its results, and reads what others may be writing.
+      for (DeviceStream* other : Machine::get().queues(device)) {
+        if (other->capture() == nullptr) other->drain();
+      }
       for (c10::IValue& result : capture_operator(capture, stream, device, op, arguments)) {
         stack->push_back(std::move(result));
       }
