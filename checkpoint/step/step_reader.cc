@@ -30,7 +30,7 @@ const char* kind_name(FileEntry::Kind kind) {
 }
 
 /// The last name in a path.
-std::string name_in(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+std::string last_name_in(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 }  // namespace
 
@@ -73,9 +73,9 @@ absl::Status StepReader::read_manifest() {
   }
   if (!manifest.ok()) return damage(path, manifest.status().message());
   manifest_ = *std::move(manifest);
-  if (step_name(manifest_.step) != name_in(path_)) {
+  if (step_name(manifest_.step) != last_name_in(path_)) {
     return damage(path, absl::StrCat("got the manifest of step ", manifest_.step, " in '",
-                                     name_in(path_), "', expected that of this step"));
+                                     last_name_in(path_), "', expected that of this step"));
   }
   return absl::OkStatus();
 }

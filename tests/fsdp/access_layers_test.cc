@@ -81,9 +81,9 @@ std::vector<Trained> train_on_ranks(const LayerCase& layer, const Configuration&
   return by_rank;
 }
 
-using Case = std::tuple<LayerCase, int /*world*/>;
+using LayerInWorld = std::tuple<LayerCase, int /*world*/>;
 
-class HostilePolicy : public ::testing::TestWithParam<Case> {};
+class HostilePolicy : public ::testing::TestWithParam<LayerInWorld> {};
 
 TEST_P(HostilePolicy, GivesTheBitsOfTheUnshardedCopy) {
   const auto& [layer, size] = GetParam();

@@ -130,16 +130,16 @@ Configuration poisoned(Configuration configuration) {
   return configuration;
 }
 
-struct Case {
+struct ReadingCase {
   std::string name;
   int size;
   Configuration configuration;
   bool has_windows = true;  // else ranks gather together, and use units alike
 };
 
-std::ostream& operator<<(std::ostream& out, const Case& at) { return out << at.name; }
+std::ostream& operator<<(std::ostream& out, const ReadingCase& at) { return out << at.name; }
 
-class OldValues : public ::testing::TestWithParam<Case> {
+class OldValues : public ::testing::TestWithParam<ReadingCase> {
  protected:
   static void on_ranks(const std::function<void(RankWithTruth&)>& body) {
     RankThreadOptions options;
@@ -291,7 +291,7 @@ TEST_P(OldValues, OutliveTheEngineWhileAnOperatorReadsThem) {
   });
 }
 
-std::vector<Case> cases() {
+std::vector<ReadingCase> cases() {
   const Configuration zero3 = poisoned(apart(configuration_of(Strategy::kZero3)));
   Configuration prefetching = zero3;
   prefetching.prefetch = true;

@@ -50,7 +50,7 @@ class DelayedGroup final : public ForwardingGroup {
 
   DelayOptions options_;
   std::mt19937_64 random_;
-  Lane lane_;
+  internal::Lane lane_;
 };
 
 }  // namespace tessera::internal::testing

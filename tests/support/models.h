@@ -49,6 +49,9 @@ const std::vector<Subject>& subjects();
 /// The one called `name`. Throws std::out_of_range.
 const Subject& subject(const std::string& name);
 
+/// What runs draw the parameters of rank 0 from, and the plain loop its own.
+inline constexpr uint64_t kModelSeed = 42;
+
 /// `net` in `dtype` with parameters drawn from `seed`. Draws from a generator of its own, so that
 /// ranks that are threads do not disturb each other.
 std::shared_ptr<Net> prepare(std::shared_ptr<Net> net, at::ScalarType dtype, uint64_t seed);

@@ -8,8 +8,6 @@
 namespace tessera::internal::testing {
 namespace {
 
-constexpr uint64_t kModelSeed = 42;
-
 std::vector<Batch> batches_of_ranks(const Subject& subject, const Schedule& schedule, int step,
                                     int micro_step, int size) {
   std::vector<Batch> batches;

@@ -15,8 +15,6 @@
 namespace tessera::internal::testing {
 namespace {
 
-constexpr uint64_t kModelSeed = 42;
-
 bool is_bias(std::string_view name) { return name.find("bias") != std::string_view::npos; }
 bool is_first(std::string_view name) { return name.substr(0, 5) == "first"; }
 

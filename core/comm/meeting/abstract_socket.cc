@@ -21,7 +21,7 @@ struct Address {
 };
 
 /// A name that begins with a zero byte is none of the file system's.
-Address address_of(const std::string& name) {
+Address socket_address(const std::string& name) {
   Address address;
   address.name.sun_family = AF_UNIX;
   const size_t bytes = std::min(name.size(), sizeof(address.name.sun_path) - 1);
@@ -46,7 +46,7 @@ bool is_of_this_user(int socket) {
 
 absl::StatusOr<std::unique_ptr<Listener>> listen_at_name(const std::string& name) {
   FileDescriptor socket = new_local_socket();
-  const Address address = address_of(name);
+  const Address address = socket_address(name);
   if (!socket.is_open() ||
       ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address.name), address.length) != 0 ||
       ::listen(socket.get(), SOMAXCONN) != 0) {
@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<Listener>> listen_at_name(const std::string& name
 
 absl::StatusOr<FileDescriptor> connect_to_name(const std::string& name) {
   FileDescriptor socket = new_local_socket();
-  const Address address = address_of(name);
+  const Address address = socket_address(name);
   if (!socket.is_open() || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.name),
                                      address.length) != 0) {
     if (errno == ECONNREFUSED) return absl::NotFoundError("nobody listens any more");

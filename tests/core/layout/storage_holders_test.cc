@@ -17,7 +17,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 /// What speaks against training `tensors` in one unit, in `precision`.
-std::vector<std::string> problems_of(std::vector<NamedTensor> tensors, Precision precision = {}) {
+std::vector<std::string> storage_problems(std::vector<NamedTensor> tensors,
+                                          Precision precision = {}) {
   std::vector<size_t> members;
   for (size_t i = 0; i < tensors.size(); ++i) {
     tensors[i].tensor.requires_grad_();
@@ -31,14 +32,14 @@ std::vector<std::string> problems_of(std::vector<NamedTensor> tensors, Precision
 TEST(StorageHolders, WhatFillsItsStorageMayHaveAliases) {
   const at::Tensor parameter = at::ones({3, 2});
   const std::vector<at::Tensor> aliases = {parameter.t(), parameter.detach(), parameter[1]};
-  EXPECT_THAT(problems_of({{"w", parameter}}), IsEmpty());
+  EXPECT_THAT(storage_problems({{"w", parameter}}), IsEmpty());
 }
 
 TEST(StorageHolders, WhatIsAPartMayNot) {
   const at::Tensor whole = at::ones({8});
   // Not by way of autograd, which would keep `whole` for the parameter's sake.
   const at::Tensor part = whole.data().narrow(0, 0, 6);
-  EXPECT_THAT(problems_of({{"w", part.detach()}}),
+  EXPECT_THAT(storage_problems({{"w", part.detach()}}),
               ElementsAre(AllOf(HasSubstr("[layout] parameter 'w': got "),
                                 HasSubstr("a part of a larger or overlapping memory"))));
 }
@@ -49,10 +50,10 @@ TEST(StorageHolders, PartsOfWhatNobodyElseHoldsAreMovedApart) {
   at::Tensor second = at::empty({0});
   first.set_data(vector.slice(0, 0, 6).view({2, 3}).data());
   second.set_data(vector.slice(0, 6, 10).data());
-  EXPECT_EQ(problems_of({{"first", first}, {"second", second}}).size(), 2u)
+  EXPECT_EQ(storage_problems({{"first", first}, {"second", second}}).size(), 2u)
       << "whoever holds the vector would keep the old values";
   vector.reset();
-  EXPECT_THAT(problems_of({{"first", first}, {"second", second}}), IsEmpty());
+  EXPECT_THAT(storage_problems({{"first", first}, {"second", second}}), IsEmpty());
 }
 
 TEST(StorageHolders, ABaseThatOnlyAutogradKeepsCountsForItsViews) {
@@ -60,18 +61,18 @@ TEST(StorageHolders, ABaseThatOnlyAutogradKeepsCountsForItsViews) {
   const at::Tensor query = base[0];
   const at::Tensor key = base.narrow(0, 1, 2);
   ASSERT_TRUE(query.is_view() && key.is_view());
-  EXPECT_EQ(problems_of({{"query", query}, {"key", key}}).size(), 2u);
+  EXPECT_EQ(storage_problems({{"query", query}, {"key", key}}).size(), 2u);
   base.reset();
-  EXPECT_THAT(problems_of({{"query", query}, {"key", key}}), IsEmpty());
-  EXPECT_EQ(problems_of({{"query", query}}).size(), 1u) << "the key is nobody's parameter now";
+  EXPECT_THAT(storage_problems({{"query", query}, {"key", key}}), IsEmpty());
+  EXPECT_EQ(storage_problems({{"query", query}}).size(), 1u) << "the key is nobody's parameter now";
 }
 
 TEST(StorageHolders, WhatIsConvertedMayHaveNone) {
   const Precision half{.parameters = at::kBFloat16};
   const at::Tensor parameter = at::ones({3, 2});
-  EXPECT_THAT(problems_of({{"w", parameter}}, half), IsEmpty());
+  EXPECT_THAT(storage_problems({{"w", parameter}}, half), IsEmpty());
   const at::Tensor view = parameter.t();
-  EXPECT_THAT(problems_of({{"w", parameter}}, half),
+  EXPECT_THAT(storage_problems({{"w", parameter}}, half),
               ElementsAre(AllOf(HasSubstr("parameter 'w': got 1 more holder(s)"),
                                 HasSubstr("it is converted from Float to BFloat16"))));
 }

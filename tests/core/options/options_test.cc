@@ -67,15 +67,15 @@ const std::array<Column, 7> kColumns = {{{"ddp", Strategy::kDdp, {}},
                                          {"4,4,4", Strategy::kHybrid, Degrees{4, 4, 4}},
                                          {"2,4,4", Strategy::kHybrid, Degrees{2, 4, 4}}}};
 
-struct Case {
+struct FieldCase {
   std::string option;
   std::function<void(Options&)> set;
   std::array<Rule, 7> rules;
   std::function<WorldTraits()> world = &on_cpu;
 };
 
-const std::vector<Case>& cases() {
-  static const std::vector<Case> all = {
+const std::vector<FieldCase>& cases() {
+  static const std::vector<FieldCase> all = {
       {"wrap",
        [](Options& o) {
          o.wrap = {"nothing", [](const torch::nn::Module&) {
@@ -133,7 +133,7 @@ const std::vector<Case>& cases() {
 }
 
 /// What the rules make of `set` beside `column`, "" if it is `expected`.
-std::string difference(const Case& option, const Column& column, Rule expected) {
+std::string difference(const FieldCase& option, const Column& column, Rule expected) {
   Options options{.strategy = column.strategy, .degrees = column.degrees};
   const Options before = options;
   option.set(options);
@@ -152,7 +152,7 @@ std::string difference(const Case& option, const Column& column, Rule expected) 
 }
 
 TEST(Options, ActsOrIsRefusedOrIsABoundThatSharingKeeps) {
-  for (const Case& option : cases()) {
+  for (const FieldCase& option : cases()) {
     for (size_t i = 0; i < kColumns.size(); ++i) {
       if (option.option == "cuda_graphs" && kColumns[i].degrees.has_value()) {
         continue;  // a hybrid needs ranks, a graph none: refused for its degrees
@@ -164,14 +164,14 @@ TEST(Options, ActsOrIsRefusedOrIsABoundThatSharingKeeps) {
 
 // The negative control: each wrong cell is noticed, and so is an option that does nothing.
 TEST(Options, AWrongCellOfTheTableIsNoticed) {
-  for (const Case& option : cases()) {
+  for (const FieldCase& option : cases()) {
     for (size_t i = 0; i < kColumns.size(); ++i) {
       if (option.option == "cuda_graphs" && kColumns[i].degrees.has_value()) continue;
       const Rule wrong = option.rules[i] == Rule::kRefused ? Rule::kActs : Rule::kRefused;
       EXPECT_NE(difference(option, kColumns[i], wrong), "") << option.option;
     }
   }
-  const Case nothing{"trace", [](Options&) {}, {}};
+  const FieldCase nothing{"trace", [](Options&) {}, {}};
   EXPECT_THAT(difference(nothing, kColumns[0], Rule::kActs), HasSubstr("was not set"));
   EXPECT_THAT(difference(cases()[1], kColumns[6], Rule::kKept), HasSubstr("nothing is shared"));
 }
@@ -187,7 +187,7 @@ TEST(Options, EveryFieldIsInTheTable) {
                                 fixed_unsharded_buffers, trace] = options;
   constexpr size_t kFields = 23;
   std::set<std::string> tested = {"strategy", "degrees"};  // the columns
-  for (const Case& option : cases()) tested.insert(option.option);
+  for (const FieldCase& option : cases()) tested.insert(option.option);
   EXPECT_EQ(tested.size(), kFields);
   std::set<std::string> known = {"ignores"};
   for (const std::string& line : lines(options)) known.insert(line.substr(0, line.find(' ')));

@@ -22,7 +22,7 @@
 namespace tessera::internal::testing {
 namespace {
 
-using Case = std::tuple<Configuration, std::string /*model*/, Schedule>;
+using DelayedCase = std::tuple<Configuration, std::string /*model*/, Schedule>;
 
 /// Prefetching is on where lanes run in the background, which the delayed ones say they do.
 std::vector<Configuration> delayed_configurations() {
@@ -37,7 +37,7 @@ std::vector<Configuration> delayed_configurations() {
   return configurations;
 }
 
-class DelayedLanes : public ::testing::TestWithParam<Case> {};
+class DelayedLanes : public ::testing::TestWithParam<DelayedCase> {};
 
 TEST_P(DelayedLanes, FindEveryWaitInPlace) {
   const auto& [configuration, model, schedule] = GetParam();

@@ -70,7 +70,7 @@ std::string observe(const Options& options) {
   return seen;
 }
 
-struct Case {
+struct OptionCase {
   std::string option;
   std::function<void(Options&)> set;
   bool refused_where_whole;
@@ -78,10 +78,10 @@ struct Case {
   bool kept_where_shared;
 };
 
-class OptionsAct : public ::testing::TestWithParam<Case> {};
+class OptionsAct : public ::testing::TestWithParam<OptionCase> {};
 
 TEST_P(OptionsAct, OrAreRefusedOrAreKept) {
-  const Case& option = GetParam();
+  const OptionCase& option = GetParam();
   for (const Configuration& configuration : named_and_apart_configurations()) {
     SCOPED_TRACE(configuration);
     Options options = options_of(configuration);
@@ -112,18 +112,21 @@ TEST_P(OptionsAct, OrAreRefusedOrAreKept) {
 INSTANTIATE_TEST_SUITE_P(
     , OptionsAct,
     ::testing::Values(
-        Case{"wrap", [](Options& options) { options.wrap = wrap_layers(); }, true, false, false},
-        Case{"reshard_after_forward", [](Options& options) { options.reshard_after_forward = 1; },
-             true, false, true},
-        Case{"share_parameters", [](Options& options) { options.share_parameters = false; }, false,
-             false, false},
-        Case{"bucket_bytes", [](Options& options) { options.bucket_bytes = 1024; }, false, true,
-             false},
-        Case{"first_bucket_bytes", [](Options& options) { options.first_bucket_bytes = 1024; },
-             false, true, false},
-        Case{"prefetch", [](Options& options) { options.prefetch = true; }, true, false, true},
-        Case{"fixed_unsharded_buffers",
-             [](Options& options) { options.fixed_unsharded_buffers = true; }, true, false, true}),
+        OptionCase{"wrap", [](Options& options) { options.wrap = wrap_layers(); }, true, false,
+                   false},
+        OptionCase{"reshard_after_forward",
+                   [](Options& options) { options.reshard_after_forward = 1; }, true, false, true},
+        OptionCase{"share_parameters", [](Options& options) { options.share_parameters = false; },
+                   false, false, false},
+        OptionCase{"bucket_bytes", [](Options& options) { options.bucket_bytes = 1024; }, false,
+                   true, false},
+        OptionCase{"first_bucket_bytes",
+                   [](Options& options) { options.first_bucket_bytes = 1024; }, false, true, false},
+        OptionCase{"prefetch", [](Options& options) { options.prefetch = true; }, true, false,
+                   true},
+        OptionCase{"fixed_unsharded_buffers",
+                   [](Options& options) { options.fixed_unsharded_buffers = true; }, true, false,
+                   true}),
     [](const auto& info) { return info.param.option; });
 
 // The negative control: what changes nothing is seen to change nothing, everywhere.

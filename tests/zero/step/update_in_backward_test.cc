@@ -60,13 +60,13 @@ std::vector<Configuration> configurations_for(int world) {
   return configurations;
 }
 
-struct Case {
+struct EarlyUpdateCase {
   Configuration configuration;
   int world;
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<EarlyUpdateCase> cases() {
+  std::vector<EarlyUpdateCase> all;
   for (const int world : {1, 2, 3, 4}) {
     for (const Configuration& configuration : configurations_for(world))
       all.push_back({configuration, world});
@@ -74,11 +74,11 @@ std::vector<Case> cases() {
   return all;
 }
 
-std::string name_of_case(const ::testing::TestParamInfo<Case>& info) {
+std::string name_of_case(const ::testing::TestParamInfo<EarlyUpdateCase>& info) {
   return info.param.configuration.name + "_World" + std::to_string(info.param.world);
 }
 
-class UpdateInBackwardBits : public ::testing::TestWithParam<Case> {
+class UpdateInBackwardBits : public ::testing::TestWithParam<EarlyUpdateCase> {
  protected:
   static std::string difference(const std::string& model, at::ScalarType dtype,
                                 Configuration configuration, const Decorate& decorate = {}) {
@@ -193,7 +193,7 @@ struct EarlyRank : OddRank {
   }
 };
 
-class UpdateInBackwardMisuse : public ::testing::TestWithParam<Case> {
+class UpdateInBackwardMisuse : public ::testing::TestWithParam<EarlyUpdateCase> {
  protected:
   static void on_ranks(const std::function<void(EarlyRank&)>& body) {
     run_ranks(GetParam().world, [&](std::shared_ptr<ProcessGroup> world) {
@@ -339,13 +339,13 @@ TEST_P(UpdateInBackwardMisuse, AnExceptionInBackwardEndsTheEngineOnAllRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Alone, UpdateInBackwardMisuse,
-                         ::testing::Values(Case{configuration_of(Strategy::kZero2), 1}),
+                         ::testing::Values(EarlyUpdateCase{configuration_of(Strategy::kZero2), 1}),
                          name_of_case);
-const std::vector<Case>& cases_of_three() {
-  static const std::vector<Case> all = {{configuration_of(Strategy::kZero2), 3},
-                                        {apart(configuration_of(Strategy::kZero2)), 3},
-                                        {configuration_of(Strategy::kZero3), 3},
-                                        {apart(configuration_of(Strategy::kZero3)), 3}};
+const std::vector<EarlyUpdateCase>& cases_of_three() {
+  static const std::vector<EarlyUpdateCase> all = {{configuration_of(Strategy::kZero2), 3},
+                                                   {apart(configuration_of(Strategy::kZero2)), 3},
+                                                   {configuration_of(Strategy::kZero3), 3},
+                                                   {apart(configuration_of(Strategy::kZero3)), 3}};
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(, UpdateInBackwardMisuse, ::testing::ValuesIn(cases_of_three()),

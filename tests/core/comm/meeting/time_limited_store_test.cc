@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 /// Opened once, by the test.
-struct Gate {
+struct Latch {
   std::mutex mutex;
   std::condition_variable changed;
   bool is_open = false;
@@ -39,17 +39,17 @@ struct Gate {
   }
 };
 
-/// Blocks in check() until the gate opens.
+/// Blocks in check() until the latch opens.
 class StuckStore : public c10d::HashStore {
  public:
-  explicit StuckStore(std::shared_ptr<Gate> gate) : gate_(std::move(gate)) {}
+  explicit StuckStore(std::shared_ptr<Latch> latch) : latch_(std::move(latch)) {}
   bool check(const std::vector<std::string>& keys) override {
-    gate_->pass();
+    latch_->pass();
     return c10d::HashStore::check(keys);
   }
 
  private:
-  const std::shared_ptr<Gate> gate_;
+  const std::shared_ptr<Latch> latch_;
 };
 
 std::string error_of(c10d::Store& store) {
@@ -81,22 +81,22 @@ TEST(TimeLimitedStore, PassesEverythingOn) {
 }
 
 TEST(TimeLimitedStore, ACallThatHangsIsLeftBehindWithTheStore) {
-  auto gate = std::make_shared<Gate>();
+  auto latch = std::make_shared<Latch>();
   {
-    TimeLimitedStore store(c10::make_intrusive<StuckStore>(gate));
+    TimeLimitedStore store(c10::make_intrusive<StuckStore>(latch));
     store.setTimeout(std::chrono::milliseconds(30));
     EXPECT_THAT(error_of(store), HasSubstr("StuckStore that was given has not answered for 30 ms"));
     store.setTimeout(std::chrono::hours(1));
     EXPECT_THAT(error_of(store), HasSubstr("has not answered"));  // at once
   }
-  gate->open();
+  latch->open();
 }
 
 TEST(TimeLimitedStore, ACallThatIsSlowIsWaitedFor) {
-  auto gate = std::make_shared<Gate>();
-  TimeLimitedStore store(c10::make_intrusive<StuckStore>(gate));
+  auto latch = std::make_shared<Latch>();
+  TimeLimitedStore store(c10::make_intrusive<StuckStore>(latch));
   store.setTimeout(std::chrono::hours(1));
-  std::thread opens([&] { gate->open(); });
+  std::thread opens([&] { latch->open(); });
   EXPECT_EQ(error_of(store), "");
   opens.join();
 }
