@@ -22,7 +22,7 @@ build = torch=$$(cmake/bootstrap.sh path); \
 check = ctest --test-dir build/$(1)$(suffix) -j $(JOBS) --output-on-failure --no-tests=error \
   --output-log build/$(1)$(suffix)/ctest.log $(2)
 
-.PHONY: help bootstrap build test test-release sanitize test-all core-asan core-tsan all-asan all-tsan \
+.PHONY: help bootstrap build install test test-release sanitize test-all core-asan core-tsan all-asan all-tsan \
   demo prove reproduce package tidy format clean
 .NOTPARALLEL:  # the builds take turns; each uses all JOBS
 
@@ -34,6 +34,7 @@ help:
 	@echo 'make sanitize    the tests of core under the sanitizers (asan and ubsan, tsan)'
 	@echo 'make test-all    also every test under the sanitizers, and the newest LibTorch'
 	@echo 'make build       build all (build/release)'
+	@echo 'make install     what programs need, and no more (PREFIX=<folder>)'
 	@echo 'make package     a .tar.gz and, on Debian and Ubuntu, a .deb (build/release/packages)'
 	@echo 'make tidy        clang-tidy on the files changed since BASE (default: origin, else HEAD~1;'
 	@echo '                 BASE=all: on every file)'
@@ -54,7 +55,12 @@ test-release: build
 test: test-release
 
 # Communication, layout, sched and step are core: it has the threads and the raw memory.
-sanitize: core-asan core-tsan
+# Its tests are one program, which leaves the second core idle: both kinds run at once.
+sanitize: bootstrap
+	@$(call build,asan,core_test)
+	@$(call build,tsan,core_test)
+	@$(call check,asan,-L '^core$$') & asan=$$!; tsan=0; $(call check,tsan,-L '^core$$') || tsan=$$?; \
+	  wait $$asan && exit $$tsan
 
 core-asan core-tsan: core-%: bootstrap
 	@$(call build,$*,core_test)
@@ -78,6 +84,11 @@ prove: bootstrap
 reproduce: bootstrap
 	@$(call build,release,memory_compare tessera-run)
 	@python3 -B -m bench.runner.reproduce --programs $(release)/bin $(if $(RUN),--run $(RUN))
+
+install: bootstrap
+	@[[ -n "$(PREFIX)" ]] || { echo 'PREFIX: got nothing; say make install PREFIX=<folder>'; exit 64; }
+	@$(call build,release,tessera_installed)
+	@cmake --install $(release) --prefix "$(PREFIX)"
 
 package: bootstrap
 	@$(call build,release,tessera_installed)

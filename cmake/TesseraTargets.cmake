@@ -54,8 +54,6 @@ function(tessera_programs library_prefix program_prefix)
     target_link_libraries(${program_prefix}${name} PRIVATE ${ARGN})
     if(parts)
       add_library(${library_prefix}${name} STATIC ${parts})
-      # A program takes single files of another one's library.
-      set_target_properties(${library_prefix}${name} PROPERTIES UNITY_BUILD OFF)
       target_link_libraries(${library_prefix}${name} PUBLIC ${ARGN})
       target_link_libraries(${program_prefix}${name} PRIVATE ${library_prefix}${name})
       list(APPEND libraries ${library_prefix}${name})
