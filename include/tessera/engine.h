@@ -36,10 +36,11 @@ class Trace;
 /// What one step did. Equal on all ranks. Under Options::asynchronous_step, step() returns the
 /// result of the previous step(); the first call returns one with `committed` false.
 struct StepResult {
-  bool committed = false;   ///< the update was applied; false: non-finite gradients were skipped
-  int64_t step = 0;         ///< number of updates applied so far, this one included
-  double grad_norm = 0.0;   ///< global 2-norm of the averaged gradient before clipping, without the
-                            ///< loss scale; not finite if skipped
+  bool committed = false;  ///< the update was applied; false: non-finite gradients were skipped
+  int64_t step = 0;        ///< number of updates applied so far, this one included
+  double grad_norm = 0.0;  ///< global norm (Options::grad_norm_type) of the averaged gradient after
+                           ///< clipping by value and before clipping by norm, without the loss
+                           ///< scale; not finite if skipped
   double loss_scale = 1.0;  ///< in force for the backwards of this step
   int64_t used_parameters =
       0;  ///< trainable parameters that had a gradient on any rank and were updated

@@ -75,6 +75,7 @@ Reducer::Setting ShardedEngine::reducer_setting() const {
   using Agreement = Reducer::Setting::Agreement;
   return {.on_release = parts_.options.poison_freed ? BufferPool::OnRelease::kPoison
                                                     : BufferPool::OnRelease::kKeep,
+          .divisor = parts_.options.gradient_divisor,
           .observer = commit_->observer(),
           .agreement = commit_->is_late() ? Agreement::kInStep : Agreement::kInBackward};
 }
