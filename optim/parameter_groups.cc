@@ -12,20 +12,6 @@ namespace {
 
 using torch::optim::OptimizerOptions;
 
-/// Entries of a state are found by these names, so no two groups may share one.
-std::vector<std::string> unique_group_names(const std::vector<OptimizerGroup>& groups) {
-  std::vector<std::string> names = {"defaults"};
-  for (const OptimizerGroup& group : groups) {
-    const auto is_taken = [&names](const std::string& name) {
-      return name.empty() || std::find(names.begin(), names.end(), name) != names.end();
-    };
-    std::string name = group.name;
-    while (is_taken(name)) name += absl::StrCat(" #", names.size());
-    names.push_back(std::move(name));
-  }
-  return names;
-}
-
 std::vector<std::vector<at::Tensor>> parameters_by_group(const ParameterTable& table,
                                                          const std::vector<size_t>& group_of,
                                                          size_t groups) {
@@ -42,6 +28,20 @@ std::vector<std::vector<at::Tensor>> parameters_by_group(const ParameterTable& t
 }
 
 }  // namespace
+
+/// Entries of a state are found by these names, so no two groups may share one.
+std::vector<std::string> unique_group_names(const std::vector<OptimizerGroup>& groups) {
+  std::vector<std::string> names = {"defaults"};
+  for (const OptimizerGroup& group : groups) {
+    const auto is_taken = [&names](const std::string& name) {
+      return name.empty() || std::find(names.begin(), names.end(), name) != names.end();
+    };
+    std::string name = group.name;
+    while (is_taken(name)) name += absl::StrCat(" #", names.size());
+    names.push_back(std::move(name));
+  }
+  return names;
+}
 
 ParameterGroups::ParameterGroups(torch::optim::Optimizer& owner, const Algorithm& algorithm,
                                  const ParameterTable& table, const OptimizerPlan& plan,

@@ -22,6 +22,9 @@ struct HyperParameter {
   double value = 0;
 };
 
+/// What states call the groups of a plan, the defaults first: HyperParameter::group.
+std::vector<std::string> unique_group_names(const std::vector<OptimizerGroup>& groups);
+
 /// The parameter groups of an optimizer over flat buffers: what a user may edit in them, what they
 /// hold now and whether that can be trained with, all by the algorithm's table of hyper-parameters.
 /// The groups themselves are the torch::optim::Optimizer's that is given. Local.

@@ -1,10 +1,12 @@
 #include "tessera/core/options/option_field.h"
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <vector>
 
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 #include <absl/strings/strip.h>
 
 #include "tessera/core/numbers/number_text.h"
@@ -27,6 +29,11 @@ std::string text_of(const Precision& value) {
   return std::string(absl::StripPrefix(to_string(value), "precision "));
 }
 std::string text_of(const WrapPolicy& value) { return value.choose ? value.name : "unset"; }
+std::string text_of(const std::map<std::string, double>& value) {
+  return absl::StrJoin(value, " ", [](std::string* text, const auto& entry) {
+    absl::StrAppend(text, "'", entry.first, "' ", number_text(entry.second));
+  });
+}
 std::string text_of(const LossScale& value) {
   return absl::StrCat(number_text(value.initial), " ", number_text(value.growth), " ",
                       number_text(value.backoff), " ", value.growth_interval);
@@ -58,6 +65,10 @@ constexpr OptionField kFields[] = {
      .text = [](const Options& options) { return text_of(options.ignores); },
      .is_compared = false},
     field<&Options::max_grad_norm>("max_grad_norm"),
+    field<&Options::grad_norm_type>("grad_norm_type"),
+    field<&Options::max_grad_norm_by_group>("max_grad_norm_by_group"),
+    field<&Options::max_grad_value>("max_grad_value"),
+    field<&Options::gradient_divide_factor>("gradient_divide_factor"),
     field<&Options::precision>("precision"),
     field<&Options::loss_scale>("loss_scale"),
     field<&Options::on_non_finite>("on_non_finite"),

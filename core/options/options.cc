@@ -30,6 +30,7 @@ class Refusals {
     check_degrees();
     check_strategy();
     check_choices(model);
+    check_gradients();
     check_numerics();
     model != nullptr ? check_precision(*model) : check_precision();
     check_bucket_bytes("bucket_bytes", options_.bucket_bytes);
@@ -55,6 +56,8 @@ class Refusals {
   void check_reshard();
   void check_strategy();
   void check_choices(const ParameterTable* model);
+  void check_gradients();
+  void check_gradients_on_device();
   void check_numerics();
   void check_precision();
   void check_precision(const ParameterTable& model);
@@ -158,10 +161,6 @@ void Refusals::check_choices(const ParameterTable* model) {
 
 // Written so that NaN fails too.
 void Refusals::check_numerics() {
-  if (!(options_.max_grad_norm > 0.0)) {
-    refuse("max_grad_norm: got ", number_text(options_.max_grad_norm),
-           "; allowed (0, infinity]; leave it out to train without clipping");
-  }
   const auto check = [this](const char* name, double value, bool is_right, const char* allowed) {
     if (is_right) return;
     refuse("loss_scale.", name, ": got ", number_text(value), "; allowed ", allowed,
@@ -177,6 +176,51 @@ void Refusals::check_numerics() {
         "1 or more");
   if (options_.ask_non_finite && options_.on_non_finite.has_value()) {
     refuse("on_non_finite: got a policy beside ask_non_finite; set one of the two");
+  }
+}
+
+/// How gradients are reduced and clipped.
+void Refusals::check_gradients() {
+  const auto check = [this](const std::string& name, double value, const char* remedy) {
+    if (value > 0.0) return;
+    refuse(name, ": got ", number_text(value), "; allowed (0, infinity]; ", remedy);
+  };
+  constexpr const char* kNoClipping = "leave it out to train without clipping";
+  check("max_grad_norm", options_.max_grad_norm, kNoClipping);
+  check("grad_norm_type", options_.grad_norm_type, "leave it out for the 2-norm");
+  for (const auto& [group, norm] : options_.max_grad_norm_by_group) {
+    check(absl::StrCat("max_grad_norm_by_group of '", group, "'"), norm, kNoClipping);
+  }
+  check("max_grad_value", options_.max_grad_value, kNoClipping);
+  if (!options_.max_grad_norm_by_group.empty() && !std::isinf(options_.max_grad_norm)) {
+    refuse("max_grad_norm_by_group: is set beside max_grad_norm; leave one of the two out");
+  }
+  const double factor = options_.gradient_divide_factor.value_or(1.0);
+  if (!(factor > 0.0) || std::isinf(factor)) {
+    refuse("gradient_divide_factor: got ", number_text(factor),
+           "; allowed (0, infinity); leave it out for the mean over ranks");
+  }
+  if (world_ != nullptr && !is_on_cpu()) check_gradients_on_device();
+}
+
+/// What the kernels and NCCL have not.
+void Refusals::check_gradients_on_device() {
+  if (options_.gradient_divide_factor.value_or(world_->size) != world_->size) {
+    refuse("gradient_divide_factor: got ", number_text(*options_.gradient_divide_factor),
+           ", but reductions on a GPU divide by the number of ranks (", world_->size,
+           ") only; leave it out, and multiply the loss");
+  }
+  if (options_.offload != Offload::kNone) return;
+  const auto refuse_kernel = [this](const char* name, const char* reason) {
+    refuse(name, ": is set, but the kernels of a GPU ", reason,
+           "; leave it out, or set offload, which clips on the host");
+  };
+  if (options_.grad_norm_type != 2.0) refuse_kernel("grad_norm_type", "take the 2-norm only");
+  if (!options_.max_grad_norm_by_group.empty()) {
+    refuse_kernel("max_grad_norm_by_group", "take one norm of all gradients");
+  }
+  if (!std::isinf(options_.max_grad_value)) {
+    refuse_kernel("max_grad_value", "do not clip by value");
   }
 }
 
@@ -228,6 +272,15 @@ void Refusals::check_optimizer_in_backward() {
   if (options_.offload != Offload::kNone) refuse_beside("offload", "updates in step()");
   if (!std::isinf(options_.max_grad_norm)) {
     refuse_beside("max_grad_norm", "needs the norm of all gradients before the first update");
+  }
+  if (!options_.max_grad_norm_by_group.empty()) {
+    refuse_beside("max_grad_norm_by_group", "needs norms of all gradients before the first update");
+  }
+  if (!std::isinf(options_.max_grad_value)) {
+    refuse_beside("max_grad_value", "clips in step()");
+  }
+  if (options_.grad_norm_type != 2.0) {
+    refuse_beside("grad_norm_type", "is of the norm that step() takes");
   }
   if (options_.loss_scale.has_value()) {
     refuse_beside("loss_scale", "leaves out the update of a step whose gradients overflow");

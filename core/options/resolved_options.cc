@@ -45,6 +45,8 @@ absl::StatusOr<ResolvedOptions> resolve(const Options& options, const ParameterT
   resolved.asynchronous_step = options.asynchronous_step.value_or(
       !world.can.completes_on_host && options.offload == Offload::kNone &&
       !options.ask_non_finite && !keeps_partial_sums(degrees));
+  const double divisor = options.gradient_divide_factor.value_or(world.size);
+  resolved.gradient_divisor = divisor == world.size ? 0.0 : divisor;
   return resolved;
 }
 

@@ -34,6 +34,7 @@ struct ResolvedOptions : Options {
   int64_t first_bucket_bytes = int64_t{1} << 20;
   bool prefetch = false;
   bool asynchronous_step = false;
+  double gradient_divisor = 0.0;  ///< 0: gradients are the mean over ranks
 };
 
 /// Checks `options` for `model` in `world`, as far as they are known (not null): OK, or an

@@ -36,11 +36,11 @@ class GradientCommunicator {
   /// Local. Memory for what start() and advance() take, uninitialised: [numel].
   virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
 
-  /// Collective. Combines `full` [numel] of every rank by `op`, kAvg for a mean, which is divided
-  /// before the result is rounded. `part` is `full` itself or the slice of it that is this rank's
-  /// at this level, or memory of that size.
+  /// Collective. Combines `full` [numel] of every rank by `op`, kAvg for a sum that is divided by
+  /// `divisor` (0: the number of ranks) before the result is rounded. `part` is `full` itself or
+  /// the slice of it that is this rank's at this level, or memory of that size.
   virtual std::shared_ptr<Work> start(Level level, const at::Tensor& full, const at::Tensor& part,
-                                      ReduceOp op, std::string_view tag) = 0;
+                                      ReduceOp op, double divisor, std::string_view tag) = 0;
 
   /// Collective over the ranks that complete a part. Puts their parts together in `whole`, of which
   /// `part` is a slice; null where `part` is all that this rank keeps.

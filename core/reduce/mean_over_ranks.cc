@@ -26,15 +26,15 @@ MeanOverRanks::MeanOverRanks(ProcessGroup& group, const SliceMap& slices)
 }
 
 std::shared_ptr<Work> MeanOverRanks::start(Level level, const at::Tensor& full,
-                                           const at::Tensor& part, ReduceOp op,
+                                           const at::Tensor& part, ReduceOp op, double divisor,
                                            std::string_view tag) {
   if (level == Level::kStep) {
-    return across_sums_->reduce_scatter(part, full, op, tag, atom_across_sums_);
+    return across_sums_->reduce_scatter(part, full, op, tag, atom_across_sums_, divisor);
   }
   if (keeps_partial_sums())
-    return within_sums_->reduce_scatter(part, full, op, tag, gradient_slice_);
-  if (is_whole_) return all_.all_reduce(full, op, tag);
-  return all_.reduce_scatter(part, full, op, tag, atom_);
+    return within_sums_->reduce_scatter(part, full, op, tag, gradient_slice_, divisor);
+  if (is_whole_) return all_.all_reduce(full, op, tag, divisor);
+  return all_.reduce_scatter(part, full, op, tag, atom_, divisor);
 }
 
 std::shared_ptr<Work> MeanOverRanks::advance(Level level, const at::Tensor& part,

@@ -26,7 +26,7 @@ class MeanOverRanks final : public GradientCommunicator {
     return all_.allocate(numel, dtype);
   }
   std::shared_ptr<Work> start(Level level, const at::Tensor& full, const at::Tensor& part,
-                              ReduceOp op, std::string_view tag) override;
+                              ReduceOp op, double divisor, std::string_view tag) override;
   std::shared_ptr<Work> advance(Level level, const at::Tensor& part, const at::Tensor& whole,
                                 std::string_view tag) override;
 

@@ -20,11 +20,14 @@ bool keeps_buffer(const Degrees& degrees) {
 }  // namespace
 
 ReducedGradient::ReducedGradient(GradientCommunicator& communicator, const PlannedUnit& unit,
-                                 const SliceMap& slices, Keep keep, MemoryMeter& meter)
+                                 const SliceMap& slices, double divisor, Keep keep,
+                                 MemoryMeter& meter)
     : communicator_(&communicator),
       unit_(&unit),
       meter_(&meter),
-      ranks_(at::scalar_tensor(slices.world_size(), unit.precision.reduce)),
+      divisor_(divisor),
+      divides_by_(
+          at::scalar_tensor(divisor == 0.0 ? slices.world_size() : divisor, unit.precision.reduce)),
       is_whole_(slices.degrees().optimizer == 1),
       keeps_sums_(communicator.keeps_partial_sums()),
       atom_range_(slices.atom(unit.layout)),
@@ -72,7 +75,8 @@ at::Tensor ReducedGradient::gradient_buffer() {
 
 std::shared_ptr<Work> ReducedGradient::reduce(const at::Tensor& gradients, std::string_view tag) {
   const auto start = [&](const at::Tensor& part, ReduceOp op) {
-    return communicator_->start(Level::kMicroStep, gradients, part, op, tag);
+    const double divisor = op == ReduceOp::kAvg ? divisor_ : 0.0;
+    return communicator_->start(Level::kMicroStep, gradients, part, op, divisor, tag);
   };
   if (keeps_sums_) {
     return start(gradients.narrow(0, own_range_.begin, own_range_.numel), ReduceOp::kSum);
@@ -130,7 +134,8 @@ void ReducedGradient::keep() {
 
 std::shared_ptr<Work> ReducedGradient::reduce_sums(std::string_view tag) {
   TORCH_INTERNAL_ASSERT(has_sums_);
-  return communicator_->start(Level::kStep, own_, of_own(atom_range_), ReduceOp::kSum, tag);
+  return communicator_->start(Level::kStep, own_, of_own(atom_range_), ReduceOp::kSum,
+                              /*divisor=*/0.0, tag);
 }
 
 std::shared_ptr<Work> ReducedGradient::gather_sums(std::string_view tag) {
@@ -139,13 +144,13 @@ std::shared_ptr<Work> ReducedGradient::gather_sums(std::string_view tag) {
 }
 
 void ReducedGradient::divide() {
-  value_ = of_own(kept_).div_(ranks_);
+  value_ = of_own(kept_).div_(divides_by_);
   has_sums_ = false;
 }
 
 // The mean becomes this rank's share of a sum again: its own atom, which no other rank contributes.
 void ReducedGradient::take_up_sums() {
-  of_own(atom_range_).mul_(ranks_);
+  of_own(atom_range_).mul_(divides_by_);
   own_.narrow(0, 0, atom_range_.begin - own_range_.begin).zero_();
   own_.narrow(0, atom_range_.end() - own_range_.begin, own_range_.end() - atom_range_.end())
       .zero_();

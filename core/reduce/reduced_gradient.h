@@ -35,9 +35,10 @@ class ReducedGradient {
   /// gradient buffer is reused.
   enum class Keep : uint8_t { kUntilStep, kUntilUsed };
 
-  /// `communicator`, `unit` and `meter` must outlive it. Local (allocates).
+  /// `communicator`, `unit` and `meter` must outlive it. Sums over ranks are divided by `divisor`;
+  /// 0: by their number. Local (allocates).
   ReducedGradient(GradientCommunicator& communicator, const PlannedUnit& unit,
-                  const SliceMap& slices, Keep keep, MemoryMeter& meter);
+                  const SliceMap& slices, double divisor, Keep keep, MemoryMeter& meter);
   ~ReducedGradient();
   ReducedGradient(ReducedGradient&& other) noexcept;
   ReducedGradient(const ReducedGradient&) = delete;
@@ -71,9 +72,9 @@ class ReducedGradient {
   void keep();
 
   /// Partial sums only, each on every rank in this order and waited for: start adding the other
-  /// ranks' sums; start completing the optimizer slice (null if it is complete); divide by the
-  /// number of ranks. value() is defined afterwards. A later add() takes partial sums up again;
-  /// the mean so far is kept, rounded once more unless N is a power of two.
+  /// ranks' sums; start completing the optimizer slice (null if it is complete); divide.
+  /// value() is defined afterwards. A later add() takes partial sums up again; the mean so far is
+  /// kept, rounded once more unless the divisor is a power of two.
   std::shared_ptr<Work> reduce_sums(std::string_view tag);
   std::shared_ptr<Work> gather_sums(std::string_view tag);
   void divide();
@@ -114,7 +115,8 @@ class ReducedGradient {
   GradientCommunicator* communicator_;
   const PlannedUnit* unit_;
   MemoryMeter* meter_;
-  at::Tensor ranks_;  // how many there are; 0-d, made once so that steps allocate nothing
+  double divisor_;         // of a reduction; 0: the number of ranks
+  at::Tensor divides_by_;  // the same as a number; 0-d, made once so that steps allocate nothing
   bool is_whole_;
   bool keeps_sums_;
   bool has_sums_ = false;      // own_ holds partial sums

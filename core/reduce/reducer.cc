@@ -73,7 +73,7 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
   for (size_t unit = 0; unit < units_; ++unit) {
     pool(unit).reserve(plan[unit].precision.communication, plan[unit].layout.numel());
     reduced_.emplace_back(
-        *communicator_, plan[unit], slices,
+        *communicator_, plan[unit], slices, setting.divisor,
         is_consumed_ ? ReducedGradient::Keep::kUntilUsed : ReducedGradient::Keep::kUntilStep,
         meter);
   }
@@ -323,30 +323,31 @@ at::Tensor Reducer::gradient(size_t unit) {
   return scratch_.acquire(value.numel(), master).copy_(value);
 }
 
-ExactSum Reducer::squares(size_t unit) {
-  ExactSum sum;
-  add_squares_of(unit, sum);
-  return sum;
-}
-
-ExactSum Reducer::squares() {
-  ExactSum sum;
-  for (size_t unit = 0; unit < units_; ++unit) add_squares_of(unit, sum);
-  return sum;
-}
-
-void Reducer::add_squares_of(size_t unit, ExactSum& sum) {
+/// What norms count of `unit`; undefined if there is nothing.
+at::Tensor Reducer::counted(size_t unit) {
   const UnitPrecision& precision = plan_[unit].precision;
   // What is finite may overflow in narrower masters; wider ones take the same values.
   const bool is_narrowed = c10::elementSize(precision.master) < c10::elementSize(precision.reduce);
-  const at::Tensor value = is_narrowed ? gradient(unit) : reduced_[unit].value();
-  if (!value.defined()) return;
-  const FlatLayout& layout = plan_[unit].layout;
-  // Each rank counts its own atom only, also where it keeps more.
-  for (Segment segment : layout.segments(slices_.atom(layout))) {
-    segment.buffer_offset -= reduced_[unit].kept().begin;
+  return is_narrowed ? gradient(unit) : reduced_[unit].value();
+}
+
+void Reducer::add_to(GradientNorms& norms) {
+  for (size_t unit = 0; unit < units_; ++unit) {
+    const at::Tensor value = counted(unit);
+    if (!value.defined()) continue;
+    norms.add(plan_[unit], slices_.atom(plan_[unit].layout), value, kept(unit).begin);
+  }
+}
+
+ExactSum Reducer::squares(size_t unit) {
+  ExactSum sum;
+  const at::Tensor value = counted(unit);
+  if (!value.defined()) return sum;
+  for (Segment segment : plan_[unit].layout.segments(slices_.atom(plan_[unit].layout))) {
+    segment.buffer_offset -= kept(unit).begin;
     add_squares(value, segment, sum);
   }
+  return sum;
 }
 
 std::vector<GradientView> Reducer::gradient_views() const {

@@ -19,6 +19,7 @@
 #include "tessera/core/reduce/reduced_gradient.h"
 #include "tessera/core/reduce/scratch_buffers.h"
 #include "tessera/core/sched/buffer_pool.h"
+#include "tessera/core/step/gradient_norms.h"
 #include "tessera/core/step/host_all_gather.h"
 #include "tessera/memory_meter.h"
 #include "tessera/parameter_table.h"
@@ -49,6 +50,8 @@ class Reducer {
 
   struct Setting {
     BufferPool::OnRelease on_release = BufferPool::OnRelease::kKeep;  ///< of gradient buffers
+    /// What sums over ranks are divided by; 0: the number of ranks, so that they are means.
+    double divisor = 0.0;
     /// May be null. Where it consumes gradients, a backward is all of a step: mode kReduce, one
     /// gradient per parameter.
     GradientObserver* observer = nullptr;
@@ -127,17 +130,19 @@ class Reducer {
 
   /// The mean gradient of what is kept of `unit` [kept numel] in the masters' dtype, as the
   /// optimizer wants it; undefined before the first reduced micro-step (and before finish() where
-  /// partial sums are kept). Read only; valid until the next micro-step, clear() or drop(). Where
+  /// partial sums are kept). Valid until the next micro-step, clear() or drop(); who calls clear()
+  /// next may write to it. Where
   /// the reduce dtype is another one it is converted into scratch memory, which is used again as
   /// soon as nobody holds the tensor: a caller that takes one unit after the other needs room for
   /// one, counted as gradient buffers.
   at::Tensor gradient(size_t unit);
 
-  /// This rank's part of the squared norm of gradient(): of its own atom of every unit, without
-  /// padding, so that the sum over ranks is the same under every strategy. Local. Without what
-  /// was consumed. Of one unit, or of all.
+  /// Adds this rank's part of the norms of gradient(): of its own atom of every unit, without
+  /// padding, so that the sum over ranks is the same under every strategy. Without what was
+  /// consumed. Local.
+  void add_to(GradientNorms& norms);
+  /// This rank's part of the squared 2-norm of gradient(unit). Local.
   ExactSum squares(size_t unit);
-  ExactSum squares();
 
   /// Of how many units gradients come in or are under way at once, at most; see
   /// memory_peak_formula.
@@ -160,7 +165,7 @@ class Reducer {
   GradientBuffer& open_buffer(size_t unit, size_t round);
   void close_buffer(size_t unit, size_t round);
   void launch(size_t unit, size_t round);
-  void add_squares_of(size_t unit, ExactSum& sum);
+  at::Tensor counted(size_t unit);
   void launch_complete_units();
   bool advance(InFlight& reduction, Wait wait);
   void retire(Wait wait);

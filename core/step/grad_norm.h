@@ -14,4 +14,13 @@ namespace tessera::internal {
 /// Note [Padding]). The only function that squares gradients, for every strategy. Local.
 void add_squares(const at::Tensor& buffer, const Segment& segment, ExactSum& sum);
 
+/// The same for |g|^p, 0 < p < infinity, of elements clamped to [-limit, limit]: NaN and infinities
+/// are not clamped, so that they show in the sum. With p = 2 and limit = infinity it is
+/// add_squares().
+void add_powers(const at::Tensor& buffer, const Segment& segment, double p, double limit,
+                ExactSum& sum);
+
+/// The largest |g| of these elements, clamped in the same way; NaN if one is, 0 if there are none.
+double largest_magnitude(const at::Tensor& buffer, const Segment& segment, double limit);
+
 }  // namespace tessera::internal

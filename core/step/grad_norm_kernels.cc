@@ -1,6 +1,11 @@
 #include "tessera/core/step/grad_norm_kernels.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "tessera/core/numbers/narrow_float.h"
+#include "tessera/core/numbers/power.h"
 #include "tessera/core/numbers/vector_targets.h"
 
 namespace tessera::internal {
@@ -63,6 +68,55 @@ template <typename T>
   sums[full_blocks] = sum_of_lanes(lanes);
 }
 
+/// |x|, at most `limit`; infinities and NaN stay.
+[[gnu::always_inline]] inline double magnitude(double x, double limit) {
+  const double absolute = std::fabs(x);
+  const bool is_clamped = (absolute > limit) & (absolute <= std::numeric_limits<double>::max());
+  return is_clamped ? limit : absolute;
+}
+
+struct Magnitude {
+  [[gnu::always_inline]] double operator()(double x) const { return x; }
+};
+struct Square {
+  [[gnu::always_inline]] double operator()(double x) const { return x * x; }
+};
+struct Power {
+  double p;
+  double operator()(double x) const { return power(x, p); }
+};
+
+template <typename T, typename Term>
+[[gnu::always_inline]] inline void term_blocks(const T* x, int64_t numel, double limit,
+                                               const Term& term, double* sums) {
+  for (int64_t begin = 0; begin < numel; begin += kSquareBlockNumel) {
+    const int64_t count = std::min(numel - begin, kSquareBlockNumel);
+    double lanes[kLanes] = {};
+    for (int64_t i = 0; i < count; ++i) {
+      lanes[i % kLanes] += term(magnitude(exact(x[begin + i]), limit));
+    }
+    *sums++ = sum_of_lanes(lanes);
+  }
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void power_blocks_of(const T* x, int64_t numel, double p,
+                                                   double limit, double* sums) {
+  if (p == 1.0) return term_blocks(x, numel, limit, Magnitude(), sums);
+  if (p == 2.0) return term_blocks(x, numel, limit, Square(), sums);
+  term_blocks(x, numel, limit, Power{p}, sums);
+}
+
+template <typename T>
+[[gnu::always_inline]] inline double largest_magnitude_of(const T* x, int64_t numel, double limit) {
+  double largest = 0.0;
+  for (int64_t i = 0; i < numel; ++i) {
+    const double value = magnitude(exact(x[i]), limit);
+    largest = (value > largest) | (value != value) ? value : largest;
+  }
+  return largest;
+}
+
 }  // namespace
 
 TESSERA_VECTOR_TARGETS void square_blocks(const float* x, int64_t numel, double* sums) {
@@ -79,6 +133,42 @@ TESSERA_VECTOR_TARGETS void square_blocks(const c10::BFloat16* x, int64_t numel,
 
 TESSERA_VECTOR_TARGETS void square_blocks(const c10::Half* x, int64_t numel, double* sums) {
   square_blocks_of(x, numel, sums);
+}
+
+TESSERA_VECTOR_TARGETS void power_blocks(const float* x, int64_t numel, double p, double limit,
+                                         double* sums) {
+  power_blocks_of(x, numel, p, limit, sums);
+}
+
+TESSERA_VECTOR_TARGETS void power_blocks(const double* x, int64_t numel, double p, double limit,
+                                         double* sums) {
+  power_blocks_of(x, numel, p, limit, sums);
+}
+
+TESSERA_VECTOR_TARGETS void power_blocks(const c10::BFloat16* x, int64_t numel, double p,
+                                         double limit, double* sums) {
+  power_blocks_of(x, numel, p, limit, sums);
+}
+
+TESSERA_VECTOR_TARGETS void power_blocks(const c10::Half* x, int64_t numel, double p, double limit,
+                                         double* sums) {
+  power_blocks_of(x, numel, p, limit, sums);
+}
+
+TESSERA_VECTOR_TARGETS double largest_of(const float* x, int64_t numel, double limit) {
+  return largest_magnitude_of(x, numel, limit);
+}
+
+TESSERA_VECTOR_TARGETS double largest_of(const double* x, int64_t numel, double limit) {
+  return largest_magnitude_of(x, numel, limit);
+}
+
+TESSERA_VECTOR_TARGETS double largest_of(const c10::BFloat16* x, int64_t numel, double limit) {
+  return largest_magnitude_of(x, numel, limit);
+}
+
+TESSERA_VECTOR_TARGETS double largest_of(const c10::Half* x, int64_t numel, double limit) {
+  return largest_magnitude_of(x, numel, limit);
 }
 
 }  // namespace tessera::internal

@@ -34,11 +34,12 @@ std::string answer_name(int64_t word) {
 }  // namespace
 
 StepVote::StepVote(ProcessGroup& group, const ParameterTable& table,
-                   std::vector<std::string> hyper_parameter_names)
+                   std::vector<std::string> hyper_parameter_names, size_t norms)
     : group_(group),
       table_(table),
       names_(std::move(hyper_parameter_names)),
-      all_gather_(group, static_cast<int64_t>(kHyperParameters + names_.size())),
+      norms_(norms),
+      all_gather_(group, static_cast<int64_t>(hyper_parameter(names_.size()))),
       answers_(group, /*words=*/1) {}
 
 void StepVote::require_equal(const RankReport& rank_report, size_t index, const char* what,
@@ -68,7 +69,8 @@ void StepVote::refuse_misuse(const RankReport& rank_report) const {
 }
 
 void StepVote::start(const RankReport& rank_report, const std::vector<int64_t>& hyper_parameters) {
-  TORCH_INTERNAL_ASSERT(hyper_parameters.size() == names_.size());
+  TORCH_INTERNAL_ASSERT(hyper_parameters.size() == names_.size() &&
+                        rank_report.norms.size() == norms_);
   const std::span<int64_t> mine = all_gather_.mine();
   mine[kStep] = rank_report.step;
   mine[kBackwards] = rank_report.backwards;
@@ -79,8 +81,12 @@ void StepVote::start(const RankReport& rank_report, const std::vector<int64_t>& 
   mine[kMisuse] = rank_report.misuse.empty() ? 0 : 1;
   mine[kGradientEdits] = rank_report.gradient_edits;
   mine[kLossScale] = std::bit_cast<int64_t>(rank_report.loss_scale);
-  rank_report.squares.store(mine.subspan<kSquares, ExactSum::kWords>());
-  std::copy(hyper_parameters.begin(), hyper_parameters.end(), mine.begin() + kHyperParameters);
+  for (size_t i = 0; i < norms_; ++i) {
+    const auto words = mine.subspan(kNorms + i * NormSum::kWords);
+    rank_report.norms[i].store(words.first<NormSum::kWords>());
+  }
+  std::copy(hyper_parameters.begin(), hyper_parameters.end(),
+            mine.subspan(hyper_parameter(0)).begin());
 
   all_gather_.start("vote of the step");
 }
@@ -115,21 +121,28 @@ StepVote::Result StepVote::finish(const RankReport& rank_report) {
 
   require_equal_number(rank_report, kLossScale, "the loss scale");
   for (size_t i = 0; i < names_.size(); ++i) {
-    require_equal_number(rank_report, kHyperParameters + i, "hyper-parameter " + names_[i]);
+    require_equal_number(rank_report, hyper_parameter(i), "hyper-parameter " + names_[i]);
   }
 
-  Result result{.grad_norm = 0.0, .non_finite = find_non_finite(rank_report)};
-  ExactSum squares;
-  for (int rank = 0; rank < group_.size(); ++rank) squares.merge(squares_of(rank));
-  result.grad_norm = std::sqrt(squares.value()) / rank_report.loss_scale;
+  Result result{.grad_norm = 0.0, .norms = {}, .non_finite = find_non_finite(rank_report)};
+  const double p = rank_report.norms.front().p();
+  NormSum total(p);
+  for (size_t i = 0; i < norms_; ++i) {
+    NormSum sum(p);
+    for (int rank = 0; rank < group_.size(); ++rank) sum.merge(norm_of(rank, i, p));
+    result.norms.push_back(sum.norm() / rank_report.loss_scale);
+    total.merge(sum);
+  }
+  result.grad_norm = total.norm() / rank_report.loss_scale;
   if (result.non_finite.has_value() && std::isfinite(result.grad_norm)) {
     result.grad_norm = std::numeric_limits<double>::quiet_NaN();
   }
   return result;
 }
 
-ExactSum StepVote::squares_of(int rank) const {
-  return ExactSum::load(all_gather_.of(rank).subspan<kSquares, ExactSum::kWords>());
+NormSum StepVote::norm_of(int rank, size_t index, double p) const {
+  const auto words = all_gather_.of(rank).subspan(kNorms + index * NormSum::kWords);
+  return NormSum::load(p, words.first<NormSum::kWords>());
 }
 
 std::optional<NonFiniteReport> StepVote::find_non_finite(const RankReport& rank_report) const {
@@ -141,8 +154,13 @@ std::optional<NonFiniteReport> StepVote::find_non_finite(const RankReport& rank_
     report.gradients.push_back({rank, table_[parameter].name, word(rank, kNonFinite)});
   }
   if (report.gradients.empty()) {
+    const double p = rank_report.norms.front().p();
     for (int rank = 0; rank < group_.size(); ++rank) {
-      if (!std::isfinite(squares_of(rank).value())) report.gradients.push_back({rank, "", 0});
+      bool is_finite = true;
+      for (size_t i = 0; i < norms_; ++i) {
+        is_finite = is_finite && std::isfinite(norm_of(rank, i, p).norm());
+      }
+      if (!is_finite) report.gradients.push_back({rank, "", 0});
     }
   }
   if (report.gradients.empty()) return std::nullopt;

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "tessera/core/numbers/exact_sum.h"
 #include "tessera/core/step/host_all_gather.h"
+#include "tessera/core/step/norm_sum.h"
 #include "tessera/options.h"
 #include "tessera/parameter_table.h"
 #include "tessera/process_group.h"
@@ -27,9 +27,11 @@ class StepVote {
     int64_t gathers = 0;     ///< RollingHash of the units it gathered with the others
     int64_t non_finite = 0;  ///< how many NaN or infinite gradient elements it produced itself
     int64_t non_finite_parameter = -1;  ///< the first parameter among them, -1 if none
-    ExactSum squares;                   ///< its part of the squared norm of the scaled gradients
-    double loss_scale = 1.0;            ///< what the losses of its backwards were multiplied with
-    int64_t gradient_edits = 0;         ///< in-place writes to `.grad` by the user
+    /// Its part of the norm of the scaled gradients, or of each group's; of one kind and number on
+    /// all ranks.
+    std::vector<NormSum> norms = {NormSum()};
+    double loss_scale = 1.0;     ///< what the losses of its backwards were multiplied with
+    int64_t gradient_edits = 0;  ///< in-place writes to `.grad` by the user
     std::string misuse;  ///< what it found wrong before the step, "<what>; <remedy>", or empty
     /// The last sentence of a refusal: what has become of the parameters. Alike on all ranks.
     const char* if_refused = "Nothing was applied.";
@@ -39,16 +41,18 @@ class StepVote {
   struct Result {
     /// Global norm of the mean gradient without the loss scale; not finite if `non_finite` is set.
     double grad_norm = 0.0;
+    /// The same of each of RankReport::norms.
+    std::vector<double> norms;
     /// Set if a rank produced NaN or infinite elements, or the mean over ranks has some: the step
     /// must not be applied. Only in the second case parameters are "" and elements 0; the ranks are
     /// those whose part of the mean is not finite.
     std::optional<NonFiniteReport> non_finite;
   };
 
-  /// `hyper_parameter_names` name the words every rank passes to agree(). `table` and `group` must
-  /// outlive the vote.
+  /// `hyper_parameter_names` name the words every rank passes to agree(), `norms` says how many
+  /// RankReport::norms there are. `table` and `group` must outlive the vote.
   StepVote(ProcessGroup& group, const ParameterTable& table,
-           std::vector<std::string> hyper_parameter_names);
+           std::vector<std::string> hyper_parameter_names, size_t norms = 1);
 
   /// Collective, blocking. Throws c10::Error, the same on every rank, naming the first problem and
   /// its ranks: misuse, step number, missing backward, reductions, gathers, edited gradients, the
@@ -84,8 +88,7 @@ class StepVote {
     kMisuse,
     kGradientEdits,
     kLossScale,
-    kSquares,
-    kHyperParameters = kSquares + ExactSum::kWords
+    kNorms  // then the hyper-parameters
   };
 
   int64_t word(int rank, size_t index) const { return all_gather_.of(rank)[index]; }
@@ -94,12 +97,14 @@ class StepVote {
   void require_equal_number(const RankReport& rank_report, size_t index,
                             const std::string& what) const;
   [[noreturn]] void refuse_misuse(const RankReport& rank_report) const;
-  ExactSum squares_of(int rank) const;
+  size_t hyper_parameter(size_t index) const { return kNorms + norms_ * NormSum::kWords + index; }
+  NormSum norm_of(int rank, size_t index, double p) const;
   std::optional<NonFiniteReport> find_non_finite(const RankReport& rank_report) const;
 
   ProcessGroup& group_;
   const ParameterTable& table_;
   std::vector<std::string> names_;
+  const size_t norms_;
   HostAllGather all_gather_;
   HostAllGather answers_;
 };

@@ -27,8 +27,8 @@ enum class Op : uint8_t {
 /// "all_reduce", "make_window", ...
 const char* to_string(Op op);
 
-/// kAvg is the sum divided once by the number of ranks; floating dtypes only. kMin and kMax keep
-/// NaN, but may lose it over NCCL.
+/// kAvg is the sum divided once, by the number of ranks unless Collective::divisor says otherwise;
+/// floating dtypes only. kMin and kMax keep NaN, but may lose it over NCCL.
 enum class ReduceOp : uint8_t { kSum, kAvg, kMin, kMax };
 
 std::string_view to_string(ReduceOp op);
@@ -44,6 +44,7 @@ struct CallSignature {
   at::ScalarType dtype = at::kByte;
   int32_t peer = -1;   ///< the root; -1 where there is none
   int64_t numel = -1;  ///< -1 where no tensor takes part
+  double divisor = 0.0;
 
   friend bool operator==(const CallSignature&, const CallSignature&) = default;
 };
@@ -57,6 +58,9 @@ struct Collective {
   at::Tensor output = {};  ///< what is written; undefined where no tensor takes part
   at::Tensor input = {};   ///< what is read: `output` itself for operations in place
   ReduceOp reduce = ReduceOp::kSum;
+  /// What kAvg divides by, in the precision that sums are accumulated in; 0: the number of ranks.
+  /// NCCL takes 0 only.
+  double divisor = 0.0;
   int peer = -1;   ///< the root of a broadcast or a reduce
   int slice = -1;  ///< which slice of a reduce_scatter's input comes to this rank
   /// Names it in errors and traces. Valid during the call that gets it.

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "tessera/gather_counts.h"
 #include "tessera/memory_meter.h"
@@ -36,10 +37,11 @@ class Trace;
 /// What one step did. Equal on all ranks. Under Options::asynchronous_step, step() returns the
 /// result of the previous step(); the first call returns one with `committed` false.
 struct StepResult {
-  bool committed = false;   ///< the update was applied; false: non-finite gradients were skipped
-  int64_t step = 0;         ///< number of updates applied so far, this one included
-  double grad_norm = 0.0;   ///< global 2-norm of the averaged gradient before clipping, without the
-                            ///< loss scale; not finite if skipped
+  bool committed = false;  ///< the update was applied; false: non-finite gradients were skipped
+  int64_t step = 0;        ///< number of updates applied so far, this one included
+  double grad_norm = 0.0;  ///< global norm (Options::grad_norm_type) of the averaged gradient after
+                           ///< clipping by value and before clipping by norm, without the loss
+                           ///< scale; not finite if skipped
   double loss_scale = 1.0;  ///< in force for the backwards of this step
   int64_t used_parameters =
       0;  ///< trainable parameters that had a gradient on any rank and were updated
@@ -56,12 +58,12 @@ struct StepResult {
 /// may take different branches or evaluate alone; on GPUs gathers are collective, and all ranks use
 /// units in the same order, in evaluation too.
 ///
-/// Collective calls are made by every rank in the same order: backward outside no_sync() (its
-/// reductions), step(), modify_parameters(), full_parameters(), parameter_hash(), state_dict(),
-/// load_state_dict(), write_state(), read_state(). Backward runs on the thread that made the
-/// engine. Any thread may make the other calls (on a GPU with the group's device as its current
-/// one): one at a time, and not during a backward. Several engines may live in one process (a GAN),
-/// each used in the same order on all ranks.
+/// Collective calls are made by every rank in the same order: backward and accumulate() outside
+/// no_sync() (their reductions), step(), modify_parameters(), full_parameters(), parameter_hash(),
+/// state_dict(), load_state_dict(), write_state(), read_state(). Backward runs on the thread that
+/// made the engine. Any thread may make the other calls (on a GPU with the group's device as its
+/// current one): one at a time, and not during a backward. Several engines may live in one process
+/// (a GAN), each used in the same order on all ranks.
 ///
 /// Errors: wrong use throws c10::Error. A failed collective throws CommError and poisons the engine
 /// (every later call throws that error), and so does an exception on one rank in a collective part
@@ -126,6 +128,28 @@ class Engine final {
   /// otherwise `loss` itself.
   at::Tensor scale(const at::Tensor& loss);
   double loss_scale() const;
+
+  /// A backward whose gradients the user has computed: by torch::autograd::grad(), an adjoint
+  /// solver, an evolution strategy. Each rank gives its own, by any of a parameter's names; a
+  /// parameter that it does not name, or gives an undefined tensor, is unused on this rank in this
+  /// backward, and `gradients` may be empty. They have the parameter's full shape, its dtype and
+  /// device; dense or sparse, any strides. They are averaged over ranks and added to what this step
+  /// has, with the bits that they would have had from backward. Where parameters are split nothing
+  /// is gathered. Under Options::loss_scale give gradients of a scaled loss: of scale(loss), or
+  /// scale(gradient).
+  ///
+  /// Collective as a backward is: outside no_sync() all ranks call it, inside it only adds locally
+  /// and sends nothing. Beside what a backward exchanges it takes an all-gather of one word.
+  /// Blocking; under asynchronous steps it waits for the last step and may throw its error. Not
+  /// inside micro_step() under Options::cuda_graphs.
+  ///
+  /// Throws c10::Error on every rank, with nothing added on any, that names the rank and every
+  /// wrong gradient: an unknown name, another shape, dtype or device, memory that cannot be read, a
+  /// frozen parameter, two gradients of one parameter; also when it is called inside backward or
+  /// modify_parameters(), or a `.grad` was assigned. Inside no_sync() only the rank that finds the
+  /// error throws; if it does not repeat the call, the next backward or step() that reduces throws
+  /// on all ranks. Otherwise it throws what a backward does.
+  void accumulate(const std::vector<NamedTensor>& gradients);
 
   /// Local, but all ranks must call it. Drops the gradients of this step, reduced or not.
   void zero_grad();

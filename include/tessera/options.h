@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -99,9 +100,38 @@ struct Options {
 
   // --- Numerics (changes results) ---
 
-  /// Gradients are scaled down to this global 2-norm before the update. Range (0, infinity];
-  /// infinity, the default, does not clip.
+  /// Gradients are scaled down to this global norm before the update, as
+  /// torch::nn::utils::clip_grad_norm_ does. Range (0, infinity]; infinity, the default, does not
+  /// clip.
   double max_grad_norm = std::numeric_limits<double>::infinity();
+
+  /// Which norm that is, and StepResult::grad_norm: the p-norm, infinity the largest magnitude.
+  /// Range (0, infinity]. The sum of |g|^p is exact but for the rounding of blocks of 64 elements
+  /// to fp64, so its bits do not depend on the strategy. Powers outside fp64's range vanish or
+  /// overflow (an infinite norm counts as a non-finite gradient): use infinity instead of a large
+  /// p. Other than 2 it is an error with optimizer_in_backward, and on a GPU without offload.
+  double grad_norm_type = 2.0;
+
+  /// The same for each group of the optimizer by itself, as when clip_grad_norm_ is called on each
+  /// group's parameters: the norm that its gradients are scaled down to, by the group's name:
+  /// "defaults" or the OptimizerGroup's, as in StateDict. Range of each (0, infinity]; groups that
+  /// are not named are not clipped. StepResult::grad_norm is that of all gradients before clipping.
+  /// An error beside max_grad_norm, with optimizer_in_backward, on a GPU without offload, and for a
+  /// group that the OptimizerPlan has not.
+  std::map<std::string, double> max_grad_norm_by_group = {};
+
+  /// Every element of the gradients is clamped to [-max_grad_value, max_grad_value] before the
+  /// update, as torch::nn::utils::clip_grad_value_ does: of the mean over ranks without the loss
+  /// scale, and before norms are taken. NaN and infinities are not clamped: on_non_finite decides.
+  /// Range (0, infinity]; infinity, the default, does not clip. An error with
+  /// optimizer_in_backward, and on a GPU without offload.
+  double max_grad_value = std::numeric_limits<double>::infinity();
+
+  /// Gradients are the sum over ranks divided by this, where unset by the number of ranks, which
+  /// makes them the mean. A world of one divides as well. Divided once, inside the reduction, in
+  /// the precision that it sums in (fp32, or fp64 for fp64). Range (0, infinity). On a GPU the
+  /// number of ranks only.
+  std::optional<double> gradient_divide_factor = {};
 
   /// The dtypes of parameters, gradients and masters.
   Precision precision = {};
@@ -136,7 +166,8 @@ struct Options {
   /// never reaches a parameter, but other updates of that step are applied: step() throws on every
   /// rank, and the engine can be used again only after load_state_dict() of an earlier state. After
   /// an exception inside backward it cannot be used at all. An error unless gradients and optimizer
-  /// state are both split over all ranks (zero2, zero3), on a GPU, and with max_grad_norm,
+  /// state are both split over all ranks (zero2, zero3), on a GPU, and with what clips gradients or
+  /// takes another norm (max_grad_norm, max_grad_norm_by_group, max_grad_value, grad_norm_type),
   /// loss_scale, ask_non_finite, offload or NonFinite::kSkip.
   bool optimizer_in_backward = false;
 

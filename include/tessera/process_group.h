@@ -72,11 +72,15 @@ class ProcessGroup {
 
   /// Combines `tensor` over ranks in place; all ranks receive the result.
   /// `tag` names what is reduced in errors and traces and must be equal on all ranks. All
-  /// collectives take one.
-  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op,
-                                   std::string_view tag = {}) {
-    return check_and_run(
-        {.op = Op::kAllReduce, .output = tensor, .input = tensor, .reduce = op, .tag = tag});
+  /// collectives take one. `divisor`, equal on all ranks: Collective::divisor.
+  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, std::string_view tag = {},
+                                   double divisor = 0.0) {
+    return check_and_run({.op = Op::kAllReduce,
+                          .output = tensor,
+                          .input = tensor,
+                          .reduce = op,
+                          .divisor = divisor,
+                          .tag = tag});
   }
 
   /// Combines `input` [size() * n] over ranks and stores slice `slice` in `output` [n]: by default
@@ -85,12 +89,13 @@ class ProcessGroup {
   /// its first reduce_scatter, and others are a CommError. `output` may be that slice of `input`
   /// itself; the rest of `input` is not changed. Which rank receives a sum does not matter to it.
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       ReduceOp op, std::string_view tag = {},
-                                       int slice = kOwnRank) {
+                                       ReduceOp op, std::string_view tag = {}, int slice = kOwnRank,
+                                       double divisor = 0.0) {
     return check_and_run({.op = Op::kReduceScatter,
                           .output = output,
                           .input = input,
                           .reduce = op,
+                          .divisor = divisor,
                           .slice = slice == kOwnRank ? rank() : slice,
                           .tag = tag});
   }

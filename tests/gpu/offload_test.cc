@@ -106,6 +106,29 @@ TEST(Offload, IsHowAnAlgorithmWithoutKernelsTrains) {
   EXPECT_EQ(bit_differences(zero2, ddp), "");
 }
 
+/// What the kernels do not have: other norms, groups and values are clipped by the host.
+TEST(Offload, ClipsAsOnACpu) {
+  constexpr int kWorld = 2;
+  if (kWorld > most_rank_threads()) GTEST_SKIP() << "needs " << kWorld << " GPUs";
+  const Schedule& schedule = schedule_called("ThriceNoSync");
+  TrainOptions clipping;
+  clipping.adjust = [](Options& options) {
+    options.grad_norm_type = 1.0;
+    options.max_grad_norm_by_group = {{"defaults", 0.1}, {"biases", 0.02}};
+    options.max_grad_value = 0.003;
+  };
+  for (const Configuration& configuration : offloading_configurations()) {
+    Configuration on_cpu = resident(configuration);
+    on_cpu.asynchronous_step.reset();
+    on_cpu.prefetch.reset();
+    const Outcome expected =
+        train_on_threads(subject("OddMlp"), at::kFloat, on_cpu, schedule, kWorld, clipping);
+    const Outcome outcome = train_on_threads(subject("OddMlp"), at::kFloat, configuration, schedule,
+                                             kWorld, clipping, staged_over_host());
+    EXPECT_EQ(bit_differences(outcome, expected), "") << configuration;
+  }
+}
+
 // --- Where things lie ---
 
 class OffloadMemory : public ::testing::TestWithParam<std::tuple<Configuration, int>> {};

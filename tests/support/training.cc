@@ -99,8 +99,10 @@ Outcome train(const Subject& subject, at::ScalarType dtype, const Configuration&
   const std::shared_ptr<Net> net =
       prepare(subject.make(), dtype, kModelSeed + static_cast<uint64_t>(rank));
   net->to(world->device());
+  Options engine_options = options_of(configuration, schedule);
+  if (options.adjust) options.adjust(engine_options);
   const std::unique_ptr<Engine> engine =
-      parallelize(net, options.plan(*net), options_of(configuration, schedule), world);
+      parallelize(net, options.plan(*net), engine_options, world);
   const at::ScalarType computed = configuration.precision.parameters.value_or(dtype);
 
   Outcome outcome;
@@ -114,7 +116,12 @@ Outcome train(const Subject& subject, at::ScalarType dtype, const Configuration&
       Batch batch = batch_of(subject, computed, schedule, moment, micro);
       batch = {batch.input.to(world->device()), batch.target.to(world->device())};
       const at::Tensor loss = loss_of(*net, batch, moment, schedule);
-      loss.backward();
+      const at::Tensor scaled = engine->scale(loss);
+      if (options.backward) {
+        options.backward(*engine, *net, scaled);
+      } else {
+        scaled.backward();
+      }
       outcome.losses.push_back(loss.item<double>());
       if (options.after_backward) options.after_backward(*engine, step);
     }

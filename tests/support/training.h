@@ -68,6 +68,11 @@ std::map<std::string, at::Tensor> copy_parameters(const torch::nn::Module& model
 struct TrainOptions {
   /// What updates.
   std::function<OptimizerPlan(const torch::nn::Module& model)> plan = &make_plan;
+  /// Changes the options that configuration and schedule say.
+  std::function<void(Options&)> adjust = {};
+  /// What is done with a loss, already multiplied by the loss scale, instead of backward().
+  std::function<void(Engine&, const torch::nn::Module& model, const at::Tensor& loss)> backward =
+      {};
   /// Called after each backward and after each step, before the parameters are copied.
   std::function<void(Engine&, int step)> after_backward = {};
   std::function<void(Engine&, int step)> after_step = {};

@@ -20,6 +20,10 @@ at::Tensor Engine::scale(const at::Tensor& loss) { return implementation_->scale
 
 double Engine::loss_scale() const { return implementation_->loss_scale(); }
 
+void Engine::accumulate(const std::vector<NamedTensor>& gradients) {
+  implementation_->accumulate(gradients);
+}
+
 void Engine::zero_grad() { implementation_->zero_grad(); }
 
 Engine::NoSync Engine::no_sync() { return implementation_->no_sync(); }

@@ -29,9 +29,11 @@
 #include "tessera/optim/algorithm.h"
 #include "tessera/optim/cuda/api.h"
 #include "tessera/optim/cuda/step_sums.h"
+#include "tessera/optim/parameter_groups.h"
 #include "tessera/wrap_rules.h"
 #include "tessera/zero/engine/sharded_engine.h"
 #include "tessera/zero/parameters/registration.h"
+#include "tessera/zero/step/gradient_clip.h"
 
 namespace tessera {
 using namespace internal;
@@ -213,6 +215,10 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
   auto group_of = attempt(problems, [&] { return optimizer.assign(*table); });
   if (group_of.has_value() && !group_of->ok()) {
     problems.emplace_back(group_of->status().message());
+  }
+  if (std::string problem = problem_of_group_norms(given, unique_group_names(optimizer.groups));
+      !problem.empty()) {
+    problems.push_back(std::move(problem));
   }
   if (!problems.empty()) return std::nullopt;
 

@@ -75,16 +75,26 @@ Reducer::Setting ShardedEngine::reducer_setting() const {
   using Agreement = Reducer::Setting::Agreement;
   return {.on_release = parts_.options.poison_freed ? BufferPool::OnRelease::kPoison
                                                     : BufferPool::OnRelease::kKeep,
+          .divisor = parts_.options.gradient_divisor,
           .observer = commit_->observer(),
           .agreement = commit_->is_late() ? Agreement::kInStep : Agreement::kInBackward};
 }
 
+/// Why most calls may not be made here; "" if they may.
+std::string ShardedEngine::misplaced() const {
+  if (watch_.is_backward_running() || in_micro_step_) {
+    return "called inside backward; call it after backward has returned";
+  }
+  if (access_.is_writing()) {
+    return "called inside modify_parameters, whose function only writes parameters; call it "
+           "afterwards";
+  }
+  return "";
+}
+
 void ShardedEngine::require_outside_backward(const char* call) const {
-  TORCH_CHECK(!watch_.is_backward_running() && !in_micro_step_, "[engine] ", call,
-              ": called inside backward; call it after backward has returned");
-  TORCH_CHECK(!access_.is_writing(), "[engine] ", call,
-              ": called inside modify_parameters, whose function only writes parameters; call it "
-              "afterwards");
+  const std::string problem = misplaced();
+  TORCH_CHECK(problem.empty(), "[engine] ", call, ": ", problem);
 }
 
 /// For calls that read or write parameters, or drop gradients.

@@ -68,6 +68,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   torch::optim::Optimizer& optimizer() { return commit_->optimizer(); }
   at::Tensor scale(const at::Tensor& loss);
   double loss_scale() const { return commit_->loss_scale().scale; }
+  void accumulate(const std::vector<NamedTensor>& gradients);
   void zero_grad();
   Engine::NoSync no_sync() { return Engine::NoSync(no_sync_depth_); }
   void micro_step(const std::function<void()>& body);
@@ -105,6 +106,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   void backward_failed() noexcept override;
 
   Reducer::Setting reducer_setting() const;
+  std::string misplaced() const;
   void require_outside_backward(const char* call) const;
   void require_no_update(const char* call) const;
   void require_between_steps(const char* call);

@@ -2,10 +2,12 @@
 #include <string>
 #include <utility>
 
+#include <ATen/core/grad_mode.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/zero/engine/given_gradients.h"
 #include "tessera/zero/engine/sharded_engine.h"
 
 namespace tessera::internal {
@@ -34,6 +36,38 @@ void ShardedEngine::before_gradient(size_t index) {
     hook_error_ = error.what_without_backtrace();
     throw;
   }
+}
+
+/// A micro-step whose gradients come all at once. What is wrong with them is found before it
+/// begins, so that all ranks refuse it together.
+void ShardedEngine::accumulate(const std::vector<NamedTensor>& gradients) {
+  failure_.require_none();
+  const at::NoGradGuard no_grad;
+  streams_.pass();
+  const GivenGradients given = given_gradients(parts_.table, gradients);
+  std::string problem = misplaced();
+  if (problem.empty()) problem = given.problem;
+  if (const std::optional<size_t> replaced = handles_.replaced();
+      problem.empty() && replaced.has_value()) {
+    problem = absl::StrCat("'", parts_.table[*replaced].name,
+                           "': .grad was assigned outside the engine; clear it "
+                           "(.mutable_grad().reset()) first");
+  }
+  const bool is_alone = *no_sync_depth_ > 0 && early_update_ == nullptr;
+  if (is_alone) {
+    TORCH_CHECK(problem.empty(), "[accumulate] rank ", parts_.group->rank(), ": ", problem);
+  } else {
+    learn_outcome();  // it uses the same channel
+    failure_.guard([&] { refuse_on_all_ranks(*parts_.group, problem, "accumulate"); });
+  }
+  failure_.guard([&] { begin_micro_step(); });
+  failure_.abort_all_on_exception("accumulate", [&] {
+    for (const auto& [parameter, gradient] : given.placed) {
+      handles_.hide(parameter);
+      this->gradient(parameter, gradient);
+    }
+  });
+  end_micro_step();
 }
 
 void ShardedEngine::begin_micro_step() {

@@ -119,7 +119,8 @@ void DeviceCommit::add_gradients(StepVote::RankReport& rank_report) {
   const at::Tensor own = sums_.words().cpu();
   const std::span<const int64_t> words(own.const_data_ptr<int64_t>(),
                                        static_cast<size_t>(own.numel()));
-  rank_report.squares = ExactSum::load(words.subspan<cuda::kSquaresAt, ExactSum::kWords>());
+  rank_report.norms = {
+      NormSum(ExactSum::load(words.subspan<cuda::kSquaresAt, ExactSum::kWords>()))};
   for (size_t i = 0; i < parts_.table.size(); ++i) {
     const int64_t count = words[static_cast<size_t>(cuda::kNonFiniteAt) + i];
     if (count == 0) continue;

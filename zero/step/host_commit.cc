@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "tessera/core/sched/trace_span.h"
-#include "tessera/core/step/clip_factor.h"
 #include "tessera/zero/step/unit_update.h"
 
 namespace tessera::internal {
@@ -13,12 +12,13 @@ HostCommit::HostCommit(const Parts& parts, std::unique_ptr<HostOptimizer> optimi
                        std::unique_ptr<OffloadedGradients> offloaded)
     : parts_(parts),
       optimizer_(std::move(optimizer)),
+      clip_(parts.options, optimizer_->groups(), parts.table, parts.plan, parts.slices),
       offloaded_(std::move(offloaded)),
       early_update_(parts.options.optimizer_in_backward
                         ? std::make_unique<UpdateInBackward>(parts.table, parts.plan, *optimizer_,
                                                              parts.store, parts.trace)
                         : nullptr),
-      agreement_(parts.group, parts.table, *optimizer_, parts.trace) {
+      agreement_(parts.group, parts.table, *optimizer_, parts.trace, clip_.norms()) {
   if (parts.options.loss_scale.has_value()) scaler_.emplace(*parts.options.loss_scale);
 }
 
@@ -40,9 +40,9 @@ std::optional<StepCommit::Outcome> HostCommit::commit(Reducer& reducer,
   const StepVote::Result result = agreement_.finish();
   if (result.non_finite.has_value()) return skip(result);
 
-  const double factor = clip_factor(result.grad_norm, parts_.options.max_grad_norm);
+  const double scale = clip_.decide(result.norms, rank_report.loss_scale);
   parts_.failure.abort_all_on_exception(
-      "step()", [&] { apply(reducer, factor / rank_report.loss_scale); }, kAfterVote);
+      "step()", [&] { apply(reducer, scale); }, kAfterVote);
   Outcome outcome{
       .committed = true, .grad_norm = result.grad_norm, .loss_scale = rank_report.loss_scale};
   for (const uint8_t used : reducer.used()) outcome.used_parameters += used;
@@ -65,10 +65,14 @@ void HostCommit::add_gradients(Reducer& reducer, StepVote::RankReport& rank_repo
     rank_report.non_finite += non_finite[i];
   }
   if (early_update_ != nullptr && early_update_->has_begun()) {
-    rank_report.squares = early_update_->squares();
-  } else if (rank_report.backwards > 0) {
-    rank_report.squares = offloaded_ != nullptr ? offloaded_->squares() : reducer.squares();
+    rank_report.norms = {NormSum(early_update_->squares())};
+    return;
   }
+  GradientNorms norms = clip_.begin(rank_report.loss_scale);
+  if (rank_report.backwards > 0) {
+    offloaded_ != nullptr ? offloaded_->add_to(norms) : reducer.add_to(norms);
+  }
+  rank_report.norms = norms.sums();
 }
 
 /// What the user wants of a step whose gradients are not finite. Equal on all ranks.
@@ -94,6 +98,7 @@ void HostCommit::apply(Reducer& reducer, double scale) {
       if (!parts_.plan.is_used(unit, reducer.used())) continue;
       const at::Tensor gradient =
           offloaded_ != nullptr ? offloaded_->gradient(unit) : reducer.gradient(unit);
+      clip_.clip(unit, gradient);
       update_unit(parts_.plan, unit, gradient, reducer.used(), scale, *optimizer_, parts_.store);
     }
   }

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "tessera/optim/formulas/loss_scaler.h"
+#include "tessera/zero/step/gradient_clip.h"
 #include "tessera/zero/step/offloaded_gradients.h"
 #include "tessera/zero/step/step_agreement.h"
 #include "tessera/zero/step/step_commit.h"
@@ -44,6 +45,7 @@ class HostCommit final : public StepCommit {
 
   const Parts parts_;
   std::unique_ptr<HostOptimizer> optimizer_;
+  GradientClip clip_;
   std::unique_ptr<OffloadedGradients> offloaded_;   // null: gradients lie on the host
   std::unique_ptr<UpdateInBackward> early_update_;  // null: step() updates
   std::optional<LossScaler> scaler_;

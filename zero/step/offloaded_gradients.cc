@@ -6,7 +6,6 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/step/grad_norm.h"
 #include "tessera/optim/cuda/step_words.h"
 
 namespace tessera::internal {
@@ -106,19 +105,12 @@ const at::Tensor& OffloadedGradients::await(size_t unit) {
   return slice.memory;
 }
 
-ExactSum OffloadedGradients::squares() {
-  ExactSum sum;
+void OffloadedGradients::add_to(GradientNorms& norms) {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     if (!units_[unit].is_under_way) continue;
-    const at::Tensor& value = await(unit);
     const FlatLayout& layout = plan_[unit].layout;
-    const Range kept = slices_.optimizer(layout);
-    for (Segment segment : layout.segments(slices_.atom(layout))) {
-      segment.buffer_offset -= kept.begin;
-      add_squares(value, segment, sum);
-    }
+    norms.add(plan_[unit], slices_.atom(layout), await(unit), slices_.optimizer(layout).begin);
   }
-  return sum;
 }
 
 at::Tensor OffloadedGradients::gradient(size_t unit) {

@@ -10,9 +10,9 @@
 
 #include "tessera/core/device/device.h"
 #include "tessera/core/layout/slice_map.h"
-#include "tessera/core/numbers/exact_sum.h"
 #include "tessera/core/reduce/gradient_observer.h"
 #include "tessera/core/reduce/reducer.h"
+#include "tessera/core/step/gradient_norms.h"
 #include "tessera/memory_meter.h"
 #include "tessera/optim/cuda/api.h"
 #include "tessera/optim/cuda/step_sums.h"
@@ -45,10 +45,11 @@ class OffloadedGradients final : public GradientObserver {
   /// Per table entry: NaN or infinite elements that this rank produced. Blocks until the count is
   /// there.
   std::span<const int64_t> non_finite();
-  /// As Reducer::squares(). Blocks until the gradients are there.
-  ExactSum squares();
+  /// As Reducer::add_to(). Blocks until the gradients are there.
+  void add_to(GradientNorms& norms);
   /// The mean gradient of what is kept of `unit` [kept numel] in the masters' dtype; valid until
-  /// the next call. Blocks until it is there. Throws c10::Error if there is none.
+  /// the next call, and may be written to if drop() comes next. Blocks until it is there. Throws
+  /// c10::Error if there is none.
   at::Tensor gradient(size_t unit);
 
   /// Drops everything, or the counts of parameter `parameter` of the table. Queued.

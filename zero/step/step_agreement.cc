@@ -9,10 +9,10 @@
 namespace tessera::internal {
 
 StepAgreement::StepAgreement(ProcessGroup& group, const ParameterTable& table,
-                             const FlatOptimizer& optimizer, Trace* trace)
+                             const FlatOptimizer& optimizer, Trace* trace, size_t norms)
     : optimizer_(optimizer),
       trace_(trace),
-      vote_(group, table, optimizer.groups().hyper_parameter_names()) {}
+      vote_(group, table, optimizer.groups().hyper_parameter_names(), norms) {}
 
 const std::vector<int64_t>& StepAgreement::hyper_parameters() {
   hyper_parameters_.clear();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -16,9 +17,9 @@ namespace tessera::internal {
 /// The vote of a step on what this rank's report and the optimizer's hyper-parameters say.
 class StepAgreement {
  public:
-  /// References and `trace` (may be null) must outlive it.
+  /// References and `trace` (may be null) must outlive it. `norms`: how many a report has.
   StepAgreement(ProcessGroup& group, const ParameterTable& table, const FlatOptimizer& optimizer,
-                Trace* trace);
+                Trace* trace, size_t norms = 1);
 
   /// Collective. The two halves of StepVote::agree(): start() submits the report; finish() checks
   /// the others', before any other use of the host channel. Exceptions of start() concern this rank

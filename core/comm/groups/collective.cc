@@ -1,9 +1,12 @@
 #include "tessera/collective.h"
 
+#include <cmath>
+
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/groups/op_traits.h"
+#include "tessera/core/numbers/number_text.h"
 
 namespace tessera {
 using namespace internal;
@@ -18,10 +21,18 @@ bool is_supported(at::ScalarType dtype) { return dtype_name(dtype) != kUnsupport
 
 const char* name_of(at::ScalarType dtype) { return c10::toString(dtype); }
 
-void check_reduce_op(const char* op, const at::Tensor& tensor, ReduceOp reduce_op) {
-  TORCH_CHECK(reduce_op != ReduceOp::kAvg || at::isFloatingType(tensor.scalar_type()), "[comm] ",
+void check_reduce_op(const char* op, const Collective& call) {
+  const at::Tensor& tensor = call.input;
+  TORCH_CHECK(call.reduce != ReduceOp::kAvg || at::isFloatingType(tensor.scalar_type()), "[comm] ",
               op, ": got AVG of ", name_of(tensor.scalar_type()),
               ", expected a floating dtype; reduce with SUM and divide yourself");
+  if (call.divisor == 0.0) return;
+  TORCH_CHECK(call.divisor > 0.0 && std::isfinite(call.divisor), "[comm] ", op, ": got divisor ",
+              number_text(call.divisor),
+              ", expected a positive number, or 0 for the number of ranks");
+  TORCH_CHECK(call.reduce == ReduceOp::kAvg, "[comm] ", op, ": got divisor ",
+              number_text(call.divisor), " beside ", std::string(to_string(call.reduce)),
+              ", expected AVG, which divides; leave one of the two out");
 }
 
 void check_same_dtype(const char* op, const at::Tensor& output, const at::Tensor& input) {
@@ -70,7 +81,7 @@ void check_reduce_scatter(const Collective& call, int size, at::Device device) {
   check_collective_tensor(op, "output", call.output, device);
   check_collective_tensor(op, "input", call.input, device);
   check_same_dtype(op, call.output, call.input);
-  check_reduce_op(op, call.input, call.reduce);
+  check_reduce_op(op, call);
   const int64_t numel = call.output.numel();
   TORCH_CHECK(call.input.numel() == numel * size, "[comm] reduce_scatter: got input of ",
               call.input.numel(), " and output of ", numel, " elements on ", size,
@@ -153,7 +164,7 @@ void check_collective_tensor(const char* op, const char* argument, const at::Ten
 }
 
 CallSignature Collective::signature() const {
-  CallSignature signature{.op = op, .reduce = reduce, .peer = peer};
+  CallSignature signature{.op = op, .reduce = reduce, .peer = peer, .divisor = divisor};
   if (!input.defined()) return signature;
   signature.dtype = input.scalar_type();
   signature.numel = input.numel();
@@ -164,6 +175,7 @@ std::string describe(const CallSignature& call, std::string_view tag) {
   const OpTraits traits = traits_of(call.op);
   std::string text = traits.name;
   if (traits.reduces) absl::StrAppend(&text, " ", std::string(to_string(call.reduce)));
+  if (call.divisor != 0.0) absl::StrAppend(&text, " over ", number_text(call.divisor));
   if (call.numel >= 0) {
     absl::StrAppend(&text, " ", dtype_name(call.dtype), "[", call.numel, "]");
   }
@@ -186,7 +198,7 @@ void check(const Collective& collective, int rank, int size, at::Device device) 
       return check_all_gather(collective, rank, size, place);
     case OpTraits::Tensors::kInPlace:
       check_collective_tensor(traits.name, "tensor", collective.input, place);
-      if (traits.reduces) check_reduce_op(traits.name, collective.input, collective.reduce);
+      if (traits.reduces) check_reduce_op(traits.name, collective);
       if (traits.root != OpTraits::Root::kNone) check_root(traits.name, collective.peer, size);
   }
 }

@@ -5,6 +5,8 @@
 #include <mutex>
 #include <utility>
 
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
@@ -118,6 +120,10 @@ std::shared_ptr<Work> LoopbackGroup::run(const Collective& collective) {
       return completed_work();
     default:
       refuse(collective);
+  }
+  if (collective.divisor != 0.0) {
+    const at::NoGradGuard no_grad;
+    collective.output.detach().div_(collective.divisor);
   }
   return device_ == nullptr ? completed_work() : queued_work(device_);
 }

@@ -5,8 +5,12 @@
 namespace tessera::internal::nccl {
 namespace {
 
-RedOp red_op_of(ReduceOp op) {
-  switch (op) {
+RedOp red_op_of(const Collective& collective) {
+  TORCH_CHECK(collective.divisor == 0.0, "[comm] ", to_string(collective.op), " '",
+              std::string(collective.tag), "': got divisor ", collective.divisor,
+              ", expected 0: NCCL divides by the number of ranks; reduce with SUM and divide "
+              "yourself");
+  switch (collective.reduce) {
     case ReduceOp::kSum:
       return RedOp::kSum;
     case ReduceOp::kAvg:
@@ -47,10 +51,10 @@ Result launch(const Api& api, const Collective& collective, OpaqueComm* comm, vo
   const DataType dtype = dtype_of(collective.input.scalar_type());
   switch (collective.op) {
     case Op::kAllReduce:
-      return api.all_reduce(from, to, numel, dtype, red_op_of(collective.reduce), comm, stream);
+      return api.all_reduce(from, to, numel, dtype, red_op_of(collective), comm, stream);
     case Op::kReduceScatter:
       return api.reduce_scatter(from, to, static_cast<size_t>(collective.output.numel()), dtype,
-                                red_op_of(collective.reduce), comm, stream);
+                                red_op_of(collective), comm, stream);
     case Op::kAllGather:
       return api.all_gather(from, to, numel, dtype, comm, stream);
     case Op::kBroadcast:

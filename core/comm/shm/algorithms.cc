@@ -66,7 +66,7 @@ void reduce_in_place(Exchange& exchange, const Collective& collective) {
                            sources[peer] = exchange.source_of(peer) + offset * element;
                          }
                          reduce(dtype, collective.reduce, sources.data(), size, targets,
-                                target_count, slice.numel);
+                                target_count, slice.numel, Stores::kCached, collective.divisor);
                        }
                        exchange.phase();
                        if (call.staged && receives) {
@@ -111,7 +111,8 @@ void reduce_scatter(Exchange& exchange, const Collective& collective) {
       }
     }
     char* const block = target + begin * element;
-    reduce(dtype, collective.reduce, sources.data(), size, &block, 1, count, stores);
+    reduce(dtype, collective.reduce, sources.data(), size, &block, 1, count, stores,
+           collective.divisor);
     exchange.phase();
   });
 }

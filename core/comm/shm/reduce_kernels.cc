@@ -1,6 +1,8 @@
 #include "tessera/core/comm/shm/reduce_kernels.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <type_traits>
 
@@ -118,12 +120,19 @@ template <typename T, typename Operation>
 }
 
 /// Division by a power of two and multiplication with its inverse round the same exact number,
-/// hence give the same bits; the multiplication is several times as fast.
+/// hence give the same bits; the multiplication is several times as fast. Not where the inverse is
+/// subnormal or infinite.
+template <typename Accumulator>
+[[gnu::always_inline]] inline bool has_inverse(Accumulator divisor) {
+  constexpr int kMaxExponent = 100;
+  int exponent = 0;
+  return std::frexp(divisor, &exponent) == Accumulator{0.5} && std::abs(exponent) < kMaxExponent;
+}
+
 template <typename Accumulator>
 [[gnu::always_inline]] inline void divide_block(Accumulator* accumulator, int64_t numel,
-                                                int ranks) {
-  const auto divisor = static_cast<Accumulator>(ranks);
-  if ((ranks & (ranks - 1)) == 0) {
+                                                Accumulator divisor) {
+  if (has_inverse(divisor)) {
     const Accumulator inverse = 1 / divisor;
     for (int64_t i = 0; i < numel; ++i) accumulator[i] *= inverse;
   } else {
@@ -144,6 +153,7 @@ template <typename T>
 /// What every rank gave, where it goes, and what becomes of it.
 struct Job {
   ReduceOp op;
+  double divisor;
   const char* const* sources;
   int ranks;
   char* const* targets;
@@ -173,7 +183,9 @@ template <typename T, typename Operation>
       combine_block<T, Operation>(accumulator, source(rank), count);
     }
     if constexpr (std::is_floating_point_v<Accumulator>) {
-      if (job.op == ReduceOp::kAvg) divide_block(accumulator, count, job.ranks);
+      if (job.op == ReduceOp::kAvg) {
+        divide_block(accumulator, count, static_cast<Accumulator>(job.divisor));
+      }
     }
     T* result = reinterpret_cast<T*>(job.targets[0]) + begin;
     store_block<T>(result, accumulator, count);
@@ -227,9 +239,10 @@ template <typename T, Stores kStores>
 [[gnu::always_inline]] inline void sum_lines(const Job& job, int64_t begin, int64_t count) {
   constexpr int64_t kStepBytes = kLinesAtOnce * kLineBytes;
   const bool divides = job.op == ReduceOp::kAvg;
-  const bool has_inverse = (job.ranks & (job.ranks - 1)) == 0;  // see divide_block()
+  const auto by = static_cast<T>(job.divisor);
+  const bool multiplies = has_inverse(by);
   Line<T> divisor;
-  divisor.fill(has_inverse ? 1 / static_cast<T>(job.ranks) : static_cast<T>(job.ranks));
+  divisor.fill(multiplies ? 1 / by : by);
   const auto element = static_cast<int64_t>(sizeof(T));
   const int64_t end_bytes = (begin + count) * element;
   for (int64_t at = begin * element; at < end_bytes; at += kStepBytes) {
@@ -239,7 +252,7 @@ template <typename T, Stores kStores>
       const char* const source = job.sources[rank] + at;
       for (int i = 0; i < kLinesAtOnce; ++i) lines[i].add(source + i * kLineBytes);
     }
-    if (divides && has_inverse) {
+    if (divides && multiplies) {
       for (Line<T>& line : lines) line.elements *= divisor.elements;
     } else if (divides) {
       for (Line<T>& line : lines) line.elements /= divisor.elements;
@@ -306,8 +319,15 @@ TESSERA_VECTOR_TARGETS void run_uint8(const Job& job) { run<uint8_t>(job); }
 }  // namespace
 
 void reduce(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int ranks,
-            char* const* targets, int target_count, int64_t numel, Stores stores) {
-  const Job job{op, sources, ranks, targets, target_count, numel, stores};
+            char* const* targets, int target_count, int64_t numel, Stores stores, double divisor) {
+  const Job job{.op = op,
+                .divisor = divisor == 0.0 ? ranks : divisor,
+                .sources = sources,
+                .ranks = ranks,
+                .targets = targets,
+                .target_count = target_count,
+                .numel = numel,
+                .stores = stores};
   switch (dtype) {
     case c10::ScalarType::Float:
       return run_float(job);

@@ -16,13 +16,14 @@ enum class Stores { kCached, kStreaming };
 /// i of the sources alone, so any cut of the range into calls gives the same bits.
 ///
 /// fp32 and fp64 are summed in their own precision, bf16 and fp16 in fp32 and rounded once; AVG is
-/// one true division of the sum by `ranks`; MIN and MAX give NaN where any source is NaN; integers
-/// wrap.
+/// one true division of the sum by `divisor`, or by `ranks` if that is 0; MIN and MAX give NaN
+/// where any source is NaN; integers wrap.
 ///
 /// kStreaming is for results that no cache would keep until they are used, in one target that is no
 /// source and begins on an element. It is a hint; sums of fp32 and fp64 follow it. The results are
 /// visible to other ranks as ordinary ones are: through whatever synchronises afterwards.
 void reduce(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int ranks,
-            char* const* targets, int target_count, int64_t numel, Stores stores = Stores::kCached);
+            char* const* targets, int target_count, int64_t numel, Stores stores = Stores::kCached,
+            double divisor = 0.0);
 
 }  // namespace tessera::internal::shm

@@ -90,6 +90,16 @@ const std::vector<FieldCase>& cases() {
        [](Options& o) { o.ignores = [](std::string_view) { return false; }; },
        {A, A, A, A, A, A, A}},
       {"max_grad_norm", [](Options& o) { o.max_grad_norm = 1.0; }, {A, A, A, A, A, A, A}},
+      {"grad_norm_type", [](Options& o) { o.grad_norm_type = 1.0; }, {A, A, A, A, A, A, A}},
+      {"max_grad_norm_by_group",
+       [](Options& o) {
+         o.max_grad_norm_by_group = {{"defaults", 1.0}};
+       },
+       {A, A, A, A, A, A, A}},
+      {"max_grad_value", [](Options& o) { o.max_grad_value = 1.0; }, {A, A, A, A, A, A, A}},
+      {"gradient_divide_factor",
+       [](Options& o) { o.gradient_divide_factor = 3.0; },
+       {A, A, A, A, A, A, A}},
       {"precision",
        [](Options& o) { o.precision.parameters = at::kBFloat16; },
        {A, A, A, A, A, A, A}},
@@ -180,12 +190,14 @@ TEST(Options, EveryFieldIsInTheTable) {
   // A field more or less does not compile.
   const Options options;
   [[maybe_unused]] const auto& [strategy, degrees, wrap, reshard_after_forward, ignores,
-                                max_grad_norm, precision, loss_scale, on_non_finite, ask_non_finite,
-                                share_parameters, optimizer_in_backward, bucket_bytes,
-                                first_bucket_bytes, prefetch, keep_freed_memory, offload,
-                                asynchronous_step, cuda_graphs, poison_freed, free_eagerly,
-                                fixed_unsharded_buffers, trace] = options;
-  constexpr size_t kFields = 23;
+                                max_grad_norm, grad_norm_type, max_grad_norm_by_group,
+                                max_grad_value, gradient_divide_factor, precision, loss_scale,
+                                on_non_finite, ask_non_finite, share_parameters,
+                                optimizer_in_backward, bucket_bytes, first_bucket_bytes, prefetch,
+                                keep_freed_memory, offload, asynchronous_step, cuda_graphs,
+                                poison_freed, free_eagerly, fixed_unsharded_buffers, trace] =
+      options;
+  constexpr size_t kFields = 27;
   std::set<std::string> tested = {"strategy", "degrees"};  // the columns
   for (const FieldCase& option : cases()) tested.insert(option.option);
   EXPECT_EQ(tested.size(), kFields);

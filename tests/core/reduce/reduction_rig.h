@@ -107,7 +107,9 @@ struct ReductionRig {
   /// The squares of all ranks together. Collective.
   ExactSum squares_of_all_ranks() {
     HostAllGather all_gather(*group, ExactSum::kWords);
-    reducer.squares().store(all_gather.mine().subspan<0, ExactSum::kWords>());
+    ExactSum mine;
+    for (size_t unit = 0; unit < plan.trainable_size(); ++unit) mine.merge(reducer.squares(unit));
+    mine.store(all_gather.mine().subspan<0, ExactSum::kWords>());
     all_gather.exchange("squares");
     ExactSum sum;
     for (int rank = 0; rank < group->size(); ++rank) {

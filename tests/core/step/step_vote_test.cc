@@ -34,12 +34,19 @@ struct Inputs {
 /// Changes what one rank says.
 using Change = std::function<void(int rank, Inputs& inputs)>;
 
+/// A rank's part of the 2-norm, of these squares.
+NormSum norm_of(const std::vector<double>& squares) {
+  ExactSum sum;
+  for (const double square : squares) sum.add(square);
+  return NormSum(sum);
+}
+
 StepVote::RankReport good_report(int rank) {
   StepVote::RankReport rank_report;
   rank_report.step = 1;
   rank_report.backwards = 1;
   rank_report.history = 77;
-  rank_report.squares.add(rank + 1.0);  // 1 + 2 + 3 = 6
+  rank_report.norms = {norm_of({rank + 1.0})};  // 1 + 2 + 3 = 6
   return rank_report;
 }
 
@@ -182,7 +189,9 @@ TEST(StepVote, ReportsRankAndParameterOfNonFiniteGradients) {
 TEST(StepVote, ReportsAMeanThatIsNotFiniteAlthoughAllGradientsAre) {
   const std::string text = vote([](int rank, Inputs& inputs) {
     inputs.rank_report.loss_scale = 4.0;
-    if (rank == 1) inputs.rank_report.squares.add(std::numeric_limits<double>::infinity());
+    if (rank == 1) {
+      inputs.rank_report.norms = {norm_of({2.0, std::numeric_limits<double>::infinity()})};
+    }
   })[0];
   EXPECT_EQ(text,
             "step 1 scale 4.000000: rank 1 '' 0; [step] non-finite gradient under loss scale 4: "
@@ -193,9 +202,46 @@ TEST(StepVote, ReportsAMeanThatIsNotFiniteAlthoughAllGradientsAre) {
 /// Sums of finite parts may be too large as well.
 TEST(StepVote, ReportsANormThatIsTooLargeForADouble) {
   const std::string text = vote([](int, Inputs& inputs) {
-    for (int i = 0; i < 2; ++i) inputs.rank_report.squares.add(std::numeric_limits<double>::max());
+    constexpr double kMax = std::numeric_limits<double>::max();
+    inputs.rank_report.norms = {norm_of({kMax, kMax})};
   })[0];
   EXPECT_THAT(text, HasSubstr("the norm of their mean is not"));
+}
+
+TEST(StepVote, GivesTheNormOfEachGroupAndOfAll) {
+  testing::run_ranks(kWorld, [](std::shared_ptr<ProcessGroup> world) {
+    const ParameterTable table({{"a", at::zeros({3}).set_requires_grad(true)}});
+    StepVote step_vote(*world, table, {"defaults: lr"}, /*norms=*/2);
+    StepVote::RankReport report = good_report(world->rank());
+    report.loss_scale = 2.0;
+    report.norms = {norm_of({world->rank() + 1.0}), norm_of({1.0})};
+    const StepVote::Result result = step_vote.agree(report, {std::bit_cast<int64_t>(0.1)});
+    EXPECT_EQ(result.norms, (std::vector<double>{std::sqrt(6.0) / 2, std::sqrt(3.0) / 2}));
+    EXPECT_EQ(result.grad_norm, 3.0 / 2);
+  });
+}
+
+TEST(StepVote, GivesTheLargestElementOfAnyRankAndLosesNoNan) {
+  constexpr double kLargest = std::numeric_limits<double>::infinity();
+  for (const bool has_nan : {false, true}) {
+    testing::run_ranks(kWorld, [&](std::shared_ptr<ProcessGroup> world) {
+      const ParameterTable table({{"a", at::zeros({3}).set_requires_grad(true)}});
+      StepVote step_vote(*world, table, {});
+      StepVote::RankReport report = good_report(world->rank());
+      report.norms = {NormSum(kLargest)};
+      const at::Tensor values = at::full({2}, -1.5 - world->rank(), at::kDouble);
+      if (has_nan && world->rank() == 1) values[0] = std::nan("");
+      report.norms[0].add(values, {0, 0, 0, 2}, kLargest);
+      const StepVote::Result result = step_vote.agree(report, {});
+      ASSERT_EQ(result.non_finite.has_value(), has_nan);
+      if (has_nan) {
+        EXPECT_EQ(result.non_finite->gradients.at(0).rank, 1);
+        EXPECT_TRUE(std::isnan(result.grad_norm));
+      } else {
+        EXPECT_EQ(result.grad_norm, 3.5);
+      }
+    });
+  }
 }
 
 TEST(StepVote, DifferencesComeBeforeNonFiniteGradients) {

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+namespace tessera::internal {
+
+/// How a step clips the mean gradient: what Options say, for one optimizer's groups. A plain value,
+/// equal on all ranks.
+struct Clipping {
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
+
+  double norm_type = 2.0;                    ///< p, above 0; infinity: the largest magnitude
+  double max_value = kNever;                 ///< of every element, without the loss scale
+  std::vector<double> max_norms = {kNever};  ///< one for all parameters, or one for each group
+  std::vector<size_t> group_of = {};         ///< per table entry; empty with one max norm
+
+  /// The max norm, by its place in `max_norms`, that parameter `parameter` of the table counts for.
+  size_t group(size_t parameter) const { return group_of.empty() ? 0 : group_of[parameter]; }
+};
+
+}  // namespace tessera::internal

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/numbers/exact_sum.h"
+#include "tessera/flat_layout.h"
+
+namespace tessera::internal {
+
+/// A p-norm in the making: the sum of |g|^p without rounding, or for p = infinity the largest |g|.
+/// The result does not depend on the order or grouping of what is added. NaN and infinities are
+/// kept. Value type; ranks exchange words.
+class NormSum {
+ public:
+  static constexpr size_t kWords = ExactSum::kWords;
+
+  /// Of nothing. p > 0; infinity is allowed.
+  explicit NormSum(double p = 2.0) : p_(p) {}
+  /// The 2-norm of what has these `squares`.
+  explicit NormSum(const ExactSum& squares) : sum_(squares) {}
+
+  double p() const { return p_; }
+
+  /// Adds `segment` of the flat gradient `buffer`, finite elements clamped to [-limit, limit]. The
+  /// blocks are those of add_squares(), whose bits the sum for p = 2 and limit = infinity has.
+  /// Local.
+  void add(const at::Tensor& buffer, const Segment& segment, double limit);
+  /// Adds another one with the same p.
+  void merge(const NormSum& other);
+
+  /// The exchanged form, and the sum for the same p back from it.
+  void store(std::span<int64_t, kWords> words) const;
+  static NormSum load(double p, std::span<const int64_t, kWords> words);
+
+  /// The norm; infinity where the sum of powers overflows.
+  double norm() const;
+
+ private:
+  double p_ = 2.0;
+  ExactSum sum_;          // for p below infinity
+  double largest_ = 0.0;  // for p = infinity
+};
+
+}  // namespace tessera::internal

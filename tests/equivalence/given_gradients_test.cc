@@ -1,0 +1,118 @@
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/configuration.h"
+#include "tessera/tests/support/given_gradients.h"
+#include "tessera/tests/support/models.h"
+#include "tessera/tests/support/training.h"
+
+// Gradients that a user has from autograd::grad() and gives to Engine::accumulate() train to the
+// bits of loss.backward(), under every configuration.
+
+namespace tessera::internal::testing {
+namespace {
+
+void give_gradients(Engine& engine, const torch::nn::Module&, const at::Tensor& loss) {
+  engine.accumulate(gradients_of(engine, loss));
+}
+
+/// In turn with backwards. Every rank of a run has a thread of its own.
+void give_every_other(Engine& engine, const torch::nn::Module& model, const at::Tensor& loss) {
+  thread_local int calls = 0;
+  if (calls++ % 2 == 0) return give_gradients(engine, model, loss);
+  loss.backward();
+}
+
+/// Models whose backward autograd::grad() can run: none with re-entrant checkpoints.
+const std::vector<std::string> kGivenModels = {
+    "OddMlp",           "TinyAndScalar", "TiedMlp",     "FrozenLayers",
+    "UnusedEverywhere", "Branches",      "CalledTwice", "Conv",
+    "ChannelsLast",     "Embedding",     "MixedDtypes", "Lstm",
+    "SparseEmbedding",  "Gapped",        "Blocks",      "EmptyParameter"};
+
+class GivenGradients : public ::testing::TestWithParam<int> {};
+
+TEST_P(GivenGradients, TrainToTheBitsOfBackwardUnderEveryConfiguration) {
+  size_t turn = 0;
+  for (const Configuration& configuration : configurations_of_world(GetParam())) {
+    // Each configuration meets half of the models, each model all schedules in turn.
+    for (size_t i = turn % 2; i < kGivenModels.size(); i += 2, ++turn) {
+      const Subject& model = subject(kGivenModels[i]);
+      const Schedule& schedule = schedules()[turn % schedules().size()];
+      const auto train_here = [&](const TrainOptions& options) {
+        return train_on_threads(model, at::kFloat, configuration, schedule, GetParam(), options);
+      };
+      const Outcome expected = train_here({});
+      EXPECT_EQ(bit_differences(train_here({.backward = &give_gradients}), expected), "")
+          << configuration << " " << model << " " << schedule;
+      EXPECT_EQ(bit_differences(train_here({.backward = &give_every_other}), expected), "")
+          << configuration << " " << model << " " << schedule;
+    }
+    ++turn;
+  }
+}
+
+TEST_P(GivenGradients, TrainToTheBitsOfBackwardInOtherPrecisionsAndScaled) {
+  for (const Strategy strategy :
+       {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kZero3}) {
+    Configuration configuration = configuration_of(strategy);
+    configuration.precision.parameters = at::kBFloat16;
+    const auto train_here = [&](TrainOptions options) {
+      options.adjust = [](Options& changed) {
+        changed.loss_scale.emplace();
+        changed.gradient_divide_factor = 1.5;
+      };
+      return train_on_threads(subject("OddMlp"), at::kFloat, configuration,
+                              schedule_called("ThriceClipped"), GetParam(), options);
+    };
+    EXPECT_EQ(bit_differences(train_here({.backward = &give_gradients}), train_here({})), "")
+        << configuration;
+  }
+}
+
+TEST_P(GivenGradients, UpdateInBackwardAsBackwardDoes) {
+  for (const Strategy strategy : {Strategy::kZero2, Strategy::kZero3}) {
+    for (const char* model : {"OddMlp", "UnusedEverywhere", "TiedMlp"}) {
+      Configuration configuration = configuration_of(strategy);
+      configuration.optimizer_in_backward = true;
+      const auto train_here = [&](const TrainOptions& options) {
+        return train_on_threads(subject(model), at::kFloat, configuration, schedule_called("Once"),
+                                GetParam(), options);
+      };
+      EXPECT_EQ(bit_differences(train_here({.backward = &give_gradients}), train_here({})), "")
+          << configuration << " " << model;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, GivenGradients, ::testing::Values(1, 2, 3, 4));
+
+/// The negative control: one gradient less, or one twice as large, ends elsewhere.
+TEST(GivenGradientsNegativeControl, OtherGradientsAreNoticed) {
+  const auto train_here = [](const TrainOptions& options) {
+    return train_on_threads(subject("OddMlp"), at::kFloat, configuration_of(Strategy::kZero2),
+                            schedule_called("Once"), 2, options);
+  };
+  const Outcome right = train_here({});
+  EXPECT_EQ(bit_differences(train_here({.backward = &give_gradients}), right), "");
+  const auto without_last = [](Engine& engine, const torch::nn::Module&, const at::Tensor& loss) {
+    auto gradients = gradients_of(engine, loss);
+    gradients.pop_back();
+    engine.accumulate(gradients);
+  };
+  EXPECT_NE(bit_differences(train_here({.backward = without_last}), right), "");
+  const auto doubled = [](Engine& engine, const torch::nn::Module&, const at::Tensor& loss) {
+    auto gradients = gradients_of(engine, loss);
+    gradients[0].tensor = gradients[0].tensor * 2;
+    engine.accumulate(gradients);
+  };
+  EXPECT_NE(bit_differences(train_here({.backward = doubled}), right), "");
+}
+
+}  // namespace
+}  // namespace tessera::internal::testing

@@ -1,0 +1,91 @@
+#include "tessera/zero/engine/given_gradients.h"
+
+#include <sstream>
+#include <string_view>
+#include <unordered_map>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+
+#include "tessera/core/layout/readable.h"
+
+namespace tessera::internal {
+namespace {
+
+using IndexByName = std::unordered_map<std::string_view, size_t>;
+
+IndexByName index_by_name(const ParameterTable& table) {
+  IndexByName index;
+  for (size_t i = 0; i < table.size(); ++i) {
+    index.emplace(table[i].name, i);
+    for (const std::string& name : table[i].other_names) index.emplace(name, i);
+  }
+  return index;
+}
+
+std::string sizes_text(at::IntArrayRef sizes) {
+  std::ostringstream text;
+  text << sizes;
+  return text.str();
+}
+
+/// What keeps `gradient` from being one of `parameter`; "" if nothing.
+std::string misfit(const at::Tensor& gradient, const Parameter& parameter) {
+  const at::Tensor& tensor = parameter.tensor;
+  if (!parameter.is_trainable) {
+    return "is of a frozen parameter, expected a trainable one; leave it out";
+  }
+  if (gradient.sizes() != tensor.sizes()) {
+    return absl::StrCat("got shape ", sizes_text(gradient.sizes()), ", expected ",
+                        sizes_text(tensor.sizes()), ", the parameter's; give its whole gradient");
+  }
+  if (gradient.scalar_type() != tensor.scalar_type()) {
+    return absl::StrCat("got ", c10::toString(gradient.scalar_type()), ", expected ",
+                        c10::toString(tensor.scalar_type()),
+                        ", the parameter's dtype; convert it first");
+  }
+  if (gradient.device() != tensor.device()) {
+    return absl::StrCat("got one on ", gradient.device().str(), ", expected it on ",
+                        tensor.device().str(), ", where the parameter lies; move it there first");
+  }
+  if (gradient.layout() != at::kStrided && gradient.layout() != at::kSparse) {
+    return "got another layout than strided and sparse; call to_dense() first";
+  }
+  const std::string unreadable = reading_problem(gradient);
+  return unreadable.empty() ? "" : absl::StrCat("cannot be read: ", unreadable);
+}
+
+}  // namespace
+
+GivenGradients given_gradients(const ParameterTable& table,
+                               const std::vector<NamedTensor>& gradients) {
+  const IndexByName index = index_by_name(table);
+  std::vector<const std::string*> given_as(table.size(), nullptr);
+  GivenGradients given;
+  std::vector<std::string> problems;
+  for (const auto& [name, gradient] : gradients) {
+    const auto refuse = [&problems, &name = name](const std::string& what) {
+      problems.push_back(absl::StrCat("gradient of '", name, "': ", what));
+    };
+    const auto found = index.find(name);
+    if (found == index.end()) {
+      refuse("no parameter of this engine has that name; use those of Engine::parameters()");
+      continue;
+    }
+    if (!gradient.defined()) continue;
+    const size_t parameter = found->second;
+    if (given_as[parameter] != nullptr) {
+      refuse(absl::StrCat("got a second one (the first as '", *given_as[parameter],
+                          "'), expected one; give their sum"));
+      continue;
+    }
+    given_as[parameter] = &name;
+    const std::string problem = misfit(gradient, table[parameter]);
+    if (!problem.empty()) refuse(problem);
+    given.placed.push_back({parameter, gradient.detach()});
+  }
+  given.problem = absl::StrJoin(problems, "\n");
+  return given;
+}
+
+}  // namespace tessera::internal
