@@ -38,6 +38,10 @@ void ShardedEngine::before_gradient(size_t index) {
 
 void ShardedEngine::begin_micro_step() {
   hook_error_.clear();
+  TORCH_CHECK(open_average_ == nullptr,
+              "[engine] backward: called inside begin_average(), where the model is the average of "
+              "its weights, which is not trained; end it before the forward, by end() of its scope "
+              "or, if that was dropped, by another collective call");
   if (early_update_ != nullptr) agree_to_update();
   failure_.abort_all_on_exception("backward", [&] {
     if (early_update_ == nullptr) look_for_writes();
