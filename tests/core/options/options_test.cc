@@ -247,7 +247,8 @@ TEST(Options, WhatNoModelCouldHaveIsRefusedWithoutOne) {
 
 TEST(Options, AnAverageOfWeightsHasRanges) {
   const auto message = [](const WeightAverage& average) {
-    return std::string(validate({.average = average}).message());
+    const Options options{.average = average};
+    return std::string(validate(options).message());
   };
   EXPECT_EQ(message({}), "");
   EXPECT_EQ(message({.decay = 0.0, .start_step = 5, .every = 10}), "") << "the control";
