@@ -107,6 +107,7 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
     for (const ElementState& state : setting.states) {
       bytes[of_optimizer] += bytes_in(unit, state.dtype_over(precision.master)) / degrees.optimizer;
     }
+    if (setting.has_average) bytes[of_optimizer] += master_bytes;
     if (is_offloaded) {
       bytes[MemoryClass::kHost] += bytes_in(unit, precision.reduce) / degrees.optimizer;
       if (precision.reduce != precision.master) {

@@ -38,6 +38,11 @@ std::string text_of(const LossScale& value) {
   return absl::StrCat(number_text(value.initial), " ", number_text(value.growth), " ",
                       number_text(value.backoff), " ", value.growth_interval);
 }
+std::string text_of(const WeightAverage& value) {
+  return absl::StrCat(
+      value.decay.has_value() ? absl::StrCat("decay ", number_text(*value.decay)) : "mean",
+      " from step ", value.start_step, ", every ", value.every);
+}
 template <typename Answer, typename Question>
 std::string text_of(const std::function<Answer(Question)>& value) {
   return value ? "set" : "unset";
@@ -73,6 +78,7 @@ constexpr OptionField kFields[] = {
     field<&Options::loss_scale>("loss_scale"),
     field<&Options::on_non_finite>("on_non_finite"),
     field<&Options::ask_non_finite>("ask_non_finite"),
+    field<&Options::average>("average"),
     field<&Options::share_parameters>("share_parameters", AppliesTo::kSharedParameters),
     field<&Options::optimizer_in_backward>("optimizer_in_backward"),
     field<&Options::bucket_bytes>("bucket_bytes", AppliesTo::kWholeParameters),

@@ -35,6 +35,7 @@ class Refusals {
     model != nullptr ? check_precision(*model) : check_precision();
     check_bucket_bytes("bucket_bytes", options_.bucket_bytes);
     check_bucket_bytes("first_bucket_bytes", options_.first_bucket_bytes);
+    if (options_.average.has_value()) check_average(*options_.average);
     if (options_.optimizer_in_backward) check_optimizer_in_backward();
     if (options_.offload != Offload::kNone) check_offload();
     if (options_.asynchronous_step.value_or(false)) check_asynchronous_step();
@@ -62,6 +63,7 @@ class Refusals {
   void check_precision();
   void check_precision(const ParameterTable& model);
   void check_bucket_bytes(const char* name, std::optional<int64_t> bytes);
+  void check_average(const WeightAverage& average);
   void check_optimizer_in_backward();
   void check_offload();
   void check_asynchronous_step();
@@ -261,6 +263,24 @@ void Refusals::check_bucket_bytes(const char* name, std::optional<int64_t> bytes
   if (!bytes.has_value() || (*bytes >= kMin && *bytes <= kMax)) return;
   refuse(name, ": got ", *bytes,
          "; allowed 1 KiB (1024) to 2 GiB (2147483648); the default suits most models");
+}
+
+void Refusals::check_average(const WeightAverage& average) {
+  const double decay = average.decay.value_or(0.0);
+  if (!(decay >= 0.0 && decay < 1.0)) {  // NaN fails too
+    refuse("average.decay: got ", number_text(decay),
+           "; allowed [0, 1); 0.999 suits most runs, leave it out for the mean");
+  }
+  const auto check = [this](const char* name, int64_t value) {
+    if (value < 1) refuse("average.", name, ": got ", value, "; allowed 1 or more");
+  };
+  check("start_step", average.start_step);
+  check("every", average.every);
+  if (world_ != nullptr && !is_on_cpu() && options_.offload == Offload::kNone) {
+    refuse(
+        "average: is set, but the parameters are updated on a GPU, which has no kernel for it; set "
+        "offload to update on the host, or leave it out");
+  }
 }
 
 /// What needs all gradients of a step before the first update, or updates that can be left out.

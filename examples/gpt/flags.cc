@@ -117,6 +117,9 @@ ABSL_FLAG(int64_t, warmup, 30, "steps in which the learning rate rises from 0");
 ABSL_FLAG(double, weight_decay, 0.1,
           "of matrices; biases, norms and embeddings are trained without");
 ABSL_FLAG(double, clip, 1.0, "largest global norm of the gradient; 0: do not clip");
+ABSL_FLAG(double, ema, 0.0,
+          "decay of an exponential moving average of the weights, as 0.999, whose held-out loss is "
+          "printed at the end; 0: none");
 ABSL_FLAG(uint64_t, seed, 1, "of the model's initial values and of the sample");
 ABSL_FLAG(int64_t, eval_every, 0, "steps between held-out losses; 0: at the end only");
 ABSL_FLAG(int64_t, eval_batches, 64,
@@ -155,6 +158,9 @@ tessera::Options read_options() {
   const c10::ScalarType dtype = absl::GetFlag(FLAGS_param_dtype).type;
   if (dtype != c10::ScalarType::Float) options.precision.parameters = dtype;
   if (absl::GetFlag(FLAGS_loss_scale)) options.loss_scale.emplace();
+  if (const double decay = absl::GetFlag(FLAGS_ema); decay != 0.0) {
+    options.average = tessera::WeightAverage{.decay = decay};
+  }
   options.trace = !absl::GetFlag(FLAGS_trace).empty();
   if (absl::GetFlag(FLAGS_device).device.is_cuda()) options.asynchronous_step = true;
   return options;

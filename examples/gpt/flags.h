@@ -24,8 +24,8 @@ struct Resume {
 
 /// What the command line says. The table of names, defaults and help texts is in flags.cc.
 struct Flags {
-  /// Strategy, degrees, reshard_after_forward, precision, loss scale, clipping, trace; late
-  /// results on GPUs.
+  /// Strategy, degrees, reshard_after_forward, precision, loss scale, clipping, average, trace;
+  /// late results on GPUs.
   tessera::Options options;
   at::Device device = at::kCPU;  ///< where to train, as ProcessGroupOptions take it
   std::string backend = "auto";

@@ -84,6 +84,18 @@ std::unique_ptr<tessera::Checkpoints> begin_run(const Flags& flags, tessera::Eng
   return checkpoints;
 }
 
+/// The held-out loss of the average of the weights; nothing without --ema. Collective.
+std::optional<double> averaged_loss(const Flags& flags, gpt::Gpt& model, tessera::Engine& engine,
+                                    const gpt::Windows& held_out,
+                                    const gpt::EvaluationSize& evaluation,
+                                    tessera::ProcessGroup& world) {
+  if (!flags.options.average.has_value()) return std::nullopt;
+  tessera::Engine::AverageScope average = engine.begin_average();
+  const double loss = gpt::held_out_loss(model, held_out, evaluation, world);
+  average.end();
+  return loss;
+}
+
 void train(const Flags& flags) {
   absl::StatusOr<gpt::Corpus> read = gpt::Corpus::read(flags.data, flags.data_bytes);
   require(read.status());
@@ -165,6 +177,8 @@ void train(const Flags& flags) {
     checkpoints->finish();
   }
   const double held_out_loss = gpt::held_out_loss(*model, held_out, evaluation, *world);
+  const std::optional<double> average_loss =
+      averaged_loss(flags, *model, *engine, held_out, evaluation, *world);
 
   // What is added locally is reduced once.
   const int reductions = flags.no_sync ? 1 : static_cast<int>(flags.accumulate);
@@ -173,6 +187,7 @@ void train(const Flags& flags) {
   if (is_first) {
     std::printf("%s", memory.c_str());
     std::printf("held-out loss    %.6f nats per byte\n", held_out_loss);
+    if (average_loss) std::printf("of the average   %.6f nats per byte\n", *average_loss);
     std::printf("unigram entropy  %.6f nats per byte, the least without context\n",
                 corpus.unigram_entropy());
     std::printf("parameters       %016lx\n", hash);

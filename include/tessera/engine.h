@@ -29,6 +29,7 @@ namespace tessera {
 
 namespace internal {
 class ShardedEngine;
+struct OpenAverage;
 }  // namespace internal
 
 class ProcessGroup;
@@ -59,11 +60,11 @@ struct StepResult {
 /// units in the same order, in evaluation too.
 ///
 /// Collective calls are made by every rank in the same order: backward and accumulate() outside
-/// no_sync() (their reductions), step(), modify_parameters(), full_parameters(), parameter_hash(),
-/// state_dict(), load_state_dict(), write_state(), read_state(). Backward runs on the thread that
-/// made the engine. Any thread may make the other calls (on a GPU with the group's device as its
-/// current one): one at a time, and not during a backward. Several engines may live in one process
-/// (a GAN), each used in the same order on all ranks.
+/// no_sync() (their reductions), step(), modify_parameters(), full_parameters(), begin_average()
+/// and its end(), parameter_hash(), state_dict(), load_state_dict(), write_state(), read_state().
+/// Backward runs on the thread that made the engine. Any thread may make the other calls (on a GPU
+/// with the group's device as its current one): one at a time, and not during a backward. Several
+/// engines may live in one process (a GAN), each used in the same order on all ranks.
 ///
 /// Errors: wrong use throws c10::Error. A failed collective throws CommError and poisons the engine
 /// (every later call throws that error), and so does an exception on one rank in a collective part
@@ -203,6 +204,42 @@ class Engine final {
   /// `module` is (part of) the model; throws c10::Error for a module without parameters of this
   /// engine.
   [[nodiscard]] Scope gather(const torch::nn::Module& module);
+
+  /// The model is the average of its weights from begin_average() to end(). Not thread-safe.
+  class [[nodiscard]] AverageScope {
+   public:
+    /// begin_average() calls it.
+    explicit AverageScope(std::shared_ptr<internal::OpenAverage> open) : open_(std::move(open)) {}
+    AverageScope(AverageScope&& other) noexcept = default;
+    AverageScope(const AverageScope&) = delete;
+    AverageScope& operator=(const AverageScope&) = delete;
+    AverageScope& operator=(AverageScope&&) = delete;
+    /// Local, as when an exception leaves the scope on one rank: without end(), the engine's next
+    /// collective call but a backward ends the average on this rank.
+    ~AverageScope();
+
+    /// Collective, blocking. The parameters have their own values again, to the bit; where masters
+    /// are wider, what a step makes of them. Throws c10::Error on every rank, and the average goes
+    /// on, while a full_parameters() or gather() scope is open on any. Throws c10::Error on every
+    /// rank if a parameter was written inside: the engine can be used again after
+    /// load_state_dict(). Once only.
+    void end();
+
+   private:
+    std::shared_ptr<internal::OpenAverage> open_;
+  };
+
+  /// Collective, blocking. Until end() of the returned scope every parameter is its average
+  /// (Options::average), rounded to the parameter's dtype, by whatever means it is read: operators,
+  /// full_parameters(), gather(), parameter_hash(). Buffers stay: BatchNorm's statistics are those
+  /// of the live weights, as in PyTorch. Inside, step(), backward, modify_parameters() and all
+  /// calls that save or load throw c10::Error on every rank; gradients of before stay. Takes no
+  /// memory; copies or exchanges this rank's slices, and sends what a step sends to show updates.
+  ///
+  /// Throws c10::Error on every rank without an average, before its first update, inside another
+  /// such scope, in a full_parameters() or gather() scope, and if a parameter was written outside
+  /// modify_parameters(). Destroying the engine inside leaves the model the average.
+  AverageScope begin_average();
 
   /// Blocking. Local, except under asynchronous steps, where all ranks must call it. Waits for what
   /// the last step() has left in flight: parameters that are being all-gathered, and under

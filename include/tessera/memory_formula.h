@@ -24,12 +24,13 @@ struct MemorySetting {
   Offload offload = Offload::kNone;  ///< Options::offload
   /// The optimizer's states per element (AdamW: two moments).
   std::vector<ElementState> states = {};
+  bool has_average = false;  ///< Options::average
 };
 
 /// Persistent bytes per rank that training keeps, from the layout alone: what docs/memory.md calls
 /// the memory formula, padding included. For each unit, with P its padded bytes in the parameters'
 /// dtype, S in the reduced gradients', M in the masters' and T of all the optimizer's states (2 M
-/// with AdamW's two moments):
+/// with AdamW's two moments, and M more with an average of the weights):
 ///   parameters: P / p (+ P / n of a second shard, 1 < n < p); P / o where ranks share them, and
 ///   then neither unsharded-parameter buffers nor root.
 ///   gradients:  S / o (S / g where 1 < g < o) where reduced gradients have a buffer of their own.

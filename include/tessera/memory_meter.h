@@ -13,7 +13,7 @@ namespace tessera {
 enum class MemoryClass : uint8_t {
   kParameters,           ///< flat parameter buffers, or this rank's shards of them
   kGradients,            ///< reduced gradients that last until the step
-  kOptimizer,            ///< moments and masters
+  kOptimizer,            ///< moments, masters and averages
   kUnshardedParameters,  ///< memory of units while they are whole
   kRoot,                 ///< the root unit's own buffer, where parameters are split
   kGradientBuffers,      ///< buffers in which gradients are collected before they are reduced

@@ -13,6 +13,7 @@
 
 #include "tessera/precision.h"
 #include "tessera/strategy.h"
+#include "tessera/weight_average.h"
 #include "tessera/wrap_policy.h"
 
 namespace tessera {
@@ -146,6 +147,12 @@ struct Options {
   /// Called instead of on_non_finite, on every rank with the same report; must return the same on
   /// all ranks.
   std::function<NonFinite(const NonFiniteReport&)> ask_non_finite = {};
+
+  /// If set, the engine keeps an average of the weights (EMA, SWA): M bytes per parameter more, of
+  /// its masters' dtype, split as the optimizer's states (memory_formula.h).
+  /// Engine::begin_average() makes the model the average. Training itself is the same to the bit.
+  /// An error where a GPU updates, which has no kernel for it: there set `offload`.
+  std::optional<WeightAverage> average = {};
 
   // --- Performance (changes speed and peak memory only) ---
 

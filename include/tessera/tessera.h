@@ -26,6 +26,7 @@
 #include "tessera/options.h"
 #include "tessera/precision.h"
 #include "tessera/strategy.h"
+#include "tessera/weight_average.h"
 #include "tessera/wrap_policy.h"
 #include "tessera/wrap_rules.h"
 

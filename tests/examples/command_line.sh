@@ -70,6 +70,15 @@ ends 64 $program "${tiny[@]}" --batch=72057594037927936
 ends 64 $program "${tiny[@]}" --context=9223372036854775807
 ends 64 $program "${tiny[@]}" --layers=1000000000
 err_has '--layers: got 1000000000, expected 1 to 10000'
+ends 0 $program "${tiny[@]}"
+! grep -q 'of the average' "$scratch/out" || fail 'an average that nobody asked for'
+ends 0 $program "${tiny[@]}" --ema=0.5
+grep -q '^of the average   [0-9.]* nats per byte$' "$scratch/out" || fail 'no loss of the average'
+for decay in 1 -0.5 nan; do
+  ends 64 $program "${tiny[@]}" --ema=$decay
+  err_has 'average.decay: got '
+  err_is_one_line
+done
 ends 64 $program "${tiny[@]}" --degrees=1,2
 err_has '--degrees: '
 err_is_one_line

@@ -66,6 +66,8 @@ same gpt --accumulate=3 -- zero1 zero2 zero3 "${rows[-1]}"
 cp "$scratch/ddp" "$scratch/reduced_each"
 same gpt --accumulate=3 --no_sync -- zero1 zero2 zero3 "${rows[-1]}"
 same gpt --param_dtype=bfloat16 -- zero1 zero2 zero3 "${rows[-1]}"
+same gpt --ema=0.5 -- zero1 zero2 zero3 "${rows[-1]}"
+grep -q 'of the average' "$scratch/ddp"
 
 # The comparison can fail: another seed trains another model.
 gpt ddp --accumulate=3 --seed=2 >"$scratch/other"

@@ -131,6 +131,7 @@ Options options_of(const Configuration& configuration) {
                   .degrees = configuration.degrees,
                   .reshard_after_forward = configuration.reshard_after_forward,
                   .precision = configuration.precision,
+                  .average = configuration.average,
                   .share_parameters = configuration.shares_parameters,
                   .optimizer_in_backward = configuration.optimizer_in_backward,
                   .prefetch = configuration.prefetch,

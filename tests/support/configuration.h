@@ -24,6 +24,7 @@ struct Configuration {
     kWhole,   ///< one unit for all
   } wrap = Wrap::kLayers;
   Precision precision = {};
+  std::optional<WeightAverage> average = {};
   std::optional<bool> prefetch = {};
   bool shares_parameters = true;
   bool optimizer_in_backward = false;

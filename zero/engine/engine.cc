@@ -1,5 +1,8 @@
 #include "tessera/engine.h"
 
+#include <c10/util/Exception.h>
+
+#include "tessera/zero/engine/open_average.h"
 #include "tessera/zero/engine/sharded_engine.h"
 
 namespace tessera {
@@ -48,6 +51,21 @@ Engine::Scope Engine::full_parameters() { return implementation_->full_parameter
 
 Engine::Scope Engine::gather(const torch::nn::Module& module) {
   return implementation_->gather(module);
+}
+
+Engine::AverageScope Engine::begin_average() { return implementation_->begin_average(); }
+
+Engine::AverageScope::~AverageScope() {
+  if (open_ != nullptr) open_->is_dropped = true;
+}
+
+void Engine::AverageScope::end() {
+  TORCH_CHECK(open_ != nullptr,
+              "[engine] end: got a scope of begin_average() that has ended, or was moved from");
+  TORCH_CHECK(open_->engine != nullptr,
+              "[engine] end: the engine is gone; end the scope before it is destroyed");
+  open_->engine->end_average();
+  open_.reset();
 }
 
 StateDict Engine::state_dict(StateScope scope, int rank) {

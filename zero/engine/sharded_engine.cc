@@ -8,6 +8,7 @@
 
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/memory/freed_memory.h"
+#include "tessera/zero/parameters/shown_average.h"
 
 namespace tessera::internal {
 
@@ -32,6 +33,7 @@ ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
           *parts_.group, parts_.table, parts_.plan, slices_, parts_.options,
           [this] { return watch_.is_inside_backward(); },
           parts_.group->can().completes_on_host ? nullptr : &streams_, meter_, trace_.get()),
+      average_(make_average(parts_.options, store_, *parts_.group)),
       commit_(make_step_commit({.group = *parts_.group,
                                 .table = parts_.table,
                                 .plan = parts_.plan,
@@ -40,7 +42,8 @@ ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
                                 .store = store_,
                                 .failure = failure_,
                                 .meter = meter_,
-                                .trace = trace_.get()},
+                                .trace = trace_.get(),
+                                .average = average_.get()},
                                parts_.optimizer, parts_.group_of)),
       early_update_(commit_->update_in_backward()),
       reducer_(*parts_.group, parts_.table, parts_.plan, slices_, reducer_setting(), meter_,
@@ -50,12 +53,12 @@ ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
       misuse_(parts_.table, store_, access_, handles_, commit_->optimizer(), early_update_),
       registration_(*parts_.model, parts_.table, parts_.options.ignores),
       state_(parts_.table, parts_.plan, slices_, std::move(buffers), commit_->optimizer(),
-             store_.masters(), store_.flat()),
+             store_.masters(), store_.flat(), average_.get()),
       state_transfer_(*parts_.group, state_),
       streamed_state_(*parts_.group, state_) {
   meter_.add(
       parts_.options.offload == Offload::kNone ? MemoryClass::kOptimizer : MemoryClass::kHost,
-      commit_->optimizer().state_bytes());
+      commit_->optimizer().state_bytes() + (average_ != nullptr ? average_->bytes() : 0));
   meter_.add(MemoryClass::kControl, commit_->bytes() + access_.bytes());
   if (parts_.options.cuda_graphs) {
     captured_ = std::make_unique<CapturedMicroSteps>(parts_.group->device());
@@ -137,6 +140,7 @@ auto ShardedEngine::guard_late(Body&& body) {
 StepResult ShardedEngine::step() {
   failure_.require_none();
   require_outside_backward("step");
+  leave_average("step", InAverage::kRefused);
   const at::NoGradGuard no_grad;
   streams_.pass();
   written_.clear();

@@ -21,6 +21,7 @@
 #include "tessera/engine.h"
 #include "tessera/memory_formula.h"
 #include "tessera/memory_meter.h"
+#include "tessera/optim/flat_average.h"
 #include "tessera/optim/rate_schedule.h"
 #include "tessera/optimizer_plan.h"
 #include "tessera/parameter_table.h"
@@ -29,6 +30,7 @@
 #include "tessera/unit_plan.h"
 #include "tessera/zero/engine/captured_micro_steps.h"
 #include "tessera/zero/engine/misuse_check.h"
+#include "tessera/zero/engine/open_average.h"
 #include "tessera/zero/parameters/parameter_access.h"
 #include "tessera/zero/parameters/parameter_store.h"
 #include "tessera/zero/parameters/registration.h"
@@ -62,7 +64,10 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   ShardedEngine(Parts parts, std::vector<NamedTensor> buffers);
   ShardedEngine(const ShardedEngine&) = delete;
   ShardedEngine& operator=(const ShardedEngine&) = delete;
-  ~ShardedEngine() { handles_.hide_all(); }
+  ~ShardedEngine() {
+    handles_.hide_all();
+    if (open_average_ != nullptr) open_average_->engine = nullptr;
+  }
 
   StepResult step();
   torch::optim::Optimizer& optimizer() { return commit_->optimizer(); }
@@ -80,6 +85,8 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   void modify_parameters(int from_rank, const std::function<void()>& write);
   Engine::Scope full_parameters();
   Engine::Scope gather(const torch::nn::Module& module);
+  Engine::AverageScope begin_average();
+  void end_average();  // AverageScope::end()
   StateDict state_dict(StateScope scope, int rank);
   void load_state_dict(const StateDict& state);
   void write_state(StateSink& sink);
@@ -110,6 +117,10 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   void require_outside_backward(const char* call) const;
   void require_no_update(const char* call) const;
   void require_between_steps(const char* call);
+  /// What a collective call does inside the scope of begin_average(). See Note [Inside an average].
+  enum class InAverage : uint8_t { kRefused, kAllowed, kEnds };
+  void leave_average(const char* call, InAverage in_average);
+  std::string find_write_inside() const;
   void agree_to_update();
   void reduce_in_step();
   bool finish_reductions(bool objects);
@@ -134,7 +145,9 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
     return {.steps = steps_,
             .loss_scale = loss_scale(),
             .good_steps = commit_->loss_scale().good_steps,
-            .has_scaler = commit_->has_loss_scale()};
+            .has_scaler = commit_->has_loss_scale(),
+            .averaged = average_ != nullptr ? average_->updates() : 0,
+            .has_average = average_ != nullptr};
   }
   /// Backward has updated what no step() has committed yet.
   bool is_updated() const { return early_update_ != nullptr && early_update_->has_begun(); }
@@ -151,6 +164,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   RollingHash history_at_step_;  // as of the last step
   RollingHash history_agreed_;   // as of the last step that all ranks are known to agree on
   ParameterStore store_;
+  const std::unique_ptr<FlatAverage> average_;  // null without Options::average
   std::unique_ptr<StepCommit> commit_;
   UpdateInBackward* const early_update_;  // null: step() updates
   Reducer reducer_;
@@ -164,6 +178,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   std::unique_ptr<CapturedMicroSteps> captured_;  // null without Options::cuda_graphs
   std::vector<std::unique_ptr<GradientHook>> hooks_;
   RateSchedule schedule_;
+  std::shared_ptr<OpenAverage> open_average_;  // null outside begin_average()
 
   StepResult last_result_;
   int64_t steps_ = 0;                // updates applied

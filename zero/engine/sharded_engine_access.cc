@@ -13,12 +13,14 @@ namespace tessera::internal {
 
 void ShardedEngine::modify_parameters(int from_rank, const std::function<void()>& write) {
   require_between_steps("modify_parameters");
+  leave_average("modify_parameters", InAverage::kRefused);
   learn_outcome();
   failure_.abort_all_on_exception("modify_parameters", [&] { access_.modify(from_rank, write); });
 }
 
 Engine::Scope ShardedEngine::full_parameters() {
   require_between_steps("full_parameters");
+  leave_average("full_parameters", InAverage::kAllowed);
   learn_outcome();
   return failure_.abort_all_on_exception("full_parameters", [&] { return access_.open_scope(); });
 }
@@ -36,6 +38,7 @@ void ShardedEngine::wait() {
 
 uint64_t ShardedEngine::parameter_hash() {
   require_between_steps("parameter_hash");
+  leave_average("parameter_hash", InAverage::kAllowed);
   learn_outcome();
   return failure_.abort_all_on_exception("parameter_hash", [&] { return access_.hash(); });
 }
@@ -44,6 +47,7 @@ uint64_t ShardedEngine::parameter_hash() {
 
 StateDict ShardedEngine::state_dict(StateScope scope, int rank) {
   require_between_steps("state_dict");
+  leave_average("state_dict", InAverage::kRefused);
   learn_outcome();
   const at::NoGradGuard no_grad;
   return failure_.abort_all_on_exception("state_dict", [&] {
@@ -54,6 +58,7 @@ StateDict ShardedEngine::state_dict(StateScope scope, int rank) {
 
 void ShardedEngine::write_state(StateSink& sink) {
   require_between_steps("write_state");
+  leave_average("write_state", InAverage::kRefused);
   learn_outcome();
   const at::NoGradGuard no_grad;
   const StreamedState::Saving saving = failure_.abort_all_on_exception("write_state", [&] {
@@ -75,6 +80,7 @@ void ShardedEngine::read_state(StateSource& source) {
 void ShardedEngine::load_state(const char* call, const std::function<void(EngineCounters&)>& load) {
   failure_.require_all_ranks();
   require_outside_backward(call);
+  leave_average(call, InAverage::kRefused);
   learn_outcome();
   const at::NoGradGuard no_grad;
   failure_.abort_all_on_exception(call, [&] {
@@ -85,6 +91,7 @@ void ShardedEngine::load_state(const char* call, const std::function<void(Engine
     load(loaded);
     steps_ = loaded.steps;
     commit_->load_loss_scale({loaded.loss_scale, loaded.good_steps});
+    if (average_ != nullptr) average_->set_updates(loaded.averaged);
     schedule_.forget();
     clear();
     store_.announce();
@@ -103,7 +110,8 @@ MemorySetting ShardedEngine::memory_setting(int micro_steps) const {
           .units_in_reduction = reducer_.units_in_reduction(),
           .ranks_after_forward = parts_.options.reshard_after_forward,
           .offload = parts_.options.offload,
-          .states = commit_->optimizer().states()};
+          .states = commit_->optimizer().states(),
+          .has_average = average_ != nullptr};
 }
 
 }  // namespace tessera::internal

@@ -44,8 +44,10 @@ void ShardedEngine::accumulate(const std::vector<NamedTensor>& gradients) {
   failure_.require_none();
   const at::NoGradGuard no_grad;
   streams_.pass();
-  const GivenGradients given = given_gradients(parts_.table, gradients);
+  const bool is_alone = *no_sync_depth_ > 0 && early_update_ == nullptr;
   std::string problem = misplaced();
+  if (!is_alone && problem.empty()) leave_average("accumulate", InAverage::kRefused);
+  const GivenGradients given = given_gradients(parts_.table, gradients);
   if (problem.empty()) problem = given.problem;
   if (const std::optional<size_t> replaced = handles_.replaced();
       problem.empty() && replaced.has_value()) {
@@ -53,7 +55,6 @@ void ShardedEngine::accumulate(const std::vector<NamedTensor>& gradients) {
                            "': .grad was assigned outside the engine; clear it "
                            "(.mutable_grad().reset()) first");
   }
-  const bool is_alone = *no_sync_depth_ > 0 && early_update_ == nullptr;
   if (is_alone) {
     TORCH_CHECK(problem.empty(), "[accumulate] rank ", parts_.group->rank(), ": ", problem);
   } else {
@@ -72,6 +73,10 @@ void ShardedEngine::accumulate(const std::vector<NamedTensor>& gradients) {
 
 void ShardedEngine::begin_micro_step() {
   hook_error_.clear();
+  TORCH_CHECK(open_average_ == nullptr,
+              "[engine] backward: called inside begin_average(), where the model is the average of "
+              "its weights, which is not trained; end it before the forward, by end() of its scope "
+              "or, if that was dropped, by another collective call");
   if (early_update_ != nullptr) agree_to_update();
   failure_.abort_all_on_exception("backward", [&] {
     if (early_update_ == nullptr) look_for_writes();

@@ -75,11 +75,14 @@ void MasterValues::adopt(const FlatParameters& flat) {
 }
 
 void MasterValues::store(size_t unit, const FlatParameters& flat) {
-  if (!has_copy(unit)) return;
+  if (has_copy(unit)) show(unit, values_[unit], flat);
+}
+
+void MasterValues::show(size_t unit, const at::Tensor& values, const FlatParameters& flat) {
   if (uploads_ != nullptr) {
-    uploads_->start(part_of(unit, flat), values_[unit]);
+    uploads_->start(part_of(unit, flat), values);
   } else {
-    part_of(unit, flat).copy_(values_[unit]);
+    part_of(unit, flat).copy_(values);
   }
 }
 

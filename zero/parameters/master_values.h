@@ -44,6 +44,11 @@ class MasterValues {
   /// Rounds the masters of `unit` into its parameters' shard; nothing where they are the same.
   /// Where the shard lies on a device and they do not: queues that, see join().
   void store(size_t unit, const FlatParameters& flat);
+  /// The same with `values`, of the masters' dtype and size, which lie where the masters do: the
+  /// parameters show them, and store() brings the masters back. Only where has_copy().
+  void show(size_t unit, const at::Tensor& values, const FlatParameters& flat);
+  /// Whether the masters of `unit` are a copy rather than its parameters' shard itself.
+  bool has_copy(size_t unit) const { return has_master_copy(plan_[unit].precision, offload_); }
   /// The current stream waits for what store() has queued; nothing where it queues nothing.
   void join();
   /// The host does, before values() are written again.
@@ -55,7 +60,6 @@ class MasterValues {
   void load_copies(const FlatParameters& flat);
 
  private:
-  bool has_copy(size_t unit) const { return has_master_copy(plan_[unit].precision, offload_); }
   at::Tensor part_of(size_t unit, const FlatParameters& flat) const;
 
   const UnitPlan& plan_;

@@ -92,14 +92,25 @@ std::shared_ptr<void> ParameterAccess::gather(const torch::nn::Module& module) {
   return count(store_.hold({units.begin(), units.end()}));
 }
 
+std::string ParameterAccess::open_scope_problem(const char* call) const {
+  if (!has_open_scope()) return "";
+  return absl::StrCat(call,
+                      ": called while a full_parameters() or gather() scope is open; end the scope "
+                      "first");
+}
+
 void ParameterAccess::require_settled(const char* call) {
-  refuse_on_all_ranks(group_,
-                      has_open_scope()
-                          ? absl::StrCat(call,
-                                         ": called while a full_parameters() or gather() scope is "
-                                         "open; end the scope first")
-                          : find_moved(),
-                      "engine");
+  const std::string problem = open_scope_problem(call);
+  refuse_on_all_ranks(group_, problem.empty() ? find_moved() : problem, "engine");
+}
+
+void ParameterAccess::require_unwritten(const char* call) {
+  std::string problem = open_scope_problem(call);
+  if (problem.empty()) {
+    const FlatParameters::Finding finding = store_.inspect();
+    problem = describe(finding.violation, table_[finding.parameter].name);
+  }
+  refuse_on_all_ranks(group_, problem, "engine");
 }
 
 uint64_t ParameterAccess::hash() {

@@ -40,6 +40,11 @@ class ParameterAccess {
   /// Collective. Throws c10::Error on every rank that names the ranks where a scope is open or a
   /// parameter has left its unit.
   void require_settled(const char* call);
+  /// The same, and for a parameter that was written outside modify_parameters(): what follows would
+  /// take it for the run's own value.
+  void require_unwritten(const char* call);
+  /// "" or what require_settled() says of open scopes on this rank.
+  std::string open_scope_problem(const char* call) const;
 
   /// parameter_hash() of an engine.
   uint64_t hash();

@@ -10,6 +10,7 @@
 #include <absl/strings/str_split.h>
 
 #include "tessera/core/comm/agreement/text_exchange.h"
+#include "tessera/zero/state/average_remedy.h"
 #include "tessera/zero/state/memory_order.h"
 
 namespace tessera::internal {
@@ -184,6 +185,7 @@ void StateClaims::describe(const StateTable& table,
     }
   }
   problems_ = absl::StrJoin(lines, "\n  ");
+  problems_ += average_remedy(table, problems_);
 }
 
 }  // namespace tessera::internal

@@ -42,6 +42,7 @@ std::vector<StateNumber> read_numbers(const ParameterTable& table, const FlatOpt
     numbers.push_back(real(kScale, counters.loss_scale));
     numbers.push_back(count("scaler.good_steps", counters.good_steps));
   }
+  if (counters.has_average) numbers.push_back(count(kAveragedUpdates, counters.averaged));
   const std::vector<int64_t> step_counts = optimizer.step_counts();
   for (size_t i = 0; i < table.size(); ++i) {
     if (!table[i].is_trainable) continue;
@@ -80,6 +81,7 @@ void write_numbers(const std::vector<StateNumber>& numbers, const ParameterTable
     counters.loss_scale = std::bit_cast<double>(numbers[next++].bits);
     counters.good_steps = numbers[next++].bits;
   }
+  if (counters.has_average) counters.averaged = numbers[next++].bits;
   std::vector<int64_t> step_counts = optimizer.step_counts();
   for (size_t i = 0; i < table.size(); ++i) {
     if (table[i].is_trainable) step_counts[i] = numbers[next++].bits;

@@ -13,11 +13,16 @@ namespace tessera::internal {
 
 /// What the engine itself counts. Equal on all ranks.
 struct EngineCounters {
-  int64_t steps = 0;        ///< updates applied
-  double loss_scale = 1.0;  ///< without a scaler neither read nor written, as good_steps
-  int64_t good_steps = 0;   ///< steps without overflow since the scale last changed
-  bool has_scaler = false;  ///< Options::loss_scale is set
+  int64_t steps = 0;         ///< updates applied
+  double loss_scale = 1.0;   ///< without a scaler neither read nor written, as good_steps
+  int64_t good_steps = 0;    ///< steps without overflow since the scale last changed
+  bool has_scaler = false;   ///< Options::loss_scale is set
+  int64_t averaged = 0;      ///< FlatAverage::updates(); without an average as the scaler's
+  bool has_average = false;  ///< Options::average is set
 };
+
+/// The name of EngineCounters::averaged in a state. An engine has it if it keeps an average.
+inline constexpr const char* kAveragedUpdates = "engine.averaged_updates";
 
 /// One entry of a state that is a single number.
 struct StateNumber {

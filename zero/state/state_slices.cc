@@ -12,14 +12,16 @@ namespace tessera::internal {
 
 StateSlices::StateSlices(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
                          std::vector<NamedTensor> buffers, FlatOptimizer& optimizer,
-                         const MasterValues& masters, const FlatParameters& flat)
+                         const MasterValues& masters, const FlatParameters& flat,
+                         const FlatAverage* average)
     : table_(table),
       plan_(plan),
       slices_(slices),
       buffers_(std::move(buffers)),
       optimizer_(optimizer),
       masters_(masters),
-      flat_(flat) {}
+      flat_(flat),
+      average_(average) {}
 
 // --- Numbers ---
 
@@ -36,7 +38,7 @@ void StateSlices::write(const std::vector<StateNumber>& numbers, EngineCounters&
 }
 
 StateTable StateSlices::table(const std::vector<StateNumber>& numbers) const {
-  return {table_, plan_, buffers_, optimizer_.states(), numbers};
+  return {table_, plan_, buffers_, optimizer_.states(), numbers, average_ != nullptr};
 }
 
 std::string StateSlices::problem() const { return optimizer_.groups().problem(); }
@@ -60,6 +62,8 @@ std::vector<StateSlices::Slice> StateSlices::memory_of(const StateRegion& region
       }
       return segments;
     }
+    case StateRegion::Source::kAverage:
+      return {{average_->average(region.index), optimizer}};
     case StateRegion::Source::kReplica:
     case StateRegion::Source::kNumbers:
       break;

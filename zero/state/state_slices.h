@@ -8,6 +8,7 @@
 
 #include "tessera/core/layout/flat_parameters.h"
 #include "tessera/core/layout/slice_map.h"
+#include "tessera/optim/flat_average.h"
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/parameter_table.h"
 #include "tessera/process_group.h"
@@ -25,16 +26,17 @@ struct StatePart {
   at::Tensor values;  ///< [range.numel], the memory itself, on its device
 };
 
-/// What a rank keeps of a run's state, by region: its shards, masters and optimizer states; never
-/// the model's tensors of a unit. Tensors without a place in the plan (frozen ones where parameters
-/// are not split) and buffers are kept whole by every rank. All its calls are local; it holds no
-/// memory.
+/// What a rank keeps of a run's state, by region: its shards, masters, optimizer states and
+/// averages; never the model's tensors of a unit. Tensors without a place in the plan (frozen ones
+/// where parameters are not split) and buffers are kept whole by every rank. All its calls are
+/// local; it holds no memory.
 class StateSlices {
  public:
-  /// References must outlive it; `buffers` are the model's.
+  /// References and `average` (null: none is kept) must outlive it; `buffers` are the model's.
   StateSlices(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
               std::vector<NamedTensor> buffers, FlatOptimizer& optimizer,
-              const MasterValues& masters, const FlatParameters& flat);
+              const MasterValues& masters, const FlatParameters& flat,
+              const FlatAverage* average = nullptr);
 
   const SliceMap& slices() const { return slices_; }
   const std::vector<NamedTensor>& buffers() const { return buffers_; }
@@ -75,6 +77,7 @@ class StateSlices {
   FlatOptimizer& optimizer_;
   const MasterValues& masters_;
   const FlatParameters& flat_;
+  const FlatAverage* const average_;
 };
 
 /// slices.table(numbers), which any rank may refuse: then every rank throws c10::Error, also with

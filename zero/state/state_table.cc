@@ -25,7 +25,7 @@ absl::string_view to_absl(std::string_view text) { return {text.data(), text.siz
 StateTable::StateTable(const ParameterTable& table, const UnitPlan& plan,
                        const std::vector<NamedTensor>& buffers,
                        const std::vector<ElementState>& states,
-                       const std::vector<StateNumber>& numbers) {
+                       const std::vector<StateNumber>& numbers, bool has_average) {
   using Source = StateRegion::Source;
   for (size_t index = 0; index < plan.size(); ++index) {
     const PlannedUnit& unit = plan[index];
@@ -46,6 +46,10 @@ StateTable::StateTable(const ParameterTable& table, const UnitPlan& plan,
       add_unit(table, unit, region(Source::kOptimizer, state), "optimizer.",
                absl::StrCat(".", states[state].name),
                states[state].dtype_over(unit.precision.master));
+    }
+    if (has_average) {
+      add_unit(table, unit, region(Source::kAverage), "optimizer.", ".average",
+               unit.precision.master);
     }
   }
 

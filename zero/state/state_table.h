@@ -30,6 +30,7 @@ struct StateRegion {
     kParameters,  ///< of a unit
     kMasters,     ///< of a unit
     kOptimizer,   ///< one tensor of the optimizer for a unit
+    kAverage,     ///< of a unit: the average of its weights
     kReplica,     ///< a tensor that every rank has: a buffer, a frozen parameter where it was made
     kNumbers,     ///< all of them, 8 bytes each
   };
@@ -51,7 +52,7 @@ class StateTable {
   /// longer has the size it was given a place for.
   StateTable(const ParameterTable& table, const UnitPlan& plan,
              const std::vector<NamedTensor>& buffers, const std::vector<ElementState>& states,
-             const std::vector<StateNumber>& numbers);
+             const std::vector<StateNumber>& numbers, bool has_average = false);
 
   const std::vector<StateSlot>& slots() const { return slots_; }
   const std::vector<StateRegion>& regions() const { return regions_; }

@@ -12,6 +12,7 @@
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/zero/parameters/registration.h"
+#include "tessera/zero/state/average_remedy.h"
 #include "tessera/zero/state/memory_order.h"
 
 namespace tessera::internal {
@@ -205,6 +206,7 @@ void StreamedState::load(StateSource& source, EngineCounters& counters) {
   std::string problem;
   try {
     problem = absl::StrJoin(mismatches(table, source), "\n  ");
+    problem += average_remedy(table, problem);
     if (problem.empty()) problem = source.problem_of(needed_by(table, slices_, reading));
     if (problem.empty()) {
       const size_t first = table.regions().back().first_slot;

@@ -42,7 +42,7 @@ std::optional<StepCommit::Outcome> HostCommit::commit(Reducer& reducer,
 
   const double scale = clip_.decide(result.norms, rank_report.loss_scale);
   parts_.failure.abort_all_on_exception(
-      "step()", [&] { apply(reducer, scale); }, kAfterVote);
+      "step()", [&] { apply(reducer, scale, rank_report.step); }, kAfterVote);
   Outcome outcome{
       .committed = true, .grad_norm = result.grad_norm, .loss_scale = rank_report.loss_scale};
   for (const uint8_t used : reducer.used()) outcome.used_parameters += used;
@@ -88,21 +88,30 @@ StepCommit::Outcome HostCommit::skip(const StepVote::Result& result) {
   return outcome;
 }
 
-void HostCommit::apply(Reducer& reducer, double scale) {
-  if (early_update_ != nullptr) {
-    early_update_->end();
-  } else {
-    const TraceSpan span(parts_.trace, TraceTrack::kOptimizer, "update");
-    parts_.store.begin_writing();
-    for (size_t unit = 0; unit < parts_.plan.trainable_size(); ++unit) {
-      if (!parts_.plan.is_used(unit, reducer.used())) continue;
+void HostCommit::apply(Reducer& reducer, double scale, int64_t step) {
+  const bool is_averaged = parts_.average != nullptr && parts_.average->is_due(step);
+  if (early_update_ != nullptr) early_update_->end();
+  if (early_update_ == nullptr || is_averaged) {
+    update(reducer, scale, is_averaged ? parts_.average : nullptr);
+  }
+  parts_.store.show_updates(reducer.used());
+}
+
+/// Unit by unit: updates it, unless backward has, and takes it into `average`, unless that is null.
+/// All parameters are averaged, whether this step has used them or not.
+void HostCommit::update(Reducer& reducer, double scale, FlatAverage* average) {
+  const TraceSpan span(parts_.trace, TraceTrack::kOptimizer, "update");
+  parts_.store.begin_writing();
+  for (size_t unit = 0; unit < parts_.plan.trainable_size(); ++unit) {
+    if (early_update_ == nullptr && parts_.plan.is_used(unit, reducer.used())) {
       const at::Tensor gradient =
           offloaded_ != nullptr ? offloaded_->gradient(unit) : reducer.gradient(unit);
       clip_.clip(unit, gradient);
       update_unit(parts_.plan, unit, gradient, reducer.used(), scale, *optimizer_, parts_.store);
     }
+    if (average != nullptr) average->update(unit, parts_.store.masters().values()[unit]);
   }
-  parts_.store.show_updates(reducer.used());
+  if (average != nullptr) average->count_update();
 }
 
 at::Tensor HostCommit::scale(const at::Tensor& loss) const {

@@ -41,7 +41,8 @@ class HostCommit final : public StepCommit {
  private:
   void add_gradients(Reducer& reducer, StepVote::RankReport& rank_report) const;
   Outcome skip(const StepVote::Result& result);
-  void apply(Reducer& reducer, double scale);
+  void apply(Reducer& reducer, double scale, int64_t step);
+  void update(Reducer& reducer, double scale, FlatAverage* average);
 
   const Parts parts_;
   std::unique_ptr<HostOptimizer> optimizer_;

@@ -12,6 +12,7 @@
 #include "tessera/core/reduce/gradient_observer.h"
 #include "tessera/core/reduce/reducer.h"
 #include "tessera/core/step/step_vote.h"
+#include "tessera/optim/flat_average.h"
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/optim/formulas/loss_scale_rule.h"
 #include "tessera/optimizer_plan.h"
@@ -41,7 +42,7 @@ class StepCommit {
     int64_t used_parameters = 0;
   };
 
-  /// What every kind works on; references and `trace` (may be null) outlive it.
+  /// What every kind works on; references, `trace` (may be null) and `average` outlive it.
   struct Parts {
     ProcessGroup& group;
     const ParameterTable& table;
@@ -52,6 +53,7 @@ class StepCommit {
     EngineFailure& failure;
     MemoryMeter& meter;
     Trace* trace;
+    FlatAverage* average = nullptr;  ///< of the weights; null: none is kept
   };
 
   virtual ~StepCommit() = default;

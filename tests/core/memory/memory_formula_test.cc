@@ -231,6 +231,26 @@ TEST(MemoryFormula, TheOptimizersStatesAreWhatItSaysTheyAre) {
             memory_formula(narrow, split({4, 4, 4}))[MemoryClass::kOptimizer]);
 }
 
+TEST(MemoryFormula, AnAverageOfWeightsIsAsLargeAsTheMasters) {
+  const auto added = [](const UnitPlan& plan, MemorySetting setting) {
+    const MemoryBytes without = memory_formula(plan, setting);
+    setting.has_average = true;
+    MemoryBytes bytes = memory_formula(plan, setting);
+    for (size_t i = 0; i < kMemoryClasses; ++i) bytes.by_class[i] -= without.by_class[i];
+    return bytes;
+  };
+  EXPECT_EQ(added(buckets(3), resident({1, 1, 1})), (Expected{.optimizer = 6144})) << "ddp";
+  EXPECT_EQ(added(buckets(3), resident({1, 1, 3})), (Expected{.optimizer = 2048})) << "zero1";
+  EXPECT_EQ(added(wrapped(), split({4, 4, 4})), (Expected{.optimizer = 6144 / 4}))
+      << "of frozen parameters there is none";
+  // 1024 + 512 + 512 elements, masters in fp32.
+  EXPECT_EQ(added(wrapped({.parameters = at::kBFloat16}), split({2, 2, 2})),
+            (Expected{.optimizer = 2048 * 4 / 2}));
+  MemorySetting offloaded = split({4, 4, 4});
+  offloaded.offload = Offload::kParameters;
+  EXPECT_EQ(added(wrapped(), offloaded)[MemoryClass::kHost], 6144 / 4);
+}
+
 TEST(MemoryFormula, NothingTrainableNeedsNothing) {
   const ParameterTable table({{"frozen", at::zeros({5})}});
   EXPECT_EQ(memory_formula(UnitPlan(table, {}, 2), resident({1, 2, 2}, 3)), MemoryBytes{});

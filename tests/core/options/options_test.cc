@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <limits>
 #include <set>
 #include <string>
 #include <vector>
@@ -110,6 +111,9 @@ const std::vector<FieldCase>& cases() {
       {"ask_non_finite",
        [](Options& o) { o.ask_non_finite = [](const auto&) { return NonFinite::kSkip; }; },
        {A, A, A, A, A, A, A}},
+      {"average",
+       [](Options& o) { o.average = WeightAverage{.decay = 0.9}; },
+       {A, A, A, A, A, A, A}},
       {"share_parameters", [](Options& o) { o.share_parameters = false; }, {R, A, A, A, A, A, R}},
       {"optimizer_in_backward",
        [](Options& o) { o.optimizer_in_backward = true; },
@@ -192,12 +196,12 @@ TEST(Options, EveryFieldIsInTheTable) {
   [[maybe_unused]] const auto& [strategy, degrees, wrap, reshard_after_forward, ignores,
                                 max_grad_norm, grad_norm_type, max_grad_norm_by_group,
                                 max_grad_value, gradient_divide_factor, precision, loss_scale,
-                                on_non_finite, ask_non_finite, share_parameters,
+                                on_non_finite, ask_non_finite, average, share_parameters,
                                 optimizer_in_backward, bucket_bytes, first_bucket_bytes, prefetch,
                                 keep_freed_memory, offload, asynchronous_step, cuda_graphs,
                                 poison_freed, free_eagerly, fixed_unsharded_buffers, trace] =
       options;
-  constexpr size_t kFields = 27;
+  constexpr size_t kFields = 28;
   std::set<std::string> tested = {"strategy", "degrees"};  // the columns
   for (const FieldCase& option : cases()) tested.insert(option.option);
   EXPECT_EQ(tested.size(), kFields);
@@ -251,6 +255,30 @@ TEST(Options, WhatNoModelCouldHaveIsRefusedWithoutOne) {
   EXPECT_THAT(message({.offload = static_cast<Offload>(9)}), HasSubstr("offload: got 9"));
   EXPECT_THAT(message({.on_non_finite = static_cast<NonFinite>(7)}),
               HasSubstr("on_non_finite: got 7"));
+}
+
+TEST(Options, AnAverageOfWeightsHasRanges) {
+  const auto message = [](const WeightAverage& average) {
+    const Options options{.average = average};
+    return std::string(validate(options).message());
+  };
+  EXPECT_EQ(message({}), "");
+  EXPECT_EQ(message({.decay = 0.0, .start_step = 5, .every = 10}), "") << "the control";
+  for (const double decay : {-0.1, 1.0, 1.5, std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_THAT(message({.decay = decay}), HasSubstr("[options] average.decay: got "));
+  }
+  EXPECT_EQ(message({.start_step = 0}), "[options] average.start_step: got 0; allowed 1 or more");
+  EXPECT_EQ(message({.every = -3}), "[options] average.every: got -3; allowed 1 or more");
+}
+
+TEST(Options, AnAverageOfWeightsIsUpdatedByTheHost) {
+  Options options{.strategy = Strategy::kZero3, .average = WeightAverage{}};
+  EXPECT_THAT(refusal(options, on_gpu()),
+              HasSubstr("[options] average: is set, but the parameters are updated on a GPU"));
+  for (const Offload offload : {Offload::kOptimizer, Offload::kParameters}) {
+    options.offload = offload;
+    EXPECT_EQ(refusal(options, on_gpu()), "");
+  }
 }
 
 TEST(Options, WhatChoosesNothingIsRefused) {

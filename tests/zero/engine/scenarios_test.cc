@@ -30,7 +30,7 @@ using at::Tensor;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-torch::optim::AdamWOptions adamw() { return torch::optim::AdamWOptions(0.02).eps(1e-6); }
+torch::optim::AdamWOptions plain_adamw() { return torch::optim::AdamWOptions(0.02).eps(1e-6); }
 
 std::vector<Configuration> sharded_configurations(int world) {
   std::vector<Configuration> configurations;
@@ -78,7 +78,7 @@ TEST(Scenarios, Scenario47_DeletingTheEngineFreesEverything) {
       constexpr int64_t kWidth = 512;
       const auto make_and_train = [&] {
         const auto model = std::make_shared<torch::nn::LinearImpl>(kWidth, kWidth);
-        auto engine = parallelize(model, adamw(), options_of(configuration), world);
+        auto engine = parallelize(model, plain_adamw(), options_of(configuration), world);
         model->forward(at::ones({2, kWidth})).sum().backward();
         engine->step();
         const std::weak_ptr<torch::nn::Module> watched = model;
@@ -195,7 +195,7 @@ TEST(Scenarios, Scenario51_AnAllFrozenModelIsEvaluated) {
     const std::shared_ptr<Net> plain = prepare(subject("Blocks").make(), at::kFloat, 1);
     for (Tensor& parameter : net->parameters()) parameter.set_requires_grad(false);
     const auto engine =
-        parallelize(net, adamw(), options_of(configuration_of(Strategy::kZero3)), world);
+        parallelize(net, plain_adamw(), options_of(configuration_of(Strategy::kZero3)), world);
     const Tensor input = at::ones({3, 7}, at::kFloat).requires_grad_();
     const Tensor other = at::ones({3, 7}, at::kFloat).requires_grad_();
     net->forward(input, {}).sum().backward();

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera {
+
+/// An average of the weights over a run's steps, kept beside the optimizer's states
+/// (Options::average): in the masters' dtype, split and saved as they are, updated behind each
+/// averaged step's update while the new values are in the cache. It is of all trainable
+/// parameters, whether a step has used them or not; frozen parameters are their own average.
+/// Engine::begin_average() makes the model the average.
+///
+/// Averaged are the steps start_step, start_step + every, ... Only committed steps count
+/// (StepResult::step); skipped ones do not. The first averaged values become the average.
+struct WeightAverage {
+  /// Set: an exponential moving average, decay * average + (1 - decay) * values, as PyTorch's
+  /// get_ema_avg_fn(). Range [0, 1). Unset: the mean of all averaged values, average += (values -
+  /// average) / n, as PyTorch's get_swa_avg_fn() (SWA, arXiv 1803.05407).
+  std::optional<double> decay = {};
+  int64_t start_step = 1;  ///< number of the first averaged step; at least 1
+  int64_t every = 1;       ///< steps from one averaged step to the next; at least 1
+
+  friend bool operator==(const WeightAverage&, const WeightAverage&) = default;
+};
+
+}  // namespace tessera

@@ -1,0 +1,167 @@
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/tests/support/message_of.h"
+#include "tessera/tests/support/state_run.h"
+#include "tessera/tests/support/state_streams.h"
+#include "tessera/tests/zero/state/saved_rank.h"
+
+// The average of the weights in a run's state: saved and loaded with it, between any two
+// configurations and worlds.
+namespace tessera::internal::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+Configuration averaging_every(Configuration configuration, int64_t every) {
+  configuration.average = WeightAverage{.every = every};
+  return configuration;
+}
+
+/// What a run that loads `states`, over other values, saves after training steps [begin, end).
+StateDict averaged_on(const States& states, int begin, int end, const std::string& model,
+                      const Configuration& configuration) {
+  return on_ranks(static_cast<int>(states.size()),
+                  [&](std::shared_ptr<ProcessGroup> group) {
+                    const StateDict& own = states[static_cast<size_t>(group->rank())];
+                    const SavedRank run(std::move(group), model, configuration, 77);
+                    run.train(0, 1);
+                    run.engine->load_state_dict(own);
+                    run.train(begin, end);
+                    return run.engine->state_dict(StateScope::kEveryRank);
+                  })
+      .back();
+}
+
+States shared_out(States states, int world) {
+  States shares(static_cast<size_t>(world));
+  for (size_t rank = 0; rank < states.size(); ++rank) {
+    shares[rank % shares.size()].merge(std::move(states[rank]));
+  }
+  return shares;
+}
+
+class AverageState : public ::testing::TestWithParam<int> {
+ protected:
+  int world() const { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(World, AverageState, ::testing::Values(1, 2, 3, 4));
+
+TEST_P(AverageState, GoesOnUnderAnyConfigurationBitForBit) {
+  for (const char* model : {"OddMlp", "FrozenLayers", "ChannelsLast", "UnusedEverywhere",
+                            "EmptyParameter", "TinyAndScalar"}) {
+    SCOPED_TRACE(model);
+    std::vector<Configuration> configurations = configurations_at(world());
+    for (Configuration& configuration : configurations) {
+      configuration = averaging_every(configuration, 2);
+    }
+    const StateDict expected =
+        saved_after(5, world(), model, configurations.front(), StateScope::kEveryRank).back();
+    EXPECT_EQ(expected.entries.at("engine.averaged_updates").tensor().item<int64_t>(), 3);
+    for (const Configuration& from : configurations) {
+      const States states = saved_after(2, world(), model, from, StateScope::kSharded);
+      for (const Configuration& to : configurations) {
+        EXPECT_EQ(bit_differences(averaged_on(states, 2, 5, model, to), expected), "")
+            << from << " to " << to;
+      }
+    }
+  }
+}
+
+TEST_P(AverageState, LoadsIntoAnyNumberOfRanksAlsoOverMasters) {
+  for (const int other : {1, 2, 3, 4}) {
+    for (const bool is_narrow : {false, true}) {
+      const auto made = [&](const Configuration& configuration) {
+        return averaging_every(is_narrow ? in_bfloat16(configuration) : configuration, 1);
+      };
+      for (const Configuration& plain : configurations_at(other)) {
+        const Configuration from = made(plain);
+        const StateDict expected =
+            saved_after(3, other, "ChannelsLast", from, StateScope::kEveryRank).front();
+        const States shards =
+            shared_out(saved_after(3, other, "ChannelsLast", from, StateScope::kSharded), world());
+        for (const Configuration& to : configurations_at(world())) {
+          EXPECT_EQ(bit_differences(averaged_on(shards, 3, 3, "ChannelsLast", made(to)), expected),
+                    "")
+              << from << " at " << other << " to " << to;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AverageState, IsRefusedByARunWithoutOneAndTheOtherWayRound) {
+  for (const Configuration& without : configurations_at(world())) {
+    const Configuration with = averaging_every(without, 1);
+    const auto message = [&](const StateDict& state, const Configuration& into, bool streams) {
+      std::string first;
+      run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
+        const SavedRank run(std::move(group), "OddMlp", into, 77);
+        run.train(0, 1);
+        const uint64_t before = parameter_hash(*run.engine);
+        StateReader source(state);
+        const std::string own = message_of(
+            [&] { streams ? run.engine->read_state(source) : run.engine->load_state_dict(state); });
+        EXPECT_EQ(parameter_hash(*run.engine) == before, own != kNothingThrown);
+        run.train(1, 2);
+        if (run.world->rank() == 0) first = own;
+      });
+      return first;
+    };
+    const StateDict averaged =
+        saved_after(2, world(), "OddMlp", with, StateScope::kEveryRank).back();
+    const StateDict plain =
+        saved_after(2, world(), "OddMlp", without, StateScope::kEveryRank).back();
+    for (const bool streams : {false, true}) {
+      EXPECT_THAT(message(plain, with, streams),
+                  AllOf(HasSubstr("'optimizer.layer0.weight.average': missing"),
+                        HasSubstr("The state has no average of weights, and this run keeps one "
+                                  "(Options::average); load it into an engine without")));
+      EXPECT_THAT(message(averaged, without, streams),
+                  AllOf(HasSubstr("'optimizer.layer0.weight.average': got an entry that this run "
+                                  "does not have"),
+                        HasSubstr("The state has an average of weights, and this run keeps none; "
+                                  "set Options::average")));
+      EXPECT_EQ(message(averaged, with, streams), kNothingThrown) << "the control";
+    }
+  }
+}
+
+TEST_P(AverageState, HasEntriesForTrainableParametersOnly) {
+  for (const Configuration& configuration : configurations_at(world())) {
+    const StateDict state = saved_after(2, world(), "FrozenLayers",
+                                        averaging_every(configuration, 1), StateScope::kEveryRank)
+                                .back();
+    int64_t averages = 0;
+    for (const auto& [name, entry] : state.entries) averages += name.ends_with(".average") ? 1 : 0;
+    EXPECT_EQ(averages, 3) << configuration;  // two weights and a bias
+    EXPECT_EQ(state.entries.at("optimizer.layer0.weight.average").sizes,
+              state.entries.at("model.layer0.weight").sizes);
+    EXPECT_FALSE(state.entries.contains("optimizer.layer1.weight.average"));
+  }
+}
+
+/// A negative count is no count.
+TEST(AverageStateErrors, AreFoundInTheCount) {
+  const Configuration configuration = averaging_every(configuration_of(Strategy::kDdp), 1);
+  StateDict state = saved_after(2, 1, "OddMlp", configuration, StateScope::kEveryRank).back();
+  state.entries.at("engine.averaged_updates").pieces[0].values.fill_(-1);
+  run_ranks(1, [&](std::shared_ptr<ProcessGroup> group) {
+    const SavedRank run(std::move(group), "OddMlp", configuration, 3);
+    EXPECT_THAT([&] { run.engine->load_state_dict(state); },
+                ThrowsMessage<c10::Error>(
+                    HasSubstr("'engine.averaged_updates': got -1, expected at least 0")));
+  });
+}
+
+}  // namespace
+}  // namespace tessera::internal::testing

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <memory>
+
+#include "tessera/optim/flat_average.h"
+#include "tessera/options.h"
+#include "tessera/parameter_table.h"
+#include "tessera/process_group.h"
+#include "tessera/unit_plan.h"
+#include "tessera/zero/parameters/parameter_store.h"
+
+namespace tessera::internal {
+
+/// The average that `options` ask for of the masters of `store`, in pinned memory where the host
+/// updates a device's parameters; null if they ask for none. Local.
+std::unique_ptr<FlatAverage> make_average(const Options& options, ParameterStore& store,
+                                          const ProcessGroup& group);
+
+/// Makes the average of the weights the parameters of all ranks, and back. Where masters are a
+/// copy, the average is rounded into the shards, and the masters bring the values back as a step
+/// would; elsewhere shards and average are exchanged in place. So neither takes memory for a copy.
+///
+/// Both are collective, between steps, with no unit whole on any rank and nothing under way.
+/// Version counters rise as in a step: a backward through an earlier forward throws.
+class ShownAverage {
+ public:
+  /// References must outlive it.
+  ShownAverage(const ParameterTable& table, const UnitPlan& plan, ParameterStore& store,
+               FlatAverage& average)
+      : table_(table), plan_(plan), store_(store), average_(average) {}
+
+  void show();
+  void hide();
+
+ private:
+  void announce();
+
+  const ParameterTable& table_;
+  const UnitPlan& plan_;
+  ParameterStore& store_;
+  FlatAverage& average_;
+};
+
+}  // namespace tessera::internal
