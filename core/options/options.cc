@@ -266,16 +266,7 @@ void Refusals::check_bucket_bytes(const char* name, std::optional<int64_t> bytes
 }
 
 void Refusals::check_average(const WeightAverage& average) {
-  const double decay = average.decay.value_or(0.0);
-  if (!(decay >= 0.0 && decay < 1.0)) {  // NaN fails too
-    refuse("average.decay: got ", number_text(decay),
-           "; allowed [0, 1); 0.999 suits most runs, leave it out for the mean");
-  }
-  const auto check = [this](const char* name, int64_t value) {
-    if (value < 1) refuse("average.", name, ": got ", value, "; allowed 1 or more");
-  };
-  check("start_step", average.start_step);
-  check("every", average.every);
+  for (const std::string& problem : problems_of(average)) refuse(problem);
   if (world_ != nullptr && !is_on_cpu() && options_.offload == Offload::kNone) {
     refuse(
         "average: is set, but the parameters are updated on a GPU, which has no kernel for it; set "

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace tessera {
 
@@ -23,5 +25,8 @@ struct WeightAverage {
 
   friend bool operator==(const WeightAverage&, const WeightAverage&) = default;
 };
+
+/// What is wrong with `average`, "average.<field>: got X; allowed Y" each; empty if nothing.
+std::vector<std::string> problems_of(const WeightAverage& average);
 
 }  // namespace tessera
