@@ -15,6 +15,7 @@
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/same_bits.h"
+#include "tessera/tests/support/state_run.h"
 #include "tessera/tests/support/state_streams.h"
 #include "tessera/tests/zero/engine/engine_fixture.h"
 
@@ -55,7 +56,7 @@ std::map<std::string, at::Tensor> whole_copy(OddRank& rank) {
 }
 
 TEST_P(AverageScopes, ShowTheAverageToAllReadersAndGiveTheValuesBack) {
-  on_averaging_ranks([this](OddRank& rank) {
+  on_averaging_ranks([](OddRank& rank) {
     Engine& engine = *rank.engine;
     const uint64_t live_hash = parameter_hash(engine);
     const auto live = whole_copy(rank);
@@ -136,7 +137,8 @@ TEST_P(AverageScopes, ThatAreDroppedEndWithTheNextCollectiveCall) {
        [](OddRank& rank) { auto state = rank.engine->state_dict(StateScope::kSharded); }},
       {"modify_parameters", [](OddRank& rank) { rank.engine->modify_parameters(0, [] {}); }},
       {"begin_average", [](OddRank& rank) { rank.engine->begin_average().end(); }}};
-  for (const auto& [name, call] : calls) {
+  for (const auto& named : calls) {
+    const std::function<void(OddRank&)>& call = named.second;
     EXPECT_EQ(bit_differences(run([&call](OddRank& rank) {
                                 const uint64_t live = parameter_hash(*rank.engine);
                                 {
@@ -148,7 +150,7 @@ TEST_P(AverageScopes, ThatAreDroppedEndWithTheNextCollectiveCall) {
                               }),
                               expected),
               "")
-        << name;
+        << named.first;
   }
 }
 
@@ -228,7 +230,7 @@ TEST_P(AverageScopes, DoNotEndInsideAScopeOfWholeParameters) {
 }
 
 TEST_P(AverageScopes, NeedAnAverage) {
-  run_ranks(size(), [this](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(size(), [this](const std::shared_ptr<ProcessGroup>& world) {
     Options options = small_options_of(configuration());
     const OddRank without(world, options);
     without.train(0);
