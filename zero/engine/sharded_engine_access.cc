@@ -103,7 +103,8 @@ MemorySetting ShardedEngine::memory_setting(int micro_steps) const {
           .units_in_reduction = reducer_.units_in_reduction(),
           .ranks_after_forward = parts_.options.reshard_after_forward,
           .offload = parts_.options.offload,
-          .states = commit_->optimizer().states()};
+          .states = commit_->optimizer().states(),
+          .optimizer_slice = slices_.optimizer_slice()};
 }
 
 }  // namespace tessera::internal
