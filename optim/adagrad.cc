@@ -8,7 +8,7 @@
 
 #include "tessera/core/numbers/vector_targets.h"
 #include "tessera/optim/element_loop.h"
-#include "tessera/optim/flat_elementwise.h"
+#include "tessera/optim/element_update.h"
 
 namespace tessera::internal {
 
@@ -106,7 +106,7 @@ const Algorithm& adagrad_algorithm() {
                            Field::number<AdagradOptions>(
                                "eps", [](auto& of) -> auto& { return of.eps(); })},
       .states = {{{"sum"}}},
-      .make_host = &make_flat_elementwise<AdagradUpdate>};
+      .make_update = &make_element_update<AdagradUpdate>};
   return algorithm;
 }
 

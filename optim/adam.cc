@@ -9,7 +9,7 @@
 
 #include "tessera/core/numbers/vector_targets.h"
 #include "tessera/optim/element_loop.h"
-#include "tessera/optim/flat_elementwise.h"
+#include "tessera/optim/element_update.h"
 
 namespace tessera::internal {
 
@@ -143,7 +143,7 @@ const Algorithm& adam_algorithm() {
                                "amsgrad", [](auto& of) -> auto& { return of.amsgrad(); },
                                /*chooses_states=*/true)},
       .states = {{{"exp_avg"}}, {{"exp_avg_sq"}}, {{"max_exp_avg_sq"}, &adam_is_amsgrad}},
-      .make_host = &make_flat_elementwise<AdamUpdate>};
+      .make_update = &make_element_update<AdamUpdate>};
   return algorithm;
 }
 

@@ -6,7 +6,7 @@
 
 #include "tessera/optim/adamw_kernels.h"
 #include "tessera/optim/device_adamw.h"
-#include "tessera/optim/flat_elementwise.h"
+#include "tessera/optim/element_update.h"
 
 namespace tessera::internal {
 
@@ -77,7 +77,7 @@ const Algorithm& adamw_algorithm() {
                                "amsgrad", [](auto& of) -> auto& { return of.amsgrad(); },
                                /*chooses_states=*/true)},
       .states = {{{"exp_avg"}}, {{"exp_avg_sq"}}, {{"max_exp_avg_sq"}, &is_amsgrad}},
-      .make_host = &make_flat_elementwise<AdamwUpdate>,
+      .make_update = &make_element_update<AdamwUpdate>,
       .make_device = &make_device_adamw,
       .device_states = 2};
   return algorithm;

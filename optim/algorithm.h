@@ -23,7 +23,7 @@ namespace tessera::internal {
 
 class Device;
 class DeviceOptimizer;
-class HostOptimizer;
+class ElementUpdate;
 struct OptimizerShard;
 namespace cuda {
 struct Api;
@@ -88,8 +88,9 @@ struct HyperParameterField {
 /// A value for each element that an algorithm may have to keep.
 struct StateField {
   ElementState state;
-  /// Whether an update with these options uses it; null: every one does. An engine keeps the states
-  /// that any group's options use when it is made, and refuses to switch others on later.
+  /// Whether an update with these options uses it; null: every one does. The parameters of a group
+  /// have the states that its options use when the engine is made, which refuses to switch others
+  /// on later.
   bool (*is_used)(const torch::optim::OptimizerOptions& options) = nullptr;
 
   bool is_used_by(const torch::optim::OptimizerOptions& options) const {
@@ -114,13 +115,10 @@ struct Algorithm {
   /// Null: they do not depend on each other.
   std::string (*conflict)(const torch::optim::OptimizerOptions& options) = nullptr;
 
-  /// make_host_optimizer() and make_device_optimizer(), flat_optimizer.h.
-  std::unique_ptr<HostOptimizer> (*make_host)(const ParameterTable& table,
-                                              const OptimizerPlan& plan,
-                                              const std::vector<size_t>& group_of,
-                                              std::vector<OptimizerShard> shards,
-                                              const AllocateState& allocate);
-  /// Null: there are no kernels for devices. They know the first device_states of `states`.
+  /// What the host does with elements, for a table of `parameters`: element_update.h.
+  std::unique_ptr<ElementUpdate> (*make_update)(size_t parameters) = nullptr;
+  /// make_device_optimizer(), flat_optimizer.h, where all groups have this algorithm. Null: there
+  /// are no kernels for devices. They know the first device_states of `states`.
   std::unique_ptr<DeviceOptimizer> (*make_device)(const ParameterTable& table,
                                                   const OptimizerPlan& plan,
                                                   const std::vector<size_t>& group_of,

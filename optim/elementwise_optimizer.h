@@ -5,6 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include <c10/util/Exception.h>
+
+#include "tessera/core/layout/state_cover.h"
 #include "tessera/optim/flat_optimizer.h"
 
 namespace tessera::internal {
@@ -13,8 +16,8 @@ namespace tessera::internal {
 /// its segments parts of trainable parameters inside it.
 void require_shard(const OptimizerShard& shard, const ParameterTable& table);
 
-/// What optimizers have in common whose states are as long as the slices, Base being HostOptimizer
-/// or DeviceOptimizer: shards and states.
+/// What optimizers have in common that keep their states beside the slices, Base being
+/// HostOptimizer or DeviceOptimizer: shards and states.
 template <typename Base>
 class ElementwiseOptimizer : public Base {
  public:
@@ -27,14 +30,23 @@ class ElementwiseOptimizer : public Base {
     for (const OptimizerShard& shard : shards_) {
       require_shard(shard, table);
       std::vector<at::Tensor>& states = states_.emplace_back();
-      for (const ElementState& state : this->states()) {
-        states.push_back(zeros(shard.values.numel(), state.dtype_over(shard.values.scalar_type())));
+      std::vector<StateCover>& covers = covers_.emplace_back();
+      for (const KeptState& state : this->states()) {
+        covers.emplace_back(shard.segments, shard.values.numel(),
+                            [&state](size_t parameter) { return state.has(parameter); });
+        states.push_back(
+            zeros(covers.back().numel(), state.dtype_over(shard.values.scalar_type())));
       }
     }
   }
 
   const at::Tensor& state(size_t shard, size_t state) const override {
     return states_.at(shard).at(state);
+  }
+  at::Tensor state_of(size_t shard, const Segment& segment, size_t state) const override {
+    const int64_t at = covers_.at(shard).at(state).find(segment.buffer_offset);
+    TORCH_INTERNAL_ASSERT(at >= 0);
+    return this->state(shard, state).narrow(0, at, segment.numel);
   }
   int64_t state_bytes() const override {
     int64_t bytes = 0;
@@ -47,6 +59,7 @@ class ElementwiseOptimizer : public Base {
  protected:
   std::vector<OptimizerShard> shards_;
   std::vector<std::vector<at::Tensor>> states_;  // per shard, as states()
+  std::vector<std::vector<StateCover>> covers_;  // where their elements are
 };
 
 }  // namespace tessera::internal

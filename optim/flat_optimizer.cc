@@ -4,15 +4,12 @@
 
 #include <c10/util/Exception.h>
 
-#include "tessera/core/memory/private_memory.h"
-
 namespace tessera::internal {
 
 FlatOptimizer::FlatOptimizer(const ParameterTable& table, const OptimizerPlan& plan,
                              const std::vector<size_t>& group_of)
     : Optimizer(std::vector<torch::optim::OptimizerParamGroup>{}, plan.defaults.clone()),
-      algorithm_(plan.algorithm()),
-      groups_(*this, algorithm_, table, plan, group_of) {}
+      groups_(*this, table, plan, group_of) {}
 
 torch::Tensor FlatOptimizer::step(LossClosure) {
   TORCH_CHECK(false,
@@ -32,25 +29,17 @@ void FlatOptimizer::load(torch::serialize::InputArchive&) {
               "takes the optimizer's state by name");
 }
 
-std::unique_ptr<HostOptimizer> make_host_optimizer(const ParameterTable& table,
-                                                   const OptimizerPlan& plan,
-                                                   const std::vector<size_t>& group_of,
-                                                   std::vector<OptimizerShard> shards,
-                                                   const AllocateState& allocate) {
-  return plan.algorithm().make_host(table, plan, group_of, std::move(shards),
-                                    allocate ? allocate : AllocateState(&allocate_private));
-}
-
 std::string without_kernels(const OptimizerPlan& plan) {
   const Algorithm& algorithm = plan.algorithm();
-  if (algorithm.make_device == nullptr) return algorithm.name;
-  for (size_t i = algorithm.device_states; i < algorithm.states.size(); ++i) {
-    const StateField& field = algorithm.states[i];
-    bool is_used = field.is_used_by(*plan.defaults.get());
-    for (const OptimizerGroup& group : plan.groups) {
-      is_used = is_used || field.is_used_by(*group.options.get());
+  for (size_t group = 0; group <= plan.groups.size(); ++group) {
+    const Algorithm& own = plan.algorithm(group);
+    if (own.make_device == nullptr) return own.name;
+    if (&own != &algorithm) return algorithm.name + " and " + own.name + " in one plan";
+    for (size_t i = own.device_states; i < own.states.size(); ++i) {
+      const StateField& field = own.states[i];
+      if (field.is_used_by(*plan.options(group).get()))
+        return own.name + " with " + field.state.name;
     }
-    if (is_used) return algorithm.name + " with " + field.state.name;
   }
   return "";
 }

@@ -37,15 +37,14 @@ struct StepOutcome;
 /// shards are updated.
 class FlatOptimizer : public torch::optim::Optimizer {
  public:
-  /// The plan's algorithm and groups. `group_of` is OptimizerPlan::assign's answer. Throws
-  /// c10::Error with groups().problem(), if there is one.
+  /// The plan's groups. `group_of` is OptimizerPlan::assign's answer. Throws c10::Error with
+  /// groups().problem(), if there is one.
   FlatOptimizer(const ParameterTable& table, const OptimizerPlan& plan,
                 const std::vector<size_t>& group_of);
 
-  const Algorithm& algorithm() const { return algorithm_; }
-  /// The states that are kept: those of the algorithm's that its groups use.
-  const std::vector<ElementState>& states() const { return groups_.states(); }
-  /// Hyper-parameters: checked, compared, saved and loaded by the algorithm's table.
+  /// The states that are kept: those of each group's algorithm that its options use.
+  const std::vector<KeptState>& states() const { return groups_.states(); }
+  /// Hyper-parameters: checked, compared, saved and loaded by the tables of their algorithms.
   const ParameterGroups& groups() const { return groups_; }
   ParameterGroups& groups() { return groups_; }
 
@@ -62,13 +61,13 @@ class FlatOptimizer : public torch::optim::Optimizer {
 
   // What a StateDict holds of it. All local.
 
-  /// Tensor number `state` of states() for shard `shard`, in the constructor's order:
-  /// [slice numel], padding zero. The optimizer's own memory: writing it is loading.
+  /// Tensor number `state` of states() for shard `shard`, in the constructor's order: what a
+  /// StateCover of the shard's segments says, [slice numel] where all parameters have the state;
+  /// padding zero. The optimizer's own memory.
   virtual const at::Tensor& state(size_t shard, size_t state) const = 0;
-  /// What of it belongs to one of the shard's segments: [segment numel], a view.
-  at::Tensor state_of(size_t shard, const Segment& segment, size_t state) const {
-    return this->state(shard, state).narrow(0, segment.buffer_offset, segment.numel);
-  }
+  /// What of it belongs to one of the shard's segments, of a parameter that has the state: [segment
+  /// numel], a view. Writing it is loading.
+  virtual at::Tensor state_of(size_t shard, const Segment& segment, size_t state) const = 0;
 
   /// Updates of each parameter of the table so far. Blocks until the device has run what is queued
   /// on its current stream, where they are counted on a device.
@@ -77,7 +76,6 @@ class FlatOptimizer : public torch::optim::Optimizer {
   virtual void set_step_counts(std::span<const int64_t> counts) = 0;
 
  private:
-  const Algorithm& algorithm_;
   ParameterGroups groups_;
 };
 
@@ -118,18 +116,18 @@ class DeviceOptimizer : public FlatOptimizer {
   virtual void update(size_t shard, const at::Tensor& gradient, const at::Tensor& target) = 0;
 };
 
-/// Local. What the plan's algorithm updates shards in host memory with. States are [slice numel]
-/// per shard, zero at first, padding included; `allocate` makes their memory, by default
-/// allocate_private(). `shards` may be empty or hold slices without segments (a rank that owns only
-/// padding). Throws c10::Error for a plan that assign() refuses and shards that do not fit.
+/// Local. What updates shards in host memory by the algorithms of the plan. `allocate` makes the
+/// memory of states, by default allocate_private(). `shards` may be empty or hold slices without
+/// segments (a rank that owns only padding). Throws c10::Error for a plan that assign() refuses and
+/// shards that do not fit.
 std::unique_ptr<HostOptimizer> make_host_optimizer(const ParameterTable& table,
                                                    const OptimizerPlan& plan,
                                                    const std::vector<size_t>& group_of,
                                                    std::vector<OptimizerShard> shards,
                                                    const AllocateState& allocate = {});
 
-/// What of the plan has no kernels for devices, "SGD" or "AdamW with max_exp_avg_sq"; "" if
-/// nothing.
+/// What of the plan has no kernels for devices, "SGD", "AdamW with max_exp_avg_sq" or "AdamW and
+/// SGD in one plan"; "" if nothing.
 std::string without_kernels(const OptimizerPlan& plan);
 
 /// The same as make_host_optimizer() with values, gradients and states in the memory of `device`,

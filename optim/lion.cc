@@ -7,7 +7,7 @@
 #include "tessera/core/numbers/vector_targets.h"
 #include "tessera/lion_options.h"
 #include "tessera/optim/element_loop.h"
-#include "tessera/optim/flat_elementwise.h"
+#include "tessera/optim/element_update.h"
 
 namespace tessera::internal {
 
@@ -96,7 +96,7 @@ const Algorithm& lion_algorithm() {
                                "weight_decay",
                                [](auto& of) -> auto& { return of.weight_decay(); })},
       .states = {{{"exp_avg"}}},
-      .make_host = &make_flat_elementwise<LionUpdate>};
+      .make_update = &make_element_update<LionUpdate>};
   return algorithm;
 }
 

@@ -22,25 +22,26 @@ const Algorithm* find_algorithm(const AlgorithmOptions& options) {
   return options.get() == nullptr ? nullptr : algorithm_of(*options.get());
 }
 
-std::string unknown_algorithm(const AlgorithmOptions& defaults) {
-  return "[optim] defaults: got " + type_of(defaults) + ", expected " + known_options() +
-         "; choose one of these";
+std::string subject_of(const OptimizerPlan& plan, size_t group) {
+  return group == 0 ? "defaults" : "group '" + plan.groups[group - 1].name + "'";
+}
+
+std::string unknown_algorithm(const OptimizerPlan& plan, size_t group) {
+  return "[optim] " + subject_of(plan, group) + ": got " + type_of(plan.options(group)) +
+         ", expected " + known_options() + "; choose one of these";
 }
 
 /// What forbids the options of the plan, one line each.
 std::vector<std::string> problems_of_options(const OptimizerPlan& plan) {
-  const Algorithm* algorithm = find_algorithm(plan.defaults);
-  if (algorithm == nullptr) return {unknown_algorithm(plan.defaults)};
-  std::vector<std::string> problems = algorithm->problems_of("defaults", *plan.defaults.get());
-  for (const OptimizerGroup& group : plan.groups) {
-    const std::string subject = "group '" + group.name + "'";
-    if (find_algorithm(group.options) != algorithm) {
-      problems.push_back("[optim] " + subject + ": got " + type_of(group.options) + ", expected " +
-                         algorithm->options_name +
-                         ", which the defaults have; one algorithm updates all parameters");
+  std::vector<std::string> problems;
+  for (size_t group = 0; group <= plan.groups.size(); ++group) {
+    const Algorithm* algorithm = find_algorithm(plan.options(group));
+    if (algorithm == nullptr) {
+      problems.push_back(unknown_algorithm(plan, group));
       continue;
     }
-    for (std::string& problem : algorithm->problems_of(subject, *group.options.get())) {
+    for (std::string& problem :
+         algorithm->problems_of(subject_of(plan, group), *plan.options(group).get())) {
       problems.push_back(std::move(problem));
     }
   }
@@ -56,7 +57,9 @@ absl::StatusOr<std::vector<size_t>> OptimizerPlan::assign(const ParameterTable& 
   for (size_t index = 0; index < table.size(); ++index) {
     if (!table[index].is_trainable) continue;
     for (size_t g = 0; g < groups.size(); ++g) {
-      if (!groups[g].selects || !groups[g].selects(table[index].name)) continue;
+      if (!groups[g].selects || !groups[g].selects(table[index].name, table[index].tensor)) {
+        continue;
+      }
       // A later group may select it too: it does not lack parameters, the order decides.
       ++selected[g];
       if (group_of[index] == 0) group_of[index] = g + 1;
@@ -78,17 +81,17 @@ absl::StatusOr<std::vector<size_t>> OptimizerPlan::assign(const ParameterTable& 
   return absl::InvalidArgumentError(text);
 }
 
-const Algorithm& OptimizerPlan::algorithm() const {
-  const Algorithm* algorithm = find_algorithm(defaults);
-  TORCH_CHECK(algorithm != nullptr, unknown_algorithm(defaults));
+const Algorithm& OptimizerPlan::algorithm(size_t group) const {
+  const Algorithm* algorithm = find_algorithm(options(group));
+  TORCH_CHECK(algorithm != nullptr, unknown_algorithm(*this, group));
   return *algorithm;
 }
 
 std::vector<std::string> OptimizerPlan::lines() const {
-  const Algorithm& own = algorithm();
-  std::vector<std::string> lines = {"optimizer defaults: " + own.line_of(*defaults.get())};
-  for (const OptimizerGroup& group : groups) {
-    lines.push_back("optimizer group '" + group.name + "': " + own.line_of(*group.options.get()));
+  std::vector<std::string> lines;
+  for (size_t group = 0; group <= groups.size(); ++group) {
+    lines.push_back("optimizer " + subject_of(*this, group) + ": " +
+                    algorithm(group).line_of(*options(group).get()));
   }
   return lines;
 }

@@ -43,36 +43,46 @@ std::vector<std::string> unique_group_names(const std::vector<OptimizerGroup>& g
   return names;
 }
 
-ParameterGroups::ParameterGroups(torch::optim::Optimizer& owner, const Algorithm& algorithm,
-                                 const ParameterTable& table, const OptimizerPlan& plan,
-                                 const std::vector<size_t>& group_of)
+ParameterGroups::ParameterGroups(torch::optim::Optimizer& owner, const ParameterTable& table,
+                                 const OptimizerPlan& plan, const std::vector<size_t>& group_of)
     : owner_(owner),
-      algorithm_(algorithm),
       state_groups_(unique_group_names(plan.groups)),
       group_parameters_(parameters_by_group(table, group_of, plan.groups.size() + 1)),
       group_of_(group_of) {
   for (size_t group = 0; group < group_parameters_.size(); ++group) {
+    algorithms_.push_back(&plan.algorithm(group));
     group_names_.push_back(group == 0 ? "defaults" : "group '" + plan.groups[group - 1].name + "'");
-    const AlgorithmOptions& options = group == 0 ? plan.defaults : plan.groups[group - 1].options;
-    owner_.add_param_group({group_parameters_[group], options.clone()});
+    owner_.add_param_group({group_parameters_[group], plan.options(group).clone()});
   }
-  for (const StateField& field : algorithm_.states) {
-    bool is_kept = false;
-    for (size_t group = 0; group < size(); ++group) {
-      const OptimizerOptions* const given = find(group);
-      is_kept = is_kept || (given != nullptr && field.is_used_by(*given));
-    }
-    keeps_.push_back(is_kept);
-    if (is_kept) states_.push_back(field.state);
-  }
+  keep_states(table.size());
   require_usable();
+}
+
+void ParameterGroups::keep_states(size_t parameters) {
+  for (size_t group = 0; group < size(); ++group) {
+    std::vector<size_t>& kept = kept_states_.emplace_back();
+    for (const StateField& field : algorithm(group).states) {
+      kept.push_back(kNoState);
+      if (group_parameters_[group].empty() || !field.is_used_by(options(group))) continue;
+      const auto same = std::find_if(states_.begin(), states_.end(), [&](const KeptState& state) {
+        return state.name == field.state.name && state.dtype == field.state.dtype;
+      });
+      kept.back() = static_cast<size_t>(same - states_.begin());
+      if (same == states_.end()) {
+        states_.push_back({field.state, std::vector<uint8_t>(parameters, 0)});
+      }
+      for (size_t i = 0; i < parameters; ++i) {
+        if (group_of_[i] == group) states_[kept.back()].parameters[i] = 1;
+      }
+    }
+  }
 }
 
 const OptimizerOptions* ParameterGroups::find(size_t group) const {
   const auto& groups = owner_.param_groups();
   if (group >= groups.size() || !groups[group].has_options()) return nullptr;
   const OptimizerOptions& options = groups[group].options();
-  return algorithm_.accepts(options) ? &options : nullptr;
+  return algorithm(group).accepts(options) ? &options : nullptr;
 }
 
 std::string ParameterGroups::replaced_groups() const {
@@ -92,7 +102,7 @@ std::string ParameterGroups::replaced_groups() const {
     }
     if (find(group) == nullptr) {
       return absl::StrCat("[optim] ", group_names_[group],
-                          ": got options of another type, expected ", algorithm_.options_name,
+                          ": got options of another type, expected ", algorithm(group).options_name,
                           "; change the values of the options that are there");
     }
   }
@@ -100,9 +110,10 @@ std::string ParameterGroups::replaced_groups() const {
 }
 
 std::string ParameterGroups::missing_state(size_t group) const {
-  for (size_t i = 0; i < keeps_.size(); ++i) {
-    const StateField& field = algorithm_.states[i];
-    if (keeps_[i] || !field.is_used_by(options(group))) continue;
+  if (group_parameters_[group].empty()) return "";
+  for (size_t i = 0; i < kept_states_[group].size(); ++i) {
+    const StateField& field = algorithm(group).states[i];
+    if (kept_state(group, i) != kNoState || !field.is_used_by(options(group))) continue;
     return absl::StrCat("[optim] ", group_names_[group], ": got options that need the state '",
                         field.state.name, "', expected ones that do not, as when the engine was ",
                         "made; give them to parallelize");
@@ -114,7 +125,7 @@ std::string ParameterGroups::problem() const {
   std::string replaced = replaced_groups();
   if (!replaced.empty()) return replaced;
   for (size_t group = 0; group < size(); ++group) {
-    const auto problems = algorithm_.problems_of(group_names_[group], options(group));
+    const auto problems = algorithm(group).problems_of(group_names_[group], options(group));
     if (!problems.empty()) return problems.front();
     std::string missing = missing_state(group);
     if (!missing.empty()) return missing;
@@ -133,7 +144,7 @@ void ParameterGroups::append_hyper_parameters(std::vector<int64_t>& words) const
   words.push_back(static_cast<int64_t>(owner_.param_groups().size()));
   for (size_t group = 0; group < size(); ++group) {
     const OptimizerOptions* now = find(group);
-    for (const HyperParameterField& field : algorithm_.hyper_parameters) {
+    for (const HyperParameterField& field : algorithm(group).hyper_parameters) {
       words.push_back(field.word(now != nullptr ? field.read(*now) : 0.0));
     }
   }
@@ -141,9 +152,9 @@ void ParameterGroups::append_hyper_parameters(std::vector<int64_t>& words) const
 
 std::vector<std::string> ParameterGroups::hyper_parameter_names() const {
   std::vector<std::string> names = {"number of parameter groups"};
-  for (const std::string& group : group_names_) {
-    for (const HyperParameterField& field : algorithm_.hyper_parameters) {
-      names.push_back(group + ": " + field.name);
+  for (size_t group = 0; group < size(); ++group) {
+    for (const HyperParameterField& field : algorithm(group).hyper_parameters) {
+      names.push_back(name(group) + ": " + field.name);
     }
   }
   return names;
@@ -153,7 +164,7 @@ std::vector<HyperParameter> ParameterGroups::hyper_parameters() const {
   std::vector<HyperParameter> all;
   for (size_t group = 0; group < size(); ++group) {
     const OptimizerOptions* now = find(group);
-    for (const HyperParameterField& field : algorithm_.hyper_parameters) {
+    for (const HyperParameterField& field : algorithm(group).hyper_parameters) {
       if (!field.is_saved()) continue;
       all.push_back({state_groups_[group], field.name, now != nullptr ? field.read(*now) : 0.0});
     }
@@ -165,7 +176,7 @@ template <typename Visit>
 void ParameterGroups::for_each_saved(std::span<const double> values, const Visit& visit) const {
   size_t next = 0;
   for (size_t group = 0; group < size(); ++group) {
-    for (const HyperParameterField& field : algorithm_.hyper_parameters) {
+    for (const HyperParameterField& field : algorithm(group).hyper_parameters) {
       if (!field.is_saved()) continue;
       TORCH_INTERNAL_ASSERT(next < values.size());
       visit(group, field, values[next++]);

@@ -26,28 +26,31 @@ struct HyperParameter {
 std::vector<std::string> unique_group_names(const std::vector<OptimizerGroup>& groups);
 
 /// The parameter groups of an optimizer over flat buffers: what a user may edit in them, what they
-/// hold now and whether that can be trained with, all by the algorithm's table of hyper-parameters.
+/// hold now and whether that can be trained with, all by the table of each group's algorithm.
 /// The groups themselves are the torch::optim::Optimizer's that is given. Local.
 class ParameterGroups {
  public:
   /// Adds the plan's groups to `owner`, which must outlive it and have none. `group_of` is
   /// OptimizerPlan::assign's answer. Throws c10::Error for one that is not, and with problem().
-  ParameterGroups(torch::optim::Optimizer& owner, const Algorithm& algorithm,
-                  const ParameterTable& table, const OptimizerPlan& plan,
-                  const std::vector<size_t>& group_of);
+  ParameterGroups(torch::optim::Optimizer& owner, const ParameterTable& table,
+                  const OptimizerPlan& plan, const std::vector<size_t>& group_of);
 
   /// How many there are, the defaults first.
   size_t size() const { return group_names_.size(); }
   /// The group of parameter `parameter` of the table.
   size_t group_of(size_t parameter) const { return group_of_[parameter]; }
-  /// What group `group` holds now, of the algorithm's type of options; problem() must be empty.
+  /// What updates the parameters of group `group`.
+  const Algorithm& algorithm(size_t group) const { return *algorithms_[group]; }
+  /// What group `group` holds now, of its algorithm's type of options; problem() must be empty.
   const torch::optim::OptimizerOptions& options(size_t group) const { return *find(group); }
 
-  /// Whether state number `state` of the algorithm's is kept: some group's options used it when
-  /// this was made.
-  bool keeps(size_t state) const { return keeps_[state]; }
-  /// Those that are kept.
-  const std::vector<ElementState>& states() const { return states_; }
+  /// The states that some group's options used when this was made, each with the parameters of
+  /// those groups. States of several algorithms that have one name and dtype are one.
+  const std::vector<KeptState>& states() const { return states_; }
+  /// Which of states() is number `state` of the states of group `group`'s algorithm; kNoState where
+  /// the group does not have it.
+  static constexpr size_t kNoState = static_cast<size_t>(-1);
+  size_t kept_state(size_t group, size_t state) const { return kept_states_[group][state]; }
 
   /// What is called in messages "defaults" or "group 'decay'".
   const std::string& name(size_t group) const { return group_names_[group]; }
@@ -88,13 +91,14 @@ class ParameterGroups {
   template <typename Visit>
   void for_each_saved(std::span<const double> values, const Visit& visit) const;
 
+  void keep_states(size_t parameters);
   /// What options use and is not kept; "" if nothing.
   std::string missing_state(size_t group) const;
 
   torch::optim::Optimizer& owner_;
-  const Algorithm& algorithm_;
-  std::vector<bool> keeps_;                                // per state of the algorithm
-  std::vector<ElementState> states_;                       // those
+  std::vector<const Algorithm*> algorithms_;      // per group
+  std::vector<std::vector<size_t>> kept_states_;  // per group, per state of its algorithm
+  std::vector<KeptState> states_;
   std::vector<std::string> group_names_;                   // for messages
   std::vector<std::string> state_groups_;                  // HyperParameter::group
   std::vector<std::vector<at::Tensor>> group_parameters_;  // as given, to notice edits

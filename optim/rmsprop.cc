@@ -8,7 +8,7 @@
 
 #include "tessera/core/numbers/vector_targets.h"
 #include "tessera/optim/element_loop.h"
-#include "tessera/optim/flat_elementwise.h"
+#include "tessera/optim/element_update.h"
 
 namespace tessera::internal {
 
@@ -165,7 +165,7 @@ const Algorithm& rmsprop_algorithm() {
       .states = {{{"square_avg"}},
                  {{"momentum_buffer"}, &rmsprop_has_momentum},
                  {{"grad_avg"}, &rmsprop_is_centered}},
-      .make_host = &make_flat_elementwise<RmspropUpdate>};
+      .make_update = &make_element_update<RmspropUpdate>};
   return algorithm;
 }
 

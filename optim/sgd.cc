@@ -8,7 +8,7 @@
 #include <torch/optim/sgd.h>
 
 #include "tessera/core/numbers/vector_targets.h"
-#include "tessera/optim/flat_elementwise.h"
+#include "tessera/optim/element_update.h"
 
 namespace tessera::internal {
 
@@ -176,7 +176,7 @@ const Algorithm& sgd_algorithm() {
                                "nesterov", [](auto& of) -> auto& { return of.nesterov(); })},
       .states = {{.state = {.name = "momentum_buffer"}, .is_used = &uses_momentum}},
       .conflict = &nesterov_conflict,
-      .make_host = &make_flat_elementwise<SgdUpdate>};
+      .make_update = &make_element_update<SgdUpdate>};
   return algorithm;
 }
 

@@ -6,11 +6,26 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/layout/state_cover.h"
+
 namespace tessera {
+using namespace internal;
+
 namespace {
 
 int64_t bytes_in(const PlannedUnit& unit, c10::ScalarType dtype) {
   return unit.layout.numel() * static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+/// What a rank keeps of one of the optimizer's states for a unit.
+int64_t state_bytes(const PlannedUnit& unit, const KeptState& state, const MemorySetting& setting) {
+  const Range slice = unit.layout.part(setting.optimizer_slice, setting.degrees.optimizer);
+  std::vector<Segment> segments = unit.layout.segments(slice);
+  for (Segment& segment : segments) segment.buffer_offset -= slice.begin;
+  const StateCover cover(segments, slice.numel,
+                         [&](size_t parameter) { return state.has(unit.parameters[parameter]); });
+  return cover.numel() *
+         static_cast<int64_t>(c10::elementSize(state.dtype_over(unit.precision.master)));
 }
 
 /// Equally large buffers: how many are needed at most, and how large they are.
@@ -36,6 +51,9 @@ void check(const MemorySetting& setting) {
   TORCH_CHECK(degrees.parameters >= 1 && degrees.gradients >= 1 && degrees.optimizer >= 1,
               "[memory] degrees: got ", degrees.parameters, " | ", degrees.gradients, " | ",
               degrees.optimizer, ", expected at least 1 each");
+  TORCH_CHECK(setting.optimizer_slice >= 0 && setting.optimizer_slice < degrees.optimizer,
+              "[memory] optimizer_slice: got ", setting.optimizer_slice, ", expected one of 0 to ",
+              degrees.optimizer - 1);
   TORCH_CHECK(setting.micro_steps >= 1, "[memory] micro_steps: got ", setting.micro_steps,
               ", expected at least 1");
   TORCH_CHECK(setting.is_split || degrees.parameters == 1, "[memory] is_split: got false with ",
@@ -104,8 +122,8 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
     const UnitPrecision& precision = unit.precision;
     const int64_t master_bytes = bytes_in(unit, precision.master) / degrees.optimizer;
     if (has_master_copy(precision, setting.offload)) bytes[of_optimizer] += master_bytes;
-    for (const ElementState& state : setting.states) {
-      bytes[of_optimizer] += bytes_in(unit, state.dtype_over(precision.master)) / degrees.optimizer;
+    for (const KeptState& state : setting.states) {
+      bytes[of_optimizer] += state_bytes(unit, state, setting);
     }
     if (setting.has_average) bytes[of_optimizer] += master_bytes;
     if (is_offloaded) {

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <c10/core/ScalarType.h>
 
@@ -13,6 +16,14 @@ struct ElementState {
   std::optional<c10::ScalarType> dtype = std::nullopt;  ///< of its values; none: the masters'
 
   c10::ScalarType dtype_over(c10::ScalarType masters) const { return dtype.value_or(masters); }
+};
+
+/// A state that an optimizer keeps, and for which parameters: those whose group's algorithm and
+/// options use it.
+struct KeptState : ElementState {
+  std::vector<uint8_t> parameters = {};  ///< by entry of the table, 1: it has it; empty: all do
+
+  bool has(size_t parameter) const { return parameters.empty() || parameters[parameter] != 0; }
 };
 
 }  // namespace tessera

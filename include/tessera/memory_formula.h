@@ -22,15 +22,21 @@ struct MemorySetting {
   int ranks_after_forward = 0;  ///< Options::reshard_after_forward, resolved: 1 keeps units whole,
                                 ///< degrees.parameters frees them, between: a second shard
   Offload offload = Offload::kNone;  ///< Options::offload
-  /// The optimizer's states per element (AdamW: two moments).
-  std::vector<ElementState> states = {};
+  /// The optimizer's states per element (AdamW: two moments), each with the parameters that have
+  /// it.
+  std::vector<KeptState> states = {};
+  /// Which slice of the optimizer's state the rank has, of degrees.optimizer. Ranks have states of
+  /// different size where only some parameters of a unit have them.
+  int optimizer_slice = 0;
   bool has_average = false;  ///< Options::average
 };
 
 /// Persistent bytes per rank that training keeps, from the layout alone: what docs/memory.md calls
 /// the memory formula, padding included. For each unit, with P its padded bytes in the parameters'
 /// dtype, S in the reduced gradients', M in the masters' and T of all the optimizer's states (2 M
-/// with AdamW's two moments, and M more with an average of the weights):
+/// with AdamW's two moments, and M more with an average of the weights). Where only some parameters
+/// of a unit have a state, it counts in T / o with what of the rank's slice belongs to them,
+/// padding behind each included; a slice that is padding only counts in full.
 ///   parameters: P / p (+ P / n of a second shard, 1 < n < p); P / o where ranks share them, and
 ///   then neither unsharded-parameter buffers nor root.
 ///   gradients:  S / o (S / g where 1 < g < o) where reduced gradients have a buffer of their own.

@@ -87,7 +87,7 @@ TEST(Algorithms, HaveNamesOfTheirOwnAndTablesThatReadWhatTheyWrite) {
     SCOPED_TRACE(algorithm->name);
     EXPECT_TRUE(names.insert(algorithm->name).second);
     EXPECT_FALSE(algorithm->accepts(StrangeOptions()));
-    EXPECT_NE(algorithm->make_host, nullptr);
+    EXPECT_NE(algorithm->make_update, nullptr);
     std::set<std::string> fields;
     for (const HyperParameterField& field : algorithm->hyper_parameters) {
       EXPECT_TRUE(fields.insert(field.name).second) << field.name;

@@ -83,16 +83,40 @@ TEST(OptimizerPlan, OptionsOfNoAlgorithmAreRefusedByTheirType) {
   EXPECT_EQ(OptimizerPlan(AdamWOptions()).algorithm().name, "AdamW");
 }
 
-TEST(OptimizerPlan, GroupsHaveTheTypeOfTheDefaults) {
+TEST(OptimizerPlan, GroupsMayHaveAlgorithmsOfTheirOwn) {
   OptimizerPlan plan(AdamWOptions(1e-3), {{"biases", ends_with("bias"), NobodysOptions()}});
-  EXPECT_THAT(refusal_of(plan),
-              AllOf(HasSubstr("[optim] group 'biases': got "),
-                    HasSubstr("NobodysOptions, expected AdamWOptions, which the defaults have")));
+  EXPECT_THAT(refusal_of(plan), AllOf(HasSubstr("[optim] group 'biases': got "),
+                                      HasSubstr("NobodysOptions, expected AdamWOptions, ")));
   plan.groups[0].options = {};
   EXPECT_THAT(refusal_of(plan),
               HasSubstr("[optim] group 'biases': got no options, expected AdamWOptions"));
   plan.groups[0].options = AdamWOptions(1e-3);
   EXPECT_EQ(refusal_of(plan), "accepted");
+  plan.groups[0].options = torch::optim::SGDOptions(0.5);
+  EXPECT_EQ(refusal_of(plan), "accepted");
+  EXPECT_EQ(plan.algorithm(0).name, "AdamW");
+  EXPECT_EQ(plan.algorithm(1).name, "SGD");
+  EXPECT_EQ(plan.lines().back(),
+            "optimizer group 'biases': SGD lr 0.5 momentum 0 dampening 0 weight_decay 0");
+  plan.groups[0].options = torch::optim::SGDOptions(-1);
+  EXPECT_THAT(refusal_of(plan), HasSubstr("[optim] group 'biases': lr: got -1"));
+}
+
+bool is_matrix(std::string_view, const at::Tensor& parameter) { return parameter.dim() == 2; }
+
+TEST(OptimizerPlan, PredicatesSeeTheTensorToo) {
+  const OptimizerPlan plan(
+      AdamWOptions(1e-3),
+      {{"small",
+        [](std::string_view, const at::Tensor& parameter) { return parameter.numel() == 4; },
+        AdamWOptions(1e-3)},
+       {"matrices", &is_matrix, AdamWOptions(1e-3)}});
+  EXPECT_EQ(plan.assign(example_table()).value(), (std::vector<size_t>{2, 0, 0, 1}));
+  const ParameterPredicate by_function = std::function<bool(std::string_view)>(ends_with("t"));
+  EXPECT_TRUE(by_function("weight", torch::zeros({})));
+  EXPECT_FALSE(by_function("bias", torch::zeros({})));
+  EXPECT_FALSE(static_cast<bool>(ParameterPredicate(std::function<bool(std::string_view)>())));
+  EXPECT_FALSE(static_cast<bool>(ParameterPredicate()));
 }
 
 TEST(OptimizerPlan, NanAndInfinityAreOutOfRange) {

@@ -63,7 +63,8 @@ torch::optim::AdamW plain_optimizer(const torch::nn::Module& model, const Optimi
     if (!parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second)
       continue;
     size_t group = 0;
-    while (group < plan.groups.size() && !plan.groups[group].selects(entry.key())) ++group;
+    while (group < plan.groups.size() && !plan.groups[group].selects(entry.key(), parameter))
+      ++group;
     members[group].push_back(parameter);
   }
   std::vector<torch::optim::OptimizerParamGroup> groups;

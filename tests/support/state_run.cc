@@ -213,6 +213,8 @@ StateDict StateRun::expected(uint64_t seed, const StateModel& model) {
       state.entries[absl::StrCat("optimizer.", kGroups[group], ".", names[i])] =
           number<double>(hyper_parameter(group, i, seed));
     }
+    state.entries[absl::StrCat("optimizer.", kGroups[group], ".algorithm.AdamW")] =
+        number<int64_t>(1);
   }
   state.entries["engine.steps"] = number<int64_t>(static_cast<int64_t>(seed) * 10);
   if (model.has_scaler) {

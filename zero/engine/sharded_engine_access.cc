@@ -111,6 +111,7 @@ MemorySetting ShardedEngine::memory_setting(int micro_steps) const {
           .ranks_after_forward = parts_.options.reshard_after_forward,
           .offload = parts_.options.offload,
           .states = commit_->optimizer().states(),
+          .optimizer_slice = slices_.optimizer_slice(),
           .has_average = average_ != nullptr};
 }
 

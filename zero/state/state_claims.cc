@@ -99,7 +99,7 @@ StateClaims::StateClaims(ProcessGroup& group, const StateTable& table, const Sta
   for (const auto& [name, entry] : state.entries) {
     const size_t* slot = table.find(name);
     if (slot == nullptr) {
-      problems.push_back(absl::StrCat("'", name, "': got an entry that this run does not have"));
+      problems.push_back(unknown_entry(name));
       continue;
     }
     const std::string unusable = mismatch(entry, table.slots()[*slot].form);
@@ -174,8 +174,8 @@ void StateClaims::describe(const StateTable& table,
   lines.insert(lines.end(), conflicts_.begin(), conflicts_.end());
   for (size_t slot = 0; slot < claims_.size(); ++slot) {
     const Claim& claim = claims_[slot];
-    if (claim.is_refused) continue;
     const StateSlot& expected = table.slots()[slot];
+    if (claim.is_refused || (expected.may_lack && !has(slot))) continue;
     const int64_t numel = expected.form.numel();
     if (claim.first_rank < 0 || (claim.covered.empty() && numel > 0)) {
       lines.push_back(absl::StrCat("'", expected.name, "': missing"));

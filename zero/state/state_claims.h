@@ -23,6 +23,8 @@ class StateClaims {
   /// if nothing is.
   const std::string& problems() const { return problems_; }
 
+  /// Whether any rank brings the slot: those that may be lacking need not be there.
+  bool has(size_t slot) const { return claims_[slot].first_rank >= 0; }
   /// The elements of `slot` that this rank brings: disjoint, each element from exactly one rank,
   /// the lowest that has it. In the order of strides(slot). Only without problems().
   const std::vector<Range>& own(size_t slot) const { return claims_[slot].own; }

@@ -21,6 +21,9 @@ StateNumber real(std::string name, double value) {
 }
 
 constexpr const char* kScale = "scaler.scale";
+/// Stands in the name of an entry, so that the state of another algorithm does not fit even where
+/// its other entries have the same names.
+constexpr const char* kAlgorithm = ".algorithm.";
 
 /// The hyper-parameters stand last.
 std::vector<double> hyper_parameters_in(const std::vector<StateNumber>& numbers,
@@ -48,7 +51,14 @@ std::vector<StateNumber> read_numbers(const ParameterTable& table, const FlatOpt
     if (!table[i].is_trainable) continue;
     numbers.push_back(count(absl::StrCat("optimizer.", table[i].name, ".step"), step_counts[i]));
   }
-  for (const HyperParameter& number : optimizer.groups().hyper_parameters()) {
+  const ParameterGroups& groups = optimizer.groups();
+  for (size_t group = 0; group < groups.size(); ++group) {
+    numbers.push_back(count(absl::StrCat("optimizer.", groups.state_name(group), kAlgorithm,
+                                         groups.algorithm(group).name),
+                            1));
+    numbers.back().may_lack = true;
+  }
+  for (const HyperParameter& number : groups.hyper_parameters()) {
     numbers.push_back(
         real(absl::StrCat("optimizer.", number.group, ".", number.name), number.value));
   }
@@ -71,6 +81,14 @@ std::vector<std::string> problems_of(const std::vector<StateNumber>& numbers,
     }
   }
   return problems;
+}
+
+std::string unknown_entry(const std::string& name) {
+  const bool is_algorithm = name.starts_with("optimizer.") && name.find(kAlgorithm) != name.npos;
+  return absl::StrCat("'", name, "': got an entry that this run does not have",
+                      is_algorithm ? "; another algorithm saved the state: give its options to "
+                                     "parallelize, for the same group"
+                                   : "");
 }
 
 void write_numbers(const std::vector<StateNumber>& numbers, const ParameterTable& table,

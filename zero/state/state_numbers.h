@@ -27,12 +27,14 @@ inline constexpr const char* kAveragedUpdates = "engine.averaged_updates";
 /// One entry of a state that is a single number.
 struct StateNumber {
   std::string name;
-  at::ScalarType dtype;  ///< Long or Double
-  int64_t bits;          ///< its value's
+  at::ScalarType dtype;   ///< Long or Double
+  int64_t bits;           ///< its value's
+  bool may_lack = false;  ///< a state without it can be loaded: earlier versions did not save it
 };
 
 /// The numbers of a run in a fixed order, equal on all ranks: the engine's, each trainable
-/// parameter's step count, the hyper-parameters. Local.
+/// parameter's step count, each group's algorithm (in the entry's name), the hyper-parameters.
+/// Local.
 std::vector<StateNumber> read_numbers(const ParameterTable& table, const FlatOptimizer& optimizer,
                                       const EngineCounters& counters);
 
@@ -40,6 +42,10 @@ std::vector<StateNumber> read_numbers(const ParameterTable& table, const FlatOpt
 /// nothing. Local.
 std::vector<std::string> problems_of(const std::vector<StateNumber>& numbers,
                                      const FlatOptimizer& optimizer);
+
+/// "'<name>': got an entry that this run does not have", and the remedy where another algorithm's
+/// state is why.
+std::string unknown_entry(const std::string& name);
 
 /// The other way round: `numbers` are what read_numbers() made, with other values. Local.
 void write_numbers(const std::vector<StateNumber>& numbers, const ParameterTable& table,

@@ -56,6 +56,7 @@ std::vector<StateSlices::Slice> StateSlices::memory_of(const StateRegion& region
       // How the optimizer lays out its memory is its own business: it gives it by segment.
       std::vector<Slice> segments;
       for (Segment segment : layout_of(region).segments(optimizer)) {
+        if (!region.slot_of(segment.parameter).has_value()) continue;
         const Range range = {segment.buffer_offset, segment.numel};
         segment.buffer_offset -= optimizer.begin;
         segments.push_back({optimizer_.state_of(region.index, segment, region.state), range});
@@ -79,7 +80,7 @@ std::vector<StatePart> StateSlices::parts_within(const StateRegion& region, Rang
     if (begin >= end) continue;
     for (const Segment& segment : layout_of(region).segments({begin, end - begin})) {
       parts.push_back(
-          {region.first_slot + segment.parameter,
+          {region.slot_of(segment.parameter).value(),
            {segment.parameter_offset, segment.numel},
            slice.values.narrow(0, segment.buffer_offset - slice.range.begin, segment.numel)});
     }

@@ -24,7 +24,7 @@ absl::string_view to_absl(std::string_view text) { return {text.data(), text.siz
 
 StateTable::StateTable(const ParameterTable& table, const UnitPlan& plan,
                        const std::vector<NamedTensor>& buffers,
-                       const std::vector<ElementState>& states,
+                       const std::vector<KeptState>& states,
                        const std::vector<StateNumber>& numbers, bool has_average) {
   using Source = StateRegion::Source;
   for (size_t index = 0; index < plan.size(); ++index) {
@@ -45,7 +45,7 @@ StateTable::StateTable(const ParameterTable& table, const UnitPlan& plan,
     for (size_t state = 0; state < states.size(); ++state) {
       add_unit(table, unit, region(Source::kOptimizer, state), "optimizer.",
                absl::StrCat(".", states[state].name),
-               states[state].dtype_over(unit.precision.master));
+               states[state].dtype_over(unit.precision.master), &states[state]);
     }
     if (has_average) {
       add_unit(table, unit, region(Source::kAverage), "optimizer.", ".average",
@@ -72,20 +72,28 @@ StateTable::StateTable(const ParameterTable& table, const UnitPlan& plan,
   for (size_t i = 0; i < numbers.size(); ++i) {
     add_slot({.name = numbers[i].name,
               .form = {.sizes = {}, .strides = {}, .dtype = numbers[i].dtype, .pieces = {}},
-              .begin_bytes = static_cast<int64_t>(i) * kWordBytes});
+              .begin_bytes = static_cast<int64_t>(i) * kWordBytes,
+              .may_lack = numbers[i].may_lack});
   }
   regions_.push_back(std::move(region));
 }
 
 void StateTable::add_unit(const ParameterTable& table, const PlannedUnit& unit, StateRegion region,
-                          std::string_view prefix, std::string_view suffix, at::ScalarType dtype) {
+                          std::string_view prefix, std::string_view suffix, at::ScalarType dtype,
+                          const KeptState* state) {
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));
+  for (size_t position = 0; position < unit.parameters.size(); ++position) {
+    if (state == nullptr || state->has(unit.parameters[position])) {
+      region.positions.push_back(position);
+    }
+  }
+  if (region.positions.empty()) return;
   region.first_slot = slots_.size();
-  region.slots = unit.parameters.size();
+  region.slots = region.positions.size();
   region.bytes = unit.layout.numel() * element;
   region.tag = absl::StrCat("state: ", unit.name, to_absl(suffix));
   TORCH_INTERNAL_ASSERT(region.bytes % kWordBytes == 0);
-  for (size_t position = 0; position < unit.parameters.size(); ++position) {
+  for (const size_t position : region.positions) {
     const Parameter& parameter = table[unit.parameters[position]];
     const Range range = unit.layout.parameter_range(position);
     TORCH_CHECK(parameter.tensor.numel() == range.numel, "parameter '", parameter.name, "': got ",

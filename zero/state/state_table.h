@@ -1,8 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +24,7 @@ struct StateSlot {
   std::string name;
   StateEntry form;  ///< sizes, strides, dtype; no pieces
   int64_t begin_bytes;
+  bool may_lack = false;  ///< StateNumber::may_lack
 };
 
 /// Entries that are communicated together: a row of bytes, zero between the slots.
@@ -36,13 +39,24 @@ struct StateRegion {
   };
   Source source;
   size_t index;       ///< of the unit or the replica
-  size_t state;       ///< under kOptimizer, of Algorithm::states
+  size_t state;       ///< under kOptimizer, of FlatOptimizer::states()
   size_t first_slot;  ///< of a unit: its parameters in buffer order
   size_t slots;
-  int64_t bytes;    ///< a multiple of 8
+  /// Of a unit, by slot: which of the unit's parameters it is, ascending. A state of the optimizer
+  /// may be of some of them only.
+  std::vector<size_t> positions;
+  int64_t bytes;    ///< a multiple of 8; of a unit its whole buffer's, whatever has slots
   std::string tag;  ///< what its collectives are called
 
   bool is_of_unit() const { return source < Source::kReplica; }
+  /// The slot of the unit's parameter number `position`; nothing if it has none.
+  std::optional<size_t> slot_of(size_t position) const {
+    const auto found = std::lower_bound(positions.begin(), positions.end(), position);
+    if (found == positions.end() || *found != position) return std::nullopt;
+    return first_slot + static_cast<size_t>(found - positions.begin());
+  }
+  /// The other way round.
+  size_t position(size_t slot) const { return positions[slot - first_slot]; }
 };
 
 /// Every entry of a run's state in a fixed order, the same on all ranks. Pure arithmetic.
@@ -51,7 +65,7 @@ class StateTable {
   /// Shared buffers count under their first name. Throws c10::Error that names a parameter which no
   /// longer has the size it was given a place for.
   StateTable(const ParameterTable& table, const UnitPlan& plan,
-             const std::vector<NamedTensor>& buffers, const std::vector<ElementState>& states,
+             const std::vector<NamedTensor>& buffers, const std::vector<KeptState>& states,
              const std::vector<StateNumber>& numbers, bool has_average = false);
 
   const std::vector<StateSlot>& slots() const { return slots_; }
@@ -64,7 +78,8 @@ class StateTable {
 
  private:
   void add_unit(const ParameterTable& table, const PlannedUnit& unit, StateRegion region,
-                std::string_view prefix, std::string_view suffix, at::ScalarType dtype);
+                std::string_view prefix, std::string_view suffix, at::ScalarType dtype,
+                const KeptState* state = nullptr);
   void add_replica(std::string name, const at::Tensor& tensor);
   void add_slot(StateSlot slot);
 

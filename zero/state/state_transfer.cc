@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -143,7 +144,7 @@ void StateTransfer::save_unit(const StateTable& table, const StateRegion& region
   const at::Tensor own = at::zeros({own_atom.numel}, options);
   for (const StatePart& part : slices_.in_atom(region)) {
     const int64_t in_buffer =
-        layout.parameter_range(part.slot - region.first_slot).begin + part.range.begin;
+        layout.parameter_range(region.position(part.slot)).begin + part.range.begin;
     own.narrow(0, in_buffer - own_atom.begin, part.range.numel).copy_(part.values);
   }
   at::Tensor gathered = at::empty({layout.numel()}, options);
@@ -160,8 +161,10 @@ void StateTransfer::save_unit(const StateTable& table, const StateRegion& region
   for (int rank = 0; rank < group_.size(); ++rank) {
     const Range atom = SliceMap(slices_.slices().degrees(), group_.size(), rank).atom(layout);
     for (const Segment& segment : layout.segments(atom)) {
+      const std::optional<size_t> slot = region.slot_of(segment.parameter);
+      if (!slot.has_value()) continue;
       const int64_t from = rank * atom.numel + segment.buffer_offset - atom.begin;
-      values[segment.parameter]
+      values[*slot - region.first_slot]
           .narrow(0, segment.parameter_offset, segment.numel)
           .copy_(gathered.narrow(0, from, segment.numel));
     }
@@ -194,7 +197,10 @@ void StateTransfer::load(const StateDict& state, EngineCounters& counters) {
   }
 
   const at::Tensor words = assemble(table, table.regions().back(), state, claims).view(at::kLong);
-  for (size_t i = 0; i < numbers.size(); ++i) numbers[i].bits = words.const_data_ptr<int64_t>()[i];
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (!claims.has(table.regions().back().first_slot + i)) continue;
+    numbers[i].bits = words.const_data_ptr<int64_t>()[i];
+  }
   refuse_on_all_ranks(group_, absl::StrJoin(slices_.problems_of(numbers), "; "), "state");
 
   for (const StateRegion& region : table.regions()) {

@@ -27,7 +27,8 @@ class StateTransfer {
   /// Engine::state_dict(). Collective, blocking. Throws c10::Error on every rank where `scope` or
   /// `rank` differ or `rank` is none. Whole scopes receive (N-1)/N of the state on every rank and
   /// take temporary memory for the largest unit's parameters, masters or one of its optimizer
-  /// states, whichever is largest, and for its atom; kSharded sends nothing but that check.
+  /// states, whichever is largest, and for its atom; a state that only some parameters of a unit
+  /// have counts in full. kSharded sends nothing but that check.
   /// `problem`: what this rank has against it, "" for nothing; every rank throws a c10::Error with
   /// it.
   StateDict save(StateScope scope, int rank, const EngineCounters& counters,

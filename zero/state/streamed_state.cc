@@ -55,14 +55,15 @@ std::vector<std::string> mismatches(const StateTable& table, const StateSource& 
   for (const StateSlot& slot : table.slots()) {
     const auto found = source.entries().find(slot.name);
     if (found == source.entries().end()) {
-      if (!source.leaves(slot.name)) problems.push_back(absl::StrCat("'", slot.name, "': missing"));
+      if (!slot.may_lack && !source.leaves(slot.name))
+        problems.push_back(absl::StrCat("'", slot.name, "': missing"));
     } else if (std::string problem = mismatch(found->second, slot.form); !problem.empty()) {
       problems.push_back(absl::StrCat("'", slot.name, "': ", problem));
     }
   }
   for (const auto& [name, entry] : source.entries()) {
     if (table.find(name) != nullptr) continue;
-    problems.push_back(absl::StrCat("'", name, "': got an entry that this run does not have"));
+    problems.push_back(unknown_entry(name));
   }
   return problems;
 }

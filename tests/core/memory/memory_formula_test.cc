@@ -26,7 +26,7 @@ struct Expected {
   }
 };
 
-const std::vector<ElementState> kTwoMoments = {{"exp_avg"}, {"exp_avg_sq"}};
+const std::vector<KeptState> kTwoMoments = {{{"exp_avg"}}, {{"exp_avg_sq"}}};
 
 MemorySetting resident(Degrees degrees, int micro_steps = 1) {
   return {.degrees = degrees, .micro_steps = micro_steps, .states = kTwoMoments};
@@ -214,14 +214,14 @@ TEST(MemoryFormula, TotalsAreTheTextbookOnesWithoutPadding) {
 TEST(MemoryFormula, TheOptimizersStatesAreWhatItSaysTheyAre) {
   const UnitPlan plan = buckets(3);  // 1152 elements of fp32, 192 of fp64
   MemorySetting setting = resident({1, 3, 3});
-  const auto optimizer_bytes = [&](std::vector<ElementState> states) {
+  const auto optimizer_bytes = [&](std::vector<KeptState> states) {
     setting.states = std::move(states);
     return memory_formula(plan, setting)[MemoryClass::kOptimizer];
   };
   EXPECT_EQ(optimizer_bytes({}), 0);
-  EXPECT_EQ(optimizer_bytes({{"momentum"}}), (1152 * 4 + 192 * 8) / 3);
-  EXPECT_EQ(optimizer_bytes({{"codes", at::kByte}}), (1152 + 192) / 3);
-  EXPECT_EQ(optimizer_bytes({{"momentum"}, {"half", at::kHalf}}),
+  EXPECT_EQ(optimizer_bytes({{{"momentum"}}}), (1152 * 4 + 192 * 8) / 3);
+  EXPECT_EQ(optimizer_bytes({{{"codes", at::kByte}}}), (1152 + 192) / 3);
+  EXPECT_EQ(optimizer_bytes({{{"momentum"}}, {{"half", at::kHalf}}}),
             (1152 * 4 + 192 * 8 + 1344 * 2) / 3);
 
   // Masters are not the optimizer's own: bf16 parameters have them whatever it remembers.
@@ -249,6 +249,32 @@ TEST(MemoryFormula, AnAverageOfWeightsIsAsLargeAsTheMasters) {
   MemorySetting offloaded = split({4, 4, 4});
   offloaded.offload = Offload::kParameters;
   EXPECT_EQ(added(wrapped(), offloaded)[MemoryClass::kHost], 6144 / 4);
+}
+
+TEST(MemoryFormula, AStateOfSomeParametersCountsTheirPartOfTheRanksSlice) {
+  // One unit: "a" at 0 to 100 (padded to 128), "b" at 128 to 328 (to 384); slices of 192 of 384.
+  const ParameterTable table({{"a", trainable(100)}, {"b", trainable(200)}});
+  const UnitPlan plan(table, {{"unit", {0, 1}}}, 2);
+  ASSERT_EQ(plan[0].layout.numel(), 384);
+  MemorySetting setting = resident({1, 1, 2});
+  const auto elements = [&](std::vector<uint8_t> has, int slice) {
+    setting.states = {{{"momentum"}, std::move(has)}};
+    setting.optimizer_slice = slice;
+    return memory_formula(plan, setting)[MemoryClass::kOptimizer] / 4;
+  };
+  EXPECT_EQ(elements({1, 0}, 0), 128);
+  EXPECT_EQ(elements({1, 0}, 1), 0);
+  EXPECT_EQ(elements({0, 1}, 0), 64);
+  EXPECT_EQ(elements({0, 1}, 1), 192);
+  EXPECT_EQ(elements({1, 1}, 0), 192);
+  EXPECT_EQ(elements({0, 0}, 1), 0);
+  // What a rank that has padding only holds: "c" is in slice 0 of 2.
+  const ParameterTable small({{"c", trainable(3)}});
+  const UnitPlan padded(small, {{"unit", {0}}}, 2);
+  setting.states = {{{"momentum"}, {1}}};
+  EXPECT_EQ(memory_formula(padded, setting)[MemoryClass::kOptimizer], 64 * 4);
+  setting.optimizer_slice = 2;
+  EXPECT_THROW(memory_formula(plan, setting), c10::Error);
 }
 
 TEST(MemoryFormula, NothingTrainableNeedsNothing) {

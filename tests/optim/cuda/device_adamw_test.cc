@@ -142,7 +142,7 @@ TEST(DeviceAdamw, NegativeControlAForgottenAdvanceIsNoticed) {
 TEST(DeviceAdamw, IsTheOptimizerThatTheUserSees) {
   const HostKit kit;
   AdamwPair pair(kit, 2, 1, at::kFloat);
-  EXPECT_EQ(&pair.device().algorithm(), &pair.cpu().algorithm());
+  EXPECT_EQ(&pair.device().groups().algorithm(0), &pair.cpu().groups().algorithm(0));
   EXPECT_EQ(pair.device().state_bytes(), pair.cpu().state_bytes());
   EXPECT_EQ(pair.device().groups().hyper_parameter_names(),
             pair.cpu().groups().hyper_parameter_names());

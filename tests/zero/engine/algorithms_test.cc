@@ -14,11 +14,14 @@
 namespace tessera::internal::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::ThrowsMessage;
 using namespace torch::optim;
 
 bool is_bias(std::string_view name) { return name.ends_with("bias"); }
+bool is_matrix(std::string_view, const at::Tensor& parameter) { return parameter.dim() == 2; }
 
 struct NamedPlan {
   std::string name;
@@ -36,6 +39,11 @@ std::vector<NamedPlan> plans() {
       {"Lion", LionOptions(0.01).weight_decay(0.2)},
       {"Adagrad", AdagradOptions(0.1).initial_accumulator_value(0.25).lr_decay(0.1)},
       {"RMSprop", RMSpropOptions(0.01)},
+      {"AdamW, SGD for biases", {AdamWOptions(0.02), {{"bias", &is_bias, SGDOptions(0.1)}}}},
+      {"Lion, Adagrad for biases, SGD for matrices",
+       {LionOptions(0.01),
+        {{"bias", &is_bias, AdagradOptions(0.1).initial_accumulator_value(0.25)},
+         {"matrices", &is_matrix, SGDOptions(0.1).momentum(0.9)}}}},
       {"RMSprop all", RMSpropOptions(0.01).momentum(0.8).centered(true).weight_decay(0.1)}};
 }
 
@@ -94,6 +102,31 @@ TEST_P(EveryAlgorithm, RefusesTheStateOfAnotherOne) {
     const AlgorithmRank run(std::move(group), LionOptions(0.01), configuration, 3);
     EXPECT_THAT([&] { run.engine->load_state_dict(adam[rank]); },
                 ThrowsMessage<c10::Error>(HasSubstr("exp_avg_sq")));
+    run.train(0, 1);
+  });
+}
+
+TEST_P(EveryAlgorithm, RefusesTheStateOfAnotherOneThatHasTheSameEntries) {
+  const Configuration configuration = configuration_of(Strategy::kZero1);
+  const OptimizerPlan by_bias(AdamWOptions(0.02), {{"bias", &is_bias, AdamOptions(0.02)}});
+  const States state = trained(by_bias, configuration, 0, 1, {}, StateScope::kSharded);
+  run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
+    const auto rank = static_cast<size_t>(group->rank());
+    const OptimizerPlan all_adamw(AdamWOptions(0.02), {{"bias", &is_bias, AdamWOptions(0.02)}});
+    const AlgorithmRank run(std::move(group), all_adamw, configuration, 3);
+    EXPECT_THAT([&] { run.engine->load_state_dict(state[rank]); },
+                ThrowsMessage<c10::Error>(
+                    AllOf(HasSubstr("'optimizer.bias.algorithm.Adam': got an entry that this run "
+                                    "does not have; another algorithm saved the state: give its "
+                                    "options to parallelize, for the same group"),
+                          Not(HasSubstr("defaults")))));
+    // A state that does not say which algorithm it is of comes from an earlier version.
+    StateDict silent = state[rank];
+    std::erase_if(silent.entries, [](const auto& entry) {
+      return entry.first.find(".algorithm.") != std::string::npos;
+    });
+    run.engine->load_state_dict(silent);
+    EXPECT_EQ(run.engine->steps(), 1);
     run.train(0, 1);
   });
 }

@@ -27,6 +27,7 @@ class ThrowingOptimizer final : public HostOptimizer {
       : HostOptimizer(table, torch::optim::AdamWOptions(), std::vector<size_t>(table.size(), 0)) {}
   int64_t state_bytes() const override { return 0; }
   const at::Tensor& state(size_t, size_t) const override { throw std::bad_alloc(); }
+  at::Tensor state_of(size_t, const Segment&, size_t) const override { throw std::bad_alloc(); }
   std::vector<int64_t> step_counts() const override { return {}; }
   void set_step_counts(std::span<const int64_t>) override {}
   void update(size_t, const at::Tensor&, std::span<const size_t>, std::span<const uint8_t>,

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <c10/util/Exception.h>
+#include <torch/optim/optimizer.h>
+
+namespace tessera::internal {
+
+/// What the host does with the elements of parameters under one algorithm. Used by one thread.
+class ElementUpdate {
+ public:
+  using Options = torch::optim::OptimizerOptions;
+  /// The most states that an algorithm has.
+  static constexpr size_t kMostStates = 4;
+
+  ElementUpdate() = default;
+  virtual ~ElementUpdate() = default;
+  ElementUpdate(const ElementUpdate&) = delete;
+  ElementUpdate& operator=(const ElementUpdate&) = delete;
+
+  /// What states hold before the first update.
+  virtual double initial_state(const Options& options) const = 0;
+  /// Whether an update with these options counts as a step of the parameter.
+  virtual bool is_counted(const Options& options) const = 0;
+  /// Sets what the following calls of apply() do to `parameter` of the table. `step` is the count,
+  /// with this update. Allocates nothing.
+  virtual void prepare(size_t parameter, const Options& options, int64_t step,
+                       double gradient_scale) = 0;
+  /// Updates `numel` elements of `parameter`. `states` are as Algorithm::states, null where one is
+  /// not kept; no array overlaps another. Allocates nothing.
+  virtual void apply(size_t parameter, float* values, const float* gradient,
+                     std::span<float* const> states, int64_t numel) const = 0;
+  virtual void apply(size_t parameter, double* values, const double* gradient,
+                     std::span<double* const> states, int64_t numel) const = 0;
+};
+
+/// All that differs between algorithms is in `Update`:
+///   Options       the type of its options
+///   Coefficients  what an element needs to know, per parameter and step
+///   kStates       how many states the algorithm has, all in the values' dtype
+///   is_counted(options)
+///   coefficients(options, step, gradient_scale)
+///   apply(T* values, const T* gradient, const std::array<T*, kStates>& states, numel,
+///         coefficients)     for float and double
+///   initial_state(options)  if there is none: 0
+template <typename Update>
+class ElementUpdateBy final : public ElementUpdate {
+ public:
+  /// For a table of `parameters`.
+  explicit ElementUpdateBy(size_t parameters) : coefficients_(parameters) {
+    static_assert(Update::kStates <= kMostStates);
+  }
+
+  double initial_state(const Options& options) const override {
+    if constexpr (requires { Update::initial_state(own(options)); }) {
+      return Update::initial_state(own(options));
+    }
+    return 0.0;
+  }
+  bool is_counted(const Options& options) const override {
+    return Update::is_counted(own(options));
+  }
+  void prepare(size_t parameter, const Options& options, int64_t step,
+               double gradient_scale) override {
+    coefficients_[parameter] = Update::coefficients(own(options), step, gradient_scale);
+  }
+  void apply(size_t parameter, float* values, const float* gradient, std::span<float* const> states,
+             int64_t numel) const override {
+    apply_to(parameter, values, gradient, states, numel);
+  }
+  void apply(size_t parameter, double* values, const double* gradient,
+             std::span<double* const> states, int64_t numel) const override {
+    apply_to(parameter, values, gradient, states, numel);
+  }
+
+ private:
+  static const typename Update::Options& own(const Options& options) {
+    return static_cast<const typename Update::Options&>(options);
+  }
+
+  template <typename T>
+  void apply_to(size_t parameter, T* values, const T* gradient, std::span<T* const> states,
+                int64_t numel) const {
+    TORCH_INTERNAL_ASSERT(states.size() == Update::kStates);
+    std::array<T*, Update::kStates> own_states;
+    std::copy(states.begin(), states.end(), own_states.begin());
+    Update::apply(values, gradient, own_states, numel, coefficients_[parameter]);
+  }
+
+  std::vector<typename Update::Coefficients> coefficients_;  // per entry of the table
+};
+
+/// For Algorithm::make_update.
+template <typename Update>
+std::unique_ptr<ElementUpdate> make_element_update(size_t parameters) {
+  return std::make_unique<ElementUpdateBy<Update>>(parameters);
+}
+
+}  // namespace tessera::internal
