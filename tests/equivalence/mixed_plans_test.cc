@@ -29,20 +29,20 @@ using ::testing::ThrowsMessage;
 using torch::optim::AdamWOptions;
 using torch::optim::SGDOptions;
 
-const std::vector<std::string> kModels = {"OddMlp", "TiedMlp", "UnusedEverywhere", "Conv"};
+const std::vector<std::string> kMixedModels = {"OddMlp", "TiedMlp", "UnusedEverywhere", "Conv"};
 
 AdamWOptions adamw() { return AdamWOptions(0.02).eps(1e-6).weight_decay(0.1); }
-SGDOptions sgd() { return SGDOptions(0.05).momentum(0.9).weight_decay(0.01); }
+SGDOptions plain_sgd() { return SGDOptions(0.05).momentum(0.9).weight_decay(0.01); }
 
 bool is_vector(std::string_view, const at::Tensor& parameter) { return parameter.dim() <= 1; }
 
 OptimizerPlan adamw_and_sgd(const torch::nn::Module&) {
-  return {adamw(), {{"vectors", &is_vector, sgd()}}};
+  return {adamw(), {{"vectors", &is_vector, plain_sgd()}}};
 }
 
 OptimizerPlan three(const torch::nn::Module&) {
   return {adamw(),
-          {{"vectors", &is_vector, sgd()},
+          {{"vectors", &is_vector, plain_sgd()},
            {"narrow", [](std::string_view, const at::Tensor& of) { return of.size(0) % 2 == 1; },
             LionOptions(1e-3).weight_decay(0.2)}}};
 }
@@ -81,7 +81,7 @@ std::map<std::string, at::Tensor> plain_loop(const Subject& subject, int size) {
     (is_vector("", parameter) ? vectors : others).push_back(parameter);
   }
   torch::optim::AdamW by_adamw(others, adamw());
-  torch::optim::SGD by_sgd(vectors, sgd());
+  torch::optim::SGD by_sgd(vectors, plain_sgd());
   for (int step = 0; step < schedule.steps; ++step) {
     by_adamw.zero_grad();
     by_sgd.zero_grad();
@@ -101,7 +101,7 @@ std::map<std::string, at::Tensor> plain_loop(const Subject& subject, int size) {
 
 TEST(MixedPlans, AllStrategiesTrainToTheBitsOfDdp) {
   for (const int world : {2, 3, 4}) {
-    for (const std::string& model : kModels) {
+    for (const std::string& model : kMixedModels) {
       const auto plan = &fitting<&three>;
       const Outcome expected = train_with(plan, model, configuration_of(Strategy::kDdp), world);
       for (const Configuration& configuration : configurations_of_world(world)) {
@@ -115,7 +115,7 @@ TEST(MixedPlans, AllStrategiesTrainToTheBitsOfDdp) {
 
 TEST(MixedPlans, TrainLikeTorchsOptimizersOnAllBatches) {
   for (const int world : {1, 2, 3}) {
-    for (const std::string& model : kModels) {
+    for (const std::string& model : kMixedModels) {
       const auto expected = plain_loop(subject(model), world);
       for (const Configuration& configuration : named_configurations()) {
         const Outcome got =
