@@ -198,9 +198,9 @@ void Refusals::check_gradients() {
     refuse("max_grad_norm_by_group: is set beside max_grad_norm; leave one of the two out");
   }
   const double factor = options_.gradient_divide_factor.value_or(1.0);
-  if (!(factor > 0.0) || std::isinf(factor)) {
+  if (!(factor > 0.0) || !std::isnormal(static_cast<float>(factor))) {  // sums are fp32 or wider
     refuse("gradient_divide_factor: got ", number_text(factor),
-           "; allowed (0, infinity); leave it out for the mean over ranks");
+           "; allowed 1.2e-38 to 3.4e38; leave it out for the mean over ranks");
   }
   if (world_ != nullptr && !is_on_cpu()) check_gradients_on_device();
 }

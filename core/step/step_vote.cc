@@ -134,6 +134,15 @@ StepVote::Result StepVote::finish(const RankReport& rank_report) {
     total.merge(sum);
   }
   result.grad_norm = total.norm() / rank_report.loss_scale;
+  // Ranks' parts depend on how gradients are split, so the whole decides.
+  const bool is_finite = std::isfinite(result.grad_norm) &&
+                         std::all_of(result.norms.begin(), result.norms.end(),
+                                     [](double norm) { return std::isfinite(norm); });
+  if (!is_finite && !result.non_finite.has_value()) {
+    result.non_finite = NonFiniteReport{.step = rank_report.step,
+                                        .loss_scale = rank_report.loss_scale,
+                                        .gradients = {{NonFiniteGradient::kAllRanks, "", 0}}};
+  }
   if (result.non_finite.has_value() && std::isfinite(result.grad_norm)) {
     result.grad_norm = std::numeric_limits<double>::quiet_NaN();
   }

@@ -39,7 +39,8 @@ enum class NonFinite : uint8_t {
 struct NonFiniteGradient {
   static constexpr int kAllRanks = -1;
 
-  int rank;               ///< kAllRanks: `elements` is their sum, as asynchronous steps know it
+  int rank;  ///< kAllRanks: `elements` is their sum, as asynchronous steps know it; or,
+             ///< with `parameter` "", only the norm over all ranks is not finite
   std::string parameter;  ///< the first one on that rank; "" if only the mean over ranks is not
                           ///< finite
   int64_t elements;
@@ -130,8 +131,8 @@ struct Options {
 
   /// Gradients are the sum over ranks divided by this, where unset by the number of ranks, which
   /// makes them the mean. A world of one divides as well. Divided once, inside the reduction, in
-  /// the precision that it sums in (fp32, or fp64 for fp64). Range (0, infinity). On a GPU the
-  /// number of ranks only.
+  /// the precision that it sums in (fp32, or fp64 for fp64). Range: the positive normal numbers of
+  /// fp32, 1.2e-38 to 3.4e38. On a GPU the number of ranks only.
   std::optional<double> gradient_divide_factor = {};
 
   /// The dtypes of parameters, gradients and masters.

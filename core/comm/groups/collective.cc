@@ -27,9 +27,9 @@ void check_reduce_op(const char* op, const Collective& call) {
               op, ": got AVG of ", name_of(tensor.scalar_type()),
               ", expected a floating dtype; reduce with SUM and divide yourself");
   if (call.divisor == 0.0) return;
-  TORCH_CHECK(call.divisor > 0.0 && std::isfinite(call.divisor), "[comm] ", op, ": got divisor ",
-              number_text(call.divisor),
-              ", expected a positive number, or 0 for the number of ranks");
+  TORCH_CHECK(call.divisor > 0.0 && std::isnormal(static_cast<float>(call.divisor)), "[comm] ", op,
+              ": got divisor ", number_text(call.divisor),
+              ", expected 1.2e-38 to 3.4e38, or 0 for the number of ranks");
   TORCH_CHECK(call.reduce == ReduceOp::kAvg, "[comm] ", op, ": got divisor ",
               number_text(call.divisor), " beside ", std::string(to_string(call.reduce)),
               ", expected AVG, which divides; leave one of the two out");

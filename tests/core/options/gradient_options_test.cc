@@ -41,8 +41,13 @@ TEST(GradientOptions, WhatCannotClipOrDivideIsRefused) {
     EXPECT_THAT(message({.gradient_divide_factor = p}),
                 HasSubstr("[options] gradient_divide_factor: got "));
   }
-  EXPECT_THAT(message({.gradient_divide_factor = infinity}),
-              HasSubstr("gradient_divide_factor: got inf; allowed (0, infinity)"));
+  for (const double factor : {infinity, 3.5e38, 1e50, 1e-44, 1e-46}) {
+    EXPECT_THAT(message({.gradient_divide_factor = factor}),
+                HasSubstr("; allowed 1.2e-38 to 3.4e38; leave it out"));
+  }
+  for (const double factor : {3.4e38, 1.2e-38}) {
+    EXPECT_EQ(message({.gradient_divide_factor = factor}), "");
+  }
   EXPECT_THAT(message({.max_grad_norm = 1.0, .max_grad_norm_by_group = {{"a", 1.0}}}),
               HasSubstr("max_grad_norm_by_group: is set beside max_grad_norm"));
   EXPECT_EQ(message({.grad_norm_type = infinity,

@@ -23,6 +23,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr int kWorld = 3;
 
@@ -204,6 +205,24 @@ TEST(StepVote, ReportsANormThatIsTooLargeForADouble) {
   const std::string text = vote([](int, Inputs& inputs) {
     constexpr double kMax = std::numeric_limits<double>::max();
     inputs.rank_report.norms = {norm_of({kMax, kMax})};
+  })[0];
+  EXPECT_THAT(text, HasSubstr("the norm of their mean is not"));
+}
+
+/// Whether one rank's part alone is too large depends on the strategy; what is refused must not.
+TEST(StepVote, ReportsANormThatIsTooLargeOnlyOverAllRanks) {
+  const std::string text = vote([](int, Inputs& inputs) {
+    inputs.rank_report.norms = {norm_of({0.9 * std::numeric_limits<double>::max()})};
+  })[0];
+  EXPECT_THAT(text, StartsWith("step 1 scale 1.000000: rank -1 '' 0; "));
+  EXPECT_THAT(text, HasSubstr("the norm of their mean is not"));
+}
+
+/// Gradients under a loss scale below 1 are larger than what was summed.
+TEST(StepVote, ReportsANormThatIsTooLargeWithoutTheLossScale) {
+  const std::string text = vote([](int, Inputs& inputs) {
+    inputs.rank_report.loss_scale = 1e-160;
+    inputs.rank_report.norms = {norm_of({1e300})};
   })[0];
   EXPECT_THAT(text, HasSubstr("the norm of their mean is not"));
 }

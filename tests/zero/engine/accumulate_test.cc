@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <string>
@@ -290,6 +291,30 @@ TEST(AccumulateUpdating, ASecondCallBeforeStepIsRefusedOnAllRanks) {
     EXPECT_NE(message_of([&] { rank.engine->accumulate(gradients); }), kNothingThrown);
     EXPECT_TRUE(rank.engine->step().committed);
   });
+}
+
+/// The sum of the squares is too large, no matter how many ranks' parts are, which depends on what
+/// each of them has: no configuration applies such a step.
+TEST(AccumulateTooLarge, ANormThatIsNotFiniteIsRefusedUnderEveryConfiguration) {
+  for (const int size : {1, 2, 3}) {
+    for (const Configuration& configuration : configurations_of_world(size)) {
+      run_ranks(size, [&configuration](std::shared_ptr<ProcessGroup> world) {
+        torch::nn::Sequential model(torch::nn::Linear(8, 8), torch::nn::Linear(8, 8));
+        model->to(torch::kDouble);
+        const auto engine = parallelize(model, torch::optim::SGDOptions(1e-150),
+                                        options_of(configuration), std::move(world));
+        const auto norm_of = [&engine](double large) {
+          at::Tensor weight = at::zeros({8, 8}, at::kDouble);
+          weight[0][0] = large;
+          engine->accumulate({{"0.weight", weight}, {"1.weight", weight}});
+          return engine->step().grad_norm;
+        };
+        EXPECT_DOUBLE_EQ(norm_of(0.5e154), std::sqrt(0.5) * 1e154) << "the control";
+        EXPECT_THAT(message_of([&] { norm_of(1.2e154); }), HasSubstr("non-finite gradient"))
+            << configuration;
+      });
+    }
+  }
 }
 
 }  // namespace

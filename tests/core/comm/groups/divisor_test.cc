@@ -72,7 +72,8 @@ TEST(Divisor, OfZeroIsTheNumberOfRanks) {
 TEST(Divisor, ThatCannotBeIsRefused) {
   run_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
     const at::Tensor values = at::ones({4});
-    for (const double divisor : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    for (const double divisor :
+         {-1.0, std::nan(""), std::numeric_limits<double>::infinity(), 1e39, 1e-44}) {
       EXPECT_THAT(message_of([&] { world->all_reduce(values, ReduceOp::kAvg, "a", divisor); }),
                   HasSubstr("[comm] all_reduce: got divisor "));
     }
