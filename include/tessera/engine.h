@@ -219,10 +219,10 @@ class Engine final {
     ~AverageScope();
 
     /// Collective, blocking. The parameters have their own values again, to the bit; where masters
-    /// are wider, what a step makes of them. Throws c10::Error on every rank, and the average goes
-    /// on, while a full_parameters() or gather() scope is open on any. Throws c10::Error on every
-    /// rank if a parameter was written inside: the engine can be used again after
-    /// load_state_dict(). Once only.
+    /// are a copy, they are rounded from them as in a step. Throws c10::Error on every rank, and
+    /// the average goes on, while a full_parameters() or gather() scope is open on any. Throws
+    /// c10::Error on every rank if a parameter was written inside: the engine can be used again
+    /// after load_state_dict(). Once only.
     void end();
 
    private:

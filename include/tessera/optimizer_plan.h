@@ -24,7 +24,7 @@ struct Algorithm;
 /// Chooses parameters by name, or by name and tensor: a callable that takes
 /// `(std::string_view name)` or `(std::string_view name, const at::Tensor& parameter)` and returns
 /// bool. The tensor is the model's own as it was given to parallelize: its sizes and dtype may
-/// decide, its values not, for they differ between ranks.
+/// decide, its values must not, for they may differ between ranks.
 class ParameterPredicate {
  public:
   /// None; OptimizerPlan::assign() refuses it.
@@ -59,7 +59,7 @@ class ParameterPredicate {
 /// Options for the parameters that a predicate accepts, e.g. no weight decay on biases, or another
 /// algorithm for them.
 struct OptimizerGroup {
-  std::string name;            ///< for messages
+  std::string name;            ///< in messages, states, schedules and max_grad_norm_by_group
   ParameterPredicate selects;  ///< asked with the parameter's first name
   AlgorithmOptions options;    ///< of any algorithm
 };

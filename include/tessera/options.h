@@ -39,11 +39,11 @@ enum class NonFinite : uint8_t {
 struct NonFiniteGradient {
   static constexpr int kAllRanks = -1;
 
-  int rank;  ///< kAllRanks: `elements` is their sum, as asynchronous steps know it; or,
-             ///< with `parameter` "", only the norm over all ranks is not finite
-  std::string parameter;  ///< the first one on that rank; "" if only the mean over ranks is not
-                          ///< finite
-  int64_t elements;
+  int rank;  ///< kAllRanks: asynchronous steps know the sum of `elements` over ranks only; or the
+             ///< norm over all ranks is not finite and no rank's part of it is to blame
+  std::string parameter;  ///< the first one on that rank; "": every rank's gradients are finite,
+                          ///< their mean over ranks, or its norm, is not
+  int64_t elements;       ///< how many are NaN or infinite; 0 with `parameter` ""
 };
 
 /// The non-finite gradients of a step. Equal on all ranks; `gradients` is ordered by rank.
@@ -56,7 +56,7 @@ struct NonFiniteReport {
 /// What lies in the host's memory while a GPU trains.
 enum class Offload : uint8_t {
   kNone,
-  kOptimizer,   ///< moments and masters
+  kOptimizer,   ///< the optimizer's states, masters and Options::average
   kParameters,  ///< the same, and this rank's shards of parameters
 };
 
@@ -117,7 +117,7 @@ struct Options {
   /// The same for each group of the optimizer by itself, as when clip_grad_norm_ is called on each
   /// group's parameters: the norm that its gradients are scaled down to, by the group's name:
   /// "defaults" or the OptimizerGroup's, as in StateDict. Range of each (0, infinity]; groups that
-  /// are not named are not clipped. StepResult::grad_norm is that of all gradients before clipping.
+  /// are not named are not clipped. StepResult::grad_norm is that of all gradients before that.
   /// An error beside max_grad_norm, with optimizer_in_backward, on a GPU without offload, and for a
   /// group that the OptimizerPlan has not.
   std::map<std::string, double> max_grad_norm_by_group = {};
@@ -149,8 +149,8 @@ struct Options {
   /// all ranks.
   std::function<NonFinite(const NonFiniteReport&)> ask_non_finite = {};
 
-  /// If set, the engine keeps an average of the weights (EMA, SWA): M bytes per parameter more, of
-  /// its masters' dtype, split as the optimizer's states (memory_formula.h).
+  /// If set, the engine keeps an average of the weights (EMA, SWA): one more value per parameter,
+  /// in the masters' dtype, split as the optimizer's states (memory_formula.h).
   /// Engine::begin_average() makes the model the average. Training itself is the same to the bit.
   /// An error where a GPU updates, which has no kernel for it: there set `offload`.
   std::optional<WeightAverage> average = {};

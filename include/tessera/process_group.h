@@ -32,9 +32,9 @@ struct Capabilities {
 };
 
 /// Ranks that communicate. Every collective is called by every rank of the group in the same order;
-/// each call is compared across ranks (op, reduce op, root, dtype, numel, sequence, tag), and a
-/// difference raises a CommError that names both calls on every rank: before data is touched, but
-/// over NCCL at the time-out, and only if NCCL hangs on it.
+/// each call is compared across ranks (op, reduce op, divisor, root, dtype, numel, sequence, tag),
+/// and a difference raises a CommError that names both calls on every rank: before data is touched,
+/// but over NCCL at the time-out, and only if NCCL hangs on it.
 ///
 /// Tensors are contiguous, lie at device() and are of fp32, fp64, bf16, fp16, int64, int32 or
 /// uint8. Sums run in rank order; bf16 and fp16 are accumulated in fp32 and rounded once. So every

@@ -36,13 +36,15 @@ struct StateEntry {
 };
 
 /// The state of a training run in memory, by name: "model.<parameter or buffer>",
-/// "optimizer.<parameter>.exp_avg", ".exp_avg_sq" (AdamW) or ".momentum_buffer" (SGD), ".step",
-/// ".master" (where masters are more precise than the parameters), ".average" (Options::average),
-/// "optimizer.<group>.lr" and the other hyper-parameters (the group without a name of its own is
-/// "defaults"), "engine.steps", "engine.averaged_updates", "scaler.scale", "scaler.good_steps"
-/// (under Options::loss_scale). Counts are int64, other numbers double, both without dimensions.
-/// Names and values do not depend on the strategy or the number of ranks. Shared parameters and
-/// buffers appear under their first name. Buffers are rank 0's.
+/// "optimizer.<parameter>.exp_avg" and the other states of its algorithm (docs/optimizers.md),
+/// ".step", ".master" (where masters are more precise than the parameters), ".average"
+/// (Options::average), "optimizer.<group>.lr" and the other hyper-parameters, for each group also
+/// "optimizer.<group>.algorithm.<its algorithm>", always 1 (the group of parameters that no
+/// OptimizerGroup selects is "defaults"), "engine.steps", "engine.averaged_updates"
+/// (Options::average), "scaler.scale" and "scaler.good_steps" (Options::loss_scale). Counts are
+/// int64, other numbers double, both without dimensions. Names and values do not depend on the
+/// strategy or the number of ranks. Shared parameters and buffers appear under their first name.
+/// Buffers are rank 0's.
 struct StateDict {
   std::map<std::string, StateEntry> entries;
 
