@@ -129,7 +129,6 @@ std::vector<NamedTensor> parameters_of(const torch::nn::Module& model, const Opt
   return parameters;
 }
 
-/// Throws c10::Error that names those whose memory is out of reach.
 /// The parameters of BatchNorm layers, whose running statistics are fp32: LibTorch computes with
 /// 16-bit inputs beside them only if the parameters are fp32 as well.
 std::set<const c10::TensorImpl*> batch_norm_parameters(const torch::nn::Module& model) {
@@ -147,6 +146,7 @@ std::set<const c10::TensorImpl*> batch_norm_parameters(const torch::nn::Module& 
   return parameters;
 }
 
+/// Throws c10::Error that names the parameters whose memory is out of reach.
 ParameterTable table_of(const torch::nn::Module& model, const Options& options) {
   std::vector<NamedTensor> parameters = parameters_of(model, options);
   const std::vector<std::string> problems = problems_of_memory(parameters);

@@ -13,13 +13,13 @@
 namespace tessera::internal {
 
 // Note [The step is a fence]
-// Parameters change only in step(), modify_parameters() and load_state_dict(); between these calls
-// no rank changes a byte that another may read. step() first finishes every reduction, then votes;
-// ranks write only after a unanimous vote. A rank that finds an error (a parameter written outside
-// modify_parameters(), an open scope, no backward, a non-finite gradient) puts it into its report
-// instead of throwing, so that all ranks throw together and none is left waiting. If a rank throws
-// anyway (out of memory, say), the engine fails on all ranks:
-// EngineFailure::abort_all_on_exception().
+// Parameters change only in step(), modify_parameters(), load_state_dict() and read_state(), and at
+// the begin and the end of an average; between these calls no rank changes a byte that another may
+// read. step() first finishes every reduction, then votes; ranks write only after a unanimous vote.
+// A rank that finds an error (a parameter written outside modify_parameters(), an open scope, no
+// backward, a non-finite gradient) puts it into its report instead of throwing, so that all ranks
+// throw together and none is left waiting. If a rank throws anyway (out of memory, say), the engine
+// fails on all ranks: EngineFailure::abort_all_on_exception().
 
 ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
     : parts_(std::move(parts)),
