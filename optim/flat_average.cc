@@ -69,8 +69,8 @@ void require_averageable(const at::Tensor& values) {
   TORCH_CHECK(values.defined() && values.device().is_cpu() && values.dim() == 1 &&
                   values.is_contiguous() &&
                   (values.scalar_type() == at::kFloat || values.scalar_type() == at::kDouble),
-              "[optim] average: got values that are no contiguous 1-d tensor of Float or Double on "
-              "a CPU");
+              "[optim] average: got no contiguous 1-d tensor of Float or Double on a CPU, expected "
+              "one; hand it the masters' values");
 }
 
 void require_like(const at::Tensor& values, const at::Tensor& average) {

@@ -121,7 +121,8 @@ class Load {
     std::vector<int64_t> steps;
     std::string problem;
     if (options_.step.has_value() && *options_.step < 0) {
-      problem = absl::StrCat("step: got ", *options_.step, ", expected 0 or more");
+      problem = absl::StrCat("step: got ", *options_.step,
+                             ", expected 0 or more; leave it out for the newest");
     } else if (options_.step.has_value()) {
       steps = {*options_.step};
     } else {

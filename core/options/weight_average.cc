@@ -14,12 +14,13 @@ std::vector<std::string> problems_of(const WeightAverage& average) {
         absl::StrCat("average.decay: got ", internal::number_text(decay),
                      "; allowed [0, 1); 0.999 suits most runs, leave it out for the mean"));
   }
-  const auto check = [&problems](const char* name, int64_t value) {
+  const auto check = [&problems](const char* name, int64_t value, const char* remedy) {
     if (value >= 1) return;
-    problems.push_back(absl::StrCat("average.", name, ": got ", value, "; allowed 1 or more"));
+    problems.push_back(
+        absl::StrCat("average.", name, ": got ", value, "; allowed 1 or more; ", remedy));
   };
-  check("start_step", average.start_step);
-  check("every", average.every);
+  check("start_step", average.start_step, "leave it out to average from the first step on");
+  check("every", average.every, "leave it out to average every step");
   return problems;
 }
 

@@ -47,7 +47,7 @@ const std::vector<Command>& commands() {
          return done(export_model(files, arguments[0], arguments[1], out));
        }},
       {"import", "FILE DIRECTORY", 2,
-       "makes step 0 of a new run of a safetensors file, or of an index",
+       "makes step 0 of a new run from a safetensors file or an index",
        [](FileSystem& files, const Arguments& arguments, std::FILE* out) {
          return done(import_model(files, arguments[0], arguments[1], out));
        }},

@@ -60,8 +60,10 @@ Engine::AverageScope::~AverageScope() {
 }
 
 void Engine::AverageScope::end() {
-  TORCH_CHECK(open_ != nullptr,
-              "[engine] end: got a scope of begin_average() that has ended, or was moved from");
+  TORCH_CHECK(
+      open_ != nullptr,
+      "[engine] end: got a scope of begin_average() that has ended or was moved from, expected "
+      "an open one; call end() once");
   TORCH_CHECK(open_->engine != nullptr,
               "[engine] end: the engine is gone; end the scope before it is destroyed");
   open_->engine->end_average();

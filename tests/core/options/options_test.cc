@@ -267,8 +267,13 @@ TEST(Options, AnAverageOfWeightsHasRanges) {
   for (const double decay : {-0.1, 1.0, 1.5, std::numeric_limits<double>::quiet_NaN()}) {
     EXPECT_THAT(message({.decay = decay}), HasSubstr("[options] average.decay: got "));
   }
-  EXPECT_EQ(message({.start_step = 0}), "[options] average.start_step: got 0; allowed 1 or more");
-  EXPECT_EQ(message({.every = -3}), "[options] average.every: got -3; allowed 1 or more");
+  EXPECT_EQ(
+      message({.start_step = 0}),
+      "[options] average.start_step: got 0; allowed 1 or more; leave it out to average from the "
+      "first step on");
+  EXPECT_EQ(
+      message({.every = -3}),
+      "[options] average.every: got -3; allowed 1 or more; leave it out to average every step");
 }
 
 TEST(Options, AnAverageOfWeightsIsUpdatedByTheHost) {
