@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cstdint>
 #include <fstream>
@@ -114,23 +116,41 @@ void move_into_huge_pages_where_resident(const AddressRange& whole) {
   }
 }
 
+/// How far each heap was moved since memory was last given back: what lies before is in huge pages,
+/// and ranks that are threads, or a second engine, need not move it again.
+struct MovedEnds {
+  std::atomic<uint64_t> heap = 0;
+  std::atomic<uint64_t> blocks = 0;
+};
+MovedEnds moved_ends;
+
+void move_what_grew(const AddressRange& whole, std::atomic<uint64_t>& moved_end) {
+  const uint64_t begin = std::max(whole.begin, moved_end.exchange(whole.end));
+  move_into_huge_pages_where_resident({.begin = begin, .end = whole.end});
+}
+
 }  // namespace
 
-void keep_freed_memory() {
+void keep_freed_memory(int64_t unused_bytes) {
   keep_tensor_memory();
-  block_heap().give_back();
+  const bool is_worth_a_walk = unused_bytes >= kHugePageBytes;
+  if (is_worth_a_walk) {
+    moved_ends.heap = 0;
+    moved_ends.blocks = 0;
+    block_heap().give_back();
+  }
 #if defined(__GLIBC__)
-  ::malloc_trim(0);
+  if (is_worth_a_walk) ::malloc_trim(0);
   ::mallopt(M_MMAP_MAX, 0);  // large blocks too come from the heap, which the next line keeps
   ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
 #endif
 }
 
 void use_huge_pages_in_heap() {
-  move_into_huge_pages_where_resident(heap());
+  move_what_grew(heap(), moved_ends.heap);
   const auto begin = reinterpret_cast<uint64_t>(block_heap().begin());
-  move_into_huge_pages_where_resident(
-      {.begin = begin, .end = begin + static_cast<uint64_t>(block_heap().grown_bytes())});
+  const uint64_t end = begin + static_cast<uint64_t>(block_heap().grown_bytes());
+  move_what_grew({.begin = begin, .end = end}, moved_ends.blocks);
 }
 
 }  // namespace tessera::internal

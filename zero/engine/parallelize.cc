@@ -331,9 +331,11 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
   convert_others(parts->table, parts->plan, parts->options.precision);
   parts->model = std::move(model);
   const bool keeps_freed_memory = parts->options.keep_freed_memory;
+  int64_t model_bytes = 0;
+  for (const at::Tensor& tensor : state) model_bytes += static_cast<int64_t>(tensor.nbytes());
   auto engine =
       std::make_unique<Engine>(std::make_unique<ShardedEngine>(*std::move(parts), buffers));
-  if (keeps_freed_memory) keep_freed_memory();  // the model's own memory has just been freed
+  if (keeps_freed_memory) keep_freed_memory(model_bytes);  // which have just been freed
   return engine;
 }
 

@@ -1,4 +1,5 @@
 #include "tessera/core/memory/freed_memory.h"
+#include "tessera/core/memory/huge_pages.h"
 
 #include <sys/resource.h>
 
@@ -53,7 +54,7 @@ TEST(FreedMemory, IsNotFaultedInAgain) {
     EXPECT_GT(faults_of_a_tensor(kBlock), 20);
   }
 
-  keep_freed_memory();
+  keep_freed_memory(kHugePageBytes);
   faults_of_a_block(kBlock);
   faults_of_a_tensor(kBlock);
   use_huge_pages_in_heap();
@@ -65,8 +66,8 @@ TEST(FreedMemory, IsNotFaultedInAgain) {
 
 TEST(FreedMemory, HoldsTensorsOfAllSizesAndOlderOnes) {
   at::Tensor older = at::full({kMebibyte}, 1, at::kByte);
-  keep_freed_memory();
-  keep_freed_memory();  // twice is as good as once
+  keep_freed_memory(kHugePageBytes);
+  keep_freed_memory(kHugePageBytes);  // twice is as good as once
   for (const int64_t bytes : {int64_t{0}, int64_t{1}, int64_t{65535}, kMebibyte, 9 * kMebibyte}) {
     at::Tensor tensor = at::full({bytes}, 2, at::kByte);
     EXPECT_EQ(tensor.sum().item<int64_t>(), 2 * bytes);
@@ -82,7 +83,7 @@ TEST(FreedMemory, HoldsTensorsOfAllSizesAndOlderOnes) {
 
 TEST(FreedMemory, ServesThoseWhoKeepBarePointers) {
   c10::Allocator* const before = c10::GetDefaultCPUAllocator();
-  keep_freed_memory();
+  keep_freed_memory(kHugePageBytes);
   c10::Allocator* const now = c10::GetCPUAllocator();
   ASSERT_NE(now, before);
   for (const size_t bytes : {size_t{100}, size_t{1} << 20}) {
@@ -100,7 +101,7 @@ struct Profiler final : c10::MemoryReportingInfoBase {
 };
 
 TEST(FreedMemory, IsSeenByProfilers) {
-  keep_freed_memory();
+  keep_freed_memory(kHugePageBytes);
   const auto profiler = std::make_shared<Profiler>();
   const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, profiler);
   for (const int64_t bytes : {int64_t{1000}, kMebibyte}) {

@@ -21,6 +21,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/core/memory/freed_memory.h"
+#include "tessera/core/memory/huge_pages.h"
 #include "tessera/core/sched/lane.h"
 #include "tessera/process_group.h"
 #include "tessera/rendezvous.h"
@@ -323,7 +324,7 @@ INSTANTIATE_TEST_SUITE_P(WithLane, ForkOfRank,
 
 /// What a worker that loads data needs: tensors, also while other threads of its parent work.
 TEST(Fork, AChildAllocatesTensorsWhateverTheParentsThreadsDo) {
-  keep_freed_memory();
+  keep_freed_memory(kHugePageBytes);
   std::atomic<bool> is_over{false};
   std::thread busy([&] {
     while (!is_over) at::empty({1 << 16}, at::kFloat);  // locks its heap most of the time
