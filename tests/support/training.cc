@@ -1,7 +1,9 @@
 #include "tessera/tests/support/training.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
@@ -165,6 +167,35 @@ Outcome train_on_threads(const Subject& subject, at::ScalarType dtype,
     whole.losses[i] = sum / size;
   }
   return whole;
+}
+
+const Outcome& outcome_of_ddp(const Subject& subject, at::ScalarType dtype,
+                              const Precision& precision, const Schedule& schedule, int size) {
+  static std::map<std::string, Outcome> remembered;
+  std::ostringstream key;
+  key << subject.name << " " << dtype << " " << size << " " << schedule.name << " "
+      << schedule.steps << " " << schedule.micro_steps << " " << static_cast<int>(schedule.sync)
+      << " " << schedule.max_grad_norm << " " << schedule.bucket_bytes.value_or(0) << " "
+      << schedule.rows;
+  for (const std::optional<at::ScalarType>& part :
+       {precision.parameters, precision.communication, precision.reduce, precision.master}) {
+    key << " " << (part.has_value() ? at::toString(*part) : "own");
+  }
+  auto it = remembered.find(key.str());
+  if (it == remembered.end()) {
+    Configuration ddp = configuration_of(Strategy::kDdp);
+    ddp.precision = precision;
+    it = remembered.emplace(key.str(), train_on_threads(subject, dtype, ddp, schedule, size)).first;
+  }
+  return it->second;
+}
+
+Outcome expected_outcome(const Subject& subject, at::ScalarType dtype,
+                         const Configuration& configuration, const Schedule& schedule, int size) {
+  if (!configuration.keeps_bits()) {
+    return train_on_threads(subject, dtype, configuration, schedule, size);
+  }
+  return outcome_of_ddp(subject, dtype, configuration.precision, schedule, size);
 }
 
 }  // namespace tessera::internal::testing

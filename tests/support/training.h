@@ -94,4 +94,13 @@ Outcome train_on_threads(const Subject& subject, at::ScalarType dtype,
                          const Configuration& configuration, const Schedule& schedule, int size,
                          const TrainOptions& options = {}, const Decorate& decorate = {});
 
+/// What train_on_threads() ends with, without options, under a configuration that keeps its bits
+/// (Configuration::keeps_bits()): the outcome of ddp, trained once per program.
+const Outcome& outcome_of_ddp(const Subject& subject, at::ScalarType dtype,
+                              const Precision& precision, const Schedule& schedule, int size);
+
+/// What `configuration` must end with: the outcome of ddp where it keeps its bits, else its own.
+Outcome expected_outcome(const Subject& subject, at::ScalarType dtype,
+                         const Configuration& configuration, const Schedule& schedule, int size);
+
 }  // namespace tessera::internal::testing

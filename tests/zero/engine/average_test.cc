@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -79,11 +80,12 @@ struct AveragingCase {
   int world;
 };
 
-std::vector<AveragingCase> averaging_cases() {
+std::vector<AveragingCase> averaging_cases(
+    const std::function<bool(const Configuration&)>& wants = {}) {
   std::vector<AveragingCase> all;
   for (const int world : {1, 2, 3, 4}) {
     for (const Configuration& configuration : configurations_of_world(world)) {
-      all.push_back({configuration, world});
+      if (!wants || wants(configuration)) all.push_back({configuration, world});
     }
   }
   return all;
@@ -103,25 +105,29 @@ class WeightAverages : public ::testing::TestWithParam<AveragingCase> {
 INSTANTIATE_TEST_SUITE_P(, WeightAverages, ::testing::ValuesIn(averaging_cases()),
                          name_of_averaging_case);
 
-TEST_P(WeightAverages, HaveTheBitsOfDdp) {
+class WeightAveragesOfAll : public WeightAverages {};
+INSTANTIATE_TEST_SUITE_P(, WeightAveragesOfAll,
+                         ::testing::ValuesIn(averaging_cases(&Configuration::keeps_bits)),
+                         name_of_averaging_case);
+
+TEST_P(WeightAveragesOfAll, HaveTheBitsOfDdp) {
   static std::map<std::string, AveragedRun> remembered;  // of ddp
   const auto& [configuration, world] = GetParam();
-  if (!configuration.keeps_bits()) return;
+  bool decays = world % 2 == 0;
   for (const char* model : kModels) {
-    for (const WeightAverage average :
-         {WeightAverage{.decay = 0.75}, WeightAverage{.start_step = 2, .every = 2}}) {
-      const std::string key = std::string(model) + std::to_string(world) +
-                              (average.decay.has_value() ? "decaying" : "mean");
-      if (!remembered.contains(key)) {
-        remembered[key] =
-            run_averaged(model, at::kFloat, averaging(configuration_of(Strategy::kDdp), average),
-                         world, schedule());
-      }
-      const AveragedRun got =
-          run_averaged(model, at::kFloat, averaging(configuration, average), world, schedule());
-      EXPECT_EQ(run_differences(got, remembered[key]), "") << model;
-      EXPECT_EQ(bit_differences(got.outcome, remembered[key].outcome), "") << model;
+    decays = !decays;  // each model meets both kinds of averages, in other worlds
+    const auto average =
+        decays ? WeightAverage{.decay = 0.75} : WeightAverage{.start_step = 2, .every = 2};
+    const std::string key = std::string(model) + std::to_string(world);
+    if (!remembered.contains(key)) {
+      remembered[key] =
+          run_averaged(model, at::kFloat, averaging(configuration_of(Strategy::kDdp), average),
+                       world, schedule());
     }
+    const AveragedRun got =
+        run_averaged(model, at::kFloat, averaging(configuration, average), world, schedule());
+    EXPECT_EQ(run_differences(got, remembered[key]), "") << model;
+    EXPECT_EQ(bit_differences(got.outcome, remembered[key].outcome), "") << model;
   }
 }
 
@@ -167,9 +173,17 @@ TEST_P(WeightAverages, AreOfTheMastersAndShownRounded) {
                    {.after_step = check});
 }
 
-TEST_P(WeightAverages, TakeTheBytesOfTheFormulaAndTheScopeNone) {
+/// Without the policy of tests that frees eagerly, which no training has.
+class WeightAverageBytes : public WeightAverages {};
+INSTANTIATE_TEST_SUITE_P(
+    , WeightAverageBytes,
+    ::testing::ValuesIn(averaging_cases([](const Configuration& configuration) {
+      return !configuration.free_eagerly;
+    })),
+    name_of_averaging_case);
+
+TEST_P(WeightAverageBytes, AreThoseOfTheFormulaAndTheScopeTakesNone) {
   const auto& [given, world] = GetParam();
-  if (given.free_eagerly) return;  // a test's policy, not a training's
   for (const bool is_narrow : {false, true}) {
     Configuration configuration = averaging(given, {.decay = 0.75});
     if (is_narrow) configuration.precision.parameters = at::kBFloat16;

@@ -45,7 +45,7 @@ TEST_P(DelayedLanes, FindEveryWaitInPlace) {
   Configuration poisoned = configuration;
   poisoned.poison_freed = true;
   const Outcome expected =
-      train_on_threads(subject(model), at::kFloat, configuration, schedule, world);
+      expected_outcome(subject(model), at::kFloat, configuration, schedule, world);
   const Outcome delayed = train_on_threads(
       subject(model), at::kFloat, poisoned, schedule, world, {},
       [](std::shared_ptr<ProcessGroup> group) {
