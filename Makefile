@@ -1,5 +1,5 @@
 # make            what there is
-# JOBS=n          compile and test this many at once (default: the cores)
+# JOBS=n          compile this many at once, test twice as many (default: the cores)
 # TORCH=2.15.0    another pinned LibTorch; it gets build folders of its own
 # TESSERA_TORCH=  a folder with a LibTorch that is there already
 SHELL := /bin/bash
@@ -18,8 +18,9 @@ build = torch=$$(cmake/bootstrap.sh path); \
     || { cat build/$(1)$(suffix).log; exit 1; }; \
   cmake --build build/$(1)$(suffix) -j $(JOBS) $(if $(2),--target $(2))
 
-# $(call check,preset,ctest arguments): run tests; .ci/run shows the log's summary again.
-check = ctest --test-dir build/$(1)$(suffix) -j $(JOBS) --output-on-failure --no-tests=error \
+# $(call check,preset,ctest arguments): run tests; .ci/run shows the log's summary again. Ranks wait
+# for each other and for time-outs: two programs per core keep it busy.
+check = ctest --test-dir build/$(1)$(suffix) -j $$((2 * $(JOBS))) --output-on-failure --no-tests=error \
   --output-log build/$(1)$(suffix)/ctest.log $(2)
 
 .PHONY: help bootstrap build install test test-release sanitize test-all core-asan core-tsan all-asan all-tsan \

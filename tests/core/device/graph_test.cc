@@ -34,8 +34,8 @@ using ::testing::HasSubstr;
 using testing::have_same_bits;
 using testing::message_of;
 
-constexpr c10::DeviceIndex kIndex = 1;
-const at::Device kPlace(at::kCUDA, kIndex);
+constexpr c10::DeviceIndex kGpu = 1;
+const at::Device kPlace(at::kCUDA, kGpu);
 
 at::Tensor on_host(const at::Tensor& tensor) { return tensor.detach().to(at::kCPU); }
 
@@ -63,7 +63,7 @@ class GraphTest : public ::testing::Test {
   /// 0, 1, ... in fp32.
   static at::Tensor numbers(int64_t numel) { return at::arange(numel, options()); }
 
-  CudaDevice device_{kIndex};
+  CudaDevice device_{kGpu};
 };
 
 TEST_F(GraphTest, NothingRunsInACapture) {
@@ -98,7 +98,7 @@ TEST_F(GraphTest, WhatWaitsOnTheHostIsRefusedAndTheCaptureFails) {
       {"stream query", [](const at::Tensor&) { current_stream().query(); }},
       {"device",
        [](const at::Tensor&) {
-         c10::impl::getDeviceGuardImpl(at::kCUDA)->synchronizeDevice(kIndex);
+         c10::impl::getDeviceGuardImpl(at::kCUDA)->synchronizeDevice(kGpu);
        }},
   };
   for (const auto& [name, call] : calls) {

@@ -25,7 +25,7 @@ constexpr AdamwCoefficients kCoefficients = {.gradient_scale = 0.7,
                                              .root_correction2 = 0.3,
                                              .eps = 1e-8};
 constexpr int64_t kUnused = 3;  // a parameter whose update does not apply
-const std::vector<int64_t> kNumels = {1, 63, 0, 130, 64, 9001, 65, 4096};
+const std::vector<int64_t> kUpdatedNumels = {1, 63, 0, 130, 64, 9001, 65, 4096};
 
 /// A slice's arrays behind `offset` elements that are not theirs, so that packs have a head.
 template <typename Gradient, typename Target>
@@ -83,7 +83,7 @@ struct Slice {
 
 std::vector<ParameterUpdate> updates() {
   ParameterUpdate update = {adamw_scalars<float>(kCoefficients), 1};
-  std::vector<ParameterUpdate> all(kNumels.size(), update);
+  std::vector<ParameterUpdate> all(kUpdatedNumels.size(), update);
   all[kUnused].applies = 0;
   return all;
 }
@@ -91,7 +91,7 @@ std::vector<ParameterUpdate> updates() {
 template <typename Gradient, typename Target>
 void expect_the_bits_of_the_cpu() {
   for (const int slices : {1, 3}) {
-    const FlatLayout layout(c10::kFloat, kNumels, slices);
+    const FlatLayout layout(c10::kFloat, kUpdatedNumels, slices);
     for (int slice = 0; slice < slices; ++slice) {
       std::vector<Segment> segments = layout.segments(layout.slice_range(slice));
       for (Segment& segment : segments) segment.buffer_offset -= layout.slice_range(slice).begin;
@@ -131,7 +131,7 @@ TEST(AdamwBody, CastsIntoTheTarget) {
 }
 
 TEST(AdamwBody, LeavesPaddingAndUnusedParametersAlone) {
-  const FlatLayout layout(c10::kFloat, kNumels, 1);
+  const FlatLayout layout(c10::kFloat, kUpdatedNumels, 1);
   const std::vector<Segment> segments = layout.segments(layout.slice_range(0));
   const std::vector<Piece> pieces = cut_into_pieces(segments);
   const Slice<float, BFloat16> before(layout.numel(), 0);
@@ -151,7 +151,7 @@ TEST(AdamwBody, LeavesPaddingAndUnusedParametersAlone) {
 }
 
 TEST(AdamwBody, NegativeControlAMissingPieceIsNoticed) {
-  const FlatLayout layout(c10::kFloat, kNumels, 1);
+  const FlatLayout layout(c10::kFloat, kUpdatedNumels, 1);
   const std::vector<Segment> segments = layout.segments(layout.slice_range(0));
   const std::vector<Piece> pieces = cut_into_pieces(segments);
   Slice<float, void> expected(layout.numel(), 0);
@@ -163,7 +163,7 @@ TEST(AdamwBody, NegativeControlAMissingPieceIsNoticed) {
 }
 
 TEST(Pieces, CoverTheSegmentsInOrder) {
-  const FlatLayout layout(c10::kFloat, kNumels, 3);
+  const FlatLayout layout(c10::kFloat, kUpdatedNumels, 3);
   for (int slice = 0; slice < 3; ++slice) {
     const std::vector<Segment> segments = layout.segments(layout.slice_range(slice));
     const std::vector<Piece> pieces = cut_into_pieces(segments);

@@ -18,6 +18,7 @@
 #include "tessera/flat_layout.h"
 #include "tessera/optim/cuda/pieces.h"
 #include "tessera/tests/optim/cuda/emulation.h"
+#include "tessera/tests/optim/cuda/exact_words.h"
 
 namespace tessera::internal::cuda {
 namespace {
@@ -124,12 +125,6 @@ TYPED_TEST(GradientBodies, CountsWhatIsNotFinite) {
   EXPECT_EQ(with_tail.words[0], 4) << "several pieces of a parameter add up";
 }
 
-std::vector<int64_t> words_of(const ExactSum& sum) {
-  std::array<int64_t, ExactSum::kWords> words;
-  sum.store(words);
-  return {words.begin(), words.end()};
-}
-
 template <typename T>
 std::vector<int64_t> squares(const at::Tensor& gradient, const std::vector<Piece>& pieces,
                              Launch launch) {
@@ -144,12 +139,12 @@ std::vector<int64_t> squares(const at::Tensor& gradient, const std::vector<Piece
   return sink.words;
 }
 
-const std::vector<int64_t> kNumels = {1, 63, 64, 65, 9001, 4096, 130};
+const std::vector<int64_t> kGradientNumels = {1, 63, 64, 65, 9001, 4096, 130};
 
 // The words that travel, and so the norm, are those of the CPU: whatever the launch, and summed
 // over slices whatever the cut.
 TYPED_TEST(GradientBodies, SquaresGiveTheWordsOfTheCpu) {
-  const FlatLayout whole(kDtype<TypeParam>, kNumels, 3);
+  const FlatLayout whole(kDtype<TypeParam>, kGradientNumels, 3);
   const at::Tensor gradient = make_gradient<TypeParam>(whole.numel());
   std::vector<int64_t> added(kExactWords, 0);
   for (int slice = 0; slice < 3; ++slice) {

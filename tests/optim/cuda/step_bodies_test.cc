@@ -30,10 +30,10 @@
 namespace tessera::internal::cuda {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kInfiniteNorm = std::numeric_limits<double>::infinity();
 
 /// The words of one rank without a hash, for one parameter.
-std::vector<int64_t> words_of(const ExactSum& sum, int64_t non_finite = 0) {
+std::vector<int64_t> step_words_of(const ExactSum& sum, int64_t non_finite = 0) {
   std::array<int64_t, ExactSum::kWords> squares;
   sum.store(squares);
   std::vector<int64_t> words(static_cast<size_t>(step_words(1)), 0);
@@ -63,10 +63,10 @@ TEST(Decide, GivesTheNormAndTheFactorOfTheCpu) {
   for (int i = 0; i < 1000; ++i) {
     ExactSum sum;
     for (int term = 0; term < 20; ++term) sum.add(std::ldexp(uniform(random), term - 10));
-    for (const double max_norm : {0.5, 1e6, kInfinity}) {
+    for (const double max_norm : {0.5, 1e6, kInfiniteNorm}) {
       const double loss_scale = i % 2 == 0 ? 1.0 : 1024.0;
       const double norm = std::sqrt(sum.value()) / loss_scale;
-      const StepOutcome outcome = decide(words_of(sum), loss_scale, max_norm);
+      const StepOutcome outcome = decide(step_words_of(sum), loss_scale, max_norm);
       ASSERT_EQ(outcome.grad_norm, norm);
       ASSERT_EQ(outcome.gradient_scale, clip_factor(norm, max_norm) / loss_scale);
       ASSERT_EQ(outcome.loss_scale, loss_scale);
@@ -78,23 +78,23 @@ TEST(Decide, GivesTheNormAndTheFactorOfTheCpu) {
 TEST(Decide, DropsAStepThatIsNotFinite) {
   ExactSum finite;
   finite.add(4.0);
-  const StepOutcome counted = decide(words_of(finite, 2), 1.0, 1.0);
+  const StepOutcome counted = decide(step_words_of(finite, 2), 1.0, 1.0);
   EXPECT_EQ(counted.applies, 0);
   EXPECT_EQ(counted.non_finite, 2);
   EXPECT_TRUE(std::isnan(counted.grad_norm));
 
   ExactSum infinite = finite;
-  infinite.add(kInfinity);
-  const StepOutcome mean = decide(words_of(infinite), 1.0, 1.0);
+  infinite.add(kInfiniteNorm);
+  const StepOutcome mean = decide(step_words_of(infinite), 1.0, 1.0);
   EXPECT_EQ(mean.applies, 0);
-  EXPECT_EQ(mean.grad_norm, kInfinity);
+  EXPECT_EQ(mean.grad_norm, kInfiniteNorm);
   EXPECT_EQ(mean.gradient_scale, 0.0);
 }
 
 TEST(Decide, DropsAStepThatARankRefuses) {
   ExactSum sum;
   sum.add(4.0);
-  std::vector<int64_t> words = words_of(sum);
+  std::vector<int64_t> words = step_words_of(sum);
   words[static_cast<size_t>(kRefusalsAt)] = 2;
   const StepOutcome outcome = decide(words, 1.0, 1.0, 3);
   EXPECT_EQ(outcome.refusals, 2);
@@ -109,7 +109,7 @@ TEST(Decide, SeesEveryDifferenceOfAHash) {
   for (const int64_t ranks : {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{kMaxRanks}}) {
     for (int piece = 0; piece < kAgreementPieces; ++piece) {
       for (const int64_t hash : {int64_t{0}, int64_t{1}, kLargest / 3, kLargest - 1}) {
-        std::vector<int64_t> words = words_of(ExactSum());
+        std::vector<int64_t> words = step_words_of(ExactSum());
         for (int other = 0; other < kAgreementPieces; ++other) {
           const auto at = static_cast<size_t>(kAgreementAt + 2 * other);
           words[at] = ranks * kLargest;
@@ -159,15 +159,15 @@ TEST(LossScaleRule, IsTheScalers) {
   }
 }
 
-const std::vector<int64_t> kNumels = {130, 1, 65, 9001, 64};
+const std::vector<int64_t> kSteppedNumels = {130, 1, 65, 9001, 64};
 
 /// What the device remembers between steps.
 struct DeviceState {
   std::vector<float> values;
   std::vector<float> moment1;
   std::vector<float> moment2;
-  std::vector<int64_t> steps = std::vector<int64_t>(kNumels.size(), 0);
-  std::vector<ParameterUpdate> updates = std::vector<ParameterUpdate>(kNumels.size());
+  std::vector<int64_t> steps = std::vector<int64_t>(kSteppedNumels.size(), 0);
+  std::vector<ParameterUpdate> updates = std::vector<ParameterUpdate>(kSteppedNumels.size());
   LossScaleState loss_scale = {1024.0, 0};
 };
 
@@ -182,7 +182,8 @@ StepOutcome step_on_device(const Job& job, const std::vector<float>& gradient,
                            const std::vector<int64_t>& used, double max_norm, DeviceState& state) {
   const auto pieces = static_cast<int64_t>(job.pieces.size());
   PlainWords words;
-  words.words.resize(static_cast<size_t>(step_words(static_cast<int64_t>(kNumels.size()))), 0);
+  words.words.resize(static_cast<size_t>(step_words(static_cast<int64_t>(kSteppedNumels.size()))),
+                     0);
   run_workers(5, [&](Worker block) {
     run_workers(32, [&](Worker group) {
       square_body(gradient.data(), job.pieces.data(), pieces, block, group, SerialLanes(), words);
@@ -195,9 +196,9 @@ StepOutcome step_on_device(const Job& job, const std::vector<float>& gradient,
       count_body(gradient.data(), job.pieces.data(), pieces, block, thread, counts);
     });
   });
-  std::copy_n(counts.words.begin(), kNumels.size(), words.words.begin() + kNonFiniteAt);
+  std::copy_n(counts.words.begin(), kSteppedNumels.size(), words.words.begin() + kNonFiniteAt);
   const StepOutcome outcome = decide(words.words, state.loss_scale.scale, max_norm);
-  const AdvanceArguments advance = {.count = static_cast<int64_t>(kNumels.size()),
+  const AdvanceArguments advance = {.count = static_cast<int64_t>(kSteppedNumels.size()),
                                     .used = used.data(),
                                     .group_of = job.group_of.data(),
                                     .groups = job.groups.data(),
@@ -226,8 +227,8 @@ bool same_bits(const at::Tensor& tensor, const std::vector<float>& values) {
 
 TEST(StepBodies, TrainAsFlatAdamwWithClippingOverflowAndUnusedParameters) {
   std::vector<NamedTensor> named;
-  for (size_t i = 0; i < kNumels.size(); ++i) {
-    named.push_back({std::to_string(i), at::empty({kNumels[i]}).set_requires_grad(true)});
+  for (size_t i = 0; i < kSteppedNumels.size(); ++i) {
+    named.push_back({std::to_string(i), at::empty({kSteppedNumels[i]}).set_requires_grad(true)});
   }
   const ParameterTable table(std::move(named));
   const OptimizerPlan plan(
@@ -235,7 +236,7 @@ TEST(StepBodies, TrainAsFlatAdamwWithClippingOverflowAndUnusedParameters) {
       {{"odd", [](std::string_view name) { return name == "1" || name == "3"; },
         torch::optim::AdamWOptions(3e-3).weight_decay(0).betas({0.8, 0.99})}});
   const std::vector<size_t> group_of = plan.assign(table).value();
-  const FlatLayout layout(c10::kFloat, kNumels, 1);
+  const FlatLayout layout(c10::kFloat, kSteppedNumels, 1);
   const std::vector<Segment> segments = layout.segments({0, layout.numel()});
   const at::Tensor values = at::zeros({layout.numel()}, c10::kFloat);
   const auto optimizer = make_host_optimizer(table, plan, group_of, {{values, segments}});
@@ -261,9 +262,9 @@ TEST(StepBodies, TrainAsFlatAdamwWithClippingOverflowAndUnusedParameters) {
       }
     }
     if (overflows) gradient[260] = std::numeric_limits<float>::infinity();
-    std::vector<uint8_t> used(kNumels.size(), 1);
-    used[static_cast<size_t>(step) % kNumels.size()] = 0;
-    const double max_norm = step % 2 == 0 ? 10.0 : kInfinity;
+    std::vector<uint8_t> used(kSteppedNumels.size(), 1);
+    used[static_cast<size_t>(step) % kSteppedNumels.size()] = 0;
+    const double max_norm = step % 2 == 0 ? 10.0 : kInfiniteNorm;
 
     const std::vector<int64_t> used_words(used.begin(), used.end());
     const StepOutcome outcome = step_on_device(job, gradient, used_words, max_norm, state);
@@ -283,7 +284,7 @@ TEST(StepBodies, TrainAsFlatAdamwWithClippingOverflowAndUnusedParameters) {
     EXPECT_TRUE(same_bits(values, state.values)) << "step " << step;
     EXPECT_TRUE(same_bits(optimizer->state(0, 0), state.moment1)) << "step " << step;
     EXPECT_TRUE(same_bits(optimizer->state(0, 1), state.moment2)) << "step " << step;
-    for (size_t i = 0; i < kNumels.size(); ++i) {
+    for (size_t i = 0; i < kSteppedNumels.size(); ++i) {
       EXPECT_EQ(state.steps[i], optimizer->step_counts()[i]) << i;
     }
     EXPECT_EQ(state.loss_scale.scale, scaler.scale());

@@ -29,7 +29,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr size_t kParameters = 3;
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 constexpr LossScale kSchedule = {.initial = 1024.0, .growth_interval = 3};
 
 /// What one rank puts into the sum.
@@ -64,7 +64,7 @@ std::vector<int64_t> sum_of(const std::vector<Rank>& ranks) {
 
 class StepDecisionTest : public ::testing::Test {
  protected:
-  StepDecision make(double max_norm = kInfinity, std::optional<LossScale> scale = std::nullopt) {
+  StepDecision make(double max_norm = kNoLimit, std::optional<LossScale> scale = std::nullopt) {
     return StepDecision(kParameters, max_norm, scale, kit_.api(), kit_.device());
   }
   /// A step's decision as the host reads it.
@@ -124,7 +124,7 @@ TEST_F(StepDecisionTest, DropsAStepThatIsNotFinite) {
   EXPECT_TRUE(std::isnan(counted.outcome.grad_norm));
   EXPECT_TRUE(counted.agreed);
 
-  for (const double square : {kInfinity, std::numeric_limits<double>::quiet_NaN()}) {
+  for (const double square : {kNoLimit, std::numeric_limits<double>::quiet_NaN()}) {
     const StepDecision::Reading mean = decide(decision, {Rank(), {.square = square}});
     EXPECT_EQ(mean.outcome.applies, 0) << "no rank had it, the mean has";
     EXPECT_FALSE(std::isfinite(mean.outcome.grad_norm));
@@ -189,7 +189,7 @@ TEST_F(StepDecisionTest, MovesTheLossScaleAsTheScaler) {
 }
 
 TEST_F(StepDecisionTest, GoesOnFromALoadedScale) {
-  StepDecision decision = make(kInfinity, kSchedule);
+  StepDecision decision = make(kNoLimit, kSchedule);
   decision.load({.scale = 8.0, .good_steps = 2});
   EXPECT_EQ(scale_of(decision), 8.0);
   const StepDecision::Reading reading = decide(decision, {Rank()});
@@ -201,7 +201,7 @@ TEST_F(StepDecisionTest, GoesOnFromALoadedScale) {
 }
 
 TEST_F(StepDecisionTest, TheHostIsAStepBehindAndNoCallWaits) {
-  StepDecision decision = make(kInfinity, kSchedule);
+  StepDecision decision = make(kNoLimit, kSchedule);
   std::vector<at::Tensor> words;
   for (int step = 0; step < 4; ++step) {
     words.push_back(kit_.put(sum_of({{.square = step * 1.0, .used = {step % 2, 1, 0}}})));
@@ -251,7 +251,7 @@ TEST_F(StepDecisionTest, NegativeControlReadingWaitsForTheDevice) {
 TEST_F(StepDecisionTest, RefusesWhatDoesNotFit) {
   StepDecision decision = make();
   const at::Tensor words = kit_.put(sum_of({Rank()}));
-  StepDecision scaled = make(kInfinity, kSchedule);
+  StepDecision scaled = make(kNoLimit, kSchedule);
   const Settled settled(kit_);
   EXPECT_EQ(testing::message_of([&] { decision.read(); }),
             "[optim] readings: got none, expected one; call start_reading() first");
@@ -276,7 +276,7 @@ TEST_F(StepDecisionTest, RefusesWhatDoesNotFit) {
                 scaled.load({0.0, 0});
               }),
               HasSubstr("[optim] loss scale: got 0"));
-  EXPECT_THAT(testing::message_of([&] { make(kInfinity, LossScale{.initial = -1.0}); }),
+  EXPECT_THAT(testing::message_of([&] { make(kNoLimit, LossScale{.initial = -1.0}); }),
               HasSubstr("[optim] loss_scale.initial: got -1"));
 }
 

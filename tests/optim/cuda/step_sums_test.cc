@@ -21,6 +21,7 @@
 #include "tessera/core/grad/finite_kernels.h"
 #include "tessera/core/numbers/exact_sum.h"
 #include "tessera/core/step/grad_norm.h"
+#include "tessera/tests/optim/cuda/exact_words.h"
 #include "tessera/tests/optim/cuda/host_kit.h"
 #include "tessera/tests/support/message_of.h"
 
@@ -31,14 +32,14 @@ using ::testing::HasSubstr;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-const std::vector<int64_t> kNumels = {130, 1, 65, 9001, 64, 7, 0, 300};
+const std::vector<int64_t> kSummedNumels = {130, 1, 65, 9001, 64, 7, 0, 300};
 constexpr size_t kFrozen = 5;
 
 ParameterTable make_table(at::ScalarType dtype = at::kFloat) {
   std::vector<NamedTensor> named;
-  for (size_t i = 0; i < kNumels.size(); ++i) {
+  for (size_t i = 0; i < kSummedNumels.size(); ++i) {
     named.push_back(
-        {std::to_string(i), at::empty({kNumels[i]}, dtype).set_requires_grad(i != kFrozen)});
+        {std::to_string(i), at::empty({kSummedNumels[i]}, dtype).set_requires_grad(i != kFrozen)});
   }
   return ParameterTable(std::move(named));
 }
@@ -59,12 +60,6 @@ at::Tensor make_gradient(const PlannedUnit& unit, at::ScalarType dtype, uint64_t
     }
   }
   return gradient.to(dtype);
-}
-
-std::vector<int64_t> words_of(const ExactSum& sum) {
-  std::array<int64_t, ExactSum::kWords> words;
-  sum.store(words);
-  return {words.begin(), words.end()};
 }
 
 std::vector<int64_t> part(const std::vector<int64_t>& words, int64_t begin, int64_t numel) {

@@ -10,7 +10,7 @@
 namespace tessera::internal::cuda {
 namespace {
 
-constexpr int64_t kNumels[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 1000, 1023, 4096};
+constexpr int64_t kWalkedNumels[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 1000, 1023, 4096};
 
 /// How often each element was visited, and by what.
 struct Visits {
@@ -51,7 +51,7 @@ struct alignas(16) Memory {
 
 TEST(Walk, VisitsEveryElementOnceWhateverTheAddressAndTheThreads) {
   const Memory memory = {};
-  for (const int64_t numel : kNumels) {
+  for (const int64_t numel : kWalkedNumels) {
     for (int offset = 0; offset < 5; ++offset) {
       for (const int64_t threads : {1, 2, 3, 7, 32, 256, 5000}) {
         const Visits visits = visit(numel, threads, memory.wide + offset, memory.narrow + offset);

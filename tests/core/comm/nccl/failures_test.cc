@@ -26,6 +26,7 @@ namespace {
 using nccl::Group;
 using nccl::wait_on_host;
 using ::testing::AllOf;
+using testing::call_until_failure;
 using testing::count_calls;
 using ::testing::Each;
 using testing::fake;
@@ -34,25 +35,13 @@ using testing::impatient;
 using testing::NcclRankOptions;
 using testing::run_nccl_ranks;
 using testing::run_nccl_ranks_expecting_errors;
+using testing::wait_for_failure;
 using Compare = nccl::WorldOptions::Compare;
 
 class NcclFailures : public ::testing::Test {
  protected:
   void SetUp() override { fake().reset(); }
 };
-
-/// Calls until the group has failed.
-void call_until_failure(Group& group) {
-  while (true) {
-    wait_on_host(*group.all_reduce(at::ones({2}), ReduceOp::kSum, "next"));
-    std::this_thread::yield();
-  }
-}
-
-/// Waits for the failure without taking part.
-void wait_for_failure(Group& group) {
-  while (group.make_shared_buffer(1, "look") == nullptr) std::this_thread::yield();
-}
 
 TEST_F(NcclFailures, ATimeOutNamesRankOpSequenceTagAndWhoIsMissing) {
   const auto errors = run_nccl_ranks_expecting_errors(

@@ -103,6 +103,17 @@ void run_nccl_ranks(int size, const NcclBody& body, const NcclRankOptions& optio
   for (int rank = 0; rank < size; ++rank) EXPECT_EQ(errors[rank], "") << "rank " << rank;
 }
 
+void call_until_failure(nccl::Group& group) {
+  while (true) {
+    wait_on_host(*group.all_reduce(at::ones({2}), ReduceOp::kSum, "next"));
+    std::this_thread::yield();
+  }
+}
+
+void wait_for_failure(nccl::Group& group) {
+  while (group.make_shared_buffer(1, "look") == nullptr) std::this_thread::yield();
+}
+
 void await_no_communicators() {
   const auto deadline = std::chrono::steady_clock::now() + kDeadline;
   while (fake().live_communicators() > 0) {

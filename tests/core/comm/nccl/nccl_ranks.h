@@ -39,6 +39,11 @@ std::vector<std::string> run_nccl_ranks_expecting_errors(int size, const NcclBod
 /// The same; a test failure for each exception.
 void run_nccl_ranks(int size, const NcclBody& body, const NcclRankOptions& options = {});
 
+/// Calls until the group has failed.
+void call_until_failure(nccl::Group& group);
+/// Waits for the failure without taking part.
+void wait_for_failure(nccl::Group& group);
+
 /// Blocks until all communicators of this process are down. Aborts the program if they never are.
 void await_no_communicators();
 

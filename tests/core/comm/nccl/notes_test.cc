@@ -25,6 +25,7 @@ namespace {
 
 using nccl::Group;
 using nccl::wait_on_host;
+using testing::call_until_failure;
 using ::testing::Each;
 using testing::fake;
 using ::testing::HasSubstr;
@@ -33,19 +34,7 @@ using ::testing::MatchesRegex;
 using testing::NcclRankOptions;
 using ::testing::Not;
 using testing::run_nccl_ranks_expecting_errors;
-
-/// Calls until the group has failed.
-void call_until_failure(Group& group) {
-  while (true) {
-    wait_on_host(*group.all_reduce(at::ones({2}), ReduceOp::kSum, "next"));
-    std::this_thread::yield();
-  }
-}
-
-/// Waits for the failure without taking part.
-void wait_for_failure(Group& group) {
-  while (group.make_shared_buffer(1, "look") == nullptr) std::this_thread::yield();
-}
+using testing::wait_for_failure;
 
 // What the launcher is told. The ranks are threads of one process here, which is rank 0 of three: a
 // note that names nobody names that one.
