@@ -169,8 +169,9 @@ void Refusals::check_numerics() {
            "; the default suits most models");
   };
   const LossScale scale = options_.loss_scale.value_or(LossScale{});
-  check("initial", scale.initial, scale.initial > 0.0 && std::isfinite(scale.initial),
-        "(0, infinity)");
+  check("initial", scale.initial,
+        scale.initial > 0.0 && std::isnormal(static_cast<float>(scale.initial)),
+        "1.2e-38 to 3.4e38");
   check("growth", scale.growth, scale.growth >= 1.0 && std::isfinite(scale.growth),
         "[1, infinity)");
   check("backoff", scale.backoff, scale.backoff > 0.0 && scale.backoff <= 1.0, "(0, 1]");

@@ -41,14 +41,16 @@ std::string BackwardAgreement::exchange(int64_t history, const std::vector<uint8
   all_gather_.exchange("end of backward");
   is_objected_ = false;
 
+  std::string disagreement;
   for (int rank = 0; rank < size_; ++rank) {
     const std::span<const int64_t> rank_report = all_gather_.of(rank);
     is_objected_ = is_objected_ || rank_report[kObjects] != 0;
-    if (rank_report[kHistory] != all_gather_.of(0)[kHistory]) {
-      return absl::StrCat("[grad] rank ", rank,
-                          " and rank 0 differ in what they reduced or dropped before the end of "
-                          "this backward; call backward, no_sync and zero_grad alike on all ranks; "
-                          "engine->zero_grad() on all ranks lets training go on");
+    if (disagreement.empty() && rank_report[kHistory] != all_gather_.of(0)[kHistory]) {
+      disagreement = absl::StrCat(
+          "[grad] rank ", rank,
+          " and rank 0 differ in what they reduced or dropped before the end of this backward; "
+          "call backward, no_sync and zero_grad alike on all ranks; engine->zero_grad() on all "
+          "ranks lets training go on");
     }
     for (size_t unit = 0; unit < rounds.size(); ++unit) {
       rounds[unit] = std::max(rounds[unit], static_cast<size_t>(rank_report[kRounds + unit]));
@@ -58,7 +60,7 @@ std::string BackwardAgreement::exchange(int64_t history, const std::vector<uint8
       used[i] |= static_cast<uint8_t>((bits >> (i % kBitsPerWord)) & 1);
     }
   }
-  return "";
+  return disagreement;
 }
 
 }  // namespace tessera::internal

@@ -244,17 +244,16 @@ bool Reducer::end_micro_step(bool objects) {
   const at::NoGradGuard no_grad;
   while (next_launch_ < units_) launch(next_launch_++, 0);
   std::string disagreement;
-  bool is_objected = false;
   if (setting_.agreement == Setting::Agreement::kInBackward) {
     agreement_.object(objects);
     disagreement = agreement_.exchange(history_.value(), local_, rounds_, used_);
-    is_objected = agreement_.is_objected();
   } else {
     for (size_t i = 0; i < used_.size(); ++i) used_[i] |= local_[i];
   }
   if (!disagreement.empty()) {
     // All ranks have posted the same collectives so far; they finish before anyone leaves.
     retire(Wait::kUntilDone);
+    ranks_differ_ = true;
     throw Disagreement(disagreement);
   }
   const size_t rounds = rounds_.empty() ? 0 : *std::max_element(rounds_.begin(), rounds_.end());
@@ -267,7 +266,7 @@ bool Reducer::end_micro_step(bool objects) {
   has_local_ = false;
   ++unfinished_;
   history_.record(RollingHash::Event::kMicroStep, 0);
-  return is_objected;
+  return agreement_.is_objected();
 }
 
 void Reducer::repeat_micro_step(const Snapshot& after) {
@@ -383,6 +382,7 @@ void Reducer::clear() {
   std::fill(used_.begin(), used_.end(), uint8_t{0});
   std::fill(non_finite_.begin(), non_finite_.end(), int64_t{0});
   has_local_ = false;
+  ranks_differ_ = false;
   unfinished_ = 0;
 }
 

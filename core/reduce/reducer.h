@@ -82,9 +82,9 @@ class Reducer {
   /// The backward is over. Under kReduce: collective, blocking; contributes zeros for what this
   /// rank did not produce, agrees with all ranks on rounds and used parameters, and waits until
   /// everything is reduced. Throws the same Disagreement on every rank if ranks differ in what they
-  /// reduced or dropped since the last step; clear() on all ranks makes it usable again. `objects`:
-  /// this rank has found an error in this backward. Returns whether any rank has, the same on all;
-  /// false if ranks exchange nothing (kAddLocally, Agreement::kInStep).
+  /// reduced or dropped since the last step; see ranks_differ(). `objects`: this rank has found an
+  /// error in this backward. Returns whether any rank has, the same on all; false if ranks exchange
+  /// nothing (kAddLocally, Agreement::kInStep).
   bool end_micro_step(bool objects = false);
 
   /// What the host knows after a micro-step, one gradient per parameter and everything reduced.
@@ -107,6 +107,10 @@ class Reducer {
 
   /// Whether sums of kAddLocally wait to be reduced.
   bool has_local() const { return has_local_; }
+  /// Whether end_micro_step() has thrown since the last clear(): what ranks hold is not of the same
+  /// gradients, and some may have something to reduce that others have not. clear() on all ranks
+  /// makes the reducer usable again.
+  bool ranks_differ() const { return ranks_differ_; }
 
   /// Drops everything since the last step, or one parameter of it. Local.
   void clear();
@@ -195,6 +199,7 @@ class Reducer {
 
   Mode mode_ = Mode::kReduce;
   bool has_local_ = false;
+  bool ranks_differ_ = false;        // as agreed at the end of a micro-step
   bool is_announced_ = false;        // all ranks are known to reduce in this micro-step
   int64_t unfinished_ = 0;           // reduced micro-steps since finish() or clear()
   size_t next_launch_ = 0;           // units before it have launched round 0 in this micro-step

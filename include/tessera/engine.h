@@ -72,10 +72,10 @@ struct StepResult {
 /// c10::Error on all ranks if a parameter was written on one of them since the last step, outside
 /// modify_parameters() (by another optimizer, say), as far as version counters and first elements
 /// show it; the gradients are valid then, and modify_parameters() makes the parameters equal again.
-/// Under asynchronous steps the next step() throws it instead; a second backward before that ends
-/// the engine.
-/// A non-finite gradient makes step() throw c10::Error on all ranks with nothing applied, and
-/// zero_grad() then lets training go on; or the step is skipped, as Options::on_non_finite says.
+/// Under asynchronous steps the next step() throws it; a second backward before ends the engine.
+/// A non-finite gradient makes step() throw c10::Error on all ranks with nothing applied (or the
+/// step is skipped, as Options::on_non_finite says), and so do ranks that differ in what they have
+/// reduced or dropped, in backward and in each step() after it, until they call zero_grad().
 /// Under Options::asynchronous_step (the default on a GPU) what a step refuses is thrown by the
 /// next step() or by wait(), and the gradients since then are dropped.
 ///

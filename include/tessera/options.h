@@ -22,7 +22,7 @@ namespace tessera {
 /// small gradients do not underflow, and the update divides by it. Source: arXiv 1710.03740,
 /// section 3.2.
 struct LossScale {
-  double initial = 65536.0;        ///< a power of two keeps gradients' bits; range (0, infinity)
+  double initial = 65536.0;        ///< a power of two keeps gradients' bits; 1.2e-38 to 3.4e38
   double growth = 2.0;             ///< range [1, infinity)
   double backoff = 0.5;            ///< range (0, 1]
   int64_t growth_interval = 2000;  ///< steps without overflow before it grows; at least 1

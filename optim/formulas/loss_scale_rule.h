@@ -9,7 +9,7 @@ namespace tessera::internal {
 
 /// A dynamic loss scale between two steps.
 struct LossScaleState {
-  double scale;        ///< what losses are multiplied with; finite and above 0, in fp32 too
+  double scale;        ///< what losses are multiplied with; a normal number of fp32 above 0
   int64_t good_steps;  ///< steps without overflow since the scale last changed
 };
 
@@ -29,10 +29,8 @@ TESSERA_DEVICE_CODE inline LossScaleState next_loss_scale(const LossScaleState& 
   constexpr double kLargest = std::numeric_limits<float>::max();
   constexpr double kSmallest = std::numeric_limits<float>::min();
   if (overflowed) {
-    // A scale that was set below the smallest number stays where it is.
-    const double floor = now.scale < kSmallest ? now.scale : kSmallest;
     const double shrunk = now.scale * rule.backoff;
-    return {shrunk < floor ? floor : shrunk, 0};
+    return {shrunk < kSmallest ? kSmallest : shrunk, 0};
   }
   if (now.good_steps + 1 < rule.growth_interval) return {now.scale, now.good_steps + 1};
   const double grown = now.scale * rule.growth;

@@ -47,8 +47,9 @@ inline torch::optim::AdamWOptions& adamw_of(OptimizerPlan& plan) {
 class Trainer : public EngineRank<FaultNet> {
  public:
   Trainer(std::shared_ptr<ProcessGroup> group, const Configuration& configuration)
-      : EngineRank(std::move(group), std::make_shared<FaultNet>(), adamw(),
-                   small_options_of(configuration)) {}
+      : Trainer(std::move(group), small_options_of(configuration)) {}
+  Trainer(std::shared_ptr<ProcessGroup> group, const Options& options)
+      : EngineRank(std::move(group), std::make_shared<FaultNet>(), adamw(), options) {}
 
   /// Depends on the rank and the number of the batch only.
   at::Tensor input(int batch) const {

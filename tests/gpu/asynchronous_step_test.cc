@@ -35,6 +35,11 @@ struct Trainer {
     const at::Tensor input = at::ones({2, 3}, at::TensorOptions().device(world->device()));
     engine->scale(model->forward(input).sum() * factor).backward();
   }
+  /// Without a gather, in which all ranks would have to take part.
+  void add_locally() {
+    const auto scope = engine->no_sync();
+    engine->accumulate({{"weight", at::ones({5, 3}, world->device())}});
+  }
   StepResult step(double factor = 1.0) {
     backward(factor);
     return engine->step();
@@ -176,6 +181,39 @@ TEST_P(AsynchronousStep, RefusesARankThatReducedOtherThings) {
     rank.engine->wait();
     EXPECT_EQ(rank.engine->last_result().step, 2);
   });
+}
+
+TEST_P(AsynchronousStep, RefusesARankThatAddedMoreLocally) {
+  run(2, [](Trainer& rank) {
+    rank.step();
+    if (rank.world->rank() == 1) rank.add_locally();
+    rank.step();
+    EXPECT_THAT(message_of([&] { rank.engine->wait(); }),
+                HasSubstr("[step] what was reduced and dropped (a hash of it) differs"));
+    rank.step();
+    rank.engine->wait();
+    EXPECT_EQ(rank.engine->last_result().step, 2);
+  });
+}
+
+TEST_P(AsynchronousStep, IfNoneARankThatAddedMoreLocallyIsRefusedUntilZeroGrad) {
+  Options waiting;
+  waiting.asynchronous_step = false;
+  run(
+      2,
+      [](Trainer& rank) {
+        rank.step();
+        if (rank.world->rank() == 1) rank.add_locally();
+        EXPECT_THAT(message_of([&] { rank.backward(); }),
+                    HasSubstr("rank 1 and rank 0 differ in what they reduced or dropped"));
+        for (int attempt = 0; attempt < 3; ++attempt) {
+          EXPECT_THAT(message_of([&] { rank.engine->step(); }),
+                      HasSubstr("zero_grad() on all ranks lets training go on"));
+        }
+        rank.engine->zero_grad();
+        EXPECT_EQ(rank.step().step, 2);
+      },
+      waiting);
 }
 
 // A loop with an optimizer of the user's own and without step(), which would say it.

@@ -224,17 +224,19 @@ StepVote::RankReport ShardedEngine::rank_report(std::string misuse) {
 }
 
 /// Reduces what no_sync() left on this rank. Peers may have gradients in a backward that gave this
-/// rank none; then it takes part with zeros.
+/// rank none; then it takes part with zeros. Where ranks differ it reduces nothing, because peers
+/// may have nothing to reduce: they meet in the vote, which refuses their histories.
 void ShardedEngine::reduce_in_step() {
+  if (reducer_.ranks_differ()) return;
   const bool is_idle = backwards_ == 0 && saw_other_backward_;
   if (!is_idle && !reducer_.has_local()) return;
   handles_.count_edits();
   if (early_update_ != nullptr) agree_to_update();
+  if (is_idle) backwards_ = 1;
   const bool is_objected = failure_.abort_all_on_exception("step()", [&] {
     reducer_.begin_micro_step(Reducer::Mode::kReduce);
     return finish_reductions(/*objects=*/false);
   });
-  if (is_idle) backwards_ = 1;
   if (is_objected) refuse_on_all_ranks(*parts_.group, "", "grad");
 }
 

@@ -6,6 +6,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/agreement/disagreement.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/zero/engine/given_gradients.h"
 #include "tessera/zero/engine/sharded_engine.h"
@@ -149,7 +150,13 @@ void ShardedEngine::end_micro_step() {
 
 /// Returns whether a rank objects to the backward.
 bool ShardedEngine::finish_reductions(bool objects) {
-  const bool is_objected = reducer_.end_micro_step(objects);
+  bool is_objected = false;
+  try {
+    is_objected = reducer_.end_micro_step(objects);
+  } catch (const Disagreement&) {
+    show_gradients();  // for users to clear
+    throw;
+  }
   if (early_update_ != nullptr) early_update_->finish(reducer_);
   show_gradients();
   return is_objected;
@@ -167,11 +174,10 @@ void ShardedEngine::backward_failed() noexcept {
 
 void ShardedEngine::show_gradients() {
   for (size_t i = 0; i < parts_.table.size(); ++i) {
-    if (reducer_.local()[i] != 0) {
-      handles_.show(i, GradientHandles::Content::kLocal);
-    } else if (reducer_.used()[i] != 0) {
-      handles_.show(i, GradientHandles::Content::kReduced);
-    }
+    const bool is_local = reducer_.local()[i] != 0;
+    if (!is_local && reducer_.used()[i] == 0) continue;
+    handles_.show(i, is_local || reducer_.ranks_differ() ? GradientHandles::Content::kLocal
+                                                         : GradientHandles::Content::kReduced);
   }
 }
 

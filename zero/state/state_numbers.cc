@@ -1,12 +1,12 @@
 #include "tessera/zero/state/state_numbers.h"
 
 #include <bit>
-#include <cmath>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/numbers/number_text.h"
+#include "tessera/optim/formulas/loss_scaler.h"
 
 namespace tessera::internal {
 
@@ -75,9 +75,9 @@ std::vector<std::string> problems_of(const std::vector<StateNumber>& numbers,
           absl::StrCat("'", number.name, "': got ", number.bits, ", expected at least 0"));
     }
     const double value = std::bit_cast<double>(number.bits);
-    if (number.name == kScale && !(value > 0.0 && std::isfinite(value))) {
+    if (number.name == kScale && !is_loss_scale(value)) {
       problems.push_back(absl::StrCat("'", number.name, "': got ", number_text(value),
-                                      ", expected a finite number above 0"));
+                                      ", expected a normal number of fp32 above 0"));
     }
   }
   return problems;

@@ -217,7 +217,9 @@ TEST_P(ReducerTest, RanksThatDifferAllSayWhichOneAndCanGoOn) {
     EXPECT_THAT([&] { rig.reducer.end_micro_step(); },
                 ::testing::ThrowsMessage<c10::Error>(::testing::HasSubstr(
                     "[grad] rank 1 and rank 0 differ in what they reduced or dropped")));
+    EXPECT_TRUE(rig.reducer.ranks_differ());
     rig.reducer.clear();
+    EXPECT_FALSE(rig.reducer.ranks_differ());
     rig.history = before;
     rig.reducer.begin_micro_step(Mode::kReduce);
     rig.receive(0, 1.0);
