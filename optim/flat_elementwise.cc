@@ -78,16 +78,17 @@ void FlatElementwise::update_segments(size_t shard, const at::Tensor& gradient,
     const Segment& segment = segments[i];
     if (used[segment.parameter] == 0) continue;
     const size_t group = groups().group_of(segment.parameter);
-    std::array<T*, ElementUpdate::kMostStates> states = {};
+    std::array<void*, ElementUpdate::kMostStates> states = {};
     const size_t count = groups().algorithm(group).states.size();
     for (size_t state = 0; state < count; ++state) {
       if (place(shard, i, state) < 0) continue;
       const at::Tensor& memory = states_[shard][groups().kept_state(group, state)];
-      states[state] = memory.template mutable_data_ptr<T>() + place(shard, i, state);
+      states[state] = static_cast<char*>(memory.mutable_data_ptr()) +
+                      place(shard, i, state) * static_cast<int64_t>(memory.element_size());
     }
     const int64_t at = segment.buffer_offset;
     update_of_group_[group]->apply(segment.parameter, values + at, gradients + at,
-                                   std::span<T* const>(states.data(), count), segment.numel);
+                                   std::span<void* const>(states.data(), count), segment.numel);
   }
 }
 
