@@ -95,9 +95,9 @@ struct NoUpdate : Momentum<NoUpdate> {
 /// Counts in the options, which nobody saves.
 struct CountsInOptions {
   static constexpr const char* kName = "CountsInOptions";
+  static void begin(const std::vector<at::Tensor>&, OwnOptions& options) { options.beta *= 0.5; }
   static void update(const at::Tensor& parameter, const at::Tensor& gradient, OwnState&,
-                     OwnOptions& options) {
-    options.beta *= 0.5;
+                     const OwnOptions& options) {
     parameter.add_(gradient, -options.lr * options.beta);
   }
 };

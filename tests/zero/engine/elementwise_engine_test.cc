@@ -183,7 +183,7 @@ TEST(OwnOptimizerOptions, FollowSchedulersAndAreComparedBetweenRanks) {
     const OwnRank run(std::move(group), plan, configuration_of(Strategy::kZero2));
     torch::optim::StepLR schedule(run.engine->optimizer(), /*step_size=*/1, /*gamma=*/0.5);
     run.train(0, 1);
-    schedule.step();
+    for (int i = 0; i < 2; ++i) schedule.step();  // the first one changes nothing
     auto& options = static_cast<OwnOptions&>(run.engine->optimizer().param_groups()[0].options());
     EXPECT_EQ(options.lr, 0.25);
     run.train(1, 2);
@@ -216,6 +216,27 @@ TEST(OwnOptimizerOptions, AreRefusedOnAllRanksWhereTheProbeFindsThemAndWhereRank
                           "depends on others of its parameter"));
     EXPECT_THAT(message_of([&] { OwnRank(group, group->rank() == 0 ? builtin : by_torch, zero3); }),
                 HasSubstr("(elementwise: exp_avg exp_avg_sq max_exp_avg_sq)"));
+  });
+}
+
+/// SGD that gives up in its fifth update, which the probe does not reach.
+struct GivesUp {
+  static constexpr const char* kName = "GivesUp";
+  static void update(const at::Tensor& parameter, const at::Tensor& gradient, OwnState& state,
+                     const OwnOptions& options) {
+    TORCH_CHECK(state.count < 5, "has given up");
+    parameter.add_(gradient, -options.lr);
+  }
+};
+
+TEST(OwnOptimizerOptions, AnExceptionInAStepFailsTheEngineOnAllRanks) {
+  const OptimizerPlan plan = elementwise<Own<GivesUp>>(OwnOptions());
+  run_ranks(2, [&](std::shared_ptr<ProcessGroup> group) {
+    const OwnRank run(std::move(group), plan, configuration_of(Strategy::kZero2));
+    run.train(0, 4);
+    run.backward(4);
+    EXPECT_THAT(message_of([&] { run.engine->step(); }), HasSubstr("has given up"));
+    EXPECT_THAT(message_of([&] { run.engine->step(); }), HasSubstr("has given up"));
   });
 }
 
