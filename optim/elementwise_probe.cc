@@ -1,6 +1,5 @@
 #include "tessera/optim/elementwise_probe.h"
 
-#include <array>
 #include <cstring>
 #include <mutex>
 
@@ -16,8 +15,6 @@ namespace tessera::internal {
 namespace {
 
 using torch::optim::OptimizerOptions;
-
-constexpr std::array<at::ScalarType, 2> kProbeDtypes = {at::kFloat, at::kDouble};
 
 /// Puts the CPU's default generator back.
 class GeneratorKeeper {
@@ -135,6 +132,22 @@ std::string problem_of_form_in_use(const ErasedForm& form, const OptimizerOption
       kNameAll);
 }
 
+/// Of parameters of `dtype`.
+void look_at_states(const ErasedForm& form, const OptimizerOptions& options, at::ScalarType dtype,
+                    StatesInUse& found) {
+  const std::vector<ProbeSample> samples = probe_samples(dtype);
+  const ProbeRun run = run_whole(form, options, samples);
+  for (size_t i = 0; i < form.states.size(); ++i) {
+    found.problem = problem_of_state(form.states[i].name, run, samples, i);
+    if (!found.problem.empty()) return;
+    const at::Tensor& tensor = run.states[0][i];
+    if (!tensor.defined()) continue;
+    found.used[i] = 1;
+    // One that follows its parameter has the parameter's in both runs.
+    if (tensor.scalar_type() != dtype) found.dtypes[i] = tensor.scalar_type();
+  }
+}
+
 }  // namespace
 
 StatesInUse find_states(const ErasedForm& form, const OptimizerOptions& options) {
@@ -145,23 +158,17 @@ StatesInUse find_states(const ErasedForm& form, const OptimizerOptions& options)
   const at::NoGradGuard no_grad;
   GeneratorKeeper keeper;
   try {
-    for (const at::ScalarType dtype : kProbeDtypes) {
-      const std::vector<ProbeSample> samples = probe_samples(dtype);
-      const ProbeRun run = run_whole(form, options, samples);
-      for (size_t i = 0; i < count; ++i) {
-        found.problem = problem_of_state(form.states[i].name, run, samples, i);
-        if (!found.problem.empty()) return found;
-        const at::Tensor& tensor = run.states[0][i];
-        if (!tensor.defined()) continue;
-        found.used[i] = 1;
-        // One that follows its parameter has the parameter's in both runs.
-        if (tensor.scalar_type() != dtype) found.dtypes[i] = tensor.scalar_type();
-      }
-    }
+    look_at_states(form, options, at::kFloat, found);
   } catch (const FormProblem& problem) {
     found.problem = problem.text;
   } catch (...) {
     found.problem = thrown();
+  }
+  if (!found.problem.empty()) return found;
+  try {
+    look_at_states(form, options, at::kDouble, found);
+  } catch (...) {
+    found.takes_double = false;
   }
   return found;
 }
@@ -173,7 +180,8 @@ std::string probe_elementwise(const ErasedForm& form, const OptimizerOptions& op
   const at::NoGradGuard no_grad;
   GeneratorKeeper keeper;
   try {
-    for (const at::ScalarType dtype : kProbeDtypes) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+      if (dtype == at::kDouble && !states.takes_double) break;
       const std::vector<ProbeSample> samples = probe_samples(dtype);
       const ProbeRun expected = run_whole(form, options, samples);
       if (keeper.has_drawn()) {

@@ -19,6 +19,7 @@ struct StatesInUse {
   std::string problem;
   std::vector<uint8_t> used;                          ///< by state
   std::vector<std::optional<at::ScalarType>> dtypes;  ///< none: the parameter's
+  bool takes_double = true;  ///< false: it throws where parameters are Double
 };
 
 /// Runs the optimizer on two small parameters for three steps. Local; leaves the CPU's default

@@ -130,6 +130,14 @@ struct CountsTwice {
   }
 };
 
+struct FloatOnly : Momentum<FloatOnly> {
+  static constexpr const char* kName = "FloatOnly";
+  static at::Tensor step_of(const at::Tensor& momentum) {
+    TORCH_CHECK(momentum.scalar_type() == at::kFloat, "expected Float");
+    return momentum;
+  }
+};
+
 struct ThrowingRule {
   static constexpr const char* kName = "Throwing";
   static void update(const at::Tensor&, const at::Tensor&, OwnState&, const OwnOptions&) {
@@ -146,6 +154,7 @@ TEST(ElementwiseProbe, AcceptsWhatIsElementwise) {
   EXPECT_EQ(refusal_of<Belief>(), "");
   EXPECT_EQ(refusal_of<NarrowMomentum>(), "");
   EXPECT_EQ(refusal_of<PlainMomentum>(), "");
+  EXPECT_EQ(refusal_of<FloatOnly>(), "");
   EXPECT_EQ(refusal(elementwise<AdamW>(AdamWOptions(0.02))), "");
   EXPECT_EQ(refusal(elementwise<AdamW>(AdamWOptions(0.0).amsgrad(true))), "") << "of a warm-up";
   EXPECT_EQ(refusal(elementwise<Adam>(AdamOptions(0.02).weight_decay(0.1))), "");
@@ -225,6 +234,21 @@ struct ElementwiseTraits<MisnamedAdamW> {
   }
 };
 
+/// Options without a rate.
+struct NoRateOptions : torch::optim::OptimizerCloneableOptions<NoRateOptions> {};
+class NoRate : public torch::optim::Optimizer {
+ public:
+  NoRate(std::vector<at::Tensor> parameters, NoRateOptions options)
+      : Optimizer(std::move(parameters), std::make_unique<NoRateOptions>(options)) {}
+  at::Tensor step(LossClosure = nullptr) override { return {}; }
+};
+template <>
+struct ElementwiseTraits<NoRate> {
+  static ElementwiseForm<NoRateOptions, internal::testing::OwnState> form() {
+    return {.name = "NoRate"};
+  }
+};
+
 /// A count in a tensor.
 struct TensorCountState : torch::optim::OptimizerCloneableParamState<TensorCountState> {
   at::Tensor steps;
@@ -262,6 +286,8 @@ TEST(ElementwiseProbe, ReadsTheForm) {
   EXPECT_THAT(refusal(elementwise<MisnamedAdamW>(AdamWOptions())),
               HasSubstr("[optim] defaults: Misnamed: states: got 'step', expected a name in"));
   EXPECT_EQ(refusal(elementwise<TensorCount>(SGDOptions(0.1))), "");
+  const OptimizerPlan without_rate = elementwise<NoRate>(NoRateOptions());
+  EXPECT_THAT(message_of([&] { refusal(without_rate); }), HasSubstr("get_lr()"));
 }
 
 TEST(ElementwiseProbe, CanBeSkippedAndRunsForTheOptionsThatCount) {
