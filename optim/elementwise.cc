@@ -74,10 +74,6 @@ class Examinations {
     const StatesInUse& states = at(options).states;
     return states.problem.empty() && states.used[state] != 0;
   }
-  std::string problem(const OptimizerOptions& options) {
-    const std::lock_guard lock(mutex_);
-    return at(options).states.problem;
-  }
   std::string probe(const OptimizerOptions& options) {
     const std::lock_guard lock(mutex_);
     Examination& of = at(options);

@@ -204,6 +204,7 @@ std::string probe_elementwise(const ErasedForm& form, const OptimizerOptions& op
                             kElsewhere);
       }
       std::vector<ProbeSample> flat;
+      flat.reserve(samples.size());
       for (const ProbeSample& sample : samples) flat.push_back(sample.flat());
       const ProbeRun of_flat = run_alone(form, options, flat);
       if (!have_equal_values(of_flat, expected)) {

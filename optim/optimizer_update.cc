@@ -1,6 +1,8 @@
 #include "tessera/optim/optimizer_update.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
@@ -15,6 +17,18 @@ constexpr int64_t kPieceNumel = 1 << 15;  // a multiple of the alignment of segm
 at::Tensor piece_of(void* memory, int64_t begin, int64_t numel, at::ScalarType dtype) {
   const auto offset = begin * static_cast<int64_t>(c10::elementSize(dtype));
   return at::from_blob(static_cast<char*>(memory) + offset, {numel}, dtype);
+}
+
+void require_fit(const ErasedForm& form, size_t state, int64_t step, const at::Tensor& made,
+                 const at::Tensor& kept) {
+  const std::string& name = form.states[state].name;
+  TORCH_CHECK(kept.defined(), "[optim] ", form.name, ": got the state '", name, "' in update ",
+              step, " of a parameter, expected none with these options, as in the first ones; ",
+              "make states in the first step");
+  TORCH_CHECK(made.sizes() == kept.sizes() && made.scalar_type() == kept.scalar_type(), "[optim] ",
+              form.name, ": got the state '", name, "' with sizes ", made.sizes(), " of ",
+              made.scalar_type(), ", expected ", kept.sizes(), " of ", kept.scalar_type(),
+              ", as in the first updates; keep them");
 }
 
 }  // namespace
@@ -73,21 +87,20 @@ void OptimizerUpdate::step(const Next& next, const at::Tensor& values,
   if (found == of_parameters.end()) return;
   TORCH_CHECK(form_->is_state(*found->second), "[optim] ", form_->name,
               ": got a state of another type than its ElementwiseTraits say, expected that one");
+  std::vector<std::pair<at::Tensor, at::Tensor>> replaced;  // from, to
   for (size_t i = 0; i < kept_states.size(); ++i) {
     const at::Tensor& made = form_->states[i].of(*found->second);
     const at::Tensor& kept = kept_states[i];
     if (!made.defined()) continue;
-    TORCH_CHECK(kept.defined(), "[optim] ", form_->name, ": got the state '", form_->states[i].name,
-                "' in update ", next.step,
-                " of a parameter, expected none with these options, as in the first ones; make "
-                "states in the first step");
-    if (made.is_alias_of(kept) && made.data_ptr() == kept.data_ptr()) continue;
-    TORCH_CHECK(made.sizes() == kept.sizes() && made.scalar_type() == kept.scalar_type(),
-                "[optim] ", form_->name, ": got the state '", form_->states[i].name,
-                "' with sizes ", made.sizes(), " of ", made.scalar_type(), ", expected ",
-                kept.sizes(), " of ", kept.scalar_type(), ", as its values");
-    kept.copy_(made);
+    require_fit(*form_, i, next.step, made, kept);
+    if (made.data_ptr() == kept.data_ptr()) continue;
+    // Also another state's memory, as where two change places.
+    const bool is_kept = std::any_of(
+        kept_states.begin(), kept_states.end(),
+        [&made](const at::Tensor& other) { return other.defined() && made.is_alias_of(other); });
+    replaced.emplace_back(is_kept ? made.clone() : made, kept);
   }
+  for (const auto& [from, to] : replaced) to.copy_(from);
 }
 
 }  // namespace tessera::internal

@@ -26,7 +26,8 @@ at::Tensor spread(at::IntArrayRef sizes, at::ScalarType dtype, double phase, int
   at::Tensor numbers = at::empty(sizes, at::kDouble);
   double* const element = numbers.mutable_data_ptr<double>();
   for (int64_t i = 0; i < numbers.numel(); ++i) {
-    const double size = std::pow(10.0, static_cast<double>(i * 7 % decades - decades / 2));
+    const int64_t power = i * 7 % decades - decades / 2;
+    const double size = std::pow(10.0, static_cast<double>(power));
     element[i] = i % 11 == 5 ? 0.0 : std::sin(phase + 1.7 * static_cast<double>(i)) * size;
   }
   return numbers.to(dtype);
@@ -85,6 +86,7 @@ ProbeRun run_pieces(const ErasedForm& form, const OptimizerOptions& options,
       update.prepare(0, *now, static_cast<int64_t>(step + 1), 1.0);
       for (const Range& cut : cuts_of(sample)) {
         std::vector<void*> memory;
+        memory.reserve(states.size());
         for (const at::Tensor& state : states) {
           memory.push_back(
               state.defined() ? state.narrow(0, cut.begin, cut.numel).mutable_data_ptr() : nullptr);
@@ -116,6 +118,7 @@ std::vector<ProbeSample> probe_samples(at::ScalarType dtype) {
 ProbeRun run_whole(const ErasedForm& form, const OptimizerOptions& options,
                    const std::vector<ProbeSample>& samples) {
   std::vector<at::Tensor> parameters;
+  parameters.reserve(samples.size());
   for (const ProbeSample& sample : samples) {
     parameters.push_back(sample.values.clone().requires_grad_());
   }

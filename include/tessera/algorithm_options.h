@@ -37,6 +37,7 @@ class AlgorithmOptions {
   AlgorithmOptions(const AlgorithmOptions& other)
       : options_(other.clone()), algorithm_(other.algorithm_) {}
   AlgorithmOptions& operator=(const AlgorithmOptions& other) {
+    if (this == &other) return *this;
     options_ = other.clone();
     algorithm_ = other.algorithm_;
     return *this;

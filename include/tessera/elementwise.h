@@ -201,10 +201,13 @@ ErasedForm erased_form() {
       .write_step = nullptr,
       .numbers = {}};
   for (const auto& state : form.states) {
-    erased.states.push_back(
-        {state.name, [of = state.tensor](ErasedForm::State& any) -> at::Tensor& {
-           return of(static_cast<State&>(any));
-         }});
+    std::function<at::Tensor&(ErasedForm::State&)> of;  // null as the form's
+    if (state.tensor) {
+      of = [tensor = state.tensor](ErasedForm::State& any) -> at::Tensor& {
+        return tensor(static_cast<State&>(any));
+      };
+    }
+    erased.states.push_back({state.name, std::move(of)});
   }
   if (form.step) {
     erased.read_step = [step = form.step](ErasedForm::State& of) {
@@ -243,9 +246,10 @@ ErasedForm erased_form() {
 ///
 /// Tried out at once on two small parameters for three steps, unless `probe` is kSkip: whole, in
 /// pieces, beside each other and alone, with states that are handed on as above, which must give
-/// the same bits. The default generator of the CPU is left as it was. That is a probe, not a proof:
-/// it does not see what shows later or on larger tensors only. Local, throws nothing; what it
-/// finds, parallelize() throws on all ranks. An Optimizer that throws in a step fails the engine.
+/// the same bits. The default generator of the CPU is left as it was; no other thread may draw from
+/// it meanwhile. That is a probe, not a proof: it does not see what shows later or on larger
+/// tensors only. Local, throws nothing; what it finds, parallelize() throws on all ranks. An
+/// Optimizer that throws in a step fails the engine.
 template <ElementwiseOptimizerType Optimizer>
 AlgorithmOptions elementwise(ElementwiseOptions<Optimizer> options,
                              ElementwiseProbe probe = ElementwiseProbe::kRun) {

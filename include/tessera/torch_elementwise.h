@@ -12,8 +12,7 @@
 
 /// ElementwiseTraits of LibTorch's own optimizers. elementwise<torch::optim::AdamW>(options) runs
 /// LibTorch's code itself, to its bits, where AdamWOptions alone mean Tessera's, which makes one
-/// pass over memory. States have the names of Tessera's own, so that one continues
-/// the other's run.
+/// pass over memory. States have the names of Tessera's own, so that one continues the other's run.
 
 namespace tessera {
 

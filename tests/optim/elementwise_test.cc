@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -87,6 +88,19 @@ struct RandomRule : Momentum<RandomRule> {
   static at::Tensor step_of(const at::Tensor& momentum) { return momentum * torch::rand({}); }
 };
 
+/// Two states that change places.
+struct Swaps {
+  static constexpr const char* kName = "Swaps";
+  static void update(const at::Tensor& parameter, const at::Tensor& gradient, OwnState& state,
+                     const OwnOptions& options) {
+    if (!state.mean.defined()) state.mean = torch::zeros_like(parameter);
+    if (!state.spread.defined()) state.spread = torch::zeros_like(parameter);
+    std::swap(state.mean, state.spread);
+    state.mean.mul_(options.beta).add_(gradient);
+    parameter.add_(state.mean - state.spread * 0.5, -options.lr);
+  }
+};
+
 struct NoUpdate : Momentum<NoUpdate> {
   static constexpr const char* kName = "NoUpdate";
   static at::Tensor step_of(const at::Tensor& momentum) { return momentum * 0; }
@@ -155,6 +169,7 @@ TEST(ElementwiseProbe, AcceptsWhatIsElementwise) {
   EXPECT_EQ(refusal_of<NarrowMomentum>(), "");
   EXPECT_EQ(refusal_of<PlainMomentum>(), "");
   EXPECT_EQ(refusal_of<FloatOnly>(), "");
+  EXPECT_EQ(refusal_of<Swaps>(), "");
   EXPECT_EQ(refusal(elementwise<AdamW>(AdamWOptions(0.02))), "");
   EXPECT_EQ(refusal(elementwise<AdamW>(AdamWOptions(0.0).amsgrad(true))), "") << "of a warm-up";
   EXPECT_EQ(refusal(elementwise<Adam>(AdamOptions(0.02).weight_decay(0.1))), "");
@@ -349,6 +364,7 @@ TEST(Elementwise, UpdatesSlicesToTheBitsOfTorchsLoop) {
   expect_the_same_bits<RMSprop>(RMSpropOptions(0.01).momentum(0.8).centered(true));
   expect_the_same_bits<Own<Belief>>(OwnOptions());
   expect_the_same_bits<Own<NarrowMomentum>>(OwnOptions());
+  expect_the_same_bits<Own<Swaps>>(OwnOptions());
 }
 
 TEST(Elementwise, HasTheSameBitsWithAnyNumberOfThreads) {
