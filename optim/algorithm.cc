@@ -25,21 +25,21 @@ std::string digits_of(double value) {
 
 bool HyperParameterField::allows(double value) const {
   if (is_switch) return value == 0.0 || value == 1.0;
-  return value >= 0.0 && value < end;  // not NaN
+  return std::isfinite(value) && value >= begin && value < end;
 }
 
 std::string HyperParameterField::problem(double value) const {
   if (allows(value)) return "";  // asked at each update, which allocates nothing
-  const std::string begin = std::string(name) + ": got ";
-  if (is_switch) return begin + digits_of(value) + ", expected 0 or 1";
-  return begin + digits_of(value) +
-         (std::isinf(end) ? std::string(", expected a finite number, at least 0")
-                          : std::string(", expected 0 <= ") + name + " < " + digits_of(end));
+  const std::string got = name + ": got " + digits_of(value) + ", expected ";
+  if (is_switch) return got + "0 or 1";
+  if (std::isinf(begin)) return got + "a finite number";
+  return got + (std::isinf(end) ? std::string("a finite number, at least 0")
+                                : "0 <= " + name + " < " + digits_of(end));
 }
 
 std::string HyperParameterField::text(double value) const {
   if (is_switch) return value == 0.0 ? "" : name;
-  return std::string(name) + " " + digits_of(value);
+  return name + " " + digits_of(value);
 }
 
 int64_t HyperParameterField::word(double value) const {
@@ -66,7 +66,7 @@ std::string Algorithm::line_of(const torch::optim::OptimizerOptions& options) co
     const std::string text = field.text(field.read(options));
     if (!text.empty()) line += " " + text;
   }
-  return line;
+  return note.empty() ? line : line + " " + note;
 }
 
 }  // namespace tessera::internal

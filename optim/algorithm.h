@@ -35,10 +35,11 @@ struct Api;
 struct HyperParameterField {
   using Options = torch::optim::OptimizerOptions;
 
-  const char* name;
-  double (*read)(const Options& options);
-  void (*write)(Options& options, double value);
-  double end;              ///< of the values allowed: 0 <= value < end; infinite: any finite one
+  std::string name;
+  std::function<double(const Options& options)> read;
+  std::function<void(Options& options, double value)> write;
+  double end;        ///< of the values allowed: begin <= value < end; infinite: any finite one
+  double begin = 0;  ///< 0, or infinite: any finite one
   bool is_switch = false;  ///< on or off, 1 or 0; else a number
   /// Whether a switch chooses which states there are, as the type of the options does.
   bool chooses_states = false;
@@ -91,7 +92,7 @@ struct StateField {
   /// Whether an update with these options uses it; null: every one does. The parameters of a group
   /// have the states that its options use when the engine is made, which refuses to switch others
   /// on later.
-  bool (*is_used)(const torch::optim::OptimizerOptions& options) = nullptr;
+  std::function<bool(const torch::optim::OptimizerOptions& options)> is_used = nullptr;
 
   bool is_used_by(const torch::optim::OptimizerOptions& options) const {
     return is_used == nullptr || is_used(options);
@@ -102,8 +103,8 @@ struct StateField {
 using AllocateState = std::function<at::Tensor(int64_t numel, at::ScalarType dtype)>;
 
 /// Describes an optimization algorithm to the rest of the library. Each algorithm has one, in a
-/// file of its own; algorithms.h lists them. Besides `states`, every algorithm keeps the number of
-/// updates of each parameter.
+/// file of its own; algorithms.h lists them. elementwise() makes one for a user's own. Besides
+/// `states`, every algorithm keeps the number of updates of each parameter.
 struct Algorithm {
   std::string name;          ///< "AdamW"
   std::string options_name;  ///< of the options' type, for messages: "AdamWOptions"
@@ -111,12 +112,17 @@ struct Algorithm {
   bool (*accepts)(const torch::optim::OptimizerOptions& options);
   std::vector<HyperParameterField> hyper_parameters;
   std::vector<StateField> states;
+  /// What else ranks must have in common; "" if nothing.
+  std::string note = "";
   /// What is wrong with values that are in range each, "<name>: got X, expected Y"; "" if nothing.
   /// Null: they do not depend on each other.
-  std::string (*conflict)(const torch::optim::OptimizerOptions& options) = nullptr;
+  std::function<std::string(const torch::optim::OptimizerOptions& options)> conflict = nullptr;
+  /// What shows, once per engine, that updates with such options do not do what the library relies
+  /// on; "" if nothing. Null: they are the library's own.
+  std::function<std::string(const torch::optim::OptimizerOptions& options)> probe = nullptr;
 
   /// What the host does with elements, for a table of `parameters`: element_update.h.
-  std::unique_ptr<ElementUpdate> (*make_update)(size_t parameters) = nullptr;
+  std::function<std::unique_ptr<ElementUpdate>(size_t parameters)> make_update = nullptr;
   /// make_device_optimizer(), flat_optimizer.h, where all groups have this algorithm. Null: there
   /// are no kernels for devices. They know the first device_states of `states`.
   std::unique_ptr<DeviceOptimizer> (*make_device)(const ParameterTable& table,
@@ -131,7 +137,8 @@ struct Algorithm {
   /// Y"; none if all is well.
   std::vector<std::string> problems_of(const std::string& subject,
                                        const torch::optim::OptimizerOptions& options) const;
-  /// "AdamW lr 0.001 beta1 0.9 ..." with all digits, so that equal text means equal options.
+  /// "AdamW lr 0.001 beta1 0.9 ..." with all digits and the note, so that equal text means equal
+  /// options.
   std::string line_of(const torch::optim::OptimizerOptions& options) const;
 };
 

@@ -18,7 +18,7 @@ class ElementUpdate {
  public:
   using Options = torch::optim::OptimizerOptions;
   /// The most states that an algorithm has.
-  static constexpr size_t kMostStates = 4;
+  static constexpr size_t kMaxStates = 8;
 
   ElementUpdate() = default;
   virtual ~ElementUpdate() = default;
@@ -30,15 +30,16 @@ class ElementUpdate {
   /// Whether an update with these options counts as a step of the parameter.
   virtual bool is_counted(const Options& options) const = 0;
   /// Sets what the following calls of apply() do to `parameter` of the table. `step` is the count,
-  /// with this update. Allocates nothing.
+  /// with this update. `options` stay as they are until the last of these calls. The library's own
+  /// algorithms allocate nothing, here and in apply().
   virtual void prepare(size_t parameter, const Options& options, int64_t step,
                        double gradient_scale) = 0;
-  /// Updates `numel` elements of `parameter`. `states` are as Algorithm::states, null where one is
-  /// not kept; no array overlaps another. Allocates nothing.
+  /// Updates `numel` elements of `parameter`. `states` are as Algorithm::states, each in its own
+  /// dtype, null where one is not kept; no array overlaps another.
   virtual void apply(size_t parameter, float* values, const float* gradient,
-                     std::span<float* const> states, int64_t numel) const = 0;
+                     std::span<void* const> states, int64_t numel) const = 0;
   virtual void apply(size_t parameter, double* values, const double* gradient,
-                     std::span<double* const> states, int64_t numel) const = 0;
+                     std::span<void* const> states, int64_t numel) const = 0;
 };
 
 /// All that differs between algorithms is in `Update`:
@@ -55,7 +56,7 @@ class ElementUpdateBy final : public ElementUpdate {
  public:
   /// For a table of `parameters`.
   explicit ElementUpdateBy(size_t parameters) : coefficients_(parameters) {
-    static_assert(Update::kStates <= kMostStates);
+    static_assert(Update::kStates <= kMaxStates);
   }
 
   double initial_state(const Options& options) const override {
@@ -71,12 +72,12 @@ class ElementUpdateBy final : public ElementUpdate {
                double gradient_scale) override {
     coefficients_[parameter] = Update::coefficients(own(options), step, gradient_scale);
   }
-  void apply(size_t parameter, float* values, const float* gradient, std::span<float* const> states,
+  void apply(size_t parameter, float* values, const float* gradient, std::span<void* const> states,
              int64_t numel) const override {
     apply_to(parameter, values, gradient, states, numel);
   }
   void apply(size_t parameter, double* values, const double* gradient,
-             std::span<double* const> states, int64_t numel) const override {
+             std::span<void* const> states, int64_t numel) const override {
     apply_to(parameter, values, gradient, states, numel);
   }
 
@@ -86,11 +87,12 @@ class ElementUpdateBy final : public ElementUpdate {
   }
 
   template <typename T>
-  void apply_to(size_t parameter, T* values, const T* gradient, std::span<T* const> states,
+  void apply_to(size_t parameter, T* values, const T* gradient, std::span<void* const> states,
                 int64_t numel) const {
     TORCH_INTERNAL_ASSERT(states.size() == Update::kStates);
     std::array<T*, Update::kStates> own_states;
-    std::copy(states.begin(), states.end(), own_states.begin());
+    std::transform(states.begin(), states.end(), own_states.begin(),
+                   [](void* state) { return static_cast<T*>(state); });
     Update::apply(values, gradient, own_states, numel, coefficients_[parameter]);
   }
 

@@ -22,7 +22,7 @@ FlatElementwise::FlatElementwise(const ParameterTable& table, const OptimizerPla
   std::map<const Algorithm*, ElementUpdate*> update_by;
   for (size_t group = 0; group < groups().size(); ++group) {
     const Algorithm& algorithm = groups().algorithm(group);
-    TORCH_INTERNAL_ASSERT(algorithm.states.size() <= ElementUpdate::kMostStates);
+    TORCH_INTERNAL_ASSERT(algorithm.states.size() <= ElementUpdate::kMaxStates);
     ElementUpdate*& update = update_by[&algorithm];
     if (update == nullptr) {
       updates_.push_back(algorithm.make_update(table.size()));
@@ -36,7 +36,7 @@ FlatElementwise::FlatElementwise(const ParameterTable& table, const OptimizerPla
 /// And fills them; padding stays zero.
 void FlatElementwise::place_states(size_t shard) {
   const std::vector<Segment>& segments = shards_[shard].segments;
-  places_[shard].assign(segments.size() * ElementUpdate::kMostStates, -1);
+  places_[shard].assign(segments.size() * ElementUpdate::kMaxStates, -1);
   for (size_t i = 0; i < segments.size(); ++i) {
     const size_t group = groups().group_of(segments[i].parameter);
     const double value = update_of_group_[group]->initial_state(groups().options(group));
@@ -78,16 +78,17 @@ void FlatElementwise::update_segments(size_t shard, const at::Tensor& gradient,
     const Segment& segment = segments[i];
     if (used[segment.parameter] == 0) continue;
     const size_t group = groups().group_of(segment.parameter);
-    std::array<T*, ElementUpdate::kMostStates> states = {};
+    std::array<void*, ElementUpdate::kMaxStates> states = {};
     const size_t count = groups().algorithm(group).states.size();
     for (size_t state = 0; state < count; ++state) {
       if (place(shard, i, state) < 0) continue;
       const at::Tensor& memory = states_[shard][groups().kept_state(group, state)];
-      states[state] = memory.template mutable_data_ptr<T>() + place(shard, i, state);
+      states[state] = static_cast<char*>(memory.mutable_data_ptr()) +
+                      place(shard, i, state) * static_cast<int64_t>(memory.element_size());
     }
     const int64_t at = segment.buffer_offset;
     update_of_group_[group]->apply(segment.parameter, values + at, gradients + at,
-                                   std::span<T* const>(states.data(), count), segment.numel);
+                                   std::span<void* const>(states.data(), count), segment.numel);
   }
 }
 

@@ -31,7 +31,7 @@ class FlatElementwise final : public ElementwiseOptimizer<HostOptimizer> {
   }
   /// Where state number `state` of the algorithm of a segment's parameter is kept; -1: nowhere.
   int64_t& place(size_t shard, size_t segment, size_t state) {
-    return places_[shard][segment * ElementUpdate::kMostStates + state];
+    return places_[shard][segment * ElementUpdate::kMaxStates + state];
   }
   void place_states(size_t shard);
   template <typename T>

@@ -19,7 +19,8 @@ std::string type_of(const AlgorithmOptions& options) {
 
 /// Null if there is none.
 const Algorithm* find_algorithm(const AlgorithmOptions& options) {
-  return options.get() == nullptr ? nullptr : algorithm_of(*options.get());
+  if (options.get() == nullptr) return nullptr;
+  return options.algorithm() != nullptr ? options.algorithm() : algorithm_of(*options.get());
 }
 
 std::string subject_of(const OptimizerPlan& plan, size_t group) {
@@ -28,7 +29,8 @@ std::string subject_of(const OptimizerPlan& plan, size_t group) {
 
 std::string unknown_algorithm(const OptimizerPlan& plan, size_t group) {
   return "[optim] " + subject_of(plan, group) + ": got " + type_of(plan.options(group)) +
-         ", expected " + known_options() + "; choose one of these";
+         ", expected " + known_options() +
+         "; choose one of these, or hand an optimizer of your own to tessera::elementwise";
 }
 
 /// What forbids the options of the plan, one line each.
@@ -40,10 +42,14 @@ std::vector<std::string> problems_of_options(const OptimizerPlan& plan) {
       problems.push_back(unknown_algorithm(plan, group));
       continue;
     }
-    for (std::string& problem :
-         algorithm->problems_of(subject_of(plan, group), *plan.options(group).get())) {
-      problems.push_back(std::move(problem));
+    const torch::optim::OptimizerOptions& options = *plan.options(group).get();
+    std::vector<std::string> own = algorithm->problems_of(subject_of(plan, group), options);
+    if (own.empty() && algorithm->probe) {
+      if (std::string found = algorithm->probe(options); !found.empty()) {
+        own.push_back("[optim] " + subject_of(plan, group) + ": " + found);
+      }
     }
+    for (std::string& problem : own) problems.push_back(std::move(problem));
   }
   return problems;
 }

@@ -50,6 +50,7 @@ ParameterGroups::ParameterGroups(torch::optim::Optimizer& owner, const Parameter
       group_parameters_(parameters_by_group(table, group_of, plan.groups.size() + 1)),
       group_of_(group_of) {
   for (size_t group = 0; group < group_parameters_.size(); ++group) {
+    given_.push_back(plan.options(group));
     algorithms_.push_back(&plan.algorithm(group));
     group_names_.push_back(group == 0 ? "defaults" : "group '" + plan.groups[group - 1].name + "'");
     owner_.add_param_group({group_parameters_[group], plan.options(group).clone()});

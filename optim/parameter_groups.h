@@ -96,7 +96,9 @@ class ParameterGroups {
   std::string missing_state(size_t group) const;
 
   torch::optim::Optimizer& owner_;
-  std::vector<const Algorithm*> algorithms_;      // per group
+  std::vector<AlgorithmOptions> given_;       // per group; what they were given with keeps a user's
+                                              // algorithm alive
+  std::vector<const Algorithm*> algorithms_;  // per group
   std::vector<std::vector<size_t>> kept_states_;  // per group, per state of its algorithm
   std::vector<KeptState> states_;
   std::vector<std::string> group_names_;                   // for messages

@@ -11,12 +11,17 @@
 
 namespace tessera {
 
+namespace internal {
+struct Algorithm;
+}  // namespace internal
+
 template <typename Options>
 concept OptimizerOptionsType = std::derived_from<Options, torch::optim::OptimizerOptions> &&
     !std::same_as<Options, torch::optim::OptimizerOptions>;
 
 /// The options of any optimizer: a value that holds LibTorch's own options type, or another type
-/// that derives from torch::optim::OptimizerCloneableOptions.
+/// that derives from torch::optim::OptimizerCloneableOptions. elementwise() (elementwise.h) makes
+/// one that says by which optimizer of the user's own, too.
 class AlgorithmOptions {
  public:
   /// None; OptimizerPlan::assign() refuses it.
@@ -24,9 +29,17 @@ class AlgorithmOptions {
   template <OptimizerOptionsType Options>
   AlgorithmOptions(Options options) : options_(std::make_unique<Options>(std::move(options))) {}
 
-  AlgorithmOptions(const AlgorithmOptions& other) : options_(other.clone()) {}
+  /// Options of an algorithm that is not the library's.
+  template <OptimizerOptionsType Options>
+  AlgorithmOptions(Options options, std::shared_ptr<const internal::Algorithm> algorithm)
+      : options_(std::make_unique<Options>(std::move(options))), algorithm_(std::move(algorithm)) {}
+
+  AlgorithmOptions(const AlgorithmOptions& other)
+      : options_(other.clone()), algorithm_(other.algorithm_) {}
   AlgorithmOptions& operator=(const AlgorithmOptions& other) {
+    if (this == &other) return *this;
     options_ = other.clone();
+    algorithm_ = other.algorithm_;
     return *this;
   }
   AlgorithmOptions(AlgorithmOptions&&) noexcept = default;
@@ -35,6 +48,8 @@ class AlgorithmOptions {
 
   /// Null for none.
   const torch::optim::OptimizerOptions* get() const { return options_.get(); }
+  /// What elementwise() made; null where the type of the options says which algorithm is meant.
+  const internal::Algorithm* algorithm() const { return algorithm_.get(); }
   /// A copy; null for none.
   std::unique_ptr<torch::optim::OptimizerOptions> clone() const {
     return options_ == nullptr ? nullptr : options_->clone();
@@ -62,6 +77,7 @@ class AlgorithmOptions {
   }
 
   std::unique_ptr<torch::optim::OptimizerOptions> options_;
+  std::shared_ptr<const internal::Algorithm> algorithm_;
 };
 
 }  // namespace tessera

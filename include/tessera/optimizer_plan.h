@@ -65,12 +65,15 @@ struct OptimizerGroup {
 };
 
 /// The optimizer, and which options each parameter is trained with: those of the first group that
-/// selects it, else the defaults. Converts from LibTorch's own options types. The type of a group's
-/// options determines the algorithm of its parameters, which have the states of that algorithm
-/// only.
+/// selects it, else the defaults. Converts from LibTorch's own options types, and from what
+/// elementwise() returns (elementwise.h). The type of a group's options determines the algorithm of
+/// its parameters, unless elementwise() has; they have the states of that algorithm only.
 struct OptimizerPlan {
   template <OptimizerOptionsType Options>
   OptimizerPlan(Options defaults, std::vector<OptimizerGroup> groups = {})
+      : defaults(std::move(defaults)), groups(std::move(groups)) {}
+
+  OptimizerPlan(AlgorithmOptions defaults, std::vector<OptimizerGroup> groups = {})
       : defaults(std::move(defaults)), groups(std::move(groups)) {}
 
   AlgorithmOptions defaults;
@@ -79,7 +82,8 @@ struct OptimizerPlan {
   /// For each trainable parameter of the table the index of its group: 0 the defaults, i + 1
   /// groups[i]. Frozen parameters get 0. An error lists every problem: an options type without an
   /// algorithm here; options out of range (AdamW: lr < 0, betas outside [0, 1), eps < 0,
-  /// weight_decay < 0); a group that selects no trainable parameter, a group without predicate.
+  /// weight_decay < 0); what the probe of elementwise() found; a group that selects no trainable
+  /// parameter, a group without predicate.
   absl::StatusOr<std::vector<size_t>> assign(const ParameterTable& table) const;
 
   /// The options of group `group` as assign() counts them.

@@ -29,6 +29,7 @@ namespace tessera {
 ///
 /// Throws c10::Error on every rank, naming what is wrong: options that do not fit the world or that
 /// the strategy would ignore, an optimizer that has no kernels for a GPU (unless it is offloaded),
+/// one of the user's own that is not elementwise (elementwise.h),
 /// parameters or buffers that do not lie at world->device() (a CPU or a GPU), parameters
 /// that another engine owns or that have a post-accumulate-gradient hook already, gradients that
 /// exist already (call zero_grad first), parameters with a view or alias that could not follow.

@@ -21,11 +21,13 @@
 // How to train: strategies and options.
 #include "tessera/activation_checkpoint.h"
 #include "tessera/algorithm_options.h"
+#include "tessera/elementwise.h"
 #include "tessera/lion_options.h"
 #include "tessera/optimizer_plan.h"
 #include "tessera/options.h"
 #include "tessera/precision.h"
 #include "tessera/strategy.h"
+#include "tessera/torch_elementwise.h"
 #include "tessera/weight_average.h"
 #include "tessera/wrap_policy.h"
 #include "tessera/wrap_rules.h"

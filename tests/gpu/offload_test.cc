@@ -16,6 +16,7 @@
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/engine_rank.h"
 #include "tessera/tests/support/gpu_for_tests.h"
+#include "tessera/tests/support/own_optimizer.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
 
@@ -90,20 +91,22 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Offload, IsHowAnAlgorithmWithoutKernelsTrains) {
   constexpr int kWorld = 2;
   if (kWorld > most_rank_threads()) GTEST_SKIP() << "needs " << kWorld << " GPUs";
-  TrainOptions options;
-  options.plan = [](const torch::nn::Module&) {
-    return OptimizerPlan(torch::optim::SGDOptions(0.1).momentum(0.9));
-  };
-  const auto run = [&](const Configuration& configuration) {
-    return train_on_threads(subject("OddMlp"), at::kFloat, configuration, schedule_called("Once"),
-                            kWorld, options, staged_over_host());
-  };
-  EXPECT_THAT([&] { run(configuration_of(Strategy::kZero1)); },
-              ThrowsMessage<std::exception>(
-                  HasSubstr("expected one that has kernels; set offload to update on the host")));
-  const Outcome ddp = run(offloading(configuration_of(Strategy::kDdp), Offload::kOptimizer));
-  const Outcome zero2 = run(offloading(configuration_of(Strategy::kZero2), Offload::kOptimizer));
-  EXPECT_EQ(bit_differences(zero2, ddp), "");
+  const OptimizerPlan sgd = torch::optim::SGDOptions(0.1).momentum(0.9);
+  const OptimizerPlan own = elementwise<Own<Belief>>(OwnOptions());
+  for (const OptimizerPlan& plan : {sgd, own}) {
+    TrainOptions options;
+    options.plan = [&plan](const torch::nn::Module&) { return plan; };
+    const auto run = [&](const Configuration& configuration) {
+      return train_on_threads(subject("OddMlp"), at::kFloat, configuration, schedule_called("Once"),
+                              kWorld, options, staged_over_host());
+    };
+    EXPECT_THAT([&] { run(configuration_of(Strategy::kZero1)); },
+                ThrowsMessage<std::exception>(
+                    HasSubstr("expected one that has kernels; set offload to update on the host")));
+    const Outcome ddp = run(offloading(configuration_of(Strategy::kDdp), Offload::kOptimizer));
+    const Outcome zero2 = run(offloading(configuration_of(Strategy::kZero2), Offload::kOptimizer));
+    EXPECT_EQ(bit_differences(zero2, ddp), "");
+  }
 }
 
 /// What the kernels do not have: other norms, groups and values are clipped by the host.

@@ -67,9 +67,9 @@ inline bool is_near(const at::Tensor& got, const at::Tensor& expected, const at:
 /// values, `edit` changing the options of both before each; the names of the parameters that are
 /// further off after any step.
 template <typename Torch, typename Options>
-std::set<std::string> differing(
-    const Options& options, const Options& reference_options, at::ScalarType dtype, int slices,
-    int steps, Ulps ulps,
+std::set<std::string> differing_plans(
+    const OptimizerPlan& plan, const Options& reference_options, at::ScalarType dtype, int slices,
+    int steps, Ulps ulps = 0,
     const std::function<void(int step, Options&)>& edit = [](int, Options&) {}) {
   const torch::NoGradGuard no_grad;
   const std::vector<NamedTensor> reference = twin_parameters(dtype);
@@ -78,7 +78,7 @@ std::set<std::string> differing(
     if (parameter.tensor.requires_grad()) trained.push_back(parameter.tensor);
   }
   Torch optimizer(trained, reference_options);
-  ShardedModel model(twin_parameters(dtype), options, slices);
+  ShardedModel model(twin_parameters(dtype), plan, slices);
   const auto edit_options = [&edit](int step, torch::optim::Optimizer& of) {
     edit(step, static_cast<Options&>(of.param_groups()[0].options()));
   };
@@ -103,6 +103,16 @@ std::set<std::string> differing(
     }
   }
   return names;
+}
+
+/// The plan of `options` alone.
+template <typename Torch, typename Options>
+std::set<std::string> differing(
+    const Options& options, const Options& reference_options, at::ScalarType dtype, int slices,
+    int steps, Ulps ulps,
+    const std::function<void(int step, Options&)>& edit = [](int, Options&) {}) {
+  return differing_plans<Torch, Options>(options, reference_options, dtype, slices, steps, ulps,
+                                         edit);
 }
 
 }  // namespace tessera::internal

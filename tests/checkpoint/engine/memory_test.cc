@@ -30,7 +30,7 @@ constexpr int64_t kUnitBytes = kWidth * kWidth * 4;
 constexpr int64_t kStateBytes = 3 * kLayers * kUnitBytes;  // with two moments: 72 MiB
 /// Of both ranks: each a unit, a block that is filled and one that is verified, and what the heap
 /// takes for manifests and names.
-constexpr int64_t kMostBytes = kWorld * (kUnitBytes + (2 << 20)) + (6 << 20);
+constexpr int64_t kMaxBytes = kWorld * (kUnitBytes + (2 << 20)) + (6 << 20);
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kMemoryIsOurs = false;  // shadow memory and quarantine are in the numbers
@@ -115,7 +115,7 @@ void expect_growth(Strategy strategy,
       }
       const int64_t bytes = peak_growth(run);
       if (bytes < 0 || !kMemoryIsOurs) continue;
-      EXPECT_EQ(bytes < kMostBytes, is_small[i])
+      EXPECT_EQ(bytes < kMaxBytes, is_small[i])
           << "body " << i << ": " << bytes << " bytes of " << kStateBytes;
     }
   });

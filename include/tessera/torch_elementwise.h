@@ -1,0 +1,44 @@
+#pragma once
+
+#include <tuple>
+
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include "tessera/elementwise.h"
+
+/// ElementwiseTraits of LibTorch's own optimizers. elementwise<torch::optim::AdamW>(options) runs
+/// LibTorch's code itself, to its bits, where AdamWOptions alone mean Tessera's, which makes one
+/// pass over memory. States have the names of Tessera's own, so that one continues the other's run.
+
+namespace tessera {
+
+template <>
+struct ElementwiseTraits<torch::optim::AdamW> {
+  static ElementwiseForm<torch::optim::AdamWOptions, torch::optim::AdamWParamState> form();
+};
+
+template <>
+struct ElementwiseTraits<torch::optim::Adam> {
+  static ElementwiseForm<torch::optim::AdamOptions, torch::optim::AdamParamState> form();
+};
+
+template <>
+struct ElementwiseTraits<torch::optim::SGD> {
+  static ElementwiseForm<torch::optim::SGDOptions, torch::optim::SGDParamState> form();
+};
+
+template <>
+struct ElementwiseTraits<torch::optim::Adagrad> {
+  static ElementwiseForm<torch::optim::AdagradOptions, torch::optim::AdagradParamState> form();
+};
+
+template <>
+struct ElementwiseTraits<torch::optim::RMSprop> {
+  static ElementwiseForm<torch::optim::RMSpropOptions, torch::optim::RMSpropParamState> form();
+};
+
+}  // namespace tessera

@@ -1,0 +1,235 @@
+#include "tessera/optim/elementwise_probe.h"
+
+#include <cstring>
+#include <mutex>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/process/error_text.h"
+#include "tessera/optim/probe_run.h"
+
+namespace tessera::internal {
+
+namespace {
+
+using torch::optim::OptimizerOptions;
+
+/// Puts the CPU's default generator back.
+class GeneratorKeeper {
+ public:
+  GeneratorKeeper() : generator_(at::detail::getDefaultCPUGenerator()), state_(present()) {}
+  ~GeneratorKeeper() {
+    if (!has_drawn()) return;
+    const std::lock_guard lock(generator_.mutex());
+    generator_.set_state(state_);
+  }
+  GeneratorKeeper(const GeneratorKeeper&) = delete;
+  GeneratorKeeper& operator=(const GeneratorKeeper&) = delete;
+
+  bool has_drawn() { return !present().equal(state_); }
+
+ private:
+  at::Tensor present() {
+    const std::lock_guard lock(generator_.mutex());
+    return generator_.get_state();
+  }
+
+  at::Generator generator_;
+  at::Tensor state_;
+};
+
+bool have_equal_bits(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor left = a.flatten().contiguous();
+  const at::Tensor right = b.flatten().contiguous();
+  return left.scalar_type() == right.scalar_type() && left.nbytes() == right.nbytes() &&
+         (left.nbytes() == 0 ||
+          std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0);
+}
+
+bool have_equal_values(const ProbeRun& a, const ProbeRun& b) {
+  for (size_t i = 0; i < a.values.size(); ++i) {
+    for (size_t step = 0; step < kProbeRates.size(); ++step) {
+      if (!have_equal_bits(a.values[i][step], b.values[i][step])) return false;
+    }
+  }
+  return true;
+}
+
+bool have_equal_states(const ProbeRun& a, const ProbeRun& b) {
+  for (size_t i = 0; i < a.states.size(); ++i) {
+    for (size_t state = 0; state < a.states[i].size(); ++state) {
+      const at::Tensor& left = a.states[i][state];
+      const at::Tensor& right = b.states[i][state];
+      if (left.defined() && right.defined() && !have_equal_bits(left, right)) return false;
+    }
+  }
+  return true;
+}
+
+bool changes_something(const ProbeRun& run, const std::vector<ProbeSample>& samples) {
+  for (size_t i = 0; i < samples.size(); ++i) {
+    if (!have_equal_bits(run.values[i].back(), samples[i].values)) return true;
+  }
+  return false;
+}
+
+/// Where a state cannot be cut, why; "" if nothing.
+std::string problem_of_state(const std::string& name, const ProbeRun& run,
+                             const std::vector<ProbeSample>& samples, size_t state) {
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const at::Tensor& tensor = run.states[i][state];
+    const at::IntArrayRef sizes = samples[i].values.sizes();
+    if (tensor.defined() != run.states[0][state].defined()) {
+      return absl::StrCat("state '", name,
+                          "': got it for some shapes of parameters only, expected "
+                          "the same states for all, as of an update that is elementwise; give "
+                          "parameters that need another rule to another group of the plan");
+    }
+    if (!tensor.defined() || tensor.sizes() == sizes) continue;
+    if (tensor.numel() == 1) {
+      return absl::StrCat("state '", name,
+                          "': got one value for a whole parameter, expected one "
+                          "for each element; name a count of updates as `step`, and compute other "
+                          "numbers from the count");
+    }
+    return absl::StrCat("state '", name, "': got sizes ", c10::str(tensor.sizes()),
+                        " for a parameter of ", c10::str(sizes),
+                        ", expected the parameter's; ranks can only split states that have a value "
+                        "for each element: train such parameters with another algorithm");
+  }
+  return "";
+}
+
+std::string thrown() {
+  return absl::StrCat("got an exception in a run of three steps, expected none: ",
+                      present_error_text());
+}
+
+constexpr const char* kNameAll =
+    "; name tensors in `states` and the count as `step`, and keep nothing in the optimizer or its "
+    "options";
+
+/// What shows where a step has nothing of the steps before but what the form names; "" if nothing.
+std::string problem_of_form_in_use(const ErasedForm& form, const OptimizerOptions& options,
+                                   const StatesInUse& states,
+                                   const std::vector<ProbeSample>& samples,
+                                   const ProbeRun& expected) {
+  try {
+    const ProbeRun run = run_as_engine(form, options, states, samples);
+    if (have_equal_values(run, expected) && have_equal_states(run, expected)) return "";
+  } catch (...) {
+    return absl::StrCat(
+        "got an exception in a step whose state is put together from what its "
+        "ElementwiseTraits name, expected none: ",
+        present_error_text(), kNameAll);
+  }
+  return absl::StrCat(
+      "got an update that depends on something that its ElementwiseTraits do not "
+      "name, or a state that is not made in the first step, expected named states "
+      "and a count only",
+      kNameAll);
+}
+
+/// Of parameters of `dtype`.
+void look_at_states(const ErasedForm& form, const OptimizerOptions& options, at::ScalarType dtype,
+                    StatesInUse& found) {
+  const std::vector<ProbeSample> samples = probe_samples(dtype);
+  const ProbeRun run = run_whole(form, options, samples);
+  for (size_t i = 0; i < form.states.size(); ++i) {
+    found.problem = problem_of_state(form.states[i].name, run, samples, i);
+    if (!found.problem.empty()) return;
+    const at::Tensor& tensor = run.states[0][i];
+    if (!tensor.defined()) continue;
+    found.used[i] = 1;
+    // One that follows its parameter has the parameter's in both runs.
+    if (tensor.scalar_type() != dtype) found.dtypes[i] = tensor.scalar_type();
+  }
+}
+
+}  // namespace
+
+StatesInUse find_states(const ErasedForm& form, const OptimizerOptions& options) {
+  const size_t count = form.states.size();
+  StatesInUse found{.problem = "",
+                    .used = std::vector<uint8_t>(count, 0),
+                    .dtypes = std::vector<std::optional<at::ScalarType>>(count)};
+  const at::NoGradGuard no_grad;
+  GeneratorKeeper keeper;
+  try {
+    look_at_states(form, options, at::kFloat, found);
+  } catch (const FormProblem& problem) {
+    found.problem = problem.text;
+  } catch (...) {
+    found.problem = thrown();
+  }
+  if (!found.problem.empty()) return found;
+  try {
+    look_at_states(form, options, at::kDouble, found);
+  } catch (...) {
+    found.takes_double = false;
+  }
+  return found;
+}
+
+std::string probe_elementwise(const ErasedForm& form, const OptimizerOptions& options,
+                              const StatesInUse& states) {
+  constexpr const char* kElsewhere =
+      "; train its parameters with another algorithm, by a group of the plan";
+  const at::NoGradGuard no_grad;
+  GeneratorKeeper keeper;
+  try {
+    for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+      if (dtype == at::kDouble && !states.takes_double) break;
+      const std::vector<ProbeSample> samples = probe_samples(dtype);
+      const ProbeRun expected = run_whole(form, options, samples);
+      if (keeper.has_drawn()) {
+        return absl::StrCat(form.name,
+                            ": got a step that draws random numbers, expected none: slices would "
+                            "draw others than whole parameters",
+                            kElsewhere);
+      }
+      if (!changes_something(expected, samples)) {
+        return absl::StrCat(form.name,
+                            ": got no change of any value in three steps, expected an update; see "
+                            "whether step() reads the gradients of param_groups()");
+      }
+      const ProbeRun alone = run_alone(form, options, samples);
+      if (!have_equal_values(alone, expected)) {
+        return absl::StrCat(form.name,
+                            ": got an update that depends on other parameters, expected one that "
+                            "is elementwise; a norm of all gradients is Options::max_grad_norm, "
+                            "anything else cannot be split",
+                            kElsewhere);
+      }
+      std::vector<ProbeSample> flat;
+      flat.reserve(samples.size());
+      for (const ProbeSample& sample : samples) flat.push_back(sample.flat());
+      const ProbeRun of_flat = run_alone(form, options, flat);
+      if (!have_equal_values(of_flat, expected)) {
+        return absl::StrCat(form.name,
+                            ": got an update that depends on the shape of a parameter ([16, 12] "
+                            "and the same values as [192] become different), expected one that is "
+                            "elementwise, which can run on flat slices",
+                            kElsewhere);
+      }
+      if (!have_equal_values(run_cut(form, options, samples), expected)) {
+        return absl::StrCat(form.name,
+                            ": got an update of an element that depends on others of its parameter "
+                            "(a norm, a block), expected one that is elementwise, which can run on "
+                            "slices",
+                            kElsewhere);
+      }
+      const std::string found = problem_of_form_in_use(form, options, states, samples, expected);
+      if (!found.empty()) return absl::StrCat(form.name, ": ", found);
+    }
+  } catch (const FormProblem& problem) {
+    return absl::StrCat(form.name, ": ", problem.text);
+  } catch (...) {
+    return absl::StrCat(form.name, ": ", thrown());
+  }
+  return "";
+}
+
+}  // namespace tessera::internal

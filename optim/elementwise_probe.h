@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <c10/core/ScalarType.h>
+#include <torch/optim/optimizer.h>
+
+#include "tessera/elementwise.h"
+
+namespace tessera::internal {
+
+/// Which of a form's states an optimizer keeps under some options.
+struct StatesInUse {
+  /// What is wrong with the optimizer or its states, "got X, expected Y; do Z"; "" if nothing.
+  /// Where something is, the rest says nothing.
+  std::string problem;
+  std::vector<uint8_t> used;                          ///< by state
+  std::vector<std::optional<at::ScalarType>> dtypes;  ///< none: the parameter's
+  bool takes_double = true;  ///< false: it throws where parameters are Double
+};
+
+/// Runs the optimizer on two small parameters for three steps. Local; leaves the CPU's default
+/// generator as it was. Throws nothing that the optimizer throws.
+StatesInUse find_states(const ErasedForm& form, const torch::optim::OptimizerOptions& options);
+
+/// Tries out whether the optimizer is elementwise and its form complete, as elementwise() says;
+/// "got X, expected Y; do Z" where it is not, else "". `states` are find_states()'s, without a
+/// problem. Local; leaves the CPU's default generator as it was.
+std::string probe_elementwise(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
+                              const StatesInUse& states);
+
+}  // namespace tessera::internal

@@ -1,0 +1,96 @@
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "tessera/elementwise.h"
+#include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/configuration.h"
+#include "tessera/tests/support/models.h"
+#include "tessera/tests/support/oracle.h"
+#include "tessera/tests/support/own_optimizer.h"
+#include "tessera/tests/support/training.h"
+#include "tessera/torch_elementwise.h"
+
+// An optimizer that elementwise() runs over slices trains as the same class does in a plain loop
+// over whole parameters: to the bit on one rank, where sums have the same order.
+
+namespace tessera::internal::testing {
+namespace {
+
+using torch::optim::AdamWOptions;
+
+constexpr const char* kOwnModel = "OddMlp";
+
+Outcome train_elementwise(const AlgorithmOptions& options, const Configuration& configuration,
+                          int world, at::ScalarType dtype) {
+  return train_on_threads(
+      subject(kOwnModel), dtype, configuration, schedule_called("Once"), world,
+      {.plan = [&](const torch::nn::Module&) { return OptimizerPlan(options); }});
+}
+
+/// `Optimizer` in one process on all ranks' batches.
+template <typename Optimizer, typename Options>
+std::map<std::string, at::Tensor> plain_loop_of(const Options& options, int size,
+                                                at::ScalarType dtype) {
+  const Schedule& schedule = schedule_called("Once");
+  const std::shared_ptr<Net> net = prepare(subject(kOwnModel).make(), dtype, kModelSeed);
+  Optimizer optimizer(distinct_parameters(*net), options);
+  for (int step = 0; step < schedule.steps; ++step) {
+    optimizer.zero_grad();
+    for (int micro = 0; micro < schedule.micro_steps; ++micro) {
+      for (int rank = 0; rank < size; ++rank) {
+        const Moment moment{.step = step, .rank = rank};
+        const Batch batch = batch_of(subject(kOwnModel), dtype, schedule, moment, micro);
+        (loss_of(*net, batch, moment, schedule) / static_cast<double>(size)).backward();
+      }
+    }
+    optimizer.step();
+  }
+  return copy_parameters(*net);
+}
+
+template <typename Optimizer, typename Options>
+void expect_as_in_a_plain_loop(const Options& options) {
+  const AlgorithmOptions plan = elementwise<Optimizer>(options);
+  const auto alone = plain_loop_of<Optimizer>(options, 1, at::kFloat);
+  for (const Configuration& configuration : named_configurations()) {
+    EXPECT_EQ(
+        bit_differences(train_elementwise(plan, configuration, 1, at::kFloat).parameters, alone),
+        "")
+        << configuration;
+  }
+  for (const int world : {2, 3, 4}) {
+    const auto expected = plain_loop_of<Optimizer>(options, world, at::kDouble);
+    for (const Configuration& configuration : named_configurations()) {
+      EXPECT_EQ(differences(train_elementwise(plan, configuration, world, at::kDouble).parameters,
+                            expected, subject(kOwnModel).tolerance),
+                "")
+          << configuration << " at " << world;
+    }
+  }
+}
+
+TEST(ElementwiseEquivalence, TrainsAsInAPlainLoop) {
+  expect_as_in_a_plain_loop<Own<Belief>>(OwnOptions(0.01));
+  expect_as_in_a_plain_loop<torch::optim::AdamW>(AdamWOptions(0.01).eps(1e-6).amsgrad(true));
+}
+
+TEST(ElementwiseEquivalence, NegativeControls) {
+  const auto zero2 = configuration_of(Strategy::kZero2);
+  const Outcome got =
+      train_elementwise(elementwise<Own<Belief>>(OwnOptions(0.01)), zero2, 1, at::kFloat);
+  EXPECT_NE(bit_differences(got.parameters,
+                            plain_loop_of<Own<Belief>>(OwnOptions(0.0101), 1, at::kFloat)),
+            "");
+  EXPECT_NE(bit_differences(got.parameters,
+                            plain_loop_of<torch::optim::AdamW>(AdamWOptions(0.01), 1, at::kFloat)),
+            "");
+}
+
+}  // namespace
+}  // namespace tessera::internal::testing
