@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/process/error_text.h"
 
 namespace tessera::internal::testing {
@@ -105,7 +106,7 @@ void run_nccl_ranks(int size, const NcclBody& body, const NcclRankOptions& optio
 
 void call_until_failure(nccl::Group& group) {
   while (true) {
-    wait_on_host(*group.all_reduce(at::ones({2}), ReduceOp::kSum, "next"));
+    nccl::wait_on_host(*group.all_reduce(at::ones({2}), ReduceOp::kSum, "next"));
     std::this_thread::yield();
   }
 }
