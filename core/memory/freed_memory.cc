@@ -125,7 +125,9 @@ struct MovedEnds {
 MovedEnds moved_ends;
 
 void move_what_grew(const AddressRange& whole, std::atomic<uint64_t>& moved_end) {
-  const uint64_t begin = std::max(whole.begin, moved_end.exchange(whole.end));
+  constexpr uint64_t kStep = kHugePageBytes;
+  // A stretch that the heap fills in part is left for later.
+  const uint64_t begin = std::max(whole.begin, moved_end.exchange(whole.end / kStep * kStep));
   move_into_huge_pages_where_resident({.begin = begin, .end = whole.end});
 }
 
