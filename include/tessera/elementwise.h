@@ -247,9 +247,10 @@ ErasedForm erased_form() {
 /// Tried out at once on two small parameters for three steps, unless `probe` is kSkip: whole, in
 /// pieces, beside each other and alone, with states that are handed on as above, which must give
 /// the same bits. The default generator of the CPU is left as it was; no other thread may draw from
-/// it meanwhile. That is a probe, not a proof: it does not see what shows later or on larger
-/// tensors only. Local, throws nothing; what it finds, parallelize() throws on all ranks. An
-/// Optimizer that throws in a step fails the engine.
+/// it meanwhile, nor during a step() at new values of `numbers`, for which it is tried out which
+/// states there are, also under kSkip. That is a probe, not a proof: it does not see what shows
+/// later or on larger tensors only. Local, throws nothing; what it finds, parallelize() throws on
+/// all ranks. An Optimizer that throws in a step fails the engine.
 template <ElementwiseOptimizerType Optimizer>
 AlgorithmOptions elementwise(ElementwiseOptions<Optimizer> options,
                              ElementwiseProbe probe = ElementwiseProbe::kRun) {
