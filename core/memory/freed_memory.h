@@ -18,9 +18,8 @@ void keep_freed_memory(int64_t unused_bytes);
 /// Moves what these heaps hold now into huge pages (MADV_COLLAPSE, Linux 6.1): a second percent or
 /// two, of address translations. Stretches with many unused pages are left alone, so it takes
 /// hardly more memory. Worth calling once they have stopped growing; a later call moves what they
-/// have grown by, or all again after keep_freed_memory() has
-/// returned some. Blocking for the time of one copy of
-/// them; does nothing where the kernel cannot do it. Local.
+/// have grown by, or all again after keep_freed_memory() has returned some. Blocking for the time
+/// of one copy of them; does nothing where the kernel cannot do it. Local.
 void use_huge_pages_in_heap();
 
 }  // namespace tessera::internal
