@@ -9,6 +9,7 @@
 #include <absl/strings/str_join.h>
 
 #include "tessera/core/layout/slice_map.h"
+#include "tessera/core/numbers/fp32_factor.h"
 #include "tessera/core/numbers/number_text.h"
 #include "tessera/core/options/option_field.h"
 #include "tessera/core/options/resolved_options.h"
@@ -169,9 +170,7 @@ void Refusals::check_numerics() {
            "; the default suits most models");
   };
   const LossScale scale = options_.loss_scale.value_or(LossScale{});
-  check("initial", scale.initial,
-        scale.initial > 0.0 && std::isnormal(static_cast<float>(scale.initial)),
-        "1.2e-38 to 3.4e38");
+  check("initial", scale.initial, is_fp32_factor(scale.initial), "1.2e-38 to 3.4e38");
   check("growth", scale.growth, scale.growth >= 1.0 && std::isfinite(scale.growth),
         "[1, infinity)");
   check("backoff", scale.backoff, scale.backoff > 0.0 && scale.backoff <= 1.0, "(0, 1]");
@@ -199,7 +198,7 @@ void Refusals::check_gradients() {
     refuse("max_grad_norm_by_group: is set beside max_grad_norm; leave one of the two out");
   }
   const double factor = options_.gradient_divide_factor.value_or(1.0);
-  if (!(factor > 0.0) || !std::isnormal(static_cast<float>(factor))) {  // sums are fp32 or wider
+  if (!is_fp32_factor(factor)) {
     refuse("gradient_divide_factor: got ", number_text(factor),
            "; allowed 1.2e-38 to 3.4e38; leave it out for the mean over ranks");
   }

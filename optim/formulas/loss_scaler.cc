@@ -4,14 +4,14 @@
 
 #include <c10/util/Exception.h>
 
-namespace tessera::internal {
+#include "tessera/core/numbers/fp32_factor.h"
 
-bool is_loss_scale(double value) { return value > 0.0 && std::isnormal(static_cast<float>(value)); }
+namespace tessera::internal {
 
 LossScaler::LossScaler(LossScale schedule)
     : schedule_(schedule), state_{.scale = schedule.initial, .good_steps = 0} {
-  TORCH_CHECK(is_loss_scale(schedule.initial), "[optim] loss_scale.initial: got ", schedule.initial,
-              ", expected a normal number of fp32 above 0; 65536 suits fp16");
+  TORCH_CHECK(is_fp32_factor(schedule.initial), "[optim] loss_scale.initial: got ",
+              schedule.initial, ", expected a normal number of fp32 above 0; 65536 suits fp16");
   TORCH_CHECK(std::isfinite(schedule.growth) && schedule.growth >= 1.0,
               "[optim] loss_scale.growth: got ", schedule.growth,
               ", expected a finite number of at least 1; 1 never grows");
@@ -30,7 +30,7 @@ void LossScaler::update(bool overflowed) {
 }
 
 void LossScaler::load(double scale, int64_t good_steps) {
-  TORCH_CHECK(is_loss_scale(scale), "[optim] loss scale: got ", scale,
+  TORCH_CHECK(is_fp32_factor(scale), "[optim] loss scale: got ", scale,
               ", expected a normal number of fp32 above 0; load the scaler's state of a run of "
               "this library");
   TORCH_CHECK(good_steps >= 0, "[optim] loss scale: got ", good_steps,

@@ -7,9 +7,6 @@
 
 namespace tessera::internal {
 
-/// Whether losses may be multiplied with `value`: a normal number of fp32 above 0.
-bool is_loss_scale(double value);
-
 /// The schedule of a dynamic loss scale, as torch.amp.GradScaler: it shrinks at once after a step
 /// whose gradients were not finite and grows after enough good steps in a row. Local; equal on all
 /// ranks because the vote decides what overflowed.
@@ -18,7 +15,7 @@ class LossScaler {
   /// Throws c10::Error unless the values are in the ranges that LossScale states.
   explicit LossScaler(LossScale schedule);
 
-  /// What losses are multiplied with now; is_loss_scale().
+  /// What losses are multiplied with now; is_fp32_factor() (core/numbers).
   double scale() const { return state_.scale; }
   /// Steps without overflow since the scale last changed.
   int64_t good_steps() const { return state_.good_steps; }
@@ -28,7 +25,7 @@ class LossScaler {
   /// numbers.
   void update(bool overflowed);
 
-  /// Continues a run. Throws c10::Error unless is_loss_scale(scale) and good_steps is at least 0.
+  /// Continues a run. Throws c10::Error unless is_fp32_factor(scale) and good_steps is at least 0.
   void load(double scale, int64_t good_steps);
 
  private:

@@ -5,8 +5,8 @@
 
 #include <absl/strings/str_cat.h>
 
+#include "tessera/core/numbers/fp32_factor.h"
 #include "tessera/core/numbers/number_text.h"
-#include "tessera/optim/formulas/loss_scaler.h"
 
 namespace tessera::internal {
 
@@ -75,7 +75,7 @@ std::vector<std::string> problems_of(const std::vector<StateNumber>& numbers,
           absl::StrCat("'", number.name, "': got ", number.bits, ", expected at least 0"));
     }
     const double value = std::bit_cast<double>(number.bits);
-    if (number.name == kScale && !is_loss_scale(value)) {
+    if (number.name == kScale && !is_fp32_factor(value)) {
       problems.push_back(absl::StrCat("'", number.name, "': got ", number_text(value),
                                       ", expected a normal number of fp32 above 0"));
     }

@@ -1,11 +1,10 @@
 #include "tessera/collective.h"
 
-#include <cmath>
-
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/groups/op_traits.h"
+#include "tessera/core/numbers/fp32_factor.h"
 #include "tessera/core/numbers/number_text.h"
 
 namespace tessera {
@@ -27,8 +26,8 @@ void check_reduce_op(const char* op, const Collective& call) {
               op, ": got AVG of ", name_of(tensor.scalar_type()),
               ", expected a floating dtype; reduce with SUM and divide yourself");
   if (call.divisor == 0.0) return;
-  TORCH_CHECK(call.divisor > 0.0 && std::isnormal(static_cast<float>(call.divisor)), "[comm] ", op,
-              ": got divisor ", number_text(call.divisor),
+  TORCH_CHECK(is_fp32_factor(call.divisor), "[comm] ", op, ": got divisor ",
+              number_text(call.divisor),
               ", expected 1.2e-38 to 3.4e38, or 0 for the number of ranks");
   TORCH_CHECK(call.reduce == ReduceOp::kAvg, "[comm] ", op, ": got divisor ",
               number_text(call.divisor), " beside ", std::string(to_string(call.reduce)),
