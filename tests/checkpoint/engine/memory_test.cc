@@ -91,7 +91,7 @@ void write_weights(const std::string& path) {
 void expect_growth(Strategy strategy,
                    const std::vector<std::function<void(Tower&, Engine&)>>& bodies,
                    const std::vector<bool>& is_small) {
-  run_ranks(kWorld, [&](std::shared_ptr<ProcessGroup> group) {
+  run_ranks(kWorld, [&](const std::shared_ptr<ProcessGroup>& group) {
     torch::manual_seed(1);
     auto model = std::make_shared<Tower>();
     Options options;
