@@ -98,8 +98,7 @@ void expect_growth(Strategy strategy,
     options.strategy = strategy;
     const bool is_first = group->rank() == 0;
     ProcessGroup& world = *group;
-    const auto engine =
-        parallelize(*model, torch::optim::AdamWOptions(), options, std::move(group));
+    const auto engine = parallelize(*model, torch::optim::AdamWOptions(), options, group);
     model->forward(torch::ones({1, kWidth})).sum().backward();
     engine->step();
     for (size_t i = 0; i < bodies.size(); ++i) {

@@ -282,7 +282,7 @@ TEST(AccumulateScaled, GradientsAreOfAScaledLoss) {
 }
 
 TEST(AccumulateUpdating, ASecondCallBeforeStepIsRefusedOnAllRanks) {
-  run_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
     Options options = small_options_of(configuration_of(Strategy::kZero3));
     options.optimizer_in_backward = true;
     const OddRank rank(world, options);
@@ -301,8 +301,8 @@ TEST(AccumulateTooLarge, ANormThatIsNotFiniteIsRefusedUnderEveryConfiguration) {
       run_ranks(size, [&configuration](const std::shared_ptr<ProcessGroup>& world) {
         torch::nn::Sequential model(torch::nn::Linear(8, 8), torch::nn::Linear(8, 8));
         model->to(torch::kDouble);
-        const auto engine = parallelize(model, torch::optim::SGDOptions(1e-150),
-                                        options_of(configuration), std::move(world));
+        const auto engine =
+            parallelize(model, torch::optim::SGDOptions(1e-150), options_of(configuration), world);
         const auto norm_of = [&engine](double large) {
           at::Tensor weight = at::zeros({8, 8}, at::kDouble);
           weight[0][0] = large;

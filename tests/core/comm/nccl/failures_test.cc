@@ -106,7 +106,7 @@ TEST_F(NcclFailures, ARankThatNeverComesIsNamedAtStart) {
   NcclRankOptions options = impatient();
   options.absent_rank = 1;
   const auto errors = run_nccl_ranks_expecting_errors(
-      3, [](std::shared_ptr<Group>, HostDevice&) {}, options);
+      3, [](const std::shared_ptr<Group>&, HostDevice&) {}, options);
   for (const int rank : {0, 2}) {
     EXPECT_THAT(errors[rank],
                 AllOf(HasSubstr("[comm] init_process_group on group 'world', rank "),

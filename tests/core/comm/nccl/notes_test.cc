@@ -107,7 +107,7 @@ TEST_F(NcclNotes, WhoDoesNotComeAtTheStartBeganIt) {
   NcclRankOptions options = impatient();
   options.absent_rank = 1;
   run_nccl_ranks_expecting_errors(
-      3, [](std::shared_ptr<Group>, HostDevice&) {}, options);
+      3, [](const std::shared_ptr<Group>&, HostDevice&) {}, options);
   ASSERT_TRUE(note().has_value());
   EXPECT_EQ(note()->culprit, 1);
 }
