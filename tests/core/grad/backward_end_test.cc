@@ -20,6 +20,8 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
+#include "tessera/core/grad/autograd_node.h"
+
 namespace tessera::internal {
 namespace {
 
@@ -66,7 +68,7 @@ at::Tensor rerun_in_backward(Block block, const at::Tensor& input) {
     const at::NoGradGuard no_grad;
     output = block(input);
   }
-  const auto node = std::make_shared<Rerun>(std::move(block), input);
+  const auto node = make_node<Rerun>(std::move(block), input);
   torch::autograd::create_gradient_edge(output, node);
   return output;
 }
