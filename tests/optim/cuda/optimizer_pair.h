@@ -43,7 +43,7 @@ inline OptimizerPlan pair_plan() {
 }
 
 inline at::Tensor random_values(int64_t numel, uint64_t seed) {
-  const at::Tensor values = at::empty({numel}, at::kFloat);
+  at::Tensor values = at::empty({numel}, at::kFloat);
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
   for (int64_t i = 0; i < numel; ++i) values.mutable_data_ptr<float>()[i] = normal(random);
@@ -62,6 +62,7 @@ class OptimizerPair {
     std::vector<OptimizerShard> on_device;
     for (const std::vector<size_t>& unit : units) {
       std::vector<int64_t> numels;
+      numels.reserve(unit.size());
       for (const size_t parameter : unit) numels.push_back(kPairNumels[parameter]);
       const FlatLayout layout(at::kFloat, numels, world);
       const Range range = layout.slice_range(rank);
