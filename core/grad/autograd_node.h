@@ -17,7 +17,7 @@ template <typename T, typename Pointer = decltype(torch::autograd::Edge::functio
 auto make_node(Arguments&&... arguments) {
   if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
     return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...),
-                              [](auto* node) { torch::autograd::deleteNode(node); });
+                              [](auto* node) { deleteNode(node); });
   } else {
     return c10::make_intrusive<T>(std::forward<Arguments>(arguments)...);
   }
