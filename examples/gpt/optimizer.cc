@@ -44,7 +44,7 @@ std::span<const Optimizer> optimizers() {
       Optimizer{"adam", "Adam", "weight decay added to the gradient", 3e-3, 3e-4, 0, "two moments",
                 8, &adam<AdamOptions>},
       Optimizer{"sgd", "SGD", "with momentum 0.9", 0.3, 0.03, 0, "a momentum", 4, &sgd},
-      Optimizer{"lion", "Lion", "the sign of a momentum", 5e-4, 5e-5, 0.6, "a momentum", 4, &lion}};
+      Optimizer{"lion", "Lion", "the sign of a momentum", 1e-3, 1e-4, 0.3, "a momentum", 4, &lion}};
   return kAll;
 }
 

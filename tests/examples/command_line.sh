@@ -97,7 +97,7 @@ for rate in 0.25 0.0125; do
   out_has "$(printf 'lr %.2e' $rate)"
 done
 trained --optimizer=lion >/dev/null
-out_has 'lr 5.00e-04'
+out_has 'lr 1.00e-03'
 
 # What one algorithm saved is not for another.
 ends 0 $program "${tiny[@]}" --checkpoint="$scratch/adamw"
