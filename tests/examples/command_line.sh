@@ -104,6 +104,9 @@ ends 0 $program "${tiny[@]}" --checkpoint="$scratch/adamw"
 ends 1 $program "${tiny[@]}" --checkpoint="$scratch/adamw" --steps=3 --optimizer=lion
 err_has 'another algorithm saved the state'
 ends 0 $program "${tiny[@]}" --checkpoint="$scratch/adamw" --steps=3
+ends 0 $program "${tiny[@]}" --checkpoint="$scratch/lion" --optimizer=lion
+ends 1 $program "${tiny[@]}" --checkpoint="$scratch/lion" --steps=3  # of whose states most are missing
+err_has 'another algorithm saved the state'
 
 for decay in 1 -0.5 nan; do
   ends 64 $program "${tiny[@]}" --ema=$decay
