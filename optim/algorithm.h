@@ -24,6 +24,7 @@ namespace tessera::internal {
 class Device;
 class DeviceOptimizer;
 class ElementUpdate;
+class WholeUpdate;
 struct OptimizerShard;
 namespace cuda {
 struct Api;
@@ -123,6 +124,11 @@ struct Algorithm {
 
   /// What the host does with elements, for a table of `parameters`: element_update.h.
   std::function<std::unique_ptr<ElementUpdate>(size_t parameters)> make_update = nullptr;
+  /// What it does with a parameter as a whole behind that: Note [Whole tensors] in whole_update.h.
+  /// Null: nothing, the algorithm is elementwise.
+  std::unique_ptr<WholeUpdate> (*make_whole)() = nullptr;
+  /// How many dimensions its parameters must have; 0: any number.
+  int64_t dimensions = 0;
   /// make_device_optimizer(), flat_optimizer.h, where all groups have this algorithm. Null: there
   /// are no kernels for devices. They know the first device_states of `states`.
   std::unique_ptr<DeviceOptimizer> (*make_device)(const ParameterTable& table,

@@ -56,5 +56,6 @@
 #include "tessera/element_state.h"
 #include "tessera/memory_formula.h"
 #include "tessera/memory_meter.h"
+#include "tessera/muon_options.h"
 #include "tessera/trace.h"
 #include "tessera/trace_file.h"
