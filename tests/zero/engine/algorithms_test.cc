@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include "tessera/lion_options.h"
+#include "tessera/tests/support/muon_plan.h"
 #include "tessera/tests/support/state_run.h"
 #include "tessera/tests/zero/state/saved_rank.h"
 
@@ -44,6 +45,7 @@ std::vector<NamedPlan> plans() {
        {LionOptions(0.01),
         {{"bias", &is_bias, AdagradOptions(0.1).initial_accumulator_value(0.25)},
          {"matrices", &is_matrix, SGDOptions(0.1).momentum(0.9)}}}},
+      {"Muon, AdamW for the rest", muon_and(AdamWOptions(0.02), MuonOptions(0.02))},
       {"RMSprop all", RMSpropOptions(0.01).momentum(0.8).centered(true).weight_decay(0.1)}};
 }
 
