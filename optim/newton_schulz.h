@@ -20,8 +20,8 @@ struct NewtonSchulz {
 
   /// Replaces `matrix` [rows, cols], Float or Double in dense memory with any strides, by what the
   /// iteration makes of it: the operations of torch.optim.Muon, to their bits. `scratch`: at least
-  /// scratch_numel() elements of the matrix's dtype, one-dimensional. Allocates no tensors' memory
-  /// of its own.
+  /// scratch_numel() elements of the matrix's dtype, one-dimensional. Allocates nothing but what
+  /// LibTorch's operators do inside (docs/optimizers.md).
   void apply(const at::Tensor& matrix, const at::Tensor& scratch) const;
 };
 
