@@ -1,5 +1,6 @@
 // Muon under engines: memory and traffic as predicted, state that moves between worlds, averages
 // and loss scales, what is refused on all ranks. Bits: tests/equivalence/muon_equivalence_test.cc.
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/group_without_windows.h"
 #include "tessera/tests/support/muon_plan.h"
+#include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
 #include "tessera/tests/support/same_bits.h"
 #include "tessera/tests/support/state_run.h"
@@ -191,6 +193,38 @@ TEST_P(MuonEngine, AMatrixThatNobodyUsedIsLeftAlone) {
           have_same_bits(after.entries.at(first).tensor(), before.entries.at(first).tensor()));
     });
   }
+}
+
+/// A fence, a read of a direction, a read of a result: whatever fails on one rank behind the vote
+/// ends the step on all of them.
+TEST(MuonEngineFailures, ACallThatFailsOnOneRankEndsTheStepOnAll) {
+  constexpr int kWorld = 3;
+  std::vector<std::string> failed;
+  for (int64_t call = 0;; ++call) {
+    const auto recording = std::make_shared<Recording>();
+    const std::vector<std::string> errors =
+        run_ranks_expecting_errors(kWorld, [&](std::shared_ptr<ProcessGroup> group) {
+          const bool fails = group->rank() == 1;
+          const auto own = fails ? recording : std::make_shared<Recording>();
+          const MuonRank run(std::make_shared<RecordingGroup>(group, own), "OddMlp",
+                             small_options_of(configuration_of(Strategy::kZero2)));
+          run.backward(0);
+          if (fails) recording->fail_call(call);
+          run.engine->step();
+          group->barrier("whatever comes next");
+        });
+    if (errors[1].empty()) break;
+    for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("was made to fail"));
+    failed.push_back(errors[1]);
+  }
+  const auto has_failed = [&failed](const std::string& part) {
+    return std::any_of(failed.begin(), failed.end(), [&part](const std::string& error) {
+      return error.find(part) != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(has_failed("barrier 'directions'"));
+  EXPECT_TRUE(has_failed("read 'layer1.weight'"));
+  EXPECT_TRUE(has_failed("barrier 'results of directions'"));
 }
 
 TEST(MuonEngineRefusals, AHyperParameterChangedOnOneRankIsNamedOnAllOfThem) {
