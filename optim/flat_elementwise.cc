@@ -89,7 +89,7 @@ void FlatElementwise::update_segments(size_t shard, const at::Tensor& gradient,
     }
     const int64_t at = segment.buffer_offset;
     const bool is_whole = whole_ != nullptr && whole_->has(segment.parameter);
-    T* const target = is_whole ? static_cast<T*>(whole_->direction(shard, i)) : values + at;
+    T* const target = is_whole ? static_cast<T*>(whole_->begin(shard, i)) : values + at;
     update_of_group_[group]->apply(segment.parameter, target, gradients + at,
                                    std::span<void* const>(states.data(), count), segment.numel);
     if (is_whole && whole_->works_alone()) whole_->finish(shard, i);

@@ -111,6 +111,7 @@ TESSERA_FMA_TARGETS void muon_apply(double* values, const double* result, int64_
 
 class MuonMatrix final : public WholeUpdate {
  public:
+  Needs needs() const override { return Needs::kTransform; }
   int64_t cost(at::IntArrayRef sizes) const override {
     return sizes[0] * sizes[1] * std::min(sizes[0], sizes[1]);
   }
@@ -126,13 +127,13 @@ class MuonMatrix final : public WholeUpdate {
                                  .is_in_bfloat16 = muon.ns_in_bfloat16()};
     iteration.apply(direction, scratch);
   }
-  void apply(const Options& options, at::IntArrayRef sizes, float* values, const float* result,
+  void apply(const Options& options, const Whole& whole, float* values, const float* result,
              int64_t numel) const override {
-    apply_to(own(options), sizes, values, result, numel);
+    apply_to(own(options), whole.sizes, values, result, numel);
   }
-  void apply(const Options& options, at::IntArrayRef sizes, double* values, const double* result,
+  void apply(const Options& options, const Whole& whole, double* values, const double* result,
              int64_t numel) const override {
-    apply_to(own(options), sizes, values, result, numel);
+    apply_to(own(options), whole.sizes, values, result, numel);
   }
 
  private:

@@ -1,11 +1,14 @@
 #include "tessera/optim/whole_tensors.h"
 
+#include <cmath>
+#include <cstring>
 #include <utility>
 
 #include <c10/util/Exception.h>
 
 #include "tessera/core/layout/flat_buffer.h"
 #include "tessera/core/memory/private_memory.h"
+#include "tessera/core/step/grad_norm.h"
 
 namespace tessera::internal {
 namespace {
@@ -26,7 +29,11 @@ std::unique_ptr<WholeTensors> WholeTensors::make(const ParameterTable& table,
 
 WholeTensors::WholeTensors(const ParameterTable& table, const ParameterGroups& groups,
                            const std::vector<OptimizerShard>& shards)
-    : table_(table), groups_(groups), shards_(shards), update_of_(table.size(), nullptr) {
+    : table_(table),
+      groups_(groups),
+      shards_(shards),
+      update_of_(table.size(), nullptr),
+      wholes_(table.size()) {
   for (size_t parameter = 0; parameter < table.size(); ++parameter) {
     const Algorithm& algorithm = groups.algorithm(groups.group_of(parameter));
     if (algorithm.make_whole == nullptr || !table[parameter].is_trainable ||
@@ -69,17 +76,53 @@ int64_t WholeTensors::bytes() const {
   return bytes;
 }
 
-void* WholeTensors::direction(size_t shard, size_t segment) const {
-  const at::Tensor& piece = works_alone() ? whole_ : places_[shard][segment];
-  TORCH_INTERNAL_ASSERT(piece.defined(), "no place for a direction");
-  return piece.mutable_data_ptr();
+/// Of the direction: [segment numel].
+at::Tensor WholeTensors::piece(size_t shard, size_t segment) const {
+  if (!works_alone()) {
+    TORCH_INTERNAL_ASSERT(places_[shard][segment].defined(), "no place for a direction");
+    return places_[shard][segment];
+  }
+  const OptimizerShard& in = shards_[shard];
+  const Segment& all = in.segments[segment];
+  TORCH_INTERNAL_ASSERT(all.numel == table_[all.parameter].tensor.numel(), "alone with a piece");
+  return elements_of(whole_, all.numel, in.values.scalar_type());
+}
+
+void* WholeTensors::begin(size_t shard, size_t segment) const {
+  const at::Tensor direction = piece(shard, segment);
+  const Segment& of = shards_[shard].segments[segment];
+  if (needs_norms(of.parameter)) {
+    const at::Tensor& values = shards_[shard].values;
+    std::memcpy(direction.mutable_data_ptr(),
+                static_cast<const char*>(values.const_data_ptr()) +
+                    of.buffer_offset * static_cast<int64_t>(values.element_size()),
+                direction.nbytes());
+  }
+  return direction.mutable_data_ptr();
 }
 
 void WholeTensors::finish(size_t shard, size_t segment) {
-  const Segment& all = shards_[shard].segments[segment];
-  TORCH_INTERNAL_ASSERT(all.numel == table_[all.parameter].tensor.numel(), "alone with a piece");
-  transform(all.parameter, elements_of(whole_, all.numel, shards_[shard].values.scalar_type()));
+  const size_t parameter = shards_[shard].segments[segment].parameter;
+  if (needs_norms(parameter)) {
+    Squares sums;
+    add_squares_of(shard, segment, sums);
+    set_norms(parameter, sums);
+  } else {
+    transform(parameter, piece(shard, segment));
+  }
   apply(shard, segment, whole_.const_data_ptr());
+}
+
+void WholeTensors::add_squares_of(size_t shard, size_t segment, Squares& sums) const {
+  Segment of = shards_[shard].segments[segment];
+  add_squares(shards_[shard].values, of, sums.of_values);
+  of.buffer_offset = 0;
+  add_squares(piece(shard, segment), of, sums.of_direction);
+}
+
+void WholeTensors::set_norms(size_t parameter, const Squares& sums) {
+  wholes_[parameter].norm_of_values = std::sqrt(sums.of_values.value());
+  wholes_[parameter].norm_of_direction = std::sqrt(sums.of_direction.value());
 }
 
 void WholeTensors::transform(size_t parameter, const at::Tensor& direction) const {
@@ -100,7 +143,9 @@ void WholeTensors::apply(size_t shard, size_t segment, const void* result) {
   const at::Tensor& values = shards_[shard].values;
   const Segment& piece = shards_[shard].segments[segment];
   const auto update = [&]<typename T>(T* of_shard) {
-    update_of_[piece.parameter]->apply(options(piece.parameter), sizes(piece.parameter),
+    WholeUpdate::Whole& whole = wholes_[piece.parameter];
+    whole.sizes = sizes(piece.parameter);
+    update_of_[piece.parameter]->apply(options(piece.parameter), whole,
                                        of_shard + piece.buffer_offset,
                                        static_cast<const T*>(result), piece.numel);
   };

@@ -22,6 +22,7 @@
 #include "tessera/activation_checkpoint.h"
 #include "tessera/algorithm_options.h"
 #include "tessera/elementwise.h"
+#include "tessera/lamb_options.h"
 #include "tessera/lion_options.h"
 #include "tessera/optimizer_plan.h"
 #include "tessera/options.h"

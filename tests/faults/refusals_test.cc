@@ -189,7 +189,7 @@ std::vector<Refusal> refusals() {
          a.plan = muon_and(adamw(), MuonOptions());
          a.options.optimizer_in_backward = true;
        },
-       {"optimizer_in_backward: is set beside Muon, which transforms whole parameters",
+       {"optimizer_in_backward: is set beside Muon, whose updates depend on whole parameters",
         "leave it out"}},
       {"GroupWithoutParameters",
        [](Arguments& a) {

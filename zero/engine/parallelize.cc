@@ -191,9 +191,10 @@ std::string problem_of_whole_tensors(const OptimizerPlan& optimizer, const Optio
   for (size_t group = 0; group <= optimizer.groups.size(); ++group) {
     const Algorithm& algorithm = optimizer.algorithm(group);
     if (algorithm.make_whole == nullptr) continue;
-    return absl::StrCat("[parallelize] optimizer_in_backward: is set beside ", algorithm.name,
-                        ", which transforms whole parameters, for which ranks exchange their "
-                        "slices in step(); leave it out, or choose an elementwise optimizer");
+    return absl::StrCat(
+        "[parallelize] optimizer_in_backward: is set beside ", algorithm.name,
+        ", whose updates depend on whole parameters, of which ranks exchange "
+        "what they have in step(); leave it out, or choose an elementwise optimizer");
   }
   return "";
 }

@@ -23,6 +23,9 @@ namespace tessera::internal {
 // step: behind its 1, which a rank enters when 4 of this step is over. Only parameters that some
 // rank has used take part, and all ranks know the same of them.
 //
+// Of parameters that need norms only, no direction leaves its rank: exact sums of squares do, in
+// one all-gather before 1.
+//
 // Where ranks cannot read each other's memory, 1 and 3 are all-gathers of directions and of
 // results, padded to what the rank with most of them has: everybody receives everything.
 
@@ -33,10 +36,13 @@ std::vector<WholeTensorPlan::Parameter> parameters_of(const WholeTensors& whole)
   for (const size_t parameter : whole.parameters()) {
     parameters.push_back({.parameter = parameter,
                           .cost = whole.cost(parameter),
-                          .scratch_numel = whole.scratch_numel(parameter)});
+                          .scratch_numel = whole.scratch_numel(parameter),
+                          .travels = !whole.needs_norms(parameter)});
   }
   return parameters;
 }
+
+constexpr size_t kWordsOfSquares = 2 * ExactSum::kWords;
 
 const std::vector<SliceMap::Axis> kSharers = {
     SliceMap::Axis::kParameters, SliceMap::Axis::kGradients, SliceMap::Axis::kOptimizer};
@@ -93,7 +99,15 @@ DirectionExchange::~DirectionExchange() {
 
 void DirectionExchange::place_directions() {
   const int64_t bytes = plan_.results_begin() + plan_.results_bytes();
-  if (group_->can().one_sided_reads) {
+  for (const WholeTensorPlan::Entry& entry : plan_.entries()) {
+    if (!entry.travels) scaled_.push_back(&entry);
+  }
+  if (!scaled_.empty()) {
+    squares_.emplace(*group_, static_cast<int64_t>(scaled_.size() * kWordsOfSquares));
+  }
+  if (plan_.travelling_bytes() == 0) {
+    memory_ = allocate_private(bytes, at::kByte);
+  } else if (group_->can().one_sided_reads) {
     memory_ = group_->allocate(bytes, at::kByte);
     window_ = group_->make_window(memory_, "directions");
   } else {
@@ -130,19 +144,54 @@ at::Tensor DirectionExchange::result_of(const WholeTensorPlan::Entry& entry) con
 }
 
 void DirectionExchange::run(const std::vector<uint8_t>& used) {
+  if (group_ == nullptr) return;
+  const Unobserved unobserved;
   const auto is_used = [&used](const WholeTensorPlan::Entry& entry) {
     return used[entry.parameter] != 0;
   };
+  const auto travels = [&is_used](const WholeTensorPlan::Entry& entry) {
+    return entry.travels && is_used(entry);
+  };
   const std::vector<WholeTensorPlan::Entry>& entries = plan_.entries();
-  if (group_ == nullptr || std::none_of(entries.begin(), entries.end(), is_used)) return;
-  const Unobserved unobserved;
-  publish({0, plan_.results_begin()}, "directions");
+  const auto needs_norms = [&is_used](const WholeTensorPlan::Entry* entry) {
+    return is_used(*entry);
+  };
+  if (std::any_of(scaled_.begin(), scaled_.end(), needs_norms)) exchange_squares(used);
+  if (std::none_of(entries.begin(), entries.end(), travels)) return;
+  publish({0, plan_.travelling_bytes()}, "directions");
   for (const WholeTensorPlan::Entry& entry : entries) {
-    if (entry.owner == rank_ && is_used(entry)) transform(entry);
+    if (entry.owner == rank_ && travels(entry)) transform(entry);
   }
   publish({plan_.results_begin(), plan_.results_bytes()}, "results of directions");
   for (const WholeTensorPlan::Entry& entry : entries) {
-    if (is_used(entry)) take_results(entry);
+    if (travels(entry)) take_results(entry);
+  }
+}
+
+/// Exact sums of all ranks' pieces, so that each rank has the same norms to the bit.
+void DirectionExchange::exchange_squares(const std::vector<uint8_t>& used) {
+  constexpr size_t kWords = ExactSum::kWords;
+  for (size_t i = 0; i < scaled_.size(); ++i) {
+    WholeTensors::Squares own;
+    for (const WholeTensorPlan::Piece& piece : scaled_[i]->pieces) {
+      if (piece.rank != rank_ || used[scaled_[i]->parameter] == 0) continue;
+      whole_.add_squares_of(scaled_[i]->unit, piece.segment, own);
+    }
+    const std::span<int64_t> words = squares_->mine().subspan(i * kWordsOfSquares, kWordsOfSquares);
+    own.of_values.store(words.first<kWords>());
+    own.of_direction.store(words.last<kWords>());
+  }
+  squares_->exchange("squares of parameters");
+  for (size_t i = 0; i < scaled_.size(); ++i) {
+    if (used[scaled_[i]->parameter] == 0) continue;
+    WholeTensors::Squares all;
+    for (int rank = 0; rank < plan_.ranks(); ++rank) {
+      const std::span<const int64_t> words =
+          squares_->of(rank).subspan(i * kWordsOfSquares, kWordsOfSquares);
+      all.of_values.merge(ExactSum::load(words.first<kWords>()));
+      all.of_direction.merge(ExactSum::load(words.last<kWords>()));
+    }
+    whole_.set_norms(scaled_[i]->parameter, all);
   }
 }
 

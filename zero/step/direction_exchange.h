@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -10,6 +11,7 @@
 
 #include "tessera/core/layout/slice_map.h"
 #include "tessera/core/options/resolved_options.h"
+#include "tessera/core/step/host_all_gather.h"
 #include "tessera/memory_meter.h"
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/parameter_table.h"
@@ -21,8 +23,9 @@
 namespace tessera::internal {
 
 /// Brings the directions of parameters that are transformed as a whole to their owners and the
-/// results back, between the ranks that share a unit's optimizer slices; replicas do the same
-/// beside each other. Note [Exchange of directions] in direction_exchange.cc. Used by one thread.
+/// results back, and sums of squares to all, between the ranks that share a unit's optimizer
+/// slices; replicas do the same beside each other. Note [Exchange of directions] in
+/// direction_exchange.cc. Used by one thread.
 class DirectionExchange {
  public:
   /// Null where all algorithms of `optimizer` are elementwise. Tells its WholeTensors where
@@ -54,6 +57,8 @@ class DirectionExchange {
   int64_t gathered_bytes() const {
     return group_ == nullptr || group_->can().one_sided_reads ? 0 : plan_.gathered_bytes();
   }
+  /// Control memory.
+  int64_t control_bytes() const { return squares_.has_value() ? squares_->bytes() : 0; }
 
  private:
   DirectionExchange(ProcessGroup& group, WholeTensorPlan plan, int rank, const SliceMap& slices,
@@ -61,6 +66,7 @@ class DirectionExchange {
                     WholeTensors& whole, MemoryMeter& meter, Trace* trace);
 
   void place_directions();
+  void exchange_squares(const std::vector<uint8_t>& used);
   void publish(Range bytes, std::string_view tag);
   void fetch(int from, int64_t begin_bytes, const at::Tensor& to, std::string_view tag);
   at::Tensor part_of_memory(int64_t begin_bytes, int64_t numel, at::ScalarType dtype) const;
@@ -86,6 +92,8 @@ class DirectionExchange {
   at::Tensor gathered_;             // [ranks, the larger half of memory_] instead, at the group's
                                     // device
   Range published_;                 // what of each rank's memory_ is in it
+  std::vector<const WholeTensorPlan::Entry*> scaled_;  // that need norms
+  std::optional<HostAllGather> squares_;               // of these; none where there are none
   int64_t bytes_ = 0;
 };
 

@@ -37,7 +37,8 @@ class HostCommit final : public StepCommit {
   void load_loss_scale(LossScaleState state) override;
   const DirectionExchange* directions() const override { return directions_.get(); }
   int64_t bytes() const override {
-    return agreement_.bytes() + (offloaded_ != nullptr ? offloaded_->bytes() : 0);
+    return agreement_.bytes() + (offloaded_ != nullptr ? offloaded_->bytes() : 0) +
+           (directions_ != nullptr ? directions_->control_bytes() : 0);
   }
 
  private:

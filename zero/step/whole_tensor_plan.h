@@ -27,6 +27,7 @@ class WholeTensorPlan {
     size_t parameter;
     int64_t cost;
     int64_t scratch_numel;
+    bool travels = true;  ///< to an owner; else only norms are taken
   };
   /// What one rank has of a parameter.
   struct Piece {
@@ -39,7 +40,8 @@ class WholeTensorPlan {
     size_t parameter;
     size_t unit;
     c10::ScalarType dtype;
-    int owner;
+    bool travels;
+    int owner = 0;  ///< where it travels
     int64_t numel;
     int64_t result = 0;  ///< where it lies with the owner, from results_begin() on
     std::vector<Piece> pieces;
@@ -58,7 +60,9 @@ class WholeTensorPlan {
   const std::vector<Entry>& entries() const { return entries_; }
   int ranks() const { return static_cast<int>(scratch_bytes_.size()); }
 
-  /// Memory for directions; results begin behind it. 0 for one rank.
+  /// Memory for directions that travel, which come first.
+  int64_t travelling_bytes() const { return travelling_bytes_; }
+  /// Memory for all directions; results begin behind it. 0 for one rank.
   int64_t results_begin() const { return directions_bytes_; }
   int64_t results_bytes() const { return results_bytes_; }
   /// Memory of a rank that has all slices: the largest parameter.
@@ -70,7 +74,7 @@ class WholeTensorPlan {
     return directions_bytes_ + results_bytes_ + whole_bytes_ + scratch_bytes(rank);
   }
   /// What ranks that cannot read each other's memory need besides.
-  int64_t gathered_bytes() const { return ranks() * std::max(directions_bytes_, results_bytes_); }
+  int64_t gathered_bytes() const { return ranks() * std::max(travelling_bytes_, results_bytes_); }
   /// What a rank receives in a step that uses all parameters: others' pieces of the directions of
   /// what it owns, and its pieces of the results of what others own. More where ranks cannot read
   /// each other's memory.
@@ -78,11 +82,12 @@ class WholeTensorPlan {
 
  private:
   void choose_owners(const std::vector<Parameter>& parameters);
-  void place_pieces(const UnitPlan& plan, const std::vector<int>& slices);
+  int64_t place_pieces(const UnitPlan& plan, int rank, int slice, bool travel, int64_t end);
   void place_results();
 
   std::vector<Entry> entries_;
   std::vector<int64_t> scratch_bytes_;  // per rank
+  int64_t travelling_bytes_ = 0;
   int64_t directions_bytes_ = 0;
   int64_t results_bytes_ = 0;
   int64_t whole_bytes_ = 0;

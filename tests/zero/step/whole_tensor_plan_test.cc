@@ -133,5 +133,23 @@ TEST(WholeTensorPlan, BytesAreThoseOfTheFormula) {
   EXPECT_EQ(wide.plan(2).bytes(1), 2 * (768 + 1024 + 320));
 }
 
+/// They have directions behind those that travel, and nothing else.
+TEST(WholeTensorPlan, ParametersThatNeedNormsDoNotTravel) {
+  PlannedMatrices two({{16, 16}, {8, 4}}, 2, true);
+  two.parameters[0].travels = false;
+  const WholeTensorPlan plan = two.plan(2);
+  EXPECT_EQ(plan.travelling_bytes(), 32 * 4);
+  EXPECT_EQ(plan.results_begin(), 128 + 192 * 4);
+  EXPECT_EQ(plan.results_bytes(), 32 * 4);
+  EXPECT_EQ(plan.entries()[0].pieces[0].direction, 128);
+  EXPECT_EQ(plan.entries()[1].owner, 0);
+  EXPECT_EQ(plan.scratch_bytes(1), 0);
+  EXPECT_EQ(plan.received_bytes(0), 32 * 4);
+  two.parameters[1].travels = false;
+  EXPECT_EQ(two.plan(2).gathered_bytes(), 0);
+  EXPECT_EQ(two.plan(2).bytes(0), 192 * 4);
+  EXPECT_EQ(two.plan(2).received_bytes(0), 0);
+}
+
 }  // namespace
 }  // namespace tessera::internal::testing
