@@ -3,16 +3,18 @@
 #include "tessera/optim/adagrad.h"
 #include "tessera/optim/adam.h"
 #include "tessera/optim/adamw.h"
+#include "tessera/optim/lamb.h"
 #include "tessera/optim/lion.h"
+#include "tessera/optim/muon.h"
 #include "tessera/optim/rmsprop.h"
 #include "tessera/optim/sgd.h"
 
 namespace tessera::internal {
 
 const std::vector<const Algorithm*>& algorithms() {
-  static const std::vector<const Algorithm*> all = {&adamw_algorithm(),   &adam_algorithm(),
-                                                    &sgd_algorithm(),     &lion_algorithm(),
-                                                    &adagrad_algorithm(), &rmsprop_algorithm()};
+  static const std::vector<const Algorithm*> all = {
+      &adamw_algorithm(),   &adam_algorithm(),    &sgd_algorithm(),  &lion_algorithm(),
+      &adagrad_algorithm(), &rmsprop_algorithm(), &muon_algorithm(), &lamb_algorithm()};
   return all;
 }
 
