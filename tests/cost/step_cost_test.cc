@@ -11,6 +11,7 @@
 #include <absl/strings/str_cat.h>
 #include <torch/torch.h>
 
+#include "tessera/lamb_options.h"
 #include "tessera/parallelize.h"
 #include "tessera/tests/cost/allocations.h"
 #include "tessera/tests/cost/configuration_sizes.h"
@@ -153,9 +154,8 @@ TEST_P(StepCost, AsksForNoTensorMemoryAndAsOftenForTheHeapInEveryStep) {
   on_ranks(&expect_steady_allocations);
 }
 
-TEST_P(StepCost, SoItDoesUnderMuon) {
-  on_ranks(&expect_steady_allocations,
-           muon_and(torch::optim::AdamWOptions(0.01), MuonOptions(0.01)));
+TEST_P(StepCost, SoItDoesUnderMuonAndLamb) {
+  on_ranks(&expect_steady_allocations, muon_and(LambOptions(0.01), MuonOptions(0.01)));
 }
 
 /// Two fences more, for a matrix in each unit.
