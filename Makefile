@@ -9,6 +9,9 @@ SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 TORCH ?= 2.11.0
 export JOBS TORCH
+ifneq ($(shell grep -cxE '[1-9][0-9]*' <<<'$(JOBS)'),1)
+  $(error JOBS: got '$(JOBS)', expected a whole number from 1)
+endif
 suffix := $(if $(filter-out 2.11.0,$(TORCH)),-$(TORCH))
 release := build/release$(suffix)
 

@@ -45,7 +45,7 @@ if(NOT _torch_roots)
   endforeach()
   _torch_candidates(_torch_roots "$ENV{CONDA_PREFIX}")
   list(APPEND _torch_roots ${LibTorch_DEFAULT_ROOT})
-  if(DEFINED ENV{XDG_CACHE_HOME})
+  if(NOT "$ENV{XDG_CACHE_HOME}" STREQUAL "")
     list(APPEND _torch_roots $ENV{XDG_CACHE_HOME}/tessera/libtorch-2.11.0)
   else()
     list(APPEND _torch_roots $ENV{HOME}/.cache/tessera/libtorch-2.11.0)
@@ -58,15 +58,25 @@ foreach(_torch_root IN LISTS _torch_roots)
     file(REAL_PATH "${_torch_root}" _torch_default)
   endif()
 endforeach()
-if(NOT _torch_default)
-  list(POP_FRONT _torch_roots _torch_default)  # for the message
+# Only what is a LibTorch, or what the user says, is remembered: after an error its remedy must help
+# in the same build folder. So must another TESSERA_TORCH: what is in it is looked up each time.
+if(_torch_default OR DEFINED CACHE{TESSERA_TORCH})
+  set(TESSERA_TORCH "${_torch_default}" CACHE PATH "LibTorch: a folder with include/ and lib/")
 endif()
-set(TESSERA_TORCH "${_torch_default}" CACHE PATH "LibTorch: a folder with include/ and lib/")
-
-find_path(LibTorch_INCLUDE_DIR ATen/core/Tensor.h PATHS ${TESSERA_TORCH}/include NO_DEFAULT_PATH)
-find_library(LibTorch_CPU_LIBRARY torch_cpu PATHS ${TESSERA_TORCH}/lib NO_DEFAULT_PATH)
-find_library(LibTorch_C10_LIBRARY c10 PATHS ${TESSERA_TORCH}/lib NO_DEFAULT_PATH)
-mark_as_advanced(LibTorch_INCLUDE_DIR LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY)
+set(_torch_places "TESSERA_TORCH, Torch_DIR, CMAKE_PREFIX_PATH or CONDA_PREFIX")  # for the message
+foreach(_torch_root IN ITEMS "$ENV{TESSERA_TORCH}" "${TESSERA_TORCH}")
+  if(_torch_root)
+    set(_torch_places "'${_torch_root}'")
+  endif()
+endforeach()
+foreach(_torch_part INCLUDE_DIR CPU_LIBRARY C10_LIBRARY)
+  unset(LibTorch_${_torch_part})
+  unset(LibTorch_${_torch_part} CACHE)  # of a build folder from before
+endforeach()
+find_path(LibTorch_INCLUDE_DIR ATen/core/Tensor.h PATHS "${TESSERA_TORCH}/include" NO_DEFAULT_PATH
+                                                        NO_CACHE)
+find_library(LibTorch_CPU_LIBRARY torch_cpu PATHS "${TESSERA_TORCH}/lib" NO_DEFAULT_PATH NO_CACHE)
+find_library(LibTorch_C10_LIBRARY c10 PATHS "${TESSERA_TORCH}/lib" NO_DEFAULT_PATH NO_CACHE)
 
 if(LibTorch_INCLUDE_DIR)
   file(STRINGS ${LibTorch_INCLUDE_DIR}/torch/headeronly/version.h _torch_lines
@@ -81,7 +91,7 @@ find_package_handle_standard_args(
   REQUIRED_VARS LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY LibTorch_INCLUDE_DIR
   VERSION_VAR LibTorch_VERSION
   REASON_FAILURE_MESSAGE
-    "no LibTorch in '${TESSERA_TORCH}': run cmake/bootstrap.sh, or set TESSERA_TORCH or CMAKE_PREFIX_PATH")
+    "no LibTorch in ${_torch_places}: run cmake/bootstrap.sh, or set TESSERA_TORCH or CMAKE_PREFIX_PATH")
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::torch_cpu)
   add_library(LibTorch::c10 SHARED IMPORTED)

@@ -7,9 +7,10 @@ foreach(target IN LISTS installed_targets)
   list(APPEND installed_files "$<$<TARGET_EXISTS:${target}>:$<TARGET_FILE:${target}>>")
 endforeach()
 install(CODE "
+set(files \"${installed_files}\")
 set(missing)
-foreach(file ${installed_files})
-  if(NOT EXISTS \${file})
+foreach(file IN LISTS files)
+  if(file AND NOT EXISTS \"\${file}\")  # empty: of a target that there is not
     cmake_path(GET file FILENAME name)
     string(APPEND missing \" \${name}\")
   endif()

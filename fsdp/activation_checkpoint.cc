@@ -14,6 +14,7 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/torch.h>
 
+#include "tessera/core/grad/autograd_node.h"
 #include "tessera/fsdp/forward_state.h"
 
 namespace tessera::internal {
@@ -35,19 +36,6 @@ torch::autograd::edge_list edges_to(const std::vector<Tensor>& tensors) {
                                      : torch::autograd::Edge());
   }
   return edges;
-}
-
-/// A node under the kind of pointer that this LibTorch holds nodes by (2.11: std::shared_ptr,
-/// with a deleter that does not recurse along the graph; 2.15: c10::intrusive_ptr).
-template <typename T, typename Pointer = decltype(torch::autograd::Edge::function),
-          typename... Arguments>
-auto make_node(Arguments&&... arguments) {
-  if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>) {
-    return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...),
-                              [](auto* node) { deleteNode(node); });
-  } else {
-    return c10::make_intrusive<T>(std::forward<Arguments>(arguments)...);
-  }
 }
 
 /// A copy of `input` that shares its values and begins a graph. `leaf` receives the gradient.

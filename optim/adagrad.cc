@@ -1,14 +1,15 @@
 #include "tessera/optim/adagrad.h"
 
 #include <array>
-#include <cmath>
 #include <cstdint>
 
 #include <torch/optim/adagrad.h>
 
 #include "tessera/core/numbers/vector_targets.h"
+#include "tessera/optim/device_rule.h"
 #include "tessera/optim/element_loop.h"
 #include "tessera/optim/element_update.h"
+#include "tessera/optim/formulas/adagrad_element.h"
 
 namespace tessera::internal {
 
@@ -16,40 +17,27 @@ namespace {
 
 using torch::optim::AdagradOptions;
 
-/// One parameter's numbers for one update.
-struct AdagradCoefficients {
-  double gradient_scale;  // multiplies the gradient first
-  double weight_decay;
-  double rate;  // negative: -lr / (1 + (step - 1) * lr_decay)
-  double eps;
-};
-
-/// Multiplications are fused with the additions behind them where at::add and at::addcmul fuse
-/// them.
 template <bool kDecays, typename T>
 [[gnu::always_inline]] inline void adagrad_update_of(T* values, const T* gradient, T* sum,
-                                                     int64_t numel, const AdagradCoefficients& by) {
-  const auto scale = static_cast<T>(by.gradient_scale);
-  const auto weight_decay = static_cast<T>(by.weight_decay);
-  const auto rate = static_cast<T>(by.rate);
-  const auto eps = static_cast<T>(by.eps);
+                                                     int64_t numel, const AdagradScalars<T>& by) {
   for_each_element(
       numel, [=](int64_t i) __attribute__((always_inline)) {
-        T g = gradient[i] * scale;
-        if constexpr (kDecays) g = std::fma(weight_decay, values[i], g);
-        const T squares = std::fma(g, g, sum[i]);
+        T value = values[i];
+        T squares = sum[i];
+        adagrad_element<kDecays>(value, gradient[i], squares, by);
         sum[i] = squares;
-        values[i] = values[i] + rate * g / (std::sqrt(squares) + eps);
+        values[i] = value;
       });
 }
 
 template <typename T>
 [[gnu::always_inline]] inline void adagrad_update_in(T* values, const T* gradient, T* sum,
                                                      int64_t numel, const AdagradCoefficients& by) {
+  const AdagradScalars<T> scalars = adagrad_scalars<T>(by);
   if (by.weight_decay == 0.0) {
-    adagrad_update_of<false>(values, gradient, sum, numel, by);
+    adagrad_update_of<false>(values, gradient, sum, numel, scalars);
   } else {
-    adagrad_update_of<true>(values, gradient, sum, numel, by);
+    adagrad_update_of<true>(values, gradient, sum, numel, scalars);
   }
 }
 
@@ -62,6 +50,14 @@ TESSERA_FMA_TARGETS void adagrad_update(double* values, const double* gradient, 
   adagrad_update_in(values, gradient, sum, numel, by);
 }
 
+AdagradHyperParameters adagrad_hyper_parameters(const torch::optim::OptimizerOptions& given) {
+  const auto& options = static_cast<const AdagradOptions&>(given);
+  return {.lr = options.lr(),
+          .lr_decay = options.lr_decay(),
+          .eps = options.eps(),
+          .weight_decay = options.weight_decay()};
+}
+
 struct AdagradUpdate {
   using Options = AdagradOptions;
   using Coefficients = AdagradCoefficients;
@@ -72,11 +68,7 @@ struct AdagradUpdate {
   }
   static bool is_counted(const Options&) { return true; }
   static Coefficients coefficients(const Options& options, int64_t step, double gradient_scale) {
-    const auto before = static_cast<double>(step - 1);
-    return {.gradient_scale = gradient_scale,
-            .weight_decay = options.weight_decay(),
-            .rate = -(options.lr() / (1.0 + before * options.lr_decay())),
-            .eps = options.eps()};
+    return adagrad_coefficients(adagrad_hyper_parameters(options), step, gradient_scale);
   }
 
   template <typename T>
@@ -106,7 +98,8 @@ const Algorithm& adagrad_algorithm() {
                            Field::number<AdagradOptions>(
                                "eps", [](auto& of) -> auto& { return of.eps(); })},
       .states = {{{"sum"}}},
-      .make_update = &make_element_update<AdagradUpdate>};
+      .make_update = &make_element_update<AdagradUpdate>,
+      .on_device = device_rule<&adagrad_hyper_parameters>(cuda::Rule::kAdagrad)};
   return algorithm;
 }
 

@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "tessera/optim/adamw_kernels.h"
-#include "tessera/optim/device_adamw.h"
+#include "tessera/optim/device_rule.h"
 #include "tessera/optim/element_update.h"
 
 namespace tessera::internal {
@@ -13,6 +13,17 @@ namespace tessera::internal {
 namespace {
 
 using torch::optim::AdamWOptions;
+
+AdamwHyperParameters adamw_hyper_parameters(const torch::optim::OptimizerOptions& given) {
+  const auto& options = static_cast<const AdamWOptions&>(given);
+  const auto [beta1, beta2] = options.betas();
+  return {.lr = options.lr(),
+          .beta1 = beta1,
+          .beta2 = beta2,
+          .eps = options.eps(),
+          .weight_decay = options.weight_decay(),
+          .is_amsgrad = options.amsgrad()};
+}
 
 struct AdamwUpdate {
   using Options = AdamWOptions;
@@ -28,7 +39,7 @@ struct AdamwUpdate {
     const auto exponent = static_cast<double>(step);
     return {.numbers = adamw_coefficients(now, std::pow(now.beta1, exponent),
                                           std::pow(now.beta2, exponent), gradient_scale),
-            .is_amsgrad = options.amsgrad()};
+            .is_amsgrad = now.is_amsgrad};
   }
 
   template <typename T>
@@ -45,15 +56,6 @@ bool is_amsgrad(const torch::optim::OptimizerOptions& options) {
 }
 
 }  // namespace
-
-AdamwHyperParameters adamw_hyper_parameters(const AdamWOptions& options) {
-  const auto [beta1, beta2] = options.betas();
-  return {.lr = options.lr(),
-          .beta1 = beta1,
-          .beta2 = beta2,
-          .eps = options.eps(),
-          .weight_decay = options.weight_decay()};
-}
 
 const Algorithm& adamw_algorithm() {
   using Field = HyperParameterField;
@@ -78,8 +80,7 @@ const Algorithm& adamw_algorithm() {
                                /*chooses_states=*/true)},
       .states = {{{"exp_avg"}}, {{"exp_avg_sq"}}, {{"max_exp_avg_sq"}, &is_amsgrad}},
       .make_update = &make_element_update<AdamwUpdate>,
-      .make_device = &make_device_adamw,
-      .device_states = 2};
+      .on_device = device_rule<&adamw_hyper_parameters>(cuda::Rule::kAdamw)};
   return algorithm;
 }
 

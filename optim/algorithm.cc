@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include <absl/strings/str_cat.h>
+
 namespace tessera::internal {
 
 namespace {
@@ -51,11 +53,11 @@ std::vector<std::string> Algorithm::problems_of(
   std::vector<std::string> problems;
   for (const HyperParameterField& field : hyper_parameters) {
     const std::string problem = field.problem(field.read(options));
-    if (!problem.empty()) problems.push_back("[optim] " + subject + ": " + problem);
+    if (!problem.empty()) problems.push_back(absl::StrCat("[optim] ", subject, ": ", problem));
   }
   if (conflict != nullptr && problems.empty()) {
     const std::string problem = conflict(options);
-    if (!problem.empty()) problems.push_back("[optim] " + subject + ": " + problem);
+    if (!problem.empty()) problems.push_back(absl::StrCat("[optim] ", subject, ": ", problem));
   }
   return problems;
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -13,21 +14,11 @@
 #include <torch/optim/optimizer.h>
 
 #include "tessera/element_state.h"
-
-namespace tessera {
-class ParameterTable;
-struct OptimizerPlan;
-}  // namespace tessera
+#include "tessera/optim/device_rule.h"
 
 namespace tessera::internal {
 
-class Device;
-class DeviceOptimizer;
 class ElementUpdate;
-struct OptimizerShard;
-namespace cuda {
-struct Api;
-}
 
 /// One hyper-parameter of an algorithm: where it stands in the options and which values it may
 /// have. Whatever treats hyper-parameters one by one reads this: checks, comparisons between ranks,
@@ -123,15 +114,8 @@ struct Algorithm {
 
   /// What the host does with elements, for a table of `parameters`: element_update.h.
   std::function<std::unique_ptr<ElementUpdate>(size_t parameters)> make_update = nullptr;
-  /// make_device_optimizer(), flat_optimizer.h, where all groups have this algorithm. Null: there
-  /// are no kernels for devices. They know the first device_states of `states`.
-  std::unique_ptr<DeviceOptimizer> (*make_device)(const ParameterTable& table,
-                                                  const OptimizerPlan& plan,
-                                                  const std::vector<size_t>& group_of,
-                                                  std::vector<OptimizerShard> shards,
-                                                  std::shared_ptr<const cuda::Api> api,
-                                                  std::shared_ptr<Device> device) = nullptr;
-  size_t device_states = std::numeric_limits<size_t>::max();
+  /// What devices do with elements; none: there are no kernels for it.
+  std::optional<DeviceRule> on_device = std::nullopt;
 
   /// What is out of range in `options`, one line each "[optim] <subject>: <name>: got X, expected
   /// Y"; none if all is well.

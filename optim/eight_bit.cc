@@ -51,7 +51,12 @@ struct Lion8bitUpdate {
   static bool is_counted(const Options&) { return true; }
   static Coefficients coefficients(const Options& options, int64_t /*step*/,
                                    double gradient_scale) {
-    return lion_coefficients(options, gradient_scale);
+    const auto [beta1, beta2] = options.betas();
+    return lion_coefficients({.lr = options.lr(),
+                              .beta1 = beta1,
+                              .beta2 = beta2,
+                              .weight_decay = options.weight_decay()},
+                             gradient_scale);
   }
 
   template <typename T>

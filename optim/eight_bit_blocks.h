@@ -93,9 +93,7 @@ struct LionBlocks {
     alignas(64) T momentum[kBlocks * kCodeBlock];
     dequantize_blocks<Codec, SignedTree, kBlocks>(first, momentum);
     for (int i = 0; i < kBlocks * kCodeBlock; ++i) {
-      const LionElement<T> after = lion_element({values[i], momentum[i]}, gradient[i], by);
-      momentum[i] = after.momentum;
-      values[i] = after.value;
+      lion_element(values[i], gradient[i], momentum[i], by);
     }
     quantize_blocks<Codec, SignedTree, kBlocks>(momentum, first);
   }

@@ -6,41 +6,26 @@
 
 #include "tessera/core/numbers/vector_targets.h"
 #include "tessera/lion_options.h"
+#include "tessera/optim/device_rule.h"
 #include "tessera/optim/element_loop.h"
 #include "tessera/optim/element_update.h"
+#include "tessera/optim/formulas/lion_element.h"
 
 namespace tessera::internal {
 
 namespace {
 
-/// One parameter's numbers for one update.
-struct LionCoefficients {
-  double gradient_scale;  // multiplies the gradient first
-  double decay;           // 1 - lr * weight_decay
-  double beta1;
-  double beta2;
-  double lr;
-};
-
 template <typename T>
 [[gnu::always_inline]] inline void lion_update_of(T* values, const T* gradient, T* momentum,
                                                   int64_t numel, const LionCoefficients& by) {
-  const auto scale = static_cast<T>(by.gradient_scale);
-  const auto decay = static_cast<T>(by.decay);
-  const auto beta1 = static_cast<T>(by.beta1);
-  const auto rest1 = static_cast<T>(1.0 - by.beta1);
-  const auto beta2 = static_cast<T>(by.beta2);
-  const auto rest2 = static_cast<T>(1.0 - by.beta2);
-  const auto rate = static_cast<T>(by.lr);
+  const LionScalars<T> scalars = lion_scalars<T>(by);
   for_each_element(
       numel, [=](int64_t i) __attribute__((always_inline)) {
-        const T g = gradient[i] * scale;
-        const T m = momentum[i];
-        const T direction = m * beta1 + g * rest1;
-        // As at::sign, but for NaN, which stays: who divides by zero is to see it.
-        const T sign = direction > 0 ? T(1) : direction < 0 ? T(-1) : direction;
-        momentum[i] = m * beta2 + g * rest2;
-        values[i] = values[i] * decay - rate * sign;
+        T value = values[i];
+        T m = momentum[i];
+        lion_element(value, gradient[i], m, scalars);
+        momentum[i] = m;
+        values[i] = value;
       });
 }
 
@@ -53,6 +38,13 @@ TESSERA_VECTOR_TARGETS void lion_update(double* values, const double* gradient, 
   lion_update_of(values, gradient, momentum, numel, by);
 }
 
+LionHyperParameters lion_hyper_parameters(const torch::optim::OptimizerOptions& given) {
+  const auto& options = static_cast<const LionOptions&>(given);
+  const auto [beta1, beta2] = options.betas();
+  return {
+      .lr = options.lr(), .beta1 = beta1, .beta2 = beta2, .weight_decay = options.weight_decay()};
+}
+
 struct LionUpdate {
   using Options = LionOptions;
   using Coefficients = LionCoefficients;
@@ -61,12 +53,7 @@ struct LionUpdate {
   static bool is_counted(const Options&) { return true; }
   static Coefficients coefficients(const Options& options, int64_t /*step*/,
                                    double gradient_scale) {
-    const auto [beta1, beta2] = options.betas();
-    return {.gradient_scale = gradient_scale,
-            .decay = 1.0 - options.lr() * options.weight_decay(),
-            .beta1 = beta1,
-            .beta2 = beta2,
-            .lr = options.lr()};
+    return lion_coefficients(lion_hyper_parameters(options), gradient_scale);
   }
 
   template <typename T>
@@ -96,7 +83,8 @@ const Algorithm& lion_algorithm() {
                                "weight_decay",
                                [](auto& of) -> auto& { return of.weight_decay(); })},
       .states = {{{"exp_avg"}}},
-      .make_update = &make_element_update<LionUpdate>};
+      .make_update = &make_element_update<LionUpdate>,
+      .on_device = device_rule<&lion_hyper_parameters>(cuda::Rule::kLion)};
   return algorithm;
 }
 

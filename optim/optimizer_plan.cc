@@ -14,7 +14,9 @@ using namespace internal;
 namespace {
 
 std::string type_of(const AlgorithmOptions& options) {
-  return options.get() == nullptr ? "no options" : c10::demangle(typeid(*options.get()).name());
+  if (options.get() == nullptr) return "no options";
+  const torch::optim::OptimizerOptions& own = *options.get();
+  return c10::demangle(typeid(own).name());
 }
 
 /// Null if there is none.

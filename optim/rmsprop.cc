@@ -1,31 +1,21 @@
 #include "tessera/optim/rmsprop.h"
 
 #include <array>
-#include <cmath>
 #include <cstdint>
 
 #include <torch/optim/rmsprop.h>
 
 #include "tessera/core/numbers/vector_targets.h"
+#include "tessera/optim/device_rule.h"
 #include "tessera/optim/element_loop.h"
 #include "tessera/optim/element_update.h"
+#include "tessera/optim/formulas/rmsprop_element.h"
 
 namespace tessera::internal {
 
 namespace {
 
 using torch::optim::RMSpropOptions;
-
-/// One parameter's numbers for one update.
-struct RmspropCoefficients {
-  double gradient_scale;  // multiplies the gradient first
-  double weight_decay;
-  double alpha;
-  double eps;
-  double momentum;
-  double rate;  // negative
-  bool is_centered;
-};
 
 template <typename T>
 struct RmspropStates {
@@ -34,38 +24,22 @@ struct RmspropStates {
   T* mean;      // of the gradient; null unless centered
 };
 
-/// Multiplications are fused with the additions behind them where at::add and at::addcmul fuse
-/// them.
 template <bool kDecays, bool kCentered, bool kMomentum, typename T>
 [[gnu::always_inline]] inline void rmsprop_elements(T* values, const T* gradient,
                                                     const RmspropStates<T>& states, int64_t numel,
-                                                    const RmspropCoefficients& by) {
-  const auto scale = static_cast<T>(by.gradient_scale);
-  const auto weight_decay = static_cast<T>(by.weight_decay);
-  const auto alpha = static_cast<T>(by.alpha);
-  const auto rest = static_cast<T>(1.0 - by.alpha);
-  const auto eps = static_cast<T>(by.eps);
-  const auto factor = static_cast<T>(by.momentum);
-  const auto rate = static_cast<T>(by.rate);
+                                                    const RmspropScalars<T>& by) {
   for_each_element(
       numel, [=](int64_t i) __attribute__((always_inline)) {
-        T g = gradient[i] * scale;
-        if constexpr (kDecays) g = std::fma(weight_decay, values[i], g);
-        T square = std::fma(rest * g, g, states.square[i] * alpha);
+        T value = values[i];
+        T square = states.square[i];
+        T momentum = kMomentum ? states.momentum[i] : T(0);
+        T mean = kCentered ? states.mean[i] : T(0);
+        rmsprop_element<kDecays, kCentered, kMomentum>(value, gradient[i], square, momentum, mean,
+                                                       by);
         states.square[i] = square;
-        if constexpr (kCentered) {
-          const T mean = std::fma(rest, g, states.mean[i] * alpha);
-          states.mean[i] = mean;
-          square = std::fma(-mean, mean, square);
-        }
-        const T root = std::sqrt(square) + eps;
-        if constexpr (kMomentum) {
-          const T step = states.momentum[i] * factor + g / root;
-          states.momentum[i] = step;
-          values[i] = std::fma(rate, step, values[i]);
-        } else {
-          values[i] = values[i] + rate * g / root;
-        }
+        if constexpr (kMomentum) states.momentum[i] = momentum;
+        if constexpr (kCentered) states.mean[i] = mean;
+        values[i] = value;
       });
 }
 
@@ -73,15 +47,16 @@ template <bool kDecays, typename T>
 [[gnu::always_inline]] inline void rmsprop_update_of(T* values, const T* gradient,
                                                      const RmspropStates<T>& states, int64_t numel,
                                                      const RmspropCoefficients& by) {
+  const RmspropScalars<T> scalars = rmsprop_scalars<T>(by);
   const bool has_momentum = by.momentum > 0.0;
   if (by.is_centered && has_momentum) {
-    rmsprop_elements<kDecays, true, true>(values, gradient, states, numel, by);
+    rmsprop_elements<kDecays, true, true>(values, gradient, states, numel, scalars);
   } else if (by.is_centered) {
-    rmsprop_elements<kDecays, true, false>(values, gradient, states, numel, by);
+    rmsprop_elements<kDecays, true, false>(values, gradient, states, numel, scalars);
   } else if (has_momentum) {
-    rmsprop_elements<kDecays, false, true>(values, gradient, states, numel, by);
+    rmsprop_elements<kDecays, false, true>(values, gradient, states, numel, scalars);
   } else {
-    rmsprop_elements<kDecays, false, false>(values, gradient, states, numel, by);
+    rmsprop_elements<kDecays, false, false>(values, gradient, states, numel, scalars);
   }
 }
 
@@ -107,6 +82,16 @@ TESSERA_FMA_TARGETS void rmsprop_update(double* values, const double* gradient,
   rmsprop_update_in(values, gradient, states, numel, by);
 }
 
+RmspropHyperParameters rmsprop_hyper_parameters(const torch::optim::OptimizerOptions& given) {
+  const auto& options = static_cast<const RMSpropOptions&>(given);
+  return {.lr = options.lr(),
+          .alpha = options.alpha(),
+          .eps = options.eps(),
+          .weight_decay = options.weight_decay(),
+          .momentum = options.momentum(),
+          .is_centered = options.centered()};
+}
+
 struct RmspropUpdate {
   using Options = RMSpropOptions;
   using Coefficients = RmspropCoefficients;
@@ -115,13 +100,7 @@ struct RmspropUpdate {
   static bool is_counted(const Options&) { return true; }
   static Coefficients coefficients(const Options& options, int64_t /*step*/,
                                    double gradient_scale) {
-    return {.gradient_scale = gradient_scale,
-            .weight_decay = options.weight_decay(),
-            .alpha = options.alpha(),
-            .eps = options.eps(),
-            .momentum = options.momentum(),
-            .rate = -options.lr(),
-            .is_centered = options.centered()};
+    return rmsprop_coefficients(rmsprop_hyper_parameters(options), gradient_scale);
   }
 
   template <typename T>
@@ -165,7 +144,8 @@ const Algorithm& rmsprop_algorithm() {
       .states = {{{"square_avg"}},
                  {{"momentum_buffer"}, &rmsprop_has_momentum},
                  {{"grad_avg"}, &rmsprop_is_centered}},
-      .make_update = &make_element_update<RmspropUpdate>};
+      .make_update = &make_element_update<RmspropUpdate>,
+      .on_device = device_rule<&rmsprop_hyper_parameters>(cuda::Rule::kRmsprop)};
   return algorithm;
 }
 

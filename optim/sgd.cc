@@ -1,14 +1,16 @@
 #include "tessera/optim/sgd.h"
 
 #include <array>
-#include <cmath>
 #include <cstdint>
 #include <string>
 
 #include <torch/optim/sgd.h>
 
 #include "tessera/core/numbers/vector_targets.h"
+#include "tessera/optim/device_rule.h"
+#include "tessera/optim/element_loop.h"
 #include "tessera/optim/element_update.h"
+#include "tessera/optim/formulas/sgd_element.h"
 
 namespace tessera::internal {
 
@@ -16,89 +18,35 @@ namespace {
 
 using torch::optim::SGDOptions;
 
-/// One parameter's numbers for one update.
-struct SgdCoefficients {
-  double gradient_scale;  // multiplies the gradient first
-  double rate;            // negative
-  double momentum;
-  double rest;  // 1 - dampening
-  double weight_decay;
-  bool is_first;
-  bool is_nesterov;
-};
-
-/// SgdCoefficients as an element needs them, each rounded to T once.
-template <typename T>
-struct SgdScalars {
-  explicit SgdScalars(const SgdCoefficients& from)
-      : scale(static_cast<T>(from.gradient_scale)),
-        rate(static_cast<T>(from.rate)),
-        momentum(static_cast<T>(from.momentum)),
-        rest(static_cast<T>(from.rest)),
-        weight_decay(static_cast<T>(from.weight_decay)) {}
-
-  T scale;
-  T rate;
-  T momentum;
-  T rest;
-  T weight_decay;
-};
-
-/// What becomes of the momentum.
-enum class SgdMomentum : uint8_t { kNone, kBegins, kGoesOn };
-
-/// Elements [0, numel). Each multiplication is fused with the addition behind it where at::add with
-/// a factor fuses them. Inlined into each of the functions below, to be compiled for their targets.
+/// Without momentum there may be no memory for one.
 template <bool kDecays, SgdMomentum kMomentum, bool kNesterov, typename T>
-[[gnu::always_inline]] inline void sgd_elements(T* __restrict values, const T* __restrict gradient,
-                                                T* __restrict momentum, int64_t numel,
-                                                const SgdScalars<T>& by) {
-  for (int64_t i = 0; i < numel; ++i) {
-    T step = gradient[i] * by.scale;
-    if constexpr (kDecays) step = std::fma(by.weight_decay, values[i], step);
-    if constexpr (kMomentum != SgdMomentum::kNone) {
-      T m = step;
-      if constexpr (kMomentum == SgdMomentum::kGoesOn) {
-        m = std::fma(by.rest, step, momentum[i] * by.momentum);
-      }
-      momentum[i] = m;
-      step = kNesterov ? std::fma(by.momentum, m, step) : m;
-    }
-    values[i] = std::fma(by.rate, step, values[i]);
-  }
-}
-
-/// In blocks whose length the compiler knows, so that it vectorises them.
-template <bool kDecays, SgdMomentum kMomentum, bool kNesterov, typename T>
-[[gnu::always_inline]] inline void sgd_blocks(T* values, const T* gradient, T* momentum,
-                                              int64_t numel, const SgdScalars<T>& by) {
-  constexpr int64_t kBlock = 64;
-  // Without momentum there may be no memory for one.
-  const auto own = [momentum](int64_t at) {
-    return kMomentum == SgdMomentum::kNone ? nullptr : momentum + at;
-  };
-  int64_t i = 0;
-  for (; i + kBlock <= numel; i += kBlock) {
-    sgd_elements<kDecays, kMomentum, kNesterov>(values + i, gradient + i, own(i), kBlock, by);
-  }
-  sgd_elements<kDecays, kMomentum, kNesterov>(values + i, gradient + i, own(i), numel - i, by);
+[[gnu::always_inline]] inline void sgd_elements(T* values, const T* gradient, T* momentum,
+                                                int64_t numel, const SgdScalars<T>& by) {
+  for_each_element(
+      numel, [=](int64_t i) __attribute__((always_inline)) {
+        T value = values[i];
+        T m = kMomentum == SgdMomentum::kGoesOn ? momentum[i] : T(0);
+        sgd_element<kDecays, kMomentum, kNesterov>(value, gradient[i], m, by);
+        if constexpr (kMomentum != SgdMomentum::kNone) momentum[i] = m;
+        values[i] = value;
+      });
 }
 
 template <bool kDecays, typename T>
 [[gnu::always_inline]] inline void sgd_update_of(T* values, const T* gradient, T* momentum,
                                                  int64_t numel, const SgdCoefficients& by) {
   using enum SgdMomentum;
-  const SgdScalars<T> scalars(by);
+  const SgdScalars<T> scalars = sgd_scalars<T>(by);
   if (by.momentum == 0.0) {
-    sgd_blocks<kDecays, kNone, false>(values, gradient, momentum, numel, scalars);
+    sgd_elements<kDecays, kNone, false>(values, gradient, momentum, numel, scalars);
   } else if (by.is_first && by.is_nesterov) {
-    sgd_blocks<kDecays, kBegins, true>(values, gradient, momentum, numel, scalars);
+    sgd_elements<kDecays, kBegins, true>(values, gradient, momentum, numel, scalars);
   } else if (by.is_first) {
-    sgd_blocks<kDecays, kBegins, false>(values, gradient, momentum, numel, scalars);
+    sgd_elements<kDecays, kBegins, false>(values, gradient, momentum, numel, scalars);
   } else if (by.is_nesterov) {
-    sgd_blocks<kDecays, kGoesOn, true>(values, gradient, momentum, numel, scalars);
+    sgd_elements<kDecays, kGoesOn, true>(values, gradient, momentum, numel, scalars);
   } else {
-    sgd_blocks<kDecays, kGoesOn, false>(values, gradient, momentum, numel, scalars);
+    sgd_elements<kDecays, kGoesOn, false>(values, gradient, momentum, numel, scalars);
   }
 }
 
@@ -121,21 +69,25 @@ TESSERA_FMA_TARGETS void sgd_update(double* values, const double* gradient, doub
   sgd_update_in(values, gradient, momentum, numel, by);
 }
 
+SgdHyperParameters sgd_hyper_parameters(const torch::optim::OptimizerOptions& given) {
+  const auto& options = static_cast<const SGDOptions&>(given);
+  return {.lr = options.lr(),
+          .momentum = options.momentum(),
+          .dampening = options.dampening(),
+          .weight_decay = options.weight_decay(),
+          .is_nesterov = options.nesterov()};
+}
+
 struct SgdUpdate {
   using Options = SGDOptions;
   using Coefficients = SgdCoefficients;
   static constexpr size_t kStates = 1;
 
-  /// The first update with momentum leaves the gradient in it undampened, whenever it comes.
-  static bool is_counted(const Options& options) { return options.momentum() != 0.0; }
+  static bool is_counted(const Options& options) {
+    return sgd_is_counted(sgd_hyper_parameters(options));
+  }
   static Coefficients coefficients(const Options& options, int64_t step, double gradient_scale) {
-    return {.gradient_scale = gradient_scale,
-            .rate = -options.lr(),
-            .momentum = options.momentum(),
-            .rest = 1.0 - options.dampening(),
-            .weight_decay = options.weight_decay(),
-            .is_first = step == 1,
-            .is_nesterov = options.nesterov()};
+    return sgd_coefficients(sgd_hyper_parameters(options), step, gradient_scale);
   }
 
   template <typename T>
@@ -176,7 +128,8 @@ const Algorithm& sgd_algorithm() {
                                "nesterov", [](auto& of) -> auto& { return of.nesterov(); })},
       .states = {{.state = {.name = "momentum_buffer"}, .is_used = &uses_momentum}},
       .conflict = &nesterov_conflict,
-      .make_update = &make_element_update<SgdUpdate>};
+      .make_update = &make_element_update<SgdUpdate>,
+      .on_device = device_rule<&sgd_hyper_parameters>(cuda::Rule::kSgd)};
   return algorithm;
 }
 

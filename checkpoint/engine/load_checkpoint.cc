@@ -195,13 +195,29 @@ class Load {
                         ", expected one directory that all ranks share; nothing was changed"));
   }
 
+  /// A step that was asked for and that no rank has.
+  void refuse_absent(int64_t step) {
+    const auto there = list_steps(files_, directory_);
+    if (!there.ok() || there->empty()) {
+      refuse(absl::StrCat("[checkpoint] '", directory_, "': got no step ", step,
+                          " and no other, expected the directory of a run; correct its name"));
+    }
+    refuse(absl::StrCat("[checkpoint] '", directory_, "': got no step ", step, " with a manifest, ",
+                        "expected one of ", absl::StrJoin(*there, ", "),
+                        "; leave it out for the newest"));
+  }
+
   /// A step that one rank can use (and so holds: no job deletes it) is there. Where another rank
   /// does not find it, they see other directories, or it does not see this one's news yet.
-  void require_seen_by_all(int64_t step, const absl::Status& status) const {
+  void require_seen_by_all(int64_t step, const absl::Status& status) {
     const char* const mine = status.ok() ? "yes" : absl::IsNotFound(status) ? "no" : "cannot tell";
     const std::vector<std::string> seen = exchange_texts(group_, mine, "checkpoint: seen");
     const auto with = std::find(seen.begin(), seen.end(), "yes");
     const auto without = std::find(seen.begin(), seen.end(), "no");
+    if (options_.step.has_value() &&
+        std::count(seen.begin(), seen.end(), "no") == std::ssize(seen)) {
+      refuse_absent(step);
+    }
     if (with == seen.end() || without == seen.end()) return;
     refuse(absl::StrCat("[checkpoint] '", directory_, "/", step_name(step), "': got it on rank ",
                         with - seen.begin(), " and not on rank ", without - seen.begin(),

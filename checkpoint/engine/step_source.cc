@@ -44,7 +44,7 @@ absl::Status StepSource::verify(const StateOutline& outline) {
   for (const Range& range : outline.ranges) {
     for (int64_t begin = range.begin; begin < range.end(); begin += kChunk / width) {
       const int64_t numel = std::min(kChunk / width, range.end() - begin);
-      const absl::Status status = reader_.read(
+      absl::Status status = reader_.read(
           outline.name, begin, span_of(scratch).first(static_cast<size_t>(numel * width)));
       if (!status.ok()) return status;
     }

@@ -40,9 +40,9 @@ StepReader::StepReader(FileSystem& files, std::string path, std::unique_ptr<File
 absl::StatusOr<std::unique_ptr<StepReader>> StepReader::open(FileSystem& files,
                                                              const std::string& path) {
   auto lock = files.lock_content(join_path(path, kManifestName), /*alone=*/false);
+  if (absl::IsFailedPrecondition(lock.status())) return lock.status();
   std::unique_ptr<FileLock> held;
   if (lock.ok()) held = *std::move(lock);
-  if (!lock.ok() && absl::IsFailedPrecondition(lock.status())) return lock.status();
   std::unique_ptr<StepReader> reader(new StepReader(files, path, std::move(held)));
   absl::Status status = reader->read_manifest();
   if (status.ok()) status = reader->check_names();

@@ -112,7 +112,7 @@ template <typename T>
   double largest = 0.0;
   for (int64_t i = 0; i < numel; ++i) {
     const double value = magnitude(exact(x[i]), limit);
-    largest = (value > largest) | (value != value) ? value : largest;
+    largest = ((value > largest) | (value != value)) ? value : largest;
   }
   return largest;
 }

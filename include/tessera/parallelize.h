@@ -34,20 +34,21 @@ namespace tessera {
 /// that another engine owns or that have a post-accumulate-gradient hook already, gradients that
 /// exist already (call zero_grad first), parameters with a view or alias that could not follow.
 std::unique_ptr<Engine> parallelize(std::shared_ptr<torch::nn::Module> model,
-                                    OptimizerPlan optimizer, Options options,
+                                    OptimizerPlan optimizer, const Options& options,
                                     const std::shared_ptr<ProcessGroup>& world);
 
 /// As above for a model that the caller keeps alive longer than the engine.
 std::unique_ptr<Engine> parallelize(torch::nn::Module& model, OptimizerPlan optimizer,
-                                    Options options, const std::shared_ptr<ProcessGroup>& world);
+                                    const Options& options,
+                                    const std::shared_ptr<ProcessGroup>& world);
 
 /// As above for a module holder (TORCH_MODULE).
 template <typename Contained>
 std::unique_ptr<Engine> parallelize(const torch::nn::ModuleHolder<Contained>& model,
-                                    OptimizerPlan optimizer, Options options,
+                                    OptimizerPlan optimizer, const Options& options,
                                     const std::shared_ptr<ProcessGroup>& world) {
-  return parallelize(std::shared_ptr<torch::nn::Module>(model.ptr()), std::move(optimizer),
-                     std::move(options), world);
+  return parallelize(std::shared_ptr<torch::nn::Module>(model.ptr()), std::move(optimizer), options,
+                     world);
 }
 
 }  // namespace tessera

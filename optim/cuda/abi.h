@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "tessera/optim/cuda/step_words.h"
-#include "tessera/optim/formulas/adamw_element.h"
 #include "tessera/optim/formulas/loss_scale_rule.h"
 
 /// The interface of libtessera_cuda.so, the module with the optimizer's kernels. api.h looks its
@@ -14,19 +13,21 @@
 /// into a graph. Pointers are to device memory unless said otherwise. They return 0, a cudaError_t,
 /// or a kRefused... below; tessera_cuda_error_text has the words.
 ///
-/// Bits: each element is computed by the functions that the CPU uses (adamw_element.h, narrow.h,
-/// exact_digits.h), without fused multiply-adds and with IEEE division and roots, so that equal
-/// inputs give the bits of the CPU, whatever the launch. Payloads of NaNs are not promised.
+/// Bits: each element is computed by the functions that the CPU uses (optim/formulas, narrow.h,
+/// exact_digits.h), with fused multiply-adds only where these say std::fma and with IEEE division
+/// and roots, so that equal inputs give the bits of the CPU, whatever the launch. Payloads of NaNs
+/// are not promised.
 namespace tessera::internal::cuda {
 
 /// Raised with every change of this file.
-inline constexpr int kInterfaceVersion = 2;
+inline constexpr int kInterfaceVersion = 3;
 
 /// Element types of gradients and of parameters.
 enum class Dtype : int32_t { kFloat = 0, kBFloat16 = 1, kHalf = 2 };
 
-inline constexpr int kRefusedDtype = -1;     ///< no Dtype
-inline constexpr int kRefusedArgument = -2;  ///< null, negative, or a piece that breaks a rule
+inline constexpr int kRefusedDtype = -1;  ///< no Dtype
+inline constexpr int kRefusedArgument =
+    -2;  ///< null, negative, no Rule, or a piece that breaks one of its own
 
 /// A part of one parameter in a slice of a flat buffer, as the kernels share it out. Starts on a
 /// multiple of 64 elements of the parameter. See pieces.h.
@@ -47,10 +48,36 @@ struct StepOutcome {
   int64_t agrees;         ///< 1: all ranks have one hash
 };
 
+/// The algorithms that have kernels. Each has a formula in optim/formulas.
+enum class Rule : int32_t {
+  kAdamw = 0,
+  kAdam = 1,
+  kSgd = 2,
+  kLion = 3,
+  kAdagrad = 4,
+  kRmsprop = 5
+};
+
+/// The most states per element that a rule has. In the order of Algorithm::states.
+inline constexpr int kMaxStates = 3;
+
+/// What a parameter group is trained with now.
+struct GroupNumbers {
+  alignas(double) unsigned char numbers[56];  ///< the HyperParameters of the rule's formula
+  Rule rule;
+  int32_t padding;
+};
+
 /// One parameter's numbers for the update of this step.
 struct ParameterUpdate {
-  AdamwScalars<float> scalars;
-  int32_t applies;  ///< 0: left alone entirely
+  alignas(float) unsigned char scalars[44];  ///< what the rule's elements need: rules.h
+  int32_t applies;                           ///< 0: left alone entirely
+};
+
+/// Where the states of a piece begin in their arrays, elements; below 0 where its parameter does
+/// not have one.
+struct StatePlaces {
+  int64_t begin[kMaxStates];
 };
 
 /// Host memory; copied before the call returns.
@@ -65,25 +92,26 @@ struct DecideArguments {
 
 /// Host memory; copied before the call returns.
 struct AdvanceArguments {
-  int64_t count;                       ///< parameters of the table
-  const int64_t* used;                 ///< [count] above 0: a rank used it
-  const int32_t* group_of;             ///< [count]
-  const AdamwHyperParameters* groups;  ///< as they are now
+  int64_t count;               ///< parameters of the table
+  const int64_t* used;         ///< [count] above 0: a rank used it
+  const int32_t* group_of;     ///< [count]
+  const GroupNumbers* groups;  ///< as they are now
   const StepOutcome* outcome;
   int64_t* steps;            ///< [count] updates so far
-  ParameterUpdate* updates;  ///< [count] what tessera_cuda_adamw reads
+  ParameterUpdate* updates;  ///< [count] what tessera_cuda_update reads
 };
 
-/// Host memory; copied before the call returns. The arrays are slices that begin with the same
-/// element and do not overlap.
-struct AdamwArguments {
-  const Piece* pieces;
+/// Host memory; copied before the call returns. Values, gradient and target are slices that begin
+/// with the same element; no arrays overlap.
+struct UpdateArguments {
+  Rule rule;
+  const Piece* pieces;  ///< of parameters whose groups have that rule
   int64_t piece_count;
+  const StatePlaces* places;  ///< [piece_count]
   const ParameterUpdate* updates;
   float* values;  ///< parameters or masters
   const void* gradient;
-  float* moment1;
-  float* moment2;
+  float* states[kMaxStates];  ///< null where no piece has one
   void* target;  ///< where the new values go as well, rounded to nearest even; may be null
   Dtype gradient_dtype;
   Dtype target_dtype;
@@ -134,11 +162,11 @@ int tessera_cuda_update_loss_scale(LossScaleState* state, LossScaleRule rule,
 /// numbers of its update. Once per step, before the updates. Steps, and so bias corrections, are
 /// kept per parameter; nothing changes for unused ones, as torch::optim leaves undefined gradients.
 int tessera_cuda_advance(const AdvanceArguments* arguments, void* stream);
-/// One AdamW update of the pieces in one pass: unscale and clip, both moments, the values, and
-/// their cast into `target`. Elements outside the pieces, and those whose update does not apply,
-/// are left alone in every array. Reads and writes 28 bytes per element with fp32 gradients, and
-/// those of the target.
-int tessera_cuda_adamw(const AdamwArguments* arguments, void* stream);
+/// One update of the pieces in one pass: unscale and clip, the states, the values, and their cast
+/// into `target`. Elements outside the pieces, and those whose update does not apply, are left
+/// alone in every array. AdamW reads and writes 28 bytes per element with fp32 gradients, and those
+/// of the target; a state more or less is 8 bytes.
+int tessera_cuda_update(const UpdateArguments* arguments, void* stream);
 
 }  // extern "C"
 

@@ -43,7 +43,7 @@ absl::StatusOr<std::shared_ptr<const Api>> load_api(const EnvironmentLookup& loo
   entries.require(api->decide, "tessera_cuda_decide");
   entries.require(api->update_loss_scale, "tessera_cuda_update_loss_scale");
   entries.require(api->advance, "tessera_cuda_advance");
-  entries.require(api->adamw, "tessera_cuda_adamw");
+  entries.require(api->update, "tessera_cuda_update");
   absl::Status complete = require_none_missing(kModule, api->path, entries.missing());
   if (!complete.ok()) return complete;
   return std::shared_ptr<const Api>(std::move(api));

@@ -26,7 +26,7 @@ struct Api {
   decltype(&tessera_cuda_decide) decide;
   decltype(&tessera_cuda_update_loss_scale) update_loss_scale;
   decltype(&tessera_cuda_advance) advance;
-  decltype(&tessera_cuda_adamw) adamw;
+  decltype(&tessera_cuda_update) update;
 };
 
 /// Local; opens a library of about 2 MB, which brings its own CUDA runtime and touches no driver

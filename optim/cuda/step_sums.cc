@@ -115,9 +115,9 @@ void StepSums::count_non_finite(size_t unit, const at::Tensor& gradient_buffer) 
   require_trainable(unit, unit_numels_.size());
   require_elements("gradients", gradient_buffer, unit_numels_[unit], device_->torch_device());
   queue(*api_, *device_, "count_non_finite", [&](void* stream) {
-    return api_->count_non_finite(
-        gradient_buffer.const_data_ptr(), dtype_of(gradient_buffer.scalar_type()),
-        unit_pieces_.pieces(unit), unit_pieces_.count(unit), at(kNonFiniteAt), stream);
+    return api_->count_non_finite(gradient_buffer.const_data_ptr(),
+                                  dtype_of(gradient_buffer.scalar_type()), unit_pieces_.items(unit),
+                                  unit_pieces_.count(unit), at(kNonFiniteAt), stream);
   });
 }
 
@@ -131,7 +131,7 @@ void StepSums::add_squares(size_t unit, const at::Tensor& kept, int64_t begin) {
   const auto* from = static_cast<const char*>(kept.const_data_ptr()) +
                      (atom.begin - begin) * static_cast<int64_t>(kept.element_size());
   queue(*api_, *device_, "add_squares", [&](void* stream) {
-    return api_->add_squares(from, dtype_of(kept.scalar_type()), atom_pieces_.pieces(unit),
+    return api_->add_squares(from, dtype_of(kept.scalar_type()), atom_pieces_.items(unit),
                              atom_pieces_.count(unit), at(kSquaresAt), stream);
   });
 }

@@ -12,7 +12,7 @@
 #include "tessera/core/device/device.h"
 #include "tessera/core/layout/slice_map.h"
 #include "tessera/optim/cuda/api.h"
-#include "tessera/optim/cuda/piece_tables.h"
+#include "tessera/optim/cuda/device_lists.h"
 #include "tessera/optim/cuda/step_words.h"
 #include "tessera/optim/cuda/uploads.h"
 #include "tessera/parameter_table.h"
@@ -69,8 +69,8 @@ class StepSums {
   std::vector<int64_t> unit_numels_;
   std::vector<Range> atoms_;  // per unit, in its elements
   at::Tensor words_;
-  PieceTables unit_pieces_;
-  PieceTables atom_pieces_;  // counted from the atom's start
+  DeviceLists<Piece> unit_pieces_;
+  DeviceLists<Piece> atom_pieces_;  // counted from the atom's start
   Uploads uploads_;
 };
 

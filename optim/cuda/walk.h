@@ -54,14 +54,21 @@ struct PackRange {
   int64_t packs;
 };
 
-/// The range for arrays that begin at these addresses: packs are aligned in all of them, and where
-/// no offset aligns them all there are none.
-template <typename... T>
-TESSERA_DEVICE_CODE inline PackRange pack_range(int64_t numel, const T*... arrays) {
+/// The range of a job whose packs may begin where begin_packs(index) says so: packs are aligned in
+/// all arrays, and where no offset aligns them all there are none.
+template <typename BeginPacks>
+TESSERA_DEVICE_CODE inline PackRange pack_range_where(int64_t numel,
+                                                      const BeginPacks& begin_packs) {
   for (int64_t head = 0; head < kPackNumel && head < numel; ++head) {
-    if ((begins_pack(arrays, head) && ...)) return {numel, head, (numel - head) / kPackNumel};
+    if (begin_packs(head)) return {numel, head, (numel - head) / kPackNumel};
   }
   return {numel, numel, 0};
+}
+
+/// The range for arrays that begin at these addresses.
+template <typename... T>
+TESSERA_DEVICE_CODE inline PackRange pack_range(int64_t numel, const T*... arrays) {
+  return pack_range_where(numel, [=](int64_t at) { return (begins_pack(arrays, at) && ...); });
 }
 
 /// Calls visit.single(index) and visit.pack(index of its first element) for this thread's share:

@@ -15,6 +15,7 @@ struct AdamwHyperParameters {
   double beta2;
   double eps;
   double weight_decay;
+  bool is_amsgrad = false;
 };
 
 /// One parameter's numbers for one update.

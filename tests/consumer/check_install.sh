@@ -19,10 +19,10 @@ env -u TESSERA_TORCH "$cmake" -S "$here" -B "$scratch/build" -G Ninja \
 torch=$(sed -n 's/^TESSERA_TORCH:PATH=//p' "$build/CMakeCache.txt")
 
 # What is not built is named, and nothing is copied.
-"$cmake" -S "$here/../.." -B "$scratch/unbuilt" -G Ninja -DCMAKE_CXX_COMPILER="$compiler" \
+"$cmake" -S "$here/../.." -B "$scratch/not built" -G Ninja -DCMAKE_CXX_COMPILER="$compiler" \
   -DTESSERA_BUILD_TESTS=OFF -DTESSERA_BUILD_EXAMPLES=OFF -DTESSERA_TORCH="$torch" >/dev/null
-! "$cmake" --install "$scratch/unbuilt" --prefix "$scratch/none" >"$scratch/log" 2>&1
-tr -s ' \n' ' ' <"$scratch/log" | grep -q 'not built yet: libtessera_core.a .*tessera-run'
+! "$cmake" --install "$scratch/not built" --prefix "$scratch/none" >"$scratch/log" 2>&1
+tr -s ' \n' ' ' <"$scratch/log" | grep -q 'not built yet: libtessera_core.a libtessera_optim.a .*tessera-run'
 [[ ! -e $scratch/none ]]
 
 # Where LibTorch is looked for, once the one that it was built with is gone.
@@ -34,7 +34,7 @@ ln -s "$torch/include" "$torch/lib" "$scratch/archive/"
 
 # configure <arguments of cmake and env>: CMAKE_PREFIX_PATH is $prefixes.
 configure() {
-  rm -rf "$scratch/again"
+  [[ -n ${keep:-} ]] || rm -rf "$scratch/again"
   env -u TESSERA_TORCH -u CMAKE_PREFIX_PATH XDG_CACHE_HOME=/no/such "$@" "$cmake" -S "$here" \
     -B "$scratch/again" -G Ninja -DCMAKE_CXX_COMPILER="$compiler" \
     "-DCMAKE_PREFIX_PATH=$scratch/moved;$prefixes" "${flags[@]}" >"$scratch/log" 2>&1
@@ -58,6 +58,9 @@ printf 'add_library(torch_cpu SHARED IMPORTED)\nset_target_properties(torch_cpu 
 flags=("-DCMAKE_PROJECT_INCLUDE=$scratch/target.cmake") && finds
 flags=()
 fails "run cmake/bootstrap.sh, or set TESSERA_TORCH or CMAKE_PREFIX_PATH"
+keep=yes prefixes=$torch  # this helps in the same build folder
+finds
+keep=
 
 # Another minor version has another binary interface.
 mkdir -p "$scratch/other/include/torch/headeronly" "$scratch/other/include/ATen/core"
@@ -67,6 +70,9 @@ printf '#define TORCH_VERSION_%s\n' 'MAJOR 2' 'MINOR 3' 'PATCH 1' \
   >"$scratch/other/include/torch/headeronly/version.h"
 prefixes=$scratch/other
 fails "and '$scratch/other' is 2.3.1: set TESSERA_TORCH to a"
+keep=yes flags=("-DTESSERA_TORCH=$torch")
+finds
+keep= flags=()
 
 # Of Abseil only the one that it was built with, or linking would fail.
 mkdir -p "$scratch/absl/lib/cmake/absl"

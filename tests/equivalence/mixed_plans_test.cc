@@ -140,7 +140,7 @@ TEST(MixedPlans, NegativeControls) {
 
 /// Of a group with an algorithm of its own, as of the defaults.
 TEST(MixedPlans, AHyperParameterChangedOnOneRankIsNamedOnAllOfThem) {
-  run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     const bool is_odd_one = world->rank() == 1;
     const Subject& model = subject("OddMlp");
     const Schedule schedule{.name = ""};

@@ -32,9 +32,12 @@ for program in gpt quickstart memory_compare all_reduce tessera-run; do
   grep -q "^  .*$program" "$scratch/out" || fail "no example of $program"
 done
 
-for program in gpt quickstart memory_compare all_reduce; do
+for program in gpt quickstart memory_compare all_reduce tessera-run tessera-checkpoint; do
   ends 0 $program --version
   out_has "$program, of Tessera "
+done
+
+for program in gpt quickstart memory_compare all_reduce; do
   ends 64 $program --no_such_flag
   err_has 'no flag is called --no_such_flag'
   err_is_one_line
@@ -117,6 +120,10 @@ code=0
 err_has "quickstart: standard output was not written whole"
 
 if [[ -c /dev/full ]]; then
+  code=0
+  "$bin/tessera-run" --help >/dev/full 2>"$scratch/err" || code=$?
+  [[ $code == 71 ]] || fail "tessera-run --help >/dev/full: ended with $code"
+  err_has 'tessera-run: cannot write to stdout: No space left on device'
   ends 1 $program "${tiny[@]}" --losses_out=/dev/full
   err_has '--losses_out: /dev/full does not take the losses of step 1 (No space left on device)'
   for program in gpt quickstart; do

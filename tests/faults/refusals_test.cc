@@ -213,11 +213,12 @@ TEST_P(Refused, ByNameOnEveryRank) {
     if (size < GetParam().least_world) continue;
     for (const Who who : kAnyone) {
       SCOPED_TRACE(::testing::Message() << "world " << size << ", " << who);
-      const auto outcomes = outcomes_of_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
-        Arguments arguments;
-        if (is_among(who, *world)) GetParam().spoil(arguments);
-        parallelize(arguments.model, arguments.plan, arguments.options, world);
-      });
+      const auto outcomes =
+          outcomes_of_ranks(size, [&](const std::shared_ptr<ProcessGroup>& world) {
+            Arguments arguments;
+            if (is_among(who, *world)) GetParam().spoil(arguments);
+            parallelize(arguments.model, arguments.plan, arguments.options, world);
+          });
       Parts parts = GetParam().parts;
       parts.push_back("[parallelize] " + refusers(who, size) + ": ");
       EXPECT_THAT(outcomes, every_rank_refuses(parts));
@@ -251,7 +252,7 @@ TEST(Refusals, NullWorld) {
 
 TEST(Refusals, ModelOwnedByAnotherEngine) {
   for (const int size : {1, 2, 3}) {
-    const auto outcomes = outcomes_of_ranks(size, [](std::shared_ptr<ProcessGroup> world) {
+    const auto outcomes = outcomes_of_ranks(size, [](const std::shared_ptr<ProcessGroup>& world) {
       const auto net = std::make_shared<FaultNet>();
       const auto engine =
           parallelize(net, adamw(), small_options_of(configuration_of(Strategy::kDdp)), world);
@@ -286,7 +287,7 @@ TEST(Refusals, ViewsAndAliasesOfWhatAnotherEngineTrains) {
 }
 
 TEST(Refusals, ModelIsFreeWhenItsEngineIsGone) {
-  const auto outcomes = outcomes_of_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
+  const auto outcomes = outcomes_of_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
     const auto net = std::make_shared<FaultNet>();
     parallelize(net, adamw(), small_options_of(configuration_of(Strategy::kDdp)), world).reset();
     const auto engine =

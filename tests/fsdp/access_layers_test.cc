@@ -75,7 +75,7 @@ Trained train_with_engine(const LayerCase& layer, const Configuration& configura
 std::vector<Trained> train_on_ranks(const LayerCase& layer, const Configuration& configuration,
                                     int size) {
   std::vector<Trained> by_rank(static_cast<size_t>(size));
-  run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(size, [&](const std::shared_ptr<ProcessGroup>& world) {
     by_rank[static_cast<size_t>(world->rank())] = train_with_engine(layer, configuration, world);
   });
   return by_rank;
@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(, HostilePolicy,
 
 /// The negative control: one operator that nobody sees throws under this policy, naming the unit.
 TEST(HostilePolicyControl, AMissedOperatorDoesNotPass) {
-  run_ranks(1, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(1, [](const std::shared_ptr<ProcessGroup>& world) {
     torch::nn::Linear model(5, 7);
     Configuration configuration = hostile(configuration_of(Strategy::kZero3));
     const auto engine = parallelize(model, adamw(), options_of(configuration), world);

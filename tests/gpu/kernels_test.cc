@@ -16,7 +16,7 @@
 #include "tessera/optim/cuda/step_decision.h"
 #include "tessera/optim/cuda/step_sums.h"
 #include "tessera/tests/gpu/same_on_both.h"
-#include "tessera/tests/optim/cuda/adamw_pair.h"
+#include "tessera/tests/optim/cuda/optimizer_pair.h"
 #include "tessera/tests/support/gpu_for_tests.h"
 
 namespace tessera::internal::cuda {
@@ -38,7 +38,7 @@ TEST(KernelsOnGpu, AdamwGivesTheBitsOfTheCpu) {
                                          {at::kFloat, at::kBFloat16},
                                          {at::kBFloat16, at::kBFloat16},
                                          {at::kHalf, at::kHalf}}) {
-    AdamwPair pair(kit, 3, 1, target);
+    OptimizerPair pair(kit, 3, 1, target);
     for (int step = 0; step < 20; ++step) {
       pair.step(static_cast<uint64_t>(step), gradient, used_in(step), step % 3 == 0 ? 0.3 : 1.0,
                 /*applies=*/step % 7 != 5);

@@ -91,9 +91,11 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Offload, IsHowAnAlgorithmWithoutKernelsTrains) {
   constexpr int kWorld = 2;
   if (kWorld > most_rank_threads()) GTEST_SKIP() << "needs " << kWorld << " GPUs";
-  const OptimizerPlan sgd = torch::optim::SGDOptions(0.1).momentum(0.9);
+  const auto is_bias = [](std::string_view name) { return name.ends_with("bias"); };
   const OptimizerPlan own = elementwise<Own<Belief>>(OwnOptions());
-  for (const OptimizerPlan& plan : {sgd, own}) {
+  const OptimizerPlan mixed = {torch::optim::SGDOptions(0.1).momentum(0.9),
+                               {{"biases", is_bias, elementwise<Own<Belief>>(OwnOptions())}}};
+  for (const OptimizerPlan& plan : {own, mixed}) {
     TrainOptions options;
     options.plan = [&plan](const torch::nn::Module&) { return plan; };
     const auto run = [&](const Configuration& configuration) {

@@ -199,7 +199,6 @@ TEST(ElementwiseProbe, NamesWhatIsNot) {
 
 /// A state that no accessor names.
 struct HiddenForm {
-  static constexpr const char* kName = "Hidden";
   static void update(const at::Tensor& parameter, const at::Tensor& gradient, OwnState& state,
                      const OwnOptions& options) {
     Belief::update(parameter, gradient, state, options);
@@ -253,7 +252,7 @@ struct ElementwiseTraits<MisnamedAdamW> {
 struct NoRateOptions : torch::optim::OptimizerCloneableOptions<NoRateOptions> {};
 class NoRate : public torch::optim::Optimizer {
  public:
-  NoRate(std::vector<at::Tensor> parameters, NoRateOptions options)
+  NoRate(std::vector<at::Tensor> parameters, const NoRateOptions& options)
       : Optimizer(std::move(parameters), std::make_unique<NoRateOptions>(options)) {}
   at::Tensor step(LossClosure = nullptr) override { return {}; }
 };
@@ -270,7 +269,7 @@ struct TensorCountState : torch::optim::OptimizerCloneableParamState<TensorCount
 };
 class TensorCount : public torch::optim::Optimizer {
  public:
-  TensorCount(std::vector<at::Tensor> parameters, torch::optim::SGDOptions options)
+  TensorCount(std::vector<at::Tensor> parameters, const torch::optim::SGDOptions& options)
       : Optimizer(std::move(parameters), std::make_unique<torch::optim::SGDOptions>(options)) {}
   at::Tensor step(LossClosure = nullptr) override {
     for (const at::Tensor& parameter : param_groups()[0].params()) {

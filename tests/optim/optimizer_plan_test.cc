@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using torch::optim::AdamWOptions;
 
-std::function<bool(std::string_view)> ends_with(std::string end) {
+std::function<bool(std::string_view)> ends_with(const std::string& end) {
   return [end](std::string_view name) { return name.ends_with(end); };
 }
 

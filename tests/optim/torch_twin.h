@@ -30,6 +30,7 @@ inline std::vector<NamedTensor> twin_parameters(at::ScalarType dtype) {
       {"scalar", random({})},
       {"wide", random({37, 29})}};
   std::vector<NamedTensor> named;
+  named.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors) {
     named.push_back({name, tensor.clone().requires_grad_(name != "frozen")});
   }

@@ -21,10 +21,11 @@ class GroupWithoutWindows final : public ForwardingGroup {
     return can;
   }
   std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name) override {
-    return ProcessGroup::make_window(own, name);
+    // What a backend without windows inherits.
+    return ProcessGroup::make_window(own, name);  // NOLINT(bugprone-parent-virtual-call)
   }
   std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override {
-    return ProcessGroup::make_shared_buffer(bytes, name);
+    return ProcessGroup::make_shared_buffer(bytes, name);  // NOLINT(bugprone-parent-virtual-call)
   }
 
  protected:

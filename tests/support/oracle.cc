@@ -11,6 +11,7 @@ namespace {
 std::vector<Batch> batches_of_ranks(const Subject& subject, const Schedule& schedule, int step,
                                     int micro_step, int size) {
   std::vector<Batch> batches;
+  batches.reserve(static_cast<size_t>(size));
   for (int rank = 0; rank < size; ++rank) {
     batches.push_back(batch_of(subject, at::kDouble, schedule, {step, rank}, micro_step));
   }
@@ -71,7 +72,7 @@ torch::optim::AdamW plain_optimizer(const torch::nn::Module& model, const Optimi
   for (size_t group = 0; group < members.size(); ++group) {
     const AlgorithmOptions& options =
         group < plan.groups.size() ? plan.groups[group].options : plan.defaults;
-    groups.emplace_back(std::move(members[group]), options.clone());
+    groups.emplace_back(members[group], options.clone());
   }
   return torch::optim::AdamW(std::move(groups), plan.defaults.as<torch::optim::AdamWOptions>());
 }

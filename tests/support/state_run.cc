@@ -33,7 +33,9 @@ int64_t count_of(const std::string& name, uint64_t seed) {
 }
 
 std::vector<NamedTensor> parameters_of(const StateModel& model) {
-  const auto zeros = [&](std::vector<int64_t> sizes) { return torch::zeros(sizes, model.dtype); };
+  const auto zeros = [&](const std::vector<int64_t>& sizes) {
+    return torch::zeros(sizes, model.dtype);
+  };
   at::Tensor conv = zeros({5, 3, 2, 2});
   at::Tensor wide = zeros({37, 29});
   if (!model.is_contiguous) {

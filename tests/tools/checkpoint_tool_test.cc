@@ -179,7 +179,8 @@ TEST_F(CheckpointTool, RefusesWhatIsNoCommandAndNoStep) {
   }
   ASSERT_TRUE(files_.make_directory(directory_.path() + "/empty").ok());
   for (const char* command : {"info", "verify"}) {
-    EXPECT_NE(run({command, directory_.path() + "/empty"}), 0);
+    EXPECT_EQ(run({command, directory_.path() + "/empty"}), 2);
+    EXPECT_THAT(err_, HasSubstr("/empty': got no step and no run with steps, expected"));
   }
 }
 
@@ -188,7 +189,9 @@ TEST(ProgressBar, SaysHowMuchIsDoneAndNothingWhereItCannotBeRedrawn) {
   {
     ProgressBar progress("reading", 4 << 20, out);
     progress.add(3 << 20);
-    EXPECT_EQ(progress.line(1 << 20), "reading [=======                       ]  25 %  1 of 4 MiB");
+    EXPECT_EQ(progress.line(1 << 20, 80),
+              "reading [=======                       ]  25 %  1 of 4 MiB");
+    EXPECT_EQ(progress.line(1 << 20, 21), "  ]  25 %  1 of 4 MiB") << "it wraps";
   }
   EXPECT_EQ(content_of(out), "");
 }

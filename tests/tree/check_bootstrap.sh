@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What bootstrap.sh says of other systems, from made-up files and programs: installs nothing,
-# fetches nothing, needs no root.
+# What bootstrap.sh says of other systems, from made-up files and programs, and make of a wrong
+# JOBS: installs nothing, fetches nothing, needs no root.
 #   check_bootstrap.sh <bootstrap.sh>
 set -uo pipefail
 bootstrap=$1
@@ -74,4 +74,15 @@ expect 1 "g++ is 9.4.0, 11 or newer" "cmake is 3.16.3, 3.22 or newer" "This is '
 environment=(CXX=g++)  # the compiler is the user's choice
 says requirements
 expect 0 "cmake is 3.16.3" not "g++ is 9.4.0"
+
+make_says() {  # JOBS
+  said=$(env -u MAKEFLAGS make -C "${bootstrap%/cmake/*}" JOBS="$1" help 2>&1)
+  code=$?
+}
+for jobs in '' 0 -1 x; do
+  make_says "$jobs"
+  expect 2 "JOBS: got '$jobs', expected a whole number from 1" not Usage
+done
+make_says 3
+expect 0 "make demo"
 exit $failed

@@ -70,12 +70,21 @@ std::string help_text() {
   return text;
 }
 
+int print(const std::string& text, std::FILE* out, std::FILE* err) {
+  if (std::fputs(text.c_str(), out) >= 0 && std::fflush(out) == 0) return 0;
+  std::fprintf(err, "tessera-checkpoint: cannot write the output\n");
+  return 2;
+}
+
 }  // namespace
 
 int run_checkpoint_command(FileSystem& files, const std::vector<std::string>& arguments,
                            std::FILE* out, std::FILE* err) {
   if (!arguments.empty() && (arguments[0] == "--help" || arguments[0] == "-h")) {
-    return std::fputs(help_text().c_str(), out) >= 0 && std::fflush(out) == 0 ? 0 : 2;
+    return print(help_text(), out, err);
+  }
+  if (!arguments.empty() && arguments[0] == "--version") {
+    return print("tessera-checkpoint, of Tessera " TESSERA_VERSION "\n", out, err);
   }
   for (const Command& command : commands()) {
     if (arguments.empty() || arguments[0] != command.name) continue;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -19,8 +20,9 @@ class ProgressBar {
 
   void add(int64_t bytes);
 
-  /// What the line says at `done` bytes.
-  std::string line(int64_t done) const;
+  /// What the line says at `done` bytes: the last `columns` of it, as a line that wraps could not
+  /// be drawn again.
+  std::string line(int64_t done, size_t columns) const;
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -10,16 +10,18 @@
 
 namespace tessera::internal {
 
+absl::Status no_step_at(const std::string& path) {
+  return absl::NotFoundError(absl::StrCat("'", path, "': got no step and no run with steps, ",
+                                          "expected 'step-<N>' or the directory of a run"));
+}
+
 absl::StatusOr<std::unique_ptr<StepReader>> open_step(FileSystem& files, const std::string& path) {
   const auto is_step = exists(files, join_path(path, kManifestName));
   if (!is_step.ok()) return is_step.status();
   if (*is_step) return StepReader::open(files, path);
   const auto steps = list_steps(files, path);
   if (!steps.ok()) return steps.status();
-  if (steps->empty()) {
-    return absl::NotFoundError(absl::StrCat("'", path, "': got no step and no run with steps, ",
-                                            "expected 'step-<N>' or the directory of a run"));
-  }
+  if (steps->empty()) return no_step_at(path);
   return StepReader::open(files, join_path(path, step_name(steps->back())));
 }
 

@@ -17,6 +17,9 @@ namespace tessera::internal {
 /// Bytes that a program keeps of a checkpoint at a time.
 inline constexpr int64_t kChunkBytes = 1 << 20;
 
+/// What is said of a path that is neither a step nor a run with steps.
+absl::Status no_step_at(const std::string& path);
+
 /// Opens `path`: a step, or the directory of a run, of which it opens the newest step.
 absl::StatusOr<std::unique_ptr<StepReader>> open_step(FileSystem& files, const std::string& path);
 

@@ -30,7 +30,12 @@ absl::StatusOr<bool> verify_steps(FileSystem& files, const std::string& path, st
   const auto steps = list_steps(files, path);
   if (!steps.ok()) return steps.status();
   for (const int64_t step : *steps) paths.push_back(join_path(path, step_name(step)));
-  if (paths.empty()) paths.push_back(path);
+  if (paths.empty()) {
+    const auto is_step = exists(files, join_path(path, kManifestName));
+    if (!is_step.ok()) return is_step.status();
+    if (!*is_step) return no_step_at(path);
+    paths.push_back(path);
+  }
   bool is_whole = true;
   for (const std::string& step : paths) {
     const absl::Status status = verify_step(files, step);

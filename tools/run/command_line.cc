@@ -92,6 +92,8 @@ constexpr Flag kFlags[] = {
     {"nnodes", "1", "Accepted for torchrun's sake; only 1 is possible.", set_nnodes},
     {"help", "", "Print this text.",
      [](const Flag&, const std::string&, Parse& parse) { parse.result.help = true; }},
+    {"version", "", "Print the version.",
+     [](const Flag&, const std::string&, Parse& parse) { parse.result.version = true; }},
     {"node-rank", "R", "", refuse_hosts},
     {"rdzv-backend", "B", "", refuse_hosts},
     {"rdzv-endpoint", "E", "", refuse_hosts},
@@ -157,7 +159,7 @@ absl::StatusOr<CommandLine> parse_command_line(const std::vector<std::string>& a
     }
     at = read_flag(arguments, at, seen, parse);
   }
-  if (parse.result.help) return parse.result;
+  if (parse.result.help || parse.result.version) return parse.result;
   parse.result.program.assign(arguments.begin() + static_cast<std::ptrdiff_t>(at), arguments.end());
   if (parse.result.program.empty()) {
     parse.problems.push_back("no program is given");

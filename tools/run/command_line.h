@@ -12,6 +12,8 @@ namespace tessera::internal {
 struct CommandLine {
   /// Print `help_text()` and do nothing else; the other members are then without meaning.
   bool help = false;
+  /// The same for the version.
+  bool version = false;
   /// Ranks to start on this host, 1 to `kMaxWorkers`.
   int worker_count = 1;
   /// Time between SIGTERM and SIGKILL when the job is ended early, in milliseconds.

@@ -1,6 +1,8 @@
+#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,10 +44,12 @@ int main(int argc, char** argv) {
     fprintf(stderr, "tessera-run: %s\nSee tessera-run --help\n", problems.c_str());
     return tessera::internal::kUsageExit;
   }
-  if (command->help) {
-    const std::string text = tessera::internal::help_text();
-    return fputs(text.c_str(), stdout) >= 0 && fflush(stdout) == 0 ? 0
-                                                                   : tessera::internal::kSystemExit;
+  if (command->help || command->version) {
+    const std::string text = command->help ? tessera::internal::help_text()
+                                           : "tessera-run, of Tessera " TESSERA_VERSION "\n";
+    if (fputs(text.c_str(), stdout) >= 0 && fflush(stdout) == 0) return 0;
+    fprintf(stderr, "tessera-run: cannot write to stdout: %s\n", strerror(errno));
+    return tessera::internal::kSystemExit;
   }
   tessera::internal::Job job;
   job.program = std::move(command->program);

@@ -58,13 +58,16 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   _exit(127);
 }
 
-absl::Status no_resources(int rank, const char* what) {
+absl::Status no_resources(int rank, const char* what, int error = errno) {
   return absl::ResourceExhaustedError(absl::StrCat("cannot start rank ", rank, ": ", what, ": ",
-                                                   strerror(errno),
+                                                   strerror(error),
                                                    " (see ulimit -n and ulimit -u)"));
 }
 
-absl::Status cannot_run(const std::string& program, int error) {
+absl::Status cannot_run(int rank, const std::string& program, int error) {
+  // Of the system's: another program would not run either.
+  if (error == EMFILE || error == ENFILE) return no_resources(rank, "no descriptor", error);
+  if (error == EAGAIN || error == ENOMEM) return no_resources(rank, "no process", error);
   if (error != ENOENT && error != ENOTDIR) {
     return absl::PermissionDeniedError(
         absl::StrCat("cannot run '", program, "': ", strerror(error),
@@ -119,7 +122,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::start(int rank, const WorkerProg
   } while (count < 0 && errno == EINTR);
   if (count == static_cast<ssize_t>(sizeof(error))) {
     watcher.forget(pid);
-    return cannot_run(program.arguments[0], error);
+    return cannot_run(rank, program.arguments[0], error);
   }
   const std::string prefix = absl::StrCat("[", rank, "] ");
   return std::unique_ptr<Worker>(new Worker(rank, pid,

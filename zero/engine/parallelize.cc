@@ -342,13 +342,14 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
 }  // namespace
 
 std::unique_ptr<Engine> parallelize(std::shared_ptr<torch::nn::Module> model,
-                                    OptimizerPlan optimizer, Options options,
+                                    OptimizerPlan optimizer, const Options& options,
                                     const std::shared_ptr<ProcessGroup>& world) {
   return make_engine(std::move(model), std::move(optimizer), options, world);
 }
 
 std::unique_ptr<Engine> parallelize(torch::nn::Module& model, OptimizerPlan optimizer,
-                                    Options options, const std::shared_ptr<ProcessGroup>& world) {
+                                    const Options& options,
+                                    const std::shared_ptr<ProcessGroup>& world) {
   std::shared_ptr<torch::nn::Module> not_owned(std::shared_ptr<void>(), &model);
   return make_engine(std::move(not_owned), std::move(optimizer), options, world);
 }

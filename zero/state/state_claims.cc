@@ -169,6 +169,7 @@ void StateClaims::describe(const StateTable& table,
     }
   }
   std::vector<std::string> lines;
+  lines.reserve(order.size());
   for (const std::string& problem : order) {
     lines.push_back(absl::StrCat("rank ", absl::StrJoin(ranks_of[problem], ", "), ": ", problem));
   }

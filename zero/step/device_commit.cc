@@ -5,6 +5,8 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include <ATen/TensorOperators.h>
+
 #include "tessera/core/numbers/exact_sum.h"
 #include "tessera/core/sched/trace_span.h"
 #include "tessera/optim/cuda/step_words.h"

@@ -3,6 +3,8 @@
 #include <span>
 #include <utility>
 
+#include <ATen/TensorOperators.h>
+
 #include "tessera/core/sched/trace_span.h"
 #include "tessera/zero/step/unit_update.h"
 

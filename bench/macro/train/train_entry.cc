@@ -44,10 +44,12 @@ std::vector<double> TrainEntry::time_each(int64_t count, std::vector<double>& lo
 
 std::vector<double> TrainEntry::time_all(int64_t count, std::vector<double>& losses) {
   std::vector<Batch> batches;
+  batches.reserve(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) batches.push_back(next());
   trainer_.finish();
   DeviceMemory::restart_peak(device_);
   std::vector<at::Tensor> queued;
+  queued.reserve(batches.size());
   const auto begin = Clock::now();
   for (const Batch& batch : batches) queued.push_back(trainer_.step(batch));
   trainer_.finish();

@@ -52,6 +52,7 @@ std::vector<std::string> take(World& world, Pending& pending, std::string_view w
     // The time-out is pending's own: looking at the store must not block.
     pending.await([&] { return world.agreement().has(keys); });
     std::vector<std::string> texts;
+    texts.reserve(keys.size());
     for (const std::string& key : keys) texts.push_back(world.agreement().get(key));
     return texts;
   } catch (const c10::Error& error) {

@@ -54,7 +54,7 @@ absl::Status read_failing(size_t point, int error, std::string& operation) {
   const size_t before = files->operations().size();
   files->fail_at(point, error);
   const auto reader = StepReader::open(*files, "/run/step-20");
-  const absl::Status status = reader.ok() ? (*reader)->verify_all() : reader.status();
+  absl::Status status = reader.ok() ? (*reader)->verify_all() : reader.status();
   operation = files->has_failed() ? files->operations()[before + point] : "";
   return status;
 }

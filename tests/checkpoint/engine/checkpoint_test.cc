@@ -223,6 +223,9 @@ TEST_P(EngineCheckpoint, RanksThatAskForDifferentStepsAreRefused) {
                 ThrowsMessage<c10::Error>(AllOf(HasSubstr("'step 1'"), HasSubstr("'step 2'"))));
     EXPECT_THAT([&] { load_checkpoint(*run.engine, directory.path(), {.step = -1}); },
                 ThrowsMessage<c10::Error>(HasSubstr("step: got -1")));
+    EXPECT_THAT([&] { load_checkpoint(*run.engine, directory.path(), {.step = 9}); },
+                ThrowsMessage<c10::Error>(
+                    HasSubstr("got no step 9 with a manifest, expected one of 1, 2;")));
     EXPECT_TRUE(load_checkpoint(*run.engine, directory.path(), {.step = 1}).has_value());
   });
 }

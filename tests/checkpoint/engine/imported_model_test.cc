@@ -14,6 +14,7 @@
 #include "tessera/tests/checkpoint/tensor_files.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/rank_threads.h"
+#include "tessera/tests/support/state_run.h"
 #include "tessera/tests/support/temporary_directory.h"
 #include "tessera/tests/zero/state/saved_rank.h"
 

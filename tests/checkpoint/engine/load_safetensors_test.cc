@@ -83,7 +83,7 @@ TEST_F(LoadSafetensors, ReadsOneFileSeveralOrAnIndexOfThem) {
 
 TEST_F(LoadSafetensors, RenamesAndLeavesOut) {
   Tensors theirs = small_values();
-  for (auto& [name, tensor] : theirs) name = "net." + name;
+  for (auto& [name, tensor] : theirs) name.insert(0, "net.");
   theirs.pop_back();
   theirs.emplace_back("head.weight", torch::zeros({2}));
   theirs.emplace_back("net.more", torch::zeros({2}));

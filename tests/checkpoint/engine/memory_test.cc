@@ -91,15 +91,14 @@ void write_weights(const std::string& path) {
 void expect_growth(Strategy strategy,
                    const std::vector<std::function<void(Tower&, Engine&)>>& bodies,
                    const std::vector<bool>& is_small) {
-  run_ranks(kWorld, [&](std::shared_ptr<ProcessGroup> group) {
+  run_ranks(kWorld, [&](const std::shared_ptr<ProcessGroup>& group) {
     torch::manual_seed(1);
     auto model = std::make_shared<Tower>();
     Options options;
     options.strategy = strategy;
     const bool is_first = group->rank() == 0;
     ProcessGroup& world = *group;
-    const auto engine =
-        parallelize(*model, torch::optim::AdamWOptions(), options, std::move(group));
+    const auto engine = parallelize(*model, torch::optim::AdamWOptions(), options, group);
     model->forward(torch::ones({1, kWidth})).sum().backward();
     engine->step();
     for (size_t i = 0; i < bodies.size(); ++i) {

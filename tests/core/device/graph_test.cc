@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <gmock/gmock.h>
@@ -101,12 +102,13 @@ TEST_F(GraphTest, WhatWaitsOnTheHostIsRefusedAndTheCaptureFails) {
          c10::impl::getDeviceGuardImpl(at::kCUDA)->synchronizeDevice(kGpu);
        }},
   };
-  for (const auto& [name, call] : calls) {
+  for (const auto& each : calls) {
+    const auto& [name, call] = each;
     const c10::Stream caller = current_stream();
     const auto graph = make_graph(kPlace);
     graph->begin();
     const at::Tensor two = one * 2;
-    EXPECT_THAT(message_of([&] { call(two); }),
+    EXPECT_THAT(message_of([&, &call = each.second] { call(two); }),
                 HasSubstr("operation not permitted when stream is capturing"))
         << name;
     EXPECT_THAT(

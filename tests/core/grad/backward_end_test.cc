@@ -17,8 +17,9 @@
 #include <c10/util/thread_name.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
+
+#include "tessera/core/grad/autograd_node.h"
 
 namespace tessera::internal {
 namespace {
@@ -66,8 +67,7 @@ at::Tensor rerun_in_backward(Block block, const at::Tensor& input) {
     const at::NoGradGuard no_grad;
     output = block(input);
   }
-  const auto node = std::make_shared<Rerun>(std::move(block), input);
-  torch::autograd::create_gradient_edge(output, node);
+  torch::autograd::create_gradient_edge(output, make_node<Rerun>(std::move(block), input));
   return output;
 }
 

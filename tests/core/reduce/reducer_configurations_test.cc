@@ -274,7 +274,7 @@ TEST(GradientBuffers, OfRootUnitsHaveAPoolOfTheirOwn) {
 }
 
 TEST(Reducer, GivesBackAllMemory) {
-  run_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
     for (const Degrees& configuration : all_degrees(2)) {
       MemoryMeter meter;
       RollingHash history;
@@ -296,7 +296,7 @@ TEST(Reducer, GivesBackAllMemory) {
 }
 
 TEST(Reducer, RecordsEachReductionInTheTrace) {
-  run_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
     MemoryMeter meter;
     RollingHash history;
     Trace trace;

@@ -23,7 +23,7 @@ const std::vector<double> kNormTypes = {0.5, 1.0, 2.0, 2.5, 3.0, kUnbounded};
 /// Random gradients of the parameters in `layout`; what lies between them is `padding`.
 at::Tensor values_in(const FlatLayout& layout, double padding) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(uint64_t{7});
-  const at::Tensor buffer = at::full({layout.numel()}, padding, at::dtype(layout.dtype()));
+  at::Tensor buffer = at::full({layout.numel()}, padding, at::dtype(layout.dtype()));
   for (size_t i = 0; i < layout.parameters(); ++i) {
     const Range range = layout.parameter_range(i);
     buffer.narrow(0, range.begin, range.numel)

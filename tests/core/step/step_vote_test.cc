@@ -68,7 +68,7 @@ std::string text_of(const StepVote::Result& result) {
 /// Lets three ranks vote; returns each rank's result or message.
 std::vector<std::string> vote(const Change& change) {
   std::vector<std::string> answers(kWorld);
-  testing::run_ranks(kWorld, [&](std::shared_ptr<ProcessGroup> world) {
+  testing::run_ranks(kWorld, [&](const std::shared_ptr<ProcessGroup>& world) {
     const ParameterTable table({{"first.weight", at::zeros({3}).set_requires_grad(true)},
                                 {"last.bias", at::zeros({2}).set_requires_grad(true)}});
     StepVote step_vote(*world, table, {"defaults: lr", "defaults: eps"});
@@ -228,7 +228,7 @@ TEST(StepVote, ReportsANormThatIsTooLargeWithoutTheLossScale) {
 }
 
 TEST(StepVote, GivesTheNormOfEachGroupAndOfAll) {
-  testing::run_ranks(kWorld, [](std::shared_ptr<ProcessGroup> world) {
+  testing::run_ranks(kWorld, [](const std::shared_ptr<ProcessGroup>& world) {
     const ParameterTable table({{"a", at::zeros({3}).set_requires_grad(true)}});
     StepVote step_vote(*world, table, {"defaults: lr"}, /*norms=*/2);
     StepVote::RankReport report = good_report(world->rank());
@@ -243,7 +243,7 @@ TEST(StepVote, GivesTheNormOfEachGroupAndOfAll) {
 TEST(StepVote, GivesTheLargestElementOfAnyRankAndLosesNoNan) {
   constexpr double kLargest = std::numeric_limits<double>::infinity();
   for (const bool has_nan : {false, true}) {
-    testing::run_ranks(kWorld, [&](std::shared_ptr<ProcessGroup> world) {
+    testing::run_ranks(kWorld, [&](const std::shared_ptr<ProcessGroup>& world) {
       const ParameterTable table({{"a", at::zeros({3}).set_requires_grad(true)}});
       StepVote step_vote(*world, table, {});
       StepVote::RankReport report = good_report(world->rank());
@@ -280,7 +280,7 @@ using Ask = std::function<NonFinite(const NonFiniteReport&)>;
 /// Lets three ranks ask; returns each rank's answer or message.
 std::vector<std::string> ask(const std::function<Ask(int rank)>& ask_of) {
   std::vector<std::string> answers(kWorld);
-  testing::run_ranks(kWorld, [&](std::shared_ptr<ProcessGroup> world) {
+  testing::run_ranks(kWorld, [&](const std::shared_ptr<ProcessGroup>& world) {
     const ParameterTable table({{"weight", at::zeros({3}).set_requires_grad(true)}});
     StepVote step_vote(*world, table, {});
     NonFiniteReport report;

@@ -43,13 +43,13 @@ TEST(CudaApi, ALibraryThatLacksEntryPointsNamesThemAll) {
                 "tessera_cuda_error_text, tessera_cuda_zero, tessera_cuda_accumulate, "
                 "tessera_cuda_cast, tessera_cuda_count_non_finite, tessera_cuda_add_squares, "
                 "tessera_cuda_normalize, tessera_cuda_decide, tessera_cuda_update_loss_scale, "
-                "tessera_cuda_advance, tessera_cuda_adamw, expected Tessera's module for GPUs; "));
+                "tessera_cuda_advance, tessera_cuda_update, expected Tessera's module for GPUs; "));
 }
 
 TEST(CudaApi, AModuleOfAnotherVersionIsNamedWithBothVersions) {
   EXPECT_THAT(error_of(OTHER_CUDA_MODULE_PATH),
               AllOf(HasSubstr("[cuda] module: got interface -7 at '"), HasSubstr("cuda_other"),
-                    HasSubstr("', expected interface 2; build Tessera where CMake finds nvcc")));
+                    HasSubstr("', expected interface 3; build Tessera where CMake finds nvcc")));
 }
 
 void expect_refusals(const Api& api) {
@@ -59,15 +59,18 @@ void expect_refusals(const Api& api) {
   EXPECT_EQ(api.add_squares(nullptr, no_dtype, nullptr, 1, nullptr, nullptr), kRefusedDtype);
   EXPECT_EQ(api.count_non_finite(nullptr, no_dtype, nullptr, 1, nullptr, nullptr), kRefusedDtype);
   EXPECT_EQ(api.accumulate(nullptr, nullptr, Dtype::kFloat, -1, nullptr), kRefusedArgument);
-  EXPECT_EQ(api.adamw(nullptr, nullptr), kRefusedArgument);
+  EXPECT_EQ(api.update(nullptr, nullptr), kRefusedArgument);
   EXPECT_EQ(api.advance(nullptr, nullptr), kRefusedArgument);
   EXPECT_EQ(api.decide(nullptr, nullptr), kRefusedArgument);
   DecideArguments too_many_ranks = {};
   too_many_ranks.world_size = kMaxRanks + 1;
   EXPECT_EQ(api.decide(&too_many_ranks, nullptr), kRefusedArgument);
-  AdamwArguments arguments = {};
+  UpdateArguments arguments = {};
   arguments.gradient_dtype = no_dtype;
-  EXPECT_EQ(api.adamw(&arguments, nullptr), kRefusedDtype);
+  EXPECT_EQ(api.update(&arguments, nullptr), kRefusedDtype);
+  arguments = {};
+  arguments.rule = static_cast<Rule>(99);
+  EXPECT_EQ(api.update(&arguments, nullptr), kRefusedArgument);
   EXPECT_STREQ(api.error_text(kRefusedDtype), "the dtype is none of Float, BFloat16 and Half");
   EXPECT_STREQ(api.error_text(kRefusedArgument), "an argument is null, negative or out of range");
 }
@@ -96,7 +99,7 @@ TEST(CudaModule, ExportsEveryEntryPoint) {
   ASSERT_TRUE(api.ok()) << api.status();
   EXPECT_THAT((*api)->path, EndsWith("libtessera_cuda.so"));
   EXPECT_EQ((*api)->interface_version(), kInterfaceVersion);
-  EXPECT_NE((*api)->adamw, nullptr);
+  EXPECT_NE((*api)->update, nullptr);
 }
 
 TEST(CudaModule, IsFoundBesideThePrograms) {

@@ -33,7 +33,7 @@ class DeviceKit {
   at::Tensor put(const at::Tensor& tensor) const {
     const at::Tensor staging = device_->allocate_on_host(tensor.numel(), tensor.scalar_type());
     std::memcpy(staging.mutable_data_ptr(), tensor.const_data_ptr(), tensor.nbytes());
-    const at::Tensor on_device = device_->allocate(tensor.numel(), tensor.scalar_type());
+    at::Tensor on_device = device_->allocate(tensor.numel(), tensor.scalar_type());
     device_->current_stream()->copy(on_device, staging);
     kept_.push_back(on_device);
     return on_device;
@@ -44,7 +44,7 @@ class DeviceKit {
   }
   /// A copy on the host; waits for the device.
   at::Tensor get(const at::Tensor& on_device) const {
-    const at::Tensor copy = device_->allocate_on_host(on_device.numel(), on_device.scalar_type());
+    at::Tensor copy = device_->allocate_on_host(on_device.numel(), on_device.scalar_type());
     device_->current_stream()->copy(copy, on_device.reshape({on_device.numel()}));
     wait();
     return copy;

@@ -40,7 +40,7 @@ T* data_of(const at::Tensor& tensor) {
 /// Gradients of very different sizes, in [numel] of T.
 template <typename T>
 at::Tensor make_gradient(int64_t numel, uint64_t seed = 1) {
-  const at::Tensor gradient = at::zeros({numel}, kDtype<T>);
+  at::Tensor gradient = at::zeros({numel}, kDtype<T>);
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
   std::uniform_int_distribution<int> exponent(-12, 12);

@@ -11,10 +11,11 @@
 #include <gtest/gtest.h>
 
 #include "tessera/flat_layout.h"
-#include "tessera/optim/cuda/adamw_body.h"
 #include "tessera/optim/cuda/api.h"
 #include "tessera/optim/cuda/pieces.h"
 #include "tessera/optim/cuda/step_bodies.h"
+#include "tessera/optim/cuda/update_body.h"
+#include "tessera/tests/optim/cuda/adamw_launch.h"
 #include "tessera/tests/optim/cuda/emulation.h"
 #include "tessera/tests/optim/cuda/same_bits.h"
 
@@ -90,7 +91,8 @@ TYPED_TEST_SUITE(OnGpu, Dtypes);
 TYPED_TEST(OnGpu, AdamwGivesTheBitsOfTheCpu) {
   const std::vector<Piece> parts = pieces();
   const AdamwCoefficients coefficients = {0.7, 0.999, 0.9, 0.999, 3e-3, 0.3, 1e-8};
-  std::vector<ParameterUpdate> updates(kNumels.size(), {adamw_scalars<float>(coefficients), 1});
+  std::vector<ParameterUpdate> updates(kNumels.size(), update_by(coefficients));
+  const std::vector<StatePlaces> places = places_of(parts);
   updates[2].applies = 0;
   for (size_t offset = 0; offset < 4; ++offset) {
     std::vector<float> values = random_values<float>(numel(), 1);
@@ -107,17 +109,25 @@ TYPED_TEST(OnGpu, AdamwGivesTheBitsOfTheCpu) {
     DeviceArray<float> device_moment1(moment1, offset);
     DeviceArray<float> device_moment2(moment2, offset);
     DeviceArray<TypeParam> device_target(target, offset);
-    const AdamwArguments arguments = {device_pieces.data(),   static_cast<int64_t>(parts.size()),
-                                      device_updates.data(),  device_values.data(),
-                                      device_gradient.data(), device_moment1.data(),
-                                      device_moment2.data(),  device_target.data(),
-                                      kDtype<TypeParam>,      kDtype<TypeParam>};
-    require(api().adamw(&arguments, nullptr));
+    DeviceArray<StatePlaces> device_places(places);
+    const UpdateArguments arguments = {Rule::kAdamw,
+                                       device_pieces.data(),
+                                       static_cast<int64_t>(parts.size()),
+                                       device_places.data(),
+                                       device_updates.data(),
+                                       device_values.data(),
+                                       device_gradient.data(),
+                                       {device_moment1.data(), device_moment2.data(), nullptr},
+                                       device_target.data(),
+                                       kDtype<TypeParam>,
+                                       kDtype<TypeParam>};
+    require(api().update(&arguments, nullptr));
 
-    const AdamwArrays<TypeParam, TypeParam> arrays = {
-        values.data(), gradient.data(), moment1.data(), moment2.data(), target.data()};
-    adamw_body(arrays, parts.data(), static_cast<int64_t>(parts.size()), updates.data(), {0, 1},
-               {0, 1});
+    const UpdateArrays<AdamwRule, TypeParam, TypeParam> arrays = {
+        values.data(), gradient.data(), {moment1.data(), moment2.data(), nullptr}, target.data()};
+    update_body(arrays,
+                {parts.data(), places.data(), static_cast<int64_t>(parts.size()), updates.data()},
+                {0, 1}, {0, 1});
     EXPECT_TRUE(same_bits(device_values.read(), values)) << offset;
     EXPECT_TRUE(same_bits(device_moment1.read(), moment1)) << offset;
     EXPECT_TRUE(same_bits(device_moment2.read(), moment2)) << offset;
@@ -202,8 +212,8 @@ std::vector<int64_t> step_sums() {
 }
 
 TEST(OnGpuStep, OutcomeAdvanceAndLossScaleAreTheBodies) {
-  const std::vector<AdamwHyperParameters> groups = {{1e-2, 0.9, 0.999, 1e-8, 0.1},
-                                                    {3e-3, 0.8, 0.99, 1e-8, 0.0}};
+  const std::vector<GroupNumbers> groups = {numbers_of({1e-2, 0.9, 0.999, 1e-8, 0.1}),
+                                            numbers_of({3e-3, 0.8, 0.99, 1e-8, 0.0})};
   const std::vector<int32_t> group_of = {0, 1, 1};
   std::vector<int64_t> steps = {0, 12345, 7};
   std::vector<ParameterUpdate> updates(3);
@@ -217,7 +227,7 @@ TEST(OnGpuStep, OutcomeAdvanceAndLossScaleAreTheBodies) {
     DeviceArray<int64_t> device_words(words);
     DeviceArray<LossScaleState> device_scale(std::vector<LossScaleState>{scale});
     DeviceArray<StepOutcome> device_outcome(std::vector<StepOutcome>(1));
-    DeviceArray<AdamwHyperParameters> device_groups(groups);
+    DeviceArray<GroupNumbers> device_groups(groups);
     DeviceArray<int32_t> device_group_of(group_of);
     DeviceArray<int64_t> device_steps(steps);
     DeviceArray<ParameterUpdate> device_updates(updates);

@@ -21,10 +21,11 @@
 #include "tessera/core/numbers/exact_sum.h"
 #include "tessera/core/step/grad_norm.h"
 #include "tessera/flat_layout.h"
-#include "tessera/optim/cuda/adamw_body.h"
 #include "tessera/optim/cuda/pieces.h"
+#include "tessera/optim/cuda/update_body.h"
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/optim/formulas/loss_scaler.h"
+#include "tessera/tests/optim/cuda/adamw_launch.h"
 #include "tessera/tests/optim/cuda/emulation.h"
 
 namespace tessera::internal::cuda {
@@ -174,7 +175,7 @@ struct DeviceState {
 struct Job {
   std::vector<Piece> pieces;
   std::vector<int32_t> group_of;
-  std::vector<AdamwHyperParameters> groups;
+  std::vector<GroupNumbers> groups;
 };
 
 /// The launches of one step, as abi.h orders them.
@@ -206,18 +207,23 @@ StepOutcome step_on_device(const Job& job, const std::vector<float>& gradient,
                                     .steps = state.steps.data(),
                                     .updates = state.updates.data()};
   run_workers(3, [&](Worker thread) { advance_body(advance, thread); });
-  const AdamwArrays<float, void> arrays = {state.values.data(), gradient.data(),
-                                           state.moment1.data(), state.moment2.data(), nullptr};
+  const UpdateArrays<AdamwRule, float, void> arrays = {
+      state.values.data(),
+      gradient.data(),
+      {state.moment1.data(), state.moment2.data(), nullptr},
+      nullptr};
+  const std::vector<StatePlaces> places = places_of(job.pieces);
   run_workers(5, [&](Worker block) {
     run_workers(256, [&](Worker thread) {
-      adamw_body(arrays, job.pieces.data(), pieces, state.updates.data(), block, thread);
+      update_body(arrays, {job.pieces.data(), places.data(), pieces, state.updates.data()}, block,
+                  thread);
     });
   });
   state.loss_scale = loss_scale_body(state.loss_scale, {2.0, 0.5, 3}, outcome);
   return outcome;
 }
 
-bool same_bits(const at::Tensor& tensor, const std::vector<float>& values) {
+bool has_bits(const at::Tensor& tensor, const std::vector<float>& values) {
   const float* data = tensor.const_data_ptr<float>();
   for (size_t i = 0; i < values.size(); ++i) {
     if (std::bit_cast<uint32_t>(data[i]) != std::bit_cast<uint32_t>(values[i])) return false;
@@ -244,7 +250,7 @@ TEST(StepBodies, TrainAsFlatAdamwWithClippingOverflowAndUnusedParameters) {
 
   Job job = {cut_into_pieces(segments),
              {group_of.begin(), group_of.end()},
-             {{1e-2, 0.9, 0.999, 1e-8, 0.1}, {3e-3, 0.8, 0.99, 1e-8, 0.0}}};
+             {numbers_of({1e-2, 0.9, 0.999, 1e-8, 0.1}), numbers_of({3e-3, 0.8, 0.99, 1e-8, 0.0})}};
   const auto numel = static_cast<size_t>(layout.numel());
   DeviceState state;
   state.values.assign(numel, 0.0F);
@@ -281,9 +287,9 @@ TEST(StepBodies, TrainAsFlatAdamwWithClippingOverflowAndUnusedParameters) {
     scaler.update(overflows);
 
     EXPECT_EQ(outcome.applies, overflows ? 0 : 1);
-    EXPECT_TRUE(same_bits(values, state.values)) << "step " << step;
-    EXPECT_TRUE(same_bits(optimizer->state(0, 0), state.moment1)) << "step " << step;
-    EXPECT_TRUE(same_bits(optimizer->state(0, 1), state.moment2)) << "step " << step;
+    EXPECT_TRUE(has_bits(values, state.values)) << "step " << step;
+    EXPECT_TRUE(has_bits(optimizer->state(0, 0), state.moment1)) << "step " << step;
+    EXPECT_TRUE(has_bits(optimizer->state(0, 1), state.moment2)) << "step " << step;
     for (size_t i = 0; i < kSteppedNumels.size(); ++i) {
       EXPECT_EQ(state.steps[i], optimizer->step_counts()[i]) << i;
     }

@@ -203,6 +203,7 @@ TEST_F(StepDecisionTest, GoesOnFromALoadedScale) {
 TEST_F(StepDecisionTest, TheHostIsAStepBehindAndNoCallWaits) {
   StepDecision decision = make(kNoLimit, kSchedule);
   std::vector<at::Tensor> words;
+  words.reserve(4);
   for (int step = 0; step < 4; ++step) {
     words.push_back(kit_.put(sum_of({{.square = step * 1.0, .used = {step % 2, 1, 0}}})));
   }

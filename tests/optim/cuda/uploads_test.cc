@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tessera/optim/cuda/piece_tables.h"
+#include "tessera/optim/cuda/device_lists.h"
 #include "tessera/tests/optim/cuda/host_kit.h"
 
 namespace tessera::internal::cuda {
@@ -56,21 +56,21 @@ TEST(Uploads, GrowInsteadOfWaitingAndLoseNothing) {
   }
 }
 
-TEST(PieceTables, HoldListsOnTheDevice) {
+TEST(DeviceLists, HoldListsOnTheDevice) {
   const HostKit kit(std::chrono::microseconds(100));
   const std::vector<std::vector<Piece>> lists = {{{0, 64, 1}, {64, 5, 2}}, {}, {{128, 7, 0}}};
-  const PieceTables tables(*kit.device(), lists);
+  const DeviceLists<Piece> tables(*kit.device(), lists);
   EXPECT_EQ(tables.bytes(), 48);
   kit.wait();
   for (size_t list = 0; list < lists.size(); ++list) {
     ASSERT_EQ(tables.count(list), static_cast<int64_t>(lists[list].size()));
     for (size_t i = 0; i < lists[list].size(); ++i) {
-      EXPECT_EQ(tables.pieces(list)[i].begin, lists[list][i].begin);
-      EXPECT_EQ(tables.pieces(list)[i].numel, lists[list][i].numel);
-      EXPECT_EQ(tables.pieces(list)[i].parameter, lists[list][i].parameter);
+      EXPECT_EQ(tables.items(list)[i].begin, lists[list][i].begin);
+      EXPECT_EQ(tables.items(list)[i].numel, lists[list][i].numel);
+      EXPECT_EQ(tables.items(list)[i].parameter, lists[list][i].parameter);
     }
   }
-  EXPECT_EQ(PieceTables(*kit.device(), {{}, {}}).bytes(), 0);
+  EXPECT_EQ(DeviceLists<Piece>(*kit.device(), {{}, {}}).bytes(), 0);
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ int device_of(const c10::FunctionSchema& schema, c10::ArrayRef<IValue> arguments
   }
   for (const IValue& value : arguments) {
     if (device < 0 && value.isDevice() && value.toDevice().has_index()) {
-      device = value.toDevice().index();
+      device = static_cast<unsigned char>(value.toDevice().index());
     }
   }
   return device >= 0 ? device : Machine::current();

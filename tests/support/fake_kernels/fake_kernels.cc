@@ -8,9 +8,9 @@
 
 #include "tessera/core/device/host_device.h"
 #include "tessera/optim/cuda/abi.h"
-#include "tessera/optim/cuda/adamw_body.h"
 #include "tessera/optim/cuda/gradient_bodies.h"
 #include "tessera/optim/cuda/step_bodies.h"
+#include "tessera/optim/cuda/update_body.h"
 #include "tessera/optim/cuda/with_elements.h"
 #include "tessera/tests/optim/cuda/emulation.h"
 
@@ -62,17 +62,6 @@ struct Words {
   int64_t* words;
   void add(size_t word, int64_t amount) { words[word] += amount; }
 };
-
-template <typename Gradient, typename Target>
-int update(const AdamwArguments& by, const Gradient* gradient, Target* target, void* stream) {
-  const AdamwArrays<Gradient, Target> arrays = {by.values, gradient, by.moment1, by.moment2,
-                                                target};
-  return queue(stream, [=] {
-    run_blocks([&](Worker block, Worker thread) {
-      adamw_body(arrays, by.pieces, by.piece_count, by.updates, block, thread);
-    });
-  });
-}
 
 }  // namespace
 
@@ -164,13 +153,11 @@ extern "C" int tessera_cuda_advance(const AdvanceArguments* arguments, void* str
                [by = *arguments] { run_grid([&](Worker thread) { advance_body(by, thread); }); });
 }
 
-extern "C" int tessera_cuda_adamw(const AdamwArguments* arguments, void* stream) {
+extern "C" int tessera_cuda_update(const UpdateArguments* arguments, void* stream) {
   if (arguments == nullptr || arguments->piece_count < 0) return kRefusedArgument;
-  const AdamwArguments& by = *arguments;
-  return with_elements(by.gradient_dtype, by.gradient, [&](const auto* gradient) {
-    if (by.target == nullptr) return update(by, gradient, static_cast<void*>(nullptr), stream);
-    return with_elements(by.target_dtype, by.target, [&]<typename Target>(const Target*) {
-      return update(by, gradient, static_cast<Target*>(by.target), stream);
+  return with_update(*arguments, [stream](const auto& arrays, const UpdatePieces& of) {
+    return queue(stream, [=] {
+      run_blocks([&](Worker block, Worker thread) { update_body(arrays, of, block, thread); });
     });
   });
 }

@@ -232,7 +232,7 @@ TEST_P(Accumulate, AMistakeInsideNoSyncIsThisRanksUntilItIsRepeated) {
 INSTANTIATE_TEST_SUITE_P(, Accumulate, configurations_and_worlds(), name_of);
 
 TEST(AccumulateControl, ARankThatLeavesOutACallInNoSyncIsRefusedByTheVote) {
-  run_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
     OddRank rank(world, small_options_of(configuration_of(Strategy::kZero2)));
     {
       const Engine::NoSync scope = rank.engine->no_sync();
@@ -248,7 +248,7 @@ TEST(AccumulateControl, ARankThatLeavesOutACallInNoSyncIsRefusedByTheVote) {
 
 TEST(AccumulateFrozen, AGradientOfAFrozenParameterIsThrownOnAll) {
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero3}) {
-    run_ranks(3, [strategy](std::shared_ptr<ProcessGroup> world) {
+    run_ranks(3, [strategy](const std::shared_ptr<ProcessGroup>& world) {
       torch::nn::Sequential model(torch::nn::Linear(5, 7), torch::nn::Linear(7, 3));
       model->ptr<torch::nn::LinearImpl>(1)->bias.set_requires_grad(false);
       const auto engine = parallelize(model.ptr(), adamw(), {.strategy = strategy}, world);
@@ -263,7 +263,7 @@ TEST(AccumulateFrozen, AGradientOfAFrozenParameterIsThrownOnAll) {
 }
 
 TEST(AccumulateScaled, GradientsAreOfAScaledLoss) {
-  run_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
     Options options = small_options_of(configuration_of(Strategy::kZero2));
     options.loss_scale = LossScale{.initial = 256.0};
     const OddRank by_loss(world, options);
@@ -282,7 +282,7 @@ TEST(AccumulateScaled, GradientsAreOfAScaledLoss) {
 }
 
 TEST(AccumulateUpdating, ASecondCallBeforeStepIsRefusedOnAllRanks) {
-  run_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
     Options options = small_options_of(configuration_of(Strategy::kZero3));
     options.optimizer_in_backward = true;
     const OddRank rank(world, options);
@@ -298,11 +298,11 @@ TEST(AccumulateUpdating, ASecondCallBeforeStepIsRefusedOnAllRanks) {
 TEST(AccumulateTooLarge, ANormThatIsNotFiniteIsRefusedUnderEveryConfiguration) {
   for (const int size : {1, 2, 3}) {
     for (const Configuration& configuration : configurations_of_world(size)) {
-      run_ranks(size, [&configuration](std::shared_ptr<ProcessGroup> world) {
+      run_ranks(size, [&configuration](const std::shared_ptr<ProcessGroup>& world) {
         torch::nn::Sequential model(torch::nn::Linear(8, 8), torch::nn::Linear(8, 8));
         model->to(torch::kDouble);
-        const auto engine = parallelize(model, torch::optim::SGDOptions(1e-150),
-                                        options_of(configuration), std::move(world));
+        const auto engine =
+            parallelize(model, torch::optim::SGDOptions(1e-150), options_of(configuration), world);
         const auto norm_of = [&engine](double large) {
           at::Tensor weight = at::zeros({8, 8}, at::kDouble);
           weight[0][0] = large;

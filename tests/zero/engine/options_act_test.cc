@@ -30,7 +30,7 @@ using ::testing::Not;
 std::string observe(const Options& options) {
   std::string seen;
   const std::vector<std::string> errors =
-      run_ranks_expecting_errors(2, [&](std::shared_ptr<ProcessGroup> world) {
+      run_ranks_expecting_errors(2, [&](const std::shared_ptr<ProcessGroup>& world) {
         const std::shared_ptr<Net> net = prepare(subject("DeepMlp").make(), at::kFloat, 7);
         const auto engine = parallelize(net, make_plan(*net), options, world);
         const Schedule schedule{.name = ""};

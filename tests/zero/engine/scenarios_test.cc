@@ -106,7 +106,7 @@ TEST(Scenarios, Scenario47_DeletingTheEngineFreesEverything) {
 
 /// Under no_sync() the replicas exchange nothing before the last backward.
 TEST(Scenarios, Scenario49_HsdpReducesInTheLastMicroStepOnly) {
-  run_ranks(4, [](std::shared_ptr<ProcessGroup> group) {
+  run_ranks(4, [](const std::shared_ptr<ProcessGroup>& group) {
     const auto recording = std::make_shared<Recording>();
     const auto world = std::make_shared<RecordingGroup>(group, recording);
     const std::shared_ptr<Net> net = prepare(subject("Blocks").make(), at::kFloat, 1);
@@ -166,7 +166,7 @@ TEST(Scenarios, Scenario51_FrozenParametersHaveNoGradientMemory) {
 }
 
 TEST(Scenarios, Scenario51_UnfreezingWhileTrainingIsRefusedByName) {
-  run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     const std::shared_ptr<Net> net = prepare(subject("FrozenBlocks").make(), at::kFloat, 1);
     const auto engine =
         parallelize(net, make_plan(*net), options_of(configuration_of(Strategy::kZero3)), world);
@@ -190,7 +190,7 @@ TEST(Scenarios, Scenario51_UnfreezingWhileTrainingIsRefusedByName) {
 
 /// A model without a trainable parameter is evaluated split.
 TEST(Scenarios, Scenario51_AnAllFrozenModelIsEvaluated) {
-  run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     const std::shared_ptr<Net> net = prepare(subject("Blocks").make(), at::kFloat, 1);
     const std::shared_ptr<Net> plain = prepare(subject("Blocks").make(), at::kFloat, 1);
     for (Tensor& parameter : net->parameters()) parameter.set_requires_grad(false);
@@ -223,7 +223,7 @@ TEST(Scenarios, Scenario52_RanksUseDifferentUnits) {
 /// The parameters of rank 0 are everyone's; the other ranks' were never good for anything.
 TEST(Scenarios, Scenario56_OneRanksWeightsReachAll) {
   for (const Configuration& configuration : configurations_of_world(4)) {
-    run_ranks(4, [&](std::shared_ptr<ProcessGroup> world) {
+    run_ranks(4, [&](const std::shared_ptr<ProcessGroup>& world) {
       const std::shared_ptr<Net> net = prepare(subject("TiedBlocks").make(), at::kFloat, 1);
       const auto expected = copy_parameters(*net);
       if (world->rank() != 0) {
@@ -265,7 +265,7 @@ TEST(Scenarios, Scenario58_AnOverflowOnOneRankSkipsTheStepOfAll) {
        {configuration_of(Strategy::kDdp), configuration_of(Strategy::kZero1),
         configuration_of(Strategy::kZero3), hybrid(3, 3, 3)}) {
     for (const int culprit : {0, 2}) {
-      run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
+      run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& world) {
         const std::shared_ptr<Net> net = prepare(subject("Blocks").make(), at::kFloat, 1);
         Options options = options_of(configuration);
         options.loss_scale = LossScale{.initial = 1024.0, .growth_interval = 2};
@@ -298,7 +298,7 @@ TEST(Scenarios, Scenario58_AnOverflowOnOneRankSkipsTheStepOfAll) {
 TEST(Scenarios, Scenario58_TheScaleLeavesNoTrace) {
   const auto trained = [](const Configuration& configuration, bool is_scaled) {
     std::map<std::string, Tensor> parameters;
-    run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
+    run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& world) {
       const std::shared_ptr<Net> net = prepare(subject("Blocks").make(), at::kFloat, 1);
       Options options = options_of(configuration);
       options.max_grad_norm = 0.05;

@@ -28,7 +28,7 @@ constexpr StateModel kMasters{.dtype = at::kBFloat16, .has_scaler = true};
 std::vector<StateDict> save_at(int world, const StateConfiguration& configuration, StateModel model,
                                StateScope scope, int rank = 0, uint64_t seed = 1) {
   std::vector<StateDict> states(static_cast<size_t>(world));
-  run_ranks(world, [&](std::shared_ptr<ProcessGroup> group) {
+  run_ranks(world, [&](const std::shared_ptr<ProcessGroup>& group) {
     StateRun run(group, configuration, model);
     run.fill(seed);
     states[static_cast<size_t>(group->rank())] = run.save(scope, rank);
@@ -41,7 +41,7 @@ std::string load_at(int world, const StateConfiguration& configuration, StateMod
                     const std::vector<StateDict>& states, uint64_t seed = 1) {
   std::string text;
   std::mutex mutex;
-  run_ranks(world, [&](std::shared_ptr<ProcessGroup> group) {
+  run_ranks(world, [&](const std::shared_ptr<ProcessGroup>& group) {
     StateRun run(group, configuration, model);
     run.fill(seed + 1);
     run.load(states.at(static_cast<size_t>(group->rank())));
@@ -58,7 +58,7 @@ std::string refusal_of(int world, const StateConfiguration& configuration, State
                        const std::vector<StateDict>& states) {
   std::set<std::string> texts;
   std::mutex mutex;
-  run_ranks(world, [&](std::shared_ptr<ProcessGroup> group) {
+  run_ranks(world, [&](const std::shared_ptr<ProcessGroup>& group) {
     StateRun run(group, configuration, model);
     run.fill(5);
     std::string text;
@@ -135,6 +135,7 @@ TEST_P(StateTransferAt, ShardsHaveEveryElementExactlyOnce) {
       }
       EXPECT_EQ(numel, entry.numel()) << configuration.name << " " << name;
       std::vector<at::Tensor> values;
+      values.reserve(by_begin.size());
       for (const auto& [begin, piece] : by_begin) values.push_back(piece.view(at::kByte));
       joined.entries[name] = entry;
       joined.entries[name].pieces = {{0, torch::cat(values).view(entry.dtype)}};
@@ -177,7 +178,7 @@ TEST_P(StateTransferAt, ConvertsTheOrderOfMemory) {
   const auto states = save_at(world(), configuration, kFloat, StateScope::kSharded);
   std::mutex mutex;
   std::vector<StateDict> loaded;
-  run_ranks(world(), [&](std::shared_ptr<ProcessGroup> group) {
+  run_ranks(world(), [&](const std::shared_ptr<ProcessGroup>& group) {
     StateRun run(group, configuration, contiguous);
     run.fill(2);
     run.load(states[static_cast<size_t>(group->rank())]);
@@ -194,6 +195,7 @@ TEST_P(StateTransferAt, ConvertsTheOrderOfMemory) {
 /// What each rank passes: the state that is wanted on rank 0, another one on the others.
 std::vector<StateDict> right_on_the_lowest(int world) {
   std::vector<StateDict> states;
+  states.reserve(static_cast<size_t>(world));
   for (int rank = 0; rank < world; ++rank) {
     states.push_back(StateRun::expected(rank == 0 ? 1 : 9, kFloat));
   }
@@ -303,17 +305,18 @@ TEST_P(StateTransferAt, PrecisionsAndScalersMustAgree) {
 
 TEST(StateTransfer, SavingComparesTheShapesOfBuffers) {
   const StateConfiguration configuration = state_configurations(3).front();
-  const auto errors = run_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> group) {
-    StateRun run(group, configuration);
-    if (group->rank() == 1) run.buffers().front().tensor.resize_({0});
-    (void)run.save(StateScope::kEveryRank);
-  });
+  const auto errors =
+      run_ranks_expecting_errors(3, [&](const std::shared_ptr<ProcessGroup>& group) {
+        StateRun run(group, configuration);
+        if (group->rank() == 1) run.buffers().front().tensor.resize_({0});
+        (void)run.save(StateScope::kEveryRank);
+      });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("[state_dict] rank 1 differs from rank 0 at entry "),
                                  HasSubstr(" [0]'"))));
 }
 
 TEST_P(StateTransferAt, SavingChecksItsArguments) {
-  run_ranks(world(), [](std::shared_ptr<ProcessGroup> group) {
+  run_ranks(world(), [](const std::shared_ptr<ProcessGroup>& group) {
     StateRun run(group, state_configurations(group->size()).back());
     const auto text_of = [&](StateScope scope, int rank) {
       try {

@@ -20,7 +20,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 
 std::vector<std::string> refusals_of(const std::function<void(Options&, int rank)>& change) {
-  return run_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> world) {
+  return run_ranks_expecting_errors(3, [&](const std::shared_ptr<ProcessGroup>& world) {
     OptimizerPlan plan(
         adamw(),
         {{"biases", [](std::string_view name) { return name.ends_with("bias"); }, adamw()}});
@@ -64,7 +64,7 @@ TEST(GradientClip, StopsAtWhatIsNotFinite) {
   for (const double p : {1.0, 2.0, 3.0, std::numeric_limits<double>::infinity()}) {
     for (const double bad :
          {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
-      run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
+      run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& world) {
         Options options = small_options_of(configuration_of(Strategy::kZero2));
         options.grad_norm_type = p;
         options.max_grad_value = 0.01;
@@ -82,7 +82,7 @@ TEST(GradientClip, StopsAtWhatIsNotFinite) {
 
 /// Where only the mean overflows, after finite gradients on every rank.
 TEST(GradientClip, StopsAtAMeanThatOverflowsAlthoughItWouldBeClamped) {
-  run_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
     Options options = small_options_of(configuration_of(Strategy::kZero2));
     options.max_grad_value = 0.01;
     const OddRank rank(world, options);

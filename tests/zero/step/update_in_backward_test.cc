@@ -325,7 +325,7 @@ TEST_P(UpdateInBackwardMisuse, NonFiniteGradientsReachNoParameterAndAStateMendsT
 
 TEST_P(UpdateInBackwardMisuse, AnExceptionInBackwardEndsTheEngineOnAllRanks) {
   const std::vector<std::string> errors =
-      run_ranks_expecting_errors(GetParam().world, [&](std::shared_ptr<ProcessGroup> world) {
+      run_ranks_expecting_errors(GetParam().world, [&](const std::shared_ptr<ProcessGroup>& world) {
         EarlyRank rank(world, GetParam().configuration);
         const at::Tensor& last = rank.engine->parameters()[0].tensor;
         if (world->rank() == 0) {
@@ -356,7 +356,7 @@ INSTANTIATE_TEST_SUITE_P(, UpdateInBackwardMisuseAmongRanks, ::testing::ValuesIn
 TEST(UpdateInBackward, AModuleUsedAgainByRecomputationEndsTheEngine) {
   for (const char* model : {"CheckpointedTwice", "CheckpointedOnSomeRanks"}) {
     const std::vector<std::string> errors =
-        run_ranks_expecting_errors(2, [&](std::shared_ptr<ProcessGroup> world) {
+        run_ranks_expecting_errors(2, [&](const std::shared_ptr<ProcessGroup>& world) {
           train(subject(model), at::kFloat, early(configuration_of(Strategy::kZero3)),
                 plain_schedule(), world);
         });

@@ -38,7 +38,7 @@ TEST(Divisor, DividesTheSumOnce) {
   for (const int ranks : {1, 2, 3, 4}) {
     for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
       for (const double divisor : {1.0, 3.0, 0.25, 1.7, 1e-3, 1024.0}) {
-        run_ranks(ranks, [&](std::shared_ptr<ProcessGroup> world) {
+        run_ranks(ranks, [&](const std::shared_ptr<ProcessGroup>& world) {
           const at::Tensor right = divided_sum(ranks, divisor, dtype);
           const at::Tensor whole = terms_of(world->rank(), dtype);
           const int64_t numel = whole.numel() / ranks;
@@ -57,7 +57,7 @@ TEST(Divisor, DividesTheSumOnce) {
 }
 
 TEST(Divisor, OfZeroIsTheNumberOfRanks) {
-  run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     const at::Tensor given = terms_of(world->rank(), at::kFloat);
     const at::Tensor by_default = terms_of(world->rank(), at::kFloat);
     world->all_reduce(given, ReduceOp::kAvg, "given", 3.0)->wait();

@@ -101,6 +101,7 @@ const RankProcessBody kParent("forks_ranks", [] {
 
 std::vector<std::string> lines_of_all_sums() {
   std::vector<std::string> lines;
+  lines.reserve(kForkedRanks);
   for (int rank = 0; rank < kForkedRanks; ++rank) {
     lines.push_back(absl::StrCat("rank ", rank, " sums 6 to 6\n"));
   }

@@ -46,7 +46,7 @@ class NcclFailures : public ::testing::Test {
 TEST_F(NcclFailures, ATimeOutNamesRankOpSequenceTagAndWhoIsMissing) {
   const auto errors = run_nccl_ranks_expecting_errors(
       3,
-      [](std::shared_ptr<Group> group, HostDevice&) {
+      [](const std::shared_ptr<Group>& group, HostDevice&) {
         group->barrier("together");
         if (group->rank() == 1) {
           wait_for_failure(*group);
@@ -69,7 +69,7 @@ TEST_F(NcclFailures, ARankThatCallsNothingMoreIsNamed) {
   std::atomic<bool> over{false};
   const auto errors = run_nccl_ranks_expecting_errors(
       3,
-      [&](std::shared_ptr<Group> group, HostDevice&) {
+      [&](const std::shared_ptr<Group>& group, HostDevice&) {
         if (group->rank() == 2) {
           while (!over) std::this_thread::yield();
           wait_on_host(*group->all_reduce(at::ones({8}), ReduceOp::kSum, "unit 0"));
@@ -89,7 +89,7 @@ TEST_F(NcclFailures, ARankThatCallsNothingMoreIsNamed) {
 TEST_F(NcclFailures, ARankThatHasLeftIsNamed) {
   const auto errors = run_nccl_ranks_expecting_errors(
       3,
-      [](std::shared_ptr<Group> group, HostDevice&) {
+      [](const std::shared_ptr<Group>& group, HostDevice&) {
         group->barrier();
         if (group->rank() == 1) return;
         wait_on_host(*group->all_gather(at::empty({3}), at::ones({1}), "unit 0"));
@@ -106,7 +106,7 @@ TEST_F(NcclFailures, ARankThatNeverComesIsNamedAtStart) {
   NcclRankOptions options = impatient();
   options.absent_rank = 1;
   const auto errors = run_nccl_ranks_expecting_errors(
-      3, [](std::shared_ptr<Group>, HostDevice&) {}, options);
+      3, [](const std::shared_ptr<Group>&, HostDevice&) {}, options);
   for (const int rank : {0, 2}) {
     EXPECT_THAT(errors[rank],
                 AllOf(HasSubstr("[comm] init_process_group on group 'world', rank "),
@@ -117,7 +117,7 @@ TEST_F(NcclFailures, ARankThatNeverComesIsNamedAtStart) {
 TEST_F(NcclFailures, CallsThatDoNotFitAreNamedAtTheTimeOut) {
   const auto errors = run_nccl_ranks_expecting_errors(
       3,
-      [](std::shared_ptr<Group> group, HostDevice&) {
+      [](const std::shared_ptr<Group>& group, HostDevice&) {
         const int64_t numel = group->rank() == 1 ? 9 : 8;
         wait_on_host(*group->all_reduce(at::ones({numel}), ReduceOp::kSum, "bucket 3"));
       },
@@ -132,7 +132,7 @@ TEST_F(NcclFailures, ComparingNamesThemBeforeDataIsTouched) {
   options.compare = Compare::kAlways;
   const auto errors = run_nccl_ranks_expecting_errors(
       3,
-      [](std::shared_ptr<Group> group, HostDevice&) {
+      [](const std::shared_ptr<Group>& group, HostDevice&) {
         for (int i = 0; i < 3; ++i) group->barrier();
         at::Tensor tensor = at::ones({8});
         const auto op = group->rank() == 2 ? ReduceOp::kMax : ReduceOp::kSum;
@@ -152,7 +152,7 @@ TEST_F(NcclFailures, ComparingNamesThemBeforeDataIsTouched) {
 
 TEST_F(NcclFailures, SubgroupsOfDifferentRanksAreNamed) {
   const auto errors =
-      run_nccl_ranks_expecting_errors(3, [](std::shared_ptr<Group> group, HostDevice&) {
+      run_nccl_ranks_expecting_errors(3, [](const std::shared_ptr<Group>& group, HostDevice&) {
         group->subgroup({0, group->rank() == 1 ? 1 : 2}, "part");
       });
   EXPECT_THAT(errors, Each(HasSubstr("rank 1 called subgroup 'part [0, 1]' where rank 0 called "
@@ -160,7 +160,7 @@ TEST_F(NcclFailures, SubgroupsOfDifferentRanksAreNamed) {
 }
 
 TEST_F(NcclFailures, SlicesThatAreNoPermutationAreNamed) {
-  const auto errors = run_nccl_ranks_expecting_errors(3, [](std::shared_ptr<Group> group,
+  const auto errors = run_nccl_ranks_expecting_errors(3, [](const std::shared_ptr<Group>& group,
                                                             HostDevice&) {
     const int slice = group->rank() == 2 ? 1 : group->rank();
     wait_on_host(*group->reduce_scatter(at::empty({1}), at::ones({3}), ReduceOp::kSum, "u", slice));
@@ -185,7 +185,7 @@ TEST_F(NcclFailures, SlicesThatChangeAreNamed) {
 
 TEST_F(NcclFailures, AnAsynchronousErrorOnOneRankReachesAll) {
   const auto errors =
-      run_nccl_ranks_expecting_errors(3, [](std::shared_ptr<Group> group, HostDevice&) {
+      run_nccl_ranks_expecting_errors(3, [](const std::shared_ptr<Group>& group, HostDevice&) {
         group->barrier();
         if (group->rank() == 1) {
           fake().fail("world: gather lane", 1, static_cast<int>(nccl::Result::kRemoteError));
@@ -201,7 +201,7 @@ TEST_F(NcclFailures, AnAsynchronousErrorOnOneRankReachesAll) {
 
 TEST_F(NcclFailures, ACallThatFailsAtOnceReachesAll) {
   const auto errors =
-      run_nccl_ranks_expecting_errors(3, [](std::shared_ptr<Group> group, HostDevice&) {
+      run_nccl_ranks_expecting_errors(3, [](const std::shared_ptr<Group>& group, HostDevice&) {
         group->barrier();
         if (group->rank() == 2) {
           fake().fail_next("ncclBroadcast", static_cast<int>(nccl::Result::kSystemError));
@@ -216,7 +216,7 @@ TEST_F(NcclFailures, ACallThatFailsAtOnceReachesAll) {
 TEST_F(NcclFailures, AbortOnOneRankEndsWhatAllWaitFor) {
   std::atomic<int> made{0};
   const auto errors =
-      run_nccl_ranks_expecting_errors(3, [&](std::shared_ptr<Group> group, HostDevice&) {
+      run_nccl_ranks_expecting_errors(3, [&](const std::shared_ptr<Group>& group, HostDevice&) {
         const auto part = duplicate(*group, "part");
         ++made;
         if (group->rank() == 0) {
@@ -232,7 +232,7 @@ TEST_F(NcclFailures, AbortOnOneRankEndsWhatAllWaitFor) {
 
 TEST_F(NcclFailures, DestroyedWhileAnExceptionUnwindsItPoisonsTheWorld) {
   const auto errors =
-      run_nccl_ranks_expecting_errors(3, [](std::shared_ptr<Group> group, HostDevice&) {
+      run_nccl_ranks_expecting_errors(3, [](const std::shared_ptr<Group>& group, HostDevice&) {
         group->barrier();
         if (group->rank() == 1) throw std::runtime_error("the model broke");
         wait_on_host(*group->all_reduce(at::ones({4}), ReduceOp::kSum, "bucket 0"));
@@ -245,7 +245,7 @@ TEST_F(NcclFailures, DestroyedWhileAnExceptionUnwindsItPoisonsTheWorld) {
 
 TEST_F(NcclFailures, AFailedWorldStaysFailedWithItsFirstCause) {
   std::atomic<int> finished{0};
-  run_nccl_ranks(2, [&](std::shared_ptr<Group> group, HostDevice&) {
+  run_nccl_ranks(2, [&](const std::shared_ptr<Group>& group, HostDevice&) {
     at::Tensor tensor = at::ones({3});
     const auto done = group->all_reduce(tensor, ReduceOp::kSum);
     wait_on_host(*done);
@@ -267,7 +267,7 @@ TEST_F(NcclFailures, AFailedWorldStaysFailedWithItsFirstCause) {
 }
 
 TEST_F(NcclFailures, ACleanEndFinalizesAndDestroys) {
-  run_nccl_ranks(3, [](std::shared_ptr<Group> group, HostDevice&) {
+  run_nccl_ranks(3, [](const std::shared_ptr<Group>& group, HostDevice&) {
     const auto part = group->subgroup({0, 1}, "part");
     if (part != nullptr) wait_on_host(*part->all_reduce(at::ones({3}), ReduceOp::kSum));
     wait_on_host(*group->all_reduce(at::ones({3}), ReduceOp::kSum));
@@ -279,7 +279,7 @@ TEST_F(NcclFailures, ACleanEndFinalizesAndDestroys) {
 
 TEST_F(NcclFailures, DestructorsDoNotWaitForWhatIsInFlight) {
   std::atomic<bool> gone{false};
-  run_nccl_ranks(2, [&](std::shared_ptr<Group> group, HostDevice&) {
+  run_nccl_ranks(2, [&](const std::shared_ptr<Group>& group, HostDevice&) {
     auto part = duplicate(*group, "part");
     at::Tensor tensor = at::ones({4});
     if (group->rank() == 0) {

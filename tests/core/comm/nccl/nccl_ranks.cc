@@ -9,6 +9,7 @@
 #include <future>
 #include <thread>
 
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 

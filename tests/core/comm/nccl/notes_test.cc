@@ -88,7 +88,7 @@ TEST_F(NcclNotes, WhoIsMissingOrHasLeftAtATimeOutBeganIt) {
     SetUp();
     run_nccl_ranks_expecting_errors(
         3,
-        [&](std::shared_ptr<Group> group, HostDevice&) {
+        [&](const std::shared_ptr<Group>& group, HostDevice&) {
           group->barrier("together");
           if (group->rank() != 2) {
             wait_on_host(*group->all_reduce(at::ones({8}), ReduceOp::kSum, "bucket 3"));
@@ -107,7 +107,7 @@ TEST_F(NcclNotes, WhoDoesNotComeAtTheStartBeganIt) {
   NcclRankOptions options = impatient();
   options.absent_rank = 1;
   run_nccl_ranks_expecting_errors(
-      3, [](std::shared_ptr<Group>, HostDevice&) {}, options);
+      3, [](const std::shared_ptr<Group>&, HostDevice&) {}, options);
   ASSERT_TRUE(note().has_value());
   EXPECT_EQ(note()->culprit, 1);
 }
@@ -121,7 +121,7 @@ TEST_F(NcclNotes, AnOwnFailureIsNotedWithTheLastCollectiveBeforeItIsPublished) {
   };
   run_nccl_ranks_expecting_errors(
       1,
-      [](std::shared_ptr<Group> group, HostDevice&) {
+      [](const std::shared_ptr<Group>& group, HostDevice&) {
         group->barrier("together");
         throw std::runtime_error("the model broke");
       },
@@ -143,7 +143,7 @@ TEST_F(NcclNotes, WhatAnotherRankHasPublishedIsNotNoted) {
   };
   const auto errors = run_nccl_ranks_expecting_errors(
       1,
-      [&](std::shared_ptr<Group> group, HostDevice&) {
+      [&](const std::shared_ptr<Group>& group, HostDevice&) {
         nccl::Agreement(store, /*rank=*/1).publish("rank 1 has had enough");
         wait_for_failure(*group);  // and its exception unwinds the group
       },
@@ -167,7 +167,7 @@ TEST_F(NcclNotes, WhoDoesNotAnswerWhenNcclHasLostARankBeganIt) {
     };
     const auto errors = run_nccl_ranks_expecting_errors(
         3,
-        [](std::shared_ptr<Group> group, HostDevice&) {
+        [](const std::shared_ptr<Group>& group, HostDevice&) {
           group->barrier();
           if (group->rank() == 1) {
             fake().fail("world: gather lane", 1, static_cast<int>(nccl::Result::kRemoteError));

@@ -1,6 +1,4 @@
-// AdamW on a device, by the fake module on streams that are late, against FlatAdamw on the CPU.
-#include "tessera/optim/device_adamw.h"
-
+// Optimizers on a device, by the fake module on streams that are late, against those on the CPU.
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -12,9 +10,14 @@
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 
-#include "tessera/tests/optim/cuda/adamw_pair.h"
+#include "tessera/lion_options.h"
 #include "tessera/tests/optim/cuda/host_kit.h"
+#include "tessera/tests/optim/cuda/optimizer_pair.h"
 #include "tessera/tests/support/message_of.h"
 
 namespace tessera::internal::cuda {
@@ -22,7 +25,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(DeviceAdamw, GivesTheBitsOfFlatAdamwOverManySteps) {
+TEST(DeviceElementwise, GivesTheBitsOfTheCpuOverManySteps) {
   const HostKit kit(std::chrono::microseconds(20));
   for (const auto& [gradient, target] : {std::pair{at::kFloat, at::kFloat},
                                          {at::kFloat, at::kBFloat16},
@@ -32,7 +35,7 @@ TEST(DeviceAdamw, GivesTheBitsOfFlatAdamwOverManySteps) {
                                          {at::kHalf, at::kFloat}}) {
     for (const int world : {1, 2, 3}) {
       for (int rank = 0; rank < world; ++rank) {
-        AdamwPair pair(kit, world, rank, target);
+        OptimizerPair pair(kit, world, rank, target);
         for (int step = 0; step < 25; ++step) {
           pair.step(static_cast<uint64_t>(step), gradient, used_in(step), step % 3 == 0 ? 0.3 : 1.0,
                     /*applies=*/step % 7 != 5);
@@ -44,9 +47,78 @@ TEST(DeviceAdamw, GivesTheBitsOfFlatAdamwOverManySteps) {
   }
 }
 
-TEST(DeviceAdamw, ReadsHyperParametersAtEachStep) {
+struct DevicePlan {
+  const char* name;
+  OptimizerPlan plan;
+};
+
+/// Every algorithm that has kernels, with each of what its formulas decide; alone and together.
+std::vector<DevicePlan> device_plans() {
+  using torch::optim::AdagradOptions;
+  using torch::optim::AdamOptions;
+  using torch::optim::AdamWOptions;
+  using torch::optim::RMSpropOptions;
+  using torch::optim::SGDOptions;
+  const auto odd = [](std::string_view name) { return name == "1" || name == "3"; };
+  const auto last = [](std::string_view name) { return name == "4"; };
+  return {{"AdamW, amsgrad in a group",
+           {AdamWOptions(1e-2), {{"odd", odd, AdamWOptions(1e-2).amsgrad(true)}}}},
+          {"Adam",
+           {AdamOptions(1e-2),
+            {{"odd", odd, AdamOptions(1e-2).weight_decay(0.1)},
+             {"last", last, AdamOptions(1e-2).weight_decay(0.1).amsgrad(true)}}}},
+          {"Adam, amsgrad", AdamOptions(1e-2).amsgrad(true)},
+          {"SGD", {SGDOptions(1e-2), {{"odd", odd, SGDOptions(1e-2).weight_decay(0.1)}}}},
+          {"SGD, momentum",
+           {SGDOptions(1e-2).momentum(0.9).dampening(0.2),
+            {{"odd", odd, SGDOptions(1e-2).momentum(0.8).nesterov(true).weight_decay(0.1)},
+             {"last", last, SGDOptions(1e-2)}}}},
+          {"Lion", {LionOptions(1e-3), {{"odd", odd, LionOptions(1e-2).weight_decay(0.1)}}}},
+          {"Adagrad",
+           {AdagradOptions(1e-2).initial_accumulator_value(0.25),
+            {{"odd", odd, AdagradOptions(1e-2).lr_decay(0.1).weight_decay(0.1)}}}},
+          {"RMSprop",
+           {RMSpropOptions(1e-2),
+            {{"odd", odd, RMSpropOptions(1e-2).momentum(0.9).weight_decay(0.1)},
+             {"last", last, RMSpropOptions(1e-2).centered(true)}}}},
+          {"RMSprop, centered", RMSpropOptions(1e-2).centered(true).momentum(0.5)},
+          {"three algorithms",
+           {AdamWOptions(1e-2),
+            {{"odd", odd, SGDOptions(1e-2).momentum(0.9)}, {"last", last, AdamOptions(1e-2)}}}}};
+}
+
+TEST(DeviceElementwise, GivesTheBitsOfTheCpuForEveryAlgorithm) {
   const HostKit kit(std::chrono::microseconds(20));
-  AdamwPair pair(kit, 1, 0, at::kFloat);
+  for (const DevicePlan& each : device_plans()) {
+    EXPECT_EQ(without_kernels(each.plan), "");
+    for (const auto& [world, rank] : {std::pair{1, 0}, {3, 0}, {3, 1}, {3, 2}}) {
+      OptimizerPair pair(kit, world, rank, at::kBFloat16, each.plan);
+      EXPECT_EQ(pair.device().state_bytes(), pair.cpu().state_bytes());
+      for (int step = 0; step < 8; ++step) {
+        pair.step(static_cast<uint64_t>(step), step % 2 == 0 ? at::kFloat : at::kBFloat16,
+                  used_in(step), step % 3 == 0 ? 0.3 : 1.0, /*applies=*/step != 5);
+      }
+      EXPECT_EQ(pair.differences(), "") << each.name << ", rank " << rank << " of " << world;
+    }
+  }
+}
+
+TEST(DeviceElementwise, NegativeControlAnotherAlgorithmIsNoticed) {
+  const HostKit kit;
+  OptimizerPair pair(kit, 1, 0, at::kFloat,
+                     OptimizerPlan(torch::optim::SGDOptions(1e-2).momentum(0.9)));
+  pair.step(1, at::kFloat, used_in(0), 1.0);
+  ASSERT_EQ(pair.differences(), "");
+  for (auto& group : pair.device().param_groups()) {
+    static_cast<torch::optim::SGDOptions&>(group.options()).nesterov(true);
+  }
+  pair.step(2, at::kFloat, used_in(0), 1.0);
+  EXPECT_NE(pair.differences(), "");
+}
+
+TEST(DeviceElementwise, ReadsHyperParametersAtEachStep) {
+  const HostKit kit(std::chrono::microseconds(20));
+  OptimizerPair pair(kit, 1, 0, at::kFloat);
   for (int step = 0; step < 10; ++step) {
     for (FlatOptimizer* optimizer :
          {static_cast<FlatOptimizer*>(&pair.cpu()), static_cast<FlatOptimizer*>(&pair.device())}) {
@@ -61,10 +133,10 @@ TEST(DeviceAdamw, ReadsHyperParametersAtEachStep) {
   EXPECT_EQ(pair.differences(), "shard 0 values, shard 0 target, shard 1 values, shard 1 target, ");
 }
 
-TEST(DeviceAdamw, AnotherOneGoesOnFromItsState) {
+TEST(DeviceElementwise, AnotherOneGoesOnFromItsState) {
   const HostKit kit(std::chrono::microseconds(20));
-  AdamwPair first(kit, 3, 1, at::kBFloat16);
-  AdamwPair second(kit, 3, 1, at::kBFloat16);
+  OptimizerPair first(kit, 3, 1, at::kBFloat16);
+  OptimizerPair second(kit, 3, 1, at::kBFloat16);
   for (int step = 0; step < 4; ++step) {
     first.step(static_cast<uint64_t>(step), at::kBFloat16, used_in(step), 1.0);
   }
@@ -95,9 +167,9 @@ TEST(DeviceAdamw, AnotherOneGoesOnFromItsState) {
   EXPECT_EQ(second.differences(), "");
 }
 
-TEST(DeviceAdamw, NoCallButStepCountsWaitsForTheDevice) {
+TEST(DeviceElementwise, NoCallButStepCountsWaitsForTheDevice) {
   const HostKit kit;
-  AdamwPair pair(kit, 1, 0, at::kFloat);
+  OptimizerPair pair(kit, 1, 0, at::kFloat);
   StepOutcome outcome = {};
   outcome.gradient_scale = outcome.applies = 1;
   const std::vector<int64_t> used(kPairNumels.size(), 1);
@@ -114,9 +186,9 @@ TEST(DeviceAdamw, NoCallButStepCountsWaitsForTheDevice) {
   EXPECT_EQ(pair.device().step_counts(), std::vector<int64_t>(kPairNumels.size(), 4));
 }
 
-TEST(DeviceAdamw, UnusedParametersAndPaddingStayAsTheyAre) {
+TEST(DeviceElementwise, UnusedParametersAndPaddingStayAsTheyAre) {
   const HostKit kit;
-  AdamwPair pair(kit, 1, 0, at::kHalf);
+  OptimizerPair pair(kit, 1, 0, at::kHalf);
   const at::Tensor before = kit.get(pair.target(0));
   pair.step(1, at::kFloat, {1, 0, 0, 0, 0, 0, 0}, 1.0);
   const at::Tensor after = kit.get(pair.target(0));
@@ -126,9 +198,9 @@ TEST(DeviceAdamw, UnusedParametersAndPaddingStayAsTheyAre) {
   EXPECT_EQ(pair.device().step_counts(), (std::vector<int64_t>{1, 0, 0, 0, 0, 0, 0}));
 }
 
-TEST(DeviceAdamw, NegativeControlAForgottenAdvanceIsNoticed) {
+TEST(DeviceElementwise, NegativeControlAForgottenAdvanceIsNoticed) {
   const HostKit kit;
-  AdamwPair pair(kit, 1, 0, at::kFloat);
+  OptimizerPair pair(kit, 1, 0, at::kFloat);
   pair.step(1, at::kFloat, used_in(0), 1.0);
   EXPECT_EQ(pair.differences(), "");
   const at::Tensor gradient = random_values(pair.numel(0), 3);
@@ -139,9 +211,9 @@ TEST(DeviceAdamw, NegativeControlAForgottenAdvanceIsNoticed) {
   EXPECT_NE(pair.differences(), "") << "by the numbers of the step before";
 }
 
-TEST(DeviceAdamw, IsTheOptimizerThatTheUserSees) {
+TEST(DeviceElementwise, IsTheOptimizerThatTheUserSees) {
   const HostKit kit;
-  AdamwPair pair(kit, 2, 1, at::kFloat);
+  OptimizerPair pair(kit, 2, 1, at::kFloat);
   EXPECT_EQ(&pair.device().groups().algorithm(0), &pair.cpu().groups().algorithm(0));
   EXPECT_EQ(pair.device().state_bytes(), pair.cpu().state_bytes());
   EXPECT_EQ(pair.device().groups().hyper_parameter_names(),
@@ -155,9 +227,9 @@ TEST(DeviceAdamw, IsTheOptimizerThatTheUserSees) {
   EXPECT_THAT(testing::message_of([&] { pair.device().step(); }), HasSubstr("call engine->step()"));
 }
 
-TEST(DeviceAdamw, RefusesWhatDoesNotFit) {
+TEST(DeviceElementwise, RefusesWhatDoesNotFit) {
   const HostKit kit;
-  AdamwPair pair(kit, 1, 0, at::kFloat);
+  OptimizerPair pair(kit, 1, 0, at::kFloat);
   const int64_t numel = pair.numel(0);
   const std::string size = std::to_string(numel);
   const at::Tensor fits = at::zeros({numel});

@@ -43,7 +43,7 @@ inline OptimizerPlan pair_plan() {
 }
 
 inline at::Tensor random_values(int64_t numel, uint64_t seed) {
-  const at::Tensor values = at::empty({numel}, at::kFloat);
+  at::Tensor values = at::empty({numel}, at::kFloat);
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
   for (int64_t i = 0; i < numel; ++i) values.mutable_data_ptr<float>()[i] = normal(random);
@@ -52,14 +52,17 @@ inline at::Tensor random_values(int64_t numel, uint64_t seed) {
 
 /// The shards of one rank of `world`, two units: one optimizer on the CPU, one on the device, and
 /// what they work on.
-class AdamwPair {
+class OptimizerPair {
  public:
-  AdamwPair(const DeviceKit& kit, int world, int rank, at::ScalarType target) : kit_(kit) {
+  OptimizerPair(const DeviceKit& kit, int world, int rank, at::ScalarType target,
+                const OptimizerPlan& plan = pair_plan())
+      : kit_(kit) {
     const std::vector<std::vector<size_t>> units = {{0, 1, 2}, {5, 4, 3}};
     std::vector<OptimizerShard> on_cpu;
     std::vector<OptimizerShard> on_device;
     for (const std::vector<size_t>& unit : units) {
       std::vector<int64_t> numels;
+      numels.reserve(unit.size());
       for (const size_t parameter : unit) numels.push_back(kPairNumels[parameter]);
       const FlatLayout layout(at::kFloat, numels, world);
       const Range range = layout.slice_range(rank);
@@ -77,15 +80,15 @@ class AdamwPair {
       on_cpu.push_back({values_.back(), segments});
       on_device.push_back({device_values_.back(), segments});
     }
-    const std::vector<size_t> group_of = pair_plan().assign(table_).value();
-    cpu_ = make_host_optimizer(table_, pair_plan(), group_of, std::move(on_cpu));
-    device_ = make_device_optimizer(table_, pair_plan(), group_of, std::move(on_device), kit.api(),
+    const std::vector<size_t> group_of = plan.assign(table_).value();
+    cpu_ = make_host_optimizer(table_, plan, group_of, std::move(on_cpu));
+    device_ = make_device_optimizer(table_, plan, group_of, std::move(on_device), kit.api(),
                                     kit.device());
   }
 
-  ~AdamwPair() { kit_.wait(); }  // what is queued holds raw pointers
-  AdamwPair(const AdamwPair&) = delete;
-  AdamwPair& operator=(const AdamwPair&) = delete;
+  ~OptimizerPair() { kit_.wait(); }  // what is queued holds raw pointers
+  OptimizerPair(const OptimizerPair&) = delete;
+  OptimizerPair& operator=(const OptimizerPair&) = delete;
 
   HostOptimizer& cpu() { return *cpu_; }
   DeviceOptimizer& device() { return *device_; }
@@ -121,7 +124,7 @@ class AdamwPair {
       const std::string name = "shard " + std::to_string(shard) + " ";
       if (!testing::have_same_bits(kit_.get(device_values_[shard]), values_[shard]))
         text += name + "values, ";
-      for (const size_t state : {0U, 1U}) {
+      for (size_t state = 0; state < cpu_->states().size(); ++state) {
         if (!testing::have_same_bits(kit_.get(device_->state(shard, state)),
                                      cpu_->state(shard, state))) {
           text += name + device_->states()[state].name + ", ";

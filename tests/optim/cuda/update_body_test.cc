@@ -1,5 +1,5 @@
 // The update's kernel body against the CPU's loop, with the kernel's index arithmetic.
-#include "tessera/optim/cuda/adamw_body.h"
+#include "tessera/optim/cuda/update_body.h"
 
 #include <cstdint>
 #include <random>
@@ -11,6 +11,7 @@
 #include "tessera/flat_layout.h"
 #include "tessera/optim/adamw_kernels.h"
 #include "tessera/optim/cuda/pieces.h"
+#include "tessera/tests/optim/cuda/adamw_launch.h"
 #include "tessera/tests/optim/cuda/emulation.h"
 #include "tessera/tests/optim/cuda/same_bits.h"
 
@@ -44,14 +45,17 @@ struct Slice {
     }
   }
 
-  AdamwArrays<Gradient, Target> arrays() {
-    AdamwArrays<Gradient, Target> own = {values.data() + offset, gradient.data() + offset,
-                                         moment1.data() + offset, moment2.data() + offset, nullptr};
+  UpdateArrays<AdamwRule, Gradient, Target> arrays() {
+    UpdateArrays<AdamwRule, Gradient, Target> own = {
+        values.data() + offset,
+        gradient.data() + offset,
+        {moment1.data() + offset, moment2.data() + offset, nullptr},
+        nullptr};
     if constexpr (!std::is_void_v<Target>) own.target = target.data() + offset;
     return own;
   }
 
-  /// As FlatAdamw does it.
+  /// As the CPU does it.
   void update_on_cpu(const std::vector<Segment>& segments) {
     for (const Segment& segment : segments) {
       if (segment.parameter == kUnused) continue;
@@ -82,11 +86,22 @@ struct Slice {
 };
 
 std::vector<ParameterUpdate> updates() {
-  ParameterUpdate update = {adamw_scalars<float>(kCoefficients), 1};
-  std::vector<ParameterUpdate> all(kUpdatedNumels.size(), update);
+  std::vector<ParameterUpdate> all(kUpdatedNumels.size(), update_by(kCoefficients));
   all[kUnused].applies = 0;
   return all;
 }
+
+/// What a launch over pieces reads, kept alive.
+struct UpdateJob {
+  explicit UpdateJob(const std::vector<Piece>& of) : pieces(of) {}
+  UpdatePieces over(size_t count) const {
+    return {pieces.data(), places.data(), static_cast<int64_t>(count), numbers.data()};
+  }
+
+  std::vector<Piece> pieces;
+  std::vector<StatePlaces> places = places_of(pieces);
+  std::vector<ParameterUpdate> numbers = updates();
+};
 
 template <typename Gradient, typename Target>
 void expect_the_bits_of_the_cpu() {
@@ -96,6 +111,7 @@ void expect_the_bits_of_the_cpu() {
       std::vector<Segment> segments = layout.segments(layout.slice_range(slice));
       for (Segment& segment : segments) segment.buffer_offset -= layout.slice_range(slice).begin;
       const std::vector<Piece> pieces = cut_into_pieces(segments);
+      const UpdateJob job(pieces);
       for (int64_t offset = 0; offset < 4; ++offset) {
         const Slice<Gradient, Target> before(layout.slice_numel(), offset);
         Slice<Gradient, Target> expected = before;
@@ -104,8 +120,7 @@ void expect_the_bits_of_the_cpu() {
           Slice<Gradient, Target> got = before;
           run_workers(launch.blocks, [&](Worker block) {
             run_workers(launch.threads, [&](Worker thread) {
-              adamw_body(got.arrays(), pieces.data(), static_cast<int64_t>(pieces.size()),
-                         updates().data(), block, thread);
+              update_body(got.arrays(), job.over(pieces.size()), block, thread);
             });
           });
           EXPECT_TRUE(got == expected)
@@ -117,27 +132,26 @@ void expect_the_bits_of_the_cpu() {
   }
 }
 
-TEST(AdamwBody, GivesTheBitsOfTheCpu) {
+TEST(UpdateBody, GivesTheBitsOfTheCpu) {
   expect_the_bits_of_the_cpu<float, void>();
   expect_the_bits_of_the_cpu<BFloat16, void>();
   expect_the_bits_of_the_cpu<Half, void>();
 }
 
-TEST(AdamwBody, CastsIntoTheTarget) {
+TEST(UpdateBody, CastsIntoTheTarget) {
   expect_the_bits_of_the_cpu<float, float>();
   expect_the_bits_of_the_cpu<float, BFloat16>();
   expect_the_bits_of_the_cpu<BFloat16, BFloat16>();
   expect_the_bits_of_the_cpu<Half, Half>();
 }
 
-TEST(AdamwBody, LeavesPaddingAndUnusedParametersAlone) {
+TEST(UpdateBody, LeavesPaddingAndUnusedParametersAlone) {
   const FlatLayout layout(c10::kFloat, kUpdatedNumels, 1);
   const std::vector<Segment> segments = layout.segments(layout.slice_range(0));
   const std::vector<Piece> pieces = cut_into_pieces(segments);
   const Slice<float, BFloat16> before(layout.numel(), 0);
   Slice<float, BFloat16> after = before;
-  adamw_body(after.arrays(), pieces.data(), static_cast<int64_t>(pieces.size()), updates().data(),
-             {0, 1}, {0, 1});
+  update_body(after.arrays(), UpdateJob(pieces).over(pieces.size()), {0, 1}, {0, 1});
   std::vector<bool> is_updated(before.values.size(), false);
   for (const Segment& segment : segments) {
     for (int64_t i = 0; i < segment.numel; ++i) {
@@ -150,15 +164,14 @@ TEST(AdamwBody, LeavesPaddingAndUnusedParametersAlone) {
   }
 }
 
-TEST(AdamwBody, NegativeControlAMissingPieceIsNoticed) {
+TEST(UpdateBody, NegativeControlAMissingPieceIsNoticed) {
   const FlatLayout layout(c10::kFloat, kUpdatedNumels, 1);
   const std::vector<Segment> segments = layout.segments(layout.slice_range(0));
   const std::vector<Piece> pieces = cut_into_pieces(segments);
   Slice<float, void> expected(layout.numel(), 0);
   Slice<float, void> got = expected;
   expected.update_on_cpu(segments);
-  adamw_body(got.arrays(), pieces.data(), static_cast<int64_t>(pieces.size()) - 1, updates().data(),
-             {0, 1}, {0, 1});
+  update_body(got.arrays(), UpdateJob(pieces).over(pieces.size() - 1), {0, 1}, {0, 1});
   EXPECT_FALSE(got == expected);
 }
 

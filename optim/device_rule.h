@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstring>
+#include <type_traits>
+
+#include <torch/optim/optimizer.h>
+
+#include "tessera/optim/cuda/abi.h"
+
+namespace tessera::internal {
+
+/// How the kernels for devices know an algorithm.
+struct DeviceRule {
+  cuda::Rule rule;
+  /// Puts what the options hold now into `to`.
+  void (*write)(const torch::optim::OptimizerOptions& options, cuda::GroupNumbers& to);
+};
+
+/// The rule whose numbers kNumbersOf(options) returns: the HyperParameters of its formula.
+template <auto kNumbersOf>
+DeviceRule device_rule(cuda::Rule rule) {
+  return {.rule = rule,
+          .write = [](const torch::optim::OptimizerOptions& options, cuda::GroupNumbers& to) {
+            const auto numbers = kNumbersOf(options);
+            static_assert(std::is_trivially_copyable_v<decltype(numbers)>);
+            static_assert(sizeof(numbers) <= sizeof(to.numbers));
+            std::memcpy(static_cast<void*>(to.numbers), &numbers, sizeof(numbers));
+          }};
+}
+
+}  // namespace tessera::internal
