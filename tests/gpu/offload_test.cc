@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/eight_bit_options.h"
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/parallelize.h"
 #include "tessera/tests/gpu/gpu_worlds.h"
@@ -95,7 +96,8 @@ TEST(Offload, IsHowAnAlgorithmWithoutKernelsTrains) {
   const OptimizerPlan own = elementwise<Own<Belief>>(OwnOptions());
   const OptimizerPlan mixed = {torch::optim::SGDOptions(0.1).momentum(0.9),
                                {{"biases", is_bias, elementwise<Own<Belief>>(OwnOptions())}}};
-  for (const OptimizerPlan& plan : {own, mixed}) {
+  const OptimizerPlan coded = AdamW8bitOptions(0.02);
+  for (const OptimizerPlan& plan : {own, mixed, coded}) {
     TrainOptions options;
     options.plan = [&plan](const torch::nn::Module&) { return plan; };
     const auto run = [&](const Configuration& configuration) {
