@@ -45,11 +45,12 @@ class ElementUpdate {
 /// All that differs between algorithms is in `Update`:
 ///   Options       the type of its options
 ///   Coefficients  what an element needs to know, per parameter and step
-///   kStates       how many states the algorithm has, all in the values' dtype
+///   kStates       how many states the algorithm has, all in the values' dtype with one value per
+///                 element, unless apply() takes them as they are
 ///   is_counted(options)
 ///   coefficients(options, step, gradient_scale)
 ///   apply(T* values, const T* gradient, const std::array<T*, kStates>& states, numel,
-///         coefficients)     for float and double
+///         coefficients)     for float and double; or with std::span<void* const> states
 ///   initial_state(options)  if there is none: 0
 template <typename Update>
 class ElementUpdateBy final : public ElementUpdate {
@@ -90,10 +91,15 @@ class ElementUpdateBy final : public ElementUpdate {
   void apply_to(size_t parameter, T* values, const T* gradient, std::span<void* const> states,
                 int64_t numel) const {
     TORCH_INTERNAL_ASSERT(states.size() == Update::kStates);
-    std::array<T*, Update::kStates> own_states;
-    std::transform(states.begin(), states.end(), own_states.begin(),
-                   [](void* state) { return static_cast<T*>(state); });
-    Update::apply(values, gradient, own_states, numel, coefficients_[parameter]);
+    const typename Update::Coefficients& by = coefficients_[parameter];
+    if constexpr (requires { Update::apply(values, gradient, states, numel, by); }) {
+      Update::apply(values, gradient, states, numel, by);
+    } else {
+      std::array<T*, Update::kStates> own_states;
+      std::transform(states.begin(), states.end(), own_states.begin(),
+                     [](void* state) { return static_cast<T*>(state); });
+      Update::apply(values, gradient, own_states, numel, by);
+    }
   }
 
   std::vector<typename Update::Coefficients> coefficients_;  // per entry of the table

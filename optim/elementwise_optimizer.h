@@ -34,8 +34,8 @@ class ElementwiseOptimizer : public Base {
       for (const KeptState& state : this->states()) {
         covers.emplace_back(shard.segments, shard.values.numel(),
                             [&state](size_t parameter) { return state.has(parameter); });
-        states.push_back(
-            zeros(covers.back().numel(), state.dtype_over(shard.values.scalar_type())));
+        states.push_back(zeros(state.values_of(covers.back().numel()),
+                               state.dtype_over(shard.values.scalar_type())));
       }
     }
   }
@@ -44,9 +44,9 @@ class ElementwiseOptimizer : public Base {
     return states_.at(shard).at(state);
   }
   at::Tensor state_of(size_t shard, const Segment& segment, size_t state) const override {
-    const int64_t at = covers_.at(shard).at(state).find(segment.buffer_offset);
+    const int64_t at = place_of(shard, segment, state);
     TORCH_INTERNAL_ASSERT(at >= 0);
-    return this->state(shard, state).narrow(0, at, segment.numel);
+    return this->state(shard, state).narrow(0, at, this->states()[state].values_of(segment.numel));
   }
   int64_t state_bytes() const override {
     int64_t bytes = 0;
@@ -57,6 +57,14 @@ class ElementwiseOptimizer : public Base {
   }
 
  protected:
+  /// Where a segment's first value is in states_[shard][state]; -1: its parameter has none.
+  int64_t place_of(size_t shard, const Segment& segment, size_t state) const {
+    const int64_t at = covers_.at(shard).at(state).find(segment.buffer_offset);
+    const int64_t block = this->states()[state].block_numel;
+    TORCH_INTERNAL_ASSERT(at < 0 || at % block == 0);
+    return at < 0 ? -1 : at / block;
+  }
+
   std::vector<OptimizerShard> shards_;
   std::vector<std::vector<at::Tensor>> states_;  // per shard, as states()
   std::vector<std::vector<StateCover>> covers_;  // where their elements are

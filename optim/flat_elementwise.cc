@@ -44,7 +44,7 @@ void FlatElementwise::place_states(size_t shard) {
     for (size_t state = 0; state < groups().algorithm(group).states.size(); ++state) {
       const size_t kept = groups().kept_state(group, state);
       if (kept == ParameterGroups::kNoState) continue;
-      place(shard, i, state) = covers_[shard][kept].find(segments[i].buffer_offset);
+      place(shard, i, state) = place_of(shard, segments[i], kept);
       if (value != 0.0) state_of(shard, segments[i], kept).fill_(value);
     }
   }

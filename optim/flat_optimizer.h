@@ -57,12 +57,12 @@ class FlatOptimizer : public torch::optim::Optimizer {
 
   // What a StateDict holds of it. All local.
 
-  /// Tensor number `state` of states() for shard `shard`, in the constructor's order: what a
-  /// StateCover of the shard's segments says, [slice numel] where all parameters have the state;
-  /// padding zero. The optimizer's own memory.
+  /// Tensor number `state` of states() for shard `shard`, in the constructor's order: a value for
+  /// each block of what a StateCover of the shard's segments says, [slice numel] where all
+  /// parameters have a state with a value per element; padding zero. The optimizer's own memory.
   virtual const at::Tensor& state(size_t shard, size_t state) const = 0;
-  /// What of it belongs to one of the shard's segments, of a parameter that has the state: [segment
-  /// numel], a view. Writing it is loading.
+  /// What of it belongs to one of the shard's segments, of a parameter that has the state:
+  /// [ElementState::values_of(segment numel)], a view. Writing it is loading.
   virtual at::Tensor state_of(size_t shard, const Segment& segment, size_t state) const = 0;
 
   /// Updates of each parameter of the table so far. Blocks until the device has run what is queued

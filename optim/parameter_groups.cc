@@ -69,7 +69,8 @@ void ParameterGroups::keep_states(size_t parameters) {
       kept.push_back(kNoState);
       if (group_parameters_[group].empty() || !field.is_used_by(options(group))) continue;
       const auto same = std::find_if(states_.begin(), states_.end(), [&](const KeptState& state) {
-        return state.name == field.state.name && state.dtype == field.state.dtype;
+        return state.name == field.state.name && state.dtype == field.state.dtype &&
+               state.block_numel == field.state.block_numel;
       });
       kept.back() = static_cast<size_t>(same - states_.begin());
       if (same == states_.end()) {

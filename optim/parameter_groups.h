@@ -45,7 +45,7 @@ class ParameterGroups {
   const torch::optim::OptimizerOptions& options(size_t group) const { return *find(group); }
 
   /// The states that some group's options used when this was made, each with the parameters of
-  /// those groups. States of several algorithms that have one name and dtype are one.
+  /// those groups. States of several algorithms that have one name, dtype and block are one.
   const std::vector<KeptState>& states() const { return states_; }
   /// Which of states() is number `state` of the states of group `group`'s algorithm; kNoState where
   /// the group does not have it.

@@ -24,7 +24,7 @@ int64_t state_bytes(const PlannedUnit& unit, const KeptState& state, const Memor
   for (Segment& segment : segments) segment.buffer_offset -= slice.begin;
   const StateCover cover(segments, slice.numel,
                          [&](size_t parameter) { return state.has(unit.parameters[parameter]); });
-  return cover.numel() *
+  return state.values_of(cover.numel()) *
          static_cast<int64_t>(c10::elementSize(state.dtype_over(unit.precision.master)));
 }
 

@@ -10,12 +10,22 @@
 
 namespace tessera {
 
-/// One state of an optimizer with a value for each element that it updates: a moment, a momentum.
+/// One state of an optimizer with a value for each element that it updates, or for each block of
+/// elements: a moment, a momentum, the scales of its codes.
 struct ElementState {
   std::string name;                                     ///< what a StateDict calls it: "exp_avg"
   std::optional<c10::ScalarType> dtype = std::nullopt;  ///< of its values; none: the masters'
+  /// How many elements share one value, counted from the parameter's start in memory order; the
+  /// parameter's last value may be of fewer. 1 or 64, so that no block straddles two slices (Note
+  /// [Padding]).
+  int64_t block_numel = 1;
+  /// Whether values mean something in the parameter's own memory order only, as codes do whose
+  /// blocks share a scale.
+  bool is_order_bound = false;
 
   c10::ScalarType dtype_over(c10::ScalarType masters) const { return dtype.value_or(masters); }
+  /// How many values `numel` elements have that begin with a block.
+  int64_t values_of(int64_t numel) const { return (numel + block_numel - 1) / block_numel; }
 };
 
 /// A state that an optimizer keeps, and for which parameters: those whose group's algorithm and

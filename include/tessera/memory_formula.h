@@ -22,8 +22,8 @@ struct MemorySetting {
   int ranks_after_forward = 0;  ///< Options::reshard_after_forward, resolved: 1 keeps units whole,
                                 ///< degrees.parameters frees them, between: a second shard
   Offload offload = Offload::kNone;  ///< Options::offload
-  /// The optimizer's states per element (AdamW: two moments), each with the parameters that have
-  /// it.
+  /// The optimizer's states per element or block of elements (AdamW: two moments), each with the
+  /// parameters that have it.
   std::vector<KeptState> states = {};
   /// Which slice of the optimizer's state the rank has, of degrees.optimizer. Ranks have states of
   /// different size where only some parameters of a unit have them.

@@ -21,6 +21,7 @@
 // How to train: strategies and options.
 #include "tessera/activation_checkpoint.h"
 #include "tessera/algorithm_options.h"
+#include "tessera/eight_bit_options.h"
 #include "tessera/elementwise.h"
 #include "tessera/lamb_options.h"
 #include "tessera/lion_options.h"
@@ -34,6 +35,7 @@
 #include "tessera/wrap_rules.h"
 
 // Training.
+#include "tessera/eight_bit_state.h"
 #include "tessera/engine.h"
 #include "tessera/flat_layout.h"
 #include "tessera/gather_counts.h"

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/eight_bit_options.h"
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/parallelize.h"
 #include "tessera/tests/gpu/gpu_worlds.h"
@@ -97,7 +98,8 @@ TEST(Offload, IsHowAnAlgorithmWithoutKernelsTrains) {
   const OptimizerPlan mixed = {torch::optim::SGDOptions(0.1).momentum(0.9),
                                {{"biases", is_bias, elementwise<Own<Belief>>(OwnOptions())}}};
   const OptimizerPlan muon = muon_and(torch::optim::AdamWOptions(0.02), MuonOptions(0.02));
-  for (const OptimizerPlan& plan : {own, mixed, muon}) {
+  const OptimizerPlan coded = AdamW8bitOptions(0.02);
+  for (const OptimizerPlan& plan : {own, mixed, muon, coded}) {
     TrainOptions options;
     options.plan = [&plan](const torch::nn::Module&) { return plan; };
     options.after_step = [](Engine& engine, int) {

@@ -25,6 +25,15 @@ at::ScalarType integer_as_wide_as(at::ScalarType dtype) {
   }
 }
 
+/// Of two entries of one shape: whether strides mean the same order.
+bool has_same_order(const StateEntry& a, const StateEntry& b) {
+  if (a.numel() < 2) return true;
+  for (size_t i = 0; i < a.sizes.size(); ++i) {
+    if (a.sizes[i] > 1 && a.strides[i] != b.strides[i]) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 at::Tensor copy_in_order(const at::Tensor& tensor, const StateEntry& form) {
@@ -41,7 +50,8 @@ at::Tensor reordered(const at::Tensor& values, const StateEntry& form,
   return to.view(form.dtype);
 }
 
-std::string mismatch(const StateEntry& got, const StateEntry& expected) {
+std::string mismatch(const StateEntry& got, const StateSlot& slot) {
+  const StateEntry& expected = slot.form;
   std::vector<std::string> problems;
   if (got.sizes != expected.sizes) {
     problems.push_back(absl::StrCat("got shape ", c10::str(at::IntArrayRef(got.sizes)),
@@ -52,8 +62,15 @@ std::string mismatch(const StateEntry& got, const StateEntry& expected) {
                                     c10::toString(expected.dtype),
                                     "; load into the precision that was saved"));
   }
-  if (problems.empty()) return got.problem();
-  return absl::StrJoin(problems, "; ");
+  if (!problems.empty()) return absl::StrJoin(problems, "; ");
+  std::string malformed = got.problem();
+  if (malformed.empty() && slot.is_order_bound && !has_same_order(got, expected)) {
+    return absl::StrCat("got strides ", c10::str(at::IntArrayRef(got.strides)), ", expected ",
+                        c10::str(at::IntArrayRef(expected.strides)),
+                        ": codes share scales by blocks in memory order; give the parameter the "
+                        "memory format that it was saved with before parallelize");
+  }
+  return malformed;
 }
 
 }  // namespace tessera::internal

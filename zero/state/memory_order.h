@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/state_dict.h"
+#include "tessera/zero/state/state_table.h"
 
 namespace tessera::internal {
 
@@ -20,7 +21,7 @@ at::Tensor reordered(const at::Tensor& values, const StateEntry& form,
                      const std::vector<int64_t>& strides);
 
 /// Why `got` cannot be used as `expected`: another shape or dtype, or malformed; "" if it can, also
-/// with other strides.
-std::string mismatch(const StateEntry& got, const StateEntry& expected);
+/// with other strides, unless the slot is bound to its own.
+std::string mismatch(const StateEntry& got, const StateSlot& expected);
 
 }  // namespace tessera::internal

@@ -11,6 +11,7 @@
 
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/zero/state/average_remedy.h"
+#include "tessera/zero/state/eight_bit_remedy.h"
 #include "tessera/zero/state/memory_order.h"
 
 namespace tessera::internal {
@@ -102,7 +103,7 @@ StateClaims::StateClaims(ProcessGroup& group, const StateTable& table, const Sta
       problems.push_back(unknown_entry(name));
       continue;
     }
-    const std::string unusable = mismatch(entry, table.slots()[*slot].form);
+    const std::string unusable = mismatch(entry, table.slots()[*slot]);
     if (unusable.empty()) {
       append(*slot, entry, words);
     } else {
@@ -186,7 +187,7 @@ void StateClaims::describe(const StateTable& table,
     }
   }
   problems_ = absl::StrJoin(lines, "\n  ");
-  problems_ += average_remedy(table, problems_);
+  problems_ = eight_bit_remedy(problems_) + problems_ + average_remedy(table, problems_);
 }
 
 }  // namespace tessera::internal

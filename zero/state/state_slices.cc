@@ -74,15 +74,18 @@ std::vector<StateSlices::Slice> StateSlices::memory_of(const StateRegion& region
 
 std::vector<StatePart> StateSlices::parts_within(const StateRegion& region, Range bounds) const {
   std::vector<StatePart> parts;
+  // Slices, bounds and parameters all begin with a block.
+  const int64_t block = region.block_numel;
   for (const Slice& slice : memory_of(region)) {
     const int64_t begin = std::max(slice.range.begin, bounds.begin);
     const int64_t end = std::min(slice.range.end(), bounds.end());
     if (begin >= end) continue;
     for (const Segment& segment : layout_of(region).segments({begin, end - begin})) {
+      const int64_t numel = (segment.numel + block - 1) / block;
       parts.push_back(
           {region.slot_of(segment.parameter).value(),
-           {segment.parameter_offset, segment.numel},
-           slice.values.narrow(0, segment.buffer_offset - slice.range.begin, segment.numel)});
+           {segment.parameter_offset / block, numel},
+           slice.values.narrow(0, (segment.buffer_offset - slice.range.begin) / block, numel)});
     }
   }
   return parts;

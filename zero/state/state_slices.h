@@ -22,7 +22,7 @@ namespace tessera::internal {
 /// Elements of one slot that lie in one piece of this rank's memory.
 struct StatePart {
   size_t slot;        ///< of the table
-  Range range;        ///< in the slot's memory order
+  Range range;        ///< of the slot's values, in its memory order
   at::Tensor values;  ///< [range.numel], the memory itself, on its device
 };
 
@@ -62,7 +62,7 @@ class StateSlices {
   std::vector<StatePart> in_atom(const StateRegion& region) const;
 
  private:
-  /// A part of a unit's buffer.
+  /// A part of a unit's buffer: a value for each StateRegion::block_numel elements.
   struct Slice {
     at::Tensor values;
     Range range;

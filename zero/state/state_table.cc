@@ -34,6 +34,7 @@ StateTable::StateTable(const ParameterTable& table, const UnitPlan& plan,
       region.source = source;
       region.index = index;
       region.state = state;
+      region.block_numel = 1;
       return region;
     };
     add_unit(table, unit, region(Source::kParameters), "model.", "", unit.precision.parameters);
@@ -82,6 +83,8 @@ void StateTable::add_unit(const ParameterTable& table, const PlannedUnit& unit, 
                           std::string_view prefix, std::string_view suffix, at::ScalarType dtype,
                           const KeptState* state) {
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));
+  if (state != nullptr) region.block_numel = state->block_numel;
+  const bool has_blocks = region.block_numel > 1;
   for (size_t position = 0; position < unit.parameters.size(); ++position) {
     if (state == nullptr || state->has(unit.parameters[position])) {
       region.positions.push_back(position);
@@ -90,21 +93,27 @@ void StateTable::add_unit(const ParameterTable& table, const PlannedUnit& unit, 
   if (region.positions.empty()) return;
   region.first_slot = slots_.size();
   region.slots = region.positions.size();
-  region.bytes = unit.layout.numel() * element;
+  // Every part of a layout begins with a block.
+  region.bytes = round_up_to_words(unit.layout.numel() / region.block_numel * element);
   region.tag = absl::StrCat("state: ", unit.name, to_absl(suffix));
-  TORCH_INTERNAL_ASSERT(region.bytes % kWordBytes == 0);
   for (const size_t position : region.positions) {
     const Parameter& parameter = table[unit.parameters[position]];
     const Range range = unit.layout.parameter_range(position);
     TORCH_CHECK(parameter.tensor.numel() == range.numel, "parameter '", parameter.name, "': got ",
                 parameter.tensor.numel(), " elements, expected the ", range.numel,
                 " it had at parallelize; it was re-assigned or resized since");
-    add_slot({.name = absl::StrCat(to_absl(prefix), parameter.name, to_absl(suffix)),
-              .form = {.sizes = parameter.tensor.sizes().vec(),
+    StateEntry form = {.sizes = parameter.tensor.sizes().vec(),
                        .strides = flat_strides(parameter.tensor),
                        .dtype = dtype,
-                       .pieces = {}},
-              .begin_bytes = range.begin * element});
+                       .pieces = {}};
+    if (has_blocks) {
+      form.sizes = {state->values_of(range.numel)};
+      form.strides = {1};
+    }
+    add_slot({.name = absl::StrCat(to_absl(prefix), parameter.name, to_absl(suffix)),
+              .form = std::move(form),
+              .begin_bytes = range.begin / region.block_numel * element,
+              .is_order_bound = state != nullptr && state->is_order_bound});
   }
   regions_.push_back(std::move(region));
 }

@@ -24,7 +24,8 @@ struct StateSlot {
   std::string name;
   StateEntry form;  ///< sizes, strides, dtype; no pieces
   int64_t begin_bytes;
-  bool may_lack = false;  ///< StateNumber::may_lack
+  bool may_lack = false;        ///< StateNumber::may_lack
+  bool is_order_bound = false;  ///< ElementState::is_order_bound
 };
 
 /// Entries that are communicated together: a row of bytes, zero between the slots.
@@ -45,8 +46,9 @@ struct StateRegion {
   /// Of a unit, by slot: which of the unit's parameters it is, ascending. A state of the optimizer
   /// may be of some of them only.
   std::vector<size_t> positions;
-  int64_t bytes;    ///< a multiple of 8; of a unit its whole buffer's, whatever has slots
-  std::string tag;  ///< what its collectives are called
+  int64_t block_numel;  ///< of a unit: ElementState::block_numel, 1 where nothing is said
+  int64_t bytes;        ///< a multiple of 8; of a unit its whole buffer's, whatever has slots
+  std::string tag;      ///< what its collectives are called
 
   bool is_of_unit() const { return source < Source::kReplica; }
   /// The slot of the unit's parameter number `position`; nothing if it has none.

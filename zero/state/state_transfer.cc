@@ -140,14 +140,15 @@ void StateTransfer::save_unit(const StateTable& table, const StateRegion& region
   const FlatLayout& layout = slices_.layout_of(region);
   const at::TensorOptions options =
       at::TensorOptions(table.slots()[region.first_slot].form.dtype).device(group_.device());
+  const int64_t block = region.block_numel;
   const Range own_atom = slices_.slices().atom(layout);
-  const at::Tensor own = at::zeros({own_atom.numel}, options);
+  const at::Tensor own = at::zeros({own_atom.numel / block}, options);
   for (const StatePart& part : slices_.in_atom(region)) {
     const int64_t in_buffer =
-        layout.parameter_range(region.position(part.slot)).begin + part.range.begin;
-    own.narrow(0, in_buffer - own_atom.begin, part.range.numel).copy_(part.values);
+        layout.parameter_range(region.position(part.slot)).begin / block + part.range.begin;
+    own.narrow(0, in_buffer - own_atom.begin / block, part.range.numel).copy_(part.values);
   }
-  at::Tensor gathered = at::empty({layout.numel()}, options);
+  at::Tensor gathered = at::empty({layout.numel() / block}, options);
   if (layout.numel() > 0) group_.all_gather(gathered, own, region.tag)->wait();
   if (state == nullptr) return;
   gathered = gathered.cpu();
@@ -163,10 +164,11 @@ void StateTransfer::save_unit(const StateTable& table, const StateRegion& region
     for (const Segment& segment : layout.segments(atom)) {
       const std::optional<size_t> slot = region.slot_of(segment.parameter);
       if (!slot.has_value()) continue;
-      const int64_t from = rank * atom.numel + segment.buffer_offset - atom.begin;
+      const int64_t from = (rank * atom.numel + segment.buffer_offset - atom.begin) / block;
+      const int64_t numel = (segment.numel + block - 1) / block;
       values[*slot - region.first_slot]
-          .narrow(0, segment.parameter_offset, segment.numel)
-          .copy_(gathered.narrow(0, from, segment.numel));
+          .narrow(0, segment.parameter_offset / block, numel)
+          .copy_(gathered.narrow(0, from, numel));
     }
   }
 }

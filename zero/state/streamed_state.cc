@@ -13,6 +13,7 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/zero/parameters/registration.h"
 #include "tessera/zero/state/average_remedy.h"
+#include "tessera/zero/state/eight_bit_remedy.h"
 #include "tessera/zero/state/memory_order.h"
 
 namespace tessera::internal {
@@ -61,7 +62,7 @@ std::vector<std::string> mismatches(const StateTable& table, const StateSource& 
     if (found == source.entries().end()) {
       if (!slot.may_lack && !source.leaves(slot.name))
         add(slot.name, absl::StrCat("'", slot.name, "': missing"));
-    } else if (std::string problem = mismatch(found->second, slot.form); !problem.empty()) {
+    } else if (std::string problem = mismatch(found->second, slot); !problem.empty()) {
       add(slot.name, absl::StrCat("'", slot.name, "': ", problem));
     }
   }
@@ -211,7 +212,7 @@ void StreamedState::load(StateSource& source, EngineCounters& counters) {
   std::string problem;
   try {
     problem = absl::StrJoin(mismatches(table, source), "\n  ");
-    problem += average_remedy(table, problem);
+    problem = eight_bit_remedy(problem) + problem + average_remedy(table, problem);
     if (problem.empty()) problem = source.problem_of(needed_by(table, slices_, reading));
     if (problem.empty()) {
       const size_t first = table.regions().back().first_slot;

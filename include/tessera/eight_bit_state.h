@@ -1,0 +1,39 @@
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+#include <c10/core/ScalarType.h>
+
+#include "tessera/state_dict.h"
+
+namespace tessera {
+
+/// What quantize_state() and dequantize_state() change, and to what.
+struct EightBitPart {
+  /// Parameters whose moments are changed, by name; null: all that have such moments.
+  std::function<bool(std::string_view parameter)> parameters = nullptr;
+  /// Groups whose algorithm is renamed, "defaults" or OptimizerGroup::name; null: all of AdamW and
+  /// Lion, or of AdamW8bit and Lion8bit.
+  std::function<bool(std::string_view group)> groups = nullptr;
+  /// Of the moments that dequantize_state() makes: the masters' dtype, kFloat or kDouble.
+  c10::ScalarType dtype = c10::kFloat;
+};
+
+/// The state of a run of AdamW or Lion as one that AdamW8bitOptions and Lion8bitOptions continue:
+/// for each parameter exp_avg becomes exp_avg_codes (uint8, of its shape) and exp_avg_scales (fp32,
+/// one per 64 elements in memory order), exp_avg_sq the same; the names of algorithms are changed;
+/// everything else is kept. Moments are rounded to the nearest codes (docs/optimizers.md). Local;
+/// where every rank has its share (StateScope::kSharded), each calls it on that. Takes memory for
+/// the codes. Throws c10::Error, naming the entry: a moment that is neither fp32 nor fp64 or is
+/// malformed, a piece that begins or ends inside a block (what state_dict() gives does not),
+/// AMSGrad's maxima, which have no 8-bit form.
+StateDict quantize_state(StateDict state, const EightBitPart& part = {});
+
+/// The other way round: moments as the 8-bit run works with them, exactly. quantize_state() of that
+/// rounds once more: a block whose largest magnitude is negative has another scale then. Local.
+/// Throws c10::Error, naming the entry: codes without scales for all their blocks, malformed
+/// entries, another `dtype`.
+StateDict dequantize_state(StateDict state, const EightBitPart& part = {});
+
+}  // namespace tessera

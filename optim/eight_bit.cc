@@ -1,0 +1,120 @@
+#include "tessera/optim/eight_bit.h"
+
+#include <cmath>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "tessera/eight_bit_options.h"
+#include "tessera/optim/eight_bit_kernels.h"
+#include "tessera/optim/element_update.h"
+
+namespace tessera::internal {
+
+namespace {
+
+/// Number `moment` of the algorithm's, each of which has codes and scales.
+CodedMoment moment_in(std::span<void* const> states, size_t moment) {
+  return {static_cast<uint8_t*>(states[2 * moment]), static_cast<float*>(states[2 * moment + 1])};
+}
+
+struct Adamw8bitUpdate {
+  using Options = AdamW8bitOptions;
+  using Coefficients = AdamwCoefficients;
+  static constexpr size_t kStates = 4;
+
+  static bool is_counted(const Options&) { return true; }
+  static Coefficients coefficients(const Options& options, int64_t step, double gradient_scale) {
+    const auto [beta1, beta2] = options.betas();
+    const auto exponent = static_cast<double>(step);
+    return adamw_coefficients({.lr = options.lr(),
+                               .beta1 = beta1,
+                               .beta2 = beta2,
+                               .eps = options.eps(),
+                               .weight_decay = options.weight_decay()},
+                              std::pow(beta1, exponent), std::pow(beta2, exponent), gradient_scale);
+  }
+
+  template <typename T>
+  static void apply(T* values, const T* gradient, std::span<void* const> states, int64_t numel,
+                    const Coefficients& coefficients) {
+    adamw8bit_update(values, gradient, moment_in(states, 0), moment_in(states, 1), numel,
+                     coefficients);
+  }
+};
+
+struct Lion8bitUpdate {
+  using Options = Lion8bitOptions;
+  using Coefficients = LionCoefficients;
+  static constexpr size_t kStates = 2;
+
+  static bool is_counted(const Options&) { return true; }
+  static Coefficients coefficients(const Options& options, int64_t /*step*/,
+                                   double gradient_scale) {
+    const auto [beta1, beta2] = options.betas();
+    return lion_coefficients({.lr = options.lr(),
+                              .beta1 = beta1,
+                              .beta2 = beta2,
+                              .weight_decay = options.weight_decay()},
+                             gradient_scale);
+  }
+
+  template <typename T>
+  static void apply(T* values, const T* gradient, std::span<void* const> states, int64_t numel,
+                    const Coefficients& coefficients) {
+    lion8bit_update(values, gradient, moment_in(states, 0), numel, coefficients);
+  }
+};
+
+/// What both have.
+template <typename Options>
+std::vector<HyperParameterField> common_fields() {
+  using Field = HyperParameterField;
+  return {Field::number<Options>(
+              "lr", [](auto& of) -> auto& { return of.lr(); }),
+          Field::number<Options>(
+              "beta1", [](auto& of) -> auto& { return std::get<0>(of.betas()); }, /*end=*/1),
+          Field::number<Options>(
+              "beta2", [](auto& of) -> auto& { return std::get<1>(of.betas()); }, /*end=*/1),
+          Field::number<Options>(
+              "weight_decay", [](auto& of) -> auto& { return of.weight_decay(); })};
+}
+
+std::vector<StateField> moment_states(const std::vector<MomentNames>& moments) {
+  std::vector<StateField> states;
+  for (const MomentNames& names : moments) {
+    states.push_back({.state = {.name = names.codes, .dtype = c10::kByte, .is_order_bound = true}});
+    states.push_back(
+        {.state = {.name = names.scales, .dtype = c10::kFloat, .block_numel = kCodeBlock}});
+  }
+  return states;
+}
+
+}  // namespace
+
+const Algorithm& adamw8bit_algorithm() {
+  static const Algorithm algorithm = [] {
+    Algorithm made = {.name = "AdamW8bit",
+                      .options_name = "AdamW8bitOptions",
+                      .accepts = &has_type<AdamW8bitOptions>,
+                      .hyper_parameters = common_fields<AdamW8bitOptions>(),
+                      .states = moment_states({kFirstMoment, kSecondMoment}),
+                      .make_update = &make_element_update<Adamw8bitUpdate>};
+    made.hyper_parameters.push_back(HyperParameterField::number<AdamW8bitOptions>(
+        "eps", [](auto& of) -> auto& { return of.eps(); }));
+    return made;
+  }();
+  return algorithm;
+}
+
+const Algorithm& lion8bit_algorithm() {
+  static const Algorithm algorithm = {.name = "Lion8bit",
+                                      .options_name = "Lion8bitOptions",
+                                      .accepts = &has_type<Lion8bitOptions>,
+                                      .hyper_parameters = common_fields<Lion8bitOptions>(),
+                                      .states = moment_states({kFirstMoment}),
+                                      .make_update = &make_element_update<Lion8bitUpdate>};
+  return algorithm;
+}
+
+}  // namespace tessera::internal

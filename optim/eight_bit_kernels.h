@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/optim/formulas/adamw_element.h"
+#include "tessera/optim/formulas/lion_element.h"
+
+namespace tessera::internal {
+
+/// Elements of a parameter, counted from its start in memory order, whose codes share one scale.
+inline constexpr int64_t kCodeBlock = 64;
+
+/// A moment in 8 bits: a byte per element (Note [Dynamic codes]), a scale per block.
+struct CodedMoment {
+  uint8_t* codes;
+  float* scales;
+};
+
+/// One update of `numel` elements, the first one at the beginning of a block, in place: moments are
+/// dequantised, updated in T, and quantised with new scales. Values are updated by the moments as
+/// they were before they were quantised. A block's bits depend on its own elements only, not on
+/// numel, address or processor. The arrays do not overlap.
+void adamw8bit_update(float* values, const float* gradient, const CodedMoment& moment1,
+                      const CodedMoment& moment2, int64_t numel,
+                      const AdamwCoefficients& coefficients);
+void adamw8bit_update(double* values, const double* gradient, const CodedMoment& moment1,
+                      const CodedMoment& moment2, int64_t numel,
+                      const AdamwCoefficients& coefficients);
+void lion8bit_update(float* values, const float* gradient, const CodedMoment& momentum,
+                     int64_t numel, const LionCoefficients& coefficients);
+void lion8bit_update(double* values, const double* gradient, const CodedMoment& momentum,
+                     int64_t numel, const LionCoefficients& coefficients);
+
+/// What an update does with a moment behind and before it: `values` are [numel] and begin with a
+/// block. `is_signed`: it is a first moment; second ones are at least 0.
+void quantize(const float* values, const CodedMoment& moment, int64_t numel, bool is_signed);
+void dequantize(const CodedMoment& moment, float* values, int64_t numel, bool is_signed);
+
+}  // namespace tessera::internal

@@ -1,0 +1,171 @@
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+// How a number between -1 and 1 becomes a byte, and back.
+namespace tessera::internal {
+
+/// Note [Dynamic codes]
+/// The dynamic trees of Dettmers et al. (arXiv 2110.02861, section 2): magnitudes in seven decades
+/// from 1e-6 to 1, each with twice as many values as the one below, kFirst (1 in the signed tree, 2
+/// in the unsigned one) in the first: with n = kFirst * 2^i of them in decade i, magnitude number
+/// u = n ... 2n - 1 is 10^(i-6) * (0.1 + 0.9 * (u - n + 0.5) / n), the middle of the u-th of n
+/// equal cells. Number 128 * kFirst is 1 and kFirst - 1 is 0.
+///
+/// A decade's values lie on a line over u, and from decade to decade lines get steeper: so the
+/// value is the largest of seven lines, and the other way round u is the smallest of seven. No
+/// search, no table, no branch: loops over elements become vector instructions.
+///
+/// A number gets the nearest value. Cells end half way between values, at whole numbers of the
+/// inverse lines, but for two kinds of neighbours: between decades (where u is a power of two) 0.2
+/// further on, and below 1 a quarter before. Lines are rounded, so of two values that are equally
+/// near to within 2e-6 of the number either is taken; always the same one for the same bits. One
+/// number gets a value that is not the nearest: a positive one of the unsigned tree never becomes
+/// 0, because steps are divided by what it is the square of (Li et al., arXiv 2309.01507, section
+/// 4.1, on zero in second moments).
+///
+/// As bytes: u - 1 in the unsigned tree; in the signed one u, or 256 - u for negative numbers,
+/// which have no -1. Byte 0 is zero in both.
+namespace dynamic_code {
+
+constexpr double unit_of_decade(int decade) {
+  double unit = 1;
+  for (int i = decade; i < 6; ++i) unit /= 10;
+  return unit;
+}
+
+struct Line {
+  float slope;
+  float offset;
+};
+
+/// Decade `decade` as value = slope * u + offset.
+template <int kFirst>
+constexpr Line line_over_numbers(int decade) {
+  const double unit = unit_of_decade(decade);
+  const double count = kFirst << decade;
+  return {static_cast<float>(0.9 * unit / count), static_cast<float>(unit * (0.45 / count - 0.8))};
+}
+
+/// And as u = slope * value + offset. The signed tree's first decade has one value, so its line is
+/// free to begin where 0 ends.
+template <int kFirst>
+constexpr Line line_over_values(int decade) {
+  const double count = kFirst << decade;
+  if (count == 1) {
+    return {static_cast<float>(0.8 / 0.725e-6), static_cast<float>(2 - 0.8 / 0.725)};
+  }
+  return {static_cast<float>(count / (0.9 * unit_of_decade(decade))),
+          static_cast<float>(count * 8 / 9)};
+}
+
+template <int kFirst, int decade>
+[[gnu::always_inline]] inline float largest_line(float u, float largest) {
+  constexpr Line kLine = line_over_numbers<kFirst>(decade);
+  const float line = std::fma(u, kLine.slope, kLine.offset);
+  largest = line > largest ? line : largest;
+  if constexpr (decade < 6) {
+    return largest_line<kFirst, decade + 1>(u, largest);
+  } else {
+    return largest;
+  }
+}
+
+template <int kFirst, int decade>
+[[gnu::always_inline]] inline float smallest_line(float value, float smallest) {
+  constexpr Line kLine = line_over_values<kFirst>(decade);
+  const float line = std::fma(value, kLine.slope, kLine.offset);
+  smallest = line < smallest ? line : smallest;
+  if constexpr (decade < 6) {
+    return smallest_line<kFirst, decade + 1>(value, smallest);
+  } else {
+    return smallest;
+  }
+}
+
+/// Magnitude number `u`, 0 to 128 * kFirst.
+template <int kFirst>
+[[gnu::always_inline]] inline float magnitude(int32_t u) {
+  const float value = largest_line<kFirst, 0>(static_cast<float>(u), 0.0f);
+  return value < 1.0f ? value : 1.0f;
+}
+
+/// The cell that a point `u` of the lines lies in.
+template <int kFirst>
+[[gnu::always_inline]] inline int32_t cell_of(float u) {
+  const float power = std::bit_cast<float>(std::bit_cast<int32_t>(u) & ~0x7fffff);  // of two
+  // Conversions, as selects would become branches.
+  const auto late = static_cast<int32_t>(u - power < 0.2f);
+  const auto early = static_cast<int32_t>(u >= 128.0f * kFirst - 0.25f);
+  return static_cast<int32_t>(u - static_cast<float>(late) + static_cast<float>(early));
+}
+
+/// The number of the magnitude nearest to `value`, which is at least 0.
+template <int kFirst>
+[[gnu::always_inline]] inline int32_t nearest(float value) {
+  return cell_of<kFirst>(smallest_line<kFirst, 0>(value, 128.0f * kFirst));
+}
+
+}  // namespace dynamic_code
+
+/// What a block's largest magnitude makes of it. A scale is 0 or from 2^-126 to 2^126, so that it
+/// has an inverse; what is larger is stored as 2^126, a block with a NaN has the scale NaN.
+struct BlockScale {
+  float scale;
+  float inverse;
+};
+
+inline constexpr int32_t kMagnitudeBits = 0x7fffffff;
+inline constexpr int32_t kLargestScaleBits = (126 + 127) << 23;
+
+/// `bits`: the largest of a block's magnitudes, as an integer: those order as their numbers do, and
+/// NaN above all.
+inline BlockScale block_scale(int32_t bits) {
+  constexpr int32_t kInfinityBits = 0x7f800000;
+  constexpr int32_t kSmallestScaleBits = 1 << 23;
+  if (bits < kSmallestScaleBits) return {0.0f, 0.0f};
+  const float scale = std::bit_cast<float>(bits < kLargestScaleBits ? bits : kLargestScaleBits);
+  return {bits > kInfinityBits ? std::bit_cast<float>(bits) : scale, 1.0f / scale};
+}
+
+/// Of a first moment.
+struct SignedTree {
+  static constexpr int kFirst = 1;
+  /// The value of `byte`, 0 to 255.
+  [[gnu::always_inline]] static float value(int32_t byte) {
+    const int32_t back = 256 - byte;
+    const float magnitude = dynamic_code::magnitude<1>(byte < back ? byte : back);
+    const int32_t sign = (128 - byte) & ~kMagnitudeBits;  // of bytes above 128
+    return std::bit_cast<float>(std::bit_cast<int32_t>(magnitude) | sign);
+  }
+  /// The byte of `value` * `inverse`.
+  [[gnu::always_inline]] static int32_t byte(float value, float inverse) {
+    const int32_t bits = std::bit_cast<int32_t>(value);
+    const int32_t absolute = bits & kMagnitudeBits;
+    const int32_t kept = absolute < kLargestScaleBits ? absolute : kLargestScaleBits;
+    const int32_t u = dynamic_code::nearest<1>(std::bit_cast<float>(kept) * inverse);
+    const int32_t sign = bits >> 31;  // 0 or -1
+    const int32_t most = 128 + sign;
+    return (((u < most ? u : most) ^ sign) - sign) & 255;
+  }
+};
+
+/// Of a second moment.
+struct UnsignedTree {
+  static constexpr int kFirst = 2;
+  [[gnu::always_inline]] static float value(int32_t byte) {
+    return dynamic_code::magnitude<2>(byte + 1);
+  }
+  /// `value` is at least 0.
+  [[gnu::always_inline]] static int32_t byte(float value, float inverse) {
+    const int32_t absolute = std::bit_cast<int32_t>(value) & kMagnitudeBits;
+    const int32_t kept = absolute < kLargestScaleBits ? absolute : kLargestScaleBits;
+    const int32_t u = dynamic_code::nearest<2>(std::bit_cast<float>(kept) * inverse);
+    const int32_t least = absolute > 0 ? 1 : 0;
+    return u - 1 < least ? least : u - 1;
+  }
+};
+
+}  // namespace tessera::internal
