@@ -61,7 +61,6 @@ absl::StatusOr<std::vector<size_t>> OptimizerPlan::assign(const ParameterTable& 
   std::vector<size_t> group_of(table.size(), 0);
   std::vector<size_t> selected(groups.size(), 0);
   for (size_t index = 0; index < table.size(); ++index) {
-    if (!table[index].is_trainable) continue;
     for (size_t g = 0; g < groups.size(); ++g) {
       if (!groups[g].selects || !groups[g].selects(table[index].name, table[index].tensor)) {
         continue;
@@ -77,8 +76,8 @@ absl::StatusOr<std::vector<size_t>> OptimizerPlan::assign(const ParameterTable& 
                          "': got no predicate, expected one; set selects");
     } else if (selected[g] == 0) {
       problems.push_back("[optim] group '" + groups[g].name +
-                         "': got no trainable parameter, expected at least one; correct its "
-                         "predicate or remove it");
+                         "': got no parameter, expected at least one, trained or frozen; correct "
+                         "its predicate or remove it");
     }
   }
   if (problems.empty()) return group_of;

@@ -35,6 +35,11 @@ class ParameterGroups {
   ParameterGroups(torch::optim::Optimizer& owner, const ParameterTable& table,
                   const OptimizerPlan& plan, const std::vector<size_t>& group_of);
 
+  /// Hands the groups to `owner`, which must outlive this: users see and edit them there from now
+  /// on. `owner` may have the first of them already, from an engine of other parameters: it keeps
+  /// their options, and gets the parameters.
+  void show_in(torch::optim::Optimizer& owner);
+
   /// How many there are, the defaults first.
   size_t size() const { return group_names_.size(); }
   /// The group of parameter `parameter` of the table.
@@ -59,7 +64,7 @@ class ParameterGroups {
 
   /// The learning rate of group `group`; replaced_groups() must be empty.
   double rate(size_t group) const { return options(group).get_lr(); }
-  void set_rate(size_t group, double rate) { owner_.param_groups()[group].options().set_lr(rate); }
+  void set_rate(size_t group, double rate) { owner_->param_groups()[group].options().set_lr(rate); }
 
   /// What makes the groups unusable now, "[optim] <what>: got X, expected Y; <remedy>"; empty if
   /// nothing. Asked before the vote, so that all ranks refuse together.
@@ -95,7 +100,7 @@ class ParameterGroups {
   /// What options use and is not kept; "" if nothing.
   std::string missing_state(size_t group) const;
 
-  torch::optim::Optimizer& owner_;
+  torch::optim::Optimizer* owner_;            // has the groups
   std::vector<AlgorithmOptions> given_;       // per group; what they were given with keeps a user's
                                               // algorithm alive
   std::vector<const Algorithm*> algorithms_;  // per group

@@ -11,6 +11,7 @@
 
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/zero/state/average_remedy.h"
+#include "tessera/zero/state/lack_remedy.h"
 #include "tessera/zero/state/memory_order.h"
 
 namespace tessera::internal {
@@ -99,7 +100,7 @@ StateClaims::StateClaims(ProcessGroup& group, const StateTable& table, const Sta
   for (const auto& [name, entry] : state.entries) {
     const size_t* slot = table.find(name);
     if (slot == nullptr) {
-      problems.push_back(unknown_entry(name));
+      if (!table.is_left_out(name)) problems.push_back(table.unknown_entry(name));
       continue;
     }
     const std::string unusable = mismatch(entry, table.slots()[*slot].form);
@@ -186,6 +187,7 @@ void StateClaims::describe(const StateTable& table,
   }
   problems_ = absl::StrJoin(lines, "\n  ");
   problems_ += average_remedy(table, problems_);
+  problems_ += lack_remedy(table, problems_);
 }
 
 }  // namespace tessera::internal

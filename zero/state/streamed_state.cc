@@ -13,6 +13,7 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/zero/parameters/registration.h"
 #include "tessera/zero/state/average_remedy.h"
+#include "tessera/zero/state/lack_remedy.h"
 #include "tessera/zero/state/memory_order.h"
 
 namespace tessera::internal {
@@ -62,8 +63,8 @@ std::vector<std::string> mismatches(const StateTable& table, const StateSource& 
     }
   }
   for (const auto& [name, entry] : source.entries()) {
-    if (table.find(name) != nullptr) continue;
-    problems.push_back(unknown_entry(name));
+    if (table.find(name) != nullptr || table.is_left_out(name)) continue;
+    problems.push_back(table.unknown_entry(name));
   }
   return problems;
 }
@@ -197,17 +198,25 @@ void StreamedState::save(const Saving& saving, StateSink& sink) const {
 
 // --- Loading ---
 
-void StreamedState::load(StateSource& source, EngineCounters& counters) {
+void StreamedState::load(StateSource& source, EngineCounters& counters,
+                         const PartialState& partial) {
   const at::NoGradGuard no_grad;
   std::vector<StateNumber> numbers = slices_.numbers(counters);
-  const StateTable table = table_on_all_ranks(group_, slices_, numbers, "");
+  const StateTable table = table_on_all_ranks(group_, slices_, numbers, partial);
   Reading reading(table, source);
 
   // A source may throw, and only here: the other ranks must hear of it.
+  using Presence = StateSlices::Presence;
+  std::vector<Presence> presence;
   std::string problem;
   try {
+    for (size_t slot = 0; slot < table.slots().size(); ++slot) {
+      presence.push_back(reading.has(slot)                         ? Presence::kThere
+                         : source.leaves(table.slots()[slot].name) ? Presence::kLeft
+                                                                   : Presence::kMissing);
+    }
     problem = absl::StrJoin(mismatches(table, source), "\n  ");
-    problem += average_remedy(table, problem);
+    problem += average_remedy(table, problem) + lack_remedy(table, problem);
     if (problem.empty()) problem = source.problem_of(needed_by(table, slices_, reading));
     if (problem.empty()) {
       const size_t first = table.regions().back().first_slot;
@@ -245,6 +254,7 @@ void StreamedState::load(StateSource& source, EngineCounters& counters) {
       table.replicas()[region.index].copy_(values.as_strided(form.sizes, form.strides));
     }
   }
+  slices_.begin_missing(table, presence, numbers);
   slices_.write(numbers, counters);
 }
 
