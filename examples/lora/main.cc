@@ -6,7 +6,7 @@
 // Expected last line, the same for every strategy (digits depend on the number of ranks and the
 // machine's arithmetic):
 //
-//   world 2: loss
+//   world 2: loss 0.025606, parameters cac98fac9728e061
 #include <cmath>
 #include <cstdio>
 #include <memory>

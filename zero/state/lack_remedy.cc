@@ -14,9 +14,9 @@ std::string lack_remedy(const StateTable& table, const std::string& problems) {
         return slot.parameter.has_value() && !slot.may_lack &&
                absl::StrContains(problems, absl::StrCat("'", slot.name, "': missing"));
       });
-  return is_of_parameter ? "\n  The state of a run that did not train or did not have a parameter "
-                           "lacks entries "
-                           "of it; where that is meant, accept it by PartialState::may_lack"
+  return is_of_parameter ? "the state of a run that did not train a parameter, or did not have it, "
+                           "lacks entries; "
+                           "where that is meant, accept it by PartialState::may_lack"
                          : "";
 }
 

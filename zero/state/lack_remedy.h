@@ -6,8 +6,8 @@
 
 namespace tessera::internal {
 
-/// What to do about `problems`, lines "'<entry>': ...", where entries of parameters are missing; ""
-/// if none is.
+/// What to do about `problems`, lines "'<entry>': ...", where entries of parameters are missing, in
+/// one line; "" if none is.
 std::string lack_remedy(const StateTable& table, const std::string& problems);
 
 }  // namespace tessera::internal

@@ -187,7 +187,9 @@ void StateClaims::describe(const StateTable& table,
   }
   problems_ = absl::StrJoin(lines, "\n  ");
   problems_ += average_remedy(table, problems_);
-  problems_ += lack_remedy(table, problems_);
+  if (const std::string remedy = lack_remedy(table, problems_); !remedy.empty()) {
+    problems_ += absl::StrCat("\n  ", remedy);
+  }
 }
 
 }  // namespace tessera::internal

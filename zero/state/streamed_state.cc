@@ -216,7 +216,10 @@ void StreamedState::load(StateSource& source, EngineCounters& counters,
                                                                    : Presence::kMissing);
     }
     problem = absl::StrJoin(mismatches(table, source), "\n  ");
-    problem += average_remedy(table, problem) + lack_remedy(table, problem);
+    problem += average_remedy(table, problem);
+    if (const std::string remedy = lack_remedy(table, problem); !remedy.empty()) {
+      problem = absl::StrCat(remedy, "\n  ", problem);  // first: of many lines the last are cut
+    }
     if (problem.empty()) problem = source.problem_of(needed_by(table, slices_, reading));
     if (problem.empty()) {
       const size_t first = table.regions().back().first_slot;
