@@ -47,7 +47,8 @@ TEST_P(RebuildFailure, EndsTheEngineOnEveryRank) {
       EXPECT_THAT(outcome_of([&] { trainer.engine->step(); }), is_comm_error(cause));
       EXPECT_THAT(outcome_of(change), is_comm_error(cause));
       if (is_split) {
-        EXPECT_THAT(outcome_of([&] { trainer.net->first->weight.sum(); }), is_misuse("were split over ranks"));
+        EXPECT_THAT(outcome_of([&] { trainer.net->first->weight.sum(); }),
+                    is_misuse("were split over ranks"));
       } else {
         EXPECT_TRUE(have_same_bits(trainer.net->first->weight, before));
       }

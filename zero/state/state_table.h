@@ -87,7 +87,7 @@ class StateTable {
   void leave_out_frozen() { leaves_out_frozen_ = true; }
 
   /// Whether the entry `name`, which is no slot, is to be ignored. Otherwise unknown_entry() says
-  /// what is wrong with it, "'<name>': got ..., and the remedy where there is one.
+  /// what is wrong with it and what to do, in a line.
   bool is_left_out(const std::string& name) const {
     return leaves_out_frozen_ && is_of_frozen(name);
   }

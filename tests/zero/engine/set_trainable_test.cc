@@ -9,8 +9,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/lion_options.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/oracle.h"
+#include "tessera/tests/support/own_optimizer.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/same_bits.h"
 #include "tessera/tests/support/state_run.h"
@@ -111,6 +113,9 @@ TEST(SetTrainableControl, AnotherChangeWouldBeSeen) {
   EXPECT_NE(differences(got.parameters, expected, 1e-12), "");
 }
 
+/// The parameter of "optimizer.<parameter>.<state>".
+std::string parameter_in(const std::string& name) { return name.substr(10, name.rfind('.') - 10); }
+
 /// What is wrong with `after`, a state behind set_trainable(next) when it was `before`: "" if what
 /// stays has its bits and what is new is zero or its value, and nothing is of frozen ones.
 std::string misfits(const StateDict& before, const StateDict& after,
@@ -125,7 +130,7 @@ std::string misfits(const StateDict& before, const StateDict& after,
       if (!have_same_bits(entry.tensor(), old->second.tensor())) complain(name, "other bits");
       continue;
     }
-    const std::string of = name.substr(10, name.rfind('.') - 10);  // behind "optimizer."
+    const std::string of = parameter_in(name);
     const at::Tensor value = after.entries.at("model." + of).tensor();
     const bool is_value = name.ends_with(".master") || name.ends_with(".average");
     const at::Tensor expected = is_value ? value.to(entry.dtype) : at::zeros_like(entry.tensor());
@@ -133,7 +138,7 @@ std::string misfits(const StateDict& before, const StateDict& after,
   }
   for (const auto& [name, entry] : before.entries) {
     if (after.entries.contains(name)) continue;
-    const std::string of = name.substr(10, name.rfind('.') - 10);
+    const std::string of = parameter_in(name);
     if (!name.starts_with("optimizer.") || next(of, {})) complain(name, "is lost");
   }
   for (const auto& [name, entry] : after.entries) {
@@ -186,6 +191,55 @@ TEST_P(SetTrainableEngine, WithMastersLossScaleAndAverage) {
   bf16.precision.parameters = at::kBFloat16;
   bf16.average = WeightAverage{.decay = 0.9};
   expect_a_fresh_engine("OddMlp", bf16);
+}
+
+/// States of every kind go over, and what is new begins with what its algorithm begins with.
+TEST(SetTrainableAlgorithms, OfAllKindsGoOn) {
+  const auto is_vector = [](std::string_view name) { return name.ends_with("bias"); };
+  using namespace torch::optim;
+  const std::vector<OptimizerPlan> plans = {
+      AdamWOptions(0.02).amsgrad(true),
+      AdamOptions(0.02).weight_decay(0.1),
+      {SGDOptions(0.1), {{"bias", is_vector, SGDOptions(0.1).momentum(0.9)}}},
+      LionOptions(0.01),
+      AdagradOptions(0.1).initial_accumulator_value(0.25).lr_decay(0.1),
+      RMSpropOptions(0.01).momentum(0.8).centered(true),
+      {elementwise<Own<Belief>>(OwnOptions()),
+       {{"bias", is_vector, SGDOptions(0.1).momentum(0.9)}}}};
+  for (const OptimizerPlan& plan : plans) {
+    for (const Strategy strategy : {Strategy::kZero1, Strategy::kZero3}) {
+      run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& group) {
+        const Configuration configuration = configuration_of(strategy);
+        const ThawedRank run(group, "OddMlp", configuration, of_phase(1), 3, plan);
+        run.train(0, 2);
+        run.engine->set_trainable(of_phase(2));
+        const ThawedRank fresh(group, "OddMlp", configuration, of_phase(2), 77, plan);
+        EXPECT_EQ(fresh.engine->memory().now().by_class, run.engine->memory().now().by_class);
+        const StateDict begun = fresh.state();
+        const StateDict state = run.state();
+        for (const auto& [name, entry] : state.entries) {
+          const bool is_new =
+              name.starts_with("optimizer.layer") && !trains_in(1, parameter_in(name));
+          if (!is_new) continue;
+          EXPECT_TRUE(have_same_bits(entry.tensor(), begun.entries.at(name).tensor())) << name;
+        }
+        fresh.engine->load_state_dict(state);
+        run.train(2, 4);
+        fresh.train(2, 4);
+        EXPECT_EQ(bit_differences(run.state(), fresh.state()), "");
+      });
+    }
+  }
+}
+
+TEST_P(SetTrainableEngine, UpdatesInBackward) {
+  Configuration configuration = this->configuration();
+  configuration.optimizer_in_backward = true;
+  const Degrees degrees = configuration.degrees_at(size());
+  if (degrees.gradients != size() || degrees.optimizer != size()) return;
+  if (configuration.strategy == Strategy::kDdp || configuration.strategy == Strategy::kZero1)
+    return;
+  expect_a_fresh_engine("OddMlp", configuration);
 }
 
 /// The peak that the header states: beside what the engine has or will have, 1/N of the state.
