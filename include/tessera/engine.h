@@ -284,7 +284,8 @@ class Engine final {
   /// taken, inside backward, begin_average() or a full_parameters() or gather() scope, on another
   /// thread than parallelize(), if `trains` throws, accepts nothing or differs between ranks, if
   /// parameters were written, moved or registered, and for what parallelize() would refuse. An
-  /// error after that (no memory) is a CommError on all ranks, which have no engine then.
+  /// error after that (no memory) leaves no engine on any rank: other ranks and later calls throw
+  /// CommError. Parameters that are not split keep their values then; split ones throw when read.
   StateDict set_trainable(const ParameterPredicate& trains,
                           FrozenState frozen = FrozenState::kDropped);
 

@@ -10,6 +10,7 @@
 
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/grad/gradient_hook.h"
 #include "tessera/core/layout/own_memory.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/optim/algorithm.h"
@@ -91,6 +92,12 @@ StateDict CurrentEngine::set_trainable(const ParameterPredicate& trains, FrozenS
       is_trainable[i] =
           as_own_error([&] { return trains(now.table[i].name, now.table[i].tensor); });
       trains_any = trains_any || is_trainable[i];
+      const bool is_new = is_trainable[i] && !now.table[i].is_trainable;
+      if (is_new && GradientHook::is_taken(now.table[i].tensor)) {
+        problems.push_back(absl::StrCat("set_trainable: parameter '", now.table[i].name,
+                                        "' has a post-accumulate-gradient hook, which the engine "
+                                        "needs; remove it first"));
+      }
     }
     if (!trains_any) {
       problems.push_back(absl::StrCat("set_trainable: got a predicate that accepts none of ",
@@ -139,19 +146,25 @@ void CurrentEngine::add_group(OptimizerGroup group) {
     Parts next = now;
     next.group = nullptr;
     next.optimizer.groups.push_back(std::move(group));
-    auto group_of = as_own_error([&] { return next.optimizer.assign(now.table); });
-    if (!group_of.ok()) problems.emplace_back(group_of.status().message());
+    const auto all = as_own_error([&] { return next.optimizer.assign(now.table); });
+    if (!all.ok()) problems.emplace_back(all.status().message());
     if (!problems.empty()) return std::nullopt;
-    next.group_of = *std::move(group_of);
+    const OptimizerGroup& added = next.optimizer.groups.back();
     for (size_t i = 0; i < now.table.size(); ++i) {
+      // What another group has stays there, whatever its predicate says of a converted tensor.
+      const bool is_free = now.group_of[i] == 0;
+      if (is_free &&
+          as_own_error([&] { return added.selects(now.table[i].name, now.table[i].tensor); })) {
+        next.group_of[i] = next.optimizer.groups.size();
+      }
       const Algorithm& had = now.optimizer.algorithm(now.group_of[i]);
       const Algorithm& gets = next.optimizer.algorithm(next.group_of[i]);
       if (!now.table[i].is_trainable || had.name == gets.name) continue;
-      problems.push_back(absl::StrCat(
-          "add_group: group '", next.optimizer.groups.back().name, "' selects parameter '",
-          now.table[i].name, "', which ", had.name, " trains, expected options of ", had.name,
-          " too: another algorithm has other states; leave it out, or freeze it first "
-          "(set_trainable) and then unfreeze it"));
+      problems.push_back(
+          absl::StrCat("add_group: group '", added.name, "' selects parameter '", now.table[i].name,
+                       "', which ", had.name, " trains, expected options of ", had.name,
+                       " too: another algorithm has other states; leave it out, or freeze it first "
+                       "(set_trainable) and then unfreeze it"));
     }
     if (!problems.empty()) return std::nullopt;
     std::optional<UnitPlan> plan =
@@ -167,15 +180,15 @@ void CurrentEngine::rebuild(const char* call, Parts next, StateDict* left) {
   ShardedEngine& old = get();
   StateDict stays;
   old.take_out(call, next.table, stays, left);
-  const int64_t bytes = bytes_of(stays) + (left != nullptr ? bytes_of(*left) : 0);
-  const ParameterTable table = next.table;
-  std::vector<size_t> homeless;  // they lie in a buffer that goes, and in none that comes
-  for (size_t i = 0; i < table.size(); ++i) {
-    if (old.units().has_place(i) && !next.plan.has_place(i)) homeless.push_back(i);
-  }
-  const Values brought =
-      next.options.residence == Residence::kSplit ? Values::kLater : Values::kOfParameters;
   try {
+    const int64_t bytes = bytes_of(stays) + (left != nullptr ? bytes_of(*left) : 0);
+    const ParameterTable table = next.table;
+    const Values brought =
+        next.options.residence == Residence::kSplit ? Values::kLater : Values::kOfParameters;
+    std::vector<size_t> homeless;  // they lie in a buffer that goes, and in none that comes
+    for (size_t i = 0; i < table.size(); ++i) {
+      if (old.units().has_place(i) && !next.plan.has_place(i)) homeless.push_back(i);
+    }
     lasting_.meter.add(MemoryClass::kHost, bytes);
     now_.reset();
     for (const size_t index : homeless) move_to_own_memory(table[index].tensor);

@@ -14,10 +14,10 @@ std::string lack_remedy(const StateTable& table, const std::string& problems) {
         return slot.parameter.has_value() && !slot.may_lack &&
                absl::StrContains(problems, absl::StrCat("'", slot.name, "': missing"));
       });
-  return is_of_parameter ? "the state of a run that did not train a parameter, or did not have it, "
-                           "lacks entries; "
-                           "where that is meant, accept it by PartialState::may_lack"
-                         : "";
+  if (!is_of_parameter) return "";
+  return "the state of a run that did not train a parameter, or did not have it, lacks entries; "
+         "where "
+         "that is meant, accept it by PartialState::may_lack";
 }
 
 }  // namespace tessera::internal

@@ -149,6 +149,7 @@ at::Tensor StateSlices::master_of(const StateRegion& region, const StatePart& pa
 
 void StateSlices::begin_missing(const StateTable& table, const std::vector<Presence>& presence,
                                 std::vector<StateNumber>& numbers) {
+  if (std::find(presence.begin(), presence.end(), Presence::kMissing) == presence.end()) return;
   const auto value = [&](size_t parameter) {
     return presence[*table.find(absl::StrCat("model.", table_[parameter].name))];
   };
@@ -161,18 +162,17 @@ void StateSlices::begin_missing(const StateTable& table, const std::vector<Prese
       const size_t parameter = *table.slots()[part.slot].parameter;
       const bool is_missing = presence[part.slot] == Presence::kMissing;
       const bool has_value = value(parameter) == Presence::kThere;
-      if (region.source == Source::kMasters) {
-        const at::Tensor shown = value_of(region, part).to(part.values.device());
-        if (is_missing && has_value) {
-          part.values.copy_(shown);
-        } else if (!is_missing && value(parameter) == Presence::kMissing) {
-          const at::Tensor rounds_to_it = part.values.to(shown.scalar_type()).eq(shown);
-          part.values.copy_(at::where(rounds_to_it, part.values, shown.to(part.values.dtype())));
-        }
+      if (is_missing && region.source == Source::kMasters) {
+        if (has_value) part.values.copy_(value_of(region, part));
       } else if (is_missing && region.source == Source::kOptimizer) {
         if (has_value) part.values.fill_(optimizer_.initial_state(parameter, region.state));
-      } else if (is_missing && (has_value || !has_average)) {
-        part.values.copy_(master_of(region, part));
+      } else if (is_missing) {
+        if (has_value || !has_average) part.values.copy_(master_of(region, part));
+      } else if (region.source == Source::kMasters && value(parameter) == Presence::kMissing &&
+                 presence[part.slot] == Presence::kThere) {
+        const at::Tensor shown = value_of(region, part).to(part.values.device());
+        const at::Tensor rounds_to_it = part.values.to(shown.scalar_type()).eq(shown);
+        part.values.copy_(at::where(rounds_to_it, part.values, shown.to(part.values.dtype())));
       }
     }
   }

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/core/grad/gradient_hook.h"
 #include "tessera/lion_options.h"
 #include "tessera/rendezvous.h"
 #include "tessera/tests/support/message_of.h"
@@ -181,6 +182,20 @@ TEST(SetTrainableOnRanks, BackwardStaysOnTheThreadThatMadeTheEngine) {
   std::string text;
   std::thread([&] { text = message_of([&] { rank.engine->set_trainable(&is_weight); }); }).join();
   EXPECT_THAT(text, HasSubstr("set_trainable: called on another thread than parallelize"));
+}
+
+TEST(SetTrainableOnRanks, AHookOfTheUsersOnWhatIsNewIsNamed) {
+  const ThawedRank rank(init_process_group(), "OddMlp", configuration_of(Strategy::kDdp),
+                        &is_weight);
+  at::Tensor bias = rank.net->named_parameters()["layer0.bias"];
+  bias.set_requires_grad(true);
+  struct Nothing final : GradientSink {
+    void before_gradient(size_t) override {}
+    void gradient(size_t, at::Tensor) override {}
+  } nothing;
+  const GradientHook taken(bias, 0, nothing);
+  EXPECT_THAT(message_of([&] { rank.engine->set_trainable(all_train); }),
+              HasSubstr("parameter 'layer0.bias' has a post-accumulate-gradient hook"));
 }
 
 TEST(SetTrainableOnRanks, MendsWhatTheUserSwitched) {
