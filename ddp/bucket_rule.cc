@@ -23,12 +23,13 @@ std::vector<UnitPlan::Membership> bucket_membership(const ParameterTable& table,
   for (size_t i = table.size(); i-- > 0;) {
     const Parameter& parameter = table[i];
     if (!parameter.is_trainable) continue;
-    const std::pair trait(parameter.tensor.scalar_type(), parameter.keeps_dtype);
+    const std::pair trait(parameter.dtype, parameter.keeps_dtype);
     auto [it, is_new] = open.try_emplace(trait, OpenBucket{buckets.size()});
     if (is_new) buckets.push_back({absl::StrCat("bucket ", buckets.size()), {}});
     OpenBucket& bucket = it->second;
     buckets[bucket.index].parameters.push_back(i);
-    bucket.bytes += static_cast<int64_t>(parameter.tensor.nbytes());
+    bucket.bytes +=
+        parameter.tensor.numel() * static_cast<int64_t>(c10::elementSize(parameter.dtype));
     const int64_t limit_bytes = bucket.index == 0 ? first_bucket_bytes : bucket_bytes;
     if (bucket.bytes >= limit_bytes) open.erase(it);
   }

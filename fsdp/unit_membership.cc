@@ -111,8 +111,7 @@ void append_units(const std::string& group_name, UnitKind kind, const std::vecto
   std::map<Trait, std::vector<size_t>> parts;
   for (size_t index : group) {
     const Parameter& parameter = table[index];
-    parts[{!parameter.is_trainable, parameter.tensor.scalar_type(), parameter.keeps_dtype}]
-        .push_back(index);
+    parts[{!parameter.is_trainable, parameter.dtype, parameter.keeps_dtype}].push_back(index);
   }
   for (auto& [trait, parameters] : parts) {
     const auto dtypes =

@@ -50,6 +50,10 @@ void FlatElementwise::place_states(size_t shard) {
   }
 }
 
+double FlatElementwise::initial_state(size_t parameter, size_t /*state*/) const {
+  return update_of(parameter).initial_state(groups().options(groups().group_of(parameter)));
+}
+
 void FlatElementwise::update(size_t shard, const at::Tensor& gradient,
                              std::span<const size_t> parameters, std::span<const uint8_t> used,
                              double gradient_scale) {

@@ -14,6 +14,7 @@
 #include "tessera/optim/algorithm.h"
 #include "tessera/optim/optimizer_shard.h"
 #include "tessera/optim/parameter_groups.h"
+#include "tessera/optim/refusing_optimizer.h"
 #include "tessera/optim/whole_tensors.h"
 #include "tessera/optimizer_plan.h"
 #include "tessera/parameter_table.h"
@@ -27,11 +28,11 @@ struct StepOutcome;
 
 /// An optimizer over slices of flat buffers. It is a torch::optim::Optimizer so that learning rate
 /// schedulers and code that prints or edits hyper-parameters work on it; its parameter groups list
-/// the user's own parameters. The engine calls update() of HostOptimizer or DeviceOptimizer; step()
-/// throws. Step counts are kept per parameter of the whole table, so they are equal on all ranks.
-/// The bits of an element do not depend on how buffers are cut or in which order shards are
-/// updated.
-class FlatOptimizer : public torch::optim::Optimizer {
+/// the user's own parameters, and may be handed on (ParameterGroups::show_in()). The engine calls
+/// update() of HostOptimizer or DeviceOptimizer; step() throws. Step counts are kept per parameter
+/// of the whole table, so they are equal on all ranks. The bits of an element do not depend on
+/// how buffers are cut or in which order shards are updated.
+class FlatOptimizer : public RefusingOptimizer {
  public:
   /// The plan's groups. `group_of` is OptimizerPlan::assign's answer. Throws c10::Error with
   /// groups().problem(), if there is one.
@@ -43,14 +44,6 @@ class FlatOptimizer : public torch::optim::Optimizer {
   /// Hyper-parameters: checked, compared, saved and loaded by the tables of their algorithms.
   const ParameterGroups& groups() const { return groups_; }
   ParameterGroups& groups() { return groups_; }
-
-  /// Throws c10::Error: "[optim] step: call engine->step()".
-  torch::Tensor step(LossClosure closure = nullptr) override;
-
-  /// Throw c10::Error: a rank has only its share of the state, and LibTorch's defaults would write
-  /// and read nothing. Engine::state_dict() has all of it by name.
-  void save(torch::serialize::OutputArchive& archive) const override;
-  void load(torch::serialize::InputArchive& archive) override;
 
   /// Bytes of states() this optimizer keeps on this rank, padding included.
   virtual int64_t state_bytes() const = 0;
@@ -64,6 +57,8 @@ class FlatOptimizer : public torch::optim::Optimizer {
   /// What of it belongs to one of the shard's segments, of a parameter that has the state:
   /// [ElementState::values_of(segment numel)], a view. Writing it is loading.
   virtual at::Tensor state_of(size_t shard, const Segment& segment, size_t state) const = 0;
+  /// What its elements are before the first update of `parameter`, which has the state.
+  virtual double initial_state(size_t /*parameter*/, size_t /*state*/) const { return 0.0; }
 
   /// Updates of each parameter of the table so far. Blocks until the device has run what is queued
   /// on its current stream, where they are counted on a device.

@@ -7,6 +7,7 @@
 #include <c10/util/Type.h>
 
 #include "tessera/optim/algorithms.h"
+#include "tessera/optim/parameter_groups.h"
 
 namespace tessera {
 using namespace internal;
@@ -56,10 +57,11 @@ std::vector<std::string> problems_of_options(const OptimizerPlan& plan) {
   return problems;
 }
 
-/// Parameters of other dimensions than their algorithms take, a line for each group.
-std::vector<std::string> problems_of_dimensions(const OptimizerPlan& plan,
-                                                const ParameterTable& table,
-                                                const std::vector<size_t>& group_of) {
+}  // namespace
+
+std::vector<std::string> internal::problems_of_dimensions(const OptimizerPlan& plan,
+                                                          const ParameterTable& table,
+                                                          const std::vector<size_t>& group_of) {
   std::vector<std::string> problems;
   for (size_t group = 0; group <= plan.groups.size(); ++group) {
     const Algorithm* algorithm = find_algorithm(plan.options(group));
@@ -83,14 +85,11 @@ std::vector<std::string> problems_of_dimensions(const OptimizerPlan& plan,
   return problems;
 }
 
-}  // namespace
-
 absl::StatusOr<std::vector<size_t>> OptimizerPlan::assign(const ParameterTable& table) const {
   std::vector<std::string> problems = problems_of_options(*this);
   std::vector<size_t> group_of(table.size(), 0);
   std::vector<size_t> selected(groups.size(), 0);
   for (size_t index = 0; index < table.size(); ++index) {
-    if (!table[index].is_trainable) continue;
     for (size_t g = 0; g < groups.size(); ++g) {
       if (!groups[g].selects || !groups[g].selects(table[index].name, table[index].tensor)) {
         continue;
@@ -106,8 +105,8 @@ absl::StatusOr<std::vector<size_t>> OptimizerPlan::assign(const ParameterTable& 
                          "': got no predicate, expected one; set selects");
     } else if (selected[g] == 0) {
       problems.push_back("[optim] group '" + groups[g].name +
-                         "': got no trainable parameter, expected at least one; correct its "
-                         "predicate or remove it");
+                         "': got no parameter, expected at least one, trained or frozen; correct "
+                         "its predicate or remove it");
     }
   }
   for (std::string& problem : problems_of_dimensions(*this, table, group_of)) {

@@ -45,7 +45,7 @@ std::vector<std::string> unique_group_names(const std::vector<OptimizerGroup>& g
 
 ParameterGroups::ParameterGroups(torch::optim::Optimizer& owner, const ParameterTable& table,
                                  const OptimizerPlan& plan, const std::vector<size_t>& group_of)
-    : owner_(owner),
+    : owner_(&owner),
       state_groups_(unique_group_names(plan.groups)),
       group_parameters_(parameters_by_group(table, group_of, plan.groups.size() + 1)),
       group_of_(group_of) {
@@ -55,11 +55,23 @@ ParameterGroups::ParameterGroups(torch::optim::Optimizer& owner, const Parameter
     group_names_.push_back(group == 0 ? "defaults" : "group '" + plan.groups[group - 1].name + "'");
     // LibTorch 2.15 would mix options that came with the group with the defaults: each number that
     // is its type's own default, and a group of another type altogether.
-    owner_.add_param_group(torch::optim::OptimizerParamGroup(group_parameters_[group]));
-    owner_.param_groups().back().set_options(plan.options(group).clone());
+    owner_->add_param_group(torch::optim::OptimizerParamGroup(group_parameters_[group]));
+    owner_->param_groups().back().set_options(plan.options(group).clone());
   }
   keep_states(table.size());
   require_usable();
+}
+
+void ParameterGroups::show_in(torch::optim::Optimizer& owner) {
+  std::vector<torch::optim::OptimizerParamGroup> groups = std::exchange(owner_->param_groups(), {});
+  for (size_t group = 0; group < groups.size(); ++group) {
+    if (group < owner.param_groups().size()) {
+      owner.param_groups()[group].params() = std::move(groups[group].params());
+    } else {
+      owner.add_param_group(groups[group]);
+    }
+  }
+  owner_ = &owner;
 }
 
 void ParameterGroups::keep_states(size_t parameters) {
@@ -84,20 +96,21 @@ void ParameterGroups::keep_states(size_t parameters) {
 }
 
 const OptimizerOptions* ParameterGroups::find(size_t group) const {
-  const auto& groups = owner_.param_groups();
+  const auto& groups = owner_->param_groups();
   if (group >= groups.size() || !groups[group].has_options()) return nullptr;
   const OptimizerOptions& options = groups[group].options();
   return algorithm(group).accepts(options) ? &options : nullptr;
 }
 
 std::string ParameterGroups::replaced_groups() const {
-  if (owner_.param_groups().size() != group_parameters_.size()) {
-    return absl::StrCat("[optim] parameter groups: got ", owner_.param_groups().size(),
+  if (owner_->param_groups().size() != group_parameters_.size()) {
+    return absl::StrCat("[optim] parameter groups: got ", owner_->param_groups().size(),
                         ", expected ", group_parameters_.size(),
-                        "; groups are fixed by the OptimizerPlan given to parallelize");
+                        "; groups are fixed by the OptimizerPlan given to parallelize, and "
+                        "engine->add_group() adds one");
   }
-  for (size_t group = 0; group < owner_.param_groups().size(); ++group) {
-    const std::vector<at::Tensor>& present = owner_.param_groups()[group].params();
+  for (size_t group = 0; group < owner_->param_groups().size(); ++group) {
+    const std::vector<at::Tensor>& present = owner_->param_groups()[group].params();
     const std::vector<at::Tensor>& given = group_parameters_[group];
     if (!std::equal(present.begin(), present.end(), given.begin(), given.end(),
                     [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); })) {
@@ -146,7 +159,7 @@ void ParameterGroups::require_usable() const {
 // Never throws and always appends the same number of words: a rank whose groups are broken must
 // reach the vote, which refuses what problem() says.
 void ParameterGroups::append_hyper_parameters(std::vector<int64_t>& words) const {
-  words.push_back(static_cast<int64_t>(owner_.param_groups().size()));
+  words.push_back(static_cast<int64_t>(owner_->param_groups().size()));
   for (size_t group = 0; group < size(); ++group) {
     const OptimizerOptions* now = find(group);
     for (const HyperParameterField& field : algorithm(group).hyper_parameters) {
@@ -207,7 +220,7 @@ void ParameterGroups::set_hyper_parameters(std::span<const double> values) {
   const std::vector<std::string> problems = problems_of(values);
   TORCH_CHECK(problems.empty(), problems.front());
   for_each_saved(values, [&](size_t group, const HyperParameterField& field, double value) {
-    field.write(owner_.param_groups()[group].options(), value);
+    field.write(owner_->param_groups()[group].options(), value);
   });
 }
 

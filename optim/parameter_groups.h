@@ -25,6 +25,12 @@ struct HyperParameter {
 /// What states call the groups of a plan, the defaults first: HyperParameter::group.
 std::vector<std::string> unique_group_names(const std::vector<OptimizerGroup>& groups);
 
+/// Trained parameters of other dimensions than their groups' algorithms take, a line for each
+/// group; none if all is well. `group_of`: OptimizerPlan::assign's answer, which asks this, too.
+std::vector<std::string> problems_of_dimensions(const OptimizerPlan& plan,
+                                                const ParameterTable& table,
+                                                const std::vector<size_t>& group_of);
+
 /// The parameter groups of an optimizer over flat buffers: what a user may edit in them, what they
 /// hold now and whether that can be trained with, all by the table of each group's algorithm.
 /// The groups themselves are the torch::optim::Optimizer's that is given. Local.
@@ -34,6 +40,11 @@ class ParameterGroups {
   /// OptimizerPlan::assign's answer. Throws c10::Error for one that is not, and with problem().
   ParameterGroups(torch::optim::Optimizer& owner, const ParameterTable& table,
                   const OptimizerPlan& plan, const std::vector<size_t>& group_of);
+
+  /// Hands the groups to `owner`, which must outlive this: users see and edit them there from now
+  /// on. `owner` may have the first of them already, from an engine of other parameters: it keeps
+  /// their options, and gets the parameters.
+  void show_in(torch::optim::Optimizer& owner);
 
   /// How many there are, the defaults first.
   size_t size() const { return group_names_.size(); }
@@ -59,7 +70,7 @@ class ParameterGroups {
 
   /// The learning rate of group `group`; replaced_groups() must be empty.
   double rate(size_t group) const { return options(group).get_lr(); }
-  void set_rate(size_t group, double rate) { owner_.param_groups()[group].options().set_lr(rate); }
+  void set_rate(size_t group, double rate) { owner_->param_groups()[group].options().set_lr(rate); }
 
   /// What makes the groups unusable now, "[optim] <what>: got X, expected Y; <remedy>"; empty if
   /// nothing. Asked before the vote, so that all ranks refuse together.
@@ -95,7 +106,7 @@ class ParameterGroups {
   /// What options use and is not kept; "" if nothing.
   std::string missing_state(size_t group) const;
 
-  torch::optim::Optimizer& owner_;
+  torch::optim::Optimizer* owner_;            // has the groups
   std::vector<AlgorithmOptions> given_;       // per group; what they were given with keeps a user's
                                               // algorithm alive
   std::vector<const Algorithm*> algorithms_;  // per group

@@ -171,9 +171,9 @@ class Load {
       if (loaded.is_model_alone) {
         ModelSource model(engine_.parameters(), dtypes_of(engine_), source,
                           ModelSource::Missing::kIsAnError);
-        engine_.read_state(model);
+        engine_.read_state(model, options_.partial);
       } else {
-        engine_.read_state(source);
+        engine_.read_state(source, options_.partial);
       }
     } catch (const Disagreement&) {
       // Every rank is here, with nothing changed; either files are damaged or they do not fit.

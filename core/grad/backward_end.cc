@@ -187,6 +187,8 @@ bool BackwardWatch::is_inside_backward() const {
   return is_backward_running() && Observer::current_slot() == slot_.get();
 }
 
+bool BackwardWatch::is_own_thread() const { return Observer::own_slot() == slot_; }
+
 bool BackwardWatch::is_backward_running() const { return slot_->armed; }
 
 }  // namespace tessera::internal

@@ -33,6 +33,9 @@ class BackwardWatch {
   /// False in a hook means that backward was called on a thread without this listener.
   bool is_inside_backward() const;
 
+  /// Whether the caller is on the thread that made the watch.
+  bool is_own_thread() const;
+
   /// Whether such a backward is under way, whichever thread asks.
   bool is_backward_running() const;
 

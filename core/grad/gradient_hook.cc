@@ -51,7 +51,8 @@ GradientHook::~GradientHook() {
 }
 
 bool GradientHook::is_taken(const at::Tensor& parameter) {
-  return torch::autograd::impl::post_acc_grad_hooks(parameter) != nullptr;
+  return torch::autograd::impl::get_autograd_meta(parameter) != nullptr &&
+         torch::autograd::impl::post_acc_grad_hooks(parameter) != nullptr;
 }
 
 }  // namespace tessera::internal

@@ -35,7 +35,7 @@ std::string access_error(const PlannedUnit& unit) {
 
 FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan,
                                Residence residence, const AllocateUnit& allocate, at::Device device,
-                               MemoryMeter& meter)
+                               MemoryMeter& meter, Values brought)
     : table_(table),
       plan_(plan),
       residence_(residence),
@@ -49,17 +49,18 @@ FlatParameters::FlatParameters(const ParameterTable& table, const UnitPlan& plan
     const UnitMemory& memory = memory_.emplace_back(allocate(memory_.size()));
     // Cut where the values come together first, unless the shard is all there is.
     const bool keeps_all = memory.shard_range.numel == layout.numel();
+    const bool is_shard =
+        brought == Values::kLater || (keeps_all && memory.shard.device() == device);
     const at::Tensor values =
-        keeps_all && memory.shard.device() == device
-            ? memory.shard
-            : at::empty({layout.numel()}, at::TensorOptions(layout.dtype()).device(device));
+        is_shard ? memory.shard
+                 : at::empty({layout.numel()}, at::TensorOptions(layout.dtype()).device(device));
     values.zero_();
     FreeableBuffer& full =
         full_.emplace_back(layout.numel(), layout.dtype(), device, access_error(unit));
     for (size_t position = 0; position < unit.parameters.size(); ++position) {
       const at::Tensor& parameter = table[unit.parameters[position]].tensor;
       const Range range = layout.parameter_range(position);
-      view_like(values, range, parameter).copy_(parameter);
+      if (brought == Values::kOfParameters) view_like(values, range, parameter).copy_(parameter);
       full.adopt(storage_of_its_own(parameter, layout.dtype()), range.begin);
     }
     if (!values.is_same(memory.shard)) {
@@ -179,10 +180,9 @@ std::string describe(FlatParameters::Violation violation, const std::string& par
           "take the new values (an engine->modify_parameters(rank, []{}) now gives all ranks what "
           "`rank` holds)");
     case FlatParameters::Violation::kUnfrozen:
-      return absl::StrCat(
-          "parameter '", parameter,
-          "' was frozen at parallelize and requires grad now; set requires_grad before "
-          "parallelize, or make a new engine");
+      return absl::StrCat("parameter '", parameter,
+                          "' is frozen in this engine and requires grad now; change what trains by "
+                          "engine->set_trainable(), not by requires_grad_()");
   }
   TORCH_INTERNAL_ASSERT(false);
 }

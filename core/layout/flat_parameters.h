@@ -14,6 +14,10 @@
 
 namespace tessera::internal {
 
+/// Whether parameters that move into flat buffers bring their values, or have no memory that could
+/// be read and get them later.
+enum class Values : uint8_t { kOfParameters, kLater };
+
 /// The parameters of a plan in one flat buffer per unit, this rank's shards of them, and the
 /// detection of writes outside the engine. A unit is resident (always has memory) or split (has
 /// memory only while some is attached).
@@ -23,9 +27,11 @@ class FlatParameters {
   /// to their unit's dtype. Parameters whose aliases cannot follow must have none (StorageHolders).
   /// Whole units lie at `device`, as the parameters do; shards of split ones may lie elsewhere
   /// (Options::offload). Writes shards only: ranks that share whole units must run a barrier and
-  /// call accept() before any of them reads. References must outlive it.
+  /// call accept() before any of them reads. Under Values::kLater shards are zero. References must
+  /// outlive it.
   FlatParameters(const ParameterTable& table, const UnitPlan& plan, Residence residence,
-                 const AllocateUnit& allocate, at::Device device, MemoryMeter& meter);
+                 const AllocateUnit& allocate, at::Device device, MemoryMeter& meter,
+                 Values values = Values::kOfParameters);
   /// Resident parameters keep their values in their buffers; split ones throw when read.
   ~FlatParameters();
   FlatParameters(const FlatParameters&) = delete;
@@ -49,7 +55,7 @@ class FlatParameters {
     kNone,
     kMoved,     ///< no longer lives in its unit: re-assigned, converted or resized
     kWritten,   ///< its version counter moved, or its first elements changed without that
-    kUnfrozen,  ///< was frozen when the model was parallelized and requires grad now
+    kUnfrozen,  ///< is frozen and requires grad
   };
 
   /// Whether parameter `index` still lives in its unit. Local, a few nanoseconds.

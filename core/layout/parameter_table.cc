@@ -125,8 +125,8 @@ std::string join(c10::IntArrayRef values) {
 
 Precision Parameter::precision(const Precision& wanted) const {
   Precision own = wanted;
-  const bool is_narrower =
-      wanted.parameters.has_value() && c10::elementSize(*wanted.parameters) < tensor.itemsize();
+  const bool is_narrower = wanted.parameters.has_value() &&
+                           c10::elementSize(*wanted.parameters) < c10::elementSize(dtype);
   if (keeps_dtype && is_narrower) own.parameters.reset();
   return own;
 }
@@ -140,10 +140,12 @@ ParameterTable::ParameterTable(std::vector<NamedTensor> registered,
         index_of.try_emplace(entry.tensor.unsafeGetTensorImpl(), parameters_.size());
     if (is_new) {
       const bool is_trainable = entry.tensor.requires_grad();
+      const at::ScalarType dtype = entry.tensor.scalar_type();
       const bool keeps = keeps_dtype && keeps_dtype(entry.tensor);
       parameters_.push_back({.name = std::move(entry.name),
                              .other_names = {},
                              .tensor = std::move(entry.tensor),
+                             .dtype = dtype,
                              .is_trainable = is_trainable,
                              .keeps_dtype = keeps});
     } else {
@@ -160,6 +162,13 @@ ParameterTable::ParameterTable(std::vector<NamedTensor> registered,
   std::string text;
   for (const std::string& problem : problems) text += "\n  [layout] " + problem;
   TORCH_CHECK(false, "[layout] this model cannot be parallelized:", text);
+}
+
+ParameterTable ParameterTable::with_trainable(const std::vector<bool>& is_trainable) const {
+  TORCH_INTERNAL_ASSERT(is_trainable.size() == size());
+  ParameterTable table = *this;
+  for (size_t i = 0; i < size(); ++i) table.parameters_[i].is_trainable = is_trainable[i];
+  return table;
 }
 
 std::vector<std::string> ParameterTable::lines() const {

@@ -73,8 +73,7 @@ std::vector<std::string> alias_problems(const ParameterTable& table, const UnitP
   std::vector<std::string> problems;
   for (size_t i = 0; i < table.size(); ++i) {
     const at::Tensor& tensor = table[i].tensor;
-    const at::ScalarType dtype =
-        resolve(table[i].precision(precision), tensor.scalar_type()).parameters;
+    const at::ScalarType dtype = resolve(table[i].precision(precision), table[i].dtype).parameters;
     const bool is_converted = dtype != tensor.scalar_type();
     const bool is_replaced = is_converted || (plan.has_place(i) && !fills_storage(tensor));
     const int64_t other_holders = is_replaced ? holders.other_holders(tensor) : 0;

@@ -25,16 +25,14 @@ UnitPlan::UnitPlan(const ParameterTable& table, std::vector<Membership> units, i
                             parameter.name, "'");
       TORCH_INTERNAL_ASSERT(unit_of_[index] < 0, "parameter '", parameter.name,
                             "' is listed twice, the second time in unit '", membership.name, "'");
-      TORCH_INTERNAL_ASSERT(parameter.tensor.scalar_type() ==
-                                table[membership.parameters.front()].tensor.scalar_type(),
-                            "unit '", membership.name, "' mixes dtypes at parameter '",
-                            parameter.name, "'");
+      TORCH_INTERNAL_ASSERT(parameter.dtype == table[membership.parameters.front()].dtype, "unit '",
+                            membership.name, "' mixes dtypes at parameter '", parameter.name, "'");
       unit_of_[index] = static_cast<std::ptrdiff_t>(units_.size());
       position_of_[index] = numels.size();
       numels.push_back(parameter.tensor.numel());
     }
     const Parameter& first = table[membership.parameters.front()];
-    const UnitPrecision dtypes = resolve(first.precision(precision), first.tensor.scalar_type());
+    const UnitPrecision dtypes = resolve(first.precision(precision), first.dtype);
     units_.push_back({.name = std::move(membership.name),
                       .parameters = std::move(membership.parameters),
                       .layout = FlatLayout(dtypes.parameters, std::move(numels), slices),

@@ -9,6 +9,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/partial_state.h"
+
 namespace tessera {
 
 class Engine;
@@ -47,7 +49,9 @@ std::string save_checkpoint(Engine& engine, const std::string& directory,
 /// Which checkpoint is loaded.
 struct LoadOptions {
   /// This one and no other; unset: the newest that verifies. Equal on all ranks.
-  std::optional<int64_t> step;
+  std::optional<int64_t> step = {};
+  /// How it may differ from the run: where it was saved when other parameters were trained.
+  PartialState partial = {};
 };
 
 /// A checkpoint that was loaded.

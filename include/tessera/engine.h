@@ -11,7 +11,9 @@
 
 #include "tessera/gather_counts.h"
 #include "tessera/memory_meter.h"
+#include "tessera/parameter_predicate.h"
 #include "tessera/parameter_table.h"
+#include "tessera/partial_state.h"
 #include "tessera/state_dict.h"
 #include "tessera/state_stream.h"
 #include "tessera/strategy.h"
@@ -28,12 +30,16 @@ class Optimizer;
 namespace tessera {
 
 namespace internal {
-class ShardedEngine;
+class CurrentEngine;
 struct OpenAverage;
 }  // namespace internal
 
+struct OptimizerGroup;
 class ProcessGroup;
 class Trace;
+
+/// What becomes of the optimizer's state of parameters that Engine::set_trainable() freezes.
+enum class FrozenState : uint8_t { kDropped, kReturned };
 
 /// What one step did. Equal on all ranks. Under Options::asynchronous_step, step() returns the
 /// result of the previous step(); the first call returns one with `committed` false.
@@ -61,7 +67,8 @@ struct StepResult {
 ///
 /// Collective calls are made by every rank in the same order: backward and accumulate() outside
 /// no_sync() (their reductions), step(), modify_parameters(), full_parameters(), begin_average()
-/// and its end(), parameter_hash(), state_dict(), load_state_dict(), write_state(), read_state().
+/// and its end(), parameter_hash(), set_trainable(), add_group(), state_dict(), load_state_dict(),
+/// write_state(), read_state().
 /// Backward runs on the thread that made the engine. Any thread may make the other calls (on a GPU
 /// with the group's device as its current one): one at a time, and not during a backward. Several
 /// engines may live in one process (a GAN), each used in the same order on all ranks.
@@ -85,7 +92,7 @@ struct StepResult {
 class Engine final {
  public:
   /// parallelize() calls it.
-  explicit Engine(std::unique_ptr<internal::ShardedEngine> implementation);
+  explicit Engine(std::unique_ptr<internal::CurrentEngine> implementation);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -253,6 +260,43 @@ class Engine final {
   /// until wait(), without the last.
   int64_t steps() const;
 
+  /// Collective, blocking. From now on exactly the parameters are trained that `trains` accepts, by
+  /// their first name, or that and the tensor, whose values may not be read; it sets requires_grad.
+  /// Units, buffers and optimizer are built anew, as in an engine made now, and everything moves
+  /// there with its bits: values, masters, states, counts and averages of what stays, loss scale,
+  /// schedule, hyper-parameters in force. A parameter that begins to train begins as in a new
+  /// engine: states zero or what the algorithm begins with, master and average as its value; it is
+  /// in the first group of the plan that selects it. One that is frozen keeps its value, as the
+  /// model shows it, and its state is dropped, or under FrozenState::kReturned what this rank had
+  /// of it is returned (else nothing is): load_state_dict() takes it back, with everything accepted
+  /// by PartialState::may_lack, once the parameter is trained again.
+  ///
+  /// References that the engine gave stay valid, also of optimizer(), so schedulers go on; what was
+  /// reached through parameters() and units() is gone, and gather_counts() begins at zero. No
+  /// operator may read the model meanwhile, on any thread. CUDA graphs are captured anew.
+  ///
+  /// Peak: beside what the engine holds, or will, this rank's 1/N of the state that stays or is
+  /// returned (without values of parameters that are not split), and, while it is put back, one
+  /// tensor of the largest unit's; parameters that are not split are there twice at first, while no
+  /// optimizer is. Sends 2(N-1)/N of the state. Nothing is done where nothing changes.
+  ///
+  /// Throws c10::Error on every rank, with nothing changed: with gradients that no step() has
+  /// taken, inside backward, begin_average() or a full_parameters() or gather() scope, on another
+  /// thread than parallelize(), if `trains` throws, accepts nothing or differs between ranks, if
+  /// parameters were written, moved or registered, and for what parallelize() would refuse. An
+  /// error after that (no memory) leaves no engine on any rank: other ranks and later calls throw
+  /// CommError. Parameters that are not split keep their values then; split ones throw when read.
+  StateDict set_trainable(const ParameterPredicate& trains,
+                          FrozenState frozen = FrozenState::kDropped);
+
+  /// Collective, blocking. As if the OptimizerPlan had had `group` as its last: of the parameters
+  /// that no other group selects it has, trained or frozen, those that it selects. What is trained
+  /// keeps its state; with another algorithm than it had, c10::Error. Otherwise as set_trainable(),
+  /// also in memory and errors; refused as well are options that parallelize() would refuse, a name
+  /// that is taken and a group that selects nothing. Schedulers of LibTorch that were made for
+  /// fewer groups (ReduceLROnPlateau's minima) must be made anew.
+  void add_group(OptimizerGroup group);
+
   /// Collective. The state of the run (see StateDict). Under kOneRank ranks other than `rank` get
   /// an empty one. Values are copies. Ignored parameters are not in it. Throws c10::Error on every
   /// rank if parameters or buffers were added or removed since parallelize, because they would be
@@ -266,7 +310,8 @@ class Engine final {
   /// entries, with nothing changed. Where ranks pass the same element, the lowest rank's counts.
   /// Values with other strides are converted; another dtype is an error. Sends 2(N-1)/N of the
   /// state. Gradients of this step are dropped.
-  void load_state_dict(const StateDict& state);
+  /// `partial`, equal on all ranks, says what may be missing and what is left out.
+  void load_state_dict(const StateDict& state, const PartialState& partial = {});
 
   /// Collective. Gives `sink` what state_dict(StateScope::kSharded) would copy: this rank's part of
   /// the state, a tensor at a time, from where it lies. Throws c10::Error on every rank as
@@ -280,7 +325,7 @@ class Engine final {
   /// changed, if entries are missing, unknown or differ, or as StateSource::problem_of() says on
   /// any rank. What read() throws after that, this rank throws, and every rank's engine is
   /// poisoned. Sends only checks.
-  void read_state(StateSource& source);
+  void read_state(StateSource& source, const PartialState& partial = {});
 
   Strategy strategy() const;
   const ParameterTable& parameters() const;
@@ -305,7 +350,7 @@ class Engine final {
 
   MemoryMeter& meter();  // for what checkpoints hold
 
-  const std::unique_ptr<internal::ShardedEngine> implementation_;
+  const std::unique_ptr<internal::CurrentEngine> implementation_;
 };
 
 /// What memory_formula says `engine` holds persistently, for `micro_steps` backwards per step.

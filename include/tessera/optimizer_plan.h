@@ -1,18 +1,14 @@
 #pragma once
 
-#include <concepts>
 #include <cstddef>
-#include <functional>
 #include <string>
-#include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
 #include <absl/status/statusor.h>
 
 #include "tessera/algorithm_options.h"
+#include "tessera/parameter_predicate.h"
 #include "tessera/parameter_table.h"
 
 namespace tessera {
@@ -20,41 +16,6 @@ namespace tessera {
 namespace internal {
 struct Algorithm;
 }  // namespace internal
-
-/// Chooses parameters by name, or by name and tensor: a callable that takes
-/// `(std::string_view name)` or `(std::string_view name, const at::Tensor& parameter)` and returns
-/// bool. The tensor is the model's own as it was given to parallelize: its sizes and dtype may
-/// decide, its values must not, for they may differ between ranks.
-class ParameterPredicate {
- public:
-  /// None; OptimizerPlan::assign() refuses it.
-  ParameterPredicate() = default;
-  ParameterPredicate(std::nullptr_t) {}
-  template <typename Callable>
-  requires(!std::same_as<std::decay_t<Callable>, ParameterPredicate> &&
-           std::predicate<Callable&, std::string_view, const at::Tensor&>)
-      ParameterPredicate(Callable callable)
-      : accepts_(std::move(callable)) {}
-  template <typename Callable>
-  requires(!std::same_as<std::decay_t<Callable>, ParameterPredicate> &&
-           std::predicate<Callable&, std::string_view> &&
-           !std::predicate<Callable&, std::string_view, const at::Tensor&>)
-      ParameterPredicate(Callable callable) {
-    std::function<bool(std::string_view)> by_name(std::move(callable));
-    if (by_name == nullptr) return;
-    accepts_ = [by_name = std::move(by_name)](std::string_view name, const at::Tensor&) {
-      return by_name(name);
-    };
-  }
-
-  explicit operator bool() const { return static_cast<bool>(accepts_); }
-  bool operator()(std::string_view name, const at::Tensor& parameter) const {
-    return accepts_(name, parameter);
-  }
-
- private:
-  std::function<bool(std::string_view name, const at::Tensor& parameter)> accepts_;
-};
 
 /// Options for the parameters that a predicate accepts, e.g. no weight decay on biases, or another
 /// algorithm for them.
@@ -79,11 +40,12 @@ struct OptimizerPlan {
   AlgorithmOptions defaults;
   std::vector<OptimizerGroup> groups;
 
-  /// For each trainable parameter of the table the index of its group: 0 the defaults, i + 1
-  /// groups[i]. Frozen parameters get 0. An error lists every problem: an options type without an
-  /// algorithm here; options out of range (AdamW: lr < 0, betas outside [0, 1), eps < 0,
-  /// weight_decay < 0); what the probe of elementwise() found; parameters of other than two
-  /// dimensions under Muon; a group that selects no trainable parameter, a group without predicate.
+  /// For each parameter of the table the index of its group: 0 the defaults, i + 1 groups[i]; for a
+  /// frozen one that which it is in once it is trained (Engine::set_trainable()). A group may be of
+  /// frozen parameters only. An error lists every problem: an options type without an algorithm
+  /// here; options out of range (AdamW: lr < 0, betas outside [0, 1), eps < 0, weight_decay < 0);
+  /// what the probe of elementwise() found; parameters of other than two dimensions under Muon; a
+  /// group that selects no parameter, a group without predicate.
   absl::StatusOr<std::vector<size_t>> assign(const ParameterTable& table) const;
 
   /// The options of group `group` as assign() counts them.

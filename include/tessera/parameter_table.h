@@ -22,7 +22,8 @@ struct Parameter {
   std::string name;  ///< its first name in registration order; used in messages and state
   std::vector<std::string> other_names;  ///< further names of the same tensor (tied parameters)
   at::Tensor tensor;                     ///< the user's own tensor, not a copy
-  bool is_trainable;                     ///< requires_grad when the table was made
+  at::ScalarType dtype;                  ///< the tensor's when the first table was made of it
+  bool is_trainable;                     ///< requires_grad then, or what with_trainable() says
   /// Whether it stays in its own dtype where Precision::parameters is narrower: of a BatchNorm,
   /// which computes with statistics in fp32.
   bool keeps_dtype = false;
@@ -44,6 +45,10 @@ class ParameterTable {
   /// tensors. `keeps_dtype` says of which parameters Parameter::keeps_dtype is true; null: of none.
   explicit ParameterTable(std::vector<NamedTensor> registered,
                           const std::function<bool(const at::Tensor&)>& keeps_dtype = nullptr);
+
+  /// The same parameters, of which others are trainable: i where is_trainable[i]. Reads nothing of
+  /// the tensors.
+  ParameterTable with_trainable(const std::vector<bool>& is_trainable) const;
 
   size_t size() const { return parameters_.size(); }
   const Parameter& operator[](size_t index) const { return parameters_[index]; }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs quickstart and a tiny gpt under all strategies and compares what they print, character for character.
+# Runs quickstart, lora and a tiny gpt under all strategies and compares what they print, character for character.
 #
 #   equal_strategies.sh <folder of the programs> <ranks> <text>     1 rank runs without the launcher
 set -euo pipefail
@@ -17,6 +17,10 @@ run() {
 
 quickstart() { # <strategy>
   run "$bin/quickstart" --strategy="$1" --epochs=3 | grep -o 'world .*parameters .*'
+}
+
+lora() { # <strategy>
+  run "$bin/lora" --strategy="$1" --steps=10 | grep -o 'world .*parameters .*'
 }
 
 gpt() { # <strategy and its flags> <further arguments>
@@ -61,6 +65,7 @@ case $ranks in
   4) rows+=('hybrid --degrees=2,2,2' 'hybrid --degrees=1,1,2' 'hybrid --degrees=2,4,4' 'zero3 --reshard_after_forward=2') ;;
 esac
 same quickstart -- zero1 zero2 zero3
+same lora -- zero1 zero2 zero3
 same gpt -- "${rows[@]}"
 same gpt --accumulate=3 -- zero1 zero2 zero3 "${rows[-1]}"
 cp "$scratch/ddp" "$scratch/reduced_each"

@@ -74,8 +74,8 @@ std::vector<Misuse> misuses() {
       {"resize_", [](FaultNet& net) { net.second->bias.set_data(torch::zeros({14})); },
        std::string("parameter 'second.bias' ") + kMoved},
       {"unfreezing", [](FaultNet& net) { net.frozen.requires_grad_(true); },
-       "parameter 'frozen' was frozen at parallelize and requires grad now; set requires_grad "
-       "before parallelize"},
+       "parameter 'frozen' is frozen in this engine and requires grad now; change what trains by "
+       "engine->set_trainable()"},
   };
 }
 

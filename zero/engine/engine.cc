@@ -1,59 +1,63 @@
 #include "tessera/engine.h"
 
+#include <utility>
+
 #include <c10/util/Exception.h>
 
+#include "tessera/zero/engine/current_engine.h"
 #include "tessera/zero/engine/open_average.h"
-#include "tessera/zero/engine/sharded_engine.h"
 
 namespace tessera {
 using namespace internal;
 
-Engine::Engine(std::unique_ptr<ShardedEngine> implementation)
+Engine::Engine(std::unique_ptr<CurrentEngine> implementation)
     : implementation_(std::move(implementation)) {}
 
 Engine::~Engine() = default;
 
 // --- Training ---
 
-StepResult Engine::step() { return implementation_->step(); }
+StepResult Engine::step() { return implementation_->get().step(); }
 
-torch::optim::Optimizer& Engine::optimizer() { return implementation_->optimizer(); }
+torch::optim::Optimizer& Engine::optimizer() { return implementation_->get().optimizer(); }
 
-at::Tensor Engine::scale(const at::Tensor& loss) { return implementation_->scale(loss); }
+at::Tensor Engine::scale(const at::Tensor& loss) { return implementation_->get().scale(loss); }
 
-double Engine::loss_scale() const { return implementation_->loss_scale(); }
+double Engine::loss_scale() const { return implementation_->get().loss_scale(); }
 
 void Engine::accumulate(const std::vector<NamedTensor>& gradients) {
-  implementation_->accumulate(gradients);
+  implementation_->get().accumulate(gradients);
 }
 
-void Engine::zero_grad() { implementation_->zero_grad(); }
+void Engine::zero_grad() { implementation_->get().zero_grad(); }
 
-Engine::NoSync Engine::no_sync() { return implementation_->no_sync(); }
+Engine::NoSync Engine::no_sync() { return implementation_->get().no_sync(); }
 
-void Engine::micro_step(const std::function<void()>& body) { implementation_->micro_step(body); }
+void Engine::micro_step(const std::function<void()>& body) {
+  implementation_->get().micro_step(body);
+}
 
-void Engine::set_schedule(Schedule rate) { implementation_->set_schedule(std::move(rate)); }
+void Engine::set_schedule(Schedule rate) { implementation_->get().set_schedule(std::move(rate)); }
 
-void Engine::wait() { implementation_->wait(); }
+void Engine::wait() { implementation_->get().wait(); }
 
-const StepResult& Engine::last_result() const { return implementation_->last_result(); }
+const StepResult& Engine::last_result() const { return implementation_->get().last_result(); }
 
-int64_t Engine::steps() const { return implementation_->steps(); }
+int64_t Engine::steps() const { return implementation_->get().steps(); }
 
 // --- Parameters and state ---
 
 void Engine::modify_parameters(int from_rank, const std::function<void()>& write) {
-  implementation_->modify_parameters(from_rank, write);
+  implementation_->get().modify_parameters(from_rank, write);
 }
 
-Engine::Scope Engine::full_parameters() { return implementation_->full_parameters(); }
+Engine::Scope Engine::full_parameters() { return implementation_->get().full_parameters(); }
 
 Engine::Scope Engine::gather(const torch::nn::Module& module) {
-  return implementation_->gather(module);
+  return implementation_->get().gather(module);
 }
 
-Engine::AverageScope Engine::begin_average() { return implementation_->begin_average(); }
+Engine::AverageScope Engine::begin_average() { return implementation_->get().begin_average(); }
 
 Engine::AverageScope::~AverageScope() {
   if (open_ != nullptr) open_->is_dropped = true;
@@ -70,47 +74,57 @@ void Engine::AverageScope::end() {
   open_.reset();
 }
 
-StateDict Engine::state_dict(StateScope scope, int rank) {
-  return implementation_->state_dict(scope, rank);
+StateDict Engine::set_trainable(const ParameterPredicate& trains, FrozenState frozen) {
+  return implementation_->set_trainable(trains, frozen);
 }
 
-void Engine::load_state_dict(const StateDict& state) { implementation_->load_state_dict(state); }
+void Engine::add_group(OptimizerGroup group) { implementation_->add_group(std::move(group)); }
 
-void Engine::write_state(StateSink& sink) { implementation_->write_state(sink); }
+StateDict Engine::state_dict(StateScope scope, int rank) {
+  return implementation_->get().state_dict(scope, rank);
+}
 
-void Engine::read_state(StateSource& source) { implementation_->read_state(source); }
+void Engine::load_state_dict(const StateDict& state, const PartialState& partial) {
+  implementation_->get().load_state_dict(state, partial);
+}
 
-uint64_t parameter_hash(Engine& engine) { return engine.implementation_->parameter_hash(); }
+void Engine::write_state(StateSink& sink) { implementation_->get().write_state(sink); }
+
+void Engine::read_state(StateSource& source, const PartialState& partial) {
+  implementation_->get().read_state(source, partial);
+}
+
+uint64_t parameter_hash(Engine& engine) { return engine.implementation_->get().parameter_hash(); }
 
 // --- What it is made of ---
 
-Strategy Engine::strategy() const { return implementation_->strategy(); }
+Strategy Engine::strategy() const { return implementation_->get().strategy(); }
 
-const ParameterTable& Engine::parameters() const { return implementation_->parameters(); }
+const ParameterTable& Engine::parameters() const { return implementation_->get().parameters(); }
 
-ProcessGroup& Engine::group() { return implementation_->group(); }
+ProcessGroup& Engine::group() { return *implementation_->lasting().group; }
 
-const Degrees& Engine::degrees() const { return implementation_->degrees(); }
+const Degrees& Engine::degrees() const { return implementation_->get().degrees(); }
 
-const UnitPlan& Engine::units() const { return implementation_->units(); }
+const UnitPlan& Engine::units() const { return implementation_->get().units(); }
 
 // --- What it holds and has done ---
 
-GatherCounts Engine::gather_counts() const { return implementation_->gather_counts(); }
+GatherCounts Engine::gather_counts() const { return implementation_->get().gather_counts(); }
 
-const MemoryMeter& Engine::memory() const { return implementation_->memory(); }
-MemoryMeter& Engine::meter() { return implementation_->memory(); }
+const MemoryMeter& Engine::memory() const { return implementation_->lasting().meter; }
+MemoryMeter& Engine::meter() { return implementation_->lasting().meter; }
 
 MemoryBytes predicted_memory(const Engine& engine, int micro_steps) {
-  const ShardedEngine& sharded = *engine.implementation_;
+  const ShardedEngine& sharded = engine.implementation_->get();
   return memory_formula(sharded.units(), sharded.memory_setting(micro_steps));
 }
 
 MemoryBytes predicted_peak_memory(const Engine& engine, int micro_steps) {
-  const ShardedEngine& sharded = *engine.implementation_;
+  const ShardedEngine& sharded = engine.implementation_->get();
   return memory_peak_formula(sharded.units(), sharded.memory_setting(micro_steps));
 }
 
-const Trace* trace_of(const Engine& engine) { return engine.implementation_->trace(); }
+const Trace* trace_of(const Engine& engine) { return engine.implementation_->get().trace(); }
 
 }  // namespace tessera

@@ -35,6 +35,9 @@ class MisuseCheck {
   /// The same before a backward that updates. `in_no_sync`: inside such a scope.
   std::string before_updating_backward(bool in_no_sync) const;
 
+  /// The same before `call`, which is made between steps and builds the engine anew.
+  std::string before_change(const char* call) const { return find(call); }
+
  private:
   std::string find(const char* call) const;
 

@@ -1,7 +1,6 @@
 #include "tessera/parallelize.h"
 
 #include <atomic>
-#include <iterator>
 #include <optional>
 #include <set>
 #include <utility>
@@ -21,17 +20,11 @@
 #include "tessera/core/layout/throwing_storage.h"
 #include "tessera/core/memory/freed_memory.h"
 #include "tessera/core/options/resolved_options.h"
-#include "tessera/core/process/error_text.h"
 #include "tessera/core/step/host_all_gather.h"
-#include "tessera/ddp/bucket_rule.h"
 #include "tessera/ddp/replica_sync.h"
-#include "tessera/fsdp/unit_membership.h"
-#include "tessera/optim/algorithm.h"
-#include "tessera/optim/cuda/api.h"
-#include "tessera/optim/cuda/step_sums.h"
 #include "tessera/optim/parameter_groups.h"
-#include "tessera/wrap_rules.h"
-#include "tessera/zero/engine/sharded_engine.h"
+#include "tessera/zero/engine/current_engine.h"
+#include "tessera/zero/engine/engine_plan.h"
 #include "tessera/zero/parameters/registration.h"
 #include "tessera/zero/step/gradient_clip.h"
 
@@ -159,46 +152,6 @@ ParameterTable table_of(const torch::nn::Module& model, const Options& options) 
   });
 }
 
-/// Runs `body` and returns what it returns, or nothing after adding what it throws to `problems`.
-template <typename Body>
-auto attempt(std::vector<std::string>& problems, Body&& body) -> std::optional<decltype(body())> {
-  try {
-    return body();
-  } catch (...) {  // also from the user's predicates
-    problems.push_back(present_error_text());
-  }
-  return std::nullopt;
-}
-
-/// What keeps the device from counting and updating the units of `plan`; "" if nothing.
-std::string problem_of_kernels(const UnitPlan& plan, const OptimizerPlan& optimizer,
-                               const ResolvedOptions& options, const ProcessGroup& world) {
-  if (world.can().completes_on_host) return "";
-  const std::string without = without_kernels(optimizer);
-  if (!without.empty() && options.offload == Offload::kNone) {
-    return absl::StrCat("[parallelize] optimizer: got ", without, " on ", world.device().str(),
-                        ", expected one that has kernels; set offload to update on the host");
-  }
-  const auto api = cuda::load_api();
-  if (!api.ok()) return std::string(api.status().message());
-  return cuda::problem_of(plan, world.size());
-}
-
-/// An optimizer that needs all gradients of a parameter at once, in a backward that has a rank's
-/// slice of one unit; "" if nothing.
-std::string problem_of_whole_tensors(const OptimizerPlan& optimizer, const Options& options) {
-  if (!options.optimizer_in_backward) return "";
-  for (size_t group = 0; group <= optimizer.groups.size(); ++group) {
-    const Algorithm& algorithm = optimizer.algorithm(group);
-    if (algorithm.make_whole == nullptr) continue;
-    return absl::StrCat(
-        "[parallelize] optimizer_in_backward: is set beside ", algorithm.name,
-        ", whose updates depend on whole parameters, of which ranks exchange "
-        "what they have in step(); leave it out, or choose an elementwise optimizer");
-  }
-  return "";
-}
-
 WorldTraits traits_of(const ProcessGroup& world) {
   return {.size = world.size(),
           .device = world.device(),
@@ -231,62 +184,20 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
   if (group_of.has_value() && !group_of->ok()) {
     problems.emplace_back(group_of->status().message());
   }
-  if (std::string problem =
-          group_of.has_value() && group_of->ok() ? problem_of_whole_tensors(optimizer, given) : "";
-      !problem.empty()) {
-    problems.push_back(std::move(problem));
-  }
   if (std::string problem = problem_of_group_norms(given, unique_group_names(optimizer.groups));
       !problem.empty()) {
     problems.push_back(std::move(problem));
   }
   if (!problems.empty()) return std::nullopt;
 
-  auto membership = attempt(problems, [&] {
-    return options->residence == Residence::kSplit
-               ? unit_membership(*model, *table, options->wrap)
-               : bucket_membership(*table, options->first_bucket_bytes, options->bucket_bytes);
-  });
-  if (!membership.has_value()) return std::nullopt;
-  UnitPlan plan(*table, *std::move(membership), world.size(), options->precision);
-  for (std::string& problem : alias_problems(*table, plan, options->precision)) {
-    problems.push_back(std::move(problem));
-  }
-  if (std::string missing = problem_of_kernels(plan, optimizer, *options, world);
-      !missing.empty()) {
-    problems.push_back(std::move(missing));
-  }
-  if (!problems.empty()) return std::nullopt;
+  std::optional<UnitPlan> plan = plan_units(*model, *table, optimizer, *options, world, problems);
+  if (!plan.has_value()) return std::nullopt;
   return ShardedEngine::Parts{.group = nullptr,
                               .table = *std::move(table),
-                              .plan = std::move(plan),
+                              .plan = *std::move(plan),
                               .options = *std::move(options),
                               .optimizer = std::move(optimizer),
-                              .group_of = **std::move(group_of),
-                              .model = nullptr};
-}
-
-/// What all ranks must have in common, most telling first.
-std::vector<std::string> fingerprint(const ShardedEngine::Parts& parts,
-                                     const std::vector<NamedTensor>& buffers) {
-  std::vector<std::string> all = lines(parts.options);
-  const auto append = [&all](std::vector<std::string> more) {
-    all.insert(all.end(), std::make_move_iterator(more.begin()),
-               std::make_move_iterator(more.end()));
-  };
-  append(parts.table.lines());
-  append(parts.optimizer.lines());
-  // Predicates cannot be compared, what they select can.
-  for (size_t i = 0; i < parts.group_of.size(); ++i) {
-    const size_t group = parts.group_of[i];
-    all.push_back(absl::StrCat(
-        "parameter '", parts.table[i].name, "' trains under ",
-        group == 0 ? "the defaults"
-                   : absl::StrCat("group '", parts.optimizer.groups[group - 1].name, "'")));
-  }
-  append(parts.plan.lines(parts.table));
-  append(lines_of(buffers));
-  return all;
+                              .group_of = **std::move(group_of)};
 }
 
 std::vector<at::Tensor> state_of(const ParameterTable& table,
@@ -340,7 +251,7 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
       examine(model.get(), std::move(optimizer), options, *world, problems);
   refuse_on_all_ranks(*world, absl::StrJoin(problems, "\n"), "parallelize");
 
-  const std::vector<NamedTensor> buffers = without_aliases(buffers_of(*model), parts->table);
+  std::vector<NamedTensor> buffers = without_aliases(buffers_of(*model), parts->table);
   require_equal(*world, fingerprint(*parts, buffers), "parallelize");
 
   parts->group = duplicate(*world, absl::StrCat("engine ", next_engine_number(*world)));
@@ -349,12 +260,11 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
   give_places(state);
   sync_replicas(*parts->group, state, /*from_rank=*/0, "initial state");
   convert_others(parts->table, parts->plan, parts->options.precision);
-  parts->model = std::move(model);
   const bool keeps_freed_memory = parts->options.keep_freed_memory;
   int64_t model_bytes = 0;
   for (const at::Tensor& tensor : state) model_bytes += static_cast<int64_t>(tensor.nbytes());
-  auto engine =
-      std::make_unique<Engine>(std::make_unique<ShardedEngine>(*std::move(parts), buffers));
+  auto engine = std::make_unique<Engine>(
+      std::make_unique<CurrentEngine>(*std::move(parts), std::move(model), std::move(buffers)));
   if (keeps_freed_memory) keep_freed_memory(model_bytes);  // which have just been freed
   return engine;
 }

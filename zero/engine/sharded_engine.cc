@@ -21,18 +21,19 @@ namespace tessera::internal {
 // throw together and none is left waiting. If a rank throws anyway (out of memory, say), the engine
 // fails on all ranks: EngineFailure::abort_all_on_exception().
 
-ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
+ShardedEngine::ShardedEngine(Parts parts, Lasting& lasting, Values brought)
     : parts_(std::move(parts)),
+      lasting_(lasting),
       failure_(*parts_.group),
       streams_(parts_.group->device()),
       slices_(parts_.options.degrees, parts_.group->size(), parts_.group->rank()),
-      trace_(parts_.options.trace ? std::make_unique<Trace>() : nullptr),
-      compute_(trace_.get()),
+      compute_(lasting.trace.get()),
       watch_(*this),
       store_(
           *parts_.group, parts_.table, parts_.plan, slices_, parts_.options,
           [this] { return watch_.is_inside_backward(); },
-          parts_.group->can().completes_on_host ? nullptr : &streams_, meter_, trace_.get()),
+          parts_.group->can().completes_on_host ? nullptr : &streams_, lasting.meter,
+          lasting.trace.get(), brought),
       average_(make_average(parts_.options, store_, *parts_.group)),
       commit_(make_step_commit({.group = *parts_.group,
                                 .table = parts_.table,
@@ -41,25 +42,24 @@ ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
                                 .options = parts_.options,
                                 .store = store_,
                                 .failure = failure_,
-                                .meter = meter_,
-                                .trace = trace_.get(),
+                                .meter = lasting.meter,
+                                .trace = lasting.trace.get(),
                                 .average = average_.get()},
                                parts_.optimizer, parts_.group_of)),
       early_update_(commit_->update_in_backward()),
-      reducer_(*parts_.group, parts_.table, parts_.plan, slices_, reducer_setting(), meter_,
-               history_, trace_.get()),
+      reducer_(*parts_.group, parts_.table, parts_.plan, slices_, reducer_setting(), lasting.meter,
+               history_, lasting.trace.get()),
       handles_(parts_.table, reducer_.gradient_views()),
       access_(*parts_.group, parts_.table, parts_.plan, store_),
       misuse_(parts_.table, store_, access_, handles_, commit_->optimizer(), early_update_),
-      registration_(*parts_.model, parts_.table, parts_.options.ignores),
-      state_(parts_.table, parts_.plan, slices_, std::move(buffers), commit_->optimizer(),
+      registration_(*lasting.model, parts_.table, parts_.options.ignores),
+      state_(parts_.table, parts_.plan, slices_, lasting.buffers, commit_->optimizer(),
              store_.masters(), store_.flat(), average_.get()),
       state_transfer_(*parts_.group, state_),
       streamed_state_(*parts_.group, state_) {
-  meter_.add(
-      parts_.options.offload == Offload::kNone ? MemoryClass::kOptimizer : MemoryClass::kHost,
-      commit_->optimizer().state_bytes() + (average_ != nullptr ? average_->bytes() : 0));
-  meter_.add(MemoryClass::kControl, commit_->bytes() + access_.bytes());
+  lasting.meter.add(optimizer_class(), optimizer_bytes());
+  lasting.meter.add(MemoryClass::kControl, commit_->bytes() + access_.bytes());
+  commit_->optimizer().groups().show_in(*lasting.optimizer);
   if (parts_.options.cuda_graphs) {
     captured_ = std::make_unique<CapturedMicroSteps>(parts_.group->device());
   }
@@ -72,6 +72,22 @@ ShardedEngine::ShardedEngine(Parts parts, std::vector<NamedTensor> buffers)
     hooks_.push_back(std::make_unique<GradientHook>(parts_.table[i].tensor, i, sink));
   }
   compute_.begin();
+}
+
+ShardedEngine::~ShardedEngine() {
+  handles_.hide_all();
+  if (open_average_ != nullptr) open_average_->engine = nullptr;
+  lasting_.meter.remove(optimizer_class(), optimizer_bytes());
+  lasting_.meter.remove(MemoryClass::kControl, commit_->bytes() + access_.bytes());
+}
+
+/// Of the optimizer's states and the average.
+int64_t ShardedEngine::optimizer_bytes() const {
+  return commit_->optimizer().state_bytes() + (average_ != nullptr ? average_->bytes() : 0);
+}
+
+MemoryClass ShardedEngine::optimizer_class() const {
+  return parts_.options.offload == Offload::kNone ? MemoryClass::kOptimizer : MemoryClass::kHost;
 }
 
 Reducer::Setting ShardedEngine::reducer_setting() const {
@@ -146,7 +162,7 @@ StepResult ShardedEngine::step() {
   written_.clear();
   learn_outcome();  // before this step's report is written
   if (!is_updated()) apply_schedule();
-  return last_result_ = failure_.guard([&] {
+  return lasting_.last_result = failure_.guard([&] {
     failure_.abort_all_on_exception("step()", [&] {
       settle();
       if (!is_updated()) adopt_cleared_gradients();
@@ -174,7 +190,7 @@ StepResult ShardedEngine::begin_next_step(const std::optional<StepCommit::Outcom
   clear();
   // From now on a step allocates what the one before it did.
   if (++steps_here_ == 2 && parts_.options.keep_freed_memory) use_huge_pages_in_heap();
-  return outcome.has_value() ? result_of(*outcome) : last_result_;
+  return outcome.has_value() ? result_of(*outcome) : lasting_.last_result;
 }
 
 /// Under asynchronous steps: waits for what became of the last step.
@@ -182,19 +198,19 @@ void ShardedEngine::learn_outcome() {
   failure_.guard([&] {
     const std::optional<StepCommit::Outcome> outcome = guard_late([&] { return commit_->wait(); });
     if (!outcome.has_value()) return;
-    last_result_ = result_of(*outcome);
+    lasting_.last_result = result_of(*outcome);
     history_agreed_ = history_at_step_;
   });
 }
 
 void ShardedEngine::set_schedule(Engine::Schedule rate) {
   require_between_steps("set_schedule");
-  schedule_.set(std::move(rate));
+  lasting_.schedule.set(std::move(rate));
 }
 
 /// Before ranks compare their hyper-parameters, and once it is known how many updates there were.
 void ShardedEngine::apply_schedule() {
-  schedule_problem_ = schedule_.apply(steps_, commit_->optimizer().groups());
+  schedule_problem_ = lasting_.schedule.apply(steps_, commit_->optimizer().groups());
 }
 
 /// Counts a step whose outcome has become known.

@@ -20,15 +20,14 @@
 #include "tessera/ddp/gradient_handles.h"
 #include "tessera/engine.h"
 #include "tessera/memory_formula.h"
-#include "tessera/memory_meter.h"
 #include "tessera/optim/flat_average.h"
-#include "tessera/optim/rate_schedule.h"
 #include "tessera/optimizer_plan.h"
 #include "tessera/parameter_table.h"
 #include "tessera/process_group.h"
 #include "tessera/trace.h"
 #include "tessera/unit_plan.h"
 #include "tessera/zero/engine/captured_micro_steps.h"
+#include "tessera/zero/engine/lasting.h"
 #include "tessera/zero/engine/misuse_check.h"
 #include "tessera/zero/engine/open_average.h"
 #include "tessera/zero/parameters/parameter_access.h"
@@ -51,36 +50,34 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
  public:
   /// What parallelize() has checked and agreed on.
   struct Parts {
-    std::shared_ptr<ProcessGroup> group;  ///< the engine's own
+    std::shared_ptr<ProcessGroup> group;  ///< this object's own, or Lasting's
     ParameterTable table;
     UnitPlan plan;
     ResolvedOptions options;
     OptimizerPlan optimizer;
-    std::vector<size_t> group_of;              ///< OptimizerPlan::assign's answer
-    std::shared_ptr<torch::nn::Module> model;  ///< owns nothing where the caller keeps it
+    std::vector<size_t> group_of;  ///< OptimizerPlan::assign's answer
   };
 
-  /// Parameters and `buffers` are equal on all ranks already. Collective.
-  ShardedEngine(Parts parts, std::vector<NamedTensor> buffers);
+  /// Parameters and buffers are equal on all ranks already. `lasting` outlives it. Collective.
+  ShardedEngine(Parts parts, Lasting& lasting, Values brought = Values::kOfParameters);
   ShardedEngine(const ShardedEngine&) = delete;
   ShardedEngine& operator=(const ShardedEngine&) = delete;
-  ~ShardedEngine() {
-    handles_.hide_all();
-    if (open_average_ != nullptr) open_average_->engine = nullptr;
-  }
+  ~ShardedEngine();
+
+  const Parts& parts() const { return parts_; }
 
   StepResult step();
-  torch::optim::Optimizer& optimizer() { return commit_->optimizer(); }
+  torch::optim::Optimizer& optimizer() { return *lasting_.optimizer; }
   at::Tensor scale(const at::Tensor& loss);
   double loss_scale() const { return commit_->loss_scale().scale; }
   void accumulate(const std::vector<NamedTensor>& gradients);
   void zero_grad();
-  Engine::NoSync no_sync() { return Engine::NoSync(no_sync_depth_); }
+  Engine::NoSync no_sync() { return Engine::NoSync(lasting_.no_sync_depth); }
   void micro_step(const std::function<void()>& body);
   void set_schedule(Engine::Schedule rate);
   void wait();
   int64_t steps() const { return steps_; }
-  const StepResult& last_result() const { return last_result_; }
+  const StepResult& last_result() const { return lasting_.last_result; }
 
   void modify_parameters(int from_rank, const std::function<void()>& write);
   Engine::Scope full_parameters();
@@ -88,10 +85,23 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   Engine::AverageScope begin_average();
   void end_average();  // AverageScope::end()
   StateDict state_dict(StateScope scope, int rank);
-  void load_state_dict(const StateDict& state);
+  void load_state_dict(const StateDict& state, const PartialState& partial);
   void write_state(StateSink& sink);
-  void read_state(StateSource& source);
+  void read_state(StateSource& source, const PartialState& partial);
   uint64_t parameter_hash();
+
+  // Where another is built in its place: see CurrentEngine. `call` is what that is called.
+
+  /// Collective. Throws where `call` may not be made; then nothing is under way.
+  void begin_change(const char* call);
+  /// What else forbids it on this rank; "" for nothing. Local.
+  std::string problem_of_change(const char* call);
+  /// What this rank has of its state: in `stays` what an engine that trains `next` goes on with,
+  /// and in `left`, unless that is null, the state of parameters that are frozen there. Local: what
+  /// it throws ends the engine.
+  void take_out(const char* call, const ParameterTable& next, StateDict& stays, StateDict* left);
+  /// Collective; in the new one. `stays` of all ranks.
+  void put_back(const char* call, StateDict stays);
 
   Strategy strategy() const { return parts_.options.strategy; }
   const ParameterTable& parameters() const { return parts_.table; }
@@ -101,8 +111,8 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   GatherCounts gather_counts() const {
     return store_.gathered() == nullptr ? GatherCounts{} : store_.gathered()->counts();
   }
-  const Trace* trace() const { return trace_.get(); }
-  MemoryMeter& memory() { return meter_; }
+  const Trace* trace() const { return lasting_.trace.get(); }
+  MemoryMeter& memory() { return lasting_.meter; }
   /// What the memory formulas ask of it.
   MemorySetting memory_setting(int micro_steps) const;
 
@@ -140,6 +150,9 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   auto guard_late(Body&& body);
   void learn_outcome();
   StepResult result_of(const StepCommit::Outcome& outcome);
+  void take_counters(const EngineCounters& loaded);
+  int64_t optimizer_bytes() const;
+  MemoryClass optimizer_class() const;
   void load_state(const char* call, const std::function<void(EngineCounters&)>& load);
   EngineCounters counters() const {
     return {.steps = steps_,
@@ -153,11 +166,10 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   bool is_updated() const { return early_update_ != nullptr && early_update_->has_begun(); }
 
   Parts parts_;
+  Lasting& lasting_;
   EngineFailure failure_;
   StreamJoin streams_;  // that use the engine's memory
   SliceMap slices_;
-  MemoryMeter meter_;
-  std::unique_ptr<Trace> trace_;
   ComputeSpans compute_;
   BackwardWatch watch_;
   RollingHash history_;          // since training began, without what zero_grad() dropped
@@ -177,17 +189,14 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   StreamedState streamed_state_;
   std::unique_ptr<CapturedMicroSteps> captured_;  // null without Options::cuda_graphs
   std::vector<std::unique_ptr<GradientHook>> hooks_;
-  RateSchedule schedule_;
   std::shared_ptr<OpenAverage> open_average_;  // null outside begin_average()
 
-  StepResult last_result_;
   int64_t steps_ = 0;                // updates applied
   int64_t steps_here_ = 0;           // those of this engine, without loaded ones
   int64_t backwards_ = 0;            // of this model, since the last step
   bool saw_other_backward_ = false;  // a backward that gave this model nothing, since the last step
   bool in_micro_step_ = false;
   bool was_scaled_ = false;  // scale() was called since the last step
-  std::shared_ptr<int> no_sync_depth_ = std::make_shared<int>(0);
   std::string written_;  // what was found in the last backward since step(), see look_for_writes()
   std::string schedule_problem_;  // why the next update has no rates
   std::string hook_error_;        // what a gradient hook of ours threw in this backward

@@ -69,13 +69,20 @@ void ShardedEngine::write_state(StateSink& sink) {
   streamed_state_.save(saving, sink);  // local: what the sink throws harms no other rank
 }
 
-void ShardedEngine::load_state_dict(const StateDict& state) {
+void ShardedEngine::load_state_dict(const StateDict& state, const PartialState& partial) {
   load_state("load_state_dict",
-             [&](EngineCounters& loaded) { state_transfer_.load(state, loaded); });
+             [&](EngineCounters& loaded) { state_transfer_.load(state, loaded, partial); });
 }
 
-void ShardedEngine::read_state(StateSource& source) {
-  load_state("read_state", [&](EngineCounters& loaded) { streamed_state_.load(source, loaded); });
+void ShardedEngine::read_state(StateSource& source, const PartialState& partial) {
+  load_state("read_state",
+             [&](EngineCounters& loaded) { streamed_state_.load(source, loaded, partial); });
+}
+
+void ShardedEngine::take_counters(const EngineCounters& loaded) {
+  steps_ = loaded.steps;
+  commit_->load_loss_scale({loaded.loss_scale, loaded.good_steps});
+  if (average_ != nullptr) average_->set_updates(loaded.averaged);
 }
 
 void ShardedEngine::load_state(const char* call, const std::function<void(EngineCounters&)>& load) {
@@ -90,10 +97,8 @@ void ShardedEngine::load_state(const char* call, const std::function<void(Engine
     store_.begin_writing();
     EngineCounters loaded = counters();
     load(loaded);
-    steps_ = loaded.steps;
-    commit_->load_loss_scale({loaded.loss_scale, loaded.good_steps});
-    if (average_ != nullptr) average_->set_updates(loaded.averaged);
-    schedule_.forget();
+    take_counters(loaded);
+    lasting_.schedule.forget();
     clear();
     store_.announce();
     failure_.mark_consistent();

@@ -45,7 +45,7 @@ void ShardedEngine::accumulate(const std::vector<NamedTensor>& gradients) {
   failure_.require_none();
   const at::NoGradGuard no_grad;
   streams_.pass();
-  const bool is_alone = *no_sync_depth_ > 0 && early_update_ == nullptr;
+  const bool is_alone = *lasting_.no_sync_depth > 0 && early_update_ == nullptr;
   std::string problem = misplaced();
   if (!is_alone && problem.empty()) leave_average("accumulate", InAverage::kRefused);
   const GivenGradients given = given_gradients(parts_.table, gradients);
@@ -83,8 +83,8 @@ void ShardedEngine::begin_micro_step() {
     if (early_update_ == nullptr) look_for_writes();
     adopt_cleared_gradients();
     handles_.count_edits();
-    reducer_.begin_micro_step(*no_sync_depth_ > 0 ? Reducer::Mode::kAddLocally
-                                                  : Reducer::Mode::kReduce);
+    reducer_.begin_micro_step(*lasting_.no_sync_depth > 0 ? Reducer::Mode::kAddLocally
+                                                          : Reducer::Mode::kReduce);
   });
   in_micro_step_ = true;
   compute_.end("forward");
@@ -106,7 +106,7 @@ void ShardedEngine::agree_to_update() {
   const StepVote::RankReport mine = failure_.abort_all_on_exception("backward", [&] {
     store_.finish();
     apply_schedule();
-    std::string misuse = misuse_.before_updating_backward(*no_sync_depth_ > 0);
+    std::string misuse = misuse_.before_updating_backward(*lasting_.no_sync_depth > 0);
     if (misuse.empty()) misuse = schedule_problem_;
     if (misuse.empty()) misuse = find_untrained();
     StepVote::RankReport mine = rank_report(std::move(misuse));
@@ -221,7 +221,7 @@ void ShardedEngine::clear() {
 void ShardedEngine::micro_step(const std::function<void()>& body) {
   if (captured_ == nullptr) return body();
   require_between_steps("micro_step");
-  TORCH_CHECK(*no_sync_depth_ == 0,
+  TORCH_CHECK(*lasting_.no_sync_depth == 0,
               "[graph] micro_step: called inside no_sync(), expected outside; in a world of one "
               "there is nothing that no_sync() saves");
   // A world of one, and what is repeated has no hooks.

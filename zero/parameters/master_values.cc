@@ -19,7 +19,7 @@ int64_t element_bytes(const PlannedUnit& unit) {
 
 MasterValues::MasterValues(const ParameterTable& table, const UnitPlan& plan,
                            const SliceMap& slices, at::Device torch_device, MemoryMeter& meter,
-                           Offload offload)
+                           Offload offload, Values brought)
     : plan_(plan),
       slices_(slices),
       meter_(meter),
@@ -42,7 +42,9 @@ MasterValues::MasterValues(const ParameterTable& table, const UnitPlan& plan,
     if (planned.precision.has_masters()) {
       rounded_bytes = std::max(rounded_bytes, kept.numel * element_bytes(planned));
     }
-    for (const Segment& segment : planned.layout.segments(kept)) {
+    const std::vector<Segment> brought_segments =
+        brought == Values::kOfParameters ? planned.layout.segments(kept) : std::vector<Segment>();
+    for (const Segment& segment : brought_segments) {
       const at::Tensor& parameter = table[planned.parameters[segment.parameter]].tensor;
       // In memory order, which is that of the flat buffer.
       const at::Tensor dense = is_non_overlapping_dense(parameter)

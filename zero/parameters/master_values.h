@@ -22,9 +22,10 @@ class MasterValues {
  public:
   /// Copies masters out of the parameters in `table` as the user made them, so it is made before
   /// FlatParameters converts them. They lie at `device`, where parameters do, or where `offload`
-  /// says. References must outlive it.
+  /// says. Under Values::kLater they are zero. References must outlive it.
   MasterValues(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
-               at::Device device, MemoryMeter& meter, Offload offload = Offload::kNone);
+               at::Device device, MemoryMeter& meter, Offload offload = Offload::kNone,
+               Values brought = Values::kOfParameters);
   ~MasterValues();
   MasterValues(const MasterValues&) = delete;
   MasterValues& operator=(const MasterValues&) = delete;

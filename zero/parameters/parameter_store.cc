@@ -30,11 +30,11 @@ ParameterStore::ParameterStore(ProcessGroup& group, const ParameterTable& table,
                                const UnitPlan& plan, const SliceMap& slices,
                                const ResolvedOptions& options,
                                std::function<bool()> is_inside_backward, StreamJoin* streams,
-                               MemoryMeter& meter, Trace* trace)
+                               MemoryMeter& meter, Trace* trace, Values brought)
     : group_(group),
       table_(table),
       plan_(plan),
-      masters_(table, plan, slices, group.device(), meter, options.offload),
+      masters_(table, plan, slices, group.device(), meter, options.offload, brought),
       shared_(options.share_parameters ? SharedParameters::make(group, plan, slices) : nullptr),
       gathering_(options.residence == Residence::kSplit && shared_ == nullptr &&
                          !group.can().one_sided_reads
@@ -43,7 +43,7 @@ ParameterStore::ParameterStore(ProcessGroup& group, const ParameterTable& table,
       flat_(table, plan, options.residence,
             memory_from(shared_.get(), gathering_ != nullptr ? *gathering_ : group, plan, slices,
                         options),
-            group.device(), meter) {
+            group.device(), meter, brought) {
   masters_.adopt(flat_);
   if (shared_ == nullptr && slices.degrees().optimizer > slices.degrees().parameters) {
     all_gather_ = std::make_unique<ParameterAllGather>(group, plan, slices, flat_, trace);

@@ -26,13 +26,14 @@ namespace tessera::internal {
 /// Values flow one way: masters -> shard -> full.
 class ParameterStore {
  public:
-  /// Moves the parameters, which are equal on all ranks already, to where `options` say.
+  /// Moves the parameters, which are equal on all ranks already, to where `options` say. Under
+  /// Values::kLater announce() follows once the shards are filled.
   /// References must outlive it, `streams` too (on which operators use units; null on a CPU).
   /// Collective.
   ParameterStore(ProcessGroup& group, const ParameterTable& table, const UnitPlan& plan,
                  const SliceMap& slices, const ResolvedOptions& options,
                  std::function<bool()> is_inside_backward, StreamJoin* streams, MemoryMeter& meter,
-                 Trace* trace);
+                 Trace* trace, Values brought = Values::kOfParameters);
 
   /// What the optimizer updates, per trainable unit.
   MasterValues& masters() { return masters_; }

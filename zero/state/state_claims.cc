@@ -12,6 +12,7 @@
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/zero/state/average_remedy.h"
 #include "tessera/zero/state/eight_bit_remedy.h"
+#include "tessera/zero/state/lack_remedy.h"
 #include "tessera/zero/state/memory_order.h"
 
 namespace tessera::internal {
@@ -100,7 +101,7 @@ StateClaims::StateClaims(ProcessGroup& group, const StateTable& table, const Sta
   for (const auto& [name, entry] : state.entries) {
     const size_t* slot = table.find(name);
     if (slot == nullptr) {
-      problems.push_back(unknown_entry(name));
+      if (!table.is_left_out(name)) problems.push_back(table.unknown_entry(name));
       continue;
     }
     const std::string unusable = mismatch(entry, table.slots()[*slot]);
@@ -188,6 +189,9 @@ void StateClaims::describe(const StateTable& table,
   }
   problems_ = absl::StrJoin(lines, "\n  ");
   problems_ = eight_bit_remedy(problems_) + problems_ + average_remedy(table, problems_);
+  if (const std::string remedy = lack_remedy(table, problems_); !remedy.empty()) {
+    problems_ += absl::StrCat("\n  ", remedy);
+  }
 }
 
 }  // namespace tessera::internal

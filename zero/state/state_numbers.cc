@@ -50,6 +50,7 @@ std::vector<StateNumber> read_numbers(const ParameterTable& table, const FlatOpt
   for (size_t i = 0; i < table.size(); ++i) {
     if (!table[i].is_trainable) continue;
     numbers.push_back(count(absl::StrCat("optimizer.", table[i].name, ".step"), step_counts[i]));
+    numbers.back().parameter = i;
   }
   const ParameterGroups& groups = optimizer.groups();
   for (size_t group = 0; group < groups.size(); ++group) {
@@ -57,10 +58,14 @@ std::vector<StateNumber> read_numbers(const ParameterTable& table, const FlatOpt
                                          groups.algorithm(group).name),
                             1));
     numbers.back().may_lack = true;
+    numbers.back().group = group;
   }
+  size_t group = 0;
   for (const HyperParameter& number : groups.hyper_parameters()) {
     numbers.push_back(
         real(absl::StrCat("optimizer.", number.group, ".", number.name), number.value));
+    while (groups.state_name(group) != number.group) ++group;  // they come in the groups' order
+    numbers.back().group = group;
   }
   return numbers;
 }

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +32,8 @@ struct StateNumber {
   at::ScalarType dtype;   ///< Long or Double
   int64_t bits;           ///< its value's
   bool may_lack = false;  ///< a state without it can be loaded: earlier versions did not save it
+  std::optional<size_t> parameter = {};  ///< of the table, whose it is
+  std::optional<size_t> group = {};      ///< of the optimizer, whose it is
 };
 
 /// The numbers of a run in a fixed order, equal on all ranks: the engine's, each trainable

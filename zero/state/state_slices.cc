@@ -4,9 +4,14 @@
 #include <optional>
 #include <utility>
 
+#include <ATen/ops/where.h>
+#include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/agreement/disagreement.h"
+#include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/process/error_text.h"
 
 namespace tessera::internal {
 
@@ -42,6 +47,35 @@ StateTable StateSlices::table(const std::vector<StateNumber>& numbers) const {
 }
 
 std::string StateSlices::problem() const { return optimizer_.groups().problem(); }
+
+std::vector<std::string> StateSlices::tolerate(StateTable& table,
+                                               const PartialState& partial) const {
+  std::vector<std::string> lines;
+  if (partial.leaves_out_frozen) {
+    lines.emplace_back("leaves out the state of frozen parameters");
+    table.leave_out_frozen();
+  }
+  if (!partial.may_lack) return lines;
+  lines.emplace_back("may lack parameters");
+  std::vector<bool> of_parameter(table_.size());
+  std::vector<bool> of_group(optimizer_.groups().size(), true);
+  for (size_t i = 0; i < table_.size(); ++i) {
+    of_parameter[i] =
+        as_own_error([&] { return partial.may_lack(table_[i].name, table_[i].tensor); });
+    if (of_parameter[i]) lines.push_back(absl::StrCat("may lack '", table_[i].name, "'"));
+    if (table_[i].is_trainable && !of_parameter[i]) {
+      of_group[optimizer_.groups().group_of(i)] = false;
+    }
+  }
+  const bool of_all =
+      std::find(of_parameter.begin(), of_parameter.end(), false) == of_parameter.end();
+  table.accept_lack([&](const StateSlot& slot) {
+    return slot.parameter.has_value() ? of_parameter[*slot.parameter]
+           : slot.group.has_value()   ? of_group[*slot.group]
+                                      : of_all;
+  });
+  return lines;
+}
 
 // --- Regions of units ---
 
@@ -99,6 +133,60 @@ std::vector<StatePart> StateSlices::in_atom(const StateRegion& region) const {
   return parts_within(region, slices_.atom(layout_of(region)));
 }
 
+/// What the shard has of `part`, of a region over optimizer slices.
+at::Tensor StateSlices::value_of(const StateRegion& region, const StatePart& part) const {
+  const int64_t in_buffer =
+      layout_of(region).parameter_range(region.position(part.slot)).begin + part.range.begin;
+  return flat_.shard(region.index)
+      .narrow(0, in_buffer - flat_.shard_range(region.index).begin, part.range.numel);
+}
+
+/// The same of the masters, where they have a dtype of their own.
+at::Tensor StateSlices::master_of(const StateRegion& region, const StatePart& part) const {
+  if (!plan_[region.index].precision.has_masters()) return value_of(region, part);
+  const int64_t in_buffer =
+      layout_of(region).parameter_range(region.position(part.slot)).begin + part.range.begin;
+  return masters_.values()[region.index].narrow(
+      0, in_buffer - slices_.optimizer(layout_of(region)).begin, part.range.numel);
+}
+
+void StateSlices::begin_missing(const StateTable& table, const std::vector<Presence>& presence,
+                                std::vector<StateNumber>& numbers) {
+  if (std::find(presence.begin(), presence.end(), Presence::kMissing) == presence.end()) return;
+  const auto value = [&](size_t parameter) {
+    return presence[*table.find(absl::StrCat("model.", table_[parameter].name))];
+  };
+  const bool has_average = average_ != nullptr && average_->updates() > 0;
+  using Source = StateRegion::Source;
+  // Masters come before the averages of their unit.
+  for (const StateRegion& region : table.regions()) {
+    if (!region.is_of_unit() || region.source == Source::kParameters) continue;
+    for (const StatePart& part : kept(region)) {
+      const size_t parameter = *table.slots()[part.slot].parameter;
+      const bool is_missing = presence[part.slot] == Presence::kMissing;
+      const bool has_value = value(parameter) == Presence::kThere;
+      if (is_missing && region.source == Source::kMasters) {
+        if (has_value) part.values.copy_(value_of(region, part));
+      } else if (is_missing && region.source == Source::kOptimizer) {
+        if (has_value) part.values.fill_(optimizer_.initial_state(parameter, region.state));
+      } else if (is_missing) {
+        if (has_value || !has_average) part.values.copy_(master_of(region, part));
+      } else if (region.source == Source::kMasters && value(parameter) == Presence::kMissing &&
+                 presence[part.slot] == Presence::kThere) {
+        const at::Tensor shown = value_of(region, part).to(part.values.device());
+        const at::Tensor rounds_to_it = part.values.to(shown.scalar_type()).eq(shown);
+        part.values.copy_(at::where(rounds_to_it, part.values, shown.to(part.values.dtype())));
+      }
+    }
+  }
+  const size_t first = table.regions().back().first_slot;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const bool is_missing =
+        numbers[i].parameter.has_value() && presence[first + i] == Presence::kMissing;
+    if (is_missing && value(*numbers[i].parameter) == Presence::kThere) numbers[i].bits = 0;
+  }
+}
+
 StateTable table_on_all_ranks(ProcessGroup& group, const StateSlices& slices,
                               const std::vector<StateNumber>& numbers, std::string problem) {
   std::optional<StateTable> table;
@@ -108,6 +196,23 @@ StateTable table_on_all_ranks(ProcessGroup& group, const StateSlices& slices,
     problem = error.what_without_backtrace();
   }
   refuse_on_all_ranks(group, problem, "state");
+  return *std::move(table);
+}
+
+StateTable table_on_all_ranks(ProcessGroup& group, const StateSlices& slices,
+                              const std::vector<StateNumber>& numbers,
+                              const PartialState& partial) {
+  std::optional<StateTable> table;
+  std::vector<std::string> lines;
+  std::string problem;
+  try {
+    table.emplace(slices.table(numbers));
+    lines = slices.tolerate(*table, partial);
+  } catch (...) {  // also from the user's predicate
+    problem = present_error_text();
+  }
+  refuse_on_all_ranks(group, problem, "state");
+  require_equal(group, lines, "state: PartialState");
   return *std::move(table);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "tessera/optim/flat_average.h"
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/parameter_table.h"
+#include "tessera/partial_state.h"
 #include "tessera/process_group.h"
 #include "tessera/unit_plan.h"
 #include "tessera/zero/parameters/master_values.h"
@@ -50,6 +52,9 @@ class StateSlices {
   StateTable table(const std::vector<StateNumber>& numbers) const;
   /// What forbids saving: the optimizer's groups do not fit its plan any more; "" for nothing.
   std::string problem() const;
+  /// Lets states lack in `table` what `partial` says. Returns lines that are equal where that is
+  /// equal. Throws what its predicate throws.
+  std::vector<std::string> tolerate(StateTable& table, const PartialState& partial) const;
 
   // Regions of units.
 
@@ -61,6 +66,16 @@ class StateSlices {
   std::vector<StatePart> kept(const StateRegion& region) const;
   std::vector<StatePart> in_atom(const StateRegion& region) const;
 
+  /// What a state that was loaded has of the table's slots.
+  enum class Presence : uint8_t {
+    kThere,
+    kMissing,
+    kLeft,  ///< StateSource::leaves()
+  };
+  /// Fills what is missing as PartialState says; `numbers` are not written yet.
+  void begin_missing(const StateTable& table, const std::vector<Presence>& presence,
+                     std::vector<StateNumber>& numbers);
+
  private:
   /// A part of a unit's buffer: a value for each StateRegion::block_numel elements.
   struct Slice {
@@ -68,6 +83,8 @@ class StateSlices {
     Range range;
   };
   std::vector<Slice> memory_of(const StateRegion& region) const;
+  at::Tensor value_of(const StateRegion& region, const StatePart& part) const;
+  at::Tensor master_of(const StateRegion& region, const StatePart& part) const;
   std::vector<StatePart> parts_within(const StateRegion& region, Range bounds) const;
 
   const ParameterTable& table_;
@@ -84,5 +101,8 @@ class StateSlices {
 /// `problem`, what this rank has against going on ("" for nothing). Collective, blocking.
 StateTable table_on_all_ranks(ProcessGroup& group, const StateSlices& slices,
                               const std::vector<StateNumber>& numbers, std::string problem);
+/// The same for loading, with what `partial` lets a state lack, which must be equal on all ranks.
+StateTable table_on_all_ranks(ProcessGroup& group, const StateSlices& slices,
+                              const std::vector<StateNumber>& numbers, const PartialState& partial);
 
 }  // namespace tessera::internal

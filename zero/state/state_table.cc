@@ -56,7 +56,10 @@ StateTable::StateTable(const ParameterTable& table, const UnitPlan& plan,
 
   for (size_t i = 0; i < table.size(); ++i) {
     if (plan.has_place(i)) continue;
-    add_replica(absl::StrCat("model.", table[i].name), table[i].tensor);
+    add_replica(absl::StrCat("model.", table[i].name), table[i].tensor, i);
+  }
+  for (const Parameter& parameter : table) {
+    if (!parameter.is_trainable) frozen_.insert(parameter.name);
   }
   std::set<const c10::TensorImpl*> seen;
   for (const NamedTensor& buffer : buffers) {
@@ -74,7 +77,9 @@ StateTable::StateTable(const ParameterTable& table, const UnitPlan& plan,
     add_slot({.name = numbers[i].name,
               .form = {.sizes = {}, .strides = {}, .dtype = numbers[i].dtype, .pieces = {}},
               .begin_bytes = static_cast<int64_t>(i) * kWordBytes,
-              .may_lack = numbers[i].may_lack});
+              .may_lack = numbers[i].may_lack,
+              .parameter = numbers[i].parameter,
+              .group = numbers[i].group});
   }
   regions_.push_back(std::move(region));
 }
@@ -113,12 +118,14 @@ void StateTable::add_unit(const ParameterTable& table, const PlannedUnit& unit, 
     add_slot({.name = absl::StrCat(to_absl(prefix), parameter.name, to_absl(suffix)),
               .form = std::move(form),
               .begin_bytes = range.begin / region.block_numel * element,
+              .parameter = unit.parameters[position],
               .is_order_bound = state != nullptr && state->is_order_bound});
   }
   regions_.push_back(std::move(region));
 }
 
-void StateTable::add_replica(std::string name, const at::Tensor& tensor) {
+void StateTable::add_replica(std::string name, const at::Tensor& tensor,
+                             std::optional<size_t> parameter) {
   StateRegion region{};
   region.source = StateRegion::Source::kReplica;
   region.index = replicas_.size();
@@ -132,7 +139,8 @@ void StateTable::add_replica(std::string name, const at::Tensor& tensor) {
                      .strides = flat_strides(tensor),
                      .dtype = tensor.scalar_type(),
                      .pieces = {}},
-            .begin_bytes = 0});
+            .begin_bytes = 0,
+            .parameter = parameter});
   regions_.push_back(std::move(region));
 }
 
@@ -147,6 +155,25 @@ void StateTable::add_slot(StateSlot slot) {
 const size_t* StateTable::find(const std::string& name) const {
   const auto found = slot_of_.find(name);
   return found == slot_of_.end() ? nullptr : &found->second;
+}
+
+void StateTable::accept_lack(const std::function<bool(const StateSlot&)>& accepts) {
+  for (StateSlot& slot : slots_) slot.may_lack = slot.may_lack || accepts(slot);
+}
+
+bool StateTable::is_of_frozen(const std::string& name) const {
+  const std::string_view prefix = "optimizer.";
+  const size_t state = name.rfind('.');
+  return name.starts_with(prefix) && state > prefix.size() && state != name.npos &&
+         frozen_.contains(name.substr(prefix.size(), state - prefix.size()));
+}
+
+std::string StateTable::unknown_entry(const std::string& name) const {
+  return absl::StrCat(internal::unknown_entry(name),
+                      is_of_frozen(name)
+                          ? "; the parameter is frozen: PartialState::leaves_out_frozen leaves its "
+                            "state out"
+                          : "");
 }
 
 }  // namespace tessera::internal

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,8 +26,11 @@ struct StateSlot {
   std::string name;
   StateEntry form;  ///< sizes, strides, dtype; no pieces
   int64_t begin_bytes;
-  bool may_lack = false;        ///< StateNumber::may_lack
-  bool is_order_bound = false;  ///< ElementState::is_order_bound
+  bool may_lack = false;                 ///< a state without it can be loaded
+  std::optional<size_t> parameter = {};  ///< of the ParameterTable, whose it is; none: a buffer's,
+                                         ///< a group's or the engine's
+  std::optional<size_t> group = {};      ///< StateNumber::group
+  bool is_order_bound = false;           ///< ElementState::is_order_bound
 };
 
 /// Entries that are communicated together: a row of bytes, zero between the slots.
@@ -78,17 +83,33 @@ class StateTable {
   /// The slot called `name`; null if there is none.
   const size_t* find(const std::string& name) const;
 
+  /// From now on a state may lack the slots that `accepts`.
+  void accept_lack(const std::function<bool(const StateSlot& slot)>& accepts);
+  /// From now on entries of the optimizer's state of frozen parameters are left_out().
+  void leave_out_frozen() { leaves_out_frozen_ = true; }
+
+  /// Whether the entry `name`, which is no slot, is to be ignored. Otherwise unknown_entry() says
+  /// what is wrong with it and what to do, in a line.
+  bool is_left_out(const std::string& name) const {
+    return leaves_out_frozen_ && is_of_frozen(name);
+  }
+  std::string unknown_entry(const std::string& name) const;
+
  private:
+  bool is_of_frozen(const std::string& name) const;
   void add_unit(const ParameterTable& table, const PlannedUnit& unit, StateRegion region,
                 std::string_view prefix, std::string_view suffix, at::ScalarType dtype,
                 const KeptState* state = nullptr);
-  void add_replica(std::string name, const at::Tensor& tensor);
+  void add_replica(std::string name, const at::Tensor& tensor,
+                   std::optional<size_t> parameter = {});
   void add_slot(StateSlot slot);
 
   std::vector<StateSlot> slots_;
   std::vector<StateRegion> regions_;
   std::vector<at::Tensor> replicas_;
   std::map<std::string, size_t> slot_of_;
+  std::set<std::string> frozen_;  // parameters
+  bool leaves_out_frozen_ = false;
 };
 
 }  // namespace tessera::internal

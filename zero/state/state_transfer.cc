@@ -120,18 +120,39 @@ StateDict StateTransfer::save(StateScope scope, int rank, const EngineCounters& 
 }
 
 /// Every element is in one rank's atom, whatever the rows of degrees repeat.
-void StateTransfer::save_atom(const StateTable& table, const StateRegion& region,
-                              StateDict& state) const {
+void StateTransfer::save_atom(const StateTable& table, const StateRegion& region, StateDict& state,
+                              const Wants& wants) const {
+  const auto is_wanted = [&](const StateSlot& slot) { return !wants || wants(region, slot); };
   for (const StatePart& part : slices_.in_atom(region)) {
+    if (!is_wanted(table.slots()[part.slot])) continue;
     entry_of(state, table.slots()[part.slot])
         .pieces.push_back({part.range.begin, copy_on_host(part.values)});
   }
   if (group_.rank() != 0) return;
   for (size_t i = 0; i < region.slots; ++i) {
     const StateSlot& slot = table.slots()[region.first_slot + i];
-    if (slot.form.numel() > 0) continue;
+    if (slot.form.numel() > 0 || !is_wanted(slot)) continue;
     entry_of(state, slot).pieces.push_back({0, at::empty({0}, slot.form.dtype)});
   }
+}
+
+StateDict StateTransfer::take(const Wants& wants, const EngineCounters& counters) const {
+  const at::NoGradGuard no_grad;
+  const std::vector<StateNumber> numbers = slices_.numbers(counters);
+  const StateTable table = slices_.table(numbers);
+  StateDict state;
+  for (const StateRegion& region : table.regions()) {
+    if (region.is_of_unit()) save_atom(table, region, state, wants);
+  }
+  if (group_.rank() == 0) {
+    const StateRegion& region = table.regions().back();
+    save_numbers(table, numbers, state);
+    for (size_t i = 0; i < region.slots; ++i) {
+      const StateSlot& slot = table.slots()[region.first_slot + i];
+      if (!wants(region, slot)) state.entries.erase(slot.name);
+    }
+  }
+  return state;
 }
 
 /// Takes part in gathering a unit's values; `state` is null on ranks that do not need them.
@@ -186,10 +207,25 @@ void StateTransfer::save_replica(const StateTable& table, const StateRegion& reg
 
 // --- Loading ---
 
-void StateTransfer::load(const StateDict& state, EngineCounters& counters) {
-  const at::NoGradGuard no_grad;
+void StateTransfer::load(const StateDict& state, EngineCounters& counters,
+                         const PartialState& partial) {
   std::vector<StateNumber> numbers = slices_.numbers(counters);
-  const StateTable table = table_on_all_ranks(group_, slices_, numbers, "");
+  const StateTable table = table_on_all_ranks(group_, slices_, numbers, partial);
+  load_all(table, std::move(numbers), state, counters);
+}
+
+void StateTransfer::put_back(StateDict state, EngineCounters& counters) {
+  std::vector<StateNumber> numbers = slices_.numbers(counters);
+  StateTable table = table_on_all_ranks(group_, slices_, numbers, "");
+  table.accept_lack([](const StateSlot&) { return true; });
+  std::erase_if(state.entries,
+                [&](const auto& entry) { return table.find(entry.first) == nullptr; });
+  load_all(table, std::move(numbers), state, counters);
+}
+
+void StateTransfer::load_all(const StateTable& table, std::vector<StateNumber> numbers,
+                             const StateDict& state, EngineCounters& counters) {
+  const at::NoGradGuard no_grad;
   const StateClaims claims(group_, table, state);
   if (!claims.problems().empty()) {
     throw Disagreement(absl::StrCat(
@@ -207,8 +243,18 @@ void StateTransfer::load(const StateDict& state, EngineCounters& counters) {
 
   for (const StateRegion& region : table.regions()) {
     if (region.source == Source::kNumbers || region.bytes == 0) continue;
-    write(table, region, assemble(table, region, state, claims));
+    bool is_there = false;
+    for (size_t i = 0; i < region.slots; ++i) {
+      is_there = is_there || claims.has(region.first_slot + i);
+    }
+    if (is_there) write(table, region, assemble(table, region, state, claims), claims);
   }
+  using Presence = StateSlices::Presence;
+  std::vector<Presence> presence;
+  for (size_t slot = 0; slot < table.slots().size(); ++slot) {
+    presence.push_back(claims.has(slot) ? Presence::kThere : Presence::kMissing);
+  }
+  slices_.begin_missing(table, presence, numbers);
   slices_.write(numbers, counters);
 }
 
@@ -233,7 +279,7 @@ at::Tensor StateTransfer::assemble(const StateTable& table, const StateRegion& r
   }
   for (size_t i = region.first_slot; i < end; ++i) {
     const StateSlot& slot = table.slots()[i];
-    if (slot.form.numel() > 0 && claims.strides(i) != slot.form.strides) {
+    if (slot.form.numel() > 0 && claims.has(i) && claims.strides(i) != slot.form.strides) {
       part_of(bytes, slot).copy_(reordered(part_of(bytes, slot), slot.form, claims.strides(i)));
     }
   }
@@ -241,7 +287,7 @@ at::Tensor StateTransfer::assemble(const StateTable& table, const StateRegion& r
 }
 
 void StateTransfer::write(const StateTable& table, const StateRegion& region,
-                          const at::Tensor& bytes) const {
+                          const at::Tensor& bytes, const StateClaims& claims) const {
   if (region.source == Source::kReplica) {
     const StateSlot& slot = table.slots()[region.first_slot];
     table.replicas()[region.index].copy_(
@@ -249,6 +295,7 @@ void StateTransfer::write(const StateTable& table, const StateRegion& region,
     return;
   }
   for (const StatePart& part : slices_.kept(region)) {
+    if (!claims.has(part.slot)) continue;
     part.values.copy_(
         part_of(bytes, table.slots()[part.slot]).narrow(0, part.range.begin, part.range.numel));
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -40,18 +41,35 @@ class StateTransfer {
   /// nothing: the caller does. Bits are kept, also of NaN and -0. An entry in another order of
   /// memory (channels_last) is converted; another dtype is refused, also where masters would have
   /// the values: they are entries of their own. Sends 2(N-1)/N of the state; temporary memory as
-  /// save(), and of one parameter twice where its order differs.
-  void load(const StateDict& state, EngineCounters& counters);
+  /// save(), and of one parameter twice where its order differs. `state` may lack what `partial`
+  /// says, equal on all ranks.
+  void load(const StateDict& state, EngineCounters& counters, const PartialState& partial = {});
+
+  // For an engine that is built anew: what the old one had goes to the new one.
+
+  /// Local. What lies in this rank's atoms of the slots that `wants`, as save() under kSharded; on
+  /// rank 0 also the numbers. Together the ranks have each element once.
+  StateDict take(const std::function<bool(const StateRegion& region, const StateSlot& slot)>& wants,
+                 const EngineCounters& counters) const;
+  /// Collective. As load(), of a `state` that may lack anything, and of which states that this run
+  /// has no use for are left out.
+  void put_back(StateDict state, EngineCounters& counters);
 
  private:
-  void save_atom(const StateTable& table, const StateRegion& region, StateDict& state) const;
+  using Wants = std::function<bool(const StateRegion& region, const StateSlot& slot)>;
+
+  void save_atom(const StateTable& table, const StateRegion& region, StateDict& state,
+                 const Wants& wants = {}) const;
+  void load_all(const StateTable& table, std::vector<StateNumber> numbers, const StateDict& state,
+                EngineCounters& counters);
   void save_unit(const StateTable& table, const StateRegion& region, StateDict* state);
   void save_replica(const StateTable& table, const StateRegion& region, StateScope scope,
                     StateDict* state);
 
   at::Tensor assemble(const StateTable& table, const StateRegion& region, const StateDict& state,
                       const StateClaims& claims);
-  void write(const StateTable& table, const StateRegion& region, const at::Tensor& bytes) const;
+  void write(const StateTable& table, const StateRegion& region, const at::Tensor& bytes,
+             const StateClaims& claims) const;
 
   ProcessGroup& group_;
   StateSlices& slices_;

@@ -14,6 +14,7 @@
 #include "tessera/zero/parameters/registration.h"
 #include "tessera/zero/state/average_remedy.h"
 #include "tessera/zero/state/eight_bit_remedy.h"
+#include "tessera/zero/state/lack_remedy.h"
 #include "tessera/zero/state/memory_order.h"
 
 namespace tessera::internal {
@@ -67,7 +68,8 @@ std::vector<std::string> mismatches(const StateTable& table, const StateSource& 
     }
   }
   for (const auto& [name, entry] : source.entries()) {
-    if (table.find(name) == nullptr) add(name, unknown_entry(name));
+    if (table.find(name) != nullptr || table.is_left_out(name)) continue;
+    add(name, table.unknown_entry(name));
   }
   problems.insert(problems.end(), others.begin(), others.end());
   return problems;
@@ -202,17 +204,28 @@ void StreamedState::save(const Saving& saving, StateSink& sink) const {
 
 // --- Loading ---
 
-void StreamedState::load(StateSource& source, EngineCounters& counters) {
+void StreamedState::load(StateSource& source, EngineCounters& counters,
+                         const PartialState& partial) {
   const at::NoGradGuard no_grad;
   std::vector<StateNumber> numbers = slices_.numbers(counters);
-  const StateTable table = table_on_all_ranks(group_, slices_, numbers, "");
+  const StateTable table = table_on_all_ranks(group_, slices_, numbers, partial);
   Reading reading(table, source);
 
   // A source may throw, and only here: the other ranks must hear of it.
+  using Presence = StateSlices::Presence;
+  std::vector<Presence> presence;
   std::string problem;
   try {
+    for (size_t slot = 0; slot < table.slots().size(); ++slot) {
+      presence.push_back(reading.has(slot)                         ? Presence::kThere
+                         : source.leaves(table.slots()[slot].name) ? Presence::kLeft
+                                                                   : Presence::kMissing);
+    }
     problem = absl::StrJoin(mismatches(table, source), "\n  ");
     problem = eight_bit_remedy(problem) + problem + average_remedy(table, problem);
+    if (const std::string remedy = lack_remedy(table, problem); !remedy.empty()) {
+      problem = absl::StrCat(remedy, "\n  ", problem);  // first: of many lines the last are cut
+    }
     if (problem.empty()) problem = source.problem_of(needed_by(table, slices_, reading));
     if (problem.empty()) {
       const size_t first = table.regions().back().first_slot;
@@ -250,6 +263,7 @@ void StreamedState::load(StateSource& source, EngineCounters& counters) {
       table.replicas()[region.index].copy_(values.as_strided(form.sizes, form.strides));
     }
   }
+  slices_.begin_missing(table, presence, numbers);
   slices_.write(numbers, counters);
 }
 

@@ -42,7 +42,8 @@ class StreamedState {
   /// another shape or dtype, and what any rank's source says. What a source throws after that, this
   /// rank throws with its slices half filled. An entry in another order of memory is read whole and
   /// converted (temporary memory for it twice).
-  void load(StateSource& source, EngineCounters& counters);
+  /// `partial`, equal on all ranks, says what the source may lack besides.
+  void load(StateSource& source, EngineCounters& counters, const PartialState& partial = {});
 
  private:
   ProcessGroup& group_;

@@ -184,7 +184,7 @@ TEST(Scenarios, Scenario51_UnfreezingWhileTrainingIsRefusedByName) {
           engine->step();
         },
         ThrowsMessage<c10::Error>(
-            HasSubstr("parameter 'blocks.3.linear.weight' was frozen at parallelize")));
+            HasSubstr("parameter 'blocks.3.linear.weight' is frozen in this engine")));
   });
 }
 

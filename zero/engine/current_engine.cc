@@ -1,0 +1,230 @@
+#include "tessera/zero/engine/current_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/agreement/fingerprint.h"
+#include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/grad/gradient_hook.h"
+#include "tessera/core/layout/own_memory.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/optim/algorithm.h"
+#include "tessera/optim/parameter_groups.h"
+#include "tessera/zero/engine/engine_plan.h"
+
+namespace tessera::internal {
+
+// Note [What trains changes]
+// Units, slices and buffers depend on which parameters are trained, so a change of that builds all
+// of them anew: the old engine gives this rank's 1/N of the state, is destroyed, and another one is
+// made in the same memory, so that references into it (Engine::parameters() and the like) hold. It
+// takes the state as if it had been saved and loaded. What users hold of an engine outlives both
+// (Lasting). Everything that can be refused is, on all ranks, before the old one is touched; an
+// error after that leaves no engine, on all ranks.
+//
+// Resident parameters stay readable all the time: the old buffers live until the new ones have
+// their values. Split ones have no memory between the two engines but the 1/N that each rank took
+// out, and throw when they are read.
+
+namespace {
+
+int64_t bytes_of(const StateDict& state) {
+  int64_t bytes = 0;
+  for (const auto& [name, entry] : state.entries) {
+    for (const StatePiece& piece : entry.pieces)
+      bytes += static_cast<int64_t>(piece.values.nbytes());
+  }
+  return bytes;
+}
+
+}  // namespace
+
+CurrentEngine::CurrentEngine(Parts parts, std::shared_ptr<torch::nn::Module> model,
+                             std::vector<NamedTensor> buffers)
+    : lasting_{.group = parts.group,
+               .model = std::move(model),
+               .buffers = std::move(buffers),
+               .optimizer = std::make_unique<RefusingOptimizer>(parts.optimizer.defaults.clone()),
+               .trace = parts.options.trace ? std::make_unique<Trace>() : nullptr} {
+  now_.emplace(std::move(parts), lasting_);
+}
+
+ShardedEngine& CurrentEngine::get() {
+  if (lost_.has_value()) throw CommError(*lost_);
+  return *now_;
+}
+
+/// The parts that all ranks build next.
+ShardedEngine::Parts CurrentEngine::agree(const char* call, const Prepare& prepare,
+                                          const std::vector<std::string>& arguments) {
+  ShardedEngine& now = get();
+  now.begin_change(call);
+  std::vector<std::string> problems;
+  if (std::string problem = now.problem_of_change(call); !problem.empty()) {
+    problems.push_back(std::move(problem));
+  }
+  auto next = attempt(problems, [&] { return prepare(now.parts(), problems); });
+  refuse_on_all_ranks(now.group(), absl::StrJoin(problems, "\n"), "engine");
+  std::vector<std::string> lines = arguments;
+  for (std::string& line : fingerprint(**next, lasting_.buffers)) lines.push_back(std::move(line));
+  require_equal(now.group(), lines, call);
+  return **std::move(next);
+}
+
+StateDict CurrentEngine::set_trainable(const ParameterPredicate& trains, FrozenState frozen) {
+  constexpr const char* kCall = "set_trainable";
+  const auto prepare = [&](const Parts& now,
+                           std::vector<std::string>& problems) -> std::optional<Parts> {
+    if (!trains) {
+      problems.emplace_back(
+          "set_trainable: got no predicate, expected one; pass what says of each "
+          "parameter whether it is trained");
+      return std::nullopt;
+    }
+    std::vector<bool> is_trainable(now.table.size());
+    bool trains_any = false;
+    for (size_t i = 0; i < now.table.size(); ++i) {
+      is_trainable[i] =
+          as_own_error([&] { return trains(now.table[i].name, now.table[i].tensor); });
+      trains_any = trains_any || is_trainable[i];
+      const bool is_new = is_trainable[i] && !now.table[i].is_trainable;
+      if (is_new && GradientHook::is_taken(now.table[i].tensor)) {
+        problems.push_back(absl::StrCat("set_trainable: parameter '", now.table[i].name,
+                                        "' has a post-accumulate-gradient hook, which the engine "
+                                        "needs; remove it first"));
+      }
+    }
+    if (!trains_any) {
+      problems.push_back(absl::StrCat("set_trainable: got a predicate that accepts none of ",
+                                      now.table.size(),
+                                      " parameters, expected at least one that "
+                                      "is trained; correct it (names are those of "
+                                      "engine->parameters())"));
+      return std::nullopt;
+    }
+    Parts next = now;
+    next.group = nullptr;
+    next.table = now.table.with_trainable(is_trainable);
+    for (std::string& problem : problems_of_dimensions(next.optimizer, next.table, next.group_of)) {
+      problems.push_back(std::move(problem));
+    }
+    std::optional<UnitPlan> plan =
+        plan_units(*lasting_.model, next.table, next.optimizer, next.options, *now.group, problems);
+    if (!plan.has_value()) return std::nullopt;
+    next.plan = *std::move(plan);
+    return next;
+  };
+  const auto is_same = [](const Parameter& a, const Parameter& b) {
+    return a.is_trainable == b.is_trainable;
+  };
+  const bool returns = frozen == FrozenState::kReturned;
+  Parts next = agree(kCall, prepare, {returns ? "frozen state returned" : "frozen state dropped"});
+  const ParameterTable& table = get().parameters();
+  if (std::equal(table.begin(), table.end(), next.table.begin(), is_same)) {
+    for (const Parameter& parameter : table) {
+      parameter.tensor.set_requires_grad(parameter.is_trainable);
+    }
+    return {};
+  }
+  StateDict left;
+  rebuild(kCall, std::move(next), returns ? &left : nullptr);
+  return left;
+}
+
+void CurrentEngine::add_group(OptimizerGroup group) {
+  constexpr const char* kCall = "add_group";
+  const auto prepare = [&](const Parts& now,
+                           std::vector<std::string>& problems) -> std::optional<Parts> {
+    const std::vector<std::string> taken = unique_group_names(now.optimizer.groups);
+    if (group.name.empty() || std::find(taken.begin(), taken.end(), group.name) != taken.end()) {
+      problems.push_back(absl::StrCat("add_group: got the name '", group.name,
+                                      "', expected one that no group has, which are '",
+                                      absl::StrJoin(taken, "', '"), "'; choose another"));
+    }
+    Parts next = now;
+    next.group = nullptr;
+    next.optimizer.groups.push_back(std::move(group));
+    const auto all = as_own_error([&] { return next.optimizer.assign(now.table); });
+    if (!all.ok()) problems.emplace_back(all.status().message());
+    if (!problems.empty()) return std::nullopt;
+    const OptimizerGroup& added = next.optimizer.groups.back();
+    for (size_t i = 0; i < now.table.size(); ++i) {
+      // What another group has stays there, whatever its predicate says of a converted tensor.
+      const bool is_free = now.group_of[i] == 0;
+      if (is_free &&
+          as_own_error([&] { return added.selects(now.table[i].name, now.table[i].tensor); })) {
+        next.group_of[i] = next.optimizer.groups.size();
+      }
+      const Algorithm& had = now.optimizer.algorithm(now.group_of[i]);
+      const Algorithm& gets = next.optimizer.algorithm(next.group_of[i]);
+      if (!now.table[i].is_trainable || had.name == gets.name) continue;
+      problems.push_back(
+          absl::StrCat("add_group: group '", added.name, "' selects parameter '", now.table[i].name,
+                       "', which ", had.name, " trains, expected options of ", had.name,
+                       " too: another algorithm has other states; leave it out, or freeze it first "
+                       "(set_trainable) and then unfreeze it"));
+    }
+    if (!problems.empty()) return std::nullopt;
+    std::optional<UnitPlan> plan =
+        plan_units(*lasting_.model, next.table, next.optimizer, next.options, *now.group, problems);
+    if (!plan.has_value()) return std::nullopt;
+    return next;
+  };
+  rebuild(kCall, agree(kCall, prepare, {}), nullptr);
+}
+
+void CurrentEngine::rebuild(const char* call, Parts next, StateDict* left) {
+  const at::NoGradGuard no_grad;
+  ShardedEngine& old = get();
+  StateDict stays;
+  old.take_out(call, next.table, stays, left);
+  try {
+    const int64_t bytes = bytes_of(stays) + (left != nullptr ? bytes_of(*left) : 0);
+    const ParameterTable table = next.table;
+    const Values brought =
+        next.options.residence == Residence::kSplit ? Values::kLater : Values::kOfParameters;
+    std::vector<size_t> homeless;  // they lie in a buffer that goes, and in none that comes
+    for (size_t i = 0; i < table.size(); ++i) {
+      if (old.units().has_place(i) && !next.plan.has_place(i)) homeless.push_back(i);
+    }
+    lasting_.meter.add(MemoryClass::kHost, bytes);
+    now_.reset();
+    for (const size_t index : homeless) move_to_own_memory(table[index].tensor);
+    for (const Parameter& parameter : table) {
+      parameter.tensor.set_requires_grad(parameter.is_trainable);
+    }
+    next.group = duplicate(*lasting_.group, absl::StrCat("rebuilt ", ++rebuilds_));
+    now_.emplace(std::move(next), lasting_, brought);
+    now_->put_back(call, std::move(stays));
+    lasting_.meter.remove(MemoryClass::kHost, bytes);
+  } catch (...) {
+    lose(call);
+    throw;
+  }
+}
+
+/// There is no old engine any more and no new one: peers must not wait for this rank.
+void CurrentEngine::lose(const char* call) noexcept {
+  try {
+    throw;
+  } catch (const CommError& error) {
+    lost_ = error;
+  } catch (...) {
+    const int rank = lasting_.group->rank();
+    const std::string cause =
+        absl::StrCat("rank ", rank, " left ", call, " by an exception: ", present_error_text(),
+                     "; there is no engine now, load a checkpoint into a new "
+                     "one");
+    lost_.emplace(CommErrorContext{"engine", std::string(lasting_.group->name()), -1, rank, ""},
+                  cause);
+  }
+  if (lasting_.group->size() > 1) lasting_.group->abort(lost_->cause());
+  now_.reset();
+}
+
+}  // namespace tessera::internal

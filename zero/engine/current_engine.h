@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+#include "tessera/engine.h"
+#include "tessera/errors.h"
+#include "tessera/optimizer_plan.h"
+#include "tessera/parameter_predicate.h"
+#include "tessera/parameter_table.h"
+#include "tessera/state_dict.h"
+#include "tessera/zero/engine/lasting.h"
+#include "tessera/zero/engine/sharded_engine.h"
+
+namespace tessera::internal {
+
+/// The engine as it is built now, and how it is built anew for other trained parameters. Note [What
+/// trains changes] in current_engine.cc.
+class CurrentEngine {
+ public:
+  /// What parallelize() has checked and agreed on; ShardedEngine's constructor. Collective.
+  CurrentEngine(ShardedEngine::Parts parts, std::shared_ptr<torch::nn::Module> model,
+                std::vector<NamedTensor> buffers);
+
+  /// Throws CommError if there is none, because building it anew failed.
+  ShardedEngine& get();
+  const ShardedEngine& get() const { return const_cast<CurrentEngine*>(this)->get(); }
+  Lasting& lasting() { return lasting_; }
+
+  /// Engine's calls of the same names.
+  StateDict set_trainable(const ParameterPredicate& trains, FrozenState frozen);
+  void add_group(OptimizerGroup group);
+
+ private:
+  using Parts = ShardedEngine::Parts;
+  /// Makes of the present parts those of the next engine; nothing after adding to `problems`.
+  using Prepare =
+      std::function<std::optional<Parts>(const Parts& now, std::vector<std::string>& problems)>;
+
+  Parts agree(const char* call, const Prepare& prepare, const std::vector<std::string>& arguments);
+  void rebuild(const char* call, Parts next, StateDict* left);
+  void lose(const char* call) noexcept;
+
+  Lasting lasting_;
+  std::optional<ShardedEngine> now_;
+  std::optional<CommError> lost_;  // why there is none
+  int64_t rebuilds_ = 0;
+};
+
+}  // namespace tessera::internal

@@ -1,0 +1,98 @@
+#include "tessera/zero/engine/engine_plan.h"
+
+#include <iterator>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/layout/storage_holders.h"
+#include "tessera/ddp/bucket_rule.h"
+#include "tessera/fsdp/unit_membership.h"
+#include "tessera/optim/cuda/api.h"
+#include "tessera/optim/cuda/step_sums.h"
+#include "tessera/optim/flat_optimizer.h"
+#include "tessera/wrap_rules.h"
+#include "tessera/zero/parameters/registration.h"
+
+namespace tessera::internal {
+namespace {
+
+/// What keeps the device from counting and updating the units of `plan`; "" if nothing.
+std::string problem_of_kernels(const UnitPlan& plan, const OptimizerPlan& optimizer,
+                               const ResolvedOptions& options, const ProcessGroup& world) {
+  if (world.can().completes_on_host) return "";
+  const std::string without = without_kernels(optimizer);
+  if (!without.empty() && options.offload == Offload::kNone) {
+    return absl::StrCat("[parallelize] optimizer: got ", without, " on ", world.device().str(),
+                        ", expected one that has kernels; set offload to update on the host");
+  }
+  const auto api = cuda::load_api();
+  if (!api.ok()) return std::string(api.status().message());
+  return cuda::problem_of(plan, world.size());
+}
+
+/// An optimizer that needs all gradients of a parameter at once, in a backward that has a rank's
+/// slice of one unit; "" if nothing.
+std::string problem_of_whole_tensors(const OptimizerPlan& optimizer,
+                                     const ResolvedOptions& options) {
+  if (!options.optimizer_in_backward) return "";
+  for (size_t group = 0; group <= optimizer.groups.size(); ++group) {
+    const Algorithm& algorithm = optimizer.algorithm(group);
+    if (algorithm.make_whole == nullptr) continue;
+    return absl::StrCat(
+        "[parallelize] optimizer_in_backward: is set beside ", algorithm.name,
+        ", whose updates depend on whole parameters, of which ranks exchange "
+        "what they have in step(); leave it out, or choose an elementwise optimizer");
+  }
+  return "";
+}
+
+}  // namespace
+
+std::optional<UnitPlan> plan_units(const torch::nn::Module& model, const ParameterTable& table,
+                                   const OptimizerPlan& optimizer, const ResolvedOptions& options,
+                                   const ProcessGroup& world, std::vector<std::string>& problems) {
+  auto membership = attempt(problems, [&] {
+    return options.residence == Residence::kSplit
+               ? unit_membership(model, table, options.wrap)
+               : bucket_membership(table, options.first_bucket_bytes, options.bucket_bytes);
+  });
+  if (!membership.has_value()) return std::nullopt;
+  UnitPlan plan(table, *std::move(membership), world.size(), options.precision);
+  for (std::string& problem : alias_problems(table, plan, options.precision)) {
+    problems.push_back(std::move(problem));
+  }
+  if (std::string missing = problem_of_kernels(plan, optimizer, options, world); !missing.empty()) {
+    problems.push_back(std::move(missing));
+  }
+  if (std::string whole = problem_of_whole_tensors(optimizer, options); !whole.empty()) {
+    problems.push_back(std::move(whole));
+  }
+  if (!problems.empty()) return std::nullopt;
+  return plan;
+}
+
+/// What all ranks must have in common, most telling first.
+std::vector<std::string> fingerprint(const ShardedEngine::Parts& parts,
+                                     const std::vector<NamedTensor>& buffers) {
+  std::vector<std::string> all = lines(parts.options);
+  const auto append = [&all](std::vector<std::string> more) {
+    all.insert(all.end(), std::make_move_iterator(more.begin()),
+               std::make_move_iterator(more.end()));
+  };
+  append(parts.table.lines());
+  append(parts.optimizer.lines());
+  // Predicates cannot be compared, what they select can.
+  for (size_t i = 0; i < parts.group_of.size(); ++i) {
+    const size_t group = parts.group_of[i];
+    all.push_back(absl::StrCat(
+        "parameter '", parts.table[i].name, "' trains under ",
+        group == 0 ? "the defaults"
+                   : absl::StrCat("group '", parts.optimizer.groups[group - 1].name, "'")));
+  }
+  append(parts.plan.lines(parts.table));
+  append(lines_of(buffers));
+  return all;
+}
+
+}  // namespace tessera::internal

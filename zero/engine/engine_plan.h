@@ -1,0 +1,40 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+#include "tessera/core/options/resolved_options.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/optimizer_plan.h"
+#include "tessera/parameter_table.h"
+#include "tessera/process_group.h"
+#include "tessera/unit_plan.h"
+#include "tessera/zero/engine/sharded_engine.h"
+
+namespace tessera::internal {
+
+/// Runs `body` and returns what it returns, or nothing after adding what it throws to `problems`.
+template <typename Body>
+auto attempt(std::vector<std::string>& problems, Body&& body) -> std::optional<decltype(body())> {
+  try {
+    return body();
+  } catch (...) {  // also from the user's predicates
+    problems.push_back(present_error_text());
+  }
+  return std::nullopt;
+}
+
+/// The units that the parameters of `table` form under `options`, if `optimizer` can train them in
+/// `world`. Local. Nothing after adding to `problems` why not.
+std::optional<UnitPlan> plan_units(const torch::nn::Module& model, const ParameterTable& table,
+                                   const OptimizerPlan& optimizer, const ResolvedOptions& options,
+                                   const ProcessGroup& world, std::vector<std::string>& problems);
+
+/// What all ranks must have in common of an engine and of the model's buffers, most telling first.
+std::vector<std::string> fingerprint(const ShardedEngine::Parts& parts,
+                                     const std::vector<NamedTensor>& buffers);
+
+}  // namespace tessera::internal

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+#include "tessera/engine.h"
+#include "tessera/memory_meter.h"
+#include "tessera/optim/rate_schedule.h"
+#include "tessera/optim/refusing_optimizer.h"
+#include "tessera/parameter_table.h"
+#include "tessera/process_group.h"
+#include "tessera/trace.h"
+
+namespace tessera::internal {
+
+/// What of an engine stays where it is when what it trains changes and all else is built anew
+/// (CurrentEngine): what users hold references to, and what they have set.
+struct Lasting {
+  std::shared_ptr<ProcessGroup> group;           ///< the engine's own
+  std::shared_ptr<torch::nn::Module> model;      ///< owns nothing where the caller keeps it
+  std::vector<NamedTensor> buffers;              ///< of the model, at parallelize
+  std::unique_ptr<RefusingOptimizer> optimizer;  ///< what users see of it: groups and options
+  std::unique_ptr<Trace> trace;                  ///< null without Options::trace
+  MemoryMeter meter = {};
+  RateSchedule schedule = {};
+  StepResult last_result = {};
+  std::shared_ptr<int> no_sync_depth = std::make_shared<int>(0);
+};
+
+}  // namespace tessera::internal

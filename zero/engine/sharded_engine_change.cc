@@ -1,0 +1,83 @@
+// What an engine does before, and another one after, it is built anew: see current_engine.cc.
+#include <string>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <absl/strings/str_cat.h>
+
+#include "tessera/zero/engine/sharded_engine.h"
+
+namespace tessera::internal {
+
+void ShardedEngine::begin_change(const char* call) {
+  require_between_steps(call);
+  leave_average(call, InAverage::kRefused);
+  learn_outcome();
+  failure_.abort_all_on_exception(call, [&] {
+    settle();
+    adopt_cleared_gradients();
+  });
+}
+
+std::string ShardedEngine::problem_of_change(const char* call) {
+  for (const Parameter& parameter : parts_.table) {
+    // Whatever the user has done: the call says what requires grad.
+    if (!parameter.is_trainable) parameter.tensor.set_requires_grad(false);
+    if (!parameter.is_trainable && parameter.tensor.grad().defined()) {
+      return absl::StrCat(call, ": the frozen parameter '", parameter.name,
+                          "' has a gradient; clear it (.mutable_grad().reset()) first");
+    }
+  }
+  if (!watch_.is_own_thread()) {
+    return absl::StrCat(call,
+                        ": called on another thread than parallelize; call it on that thread, "
+                        "where backward runs");
+  }
+  if (backwards_ > 0 || reducer_.has_local()) {
+    return absl::StrCat(call, ": called after ", backwards_,
+                        " backward(s) whose gradients no step() has taken; call step() or "
+                        "zero_grad() first");
+  }
+  if (std::string misuse = misuse_.before_change(call); !misuse.empty()) return misuse;
+  std::string unsaved = registration_.unsaved();
+  return unsaved.empty() ? "" : absl::StrCat(call, ": ", unsaved);
+}
+
+void ShardedEngine::take_out(const char* call, const ParameterTable& next, StateDict& stays,
+                             StateDict* left) {
+  const at::NoGradGuard no_grad;
+  const bool is_split = store_.flat().is_split();
+  // Values of resident parameters stay in their tensors.
+  const auto is_carried = [&](const StateRegion& region) {
+    return region.source != StateRegion::Source::kParameters || is_split;
+  };
+  failure_.abort_all_on_exception(call, [&] {
+    stays = state_transfer_.take(
+        [&](const StateRegion& region, const StateSlot& slot) {
+          const bool is_value = region.source == StateRegion::Source::kParameters;
+          return is_carried(region) &&
+                 (is_value || !slot.parameter.has_value() || next[*slot.parameter].is_trainable);
+        },
+        counters());
+    if (left == nullptr) return;
+    *left = state_transfer_.take(
+        [&](const StateRegion& region, const StateSlot& slot) {
+          const bool is_value = region.source == StateRegion::Source::kParameters;
+          return !is_value && slot.parameter.has_value() && !next[*slot.parameter].is_trainable;
+        },
+        counters());
+  });
+}
+
+void ShardedEngine::put_back(const char* call, StateDict stays) {
+  const at::NoGradGuard no_grad;
+  failure_.abort_all_on_exception(call, [&] {
+    store_.begin_writing();
+    EngineCounters loaded = counters();
+    state_transfer_.put_back(std::move(stays), loaded);
+    take_counters(loaded);
+    store_.announce();
+  });
+}
+
+}  // namespace tessera::internal
