@@ -1,5 +1,4 @@
-// Options::offload: what lies in the host's memory while a GPU trains changes no bit of what is
-// trained, and lies there.
+// Options::offload: what lies in the host's memory while a GPU trains changes no bit of that.
 #include <mutex>
 #include <string>
 #include <tuple>
@@ -98,15 +97,13 @@ TEST(Offload, IsHowAnAlgorithmWithoutKernelsTrains) {
   const OptimizerPlan mixed = {torch::optim::SGDOptions(0.1).momentum(0.9),
                                {{"biases", is_bias, elementwise<Own<Belief>>(OwnOptions())}}};
   const OptimizerPlan muon = muon_and(torch::optim::AdamWOptions(0.02), MuonOptions(0.02));
-  const OptimizerPlan coded = AdamW8bitOptions(0.02);
-  for (const OptimizerPlan& plan : {own, mixed, muon, coded}) {
+  for (const OptimizerPlan& plan : {own, mixed, muon, OptimizerPlan(AdamW8bitOptions(0.02))}) {
     TrainOptions options;
     options.plan = [&plan](const torch::nn::Module&) { return plan; };
     options.after_step = [](Engine& engine, int) {
       const MemoryBytes predicted = predicted_memory(engine, 1);
-      for (const MemoryClass of : {MemoryClass::kHost, MemoryClass::kOptimizer}) {
+      for (const MemoryClass of : {MemoryClass::kHost, MemoryClass::kOptimizer})
         EXPECT_EQ(engine.memory().now()[of], predicted[of]);
-      }
     };
     const auto run = [&](const Configuration& configuration) {
       return train_on_threads(subject("OddMlp"), at::kFloat, configuration, schedule_called("Once"),
