@@ -12,6 +12,7 @@
 
 #include "tessera/core/grad/gradient_hook.h"
 #include "tessera/lion_options.h"
+#include "tessera/muon_options.h"
 #include "tessera/rendezvous.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_threads.h"
@@ -238,6 +239,19 @@ TEST_P(AddedGroups, TrainAsIfThePlanHadHadThem) {
     fresh.engine->load_state_dict(added.state());
     EXPECT_EQ(added.engine->memory().now()[MemoryClass::kOptimizer],
               fresh.engine->memory().now()[MemoryClass::kOptimizer]);
+  });
+}
+
+TEST(SetTrainableOnRanks, WhatAnAlgorithmCannotTrainIsNamedAndNothingChanges) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& group) {
+    const ThawedRank run(group, "OddMlp", configuration_of(Strategy::kZero2), is_weight, 3,
+                         MuonOptions(0.02));
+    run.train(0, 1);
+    const std::string message =
+        message_of([&] { run.engine->set_trainable([](std::string_view) { return true; }); });
+    EXPECT_THAT(message, HasSubstr("[optim] defaults: got parameter '"));
+    EXPECT_THAT(message, HasSubstr("expected dim() == 2, which Muon needs"));
+    run.train(1, 2);
   });
 }
 

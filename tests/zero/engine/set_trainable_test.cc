@@ -9,8 +9,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/eight_bit_options.h"
+#include "tessera/lamb_options.h"
 #include "tessera/lion_options.h"
 #include "tessera/tests/support/comparison.h"
+#include "tessera/tests/support/muon_plan.h"
 #include "tessera/tests/support/oracle.h"
 #include "tessera/tests/support/own_optimizer.h"
 #include "tessera/tests/support/rank_threads.h"
@@ -205,7 +208,9 @@ TEST(SetTrainableAlgorithms, OfAllKindsGoOn) {
       AdagradOptions(0.1).initial_accumulator_value(0.25).lr_decay(0.1),
       RMSpropOptions(0.01).momentum(0.8).centered(true),
       {elementwise<Own<Belief>>(OwnOptions()),
-       {{"bias", is_vector, SGDOptions(0.1).momentum(0.9)}}}};
+       {{"bias", is_vector, SGDOptions(0.1).momentum(0.9)}}},
+      muon_and(AdamW8bitOptions(0.02), MuonOptions(0.02)),
+      {Lion8bitOptions(0.01), {{"bias", is_vector, LambOptions(0.02)}}}};
   for (const OptimizerPlan& plan : plans) {
     for (const Strategy strategy : {Strategy::kZero1, Strategy::kZero3}) {
       run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& group) {
