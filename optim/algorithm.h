@@ -19,6 +19,7 @@
 namespace tessera::internal {
 
 class ElementUpdate;
+class WholeUpdate;
 
 /// One hyper-parameter of an algorithm: where it stands in the options and which values it may
 /// have. Whatever treats hyper-parameters one by one reads this: checks, comparisons between ranks,
@@ -114,6 +115,11 @@ struct Algorithm {
 
   /// What the host does with elements, for a table of `parameters`: element_update.h.
   std::function<std::unique_ptr<ElementUpdate>(size_t parameters)> make_update = nullptr;
+  /// What it does with a parameter as a whole behind that: Note [Whole tensors] in whole_update.h.
+  /// Null: nothing, the algorithm is elementwise.
+  std::unique_ptr<WholeUpdate> (*make_whole)() = nullptr;
+  /// How many dimensions its parameters must have; 0: any number.
+  int64_t dimensions = 0;
   /// What devices do with elements; none: there are no kernels for it.
   std::optional<DeviceRule> on_device = std::nullopt;
 

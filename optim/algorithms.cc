@@ -4,7 +4,9 @@
 #include "tessera/optim/adam.h"
 #include "tessera/optim/adamw.h"
 #include "tessera/optim/eight_bit.h"
+#include "tessera/optim/lamb.h"
 #include "tessera/optim/lion.h"
+#include "tessera/optim/muon.h"
 #include "tessera/optim/rmsprop.h"
 #include "tessera/optim/sgd.h"
 
@@ -12,8 +14,9 @@ namespace tessera::internal {
 
 const std::vector<const Algorithm*>& algorithms() {
   static const std::vector<const Algorithm*> all = {
-      &adamw_algorithm(),   &adam_algorithm(),    &sgd_algorithm(),       &lion_algorithm(),
-      &adagrad_algorithm(), &rmsprop_algorithm(), &adamw8bit_algorithm(), &lion8bit_algorithm()};
+      &adamw_algorithm(),     &adam_algorithm(),    &sgd_algorithm(),  &lion_algorithm(),
+      &adagrad_algorithm(),   &rmsprop_algorithm(), &muon_algorithm(), &lamb_algorithm(),
+      &adamw8bit_algorithm(), &lion8bit_algorithm()};
   return all;
 }
 

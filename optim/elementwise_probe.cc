@@ -16,29 +16,10 @@ namespace {
 
 using torch::optim::OptimizerOptions;
 
-/// Puts the CPU's default generator back.
-class GeneratorKeeper {
- public:
-  GeneratorKeeper() : generator_(at::detail::getDefaultCPUGenerator()), state_(present()) {}
-  ~GeneratorKeeper() {
-    if (!has_drawn()) return;
-    const std::lock_guard lock(generator_.mutex());
-    generator_.set_state(state_);
-  }
-  GeneratorKeeper(const GeneratorKeeper&) = delete;
-  GeneratorKeeper& operator=(const GeneratorKeeper&) = delete;
-
-  bool has_drawn() { return !present().equal(state_); }
-
- private:
-  at::Tensor present() {
-    const std::lock_guard lock(generator_.mutex());
-    return generator_.get_state();
-  }
-
-  at::Generator generator_;
-  at::Tensor state_;
-};
+at::Tensor present_state(at::Generator generator) {
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
 
 bool have_equal_bits(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor left = a.flatten().contiguous();
@@ -150,13 +131,23 @@ void look_at_states(const ErasedForm& form, const OptimizerOptions& options, at:
 
 }  // namespace
 
+GeneratorKeeper::GeneratorKeeper()
+    : generator_(at::detail::getDefaultCPUGenerator()), state_(present_state(generator_)) {}
+
+GeneratorKeeper::~GeneratorKeeper() {
+  if (!has_drawn()) return;
+  const std::lock_guard lock(generator_.mutex());
+  generator_.set_state(state_);
+}
+
+bool GeneratorKeeper::has_drawn() const { return !present_state(generator_).equal(state_); }
+
 StatesInUse find_states(const ErasedForm& form, const OptimizerOptions& options) {
   const size_t count = form.states.size();
   StatesInUse found{.problem = "",
                     .used = std::vector<uint8_t>(count, 0),
                     .dtypes = std::vector<std::optional<at::ScalarType>>(count)};
   const at::NoGradGuard no_grad;
-  GeneratorKeeper keeper;
   try {
     look_at_states(form, options, at::kFloat, found);
   } catch (const FormProblem& problem) {
@@ -178,7 +169,7 @@ std::string probe_elementwise(const ErasedForm& form, const OptimizerOptions& op
   constexpr const char* kElsewhere =
       "; train its parameters with another algorithm, by a group of the plan";
   const at::NoGradGuard no_grad;
-  GeneratorKeeper keeper;
+  const GeneratorKeeper keeper;
   try {
     for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
       if (dtype == at::kDouble && !states.takes_double) break;

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 #include <torch/optim/optimizer.h>
 
@@ -22,8 +24,23 @@ struct StatesInUse {
   bool takes_double = true;  ///< false: it throws where parameters are Double
 };
 
-/// Runs the optimizer on two small parameters for three steps. Local; leaves the CPU's default
-/// generator as it was. Throws nothing that the optimizer throws.
+/// Puts the CPU's default generator back, whoever has drawn from it.
+class GeneratorKeeper {
+ public:
+  GeneratorKeeper();
+  ~GeneratorKeeper();
+  GeneratorKeeper(const GeneratorKeeper&) = delete;
+  GeneratorKeeper& operator=(const GeneratorKeeper&) = delete;
+
+  bool has_drawn() const;
+
+ private:
+  at::Generator generator_;
+  at::Tensor state_;
+};
+
+/// Runs the optimizer on two small parameters for three steps. Local. Throws nothing that the
+/// optimizer throws.
 StatesInUse find_states(const ErasedForm& form, const torch::optim::OptimizerOptions& options);
 
 /// Tries out whether the optimizer is elementwise and its form complete, as elementwise() says;

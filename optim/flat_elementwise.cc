@@ -31,6 +31,7 @@ FlatElementwise::FlatElementwise(const ParameterTable& table, const OptimizerPla
     update_of_group_.push_back(update);
   }
   for (size_t shard = 0; shard < shards_.size(); ++shard) place_states(shard);
+  whole_ = WholeTensors::make(table, groups(), shards_);
 }
 
 /// And fills them; padding stays zero.
@@ -87,8 +88,11 @@ void FlatElementwise::update_segments(size_t shard, const at::Tensor& gradient,
                       place(shard, i, state) * static_cast<int64_t>(memory.element_size());
     }
     const int64_t at = segment.buffer_offset;
-    update_of_group_[group]->apply(segment.parameter, values + at, gradients + at,
+    const bool is_whole = whole_ != nullptr && whole_->has(segment.parameter);
+    T* const target = is_whole ? static_cast<T*>(whole_->begin(shard, i)) : values + at;
+    update_of_group_[group]->apply(segment.parameter, target, gradients + at,
                                    std::span<void* const>(states.data(), count), segment.numel);
+    if (is_whole && whole_->works_alone()) whole_->finish(shard, i);
   }
 }
 

@@ -12,7 +12,7 @@
 namespace tessera::internal {
 
 /// The host's optimizer: one pass over values, gradient and states per update, each parameter by
-/// the algorithm of its group.
+/// the algorithm of its group. What some algorithms do behind that is in WholeTensors.
 class FlatElementwise final : public ElementwiseOptimizer<HostOptimizer> {
  public:
   FlatElementwise(const ParameterTable& table, const OptimizerPlan& plan,
@@ -21,6 +21,7 @@ class FlatElementwise final : public ElementwiseOptimizer<HostOptimizer> {
 
   void update(size_t shard, const at::Tensor& gradient, std::span<const size_t> parameters,
               std::span<const uint8_t> used, double gradient_scale) override;
+  WholeTensors* whole_tensors() override { return whole_.get(); }
 
   std::vector<int64_t> step_counts() const override { return steps_; }
   void set_step_counts(std::span<const int64_t> counts) override;
@@ -43,6 +44,7 @@ class FlatElementwise final : public ElementwiseOptimizer<HostOptimizer> {
   std::vector<ElementUpdate*> update_of_group_;
   std::vector<std::vector<int64_t>> places_;  // per shard
   std::vector<int64_t> steps_;                // per entry of the table
+  std::unique_ptr<WholeTensors> whole_;       // null: all algorithms are elementwise
 };
 
 }  // namespace tessera::internal

@@ -12,18 +12,13 @@
 #include "tessera/core/device/device.h"
 #include "tessera/flat_layout.h"
 #include "tessera/optim/algorithm.h"
+#include "tessera/optim/optimizer_shard.h"
 #include "tessera/optim/parameter_groups.h"
+#include "tessera/optim/whole_tensors.h"
 #include "tessera/optimizer_plan.h"
 #include "tessera/parameter_table.h"
 
 namespace tessera::internal {
-
-/// The slice of one unit that this rank updates.
-struct OptimizerShard {
-  at::Tensor values;  ///< [slice numel], a view of the flat parameter buffer; updated in place
-  std::vector<Segment> segments;  ///< `parameter` indexes the ParameterTable; `buffer_offset`
-                                  ///< counts from the slice's start
-};
 
 namespace cuda {
 struct Api;
@@ -34,8 +29,8 @@ struct StepOutcome;
 /// schedulers and code that prints or edits hyper-parameters work on it; its parameter groups list
 /// the user's own parameters. The engine calls update() of HostOptimizer or DeviceOptimizer; step()
 /// throws. Step counts are kept per parameter of the whole table, so they are equal on all ranks.
-/// Elementwise: the bits of an element do not depend on how buffers are cut or in which order
-/// shards are updated.
+/// The bits of an element do not depend on how buffers are cut or in which order shards are
+/// updated.
 class FlatOptimizer : public torch::optim::Optimizer {
  public:
   /// The plan's groups. `group_of` is OptimizerPlan::assign's answer. Throws c10::Error with
@@ -91,8 +86,15 @@ class HostOptimizer : public FlatOptimizer {
   /// 0), gradient * gradient_scale is applied to its segments and its step count rises by one.
   /// Unused ones are left alone entirely, weight decay included, as torch::optim does with
   /// undefined gradients. Local, allocates nothing.
+  ///
+  /// Of parameters that whole_tensors() has only the states and directions are updated, unless it
+  /// works alone.
   virtual void update(size_t shard, const at::Tensor& gradient, std::span<const size_t> parameters,
                       std::span<const uint8_t> used, double gradient_scale) = 0;
+
+  /// What is left to do for parameters whose algorithm transforms them as a whole; null where all
+  /// algorithms are elementwise. Must be told where directions lie before the first update().
+  virtual WholeTensors* whole_tensors() { return nullptr; }
 };
 
 /// A FlatOptimizer whose shards lie in a device's memory. What the step depends on is there as well

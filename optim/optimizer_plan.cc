@@ -56,6 +56,33 @@ std::vector<std::string> problems_of_options(const OptimizerPlan& plan) {
   return problems;
 }
 
+/// Parameters of other dimensions than their algorithms take, a line for each group.
+std::vector<std::string> problems_of_dimensions(const OptimizerPlan& plan,
+                                                const ParameterTable& table,
+                                                const std::vector<size_t>& group_of) {
+  std::vector<std::string> problems;
+  for (size_t group = 0; group <= plan.groups.size(); ++group) {
+    const Algorithm* algorithm = find_algorithm(plan.options(group));
+    if (algorithm == nullptr || algorithm->dimensions == 0) continue;
+    const Parameter* first = nullptr;
+    size_t count = 0;
+    for (size_t i = 0; i < table.size(); ++i) {
+      if (group_of[i] != group || !table[i].is_trainable) continue;
+      if (table[i].tensor.dim() == algorithm->dimensions) continue;
+      if (count++ == 0) first = &table[i];
+    }
+    if (first == nullptr) continue;
+    const std::string wanted = "dim() == " + std::to_string(algorithm->dimensions);
+    problems.push_back("[optim] " + subject_of(plan, group) + ": got parameter '" + first->name +
+                       "' with dim() == " + std::to_string(first->tensor.dim()) +
+                       (count == 1 ? "" : " and " + std::to_string(count - 1) + " more") +
+                       ", expected " + wanted + ", which " + algorithm->name +
+                       " needs; give such parameters a group with a predicate on " + "parameter." +
+                       wanted + ", and the others another algorithm");
+  }
+  return problems;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<size_t>> OptimizerPlan::assign(const ParameterTable& table) const {
@@ -82,6 +109,9 @@ absl::StatusOr<std::vector<size_t>> OptimizerPlan::assign(const ParameterTable& 
                          "': got no trainable parameter, expected at least one; correct its "
                          "predicate or remove it");
     }
+  }
+  for (std::string& problem : problems_of_dimensions(*this, table, group_of)) {
+    problems.push_back(std::move(problem));
   }
   if (problems.empty()) return group_of;
   std::string text;

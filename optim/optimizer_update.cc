@@ -5,7 +5,9 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/all.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/linspace.h>
 #include <c10/util/Exception.h>
 
 namespace tessera::internal {
@@ -31,7 +33,38 @@ void require_fit(const ErasedForm& form, size_t state, int64_t step, const at::T
               ", as in the first updates; keep them");
 }
 
+/// Of states that were handed to step number `step`. One that is dropped, to begin anew, is kept
+/// nowhere.
+void require_kept(const ErasedForm& form, size_t state, int64_t step, const at::Tensor& kept) {
+  TORCH_CHECK(step == 1 || !kept.defined(), "[optim] ", form.name, ": got no state '",
+              form.states[state].name, "' after update ", step,
+              " of a parameter, expected the one that it had before; fill it instead of dropping ",
+              "it");
+}
+
 }  // namespace
+
+double OptimizerUpdate::initial_state(const Options& options) const {
+  const at::NoGradGuard no_grad;
+  // Unequal values, which a state may be made of.
+  const at::Tensor values = at::linspace(0.25, 1.0, 2).requires_grad_();
+  std::optional<double> all;
+  try {
+    const auto optimizer = form_->make({values}, options);
+    const auto found = optimizer->state().find(values.unsafeGetTensorImpl());
+    if (found == optimizer->state().end() || !form_->is_state(*found->second)) return 0.0;
+    for (const ErasedForm::Tensor& state : form_->states) {
+      const at::Tensor& made = state.of(*found->second);
+      if (!made.defined()) continue;
+      const double first = made.numel() == 0 ? 0.0 : made.flatten()[0].item<double>();
+      if (!at::all(made == first).item<bool>() || all.value_or(first) != first) return 0.0;
+      all = first;
+    }
+  } catch (...) {
+    return 0.0;  // the first update will throw it
+  }
+  return all.value_or(0.0);
+}
 
 void OptimizerUpdate::apply(size_t parameter, float* values, const float* gradient,
                             std::span<void* const> states, int64_t numel) const {
@@ -67,6 +100,7 @@ void OptimizerUpdate::apply_in_pieces(const Next& next, T* values, const T* grad
 
 void OptimizerUpdate::step(const Next& next, const at::Tensor& values,
                            const std::vector<at::Tensor>& kept_states) const {
+  const at::Tensor memory = values.detach();
   const std::unique_ptr<torch::optim::Optimizer> optimizer = form_->make({values}, *next.options);
   auto& of_parameters = optimizer->state();
   void* const key = values.unsafeGetTensorImpl();
@@ -82,18 +116,25 @@ void OptimizerUpdate::step(const Next& next, const at::Tensor& values,
     if (has_any || form_->write_step) of_parameters[key] = std::move(state);
   }
   optimizer->step();
+  if (values.data_ptr() != memory.data_ptr()) memory.copy_(values);  // set_data()
 
   const auto found = of_parameters.find(key);
-  if (found == of_parameters.end()) return;
+  if (found == of_parameters.end()) {
+    for (size_t i = 0; i < kept_states.size(); ++i) {
+      require_kept(*form_, i, next.step, kept_states[i]);
+    }
+    return;
+  }
   TORCH_CHECK(form_->is_state(*found->second), "[optim] ", form_->name,
               ": got a state of another type than its ElementwiseTraits say, expected that one");
   std::vector<std::pair<at::Tensor, at::Tensor>> replaced;  // from, to
   for (size_t i = 0; i < kept_states.size(); ++i) {
     const at::Tensor& made = form_->states[i].of(*found->second);
     const at::Tensor& kept = kept_states[i];
+    if (!made.defined()) require_kept(*form_, i, next.step, kept);
     if (!made.defined()) continue;
     require_fit(*form_, i, next.step, made, kept);
-    if (made.data_ptr() == kept.data_ptr()) continue;
+    if (made.data_ptr() == kept.data_ptr() && made.is_contiguous()) continue;
     // Also another state's memory, as where two change places.
     const bool is_kept = std::any_of(
         kept_states.begin(), kept_states.end(),

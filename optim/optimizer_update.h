@@ -32,14 +32,16 @@ class OptimizerUpdate final : public ElementUpdate {
                   std::vector<std::optional<at::ScalarType>> dtypes, size_t parameters)
       : form_(std::move(form)), dtypes_(std::move(dtypes)), next_(parameters) {}
 
-  double initial_state(const Options&) const override { return 0.0; }
+  /// What the optimizer's constructor fills all of a parameter's states with, as LibTorch's Adagrad
+  /// does; else 0. It counts only where a parameter is saved that was never updated.
+  double initial_state(const Options& options) const override;
   bool is_counted(const Options&) const override { return true; }
   void prepare(size_t parameter, const Options& options, int64_t step,
                double gradient_scale) override {
     next_[parameter] = {&options, step, gradient_scale};
   }
   /// Throw c10::Error where the optimizer makes a state that is not kept, or another one than its
-  /// form says, and whatever it throws itself.
+  /// form says, or drops one, and whatever it throws itself.
   void apply(size_t parameter, float* values, const float* gradient, std::span<void* const> states,
              int64_t numel) const override;
   void apply(size_t parameter, double* values, const double* gradient,

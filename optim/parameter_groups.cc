@@ -53,7 +53,10 @@ ParameterGroups::ParameterGroups(torch::optim::Optimizer& owner, const Parameter
     given_.push_back(plan.options(group));
     algorithms_.push_back(&plan.algorithm(group));
     group_names_.push_back(group == 0 ? "defaults" : "group '" + plan.groups[group - 1].name + "'");
-    owner_.add_param_group({group_parameters_[group], plan.options(group).clone()});
+    // LibTorch 2.15 would mix options that came with the group with the defaults: each number that
+    // is its type's own default, and a group of another type altogether.
+    owner_.add_param_group(torch::optim::OptimizerParamGroup(group_parameters_[group]));
+    owner_.param_groups().back().set_options(plan.options(group).clone());
   }
   keep_states(table.size());
   require_usable();

@@ -66,6 +66,25 @@ ErasedForm::State& own_state(const ErasedForm& form, ErasedForm::State& state) {
                                  ", expected the one that ElementwiseTraits say; correct them")};
 }
 
+/// The rate and the form's numbers.
+std::vector<double> numbers_of(const ErasedForm& form, const OptimizerOptions& options) {
+  std::vector<double> numbers = {options.get_lr()};
+  for (const auto& number : form.numbers) numbers.push_back(number.read(options));
+  return numbers;
+}
+
+/// Every step of an engine gets them anew.
+void require_unchanged(const ErasedForm& form, const std::vector<double>& before,
+                       const std::vector<double>& after) {
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (before[i] == after[i] || std::isnan(before[i])) continue;
+    throw FormProblem{absl::StrCat(i == 0 ? "lr" : form.numbers[i - 1].name, ": got ", after[i],
+                                   " after a step with ", before[i],
+                                   ", expected no change; compute numbers that change from the "
+                                   "count, or change them between steps")};
+  }
+}
+
 template <typename T>
 ProbeRun run_pieces(const ErasedForm& form, const OptimizerOptions& options,
                     const StatesInUse& in_use, const std::vector<ProbeSample>& samples) {
@@ -129,7 +148,10 @@ ProbeRun run_whole(const ErasedForm& form, const OptimizerOptions& options,
     for (size_t i = 0; i < samples.size(); ++i) {
       parameters[i].mutable_grad() = samples[i].gradients[step].clone();
     }
+    const OptimizerOptions& present = optimizer->param_groups()[0].options();
+    const std::vector<double> numbers = numbers_of(form, present);
     optimizer->step();
+    require_unchanged(form, numbers, numbers_of(form, present));
     for (size_t i = 0; i < samples.size(); ++i) {
       run.values[i].push_back(parameters[i].detach().flatten().clone());
       const auto found = optimizer->state().find(parameters[i].unsafeGetTensorImpl());

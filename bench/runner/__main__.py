@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import (
-    breakdown_suite, checkpoint_suite, collectives_suite, gallery, gpu_suite, machine, memory_suite, options, process, report,
-    scaling_suite, startup_suite, train_suite,
+    breakdown_suite, checkpoint_suite, collectives_suite, gallery, gpu_suite, machine, memory_suite, optimizers_suite,
+    options, process, report, scaling_suite, startup_suite, train_suite,
 )
 from .bench import Bench
 from .failure import BenchFailure, Stopped
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         if "gpu" in asked.suites:
             gpu_suite.present()  # before anything is installed or measured
         peers = _ROOT / "bench" / "peers"
-        needs_peers = not set(asked.suites) <= {"breakdown", "scaling"}
+        needs_peers = not set(asked.suites) <= {"breakdown", "scaling", "optimizers"}
         python = asked.python or (_peers_python(peers) if needs_peers else "")
         programs = Programs(asked.build, peers, python)
         missing = programs.missing()
@@ -86,6 +86,8 @@ def _run_suites(asked: options.Options, bench: Bench) -> None:
         checkpoint_suite.run(bench)
     if "scaling" in asked.suites:
         scaling_suite.run(bench)
+    if "optimizers" in asked.suites:
+        optimizers_suite.run(bench)
     if "gpu" in asked.suites:
         gpu_suite.run(bench)
 

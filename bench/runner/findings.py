@@ -107,6 +107,7 @@ class Findings:
     collectives: dict[Call, dict[str, dict[int, Timing]]] = dataclasses.field(default_factory=dict)
     startup: dict[str, dict[int, Timing]] = dataclasses.field(default_factory=dict)  # seconds
     checkpoints: dict[str, dict[str, Saving]] = dataclasses.field(default_factory=dict)  # by operation
+    optimizers: dict[str, dict[str, dict[int, Timing]]] = dataclasses.field(default_factory=dict)  # ms
     scaling: dict[str, dict[int, Scale]] = dataclasses.field(default_factory=dict)
     scaling_calls: dict[Call, dict[int, Timing]] = dataclasses.field(default_factory=dict)  # us
     # Of the scaling suite, by round: around each call, and over all of a world's.
@@ -139,6 +140,17 @@ class Findings:
             if self.families.get(name) == family and name not in without
         ]
         return min(known, key=lambda n: medians(self.rounds(model, n)).median, default=None)
+
+    def slowdown(self, algorithm: str, name: str | None) -> Spread | None:
+        """An entry's update over ours, round by round."""
+        found = self.optimizers.get(algorithm, {})
+        return ratio(found.get(name or "", {}), found.get("tessera", {}))
+
+    def fastest_libtorch(self, algorithm: str) -> str | None:
+        """LibTorch's fastest variant by median."""
+        found = self.optimizers.get(algorithm, {})
+        return min((name for name in found if self.families.get(name) == "LibTorch"),
+                   key=lambda name: medians(found[name]).median, default=None)
 
     def step_ratio(self, model: str, above: str | None, below: str | None) -> Spread | None:
         """Step time of `above` over that of `below`, round by round."""

@@ -101,6 +101,16 @@ def checkpoint_ratio(one: tuple[str, str], other: tuple[str, str]) -> Measure:
     return measure
 
 
+def memory_share(algorithm: str) -> Measure:
+    """A pass over as much memory over our update."""
+    return lambda f: f.slowdown(algorithm, "memory")
+
+
+def update_gain(algorithm: str) -> Measure:
+    """LibTorch's fastest variant over our update."""
+    return lambda f: f.slowdown(algorithm, f.fastest_libtorch(algorithm))
+
+
 def model_error(unit: str) -> Measure:
     """The largest distance between the scaling suite's numbers in `unit` and the traffic model."""
 
@@ -166,4 +176,10 @@ def goals() -> list[Goal]:
         Goal(8, "zero3: the stall of a background save over one memcpy",
              checkpoint_ratio(("tessera zero3", "stall"), ("tessera zero3", "copy")), 1.2),
     ]
+    for algorithm in ("adamw", "lion", "sgd"):
+        found += [
+            Goal(9, f"{algorithm}: a pass over as much memory over the update", memory_share(algorithm), 0.9,
+                 at_least=True),
+            Goal(9, f"{algorithm}: LibTorch's update over ours", update_gain(algorithm), 1.5, at_least=True),
+        ]
     return found

@@ -11,7 +11,7 @@ from pathlib import Path
 from .command_line import Parser
 from .model import MODELS
 
-SUITES = ("train", "breakdown", "collectives", "startup", "memory", "checkpoint", "scaling", "gpu")
+SUITES = ("train", "breakdown", "collectives", "startup", "memory", "checkpoint", "scaling", "optimizers", "gpu")
 _USUAL = SUITES[:-1]  # those that need no GPU
 _BREAKDOWN_MODELS = ["A", "C"]
 

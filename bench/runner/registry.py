@@ -40,9 +40,13 @@ class Programs:
     def cpp_collectives(self) -> str:
         return str(self.build / "bin" / "macro_collectives")
 
+    @property
+    def cpp_optimizers(self) -> str:
+        return str(self.build / "bin" / "macro_optimizers")
+
     def missing(self) -> list[str]:
         """Programs that are not there."""
-        wanted = [self.launcher, self.cpp_trainer, self.cpp_collectives]
+        wanted = [self.launcher, self.cpp_trainer, self.cpp_collectives, self.cpp_optimizers]
         wanted += [str(self.peers / "train.py"), str(self.peers / "collectives.py")]
         return [path for path in wanted if not Path(path).is_file()]
 
@@ -146,6 +150,17 @@ def collectives(programs: Programs) -> list[Entry]:
     return [
         Entry("pytorch gloo", Role.PEER, gloo, family="Gloo"),
         Entry("tessera", Role.OURS, (programs.cpp_collectives,)),
+    ]
+
+
+def optimizers(programs: Programs) -> list[Entry]:
+    """Our updates, LibTorch's own optimizers, and a pass over as much memory."""
+    ours = programs.cpp_optimizers
+    return [
+        Entry("tessera", Role.OURS, (ours,)),
+        Entry("libtorch", Role.PEER, (ours, "--by", "libtorch"), family="LibTorch"),
+        Entry("libtorch, mmap_max 0", Role.PEER, (ours, "--by", "libtorch"), (_NO_MMAP,), "LibTorch"),
+        Entry("memory", Role.FLOOR, (ours, "--by", "memory")),
     ]
 
 

@@ -27,7 +27,7 @@ refuses() { # <program> <arguments>: in one line
   [[ $(wc -l <"$scratch/err") == 1 ]] || fail "$*: not one line"
 }
 
-for program in "$bin"/{macro_train,macro_collectives,micro_bench} "$bench/run" "$bench/peers/setup.sh"; do
+for program in "$bin"/{macro_train,macro_collectives,macro_optimizers,micro_bench} "$bench/run" "$bench/peers/setup.sh"; do
   name=$(basename "$program")
   ends 0 "$program" --help
   grep -q "^usage: .*$name" "$scratch/out" || fail "no usage of $name"
@@ -44,6 +44,20 @@ ends 0 "$bin/macro_train" --model MLP --strategy local --threads 2 --steps 2
 grep -q '"event":"steps"' "$scratch/out" || fail 'macro_train has trained nothing'
 refuses "$bin/macro_train" --model MLP --strategy ddp --threads 2
 refuses "$bin/macro_train" --threads 0
+
+# Every update moves values as far as LibTorch's does, and one of another algorithm does not.
+refuses "$bin/macro_optimizers" --by=me
+moved() { # <who> <algorithm>
+  echo "run $2 5000 2" | "$bin/macro_optimizers" --by "$1" >"$scratch/out" 2>"$scratch/err" || fail "$2 by $1"
+  sed -n 's/.*"moved":\([-+.e0-9]*\).*/\1/p' "$scratch/out"
+}
+close() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0 && (a - b) ^ 2 <= (1e-3 * b) ^ 2) }'; }
+for algorithm in adamw adam sgd lion adagrad rmsprop; do
+  ours=$(moved tessera $algorithm)
+  close "$ours" "$(moved libtorch $algorithm)" || fail "$algorithm: other updates than LibTorch's"
+done
+! close "$ours" "$(moved tessera adamw)" || fail 'any algorithm would do'
+[[ -n $(moved memory sgd) ]] || fail 'no pass over memory'
 
 # What one process trains is what two ranks do: their mean losses, and the parameters behind them.
 losses() { # <ranks>: mean over ranks, by step

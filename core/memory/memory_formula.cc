@@ -102,6 +102,8 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
       setting.offload == Offload::kParameters ? MemoryClass::kHost : MemoryClass::kParameters;
   const MemoryClass of_optimizer = is_offloaded ? MemoryClass::kHost : MemoryClass::kOptimizer;
   MemoryBytes bytes;
+  bytes[of_optimizer] = setting.whole_tensor_bytes;
+  bytes[MemoryClass::kOptimizer] += setting.gathered_direction_bytes;
   BuffersByDtype buffers;
   int64_t widened_bytes = 0;
   int64_t rounded_bytes = 0;

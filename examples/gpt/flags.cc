@@ -111,11 +111,17 @@ ABSL_FLAG(bool, no_sync, false,
           "add the gradients of micro-steps on each rank and reduce them once per step; default: "
           "reduce in each micro-step");
 ABSL_FLAG(int64_t, steps, 600, "updates to make");
-ABSL_FLAG(double, lr, 3e-3, "highest learning rate");
-ABSL_FLAG(double, min_lr, 3e-4, "learning rate at the end of the cosine");
+ABSL_FLAG(gpt::OptimizerFlag, optimizer, {}, gpt::optimizer_help());
+ABSL_FLAG(absl::optional<double>, lr, {},
+          absl::StrCat("highest learning rate; default: ",
+                       gpt::defaults_help(&gpt::Optimizer::lr)));
+ABSL_FLAG(absl::optional<double>, min_lr, {},
+          absl::StrCat("learning rate at the end of the cosine; default: ",
+                       gpt::defaults_help(&gpt::Optimizer::min_lr)));
 ABSL_FLAG(int64_t, warmup, 30, "steps in which the learning rate rises from 0");
-ABSL_FLAG(double, weight_decay, 0.1,
-          "of matrices; biases, norms and embeddings are trained without");
+ABSL_FLAG(absl::optional<double>, weight_decay, {},
+          absl::StrCat("of matrices; biases, norms and embeddings are trained without; default: ",
+                       gpt::defaults_help(&gpt::Optimizer::weight_decay)));
 ABSL_FLAG(double, clip, 1.0, "largest global norm of the gradient; 0: do not clip");
 ABSL_FLAG(double, ema, 0.0,
           "decay of an exponential moving average of the weights, as 0.999, whose held-out loss is "
@@ -171,9 +177,9 @@ tessera::Options read_options() {
 program::About about() {
   return {.name = "gpt",
           .summary = "trains a byte-level GPT on text.",
-          .examples = {"gpt --steps 100",
-                       "tessera-run --standalone --nproc-per-node 2 gpt --strategy zero3",
-                       "gpt --device cuda --param_dtype bfloat16"}};
+          .examples = {
+              "gpt --steps 100", "tessera-run --standalone --nproc-per-node 2 gpt --strategy zero3",
+              "gpt --optimizer lion --steps 100", "gpt --device cuda --param_dtype bfloat16"}};
 }
 
 Flags read_flags() {
@@ -192,11 +198,12 @@ Flags read_flags() {
   flags.batch = absl::GetFlag(FLAGS_batch);
   flags.accumulate = absl::GetFlag(FLAGS_accumulate);
   flags.no_sync = absl::GetFlag(FLAGS_no_sync);
-  flags.rate = {.peak = absl::GetFlag(FLAGS_lr),
-                .floor = absl::GetFlag(FLAGS_min_lr),
+  flags.optimizer = absl::GetFlag(FLAGS_optimizer).optimizer;
+  flags.rate = {.peak = absl::GetFlag(FLAGS_lr).value_or(flags.optimizer->lr),
+                .floor = absl::GetFlag(FLAGS_min_lr).value_or(flags.optimizer->min_lr),
                 .warmup_steps = absl::GetFlag(FLAGS_warmup),
                 .steps = absl::GetFlag(FLAGS_steps)};
-  flags.weight_decay = absl::GetFlag(FLAGS_weight_decay);
+  flags.weight_decay = absl::GetFlag(FLAGS_weight_decay).value_or(flags.optimizer->weight_decay);
   flags.seed = absl::GetFlag(FLAGS_seed);
   flags.eval_every = absl::GetFlag(FLAGS_eval_every);
   flags.eval_batches = absl::GetFlag(FLAGS_eval_batches);

@@ -9,6 +9,7 @@
 
 #include "tessera/examples/gpt/generate.h"
 #include "tessera/examples/gpt/model.h"
+#include "tessera/examples/gpt/optimizer.h"
 #include "tessera/examples/gpt/rate_curve.h"
 #include "tessera/examples/program/command_line.h"
 #include "tessera/options.h"
@@ -37,6 +38,7 @@ struct Flags {
   int64_t batch = 0;       ///< sequences per rank and micro-step
   int64_t accumulate = 0;  ///< micro-steps per step
   bool no_sync = false;    ///< add micro-steps locally, reduce once
+  const Optimizer* optimizer = nullptr;
   RateCurve rate;
   double weight_decay = 0.0;
   uint64_t seed = 0;

@@ -19,6 +19,7 @@
 #include "tessera/examples/gpt/loss_log.h"
 #include "tessera/examples/gpt/memory_table.h"
 #include "tessera/examples/gpt/model.h"
+#include "tessera/examples/gpt/optimizer.h"
 #include "tessera/examples/gpt/progress.h"
 #include "tessera/examples/gpt/rate_curve.h"
 #include "tessera/examples/program/program.h"
@@ -32,16 +33,6 @@ using gpt::Flags;
 
 void require(const absl::Status& status) {
   TORCH_CHECK(status.ok(), std::string(status.message()));
-}
-
-tessera::OptimizerPlan optimizer_plan(const Flags& flags) {
-  auto options = torch::optim::AdamWOptions(flags.rate.peak).betas({0.9, 0.95}).eps(1e-8);
-  auto without_decay = options;
-  without_decay.weight_decay(0.0);
-  return {options.weight_decay(flags.weight_decay),
-          {{.name = "biases, norms, embeddings",
-            .selects = [](std::string_view parameter) { return !gpt::Gpt::decays(parameter); },
-            .options = without_decay}}};
 }
 
 /// Forward and backward of one step; returns this rank's mean loss over micro-steps. Collective.
@@ -117,7 +108,9 @@ void train(const Flags& flags) {
   torch::manual_seed(flags.seed);
   auto model = std::make_shared<gpt::Gpt>(flags.model);
   model->to(device);
-  auto engine = tessera::parallelize(model, optimizer_plan(flags), flags.options, world);
+  auto engine = tessera::parallelize(
+      model, gpt::optimizer_plan(*flags.optimizer, flags.rate.peak, flags.weight_decay),
+      flags.options, world);
   engine->set_schedule([rate = flags.rate](int64_t step) { return rate.at(step); });
 
   const int64_t tokens_per_step =

@@ -13,6 +13,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "tessera/environment.h"
+#include "tessera/examples/gpt/optimizer.h"
 #include "tessera/examples/memory_compare/configuration.h"
 #include "tessera/examples/memory_compare/fresh_process.h"
 #include "tessera/examples/memory_compare/measurement.h"
@@ -44,6 +45,7 @@ ABSL_FLAG(int64_t, steps, 3,
           "updates per configuration; the first two make what later ones use again");
 ABSL_FLAG(std::string, param_dtype, "float",
           "what the model computes with: float or bfloat16 (over fp32 masters)");
+ABSL_FLAG(gpt::OptimizerFlag, optimizer, {}, gpt::optimizer_help());
 ABSL_FLAG(std::string, markdown, "", "write the table as Markdown to this file too");
 ABSL_FLAG(std::string, svg, "", "write a chart to this file");
 
@@ -62,6 +64,7 @@ Workload read_workload() {
                     .vocabulary = absl::GetFlag(FLAGS_vocabulary)};
   workload.batch = absl::GetFlag(FLAGS_batch);
   workload.steps = absl::GetFlag(FLAGS_steps);
+  workload.optimizer = absl::GetFlag(FLAGS_optimizer).optimizer;
   std::string problems;
   const auto count = [&](const char* name, int64_t value, int64_t most) {
     if (value >= 1 && value <= most) return;
@@ -168,6 +171,8 @@ int main(int argc, char** argv) {
   return program::run({.name = "memory_compare",
                        .summary = "compares the memory of all strategies on one model.",
                        .examples = {"tessera-run --standalone --nproc-per-node 4 memory_compare "
-                                    "--svg memory.svg"}},
+                                    "--svg memory.svg",
+                                    "tessera-run --standalone --nproc-per-node 4 memory_compare "
+                                    "--optimizer lion"}},
                       argc, argv, compare);
 }

@@ -122,7 +122,7 @@ Measurement measure(const Configuration& configuration, const Workload& workload
   const at::Device torch_device = world->device();
   const int64_t foreign_bytes =
       torch_device.is_cuda() ? foreign_device_bytes(workload, *model, torch_device) : 0;
-  const auto engine = tessera::parallelize(model, torch::optim::AdamWOptions(1e-4),
+  const auto engine = tessera::parallelize(model, gpt::optimizer_plan(*workload.optimizer, 1e-4, 0),
                                            options_of(configuration, workload), world);
   measurement.persistent = tessera::predicted_memory(*engine, /*micro_steps=*/1);
   measurement.peak = tessera::predicted_peak_memory(*engine, /*micro_steps=*/1);
@@ -198,12 +198,12 @@ Measurement from_words(const std::vector<int64_t>& words) {
   return measurement;
 }
 
-MemoryBytes pytorch_ddp(int64_t parameter_numel) {
+MemoryBytes pytorch_ddp(int64_t parameter_numel, const gpt::Optimizer& optimizer) {
   MemoryBytes bytes;
   bytes[MemoryClass::kParameters] = 4 * parameter_numel;
   bytes[MemoryClass::kGradients] = 4 * parameter_numel;
   bytes[MemoryClass::kGradientBuffers] = 4 * parameter_numel;
-  bytes[MemoryClass::kOptimizer] = 8 * parameter_numel;
+  bytes[MemoryClass::kOptimizer] = optimizer.state_bytes * parameter_numel;
   return bytes;
 }
 

@@ -7,6 +7,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "tessera/examples/gpt/model.h"
+#include "tessera/examples/gpt/optimizer.h"
 #include "tessera/examples/memory_compare/configuration.h"
 #include "tessera/memory_meter.h"
 #include "tessera/process_group.h"
@@ -19,6 +20,7 @@ struct Workload {
   int64_t batch = 2;  ///< sequences per rank, each as long as the model's context
   int64_t steps = 3;
   c10::ScalarType parameters = c10::ScalarType::Float;  ///< what the model computes with
+  const gpt::Optimizer* optimizer = &gpt::optimizers().front();
 };
 
 /// What one rank held.
@@ -65,10 +67,10 @@ double allocator_error(const Measurement& measurement);
 std::vector<int64_t> to_words(const Measurement& measurement);
 Measurement from_words(const std::vector<int64_t>& words);
 
-/// What PyTorch's DistributedDataParallel with AdamW needs in fp32, modelled and not measured: 20
-/// bytes per parameter. The parameter, its gradient, the gradient's copy in a bucket (it is none
-/// only under gradient_as_bucket_view, which is off by default; listed as gradient_buffer) and two
-/// moments, 4 bytes each.
-tessera::MemoryBytes pytorch_ddp(int64_t parameter_numel);
+/// What PyTorch's DistributedDataParallel needs in fp32, modelled and not measured: the parameter,
+/// its gradient, the gradient's copy in a bucket (it is none only under gradient_as_bucket_view,
+/// which is off by default; listed as gradient_buffer), 4 bytes each, and the optimizer's state: 20
+/// bytes per parameter with AdamW's two moments.
+tessera::MemoryBytes pytorch_ddp(int64_t parameter_numel, const gpt::Optimizer& optimizer);
 
 }  // namespace memory_compare

@@ -71,6 +71,16 @@ bool is_on_device(const Comparison& comparison) {
   return comparison.configurations.front().measurement.ranks.front().device_bytes >= 0;
 }
 
+/// Of the configuration that is modelled.
+MemoryBytes pytorch_of(const Comparison& comparison) {
+  return pytorch_ddp(comparison.configurations.front().measurement.parameter_numel,
+                     *comparison.workload.optimizer);
+}
+/// What a parameter needs there.
+int64_t pytorch_bytes(const Comparison& comparison) {
+  return pytorch_ddp(1, *comparison.workload.optimizer).total();
+}
+
 std::vector<Cells> cells_of(const Comparison& comparison) {
   std::vector<Cells> lines;
   Cells head = {"MiB per rank", ""};
@@ -78,9 +88,7 @@ std::vector<Cells> cells_of(const Comparison& comparison) {
   head.insert(head.end(), {"total", "peak", "PSS"});
   if (is_on_device(comparison)) head.insert(head.end(), {"allocator", "its peak"});
   lines.push_back(std::move(head));
-  lines.push_back(
-      line_of(kPyTorch, "modelled",
-              pytorch_ddp(comparison.configurations.front().measurement.parameter_numel)));
+  lines.push_back(line_of(kPyTorch, "modelled", pytorch_of(comparison)));
   for (const auto& [configuration, measurement] : comparison.configurations) {
     lines.push_back(line_of(to_string(configuration), "predicted", measurement.peak));
     lines.back().push_back(cell(measurement.peak.total()));
@@ -164,10 +172,12 @@ std::vector<std::string> notes(const Comparison& comparison) {
                       mib(control_bytes)),
       "PSS: the whole process (LibTorch, activations, shared pages by share), largest of forward, "
       "backward and update.",
-      "PyTorch DDP is modelled, not measured: 20 bytes per parameter without padding: parameter, "
-      "gradient, its copy in a bucket",
-      "(under gradient buffers; gradient_as_bucket_view is off by default) and AdamW's two "
-      "moments."};
+      absl::StrFormat("PyTorch DDP is modelled, not measured: %d bytes per parameter without "
+                      "padding: parameter, gradient, its copy in a bucket",
+                      pytorch_bytes(comparison)),
+      absl::StrFormat("(under gradient buffers; gradient_as_bucket_view is off by default) and "
+                      "%s of %s.",
+                      comparison.workload.optimizer->states, comparison.workload.optimizer->label)};
   if (is_on_device(comparison)) {
     double error = 0.0;
     for (const auto& [configuration, measurement] : comparison.configurations) {
@@ -205,10 +215,11 @@ std::string describe_model(const Comparison& comparison) {
   const gpt::ModelSizes& sizes = comparison.workload.model;
   const c10::ScalarType dtype = comparison.workload.parameters;
   return absl::StrFormat(
-      "GPT with %d layers, width %d, vocabulary %d; %s parameters, AdamW; %d sequence%s of %d "
+      "GPT with %d layers, width %d, vocabulary %d; %s parameters, %s; %d sequence%s of %d "
       "tokens per rank",
       sizes.layers, sizes.width, sizes.vocabulary,
-      dtype == c10::ScalarType::Float ? "fp32" : c10::toString(dtype), comparison.workload.batch,
+      dtype == c10::ScalarType::Float ? "fp32" : c10::toString(dtype),
+      comparison.workload.optimizer->label, comparison.workload.batch,
       comparison.workload.batch == 1 ? "" : "s", sizes.context);
 }
 
@@ -240,8 +251,7 @@ Chart to_chart(const Comparison& comparison) {
       {"parameters", "#3f6ea6", "#6f9fd8"}, {"gradients", "#c7833a", "#d99b55"},
       {"optimizer", "#5f8d6b", "#7fb08c"},  {"unsharded parameters", "#8b6fa8", "#a98fc7"},
       {"root unit", "#c2aed6", "#d3c3e4"},  {"gradient buffers", "#9aa0a6", "#868d94"}};
-  chart.bars.push_back(
-      bar_of(kPyTorch, pytorch_ddp(comparison.configurations.front().measurement.parameter_numel)));
+  chart.bars.push_back(bar_of(kPyTorch, pytorch_of(comparison)));
   chart.bars.back().fill = Chart::Fill::kHatched;
   for (const auto& [configuration, measurement] : comparison.configurations) {
     chart.bars.push_back(bar_of(to_string(configuration), largest_of(measurement).held));
@@ -249,8 +259,11 @@ Chart to_chart(const Comparison& comparison) {
   }
   chart.footnotes = {
       "zero3:1 keeps units whole after forward; hybrid:p,g,o splits parameters, gradients and",
-      "optimizer state over p, g and o ranks. PyTorch DDP: 20 bytes per parameter (parameter,",
-      "gradient, its copy in a bucket, two moments)."};
+      absl::StrFormat("optimizer state over p, g and o ranks. PyTorch DDP: %d bytes per parameter "
+                      "(parameter,",
+                      pytorch_bytes(comparison)),
+      absl::StrFormat("gradient, its copy in a bucket, %s).",
+                      comparison.workload.optimizer->states)};
   return chart;
 }
 

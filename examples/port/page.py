@@ -3,6 +3,8 @@
 
     page.py            writes them
     page.py --check    changes nothing; fails if they are not what `diff -u plain.cc sharded.cc` is
+
+Either fails if a sharded program has another optimizer than its plain one.
 """
 
 import difflib
@@ -26,6 +28,20 @@ def diff(name: str) -> str:
     return done.stdout
 
 
+def optimizer(path: pathlib.Path) -> str:
+    """The optimizer's options as they are made: SGDOptions(0.01).momentum(0.5)."""
+    made = re.findall(r"optim::(\w+Options(?:\.?\w*\([^()]*\))+)", path.read_text())
+    if len(made) != 1:
+        raise SystemExit(f"page.py: {path} makes options of {len(made)} optimizers, expected one: {made}")
+    return made[0]
+
+
+def expect_own_optimizer(folder: pathlib.Path) -> None:
+    plain, sharded = (optimizer(folder / file) for file in ("plain.cc", "sharded.cc"))
+    if plain != sharded:
+        raise SystemExit(f"page.py: {folder.name} trains with {plain}, but on ranks with {sharded}")
+
+
 def table(names: list[str]) -> str:
     rows = ["| example | lines | removed | added |", "|---|--:|--:|--:|"]
     for name in names:
@@ -41,6 +57,9 @@ def written(page: str) -> str:
     missing = {path.parent.name for path in HERE.glob("*/plain.cc")} ^ set(names)
     if missing:
         raise SystemExit(f"page.py: in {PAGE.name} or beside page.py, but not in both: {missing}")
+
+    for name in names:
+        expect_own_optimizer(HERE / name)
 
     def part(match: re.Match) -> str:
         name = match[2]

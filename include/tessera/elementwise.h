@@ -78,6 +78,7 @@ struct OptionNumber {
       : name(std::move(name)), chooses_states(chooses_states) {
     using Value = std::remove_reference_t<std::invoke_result_t<const Access&, Options&>>;
     is_switch = std::same_as<Value, bool>;
+    is_whole = std::integral<Value>;
     read = [access](Options& of) { return static_cast<double>(std::invoke(access, of)); };
     write = [access](Options& of, double value) {
       std::invoke(access, of) = static_cast<Value>(value);
@@ -86,6 +87,7 @@ struct OptionNumber {
 
   std::string name;
   bool is_switch = false;
+  bool is_whole = false;  ///< a bool or an integer
   bool chooses_states = false;
   std::function<double(Options&)> read;
   std::function<void(Options&, double)> write;
@@ -148,6 +150,7 @@ struct ErasedForm {
   struct Number {
     std::string name;
     bool is_switch;
+    bool is_whole;
     bool chooses_states;
     std::function<double(const Options&)> read;
     std::function<void(Options&, double)> write;
@@ -218,7 +221,7 @@ ErasedForm erased_form() {
     };
   }
   for (const auto& number : form.numbers) {
-    erased.numbers.push_back({number.name, number.is_switch, number.chooses_states,
+    erased.numbers.push_back({number.name, number.is_switch, number.is_whole, number.chooses_states,
                               [read = number.read](const ErasedForm::Options& of) {
                                 // Reading changes nothing; accessors give references to what may
                                 // be written.
@@ -247,10 +250,12 @@ ErasedForm erased_form() {
 /// Tried out at once on two small parameters for three steps, unless `probe` is kSkip: whole, in
 /// pieces, beside each other and alone, with states that are handed on as above, which must give
 /// the same bits. The default generator of the CPU is left as it was; no other thread may draw from
-/// it meanwhile, nor during a step() at new values of `numbers`, for which it is tried out which
-/// states there are, also under kSkip. That is a probe, not a proof: it does not see what shows
-/// later or on larger tensors only. Local, throws nothing; what it finds, parallelize() throws on
-/// all ranks. An Optimizer that throws in a step fails the engine.
+/// it meanwhile. That is a probe, not a proof: it does not see what shows later or on larger
+/// tensors only. The states that there are may depend on bools and integers among `numbers`, and on
+/// whether others are negative, zero or positive; the first step() at other such values runs the
+/// optimizer on these parameters again, also under kSkip, and leaves the generator to other
+/// threads. At new values of the same kind it is only made. Local, throws nothing; what it finds,
+/// parallelize() throws on all ranks. An Optimizer that throws in a step fails the engine.
 template <ElementwiseOptimizerType Optimizer>
 AlgorithmOptions elementwise(ElementwiseOptions<Optimizer> options,
                              ElementwiseProbe probe = ElementwiseProbe::kRun) {

@@ -29,6 +29,10 @@ struct MemorySetting {
   /// different size where only some parameters of a unit have them.
   int optimizer_slice = 0;
   bool has_average = false;  ///< Options::average
+  /// What the optimizer needs to treat parameters as a whole (Muon, LAMB): memory beside its states,
+  /// and at the group's device, where ranks cannot read each other's.
+  int64_t whole_tensor_bytes = 0;
+  int64_t gathered_direction_bytes = 0;
 };
 
 /// Persistent bytes per rank that training keeps, from the layout alone: what docs/memory.md calls
@@ -43,7 +47,8 @@ struct MemorySetting {
 ///   They have none under zero1 (g = 1, o > 1) with one micro-step and equal dtypes of
 ///   communication and sums, where the reduced slice stays in the gradient buffer; none for frozen
 ///   units; none where backward updates and each unit has all its gradients on this rank.
-///   optimizer:  T / o, (T + M) / o with masters; none for frozen units.
+///   optimizer:  T / o, (T + M) / o with masters; none for frozen units. Once whole_tensor_bytes
+///   and gathered_direction_bytes.
 ///   unsharded parameters:      two of the largest unit of each dtype that is not root (one if
 ///   there is only one such unit); every such unit's own where units stay whole after forward.
 ///   root:       P of root units.

@@ -82,8 +82,8 @@ struct OptimizerPlan {
   /// For each trainable parameter of the table the index of its group: 0 the defaults, i + 1
   /// groups[i]. Frozen parameters get 0. An error lists every problem: an options type without an
   /// algorithm here; options out of range (AdamW: lr < 0, betas outside [0, 1), eps < 0,
-  /// weight_decay < 0); what the probe of elementwise() found; a group that selects no trainable
-  /// parameter, a group without predicate.
+  /// weight_decay < 0); what the probe of elementwise() found; parameters of other than two
+  /// dimensions under Muon; a group that selects no trainable parameter, a group without predicate.
   absl::StatusOr<std::vector<size_t>> assign(const ParameterTable& table) const;
 
   /// The options of group `group` as assign() counts them.

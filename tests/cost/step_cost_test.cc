@@ -11,10 +11,12 @@
 #include <absl/strings/str_cat.h>
 #include <torch/torch.h>
 
+#include "tessera/lamb_options.h"
 #include "tessera/parallelize.h"
 #include "tessera/tests/cost/allocations.h"
 #include "tessera/tests/cost/configuration_sizes.h"
 #include "tessera/tests/support/configuration.h"
+#include "tessera/tests/support/muon_plan.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
 
@@ -42,10 +44,10 @@ Options small_options(const Configuration& configuration) {
 
 /// One rank that trains the small model and records what it sends.
 struct SmallRank {
-  SmallRank(const std::shared_ptr<ProcessGroup>& group, const Configuration& configuration)
+  SmallRank(const std::shared_ptr<ProcessGroup>& group, const Configuration& configuration,
+            const OptimizerPlan& plan = torch::optim::AdamWOptions(0.01))
       : world(std::make_shared<RecordingGroup>(group, recording)),
-        engine(parallelize(model, torch::optim::AdamWOptions(0.01), small_options(configuration),
-                           world)) {
+        engine(parallelize(model, plan, small_options(configuration), world)) {
     engine->set_schedule([](int64_t step) { return 0.01 / static_cast<double>(1 + step); });
   }
 
@@ -98,9 +100,10 @@ class StepCost : public ::testing::TestWithParam<ConfigurationSize> {
     return counts;
   }
 
-  void on_ranks(const std::function<void(SmallRank&)>& body) const {
+  void on_ranks(const std::function<void(SmallRank&)>& body,
+                const OptimizerPlan& plan = torch::optim::AdamWOptions(0.01)) const {
     run_ranks(size(), [&](std::shared_ptr<ProcessGroup> world) {
-      SmallRank rank(world, configuration());
+      SmallRank rank(world, configuration(), plan);
       ASSERT_EQ(rank.engine->units().size(), static_cast<size_t>(kUnits));
       body(rank);
     });
@@ -127,26 +130,47 @@ TEST_P(StepCost, OneBarrierMoreWouldShow) {
   });
 }
 
-TEST_P(StepCost, AsksForNoTensorMemoryAndAsOftenForTheHeapInEveryStep) {
-  on_ranks([](SmallRank& rank) {
-    std::vector<int64_t> heap;
-    for (int step = 0; step < 6; ++step) {
-      rank.backward();
-      rank.recording->clear();  // which remembers calls on the heap
-      const int64_t engine_before = rank.engine->memory().allocations();
-      const int64_t heap_before = heap_allocations();
-      rank.engine->step();
-      heap.push_back(heap_allocations() - heap_before);
-      if (step < 2) continue;
-      EXPECT_EQ(rank.engine->memory().allocations(), engine_before);
-    }
-    EXPECT_EQ(heap[2], heap[5]) << ::testing::PrintToString(heap);
-    EXPECT_LE(heap[5], heap[0]) << ::testing::PrintToString(heap);
+void expect_steady_allocations(SmallRank& rank) {
+  std::vector<int64_t> heap;
+  for (int step = 0; step < 6; ++step) {
     rank.backward();
-    const TensorAllocations tensors;
+    rank.recording->clear();  // which remembers calls on the heap
+    const int64_t engine_before = rank.engine->memory().allocations();
+    const int64_t heap_before = heap_allocations();
     rank.engine->step();
-    EXPECT_EQ(tensors.count(), 0);
-  });
+    heap.push_back(heap_allocations() - heap_before);
+    if (step < 2) continue;
+    EXPECT_EQ(rank.engine->memory().allocations(), engine_before);
+  }
+  EXPECT_EQ(heap[2], heap[5]) << ::testing::PrintToString(heap);
+  EXPECT_LE(heap[5], heap[0]) << ::testing::PrintToString(heap);
+  rank.backward();
+  const TensorAllocations tensors;
+  rank.engine->step();
+  EXPECT_EQ(tensors.count(), 0);
+}
+
+TEST_P(StepCost, AsksForNoTensorMemoryAndAsOftenForTheHeapInEveryStep) {
+  on_ranks(&expect_steady_allocations);
+}
+
+TEST_P(StepCost, SoItDoesUnderMuonAndLamb) {
+  on_ranks(&expect_steady_allocations, muon_and(LambOptions(0.01), MuonOptions(0.01)));
+}
+
+/// Two fences more, for a matrix in each unit.
+TEST_P(StepCost, MuonHasTwoBarriersMore) {
+  on_ranks(
+      [this](SmallRank& rank) {
+        rank.recording->clear();
+        rank.train();
+        Counts counts = counts_of(*rank.recording);
+        const Counts without = expected();
+        const bool is_sliced = configuration().degrees_at(size()).optimizer > 1;
+        const int64_t barriers = without.contains("barrier") ? without.at("barrier") : 0;
+        EXPECT_EQ(counts["barrier"], barriers + (is_sliced ? 2 : 0));
+      },
+      muon_and(torch::optim::AdamWOptions(0.01), MuonOptions(0.01)));
 }
 
 std::vector<ConfigurationSize> configurations_and_sizes() {

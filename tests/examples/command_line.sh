@@ -63,6 +63,14 @@ for flag in layers=1000000000 batch=72057594037927936 sequence=92233720368547758
   err_is_one_line
 done
 
+for program in gpt memory_compare; do
+  ends 64 $program --optimizer=adamax
+  err_has "--optimizer: got 'adamax', expected adamw, adam, sgd or lion"
+  err_is_one_line
+  ends 0 $program --help
+  out_has '--optimizer=adamw'
+done
+
 program=gpt
 tiny=(--layers=1 --heads=1 --width=8 --context=8 --batch=1 --steps=2 --eval_batches=1
   --sample_bytes=0 --data="$text")
@@ -77,6 +85,32 @@ ends 0 $program "${tiny[@]}"
 ! grep -q 'of the average' "$scratch/out" || fail 'an average that nobody asked for'
 ends 0 $program "${tiny[@]}" --ema=0.5
 grep -q '^of the average   [0-9.]* nats per byte$' "$scratch/out" || fail 'no loss of the average'
+# Each algorithm trains to values of its own, at its own rate or at one that is given.
+ends 0 $program --help
+out_has 'highest learning rate; default: 0.003 under adamw,'
+trained() { # <arguments>: the hash of the parameters
+  ends 0 $program "${tiny[@]}" --warmup=0 --log_every=1 "$@"
+  sed -n 's/^parameters *//p' "$scratch/out"
+}
+hashes=$(for optimizer in adamw adam sgd lion; do trained --optimizer=$optimizer; done)
+[[ $(sort -u <<<"$hashes" | wc -l) == 4 && $(wc -w <<<"$hashes") == 4 ]] || fail "four algorithms: $hashes"
+[[ $(trained) == "$(head -n 1 <<<"$hashes")" ]] || fail 'the default is not adamw'
+for rate in 0.25 0.0125; do
+  trained --optimizer=sgd --lr=$rate >/dev/null
+  out_has "$(printf 'lr %.2e' $rate)"
+done
+trained --optimizer=lion >/dev/null
+out_has 'lr 1.00e-03'
+
+# What one algorithm saved is not for another.
+ends 0 $program "${tiny[@]}" --checkpoint="$scratch/adamw"
+ends 1 $program "${tiny[@]}" --checkpoint="$scratch/adamw" --steps=3 --optimizer=lion
+err_has 'another algorithm saved the state'
+ends 0 $program "${tiny[@]}" --checkpoint="$scratch/adamw" --steps=3
+ends 0 $program "${tiny[@]}" --checkpoint="$scratch/lion" --optimizer=lion
+ends 1 $program "${tiny[@]}" --checkpoint="$scratch/lion" --steps=3  # of whose states most are missing
+err_has 'another algorithm saved the state'
+
 for decay in 1 -0.5 nan; do
   ends 64 $program "${tiny[@]}" --ema=$decay
   err_has 'average.decay: got '

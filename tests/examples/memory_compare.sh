@@ -33,6 +33,10 @@ has 'measured, ranks 0-3' "$scratch/out"
 has 'modelled, not measured' "$scratch/memory.svg"
 if command -v xmllint >/dev/null; then xmllint --noout "$scratch/memory.svg"; fi
 
+compare --optimizer=lion --configurations='ddp zero3' >"$scratch/out"
+has 'fp32 parameters, Lion;' "$scratch/out"
+has 'Persistent bytes are as predicted, to the byte, in every configuration.' "$scratch/out"
+
 # What does not fit is refused by name, by all ranks, and leaves no chart.
 if compare --configurations='ddp hybrid:3,3,3' --svg="$scratch/refused.svg" >"$scratch/out" 2>&1; then
   echo 'memory_compare.sh: hybrid:3,3,3 was not refused on four ranks' >&2

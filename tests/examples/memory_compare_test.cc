@@ -172,12 +172,38 @@ TEST(Measurement, TravelsAsWords) {
   EXPECT_THROW(from_words({}), std::invalid_argument);
 }
 
-TEST(Measurement, PyTorchNeedsTwentyBytesPerParameter) {
-  EXPECT_EQ(pytorch_ddp(1000).total(), 20000);
+const gpt::Optimizer& optimizer_called(const std::string& name) {
+  for (const gpt::Optimizer& row : gpt::optimizers()) {
+    if (name == row.name) return row;
+  }
+  throw std::invalid_argument(name);
 }
 
-Comparison comparison_of(const Measurement& measurement) {
-  return {.workload = tiny(),
+TEST(Measurement, PyTorchNeedsTwentyBytesPerParameterUnderAdamW) {
+  EXPECT_EQ(pytorch_ddp(1000, gpt::optimizers().front()).total(), 20000);
+  EXPECT_EQ(pytorch_ddp(1000, optimizer_called("sgd")).total(), 16000);
+}
+
+TEST(Measurement, EveryOptimizerIsAsPredictedAndHoldsItsStates) {
+  for (const gpt::Optimizer& optimizer : gpt::optimizers()) {
+    for (const char* configuration : {"ddp", "zero2", "zero3:apart"}) {
+      SCOPED_TRACE(std::string(optimizer.name) + " " + configuration);
+      Workload workload = tiny();
+      workload.optimizer = &optimizer;
+      const Measurement measurement =
+          measure_on_threads(*parse_configuration(configuration), workload, 3);
+      EXPECT_TRUE(is_exact(measurement));
+      // A state is as large as what is trained, and is split as it is.
+      workload.optimizer = &optimizer_called("lion");
+      const Measurement lion = measure_on_threads(*parse_configuration(configuration), workload, 3);
+      EXPECT_EQ(measurement.persistent[MemoryClass::kOptimizer] * 4,
+                lion.persistent[MemoryClass::kOptimizer] * optimizer.state_bytes);
+    }
+  }
+}
+
+Comparison comparison_of(const Measurement& measurement, const Workload& workload = tiny()) {
+  return {.workload = workload,
           .ranks = 2,
           .configurations = {{*parse_configuration("zero2"), measurement}}};
 }
@@ -206,6 +232,19 @@ TEST(Table, IsMarkdownToo) {
   EXPECT_THAT(text, HasSubstr("## Memory of 3.15 M parameters on 2 ranks\n"));
   EXPECT_THAT(text, HasSubstr("\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"));
   EXPECT_THAT(text, HasSubstr("| zero2 | predicted | 12.00 | 0.00 | 24.00 |"));
+}
+
+TEST(Table, NamesTheOptimizerAndItsBytes) {
+  Workload workload = tiny();
+  const std::string adamw = to_table(comparison_of(made_up()), TableFormat::kAligned);
+  EXPECT_THAT(adamw, HasSubstr("fp32 parameters, AdamW; "));
+  EXPECT_THAT(adamw, HasSubstr("20 bytes per parameter without padding"));
+  EXPECT_THAT(adamw, HasSubstr("and two moments of AdamW."));
+  workload.optimizer = &optimizer_called("lion");
+  const std::string lion = to_table(comparison_of(made_up(), workload), TableFormat::kAligned);
+  EXPECT_THAT(lion, HasSubstr("fp32 parameters, Lion; "));
+  EXPECT_THAT(lion, HasSubstr("16 bytes per parameter without padding"));
+  EXPECT_THAT(lion, HasSubstr("and a momentum of Lion."));
 }
 
 TEST(ToChart, FramesThePrediction) {

@@ -7,6 +7,7 @@
 
 #include "tessera/tests/faults/fault_ranks.h"
 #include "tessera/tests/faults/trainer.h"
+#include "tessera/tests/support/muon_plan.h"
 
 // What parallelize refuses, by name: on every rank with one text, also when only one rank has to
 // refuse.
@@ -179,6 +180,17 @@ std::vector<Refusal> refusals() {
       {"OptimizerOfNobody",
        [](Arguments& a) { a.plan = NobodysOptions(); },
        {"defaults: got ", "NobodysOptions, expected AdamWOptions"}},
+      {"MuonOverOtherThanMatrices",
+       [](Arguments& a) { a.plan = MuonOptions(); },
+       {"[optim] defaults: got parameter '", "expected dim() == 2, which Muon needs",
+        "a predicate on parameter.dim() == 2"}},
+      {"MuonInBackward",
+       [](Arguments& a) {
+         a.plan = muon_and(adamw(), MuonOptions());
+         a.options.optimizer_in_backward = true;
+       },
+       {"optimizer_in_backward: is set beside Muon, whose updates depend on whole parameters",
+        "leave it out"}},
       {"GroupWithoutParameters",
        [](Arguments& a) {
          a.plan.groups.push_back({"none", [](std::string_view) { return false; }, adamw()});

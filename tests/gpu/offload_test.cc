@@ -17,6 +17,7 @@
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/engine_rank.h"
 #include "tessera/tests/support/gpu_for_tests.h"
+#include "tessera/tests/support/muon_plan.h"
 #include "tessera/tests/support/own_optimizer.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
@@ -96,10 +97,17 @@ TEST(Offload, IsHowAnAlgorithmWithoutKernelsTrains) {
   const OptimizerPlan own = elementwise<Own<Belief>>(OwnOptions());
   const OptimizerPlan mixed = {torch::optim::SGDOptions(0.1).momentum(0.9),
                                {{"biases", is_bias, elementwise<Own<Belief>>(OwnOptions())}}};
+  const OptimizerPlan muon = muon_and(torch::optim::AdamWOptions(0.02), MuonOptions(0.02));
   const OptimizerPlan coded = AdamW8bitOptions(0.02);
-  for (const OptimizerPlan& plan : {own, mixed, coded}) {
+  for (const OptimizerPlan& plan : {own, mixed, muon, coded}) {
     TrainOptions options;
     options.plan = [&plan](const torch::nn::Module&) { return plan; };
+    options.after_step = [](Engine& engine, int) {
+      const MemoryBytes predicted = predicted_memory(engine, 1);
+      for (const MemoryClass of : {MemoryClass::kHost, MemoryClass::kOptimizer}) {
+        EXPECT_EQ(engine.memory().now()[of], predicted[of]);
+      }
+    };
     const auto run = [&](const Configuration& configuration) {
       return train_on_threads(subject("OddMlp"), at::kFloat, configuration, schedule_called("Once"),
                               kWorld, options, staged_over_host());

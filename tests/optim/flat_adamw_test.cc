@@ -75,11 +75,11 @@ class TorchReference {
         groups[is_bias(parameter.name) ? 1 : 0].push_back(parameter.tensor);
       }
     }
-    std::vector<torch::optim::OptimizerParamGroup> param_groups;
-    param_groups.emplace_back(groups[0], plan.defaults.clone());
-    param_groups.emplace_back(groups[1], plan.groups[0].options.clone());
+    const std::vector<torch::optim::OptimizerParamGroup> param_groups(groups.begin(), groups.end());
     optimizer_ =
         std::make_unique<torch::optim::AdamW>(param_groups, plan.defaults.as<AdamWOptions>());
+    // LibTorch 2.15 mixes options that a group brings along with the defaults.
+    optimizer_->param_groups()[1].set_options(plan.groups[0].options.clone());
   }
 
   const std::vector<NamedTensor>& parameters() const { return parameters_; }

@@ -42,6 +42,28 @@ TEST_F(FlatOptimizerMisuse, StepSaveAndLoadSayWhatToDo) {
               HasSubstr("[optim] load: got torch::load"));
 }
 
+// LibTorch 2.15's own groups take the defaults' value where theirs is what the type begins with.
+TEST(FlatOptimizerGroups, HaveTheOptionsThatTheyWereGivenAndNoOthers) {
+  const ParameterTable table({{"a", torch::ones({3}).set_requires_grad(true)},
+                              {"b", torch::ones({3}).set_requires_grad(true)},
+                              {"c", torch::ones({3}).set_requires_grad(true)}});
+  const OptimizerPlan plan(
+      AdamWOptions(0.5).weight_decay(0.25).eps(0.125),
+      {{"b", [](std::string_view name) { return name == "b"; }, AdamWOptions()},
+       {"c", [](std::string_view name) { return name == "c"; }, torch::optim::SGDOptions(0.1)}});
+  const auto optimizer = make_host_optimizer(table, plan, plan.assign(table).value(), {});
+  const auto& groups = optimizer->param_groups();
+  ASSERT_EQ(groups.size(), 3U);
+  EXPECT_EQ(optimizer->groups().problem(), "");
+  const auto& defaults = static_cast<const AdamWOptions&>(groups[0].options());
+  EXPECT_EQ(defaults.weight_decay(), 0.25);
+  const auto& b = static_cast<const AdamWOptions&>(groups[1].options());
+  EXPECT_EQ(b.lr(), AdamWOptions().lr());
+  EXPECT_EQ(b.weight_decay(), AdamWOptions().weight_decay());
+  EXPECT_EQ(b.eps(), AdamWOptions().eps());
+  EXPECT_NE(dynamic_cast<const torch::optim::SGDOptions*>(&groups[2].options()), nullptr);
+}
+
 TEST_F(FlatOptimizerMisuse, ForeignParametersAreRefused) {
   optimizer_->param_groups()[0].params().push_back(torch::ones({2}));
   EXPECT_THAT(message_of([&] { update(); }),

@@ -68,13 +68,12 @@ torch::optim::AdamW plain_optimizer(const torch::nn::Module& model, const Optimi
       ++group;
     members[group].push_back(parameter);
   }
-  std::vector<torch::optim::OptimizerParamGroup> groups;
-  for (size_t group = 0; group < members.size(); ++group) {
-    const AlgorithmOptions& options =
-        group < plan.groups.size() ? plan.groups[group].options : plan.defaults;
-    groups.emplace_back(members[group], options.clone());
+  const std::vector<torch::optim::OptimizerParamGroup> groups(members.begin(), members.end());
+  torch::optim::AdamW optimizer(groups, plan.defaults.as<torch::optim::AdamWOptions>());
+  for (size_t group = 0; group < plan.groups.size(); ++group) {  // 2.15 mixes what it is given
+    optimizer.param_groups()[group].set_options(plan.groups[group].options.clone());
   }
-  return torch::optim::AdamW(std::move(groups), plan.defaults.as<torch::optim::AdamWOptions>());
+  return optimizer;
 }
 
 Outcome oracle(const Subject& subject, const Schedule& schedule, int size) {

@@ -184,6 +184,21 @@ std::string problem_of_kernels(const UnitPlan& plan, const OptimizerPlan& optimi
   return cuda::problem_of(plan, world.size());
 }
 
+/// An optimizer that needs all gradients of a parameter at once, in a backward that has a rank's
+/// slice of one unit; "" if nothing.
+std::string problem_of_whole_tensors(const OptimizerPlan& optimizer, const Options& options) {
+  if (!options.optimizer_in_backward) return "";
+  for (size_t group = 0; group <= optimizer.groups.size(); ++group) {
+    const Algorithm& algorithm = optimizer.algorithm(group);
+    if (algorithm.make_whole == nullptr) continue;
+    return absl::StrCat(
+        "[parallelize] optimizer_in_backward: is set beside ", algorithm.name,
+        ", whose updates depend on whole parameters, of which ranks exchange "
+        "what they have in step(); leave it out, or choose an elementwise optimizer");
+  }
+  return "";
+}
+
 WorldTraits traits_of(const ProcessGroup& world) {
   return {.size = world.size(),
           .device = world.device(),
@@ -215,6 +230,11 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
   auto group_of = attempt(problems, [&] { return optimizer.assign(*table); });
   if (group_of.has_value() && !group_of->ok()) {
     problems.emplace_back(group_of->status().message());
+  }
+  if (std::string problem =
+          group_of.has_value() && group_of->ok() ? problem_of_whole_tensors(optimizer, given) : "";
+      !problem.empty()) {
+    problems.push_back(std::move(problem));
   }
   if (std::string problem = problem_of_group_norms(given, unique_group_names(optimizer.groups));
       !problem.empty()) {

@@ -6,6 +6,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "tessera/zero/engine/sharded_engine.h"
+#include "tessera/zero/step/direction_exchange.h"
 
 namespace tessera::internal {
 
@@ -102,6 +103,7 @@ void ShardedEngine::load_state(const char* call, const std::function<void(Engine
 // --- Numbers ---
 
 MemorySetting ShardedEngine::memory_setting(int micro_steps) const {
+  const DirectionExchange* const directions = commit_->directions();
   return {.degrees = parts_.options.degrees,
           .micro_steps = micro_steps,
           .is_split = store_.flat().is_split(),
@@ -112,7 +114,10 @@ MemorySetting ShardedEngine::memory_setting(int micro_steps) const {
           .offload = parts_.options.offload,
           .states = commit_->optimizer().states(),
           .optimizer_slice = slices_.optimizer_slice(),
-          .has_average = average_ != nullptr};
+          .has_average = average_ != nullptr,
+          .whole_tensor_bytes =
+              directions != nullptr ? directions->plan().bytes(directions->rank()) : 0,
+          .gathered_direction_bytes = directions != nullptr ? directions->gathered_bytes() : 0};
 }
 
 }  // namespace tessera::internal

@@ -83,12 +83,16 @@ std::vector<std::string> problems_of(const std::vector<StateNumber>& numbers,
   return problems;
 }
 
+bool names_algorithm(const std::string& name) {
+  return name.starts_with("optimizer.") && name.find(kAlgorithm) != name.npos;
+}
+
 std::string unknown_entry(const std::string& name) {
-  const bool is_algorithm = name.starts_with("optimizer.") && name.find(kAlgorithm) != name.npos;
   return absl::StrCat("'", name, "': got an entry that this run does not have",
-                      is_algorithm ? "; another algorithm saved the state: give its options to "
-                                     "parallelize, for the same group"
-                                   : "");
+                      names_algorithm(name)
+                          ? "; another algorithm saved the state: give its options to "
+                            "parallelize, for the same group"
+                          : "");
 }
 
 void write_numbers(const std::vector<StateNumber>& numbers, const ParameterTable& table,

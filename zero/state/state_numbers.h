@@ -43,6 +43,9 @@ std::vector<StateNumber> read_numbers(const ParameterTable& table, const FlatOpt
 std::vector<std::string> problems_of(const std::vector<StateNumber>& numbers,
                                      const FlatOptimizer& optimizer);
 
+/// Whether an entry of this name says which algorithm a group has.
+bool names_algorithm(const std::string& name);
+
 /// "'<name>': got an entry that this run does not have", and the remedy where another algorithm's
 /// state is why.
 std::string unknown_entry(const std::string& name);

@@ -50,22 +50,26 @@ at::Tensor tensor_of(const StateNumber& number) {
   return value;
 }
 
-/// A line for each entry that this run lacks in `source`, or that it cannot use.
+/// A line for each entry that this run lacks in `source`, or that it cannot use. Another algorithm
+/// comes first, which is why its states do not fit.
 std::vector<std::string> mismatches(const StateTable& table, const StateSource& source) {
-  std::vector<std::string> problems;
+  std::vector<std::string> problems, others;
+  const auto add = [&](const std::string& name, std::string problem) {
+    (names_algorithm(name) ? problems : others).push_back(std::move(problem));
+  };
   for (const StateSlot& slot : table.slots()) {
     const auto found = source.entries().find(slot.name);
     if (found == source.entries().end()) {
       if (!slot.may_lack && !source.leaves(slot.name))
-        problems.push_back(absl::StrCat("'", slot.name, "': missing"));
+        add(slot.name, absl::StrCat("'", slot.name, "': missing"));
     } else if (std::string problem = mismatch(found->second, slot); !problem.empty()) {
-      problems.push_back(absl::StrCat("'", slot.name, "': ", problem));
+      add(slot.name, absl::StrCat("'", slot.name, "': ", problem));
     }
   }
   for (const auto& [name, entry] : source.entries()) {
-    if (table.find(name) != nullptr) continue;
-    problems.push_back(unknown_entry(name));
+    if (table.find(name) == nullptr) add(name, unknown_entry(name));
   }
+  problems.insert(problems.end(), others.begin(), others.end());
   return problems;
 }
 

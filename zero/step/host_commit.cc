@@ -6,7 +6,6 @@
 #include <ATen/TensorOperators.h>
 
 #include "tessera/core/sched/trace_span.h"
-#include "tessera/zero/step/unit_update.h"
 
 namespace tessera::internal {
 
@@ -20,6 +19,8 @@ HostCommit::HostCommit(const Parts& parts, std::unique_ptr<HostOptimizer> optimi
                         ? std::make_unique<UpdateInBackward>(parts.table, parts.plan, *optimizer_,
                                                              parts.store, parts.trace)
                         : nullptr),
+      directions_(DirectionExchange::make(parts.group, parts.plan, parts.slices, parts.options,
+                                          parts.table, *optimizer_, parts.meter, parts.trace)),
       agreement_(parts.group, parts.table, *optimizer_, parts.trace, clip_.norms()) {
   if (parts.options.loss_scale.has_value()) scaler_.emplace(*parts.options.loss_scale);
 }
@@ -100,18 +101,33 @@ void HostCommit::apply(Reducer& reducer, double scale, int64_t step) {
 }
 
 /// Unit by unit: updates it, unless backward has, and takes it into `average`, unless that is null.
-/// All parameters are averaged, whether this step has used them or not.
+/// All parameters are averaged, whether this step has used them or not. A unit with parameters that
+/// are transformed as a whole comes to its end when all directions have been exchanged.
 void HostCommit::update(Reducer& reducer, double scale, FlatAverage* average) {
   const TraceSpan span(parts_.trace, TraceTrack::kOptimizer, "update");
   parts_.store.begin_writing();
+  const std::vector<uint8_t>& used = reducer.used();
+  const auto end = [&](size_t unit) {
+    if (early_update_ == nullptr && parts_.plan.is_used(unit, used)) {
+      parts_.store.masters().store(unit, parts_.store.flat());
+    }
+    if (average != nullptr) average->update(unit, parts_.store.masters().values()[unit]);
+  };
   for (size_t unit = 0; unit < parts_.plan.trainable_size(); ++unit) {
-    if (early_update_ == nullptr && parts_.plan.is_used(unit, reducer.used())) {
+    if (early_update_ == nullptr && parts_.plan.is_used(unit, used)) {
       const at::Tensor gradient =
           offloaded_ != nullptr ? offloaded_->gradient(unit) : reducer.gradient(unit);
       clip_.clip(unit, gradient);
-      update_unit(parts_.plan, unit, gradient, reducer.used(), scale, *optimizer_, parts_.store);
+      optimizer_->update(unit, gradient, parts_.plan[unit].parameters, used, scale);
     }
-    if (average != nullptr) average->update(unit, parts_.store.masters().values()[unit]);
+    if (directions_ == nullptr || !directions_->is_awaited(unit)) end(unit);
+  }
+  if (directions_ != nullptr) {
+    directions_->run(used);
+    for (const size_t unit : directions_->awaited_units()) {
+      optimizer_->whole_tensors()->apply(unit, used);
+      end(unit);
+    }
   }
   if (average != nullptr) average->count_update();
 }

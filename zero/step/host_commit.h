@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "tessera/optim/formulas/loss_scaler.h"
+#include "tessera/zero/step/direction_exchange.h"
 #include "tessera/zero/step/gradient_clip.h"
 #include "tessera/zero/step/offloaded_gradients.h"
 #include "tessera/zero/step/step_agreement.h"
@@ -34,8 +35,10 @@ class HostCommit final : public StepCommit {
   bool has_loss_scale() const override { return scaler_.has_value(); }
   LossScaleState loss_scale() const override;
   void load_loss_scale(LossScaleState state) override;
+  const DirectionExchange* directions() const override { return directions_.get(); }
   int64_t bytes() const override {
-    return agreement_.bytes() + (offloaded_ != nullptr ? offloaded_->bytes() : 0);
+    return agreement_.bytes() + (offloaded_ != nullptr ? offloaded_->bytes() : 0) +
+           (directions_ != nullptr ? directions_->control_bytes() : 0);
   }
 
  private:
@@ -49,6 +52,7 @@ class HostCommit final : public StepCommit {
   GradientClip clip_;
   std::unique_ptr<OffloadedGradients> offloaded_;   // null: gradients lie on the host
   std::unique_ptr<UpdateInBackward> early_update_;  // null: step() updates
+  std::unique_ptr<DirectionExchange> directions_;   // null: all algorithms are elementwise
   std::optional<LossScaler> scaler_;
   StepAgreement agreement_;
 };

@@ -26,6 +26,8 @@
 
 namespace tessera::internal {
 
+class DirectionExchange;
+
 /// How a step whose gradients are reduced is agreed on with all ranks and applied: by the host
 /// (HostCommit) or by the device that holds the gradients (DeviceCommit). Owns the optimizer. Used
 /// by the engine's thread, and its sinks by the thread that runs backward.
@@ -96,6 +98,8 @@ class StepCommit {
   virtual LossScaleState loss_scale() const = 0;
   virtual void load_loss_scale(LossScaleState state) = 0;
 
+  /// What parameters that are transformed as a whole need; null where there are none.
+  virtual const DirectionExchange* directions() const { return nullptr; }
   /// Control memory on this rank.
   virtual int64_t bytes() const = 0;
 

@@ -8,7 +8,6 @@
 
 #include "tessera/core/sched/trace_span.h"
 #include "tessera/core/step/step_vote.h"
-#include "tessera/zero/step/unit_update.h"
 
 namespace tessera::internal {
 
@@ -79,7 +78,8 @@ void UpdateInBackward::update(size_t unit, const at::Tensor& gradient,
   is_done_[unit] = 1;
   squares_.merge(squares);
   if (!std::isfinite(squares.value())) return;
-  update_unit(plan_, unit, gradient, used, /*scale=*/1.0, optimizer_, store_);
+  optimizer_.update(unit, gradient, plan_[unit].parameters, used, /*gradient_scale=*/1.0);
+  store_.masters().store(unit, store_.flat());
 }
 
 std::string UpdateInBackward::problem() const {

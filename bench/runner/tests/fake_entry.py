@@ -76,6 +76,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--graph", action="store_true")
+    parser.add_argument("--by", default="tessera")
     arguments = parser.parse_args()
     mine = int(os.environ["RANK"]) == int(os.environ.get("FAKE_RANK", "0"))
     mode = os.environ.get("FAKE_MODE", "") if mine else ""
@@ -121,7 +122,11 @@ def main() -> None:
             done += int(words[1])
         else:
             size_us = 1.0 + int(words[2]) / 1e4
-            emit(event="run", us=[size_us * float(os.environ.get("FAKE_MS", "1"))] * int(words[3]))
+            if arguments.by == "libtorch":
+                size_us *= 3
+            # Two of these entries are one program, so that one may do something else.
+            moved = 2.0 if os.environ.get("FAKE_MOVES") == os.environ.get("MALLOC_MMAP_MAX_", "") else 1.0
+            emit(event="run", us=[size_us * float(os.environ.get("FAKE_MS", "1"))] * int(words[3]), moved=moved)
 
 
 if __name__ == "__main__":

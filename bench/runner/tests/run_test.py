@@ -14,8 +14,8 @@ from pathlib import Path
 from unittest import mock
 
 from bench.runner import (
-    breakdown_suite, checkpoint_suite, collectives_suite, gallery, machine, memory_suite, process, report,
-    scaling_suite, startup_suite, trace_rows, train_suite,
+    breakdown_suite, checkpoint_suite, collectives_suite, gallery, machine, memory_suite, optimizers_suite, process,
+    report, scaling_suite, startup_suite, trace_rows, train_suite,
 )
 from bench.runner.bench import Bench
 from bench.runner.disturbance import Limits
@@ -49,10 +49,11 @@ class RunTest(unittest.TestCase):
         startup_suite.run(bench)
         checkpoint_suite.run(bench)
         scaling_suite.run(bench)
+        optimizers_suite.run(bench)
         self.assertEqual(bench.findings.warnings, [])
         self.assertEqual({r["suite"] for r in self.records()},
                          {"train", "breakdown", "memory", "collectives", "startup", "checkpoint",
-                          "scaling"})
+                          "scaling", "optimizers"})
         place = machine.look(_ROOT, self.folder, None)
         charts = gallery.draw(bench.findings, "a machine")
         self.assertEqual(len(charts), 5)
@@ -62,11 +63,19 @@ class RunTest(unittest.TestCase):
         for part in ("# Results", "smoke test", "## Goals", "FSDP2 over zero3 | >= 1.4 | 2.00",
                      "### Model A", "### Model MLP", "algbw", "tessera-run, zero3",
                      "| tessera zero3 | save | 50.0 | 40 | 1.25 | 1.5 |",
+                     "| lion, 3 + 2 | 0.11 | 0.11 | 0.3, libtorch | 1.00 | 3.00 | 3.00 |",
+                     "| 9. sgd: LibTorch's update over ours | >= 1.5 | 3.00 | 3.00 | met |",
                      "a core reads", "curves agree over 20 steps",
                      "| zero3 | 10.00 | 10.00 | 2.00 | 2.50 | 1.00 | 1.00 | 1.00 | 0.50 | 0.50 | 0.50 | "
                      "1.00 | 7.0 | 1.0 |", "| zero3 | 1.00 / 0.21 | 1.00 / 0.50 | - | - |",
                      "| libtorch threads | 1.00 | 1.00 | 1.00 |"):
             self.assertIn(part, page)
+
+    def test_updates_that_do_something_else_fail_the_run(self) -> None:
+        bench = self.bench(blocks=1, quick=True)
+        with mock.patch.dict("os.environ", {"FAKE_MOVES": "0"}), self.assertRaisesRegex(
+                BenchFailure, "adamw: libtorch, mmap_max 0 does something else than tessera: values have moved by 2"):
+            optimizers_suite.run(bench)
 
     def test_blocks_come_in_turn_and_rotate(self) -> None:
         bench = self.bench(blocks=3, wanted="^tessera (local|ddp|zero1)$")

@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/lamb_options.h"
 #include "tessera/lion_options.h"
+#include "tessera/tests/support/muon_plan.h"
 #include "tessera/tests/support/state_run.h"
 #include "tessera/tests/zero/state/saved_rank.h"
 
@@ -44,6 +46,9 @@ std::vector<NamedPlan> plans() {
        {LionOptions(0.01),
         {{"bias", &is_bias, AdagradOptions(0.1).initial_accumulator_value(0.25)},
          {"matrices", &is_matrix, SGDOptions(0.1).momentum(0.9)}}}},
+      {"Muon, AdamW for the rest", muon_and(AdamWOptions(0.02), MuonOptions(0.02))},
+      {"LAMB", LambOptions(0.02)},
+      {"Muon, LAMB for the rest", muon_and(LambOptions(0.02), MuonOptions(0.02))},
       {"RMSprop all", RMSpropOptions(0.01).momentum(0.8).centered(true).weight_decay(0.1)}};
 }
 

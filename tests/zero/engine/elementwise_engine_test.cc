@@ -148,6 +148,16 @@ TEST_P(OwnOptimizer, ContinuesWhatTesserasOwnBegan) {
   }
 }
 
+/// Where no update has been, either begins from what the other saves.
+TEST_P(OwnOptimizer, SavesStatesBeforeTheFirstUpdateAsTesserasOwn) {
+  const auto adagrad = torch::optim::AdagradOptions(0.1).initial_accumulator_value(0.25);
+  const OptimizerPlan by_torch = elementwise<torch::optim::Adagrad>(adagrad);
+  const Configuration configuration = configuration_of(Strategy::kZero2);
+  const States got = trained(by_torch, configuration, 0, 0, {}, StateScope::kEveryRank);
+  const States expected = trained(adagrad, configuration, 0, 0, {}, StateScope::kEveryRank);
+  EXPECT_EQ(bit_differences(got.back(), expected.back()), "");
+}
+
 /// Updates in backward, an average, masters: as ddp with the same options.
 TEST(OwnOptimizerOptions, WorkBesideTheOptionsOfOthers) {
   Configuration in_backward;

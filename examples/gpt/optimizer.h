@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <absl/strings/string_view.h>
+
+#include "tessera/optimizer_plan.h"
+
+namespace gpt {
+
+/// An algorithm that --optimizer chooses, and how this model is trained with it.
+struct Optimizer {
+  const char* name;     ///< on the command line: "adamw"
+  const char* label;    ///< "AdamW"
+  const char* summary;  ///< for help texts
+  double lr;            ///< highest learning rate
+  double min_lr;        ///< the last one
+  double weight_decay;  ///< of matrices
+  const char* states;   ///< what it keeps of a parameter: "two moments"
+  int64_t state_bytes;  ///< of it, where parameters have fp32
+  tessera::AlgorithmOptions (*options)(double lr, double weight_decay);
+};
+
+/// All of them, the default first. A new algorithm is a line of this table.
+std::span<const Optimizer> optimizers();
+
+/// The model's matrices are trained with `weight_decay`, all other parameters without
+/// (Gpt::decays()).
+tessera::OptimizerPlan optimizer_plan(const Optimizer& optimizer, double lr, double weight_decay);
+
+/// An algorithm on the command line, by its name.
+struct OptimizerFlag {
+  const Optimizer* optimizer = &optimizers().front();
+};
+
+/// For ABSL_FLAG's help: what there is.
+std::string optimizer_help();
+/// And what a number is by default: "0.003 under adamw, ...".
+std::string defaults_help(double Optimizer::*number);
+
+bool AbslParseFlag(absl::string_view text, OptimizerFlag* flag, std::string* error);
+std::string AbslUnparseFlag(const OptimizerFlag& flag);
+
+}  // namespace gpt

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <tuple>
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera::internal {
+
+/// A Newton-Schulz iteration that makes a matrix nearly orthogonal: all singular values become
+/// about 1. Note that it does not converge with Muon's coefficients, which are chosen for speed.
+struct NewtonSchulz {
+  std::tuple<double, double, double> coefficients;
+  int64_t steps;
+  double eps;           ///< of the norm that the matrix is divided by first, at least
+  bool is_in_bfloat16;  ///< else in the matrix's dtype
+
+  /// Elements of scratch memory for a matrix.
+  static int64_t scratch_numel(int64_t rows, int64_t cols);
+
+  /// Replaces `matrix` [rows, cols], Float or Double in dense memory with any strides, by what the
+  /// iteration makes of it: the operations of torch.optim.Muon, to their bits. `scratch`: at least
+  /// scratch_numel() elements of the matrix's dtype, one-dimensional. Allocates nothing but what
+  /// LibTorch's operators do inside (docs/optimizers.md).
+  void apply(const at::Tensor& matrix, const at::Tensor& scratch) const;
+};
+
+}  // namespace tessera::internal

@@ -1,0 +1,241 @@
+#include "tessera/zero/step/direction_exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include "tessera/core/access/unobserved.h"
+#include "tessera/core/memory/private_memory.h"
+#include "tessera/core/sched/trace_span.h"
+
+namespace tessera::internal {
+
+// Note [Exchange of directions]
+// update() leaves the direction of each piece in this rank's memory_. Then
+//   1. fence: all directions are there;
+//   2. an owner reads the pieces of its parameters into its results, one parameter after the other,
+//      and transforms them in place;
+//   3. fence: all results are there;
+//   4. each rank reads its pieces of the results over its own directions.
+// Two fences are enough. Directions are written again in 4 and in the next update(): behind 3,
+// which an owner enters when it has read all it needs. Results are written again in 2 of the next
+// step: behind its 1, which a rank enters when 4 of this step is over. Only parameters that some
+// rank has used take part, and all ranks know the same of them.
+//
+// Of parameters that need norms only, no direction leaves its rank: exact sums of squares do, in
+// one all-gather before 1.
+//
+// Where ranks cannot read each other's memory, 1 and 3 are all-gathers of directions and of
+// results, padded to what the rank with most of them has: everybody receives everything.
+
+namespace {
+
+std::vector<WholeTensorPlan::Parameter> parameters_of(const WholeTensors& whole) {
+  std::vector<WholeTensorPlan::Parameter> parameters;
+  for (const size_t parameter : whole.parameters()) {
+    parameters.push_back({.parameter = parameter,
+                          .cost = whole.cost(parameter),
+                          .scratch_numel = whole.scratch_numel(parameter),
+                          .travels = !whole.needs_norms(parameter)});
+  }
+  return parameters;
+}
+
+constexpr size_t kWordsOfSquares = 2 * ExactSum::kWords;
+
+const std::vector<SliceMap::Axis> kSharers = {
+    SliceMap::Axis::kParameters, SliceMap::Axis::kGradients, SliceMap::Axis::kOptimizer};
+
+}  // namespace
+
+std::unique_ptr<DirectionExchange> DirectionExchange::make(
+    ProcessGroup& group, const UnitPlan& plan, const SliceMap& slices,
+    const ResolvedOptions& options, const ParameterTable& table, HostOptimizer& optimizer,
+    MemoryMeter& meter, Trace* trace) {
+  WholeTensors* const whole = optimizer.whole_tensors();
+  if (whole == nullptr) return nullptr;
+  const std::vector<int> sharers = slices.peers(kSharers);
+  std::vector<int> slice_of_rank;
+  for (const int rank : sharers) {
+    slice_of_rank.push_back(SliceMap(slices.degrees(), group.size(), rank).optimizer_slice());
+  }
+  const auto own = std::find(sharers.begin(), sharers.end(), group.rank()) - sharers.begin();
+  return std::unique_ptr<DirectionExchange>(
+      new DirectionExchange(group, WholeTensorPlan(plan, parameters_of(*whole), slice_of_rank),
+                            static_cast<int>(own), slices, options, table, *whole, meter, trace));
+}
+
+DirectionExchange::DirectionExchange(ProcessGroup& group, WholeTensorPlan plan, int rank,
+                                     const SliceMap& slices, const ResolvedOptions& options,
+                                     const ParameterTable& table, WholeTensors& whole,
+                                     MemoryMeter& meter, Trace* trace)
+    : plan_(std::move(plan)),
+      rank_(rank),
+      table_(table),
+      whole_(whole),
+      meter_(meter),
+      trace_(trace),
+      class_(options.offload == Offload::kNone ? MemoryClass::kOptimizer : MemoryClass::kHost) {
+  whole_.reserve(plan_.scratch_bytes(rank_), plan_.whole_bytes());
+  bytes_ = whole_.bytes();
+  if (plan_.ranks() > 1) {
+    if (plan_.ranks() < group.size()) {
+      owned_group_ = split(group, slices.colors(kSharers), "directions");
+    }
+    group_ = owned_group_ != nullptr ? owned_group_.get() : &group;
+    place_directions();
+    bytes_ += static_cast<int64_t>(memory_.nbytes());
+  }
+  meter_.add(class_, bytes_);
+}
+
+DirectionExchange::~DirectionExchange() {
+  meter_.remove(class_, bytes_);
+  if (gathered_.defined()) {
+    meter_.remove(MemoryClass::kOptimizer, static_cast<int64_t>(gathered_.nbytes()));
+  }
+}
+
+void DirectionExchange::place_directions() {
+  const int64_t bytes = plan_.results_begin() + plan_.results_bytes();
+  for (const WholeTensorPlan::Entry& entry : plan_.entries()) {
+    if (!entry.travels) scaled_.push_back(&entry);
+  }
+  if (!scaled_.empty()) {
+    squares_.emplace(*group_, static_cast<int64_t>(scaled_.size() * kWordsOfSquares));
+  }
+  if (plan_.travelling_bytes() == 0) {
+    memory_ = allocate_private(bytes, at::kByte);
+  } else if (group_->can().one_sided_reads) {
+    memory_ = group_->allocate(bytes, at::kByte);
+    window_ = group_->make_window(memory_, "directions");
+  } else {
+    memory_ = allocate_private(bytes, at::kByte);
+    gathered_ = group_->allocate(plan_.gathered_bytes(), at::kByte);
+    meter_.add(MemoryClass::kOptimizer, static_cast<int64_t>(gathered_.nbytes()));
+  }
+  for (const WholeTensorPlan::Entry& entry : plan_.entries()) {
+    if (awaited_units_.empty() || !is_awaited(entry.unit)) awaited_units_.push_back(entry.unit);
+    for (const WholeTensorPlan::Piece& piece : entry.pieces) {
+      if (piece.rank == rank_) whole_.place(entry.unit, piece.segment, direction_of(entry, piece));
+    }
+  }
+  std::sort(awaited_units_.begin(), awaited_units_.end());
+}
+
+bool DirectionExchange::is_awaited(size_t unit) const {
+  return std::find(awaited_units_.begin(), awaited_units_.end(), unit) != awaited_units_.end();
+}
+
+at::Tensor DirectionExchange::part_of_memory(int64_t begin_bytes, int64_t numel,
+                                             at::ScalarType dtype) const {
+  const int64_t bytes = numel * static_cast<int64_t>(c10::elementSize(dtype));
+  return memory_.narrow(0, begin_bytes, bytes).view(dtype);
+}
+
+at::Tensor DirectionExchange::direction_of(const WholeTensorPlan::Entry& entry,
+                                           const WholeTensorPlan::Piece& piece) const {
+  return part_of_memory(piece.direction, piece.range.numel, entry.dtype);
+}
+
+at::Tensor DirectionExchange::result_of(const WholeTensorPlan::Entry& entry) const {
+  return part_of_memory(plan_.results_begin() + entry.result, entry.numel, entry.dtype);
+}
+
+void DirectionExchange::run(const std::vector<uint8_t>& used) {
+  if (group_ == nullptr) return;
+  const Unobserved unobserved;
+  const auto is_used = [&used](const WholeTensorPlan::Entry& entry) {
+    return used[entry.parameter] != 0;
+  };
+  const auto travels = [&is_used](const WholeTensorPlan::Entry& entry) {
+    return entry.travels && is_used(entry);
+  };
+  const std::vector<WholeTensorPlan::Entry>& entries = plan_.entries();
+  const auto needs_norms = [&is_used](const WholeTensorPlan::Entry* entry) {
+    return is_used(*entry);
+  };
+  if (std::any_of(scaled_.begin(), scaled_.end(), needs_norms)) exchange_squares(used);
+  if (std::none_of(entries.begin(), entries.end(), travels)) return;
+  publish({0, plan_.travelling_bytes()}, "directions");
+  for (const WholeTensorPlan::Entry& entry : entries) {
+    if (entry.owner == rank_ && travels(entry)) transform(entry);
+  }
+  publish({plan_.results_begin(), plan_.results_bytes()}, "results of directions");
+  for (const WholeTensorPlan::Entry& entry : entries) {
+    if (travels(entry)) take_results(entry);
+  }
+}
+
+/// Exact sums of all ranks' pieces, so that each rank has the same norms to the bit.
+void DirectionExchange::exchange_squares(const std::vector<uint8_t>& used) {
+  constexpr size_t kWords = ExactSum::kWords;
+  for (size_t i = 0; i < scaled_.size(); ++i) {
+    WholeTensors::Squares own;
+    for (const WholeTensorPlan::Piece& piece : scaled_[i]->pieces) {
+      if (piece.rank != rank_ || used[scaled_[i]->parameter] == 0) continue;
+      whole_.add_squares_of(scaled_[i]->unit, piece.segment, own);
+    }
+    const std::span<int64_t> words = squares_->mine().subspan(i * kWordsOfSquares, kWordsOfSquares);
+    own.of_values.store(words.first<kWords>());
+    own.of_direction.store(words.last<kWords>());
+  }
+  squares_->exchange("squares of parameters");
+  for (size_t i = 0; i < scaled_.size(); ++i) {
+    if (used[scaled_[i]->parameter] == 0) continue;
+    WholeTensors::Squares all;
+    for (int rank = 0; rank < plan_.ranks(); ++rank) {
+      const std::span<const int64_t> words =
+          squares_->of(rank).subspan(i * kWordsOfSquares, kWordsOfSquares);
+      all.of_values.merge(ExactSum::load(words.first<kWords>()));
+      all.of_direction.merge(ExactSum::load(words.last<kWords>()));
+    }
+    whole_.set_norms(scaled_[i]->parameter, all);
+  }
+}
+
+void DirectionExchange::transform(const WholeTensorPlan::Entry& entry) {
+  const std::string& name = table_[entry.parameter].name;
+  const TraceSpan span(trace_, TraceTrack::kOptimizer, name);
+  const at::Tensor result = result_of(entry);
+  for (const WholeTensorPlan::Piece& piece : entry.pieces) {
+    fetch(piece.rank, piece.direction, result.narrow(0, piece.range.begin, piece.range.numel),
+          name);
+  }
+  whole_.transform(entry.parameter, result);
+}
+
+void DirectionExchange::take_results(const WholeTensorPlan::Entry& entry) {
+  for (const WholeTensorPlan::Piece& piece : entry.pieces) {
+    if (piece.rank != rank_) continue;
+    fetch(entry.owner, plan_.results_begin() + entry.result + entry.bytes(piece.range.begin),
+          direction_of(entry, piece), table_[entry.parameter].name);
+  }
+}
+
+/// A fence: from now on fetch() finds what each rank has in `bytes` of its memory.
+void DirectionExchange::publish(Range bytes, std::string_view tag) {
+  if (window_ != nullptr) return group_->barrier(tag);
+  published_ = bytes;
+  const at::Tensor all = gathered_.narrow(0, 0, bytes.numel * plan_.ranks());
+  const at::Tensor own = all.narrow(0, bytes.numel * rank_, bytes.numel);
+  own.copy_(memory_.narrow(0, bytes.begin, bytes.numel));
+  group_->all_gather(all, own, tag)->wait();
+}
+
+/// Copies from `begin_bytes` on of the memory of rank `from`.
+void DirectionExchange::fetch(int from, int64_t begin_bytes, const at::Tensor& to,
+                              std::string_view tag) {
+  const at::Tensor target = to.view(at::kByte);
+  if (from == rank_) {
+    target.copy_(memory_.narrow(0, begin_bytes, target.numel()));
+  } else if (window_ != nullptr) {
+    window_->read(from, begin_bytes, target, tag);
+  } else {
+    const int64_t begin = published_.numel * from + begin_bytes - published_.begin;
+    target.copy_(gathered_.narrow(0, begin, target.numel()));
+  }
+}
+
+}  // namespace tessera::internal
