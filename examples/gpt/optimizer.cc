@@ -9,8 +9,10 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
+#include "tessera/eight_bit_options.h"
 #include "tessera/examples/gpt/model.h"
 #include "tessera/lion_options.h"
+#include "tessera/muon_options.h"
 
 namespace gpt {
 namespace {
@@ -28,6 +30,17 @@ tessera::AlgorithmOptions lion(double lr, double weight_decay) {
   return tessera::LionOptions(lr).weight_decay(weight_decay);
 }
 
+tessera::AlgorithmOptions adamw8bit(double lr, double weight_decay) {
+  return tessera::AdamW8bitOptions(lr).betas({0.9, 0.95}).eps(1e-8).weight_decay(weight_decay);
+}
+
+/// At AdamW's rates, which train the other parameters.
+tessera::AlgorithmOptions muon(double lr, double weight_decay) {
+  return tessera::MuonOptions(lr)
+      .adjust_lr(tessera::MuonOptions::AdjustLr::kMatchRmsAdamW)
+      .weight_decay(weight_decay);
+}
+
 std::string or_list(const std::vector<std::string>& names) {
   const std::vector<std::string> all_but_last(names.begin(), names.end() - 1);
   return absl::StrCat(absl::StrJoin(all_but_last, ", "), " or ", names.back());
@@ -40,19 +53,25 @@ std::span<const Optimizer> optimizers() {
   using torch::optim::AdamWOptions;
   static constexpr std::array kAll = {
       Optimizer{"adamw", "AdamW", "weight decay beside the gradient", 3e-3, 3e-4, 0.1,
-                "two moments", 8, &adam<AdamWOptions>},
+                "two moments", &adam<AdamWOptions>, 8},
       Optimizer{"adam", "Adam", "weight decay added to the gradient", 3e-3, 3e-4, 0, "two moments",
-                8, &adam<AdamOptions>},
-      Optimizer{"sgd", "SGD", "with momentum 0.9", 0.3, 0.03, 0, "a momentum", 4, &sgd},
-      Optimizer{"lion", "Lion", "the sign of a momentum", 1e-3, 1e-4, 0.3, "a momentum", 4, &lion}};
+                &adam<AdamOptions>, 8},
+      Optimizer{"sgd", "SGD", "with momentum 0.9", 0.3, 0.03, 0, "a momentum", &sgd, 4},
+      Optimizer{"lion", "Lion", "the sign of a momentum", 1e-3, 1e-4, 0.3, "a momentum", &lion, 4},
+      Optimizer{"muon", "Muon", "orthogonal steps for matrices, AdamW for the rest", 3e-3, 3e-4,
+                0.1, "a momentum of matrices and two moments of the rest", &muon, 4,
+                &adam<AdamWOptions>, 8},
+      Optimizer{"adamw8bit", "8-bit AdamW", "AdamW with moments in 8 bits", 3e-3, 3e-4, 0.1,
+                "two moments in 8 bits", &adamw8bit, 2.125}};
   return kAll;
 }
 
 tessera::OptimizerPlan optimizer_plan(const Optimizer& optimizer, double lr, double weight_decay) {
-  return {optimizer.options(lr, weight_decay),
-          {{.name = "biases, norms, embeddings",
-            .selects = [](std::string_view parameter) { return !Gpt::decays(parameter); },
-            .options = optimizer.options(lr, 0.0)}}};
+  return {
+      optimizer.options(lr, weight_decay),
+      {{.name = "biases, norms, embeddings",
+        .selects = [](std::string_view parameter) { return !Gpt::decays(parameter); },
+        .options = (optimizer.others != nullptr ? optimizer.others : optimizer.options)(lr, 0.0)}}};
 }
 
 std::string optimizer_help() {

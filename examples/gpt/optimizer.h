@@ -19,15 +19,18 @@ struct Optimizer {
   double min_lr;        ///< the last one
   double weight_decay;  ///< of matrices
   const char* states;   ///< what it keeps of a parameter: "two moments"
-  int64_t state_bytes;  ///< of it, where parameters have fp32
   tessera::AlgorithmOptions (*options)(double lr, double weight_decay);
+  double state_bytes;  ///< per element of a matrix, where parameters have fp32
+  /// Where only matrices are trained by it: what trains the other parameters; null: it does.
+  tessera::AlgorithmOptions (*others)(double lr, double weight_decay) = nullptr;
+  double other_state_bytes = state_bytes;
 };
 
 /// All of them, the default first. A new algorithm is a line of this table.
 std::span<const Optimizer> optimizers();
 
-/// The model's matrices are trained with `weight_decay`, all other parameters without
-/// (Gpt::decays()).
+/// The model's matrices (Gpt::decays()) are trained with `weight_decay`, all other parameters
+/// without.
 tessera::OptimizerPlan optimizer_plan(const Optimizer& optimizer, double lr, double weight_decay);
 
 /// An algorithm on the command line, by its name.

@@ -73,12 +73,13 @@ bool is_on_device(const Comparison& comparison) {
 
 /// Of the configuration that is modelled.
 MemoryBytes pytorch_of(const Comparison& comparison) {
-  return pytorch_ddp(comparison.configurations.front().measurement.parameter_numel,
-                     *comparison.workload.optimizer);
+  return pytorch_ddp(comparison.configurations.front().measurement);
 }
-/// What a parameter needs there.
-int64_t pytorch_bytes(const Comparison& comparison) {
-  return pytorch_ddp(1, *comparison.workload.optimizer).total();
+/// What a parameter needs there, "20".
+std::string pytorch_bytes(const Comparison& comparison) {
+  const int64_t numel = comparison.configurations.front().measurement.parameter_numel;
+  return absl::StrFormat(
+      "%.4g", static_cast<double>(pytorch_of(comparison).total()) / static_cast<double>(numel));
 }
 
 std::vector<Cells> cells_of(const Comparison& comparison) {
@@ -172,7 +173,7 @@ std::vector<std::string> notes(const Comparison& comparison) {
                       mib(control_bytes)),
       "PSS: the whole process (LibTorch, activations, shared pages by share), largest of forward, "
       "backward and update.",
-      absl::StrFormat("PyTorch DDP is modelled, not measured: %d bytes per parameter without "
+      absl::StrFormat("PyTorch DDP is modelled, not measured: %s bytes per parameter without "
                       "padding: parameter, gradient, its copy in a bucket",
                       pytorch_bytes(comparison)),
       absl::StrFormat("(under gradient buffers; gradient_as_bucket_view is off by default) and "
@@ -259,7 +260,7 @@ Chart to_chart(const Comparison& comparison) {
   }
   chart.footnotes = {
       "zero3:1 keeps units whole after forward; hybrid:p,g,o splits parameters, gradients and",
-      absl::StrFormat("optimizer state over p, g and o ranks. PyTorch DDP: %d bytes per parameter "
+      absl::StrFormat("optimizer state over p, g and o ranks. PyTorch DDP: %s bytes per parameter "
                       "(parameter,",
                       pytorch_bytes(comparison)),
       absl::StrFormat("gradient, its copy in a bucket, %s).",

@@ -65,7 +65,7 @@ done
 
 for program in gpt memory_compare; do
   ends 64 $program --optimizer=adamax
-  err_has "--optimizer: got 'adamax', expected adamw, adam, sgd or lion"
+  err_has "--optimizer: got 'adamax', expected adamw, adam, sgd, lion, muon or adamw8bit"
   err_is_one_line
   ends 0 $program --help
   out_has '--optimizer=adamw'
@@ -92,8 +92,8 @@ trained() { # <arguments>: the hash of the parameters
   ends 0 $program "${tiny[@]}" --warmup=0 --log_every=1 "$@"
   sed -n 's/^parameters *//p' "$scratch/out"
 }
-hashes=$(for optimizer in adamw adam sgd lion; do trained --optimizer=$optimizer; done)
-[[ $(sort -u <<<"$hashes" | wc -l) == 4 && $(wc -w <<<"$hashes") == 4 ]] || fail "four algorithms: $hashes"
+hashes=$(for optimizer in adamw adam sgd lion muon adamw8bit; do trained --optimizer=$optimizer; done)
+[[ $(sort -u <<<"$hashes" | wc -l) == 6 && $(wc -w <<<"$hashes") == 6 ]] || fail "six algorithms: $hashes"
 [[ $(trained) == "$(head -n 1 <<<"$hashes")" ]] || fail 'the default is not adamw'
 for rate in 0.25 0.0125; do
   trained --optimizer=sgd --lr=$rate >/dev/null
