@@ -20,10 +20,9 @@ struct Optimizer {
   double weight_decay;  ///< of matrices
   const char* states;   ///< what it keeps of a parameter: "two moments"
   tessera::AlgorithmOptions (*options)(double lr, double weight_decay);
-  double state_bytes;  ///< per element of a matrix, where parameters have fp32
+  double state_bytes;  ///< of it, where parameters have fp32
   /// Where only matrices are trained by it: what trains the other parameters; null: it does.
   tessera::AlgorithmOptions (*others)(double lr, double weight_decay) = nullptr;
-  double other_state_bytes = state_bytes;
 };
 
 /// All of them, the default first. A new algorithm is a line of this table.

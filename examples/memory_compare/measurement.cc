@@ -116,15 +116,9 @@ Measurement measure(const Configuration& configuration, const Workload& workload
   torch::manual_seed(1);
   const auto model = std::make_shared<gpt::Gpt>(workload.model);
   Measurement measurement;
-  double state_bytes = 0.0;
-  for (const auto& entry : model->named_parameters()) {
-    const int64_t numel = entry.value().numel();
-    measurement.parameter_numel += numel;
-    state_bytes += static_cast<double>(numel) * (gpt::Gpt::decays(entry.key())
-                                                     ? workload.optimizer->state_bytes
-                                                     : workload.optimizer->other_state_bytes);
+  for (const at::Tensor& parameter : model->parameters()) {
+    measurement.parameter_numel += parameter.numel();
   }
-  measurement.state_bytes = std::llround(state_bytes);
   const at::Device torch_device = world->device();
   const int64_t foreign_bytes =
       torch_device.is_cuda() ? foreign_device_bytes(workload, *model, torch_device) : 0;
@@ -178,7 +172,7 @@ double allocator_error(const Measurement& measurement) {
 }
 
 std::vector<int64_t> to_words(const Measurement& measurement) {
-  std::vector<int64_t> words = {measurement.parameter_numel, measurement.state_bytes,
+  std::vector<int64_t> words = {measurement.parameter_numel,
                                 static_cast<int64_t>(measurement.ranks.size())};
   append(words, measurement.persistent);
   append(words, measurement.peak);
@@ -197,7 +191,6 @@ Measurement from_words(const std::vector<int64_t>& words) {
   Reader reader(words);
   Measurement measurement;
   measurement.parameter_numel = reader.next();
-  measurement.state_bytes = reader.next();
   const int64_t ranks = reader.next();
   measurement.persistent = reader.bytes();
   measurement.peak = reader.bytes();
@@ -205,13 +198,13 @@ Measurement from_words(const std::vector<int64_t>& words) {
   return measurement;
 }
 
-MemoryBytes pytorch_ddp(const Measurement& measurement) {
-  const int64_t parameter_numel = measurement.parameter_numel;
+MemoryBytes pytorch_ddp(int64_t parameter_numel, const gpt::Optimizer& optimizer) {
   MemoryBytes bytes;
   bytes[MemoryClass::kParameters] = 4 * parameter_numel;
   bytes[MemoryClass::kGradients] = 4 * parameter_numel;
   bytes[MemoryClass::kGradientBuffers] = 4 * parameter_numel;
-  bytes[MemoryClass::kOptimizer] = measurement.state_bytes;
+  bytes[MemoryClass::kOptimizer] =
+      std::llround(optimizer.state_bytes * static_cast<double>(parameter_numel));
   return bytes;
 }
 

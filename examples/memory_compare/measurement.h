@@ -40,7 +40,6 @@ struct RankMemory {
 /// each.
 struct Measurement {
   int64_t parameter_numel = 0;      ///< of the model, without padding
-  int64_t state_bytes = 0;          ///< of the optimizer for these, neither split nor padded
   tessera::MemoryBytes persistent;  ///< memory_formula()
   tessera::MemoryBytes peak;  ///< memory_peak_formula(): persistent, and pooled gradient buffers
   std::vector<RankMemory> ranks;
@@ -72,6 +71,6 @@ Measurement from_words(const std::vector<int64_t>& words);
 /// its gradient, the gradient's copy in a bucket (it is none only under gradient_as_bucket_view,
 /// which is off by default; listed as gradient_buffer), 4 bytes each, and the optimizer's state: 20
 /// bytes per parameter with AdamW's two moments.
-tessera::MemoryBytes pytorch_ddp(const Measurement& measurement);
+tessera::MemoryBytes pytorch_ddp(int64_t parameter_numel, const gpt::Optimizer& optimizer);
 
 }  // namespace memory_compare

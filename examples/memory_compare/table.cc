@@ -73,13 +73,14 @@ bool is_on_device(const Comparison& comparison) {
 
 /// Of the configuration that is modelled.
 MemoryBytes pytorch_of(const Comparison& comparison) {
-  return pytorch_ddp(comparison.configurations.front().measurement);
+  return pytorch_ddp(comparison.configurations.front().measurement.parameter_numel,
+                     *comparison.workload.optimizer);
 }
-/// What a parameter needs there, "20".
+/// What a parameter needs there.
 std::string pytorch_bytes(const Comparison& comparison) {
-  const int64_t numel = comparison.configurations.front().measurement.parameter_numel;
-  return absl::StrFormat(
-      "%.4g", static_cast<double>(pytorch_of(comparison).total()) / static_cast<double>(numel));
+  constexpr int64_t kMany = 1 << 20;
+  const MemoryBytes bytes = pytorch_ddp(kMany, *comparison.workload.optimizer);
+  return absl::StrFormat("%.5g", static_cast<double>(bytes.total()) / kMany);
 }
 
 std::vector<Cells> cells_of(const Comparison& comparison) {

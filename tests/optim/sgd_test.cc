@@ -102,7 +102,7 @@ TEST(Sgd, IsChosenByItsOptionsAndSaysWhatIsOutOfRange) {
   ASSERT_EQ(sgd, &sgd_algorithm());
   EXPECT_EQ(known_options(),
             "AdamWOptions, AdamOptions, SGDOptions, LionOptions, AdagradOptions, RMSpropOptions, "
-            "MuonOptions or LambOptions");
+            "MuonOptions, LambOptions, AdamW8bitOptions or Lion8bitOptions");
   EXPECT_EQ(sgd->line_of(SGDOptions(0.5).momentum(0.25).nesterov(true)),
             "SGD lr 0.5 momentum 0.25 dampening 0 weight_decay 0 nesterov");
   EXPECT_THAT(sgd->problems_of("defaults", SGDOptions(-1).momentum(std::nan(""))),
