@@ -6,7 +6,8 @@ build=$1
 base=${2:-HEAD}
 # "all" is what differs from no files.
 [[ $base != all ]] || base=$(git hash-object -t tree /dev/null)
-mapfile -t files < <(git diff --name-only --diff-filter=d "$base" -- '*.cc')
+changed=$(git diff --name-only --diff-filter=d "$base" -- '*.cc') || exit
+mapfile -t files < <(printf '%s' "$changed")
 if [[ ${#files[@]} == 0 ]]; then echo "tidy: no .cc differs from $base"; exit; fi
 
 # A configuration of its own: clang cannot read GCC's precompiled header, and each file is looked at

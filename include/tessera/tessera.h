@@ -1,5 +1,9 @@
 #pragma once
 
+#if __cplusplus < 202002L
+#error "Tessera needs C++20: compile with -std=c++20, which Tessera::tessera does in CMake"
+#endif
+
 /// The umbrella header: everything a training program needs.
 
 #include <torch/torch.h>
