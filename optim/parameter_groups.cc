@@ -27,6 +27,14 @@ std::vector<std::vector<at::Tensor>> parameters_by_group(const ParameterTable& t
   return parameters;
 }
 
+/// LibTorch 2.15 mixes options that come with a group with the defaults: each number that is its
+/// type's own default, and a group of another type altogether. So they come afterwards.
+void add_group(torch::optim::Optimizer& owner, const std::vector<at::Tensor>& parameters,
+               std::unique_ptr<torch::optim::OptimizerOptions> options) {
+  owner.add_param_group(torch::optim::OptimizerParamGroup(parameters));
+  owner.param_groups().back().set_options(std::move(options));
+}
+
 }  // namespace
 
 /// Entries of a state are found by these names, so no two groups may share one.
@@ -53,10 +61,7 @@ ParameterGroups::ParameterGroups(torch::optim::Optimizer& owner, const Parameter
     given_.push_back(plan.options(group));
     algorithms_.push_back(&plan.algorithm(group));
     group_names_.push_back(group == 0 ? "defaults" : "group '" + plan.groups[group - 1].name + "'");
-    // LibTorch 2.15 would mix options that came with the group with the defaults: each number that
-    // is its type's own default, and a group of another type altogether.
-    owner_->add_param_group(torch::optim::OptimizerParamGroup(group_parameters_[group]));
-    owner_->param_groups().back().set_options(plan.options(group).clone());
+    add_group(*owner_, group_parameters_[group], plan.options(group).clone());
   }
   keep_states(table.size());
   require_usable();
@@ -68,7 +73,7 @@ void ParameterGroups::show_in(torch::optim::Optimizer& owner) {
     if (group < owner.param_groups().size()) {
       owner.param_groups()[group].params() = std::move(groups[group].params());
     } else {
-      owner.add_param_group(groups[group]);
+      add_group(owner, groups[group].params(), groups[group].options().clone());
     }
   }
   owner_ = &owner;

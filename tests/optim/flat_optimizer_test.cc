@@ -52,7 +52,9 @@ TEST(FlatOptimizerGroups, HaveTheOptionsThatTheyWereGivenAndNoOthers) {
       {{"b", [](std::string_view name) { return name == "b"; }, AdamWOptions()},
        {"c", [](std::string_view name) { return name == "c"; }, torch::optim::SGDOptions(0.1)}});
   const auto optimizer = make_host_optimizer(table, plan, plan.assign(table).value(), {});
-  const auto& groups = optimizer->param_groups();
+  RefusingOptimizer shown(plan.defaults.clone());  // as the engine hands them on
+  optimizer->groups().show_in(shown);
+  const auto& groups = shown.param_groups();
   ASSERT_EQ(groups.size(), 3U);
   EXPECT_EQ(optimizer->groups().problem(), "");
   const auto& defaults = static_cast<const AdamWOptions&>(groups[0].options());
