@@ -8,6 +8,7 @@
 #include <torch/optim/adam.h>
 
 #include "tessera/core/numbers/vector_targets.h"
+#include "tessera/optim/adam_hyper_parameters.h"
 #include "tessera/optim/device_rule.h"
 #include "tessera/optim/element_loop.h"
 #include "tessera/optim/element_update.h"
@@ -66,17 +67,6 @@ TESSERA_FMA_TARGETS void adam_update(double* values, const double* gradient,
   adam_update_in(values, gradient, states, numel, by);
 }
 
-AdamHyperParameters adam_hyper_parameters(const torch::optim::OptimizerOptions& given) {
-  const auto& options = static_cast<const AdamOptions&>(given);
-  const auto [beta1, beta2] = options.betas();
-  return {.lr = options.lr(),
-          .beta1 = beta1,
-          .beta2 = beta2,
-          .eps = options.eps(),
-          .weight_decay = options.weight_decay(),
-          .is_amsgrad = options.amsgrad()};
-}
-
 struct AdamUpdate {
   using Options = AdamOptions;
   using Coefficients = AdamCoefficients;
@@ -84,7 +74,7 @@ struct AdamUpdate {
 
   static bool is_counted(const Options&) { return true; }
   static Coefficients coefficients(const Options& options, int64_t step, double gradient_scale) {
-    const AdamHyperParameters now = adam_hyper_parameters(options);
+    const AdamHyperParameters now = adam_hyper_parameters<AdamOptions>(options);
     const auto exponent = static_cast<double>(step);
     return adam_coefficients(now, std::pow(now.beta1, exponent), std::pow(now.beta2, exponent),
                              gradient_scale);
@@ -126,7 +116,7 @@ const Algorithm& adam_algorithm() {
                                /*chooses_states=*/true)},
       .states = {{{"exp_avg"}}, {{"exp_avg_sq"}}, {{"max_exp_avg_sq"}, &adam_is_amsgrad}},
       .make_update = &make_element_update<AdamUpdate>,
-      .on_device = device_rule<&adam_hyper_parameters>(cuda::Rule::kAdam)};
+      .on_device = device_rule<&adam_hyper_parameters<AdamOptions>>(cuda::Rule::kAdam)};
   return algorithm;
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "tessera/optim/adam_hyper_parameters.h"
 #include "tessera/optim/adamw_kernels.h"
 #include "tessera/optim/device_rule.h"
 #include "tessera/optim/element_update.h"
@@ -13,17 +14,6 @@ namespace tessera::internal {
 namespace {
 
 using torch::optim::AdamWOptions;
-
-AdamwHyperParameters adamw_hyper_parameters(const torch::optim::OptimizerOptions& given) {
-  const auto& options = static_cast<const AdamWOptions&>(given);
-  const auto [beta1, beta2] = options.betas();
-  return {.lr = options.lr(),
-          .beta1 = beta1,
-          .beta2 = beta2,
-          .eps = options.eps(),
-          .weight_decay = options.weight_decay(),
-          .is_amsgrad = options.amsgrad()};
-}
 
 struct AdamwUpdate {
   using Options = AdamWOptions;
@@ -35,7 +25,7 @@ struct AdamwUpdate {
 
   static bool is_counted(const Options&) { return true; }
   static Coefficients coefficients(const Options& options, int64_t step, double gradient_scale) {
-    const AdamwHyperParameters now = adamw_hyper_parameters(options);
+    const AdamHyperParameters now = adam_hyper_parameters<AdamWOptions>(options);
     const auto exponent = static_cast<double>(step);
     return {.numbers = adamw_coefficients(now, std::pow(now.beta1, exponent),
                                           std::pow(now.beta2, exponent), gradient_scale),
@@ -80,7 +70,7 @@ const Algorithm& adamw_algorithm() {
                                /*chooses_states=*/true)},
       .states = {{{"exp_avg"}}, {{"exp_avg_sq"}}, {{"max_exp_avg_sq"}, &is_amsgrad}},
       .make_update = &make_element_update<AdamwUpdate>,
-      .on_device = device_rule<&adamw_hyper_parameters>(cuda::Rule::kAdamw)};
+      .on_device = device_rule<&adam_hyper_parameters<AdamWOptions>>(cuda::Rule::kAdamw)};
   return algorithm;
 }
 

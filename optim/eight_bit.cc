@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/eight_bit_options.h"
+#include "tessera/optim/adam_hyper_parameters.h"
 #include "tessera/optim/eight_bit_kernels.h"
 #include "tessera/optim/element_update.h"
 
@@ -25,14 +26,10 @@ struct Adamw8bitUpdate {
 
   static bool is_counted(const Options&) { return true; }
   static Coefficients coefficients(const Options& options, int64_t step, double gradient_scale) {
-    const auto [beta1, beta2] = options.betas();
+    const AdamHyperParameters now = adam_hyper_parameters<AdamW8bitOptions>(options);
     const auto exponent = static_cast<double>(step);
-    return adamw_coefficients({.lr = options.lr(),
-                               .beta1 = beta1,
-                               .beta2 = beta2,
-                               .eps = options.eps(),
-                               .weight_decay = options.weight_decay()},
-                              std::pow(beta1, exponent), std::pow(beta2, exponent), gradient_scale);
+    return adamw_coefficients(now, std::pow(now.beta1, exponent), std::pow(now.beta2, exponent),
+                              gradient_scale);
   }
 
   template <typename T>

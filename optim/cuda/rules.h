@@ -28,7 +28,7 @@ namespace tessera::internal::cuda {
 
 struct AdamwRule {
   static constexpr int kStates = 3;
-  using Numbers = AdamwHyperParameters;
+  using Numbers = AdamHyperParameters;
   struct Scalars {
     AdamwScalars<float> by;
     bool is_amsgrad;

@@ -3,20 +3,11 @@
 #include <cmath>
 
 #include "tessera/core/numbers/device_code.h"
+#include "tessera/optim/formulas/adam_hyper_parameters.h"
 
 // The arithmetic of Adam with L2 regularisation, once for the loops on the CPU and for the kernels
 // on the GPU.
 namespace tessera::internal {
-
-/// The numbers of a parameter group.
-struct AdamHyperParameters {
-  double lr;
-  double beta1;
-  double beta2;
-  double eps;
-  double weight_decay;
-  bool is_amsgrad;
-};
 
 /// One parameter's numbers for one update.
 struct AdamCoefficients {

@@ -4,19 +4,10 @@
 #include <cstdint>
 
 #include "tessera/core/numbers/device_code.h"
+#include "tessera/optim/formulas/adam_hyper_parameters.h"
 
 // The arithmetic of AdamW, once for the loops on the CPU and for the kernels on the GPU.
 namespace tessera::internal {
-
-/// The numbers of a parameter group.
-struct AdamwHyperParameters {
-  double lr;
-  double beta1;
-  double beta2;
-  double eps;
-  double weight_decay;
-  bool is_amsgrad = false;
-};
 
 /// One parameter's numbers for one update.
 struct AdamwCoefficients {
@@ -30,7 +21,7 @@ struct AdamwCoefficients {
 };
 
 /// `power1` and `power2` are beta1^step and beta2^step.
-TESSERA_DEVICE_CODE inline AdamwCoefficients adamw_coefficients(const AdamwHyperParameters& group,
+TESSERA_DEVICE_CODE inline AdamwCoefficients adamw_coefficients(const AdamHyperParameters& group,
                                                                 double power1, double power2,
                                                                 double gradient_scale) {
   return {.gradient_scale = gradient_scale,

@@ -72,7 +72,6 @@ std::optional<UnitPlan> plan_units(const torch::nn::Module& model, const Paramet
   return plan;
 }
 
-/// What all ranks must have in common, most telling first.
 std::vector<std::string> fingerprint(const ShardedEngine::Parts& parts,
                                      const std::vector<NamedTensor>& buffers) {
   std::vector<std::string> all = lines(parts.options);

@@ -8,7 +8,7 @@
 // What the kernels are given where all parameters are AdamW's, without AMSGrad.
 namespace tessera::internal::cuda {
 
-inline GroupNumbers numbers_of(const AdamwHyperParameters& group) {
+inline GroupNumbers numbers_of(const AdamHyperParameters& group) {
   GroupNumbers numbers = {};
   numbers.rule = Rule::kAdamw;
   write_bytes(numbers.numbers, group);

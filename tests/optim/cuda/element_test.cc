@@ -88,7 +88,7 @@ TEST(Power, IsWithinOneBitOfThePower) {
 // What an element sees of a bias correction are floats, and these do not differ.
 TEST(Power, TheScalarsAreThoseOfTheCpu) {
   for (const auto& [beta1, beta2] : {std::pair{0.9, 0.999}, {0.9, 0.95}, {0.8, 0.99}, {0.0, 0.5}}) {
-    const AdamwHyperParameters group = {3e-4, beta1, beta2, 1e-8, 0.1};
+    const AdamHyperParameters group = {3e-4, beta1, beta2, 1e-8, 0.1};
     for (int64_t step = 1; step <= 50000; ++step) {
       const auto exponent = static_cast<double>(step);
       const auto here = adamw_scalars<float>(

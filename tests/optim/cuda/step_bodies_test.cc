@@ -299,7 +299,7 @@ TEST(StepBodies, TrainAsFlatAdamwWithClippingOverflowAndUnusedParameters) {
 }
 
 TEST(StepBodies, NegativeControlAnEarlierStepCountIsNoticed) {
-  const AdamwHyperParameters group = {1e-2, 0.9, 0.999, 1e-8, 0.1};
+  const AdamHyperParameters group = {1e-2, 0.9, 0.999, 1e-8, 0.1};
   const auto scalars = [&](int64_t step) {
     return adamw_scalars<float>(
         adamw_coefficients(group, power_of(0.9, step), power_of(0.999, step), 1.0));

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include "tessera/optim/formulas/adam_hyper_parameters.h"
+
+namespace tessera::internal {
+
+/// What options of type Options hold now: AdamOptions and those that are named alike.
+template <typename Options>
+AdamHyperParameters adam_hyper_parameters(const torch::optim::OptimizerOptions& given) {
+  const auto& options = static_cast<const Options&>(given);
+  const auto [beta1, beta2] = options.betas();
+  AdamHyperParameters numbers = {.lr = options.lr(),
+                                 .beta1 = beta1,
+                                 .beta2 = beta2,
+                                 .eps = options.eps(),
+                                 .weight_decay = options.weight_decay()};
+  if constexpr (requires { options.amsgrad(); }) numbers.is_amsgrad = options.amsgrad();
+  return numbers;
+}
+
+}  // namespace tessera::internal
