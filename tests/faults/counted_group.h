@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,7 +14,7 @@
 
 namespace tessera::internal::testing {
 
-/// Does something once, at the n-th call that it is told of.
+/// Does something once, at the n-th call that it is told of. Threads that read ahead tell it, too.
 class CallCountdown {
  public:
   /// What a read of a window throws may go unheard: an operator that does not look at the data
@@ -24,11 +25,11 @@ class CallCountdown {
 
   /// From now on; before or after that call.
   void start(int count, bool is_after) {
-    left_ = count;
     is_after_ = is_after;
+    left_ = count;
   }
   void before_call() {
-    if (left_ == 0 || --left_ > 0) return;
+    if (left_ <= 0 || --left_ != 0) return;
     if (is_after_) {
       is_due_ = true;
     } else {
@@ -41,15 +42,15 @@ class CallCountdown {
     before_call();
   }
   void after_call() {
-    if (std::exchange(is_due_, false)) then_();
+    if (is_due_.exchange(false)) then_();
   }
 
  private:
   const Reads reads_;
   const std::function<void()> then_;
-  int left_ = 0;
-  bool is_after_ = false;
-  bool is_due_ = false;
+  std::atomic<int> left_ = 0;
+  std::atomic<bool> is_after_ = false;
+  std::atomic<bool> is_due_ = false;
 };
 
 /// Passes everything on to another group and counts its calls down: collectives, windows, shared
