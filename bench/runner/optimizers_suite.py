@@ -30,7 +30,7 @@ _TOLERANCE_IN_EIGHT_BITS = 0.05
 
 MUON_WIDTH = 384
 _QUICK_MUON_WIDTH = 96
-_MUON_UPDATES = 3
+_MUON_UPDATES = 2
 
 
 def run(bench: Bench) -> None:
