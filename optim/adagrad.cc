@@ -58,14 +58,15 @@ AdagradHyperParameters adagrad_hyper_parameters(const torch::optim::OptimizerOpt
           .weight_decay = options.weight_decay()};
 }
 
+double initial_sum(const torch::optim::OptimizerOptions& options) {
+  return static_cast<const AdagradOptions&>(options).initial_accumulator_value();
+}
+
 struct AdagradUpdate {
   using Options = AdagradOptions;
   using Coefficients = AdagradCoefficients;
   static constexpr size_t kStates = 1;
 
-  static double initial_state(const Options& options) {
-    return options.initial_accumulator_value();
-  }
   static bool is_counted(const Options&) { return true; }
   static Coefficients coefficients(const Options& options, int64_t step, double gradient_scale) {
     return adagrad_coefficients(adagrad_hyper_parameters(options), step, gradient_scale);
@@ -97,7 +98,7 @@ const Algorithm& adagrad_algorithm() {
                                [](auto& of) -> auto& { return of.initial_accumulator_value(); }),
                            Field::number<AdagradOptions>(
                                "eps", [](auto& of) -> auto& { return of.eps(); })},
-      .states = {{{"sum"}}},
+      .states = {{.state = {.name = "sum"}, .initial = &initial_sum}},
       .make_update = &make_element_update<AdagradUpdate>,
       .on_device = device_rule<&adagrad_hyper_parameters>(cuda::Rule::kAdagrad)};
   return algorithm;

@@ -3,7 +3,6 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <tuple>
 
 #include <torch/optim/adam.h>
 
@@ -12,6 +11,7 @@
 #include "tessera/optim/device_rule.h"
 #include "tessera/optim/element_loop.h"
 #include "tessera/optim/element_update.h"
+#include "tessera/optim/fields_with_betas.h"
 #include "tessera/optim/formulas/adam_element.h"
 
 namespace tessera::internal {
@@ -87,34 +87,15 @@ struct AdamUpdate {
   }
 };
 
-bool adam_is_amsgrad(const torch::optim::OptimizerOptions& options) {
-  return static_cast<const AdamOptions&>(options).amsgrad();
-}
-
 }  // namespace
 
 const Algorithm& adam_algorithm() {
-  using Field = HyperParameterField;
   static const Algorithm algorithm = {
       .name = "Adam",
       .options_name = "AdamOptions",
       .accepts = &has_type<AdamOptions>,
-      .hyper_parameters = {Field::number<AdamOptions>(
-                               "lr", [](auto& of) -> auto& { return of.lr(); }),
-                           Field::number<AdamOptions>(
-                               "beta1", [](auto& of) -> auto& { return std::get<0>(of.betas()); },
-                               /*end=*/1),
-                           Field::number<AdamOptions>(
-                               "beta2", [](auto& of) -> auto& { return std::get<1>(of.betas()); },
-                               /*end=*/1),
-                           Field::number<AdamOptions>(
-                               "eps", [](auto& of) -> auto& { return of.eps(); }),
-                           Field::number<AdamOptions>(
-                               "weight_decay", [](auto& of) -> auto& { return of.weight_decay(); }),
-                           Field::toggle<AdamOptions>(
-                               "amsgrad", [](auto& of) -> auto& { return of.amsgrad(); },
-                               /*chooses_states=*/true)},
-      .states = {{{"exp_avg"}}, {{"exp_avg_sq"}}, {{"max_exp_avg_sq"}, &adam_is_amsgrad}},
+      .hyper_parameters = fields_with_betas<AdamOptions>(),
+      .states = {{{"exp_avg"}}, {{"exp_avg_sq"}}, {{"max_exp_avg_sq"}, &is_amsgrad<AdamOptions>}},
       .make_update = &make_element_update<AdamUpdate>,
       .on_device = device_rule<&adam_hyper_parameters<AdamOptions>>(cuda::Rule::kAdam)};
   return algorithm;

@@ -2,12 +2,12 @@
 
 #include <array>
 #include <cmath>
-#include <tuple>
 
 #include "tessera/optim/adam_hyper_parameters.h"
 #include "tessera/optim/adamw_kernels.h"
 #include "tessera/optim/device_rule.h"
 #include "tessera/optim/element_update.h"
+#include "tessera/optim/fields_with_betas.h"
 
 namespace tessera::internal {
 
@@ -41,34 +41,15 @@ struct AdamwUpdate {
   }
 };
 
-bool is_amsgrad(const torch::optim::OptimizerOptions& options) {
-  return static_cast<const AdamWOptions&>(options).amsgrad();
-}
-
 }  // namespace
 
 const Algorithm& adamw_algorithm() {
-  using Field = HyperParameterField;
   static const Algorithm algorithm = {
       .name = "AdamW",
       .options_name = "AdamWOptions",
       .accepts = &has_type<AdamWOptions>,
-      .hyper_parameters = {Field::number<AdamWOptions>(
-                               "lr", [](auto& of) -> auto& { return of.lr(); }),
-                           Field::number<AdamWOptions>(
-                               "beta1", [](auto& of) -> auto& { return std::get<0>(of.betas()); },
-                               /*end=*/1),
-                           Field::number<AdamWOptions>(
-                               "beta2", [](auto& of) -> auto& { return std::get<1>(of.betas()); },
-                               /*end=*/1),
-                           Field::number<AdamWOptions>(
-                               "eps", [](auto& of) -> auto& { return of.eps(); }),
-                           Field::number<AdamWOptions>(
-                               "weight_decay", [](auto& of) -> auto& { return of.weight_decay(); }),
-                           Field::toggle<AdamWOptions>(
-                               "amsgrad", [](auto& of) -> auto& { return of.amsgrad(); },
-                               /*chooses_states=*/true)},
-      .states = {{{"exp_avg"}}, {{"exp_avg_sq"}}, {{"max_exp_avg_sq"}, &is_amsgrad}},
+      .hyper_parameters = fields_with_betas<AdamWOptions>(),
+      .states = {{{"exp_avg"}}, {{"exp_avg_sq"}}, {{"max_exp_avg_sq"}, &is_amsgrad<AdamWOptions>}},
       .make_update = &make_element_update<AdamwUpdate>,
       .on_device = device_rule<&adam_hyper_parameters<AdamWOptions>>(cuda::Rule::kAdamw)};
   return algorithm;

@@ -27,6 +27,7 @@ std::string digits_of(double value) {
 
 bool HyperParameterField::allows(double value) const {
   if (is_switch) return value == 0.0 || value == 1.0;
+  if (is_whole && value != std::trunc(value)) return false;
   return std::isfinite(value) && value >= begin && value < end;
 }
 
@@ -35,8 +36,9 @@ std::string HyperParameterField::problem(double value) const {
   const std::string got = name + ": got " + digits_of(value) + ", expected ";
   if (is_switch) return got + "0 or 1";
   if (std::isinf(begin)) return got + "a finite number";
-  return got + (std::isinf(end) ? std::string("a finite number, at least 0")
-                                : "0 <= " + name + " < " + digits_of(end));
+  if (std::isinf(end)) return got + "a finite number, at least 0";
+  return got + digits_of(begin) + " <= " + name + " < " + digits_of(end) +
+         (is_whole ? ", an integer" : "");
 }
 
 std::string HyperParameterField::text(double value) const {

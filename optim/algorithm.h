@@ -31,8 +31,9 @@ struct HyperParameterField {
   std::function<double(const Options& options)> read;
   std::function<void(Options& options, double value)> write;
   double end;        ///< of the values allowed: begin <= value < end; infinite: any finite one
-  double begin = 0;  ///< 0, or infinite: any finite one
+  double begin = 0;  ///< infinite: any finite one; 0 where `end` is infinite and this is not
   bool is_switch = false;  ///< on or off, 1 or 0; else a number
+  bool is_whole = false;   ///< an integer
   /// Whether a switch chooses which states there are, as the type of the options does.
   bool chooses_states = false;
 
@@ -40,8 +41,12 @@ struct HyperParameterField {
   template <typename Type, typename Access>
   static HyperParameterField number(const char* name, Access /*access*/,
                                     double end = std::numeric_limits<double>::infinity()) {
-    return {
-        .name = name, .read = &read_by<Type, Access>, .write = &write_by<Type, Access>, .end = end};
+    using Value = std::remove_reference_t<std::invoke_result_t<Access, Type&>>;
+    return {.name = name,
+            .read = &read_by<Type, Access>,
+            .write = &write_by<Type, Access>,
+            .end = end,
+            .is_whole = std::is_integral_v<Value>};
   }
   /// A bool that access(options) refers to.
   template <typename Type, typename Access>
@@ -85,9 +90,14 @@ struct StateField {
   /// have the states that its options use when the engine is made, which refuses to switch others
   /// on later.
   std::function<bool(const torch::optim::OptimizerOptions& options)> is_used = nullptr;
+  /// What it holds before the first update; null: zeros.
+  std::function<double(const torch::optim::OptimizerOptions& options)> initial = nullptr;
 
   bool is_used_by(const torch::optim::OptimizerOptions& options) const {
     return is_used == nullptr || is_used(options);
+  }
+  double initial_value(const torch::optim::OptimizerOptions& options) const {
+    return initial == nullptr ? 0.0 : initial(options);
   }
 };
 

@@ -107,7 +107,6 @@ class DeviceElementwise final : public ElementwiseOptimizer<DeviceOptimizer> {
   void advance(const cuda::StepOutcome* outcome, const int64_t* used) override;
   void update(size_t shard, const at::Tensor& gradient, const at::Tensor& target) override;
 
-  double initial_state(size_t parameter, size_t state) const override;
   std::vector<int64_t> step_counts() const override;
   void set_step_counts(std::span<const int64_t> counts) override;
 
@@ -192,10 +191,11 @@ void DeviceElementwise::begin_states() {
   for (size_t shard = 0; shard < shards_.size(); ++shard) {
     for (const Segment& segment : shards_[shard].segments) {
       const size_t group = groups().group_of(segment.parameter);
-      for (size_t state = 0; state < groups().algorithm(group).states.size(); ++state) {
+      const std::vector<StateField>& states = groups().algorithm(group).states;
+      for (size_t state = 0; state < states.size(); ++state) {
         const size_t kept = groups().kept_state(group, state);
         if (kept == ParameterGroups::kNoState) continue;
-        const double value = initial_state(segment.parameter, kept);
+        const double value = states[state].initial_value(groups().options(group));
         if (value == 0.0) continue;
         on_host.push_back(device_->allocate_on_host(segment.numel, at::kFloat).fill_(value));
         device_->current_stream()->copy(state_of(shard, segment, kept), on_host.back());
@@ -203,11 +203,6 @@ void DeviceElementwise::begin_states() {
     }
   }
   if (!on_host.empty()) wait_for(*device_);
-}
-
-double DeviceElementwise::initial_state(size_t parameter, size_t /*state*/) const {
-  const size_t group = groups().group_of(parameter);
-  return groups().algorithm(group).make_update(0)->initial_state(groups().options(group));
 }
 
 template <typename Write>

@@ -2,13 +2,13 @@
 
 #include <cmath>
 #include <span>
-#include <tuple>
 #include <vector>
 
 #include "tessera/eight_bit_options.h"
 #include "tessera/optim/adam_hyper_parameters.h"
 #include "tessera/optim/eight_bit_kernels.h"
 #include "tessera/optim/element_update.h"
+#include "tessera/optim/fields_with_betas.h"
 
 namespace tessera::internal {
 
@@ -63,20 +63,6 @@ struct Lion8bitUpdate {
   }
 };
 
-/// What both have.
-template <typename Options>
-std::vector<HyperParameterField> common_fields() {
-  using Field = HyperParameterField;
-  return {Field::number<Options>(
-              "lr", [](auto& of) -> auto& { return of.lr(); }),
-          Field::number<Options>(
-              "beta1", [](auto& of) -> auto& { return std::get<0>(of.betas()); }, /*end=*/1),
-          Field::number<Options>(
-              "beta2", [](auto& of) -> auto& { return std::get<1>(of.betas()); }, /*end=*/1),
-          Field::number<Options>(
-              "weight_decay", [](auto& of) -> auto& { return of.weight_decay(); })};
-}
-
 std::vector<StateField> moment_states(const std::vector<MomentNames>& moments) {
   std::vector<StateField> states;
   for (const MomentNames& names : moments) {
@@ -90,17 +76,12 @@ std::vector<StateField> moment_states(const std::vector<MomentNames>& moments) {
 }  // namespace
 
 const Algorithm& adamw8bit_algorithm() {
-  static const Algorithm algorithm = [] {
-    Algorithm made = {.name = "AdamW8bit",
-                      .options_name = "AdamW8bitOptions",
-                      .accepts = &has_type<AdamW8bitOptions>,
-                      .hyper_parameters = common_fields<AdamW8bitOptions>(),
-                      .states = moment_states({kFirstMoment, kSecondMoment}),
-                      .make_update = &make_element_update<Adamw8bitUpdate>};
-    made.hyper_parameters.push_back(HyperParameterField::number<AdamW8bitOptions>(
-        "eps", [](auto& of) -> auto& { return of.eps(); }));
-    return made;
-  }();
+  static const Algorithm algorithm = {.name = "AdamW8bit",
+                                      .options_name = "AdamW8bitOptions",
+                                      .accepts = &has_type<AdamW8bitOptions>,
+                                      .hyper_parameters = fields_with_betas<AdamW8bitOptions>(),
+                                      .states = moment_states({kFirstMoment, kSecondMoment}),
+                                      .make_update = &make_element_update<Adamw8bitUpdate>};
   return algorithm;
 }
 
@@ -108,7 +89,7 @@ const Algorithm& lion8bit_algorithm() {
   static const Algorithm algorithm = {.name = "Lion8bit",
                                       .options_name = "Lion8bitOptions",
                                       .accepts = &has_type<Lion8bitOptions>,
-                                      .hyper_parameters = common_fields<Lion8bitOptions>(),
+                                      .hyper_parameters = fields_with_betas<Lion8bitOptions>(),
                                       .states = moment_states({kFirstMoment}),
                                       .make_update = &make_element_update<Lion8bitUpdate>};
   return algorithm;

@@ -25,8 +25,6 @@ class ElementUpdate {
   ElementUpdate(const ElementUpdate&) = delete;
   ElementUpdate& operator=(const ElementUpdate&) = delete;
 
-  /// What states hold before the first update.
-  virtual double initial_state(const Options& options) const = 0;
   /// Whether an update with these options counts as a step of the parameter.
   virtual bool is_counted(const Options& options) const = 0;
   /// Sets what the following calls of apply() do to `parameter` of the table. `step` is the count,
@@ -51,7 +49,6 @@ class ElementUpdate {
 ///   coefficients(options, step, gradient_scale)
 ///   apply(T* values, const T* gradient, const std::array<T*, kStates>& states, numel,
 ///         coefficients)     for float and double; or with std::span<void* const> states
-///   initial_state(options)  if there is none: 0
 template <typename Update>
 class ElementUpdateBy final : public ElementUpdate {
  public:
@@ -60,12 +57,6 @@ class ElementUpdateBy final : public ElementUpdate {
     static_assert(Update::kStates <= kMaxStates);
   }
 
-  double initial_state(const Options& options) const override {
-    if constexpr (requires { Update::initial_state(own(options)); }) {
-      return Update::initial_state(own(options));
-    }
-    return 0.0;
-  }
   bool is_counted(const Options& options) const override {
     return Update::is_counted(own(options));
   }

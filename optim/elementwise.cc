@@ -30,9 +30,10 @@ std::vector<HyperParameterField> fields_of(const ErasedForm& form) {
     fields.push_back({.name = number.name,
                       .read = number.read,
                       .write = number.write,
-                      .end = number.is_switch ? 2 : kInfinity,
-                      .begin = number.is_switch ? 0 : -kInfinity,
+                      .end = number.end,
+                      .begin = number.begin,
                       .is_switch = number.is_switch,
+                      .is_whole = number.is_whole,
                       .chooses_states = number.chooses_states});
   }
   return fields;
@@ -58,11 +59,14 @@ std::shared_ptr<const Algorithm> internal::make_elementwise(ErasedForm given,
   // A form with too many states makes an algorithm without; its problem is reported.
   const bool has_states = form->states.size() <= ElementUpdate::kMaxStates;
   for (size_t i = 0; has_states && i < form->states.size(); ++i) {
-    algorithm->states.push_back({.state = {.name = form->states[i].name, .dtype = dtypes[i]},
-                                 .is_used = [examinations, i](const OptimizerOptions& of) {
-                                   const auto now = examinations->states(of);
-                                   return now->problem.empty() && now->used[i] != 0;
-                                 }});
+    algorithm->states.push_back(
+        {.state = {.name = form->states[i].name, .dtype = dtypes[i]},
+         .is_used =
+             [examinations, i](const OptimizerOptions& of) {
+               const auto now = examinations->states(of);
+               return now->problem.empty() && now->used[i] != 0;
+             },
+         .initial = [form, i](const OptimizerOptions& of) { return initial_state(*form, of, i); }});
     absl::StrAppend(&algorithm->note, " ", form->states[i].name);
     if (dtypes[i].has_value()) absl::StrAppend(&algorithm->note, " ", c10::toString(*dtypes[i]));
   }

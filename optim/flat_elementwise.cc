@@ -40,18 +40,15 @@ void FlatElementwise::place_states(size_t shard) {
   places_[shard].assign(segments.size() * ElementUpdate::kMaxStates, -1);
   for (size_t i = 0; i < segments.size(); ++i) {
     const size_t group = groups().group_of(segments[i].parameter);
-    const double value = update_of_group_[group]->initial_state(groups().options(group));
-    for (size_t state = 0; state < groups().algorithm(group).states.size(); ++state) {
+    const std::vector<StateField>& states = groups().algorithm(group).states;
+    for (size_t state = 0; state < states.size(); ++state) {
       const size_t kept = groups().kept_state(group, state);
       if (kept == ParameterGroups::kNoState) continue;
       place(shard, i, state) = place_of(shard, segments[i], kept);
+      const double value = states[state].initial_value(groups().options(group));
       if (value != 0.0) state_of(shard, segments[i], kept).fill_(value);
     }
   }
-}
-
-double FlatElementwise::initial_state(size_t parameter, size_t /*state*/) const {
-  return update_of(parameter).initial_state(groups().options(groups().group_of(parameter)));
 }
 
 void FlatElementwise::update(size_t shard, const at::Tensor& gradient,

@@ -23,7 +23,6 @@ class FlatElementwise final : public ElementwiseOptimizer<HostOptimizer> {
               std::span<const uint8_t> used, double gradient_scale) override;
   WholeTensors* whole_tensors() override { return whole_.get(); }
 
-  double initial_state(size_t parameter, size_t state) const override;
   std::vector<int64_t> step_counts() const override { return steps_; }
   void set_step_counts(std::span<const int64_t> counts) override;
 

@@ -58,7 +58,7 @@ class FlatOptimizer : public RefusingOptimizer {
   /// [ElementState::values_of(segment numel)], a view. Writing it is loading.
   virtual at::Tensor state_of(size_t shard, const Segment& segment, size_t state) const = 0;
   /// What its elements are before the first update of `parameter`, which has the state.
-  virtual double initial_state(size_t /*parameter*/, size_t /*state*/) const { return 0.0; }
+  double initial_state(size_t parameter, size_t state) const;
 
   /// Updates of each parameter of the table so far. Blocks until the device has run what is queued
   /// on its current stream, where they are counted on a device.

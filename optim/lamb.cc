@@ -4,12 +4,12 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
-#include <tuple>
 
 #include "tessera/core/numbers/vector_targets.h"
 #include "tessera/lamb_options.h"
 #include "tessera/optim/element_loop.h"
 #include "tessera/optim/element_update.h"
+#include "tessera/optim/fields_with_betas.h"
 #include "tessera/optim/whole_update.h"
 
 namespace tessera::internal {
@@ -130,29 +130,15 @@ class LambParameter final : public WholeUpdate {
 }  // namespace
 
 const Algorithm& lamb_algorithm() {
-  using Field = HyperParameterField;
-  static const Algorithm algorithm = {
-      .name = "LAMB",
-      .options_name = "LambOptions",
-      .accepts = &has_type<LambOptions>,
-      .hyper_parameters = {Field::number<LambOptions>(
-                               "lr", [](auto& of) -> auto& { return of.lr(); }),
-                           Field::number<LambOptions>(
-                               "beta1", [](auto& of) -> auto& { return std::get<0>(of.betas()); },
-                               /*end=*/1),
-                           Field::number<LambOptions>(
-                               "beta2", [](auto& of) -> auto& { return std::get<1>(of.betas()); },
-                               /*end=*/1),
-                           Field::number<LambOptions>(
-                               "eps", [](auto& of) -> auto& { return of.eps(); }),
-                           Field::number<LambOptions>(
-                               "weight_decay",
-                               [](auto& of) -> auto& { return of.weight_decay(); })},
-      .states = {{{"exp_avg"}}, {{"exp_avg_sq"}}},
-      .make_update = &make_element_update<LambDirection>,
-      .make_whole = []() -> std::unique_ptr<WholeUpdate> {
-        return std::make_unique<LambParameter>();
-      }};
+  static const Algorithm algorithm = {.name = "LAMB",
+                                      .options_name = "LambOptions",
+                                      .accepts = &has_type<LambOptions>,
+                                      .hyper_parameters = fields_with_betas<LambOptions>(),
+                                      .states = {{{"exp_avg"}}, {{"exp_avg_sq"}}},
+                                      .make_update = &make_element_update<LambDirection>,
+                                      .make_whole = []() -> std::unique_ptr<WholeUpdate> {
+                                        return std::make_unique<LambParameter>();
+                                      }};
   return algorithm;
 }
 

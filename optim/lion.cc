@@ -2,13 +2,13 @@
 
 #include <array>
 #include <cstdint>
-#include <tuple>
 
 #include "tessera/core/numbers/vector_targets.h"
 #include "tessera/lion_options.h"
 #include "tessera/optim/device_rule.h"
 #include "tessera/optim/element_loop.h"
 #include "tessera/optim/element_update.h"
+#include "tessera/optim/fields_with_betas.h"
 #include "tessera/optim/formulas/lion_element.h"
 
 namespace tessera::internal {
@@ -66,22 +66,11 @@ struct LionUpdate {
 }  // namespace
 
 const Algorithm& lion_algorithm() {
-  using Field = HyperParameterField;
   static const Algorithm algorithm = {
       .name = "Lion",
       .options_name = "LionOptions",
       .accepts = &has_type<LionOptions>,
-      .hyper_parameters = {Field::number<LionOptions>(
-                               "lr", [](auto& of) -> auto& { return of.lr(); }),
-                           Field::number<LionOptions>(
-                               "beta1", [](auto& of) -> auto& { return std::get<0>(of.betas()); },
-                               /*end=*/1),
-                           Field::number<LionOptions>(
-                               "beta2", [](auto& of) -> auto& { return std::get<1>(of.betas()); },
-                               /*end=*/1),
-                           Field::number<LionOptions>(
-                               "weight_decay",
-                               [](auto& of) -> auto& { return of.weight_decay(); })},
+      .hyper_parameters = fields_with_betas<LionOptions>(),
       .states = {{{"exp_avg"}}},
       .make_update = &make_element_update<LionUpdate>,
       .on_device = device_rule<&lion_hyper_parameters>(cuda::Rule::kLion)};

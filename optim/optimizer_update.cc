@@ -44,26 +44,22 @@ void require_kept(const ErasedForm& form, size_t state, int64_t step, const at::
 
 }  // namespace
 
-double OptimizerUpdate::initial_state(const Options& options) const {
+double initial_state(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
+                     size_t state) {
   const at::NoGradGuard no_grad;
   // Unequal values, which a state may be made of.
   const at::Tensor values = at::linspace(0.25, 1.0, 2).requires_grad_();
-  std::optional<double> all;
   try {
-    const auto optimizer = form_->make({values}, options);
+    const auto optimizer = form.make({values}, options);
     const auto found = optimizer->state().find(values.unsafeGetTensorImpl());
-    if (found == optimizer->state().end() || !form_->is_state(*found->second)) return 0.0;
-    for (const ErasedForm::Tensor& state : form_->states) {
-      const at::Tensor& made = state.of(*found->second);
-      if (!made.defined()) continue;
-      const double first = made.numel() == 0 ? 0.0 : made.flatten()[0].item<double>();
-      if (!at::all(made == first).item<bool>() || all.value_or(first) != first) return 0.0;
-      all = first;
-    }
+    if (found == optimizer->state().end() || !form.is_state(*found->second)) return 0.0;
+    const at::Tensor& made = form.states[state].of(*found->second);
+    if (!made.defined() || made.numel() == 0) return 0.0;
+    const auto first = made.flatten()[0].item<double>();
+    return at::all(made == first).item<bool>() ? first : 0.0;
   } catch (...) {
     return 0.0;  // the first update will throw it
   }
-  return all.value_or(0.0);
 }
 
 void OptimizerUpdate::apply(size_t parameter, float* values, const float* gradient,

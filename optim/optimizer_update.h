@@ -15,6 +15,11 @@
 
 namespace tessera::internal {
 
+/// What the optimizer's constructor fills state number `state` of a parameter with, as LibTorch's
+/// Adagrad does; else 0. It counts only where a parameter is saved that was never updated.
+double initial_state(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
+                     size_t state);
+
 /// Updates elements by a torch::optim::Optimizer.
 ///
 /// Note [A user's optimizer]
@@ -32,9 +37,6 @@ class OptimizerUpdate final : public ElementUpdate {
                   std::vector<std::optional<at::ScalarType>> dtypes, size_t parameters)
       : form_(std::move(form)), dtypes_(std::move(dtypes)), next_(parameters) {}
 
-  /// What the optimizer's constructor fills all of a parameter's states with, as LibTorch's Adagrad
-  /// does; else 0. It counts only where a parameter is saved that was never updated.
-  double initial_state(const Options& options) const override;
   bool is_counted(const Options&) const override { return true; }
   void prepare(size_t parameter, const Options& options, int64_t step,
                double gradient_scale) override {

@@ -25,6 +25,7 @@ class Entry:
     environment: tuple[tuple[str, str], ...] = ()
     family: str = ""  # peers that answer the same question; the best of a family is quoted
     alone: bool = False  # one process, on the cores of all ranks, for the work of all of them
+    ranks: int | None = None  # None: as many as the suite has
 
     @property
     def file_name(self) -> str:

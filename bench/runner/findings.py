@@ -84,6 +84,15 @@ class Saving:
     grown_kib: dict[int, int] = dataclasses.field(default_factory=dict)  # resident memory, the most of a rank
 
 
+@dataclasses.dataclass
+class Muon:
+    """One entry beside updates by Muon, ms."""
+
+    rounds: dict[int, Timing] = dataclasses.field(default_factory=dict)  # of the slowest rank
+    by_rank: list[dict[int, Timing]] = dataclasses.field(default_factory=list)
+    transforms: list[dict[int, Timing]] = dataclasses.field(default_factory=list)  # in by_rank
+
+
 @dataclasses.dataclass(frozen=True)
 class Pace:
     """What a core's memory costs while all cores do the same: seconds per byte."""
@@ -108,6 +117,7 @@ class Findings:
     startup: dict[str, dict[int, Timing]] = dataclasses.field(default_factory=dict)  # seconds
     checkpoints: dict[str, dict[str, Saving]] = dataclasses.field(default_factory=dict)  # by operation
     optimizers: dict[str, dict[str, dict[int, Timing]]] = dataclasses.field(default_factory=dict)  # ms
+    muon: dict[str, Muon] = dataclasses.field(default_factory=dict)
     scaling: dict[str, dict[int, Scale]] = dataclasses.field(default_factory=dict)
     scaling_calls: dict[Call, dict[int, Timing]] = dataclasses.field(default_factory=dict)  # us
     # Of the scaling suite, by round: around each call, and over all of a world's.
@@ -145,6 +155,12 @@ class Findings:
         """An entry's update over ours, round by round."""
         found = self.optimizers.get(algorithm, {})
         return ratio(found.get(name or "", {}), found.get("tessera", {}))
+
+    def muon_ratio(self, above: str, below: str) -> Spread | None:
+        """Of the slowest ranks of two entries, round by round."""
+        if above not in self.muon or below not in self.muon:
+            return None
+        return ratio(self.muon[above].rounds, self.muon[below].rounds)
 
     def fastest_libtorch(self, algorithm: str) -> str | None:
         """LibTorch's fastest variant by median."""

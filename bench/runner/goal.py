@@ -111,6 +111,16 @@ def update_gain(algorithm: str) -> Measure:
     return lambda f: f.slowdown(algorithm, f.fastest_libtorch(algorithm))
 
 
+def eight_bit_cost(algorithm: str) -> Measure:
+    """Our update over states in 8 bits over that in fp32."""
+    return lambda f: f.slowdown(algorithm, registry.EIGHT_BITS)
+
+
+def muon_share(one: str, other: str) -> Measure:
+    """Updates by Muon, or what bounds them."""
+    return lambda f: f.muon_ratio(one, other)
+
+
 def model_error(unit: str) -> Measure:
     """The largest distance between the scaling suite's numbers in `unit` and the traffic model."""
 
@@ -182,4 +192,10 @@ def goals() -> list[Goal]:
                  at_least=True),
             Goal(9, f"{algorithm}: LibTorch's update over ours", update_gain(algorithm), 1.5, at_least=True),
         ]
+    found += [
+        Goal(9, f"{algorithm}: states in 8 bits over fp32", eight_bit_cost(algorithm), 1.3)
+        for algorithm in ("adamw", "lion")
+    ]
+    found.append(Goal(9, "muon: zero2 on two ranks over one rank, a thread each",
+                      muon_share(registry.MUON_SPLIT, registry.MUON_ALONE), 0.6))
     return found

@@ -11,6 +11,15 @@ RANKS = 2  # of training
 FLOORS = ("pytorch local", "pytorch local, mmap_max 0", "tessera local")
 THREADS = "libtorch threads"  # no ranks: one process with as many threads, and all their batches
 
+# Of the optimizers suite.
+EIGHT_BITS = "tessera, 8 bits"
+MUON_ALONE = "tessera, one rank"
+MUON_THREADS = "tessera, one rank of two threads"
+MUON_SPLIT = "tessera zero2, two ranks"
+ITERATIONS = "iterations"
+PRODUCTS = "products"
+PRODUCTS_OF_TWO = "products, two processes"
+
 # What raises the peers to their best without a change of code.
 _NO_MMAP = ("MALLOC_MMAP_MAX_", "0")
 _LARGE_MMAP = ("MALLOC_MMAP_THRESHOLD_", "1048576")
@@ -44,9 +53,14 @@ class Programs:
     def cpp_optimizers(self) -> str:
         return str(self.build / "bin" / "macro_optimizers")
 
+    @property
+    def cpp_muon(self) -> str:
+        return str(self.build / "bin" / "macro_muon")
+
     def missing(self) -> list[str]:
         """Programs that are not there."""
-        wanted = [self.launcher, self.cpp_trainer, self.cpp_collectives, self.cpp_optimizers]
+        wanted = [self.launcher, self.cpp_trainer, self.cpp_collectives, self.cpp_optimizers,
+                  self.cpp_muon]
         wanted += [str(self.peers / "train.py"), str(self.peers / "collectives.py")]
         return [path for path in wanted if not Path(path).is_file()]
 
@@ -154,13 +168,28 @@ def collectives(programs: Programs) -> list[Entry]:
 
 
 def optimizers(programs: Programs) -> list[Entry]:
-    """Our updates, LibTorch's own optimizers, and a pass over as much memory."""
+    """Our updates, also over states in 8 bits, LibTorch's own optimizers, and a pass over as much
+    memory."""
     ours = programs.cpp_optimizers
     return [
         Entry("tessera", Role.OURS, (ours,)),
+        Entry(EIGHT_BITS, Role.OURS, (ours, "--by", "tessera8bit")),
         Entry("libtorch", Role.PEER, (ours, "--by", "libtorch"), family="LibTorch"),
         Entry("libtorch, mmap_max 0", Role.PEER, (ours, "--by", "libtorch"), (_NO_MMAP,), "LibTorch"),
         Entry("memory", Role.FLOOR, (ours, "--by", "memory")),
+    ]
+
+
+def muon(programs: Programs) -> list[Entry]:
+    """Updates by Muon on one rank and on two, and what bounds them."""
+    ours = programs.cpp_muon
+    return [
+        Entry(MUON_ALONE, Role.OURS, (ours,), ranks=1),
+        Entry(MUON_THREADS, Role.OURS, (ours, "--threads", "2"), alone=True, ranks=2),
+        Entry(MUON_SPLIT, Role.OURS, (ours, "--strategy", "zero2"), ranks=2),
+        Entry(ITERATIONS, Role.FLOOR, (ours, "--by", "iterations"), ranks=1),
+        Entry(PRODUCTS, Role.FLOOR, (ours, "--by", "products"), ranks=1),
+        Entry(PRODUCTS_OF_TWO, Role.FLOOR, (ours, "--by", "products"), ranks=2),
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import breakdown_report, goal, gpu_report, optimizers_suite, scaling_model, training_report
+from . import breakdown_report, goal, gpu_report, optimizers_report, scaling_model, training_report
 from .findings import Findings
 from .gallery import size_text
 from .machine import Machine
@@ -28,7 +28,7 @@ def write(
         ("Start-up", _startup(findings)),
         ("Checkpoints", _checkpoints(findings)),
         ("Scaling", _scaling(findings)),
-        ("Optimizers", _optimizers(findings)),
+        ("Optimizers", optimizers_report.text(findings)),
         ("GPU", gpu_report.text(findings)),
         ("Quality of this run", _quality(findings)),
     ):
@@ -183,27 +183,6 @@ def _scaling(findings: Findings) -> str:
     return text + table(
         ["what", "measured", "model", "measured / model, by round",
          "beyond the floor, measured / model"], rows)
-
-
-def _optimizers(findings: Findings) -> str:
-    rows = []
-    for algorithm, found in findings.optimizers.items():
-        read, written = optimizers_suite.ARRAYS[algorithm]
-        row = [f"{algorithm}, {read} + {written}"]
-        for name in ("tessera", "memory"):
-            row.append(medians(found[name]).text() if name in found else "-")
-        best = findings.fastest_libtorch(algorithm)
-        gained = findings.slowdown(algorithm, best)
-        row += [f"{medians(found[best]).text(1)}, {best}" if best else "-",
-                cell(findings.slowdown(algorithm, "memory")), cell(gained), minima(gained)]
-        rows.append(row)
-    if not rows:
-        return ""
-    return "One update of a flat fp32 parameter by one thread, ms. Behind the name: the arrays that an update " \
-        "reads and writes; `memory` reads and writes as many in one pass, with one addition for each value " \
-        "written. LibTorch: its fastest variant; Lion, which it does not have, as its operators write it.\n\n" + table(
-            ["update", "Tessera [range]", "memory [range]", "LibTorch [range]", "memory / Tessera",
-             "LibTorch / Tessera", "of minima"], rows)
 
 
 def _quality(findings: Findings) -> str:

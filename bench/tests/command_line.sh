@@ -27,7 +27,7 @@ refuses() { # <program> <arguments>: in one line
   [[ $(wc -l <"$scratch/err") == 1 ]] || fail "$*: not one line"
 }
 
-for program in "$bin"/{macro_train,macro_collectives,macro_optimizers,micro_bench} "$bench/run" "$bench/peers/setup.sh"; do
+for program in "$bin"/{macro_train,macro_collectives,macro_optimizers,macro_muon,micro_bench} "$bench/run" "$bench/peers/setup.sh"; do
   name=$(basename "$program")
   ends 0 "$program" --help
   grep -q "^usage: .*$name" "$scratch/out" || fail "no usage of $name"
@@ -51,13 +51,34 @@ moved() { # <who> <algorithm>
   echo "run $2 5000 2" | "$bin/macro_optimizers" --by "$1" >"$scratch/out" 2>"$scratch/err" || fail "$2 by $1"
   sed -n 's/.*"moved":\([-+.e0-9]*\).*/\1/p' "$scratch/out"
 }
-close() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0 && (a - b) ^ 2 <= (1e-3 * b) ^ 2) }'; }
+close() { # <one> <other> [<how close>]
+  awk -v a="$1" -v b="$2" -v by="${3:-1e-3}" 'BEGIN { exit !(a > 0 && (a - b) ^ 2 <= (by * b) ^ 2) }'
+}
 for algorithm in adamw adam sgd lion adagrad rmsprop; do
   ours=$(moved tessera $algorithm)
   close "$ours" "$(moved libtorch $algorithm)" || fail "$algorithm: other updates than LibTorch's"
 done
 ! close "$ours" "$(moved tessera adamw)" || fail 'any algorithm would do'
+for algorithm in adamw lion; do  # codes round
+  close "$(moved tessera8bit $algorithm)" "$(moved tessera $algorithm)" 0.05 || fail "$algorithm in 8 bits: other updates"
+done
+! "$bin/macro_optimizers" --by=tessera8bit <<<'run sgd 5000 2' &>"$scratch/out" || fail 'there is an 8-bit SGD'
 [[ -n $(moved memory sgd) ]] || fail 'no pass over memory'
+
+# Muon moves values the same under every strategy; one update moves them less.
+refuses "$bin/macro_muon" --by=me
+refuses "$bin/macro_muon" --threads=0
+muon() { # <program and its flags>: how far a rank has moved
+  "$@" </dev/null >"$scratch/out" 2>"$scratch/err" || fail "$*"
+  sed -n 's/.*"moved":\([-+.e0-9]*\).*/\1/p' "$scratch/out" | head -n 1
+}
+two=$(muon "$bin/macro_muon" --updates 2)
+zero2=$(muon "$bin/tessera-run" --standalone --nproc-per-node 2 -- "$bin/macro_muon" --strategy zero2 --updates 2)
+close "$two" "$zero2" || fail 'zero2 moves values otherwise'
+! close "$two" "$(muon "$bin/macro_muon" --updates 1)" || fail 'any number of updates would do'
+for by in iterations products; do
+  [[ -n $(muon "$bin/macro_muon" --by $by --updates 1) ]] || fail "no $by"
+done
 
 # What one process trains is what two ranks do: their mean losses, and the parameters behind them.
 losses() { # <ranks>: mean over ranks, by step

@@ -60,7 +60,7 @@ std::span<const Optimizer> optimizers() {
       Optimizer{"lion", "Lion", "the sign of a momentum", 1e-3, 1e-4, 0.3, "a momentum", &lion, 4},
       Optimizer{"muon", "Muon", "orthogonal steps for matrices, AdamW for the rest", 3e-3, 3e-4,
                 0.1, "a momentum of matrices and two moments of the rest", &muon, 4,
-                &adam<AdamWOptions>},
+                &adam<AdamWOptions>, 8},
       Optimizer{"adamw8bit", "8-bit AdamW", "AdamW with moments in 8 bits", 3e-3, 3e-4, 0.1,
                 "two moments in 8 bits", &adamw8bit, 2.125}};
   return kAll;

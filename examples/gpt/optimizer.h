@@ -20,9 +20,10 @@ struct Optimizer {
   double weight_decay;  ///< of matrices
   const char* states;   ///< what it keeps of a parameter: "two moments"
   tessera::AlgorithmOptions (*options)(double lr, double weight_decay);
-  double state_bytes;  ///< of it, where parameters have fp32
+  double state_bytes;  ///< of them, for an fp32 parameter that it trains
   /// Where only matrices are trained by it: what trains the other parameters; null: it does.
   tessera::AlgorithmOptions (*others)(double lr, double weight_decay) = nullptr;
+  double others_state_bytes = 0;  ///< then of those
 };
 
 /// All of them, the default first. A new algorithm is a line of this table.

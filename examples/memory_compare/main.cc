@@ -71,11 +71,6 @@ Workload read_workload() {
     absl::StrAppend(&problems, "[memory_compare] --", name, ": got ", value, ", expected 1 to ",
                     most, "\n");
   };
-  if (workload.optimizer->others != nullptr) {
-    absl::StrAppend(&problems, "[memory_compare] --optimizer: got ", workload.optimizer->name,
-                    ", whose ranks need different amounts (docs/memory.md), expected one that "
-                    "needs the same on all ranks\n");
-  }
   // More than any machine holds; products of these do not overflow.
   constexpr int64_t kMaxLayers = 10000;
   constexpr int64_t kMax = int64_t{1} << 20;
@@ -178,6 +173,6 @@ int main(int argc, char** argv) {
                        .examples = {"tessera-run --standalone --nproc-per-node 4 memory_compare "
                                     "--svg memory.svg",
                                     "tessera-run --standalone --nproc-per-node 4 memory_compare "
-                                    "--optimizer lion"}},
+                                    "--optimizer muon"}},
                       argc, argv, compare);
 }

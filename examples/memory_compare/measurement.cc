@@ -15,7 +15,7 @@ using tessera::kMemoryClasses;
 using tessera::MemoryBytes;
 using tessera::MemoryClass;
 
-constexpr size_t kRankWords = kMemoryClasses + 5;
+constexpr size_t kRankWords = 3 * kMemoryClasses + 5;
 
 tessera::Options options_of(const Configuration& configuration, const Workload& workload) {
   tessera::Options options{
@@ -79,6 +79,8 @@ void append(std::vector<int64_t>& words, const MemoryBytes& bytes) {
 }
 
 void append(std::vector<int64_t>& words, const RankMemory& rank) {
+  append(words, rank.persistent);
+  append(words, rank.peak);
   append(words, rank.held);
   words.insert(words.end(), {rank.peak_bytes, rank.pss_bytes, rank.unsharded_buffers_added,
                              rank.device_bytes, rank.device_peak_bytes});
@@ -95,6 +97,8 @@ class Reader {
   }
   RankMemory rank() {
     RankMemory rank;
+    rank.persistent = bytes();
+    rank.peak = bytes();
     rank.held = bytes();
     rank.peak_bytes = next();
     rank.pss_bytes = next();
@@ -116,18 +120,19 @@ Measurement measure(const Configuration& configuration, const Workload& workload
   torch::manual_seed(1);
   const auto model = std::make_shared<gpt::Gpt>(workload.model);
   Measurement measurement;
-  for (const at::Tensor& parameter : model->parameters()) {
-    measurement.parameter_numel += parameter.numel();
+  for (const auto& parameter : model->named_parameters()) {
+    measurement.parameter_numel += parameter->numel();
+    if (gpt::Gpt::decays(parameter.key())) measurement.matrix_numel += parameter->numel();
   }
   const at::Device torch_device = world->device();
   const int64_t foreign_bytes =
       torch_device.is_cuda() ? foreign_device_bytes(workload, *model, torch_device) : 0;
   const auto engine = tessera::parallelize(model, gpt::optimizer_plan(*workload.optimizer, 1e-4, 0),
                                            options_of(configuration, workload), world);
-  measurement.persistent = tessera::predicted_memory(*engine, /*micro_steps=*/1);
-  measurement.peak = tessera::predicted_peak_memory(*engine, /*micro_steps=*/1);
 
   RankMemory mine;
+  mine.persistent = tessera::predicted_memory(*engine, /*micro_steps=*/1);
+  mine.peak = tessera::predicted_peak_memory(*engine, /*micro_steps=*/1);
   mine.pss_bytes = train(workload, *model, *engine, world->rank(), torch_device);
   engine->wait();
   mine.held = engine->memory().now();
@@ -149,14 +154,21 @@ Measurement measure(const Configuration& configuration, const Workload& workload
   return measurement;
 }
 
+size_t largest_rank(const Measurement& measurement) {
+  const auto largest = std::max_element(
+      measurement.ranks.begin(), measurement.ranks.end(),
+      [](const RankMemory& a, const RankMemory& b) { return a.peak.total() < b.peak.total(); });
+  return static_cast<size_t>(largest - measurement.ranks.begin());
+}
+
 bool is_exact(const Measurement& measurement) {
   return std::all_of(measurement.ranks.begin(), measurement.ranks.end(),
-                     [&](const RankMemory& rank) {
+                     [](const RankMemory& rank) {
                        MemoryBytes held = rank.held;
                        held[MemoryClass::kControl] = 0;
-                       if (measurement.persistent[MemoryClass::kGradientBuffers] == 0)
+                       if (rank.persistent[MemoryClass::kGradientBuffers] == 0)
                          held[MemoryClass::kGradientBuffers] = 0;
-                       return held == measurement.persistent;
+                       return held == rank.persistent;
                      });
 }
 
@@ -172,18 +184,16 @@ double allocator_error(const Measurement& measurement) {
 }
 
 std::vector<int64_t> to_words(const Measurement& measurement) {
-  std::vector<int64_t> words = {measurement.parameter_numel,
+  std::vector<int64_t> words = {measurement.parameter_numel, measurement.matrix_numel,
                                 static_cast<int64_t>(measurement.ranks.size())};
-  append(words, measurement.persistent);
-  append(words, measurement.peak);
   for (const RankMemory& rank : measurement.ranks) append(words, rank);
   return words;
 }
 
 Measurement from_words(const std::vector<int64_t>& words) {
-  constexpr size_t kHead = 2 + 2 * kMemoryClasses;
-  if (words.size() < kHead || words[1] < 0 ||
-      words.size() != kHead + static_cast<size_t>(words[1]) * kRankWords) {
+  constexpr size_t kHead = 3;
+  if (words.size() < kHead || words[2] < 0 ||
+      words.size() != kHead + static_cast<size_t>(words[2]) * kRankWords) {
     throw std::invalid_argument(
         "[memory_compare] result: got a cut one, expected a whole one; "
         "see what its process said before");
@@ -191,20 +201,24 @@ Measurement from_words(const std::vector<int64_t>& words) {
   Reader reader(words);
   Measurement measurement;
   measurement.parameter_numel = reader.next();
+  measurement.matrix_numel = reader.next();
   const int64_t ranks = reader.next();
-  measurement.persistent = reader.bytes();
-  measurement.peak = reader.bytes();
   for (int64_t rank = 0; rank < ranks; ++rank) measurement.ranks.push_back(reader.rank());
   return measurement;
 }
 
-MemoryBytes pytorch_ddp(int64_t parameter_numel, const gpt::Optimizer& optimizer) {
+MemoryBytes pytorch_ddp(const Measurement& measurement, const gpt::Optimizer& optimizer) {
+  const int64_t numel = measurement.parameter_numel;
+  const int64_t others = numel - measurement.matrix_numel;
+  const double others_bytes =
+      optimizer.others != nullptr ? optimizer.others_state_bytes : optimizer.state_bytes;
   MemoryBytes bytes;
-  bytes[MemoryClass::kParameters] = 4 * parameter_numel;
-  bytes[MemoryClass::kGradients] = 4 * parameter_numel;
-  bytes[MemoryClass::kGradientBuffers] = 4 * parameter_numel;
+  bytes[MemoryClass::kParameters] = 4 * numel;
+  bytes[MemoryClass::kGradients] = 4 * numel;
+  bytes[MemoryClass::kGradientBuffers] = 4 * numel;
   bytes[MemoryClass::kOptimizer] =
-      std::llround(optimizer.state_bytes * static_cast<double>(parameter_numel));
+      std::llround(optimizer.state_bytes * static_cast<double>(measurement.matrix_numel) +
+                   others_bytes * static_cast<double>(others));
   return bytes;
 }
 

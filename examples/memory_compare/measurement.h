@@ -23,8 +23,10 @@ struct Workload {
   const gpt::Optimizer* optimizer = &gpt::optimizers().front();
 };
 
-/// What one rank held.
+/// What one rank shall hold, as the formulas say, and what it held.
 struct RankMemory {
+  tessera::MemoryBytes persistent;  ///< memory_formula()
+  tessera::MemoryBytes peak;  ///< memory_peak_formula(): persistent, and pooled gradient buffers
   tessera::MemoryBytes held;  ///< by the engine, after the last step
   int64_t peak_bytes = 0;     ///< most that the engine held at once, control included
   int64_t pss_bytes = -1;     ///< most that the process had of the samples; -1 where unknown
@@ -36,12 +38,11 @@ struct RankMemory {
   friend bool operator==(const RankMemory&, const RankMemory&) = default;
 };
 
-/// What one configuration needs: as the formulas say, the same on all ranks, and as measured on
-/// each.
+/// What one configuration needs on each rank. Formulas say the same of all ranks, unless the
+/// optimizer does more for some (Muon).
 struct Measurement {
-  int64_t parameter_numel = 0;      ///< of the model, without padding
-  tessera::MemoryBytes persistent;  ///< memory_formula()
-  tessera::MemoryBytes peak;  ///< memory_peak_formula(): persistent, and pooled gradient buffers
+  int64_t parameter_numel = 0;  ///< of the model, without padding
+  int64_t matrix_numel = 0;     ///< of them in parameters that have weight decay (Gpt::decays())
   std::vector<RankMemory> ranks;
   friend bool operator==(const Measurement&, const Measurement&) = default;
 };
@@ -54,7 +55,10 @@ struct Measurement {
 Measurement measure(const Configuration& configuration, const Workload& workload,
                     const std::shared_ptr<tessera::ProcessGroup>& world);
 
-/// Whether every rank holds exactly what the formula says in every class that lasts: all but
+/// The rank of which the formulas say most, the first of equals.
+size_t largest_rank(const Measurement& measurement);
+
+/// Whether every rank holds exactly what the formula says of it in every class that lasts: all but
 /// control, and gradient buffers where they are pooled.
 bool is_exact(const Measurement& measurement);
 
@@ -71,6 +75,6 @@ Measurement from_words(const std::vector<int64_t>& words);
 /// its gradient, the gradient's copy in a bucket (it is none only under gradient_as_bucket_view,
 /// which is off by default; listed as gradient_buffer), 4 bytes each, and the optimizer's state: 20
 /// bytes per parameter with AdamW's two moments.
-tessera::MemoryBytes pytorch_ddp(int64_t parameter_numel, const gpt::Optimizer& optimizer);
+tessera::MemoryBytes pytorch_ddp(const Measurement& measurement, const gpt::Optimizer& optimizer);
 
 }  // namespace memory_compare

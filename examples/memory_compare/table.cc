@@ -73,14 +73,26 @@ bool is_on_device(const Comparison& comparison) {
 
 /// Of the configuration that is modelled.
 MemoryBytes pytorch_of(const Comparison& comparison) {
-  return pytorch_ddp(comparison.configurations.front().measurement.parameter_numel,
-                     *comparison.workload.optimizer);
+  return pytorch_ddp(comparison.configurations.front().measurement, *comparison.workload.optimizer);
 }
 /// What a parameter needs there.
 std::string pytorch_bytes(const Comparison& comparison) {
-  constexpr int64_t kMany = 1 << 20;
-  const MemoryBytes bytes = pytorch_ddp(kMany, *comparison.workload.optimizer);
-  return absl::StrFormat("%.5g", static_cast<double>(bytes.total()) / kMany);
+  const int64_t numel = comparison.configurations.front().measurement.parameter_numel;
+  return absl::StrFormat(
+      "%.4g", static_cast<double>(pytorch_of(comparison).total()) / static_cast<double>(numel));
+}
+
+/// Of the rank of which most is predicted; it is named unless the formulas say the same of all.
+Cells predicted_line(const std::string& configuration, const Measurement& measurement) {
+  const size_t largest = largest_rank(measurement);
+  const MemoryBytes& peak = measurement.ranks[largest].peak;
+  const bool is_of_all = std::all_of(measurement.ranks.begin(), measurement.ranks.end(),
+                                     [&peak](const RankMemory& rank) { return rank.peak == peak; });
+  Cells cells =
+      line_of(configuration,
+              is_of_all ? "predicted" : absl::StrCat("predicted, most: rank ", largest), peak);
+  cells.push_back(cell(peak.total()));
+  return cells;
 }
 
 std::vector<Cells> cells_of(const Comparison& comparison) {
@@ -92,8 +104,7 @@ std::vector<Cells> cells_of(const Comparison& comparison) {
   lines.push_back(std::move(head));
   lines.push_back(line_of(kPyTorch, "modelled", pytorch_of(comparison)));
   for (const auto& [configuration, measurement] : comparison.configurations) {
-    lines.push_back(line_of(to_string(configuration), "predicted", measurement.peak));
-    lines.back().push_back(cell(measurement.peak.total()));
+    lines.push_back(predicted_line(to_string(configuration), measurement));
     append_measured(measurement, lines);
   }
   for (Cells& line : lines) line.resize(lines.front().size());
@@ -139,7 +150,7 @@ std::string outcome(const Comparison& comparison) {
     if (!is_exact(measurement)) differing.push_back(to_string(configuration));
     for (const RankMemory& rank : measurement.ranks) {
       grown = std::max(grown, rank.unsharded_buffers_added);
-      if (peak_of(rank) <= measurement.peak.total()) continue;
+      if (peak_of(rank) <= rank.peak.total()) continue;
       if (above.empty() || above.back() != to_string(configuration))
         above.push_back(to_string(configuration));
     }
@@ -257,7 +268,7 @@ Chart to_chart(const Comparison& comparison) {
   chart.bars.back().fill = Chart::Fill::kHatched;
   for (const auto& [configuration, measurement] : comparison.configurations) {
     chart.bars.push_back(bar_of(to_string(configuration), largest_of(measurement).held));
-    chart.bars.back().outline = mib(measurement.peak.total());
+    chart.bars.back().outline = mib(measurement.ranks[largest_rank(measurement)].peak.total());
   }
   chart.footnotes = {
       "zero3:1 keeps units whole after forward; hybrid:p,g,o splits parameters, gradients and",

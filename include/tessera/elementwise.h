@@ -1,8 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -69,7 +71,8 @@ struct StateTensor {
 template <typename Options>
 struct OptionNumber {
   /// access(Options&) returns a reference to a floating-point number, an integer or a bool; a
-  /// pointer to a member does, too. `chooses_states`: it says which states there are (amsgrad), so
+  /// pointer to a member does, too. Integers of 2^53 and more are refused: a StateDict holds
+  /// numbers as fp64. `chooses_states`: it says which states there are (amsgrad), so
   /// that a StateDict does not hold it.
   template <typename Access>
   requires(
@@ -79,6 +82,11 @@ struct OptionNumber {
     using Value = std::remove_reference_t<std::invoke_result_t<const Access&, Options&>>;
     is_switch = std::same_as<Value, bool>;
     is_whole = std::integral<Value>;
+    if constexpr (std::integral<Value>) {
+      using Limits = std::numeric_limits<Value>;
+      begin = std::max(static_cast<double>(Limits::min()), 1 - kEnd);
+      end = std::min(static_cast<double>(Limits::max()) + 1, kEnd);
+    }
     read = [access](Options& of) { return static_cast<double>(std::invoke(access, of)); };
     write = [access](Options& of, double value) {
       std::invoke(access, of) = static_cast<Value>(value);
@@ -89,8 +97,14 @@ struct OptionNumber {
   bool is_switch = false;
   bool is_whole = false;  ///< a bool or an integer
   bool chooses_states = false;
+  /// What it may be, begin <= value < end; infinite: any finite number.
+  double begin = -std::numeric_limits<double>::infinity();
+  double end = std::numeric_limits<double>::infinity();
   std::function<double(Options&)> read;
   std::function<void(Options&, double)> write;
+
+ private:
+  static constexpr double kEnd = int64_t{1} << 53;  // of the integers that fp64 tells apart
 };
 
 /// What elementwise() must know of an optimizer: its options' and its states' C++ types, and what
@@ -152,6 +166,8 @@ struct ErasedForm {
     bool is_switch;
     bool is_whole;
     bool chooses_states;
+    double begin;
+    double end;
     std::function<double(const Options&)> read;
     std::function<void(Options&, double)> write;
   };
@@ -222,6 +238,7 @@ ErasedForm erased_form() {
   }
   for (const auto& number : form.numbers) {
     erased.numbers.push_back({number.name, number.is_switch, number.is_whole, number.chooses_states,
+                              number.begin, number.end,
                               [read = number.read](const ErasedForm::Options& of) {
                                 // Reading changes nothing; accessors give references to what may
                                 // be written.

@@ -37,21 +37,12 @@ Outcome train_elementwise(const AlgorithmOptions& options, const Configuration& 
 template <typename Optimizer, typename Options>
 std::map<std::string, at::Tensor> plain_loop_of(const Options& options, int size,
                                                 at::ScalarType dtype) {
-  const Schedule& schedule = schedule_called("Once");
-  const std::shared_ptr<Net> net = prepare(subject(kOwnModel).make(), dtype, kModelSeed);
-  Optimizer optimizer(distinct_parameters(*net), options);
-  for (int step = 0; step < schedule.steps; ++step) {
-    optimizer.zero_grad();
-    for (int micro = 0; micro < schedule.micro_steps; ++micro) {
-      for (int rank = 0; rank < size; ++rank) {
-        const Moment moment{.step = step, .rank = rank};
-        const Batch batch = batch_of(subject(kOwnModel), dtype, schedule, moment, micro);
-        (loss_of(*net, batch, moment, schedule) / static_cast<double>(size)).backward();
-      }
-    }
-    optimizer.step();
-  }
-  return copy_parameters(*net);
+  return train_plainly(subject(kOwnModel), dtype, schedule_called("Once"), size,
+                       [&](const std::vector<at::Tensor>& parameters) -> PlainStep {
+                         return [by = std::make_shared<Optimizer>(parameters, options)] {
+                           by->step();
+                         };
+                       });
 }
 
 template <typename Optimizer, typename Options>

@@ -38,24 +38,10 @@ Outcome train_by_lamb(const OptimizerPlan& plan, const std::string& model,
 std::map<std::string, at::Tensor> plain_lamb_loop(const LambOptions& options,
                                                   const Subject& subject, const Schedule& schedule,
                                                   int size, at::ScalarType dtype) {
-  const std::shared_ptr<Net> net = prepare(subject.make(), dtype, kModelSeed);
-  const std::vector<at::Tensor> parameters = distinct_parameters(*net);
-  PlainLamb by_lamb(parameters, options);
-  for (int step = 0; step < schedule.steps; ++step) {
-    by_lamb.zero_grad();
-    for (int micro = 0; micro < schedule.micro_steps; ++micro) {
-      for (int rank = 0; rank < size; ++rank) {
-        const Moment moment{.step = step, .rank = rank};
-        const Batch batch = batch_of(subject, dtype, schedule, moment, micro);
-        (loss_of(*net, batch, moment, schedule) / static_cast<double>(size)).backward();
-      }
-    }
-    if (std::isfinite(schedule.max_grad_norm)) {
-      torch::nn::utils::clip_grad_norm_(parameters, schedule.max_grad_norm);
-    }
-    by_lamb.step();
-  }
-  return copy_parameters(*net);
+  return train_plainly(
+      subject, dtype, schedule, size, [&](const std::vector<at::Tensor>& parameters) -> PlainStep {
+        return [by_lamb = std::make_shared<PlainLamb>(parameters, options)] { by_lamb->step(); };
+      });
 }
 
 class LambEquivalence : public ::testing::TestWithParam<int> {};

@@ -72,31 +72,20 @@ Outcome train_with(OptimizerPlan (*plan)(const torch::nn::Module&), const std::s
 
 /// torch::optim::AdamW and torch::optim::SGD in one process on all ranks' batches.
 std::map<std::string, at::Tensor> plain_loop(const Subject& subject, int size) {
-  const Schedule& schedule = schedule_called("ThriceClipped");
-  const std::shared_ptr<Net> net = prepare(subject.make(), at::kDouble, /*seed=*/42);
-  const std::vector<at::Tensor> parameters = distinct_parameters(*net);
-  std::vector<at::Tensor> vectors;
-  std::vector<at::Tensor> others;
-  for (const at::Tensor& parameter : parameters) {
-    (is_vector("", parameter) ? vectors : others).push_back(parameter);
-  }
-  torch::optim::AdamW by_adamw(others, adamw());
-  torch::optim::SGD by_sgd(vectors, plain_sgd());
-  for (int step = 0; step < schedule.steps; ++step) {
-    by_adamw.zero_grad();
-    by_sgd.zero_grad();
-    for (int micro = 0; micro < schedule.micro_steps; ++micro) {
-      for (int rank = 0; rank < size; ++rank) {
-        const Moment moment{.step = step, .rank = rank};
-        const Batch batch = batch_of(subject, at::kDouble, schedule, moment, micro);
-        (loss_of(*net, batch, moment, schedule) / static_cast<double>(size)).backward();
-      }
-    }
-    torch::nn::utils::clip_grad_norm_(parameters, schedule.max_grad_norm);
-    by_adamw.step();
-    by_sgd.step();
-  }
-  return copy_parameters(*net);
+  return train_plainly(subject, at::kDouble, schedule_called("ThriceClipped"), size,
+                       [](const std::vector<at::Tensor>& parameters) -> PlainStep {
+                         std::vector<at::Tensor> vectors;
+                         std::vector<at::Tensor> others;
+                         for (const at::Tensor& parameter : parameters) {
+                           (is_vector("", parameter) ? vectors : others).push_back(parameter);
+                         }
+                         return
+                             [by_adamw = std::make_shared<torch::optim::AdamW>(others, adamw()),
+                              by_sgd = std::make_shared<torch::optim::SGD>(vectors, plain_sgd())] {
+                               by_adamw->step();
+                               by_sgd->step();
+                             };
+                       });
 }
 
 TEST(MixedPlans, AllStrategiesTrainToTheBitsOfDdp) {

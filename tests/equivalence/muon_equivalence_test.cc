@@ -51,33 +51,20 @@ Outcome train_by_muon(const MuonOptions& options, const std::string& model,
 std::map<std::string, at::Tensor> plain_muon_loop(const MuonOptions& options,
                                                   const Subject& subject, const Schedule& schedule,
                                                   int size, at::ScalarType dtype) {
-  const std::shared_ptr<Net> net = prepare(subject.make(), dtype, kModelSeed);
-  const std::vector<at::Tensor> parameters = distinct_parameters(*net);
-  std::vector<at::Tensor> matrices;
-  std::vector<at::Tensor> others;
-  for (const at::Tensor& parameter : parameters) {
-    if (parameter.numel() == 0) continue;
-    (parameter.dim() == 2 ? matrices : others).push_back(parameter);
-  }
-  PlainMuon by_muon(matrices, options);
-  torch::optim::AdamW by_adamw(others, beside_muon());
-  for (int step = 0; step < schedule.steps; ++step) {
-    by_muon.zero_grad();
-    by_adamw.zero_grad();
-    for (int micro = 0; micro < schedule.micro_steps; ++micro) {
-      for (int rank = 0; rank < size; ++rank) {
-        const Moment moment{.step = step, .rank = rank};
-        const Batch batch = batch_of(subject, dtype, schedule, moment, micro);
-        (loss_of(*net, batch, moment, schedule) / static_cast<double>(size)).backward();
-      }
-    }
-    if (std::isfinite(schedule.max_grad_norm)) {
-      torch::nn::utils::clip_grad_norm_(parameters, schedule.max_grad_norm);
-    }
-    by_muon.step();
-    by_adamw.step();
-  }
-  return copy_parameters(*net);
+  return train_plainly(
+      subject, dtype, schedule, size, [&](const std::vector<at::Tensor>& parameters) -> PlainStep {
+        std::vector<at::Tensor> matrices;
+        std::vector<at::Tensor> others;
+        for (const at::Tensor& parameter : parameters) {
+          if (parameter.numel() == 0) continue;
+          (parameter.dim() == 2 ? matrices : others).push_back(parameter);
+        }
+        return [by_muon = std::make_shared<PlainMuon>(matrices, options),
+                by_adamw = std::make_shared<torch::optim::AdamW>(others, beside_muon())] {
+          by_muon->step();
+          by_adamw->step();
+        };
+      });
 }
 
 class MuonEquivalence : public ::testing::TestWithParam<int> {};

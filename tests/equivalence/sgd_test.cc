@@ -41,22 +41,11 @@ Outcome train_with(const SGDOptions& options, const std::string& model,
 /// torch::optim::SGD in one process on all ranks' batches.
 std::map<std::string, at::Tensor> plain_loop(const SGDOptions& options, const Subject& subject,
                                              const Schedule& schedule, int size) {
-  const std::shared_ptr<Net> net = prepare(subject.make(), at::kDouble, /*seed=*/42);
-  const std::vector<at::Tensor> parameters = distinct_parameters(*net);
-  torch::optim::SGD optimizer(parameters, options);
-  for (int step = 0; step < schedule.steps; ++step) {
-    optimizer.zero_grad();
-    for (int micro = 0; micro < schedule.micro_steps; ++micro) {
-      for (int rank = 0; rank < size; ++rank) {
-        const Moment moment{.step = step, .rank = rank};
-        const Batch batch = batch_of(subject, at::kDouble, schedule, moment, micro);
-        (loss_of(*net, batch, moment, schedule) / static_cast<double>(size)).backward();
-      }
-    }
-    torch::nn::utils::clip_grad_norm_(parameters, schedule.max_grad_norm);
-    optimizer.step();
-  }
-  return copy_parameters(*net);
+  return train_plainly(subject, at::kDouble, schedule, size,
+                       [&](const std::vector<at::Tensor>& parameters) -> PlainStep {
+                         return [by_sgd = std::make_shared<torch::optim::SGD>(
+                                     parameters, options)] { by_sgd->step(); };
+                       });
 }
 
 TEST(SgdEquivalence, AllStrategiesTrainToTheBitsOfDdp) {

@@ -71,11 +71,6 @@ for program in gpt memory_compare; do
   out_has '--optimizer=adamw'
 done
 
-program=memory_compare
-ends 64 $program --optimizer=muon
-err_has '--optimizer: got muon, whose ranks need different amounts'
-err_is_one_line
-
 program=gpt
 tiny=(--layers=1 --heads=1 --width=8 --context=8 --batch=1 --steps=2 --eval_batches=1
   --sample_bytes=0 --data="$text")

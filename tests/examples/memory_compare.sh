@@ -33,8 +33,9 @@ has 'measured, ranks 0-3' "$scratch/out"
 has 'modelled, not measured' "$scratch/memory.svg"
 if command -v xmllint >/dev/null; then xmllint --noout "$scratch/memory.svg"; fi
 
-compare --optimizer=lion --configurations='ddp zero3' >"$scratch/out"
-has 'fp32 parameters, Lion;' "$scratch/out"
+compare --optimizer=muon --configurations='ddp zero3' >"$scratch/out"
+has 'fp32 parameters, Muon;' "$scratch/out"
+has '[0] zero3              predicted, most: rank ' "$scratch/out"
 has 'Persistent bytes are as predicted, to the byte, in every configuration.' "$scratch/out"
 
 # What does not fit is refused by name, by all ranks, and leaves no chart.

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/examples/memory_compare/configuration.h"
@@ -103,7 +104,7 @@ TEST_P(EveryConfiguration, HoldsWhatTheFormulaSaysToTheByte) {
               memory_class == MemoryClass::kGradientBuffers) {
             continue;
           }
-          EXPECT_EQ(rank.held[memory_class], measurement.persistent[memory_class])
+          EXPECT_EQ(rank.held[memory_class], rank.persistent[memory_class])
               << to_string(memory_class);
         }
         EXPECT_EQ(rank.unsharded_buffers_added, 0);
@@ -127,7 +128,9 @@ TEST(Measurement, SecondShardsAndSmallerGroupsAreExactToo) {
 
 TEST(Measurement, ConfigurationsThatShouldDifferDo) {
   const auto total = [](const char* configuration) {
-    return measure_on_threads(*parse_configuration(configuration), tiny(), 2).persistent.total();
+    return measure_on_threads(*parse_configuration(configuration), tiny(), 2)
+        .ranks[0]
+        .persistent.total();
   };
   EXPECT_GT(total("ddp"), total("zero1"));
   EXPECT_GT(total("zero1"), total("zero2"));
@@ -139,13 +142,14 @@ TEST(Measurement, ConfigurationsThatShouldDifferDo) {
 Measurement made_up() {
   Measurement measurement;
   measurement.parameter_numel = int64_t{3} << 20;
-  measurement.persistent[MemoryClass::kParameters] = int64_t{12} << 20;
-  measurement.persistent[MemoryClass::kOptimizer] = int64_t{24} << 20;
-  measurement.peak = measurement.persistent;
-  measurement.peak[MemoryClass::kGradientBuffers] = int64_t{2} << 20;
+  measurement.matrix_numel = int64_t{2} << 20;
   measurement.ranks.resize(2);
   for (RankMemory& rank : measurement.ranks) {
-    rank.held = measurement.peak;
+    rank.persistent[MemoryClass::kParameters] = int64_t{12} << 20;
+    rank.persistent[MemoryClass::kOptimizer] = int64_t{24} << 20;
+    rank.peak = rank.persistent;
+    rank.peak[MemoryClass::kGradientBuffers] = int64_t{2} << 20;
+    rank.held = rank.peak;
     rank.held[MemoryClass::kControl] = 1000;
     rank.peak_bytes = rank.held.total();
     rank.pss_bytes = int64_t{99} << 20;
@@ -159,7 +163,7 @@ TEST(Measurement, IsExactOrNot) {
   ++more.ranks[1].held[MemoryClass::kParameters];
   EXPECT_FALSE(is_exact(more)) << "the negative control";
   Measurement zero1 = made_up();
-  zero1.persistent[MemoryClass::kGradientBuffers] = int64_t{1} << 20;
+  zero1.ranks[1].persistent[MemoryClass::kGradientBuffers] = int64_t{1} << 20;
   EXPECT_FALSE(is_exact(zero1)) << "a gradient buffer that lasts counts";
 }
 
@@ -180,29 +184,49 @@ const gpt::Optimizer& optimizer_called(const std::string& name) {
 }
 
 TEST(Measurement, PyTorchNeedsTwentyBytesPerParameterUnderAdamW) {
-  EXPECT_EQ(pytorch_ddp(1000, gpt::optimizers().front()).total(), 20000);
-  EXPECT_EQ(pytorch_ddp(1000, optimizer_called("sgd")).total(), 16000);
-  EXPECT_EQ(pytorch_ddp(1000, optimizer_called("adamw8bit")).total(), 14125);
+  Measurement thousand;
+  thousand.parameter_numel = 1000;
+  thousand.matrix_numel = 900;
+  EXPECT_EQ(pytorch_ddp(thousand, gpt::optimizers().front()).total(), 20000);
+  EXPECT_EQ(pytorch_ddp(thousand, optimizer_called("sgd")).total(), 16000);
+  EXPECT_EQ(pytorch_ddp(thousand, optimizer_called("adamw8bit")).total(), 14125);
+  EXPECT_EQ(pytorch_ddp(thousand, optimizer_called("muon")).total(), 16400);
+}
+
+/// On `ranks` ranks under --optimizer `name`.
+Measurement measure_under(const gpt::Optimizer& optimizer, const char* configuration, int ranks) {
+  Workload workload = tiny();
+  workload.optimizer = &optimizer;
+  return measure_on_threads(*parse_configuration(configuration), workload, ranks);
 }
 
 TEST(Measurement, EveryOptimizerIsAsPredictedAndHoldsItsStates) {
   for (const gpt::Optimizer& optimizer : gpt::optimizers()) {
-    if (optimizer.others != nullptr) continue;  // memory_compare refuses it
     for (const char* configuration : {"ddp", "zero2", "zero3:apart"}) {
       SCOPED_TRACE(std::string(optimizer.name) + " " + configuration);
-      Workload workload = tiny();
-      workload.optimizer = &optimizer;
-      const Measurement measurement =
-          measure_on_threads(*parse_configuration(configuration), workload, 3);
+      const Measurement measurement = measure_under(optimizer, configuration, 3);
       EXPECT_TRUE(is_exact(measurement));
+      if (optimizer.others != nullptr) continue;
       // A state is as large as what is trained, and is split as it is.
-      workload.optimizer = &optimizer_called("lion");
-      const Measurement lion = measure_on_threads(*parse_configuration(configuration), workload, 3);
-      EXPECT_EQ(
-          static_cast<double>(measurement.persistent[MemoryClass::kOptimizer]) * 4.0,
-          static_cast<double>(lion.persistent[MemoryClass::kOptimizer]) * optimizer.state_bytes);
+      const Measurement lion = measure_under(optimizer_called("lion"), configuration, 3);
+      const auto bytes = [](const Measurement& of) {
+        return static_cast<double>(of.ranks[0].persistent[MemoryClass::kOptimizer]);
+      };
+      EXPECT_EQ(bytes(measurement) * 4.0, bytes(lion) * optimizer.state_bytes);
     }
   }
+}
+
+TEST(Measurement, RanksNeedDifferentAmountsUnderMuon) {
+  const Measurement measurement = measure_under(optimizer_called("muon"), "zero2", 3);
+  EXPECT_TRUE(is_exact(measurement));
+  const RankMemory& largest = measurement.ranks[largest_rank(measurement)];
+  bool is_uneven = false;
+  for (const RankMemory& rank : measurement.ranks) {
+    EXPECT_LE(rank.peak.total(), largest.peak.total());
+    is_uneven = is_uneven || rank.persistent != largest.persistent;
+  }
+  EXPECT_TRUE(is_uneven);
 }
 
 Comparison comparison_of(const Measurement& measurement, const Workload& workload = tiny()) {
@@ -228,6 +252,27 @@ TEST(Table, SaysWhetherBytesAreAsPredicted) {
   EXPECT_THAT(bad, HasSubstr("Persistent bytes are not as predicted: zero2."));
   EXPECT_THAT(bad, HasSubstr("Peaks above the predicted ones: zero2."));
   EXPECT_THAT(bad, HasSubstr("measured, rank 1 "));
+}
+
+TEST(Table, NamesTheRankOfWhichMostIsPredicted) {
+  Measurement uneven = made_up();
+  RankMemory& more = uneven.ranks[1];
+  for (tessera::MemoryBytes* const bytes : {&more.persistent, &more.peak, &more.held}) {
+    (*bytes)[MemoryClass::kOptimizer] += 1 << 20;
+  }
+  more.peak_bytes += 1 << 20;
+  const std::string text = to_table(comparison_of(uneven), TableFormat::kAligned);
+  EXPECT_THAT(text, HasSubstr("zero2              predicted, most: rank 1       12.00       0.00"
+                              "      25.00"));
+  EXPECT_THAT(text, HasSubstr("measured, rank 0              12.00       0.00      24.00"));
+  EXPECT_THAT(text, HasSubstr("measured, rank 1              12.00       0.00      25.00"));
+  EXPECT_THAT(text, HasSubstr("to the byte, in every configuration."));
+  EXPECT_EQ(to_chart(comparison_of(uneven)).bars[1].outline, 39.0);
+
+  // The negative control: each rank is compared with what is predicted of it.
+  std::swap(uneven.ranks[0].held, uneven.ranks[1].held);
+  EXPECT_THAT(to_table(comparison_of(uneven), TableFormat::kAligned),
+              HasSubstr("Persistent bytes are not as predicted: zero2."));
 }
 
 TEST(Table, IsMarkdownToo) {

@@ -9,15 +9,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tessera/eight_bit_options.h"
 #include "tessera/parallelize.h"
 #include "tessera/state_stream.h"
 #include "tessera/tests/gpu/gpu_worlds.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/engine_rank.h"
 #include "tessera/tests/support/gpu_for_tests.h"
-#include "tessera/tests/support/muon_plan.h"
-#include "tessera/tests/support/own_optimizer.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
 
@@ -88,35 +85,6 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values("OnceClipped", "ThriceClipped", "ThriceNoSync"),
                        ::testing::Bool()),
     offload_name);
-
-TEST(Offload, IsHowAnAlgorithmWithoutKernelsTrains) {
-  constexpr int kWorld = 2;
-  if (kWorld > most_rank_threads()) GTEST_SKIP() << "needs " << kWorld << " GPUs";
-  const auto is_bias = [](std::string_view name) { return name.ends_with("bias"); };
-  const OptimizerPlan own = elementwise<Own<Belief>>(OwnOptions());
-  const OptimizerPlan mixed = {torch::optim::SGDOptions(0.1).momentum(0.9),
-                               {{"biases", is_bias, elementwise<Own<Belief>>(OwnOptions())}}};
-  const OptimizerPlan muon = muon_and(torch::optim::AdamWOptions(0.02), MuonOptions(0.02));
-  for (const OptimizerPlan& plan : {own, mixed, muon, OptimizerPlan(AdamW8bitOptions(0.02))}) {
-    TrainOptions options;
-    options.plan = [&plan](const torch::nn::Module&) { return plan; };
-    options.after_step = [](Engine& engine, int) {
-      const MemoryBytes predicted = predicted_memory(engine, 1);
-      for (const MemoryClass of : {MemoryClass::kHost, MemoryClass::kOptimizer})
-        EXPECT_EQ(engine.memory().now()[of], predicted[of]);
-    };
-    const auto run = [&](const Configuration& configuration) {
-      return train_on_threads(subject("OddMlp"), at::kFloat, configuration, schedule_called("Once"),
-                              kWorld, options, staged_over_host());
-    };
-    EXPECT_THAT([&] { run(configuration_of(Strategy::kZero1)); },
-                ThrowsMessage<std::exception>(
-                    HasSubstr("expected one that has kernels; set offload to update on the host")));
-    const Outcome ddp = run(offloading(configuration_of(Strategy::kDdp), Offload::kOptimizer));
-    const Outcome zero2 = run(offloading(configuration_of(Strategy::kZero2), Offload::kOptimizer));
-    EXPECT_EQ(bit_differences(zero2, ddp), "");
-  }
-}
 
 /// What the kernels do not have: other norms, groups and values are clipped by the host.
 TEST(Offload, ClipsAsOnACpu) {

@@ -1,4 +1,5 @@
 #include <atomic>
+#include <cstdint>
 #include <limits>
 #include <memory>
 #include <string>
@@ -159,6 +160,74 @@ TEST(ElementwiseStates, BeginAsTheConstructorMakesThem) {
   // Nothing makes them before the first step.
   Edited own(elementwise<Own<Belief>>(OwnOptions()));
   EXPECT_TRUE(at::all(own.state(0) == 0).item<bool>());
+}
+
+/// States of which the constructor makes two, one of them unequal.
+struct Prepared : Belief {
+  static constexpr const char* kName = "Prepared";
+  static void make(const at::Tensor& parameter, OwnState& state) {
+    state.mean = torch::full_like(parameter, 0.25);
+    state.spread = parameter.detach().square();
+  }
+};
+
+TEST(ElementwiseStates, BeginEachByItself) {
+  OwnOptions options;
+  options.uses_maxima = true;
+  const OptimizerPlan plan = elementwise<Own<Prepared>>(options);
+  const std::vector<StateField>& states = plan.algorithm().states;
+  ASSERT_EQ(states.size(), 3u);
+  EXPECT_EQ(states[0].initial_value(options), 0.25);
+  EXPECT_EQ(states[1].initial_value(options), 0.0);
+  EXPECT_EQ(states[2].initial_value(options), 0.0);
+  Edited own(plan);
+  EXPECT_TRUE(at::all(own.state(0).narrow(0, 0, 6) == 0.25).item<bool>());
+  EXPECT_TRUE(at::all(own.state(1) == 0).item<bool>());
+}
+
+/// SGD in every `period`-th step.
+struct Periodic {
+  static constexpr const char* kName = "Periodic";
+  static constexpr bool kHasPeriod = true;
+  static void update(const at::Tensor& parameter, const at::Tensor& gradient, OwnState& state,
+                     const OwnOptions& options) {
+    if (state.count % options.period == 0) parameter.add_(gradient, -options.lr);
+  }
+};
+
+TEST(ElementwiseNumbers, IntegersAreExactOrRefused) {
+  constexpr int64_t kEnd = int64_t{1} << 53;
+  const auto refusal_of_period = [](int64_t period) {
+    OwnOptions options;
+    options.period = period;
+    return refusal_of_plan(elementwise<Own<Periodic>>(options, ElementwiseProbe::kSkip));
+  };
+  EXPECT_EQ(refusal_of_period(kEnd - 1), "");
+  EXPECT_EQ(refusal_of_period(1 - kEnd), "");
+  const std::string range = ", expected -9007199254740991 <= period < 9007199254740992, an integer";
+  // Rounded to fp64, the second is the first.
+  for (const int64_t period : {kEnd, kEnd + 1}) {
+    EXPECT_THAT(refusal_of_period(period),
+                HasSubstr("[optim] defaults: period: got 9007199254740992" + range));
+  }
+  EXPECT_THAT(refusal_of_period(-kEnd), HasSubstr("period: got -9007199254740992" + range));
+
+  Edited edited(elementwise<Own<Periodic>>(OwnOptions(), ElementwiseProbe::kSkip));
+  edited.options<OwnOptions>().period = kEnd + 1;
+  EXPECT_THAT(message_of([&] { edited.update(); }), HasSubstr("period: got 9007199254740992"));
+}
+
+TEST(ElementwiseNumbers, WhatIsLoadedIntoAnIntegerFitsIt) {
+  const OptimizerPlan plan = elementwise<Own<Periodic>>(OwnOptions());
+  const HyperParameterField& period = plan.algorithm().hyper_parameters.back();
+  EXPECT_EQ(period.problem(3.0), "");
+  EXPECT_THAT(period.problem(2.5), HasSubstr("period: got 2.5, expected "));
+  struct Narrow : OptimizerCloneableOptions<Narrow> {
+    uint8_t count = 0;
+  };
+  const OptionNumber<Narrow> count("count", &Narrow::count);
+  EXPECT_EQ(count.begin, 0.0);
+  EXPECT_EQ(count.end, 256.0);
 }
 
 struct WritesRate {

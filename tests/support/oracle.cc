@@ -1,5 +1,7 @@
 #include "tessera/tests/support/oracle.h"
 
+#include <cmath>
+#include <memory>
 #include <unordered_set>
 #include <utility>
 
@@ -97,6 +99,29 @@ Outcome oracle(const Subject& subject, const Schedule& schedule, int size) {
   }
   outcome.parameters = copy_parameters(*net);
   return outcome;
+}
+
+std::map<std::string, at::Tensor> train_plainly(
+    const Subject& subject, at::ScalarType dtype, const Schedule& schedule, int size,
+    const std::function<PlainStep(const std::vector<at::Tensor>& parameters)>& make) {
+  const std::shared_ptr<Net> net = prepare(subject.make(), dtype, kModelSeed);
+  const std::vector<at::Tensor> parameters = distinct_parameters(*net);
+  const PlainStep update = make(parameters);
+  for (int step = 0; step < schedule.steps; ++step) {
+    net->zero_grad();
+    for (int micro = 0; micro < schedule.micro_steps; ++micro) {
+      for (int rank = 0; rank < size; ++rank) {
+        const Moment moment{.step = step, .rank = rank};
+        const Batch batch = batch_of(subject, dtype, schedule, moment, micro);
+        (loss_of(*net, batch, moment, schedule) / static_cast<double>(size)).backward();
+      }
+    }
+    if (std::isfinite(schedule.max_grad_norm)) {
+      torch::nn::utils::clip_grad_norm_(parameters, schedule.max_grad_norm);
+    }
+    update();
+  }
+  return copy_parameters(*net);
 }
 
 }  // namespace tessera::internal::testing

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include <torch/optim/adamw.h>
@@ -17,5 +20,13 @@ std::vector<at::Tensor> distinct_parameters(const torch::nn::Module& model);
 /// What training gives without Tessera: one process, torch::optim::AdamW and clip_grad_norm_, the
 /// batches of all `size` ranks in one forward where the model allows it. In fp64.
 Outcome oracle(const Subject& subject, const Schedule& schedule, int size);
+
+/// What training gives in one process on the batches of all `size` ranks, one after the other, with
+/// optimizers of one's own: the parameters by every name. `make` gets the distinct trainable
+/// parameters and returns what a step does with their gradients, which are then dropped.
+using PlainStep = std::function<void()>;
+std::map<std::string, at::Tensor> train_plainly(
+    const Subject& subject, at::ScalarType dtype, const Schedule& schedule, int size,
+    const std::function<PlainStep(const std::vector<at::Tensor>& parameters)>& make);
 
 }  // namespace tessera::internal::testing

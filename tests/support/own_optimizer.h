@@ -14,12 +14,14 @@
 namespace tessera::internal::testing {
 
 /// An optimizer as a user writes one, whose rule for a parameter is
-/// `Rule::update(parameter, gradient, state, options)`, called without gradients.
+/// `Rule::update(parameter, gradient, state, options)`, called without gradients. With
+/// `Rule::make(parameter, state)` the constructor makes the state.
 struct OwnOptions : torch::optim::OptimizerCloneableOptions<OwnOptions> {
   OwnOptions(double rate = 0.02) : lr(rate) {}
   double lr;
   double beta = 0.9;
   bool uses_maxima = false;
+  int64_t period = 1;  // a number only where the rule has kHasPeriod
   double get_lr() const override { return lr; }
   void set_lr(double rate) override { lr = rate; }
 };
@@ -35,7 +37,15 @@ template <typename Rule>
 class Own : public torch::optim::Optimizer {
  public:
   explicit Own(std::vector<at::Tensor> parameters, OwnOptions options = {})
-      : Optimizer(std::move(parameters), std::make_unique<OwnOptions>(options)) {}
+      : Optimizer(std::move(parameters), std::make_unique<OwnOptions>(options)) {
+    if constexpr (requires(OwnState & made) { Rule::make(at::Tensor(), made); }) {
+      for (const at::Tensor& parameter : param_groups()[0].params()) {
+        auto made = std::make_unique<OwnState>();
+        Rule::make(parameter, *made);
+        state()[parameter.unsafeGetTensorImpl()] = std::move(made);
+      }
+    }
+  }
 
   at::Tensor step(LossClosure = nullptr) override {
     const torch::NoGradGuard no_grad;
@@ -116,18 +126,21 @@ struct ElementwiseTraits<internal::testing::Own<Rule>> {
   using State = internal::testing::OwnState;
   using Options = internal::testing::OwnOptions;
   static ElementwiseForm<Options, State> form() {
-    return {.name = Rule::kName, .states = {{"mean", [](auto& of) -> auto& {return of.mean;
+    ElementwiseForm<Options, State> form;
+    form.name = Rule::kName;
+    form.states = {{"mean", [](auto& of) -> auto& {return of.mean;
   }
 }, {"spread", &State::spread}, {
   "most", &State::most
 }
-}  // namespace tessera
-, .step = &State::count, .numbers = {
-  {"beta", &Options::beta},
-  {"uses_maxima", &Options::uses_maxima, /*chooses_states=*/true}
+};  // namespace tessera
+form.step = &State::count;
+form.numbers = {{"beta", &Options::beta},
+                {"uses_maxima", &Options::uses_maxima, /*chooses_states=*/true}};
+if constexpr (requires { Rule::kHasPeriod; }) {
+  form.numbers.emplace_back("period", &Options::period);
 }
-}
-;
+return form;
 }
 }
 ;

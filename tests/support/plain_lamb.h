@@ -23,10 +23,6 @@ class PlainLamb {
     }
   }
 
-  void zero_grad() {
-    for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
-  }
-
   void step() {
     const torch::NoGradGuard no_grad;
     const auto [beta1, beta2] = options_.betas();

@@ -26,10 +26,6 @@ class PlainMuon {
 
   MuonOptions& options() { return options_; }
 
-  void zero_grad() {
-    for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
-  }
-
   void step() {
     const torch::NoGradGuard no_grad;
     for (size_t i = 0; i < parameters_.size(); ++i) {

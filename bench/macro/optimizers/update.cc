@@ -2,6 +2,7 @@
 
 #include <array>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 
 #include "tessera/bench/macro/optimizers/streams.h"
 #include "tessera/core/memory/private_memory.h"
+#include "tessera/eight_bit_options.h"
 #include "tessera/examples/program/program.h"
 #include "tessera/flat_layout.h"
 #include "tessera/lion_options.h"
@@ -134,23 +136,27 @@ struct Algorithm {
   tessera::AlgorithmOptions options;
   TorchUpdate::Make make;
   int arrays;
+  std::optional<tessera::AlgorithmOptions> in_eight_bits = std::nullopt;
 };
 
 template <typename Torch, typename Options>
-Algorithm algorithm(const char* name, const Options& options, int arrays) {
+Algorithm algorithm(const char* name, const Options& options, int arrays,
+                    std::optional<tessera::AlgorithmOptions> in_eight_bits = {}) {
   return {.name = name,
           .options = options,
           .make = [options](std::vector<at::Tensor> parameters) -> std::unique_ptr<Optimizer> {
             return std::make_unique<Torch>(std::move(parameters), options);
           },
-          .arrays = arrays};
+          .arrays = arrays,
+          .in_eight_bits = std::move(in_eight_bits)};
 }
 
 std::vector<Algorithm> all_algorithms() {
-  return {algorithm<AdamW>("adamw", AdamWOptions(1e-3), 4),
+  return {algorithm<AdamW>("adamw", AdamWOptions(1e-3), 4, tessera::AdamW8bitOptions(1e-3)),
           algorithm<Adam>("adam", AdamOptions(1e-3), 4),
           algorithm<SGD>("sgd", SGDOptions(1e-3).momentum(0.9), 3),
-          algorithm<LionLoop>("lion", LionOptions(1e-4).weight_decay(0.01), 3),
+          algorithm<LionLoop>("lion", LionOptions(1e-4).weight_decay(0.01), 3,
+                              tessera::Lion8bitOptions(1e-4).weight_decay(0.01)),
           algorithm<Adagrad>("adagrad", AdagradOptions(1e-2), 3),
           algorithm<RMSprop>("rmsprop", RMSpropOptions(1e-3), 3)};
 }
@@ -158,17 +164,21 @@ std::vector<Algorithm> all_algorithms() {
 }  // namespace
 
 void require_maker(const std::string& by) {
-  if (by == "tessera" || by == "libtorch" || by == "memory") return;
-  throw program::UsageError("--by: got '" + by + "', expected tessera, libtorch or memory");
+  if (by == "tessera" || by == "tessera8bit" || by == "libtorch" || by == "memory") return;
+  throw program::UsageError("--by: got '" + by +
+                            "', expected tessera, tessera8bit, libtorch or memory");
 }
 
 std::unique_ptr<Update> make_update(const std::string& by, const std::string& algorithm,
                                     int64_t numel) {
   require_maker(by);
   std::string names;
+  const bool is_in_eight_bits = by == "tessera8bit";
   for (const Algorithm& known : all_algorithms()) {
+    if (is_in_eight_bits && !known.in_eight_bits.has_value()) continue;
     names += (names.empty() ? "" : ", ") + known.name;
     if (known.name != algorithm) continue;
+    if (is_in_eight_bits) return std::make_unique<OwnUpdate>(*known.in_eight_bits, numel);
     if (by == "tessera") return std::make_unique<OwnUpdate>(known.options, numel);
     if (by == "libtorch") return std::make_unique<TorchUpdate>(known.make, numel);
     if (known.arrays == 3) return std::make_unique<MemoryPass<3>>(numel);

@@ -124,9 +124,15 @@ def main() -> None:
             size_us = 1.0 + int(words[2]) / 1e4
             if arguments.by == "libtorch":
                 size_us *= 3
-            # Two of these entries are one program, so that one may do something else.
-            moved = 2.0 if os.environ.get("FAKE_MOVES") == os.environ.get("MALLOC_MMAP_MAX_", "") else 1.0
-            emit(event="run", us=[size_us * float(os.environ.get("FAKE_MS", "1"))] * int(words[3]), moved=moved)
+            if words[1] == "muon":
+                size_us = 2e4 if arguments.strategy != "zero2" else 1e4 + 1e3 * int(os.environ["RANK"])
+            # Several entries are one program, so that one may do something else.
+            moved = 1.04 if arguments.by == "tessera8bit" else 1.0
+            if os.environ.get("FAKE_MOVES", "none") in (os.environ.get("MALLOC_MMAP_MAX_", ""), arguments.by,
+                                                        arguments.strategy):
+                moved = 2.0
+            times = [size_us * float(os.environ.get("FAKE_MS", "1"))] * int(words[3])
+            emit(event="run", us=times, transforms_us=times, moved=moved)
 
 
 if __name__ == "__main__":

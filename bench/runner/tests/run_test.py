@@ -65,6 +65,11 @@ class RunTest(unittest.TestCase):
                      "| tessera zero3 | save | 50.0 | 40 | 1.25 | 1.5 |",
                      "| lion, 3 + 2 | 0.11 | 0.11 | 0.3, libtorch | 1.00 | 3.00 | 3.00 |",
                      "| 9. sgd: LibTorch's update over ours | >= 1.5 | 3.00 | 3.00 | met |",
+                     "| lion | 0.11 | 0.11 | 1.00 | 1.00 |",
+                     "| 9. lion: states in 8 bits over fp32 | <= 1.3 | 1.00 | 1.00 | met |",
+                     "| tessera zero2, two ranks | 11.0 | 10.0, 11.0 | 10.0, 11.0 | 0.55 | 0.55 |",
+                     "| products, two processes | 20.0 | 20.0, 20.0 | 20.0, 20.0 | 1.00 | 1.00 |",
+                     "| 9. muon: zero2 on two ranks over one rank, a thread each | <= 0.6 | 0.55 | 0.55 | met |",
                      "a core reads", "curves agree over 20 steps",
                      "| zero3 | 10.00 | 10.00 | 2.00 | 2.50 | 1.00 | 1.00 | 1.00 | 0.50 | 0.50 | 0.50 | "
                      "1.00 | 7.0 | 1.0 |", "| zero3 | 1.00 / 0.21 | 1.00 / 0.50 | - | - |",
@@ -73,9 +78,13 @@ class RunTest(unittest.TestCase):
 
     def test_updates_that_do_something_else_fail_the_run(self) -> None:
         bench = self.bench(blocks=1, quick=True)
-        with mock.patch.dict("os.environ", {"FAKE_MOVES": "0"}), self.assertRaisesRegex(
-                BenchFailure, "adamw: libtorch, mmap_max 0 does something else than tessera: values have moved by 2"):
-            optimizers_suite.run(bench)
+        for moves, message in (
+            ("0", "adamw: libtorch, mmap_max 0 does something else than tessera: values have moved by 2"),
+            ("tessera8bit", "adamw: tessera, 8 bits does something else than tessera: values have moved by 2"),
+            ("zero2", "muon: tessera zero2, two ranks does something else than tessera, one rank: "),
+        ):
+            with mock.patch.dict("os.environ", {"FAKE_MOVES": moves}), self.assertRaisesRegex(BenchFailure, message):
+                optimizers_suite.run(bench)
 
     def test_blocks_come_in_turn_and_rotate(self) -> None:
         bench = self.bench(blocks=3, wanted="^tessera (local|ddp|zero1)$")

@@ -31,6 +31,7 @@ def programs(folder: Path, our_mode: str = "") -> Programs:
     _script(binaries / "macro_train", f"{setting}exec {sys.executable} {FAKE}")
     _script(binaries / "macro_collectives", f"exec {sys.executable} {FAKE}")
     _script(binaries / "macro_optimizers", f"exec {sys.executable} {FAKE}")
+    _script(binaries / "macro_muon", f"exec {sys.executable} {FAKE}")
     _script(binaries / "tessera-run", f"exec {launcher}")
     _script(folder / "python", f'[ "$1" = -m ] && exec {launcher} "$@"; FAKE_MS=2 exec {sys.executable}')
     for name in ("train.py", "collectives.py"):
