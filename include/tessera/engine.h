@@ -73,6 +73,9 @@ struct StepResult {
 /// with the group's device as its current one): one at a time, and not during a backward. Several
 /// engines may live in one process (a GAN), each used in the same order on all ranks.
 ///
+/// A function that the engine runs inside a call (a schedule, a predicate, ask_non_finite, a sink)
+/// must not make a call that concerns training or state: it throws c10::Error.
+///
 /// Errors: wrong use throws c10::Error. A failed collective throws CommError and poisons the engine
 /// (every later call throws that error), and so does an exception on one rank in a collective part
 /// of a call that the other ranks cannot finish without it. A backward that reduces throws

@@ -16,6 +16,7 @@
 #include "tessera/optim/algorithm.h"
 #include "tessera/optim/parameter_groups.h"
 #include "tessera/zero/engine/engine_plan.h"
+#include "tessera/zero/engine/running_call.h"
 
 namespace tessera::internal {
 
@@ -64,6 +65,7 @@ ShardedEngine::Parts CurrentEngine::agree(const char* call, const Prepare& prepa
                                           const std::vector<std::string>& arguments) {
   ShardedEngine& now = get();
   now.begin_change(call);
+  const RunningCall running(lasting_.running, call);
   std::vector<std::string> problems;
   if (std::string problem = now.problem_of_change(call); !problem.empty()) {
     problems.push_back(std::move(problem));
