@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
 
+#include "tessera/core/process/error_text.h"
 #include "tessera/optim/algorithms.h"
 #include "tessera/optim/parameter_groups.h"
 
@@ -28,6 +29,11 @@ const Algorithm* find_algorithm(const AlgorithmOptions& options) {
 
 std::string subject_of(const OptimizerPlan& plan, size_t group) {
   return group == 0 ? "defaults" : "group '" + plan.groups[group - 1].name + "'";
+}
+
+bool selects(const OptimizerGroup& group, const Parameter& parameter) {
+  return ask(group.selects, "[optim] group '" + group.name + "': its predicate", parameter.name,
+             parameter.tensor);
 }
 
 std::string unknown_algorithm(const OptimizerPlan& plan, size_t group) {
@@ -91,9 +97,7 @@ absl::StatusOr<std::vector<size_t>> OptimizerPlan::assign(const ParameterTable& 
   std::vector<size_t> selected(groups.size(), 0);
   for (size_t index = 0; index < table.size(); ++index) {
     for (size_t g = 0; g < groups.size(); ++g) {
-      if (!groups[g].selects || !groups[g].selects(table[index].name, table[index].tensor)) {
-        continue;
-      }
+      if (!groups[g].selects || !selects(groups[g], table[index])) continue;
       // A later group may select it too: it does not lack parameters, the order decides.
       ++selected[g];
       if (group_of[index] == 0) group_of[index] = g + 1;

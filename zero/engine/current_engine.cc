@@ -92,7 +92,7 @@ StateDict CurrentEngine::set_trainable(const ParameterPredicate& trains, FrozenS
     bool trains_any = false;
     for (size_t i = 0; i < now.table.size(); ++i) {
       is_trainable[i] =
-          as_own_error([&] { return trains(now.table[i].name, now.table[i].tensor); });
+          ask(trains, "set_trainable: its predicate", now.table[i].name, now.table[i].tensor);
       trains_any = trains_any || is_trainable[i];
       const bool is_new = is_trainable[i] && !now.table[i].is_trainable;
       if (is_new && GradientHook::is_taken(now.table[i].tensor)) {
@@ -151,7 +151,7 @@ void CurrentEngine::add_group(OptimizerGroup group) {
     Parts next = now;
     next.group = nullptr;
     next.optimizer.groups.push_back(std::move(group));
-    const auto all = as_own_error([&] { return next.optimizer.assign(now.table); });
+    const auto all = next.optimizer.assign(now.table);
     if (!all.ok()) problems.emplace_back(all.status().message());
     if (!problems.empty()) return std::nullopt;
     const OptimizerGroup& added = next.optimizer.groups.back();
@@ -159,7 +159,7 @@ void CurrentEngine::add_group(OptimizerGroup group) {
       // What another group has stays there, whatever its predicate says of a converted tensor.
       const bool is_free = now.group_of[i] == 0;
       if (is_free &&
-          as_own_error([&] { return added.selects(now.table[i].name, now.table[i].tensor); })) {
+          ask(added.selects, "add_group: its predicate", now.table[i].name, now.table[i].tensor)) {
         next.group_of[i] = next.optimizer.groups.size();
       }
       const Algorithm& had = now.optimizer.algorithm(now.group_of[i]);

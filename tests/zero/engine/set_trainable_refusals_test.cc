@@ -95,7 +95,16 @@ std::vector<Refusal> refusals() {
            return true;
          });
        },
-       {"no such list"}},
+       {"rank ", ": set_trainable: its predicate threw for 'layer0.weight': no such list"}},
+      {"a group whose predicate throws on one rank",
+       [](ThawedRank& rank, bool is_last) {
+         const auto selects = [&](std::string_view) -> bool {
+           if (is_last) throw 7;
+           return true;
+         };
+         rank.engine->add_group({"slow", selects, slow()});
+       },
+       {"[optim] group 'slow': its predicate threw for 'layer0.weight'"}},
       {"another group on one rank",
        [](ThawedRank& rank, bool is_last) {
          rank.engine->add_group({"slow", is_last ? &is_weight : &is_no_weight, slow()});
