@@ -72,6 +72,7 @@ ShardedEngine::Parts CurrentEngine::agree(const char* call, const Prepare& prepa
   }
   auto next = attempt(problems, [&] { return prepare(now.parts(), problems); });
   refuse_on_all_ranks(now.group(), absl::StrJoin(problems, "\n"), "engine");
+  require_equal(now.group(), {call}, "engine");
   std::vector<std::string> lines = arguments;
   for (std::string& line : fingerprint(**next, lasting_.buffers)) lines.push_back(std::move(line));
   require_equal(now.group(), lines, call);

@@ -278,5 +278,22 @@ TEST(AddedGroupsOfPlans, MayHaveAnotherAlgorithmForWhatIsFrozen) {
   });
 }
 
+TEST(SetTrainableOnRanks, AnotherCallOnOneRankIsNamedByAll) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& group) {
+    const ThawedRank rank(group, "OddMlp", configuration_of(Strategy::kZero3), &is_weight);
+    const auto differ = [&] {
+      if (group->rank() == 2) {
+        rank.engine->set_trainable(all_train);
+      } else {
+        rank.engine->add_group({"slow", &is_weight, slow()});
+      }
+    };
+    EXPECT_EQ(message_of(differ),
+              "[engine] rank 2 differs from rank 0 at entry 0: 'set_trainable' vs 'add_group'; all "
+              "ranks must pass the same");
+    rank.train(0, 1);
+  });
+}
+
 }  // namespace
 }  // namespace tessera::internal::testing
