@@ -296,8 +296,9 @@ class Engine final {
   /// that no other group selects it has, trained or frozen, those that it selects. What is trained
   /// keeps its state; with another algorithm than it had, c10::Error. Otherwise as set_trainable(),
   /// also in memory and errors; refused as well are options that parallelize() would refuse, a name
-  /// that is taken and a group that selects nothing. Schedulers of LibTorch that were made for
-  /// fewer groups (ReduceLROnPlateau's minima) must be made anew.
+  /// that is taken and a group that selects nothing, or nothing but what other groups have.
+  /// Schedulers of LibTorch that were made for fewer groups (ReduceLROnPlateau's minima) must be
+  /// made anew.
   void add_group(OptimizerGroup group);
 
   /// Collective. The state of the run (see StateDict). Under kOneRank ranks other than `rank` get

@@ -151,18 +151,13 @@ void CurrentEngine::add_group(OptimizerGroup group) {
     }
     Parts next = now;
     next.group = nullptr;
-    next.optimizer.groups.push_back(std::move(group));
-    const auto all = next.optimizer.assign(now.table);
-    if (!all.ok()) problems.emplace_back(all.status().message());
+    for (std::string& problem :
+         append_group(next.optimizer, std::move(group), next.table, next.group_of)) {
+      problems.push_back(std::move(problem));
+    }
     if (!problems.empty()) return std::nullopt;
     const OptimizerGroup& added = next.optimizer.groups.back();
     for (size_t i = 0; i < now.table.size(); ++i) {
-      // What another group has stays there, whatever its predicate says of a converted tensor.
-      const bool is_free = now.group_of[i] == 0;
-      if (is_free &&
-          ask(added.selects, "add_group: its predicate", now.table[i].name, now.table[i].tensor)) {
-        next.group_of[i] = next.optimizer.groups.size();
-      }
       const Algorithm& had = now.optimizer.algorithm(now.group_of[i]);
       const Algorithm& gets = next.optimizer.algorithm(next.group_of[i]);
       if (!now.table[i].is_trainable || had.name == gets.name) continue;

@@ -295,5 +295,41 @@ TEST(SetTrainableOnRanks, AnotherCallOnOneRankIsNamedByAll) {
   });
 }
 
+TEST(AddedGroupsOfPlans, WithNoParameterOfTheirOwnAreRefused) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& group) {
+    const ThawedRank rank(group, "OddMlp", configuration_of(Strategy::kZero2), all_train, 3,
+                          {fast(), {{"biases", &is_no_weight, slow()}}});
+    rank.train(0, 1);
+    const auto is_bias = [](std::string_view name) { return name == "layer1.bias"; };
+    EXPECT_THAT(message_of([&] {
+                  rank.engine->add_group({"late", is_bias, slow()});
+                }),
+                HasSubstr("[optim] group 'late': got 'layer1.bias' and no parameter that is not in "
+                          "another group, as that is in group 'biases', expected at least one of "
+                          "the defaults'; change that group's options"));
+    rank.train(1, 2);
+  });
+}
+
+/// The predicates of the plan have answered at parallelize(): before the parameters were converted,
+/// and while what they refer to was there.
+TEST(AddedGroupsOfPlans, DoNotAskThePlansPredicatesAgain) {
+  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Configuration configuration = configuration_of(Strategy::kZero3);
+    configuration.precision.parameters = at::kBFloat16;
+    bool is_over = false;
+    const auto is_wide = [&](std::string_view name, const at::Tensor& parameter) {
+      EXPECT_FALSE(is_over);
+      return is_no_weight(name) && parameter.scalar_type() == at::kFloat;
+    };
+    const ThawedRank rank(group, "OddMlp", configuration, all_train, 3,
+                          {fast(), {{"biases", is_wide, slow()}}});
+    is_over = true;
+    rank.train(0, 1);
+    rank.engine->add_group({"late", &is_weight, slow()});
+    rank.train(1, 2);
+  });
+}
+
 }  // namespace
 }  // namespace tessera::internal::testing
