@@ -170,7 +170,7 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
   auto options = resolve(given, table.has_value() ? &*table : nullptr, traits_of(world));
   if (!options.ok()) problems.emplace_back(options.status().message());
   if (model == nullptr) {
-    problems.emplace_back("[parallelize] model: got null, expected a module; pass the model");
+    problems.emplace_back("model: got null, expected a module; pass the model");
     return std::nullopt;
   }
   if (table.has_value()) {
