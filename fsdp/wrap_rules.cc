@@ -13,6 +13,7 @@
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 
+#include "tessera/core/process/error_text.h"
 #include "tessera/fsdp/module_tree.h"
 
 namespace tessera {
@@ -130,7 +131,9 @@ WrapPolicy wrap_if(
     const ModuleTree tree(model);
     Units units;
     for (size_t node = 1; node < tree.size(); ++node) {
-      if (tree[node].owns_parameters && accepts(tree[node].name, *tree[node].module)) {
+      if (tree[node].owns_parameters &&
+          ask(accepts, absl::StrCat("[wrap] ", rule, ": its predicate"), tree[node].name,
+              *tree[node].module)) {
         units.push_back({tree[node].name});
       }
     }

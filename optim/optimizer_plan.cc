@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
 
+#include "tessera/core/process/error_text.h"
 #include "tessera/optim/algorithms.h"
 #include "tessera/optim/parameter_groups.h"
 
@@ -30,31 +31,43 @@ std::string subject_of(const OptimizerPlan& plan, size_t group) {
   return group == 0 ? "defaults" : "group '" + plan.groups[group - 1].name + "'";
 }
 
+bool selects(const OptimizerGroup& group, const Parameter& parameter) {
+  return ask(group.selects, "[optim] group '" + group.name + "': its predicate", parameter.name,
+             parameter.tensor);
+}
+
 std::string unknown_algorithm(const OptimizerPlan& plan, size_t group) {
   return "[optim] " + subject_of(plan, group) + ": got " + type_of(plan.options(group)) +
          ", expected " + known_options() +
          "; choose one of these, or hand an optimizer of your own to tessera::elementwise";
 }
 
-/// What forbids the options of the plan, one line each.
-std::vector<std::string> problems_of_options(const OptimizerPlan& plan) {
-  std::vector<std::string> problems;
-  for (size_t group = 0; group <= plan.groups.size(); ++group) {
-    const Algorithm* algorithm = find_algorithm(plan.options(group));
-    if (algorithm == nullptr) {
-      problems.push_back(unknown_algorithm(plan, group));
-      continue;
+/// What forbids the options of one group of the plan, one line each.
+std::vector<std::string> problems_of_options(const OptimizerPlan& plan, size_t group) {
+  const Algorithm* algorithm = find_algorithm(plan.options(group));
+  if (algorithm == nullptr) return {unknown_algorithm(plan, group)};
+  const torch::optim::OptimizerOptions& options = *plan.options(group).get();
+  std::vector<std::string> problems = algorithm->problems_of(subject_of(plan, group), options);
+  if (problems.empty() && algorithm->probe) {
+    if (std::string found = algorithm->probe(options); !found.empty()) {
+      problems.push_back("[optim] " + subject_of(plan, group) + ": " + found);
     }
-    const torch::optim::OptimizerOptions& options = *plan.options(group).get();
-    std::vector<std::string> own = algorithm->problems_of(subject_of(plan, group), options);
-    if (own.empty() && algorithm->probe) {
-      if (std::string found = algorithm->probe(options); !found.empty()) {
-        own.push_back("[optim] " + subject_of(plan, group) + ": " + found);
-      }
-    }
-    for (std::string& problem : own) problems.push_back(std::move(problem));
   }
   return problems;
+}
+
+std::string no_predicate(const OptimizerGroup& group) {
+  return "[optim] group '" + group.name + "': got no predicate, expected one; set selects";
+}
+
+std::string no_parameter(const OptimizerGroup& group) {
+  return "[optim] group '" + group.name +
+         "': got no parameter, expected at least one, trained or frozen; correct its predicate or "
+         "remove it";
+}
+
+void append(std::vector<std::string>& problems, std::vector<std::string> more) {
+  for (std::string& problem : more) problems.push_back(std::move(problem));
 }
 
 }  // namespace
@@ -85,15 +98,49 @@ std::vector<std::string> internal::problems_of_dimensions(const OptimizerPlan& p
   return problems;
 }
 
+std::vector<std::string> internal::append_group(OptimizerPlan& plan, OptimizerGroup group,
+                                                const ParameterTable& table,
+                                                std::vector<size_t>& group_of) {
+  plan.groups.push_back(std::move(group));
+  const OptimizerGroup& added = plan.groups.back();
+  const size_t number = plan.groups.size();
+  std::vector<std::string> problems = problems_of_options(plan, number);
+  if (!added.selects) {
+    problems.push_back(no_predicate(added));
+    return problems;
+  }
+  bool has_any = false;
+  const Parameter* of_another = nullptr;
+  size_t its_group = 0;
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (!selects(added, table[i])) continue;
+    if (group_of[i] == 0) {
+      group_of[i] = number;
+      has_any = true;
+    } else if (of_another == nullptr) {
+      of_another = &table[i];
+      its_group = group_of[i];
+    }
+  }
+  if (!has_any && of_another == nullptr) problems.push_back(no_parameter(added));
+  if (!has_any && of_another != nullptr) {
+    problems.push_back("[optim] group '" + added.name + "': got '" + of_another->name +
+                       "' and no parameter that is not in another group, as that is in " +
+                       subject_of(plan, its_group) +
+                       ", expected at least one of the defaults'; change that group's options");
+  }
+  append(problems, problems_of_dimensions(plan, table, group_of));
+  return problems;
+}
+
 absl::StatusOr<std::vector<size_t>> OptimizerPlan::assign(const ParameterTable& table) const {
-  std::vector<std::string> problems = problems_of_options(*this);
+  std::vector<std::string> problems;
+  for (size_t g = 0; g <= groups.size(); ++g) append(problems, problems_of_options(*this, g));
   std::vector<size_t> group_of(table.size(), 0);
   std::vector<size_t> selected(groups.size(), 0);
   for (size_t index = 0; index < table.size(); ++index) {
     for (size_t g = 0; g < groups.size(); ++g) {
-      if (!groups[g].selects || !groups[g].selects(table[index].name, table[index].tensor)) {
-        continue;
-      }
+      if (!groups[g].selects || !selects(groups[g], table[index])) continue;
       // A later group may select it too: it does not lack parameters, the order decides.
       ++selected[g];
       if (group_of[index] == 0) group_of[index] = g + 1;
@@ -101,17 +148,12 @@ absl::StatusOr<std::vector<size_t>> OptimizerPlan::assign(const ParameterTable& 
   }
   for (size_t g = 0; g < groups.size(); ++g) {
     if (!groups[g].selects) {
-      problems.push_back("[optim] group '" + groups[g].name +
-                         "': got no predicate, expected one; set selects");
+      problems.push_back(no_predicate(groups[g]));
     } else if (selected[g] == 0) {
-      problems.push_back("[optim] group '" + groups[g].name +
-                         "': got no parameter, expected at least one, trained or frozen; correct "
-                         "its predicate or remove it");
+      problems.push_back(no_parameter(groups[g]));
     }
   }
-  for (std::string& problem : problems_of_dimensions(*this, table, group_of)) {
-    problems.push_back(std::move(problem));
-  }
+  append(problems, problems_of_dimensions(*this, table, group_of));
   if (problems.empty()) return group_of;
   std::string text;
   for (const std::string& problem : problems) text += (text.empty() ? "" : "\n") + problem;

@@ -31,6 +31,13 @@ std::vector<std::string> problems_of_dimensions(const OptimizerPlan& plan,
                                                 const ParameterTable& table,
                                                 const std::vector<size_t>& group_of);
 
+/// Adds `group` to `plan`, as its last: of the parameters of the defaults (0 in `group_of`) it gets
+/// those that it selects. Predicates of other groups are not asked again: they have seen tensors
+/// that may have been converted since, and what they refer to may be gone. Returns what is wrong
+/// with the group, one line each.
+std::vector<std::string> append_group(OptimizerPlan& plan, OptimizerGroup group,
+                                      const ParameterTable& table, std::vector<size_t>& group_of);
+
 /// The parameter groups of an optimizer over flat buffers: what a user may edit in them, what they
 /// hold now and whether that can be trained with, all by the table of each group's algorithm.
 /// The groups themselves are the torch::optim::Optimizer's that is given. Local.

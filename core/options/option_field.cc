@@ -17,13 +17,13 @@ namespace {
 
 using AppliesTo = OptionField::AppliesTo;
 
-std::string text_of(bool value) { return value ? "1" : "0"; }
+std::string text_of(bool value) { return value ? "true" : "false"; }
 std::string text_of(int value) { return absl::StrCat(value); }
 std::string text_of(int64_t value) { return absl::StrCat(value); }
 std::string text_of(double value) { return number_text(value); }
 std::string text_of(Strategy value) { return std::string(to_string(value)); }
 std::string text_of(Offload value) { return std::string(to_string(value)); }
-std::string text_of(NonFinite value) { return absl::StrCat(static_cast<int>(value)); }
+std::string text_of(NonFinite value) { return value == NonFinite::kStop ? "stop" : "skip"; }
 std::string text_of(const Degrees& value) { return to_string(value); }
 std::string text_of(const Precision& value) {
   return std::string(absl::StripPrefix(to_string(value), "precision "));

@@ -2,6 +2,9 @@
 
 #include <exception>
 #include <string>
+#include <string_view>
+
+#include <c10/util/Exception.h>
 
 namespace tessera::internal {
 
@@ -11,5 +14,19 @@ std::string error_text(const std::exception& error);
 
 /// The same of the exception that is being handled, whatever its type.
 std::string present_error_text();
+
+/// What `predicate`, a function of the user's, says of the parameter or module `name`. What it
+/// throws, of whatever type, becomes a c10::Error that names it (`what`) and `name`.
+template <typename Predicate, typename... Arguments>
+bool ask(const Predicate& predicate, std::string_view what, std::string_view name,
+         const Arguments&... arguments) {
+  std::string thrown;
+  try {
+    return predicate(name, arguments...);
+  } catch (...) {
+    thrown = present_error_text();
+  }
+  TORCH_CHECK(false, what, " threw for '", name, "': ", thrown, "; correct it");
+}
 
 }  // namespace tessera::internal

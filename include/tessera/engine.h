@@ -73,6 +73,9 @@ struct StepResult {
 /// with the group's device as its current one): one at a time, and not during a backward. Several
 /// engines may live in one process (a GAN), each used in the same order on all ranks.
 ///
+/// A function that the engine runs inside a call (a schedule, a predicate, ask_non_finite, a sink)
+/// must not make a call that concerns training or state: it throws c10::Error.
+///
 /// Errors: wrong use throws c10::Error. A failed collective throws CommError and poisons the engine
 /// (every later call throws that error), and so does an exception on one rank in a collective part
 /// of a call that the other ranks cannot finish without it. A backward that reduces throws
@@ -293,8 +296,9 @@ class Engine final {
   /// that no other group selects it has, trained or frozen, those that it selects. What is trained
   /// keeps its state; with another algorithm than it had, c10::Error. Otherwise as set_trainable(),
   /// also in memory and errors; refused as well are options that parallelize() would refuse, a name
-  /// that is taken and a group that selects nothing. Schedulers of LibTorch that were made for
-  /// fewer groups (ReduceLROnPlateau's minima) must be made anew.
+  /// that is taken and a group that selects nothing, or nothing but what other groups have.
+  /// Schedulers of LibTorch that were made for fewer groups (ReduceLROnPlateau's minima) must be
+  /// made anew.
   void add_group(OptimizerGroup group);
 
   /// Collective. The state of the run (see StateDict). Under kOneRank ranks other than `rank` get

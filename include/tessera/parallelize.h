@@ -25,7 +25,8 @@ namespace tessera {
 /// slice of them. Expanded tensors become contiguous. The engine keeps the model alive (a model
 /// given by reference must outlive the engine). Only parameters that exist now are trained;
 /// Engine::step() and Engine::state_dict() refuse later ones by name. Frozen parameters get rank
-/// 0's values and are not trained.
+/// 0's values and are not trained. All may be frozen: such a model is evaluated, its parameters
+/// split where the strategy says so, until Engine::set_trainable().
 ///
 /// Throws c10::Error on every rank, naming what is wrong: options that do not fit the world or that
 /// the strategy would ignore, an optimizer that has no kernels for a GPU (unless it is offloaded),

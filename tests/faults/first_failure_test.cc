@@ -91,6 +91,11 @@ std::string first_failure_in(const std::string& text) {
 const std::string kLastCall =
     " \\(after [0-9]+ collectives, the last: [a-z_]+ ('[^']+' )?#[0-9]+ on group '[^']+'\\)";
 
+/// Where the others were.
+const std::string kMissed =
+    ": \\[comm\\] [a-z_]+ #[0-9]+ ('[^']+' )?on group '[^']+', rank [02]: rank 1 \\(pid [0-9]+\\) "
+    "died";
+
 struct Way {
   std::string how;
   int exit_code;
@@ -103,10 +108,10 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Way{"throw", 1, "exited with code 1: rank 1 left while an exception unwound" + kLastCall},
         Way{"terminate", 134, "died of signal 6 \\(SIGABRT\\).*: thrown in a thread" + kLastCall},
-        Way{"exit3", 3, "exited with code 3(: rank 1 \\(pid [0-9]+\\) died)?"},
-        Way{"exit0", 1, "exited with code 0: rank 1 \\(pid [0-9]+\\) died"},
-        Way{"kill", 137, "died of signal 9 \\(SIGKILL\\)(.*: rank 1 \\(pid [0-9]+\\) died)?"},
-        Way{"segv", 139, "died of signal 11 \\(SIGSEGV\\)(: rank 1 \\(pid [0-9]+\\) died)?"}),
+        Way{"exit3", 3, "exited with code 3(" + kMissed + ")?"},
+        Way{"exit0", 1, "exited with code 0" + kMissed},
+        Way{"kill", 137, "died of signal 9 \\(SIGKILL\\)(.*" + kMissed + ")?"},
+        Way{"segv", 139, "died of signal 11 \\(SIGSEGV\\)(" + kMissed + ")?"}),
     [](const auto& info) { return info.param.how; });
 
 TEST_P(FirstFailure, IsNamedWithItsCauseAndTheSurvivorsSayTheirs) {

@@ -140,7 +140,9 @@ std::vector<Refusal> refusals() {
        {"parameter 'odd' cannot be read: it has less memory than elements"}},
       {"PredicateOfNoKnownType",
        [](Arguments& a) { a.options.ignores = [](std::string_view) -> bool { throw 42; }; },
-       {"[parallelize] ", "an exception of unknown type"}},
+       {"[parallelize] ",
+        ": [options] ignores threw for 'layer0.weight': an exception of unknown "
+        "type; correct it"}},
       {"SparseBuffer",
        [](Arguments& a) { a.net->register_buffer("odd", torch::ones({2}).to_sparse()); },
        {"buffer 'odd': got a sparse tensor", "to_dense()"}},

@@ -16,6 +16,7 @@
 #include "tessera/optim/algorithm.h"
 #include "tessera/optim/parameter_groups.h"
 #include "tessera/zero/engine/engine_plan.h"
+#include "tessera/zero/engine/running_call.h"
 
 namespace tessera::internal {
 
@@ -64,12 +65,14 @@ ShardedEngine::Parts CurrentEngine::agree(const char* call, const Prepare& prepa
                                           const std::vector<std::string>& arguments) {
   ShardedEngine& now = get();
   now.begin_change(call);
+  const RunningCall running(lasting_.running, call);
   std::vector<std::string> problems;
   if (std::string problem = now.problem_of_change(call); !problem.empty()) {
     problems.push_back(std::move(problem));
   }
   auto next = attempt(problems, [&] { return prepare(now.parts(), problems); });
   refuse_on_all_ranks(now.group(), absl::StrJoin(problems, "\n"), "engine");
+  require_equal(now.group(), {call}, "engine");
   std::vector<std::string> lines = arguments;
   for (std::string& line : fingerprint(**next, lasting_.buffers)) lines.push_back(std::move(line));
   require_equal(now.group(), lines, call);
@@ -90,7 +93,7 @@ StateDict CurrentEngine::set_trainable(const ParameterPredicate& trains, FrozenS
     bool trains_any = false;
     for (size_t i = 0; i < now.table.size(); ++i) {
       is_trainable[i] =
-          as_own_error([&] { return trains(now.table[i].name, now.table[i].tensor); });
+          ask(trains, "set_trainable: its predicate", now.table[i].name, now.table[i].tensor);
       trains_any = trains_any || is_trainable[i];
       const bool is_new = is_trainable[i] && !now.table[i].is_trainable;
       if (is_new && GradientHook::is_taken(now.table[i].tensor)) {
@@ -148,18 +151,13 @@ void CurrentEngine::add_group(OptimizerGroup group) {
     }
     Parts next = now;
     next.group = nullptr;
-    next.optimizer.groups.push_back(std::move(group));
-    const auto all = as_own_error([&] { return next.optimizer.assign(now.table); });
-    if (!all.ok()) problems.emplace_back(all.status().message());
+    for (std::string& problem :
+         append_group(next.optimizer, std::move(group), next.table, next.group_of)) {
+      problems.push_back(std::move(problem));
+    }
     if (!problems.empty()) return std::nullopt;
     const OptimizerGroup& added = next.optimizer.groups.back();
     for (size_t i = 0; i < now.table.size(); ++i) {
-      // What another group has stays there, whatever its predicate says of a converted tensor.
-      const bool is_free = now.group_of[i] == 0;
-      if (is_free &&
-          as_own_error([&] { return added.selects(now.table[i].name, now.table[i].tensor); })) {
-        next.group_of[i] = next.optimizer.groups.size();
-      }
       const Algorithm& had = now.optimizer.algorithm(now.group_of[i]);
       const Algorithm& gets = next.optimizer.algorithm(next.group_of[i]);
       if (!now.table[i].is_trainable || had.name == gets.name) continue;

@@ -23,7 +23,7 @@ std::string problem_of_kernels(const UnitPlan& plan, const OptimizerPlan& optimi
   if (world.can().completes_on_host) return "";
   const std::string without = without_kernels(optimizer);
   if (!without.empty() && options.offload == Offload::kNone) {
-    return absl::StrCat("[parallelize] optimizer: got ", without, " on ", world.device().str(),
+    return absl::StrCat("optimizer: got ", without, " on ", world.device().str(),
                         ", expected one that has kernels; set offload to update on the host");
   }
   const auto api = cuda::load_api();
@@ -40,7 +40,7 @@ std::string problem_of_whole_tensors(const OptimizerPlan& optimizer,
     const Algorithm& algorithm = optimizer.algorithm(group);
     if (algorithm.make_whole == nullptr) continue;
     return absl::StrCat(
-        "[parallelize] optimizer_in_backward: is set beside ", algorithm.name,
+        "optimizer_in_backward: is set beside ", algorithm.name,
         ", whose updates depend on whole parameters, of which ranks exchange "
         "what they have in step(); leave it out, or choose an elementwise optimizer");
   }

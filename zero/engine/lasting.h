@@ -27,6 +27,7 @@ struct Lasting {
   MemoryMeter meter = {};
   RateSchedule schedule = {};
   StepResult last_result = {};
+  const char* running = nullptr;  ///< the call that functions of the user's run in: RunningCall
   std::shared_ptr<int> no_sync_depth = std::make_shared<int>(0);
 };
 

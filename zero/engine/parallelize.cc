@@ -20,6 +20,7 @@
 #include "tessera/core/layout/throwing_storage.h"
 #include "tessera/core/memory/freed_memory.h"
 #include "tessera/core/options/resolved_options.h"
+#include "tessera/core/process/error_text.h"
 #include "tessera/core/step/host_all_gather.h"
 #include "tessera/ddp/replica_sync.h"
 #include "tessera/optim/parameter_groups.h"
@@ -110,7 +111,7 @@ std::vector<NamedTensor> parameters_of(const torch::nn::Module& model, const Opt
   const auto all = model.named_parameters();
   std::set<const c10::TensorImpl*> ignored;
   for (const auto& parameter : all) {
-    if (options.ignores && options.ignores(parameter.key())) {
+    if (options.ignores && ask(options.ignores, "[options] ignores", parameter.key())) {
       ignored.insert(parameter.value().unsafeGetTensorImpl());
     }
   }
@@ -169,7 +170,7 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
   auto options = resolve(given, table.has_value() ? &*table : nullptr, traits_of(world));
   if (!options.ok()) problems.emplace_back(options.status().message());
   if (model == nullptr) {
-    problems.emplace_back("[parallelize] model: got null, expected a module; pass the model");
+    problems.emplace_back("model: got null, expected a module; pass the model");
     return std::nullopt;
   }
   if (table.has_value()) {

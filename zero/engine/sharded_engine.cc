@@ -4,10 +4,12 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <absl/strings/str_cat.h>
 #include <c10/core/StreamGuard.h>
 
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/memory/freed_memory.h"
+#include "tessera/zero/engine/running_call.h"
 #include "tessera/zero/parameters/shown_average.h"
 
 namespace tessera::internal {
@@ -108,6 +110,10 @@ std::string ShardedEngine::misplaced() const {
     return "called inside modify_parameters, whose function only writes parameters; call it "
            "afterwards";
   }
+  if (lasting_.running != nullptr) {
+    return absl::StrCat("called inside ", lasting_.running,
+                        ", by a function that was given to the engine; call it afterwards");
+  }
   return "";
 }
 
@@ -156,6 +162,7 @@ auto ShardedEngine::guard_late(Body&& body) {
 StepResult ShardedEngine::step() {
   failure_.require_none();
   require_outside_backward("step");
+  const RunningCall running(lasting_.running, "step");
   leave_average("step", InAverage::kRefused);
   const at::NoGradGuard no_grad;
   streams_.pass();

@@ -5,6 +5,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "tessera/zero/engine/running_call.h"
 #include "tessera/zero/engine/sharded_engine.h"
 #include "tessera/zero/step/direction_exchange.h"
 
@@ -48,6 +49,7 @@ uint64_t ShardedEngine::parameter_hash() {
 
 StateDict ShardedEngine::state_dict(StateScope scope, int rank) {
   require_between_steps("state_dict");
+  const RunningCall running(lasting_.running, "state_dict");
   leave_average("state_dict", InAverage::kRefused);
   learn_outcome();
   const at::NoGradGuard no_grad;
@@ -59,6 +61,7 @@ StateDict ShardedEngine::state_dict(StateScope scope, int rank) {
 
 void ShardedEngine::write_state(StateSink& sink) {
   require_between_steps("write_state");
+  const RunningCall running(lasting_.running, "write_state");
   leave_average("write_state", InAverage::kRefused);
   learn_outcome();
   const at::NoGradGuard no_grad;
@@ -88,6 +91,7 @@ void ShardedEngine::take_counters(const EngineCounters& loaded) {
 void ShardedEngine::load_state(const char* call, const std::function<void(EngineCounters&)>& load) {
   failure_.require_all_ranks();
   require_outside_backward(call);
+  const RunningCall running(lasting_.running, call);
   leave_average(call, InAverage::kRefused);
   learn_outcome();
   const at::NoGradGuard no_grad;

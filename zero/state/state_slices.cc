@@ -8,7 +8,6 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/agreement/disagreement.h"
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/process/error_text.h"
@@ -61,7 +60,7 @@ std::vector<std::string> StateSlices::tolerate(StateTable& table,
   std::vector<bool> of_group(optimizer_.groups().size(), true);
   for (size_t i = 0; i < table_.size(); ++i) {
     of_parameter[i] =
-        as_own_error([&] { return partial.may_lack(table_[i].name, table_[i].tensor); });
+        ask(partial.may_lack, "PartialState::may_lack", table_[i].name, table_[i].tensor);
     if (of_parameter[i]) lines.push_back(absl::StrCat("may lack '", table_[i].name, "'"));
     if (table_[i].is_trainable && !of_parameter[i]) {
       of_group[optimizer_.groups().group_of(i)] = false;

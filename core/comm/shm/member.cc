@@ -174,7 +174,7 @@ void Member::wait_slowly(uint32_t target, const Lane& lane) {
     const auto left = start + options_.timeout - now;
     if (left <= Clock::duration::zero()) time_out(suspicion);
     if (futex_wait(channel_.arrivals, seen, std::min<Clock::duration>(kSlice, left))) {
-      world_->check_peers();
+      world_->check_peers([this](const std::string& cause) { return error(cause).what(); });
     }
     if (now < next_look) continue;
     next_look = now + kBetweenLooks;
@@ -202,13 +202,13 @@ void Member::wait_slowly(uint32_t target, const Lane& lane) {
 
 /// `suspicion`: the cycle that this wait seems to be part of, or "".
 void Member::time_out(const std::string& suspicion) {
-  std::string cause =
-      absl::StrCat("timed out: waited ", options_.timeout.count(), " ms for ", missing_names());
+  const std::string waited = absl::StrCat("timed out: waited ", options_.timeout.count(), " ms");
   const int culprit = find_culprit();
-  if (suspicion.empty()) fail(cause, culprit);
-  absl::StrAppend(&cause, "; this may be a ", suspicion);
+  if (suspicion.empty()) fail(absl::StrCat(waited, " for ", missing_names()), culprit);
+  // Ranks of the cycle that wait in other groups get the same cause, so it has no view of its own.
+  const std::string cause = absl::StrCat(waited, "; this may be a ", suspicion);
   report(culprit, cause);
-  abort(cause);  // ranks of the cycle that wait in other groups get the same cause
+  abort(cause);
   throw_error(world_->poison().cause());
 }
 

@@ -151,7 +151,7 @@ std::string World::activity_of(int rank) const {
   return status.has_value() ? status->describe() : "";
 }
 
-void World::check_peers() {
+void World::check_peers(const std::function<std::string(const std::string&)>& describe) {
   const int own_pid = ::getpid();
   for (int rank = 0; rank < size_; ++rank) {
     RankState& state = page_->rank(rank);
@@ -166,7 +166,7 @@ void World::check_peers() {
     // Asked again: it may have left in an orderly way just before its process ended.
     if (ended && state.left.load(std::memory_order_acquire) == 0) {
       const std::string cause = absl::StrCat("rank ", rank, " (pid ", state.pid, ") died");
-      if (!poison().is_set()) report_failure(rank, cause, state.pid);
+      if (!poison().is_set()) report_failure(rank, describe(cause), state.pid);
       poison().set(cause);
       return;
     }

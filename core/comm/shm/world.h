@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -119,9 +120,9 @@ class World {
   /// unknown.
   std::string activity_of(int rank) const;
 
-  /// Local, does not block. Sets the world's poison if the process of a rank has ended without
-  /// leaving.
-  void check_peers();
+  /// Local, does not block. If the process of a rank has ended without leaving, sets the world's
+  /// poison and tells the launcher what `describe` makes of it.
+  void check_peers(const std::function<std::string(const std::string& cause)>& describe);
 
   /// Local. Publishes that a thread is blocked, or (with the place that an earlier call returned)
   /// that it still is. Returns the place of the record; negative if there is no room, and nothing

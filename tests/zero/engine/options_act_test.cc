@@ -99,7 +99,7 @@ TEST_P(OptionsAct, OrAreRefusedOrAreKept) {
     if (is_split ? option.refused_where_split : option.refused_where_whole) {
       EXPECT_THAT(after, HasSubstr("[options] " + option.option + ": is "));
     } else if (option.option == "share_parameters" && configuration.strategy == Strategy::kDdp) {
-      EXPECT_THAT(after, HasSubstr("[options] share_parameters: got 0"));
+      EXPECT_THAT(after, HasSubstr("[options] share_parameters: got false"));
     } else if (option.kept_where_shared && configuration.shares_at(2)) {
       EXPECT_EQ(after, before) << "sharing keeps it";
     } else {

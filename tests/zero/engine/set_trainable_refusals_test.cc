@@ -95,7 +95,16 @@ std::vector<Refusal> refusals() {
            return true;
          });
        },
-       {"no such list"}},
+       {"rank ", ": set_trainable: its predicate threw for 'layer0.weight': no such list"}},
+      {"a group whose predicate throws on one rank",
+       [](ThawedRank& rank, bool is_last) {
+         const auto selects = [&](std::string_view) -> bool {
+           if (is_last) throw 7;
+           return true;
+         };
+         rank.engine->add_group({"slow", selects, slow()});
+       },
+       {"[optim] group 'slow': its predicate threw for 'layer0.weight'"}},
       {"another group on one rank",
        [](ThawedRank& rank, bool is_last) {
          rank.engine->add_group({"slow", is_last ? &is_weight : &is_no_weight, slow()});
@@ -266,6 +275,59 @@ TEST(AddedGroupsOfPlans, MayHaveAnotherAlgorithmForWhatIsFrozen) {
     const StateDict state = rank.state();
     EXPECT_EQ(state.entries.count("optimizer.layer0.bias.exp_avg"), 0U);
     EXPECT_EQ(state.entries.at("optimizer.layer0.weight.step").tensor().item<int64_t>(), 2);
+  });
+}
+
+TEST(SetTrainableOnRanks, AnotherCallOnOneRankIsNamedByAll) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& group) {
+    const ThawedRank rank(group, "OddMlp", configuration_of(Strategy::kZero3), &is_weight);
+    const auto differ = [&] {
+      if (group->rank() == 2) {
+        rank.engine->set_trainable(all_train);
+      } else {
+        rank.engine->add_group({"slow", &is_weight, slow()});
+      }
+    };
+    EXPECT_EQ(message_of(differ),
+              "[engine] rank 2 differs from rank 0 at entry 0: 'set_trainable' vs 'add_group'; all "
+              "ranks must pass the same");
+    rank.train(0, 1);
+  });
+}
+
+TEST(AddedGroupsOfPlans, WithNoParameterOfTheirOwnAreRefused) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& group) {
+    const ThawedRank rank(group, "OddMlp", configuration_of(Strategy::kZero2), all_train, 3,
+                          {fast(), {{"biases", &is_no_weight, slow()}}});
+    rank.train(0, 1);
+    const auto is_bias = [](std::string_view name) { return name == "layer1.bias"; };
+    EXPECT_THAT(message_of([&] {
+                  rank.engine->add_group({"late", is_bias, slow()});
+                }),
+                HasSubstr("[optim] group 'late': got 'layer1.bias' and no parameter that is not in "
+                          "another group, as that is in group 'biases', expected at least one of "
+                          "the defaults'; change that group's options"));
+    rank.train(1, 2);
+  });
+}
+
+/// The predicates of the plan have answered at parallelize(): before the parameters were converted,
+/// and while what they refer to was there.
+TEST(AddedGroupsOfPlans, DoNotAskThePlansPredicatesAgain) {
+  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    Configuration configuration = configuration_of(Strategy::kZero3);
+    configuration.precision.parameters = at::kBFloat16;
+    bool is_over = false;
+    const auto is_wide = [&](std::string_view name, const at::Tensor& parameter) {
+      EXPECT_FALSE(is_over);
+      return is_no_weight(name) && parameter.scalar_type() == at::kFloat;
+    };
+    const ThawedRank rank(group, "OddMlp", configuration, all_train, 3,
+                          {fast(), {{"biases", is_wide, slow()}}});
+    is_over = true;
+    rank.train(0, 1);
+    rank.engine->add_group({"late", &is_weight, slow()});
+    rank.train(1, 2);
   });
 }
 
