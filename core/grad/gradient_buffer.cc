@@ -49,7 +49,7 @@ void GradientBuffer::begin_micro_step() {
   received_now_ = 0;
 }
 
-int64_t GradientBuffer::receive(size_t position, const at::Tensor& gradient) {
+int64_t GradientBuffer::receive(size_t position, const at::Tensor& gradient, double weight) {
   const at::Tensor& parameter = table_[unit_.parameters[position]].tensor;
   const Range range = unit_.layout.parameter_range(position);
   State& state = state_[position];
@@ -61,18 +61,18 @@ int64_t GradientBuffer::receive(size_t position, const at::Tensor& gradient) {
   // After fill_missing zeros are there, so what comes later is added to them.
   const bool is_first = state == State::kUndefined && !is_filled_;
 
-  if (is_on_host(buffer_) && is_first && !gradient.is_sparse() &&
+  if (is_on_host(buffer_) && is_first && weight == 1.0 && !gradient.is_sparse() &&
       gradient.scalar_type() == buffer_.scalar_type() &&
       gradient.strides() == parameter.strides() && is_non_overlapping_dense(parameter)) {
     state = State::kNow;
     return copy_counting_non_finite(buffer_, range, gradient.const_data_ptr());
   }
   at::Tensor place = view_like(buffer_, range, parameter);
-  if (is_first && !gradient.is_sparse()) {
+  if (is_first && weight == 1.0 && !gradient.is_sparse()) {
     place.copy_(gradient);
   } else {
     if (is_first) place.zero_();
-    place.add_(gradient);
+    if (weight != 0.0) place.add_(gradient, weight);
   }
   state = State::kNow;
   return is_on_host(buffer_) ? count_non_finite(buffer_, range) : 0;

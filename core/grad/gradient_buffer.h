@@ -33,11 +33,12 @@ class GradientBuffer {
   void begin_micro_step();
 
   /// Copies `gradient` to the place of the unit's parameter `position`, or adds it if something is
-  /// there already, and rounds once to the buffer's dtype. Dense or sparse; any strides. Returns
+  /// there already, times `weight`, and rounds once to the buffer's dtype; weight 0 is zeros, also
+  /// of what is not finite. Dense or sparse; any strides. Returns
   /// how many elements of the place are NaN or infinite afterwards, which includes finite ones that
   /// the buffer's dtype cannot hold. Where the buffer does not lie on the CPU the copy is queued
   /// and 0 returned: who reduces the buffer counts there.
-  int64_t receive(size_t position, const at::Tensor& gradient);
+  int64_t receive(size_t position, const at::Tensor& gradient, double weight = 1.0);
 
   /// Whether every parameter of the unit has arrived since begin_micro_step() (or open()).
   bool is_complete() const { return received_now_ == unit_.parameters.size(); }

@@ -1,6 +1,7 @@
 #include "tessera/core/reduce/backward_agreement.h"
 
 #include <algorithm>
+#include <bit>
 #include <span>
 
 #include <absl/strings/str_cat.h>
@@ -11,8 +12,13 @@ namespace {
 constexpr size_t kBitsPerWord = 64;
 // What a report begins with.
 constexpr size_t kHistory = 0;
-constexpr size_t kObjects = 1;
-constexpr size_t kRounds = 2;
+constexpr size_t kFlags = 1;
+constexpr size_t kWeight = 2;
+constexpr size_t kRounds = 3;
+// Flags.
+constexpr int64_t kObjects = 1;
+constexpr int64_t kPlain = 2;
+constexpr int64_t kWeighted = 4;
 
 int64_t words_for(size_t units, size_t parameters) {
   return static_cast<int64_t>(kRounds + units + (parameters + kBitsPerWord - 1) / kBitsPerWord);
@@ -28,7 +34,9 @@ std::string BackwardAgreement::exchange(int64_t history, const std::vector<uint8
   const std::span<int64_t> mine = all_gather_.mine();
   std::fill(mine.begin(), mine.end(), int64_t{0});
   mine[kHistory] = history;
-  mine[kObjects] = objects_ ? 1 : 0;
+  mine[kFlags] = (report_.objects ? kObjects : 0) | (report_.has_plain ? kPlain : 0) |
+                 (report_.has_weighted ? kWeighted : 0);
+  mine[kWeight] = std::bit_cast<int64_t>(report_.weight);
   for (size_t unit = 0; unit < rounds.size(); ++unit) {
     mine[kRounds + unit] = static_cast<int64_t>(rounds[unit]);
   }
@@ -44,7 +52,7 @@ std::string BackwardAgreement::exchange(int64_t history, const std::vector<uint8
   std::string disagreement;
   for (int rank = 0; rank < size_; ++rank) {
     const std::span<const int64_t> rank_report = all_gather_.of(rank);
-    is_objected_ = is_objected_ || rank_report[kObjects] != 0;
+    is_objected_ = is_objected_ || (rank_report[kFlags] & kObjects) != 0;
     if (disagreement.empty() && rank_report[kHistory] != all_gather_.of(0)[kHistory]) {
       disagreement = absl::StrCat(
           "[grad] rank ", rank,
@@ -61,6 +69,14 @@ std::string BackwardAgreement::exchange(int64_t history, const std::vector<uint8
     }
   }
   return disagreement;
+}
+
+BackwardAgreement::Report BackwardAgreement::report_of(int rank) const {
+  const std::span<const int64_t> words = all_gather_.of(rank);
+  return {.objects = (words[kFlags] & kObjects) != 0,
+          .has_plain = (words[kFlags] & kPlain) != 0,
+          .has_weighted = (words[kFlags] & kWeighted) != 0,
+          .weight = std::bit_cast<double>(words[kWeight])};
 }
 
 }  // namespace tessera::internal

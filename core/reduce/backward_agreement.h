@@ -23,9 +23,17 @@ class BackwardAgreement {
   std::string exchange(int64_t history, const std::vector<uint8_t>& local,
                        std::vector<size_t>& rounds, std::vector<uint8_t>& used);
 
-  /// Before exchange(): whether this rank has found an error in this backward.
-  void object(bool objects) { objects_ = objects; }
-  /// After it: whether any rank has. Equal on all ranks.
+  /// What a rank says of its backwards since the last exchange, beside their gradients.
+  struct Report {
+    bool objects = false;       ///< it has found an error
+    bool has_plain = false;     ///< one of them had no weight
+    bool has_weighted = false;  ///< one of them had a weight
+    double weight = 0.0;        ///< the sum of these
+  };
+  /// Before exchange(): this rank's.
+  void report(const Report& report) { report_ = report; }
+  /// After it: that of `rank`, and whether any rank objects. Equal on all ranks.
+  Report report_of(int rank) const;
   bool is_objected() const { return is_objected_; }
 
   int64_t bytes() const { return all_gather_.bytes(); }
@@ -33,7 +41,7 @@ class BackwardAgreement {
  private:
   const int size_;
   HostAllGather all_gather_;
-  bool objects_ = false;
+  Report report_;
   bool is_objected_ = false;
 };
 

@@ -92,8 +92,9 @@ BufferPool& Reducer::pool(size_t unit) {
   return plan_[unit].kind == UnitKind::kRoot ? root_pool_ : plain_pool_;
 }
 
-void Reducer::begin_micro_step(Mode mode) {
+void Reducer::begin_micro_step(Mode mode, double weight) {
   mode_ = mode;
+  weight_ = weight;
   is_announced_ = false;
   next_launch_ = 0;
   std::fill(firings_.begin(), firings_.end(), 0);
@@ -135,7 +136,8 @@ void Reducer::receive(size_t index, const at::Tensor& gradient) {
   rounds_[place.unit] = std::max(rounds_[place.unit], round + 1);
 
   GradientBuffer& arriving = open_buffer(place.unit, round);
-  non_finite_[index] = std::max(non_finite_[index], arriving.receive(place.position, gradient));
+  const int64_t non_finite = arriving.receive(place.position, gradient, weight_);
+  non_finite_[index] = std::max(non_finite_[index], non_finite);
   local_[index] = 1;
   if (mode_ == Mode::kReduce && round == 0 && arriving.is_complete()) launch_complete_units();
 }
@@ -235,7 +237,7 @@ void Reducer::retire(Wait wait) {
   while (!in_flight_.empty() && advance(in_flight_.front(), wait)) in_flight_.pop_front();
 }
 
-bool Reducer::end_micro_step(bool objects) {
+bool Reducer::end_micro_step(const BackwardAgreement::Report& report) {
   if (mode_ == Mode::kAddLocally) {
     has_local_ = true;
     history_.record(RollingHash::Event::kNoSyncMicroStep, 0);
@@ -245,7 +247,7 @@ bool Reducer::end_micro_step(bool objects) {
   while (next_launch_ < units_) launch(next_launch_++, 0);
   std::string disagreement;
   if (setting_.agreement == Setting::Agreement::kInBackward) {
-    agreement_.object(objects);
+    agreement_.report(report);
     disagreement = agreement_.exchange(history_.value(), local_, rounds_, used_);
   } else {
     for (size_t i = 0; i < used_.size(); ++i) used_[i] |= local_[i];
@@ -381,8 +383,7 @@ void Reducer::clear() {
   std::fill(local_.begin(), local_.end(), uint8_t{0});
   std::fill(used_.begin(), used_.end(), uint8_t{0});
   std::fill(non_finite_.begin(), non_finite_.end(), int64_t{0});
-  has_local_ = false;
-  ranks_differ_ = false;
+  has_local_ = ranks_differ_ = false;
   unfinished_ = 0;
 }
 
@@ -392,8 +393,7 @@ void Reducer::drop(size_t index) {
   reduced_[place.unit].drop(plan_[place.unit].layout.parameter_range(place.position));
   auto& rounds = arriving_[place.unit];
   if (!rounds.empty() && rounds[0]->is_open()) rounds[0]->drop(place.position);
-  local_[index] = 0;
-  used_[index] = 0;
+  local_[index] = used_[index] = 0;
   non_finite_[index] = 0;
 }
 

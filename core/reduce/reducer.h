@@ -71,8 +71,8 @@ class Reducer {
           Trace* trace);
   ~Reducer();
 
-  /// A backward begins to deliver gradients. Local.
-  void begin_micro_step(Mode mode);
+  /// A backward begins to deliver gradients, which are multiplied with `weight`. Local.
+  void begin_micro_step(Mode mode, double weight = 1.0);
 
   /// One gradient of parameter `index` of the table. Under kReduce it may start reductions:
   /// collective in effect. Throws c10::Error where gradients are consumed and this is a parameter's
@@ -82,10 +82,15 @@ class Reducer {
   /// The backward is over. Under kReduce: collective, blocking; contributes zeros for what this
   /// rank did not produce, agrees with all ranks on rounds and used parameters, and waits until
   /// everything is reduced. Throws the same Disagreement on every rank if ranks differ in what they
-  /// reduced or dropped since the last step; see ranks_differ(). `objects`: this rank has found an
-  /// error in this backward. Returns whether any rank has, the same on all; false if ranks exchange
-  /// nothing (kAddLocally, Agreement::kInStep).
-  bool end_micro_step(bool objects = false);
+  /// reduced or dropped since the last step; see ranks_differ(). `report`: what else this rank
+  /// says. Returns whether any rank objects, the same on all; false if ranks exchange nothing
+  /// (kAddLocally, Agreement::kInStep).
+  bool end_micro_step(const BackwardAgreement::Report& report = {});
+  /// Whether the last end_micro_step() exchanged reports, and what ranks said in the last that did.
+  bool has_exchanged() const {
+    return mode_ == Mode::kReduce && setting_.agreement == Setting::Agreement::kInBackward;
+  }
+  const BackwardAgreement& agreement() const { return agreement_; }
 
   /// What the host knows after a micro-step, one gradient per parameter and everything reduced.
   struct Snapshot {
@@ -198,6 +203,7 @@ class Reducer {
   std::deque<InFlight> in_flight_;                                      // in launch order
 
   Mode mode_ = Mode::kReduce;
+  double weight_ = 1.0;  // of this micro-step
   bool has_local_ = false;
   bool ranks_differ_ = false;        // as agreed at the end of a micro-step
   bool is_announced_ = false;        // all ranks are known to reduce in this micro-step

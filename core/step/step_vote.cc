@@ -130,10 +130,10 @@ StepVote::Result StepVote::finish(const RankReport& rank_report) {
   for (size_t i = 0; i < norms_; ++i) {
     NormSum sum(p);
     for (int rank = 0; rank < group_.size(); ++rank) sum.merge(norm_of(rank, i, p));
-    result.norms.push_back(sum.norm() / rank_report.loss_scale);
+    result.norms.push_back(sum.norm() / rank_report.gradient_scale());
     total.merge(sum);
   }
-  result.grad_norm = total.norm() / rank_report.loss_scale;
+  result.grad_norm = total.norm() / rank_report.gradient_scale();
   // Ranks' parts depend on how gradients are split, so the whole decides.
   const bool is_finite = std::isfinite(result.grad_norm) &&
                          std::all_of(result.norms.begin(), result.norms.end(),

@@ -30,7 +30,12 @@ class StepVote {
     /// Its part of the norm of the scaled gradients, or of each group's; of one kind and number on
     /// all ranks.
     std::vector<NormSum> norms = {NormSum()};
-    double loss_scale = 1.0;     ///< what the losses of its backwards were multiplied with
+    double loss_scale = 1.0;  ///< what the losses of its backwards were multiplied with
+    /// The weights of the step over all ranks; unset if it has none. Computed alike on all ranks,
+    /// and so is what gradients must be divided by for it, beside the loss scale.
+    std::optional<double> weight = {};
+    double divisor = 1.0;
+    double gradient_scale() const { return loss_scale * divisor; }
     int64_t gradient_edits = 0;  ///< in-place writes to `.grad` by the user
     std::string misuse;  ///< what it found wrong before the step, "<what>; <remedy>", or empty
     /// The last sentence of a refusal: what has become of the parameters. Alike on all ranks.
@@ -39,7 +44,7 @@ class StepVote {
 
   /// What all ranks know after it, equal on all.
   struct Result {
-    /// Global norm of the mean gradient without the loss scale; not finite if `non_finite` is set.
+    /// Global norm of the mean gradient without gradient_scale; not finite if `non_finite` is set.
     double grad_norm = 0.0;
     /// The same of each of RankReport::norms.
     std::vector<double> norms;

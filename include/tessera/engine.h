@@ -3,12 +3,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "tessera/backward_options.h"
 #include "tessera/gather_counts.h"
 #include "tessera/memory_meter.h"
 #include "tessera/parameter_predicate.h"
@@ -44,19 +46,21 @@ enum class FrozenState : uint8_t { kDropped, kReturned };
 /// What one step did. Equal on all ranks. Under Options::asynchronous_step, step() returns the
 /// result of the previous step(); the first call returns one with `committed` false.
 struct StepResult {
-  bool committed = false;  ///< the update was applied; false: non-finite gradients were skipped
+  bool committed = false;  ///< the update was applied; false: non-finite gradients were skipped,
+                           ///< or weights of 0
   int64_t step = 0;        ///< number of updates applied so far, this one included
   double grad_norm = 0.0;  ///< global norm (Options::grad_norm_type) of the averaged gradient after
                            ///< clipping by value and before clipping by norm, without the loss
                            ///< scale; not finite if skipped
   double loss_scale = 1.0;  ///< in force for the backwards of this step
+  double weight = 0.0;  ///< sum of BackwardOptions::weight over ranks and backwards; 0 without any
   int64_t used_parameters =
       0;  ///< trainable parameters that had a gradient on any rank and were updated
 };
 
 /// Trains one model on the ranks of a process group. Made by parallelize() (tessera/parallelize.h).
 /// The loop is the user's own: forward, loss.backward(), engine->step(). Gradients are the mean
-/// over ranks and the sum over backwards since the last step.
+/// over ranks and the sum over backwards since the last step, or what backward() with weights says.
 ///
 /// Where parameters are split (zero3, hybrids), an operator that reads a parameter finds it whole,
 /// in forward, backward and recomputation. Between uses its memory is freed, and any other access
@@ -135,6 +139,22 @@ class Engine final {
     }));
   }
 
+  /// Collective as loss.backward() is: scale(loss).backward(), for a loss with a weight
+  /// (BackwardOptions::weight): where ranks or micro-steps have different numbers of samples, or
+  /// tokens. Weights travel in what a backward exchanges anyway; where gradients are sent or summed
+  /// in fp16, the first weighted backward of a step, inside no_sync() too, is a collective of its
+  /// own that agrees on a unit of weight. `.grad` shows sum(w * gradient) / N, which is not divided
+  /// by the mean weight yet; clipping and StepResult::grad_norm are of the weighted mean. With
+  /// Options::gradient_divide_factor D the gradient is N / D times the weighted mean. If `loss` has
+  /// weight 0, it may be undefined or have no graph.
+  ///
+  /// Throws c10::Error on every rank, and so does step() until zero_grad(), if a weight is out of
+  /// range on any (inside no_sync() only there, with nothing added), and if some losses of a step
+  /// have weights and others have none. Weights that sum up to 0 make step() throw on every rank,
+  /// or skip, as Options::on_non_finite says. Throws c10::Error for a weight under
+  /// optimizer_in_backward, asynchronous_step and cuda_graphs.
+  void backward(const at::Tensor& loss, const BackwardOptions& options = {});
+
   /// Local. The loss to call backward on: `loss` times loss_scale() under Options::loss_scale,
   /// otherwise `loss` itself.
   at::Tensor scale(const at::Tensor& loss);
@@ -147,7 +167,7 @@ class Engine final {
   /// device; dense or sparse, any strides. They are averaged over ranks and added to what this step
   /// has, with the bits that they would have had from backward. Where parameters are split nothing
   /// is gathered. Under Options::loss_scale give gradients of a scaled loss: of scale(loss), or
-  /// scale(gradient).
+  /// scale(gradient). `weight` is BackwardOptions::weight.
   ///
   /// Collective as a backward is: outside no_sync() all ranks call it, inside it only adds locally
   /// and sends nothing. Beside what a backward exchanges it takes an all-gather of one word.
@@ -160,7 +180,7 @@ class Engine final {
   /// modify_parameters(), or a `.grad` was assigned. Inside no_sync() only the rank that finds the
   /// error throws; if it does not repeat the call, the next backward or step() that reduces throws
   /// on all ranks. Otherwise it throws what a backward does.
-  void accumulate(const std::vector<NamedTensor>& gradients);
+  void accumulate(const std::vector<NamedTensor>& gradients, std::optional<double> weight = {});
 
   /// Local, but all ranks must call it. Drops the gradients of this step, reduced or not.
   void zero_grad();

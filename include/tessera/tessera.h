@@ -39,10 +39,12 @@
 #include "tessera/wrap_rules.h"
 
 // Training.
+#include "tessera/backward_options.h"
 #include "tessera/eight_bit_state.h"
 #include "tessera/engine.h"
 #include "tessera/flat_layout.h"
 #include "tessera/gather_counts.h"
+#include "tessera/mean.h"
 #include "tessera/parallelize.h"
 #include "tessera/parameter_predicate.h"
 #include "tessera/parameter_table.h"

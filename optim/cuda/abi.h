@@ -20,7 +20,7 @@
 namespace tessera::internal::cuda {
 
 /// Raised with every change of this file.
-inline constexpr int kInterfaceVersion = 3;
+inline constexpr int kInterfaceVersion = 4;
 
 /// Element types of gradients and of parameters.
 enum class Dtype : int32_t { kFloat = 0, kBFloat16 = 1, kHalf = 2 };
@@ -40,7 +40,7 @@ struct Piece {
 /// What was decided, for the kernels behind it and for a host that reads it later.
 struct StepOutcome {
   double grad_norm;       ///< of the mean gradient without the loss scale; NaN if non_finite
-  double gradient_scale;  ///< clip factor / loss scale; 0 where the step does not apply
+  double gradient_scale;  ///< clip factor / loss scale / divisor; 0 where the step does not apply
   double loss_scale;      ///< that was in force
   int64_t non_finite;     ///< elements on all ranks that were NaN or infinite before the mean
   int64_t applies;        ///< 1: the step is made; 0: nothing changes
@@ -88,6 +88,7 @@ struct DecideArguments {
   const LossScaleState* loss_scale;  ///< null for none
   double max_norm;                   ///< may be infinite
   StepOutcome* outcome;
+  double divisor = 1.0;  ///< of gradients, beside the loss scale
 };
 
 /// Host memory; copied before the call returns.

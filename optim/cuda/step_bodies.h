@@ -39,7 +39,8 @@ TESSERA_DEVICE_CODE inline StepOutcome decide_body(const DecideArguments& argume
   for (size_t i = 0; i < kExactWords; ++i) own[i] = arguments.words[kSquaresAt + i];
   const double squares = exact_value(own);
   const double loss_scale = arguments.loss_scale == nullptr ? 1.0 : arguments.loss_scale->scale;
-  const double norm = std::sqrt(squares) / loss_scale;
+  const double gradient_scale = loss_scale * arguments.divisor;
+  const double norm = std::sqrt(squares) / gradient_scale;
   const bool is_finite = non_finite == 0 && exact_is_finite(squares);
   StepOutcome outcome = {};
   outcome.grad_norm = norm;
@@ -52,7 +53,7 @@ TESSERA_DEVICE_CODE inline StepOutcome decide_body(const DecideArguments& argume
   outcome.agrees = is_agreed(arguments.words, arguments.world_size) ? 1 : 0;
   outcome.applies = is_finite && outcome.refusals == 0 && outcome.agrees != 0 ? 1 : 0;
   if (outcome.applies != 0) {
-    outcome.gradient_scale = clip_factor(norm, arguments.max_norm) / loss_scale;
+    outcome.gradient_scale = clip_factor(norm, arguments.max_norm) / gradient_scale;
   }
   return outcome;
 }

@@ -70,7 +70,7 @@ at::Tensor StepDecision::scale() const {
   return numbers_.select(0, kOutcomeWords);
 }
 
-void StepDecision::decide(const at::Tensor& words, int world_size) {
+void StepDecision::decide(const at::Tensor& words, int world_size, double divisor) {
   require_words(words);
   TORCH_CHECK(world_size >= 1 && world_size <= kMaxRanks, "[optim] world size: got ", world_size,
               ", expected 1 to ", kMaxRanks);
@@ -80,7 +80,8 @@ void StepDecision::decide(const at::Tensor& words, int world_size) {
                                      .world_size = world_size,
                                      .loss_scale = state(),
                                      .max_norm = max_norm_,
-                                     .outcome = outcome};
+                                     .outcome = outcome,
+                                     .divisor = divisor};
   queue(*api_, *device_, "decide", [&](void* stream) { return api_->decide(&arguments, stream); });
   if (!loss_scale_.has_value()) return;
   const LossScaleRule rule = {.growth = loss_scale_->growth,

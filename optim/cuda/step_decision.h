@@ -43,8 +43,8 @@ class StepDecision {
 
   /// Decides from `words`, StepSums::words() summed over the world's ranks, and moves the loss
   /// scale on: it grows or shrinks as LossScaler's, and stays where a rank refuses or ranks
-  /// disagree. Once per step.
-  void decide(const at::Tensor& words, int world_size);
+  /// disagree. Gradients are divided by `divisor` beside the loss scale. Once per step.
+  void decide(const at::Tensor& words, int world_size, double divisor = 1.0);
 
   /// The result of the last decide(), on the device, for DeviceOptimizer::advance(); the same
   /// address always.

@@ -21,12 +21,16 @@ StepResult Engine::step() { return implementation_->get().step(); }
 
 torch::optim::Optimizer& Engine::optimizer() { return implementation_->get().optimizer(); }
 
+void Engine::backward(const at::Tensor& loss, const BackwardOptions& options) {
+  implementation_->get().backward(loss, options);
+}
+
 at::Tensor Engine::scale(const at::Tensor& loss) { return implementation_->get().scale(loss); }
 
 double Engine::loss_scale() const { return implementation_->get().loss_scale(); }
 
-void Engine::accumulate(const std::vector<NamedTensor>& gradients) {
-  implementation_->get().accumulate(gradients);
+void Engine::accumulate(const std::vector<NamedTensor>& gradients, std::optional<double> weight) {
+  implementation_->get().accumulate(gradients, weight);
 }
 
 void Engine::zero_grad() { implementation_->get().zero_grad(); }

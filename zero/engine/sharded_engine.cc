@@ -49,6 +49,7 @@ ShardedEngine::ShardedEngine(Parts parts, Lasting& lasting, Values brought)
                                 .average = average_.get()},
                                parts_.optimizer, parts_.group_of)),
       early_update_(commit_->update_in_backward()),
+      weight_(*parts_.group, parts_.plan),
       reducer_(*parts_.group, parts_.table, parts_.plan, slices_, reducer_setting(), lasting.meter,
                history_, lasting.trace.get()),
       handles_(parts_.table, reducer_.gradient_views()),
@@ -60,7 +61,7 @@ ShardedEngine::ShardedEngine(Parts parts, Lasting& lasting, Values brought)
       state_transfer_(*parts_.group, state_),
       streamed_state_(*parts_.group, state_) {
   lasting.meter.add(optimizer_class(), optimizer_bytes());
-  lasting.meter.add(MemoryClass::kControl, commit_->bytes() + access_.bytes());
+  lasting.meter.add(MemoryClass::kControl, control_bytes());
   commit_->optimizer().groups().show_in(*lasting.optimizer);
   if (parts_.options.cuda_graphs) {
     captured_ = std::make_unique<CapturedMicroSteps>(parts_.group->device());
@@ -80,7 +81,11 @@ ShardedEngine::~ShardedEngine() {
   handles_.hide_all();
   if (open_average_ != nullptr) open_average_->engine = nullptr;
   lasting_.meter.remove(optimizer_class(), optimizer_bytes());
-  lasting_.meter.remove(MemoryClass::kControl, commit_->bytes() + access_.bytes());
+  lasting_.meter.remove(MemoryClass::kControl, control_bytes());
+}
+
+int64_t ShardedEngine::control_bytes() const {
+  return commit_->bytes() + access_.bytes() + weight_.bytes();
 }
 
 /// Of the optimizer's states and the average.
@@ -190,6 +195,7 @@ StepResult ShardedEngine::step() {
 /// Behind one that all ranks have agreed to, or under asynchronous steps handed in.
 StepResult ShardedEngine::begin_next_step(const std::optional<StepCommit::Outcome>& outcome) {
   history_agreed_ = history_at_step_;
+  const double weight = weight_.sum().value_or(0.0);
   if (commit_->is_late() || outcome->committed) {
     history_.record(RollingHash::Event::kStep, steps_);
     history_at_step_ = history_;
@@ -197,7 +203,10 @@ StepResult ShardedEngine::begin_next_step(const std::optional<StepCommit::Outcom
   clear();
   // From now on a step allocates what the one before it did.
   if (++steps_here_ == 2 && parts_.options.keep_freed_memory) use_huge_pages_in_heap();
-  return outcome.has_value() ? result_of(*outcome) : lasting_.last_result;
+  if (!outcome.has_value()) return lasting_.last_result;
+  StepResult result = result_of(*outcome);
+  result.weight = weight;
+  return result;
 }
 
 /// Under asynchronous steps: waits for what became of the last step.
@@ -238,6 +247,8 @@ StepVote::RankReport ShardedEngine::rank_report(std::string misuse) {
   if (store_.gathered() != nullptr) rank_report.gathers = store_.gathered()->history();
   rank_report.gradient_edits = handles_.count_edits();
   rank_report.loss_scale = loss_scale();
+  rank_report.weight = weight_.sum();
+  rank_report.divisor = weight_.divisor();
   rank_report.misuse = std::move(misuse);
   if (is_updated()) {
     rank_report.if_refused =
@@ -260,13 +271,18 @@ void ShardedEngine::reduce_in_step() {
     reducer_.begin_micro_step(Reducer::Mode::kReduce);
     return finish_reductions(/*objects=*/false);
   });
-  if (is_objected) refuse_on_all_ranks(*parts_.group, "", "grad");
+  if (is_objected) refuse_backward("");
 }
 
 /// "" if nothing on this rank speaks against the step.
 std::string ShardedEngine::find_misuse() const {
   if (commit_->has_loss_scale() && !was_scaled_ && backwards_ > 0) {
     return "backward was called on a loss without engine->scale(loss), which loss_scale needs";
+  }
+  if (!weight_.problem().empty()) return weight_.problem();
+  if (weight_.sum() == 0.0 && parts_.options.on_non_finite == NonFinite::kStop) {
+    return "the weights of this step's backwards are 0 on all ranks, so there is no mean to apply; "
+           "engine->zero_grad() drops these gradients, NonFinite::kSkip skips such steps";
   }
   if (!schedule_problem_.empty()) return schedule_problem_;
   std::string misuse = misuse_.before_step();

@@ -38,6 +38,7 @@
 #include "tessera/zero/state/streamed_state.h"
 #include "tessera/zero/step/engine_failure.h"
 #include "tessera/zero/step/step_commit.h"
+#include "tessera/zero/step/step_weight.h"
 #include "tessera/zero/step/update_in_backward.h"
 
 namespace tessera::internal {
@@ -68,9 +69,10 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
 
   StepResult step();
   torch::optim::Optimizer& optimizer() { return *lasting_.optimizer; }
+  void backward(const at::Tensor& loss, const BackwardOptions& options);
   at::Tensor scale(const at::Tensor& loss);
   double loss_scale() const { return commit_->loss_scale().scale; }
-  void accumulate(const std::vector<NamedTensor>& gradients);
+  void accumulate(const std::vector<NamedTensor>& gradients, std::optional<double> weight);
   void zero_grad();
   Engine::NoSync no_sync() { return Engine::NoSync(lasting_.no_sync_depth); }
   void micro_step(const std::function<void()>& body);
@@ -133,7 +135,9 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   std::string find_write_inside() const;
   void agree_to_update();
   void reduce_in_step();
+  void require_weights() const;
   bool finish_reductions(bool objects);
+  void refuse_backward(const std::string& problem);
   void look_for_writes();
   void apply_schedule();
   void begin_micro_step();
@@ -152,6 +156,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   StepResult result_of(const StepCommit::Outcome& outcome);
   void take_counters(const EngineCounters& loaded);
   int64_t optimizer_bytes() const;
+  int64_t control_bytes() const;
   MemoryClass optimizer_class() const;
   void load_state(const char* call, const std::function<void(EngineCounters&)>& load);
   EngineCounters counters() const {
@@ -179,6 +184,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   const std::unique_ptr<FlatAverage> average_;  // null without Options::average
   std::unique_ptr<StepCommit> commit_;
   UpdateInBackward* const early_update_;  // null: step() updates
+  StepWeight weight_;
   Reducer reducer_;
   GradientHandles handles_;
   ParameterAccess access_;
@@ -196,7 +202,8 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   int64_t backwards_ = 0;            // of this model, since the last step
   bool saw_other_backward_ = false;  // a backward that gave this model nothing, since the last step
   bool in_micro_step_ = false;
-  bool was_scaled_ = false;  // scale() was called since the last step
+  std::optional<double> next_weight_ = {};  // of the micro-step that begins next
+  bool was_scaled_ = false;                 // scale() was called since the last step
   std::string written_;  // what was found in the last backward since step(), see look_for_writes()
   std::string schedule_problem_;  // why the next update has no rates
   std::string hook_error_;        // what a gradient hook of ours threw in this backward

@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 
 #include "tessera/core/comm/agreement/disagreement.h"
 #include "tessera/core/comm/agreement/refusal.h"
@@ -39,10 +40,43 @@ void ShardedEngine::before_gradient(size_t index) {
   }
 }
 
+/// Ranks have the same options, so all that call it throw, with nothing under way.
+void ShardedEngine::require_weights() const {
+  const char* option = early_update_ != nullptr ? "optimizer_in_backward"
+                       : commit_->is_late()     ? "asynchronous_step"
+                       : captured_ != nullptr   ? "cuda_graphs"
+                                                : nullptr;
+  TORCH_CHECK(option == nullptr, "[engine] backward: got a weight under Options::", option,
+              ", which uses gradients before all weights of the step are known; set it to false");
+}
+
+void ShardedEngine::backward(const at::Tensor& loss, const BackwardOptions& options) {
+  failure_.require_none();
+  require_outside_backward("backward");
+  if (!options.weight.has_value()) return scale(loss).backward({}, options.retain_graph);
+  require_weights();
+  const std::string wrong = problem_of_weight(options.weight);
+  TORCH_CHECK(wrong.empty() || *lasting_.no_sync_depth == 0, "[engine] rank ", parts_.group->rank(),
+              ": ", wrong);
+  next_weight_ = options.weight;
+  const auto forget = c10::make_scope_exit([this] { next_weight_.reset(); });
+  const bool is_constant = !loss.defined() || !loss.requires_grad();
+  if (!is_constant || *options.weight != 0.0) scale(loss).backward({}, options.retain_graph);
+  if (!next_weight_.has_value()) return;
+  // Backward gave this model nothing. Peers may have gradients, and the weight counts.
+  was_scaled_ = true;
+  const at::NoGradGuard no_grad;
+  streams_.pass();
+  failure_.guard([&] { begin_micro_step(); });
+  end_micro_step();
+}
+
 /// A micro-step whose gradients come all at once. What is wrong with them is found before it
 /// begins, so that all ranks refuse it together.
-void ShardedEngine::accumulate(const std::vector<NamedTensor>& gradients) {
+void ShardedEngine::accumulate(const std::vector<NamedTensor>& gradients,
+                               std::optional<double> weight) {
   failure_.require_none();
+  if (weight.has_value()) require_weights();
   const at::NoGradGuard no_grad;
   streams_.pass();
   const bool is_alone = *lasting_.no_sync_depth > 0 && early_update_ == nullptr;
@@ -50,6 +84,7 @@ void ShardedEngine::accumulate(const std::vector<NamedTensor>& gradients) {
   if (!is_alone && problem.empty()) leave_average("accumulate", InAverage::kRefused);
   const GivenGradients given = given_gradients(parts_.table, gradients);
   if (problem.empty()) problem = given.problem;
+  if (problem.empty()) problem = problem_of_weight(weight);
   if (const std::optional<size_t> replaced = handles_.replaced();
       problem.empty() && replaced.has_value()) {
     problem = absl::StrCat("'", parts_.table[*replaced].name,
@@ -62,6 +97,8 @@ void ShardedEngine::accumulate(const std::vector<NamedTensor>& gradients) {
     learn_outcome();  // it uses the same channel
     failure_.guard([&] { refuse_on_all_ranks(*parts_.group, problem, "accumulate"); });
   }
+  next_weight_ = weight;
+  const auto forget = c10::make_scope_exit([this] { next_weight_.reset(); });
   failure_.guard([&] { begin_micro_step(); });
   failure_.abort_all_on_exception("accumulate", [&] {
     for (const auto& [parameter, gradient] : given.placed) {
@@ -83,9 +120,11 @@ void ShardedEngine::begin_micro_step() {
     if (early_update_ == nullptr) look_for_writes();
     adopt_cleared_gradients();
     handles_.count_edits();
-    reducer_.begin_micro_step(*lasting_.no_sync_depth > 0 ? Reducer::Mode::kAddLocally
-                                                          : Reducer::Mode::kReduce);
   });
+  weight_.begin(std::exchange(next_weight_, std::nullopt));
+  reducer_.begin_micro_step(
+      *lasting_.no_sync_depth > 0 ? Reducer::Mode::kAddLocally : Reducer::Mode::kReduce,
+      weight_.factor());
   in_micro_step_ = true;
   compute_.end("forward");
 }
@@ -145,21 +184,31 @@ void ShardedEngine::end_micro_step() {
     return finish_reductions(!written_.empty());
   });
   compute_.end("backward");
-  if (is_objected) failure_.guard([&] { refuse_on_all_ranks(*parts_.group, written_, "grad"); });
+  if (is_objected) refuse_backward(written_);
+}
+
+/// Behind a backward that a rank objects to, or whose weights all ranks have found wrong.
+void ShardedEngine::refuse_backward(const std::string& problem) {
+  failure_.guard([&] {
+    refuse_on_all_ranks(*parts_.group, problem.empty() ? weight_.problem() : problem, "grad");
+  });
 }
 
 /// Returns whether a rank objects to the backward.
 bool ShardedEngine::finish_reductions(bool objects) {
   bool is_objected = false;
   try {
-    is_objected = reducer_.end_micro_step(objects);
+    BackwardAgreement::Report report = weight_.report();
+    report.objects = objects || !weight_.problem().empty();
+    is_objected = reducer_.end_micro_step(report);
+    if (reducer_.has_exchanged()) weight_.collect(reducer_.agreement());
   } catch (const Disagreement&) {
     show_gradients();  // for users to clear
     throw;
   }
   if (early_update_ != nullptr) early_update_->finish(reducer_);
   show_gradients();
-  return is_objected;
+  return is_objected || (reducer_.has_exchanged() && !weight_.problem().empty());
 }
 
 void ShardedEngine::backward_failed() noexcept {
@@ -211,6 +260,7 @@ void ShardedEngine::clear() {
   reducer_.clear();
   if (early_update_ != nullptr) early_update_->end();
   commit_->drop();
+  weight_.clear();
   backwards_ = 0;
   saw_other_backward_ = false;
   was_scaled_ = false;

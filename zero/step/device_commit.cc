@@ -68,9 +68,10 @@ std::optional<StepCommit::Outcome> DeviceCommit::commit(Reducer& reducer,
       "gradients and those since are dropped.";
   step_ = rank_report.step;
   const bool refuses = !rank_report.misuse.empty();
+  const double divisor = rank_report.divisor;
   parts_.failure.abort_all_on_exception("step()", [&] {
     agreement_.start(std::move(rank_report));
-    decide_on_device();
+    decide_on_device(divisor);
     if (!refuses) update(reducer);  // else no device applies anything
     parts_.store.show_updates(all_used_);
   });
@@ -101,12 +102,14 @@ std::optional<StepCommit::Outcome> DeviceCommit::decide_on_host(Reducer& reducer
                                  ? agreement_.ask(parts_.options.ask_non_finite, *result.non_finite)
                                  : parts_.options.on_non_finite;
     TORCH_CHECK(answer == NonFinite::kSkip, describe(*result.non_finite));
+  } else if (rank_report.weight == 0.0) {
+    return without_weight(loss_scale_);
   }
   step_ = rank_report.step;
   return parts_.failure.abort_all_on_exception(
       "step()",
       [&] {
-        decide_on_device();
+        decide_on_device(rank_report.divisor);
         if (!result.non_finite.has_value()) {
           update(reducer);
           parts_.store.show_updates(reducer.used());
@@ -131,10 +134,10 @@ void DeviceCommit::add_gradients(StepVote::RankReport& rank_report) {
   }
 }
 
-void DeviceCommit::decide_on_device() {
+void DeviceCommit::decide_on_device(double divisor) {
   const TraceSpan span(parts_.trace, TraceTrack::kVote, "outcome");
   parts_.group.all_reduce(sums_.words(), ReduceOp::kSum, "sums of the step")->wait();
-  decision_.decide(sums_.words(), parts_.group.size());
+  decision_.decide(sums_.words(), parts_.group.size(), divisor);
   decision_.start_reading(sums_.words());
 }
 

@@ -42,7 +42,7 @@ class DeviceCommit final : public StepCommit, private GradientObserver {
   void collect(Reducer& reducer, const StepVote::RankReport& rank_report);
   void add_gradients(StepVote::RankReport& rank_report);
   std::optional<Outcome> decide_on_host(Reducer& reducer, StepVote::RankReport rank_report);
-  void decide_on_device();
+  void decide_on_device(double divisor);
   void update(Reducer& reducer);
   Outcome outcome_of(const cuda::StepDecision::Reading& reading) const;
   cuda::StepDecision::Reading read();

@@ -42,8 +42,9 @@ std::optional<StepCommit::Outcome> HostCommit::commit(Reducer& reducer,
   });
   const StepVote::Result result = agreement_.finish();
   if (result.non_finite.has_value()) return skip(result);
+  if (rank_report.weight == 0.0) return without_weight(loss_scale());
 
-  const double scale = clip_.decide(result.norms, rank_report.loss_scale);
+  const double scale = clip_.decide(result.norms, rank_report.gradient_scale());
   parts_.failure.abort_all_on_exception(
       "step()", [&] { apply(reducer, scale, rank_report.step); }, kAfterVote);
   Outcome outcome{
@@ -71,7 +72,7 @@ void HostCommit::add_gradients(Reducer& reducer, StepVote::RankReport& rank_repo
     rank_report.norms = {NormSum(early_update_->squares())};
     return;
   }
-  GradientNorms norms = clip_.begin(rank_report.loss_scale);
+  GradientNorms norms = clip_.begin(rank_report.gradient_scale());
   if (rank_report.backwards > 0) {
     offloaded_ != nullptr ? offloaded_->add_to(norms) : reducer.add_to(norms);
   }

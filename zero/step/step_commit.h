@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -105,6 +106,10 @@ class StepCommit {
 
  protected:
   StepCommit() = default;
+  /// Of a step that all ranks agree to whose weights sum up to zero: there is no mean to apply.
+  static Outcome without_weight(LossScaleState loss_scale) {
+    return {.grad_norm = std::numeric_limits<double>::quiet_NaN(), .loss_scale = loss_scale.scale};
+  }
 };
 
 /// Local. The kind that fits where the masters lie: the optimizer of `plan` works on the host or on

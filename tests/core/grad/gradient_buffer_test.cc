@@ -70,6 +70,27 @@ TEST_F(GradientBufferTest, TakesSparseGradientsFirstAndLater) {
   EXPECT_TRUE(at::equal(arrived(0), 2 * gradient.to_dense().flatten()));
 }
 
+TEST_F(GradientBufferTest, MultipliesWithTheWeightAndTakesNothingOfWeightZero) {
+  const at::Tensor gradient = at::randn({3, 5});
+  const at::Tensor nothing = at::full({3, 5}, kNotANumber);
+  EXPECT_EQ(gradient_buffer.receive(0, nothing, 0.0), 0);
+  EXPECT_TRUE(at::equal(arrived(0), at::zeros({15})));
+  gradient_buffer.receive(0, gradient, 3.0);
+  EXPECT_TRUE(at::equal(arrived(0), (3 * gradient).flatten()));
+  EXPECT_EQ(gradient_buffer.receive(0, nothing, 0.0), 0);
+  EXPECT_TRUE(at::equal(arrived(0), (3 * gradient).flatten()));
+  EXPECT_EQ(gradient_buffer.receive(0, nothing, 1e-9), 15);
+  const at::Tensor rows = at::tensor({0, 2, 0}, at::kLong).unsqueeze(0);
+  gradient_buffer.drop(0);
+  gradient_buffer.receive(0, at::sparse_coo_tensor(rows, at::ones({3, 5}), {3, 5}), 5.0);
+  EXPECT_EQ(arrived(0).sum().item<float>(), 75.0F);
+}
+
+TEST_F(GradientBufferTest, DoesNotRoundAWeightToTheGradientsDtype) {
+  gradient_buffer.receive(2, at::ones({}, at::kBFloat16), 1001.0);  // 1000 in bf16
+  EXPECT_EQ(arrived(2).item<float>(), 1001.0F);
+}
+
 TEST_F(GradientBufferTest, IsCompleteWhenEveryParameterHasArrived) {
   gradient_buffer.receive(0, at::ones({3, 5}));
   gradient_buffer.receive(0, at::ones({3, 5}));

@@ -48,7 +48,7 @@ class Formula {
       lines.push_back(absl::StrCat(op, unit.name, " ", unit.layout.bytes()));
     }
     const auto bit_words = static_cast<int64_t>((table_.size() + 63) / 64);
-    host_all_gather(lines, "end of backward", 2 + static_cast<int64_t>(plan_.size()) + bit_words);
+    host_all_gather(lines, "end of backward", 3 + static_cast<int64_t>(plan_.size()) + bit_words);
   }
 
   /// step() after it, where only the units that hold `used` parameters are all-gathered.

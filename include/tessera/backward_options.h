@@ -1,0 +1,25 @@
+#pragma once
+
+#include <optional>
+
+namespace tessera {
+
+/// How Engine::backward() counts a loss.
+struct BackwardOptions {
+  /// What this loss, a mean over the rank's batch, is a mean over: how many samples or tokens. A
+  /// step whose backwards have weights w trains with sum(w * gradient) / sum(w), summed over ranks
+  /// and backwards, which is the gradient of the mean over everything that they have seen: an
+  /// average over ranks and micro-steps alike, so losses are not divided by the number of
+  /// micro-steps. A factor that all weights have in common changes nothing; weight 0 adds exact
+  /// zeros, whatever the gradients are (NaN included).
+  ///
+  /// Range: 0, and the positive normal numbers of fp32, 1.2e-38 to 3.4e38. Unset: the loss as it
+  /// is, as loss.backward() adds it. All backwards of a step have weights, on all ranks, or none
+  /// has.
+  std::optional<double> weight = {};
+
+  /// As torch::autograd's: keeps the graph for another backward.
+  bool retain_graph = false;
+};
+
+}  // namespace tessera
