@@ -87,6 +87,7 @@ void ShardedEngine::begin_micro_step() {
                                                           : Reducer::Mode::kReduce);
   });
   in_micro_step_ = true;
+  lasting_.comm_hook.note_backward();
   compute_.end("forward");
 }
 
