@@ -103,6 +103,7 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
   const MemoryClass of_optimizer = is_offloaded ? MemoryClass::kHost : MemoryClass::kOptimizer;
   MemoryBytes bytes;
   bytes[of_optimizer] = setting.whole_tensor_bytes;
+  bytes[MemoryClass::kGradients] = setting.comm_hook_bytes;
   bytes[MemoryClass::kOptimizer] += setting.gathered_direction_bytes;
   BuffersByDtype buffers;
   int64_t widened_bytes = 0;

@@ -2,11 +2,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <string_view>
 
 #include <ATen/core/Tensor.h>
 
 #include "tessera/process_group.h"
+#include "tessera/unit_plan.h"
 
 namespace tessera::internal {
 
@@ -36,16 +36,21 @@ class GradientCommunicator {
   /// Local. Memory for what start() and advance() take, uninitialised: [numel].
   virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
 
-  /// Collective. Combines `full` [numel] of every rank by `op`, kAvg for a sum that is divided by
-  /// `divisor` (0: the number of ranks) before the result is rounded. `part` is `full` itself or
-  /// the slice of it that is this rank's at this level, or memory of that size.
-  virtual std::shared_ptr<Work> start(Level level, const at::Tensor& full, const at::Tensor& part,
-                                      ReduceOp op, double divisor, std::string_view tag) = 0;
+  /// Collective. Combines `full` [numel], gradients of `unit`, of every rank by `op`, kAvg for a
+  /// sum that is divided by `divisor` (0: the number of ranks) before the result is rounded. `part`
+  /// is `full` itself or the slice of it that is this rank's at this level, or memory of that size.
+  virtual std::shared_ptr<Work> start(Level level, const PlannedUnit& unit, const at::Tensor& full,
+                                      const at::Tensor& part, ReduceOp op, double divisor) = 0;
 
   /// Collective over the ranks that complete a part. Puts their parts together in `whole`, of which
   /// `part` is a slice; null where `part` is all that this rank keeps.
-  virtual std::shared_ptr<Work> advance(Level level, const at::Tensor& part,
-                                        const at::Tensor& whole, std::string_view tag) = 0;
+  virtual std::shared_ptr<Work> advance(Level level, const PlannedUnit& unit,
+                                        const at::Tensor& part, const at::Tensor& whole) = 0;
+
+  /// The bytes that the last start(), of `full`, has given to collectives.
+  virtual int64_t sent_bytes(const at::Tensor& full) const {
+    return static_cast<int64_t>(full.nbytes());
+  }
 
   /// Memory it holds on this rank beside what it has allocated for others.
   virtual int64_t bytes() const { return 0; }

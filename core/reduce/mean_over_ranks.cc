@@ -1,6 +1,7 @@
 #include "tessera/core/reduce/mean_over_ranks.h"
 
 #include <algorithm>
+#include <string>
 
 namespace tessera::internal {
 
@@ -25,9 +26,10 @@ MeanOverRanks::MeanOverRanks(ProcessGroup& group, const SliceMap& slices)
   }
 }
 
-std::shared_ptr<Work> MeanOverRanks::start(Level level, const at::Tensor& full,
-                                           const at::Tensor& part, ReduceOp op, double divisor,
-                                           std::string_view tag) {
+std::shared_ptr<Work> MeanOverRanks::start(Level level, const PlannedUnit& unit,
+                                           const at::Tensor& full, const at::Tensor& part,
+                                           ReduceOp op, double divisor) {
+  const std::string& tag = unit.name;
   if (level == Level::kStep) {
     return across_sums_->reduce_scatter(part, full, op, tag, atom_across_sums_, divisor);
   }
@@ -37,10 +39,10 @@ std::shared_ptr<Work> MeanOverRanks::start(Level level, const at::Tensor& full,
   return all_.reduce_scatter(part, full, op, tag, atom_, divisor);
 }
 
-std::shared_ptr<Work> MeanOverRanks::advance(Level level, const at::Tensor& part,
-                                             const at::Tensor& whole, std::string_view tag) {
+std::shared_ptr<Work> MeanOverRanks::advance(Level level, const PlannedUnit& unit,
+                                             const at::Tensor& part, const at::Tensor& whole) {
   if (stages(level) == 1) return nullptr;
-  return replicas_->all_gather(whole, part, tag);
+  return replicas_->all_gather(whole, part, unit.name);
 }
 
 std::unique_ptr<GradientCommunicator> make_mean_over_ranks(ProcessGroup& group,

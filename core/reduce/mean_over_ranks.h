@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <string_view>
 
 #include "tessera/core/layout/slice_map.h"
 #include "tessera/core/reduce/gradient_communicator.h"
@@ -25,10 +24,10 @@ class MeanOverRanks final : public GradientCommunicator {
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
     return all_.allocate(numel, dtype);
   }
-  std::shared_ptr<Work> start(Level level, const at::Tensor& full, const at::Tensor& part,
-                              ReduceOp op, double divisor, std::string_view tag) override;
-  std::shared_ptr<Work> advance(Level level, const at::Tensor& part, const at::Tensor& whole,
-                                std::string_view tag) override;
+  std::shared_ptr<Work> start(Level level, const PlannedUnit& unit, const at::Tensor& full,
+                              const at::Tensor& part, ReduceOp op, double divisor) override;
+  std::shared_ptr<Work> advance(Level level, const PlannedUnit& unit, const at::Tensor& part,
+                                const at::Tensor& whole) override;
 
  private:
   ProcessGroup& all_;

@@ -73,10 +73,10 @@ at::Tensor ReducedGradient::gradient_buffer() {
   return is_whole_ && reduces_in_own_ && !own_is_taken_ && !value_.defined() ? own_ : at::Tensor();
 }
 
-std::shared_ptr<Work> ReducedGradient::reduce(const at::Tensor& gradients, std::string_view tag) {
+std::shared_ptr<Work> ReducedGradient::reduce(const at::Tensor& gradients) {
   const auto start = [&](const at::Tensor& part, ReduceOp op) {
     const double divisor = op == ReduceOp::kAvg ? divisor_ : 0.0;
-    return communicator_->start(Level::kMicroStep, gradients, part, op, divisor, tag);
+    return communicator_->start(Level::kMicroStep, *unit_, gradients, part, op, divisor);
   };
   if (keeps_sums_) {
     return start(gradients.narrow(0, own_range_.begin, own_range_.numel), ReduceOp::kSum);
@@ -91,11 +91,11 @@ std::shared_ptr<Work> ReducedGradient::reduce(const at::Tensor& gradients, std::
                ReduceOp::kAvg);
 }
 
-std::shared_ptr<Work> ReducedGradient::gather(const at::Tensor& gradients, std::string_view tag) {
+std::shared_ptr<Work> ReducedGradient::gather(const at::Tensor& gradients) {
   if (communicator_->stages(Level::kMicroStep) == 1) return nullptr;  // narrow() allocates
-  return communicator_->advance(Level::kMicroStep,
+  return communicator_->advance(Level::kMicroStep, *unit_,
                                 gradients.narrow(0, atom_range_.begin, atom_range_.numel),
-                                gradients.narrow(0, kept_.begin, kept_.numel), tag);
+                                gradients.narrow(0, kept_.begin, kept_.numel));
 }
 
 void ReducedGradient::add(const at::Tensor& gradients) {
@@ -132,15 +132,15 @@ void ReducedGradient::keep() {
   value_ = own_;
 }
 
-std::shared_ptr<Work> ReducedGradient::reduce_sums(std::string_view tag) {
+std::shared_ptr<Work> ReducedGradient::reduce_sums() {
   TORCH_INTERNAL_ASSERT(has_sums_);
-  return communicator_->start(Level::kStep, own_, of_own(atom_range_), ReduceOp::kSum,
-                              /*divisor=*/0.0, tag);
+  return communicator_->start(Level::kStep, *unit_, own_, of_own(atom_range_), ReduceOp::kSum,
+                              /*divisor=*/0.0);
 }
 
-std::shared_ptr<Work> ReducedGradient::gather_sums(std::string_view tag) {
+std::shared_ptr<Work> ReducedGradient::gather_sums() {
   if (communicator_->stages(Level::kStep) == 1) return nullptr;
-  return communicator_->advance(Level::kStep, of_own(atom_range_), of_own(kept_), tag);
+  return communicator_->advance(Level::kStep, *unit_, of_own(atom_range_), of_own(kept_));
 }
 
 void ReducedGradient::divide() {

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string_view>
 
 #include <ATen/core/Tensor.h>
 
@@ -59,11 +58,11 @@ class ReducedGradient {
 
   /// Starts the reduction of a full gradient buffer [unit numel] of the communication dtype: of all
   /// of it, this rank's atom or, where partial sums are kept, the gradient slice. Collective.
-  std::shared_ptr<Work> reduce(const at::Tensor& gradients, std::string_view tag);
+  std::shared_ptr<Work> reduce(const at::Tensor& gradients);
 
   /// Starts completing the optimizer slice after reduce(); null if it is complete. Collective over
   /// the replicas.
-  std::shared_ptr<Work> gather(const at::Tensor& gradients, std::string_view tag);
+  std::shared_ptr<Work> gather(const at::Tensor& gradients);
 
   /// Adds what reduce() and gather() left in the gradient buffer.
   void add(const at::Tensor& gradients);
@@ -75,8 +74,8 @@ class ReducedGradient {
   /// ranks' sums; start completing the optimizer slice (null if it is complete); divide.
   /// value() is defined afterwards. A later add() takes partial sums up again; the mean so far is
   /// kept, rounded once more unless the divisor is a power of two.
-  std::shared_ptr<Work> reduce_sums(std::string_view tag);
-  std::shared_ptr<Work> gather_sums(std::string_view tag);
+  std::shared_ptr<Work> reduce_sums();
+  std::shared_ptr<Work> gather_sums();
   void divide();
 
   /// The mean [kept().numel]; undefined while there is none (nothing added, or partial sums).

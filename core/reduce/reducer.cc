@@ -174,9 +174,10 @@ void Reducer::launch(size_t unit, size_t round) {
   const int64_t begin_ns = trace_ != nullptr ? Trace::now_ns() : 0;
   in_flight_.push_back({.unit = unit,
                         .round = round,
-                        .work = reduced_[unit].reduce(arriving.buffer(), plan_[unit].name),
+                        .work = reduced_[unit].reduce(arriving.buffer()),
                         .is_gathering = false,
-                        .begin_ns = begin_ns});
+                        .begin_ns = begin_ns,
+                        .sent_bytes = communicator_->sent_bytes(arriving.buffer())});
   if (!group_.can().completes_on_host) return retire_behind_last();
   // Where collectives run inside the calls, the gather over replicas must follow its reduction
   // here, in the agreed order. Later, ranks could call it at different points of their backwards,
@@ -203,7 +204,7 @@ bool Reducer::advance(InFlight& reduction, Wait wait) {
     if (wait == Wait::kNever && !reduction.work->is_completed()) return false;
     reduction.work->wait();
     if (reduction.is_gathering) break;
-    std::shared_ptr<Work> gather = reduced_[unit].gather(buffer, plan_[unit].name);
+    std::shared_ptr<Work> gather = reduced_[unit].gather(buffer);
     if (gather == nullptr) break;
     reduction.work = std::move(gather);
     reduction.is_gathering = true;
@@ -214,7 +215,7 @@ bool Reducer::advance(InFlight& reduction, Wait wait) {
   if (reduced_[unit].value().defined()) observer_.reduced(unit, reduced_[unit].value());
   if (trace_ != nullptr) {
     trace_->record(TraceTrack::kReduce, plan_[unit].name, reduction.begin_ns, Trace::now_ns(),
-                   static_cast<int64_t>(buffer.nbytes()));
+                   reduction.sent_bytes);
   }
   if (is_consumed_) {
     if (arriving_[unit][reduction.round]->is_complete()) {
@@ -305,13 +306,9 @@ void Reducer::finish() {
     }
   };
   const TraceSpan span(trace_, TraceTrack::kReduce, "partial sums");
-  for (size_t unit = 0; unit < units_; ++unit) {
-    works[unit] = reduced_[unit].reduce_sums(plan_[unit].name);
-  }
+  for (size_t unit = 0; unit < units_; ++unit) works[unit] = reduced_[unit].reduce_sums();
   wait_for_all();
-  for (size_t unit = 0; unit < units_; ++unit) {
-    works[unit] = reduced_[unit].gather_sums(plan_[unit].name);
-  }
+  for (size_t unit = 0; unit < units_; ++unit) works[unit] = reduced_[unit].gather_sums();
   wait_for_all();
   for (ReducedGradient& reduced : reduced_) reduced.divide();
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,8 +57,9 @@ class Reducer {
     /// gradient per parameter.
     GradientObserver* observer = nullptr;
     /// What communicates gradients; `meter` counts what it holds.
-    std::unique_ptr<GradientCommunicator> (*make_communicator)(
-        ProcessGroup& group, const SliceMap& slices, MemoryMeter& meter) = &make_mean_over_ranks;
+    std::function<std::unique_ptr<GradientCommunicator>(ProcessGroup& group, const SliceMap& slices,
+                                                        MemoryMeter& meter)>
+        make_communicator = &make_mean_over_ranks;
     /// Whether ranks exchange at the end of each backward which parameters they used, or only in
     /// the step: then used() is what this rank used, and a backward must give each parameter at
     /// most one gradient.
@@ -167,6 +169,7 @@ class Reducer {
     std::shared_ptr<Work> work;
     bool is_gathering;
     int64_t begin_ns;
+    int64_t sent_bytes;
   };
   enum class Wait : uint8_t { kNever, kOneCollective, kUntilDone };
 

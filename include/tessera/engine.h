@@ -37,6 +37,7 @@ struct OpenAverage;
 }  // namespace internal
 
 struct OptimizerGroup;
+class CommHook;
 class ProcessGroup;
 class Trace;
 
@@ -72,7 +73,7 @@ struct StepResult {
 /// Collective calls are made by every rank in the same order: backward and accumulate() outside
 /// no_sync() (their reductions), step(), modify_parameters(), full_parameters(), begin_average()
 /// and its end(), parameter_hash(), set_trainable(), add_group(), state_dict(), load_state_dict(),
-/// write_state(), read_state().
+/// write_state(), read_state(), register_comm_hook().
 /// Backward runs on the thread that made the engine. Any thread may make the other calls (on a GPU
 /// with the group's device as its current one): one at a time, and not during a backward. Several
 /// engines may live in one process (a GAN), each used in the same order on all ranks.
@@ -154,6 +155,15 @@ class Engine final {
   /// or skip, as Options::on_non_finite says. Throws c10::Error for a weight under
   /// optimizer_in_backward, asynchronous_step and cuda_graphs.
   void backward(const at::Tensor& loss, const BackwardOptions& options = {});
+
+  /// Collective, blocking; once, before the first backward. From now on `hook`
+  /// (tessera/comm_hook.h; power_sgd_hook() in tessera/power_sgd.h) communicates gradients instead
+  /// of the engine, wherever the engine would: its result is what the step uses. Throws c10::Error
+  /// on every rank where ranks give hooks of another name() or settings(), the hook refuses this
+  /// engine, gradients are split over ranks (zero2, zero3, a hybrid's `gradients` above 1), or on a
+  /// GPU. An exception of the hook on one rank ends the engine on all. docs/comm-hooks.md says what
+  /// else changes.
+  void register_comm_hook(std::shared_ptr<CommHook> hook);
 
   /// Local. The loss to call backward on: `loss` times loss_scale() under Options::loss_scale,
   /// otherwise `loss` itself.

@@ -33,6 +33,7 @@ struct MemorySetting {
   /// states, and at the group's device, where ranks cannot read each other's.
   int64_t whole_tensor_bytes = 0;
   int64_t gathered_direction_bytes = 0;
+  int64_t comm_hook_bytes = 0;  ///< what a communication hook keeps: CommHook::bytes()
 };
 
 /// Persistent bytes per rank that training keeps, from the layout alone: what docs/memory.md calls
@@ -58,6 +59,7 @@ struct MemorySetting {
 ///   gradients' copies: (T + M + S) / o ((T + S) / o under kParameters where M and P have one
 ///   dtype), M / o of the largest unit whose S and M have two, and under kOptimizer twice P / o of
 ///   the largest whose P and M have. Under kParameters P / p as well, instead of parameters.
+/// gradients have comm_hook_bytes besides, once.
 /// control is 0 here: it is small and depends on the number of parameters, not on P.
 MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
 

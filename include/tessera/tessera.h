@@ -25,6 +25,7 @@
 // How to train: strategies and options.
 #include "tessera/activation_checkpoint.h"
 #include "tessera/algorithm_options.h"
+#include "tessera/comm_hook.h"
 #include "tessera/eight_bit_options.h"
 #include "tessera/elementwise.h"
 #include "tessera/lamb_options.h"

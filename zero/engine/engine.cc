@@ -41,6 +41,10 @@ void Engine::micro_step(const std::function<void()>& body) {
   implementation_->get().micro_step(body);
 }
 
+void Engine::register_comm_hook(std::shared_ptr<CommHook> hook) {
+  implementation_->get().register_comm_hook(std::move(hook));
+}
+
 void Engine::set_schedule(Schedule rate) { implementation_->get().set_schedule(std::move(rate)); }
 
 void Engine::wait() { implementation_->get().wait(); }

@@ -6,6 +6,7 @@
 
 #include <torch/nn/module.h>
 
+#include "tessera/core/reduce/registered_hook.h"
 #include "tessera/engine.h"
 #include "tessera/memory_meter.h"
 #include "tessera/optim/rate_schedule.h"
@@ -26,6 +27,7 @@ struct Lasting {
   std::unique_ptr<Trace> trace;                  ///< null without Options::trace
   MemoryMeter meter = {};
   RateSchedule schedule = {};
+  RegisteredHook comm_hook = {};
   StepResult last_result = {};
   const char* running = nullptr;  ///< the call that functions of the user's run in: RunningCall
   std::shared_ptr<int> no_sync_depth = std::make_shared<int>(0);

@@ -9,6 +9,7 @@
 
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/memory/freed_memory.h"
+#include "tessera/core/reduce/hooked_communicator.h"
 #include "tessera/zero/engine/running_call.h"
 #include "tessera/zero/parameters/shown_average.h"
 
@@ -57,12 +58,13 @@ ShardedEngine::ShardedEngine(Parts parts, Lasting& lasting, Values brought)
       misuse_(parts_.table, store_, access_, handles_, commit_->optimizer(), early_update_),
       registration_(*lasting.model, parts_.table, parts_.options.ignores),
       state_(parts_.table, parts_.plan, slices_, lasting.buffers, commit_->optimizer(),
-             store_.masters(), store_.flat(), average_.get()),
+             store_.masters(), store_.flat(), average_.get(), &lasting.comm_hook),
       state_transfer_(*parts_.group, state_),
       streamed_state_(*parts_.group, state_) {
   lasting.meter.add(optimizer_class(), optimizer_bytes());
   lasting.meter.add(MemoryClass::kControl, control_bytes());
   commit_->optimizer().groups().show_in(*lasting.optimizer);
+  lasting.comm_hook.prepare(parts_.table, parts_.plan, commit_->has_loss_scale(), lasting.meter);
   if (parts_.options.cuda_graphs) {
     captured_ = std::make_unique<CapturedMicroSteps>(parts_.group->device());
   }
@@ -103,6 +105,12 @@ Reducer::Setting ShardedEngine::reducer_setting() const {
                                                     : BufferPool::OnRelease::kKeep,
           .divisor = parts_.options.gradient_divisor,
           .observer = commit_->observer(),
+          .make_communicator =
+              [this](ProcessGroup& group, const SliceMap& slices, MemoryMeter& meter) {
+                return std::make_unique<HookedCommunicator>(
+                    make_mean_over_ranks(group, slices, meter), group, parts_.table, parts_.plan,
+                    lasting_.comm_hook);
+              },
           .agreement = commit_->is_late() ? Agreement::kInStep : Agreement::kInBackward};
 }
 

@@ -8,6 +8,7 @@
 
 #include <torch/nn/module.h>
 
+#include "tessera/comm_hook.h"
 #include "tessera/core/grad/backward_end.h"
 #include "tessera/core/grad/gradient_hook.h"
 #include "tessera/core/layout/slice_map.h"
@@ -77,6 +78,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   Engine::NoSync no_sync() { return Engine::NoSync(lasting_.no_sync_depth); }
   void micro_step(const std::function<void()>& body);
   void set_schedule(Engine::Schedule rate);
+  void register_comm_hook(std::shared_ptr<CommHook> hook);
   void wait();
   int64_t steps() const { return steps_; }
   const StepResult& last_result() const { return lasting_.last_result; }
@@ -125,6 +127,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   void backward_failed() noexcept override;
 
   Reducer::Setting reducer_setting() const;
+  std::string problem_of_hook(CommHook* hook) const;
   std::string misplaced() const;
   void require_outside_backward(const char* call) const;
   void require_no_update(const char* call) const;

@@ -55,6 +55,7 @@ StateDict ShardedEngine::state_dict(StateScope scope, int rank) {
   const at::NoGradGuard no_grad;
   return failure_.abort_all_on_exception("state_dict", [&] {
     store_.finish();
+    lasting_.comm_hook.before_saving(*parts_.group);
     return state_transfer_.save(scope, rank, counters(), registration_.unsaved());
   });
 }
@@ -67,6 +68,7 @@ void ShardedEngine::write_state(StateSink& sink) {
   const at::NoGradGuard no_grad;
   const StreamedState::Saving saving = failure_.abort_all_on_exception("write_state", [&] {
     store_.finish();
+    lasting_.comm_hook.before_saving(*parts_.group);
     return streamed_state_.agree_to_save(counters(), registration_.unsaved());
   });
   streamed_state_.save(saving, sink);  // local: what the sink throws harms no other rank
@@ -126,7 +128,8 @@ MemorySetting ShardedEngine::memory_setting(int micro_steps) const {
           .has_average = average_ != nullptr,
           .whole_tensor_bytes =
               directions != nullptr ? directions->plan().bytes(directions->rank()) : 0,
-          .gathered_direction_bytes = directions != nullptr ? directions->gathered_bytes() : 0};
+          .gathered_direction_bytes = directions != nullptr ? directions->gathered_bytes() : 0,
+          .comm_hook_bytes = lasting_.comm_hook.bytes()};
 }
 
 }  // namespace tessera::internal

@@ -126,6 +126,7 @@ void ShardedEngine::begin_micro_step() {
       *lasting_.no_sync_depth > 0 ? Reducer::Mode::kAddLocally : Reducer::Mode::kReduce,
       weight_.factor());
   in_micro_step_ = true;
+  lasting_.comm_hook.note_backward();
   compute_.end("forward");
 }
 

@@ -1,13 +1,66 @@
-// What an engine does before, and another one after, it is built anew: see current_engine.cc.
+// What changes how an engine trains: communication hooks; what it does before, and another one
+// after, it is built anew (see current_engine.cc).
 #include <string>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <absl/strings/str_cat.h>
 
+#include "tessera/core/comm/agreement/fingerprint.h"
+#include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/process/error_text.h"
 #include "tessera/zero/engine/sharded_engine.h"
 
 namespace tessera::internal {
+
+// --- Communication hooks ---
+
+/// What forbids `hook` on this rank; "" for nothing. Prepares it.
+std::string ShardedEngine::problem_of_hook(CommHook* hook) const {
+  if (hook == nullptr) {
+    return "register_comm_hook: got null, expected a hook; pass one (tessera/comm_hook.h)";
+  }
+  if (lasting_.comm_hook.hook() != nullptr) {
+    return absl::StrCat("register_comm_hook: got '", hook->name(), "', but '",
+                        lasting_.comm_hook.hook()->name(),
+                        "' is registered; register_comm_hook can only be called once");
+  }
+  if (lasting_.comm_hook.had_backward()) {
+    return absl::StrCat("register_comm_hook: got '", hook->name(),
+                        "' after a backward, expected it before the first; call it behind "
+                        "parallelize");
+  }
+  if (const int split = parts_.options.degrees.gradients; split > 1) {
+    const std::string_view strategy = to_string(parts_.options.strategy);
+    return absl::StrCat("register_comm_hook: '", hook->name(), "': got strategy ",
+                        std::string(strategy), ", which splits gradients over ", split,
+                        " ranks, expected one under which each rank has them whole; use ddp, zero1 "
+                        "or a hybrid with one degree for gradients");
+  }
+  if (!parts_.group->can().completes_on_host || !parts_.group->device().is_cpu()) {
+    return absl::StrCat("register_comm_hook: '", hook->name(), "': got gradients on ",
+                        parts_.group->device().str(), ", expected cpu; train without a hook there");
+  }
+  try {
+    RegisteredHook::try_out(*hook, parts_.table, parts_.plan, commit_->has_loss_scale());
+  } catch (...) {
+    return absl::StrCat("register_comm_hook: '", hook->name(), "': ", present_error_text());
+  }
+  return "";
+}
+
+void ShardedEngine::register_comm_hook(std::shared_ptr<CommHook> hook) {
+  constexpr const char* kCall = "register_comm_hook";
+  begin_change(kCall);
+  const std::string problem = problem_of_hook(hook.get());
+  failure_.guard([&] {
+    refuse_on_all_ranks(*parts_.group, problem, "comm hook");
+    require_equal(*parts_.group, {hook->name(), hook->settings()}, kCall);
+  });
+  lasting_.comm_hook.accept(std::move(hook), lasting_.meter);
+}
+
+// --- Building anew ---
 
 void ShardedEngine::begin_change(const char* call) {
   require_between_steps(call);

@@ -17,7 +17,7 @@ namespace tessera::internal {
 StateSlices::StateSlices(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
                          std::vector<NamedTensor> buffers, FlatOptimizer& optimizer,
                          const MasterValues& masters, const FlatParameters& flat,
-                         const FlatAverage* average)
+                         const FlatAverage* average, const RegisteredHook* hook)
     : table_(table),
       plan_(plan),
       slices_(slices),
@@ -25,7 +25,8 @@ StateSlices::StateSlices(const ParameterTable& table, const UnitPlan& plan, cons
       optimizer_(optimizer),
       masters_(masters),
       flat_(flat),
-      average_(average) {}
+      average_(average),
+      hook_(hook) {}
 
 // --- Numbers ---
 
@@ -42,7 +43,13 @@ void StateSlices::write(const std::vector<StateNumber>& numbers, EngineCounters&
 }
 
 StateTable StateSlices::table(const std::vector<StateNumber>& numbers) const {
-  return {table_, plan_, buffers_, optimizer_.states(), numbers, average_ != nullptr};
+  return {table_,
+          plan_,
+          buffers_,
+          optimizer_.states(),
+          numbers,
+          average_ != nullptr,
+          hook_ != nullptr ? hook_->state() : std::vector<CommHook::State>()};
 }
 
 std::string StateSlices::problem() const { return optimizer_.groups().problem(); }
@@ -53,6 +60,10 @@ std::vector<std::string> StateSlices::tolerate(StateTable& table,
   if (partial.leaves_out_frozen) {
     lines.emplace_back("leaves out the state of frozen parameters");
     table.leave_out_frozen();
+  }
+  if (partial.leaves_out_comm_hook) {
+    lines.emplace_back("leaves out the state of communication hooks");
+    table.leave_out_comm_hook();
   }
   if (!partial.may_lack) return lines;
   lines.emplace_back("may lack parameters");

@@ -9,6 +9,7 @@
 
 #include "tessera/core/layout/flat_parameters.h"
 #include "tessera/core/layout/slice_map.h"
+#include "tessera/core/reduce/registered_hook.h"
 #include "tessera/optim/flat_average.h"
 #include "tessera/optim/flat_optimizer.h"
 #include "tessera/parameter_table.h"
@@ -34,11 +35,12 @@ struct StatePart {
 /// local; it holds no memory.
 class StateSlices {
  public:
-  /// References and `average` (null: none is kept) must outlive it; `buffers` are the model's.
+  /// References, `average` (null: none is kept) and `hook` must outlive it; `buffers` are the
+  /// model's.
   StateSlices(const ParameterTable& table, const UnitPlan& plan, const SliceMap& slices,
               std::vector<NamedTensor> buffers, FlatOptimizer& optimizer,
               const MasterValues& masters, const FlatParameters& flat,
-              const FlatAverage* average = nullptr);
+              const FlatAverage* average = nullptr, const RegisteredHook* hook = nullptr);
 
   const SliceMap& slices() const { return slices_; }
   const std::vector<NamedTensor>& buffers() const { return buffers_; }
@@ -95,6 +97,7 @@ class StateSlices {
   const MasterValues& masters_;
   const FlatParameters& flat_;
   const FlatAverage* const average_;
+  const RegisteredHook* const hook_;
 };
 
 /// slices.table(numbers), which any rank may refuse: then every rank throws c10::Error, also with

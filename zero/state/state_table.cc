@@ -1,5 +1,6 @@
 #include "tessera/zero/state/state_table.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -25,7 +26,8 @@ absl::string_view to_absl(std::string_view text) { return {text.data(), text.siz
 StateTable::StateTable(const ParameterTable& table, const UnitPlan& plan,
                        const std::vector<NamedTensor>& buffers,
                        const std::vector<KeptState>& states,
-                       const std::vector<StateNumber>& numbers, bool has_average) {
+                       const std::vector<StateNumber>& numbers, bool has_average,
+                       const std::vector<CommHook::State>& hook_state) {
   using Source = StateRegion::Source;
   for (size_t index = 0; index < plan.size(); ++index) {
     const PlannedUnit& unit = plan[index];
@@ -65,6 +67,13 @@ StateTable::StateTable(const ParameterTable& table, const UnitPlan& plan,
   for (const NamedTensor& buffer : buffers) {
     if (!seen.insert(buffer.tensor.unsafeGetTensorImpl()).second) continue;
     add_replica(absl::StrCat("model.", buffer.name), buffer.tensor);
+  }
+  for (const CommHook::State& state : hook_state) {
+    const auto owner = std::find_if(table.begin(), table.end(), [&](const Parameter& parameter) {
+      return parameter.name == state.parameter;
+    });
+    add_replica(state.name, state.tensor,
+                owner == table.end() ? std::optional<size_t>() : owner - table.begin());
   }
 
   StateRegion region{};
@@ -173,6 +182,9 @@ std::string StateTable::unknown_entry(const std::string& name) const {
                       is_of_frozen(name)
                           ? "; the parameter is frozen: PartialState::leaves_out_frozen leaves its "
                             "state out"
+                      : is_of_comm_hook(name)
+                          ? "; it is a communication hook's: call register_comm_hook() as the run "
+                            "that saved it, or leave it out by PartialState::leaves_out_comm_hook"
                           : "");
 }
 

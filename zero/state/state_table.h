@@ -13,6 +13,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/comm_hook.h"
 #include "tessera/element_state.h"
 #include "tessera/parameter_table.h"
 #include "tessera/state_dict.h"
@@ -40,7 +41,8 @@ struct StateRegion {
     kMasters,     ///< of a unit
     kOptimizer,   ///< one tensor of the optimizer for a unit
     kAverage,     ///< of a unit: the average of its weights
-    kReplica,     ///< a tensor that every rank has: a buffer, a frozen parameter where it was made
+    kReplica,     ///< a tensor that every rank has: a buffer, a frozen parameter where it was made,
+                  ///< a communication hook's
     kNumbers,     ///< all of them, 8 bytes each
   };
   Source source;
@@ -73,11 +75,12 @@ class StateTable {
   /// longer has the size it was given a place for.
   StateTable(const ParameterTable& table, const UnitPlan& plan,
              const std::vector<NamedTensor>& buffers, const std::vector<KeptState>& states,
-             const std::vector<StateNumber>& numbers, bool has_average = false);
+             const std::vector<StateNumber>& numbers, bool has_average = false,
+             const std::vector<CommHook::State>& hook_state = {});
 
   const std::vector<StateSlot>& slots() const { return slots_; }
   const std::vector<StateRegion>& regions() const { return regions_; }
-  /// What StateRegion::index means under kReplica: the user's own tensors.
+  /// What StateRegion::index means under kReplica: the tensors themselves.
   const std::vector<at::Tensor>& replicas() const { return replicas_; }
 
   /// The slot called `name`; null if there is none.
@@ -87,16 +90,20 @@ class StateTable {
   void accept_lack(const std::function<bool(const StateSlot& slot)>& accepts);
   /// From now on entries of the optimizer's state of frozen parameters are left_out().
   void leave_out_frozen() { leaves_out_frozen_ = true; }
+  /// The same of entries of a communication hook.
+  void leave_out_comm_hook() { leaves_out_comm_hook_ = true; }
 
   /// Whether the entry `name`, which is no slot, is to be ignored. Otherwise unknown_entry() says
   /// what is wrong with it and what to do, in a line.
   bool is_left_out(const std::string& name) const {
-    return leaves_out_frozen_ && is_of_frozen(name);
+    return (leaves_out_frozen_ && is_of_frozen(name)) ||
+           (leaves_out_comm_hook_ && is_of_comm_hook(name));
   }
   std::string unknown_entry(const std::string& name) const;
 
  private:
   bool is_of_frozen(const std::string& name) const;
+  static bool is_of_comm_hook(const std::string& name) { return name.starts_with("comm_hook."); }
   void add_unit(const ParameterTable& table, const PlannedUnit& unit, StateRegion region,
                 std::string_view prefix, std::string_view suffix, at::ScalarType dtype,
                 const KeptState* state = nullptr);
@@ -110,6 +117,7 @@ class StateTable {
   std::map<std::string, size_t> slot_of_;
   std::set<std::string> frozen_;  // parameters
   bool leaves_out_frozen_ = false;
+  bool leaves_out_comm_hook_ = false;
 };
 
 }  // namespace tessera::internal
