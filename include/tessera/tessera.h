@@ -25,6 +25,7 @@
 // How to train: strategies and options.
 #include "tessera/activation_checkpoint.h"
 #include "tessera/algorithm_options.h"
+#include "tessera/buffer_sync.h"
 #include "tessera/eight_bit_options.h"
 #include "tessera/elementwise.h"
 #include "tessera/lamb_options.h"
@@ -33,6 +34,7 @@
 #include "tessera/options.h"
 #include "tessera/precision.h"
 #include "tessera/strategy.h"
+#include "tessera/sync_batch_norm.h"
 #include "tessera/torch_elementwise.h"
 #include "tessera/weight_average.h"
 #include "tessera/wrap_policy.h"

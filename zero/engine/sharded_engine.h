@@ -18,6 +18,7 @@
 #include "tessera/core/sched/trace_span.h"
 #include "tessera/core/step/step_vote.h"
 #include "tessera/ddp/gradient_handles.h"
+#include "tessera/ddp/synced_buffers.h"
 #include "tessera/engine.h"
 #include "tessera/memory_formula.h"
 #include "tessera/optim/flat_average.h"
@@ -152,6 +153,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   StepResult result_of(const StepCommit::Outcome& outcome);
   void take_counters(const EngineCounters& loaded);
   int64_t optimizer_bytes() const;
+  int64_t control_bytes() const;
   MemoryClass optimizer_class() const;
   void load_state(const char* call, const std::function<void(EngineCounters&)>& load);
   EngineCounters counters() const {
@@ -184,6 +186,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   ParameterAccess access_;
   MisuseCheck misuse_;
   const Registration registration_;
+  const std::unique_ptr<SyncedBuffers> buffers_;  // null: steps leave them
   StateSlices state_;
   StateTransfer state_transfer_;
   StreamedState streamed_state_;
