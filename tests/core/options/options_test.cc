@@ -285,20 +285,6 @@ TEST(Options, AnAverageOfWeightsHasRanges) {
       "[options] average.every: got -3; allowed 1 or more; leave it out to average every step");
 }
 
-TEST(Options, ALossScaleIsANormalNumberOfFp32) {
-  const auto message = [](double initial) {
-    const Options options{.loss_scale = LossScale{.initial = initial}};
-    return std::string(validate(options).message());
-  };
-  for (const double scale : {1.2e-38, 1e-30, 65536.0, 3.4e38}) EXPECT_EQ(message(scale), "");
-  for (const double scale :
-       {-1.0, 0.0, 1e-40, 1e-320, 3.5e38, 1e300, std::numeric_limits<double>::infinity(),
-        std::numeric_limits<double>::quiet_NaN()}) {
-    EXPECT_THAT(message(scale), AllOf(HasSubstr("[options] loss_scale.initial: got "),
-                                      HasSubstr("; allowed 1.2e-38 to 3.4e38;")));
-  }
-}
-
 TEST(Options, AnAverageOfWeightsIsUpdatedByTheHost) {
   Options options{.strategy = Strategy::kZero3, .average = WeightAverage{}};
   EXPECT_THAT(refusal(options, on_gpu()),
