@@ -13,17 +13,22 @@ at::Tensor once(at::Tensor tensor, const at::Tensor& expanded) {
 
 }  // namespace
 
+void overwrite(const at::Tensor& tensor, const at::Tensor& values) {
+  // It has its own version counter, so graphs that were made before stay valid.
+  const at::Tensor detached = tensor.data();
+  once(detached, detached).copy_(once(values, detached));
+}
+
 void sync_replicas(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int from_rank,
                    std::string_view what) {
   if (group.size() == 1) return;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.numel() == 0) continue;
-    // It has its own version counter, so graphs that were made before stay valid.
-    const at::Tensor detached = tensor.data();
+    const at::Tensor detached = tensor.data();  // as in overwrite()
     const at::Tensor values = detached.contiguous();
     // Bytes, because groups do not know every dtype that a buffer may have.
     group.broadcast(values.reshape({-1}).view(at::kByte), from_rank, what)->wait();
-    if (!values.is_same(detached)) once(detached, detached).copy_(once(values, detached));
+    if (!values.is_same(detached)) overwrite(tensor, values);
   }
 }
 

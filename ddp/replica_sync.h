@@ -9,6 +9,11 @@
 
 namespace tessera::internal {
 
+/// Makes the elements of `tensor` those of `values`, of the same sizes, without counting as a
+/// change for graphs that saved it. Where elements of `tensor` share memory (expand()), the first
+/// counts. Grad mode must be off. Local.
+void overwrite(const at::Tensor& tensor, const at::Tensor& values);
+
 /// Gives every rank the values that rank `from_rank` holds in `tensors` (any strides and dtypes;
 /// equal shapes on all ranks). Collective, blocking; one broadcast per tensor, of its bytes. `what`
 /// names them in errors.

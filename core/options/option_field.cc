@@ -24,6 +24,7 @@ std::string text_of(double value) { return number_text(value); }
 std::string text_of(Strategy value) { return std::string(to_string(value)); }
 std::string text_of(Offload value) { return std::string(to_string(value)); }
 std::string text_of(NonFinite value) { return value == NonFinite::kStop ? "stop" : "skip"; }
+std::string text_of(BufferSync value) { return std::string(to_string(value)); }
 std::string text_of(const Degrees& value) { return to_string(value); }
 std::string text_of(const Precision& value) {
   return std::string(absl::StripPrefix(to_string(value), "precision "));
@@ -79,6 +80,13 @@ constexpr OptionField kFields[] = {
     field<&Options::on_non_finite>("on_non_finite"),
     field<&Options::ask_non_finite>("ask_non_finite"),
     field<&Options::average>("average"),
+    field<&Options::buffers>("buffers"),
+    // What is left to make equal is compared.
+    {.name = "ignores_buffers",
+     .applies_to = AppliesTo::kAll,
+     .text = [](const Options& options) { return text_of(options.ignores_buffers); },
+     .is_compared = false},
+    field<&Options::requires_sync_batch_norm>("requires_sync_batch_norm"),
     field<&Options::share_parameters>("share_parameters", AppliesTo::kSharedParameters),
     field<&Options::optimizer_in_backward>("optimizer_in_backward"),
     field<&Options::bucket_bytes>("bucket_bytes", AppliesTo::kWholeParameters),

@@ -86,6 +86,7 @@ bool Refusals::has_known_values() {
     refuse(name, ": got ", static_cast<int>(value), ", expected 0 to ", static_cast<int>(last));
   };
   check("strategy", options_.strategy, Strategy::kHybrid);
+  check("buffers", options_.buffers, BufferSync::kMean);
   check("offload", options_.offload, Offload::kParameters);
   check("on_non_finite", options_.on_non_finite.value_or(NonFinite::kStop), NonFinite::kSkip);
   return problems_.empty();

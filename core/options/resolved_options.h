@@ -52,8 +52,8 @@ absl::StatusOr<ResolvedOptions> resolve(const Options& options, const ParameterT
 /// of a hybrid are there and fit the world.
 Degrees placement(const Options& options, int world_size);
 
-/// One line per field as it was passed, for comparison across ranks; none for `ignores`, whose
-/// choice is compared instead.
+/// One line per field as it was passed, for comparison across ranks; none for `ignores` and
+/// `ignores_buffers`, whose choice is compared instead.
 std::vector<std::string> lines(const Options& options);
 
 }  // namespace tessera::internal

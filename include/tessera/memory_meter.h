@@ -17,7 +17,7 @@ enum class MemoryClass : uint8_t {
   kUnshardedParameters,  ///< memory of units while they are whole
   kRoot,                 ///< the root unit's own buffer, where parameters are split
   kGradientBuffers,      ///< buffers in which gradients are collected before they are reduced
-  kControl,              ///< votes and other small buffers
+  kControl,              ///< votes and other small ones; copies for Options::buffers
   kHost,  ///< the host's: what a GPU's engine keeps there instead (Options::offload), and the copy
           ///< that a checkpoint is written from (CheckpointsOptions::asynchronous)
 };

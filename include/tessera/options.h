@@ -11,6 +11,7 @@
 
 #include <absl/status/status.h>
 
+#include "tessera/buffer_sync.h"
 #include "tessera/precision.h"
 #include "tessera/strategy.h"
 #include "tessera/weight_average.h"
@@ -154,6 +155,24 @@ struct Options {
   /// Engine::begin_average() makes the model the average. Training itself is the same to the bit.
   /// An error where a GPU updates, which has no kernel for it: there set `offload`.
   std::optional<WeightAverage> average = {};
+
+  /// What step() does with the model's buffers: see BufferSync. Once per step that all ranks agree
+  /// to, also where non-finite gradients skip the update, and not in micro-steps: one broadcast of
+  /// all buffers (kBroadcast), or one all-reduce per floating dtype and one broadcast of the others
+  /// (kMean), in a copy of the buffers, which is MemoryClass::kControl. A buffer that was added,
+  /// removed or given another shape or dtype on any rank makes step() throw on every rank, naming
+  /// it (added and removed ones at steps 1, 2, 4, 8, ...). Nothing is done in a world of one.
+  BufferSync buffers = BufferSync::kOnce;
+
+  /// Buffers for whose name it returns true are left to the user: neither compared between ranks
+  /// nor made equal, at parallelize or later, nor saved. One that is ignored under one of its names
+  /// is under all. The engine keeps the function, as it does `ignores`.
+  std::function<bool(std::string_view buffer)> ignores_buffers = {};
+
+  /// A torch::nn::BatchNorm1d, 2d or 3d anywhere in the model is an error that names it: its
+  /// statistics are those of one rank's samples. For models all of whose layers shall be
+  /// tessera::nn::SyncBatchNorm (sync_batch_norm.h).
+  bool requires_sync_batch_norm = false;
 
   // --- Performance (changes speed and peak memory only) ---
 

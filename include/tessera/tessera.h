@@ -25,6 +25,7 @@
 // How to train: strategies and options.
 #include "tessera/activation_checkpoint.h"
 #include "tessera/algorithm_options.h"
+#include "tessera/buffer_sync.h"
 #include "tessera/comm_hook.h"
 #include "tessera/eight_bit_options.h"
 #include "tessera/elementwise.h"
@@ -34,6 +35,7 @@
 #include "tessera/options.h"
 #include "tessera/precision.h"
 #include "tessera/strategy.h"
+#include "tessera/sync_batch_norm.h"
 #include "tessera/torch_elementwise.h"
 #include "tessera/weight_average.h"
 #include "tessera/wrap_policy.h"

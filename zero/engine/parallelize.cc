@@ -10,7 +10,6 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
-#include <torch/nn/modules/batchnorm.h>
 
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
@@ -24,6 +23,7 @@
 #include "tessera/core/step/host_all_gather.h"
 #include "tessera/ddp/replica_sync.h"
 #include "tessera/optim/parameter_groups.h"
+#include "tessera/zero/engine/batch_norms.h"
 #include "tessera/zero/engine/current_engine.h"
 #include "tessera/zero/engine/engine_plan.h"
 #include "tessera/zero/parameters/registration.h"
@@ -123,23 +123,6 @@ std::vector<NamedTensor> parameters_of(const torch::nn::Module& model, const Opt
   return parameters;
 }
 
-/// The parameters of BatchNorm layers, whose running statistics are fp32: LibTorch computes with
-/// 16-bit inputs beside them only if the parameters are fp32 as well.
-std::set<const c10::TensorImpl*> batch_norm_parameters(const torch::nn::Module& model) {
-  std::set<const c10::TensorImpl*> parameters;
-  for (const auto& module : model.modules()) {
-    if (module->as<torch::nn::BatchNorm1dImpl>() == nullptr &&
-        module->as<torch::nn::BatchNorm2dImpl>() == nullptr &&
-        module->as<torch::nn::BatchNorm3dImpl>() == nullptr) {
-      continue;
-    }
-    for (const at::Tensor& parameter : module->parameters(/*recurse=*/false)) {
-      parameters.insert(parameter.unsafeGetTensorImpl());
-    }
-  }
-  return parameters;
-}
-
 /// Throws c10::Error that names the parameters whose memory is out of reach.
 ParameterTable table_of(const torch::nn::Module& model, const Options& options) {
   std::vector<NamedTensor> parameters = parameters_of(model, options);
@@ -160,10 +143,12 @@ WorldTraits traits_of(const ProcessGroup& world) {
           .can = world.can()};
 }
 
-/// Everything about the model and the options that can be said without the other ranks. Nothing if
-/// `problems` has got entries: all that is wrong.
+/// Everything about the model and the options that can be said without the other ranks; `buffers`
+/// become those that ranks have in common. Nothing if `problems` has got entries: all that is
+/// wrong.
 std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, OptimizerPlan optimizer,
                                             const Options& given, const ProcessGroup& world,
+                                            std::vector<NamedTensor>& buffers,
                                             std::vector<std::string>& problems) {
   std::optional<ParameterTable> table;
   if (model != nullptr) table = attempt(problems, [&] { return table_of(*model, given); });
@@ -177,8 +162,17 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
     for (std::string& problem : problems_of(*table, world.device()))
       problems.push_back(std::move(problem));
   }
-  for (std::string& problem : problems_of(buffers_of(*model), world.device())) {
-    problems.push_back(std::move(problem));
+  const auto found = attempt(problems, [&] { return buffers_of(*model, given.ignores_buffers); });
+  if (found.has_value()) {
+    for (std::string& problem : problems_of(*found, world.device())) {
+      problems.push_back(std::move(problem));
+    }
+    buffers = *found;
+  }
+  if (given.requires_sync_batch_norm) {
+    for (std::string& problem : problems_of_batch_norms(*model)) {
+      problems.push_back(std::move(problem));
+    }
   }
   if (!table.has_value()) return std::nullopt;
   auto group_of = attempt(problems, [&] { return optimizer.assign(*table); });
@@ -248,11 +242,12 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<torch::nn::Module> model,
               "init_process_group()'s result");
   // A rank that has to refuse does it together with the others, so that none is left waiting.
   std::vector<std::string> problems;
+  std::vector<NamedTensor> buffers;
   std::optional<ShardedEngine::Parts> parts =
-      examine(model.get(), std::move(optimizer), options, *world, problems);
+      examine(model.get(), std::move(optimizer), options, *world, buffers, problems);
   refuse_on_all_ranks(*world, absl::StrJoin(problems, "\n"), "parallelize");
 
-  std::vector<NamedTensor> buffers = without_aliases(buffers_of(*model), parts->table);
+  buffers = without_aliases(std::move(buffers), parts->table);
   require_equal(*world, fingerprint(*parts, buffers), "parallelize");
 
   parts->group = duplicate(*world, absl::StrCat("engine ", next_engine_number(*world)));

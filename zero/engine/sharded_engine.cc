@@ -56,7 +56,8 @@ ShardedEngine::ShardedEngine(Parts parts, Lasting& lasting, Values brought)
       handles_(parts_.table, reducer_.gradient_views()),
       access_(*parts_.group, parts_.table, parts_.plan, store_),
       misuse_(parts_.table, store_, access_, handles_, commit_->optimizer(), early_update_),
-      registration_(*lasting.model, parts_.table, parts_.options.ignores),
+      registration_(*lasting.model, parts_.table, parts_.options),
+      buffers_(SyncedBuffers::make(*parts_.group, lasting.buffers, parts_.options.buffers)),
       state_(parts_.table, parts_.plan, slices_, lasting.buffers, commit_->optimizer(),
              store_.masters(), store_.flat(), average_.get(), &lasting.comm_hook),
       state_transfer_(*parts_.group, state_),
@@ -93,6 +94,10 @@ int64_t ShardedEngine::control_bytes() const {
 /// Of the optimizer's states and the average.
 int64_t ShardedEngine::optimizer_bytes() const {
   return commit_->optimizer().state_bytes() + (average_ != nullptr ? average_->bytes() : 0);
+}
+
+int64_t ShardedEngine::control_bytes() const {
+  return commit_->bytes() + access_.bytes() + (buffers_ != nullptr ? buffers_->bytes() : 0);
 }
 
 MemoryClass ShardedEngine::optimizer_class() const {
@@ -190,13 +195,21 @@ StepResult ShardedEngine::step() {
     reduce_in_step();
     StepVote::RankReport mine = failure_.abort_all_on_exception("step()", [&] {
       reducer_.finish();
-      return rank_report(find_misuse());
+      StepVote::RankReport report = rank_report(find_misuse());
+      // Sent beside the vote; buffers change only after it.
+      if (buffers_ != nullptr) buffers_->start();
+      return report;
     });
 
     const std::optional<StepCommit::Outcome> outcome =
         guard_late([&] { return commit_->commit(reducer_, std::move(mine)); });
     return failure_.abort_all_on_exception(
-        "step()", [&] { return begin_next_step(outcome); }, StepCommit::kAfterVote);
+        "step()",
+        [&] {
+          if (buffers_ != nullptr) buffers_->finish();
+          return begin_next_step(outcome);
+        },
+        StepCommit::kAfterVote);
   });
 }
 
@@ -294,6 +307,7 @@ std::string ShardedEngine::find_misuse() const {
   }
   if (!schedule_problem_.empty()) return schedule_problem_;
   std::string misuse = misuse_.before_step();
+  if (misuse.empty() && buffers_ != nullptr) misuse = buffers_->problem();
   return misuse.empty() && !is_updated() ? find_untrained() : misuse;
 }
 

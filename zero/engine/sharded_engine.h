@@ -19,6 +19,7 @@
 #include "tessera/core/sched/trace_span.h"
 #include "tessera/core/step/step_vote.h"
 #include "tessera/ddp/gradient_handles.h"
+#include "tessera/ddp/synced_buffers.h"
 #include "tessera/engine.h"
 #include "tessera/memory_formula.h"
 #include "tessera/optim/flat_average.h"
@@ -193,6 +194,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   ParameterAccess access_;
   MisuseCheck misuse_;
   const Registration registration_;
+  const std::unique_ptr<SyncedBuffers> buffers_;  // null: steps leave them
   StateSlices state_;
   StateTransfer state_transfer_;
   StreamedState streamed_state_;

@@ -44,11 +44,17 @@ Names names_beside(const std::vector<NamedTensor>& named,
 
 }  // namespace
 
-std::vector<NamedTensor> buffers_of(const torch::nn::Module& model) {
-  std::vector<NamedTensor> buffers;
+std::vector<NamedTensor> buffers_of(const torch::nn::Module& model,
+                                    const std::function<bool(std::string_view)>& ignores) {
+  std::vector<NamedTensor> buffers, ignored;
   for (const auto& buffer : model.named_buffers()) {
-    if (buffer.value().defined()) buffers.push_back({buffer.key(), buffer.value()});
+    if (!buffer.value().defined()) continue;
+    const bool is_ignored = ignores && as_own_error([&] { return ignores(buffer.key()); });
+    (is_ignored ? ignored : buffers).push_back({buffer.key(), buffer.value()});
   }
+  std::erase_if(buffers, [all = tensors_of(ignored)](const NamedTensor& buffer) {
+    return all.contains(buffer.tensor.unsafeGetTensorImpl());
+  });
   return buffers;
 }
 
@@ -78,6 +84,18 @@ struct Registration::Changes {
     return all;
   }
 
+  void append_unequal(Names& all) const {
+    describe("buffer", buffers,
+             "was registered after parallelize and is not made equal on all ranks "
+             "(Options::buffers); register it before parallelize, name it in ignores_buffers, or "
+             "make a new engine",
+             "were registered after parallelize and are not made equal on all ranks "
+             "(Options::buffers); register them before parallelize, name them in "
+             "ignores_buffers, or make a new engine",
+             all);
+    describe_gone("buffer", gone_buffers, all);
+  }
+
   void append_unsaved(Names& all) const {
     for (const auto& [kind, names] :
          {std::pair("frozen parameter", &frozen), std::pair("buffer", &buffers)}) {
@@ -104,8 +122,13 @@ struct Registration::Changes {
 };
 
 Registration::Registration(const torch::nn::Module& model, const ParameterTable& table,
-                           std::function<bool(std::string_view)> ignores)
-    : model_(model), table_(table), ignores_(std::move(ignores)), buffers_(buffers_of(model)) {}
+                           const Options& options)
+    : model_(model),
+      table_(table),
+      ignores_(options.ignores),
+      ignores_buffers_(options.ignores_buffers),
+      steps_use_buffers_(options.buffers != BufferSync::kOnce),
+      buffers_(buffers_of(model, ignores_buffers_)) {}
 
 Registration::Changes Registration::changes() const {
   std::vector<NamedTensor> trained, frozen;
@@ -122,7 +145,7 @@ Registration::Changes Registration::changes() const {
       expected.insert(parameter.value().unsafeGetTensorImpl());
     }
   }
-  const std::vector<NamedTensor> buffers = buffers_of(model_);
+  const std::vector<NamedTensor> buffers = buffers_of(model_, ignores_buffers_);
 
   Changes changes;
   std::set<const c10::TensorImpl*> seen;
@@ -138,7 +161,12 @@ Registration::Changes Registration::changes() const {
   return changes;
 }
 
-std::string Registration::untrained() const { return absl::StrJoin(changes().untrained(), "; "); }
+std::string Registration::untrained() const {
+  const Changes found = changes();
+  Names all = found.untrained();
+  if (steps_use_buffers_) found.append_unequal(all);
+  return absl::StrJoin(all, "; ");
+}
 
 std::string Registration::unsaved() const {
   const Changes found = changes();

@@ -10,11 +10,12 @@
 #include "tessera/core/options/resolved_options.h"
 #include "tessera/options.h"
 
-// What is refused of the options that say how gradients are divided and clipped.
+// What is refused of the options that say how gradients are scaled, divided and clipped.
 
 namespace tessera::internal {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -87,6 +88,20 @@ TEST(GradientOptions, WhatAGpuHasNoKernelForIsRefusedUnlessTheHostClips) {
   EXPECT_THAT(refusal_in({.gradient_divide_factor = world.size + 0.5}, world),
               HasSubstr("[options] gradient_divide_factor: got "));
   EXPECT_EQ(refusal_in({.gradient_divide_factor = world.size}, world), "");
+}
+
+TEST(GradientOptions, ALossScaleIsANormalNumberOfFp32) {
+  const auto message = [](double initial) {
+    const Options options{.loss_scale = LossScale{.initial = initial}};
+    return std::string(validate(options).message());
+  };
+  for (const double scale : {1.2e-38, 1e-30, 65536.0, 3.4e38}) EXPECT_EQ(message(scale), "");
+  for (const double scale :
+       {-1.0, 0.0, 1e-40, 1e-320, 3.5e38, 1e300, std::numeric_limits<double>::infinity(),
+        std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_THAT(message(scale), AllOf(HasSubstr("[options] loss_scale.initial: got "),
+                                      HasSubstr("; allowed 1.2e-38 to 3.4e38;")));
+  }
 }
 
 }  // namespace

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/process_group.h"
+
+namespace tessera::internal {
+
+/// What a batch normalisation in training takes: BatchNorm's tensors (undefined where it has none),
+/// and the ranks whose samples are one batch.
+struct BatchNormCall {
+  at::Tensor input = {};  ///< [N, C, ...]; N may be 0
+  at::Tensor weight = {}, bias = {};
+  at::Tensor running_mean = {}, running_var = {};
+  double momentum = 0.0;
+  double eps = 0.0;
+  std::shared_ptr<ProcessGroup> group = nullptr;
+  std::string layer = {};  ///< for errors
+};
+
+/// Collective, blocking; and so is its backward. Contract: SyncBatchNormImplBase's forward.
+at::Tensor normalize_over_ranks(const BatchNormCall& call);
+
+}  // namespace tessera::internal

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/buffer_sync.h"
+#include "tessera/parameter_table.h"
+#include "tessera/process_group.h"
+#include "tessera/work.h"
+
+namespace tessera::internal {
+
+/// The model's buffers, made equal on all ranks once per step (Options::buffers), through copies
+/// that lie one behind the other: one collective for all of them that are treated alike.
+class SyncedBuffers {
+ public:
+  /// Null where there is nothing to do: under BufferSync::kOnce, without buffers, in a world of
+  /// one. Names, dtypes and sizes of `buffers` are equal on all ranks; `group` outlives it.
+  static std::unique_ptr<SyncedBuffers> make(ProcessGroup& group,
+                                             const std::vector<NamedTensor>& buffers,
+                                             BufferSync sync);
+
+  /// Names the first buffer that has not the dtype, sizes or device it had at parallelize; "" if
+  /// none. Local; allocates nothing then.
+  std::string problem() const;
+
+  /// Collective. Sends what the buffers hold; those with a problem() send what they last did.
+  void start();
+  /// Blocks until the ranks' values are there and writes them into the buffers, without counting as
+  /// a change for graphs that saved them.
+  void finish();
+
+  /// Of the copies.
+  int64_t bytes() const;
+
+ private:
+  /// A buffer, and its part of a copy.
+  struct Place {
+    NamedTensor buffer;
+    at::Tensor copy;
+    bool is_as_planned() const;
+  };
+  /// Buffers that one collective makes equal.
+  struct Batch {
+    at::Tensor flat;
+    bool is_mean = false;
+    std::vector<Place> places = {};
+    std::shared_ptr<Work> work = nullptr;
+  };
+
+  explicit SyncedBuffers(ProcessGroup& group) : group_(group) {}
+  void add_batch(const std::vector<NamedTensor>& buffers, at::ScalarType dtype, bool is_mean);
+
+  ProcessGroup& group_;
+  std::vector<Batch> batches_;
+};
+
+}  // namespace tessera::internal

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace tessera {
+
+/// What Engine::step() does with the model's buffers (tensors that a module registers and does not
+/// train, such as BatchNorm's running statistics), which each rank's forward writes from its own
+/// samples. parallelize() gives all ranks rank 0's in any case.
+enum class BufferSync : uint8_t {
+  kOnce,       ///< nothing: from then on each rank has its own
+  kBroadcast,  ///< all ranks get rank 0's (DistributedDataParallel's broadcast_buffers)
+  kMean,       ///< floating and complex ones become the mean over ranks; all others, which have
+               ///< none (num_batches_tracked), rank 0's
+};
+
+/// "once", "broadcast", "mean".
+std::string_view to_string(BufferSync sync);
+
+}  // namespace tessera

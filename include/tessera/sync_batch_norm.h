@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <ostream>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/options/batchnorm.h>
+#include <torch/nn/pimpl.h>
+
+#include "tessera/process_group.h"
+
+namespace tessera::nn {
+
+/// torch::nn::BatchNorm<D>d whose mean and variance, in training, are those of the samples of all
+/// ranks of a group, as if their batches were one: output, gradients and running statistics are
+/// those of BatchNorm on the concatenated batch, within rounding, and running statistics have the
+/// same bits on all ranks. The names and shapes of its parameters and buffers are BatchNorm's, so
+/// checkpoints of one fit the other. Works under every strategy and without an engine.
+///
+/// `group`: the ranks that share statistics, and the channel for it: nothing else may use it while
+/// forward or backward run. The world that was given to parallelize() will do, as engines have
+/// groups of their own; so will duplicate(*world, "batch norm") or a subgroup. All layers of a
+/// model, and its clones, may have the same one. Layers keep it alive. Throws c10::Error if null.
+///
+/// In training, forward is collective over the group (an all-gather of 2 C + 1 fp64 numbers, C =
+/// num_features: count, means, sums of squared deviations), and so is backward unless the input
+/// needs no gradient (an all-reduce of 2 C fp64 numbers). Blocking. All ranks run the same layers
+/// in the same order, in forward, in backward and in what activation checkpointing runs again; the
+/// sizes of their batches may differ, and be zero: such a rank makes the same calls, with a loss
+/// that depends on its empty outputs. A rank that does not come is a CommError on the others at the
+/// group's time-out; another number of channels is one on all at once, and on a group of CPUs so is
+/// another call. In eval mode and in a world of one nothing is sent: it is BatchNorm.
+///
+/// Statistics are taken in fp64 (fp32 sums of 16-bit inputs included), merged in rank order (Chan,
+/// Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances",
+/// 1979) and rounded once to the parameters' precision. Inputs: fp32, fp64, or bf16 and fp16 beside
+/// fp32 or 16-bit parameters; contiguous, channels-last or any strides; the output has the input's
+/// dtype and memory format. Gradients of weight and bias are of this rank's samples: the engine
+/// averages them as all others. On a GPU the host waits for the statistics.
+///
+/// Throws c10::Error if the input has another number of dimensions or channels (on this rank), if
+/// all batches together have fewer than two values per channel (on all ranks), and when backward is
+/// differentiated again (create_graph). Semantics of torch.nn.SyncBatchNorm, which has no C++
+/// counterpart.
+template <size_t D, typename Derived>
+class SyncBatchNormImplBase
+    : public torch::nn::NormImplBase<D, Derived, torch::nn::BatchNormOptions> {
+ public:
+  SyncBatchNormImplBase(const torch::nn::BatchNormOptions& options,
+                        std::shared_ptr<ProcessGroup> group);
+
+  at::Tensor forward(const at::Tensor& input);
+
+  const std::shared_ptr<ProcessGroup>& group() const { return group_; }
+  void pretty_print(std::ostream& stream) const override;
+
+ protected:
+  void _check_input_dim(const at::Tensor& input) override;
+
+ private:
+  std::shared_ptr<ProcessGroup> group_;
+};
+
+/// Of inputs [N, C] and [N, C, L].
+class SyncBatchNorm1dImpl : public SyncBatchNormImplBase<1, SyncBatchNorm1dImpl> {
+ public:
+  using SyncBatchNormImplBase<1, SyncBatchNorm1dImpl>::SyncBatchNormImplBase;
+};
+
+/// Of inputs [N, C, H, W].
+class SyncBatchNorm2dImpl : public SyncBatchNormImplBase<2, SyncBatchNorm2dImpl> {
+ public:
+  using SyncBatchNormImplBase<2, SyncBatchNorm2dImpl>::SyncBatchNormImplBase;
+};
+
+/// Of inputs [N, C, D, H, W].
+class SyncBatchNorm3dImpl : public SyncBatchNormImplBase<3, SyncBatchNorm3dImpl> {
+ public:
+  using SyncBatchNormImplBase<3, SyncBatchNorm3dImpl>::SyncBatchNormImplBase;
+};
+
+extern template class SyncBatchNormImplBase<1, SyncBatchNorm1dImpl>;
+extern template class SyncBatchNormImplBase<2, SyncBatchNorm2dImpl>;
+extern template class SyncBatchNormImplBase<3, SyncBatchNorm3dImpl>;
+
+TORCH_MODULE(SyncBatchNorm1d);
+TORCH_MODULE(SyncBatchNorm2d);
+TORCH_MODULE(SyncBatchNorm3d);
+
+}  // namespace tessera::nn

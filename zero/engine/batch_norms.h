@@ -1,0 +1,19 @@
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+namespace tessera::internal {
+
+/// The parameters of BatchNorm layers, synchronised or not, whose running statistics are fp32:
+/// LibTorch computes with 16-bit inputs beside them only if the parameters are fp32 as well. Local.
+std::set<const c10::TensorImpl*> batch_norm_parameters(const torch::nn::Module& model);
+
+/// One line for each of LibTorch's BatchNorm layers in `model`, which
+/// Options::requires_sync_batch_norm refuses. Local.
+std::vector<std::string> problems_of_batch_norms(const torch::nn::Module& model);
+
+}  // namespace tessera::internal
