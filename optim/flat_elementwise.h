@@ -22,6 +22,7 @@ class FlatElementwise final : public ElementwiseOptimizer<HostOptimizer> {
   void update(size_t shard, const at::Tensor& gradient, std::span<const size_t> parameters,
               std::span<const uint8_t> used, double gradient_scale) override;
   WholeTensors* whole_tensors() override { return whole_.get(); }
+  const WholeTensors* whole_states() const override { return whole_.get(); }
 
   double initial_state(size_t parameter, size_t state) const override;
   std::vector<int64_t> step_counts() const override { return steps_; }

@@ -35,6 +35,7 @@
 #include "tessera/strategy.h"
 #include "tessera/torch_elementwise.h"
 #include "tessera/weight_average.h"
+#include "tessera/whole_tensor.h"
 #include "tessera/wrap_policy.h"
 #include "tessera/wrap_rules.h"
 
