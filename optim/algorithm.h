@@ -15,6 +15,7 @@
 
 #include "tessera/element_state.h"
 #include "tessera/optim/device_rule.h"
+#include "tessera/optim/whole_state.h"
 
 namespace tessera::internal {
 
@@ -127,7 +128,12 @@ struct Algorithm {
   std::function<std::unique_ptr<ElementUpdate>(size_t parameters)> make_update = nullptr;
   /// What it does with a parameter as a whole behind that: Note [Whole tensors] in whole_update.h.
   /// Null: nothing, the algorithm is elementwise.
-  std::unique_ptr<WholeUpdate> (*make_whole)() = nullptr;
+  std::function<std::unique_ptr<WholeUpdate>()> make_whole = nullptr;
+  /// The states that the owner of a parameter of `sizes` keeps of it whole. May throw c10::Error.
+  /// Null: none.
+  std::function<std::vector<WholeState>(const torch::optim::OptimizerOptions& options,
+                                        at::IntArrayRef sizes)>
+      whole_states = nullptr;
   /// How many dimensions its parameters must have; 0: any number.
   int64_t dimensions = 0;
   /// What devices do with elements; none: there are no kernels for it.

@@ -1,6 +1,5 @@
 #include "tessera/elementwise.h"
 
-#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -10,6 +9,7 @@
 
 #include "tessera/optim/algorithm.h"
 #include "tessera/optim/examinations.h"
+#include "tessera/optim/form_fields.h"
 #include "tessera/optim/optimizer_update.h"
 
 namespace tessera {
@@ -19,24 +19,21 @@ namespace {
 
 using torch::optim::OptimizerOptions;
 
-std::vector<HyperParameterField> fields_of(const ErasedForm& form) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  std::vector<HyperParameterField> fields = {
-      {.name = "lr",
-       .read = [](const OptimizerOptions& options) { return options.get_lr(); },
-       .write = [](OptimizerOptions& options, double value) { options.set_lr(value); },
-       .end = kInfinity}};
-  for (const auto& number : form.numbers) {
-    fields.push_back({.name = number.name,
-                      .read = number.read,
-                      .write = number.write,
-                      .end = number.end,
-                      .begin = number.begin,
-                      .is_switch = number.is_switch,
-                      .is_whole = number.is_whole,
-                      .chooses_states = number.chooses_states});
+/// What forbids a form that elementwise() is given; "" if nothing.
+std::string problem_of_elementwise(const ErasedForm& form) {
+  if (form.states.size() > ElementUpdate::kMaxStates) {
+    return absl::StrCat(form.name, ": states: got ", form.states.size(), ", expected at most ",
+                        ElementUpdate::kMaxStates);
   }
-  return fields;
+  for (const auto& state : form.states) {
+    if (state.sizes == nullptr) continue;
+    return absl::StrCat(form.name, ": state '", state.name,
+                        "': got sizes of its own, expected a value for each element; hand the "
+                        "optimizer to whole_tensor()");
+  }
+  if (form.dimensions == 0) return "";
+  return absl::StrCat(form.name, ": dimensions: got ", form.dimensions,
+                      ", expected 0, any number; hand the optimizer to whole_tensor()");
 }
 
 }  // namespace
@@ -45,7 +42,9 @@ std::shared_ptr<const Algorithm> internal::make_elementwise(ErasedForm given,
                                                             const OptimizerOptions& options,
                                                             ElementwiseProbe probe) {
   const auto form = std::make_shared<const ErasedForm>(std::move(given));
-  const auto examinations = std::make_shared<Examinations>(form, options);
+  const auto examinations = std::make_shared<Examinations>(
+      form, options, Trial{.find = &find_states, .probe = &probe_elementwise},
+      problem_of_elementwise(*form));
   auto algorithm = std::make_shared<Algorithm>();
   algorithm->name = form->name;
   algorithm->options_name = form->options_name;

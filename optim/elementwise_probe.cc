@@ -1,6 +1,5 @@
 #include "tessera/optim/elementwise_probe.h"
 
-#include <cstring>
 #include <mutex>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -19,41 +18,6 @@ using torch::optim::OptimizerOptions;
 at::Tensor present_state(at::Generator generator) {
   const std::lock_guard lock(generator.mutex());
   return generator.get_state();
-}
-
-bool have_equal_bits(const at::Tensor& a, const at::Tensor& b) {
-  const at::Tensor left = a.flatten().contiguous();
-  const at::Tensor right = b.flatten().contiguous();
-  return left.scalar_type() == right.scalar_type() && left.nbytes() == right.nbytes() &&
-         (left.nbytes() == 0 ||
-          std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0);
-}
-
-bool have_equal_values(const ProbeRun& a, const ProbeRun& b) {
-  for (size_t i = 0; i < a.values.size(); ++i) {
-    for (size_t step = 0; step < kProbeRates.size(); ++step) {
-      if (!have_equal_bits(a.values[i][step], b.values[i][step])) return false;
-    }
-  }
-  return true;
-}
-
-bool have_equal_states(const ProbeRun& a, const ProbeRun& b) {
-  for (size_t i = 0; i < a.states.size(); ++i) {
-    for (size_t state = 0; state < a.states[i].size(); ++state) {
-      const at::Tensor& left = a.states[i][state];
-      const at::Tensor& right = b.states[i][state];
-      if (left.defined() && right.defined() && !have_equal_bits(left, right)) return false;
-    }
-  }
-  return true;
-}
-
-bool changes_something(const ProbeRun& run, const std::vector<ProbeSample>& samples) {
-  for (size_t i = 0; i < samples.size(); ++i) {
-    if (!have_equal_bits(run.values[i].back(), samples[i].values)) return true;
-  }
-  return false;
 }
 
 /// Where a state cannot be cut, why; "" if nothing.
@@ -81,36 +45,6 @@ std::string problem_of_state(const std::string& name, const ProbeRun& run,
                         "for each element: train such parameters with another algorithm");
   }
   return "";
-}
-
-std::string thrown() {
-  return absl::StrCat("got an exception in a run of three steps, expected none: ",
-                      present_error_text());
-}
-
-constexpr const char* kNameAll =
-    "; name tensors in `states` and the count as `step`, and keep nothing in the optimizer or its "
-    "options";
-
-/// What shows where a step has nothing of the steps before but what the form names; "" if nothing.
-std::string problem_of_form_in_use(const ErasedForm& form, const OptimizerOptions& options,
-                                   const StatesInUse& states,
-                                   const std::vector<ProbeSample>& samples,
-                                   const ProbeRun& expected) {
-  try {
-    const ProbeRun run = run_as_engine(form, options, states, samples);
-    if (have_equal_values(run, expected) && have_equal_states(run, expected)) return "";
-  } catch (...) {
-    return absl::StrCat(
-        "got an exception in a step whose state is put together from what its "
-        "ElementwiseTraits name, expected none: ",
-        present_error_text(), kNameAll);
-  }
-  return absl::StrCat(
-      "got an update that depends on something that its ElementwiseTraits do not "
-      "name, or a state that is not made in the first step, expected named states "
-      "and a count only",
-      kNameAll);
 }
 
 /// Of parameters of `dtype`.
@@ -153,7 +87,7 @@ StatesInUse find_states(const ErasedForm& form, const OptimizerOptions& options)
   } catch (const FormProblem& problem) {
     found.problem = problem.text;
   } catch (...) {
-    found.problem = thrown();
+    found.problem = thrown_in_probe();
   }
   if (!found.problem.empty()) return found;
   try {
@@ -212,13 +146,14 @@ std::string probe_elementwise(const ErasedForm& form, const OptimizerOptions& op
                             "slices",
                             kElsewhere);
       }
-      const std::string found = problem_of_form_in_use(form, options, states, samples, expected);
+      const std::string found = problem_of_form_in_use(
+          form, expected, [&] { return run_as_engine(form, options, states, samples); });
       if (!found.empty()) return absl::StrCat(form.name, ": ", found);
     }
   } catch (const FormProblem& problem) {
     return absl::StrCat(form.name, ": ", problem.text);
   } catch (...) {
-    return absl::StrCat(form.name, ": ", thrown());
+    return absl::StrCat(form.name, ": ", thrown_in_probe());
   }
   return "";
 }

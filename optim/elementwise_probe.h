@@ -10,7 +10,7 @@
 #include <c10/core/ScalarType.h>
 #include <torch/optim/optimizer.h>
 
-#include "tessera/elementwise.h"
+#include "tessera/optimizer_form.h"
 
 namespace tessera::internal {
 

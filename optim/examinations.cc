@@ -11,8 +11,6 @@
 #include <ATen/ops/zeros.h>
 #include <absl/strings/str_cat.h>
 
-#include "tessera/optim/element_update.h"
-
 namespace tessera::internal {
 
 namespace {
@@ -28,12 +26,8 @@ bool is_word(const std::string& text) {
 /// What forbids a form whatever the optimizer does; "" if nothing.
 std::string problem_of_form(const ErasedForm& form) {
   if (!is_word(form.name)) {
-    return absl::StrCat("elementwise: name: got '", form.name,
-                        "', expected letters, digits and _; set it in ElementwiseTraits");
-  }
-  if (form.states.size() > ElementUpdate::kMaxStates) {
-    return absl::StrCat(form.name, ": states: got ", form.states.size(), ", expected at most ",
-                        ElementUpdate::kMaxStates);
+    return absl::StrCat("optimizer: name: got '", form.name,
+                        "', expected letters, digits and _; set it in ", form.traits);
   }
   // What a StateDict calls otherwise.
   std::set<std::string> taken = {"step", "master", "average"};
@@ -69,8 +63,10 @@ void make_room(Map& map) {
 
 }  // namespace
 
-Examinations::Examinations(std::shared_ptr<const ErasedForm> form, const OptimizerOptions& options)
-    : form_(std::move(form)), problem_of_form_(problem_of_form(*form_)) {
+Examinations::Examinations(std::shared_ptr<const ErasedForm> form, const OptimizerOptions& options,
+                           const Trial& trial, std::string problem)
+    : form_(std::move(form)), trial_(trial), problem_of_form_(problem_of_form(*form_)) {
+  if (problem_of_form_.empty()) problem_of_form_ = std::move(problem);
   const GeneratorKeeper keeper;
   at(options);
 }
@@ -85,7 +81,7 @@ std::string Examinations::probe(const OptimizerOptions& options) {
   Examination& of = at(options);
   if (std::exchange(of.is_of_kind, false)) of.states = examine(options);
   if (!of.states->problem.empty()) return of.states->problem;
-  if (!of.probed.has_value()) of.probed = probe_elementwise(*form_, options, *of.states);
+  if (!of.probed.has_value()) of.probed = trial_.probe(*form_, options, *of.states);
   return *of.probed;
 }
 
@@ -117,7 +113,7 @@ Examinations::Examination& Examinations::at(const OptimizerOptions& options) {
 std::shared_ptr<const StatesInUse> Examinations::examine(const OptimizerOptions& options) const {
   auto found = std::make_shared<StatesInUse>();
   if (problem_of_form_.empty()) {
-    *found = find_states(*form_, options);
+    *found = trial_.find(*form_, options);
     if (!found->problem.empty()) {
       found->problem = absl::StrCat(form_->name, ": ", found->problem);
     }
@@ -131,7 +127,9 @@ std::shared_ptr<const StatesInUse> Examinations::examine(const OptimizerOptions&
 bool Examinations::is_made(const OptimizerOptions& options) const {
   const at::NoGradGuard no_grad;
   try {
-    form_->make({at::zeros({1}).requires_grad_()}, options);
+    const std::vector<int64_t> sizes(static_cast<size_t>(std::max<int64_t>(1, form_->dimensions)),
+                                     1);
+    form_->make({at::zeros(sizes).requires_grad_()}, options);
     return true;
   } catch (...) {
     return false;

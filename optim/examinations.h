@@ -11,10 +11,17 @@
 
 #include <torch/optim/optimizer.h>
 
-#include "tessera/elementwise.h"
 #include "tessera/optim/elementwise_probe.h"
+#include "tessera/optimizer_form.h"
 
 namespace tessera::internal {
+
+/// How an optimizer is tried out: find_states() and probe_elementwise(), or those of another file.
+struct Trial {
+  StatesInUse (*find)(const ErasedForm& form, const torch::optim::OptimizerOptions& options);
+  std::string (*probe)(const ErasedForm& form, const torch::optim::OptimizerOptions& options,
+                       const StatesInUse& states);
+};
 
 /// What runs of an optimizer have shown, for each set of its numbers that was asked for. The
 /// learning rate does not count: schedules change it at each step. Used by any thread.
@@ -29,13 +36,15 @@ namespace tessera::internal {
 class Examinations {
  public:
   /// Runs the optimizer with these options. The CPU's default generator is as it was afterwards;
-  /// later runs do not put it back, which other threads may draw from while steps run.
+  /// later runs do not put it back, which other threads may draw from while steps run. `problem`:
+  /// what the caller has against the form, "" for nothing.
   Examinations(std::shared_ptr<const ErasedForm> form,
-               const torch::optim::OptimizerOptions& options);
+               const torch::optim::OptimizerOptions& options, const Trial& trial,
+               std::string problem);
 
   /// With the form's own problem where it has one. Allocates nothing for numbers that are known.
   std::shared_ptr<const StatesInUse> states(const torch::optim::OptimizerOptions& options);
-  /// probe_elementwise() of the very numbers, once.
+  /// Trial::probe() of the very numbers, once.
   std::string probe(const torch::optim::OptimizerOptions& options);
 
  private:
@@ -52,6 +61,7 @@ class Examinations {
   bool is_made(const torch::optim::OptimizerOptions& options) const;
 
   std::shared_ptr<const ErasedForm> form_;
+  const Trial trial_;
   std::string problem_of_form_;
   std::mutex mutex_;
   Key numbers_;

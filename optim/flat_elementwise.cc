@@ -61,6 +61,7 @@ void FlatElementwise::update(size_t shard, const at::Tensor& gradient,
     ElementUpdate& update = update_of(parameter);
     const torch::optim::OptimizerOptions& options = groups().options(groups().group_of(parameter));
     if (update.is_counted(options)) ++steps_[parameter];
+    if (whole_ != nullptr) whole_->set_step(parameter, steps_[parameter]);
     update.prepare(parameter, options, steps_[parameter], gradient_scale);
   }
   if (shards_[shard].values.scalar_type() == c10::kFloat) {

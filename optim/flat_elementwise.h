@@ -22,6 +22,7 @@ class FlatElementwise final : public ElementwiseOptimizer<HostOptimizer> {
   void update(size_t shard, const at::Tensor& gradient, std::span<const size_t> parameters,
               std::span<const uint8_t> used, double gradient_scale) override;
   WholeTensors* whole_tensors() override { return whole_.get(); }
+  const WholeTensors* whole_states() const override { return whole_.get(); }
 
   std::vector<int64_t> step_counts() const override { return steps_; }
   void set_step_counts(std::span<const int64_t> counts) override;

@@ -60,6 +60,9 @@ class FlatOptimizer : public RefusingOptimizer {
   /// What its elements are before the first update of `parameter`, which has the state.
   double initial_state(size_t parameter, size_t state) const;
 
+  /// What has WholeTensors::states(); null: there are none.
+  virtual const WholeTensors* whole_states() const { return nullptr; }
+
   /// Updates of each parameter of the table so far. Blocks until the device has run what is queued
   /// on its current stream, where they are counted on a device.
   virtual std::vector<int64_t> step_counts() const = 0;

@@ -39,7 +39,8 @@ bool selects(const OptimizerGroup& group, const Parameter& parameter) {
 std::string unknown_algorithm(const OptimizerPlan& plan, size_t group) {
   return "[optim] " + subject_of(plan, group) + ": got " + type_of(plan.options(group)) +
          ", expected " + known_options() +
-         "; choose one of these, or hand an optimizer of your own to tessera::elementwise";
+         "; choose one of these, or hand an optimizer of your own to tessera::elementwise or "
+         "tessera::whole_tensor";
 }
 
 /// What forbids the options of one group of the plan, one line each.
@@ -133,6 +134,43 @@ std::vector<std::string> internal::append_group(OptimizerPlan& plan, OptimizerGr
   return problems;
 }
 
+std::vector<std::string> internal::problems_of_whole_states(const OptimizerPlan& plan,
+                                                            const ParameterTable& table,
+                                                            const std::vector<size_t>& group_of) {
+  std::vector<std::string> problems;
+  for (size_t i = 0; i < table.size(); ++i) {
+    const Algorithm* algorithm = find_algorithm(plan.options(group_of[i]));
+    if (algorithm == nullptr || algorithm->whole_states == nullptr || !table[i].is_trainable) {
+      continue;
+    }
+    try {
+      algorithm->whole_states(*plan.options(group_of[i]).get(), table[i].tensor.sizes());
+    } catch (...) {
+      problems.push_back("[optim] " + subject_of(plan, group_of[i]) + ": parameter '" +
+                         table[i].name + "': " + present_error_text());
+    }
+  }
+  return problems;
+}
+
+std::vector<std::string> internal::lines_of_whole_states(const OptimizerPlan& plan,
+                                                         const ParameterTable& table,
+                                                         const std::vector<size_t>& group_of) {
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < table.size(); ++i) {
+    const Algorithm& algorithm = plan.algorithm(group_of[i]);
+    if (algorithm.whole_states == nullptr || !table[i].is_trainable) continue;
+    const torch::optim::OptimizerOptions& options = *plan.options(group_of[i]).get();
+    std::string line = "states of parameter '" + table[i].name + "':";
+    for (const WholeState& state : algorithm.whole_states(options, table[i].tensor.sizes())) {
+      line += " " + state.name + " " + c10::str(at::IntArrayRef(state.sizes)) +
+              (state.dtype.has_value() ? c10::toString(*state.dtype) : "");
+    }
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
 absl::StatusOr<std::vector<size_t>> OptimizerPlan::assign(const ParameterTable& table) const {
   std::vector<std::string> problems;
   for (size_t g = 0; g <= groups.size(); ++g) append(problems, problems_of_options(*this, g));
@@ -154,6 +192,7 @@ absl::StatusOr<std::vector<size_t>> OptimizerPlan::assign(const ParameterTable& 
     }
   }
   append(problems, problems_of_dimensions(*this, table, group_of));
+  if (problems.empty()) problems = problems_of_whole_states(*this, table, group_of);
   if (problems.empty()) return group_of;
   std::string text;
   for (const std::string& problem : problems) text += (text.empty() ? "" : "\n") + problem;

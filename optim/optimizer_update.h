@@ -10,8 +10,8 @@
 
 #include <c10/core/ScalarType.h>
 
-#include "tessera/elementwise.h"
 #include "tessera/optim/element_update.h"
+#include "tessera/optimizer_form.h"
 
 namespace tessera::internal {
 
@@ -58,8 +58,6 @@ class OptimizerUpdate final : public ElementUpdate {
   template <typename T>
   void apply_in_pieces(const Next& next, T* values, const T* gradient,
                        std::span<void* const> states, int64_t numel) const;
-  void step(const Next& next, const at::Tensor& values,
-            const std::vector<at::Tensor>& kept_states) const;
 
   std::shared_ptr<const ErasedForm> form_;
   std::vector<std::optional<at::ScalarType>> dtypes_;

@@ -6,6 +6,8 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/process/error_text.h"
+
 namespace tessera::internal {
 
 namespace {
@@ -81,6 +83,11 @@ void ParameterGroups::show_in(torch::optim::Optimizer& owner) {
 
 void ParameterGroups::keep_states(size_t parameters) {
   for (size_t group = 0; group < size(); ++group) {
+    std::vector<std::vector<WholeState>>& wholes = whole_states_.emplace_back();
+    for (const at::Tensor& parameter : group_parameters_[group]) {
+      if (algorithm(group).whole_states == nullptr) break;
+      wholes.push_back(algorithm(group).whole_states(options(group), parameter.sizes()));
+    }
     std::vector<size_t>& kept = kept_states_.emplace_back();
     for (const StateField& field : algorithm(group).states) {
       kept.push_back(kNoState);
@@ -144,6 +151,26 @@ std::string ParameterGroups::missing_state(size_t group) const {
   return "";
 }
 
+std::string ParameterGroups::missing_whole_state(size_t group) const {
+  try {
+    for (size_t i = 0; i < whole_states_[group].size(); ++i) {
+      const std::vector<WholeState>& kept = whole_states_[group][i];
+      const at::IntArrayRef sizes = group_parameters_[group][i].sizes();
+      for (const WholeState& wanted : algorithm(group).whole_states(options(group), sizes)) {
+        if (std::find(kept.begin(), kept.end(), wanted) != kept.end()) continue;
+        return absl::StrCat("[optim] ", group_names_[group], ": got options that need the state '",
+                            wanted.name, "' with sizes ", c10::str(at::IntArrayRef(wanted.sizes)),
+                            " of a parameter with ", c10::str(sizes),
+                            ", expected ones that do not, as when the engine was made; give them "
+                            "to parallelize");
+      }
+    }
+  } catch (...) {
+    return absl::StrCat("[optim] ", group_names_[group], ": ", present_error_text());
+  }
+  return "";
+}
+
 std::string ParameterGroups::problem() const {
   std::string replaced = replaced_groups();
   if (!replaced.empty()) return replaced;
@@ -151,6 +178,7 @@ std::string ParameterGroups::problem() const {
     const auto problems = algorithm(group).problems_of(group_names_[group], options(group));
     if (!problems.empty()) return problems.front();
     std::string missing = missing_state(group);
+    if (missing.empty()) missing = missing_whole_state(group);
     if (!missing.empty()) return missing;
   }
   return "";

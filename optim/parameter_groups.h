@@ -38,6 +38,18 @@ std::vector<std::string> problems_of_dimensions(const OptimizerPlan& plan,
 std::vector<std::string> append_group(OptimizerPlan& plan, OptimizerGroup group,
                                       const ParameterTable& table, std::vector<size_t>& group_of);
 
+/// Trained parameters whose states cannot be told, a line each; none if all is well. assign() asks
+/// this, too.
+std::vector<std::string> problems_of_whole_states(const OptimizerPlan& plan,
+                                                  const ParameterTable& table,
+                                                  const std::vector<size_t>& group_of);
+
+/// A line for each trained parameter's states that an owner keeps whole, for comparison across
+/// ranks.
+std::vector<std::string> lines_of_whole_states(const OptimizerPlan& plan,
+                                               const ParameterTable& table,
+                                               const std::vector<size_t>& group_of);
+
 /// The parameter groups of an optimizer over flat buffers: what a user may edit in them, what they
 /// hold now and whether that can be trained with, all by the table of each group's algorithm.
 /// The groups themselves are the torch::optim::Optimizer's that is given. Local.
@@ -112,6 +124,7 @@ class ParameterGroups {
   void keep_states(size_t parameters);
   /// What options use and is not kept; "" if nothing.
   std::string missing_state(size_t group) const;
+  std::string missing_whole_state(size_t group) const;
 
   torch::optim::Optimizer* owner_;            // has the groups
   std::vector<AlgorithmOptions> given_;       // per group; what they were given with keeps a user's
@@ -119,9 +132,10 @@ class ParameterGroups {
   std::vector<const Algorithm*> algorithms_;  // per group
   std::vector<std::vector<size_t>> kept_states_;  // per group, per state of its algorithm
   std::vector<KeptState> states_;
-  std::vector<std::string> group_names_;                   // for messages
-  std::vector<std::string> state_groups_;                  // HyperParameter::group
-  std::vector<std::vector<at::Tensor>> group_parameters_;  // as given, to notice edits
+  std::vector<std::vector<std::vector<WholeState>>> whole_states_;  // per group and its parameters
+  std::vector<std::string> group_names_;                            // for messages
+  std::vector<std::string> state_groups_;                           // HyperParameter::group
+  std::vector<std::vector<at::Tensor>> group_parameters_;           // as given, to notice edits
   std::vector<size_t> group_of_;
 };
 

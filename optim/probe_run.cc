@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <typeinfo>
 #include <utility>
@@ -12,6 +13,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Type.h>
 
+#include "tessera/core/process/error_text.h"
 #include "tessera/flat_layout.h"
 #include "tessera/optim/optimizer_update.h"
 
@@ -31,16 +33,6 @@ at::Tensor spread(at::IntArrayRef sizes, at::ScalarType dtype, double phase, int
     element[i] = i % 11 == 5 ? 0.0 : std::sin(phase + 1.7 * static_cast<double>(i)) * size;
   }
   return numbers.to(dtype);
-}
-
-ProbeSample sample_of(at::IntArrayRef sizes, at::ScalarType dtype) {
-  const auto phase = static_cast<double>(sizes.size());
-  ProbeSample sample{spread(sizes, dtype, phase, 2), {}};
-  for (size_t step = 0; step < kProbeRates.size(); ++step) {
-    sample.gradients.push_back(
-        spread(sizes, dtype, 10.0 * phase + static_cast<double>(step + 1), 5));
-  }
-  return sample;
 }
 
 /// Wherever slices may end.
@@ -63,7 +55,7 @@ std::unique_ptr<OptimizerOptions> with_rate(const OptimizerOptions& options, dou
 ErasedForm::State& own_state(const ErasedForm& form, ErasedForm::State& state) {
   if (form.is_state(state)) return state;
   throw FormProblem{absl::StrCat("got a state of type ", c10::demangle(typeid(state).name()),
-                                 ", expected the one that ElementwiseTraits say; correct them")};
+                                 ", expected the one that ", form.traits, " say; correct them")};
 }
 
 /// The rate and the form's numbers.
@@ -120,7 +112,29 @@ ProbeRun run_pieces(const ErasedForm& form, const OptimizerOptions& options,
   return all;
 }
 
+bool have_equal_bits(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor left = a.flatten().contiguous();
+  const at::Tensor right = b.flatten().contiguous();
+  return left.scalar_type() == right.scalar_type() && left.nbytes() == right.nbytes() &&
+         (left.nbytes() == 0 ||
+          std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0);
+}
+
+constexpr const char* kNameAll =
+    "; name tensors in `states` and the count as `step`, and keep nothing in the optimizer or its "
+    "options";
+
 }  // namespace
+
+ProbeSample probe_sample(at::IntArrayRef sizes, at::ScalarType dtype) {
+  const auto phase = static_cast<double>(sizes.size());
+  ProbeSample sample{spread(sizes, dtype, phase, 2), {}};
+  for (size_t step = 0; step < kProbeRates.size(); ++step) {
+    sample.gradients.push_back(
+        spread(sizes, dtype, 10.0 * phase + static_cast<double>(step + 1), 5));
+  }
+  return sample;
+}
 
 ProbeSample ProbeSample::cut(int64_t begin, int64_t numel) const {
   ProbeSample piece{values.flatten().narrow(0, begin, numel).clone(), {}};
@@ -131,7 +145,55 @@ ProbeSample ProbeSample::cut(int64_t begin, int64_t numel) const {
 }
 
 std::vector<ProbeSample> probe_samples(at::ScalarType dtype) {
-  return {sample_of({16, 12}, dtype), sample_of({130}, dtype)};
+  return {probe_sample({16, 12}, dtype), probe_sample({130}, dtype)};
+}
+
+bool have_equal_values(const ProbeRun& a, const ProbeRun& b) {
+  for (size_t i = 0; i < a.values.size(); ++i) {
+    for (size_t step = 0; step < kProbeRates.size(); ++step) {
+      if (!have_equal_bits(a.values[i][step], b.values[i][step])) return false;
+    }
+  }
+  return true;
+}
+
+bool have_equal_states(const ProbeRun& a, const ProbeRun& b) {
+  for (size_t i = 0; i < a.states.size(); ++i) {
+    for (size_t state = 0; state < a.states[i].size(); ++state) {
+      const at::Tensor& left = a.states[i][state];
+      const at::Tensor& right = b.states[i][state];
+      if (left.defined() && right.defined() && !have_equal_bits(left, right)) return false;
+    }
+  }
+  return true;
+}
+
+bool changes_something(const ProbeRun& run, const std::vector<ProbeSample>& samples) {
+  for (size_t i = 0; i < samples.size(); ++i) {
+    if (!have_equal_bits(run.values[i].back(), samples[i].values)) return true;
+  }
+  return false;
+}
+
+std::string thrown_in_probe() {
+  return absl::StrCat("got an exception in a run of three steps, expected none: ",
+                      present_error_text());
+}
+
+std::string problem_of_form_in_use(const ErasedForm& form, const ProbeRun& expected,
+                                   const std::function<ProbeRun()>& run_as_engine) {
+  try {
+    const ProbeRun run = run_as_engine();
+    if (have_equal_values(run, expected) && have_equal_states(run, expected)) return "";
+  } catch (...) {
+    return absl::StrCat("got an exception in a step whose state is put together from what its ",
+                        form.traits, " name, expected none: ", present_error_text(), kNameAll);
+  }
+  return absl::StrCat(
+      "got an update that depends on something that its ", form.traits,
+      " do not name, or a state that is not made in the first step, expected named states and a "
+      "count only",
+      kNameAll);
 }
 
 ProbeRun run_whole(const ErasedForm& form, const OptimizerOptions& options,

@@ -2,14 +2,15 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
-#include "tessera/elementwise.h"
 #include "tessera/optim/elementwise_probe.h"
+#include "tessera/optimizer_form.h"
 
 namespace tessera::internal {
 
@@ -26,8 +27,9 @@ struct ProbeSample {
   ProbeSample flat() const { return cut(0, values.numel()); }
 };
 
-/// Of two dimensions, [16, 12], and of one, [130], which ends within a block of 64. Contiguous;
-/// drawn from no generator.
+/// Of `sizes`, contiguous; drawn from no generator.
+ProbeSample probe_sample(at::IntArrayRef sizes, at::ScalarType dtype);
+/// Of two dimensions, [16, 12], and of one, [130], which ends within a block of 64.
 std::vector<ProbeSample> probe_samples(at::ScalarType dtype);
 
 /// An ElementwiseTraits does not say what the optimizer does.
@@ -40,6 +42,18 @@ struct ProbeRun {
   std::vector<std::vector<at::Tensor>> values;  ///< [sample][step], flat
   std::vector<std::vector<at::Tensor>> states;  ///< [sample][state] at the end; undefined: none
 };
+
+bool have_equal_values(const ProbeRun& a, const ProbeRun& b);
+/// Of the states that both have.
+bool have_equal_states(const ProbeRun& a, const ProbeRun& b);
+bool changes_something(const ProbeRun& run, const std::vector<ProbeSample>& samples);
+
+/// The exception in flight, as what a probe found.
+std::string thrown_in_probe();
+/// What shows where a step has nothing of the steps before but what the form names, as in
+/// `run_as_engine`; "" if nothing.
+std::string problem_of_form_in_use(const ErasedForm& form, const ProbeRun& expected,
+                                   const std::function<ProbeRun()>& run_as_engine);
 
 // Runs of one step for each of kProbeRates. They throw FormProblem, and what the optimizer does.
 

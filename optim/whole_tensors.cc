@@ -33,7 +33,9 @@ WholeTensors::WholeTensors(const ParameterTable& table, const ParameterGroups& g
       groups_(groups),
       shards_(shards),
       update_of_(table.size(), nullptr),
-      wholes_(table.size()) {
+      wholes_(table.size()),
+      states_of_(table.size()),
+      steps_(table.size(), 0) {
   for (size_t parameter = 0; parameter < table.size(); ++parameter) {
     const Algorithm& algorithm = groups.algorithm(groups.group_of(parameter));
     if (algorithm.make_whole == nullptr || !table[parameter].is_trainable ||
@@ -44,8 +46,29 @@ WholeTensors::WholeTensors(const ParameterTable& table, const ParameterGroups& g
     if (update == nullptr) update = algorithm.make_whole();
     update_of_[parameter] = update.get();
     parameters_.push_back(parameter);
+    list_states(parameter, algorithm);
   }
-  for (const OptimizerShard& shard : shards) places_.emplace_back(shard.segments.size());
+  for (const OptimizerShard& shard : shards) {
+    places_.emplace_back(shard.segments.size());
+    places_of_values_.emplace_back(shard.segments.size());
+  }
+}
+
+void WholeTensors::list_states(size_t parameter, const Algorithm& algorithm) {
+  if (algorithm.whole_states == nullptr) return;
+  for (WholeState& state : algorithm.whole_states(options(parameter), sizes(parameter))) {
+    states_of_[parameter].resize(state.number + 1);
+    states_.push_back({.parameter = parameter, .form = std::move(state)});
+  }
+}
+
+void WholeTensors::keep(size_t state, int owner, const at::Tensor& memory) {
+  State& kept = states_.at(state);
+  kept.owner = owner;
+  if (!memory.defined()) return;
+  kept.memory =
+      memory.as_strided(kept.form.sizes, kept.form.strides(table_[kept.parameter].tensor));
+  states_of_[kept.parameter][kept.form.number] = kept.memory;
 }
 
 int64_t WholeTensors::cost(size_t parameter) const {
@@ -63,9 +86,18 @@ void WholeTensors::place(size_t shard, size_t segment, at::Tensor piece) {
   places_[shard][segment] = std::move(piece);
 }
 
+void WholeTensors::place_values(size_t shard, size_t segment, at::Tensor piece) {
+  TORCH_INTERNAL_ASSERT(piece.numel() == shards_.at(shard).segments.at(segment).numel);
+  places_of_values_[shard][segment] = std::move(piece);
+}
+
 void WholeTensors::reserve(int64_t scratch_bytes, int64_t whole_bytes) {
   scratch_ = allocate_private(scratch_bytes, at::kByte);
   if (whole_bytes > 0) whole_ = allocate_private(whole_bytes, at::kByte);
+}
+
+at::Tensor WholeTensors::scratch(int64_t numel, at::ScalarType dtype) const {
+  return elements_of(scratch_, numel, dtype);
 }
 
 int64_t WholeTensors::bytes() const {
@@ -88,21 +120,32 @@ at::Tensor WholeTensors::piece(size_t shard, size_t segment) const {
   return elements_of(whole_, all.numel, in.values.scalar_type());
 }
 
+at::Tensor WholeTensors::values_of(size_t shard, size_t segment) const {
+  const Segment& of = shards_[shard].segments[segment];
+  return shards_[shard].values.narrow(0, of.buffer_offset, of.numel);
+}
+
+void WholeTensors::set_step(size_t parameter, int64_t step) { steps_[parameter] = step; }
+
 void* WholeTensors::begin(size_t shard, size_t segment) const {
   const at::Tensor direction = piece(shard, segment);
-  const Segment& of = shards_[shard].segments[segment];
-  if (needs_norms(of.parameter)) {
-    const at::Tensor& values = shards_[shard].values;
-    std::memcpy(direction.mutable_data_ptr(),
-                static_cast<const char*>(values.const_data_ptr()) +
-                    of.buffer_offset * static_cast<int64_t>(values.element_size()),
-                direction.nbytes());
+  const size_t parameter = shards_[shard].segments[segment].parameter;
+  const auto take_values = [&](const at::Tensor& to) {
+    std::memcpy(to.mutable_data_ptr(), values_of(shard, segment).const_data_ptr(), to.nbytes());
+  };
+  if (needs_norms(parameter)) {
+    take_values(direction);
+  } else if (needs_values(parameter) && !works_alone()) {
+    take_values(places_of_values_[shard][segment]);
   }
   return direction.mutable_data_ptr();
 }
 
 void WholeTensors::finish(size_t shard, size_t segment) {
   const size_t parameter = shards_[shard].segments[segment].parameter;
+  if (needs_values(parameter)) {
+    return update(parameter, values_of(shard, segment), piece(shard, segment));
+  }
   if (needs_norms(parameter)) {
     Squares sums;
     add_squares_of(shard, segment, sums);
@@ -129,6 +172,16 @@ void WholeTensors::transform(size_t parameter, const at::Tensor& direction) cons
   update_of_[parameter]->transform(
       options(parameter), view_like(direction, {0, direction.numel()}, table_[parameter].tensor),
       elements_of(scratch_, scratch_numel(parameter), direction.scalar_type()));
+}
+
+void WholeTensors::update(size_t parameter, const at::Tensor& values,
+                          const at::Tensor& gradient) const {
+  const at::Tensor& like = table_[parameter].tensor;
+  update_of_[parameter]->update(options(parameter),
+                                {.values = view_like(values, {0, values.numel()}, like),
+                                 .gradient = view_like(gradient, {0, gradient.numel()}, like),
+                                 .states = states_of_[parameter],
+                                 .step = steps_[parameter]});
 }
 
 void WholeTensors::apply(size_t shard, std::span<const uint8_t> used) {

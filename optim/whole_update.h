@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
@@ -16,9 +17,12 @@ namespace tessera::internal {
 /// the whole parameter; the second pass, apply() here, updates the values by that. So values and
 /// states stay cut into slices. A direction that is transformed travels to one rank and its result
 /// back (zero/step/direction_exchange.h); of norms only exact sums travel; nothing does where a
-/// rank has all slices. The bits do not depend on the slices: transform() gets the same elements in
-/// memory of its own, with the same strides and alignment, and sums are not rounded. What
-/// transform() computes may depend on at::get_num_threads() of its rank, as any matrix product.
+/// rank has all slices. Or there are no states by element: the direction is the gradient, it
+/// travels with the values, and update() makes new values of them and of states that the
+/// parameter's owner keeps whole. The bits do not depend on the slices: transform() gets the same
+/// elements in memory of its own, with the same strides and alignment, and sums are not rounded.
+/// What transform() computes may depend on at::get_num_threads() of its rank, as any matrix
+/// product.
 class WholeUpdate {
  public:
   using Options = torch::optim::OptimizerOptions;
@@ -27,12 +31,21 @@ class WholeUpdate {
     kTransform,  ///< their transform()
     kNorms,      ///< 2-norms of values and direction; then the first pass finds the values where it
                  ///< writes the direction
+    kValues,     ///< new values by update(), which apply() copies
   };
   /// What apply() may know of the parameter.
   struct Whole {
     at::IntArrayRef sizes;
     double norm_of_values = 0;  ///< where it needs norms
     double norm_of_direction = 0;
+  };
+
+  /// A parameter as its owner has it, in its sizes. update() changes all of it.
+  struct Owned {
+    at::Tensor values;
+    at::Tensor gradient;                 ///< scaled
+    std::span<const at::Tensor> states;  ///< by WholeState::number; undefined: none
+    int64_t step;                        ///< the count, with this update
   };
 
   WholeUpdate() = default;
@@ -49,6 +62,7 @@ class WholeUpdate {
   /// at least scratch_numel() elements of the same dtype, one-dimensional, aligned to 64 bytes.
   virtual void transform(const Options& /*options*/, const at::Tensor& /*direction*/,
                          const at::Tensor& /*scratch*/) const {}
+  virtual void update(const Options& /*options*/, const Owned& /*owned*/) const {}
   /// Updates `numel` values of a parameter by as many elements of the direction or its result.
   virtual void apply(const Options& options, const Whole& whole, float* values, const float* result,
                      int64_t numel) const = 0;

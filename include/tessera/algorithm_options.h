@@ -20,8 +20,9 @@ concept OptimizerOptionsType = std::derived_from<Options, torch::optim::Optimize
     !std::same_as<Options, torch::optim::OptimizerOptions>;
 
 /// The options of any optimizer: a value that holds LibTorch's own options type, or another type
-/// that derives from torch::optim::OptimizerCloneableOptions. elementwise() (elementwise.h) makes
-/// one that says by which optimizer of the user's own, too.
+/// that derives from torch::optim::OptimizerCloneableOptions. elementwise() (elementwise.h)
+/// and whole_tensor() (whole_tensor.h) make one that says by which optimizer of the user's own,
+/// too.
 class AlgorithmOptions {
  public:
   /// None; OptimizerPlan::assign() refuses it.
@@ -48,7 +49,7 @@ class AlgorithmOptions {
 
   /// Null for none.
   const torch::optim::OptimizerOptions* get() const { return options_.get(); }
-  /// What elementwise() made; null where the type of the options says which algorithm is meant.
+  /// What these made; null where the type of the options says which algorithm is meant.
   const internal::Algorithm* algorithm() const { return algorithm_.get(); }
   /// A copy; null for none.
   std::unique_ptr<torch::optim::OptimizerOptions> clone() const {

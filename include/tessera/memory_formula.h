@@ -29,8 +29,9 @@ struct MemorySetting {
   /// different size where only some parameters of a unit have them.
   int optimizer_slice = 0;
   bool has_average = false;  ///< Options::average
-  /// What the optimizer needs to treat parameters as a whole (Muon, LAMB): memory beside its
-  /// states, and at the group's device, where ranks cannot read each other's.
+  /// What the optimizer needs to treat parameters as a whole (Muon, LAMB, whole_tensor()): memory
+  /// beside its states, with those that this rank keeps whole, and at the group's device, where
+  /// ranks cannot read each other's.
   int64_t whole_tensor_bytes = 0;
   int64_t gathered_direction_bytes = 0;
   int64_t comm_hook_bytes = 0;  ///< what a communication hook keeps: CommHook::bytes()

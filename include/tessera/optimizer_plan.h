@@ -27,8 +27,8 @@ struct OptimizerGroup {
 
 /// The optimizer, and which options each parameter is trained with: those of the first group that
 /// selects it, else the defaults. Converts from LibTorch's own options types, and from what
-/// elementwise() returns (elementwise.h). The type of a group's options determines the algorithm of
-/// its parameters, unless elementwise() has; they have the states of that algorithm only.
+/// elementwise() and whole_tensor() return. The type of a group's options determines the algorithm
+/// of its parameters, unless one of these has; they have the states of that algorithm only.
 struct OptimizerPlan {
   template <OptimizerOptionsType Options>
   OptimizerPlan(Options defaults, std::vector<OptimizerGroup> groups = {})
@@ -44,7 +44,7 @@ struct OptimizerPlan {
   /// frozen one that which it is in once it is trained (Engine::set_trainable()). A group may be of
   /// frozen parameters only. An error lists every problem: an options type without an algorithm
   /// here; options out of range (AdamW: lr < 0, betas outside [0, 1), eps < 0, weight_decay < 0);
-  /// what the probe of elementwise() found; parameters of other than two dimensions under Muon; a
+  /// what the probe of a user's own found; parameters of other than two dimensions under Muon; a
   /// group that selects no parameter, a group without predicate.
   absl::StatusOr<std::vector<size_t>> assign(const ParameterTable& table) const;
 

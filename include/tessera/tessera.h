@@ -38,6 +38,7 @@
 #include "tessera/sync_batch_norm.h"
 #include "tessera/torch_elementwise.h"
 #include "tessera/weight_average.h"
+#include "tessera/whole_tensor.h"
 #include "tessera/wrap_policy.h"
 #include "tessera/wrap_rules.h"
 

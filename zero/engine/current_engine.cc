@@ -116,6 +116,10 @@ StateDict CurrentEngine::set_trainable(const ParameterPredicate& trains, FrozenS
     for (std::string& problem : problems_of_dimensions(next.optimizer, next.table, next.group_of)) {
       problems.push_back(std::move(problem));
     }
+    for (std::string& problem :
+         problems_of_whole_states(next.optimizer, next.table, next.group_of)) {
+      problems.push_back(std::move(problem));
+    }
     std::optional<UnitPlan> plan =
         plan_units(*lasting_.model, next.table, next.optimizer, next.options, *now.group, problems);
     if (!plan.has_value()) return std::nullopt;

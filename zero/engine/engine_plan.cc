@@ -89,6 +89,7 @@ std::vector<std::string> fingerprint(const ShardedEngine::Parts& parts,
         group == 0 ? "the defaults"
                    : absl::StrCat("group '", parts.optimizer.groups[group - 1].name, "'")));
   }
+  append(lines_of_whole_states(parts.optimizer, parts.table, parts.group_of));
   append(parts.plan.lines(parts.table));
   append(lines_of(buffers));
   return all;

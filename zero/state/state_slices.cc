@@ -43,13 +43,15 @@ void StateSlices::write(const std::vector<StateNumber>& numbers, EngineCounters&
 }
 
 StateTable StateSlices::table(const std::vector<StateNumber>& numbers) const {
+  const WholeTensors* const whole = optimizer_.whole_states();
   return {table_,
           plan_,
           buffers_,
           optimizer_.states(),
           numbers,
           average_ != nullptr,
-          hook_ != nullptr ? hook_->state() : std::vector<CommHook::State>()};
+          hook_ != nullptr ? hook_->state() : std::vector<CommHook::State>(),
+          whole != nullptr ? whole->states() : std::vector<WholeTensors::State>()};
 }
 
 std::string StateSlices::problem() const { return optimizer_.groups().problem(); }
@@ -110,6 +112,7 @@ std::vector<StateSlices::Slice> StateSlices::memory_of(const StateRegion& region
     case StateRegion::Source::kAverage:
       return {{average_->average(region.index), optimizer}};
     case StateRegion::Source::kReplica:
+    case StateRegion::Source::kWhole:
     case StateRegion::Source::kNumbers:
       break;
   }
@@ -135,11 +138,29 @@ std::vector<StatePart> StateSlices::parts_within(const StateRegion& region, Rang
   return parts;
 }
 
+int StateSlices::owner(const StateRegion& region) const {
+  const WholeTensors::State& state = optimizer_.whole_states()->states()[region.index];
+  const std::vector<int> sharers =
+      SliceMap(slices_.degrees(), slices_.world_size(), /*rank=*/0)
+          .peers({SliceMap::Axis::kParameters, SliceMap::Axis::kGradients,
+                  SliceMap::Axis::kOptimizer});
+  return sharers[static_cast<size_t>(state.owner)];
+}
+
 std::vector<StatePart> StateSlices::kept(const StateRegion& region) const {
+  if (region.source == StateRegion::Source::kWhole) {
+    const at::Tensor& memory = optimizer_.whole_states()->states()[region.index].memory;
+    if (!memory.defined() || memory.numel() == 0) return {};
+    const int64_t numel = memory.numel();
+    return {{region.first_slot, {0, numel}, memory.as_strided({numel}, {1})}};
+  }
   return parts_within(region, {0, layout_of(region).numel()});
 }
 
 std::vector<StatePart> StateSlices::in_atom(const StateRegion& region) const {
+  if (region.source == StateRegion::Source::kWhole) {
+    return owner(region) == slices_.rank() ? kept(region) : std::vector<StatePart>();
+  }
   return parts_within(region, slices_.atom(layout_of(region)));
 }
 
@@ -170,13 +191,15 @@ void StateSlices::begin_missing(const StateTable& table, const std::vector<Prese
   using Source = StateRegion::Source;
   // Masters come before the averages of their unit.
   for (const StateRegion& region : table.regions()) {
-    if (!region.is_of_unit() || region.source == Source::kParameters) continue;
+    if (!region.has_parts() || region.source == Source::kParameters) continue;
     for (const StatePart& part : kept(region)) {
       const size_t parameter = *table.slots()[part.slot].parameter;
       const bool is_missing = presence[part.slot] == Presence::kMissing;
       const bool has_value = value(parameter) == Presence::kThere;
       if (is_missing && region.source == Source::kMasters) {
         if (has_value) part.values.copy_(value_of(region, part));
+      } else if (is_missing && region.source == Source::kWhole) {
+        if (has_value) part.values.zero_();
       } else if (is_missing && region.source == Source::kOptimizer) {
         if (has_value) part.values.fill_(optimizer_.initial_state(parameter, region.state));
       } else if (is_missing) {

@@ -58,15 +58,17 @@ class StateSlices {
   /// equal. Throws what its predicate throws.
   std::vector<std::string> tolerate(StateTable& table, const PartialState& partial) const;
 
-  // Regions of units.
+  // Regions that ranks keep parts of.
 
   const FlatLayout& layout_of(const StateRegion& region) const {
     return plan_[region.index].layout;
   }
   /// Everything that this rank keeps of the region, or what of it lies in its atom: the elements
-  /// that no other rank saves.
+  /// that no other rank saves. Of a whole state the first of its owners saves all.
   std::vector<StatePart> kept(const StateRegion& region) const;
   std::vector<StatePart> in_atom(const StateRegion& region) const;
+  /// The rank that saves a whole state.
+  int owner(const StateRegion& region) const;
 
   /// What a state that was loaded has of the table's slots.
   enum class Presence : uint8_t {

@@ -27,7 +27,8 @@ StateTable::StateTable(const ParameterTable& table, const UnitPlan& plan,
                        const std::vector<NamedTensor>& buffers,
                        const std::vector<KeptState>& states,
                        const std::vector<StateNumber>& numbers, bool has_average,
-                       const std::vector<CommHook::State>& hook_state) {
+                       const std::vector<CommHook::State>& hook_state,
+                       const std::vector<WholeTensors::State>& wholes) {
   using Source = StateRegion::Source;
   for (size_t index = 0; index < plan.size(); ++index) {
     const PlannedUnit& unit = plan[index];
@@ -56,6 +57,10 @@ StateTable::StateTable(const ParameterTable& table, const UnitPlan& plan,
     }
   }
 
+  for (size_t i = 0; i < wholes.size(); ++i) {
+    const PlannedUnit& unit = plan[plan.place(wholes[i].parameter).unit];
+    add_whole(table[wholes[i].parameter], wholes[i], i, unit.precision.master);
+  }
   for (size_t i = 0; i < table.size(); ++i) {
     if (plan.has_place(i)) continue;
     add_replica(absl::StrCat("model.", table[i].name), table[i].tensor, i);
@@ -150,6 +155,26 @@ void StateTable::add_replica(std::string name, const at::Tensor& tensor,
                      .pieces = {}},
             .begin_bytes = 0,
             .parameter = parameter});
+  regions_.push_back(std::move(region));
+}
+
+void StateTable::add_whole(const Parameter& parameter, const WholeTensors::State& state,
+                           size_t index, at::ScalarType masters) {
+  StateRegion region{};
+  region.source = StateRegion::Source::kWhole;
+  region.index = index;
+  region.first_slot = slots_.size();
+  region.slots = 1;
+  region.bytes = round_up_to_words(state.form.bytes(masters));
+  std::string name = absl::StrCat("optimizer.", parameter.name, ".", state.form.name);
+  region.tag = absl::StrCat("state: ", name);
+  add_slot({.name = std::move(name),
+            .form = {.sizes = state.form.sizes,
+                     .strides = state.form.strides(parameter.tensor),
+                     .dtype = state.form.dtype_over(masters),
+                     .pieces = {}},
+            .begin_bytes = 0,
+            .parameter = state.parameter});
   regions_.push_back(std::move(region));
 }
 

@@ -15,6 +15,7 @@
 
 #include "tessera/comm_hook.h"
 #include "tessera/element_state.h"
+#include "tessera/optim/whole_tensors.h"
 #include "tessera/parameter_table.h"
 #include "tessera/state_dict.h"
 #include "tessera/unit_plan.h"
@@ -43,10 +44,11 @@ struct StateRegion {
     kAverage,     ///< of a unit: the average of its weights
     kReplica,     ///< a tensor that every rank has: a buffer, a frozen parameter where it was made,
                   ///< a communication hook's
+    kWhole,       ///< a state that the owner of a parameter keeps whole
     kNumbers,     ///< all of them, 8 bytes each
   };
   Source source;
-  size_t index;       ///< of the unit or the replica
+  size_t index;       ///< of the unit, the replica or WholeTensors::states()
   size_t state;       ///< under kOptimizer, of FlatOptimizer::states()
   size_t first_slot;  ///< of a unit: its parameters in buffer order
   size_t slots;
@@ -58,6 +60,8 @@ struct StateRegion {
   std::string tag;      ///< what its collectives are called
 
   bool is_of_unit() const { return source < Source::kReplica; }
+  /// Whether ranks keep parts of it: StateSlices::kept().
+  bool has_parts() const { return is_of_unit() || source == Source::kWhole; }
   /// The slot of the unit's parameter number `position`; nothing if it has none.
   std::optional<size_t> slot_of(size_t position) const {
     const auto found = std::lower_bound(positions.begin(), positions.end(), position);
@@ -76,7 +80,8 @@ class StateTable {
   StateTable(const ParameterTable& table, const UnitPlan& plan,
              const std::vector<NamedTensor>& buffers, const std::vector<KeptState>& states,
              const std::vector<StateNumber>& numbers, bool has_average = false,
-             const std::vector<CommHook::State>& hook_state = {});
+             const std::vector<CommHook::State>& hook_state = {},
+             const std::vector<WholeTensors::State>& wholes = {});
 
   const std::vector<StateSlot>& slots() const { return slots_; }
   const std::vector<StateRegion>& regions() const { return regions_; }
@@ -109,6 +114,8 @@ class StateTable {
                 const KeptState* state = nullptr);
   void add_replica(std::string name, const at::Tensor& tensor,
                    std::optional<size_t> parameter = {});
+  void add_whole(const Parameter& parameter, const WholeTensors::State& state, size_t index,
+                 at::ScalarType masters);
   void add_slot(StateSlot slot);
 
   std::vector<StateSlot> slots_;

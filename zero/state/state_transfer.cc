@@ -105,9 +105,11 @@ StateDict StateTransfer::save(StateScope scope, int rank, const EngineCounters& 
   const bool receives = scope == StateScope::kEveryRank || group_.rank() == receiver;
   StateDict state;
   for (const StateRegion& region : table.regions()) {
-    if (region.is_of_unit()) {
+    if (region.has_parts()) {
       if (is_sharded) {
         save_atom(table, region, state);
+      } else if (region.source == Source::kWhole) {
+        save_whole(table, region, receives ? &state : nullptr);
       } else {
         save_unit(table, region, receives ? &state : nullptr);
       }
@@ -142,7 +144,7 @@ StateDict StateTransfer::take(const Wants& wants, const EngineCounters& counters
   const StateTable table = slices_.table(numbers);
   StateDict state;
   for (const StateRegion& region : table.regions()) {
-    if (region.is_of_unit()) save_atom(table, region, state, wants);
+    if (region.has_parts()) save_atom(table, region, state, wants);
   }
   if (group_.rank() == 0) {
     const StateRegion& region = table.regions().back();
@@ -192,6 +194,19 @@ void StateTransfer::save_unit(const StateTable& table, const StateRegion& region
           .copy_(gathered.narrow(0, from, numel));
     }
   }
+}
+
+/// From its owner to all.
+void StateTransfer::save_whole(const StateTable& table, const StateRegion& region,
+                               StateDict* state) {
+  const StateSlot& slot = table.slots()[region.first_slot];
+  const at::Tensor values =
+      at::empty({slot.form.numel()}, at::TensorOptions(slot.form.dtype).device(group_.device()));
+  for (const StatePart& part : slices_.in_atom(region)) values.copy_(part.values);
+  if (values.numel() > 0) {
+    group_.broadcast(values.view(at::kByte), slices_.owner(region), region.tag)->wait();
+  }
+  if (state != nullptr) entry_of(*state, slot).pieces.push_back({0, values.cpu()});
 }
 
 void StateTransfer::save_replica(const StateTable& table, const StateRegion& region,

@@ -63,6 +63,7 @@ class StateTransfer {
   void load_all(const StateTable& table, std::vector<StateNumber> numbers, const StateDict& state,
                 EngineCounters& counters);
   void save_unit(const StateTable& table, const StateRegion& region, StateDict* state);
+  void save_whole(const StateTable& table, const StateRegion& region, StateDict* state);
   void save_replica(const StateTable& table, const StateRegion& region, StateScope scope,
                     StateDict* state);
 

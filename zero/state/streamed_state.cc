@@ -140,7 +140,7 @@ std::vector<StateOutline> needed_by(const StateTable& table, const StateSlices& 
     }
   };
   for (const StateRegion& region : table.regions()) {
-    if (region.is_of_unit()) {
+    if (region.has_parts()) {
       for (const StatePart& part : slices.kept(region)) need(part.slot, part.range);
     } else {
       for (size_t i = region.first_slot; i < region.first_slot + region.slots; ++i) {
@@ -171,7 +171,7 @@ void StreamedState::save(const Saving& saving, StateSink& sink) const {
 
   std::vector<StateOutline> entries = outlines_of(table);
   for (const StateRegion& region : table.regions()) {
-    if (region.is_of_unit()) {
+    if (region.has_parts()) {
       for (const StatePart& part : slices_.in_atom(region)) {
         entries[part.slot].ranges.push_back(part.range);
       }
@@ -185,7 +185,7 @@ void StreamedState::save(const Saving& saving, StateSink& sink) const {
   sink.begin(entries);
 
   for (const StateRegion& region : widest_first(table)) {
-    if (region.is_of_unit()) {
+    if (region.has_parts()) {
       for (const StatePart& part : slices_.in_atom(region)) {
         sink.write(part.slot, part.range.begin, part.values.cpu());
       }
@@ -251,7 +251,7 @@ void StreamedState::load(StateSource& source, EngineCounters& counters,
   refuse_on_all_ranks(group_, problem, "state");
 
   for (const StateRegion& region : table.regions()) {
-    if (region.is_of_unit()) {
+    if (region.has_parts()) {
       for (const StatePart& part : slices_.kept(region)) {
         if (reading.has(part.slot)) reading.read(part.slot, part.range, part.values);
       }

@@ -23,6 +23,10 @@ namespace tessera::internal {
 // step: behind its 1, which a rank enters when 4 of this step is over. Only parameters that some
 // rank has used take part, and all ranks know the same of them.
 //
+// Of parameters that needs_values() values lie beside directions, which are gradients. An owner
+// reads values into its results and gradients into scratch memory; its update makes the values new
+// ones.
+//
 // Of parameters that need norms only, no direction leaves its rank: exact sums of squares do, in
 // one all-gather before 1.
 //
@@ -33,11 +37,16 @@ namespace {
 
 std::vector<WholeTensorPlan::Parameter> parameters_of(const WholeTensors& whole) {
   std::vector<WholeTensorPlan::Parameter> parameters;
+  std::vector<WholeTensors::State>::const_iterator state = whole.states().begin();
   for (const size_t parameter : whole.parameters()) {
     parameters.push_back({.parameter = parameter,
                           .cost = whole.cost(parameter),
                           .scratch_numel = whole.scratch_numel(parameter),
-                          .travels = !whole.needs_norms(parameter)});
+                          .travels = !whole.needs_norms(parameter),
+                          .has_values = whole.needs_values(parameter)});
+    for (; state != whole.states().end() && state->parameter == parameter; ++state) {
+      parameters.back().states.push_back(state->form);
+    }
   }
   return parameters;
 }
@@ -79,6 +88,7 @@ DirectionExchange::DirectionExchange(ProcessGroup& group, WholeTensorPlan plan, 
       class_(options.offload == Offload::kNone ? MemoryClass::kOptimizer : MemoryClass::kHost) {
   whole_.reserve(plan_.scratch_bytes(rank_), plan_.whole_bytes());
   bytes_ = whole_.bytes();
+  keep_states();
   if (plan_.ranks() > 1) {
     if (plan_.ranks() < group.size()) {
       owned_group_ = split(group, slices.colors(kSharers), "directions");
@@ -94,6 +104,27 @@ DirectionExchange::~DirectionExchange() {
   meter_.remove(class_, bytes_);
   if (gathered_.defined()) {
     meter_.remove(MemoryClass::kOptimizer, static_cast<int64_t>(gathered_.nbytes()));
+  }
+}
+
+/// Memory for the states of what this rank owns, and who owns the others.
+void DirectionExchange::keep_states() {
+  if (whole_.states().empty()) return;
+  if (const int64_t bytes = plan_.state_bytes(rank_); bytes > 0) {
+    states_ = allocate_private(bytes, at::kByte).zero_();
+    bytes_ += bytes;
+  }
+  size_t next = 0;
+  for (const WholeTensorPlan::Entry& entry : plan_.entries()) {
+    for (const int64_t begin : entry.states) {
+      const WholeState& state = whole_.states()[next].form;
+      at::Tensor memory;
+      if (entry.owner == rank_) {
+        memory =
+            states_.narrow(0, begin, state.bytes(entry.dtype)).view(state.dtype_over(entry.dtype));
+      }
+      whole_.keep(next++, entry.owner, memory);
+    }
   }
 }
 
@@ -118,7 +149,10 @@ void DirectionExchange::place_directions() {
   for (const WholeTensorPlan::Entry& entry : plan_.entries()) {
     if (awaited_units_.empty() || !is_awaited(entry.unit)) awaited_units_.push_back(entry.unit);
     for (const WholeTensorPlan::Piece& piece : entry.pieces) {
-      if (piece.rank == rank_) whole_.place(entry.unit, piece.segment, direction_of(entry, piece));
+      if (piece.rank != rank_) continue;
+      whole_.place(entry.unit, piece.segment, direction_of(entry, piece));
+      if (!entry.has_values) continue;
+      whole_.place_values(entry.unit, piece.segment, values_of(entry, piece));
     }
   }
   std::sort(awaited_units_.begin(), awaited_units_.end());
@@ -137,6 +171,11 @@ at::Tensor DirectionExchange::part_of_memory(int64_t begin_bytes, int64_t numel,
 at::Tensor DirectionExchange::direction_of(const WholeTensorPlan::Entry& entry,
                                            const WholeTensorPlan::Piece& piece) const {
   return part_of_memory(piece.direction, piece.range.numel, entry.dtype);
+}
+
+at::Tensor DirectionExchange::values_of(const WholeTensorPlan::Entry& entry,
+                                        const WholeTensorPlan::Piece& piece) const {
+  return part_of_memory(piece.values, piece.range.numel, entry.dtype);
 }
 
 at::Tensor DirectionExchange::result_of(const WholeTensorPlan::Entry& entry) const {
@@ -199,11 +238,19 @@ void DirectionExchange::transform(const WholeTensorPlan::Entry& entry) {
   const std::string& name = table_[entry.parameter].name;
   const TraceSpan span(trace_, TraceTrack::kOptimizer, name);
   const at::Tensor result = result_of(entry);
+  const at::Tensor direction = entry.has_values ? whole_.scratch(entry.numel, entry.dtype) : result;
   for (const WholeTensorPlan::Piece& piece : entry.pieces) {
-    fetch(piece.rank, piece.direction, result.narrow(0, piece.range.begin, piece.range.numel),
-          name);
+    const auto part_of = [&piece](const at::Tensor& whole) {
+      return whole.narrow(0, piece.range.begin, piece.range.numel);
+    };
+    fetch(piece.rank, piece.direction, part_of(direction), name);
+    if (entry.has_values) fetch(piece.rank, piece.values, part_of(result), name);
   }
-  whole_.transform(entry.parameter, result);
+  if (entry.has_values) {
+    whole_.update(entry.parameter, result, direction);
+  } else {
+    whole_.transform(entry.parameter, result);
+  }
 }
 
 void DirectionExchange::take_results(const WholeTensorPlan::Entry& entry) {

@@ -22,9 +22,9 @@
 
 namespace tessera::internal {
 
-/// Brings the directions of parameters that are transformed as a whole to their owners and the
-/// results back, and sums of squares to all, between the ranks that share a unit's optimizer
-/// slices; replicas do the same beside each other. Note [Exchange of directions] in
+/// Brings the directions (and values) of parameters that are transformed as a whole to their owners
+/// and the results back, and sums of squares to all, between the ranks that share a unit's
+/// optimizer slices; replicas do the same beside each other. Note [Exchange of directions] in
 /// direction_exchange.cc. Used by one thread.
 class DirectionExchange {
  public:
@@ -65,6 +65,7 @@ class DirectionExchange {
                     const ResolvedOptions& options, const ParameterTable& table,
                     WholeTensors& whole, MemoryMeter& meter, Trace* trace);
 
+  void keep_states();
   void place_directions();
   void exchange_squares(const std::vector<uint8_t>& used);
   void publish(Range bytes, std::string_view tag);
@@ -73,6 +74,8 @@ class DirectionExchange {
   at::Tensor result_of(const WholeTensorPlan::Entry& entry) const;
   at::Tensor direction_of(const WholeTensorPlan::Entry& entry,
                           const WholeTensorPlan::Piece& piece) const;
+  at::Tensor values_of(const WholeTensorPlan::Entry& entry,
+                       const WholeTensorPlan::Piece& piece) const;
   void transform(const WholeTensorPlan::Entry& entry);
   void take_results(const WholeTensorPlan::Entry& entry);
 
@@ -87,6 +90,7 @@ class DirectionExchange {
 
   ProcessGroup* group_ = nullptr;  // of those that share slices; null: alone
   std::shared_ptr<ProcessGroup> owned_group_;
+  at::Tensor states_;               // that this rank keeps whole, bytes; undefined: none
   at::Tensor memory_;               // [directions | results], bytes
   std::unique_ptr<Window> window_;  // over memory_; null without one-sided reads
   at::Tensor gathered_;             // [ranks, the larger half of memory_] instead, at the group's

@@ -16,7 +16,7 @@ int64_t aligned(int64_t bytes) { return round_up(bytes, kAlignmentBytes); }
 
 WholeTensorPlan::WholeTensorPlan(const UnitPlan& plan, const std::vector<Parameter>& parameters,
                                  const std::vector<int>& slices)
-    : scratch_bytes_(slices.size(), 0) {
+    : scratch_bytes_(slices.size(), 0), state_bytes_(slices.size(), 0) {
   for (const Parameter& each : parameters) {
     const UnitPlan::Place place = plan.place(each.parameter);
     const PlannedUnit& unit = plan[place.unit];
@@ -24,12 +24,16 @@ WholeTensorPlan::WholeTensorPlan(const UnitPlan& plan, const std::vector<Paramet
                         .unit = place.unit,
                         .dtype = unit.precision.master,
                         .travels = each.travels,
+                        .has_values = each.has_values,
                         .numel = unit.layout.parameter_range(place.position).numel,
-                        .pieces = {}});
+                        .pieces = {},
+                        .states = {}});
   }
   choose_owners(parameters);
+  place_states(parameters);
   for (size_t i = 0; i < entries_.size(); ++i) {
-    if (!entries_[i].travels) continue;
+    // A rank that has all slices updates values where they are.
+    if (!entries_[i].travels || (entries_[i].has_values && ranks() == 1)) continue;
     int64_t& scratch_bytes = scratch_bytes_[static_cast<size_t>(entries_[i].owner)];
     scratch_bytes =
         std::max(scratch_bytes, aligned(entries_[i].bytes(parameters[i].scratch_numel)));
@@ -81,9 +85,22 @@ int64_t WholeTensorPlan::place_pieces(const UnitPlan& plan, int rank, int slice,
                               .range = {segments[i].parameter_offset, segments[i].numel},
                               .direction = end});
       end += aligned(entry.bytes(segments[i].numel));
+      if (!entry.has_values) continue;
+      entry.pieces.back().values = end;
+      end += aligned(entry.bytes(segments[i].numel));
     }
   }
   return end;
+}
+
+void WholeTensorPlan::place_states(const std::vector<Parameter>& parameters) {
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    int64_t& end = state_bytes_[static_cast<size_t>(entries_[i].owner)];
+    for (const WholeState& state : parameters[i].states) {
+      entries_[i].states.push_back(end);
+      end += aligned(state.bytes(entries_[i].dtype));
+    }
+  }
 }
 
 void WholeTensorPlan::place_results() {
@@ -102,7 +119,9 @@ int64_t WholeTensorPlan::received_bytes(int rank) const {
   for (const Entry& entry : entries_) {
     for (const Piece& piece : entry.pieces) {
       if (!entry.travels) continue;
-      if ((entry.owner == rank) != (piece.rank == rank)) bytes += entry.bytes(piece.range.numel);
+      if ((entry.owner == rank) == (piece.rank == rank)) continue;
+      const bool has_both = entry.has_values && entry.owner == rank;
+      bytes += (has_both ? 2 : 1) * entry.bytes(piece.range.numel);
     }
   }
   return bytes;

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include "tessera/algorithm_options.h"
+#include "tessera/elementwise.h"
+#include "tessera/optimizer_form.h"
+
+namespace tessera {
+
+/// What whole_tensor() must know of an optimizer.
+template <OptimizerOptionsType OptionsType,
+          std::derived_from<torch::optim::OptimizerParamState> StateType>
+using WholeTensorForm = OptimizerForm<OptionsType, StateType>;
+
+/// To be specialised for an optimizer:
+///
+///     template <>
+///     struct tessera::WholeTensorTraits<Adafactor> {
+///       static StateSizes rows(const AdafactorOptions&, at::IntArrayRef of) {
+///         if (of.size() != 2) return std::nullopt;  // vectors have no such state
+///         return std::vector<int64_t>{of[0]};
+///       }
+///       ...
+///       static WholeTensorForm<AdafactorOptions, AdafactorState> form() {
+///         return {.name = "Adafactor",
+///                 .states = {{"exp_avg_sq_row", &AdafactorState::row, &rows},
+///                            {"exp_avg_sq_col", &AdafactorState::col, &cols},
+///                            {"exp_avg_sq", &AdafactorState::whole, &whole}},
+///                 .step = &AdafactorState::updates};
+///       }
+///     };
+///
+/// One that has ElementwiseTraits needs no others, unless it has states of other sizes.
+template <typename Optimizer>
+struct WholeTensorTraits;
+
+template <typename Optimizer>
+requires(requires { ElementwiseTraits<Optimizer>::form(); }) struct WholeTensorTraits<Optimizer>
+    : ElementwiseTraits<Optimizer> {
+};
+
+/// The options of an optimizer, as its WholeTensorTraits say.
+template <typename Optimizer>
+using WholeTensorOptions = typename decltype(WholeTensorTraits<Optimizer>::form())::Options;
+
+/// An optimizer that WholeTensorTraits describe, and that is made from tensors and options.
+template <typename Optimizer>
+concept WholeTensorOptimizerType = std::derived_from<Optimizer, torch::optim::Optimizer> &&
+    std::constructible_from<Optimizer, std::vector<at::Tensor>, WholeTensorOptions<Optimizer>>;
+
+namespace internal {
+
+std::shared_ptr<const Algorithm> make_whole_tensor(ErasedForm form,
+                                                   const torch::optim::OptimizerOptions& options,
+                                                   OptimizerProbe probe);
+
+}  // namespace internal
+
+/// An optimizer of the user's own that needs parameters whole, for a plan or a group of one:
+///
+///     const auto is_matrix = [](std::string_view, const at::Tensor& of) { return of.dim() == 2; };
+///     auto engine = parallelize(
+///         model, {AdamWOptions(3e-4),
+///                 {{"matrices", is_matrix, whole_tensor<Shampoo>(ShampooOptions(0.1))}}}, ...);
+///
+/// Where the optimizer's state is split, each parameter has an owner among the ranks that split it:
+/// the largest parameter goes to the rank with the fewest elements. In a step the owner reads the
+/// others' pieces of gradient and values, runs an Optimizer over the whole parameter in its own
+/// shape, and the others read their pieces of the new values. It alone has the parameter's states,
+/// whatever sizes they have. Where nothing is split, each rank does that for all parameters.
+///
+/// The Optimizer is made for one step of one parameter from options, states and count. So an update
+/// may depend on all of the parameter, its gradient and states, the count and the options, and on
+/// nothing else: not on other parameters, and on nothing that is kept without a name. Tried out at
+/// once as elementwise() tries (OptimizerProbe), on parameters of [16, 12], [12, 20] and [130], or
+/// of `dimensions`, beside each other and alone. States are saved by name under any strategy and
+/// world; the owner gives them. engine->optimizer() has the options, whose get_lr() and set_lr()
+/// must work. Local, throws nothing; what it finds, parallelize() throws on all ranks. An Optimizer
+/// that throws in a step fails the engine.
+template <WholeTensorOptimizerType Optimizer>
+AlgorithmOptions whole_tensor(WholeTensorOptions<Optimizer> options,
+                              OptimizerProbe probe = OptimizerProbe::kRun) {
+  auto algorithm = internal::make_whole_tensor(
+      internal::erased_form<Optimizer>(WholeTensorTraits<Optimizer>::form(), "WholeTensorTraits"),
+      options, probe);
+  return {std::move(options), std::move(algorithm)};
+}
+
+}  // namespace tessera
