@@ -3,156 +3,89 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdint>
 #include <cstdlib>
-#include <vector>
 
 #include <absl/strings/match.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
-#include <absl/strings/str_join.h>
+
+#include "tessera/core/process/launch_family.h"
+#include "tessera/core/process/variable_reader.h"
 
 namespace tessera {
 namespace {
 
-constexpr int64_t kMaxInt = 2147483647;
+using internal::VariableReader;
 
-/// Reads variables and gathers what is wrong with them.
-class Reader {
- public:
-  explicit Reader(const EnvironmentLookup& lookup) : lookup_(lookup) {}
+/// Whether it can be the name or address of a host.
+bool is_host(const std::string& text) {
+  return !text.empty() && text.find_first_of(" \t\r\n") == std::string::npos;
+}
 
-  bool is_set(const char* name) const { return lookup_(name).has_value(); }
-  std::string text(const char* name) const { return lookup_(name).value_or(""); }
+constexpr const char* kPlaces = "TESSERA_STORE, MASTER_ADDR, MASTER_PORT";
 
-  /// The value if it is set and good; a problem if it is set and bad.
-  std::optional<int> integer(const char* name, int64_t least, int64_t greatest) {
-    const auto value = lookup_(name);
-    if (!value) return std::nullopt;
-    int64_t number = 0;
-    const char* const end = value->data() + value->size();
-    const auto [stop, error] = std::from_chars(value->data(), end, number);
-    const bool digits_only =
-        !value->empty() && value->find_first_not_of("0123456789") == std::string::npos;
-    if (!digits_only || error != std::errc() || stop != end || number < least ||
-        number > greatest) {
-      problem(absl::StrCat(name, ": got '", *value, "', expected an integer from ", least, " to ",
-                           greatest, " and nothing else"));
-      return std::nullopt;
-    }
-    return static_cast<int>(number);
-  }
-
-  /// A problem for each missing one, if any of the family is there. Returns whether all are.
-  bool whole_family(const std::vector<const char*>& names) {
-    std::vector<std::string> present;
-    std::vector<std::string> missing;
-    for (const char* name : names) (is_set(name) ? present : missing).push_back(name);
-    if (!present.empty() && !missing.empty()) {
-      problem(absl::StrCat(absl::StrJoin(missing, ", "), ": not set, although ",
-                           absl::StrJoin(present, ", "), present.size() == 1 ? " is" : " are",
-                           "; set both or neither"));
-    }
-    return missing.empty();
-  }
-
-  void problem(std::string text) { problems_.push_back(std::move(text)); }
-
-  absl::Status status() const {
-    if (problems_.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("[environment] ", absl::StrJoin(problems_, "\n[environment] ")));
-  }
-
- private:
-  const EnvironmentLookup& lookup_;
-  std::vector<std::string> problems_;
-};
-
-/// One of two numbers that count from 0 and say how many there are.
-void read_number_and_count(Reader& reader, const char* number_name, const char* count_name,
-                           int& number, int& count) {
-  reader.whole_family({number_name, count_name});
-  const auto read_count = reader.integer(count_name, 1, kMaxInt);
-  const auto read_number = reader.integer(number_name, 0, kMaxInt);
-  if (!read_count || !read_number) return;
-  count = *read_count;
-  number = *read_number;
-  if (number >= count) {
-    reader.problem(absl::StrCat(number_name, ": got '", number, "', expected less than ",
-                                count_name, ", which is ", count));
+void read_store_url(VariableReader& reader, Environment& environment) {
+  if (!reader.is_set("TESSERA_STORE")) return;
+  environment.store_url = reader.text("TESSERA_STORE");
+  const absl::Status status = is_tcp_url(environment.store_url)
+                                  ? parse_tcp_url(environment.store_url).status()
+                                  : parse_store_url(environment.store_url).status();
+  if (!status.ok()) {
+    reader.problem(absl::StrCat("TESSERA_STORE: ", std::string(status.message())));
   }
 }
 
-/// Launchers that say in variables of their own who is who, and which one of them starts several
-/// processes.
-struct ForeignLauncher {
-  const char* name;
-  const char* size;
-  const char* rank;
-};
-constexpr ForeignLauncher kForeignLaunchers[] = {
-    {"Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
-    {"MVAPICH's mpirun", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"},
-    {"mpiexec (MPICH, Intel MPI)", "PMI_SIZE", "PMI_RANK"},
-    {"SLURM's srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
-};
+void read_master(VariableReader& reader, Environment& environment) {
+  reader.whole_family({"MASTER_ADDR", "MASTER_PORT"}, "set both or neither");
+  if (const auto port = reader.integer("MASTER_PORT", 1, 65535)) environment.master_port = *port;
+  if (!reader.is_set("MASTER_ADDR")) return;
+  environment.master_addr = reader.text("MASTER_ADDR");
+  if (!is_host(environment.master_addr)) {
+    reader.problem(absl::StrCat("MASTER_ADDR: got '", environment.master_addr,
+                                "', expected a host name or an address"));
+  }
+}
 
-/// Each of a foreign launcher's processes would be a world of one that trains alone.
-void refuse_foreign_launchers(Reader& reader) {
-  for (const ForeignLauncher& launcher : kForeignLaunchers) {
-    int tasks = 0;
-    if (!absl::SimpleAtoi(reader.text(launcher.size), &tasks) || tasks <= 1) continue;
-    reader.problem(absl::StrCat(
-        "RANK, WORLD_SIZE: not set, although ", launcher.name, " has started ", tasks,
-        " processes (", launcher.size,
-        "), each of which would train alone; on one host start the program once with tessera-run, "
-        "else set them for each process: sh -c 'RANK=$",
-        launcher.rank, " WORLD_SIZE=$", launcher.size,
-        " exec ./train'; RANK=0 WORLD_SIZE=1 is a process that does train alone"));
+/// Where srun's tasks on several hosts meet: where rank 0 is, at a port that all of them derive.
+void derive_master(const VariableReader& reader, Environment& environment) {
+  constexpr int64_t kFirstPort = 20000, kPorts = 10000;  // below those that the kernel chooses
+  int64_t job = 0, step = 0;
+  if (!absl::SimpleAtoi(reader.text("SLURM_JOB_ID"), &job) ||
+      !absl::SimpleAtoi(reader.text("SLURM_STEP_ID"), &step) || job < 0 || step < 0) {
     return;
   }
+  environment.master_addr = environment.host_of_rank_0;
+  environment.master_port =
+      static_cast<int>(kFirstPort + ((job % kPorts) * 7 + step % kPorts) % kPorts);
 }
 
-void read_identity(Reader& reader, Environment& environment) {
-  read_number_and_count(reader, "RANK", "WORLD_SIZE", environment.rank, environment.world_size);
-  read_number_and_count(reader, "LOCAL_RANK", "LOCAL_WORLD_SIZE", environment.local_rank,
-                        environment.local_world_size);
-  const bool alone = !reader.is_set("RANK") && !reader.is_set("WORLD_SIZE");
-  if (alone) {
-    for (const char* name : {"LOCAL_RANK", "TESSERA_STORE", "MASTER_ADDR"}) {
-      if (!reader.is_set(name)) continue;
-      reader.problem(absl::StrCat("RANK, WORLD_SIZE: not set, although ", name,
-                                  " is; start the program with tessera-run, or unset ", name));
-      return;
-    }
-    refuse_foreign_launchers(reader);
-  } else if (environment.local_world_size > environment.world_size) {
-    reader.problem(absl::StrCat("LOCAL_WORLD_SIZE: got '", environment.local_world_size,
-                                "', expected at most WORLD_SIZE, which is ",
-                                environment.world_size));
+/// Where ranks meet to whom no variable says it. Those of a scheduler on one host need none.
+void read_no_store(VariableReader& reader, Environment& environment) {
+  const bool is_unknown = reader.has_problems() && reader.is_set("WORLD_SIZE");
+  if (environment.world_size == 1 && (!is_unknown || reader.text("WORLD_SIZE") == "1")) return;
+  if (environment.is_of_scheduler()) {
+    if (environment.is_one_host()) return;
+    if (!environment.host_of_rank_0.empty()) derive_master(reader, environment);
+    if (!environment.master_addr.empty()) return;
+    if (reader.has_problems()) return;
+    reader.problem(absl::StrCat(
+        kPlaces, ": not set, although ", environment.launcher, " has started ",
+        environment.local_world_size, " of ", environment.world_size,
+        " ranks on this host; expected one address where all of them meet: MASTER_ADDR, the host "
+        "of rank 0, and MASTER_PORT. Ranks on CPUs must all be on one host: communication between "
+        "the CPUs of several hosts is not there yet"));
+    return;
   }
+  reader.problem(absl::StrCat(kPlaces, ": not set, expected one place where ",
+                              reader.text("WORLD_SIZE"),
+                              " ranks meet; start the program with tessera-run"));
 }
 
-void read_store(Reader& reader, Environment& environment) {
-  if (reader.is_set("TESSERA_STORE")) {
-    environment.store_url = reader.text("TESSERA_STORE");
-    const auto path = parse_store_url(environment.store_url);
-    if (!path.ok()) {
-      reader.problem(absl::StrCat("TESSERA_STORE: ", std::string(path.status().message())));
-    }
-  }
-  reader.whole_family({"MASTER_ADDR", "MASTER_PORT"});
-  if (const auto port = reader.integer("MASTER_PORT", 1, 65535)) environment.master_port = *port;
-  if (reader.is_set("MASTER_ADDR")) {
-    environment.master_addr = reader.text("MASTER_ADDR");
-    if (environment.master_addr.empty() ||
-        environment.master_addr.find_first_of(" \t\r\n") != std::string::npos) {
-      reader.problem(absl::StrCat("MASTER_ADDR: got '", environment.master_addr,
-                                  "', expected a host name or an address"));
-    }
-  }
+void read_place(VariableReader& reader, Environment& environment) {
+  if (environment.rank_variable == "TESSERA_WORLD") return;
+  read_store_url(reader, environment);
+  read_master(reader, environment);
   if (reader.is_set("TORCHELASTIC_USE_AGENT_STORE")) {
     const std::string value = reader.text("TORCHELASTIC_USE_AGENT_STORE");
     environment.agent_store = value == "True";
@@ -161,13 +94,17 @@ void read_store(Reader& reader, Environment& environment) {
                                   "', expected 'True' or 'False'"));
     }
   }
-  const bool nowhere = !reader.is_set("TESSERA_STORE") && !reader.is_set("MASTER_ADDR") &&
-                       !reader.is_set("MASTER_PORT");
-  if (environment.world_size > 1 && nowhere) {
-    reader.problem(
-        absl::StrCat("TESSERA_STORE, MASTER_ADDR, MASTER_PORT: not set, expected one place where ",
-                     environment.world_size, " ranks meet; start the program with tessera-run"));
+  const bool is_somewhere = reader.is_set("TESSERA_STORE") || reader.is_set("MASTER_ADDR") ||
+                            reader.is_set("MASTER_PORT");
+  if (!is_somewhere) read_no_store(reader, environment);
+}
+
+bool read_verbose(VariableReader& reader) {
+  const std::string value = reader.text("TESSERA_VERBOSE");
+  if (reader.is_set("TESSERA_VERBOSE") && value != "0" && value != "1") {
+    reader.problem(absl::StrCat("TESSERA_VERBOSE: got '", value, "', expected '0' or '1'"));
   }
+  return value == "1";
 }
 
 /// For a directory that others use: its mode and owner are not to be touched.
@@ -187,16 +124,17 @@ std::optional<std::string> process_environment(const char* name) {
 
 absl::StatusOr<Environment> read_environment(const EnvironmentLookup& lookup,
                                              EnvironmentNeeds needs) {
-  Reader reader(lookup);
+  internal::VariableReader reader(lookup);
   Environment environment;
-  if (needs.identity) read_identity(reader, environment);
-  if (needs.store) read_store(reader, environment);
+  if (needs.identity) internal::read_identity(reader, environment);
+  if (needs.store) read_place(reader, environment);
   if (reader.is_set("TESSERA_JOB_TOKEN")) {
     environment.job_token = reader.text("TESSERA_JOB_TOKEN");
     if (environment.job_token.empty()) {
       reader.problem("TESSERA_JOB_TOKEN: got '', expected a secret text, or no such variable");
     }
   }
+  environment.is_verbose = read_verbose(reader);
   environment.run_id = reader.text("TORCHELASTIC_RUN_ID");
   environment.attempt = reader.text("TORCHELASTIC_RESTART_COUNT");
   const absl::Status status = reader.status();
@@ -204,15 +142,59 @@ absl::StatusOr<Environment> read_environment(const EnvironmentLookup& lookup,
   return environment;
 }
 
+std::string describe_identity(const Environment& environment) {
+  std::string text = absl::StrCat("rank ", environment.rank, " of ", environment.world_size);
+  if (environment.has_local && environment.world_size > 1) {
+    absl::StrAppend(&text, ", local rank ", environment.local_rank, " of ",
+                    environment.local_world_size);
+  }
+  if (environment.launcher.empty()) return absl::StrCat(text, ", as no variable says otherwise");
+  absl::StrAppend(&text, ", by ", environment.launcher);
+  const bool is_named = environment.launcher.find(environment.rank_variable) != std::string::npos;
+  if (!is_named) absl::StrAppend(&text, " (", environment.rank_variable, ")");
+  if (!environment.job_id.empty()) absl::StrAppend(&text, ", job ", environment.job_id);
+  if (!environment.host_of_rank_0.empty()) {
+    absl::StrAppend(&text, ", rank 0 on ", environment.host_of_rank_0);
+  }
+  return text;
+}
+
+bool is_tcp_url(const std::string& url) { return absl::StartsWith(url, "tcp://"); }
+
+absl::StatusOr<StoreAddress> parse_tcp_url(const std::string& url) {
+  constexpr size_t kSchemeLength = 6;
+  const std::string rest = is_tcp_url(url) ? url.substr(kSchemeLength) : "";
+  const bool is_bracketed = absl::StartsWith(rest, "[");  // [::1]
+  const size_t end = is_bracketed ? rest.find("]:") : rest.rfind(':');
+  StoreAddress address;
+  if (end != std::string::npos) {
+    address.host = is_bracketed ? rest.substr(1, end - 1) : rest.substr(0, end);
+    const std::string port = rest.substr(end + (is_bracketed ? 2 : 1));
+    const bool is_number = !port.empty() && port.size() <= 5 &&
+                           port.find_first_not_of("0123456789") == std::string::npos &&
+                           absl::SimpleAtoi(port, &address.port);
+    const bool is_name = is_bracketed || address.host.find_first_of(":/?[]") == std::string::npos;
+    if (is_number && is_name && is_host(address.host) && address.port >= 1 &&
+        address.port <= 65535) {
+      return address;
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "got '", url,
+      "', expected tcp://host:port, or tcp://[address]:port for IPv6, with a port "
+      "from 1 to 65535 and nothing else; rank and world size have variables or options"));
+}
+
 absl::StatusOr<std::string> parse_store_url(const std::string& url) {
   const auto bad = [&url](auto... reason) {
     return absl::InvalidArgumentError(absl::StrCat("got '", url, "', expected ", reason...));
   };
   constexpr size_t kSchemeLength = 7;
-  if (!absl::StartsWith(url, "file:///")) return bad("file:///directory/file");
+  if (!absl::StartsWith(url, "file:///")) return bad("file:///directory/file or tcp://host:port");
   std::string path = url.substr(kSchemeLength);
   const size_t slash = path.rfind('/');
-  if (slash == 0 || slash + 1 == path.size()) return bad("file:///directory/file");
+  if (slash == 0 || slash + 1 == path.size())
+    return bad("file:///directory/file or tcp://host:port");
   const std::string directory = path.substr(0, slash);
   struct stat status {};
   if (::lstat(directory.c_str(), &status) != 0) {

@@ -31,8 +31,8 @@ std::optional<ProcessStatus> process_status(int pid) {
   std::istringstream rest(line.substr(end_of_name + 1));
   ProcessStatus status;
   std::string skipped;
-  rest >> status.state;
-  constexpr int kFieldsToStartTime = 18;
+  rest >> status.state >> status.parent;
+  constexpr int kFieldsToStartTime = 17;
   for (int i = 0; i < kFieldsToStartTime; ++i) rest >> skipped;
   rest >> status.start_time;
   if (!rest) return std::nullopt;

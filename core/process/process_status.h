@@ -9,6 +9,7 @@ namespace tessera::internal {
 /// What the kernel says about a process in /proc/<pid>/stat. Free of LibTorch.
 struct ProcessStatus {
   char state = 0;           ///< 'R' running, 'S' or 'D' sleeping, 'T' or 't' stopped, 'Z' ended
+  int parent = 0;           ///< pid of the process that started it; 0 if it cannot be seen
   uint64_t start_time = 0;  ///< in ticks since boot: a pid may be used again
 
   bool has_ended() const { return state == 'Z' || state == 'X'; }

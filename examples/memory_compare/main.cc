@@ -100,11 +100,6 @@ Workload read_workload() {
 tessera::Environment read_job() {
   const absl::StatusOr<tessera::Environment> job = tessera::read_environment();
   TORCH_CHECK(job.ok(), std::string(job.status().message()));
-  // Each configuration meets in a file of its own; a TCP store of a configuration could still be
-  // there for the next.
-  TORCH_CHECK(job->world_size == 1 || !job->store_url.empty(),
-              "[memory_compare] TESSERA_STORE: not set in a world of ", job->world_size,
-              ", expected a file that ranks meet in; start it with tessera-run");
   return *job;
 }
 
@@ -147,7 +142,7 @@ void compare() {
       tessera::ProcessGroupOptions meeting{.device = absl::GetFlag(FLAGS_device).device,
                                            .backend = absl::GetFlag(FLAGS_backend)};
       meeting.timeout = absl::GetFlag(FLAGS_timeout).timeout;
-      if (!job.store_url.empty())
+      if (!job.store_url.empty() && !tessera::is_tcp_url(job.store_url))
         meeting.store_url = absl::StrCat(job.store_url, ".configuration", i);
       const auto world = tessera::init_process_group(meeting);
       return to_words(memory_compare::measure(configurations[i], comparison.workload, world));

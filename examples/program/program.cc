@@ -14,6 +14,8 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/environment.h"
+
 namespace program {
 namespace {
 
@@ -33,6 +35,12 @@ void occupy_standard_descriptors() {
     file = ::open("/dev/null", O_RDONLY);
   } while (file >= 0 && file <= STDERR_FILENO);
   if (file >= 0) ::close(file);
+}
+
+/// Who starts a program wrongly has not used it: the exit code is that of bad usage.
+void require_environment() {
+  const auto environment = tessera::read_environment();
+  if (!environment.ok()) throw UsageError(std::string(environment.status().message()));
 }
 
 }  // namespace
@@ -56,7 +64,10 @@ int run(const About& about, int argc, char** argv, const std::function<void()>& 
   occupy_standard_descriptors();
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const std::optional<int> end = read_command_line(about, argc, argv);
-  const int code = end ? *end : exit_code_of(body);
+  const int code = end ? *end : exit_code_of([&body] {
+    require_environment();
+    body();
+  });
   return is_printed(about) || code != 0 ? code : 1;
 }
 

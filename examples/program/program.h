@@ -17,9 +17,10 @@ struct UsageError : std::runtime_error {
 /// UsageError and 1 for any other.
 int exit_code_of(const std::function<void()>& body);
 
-/// What main() of an example does: reads the command line, calls `body`, and returns the exit code:
-/// 0; 1 after an exception, whose text goes to stderr, and where standard output did not take all
-/// that was printed (a full disk, a closed pipe); kUsageError.
+/// What main() of an example does: reads the command line, checks the launcher's variables, calls
+/// `body`, and returns the exit code: 0; 1 after an exception, whose text goes to stderr, and where
+/// standard output did not take all that was printed (a full disk, a closed pipe); kUsageError,
+/// also for bad variables.
 int run(const About& about, int argc, char** argv, const std::function<void()>& body);
 
 /// Throws UsageError unless a file can be made at `path`, for which `flag` asks: before the work

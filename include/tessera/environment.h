@@ -9,35 +9,64 @@
 
 namespace tessera {
 
-/// What the variables that tessera-run and torchrun export say about a process's job:
-/// - RANK, WORLD_SIZE: this rank and the number of ranks; both or neither
-/// - LOCAL_RANK, LOCAL_WORLD_SIZE: the same on this host; both or neither
+/// Who a process is in its job, and where the job's ranks meet, as environment variables say it.
+///
+/// Identity. Each launcher has a family of variables; a family that is set in part is an error:
+/// - TESSERA_WORLD: "single" makes this process a world of one, whatever a scheduler says
+/// - RANK, WORLD_SIZE (tessera-run, torchrun, PyTorchJob, by hand), with LOCAL_RANK and
+///   LOCAL_WORLD_SIZE, the same on this host: both or neither. They win over the following ones.
+/// - SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE (srun)
+/// - OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE (Open MPI's mpirun)
+/// - MV2_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE (MVAPICH's mpirun)
+/// - PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS (mpiexec of MPICH and Intel MPI)
+/// Families of several processes that name different ranks or sizes are an error (Note [Launch
+/// families]). So is a process that shows signs of being one of several and has no rank. Without
+/// any of this a process is a world of one.
+///
+/// Place:
 /// - TESSERA_STORE: file:///dir/name: where ranks of one host meet, at a Unix socket of that path,
-///   in a directory of mode 0700 that belongs to this user
+///   in a directory of mode 0700 that belongs to this user; or tcp://host:port, as MASTER_* below
 /// - MASTER_ADDR, MASTER_PORT: alternatively, address and port at which rank 0 listens; both or
 ///   neither
-/// - TORCHELASTIC_USE_AGENT_STORE: if True, torchrun's agent has a store at that address, in which
+/// - neither, under srun and mpirun: on one host at a socket of the job's own (docs/clusters.md);
+///   tasks of srun on several hosts at rank 0's host
+/// - TORCHELASTIC_USE_AGENT_STORE: if True, torchrun's agent has a store at MASTER_*, in which
 ///   rank 0 publishes where it listens
 /// - TESSERA_JOB_TOKEN: a secret that all ranks of a job share; required if they meet at an address
 ///   that other machines reach
 /// - TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT: the launcher's name of the job, and which
 ///   attempt this is; ranks of another job or attempt are not admitted (optional)
-/// - TESSERA_JOB_PAGE: where ranks record for tessera-run why they fail (JobPage; optional)
-/// Integers are read strictly: digits only, the whole string. Without RANK and WORLD_SIZE a process
-/// is a world of one; it is an error then if LOCAL_RANK, TESSERA_STORE or MASTER_ADDR is set, or if
-/// variables of Open MPI, MVAPICH, MPICH, Intel MPI or SLURM say that it is one of several.
+///
+/// TESSERA_JOB_PAGE: where ranks record for tessera-run why they fail (JobPage; optional).
+/// TESSERA_VERBOSE: 1 makes init_process_group say on stderr who this process is and by what.
+/// Integers are read strictly: digits only, the whole string.
 struct Environment {
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
-  std::string store_url;    ///< "" unless TESSERA_STORE is set
-  std::string master_addr;  ///< "" unless MASTER_* are set
+  /// Whether variables say who is on this host, or the process is alone; else the two above are
+  /// their defaults.
+  bool has_local = false;
+  std::string launcher;        ///< who says so: "Open MPI's mpirun"; "" for nobody
+  std::string rank_variable;   ///< that holds the rank: "OMPI_COMM_WORLD_RANK"; "" for none
+  std::string job_id;          ///< the scheduler's name of the job, if it has one: "slurm-17.0"
+  std::string host_of_rank_0;  ///< "" if no variable says it
+  std::string store_url;       ///< "" unless TESSERA_STORE is set
+  std::string master_addr;     ///< "" unless MASTER_* are set, or srun's tasks are on several hosts
   int master_port = 0;
   bool agent_store = false;
   std::string job_token;
   std::string run_id;   ///< "" unless TORCHELASTIC_RUN_ID is set
   std::string attempt;  ///< "" unless TORCHELASTIC_RESTART_COUNT is set
+  bool is_verbose = false;
+
+  /// Whether a scheduler or mpirun started this process as one of several.
+  bool is_of_scheduler() const {
+    return world_size > 1 && !rank_variable.empty() && rank_variable != "RANK";
+  }
+  /// Whether all ranks are known to be on this host.
+  bool is_one_host() const { return has_local && local_world_size == world_size; }
 };
 
 /// Gives the value of a variable, or nothing if it is not set.
@@ -48,17 +77,33 @@ std::optional<std::string> process_environment(const char* name);
 
 /// What the caller brings along and the environment need not say.
 struct EnvironmentNeeds {
-  bool identity = true;  ///< read RANK, WORLD_SIZE, LOCAL_*
-  bool store = true;     ///< read TESSERA_STORE, MASTER_*
+  bool identity = true;  ///< read who this process is
+  bool store = true;     ///< read where ranks meet
 };
 
 /// Local. Reads and checks all variables; the error lists every problem, not only the first.
 absl::StatusOr<Environment> read_environment(const EnvironmentLookup& lookup = process_environment,
                                              EnvironmentNeeds needs = {});
 
+/// Local. One line for people: "rank 2 of 4, 2 of 4 on this host, by Open MPI's mpirun
+/// (OMPI_COMM_WORLD_RANK)". Contains no secret.
+std::string describe_identity(const Environment& environment);
+
 /// Local. The path in a file:// url, if it is absolute and lies in a directory that exists, belongs
 /// to this user and is closed to all others. The error says how to make such a directory, and never
 /// advises to close a directory that others may use.
 absl::StatusOr<std::string> parse_store_url(const std::string& url);
+
+/// An address at which rank 0 listens.
+struct StoreAddress {
+  std::string host;
+  int port = 0;
+};
+
+/// Local. Whether `url` begins with tcp://.
+bool is_tcp_url(const std::string& url);
+
+/// Local. Host and port of "tcp://host:port" or "tcp://[::1]:port", without any query.
+absl::StatusOr<StoreAddress> parse_tcp_url(const std::string& url);
 
 }  // namespace tessera

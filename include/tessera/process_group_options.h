@@ -14,18 +14,19 @@
 namespace tessera {
 
 /// How a process finds its peers. Everything left out is read from the environment (environment.h
-/// lists the variables); with no variable set the process is a world of one.
+/// lists the variables of each launcher); with no variable set the process is a world of one.
 struct ProcessGroupOptions {
   /// Where the job's tensors lie: at::kCPU, or at::kCUDA for a GPU of this rank's own. Without an
   /// index that is GPU number LOCAL_RANK, which tessera-run and torchrun set, and GPU 0 in a world
   /// of one; where rank and world_size are given, so is the index. With backend "shm" ranks may
   /// share a GPU: number LOCAL_RANK modulo the number of GPUs, unless there is an index.
   at::Device device = at::kCPU;
-  /// This rank and the number of ranks; both or neither. Default: RANK and WORLD_SIZE.
+  /// This rank and the number of ranks; both or neither. Default: as the launcher says.
   std::optional<int> rank = std::nullopt;
   std::optional<int> world_size = std::nullopt;
   /// "file:///dir/name" in a directory only this user can read: for the ranks of one host, which
-  /// meet at a socket of that name. Default: TESSERA_STORE, else MASTER_ADDR and MASTER_PORT.
+  /// meet at a socket of that name; or "tcp://host:port", where rank 0 listens. Default:
+  /// TESSERA_STORE, else MASTER_ADDR and MASTER_PORT, else a socket of srun's or mpirun's job.
   std::string store_url = {};
   /// An existing store; takes precedence over store_url. It is used by one thread at a time. If it
   /// does not answer within the time-out, that thread and the store are abandoned. With

@@ -46,6 +46,16 @@ for program in gpt quickstart lora memory_compare all_reduce; do
   err_is_one_line
 done
 
+# A start that says in part who the process is (case 25 of docs/testing.md).
+for program in gpt quickstart lora memory_compare all_reduce; do
+  RANK=0 ends 64 $program
+  err_has '[environment] WORLD_SIZE: not set, although RANK is'
+  err_is_one_line
+  WORLD_SIZE=2 ends 64 $program
+  err_has '[environment] RANK: not set, although WORLD_SIZE is'
+  err_has '[environment] TESSERA_STORE, MASTER_ADDR, MASTER_PORT: not set, expected one place where 2'
+done
+
 program=quickstart
 ends 0 $program --help
 out_has '--strategy=ddp'

@@ -14,9 +14,8 @@ namespace tessera::internal {
 namespace {
 
 constexpr std::string_view kOneHostOnly =
-    "one host only; across hosts start one process per rank with your scheduler and set RANK and "
-    "WORLD_SIZE for each from its own variables (srun: SLURM_PROCID and SLURM_NTASKS, Open MPI: "
-    "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE)";
+    "one host only; across hosts start one process per rank with your scheduler (srun, mpirun or "
+    "torchrun; docs/clusters.md)";
 
 struct Parse {
   CommandLine result;

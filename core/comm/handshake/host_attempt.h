@@ -150,8 +150,10 @@ class HostAttempt final : public Attempt {
                             "; give all ranks one kind of device");
       }
       if (transport_.is_local() && hello.host != first.host) {
-        return absl::StrCat(differ("the host or container", hello.host_name, first.host_name),
-                            " and shares no memory with it; start all ranks on one host");
+        return absl::StrCat(
+            differ("the host or container", hello.host_name, first.host_name),
+            " and shares no memory with it: communication between the CPUs of several "
+            "hosts is not there yet; start all ranks on one host");
       }
       if (hello.has_token(options_.job_token)) continue;
       return absl::StrCat("rank ", rank, " (pid ", hello.pid,

@@ -6,13 +6,14 @@
 #include <cerrno>
 #include <cstdint>
 #include <fstream>
+#include <map>
 
-#include <absl/strings/match.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/process/machine.h"
 #include "tessera/core/process/process_status.h"
+#include "tessera/environment.h"
 
 namespace tessera::internal {
 namespace {
@@ -56,13 +57,21 @@ bool HostProcess::has_ended() const {
 }
 
 std::optional<int> rank_of_process(int pid) {
-  std::ifstream environment(absl::StrCat("/proc/", pid, "/environ"));
+  std::ifstream file(absl::StrCat("/proc/", pid, "/environ"));
+  std::map<std::string, std::string> variables;
   std::string entry;
-  int rank = 0;
-  while (std::getline(environment, entry, '\0')) {
-    if (absl::StartsWith(entry, "RANK=") && absl::SimpleAtoi(entry.substr(5), &rank)) return rank;
+  while (std::getline(file, entry, '\0')) {
+    const size_t equals = entry.find('=');
+    if (equals != std::string::npos) variables[entry.substr(0, equals)] = entry.substr(equals + 1);
   }
-  return std::nullopt;
+  const auto lookup = [&variables](const char* name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    if (found == variables.end()) return std::nullopt;
+    return found->second;
+  };
+  const auto environment = read_environment(lookup, {.identity = true, .store = false});
+  if (!environment.ok() || environment->world_size == 1) return std::nullopt;
+  return environment->rank;
 }
 
 Message nonce_message(ConnectionHandshake kind, const std::string& nonce) {

@@ -13,16 +13,17 @@ namespace tessera::internal {
 
 /// Note [Endpoints]
 /// ~~~~~~~~~~~~~~~~
-/// Ranks meet in one of four places, and each is a c10d::Store to those who meet there:
+/// Ranks meet in one of five places, and each is a c10d::Store to those who meet there:
 /// - a path (file://, tessera-run): a Unix socket; the first rank that comes is the host
 ///   (SocketPath).
-/// - an address (MASTER_ADDR, MASTER_PORT): a TCP port at which rank 0 listens as the host
-///   (TcpAddress). Every frame has a MAC (Note [Message authentication]).
+/// - a path of the job's own, under srun and mpirun on one host (path_of_job()); else the same.
+/// - an address (tcp://, or MASTER_ADDR and MASTER_PORT): a TCP port at which rank 0 listens as the
+///   host (TcpAddress). Every frame has a MAC (Note [Message authentication]).
 /// - torchrun's store, which anybody may write: there rank 0 only publishes, with a MAC, where it
 ///   listens: at a Unix socket if all ranks are on one host, else at a TCP port of its own.
 /// - a store that the user gives: rank 0 is the host, and all messages in it have MACs
 ///   (TimeLimitedStore).
-/// In the first three every member is connected to the host, so the end of either process is
+/// In all but the last every member is connected to the host, so the end of either process is
 /// noticed at once. Every wait has a time-out.
 
 /// Where this rank meets the others.
@@ -42,11 +43,15 @@ struct EndpointOptions {
   std::chrono::milliseconds timeout;
 };
 
+/// Local. The place for people: "/tmp/tessera-1000/slurm-17.0", "MASTER_ADDR node1, MASTER_PORT
+/// 29500". Contains no secret.
+std::string describe_place(const EndpointOptions& options);
+
 /// Collective in that one rank must be the host, but returns as soon as this rank is connected.
 /// Throws c10::Error that names the variable, the value and the remedy if the place is invalid, and
 /// CommError at the time-out, which says what was found: an unknown host name, a closed port, no
 /// answer, a program that is not a rank of this job, a stopped host, or a stopped process that
 /// holds the lock.
-Endpoint find_endpoint(const EndpointOptions& options);
+Endpoint find_endpoint(EndpointOptions options);
 
 }  // namespace tessera::internal

@@ -34,6 +34,10 @@ const Backend* find_backend(std::string_view name);
 /// What "auto" stands for among `ranks` ranks with tensors on `device`.
 const Backend& default_backend(at::Device device, int ranks);
 
+/// Local. What determines where the ranks of the job meet.
+EndpointOptions endpoint_options(const ProcessGroupOptions& options,
+                                 const Environment& environment);
+
 /// Local. Where the ranks of the job meet.
 Endpoint meeting_endpoint(const ProcessGroupOptions& options, const Environment& environment);
 

@@ -1,13 +1,18 @@
 #include "tessera/rendezvous.h"
 
+#include <unistd.h>
+
+#include <cstdio>
 #include <string>
 #include <utility>
 
+#include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/rendezvous/backend.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/failure_report.h"
+#include "tessera/core/process/machine.h"
 #include "tessera/core/process/standard_streams.h"
 #include "tessera/environment.h"
 #include "tessera/time_out.h"
@@ -85,8 +90,20 @@ Environment environment_for(const ProcessGroupOptions& options) {
   if (options.rank) {
     environment->rank = *options.rank;
     environment->world_size = *options.world_size;
+    environment->launcher = "the program's options";
   }
   return *std::move(environment);
+}
+
+/// In one write, as ranks share the terminal.
+void say_identity(const ProcessGroupOptions& options, const Environment& environment) {
+  std::string line = absl::StrCat("[rendezvous] ", describe_identity(environment), "; pid ",
+                                  ::getpid(), " on ", machine_name());
+  if (environment.world_size > 1) {
+    absl::StrAppend(&line, "; ranks meet at ",
+                    describe_place(endpoint_options(options, environment)));
+  }
+  std::fprintf(stderr, "%s\n", line.c_str());
 }
 
 const Backend& choose_backend(const ProcessGroupOptions& options, int ranks) {
@@ -104,6 +121,7 @@ std::shared_ptr<ProcessGroup> init_process_group(ProcessGroupOptions options) {
   open_standard_streams();
   options.timeout = bounded(options.timeout);
   const Environment environment = environment_for(options);
+  if (environment.is_verbose) say_identity(options, environment);
   report_failures(environment.rank, environment.world_size);
   try {
     const Backend& backend = choose_backend(options, environment.world_size);

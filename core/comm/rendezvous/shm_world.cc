@@ -2,10 +2,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 #include <string>
 #include <utility>
 
+#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/agreement/refusal.h"
@@ -44,12 +46,29 @@ std::shared_ptr<ProcessGroup> group_of(const ProcessGroupOptions& options,
   return std::make_shared<shm::Group>(std::move(member), mode);
 }
 
+/// One text on every rank, each of which knows it from its own variables.
+void check_one_host(const Environment& environment) {
+  TORCH_CHECK(!environment.is_of_scheduler() || environment.is_one_host(), "[rendezvous] ",
+              environment.launcher, ": got ranks on several hosts (", environment.local_world_size,
+              " of ", environment.world_size,
+              " on this one), expected all ranks on one host: communication between the CPUs of "
+              "several hosts is not there yet; start all ranks on one host, or use GPUs and NCCL");
+}
+
+/// What tessera-run does by OMP_NUM_THREADS: mpirun and srun let every rank use all cores that it
+/// may run on.
+void share_cores(int cores, int ranks) {
+  if (process_environment("OMP_NUM_THREADS") || process_environment("MKL_NUM_THREADS")) return;
+  at::set_num_threads(std::min(at::get_num_threads(), std::max(1, cores / ranks)));
+}
+
 std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
                                            const Environment& environment) {
   TORCH_CHECK(environment.world_size <= kMaxWorld, "[rendezvous] WORLD_SIZE: got ",
               environment.world_size, " ranks on one host, expected at most ", kMaxWorld,
               "; start fewer ranks");
   if (environment.world_size == 1) return group_of(options, shm::World::create({::getpid()}));
+  check_one_host(environment);
   TORCH_CHECK(process_status(::getpid()).has_value(), "[rendezvous] /proc: got no /proc/",
               ::getpid(),
               "/stat, expected what the kernel says of this process: ranks on one host "
@@ -61,7 +80,9 @@ std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
   handshake.job_token = environment.job_token;
   handshake.timeout = options.timeout;
   if (options.device.is_cuda()) handshake.device = "cuda";
-  auto group = group_of(options, meet(endpoint, handshake));
+  auto world = meet(endpoint, handshake);
+  if (environment.is_of_scheduler()) share_cores(world->cores(), environment.world_size);
+  auto group = group_of(options, std::move(world));
   group->barrier("init_process_group");  // the host's descriptors are needed until here
   endpoint = {};
   options.store.reset();

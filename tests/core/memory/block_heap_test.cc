@@ -18,19 +18,19 @@ constexpr int64_t kKiB = 1024, kMiB = kKiB * kKiB;
 constexpr int64_t kRoom = 256 * kMiB;
 constexpr int64_t kHead = 64;  // that each block takes more
 
-struct Block {
+struct HeldBlock {
   char* memory = nullptr;
   int64_t bytes = 0;
   char content = 0;
 };
 
-Block make(BlockHeap& heap, int64_t bytes, char content) {
-  Block block{.memory = heap.allocate(bytes), .bytes = bytes, .content = content};
+HeldBlock make(BlockHeap& heap, int64_t bytes, char content) {
+  HeldBlock block{.memory = heap.allocate(bytes), .bytes = bytes, .content = content};
   if (block.memory != nullptr) std::memset(block.memory, content, bytes);
   return block;
 }
 
-bool is_intact(const Block& block) {
+bool is_intact(const HeldBlock& block) {
   return std::all_of(block.memory, block.memory + block.bytes,
                      [&](char byte) { return byte == block.content; });
 }
@@ -39,7 +39,7 @@ bool is_intact(const Block& block) {
 /// had been written there.
 bool survives_random_use(BlockHeap& heap, int seed) {
   std::minstd_rand random(seed);
-  std::vector<Block> blocks;
+  std::vector<HeldBlock> blocks;
   for (int i = 0; i < 2000; ++i) {
     if (blocks.size() < 40 && random() % 2 == 0) {
       blocks.push_back(
@@ -52,7 +52,7 @@ bool survives_random_use(BlockHeap& heap, int seed) {
       blocks.pop_back();
     }
   }
-  for (const Block& block : blocks) {
+  for (const HeldBlock& block : blocks) {
     if (!is_intact(block)) return false;
     heap.free(block.memory);
   }
@@ -76,7 +76,7 @@ TEST(BlockHeap, GivesBlocksThatBeginOnACacheLineAndDoNotOverlap) {
 /// The negative control: the check of contents sees a byte that another has written.
 TEST(BlockHeapControl, AnOverwrittenByteIsSeen) {
   BlockHeap heap(kRoom);
-  const Block block = make(heap, 1000, 'a');
+  const HeldBlock block = make(heap, 1000, 'a');
   EXPECT_TRUE(is_intact(block));
   block.memory[999] = 'b';
   EXPECT_FALSE(is_intact(block));
@@ -180,9 +180,9 @@ int64_t resident_bytes(char* memory, int64_t bytes) {
 
 TEST(BlockHeap, GivesHolesBackWhenAskedTo) {
   BlockHeap heap(kRoom);
-  const Block first = make(heap, 3 * kMiB, 'a');
-  const Block second = make(heap, 16 * kMiB, 'b');
-  const Block third = make(heap, 3 * kMiB, 'c');
+  const HeldBlock first = make(heap, 3 * kMiB, 'a');
+  const HeldBlock second = make(heap, 16 * kMiB, 'b');
+  const HeldBlock third = make(heap, 3 * kMiB, 'c');
   heap.free(second.memory);
   EXPECT_GE(resident_bytes(heap.begin(), 20 * kMiB), 20 * kMiB);  // kept until then
   heap.give_back();

@@ -182,6 +182,16 @@ TEST_F(HandshakeTest, WhatOneRankRefusesAllHear) {
   EXPECT_THAT(errors_of({{0, 3}, {1, 3}, {1, 3}}), Each(HasSubstr("RANK 1 was given twice")));
 }
 
+TEST_F(HandshakeTest, Case30AnotherBuildIsNamed) {
+  Hello other = Hello::of_this_process(1, 2, "", "cuda");
+  const std::string own = other.build;
+  other.build = "protocol 0";
+  post(other, 1);
+  EXPECT_THAT(errors_of({{0}})[0],
+              HasSubstr(absl::StrCat("rank 1 has a build of protocol 0 where rank 0 has ", own,
+                                     "; run one build of Tessera on all ranks")));
+}
+
 TEST_F(HandshakeTest, OfTwoRankZerosOneAtMostMeetsTheOthers) {
   for (int again = 0; again < 10; ++again) {
     const milliseconds patience(2000);

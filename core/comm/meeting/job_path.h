@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+
+#include <absl/status/statusor.h>
+
+#include "tessera/environment.h"
+
+namespace tessera::internal {
+
+/// Local. The path at which the ranks of one host meet that srun or mpirun has started and that
+/// were given no place: "<directory>/<job>", the same in all of them and in no other job.
+/// - The directory belongs to this user, has mode 0700 and is made if need be: tessera in
+///   $XDG_RUNTIME_DIR, or /tmp/tessera-<user id> if that is not a directory of this user's alone.
+///   FailedPrecondition, with the remedy, if another user has made it first.
+/// - The job is srun's step ("slurm-17.0"), else the launcher's process of this host, as the kernel
+///   says it (find_launcher()), with PMIx's name of the job.
+absl::StatusOr<std::string> path_of_job(const Environment& environment);
+
+}  // namespace tessera::internal

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <absl/status/statusor.h>
+
+namespace tessera::internal {
+
+/// A process, and when it began: a pid may be used again.
+struct LauncherProcess {
+  int pid = 0;
+  uint64_t start_time = 0;  ///< in ticks since boot
+};
+
+/// Local. The process of this host that started this rank and the others: the nearest ancestor that
+/// was not started with `variable`, which the launcher gives to each rank and what is between them
+/// (a shell, numactl) passes on. Ancestors that do not show their environment (of another user,
+/// setuid) are skipped. NotFound if there is none, or /proc is hidden.
+absl::StatusOr<LauncherProcess> find_launcher(const std::string& variable);
+
+}  // namespace tessera::internal

@@ -1,0 +1,260 @@
+// Ranks of srun and mpirun that meet without being told where.
+#include "tessera/core/comm/meeting/job_path.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/core/process/launcher_process.h"
+#include "tessera/process_group.h"
+#include "tessera/tests/support/rank_processes.h"
+#include "tessera/tests/support/temporary_directory.h"
+
+namespace tessera::internal {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using testing::join;
+using ::testing::Not;
+using testing::RankProcessBody;
+using testing::RankProcesses;
+using testing::RankProcessOptions;
+using testing::RankResult;
+using testing::run_rank_processes;
+using testing::say;
+using testing::TemporaryDirectory;
+
+const RankProcessBody kMeetTwice("meet_twice", [] {
+  for (int i = 0; i < 2; ++i) {
+    const auto world = join();
+    at::Tensor one = at::ones({1});
+    world->all_reduce(one, ReduceOp::kSum)->wait();
+    if (one.item<float>() != static_cast<float>(world->size())) throw std::runtime_error("sum");
+    say(absl::StrCat("met as ", world->rank(), " of ", world->size(), " with ",
+                     at::get_num_threads(), " threads of ", world->size()));
+  }
+});
+
+const RankProcessBody kSayPath("say_path", [] {
+  const auto environment = read_environment();
+  if (!environment.ok()) throw std::runtime_error(std::string(environment.status().message()));
+  say(absl::StrCat("path ", path_of_job(*environment).value()));
+});
+
+/// What each launcher tells its ranks.
+enum class Family { kSlurm, kOpenMpi, kMpich };
+
+RankProcessOptions launched_by(Family family, int size, const TemporaryDirectory& runtime) {
+  RankProcessOptions options;
+  options.environment = {{"RANK", ""},          {"WORLD_SIZE", ""},
+                         {"LOCAL_RANK", ""},    {"LOCAL_WORLD_SIZE", ""},
+                         {"TESSERA_STORE", ""}, {"XDG_RUNTIME_DIR", runtime.path()}};
+  const std::string ranks = absl::StrCat(size);
+  for (int rank = 0; rank < size; ++rank) {
+    const std::string own = absl::StrCat(rank);
+    auto& variables = options.environment_of_rank[rank];
+    if (family == Family::kSlurm) {
+      variables = {
+          {"SLURM_PROCID", own}, {"SLURM_STEP_NUM_TASKS", ranks},      {"SLURM_LOCALID", own},
+          {"SLURM_NODEID", "0"}, {"SLURM_STEP_TASKS_PER_NODE", ranks}, {"SLURM_JOB_ID", "17"},
+          {"SLURM_STEP_ID", "0"}};
+    } else if (family == Family::kOpenMpi) {
+      variables = {{"OMPI_COMM_WORLD_RANK", own},
+                   {"OMPI_COMM_WORLD_SIZE", ranks},
+                   {"OMPI_COMM_WORLD_LOCAL_RANK", own},
+                   {"OMPI_COMM_WORLD_LOCAL_SIZE", ranks},
+                   {"PMIX_NAMESPACE", "145948673"}};
+    } else {
+      variables = {{"PMI_RANK", own},
+                   {"PMI_SIZE", ranks},
+                   {"MPI_LOCALRANKID", own},
+                   {"MPI_LOCALNRANKS", ranks}};
+    }
+  }
+  return options;
+}
+
+/// A directory for one user's sockets, as pam_systemd makes it.
+class JobPath : public ::testing::TestWithParam<Family> {
+ protected:
+  TemporaryDirectory runtime_;
+};
+
+TEST_P(JobPath, RanksThatAreToldNoPlaceMeet) {
+  for (const int size : {1, 3, 4}) {
+    const auto results =
+        run_rank_processes(size, "meet_twice", launched_by(GetParam(), size, runtime_));
+    for (int rank = 0; rank < size; ++rank) {
+      const RankResult& result = results[static_cast<size_t>(rank)];
+      EXPECT_EQ(result.exit_code, 0) << result.output;
+      EXPECT_THAT(result.output, HasSubstr(absl::StrCat("met as ", rank, " of ", size)));
+    }
+  }
+  const std::string directory = runtime_.path() + "/tessera";
+  struct stat status {};
+  ASSERT_EQ(::lstat(directory.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 0700U);
+  EXPECT_TRUE(std::filesystem::is_empty(directory)) << "a socket was left";
+}
+
+INSTANTIATE_TEST_SUITE_P(Launchers, JobPath,
+                         ::testing::Values(Family::kSlurm, Family::kOpenMpi, Family::kMpich));
+
+TEST(JobPaths, TwoJobsAtOnceDoNotMeet) {
+  const TemporaryDirectory runtime;
+  RankProcessOptions first = launched_by(Family::kSlurm, 3, runtime);
+  RankProcessOptions second = launched_by(Family::kSlurm, 3, runtime);
+  for (auto& [rank, variables] : second.environment_of_rank) variables["SLURM_STEP_ID"] = "1";
+  RankProcesses a(3, "meet_twice", first), b(3, "meet_twice", second);
+  for (RankProcesses* job : {&a, &b}) {
+    for (const RankResult& result : job->wait()) EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+}
+
+// The control: a rank of another step is none of this job's.
+TEST(JobPaths, ARankOfAnotherStepDoesNotCome) {
+  const TemporaryDirectory runtime;
+  RankProcessOptions options = launched_by(Family::kSlurm, 3, runtime);
+  options.environment["TEST_TIMEOUT_MS"] = "1000";
+  options.environment_of_rank[2]["SLURM_STEP_ID"] = "1";
+  for (const RankResult& result : run_rank_processes(3, "meet_twice", options)) {
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.output, ContainsRegex("rank [0-2], rank [0-2] did not come|rank 2 did not "
+                                             "come"));
+  }
+}
+
+TEST(JobPaths, Case27ARankGivenTwiceIsNamedByAll) {
+  const TemporaryDirectory runtime;
+  RankProcessOptions options = launched_by(Family::kOpenMpi, 3, runtime);
+  options.environment_of_rank[2]["OMPI_COMM_WORLD_RANK"] = "1";
+  for (const RankResult& result : run_rank_processes(3, "meet_twice", options)) {
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.output, HasSubstr("RANK 1 was given twice, to pid "));
+  }
+}
+
+TEST(JobPaths, Case28WorldSizesThatDifferAreNamedByAll) {
+  const TemporaryDirectory runtime;
+  RankProcessOptions options = launched_by(Family::kMpich, 3, runtime);
+  options.environment_of_rank[2]["PMI_SIZE"] = "4";
+  options.environment_of_rank[2]["MPI_LOCALNRANKS"] = "4";
+  for (const RankResult& result : run_rank_processes(3, "meet_twice", options)) {
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.output,
+                ContainsRegex("rank [0-2] has WORLD_SIZE [34] where rank [0-2] has [34]"));
+  }
+}
+
+/// What a shell's command prints.
+std::string output_of(const std::string& command) {
+  std::FILE* output = ::popen(command.c_str(), "r");
+  char text[1024] = {};
+  const size_t count = std::fread(text, 1, sizeof(text) - 1, output);
+  ::pclose(output);
+  return std::string(text, count);
+}
+
+TEST(JobPaths, AShellInBetweenChangesNothing) {
+  const TemporaryDirectory runtime;
+  const auto results = run_rank_processes(3, "say_path", launched_by(Family::kMpich, 3, runtime));
+  const std::string path = results[0].output;
+  EXPECT_THAT(path, HasSubstr(absl::StrCat("path ", runtime.path(), "/tessera/mpi-", ::getpid())));
+  for (const RankResult& result : results) EXPECT_EQ(result.output, path);
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  const std::string start =
+      absl::StrCat("env -u RANK XDG_RUNTIME_DIR=", runtime.path(),
+                   " PMI_RANK=1 PMI_SIZE=3 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=3 sh -c '", program,
+                   " --rank_body=say_path; true'");
+  EXPECT_EQ(output_of("exec " + start), path);
+  // The control: a shell without a rank is another launcher.
+  const std::string other = output_of(start + "; true");
+  EXPECT_THAT(other, HasSubstr("/tessera/mpi-"));
+  EXPECT_NE(other, path);
+}
+
+TEST(JobPaths, TheLauncherIsTheNearestWithoutTheVariable) {
+  const auto parent = find_launcher("TESSERA_NO_SUCH_VARIABLE");
+  ASSERT_TRUE(parent.ok()) << parent.status();
+  EXPECT_EQ(parent->pid, ::getppid());
+  EXPECT_GT(parent->start_time, 0U);
+}
+
+TEST(JobPaths, ADirectoryThatOthersCanEnterIsNotUsed) {
+  const TemporaryDirectory runtime;
+  RankProcessOptions options = launched_by(Family::kSlurm, 1, runtime);
+  options.environment_of_rank[0]["SLURM_STEP_NUM_TASKS"] = "2";
+  options.environment_of_rank[0]["SLURM_STEP_TASKS_PER_NODE"] = "2";
+  const auto path = [&] { return run_rank_processes(1, "say_path", options)[0].output; };
+  EXPECT_THAT(path(), HasSubstr(absl::StrCat("path ", runtime.path(), "/tessera/slurm-17.0")));
+  ::chmod((runtime.path() + "/tessera").c_str(), 0755);
+  EXPECT_THAT(path(), AllOf(HasSubstr(runtime.path() + "/tessera"), HasSubstr("TESSERA_STORE"),
+                            HasSubstr("not a directory of this user's with mode 0700"),
+                            Not(HasSubstr("path /"))));
+  std::filesystem::remove(runtime.path() + "/tessera");
+  std::filesystem::create_directory_symlink("/tmp", runtime.path() + "/tessera");
+  EXPECT_THAT(path(), HasSubstr("not a directory of this user's")) << "a link";
+  ::chmod(runtime.path().c_str(), 0755);
+  EXPECT_THAT(path(), HasSubstr(absl::StrCat("path /tmp/tessera-", ::geteuid(), "/slurm-17.0")));
+}
+
+TEST(JobPaths, CpusOfSeveralHostsAreRefusedByEachRank) {
+  const TemporaryDirectory runtime;
+  RankProcessOptions options = launched_by(Family::kSlurm, 3, runtime);
+  for (auto& [rank, variables] : options.environment_of_rank) {
+    const bool is_last = rank == 2;
+    variables["SLURM_STEP_TASKS_PER_NODE"] = "2,1";
+    variables["SLURM_STEP_NODELIST"] = "node[1-2]";
+    variables["SLURM_NODEID"] = is_last ? "1" : "0";
+    if (is_last) variables["SLURM_LOCALID"] = "0";
+  }
+  for (const RankResult& result : run_rank_processes(3, "meet_twice", options)) {
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.output,
+                AllOf(HasSubstr("SLURM's srun: got ranks on several hosts"),
+                      HasSubstr("communication between the CPUs of several hosts is not there "
+                                "yet")));
+  }
+}
+
+TEST(JobPaths, RanksSayWhoTheyAreIfTheyAreAsked) {
+  const TemporaryDirectory runtime;
+  RankProcessOptions options = launched_by(Family::kOpenMpi, 3, runtime);
+  EXPECT_THAT(run_rank_processes(3, "meet_twice", options)[1].output,
+              Not(HasSubstr("[rendezvous] rank 1 of 3")));
+  options.environment["TESSERA_VERBOSE"] = "1";
+  options.environment["TESSERA_JOB_TOKEN"] = "a secret";
+  const std::string output = run_rank_processes(3, "meet_twice", options)[1].output;
+  EXPECT_THAT(output, AllOf(HasSubstr("[rendezvous] rank 1 of 3, local rank 1 of 3, by Open MPI's "
+                                      "mpirun (OMPI_COMM_WORLD_RANK), job 145948673; pid "),
+                            HasSubstr(absl::StrCat("; ranks meet at ", runtime.path(),
+                                                   "/tessera/mpi-", ::getpid())),
+                            Not(HasSubstr("secret"))));
+}
+
+TEST(JobPaths, RanksShareTheCoresUnlessTheirNumberOfThreadsIsSet) {
+  const TemporaryDirectory runtime;
+  RankProcessOptions options = launched_by(Family::kMpich, 3, runtime);
+  options.environment["OMP_NUM_THREADS"] = "";
+  const std::string shared = run_rank_processes(3, "meet_twice", options)[0].output;
+  options.environment["OMP_NUM_THREADS"] = "3";
+  const std::string set = run_rank_processes(3, "meet_twice", options)[0].output;
+  const bool has_few_cores = ::sysconf(_SC_NPROCESSORS_ONLN) < 6;
+  EXPECT_THAT(shared, HasSubstr(has_few_cores ? "with 1 threads" : "threads of 3"));
+  EXPECT_THAT(set, HasSubstr("with 3 threads"));
+}
+
+}  // namespace
+}  // namespace tessera::internal

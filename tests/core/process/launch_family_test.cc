@@ -1,0 +1,299 @@
+// Who a process is by the variables of each launcher: as recorded under real ones, and broken in
+// each way. Numbers of cases are those of docs/testing.md.
+#include "tessera/core/process/launch_family.h"
+
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/core/process/slurm_lists.h"
+#include "tessera/tests/core/process/variables.h"
+
+namespace tessera::internal {
+namespace testing {
+
+Variables recorded(const std::string& name) {
+  std::ifstream file(absl::StrCat(TESSERA_RECORDED_ENVIRONMENTS, "/", name, ".env"));
+  Variables variables;
+  std::string line;
+  std::getline(file, line);
+  if (line.substr(0, 2) != "# ") throw std::runtime_error("no record of " + name);
+  while (std::getline(file, line)) {
+    const size_t equals = line.find('=');
+    variables[line.substr(0, equals)] = line.substr(equals + 1);
+  }
+  return variables;
+}
+
+}  // namespace testing
+
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::lookup_in;
+using ::testing::Not;
+using testing::problems;
+using testing::recorded;
+using testing::Variables;
+
+struct ExpectedIdentity {
+  const char* record;
+  int rank, world_size, local_rank, local_world_size;
+  const char* rank_variable;
+  const char* host_of_rank_0 = "";
+};
+
+void PrintTo(const ExpectedIdentity& expected, std::ostream* out) { *out << expected.record; }
+
+Environment identity_of(const Variables& variables) {
+  const auto environment = read_environment(lookup_in(variables), {.store = false});
+  EXPECT_TRUE(environment.ok()) << environment.status();
+  return environment.value_or(Environment());
+}
+
+class Case34Recorded : public ::testing::TestWithParam<ExpectedIdentity> {};
+
+TEST_P(Case34Recorded, SaysWhoTheProcessIs) {
+  const ExpectedIdentity& expected = GetParam();
+  const Environment environment = identity_of(recorded(expected.record));
+  EXPECT_EQ(environment.rank, expected.rank);
+  EXPECT_EQ(environment.world_size, expected.world_size);
+  EXPECT_EQ(environment.local_rank, expected.local_rank);
+  EXPECT_EQ(environment.local_world_size, expected.local_world_size);
+  EXPECT_EQ(environment.rank_variable, expected.rank_variable);
+  EXPECT_EQ(environment.host_of_rank_0, expected.host_of_rank_0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Launchers, Case34Recorded,
+    ::testing::Values(ExpectedIdentity{"tessera_run", 2, 4, 2, 4, "RANK"},
+                      ExpectedIdentity{"torchrun", 2, 4, 2, 4, "RANK", "localhost"},
+                      ExpectedIdentity{"srun_torchrun", 3, 4, 1, 2, "RANK", "localhost"},
+                      ExpectedIdentity{"pytorchjob_master", 0, 3, 0, 1, "RANK", "train-master-0"},
+                      ExpectedIdentity{"pytorchjob_worker", 2, 3, 0, 1, "RANK", "train-master-0"},
+                      ExpectedIdentity{"srun", 2, 4, 2, 4, "SLURM_PROCID", "node08"},
+                      ExpectedIdentity{"srun_pmi2", 2, 4, 2, 4, "SLURM_PROCID", "node08"},
+                      ExpectedIdentity{"srun_three_nodes", 5, 7, 1, 2, "SLURM_PROCID", "node08"},
+                      ExpectedIdentity{"openmpi", 2, 4, 2, 4, "OMPI_COMM_WORLD_RANK"},
+                      ExpectedIdentity{"srun_openmpi", 2, 4, 2, 4, "OMPI_COMM_WORLD_RANK"},
+                      ExpectedIdentity{"batch_openmpi", 2, 4, 2, 4, "OMPI_COMM_WORLD_RANK"},
+                      ExpectedIdentity{"mpich", 2, 4, 2, 4, "PMI_RANK"},
+                      ExpectedIdentity{"batch_mpich", 2, 4, 2, 4, "PMI_RANK"},
+                      ExpectedIdentity{"batch_mpich_two_nodes", 2, 4, 2, 3, "PMI_RANK"}));
+
+TEST(Case34, ASignOfSeveralProcessesIsNoWorldOfOne) {
+  EXPECT_THAT(problems(recorded("batch")),
+              AllOf(HasSubstr("[environment] SLURM_STEP_NUM_TASKS: not set, although SLURM_NTASKS "
+                              "is 4"),
+                    HasSubstr("a batch script's"), HasSubstr("TESSERA_WORLD=single")));
+  EXPECT_THAT(problems(recorded("salloc")),
+              AllOf(HasSubstr("[environment] SLURM_PROCID, SLURM_STEP_NUM_TASKS: not set, although "
+                              "SLURM_NTASKS is 4"),
+                    HasSubstr("start it by srun"), HasSubstr("TESSERA_WORLD=single")));
+  EXPECT_THAT(problems(recorded("salloc_nodes")), HasSubstr("SLURM_JOB_NUM_NODES is 2"));
+  EXPECT_THAT(problems(recorded("pytorchjob_elastic")),
+              AllOf(HasSubstr("RANK, WORLD_SIZE: not set, although PET_RDZV_ENDPOINT is"),
+                    HasSubstr("torchrun --no-python")));
+  EXPECT_EQ(problems({{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "1"}, {"SLURM_NNODES", "1"}}), "");
+}
+
+TEST(Case34, TesseraWorldSingleIsOne) {
+  for (const char* record : {"batch", "salloc", "srun", "openmpi", "mpich", "pytorchjob_elastic"}) {
+    Variables variables = recorded(record);
+    variables["TESSERA_WORLD"] = "single";
+    EXPECT_EQ(problems(variables), "") << record;
+    EXPECT_EQ(identity_of(variables).world_size, 1) << record;
+  }
+  for (const char* value : {"", "Single", "1", "several"}) {
+    EXPECT_THAT(problems({{"TESSERA_WORLD", value}}),
+                HasSubstr(absl::StrCat("TESSERA_WORLD: got '", value, "', expected 'single'")));
+  }
+  Variables torchrun = recorded("torchrun");
+  torchrun["TESSERA_WORLD"] = "single";
+  EXPECT_THAT(problems(torchrun), HasSubstr("although WORLD_SIZE is '4'; unset one of them"));
+}
+
+/// A launcher's variables, which of them its processes cannot do without, and its rank and size.
+struct LauncherVariables {
+  const char* record;
+  std::vector<const char*> names;
+  const char* rank;
+  const char* size;
+};
+
+void PrintTo(const LauncherVariables& set, std::ostream* out) { *out << set.record; }
+
+class Cases25And26Broken : public ::testing::TestWithParam<LauncherVariables> {};
+
+TEST_P(Cases25And26Broken, EachVariableMissingIsNamed) {
+  for (const char* name : GetParam().names) {
+    Variables variables = recorded(GetParam().record);
+    ASSERT_EQ(variables.erase(name), 1U) << name;
+    EXPECT_THAT(problems(variables), AllOf(HasSubstr(name), HasSubstr(": not set, although ")))
+        << name;
+  }
+}
+
+TEST_P(Cases25And26Broken, AllThatAreMissingAreListed) {
+  Variables variables = recorded(GetParam().record);
+  variables.erase("LOCAL_RANK");  // not needed by hand
+  variables.erase("LOCAL_WORLD_SIZE");
+  for (const char* name : GetParam().names) {
+    if (std::string(name) != GetParam().size) variables.erase(name);
+  }
+  for (const char* name : GetParam().names) {
+    if (absl::StartsWith(name, "LOCAL_")) continue;
+    EXPECT_THAT(problems(variables), HasSubstr(name));
+  }
+}
+
+TEST_P(Cases25And26Broken, EachNumberThatIsNoneIsNamedWithItsValue) {
+  const LauncherVariables& set = GetParam();
+  for (const char* name : {set.rank, set.size}) {
+    for (const char* value : {"", " 1", "1 ", "1x", "-1", "+1", "0x1", "1.0", "2147483648"}) {
+      Variables variables = recorded(set.record);
+      variables[name] = value;
+      EXPECT_THAT(problems(variables), HasSubstr(absl::StrCat("[environment] ", name, ": got '",
+                                                              value, "', expected an integer")));
+    }
+  }
+  Variables variables = recorded(set.record);
+  variables[set.rank] = variables[set.size];
+  EXPECT_THAT(problems(variables), HasSubstr(absl::StrCat(set.rank, ": got '", variables[set.size],
+                                                          "', expected less than ", set.size)));
+  variables[set.size] = "0";
+  EXPECT_THAT(problems(variables), HasSubstr(absl::StrCat(set.size, ": got '0'")));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Launchers, Cases25And26Broken,
+    ::testing::Values(
+        LauncherVariables{"srun",
+                          {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID",
+                           "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS"},
+                          "SLURM_PROCID",
+                          "SLURM_STEP_NUM_TASKS"},
+        LauncherVariables{"openmpi",
+                          {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                           "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+                          "OMPI_COMM_WORLD_RANK",
+                          "OMPI_COMM_WORLD_SIZE"},
+        LauncherVariables{"mpich",
+                          {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+                          "PMI_RANK",
+                          "PMI_SIZE"},
+        LauncherVariables{
+            "torchrun",
+            {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"},
+            "RANK",
+            "WORLD_SIZE"},
+        LauncherVariables{"pytorchjob_worker",
+                          {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"},
+                          "RANK",
+                          "WORLD_SIZE"}));
+
+TEST(Case25, WithoutLocalVariablesNobodyGuesses) {
+  Variables variables = recorded("mpich");
+  variables.erase("MPI_LOCALRANKID");
+  variables.erase("MPI_LOCALNRANKS");
+  EXPECT_THAT(problems(variables),
+              HasSubstr("MPI_LOCALRANKID, MPI_LOCALNRANKS: not set, although PMI_RANK, PMI_SIZE"));
+}
+
+TEST(Case26, BadListsOfTasksAreNamed) {
+  for (const char* list : {"", "4,", "4(x2", "4(2)", "x", "0", "4(x0)", "-4", "3"}) {
+    Variables variables = recorded("srun");
+    variables["SLURM_STEP_TASKS_PER_NODE"] = list;
+    const bool is_short = std::string(list) == "3";  // rank 2 of 3, where there are 4
+    variables["SLURM_LOCALID"] = is_short ? "3" : "2";
+    EXPECT_THAT(problems(variables), HasSubstr(is_short ? "SLURM_LOCALID: got '3' of 3 tasks"
+                                                        : "SLURM_STEP_TASKS_PER_NODE: got '"))
+        << list;
+  }
+  EXPECT_EQ(tasks_of_node("4(x2),3", 0), 4);
+  EXPECT_EQ(tasks_of_node("4(x2),3", 1), 4);
+  EXPECT_EQ(tasks_of_node("4(x2),3", 2), 3);
+  EXPECT_EQ(tasks_of_node("4(x2),3", 3), 0);
+}
+
+TEST(Case34, LaunchersThatDisagreeAreBothNamed) {
+  Variables both = recorded("openmpi");
+  for (const auto& [name, value] : recorded("srun")) both[name] = value;
+  EXPECT_EQ(problems(both), "") << "rank 2 of 4, both say";
+  both["OMPI_COMM_WORLD_RANK"] = both["OMPI_COMM_WORLD_LOCAL_RANK"] = "1";
+  EXPECT_THAT(problems(both),
+              AllOf(HasSubstr("SLURM_PROCID, SLURM_STEP_NUM_TASKS say rank 2 of 4, but "
+                              "OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE say rank 1 of 4"),
+                    HasSubstr("env -u OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_SIZE ./train")));
+  both = recorded("mpich");
+  for (const auto& [name, value] : recorded("srun_three_nodes")) both[name] = value;
+  EXPECT_THAT(problems(both), HasSubstr("say rank 5 of 7, but PMI_RANK, PMI_SIZE say rank 2 of 4"));
+}
+
+TEST(Case34, WhatWasSetByHandMustNotContradictALauncher) {
+  Variables variables = recorded("openmpi");
+  variables["TESSERA_STORE"] = "tcp://localhost:29500";
+  variables["RANK"] = "2";
+  variables["WORLD_SIZE"] = "4";
+  EXPECT_EQ(problems(variables), "");
+  EXPECT_EQ(identity_of(variables).local_world_size, 4) << "Open MPI knows";
+  variables["RANK"] = "11";  // each process of mpirun starts four
+  variables["WORLD_SIZE"] = "16";
+  EXPECT_EQ(problems(variables), "");
+  EXPECT_FALSE(identity_of(variables).has_local);
+  variables["RANK"] = "0";
+  variables["WORLD_SIZE"] = "1";  // left over from another job: four would train alone
+  EXPECT_THAT(problems(variables),
+              HasSubstr("RANK, WORLD_SIZE say rank 0 of 1, but OMPI_COMM_WORLD_RANK, "
+                        "OMPI_COMM_WORLD_SIZE say rank 2 of 4"));
+  variables["RANK"] = "3";
+  variables["WORLD_SIZE"] = "4";
+  EXPECT_THAT(problems(variables), HasSubstr("say rank 3 of 4, but"));
+  variables["TORCHELASTIC_RUN_ID"] = "torchrun's";
+  EXPECT_EQ(problems(variables), "") << "torchrun in a process of mpirun";
+}
+
+TEST(Case34, WithoutAPlaceOneHostNeedsNoneAndSeveralNeedAnAddress) {
+  for (const char* record : {"srun", "openmpi", "mpich", "srun_openmpi", "batch_mpich"}) {
+    EXPECT_EQ(problems(recorded(record)), "") << record;
+  }
+  EXPECT_THAT(problems(recorded("batch_mpich_two_nodes")),
+              AllOf(HasSubstr("has started 3 of 4 ranks on this host"),
+                    HasSubstr("communication between the CPUs of several hosts is not there yet")));
+  const auto several = read_environment(lookup_in(recorded("srun_three_nodes")));
+  ASSERT_TRUE(several.ok()) << several.status();
+  EXPECT_EQ(several->master_addr, "node08");
+  EXPECT_GE(several->master_port, 20000);
+  EXPECT_LT(several->master_port, 30000);
+}
+
+TEST(SlurmLists, TheFirstHostIsFound) {
+  EXPECT_EQ(first_host("node03"), "node03");
+  EXPECT_EQ(first_host("node03,login"), "node03");
+  EXPECT_EQ(first_host("node[03-07,09],login"), "node03");
+  EXPECT_EQ(first_host("node[9,11-12]-ib"), "node9-ib");
+  EXPECT_EQ(first_host("rack[1-2]node[05-06]"), "rack1node05");
+  EXPECT_EQ(first_host("node[03-07"), "");
+  EXPECT_EQ(first_host(""), "");
+}
+
+TEST(Identity, IsDescribedInALineWithoutASecret) {
+  Variables variables = recorded("srun");
+  variables["TESSERA_JOB_TOKEN"] = "secret";
+  const std::string text = describe_identity(identity_of(variables));
+  EXPECT_THAT(
+      text, AllOf(HasSubstr("rank 2 of 4, local rank 2 of 4, by SLURM's srun "
+                            "(SLURM_PROCID), job slurm-"),
+                  HasSubstr(", rank 0 on node08"), Not(HasSubstr("secret")), Not(HasSubstr("\n"))));
+  EXPECT_EQ(describe_identity(identity_of({})), "rank 0 of 1, as no variable says otherwise");
+}
+
+}  // namespace
+}  // namespace tessera::internal

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Runs quickstart, gpt and memory_compare on four ranks under another launcher than tessera-run and
+# compares what they print: the parameters' hash and the losses to the last digit, and the memory.
+#
+#   launchers.sh <folder of the programs> <openmpi | mpich | torchrun | srun> <text>
+#
+# Exits with 77, "not run", where the launcher is not installed (or SLURM grants nothing).
+set -euo pipefail
+bin=$1 launcher=$2 text=$3
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+not_run() { echo "launchers.sh: not run: $*"; exit 77; }
+
+# first <text of its --version> <programs>...: the first of the programs that says the text.
+first() {
+  local said=$1 program
+  shift
+  for program in "$@"; do
+    if command -v "$program" >/dev/null && "$program" --version 2>&1 | grep -q -i "$said"; then
+      echo "$program"
+      return
+    fi
+  done
+}
+
+case $launcher in
+  openmpi)
+    program=$(first 'open mpi\|openrte' mpirun.openmpi mpirun)
+    [[ -n $program ]] || not_run "Open MPI is not installed"
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    launch=("$program" --oversubscribe -n 4) ;;
+  mpich)
+    program=$(first hydra mpiexec.hydra mpiexec)
+    [[ -n $program ]] || not_run "MPICH is not installed"
+    launch=("$program" -n 4) ;;
+  torchrun)
+    program=$(command -v torchrun || true)
+    if [[ -z $program ]]; then  # where the benchmarks' peers are
+      program=$("$(dirname "${BASH_SOURCE[0]}")/../../bench/peers/setup.sh" path)
+      program=${program%/*}/torchrun
+    fi
+    [[ -x $program ]] || not_run "torchrun is not installed"
+    launch=("$program" --no-python --standalone --nproc-per-node 4) ;;
+  srun)
+    command -v srun >/dev/null || not_run "SLURM is not installed"
+    timeout 10 srun --immediate=5 --nodes 1 --ntasks 4 --overcommit true >"$scratch/srun" 2>&1 ||
+      not_run "SLURM grants no four tasks: $(tail -n 1 "$scratch/srun")"
+    launch=(srun --nodes 1 --ntasks 4 --overcommit --kill-on-bad-exit=1) ;;
+  *) echo "launchers.sh: got the launcher '$launcher'" >&2; exit 64 ;;
+esac
+
+# Nothing else tells the ranks who or where they are, nor how many threads to use.
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TESSERA_STORE \
+  TESSERA_JOB_TOKEN OMP_NUM_THREADS
+
+# both <name> <pattern> <program> <arguments>...: what it prints under both, without ranks' marks.
+both() {
+  local name=$1 pattern=$2
+  shift 2
+  touch "$scratch/losses"
+  "$bin/tessera-run" --standalone --nproc-per-node 4 -- "$@" 2>"$scratch/errors" |
+    sed 's/^\[[0-9]*\] //' | grep -E "$pattern" >"$scratch/$name.own"
+  cat "$scratch/losses" >>"$scratch/$name.own"
+  "${launch[@]}" "$@" >"$scratch/out" 2>"$scratch/errors" || {
+    cat "$scratch/out" "$scratch/errors" >&2
+    echo "launchers.sh: $name failed under ${launch[*]}" >&2
+    exit 1
+  }
+  grep -E "$pattern" "$scratch/out" | cat - "$scratch/losses" >"$scratch/$name.$launcher"
+  [[ -s $scratch/$name.own ]]
+  diff "$scratch/$name.own" "$scratch/$name.$launcher" || {
+    echo "launchers.sh: $name differs between tessera-run and ${launch[*]} (above)" >&2
+    exit 1
+  }
+}
+
+both quickstart '^world 4: .*parameters [0-9a-f]{16}' "$bin/quickstart" --strategy=zero3 --epochs=3
+both memory_compare '^(ddp|zero3) |as predicted, to the byte' "$bin/memory_compare" --layers=3 \
+  --heads=2 --width=36 --vocabulary=50 --sequence=16 --configurations='ddp zero3'
+both gpt '^parameters  *[0-9a-f]{16}' "$bin/gpt" --strategy=zero2 --data="$text" --layers=3 \
+  --heads=2 --width=36 --context=32 --batch=2 --steps=4 --warmup=2 --eval_every=2 \
+  --eval_batches=4 --sample_bytes=16 --prompt=int --losses_out="$scratch/losses"
+[[ $(wc -l <"$scratch/losses") -eq 4 ]]
+
+# The comparison can fail: other data trains other parameters.
+"${launch[@]}" "$bin/quickstart" --strategy=zero3 --epochs=2 2>/dev/null |
+  grep '^world 4: ' >"$scratch/other"
+if diff -q "$scratch/quickstart.own" "$scratch/other" >/dev/null; then
+  echo "launchers.sh: two runs that differ print the same: nothing was compared" >&2
+  exit 1
+fi
+echo "the same under tessera-run and ${launch[*]}"
