@@ -26,6 +26,11 @@ add_test(NAME examples.on_gpu
                  $<TARGET_FILE:nccl_fake> ${PROJECT_SOURCE_DIR}/examples)
 list(APPEND examples_tests examples.on_gpu)
 
+add_test(NAME examples.comm_hook
+         COMMAND ${PROJECT_SOURCE_DIR}/tests/examples/comm_hook.sh $<TARGET_FILE_DIR:gpt>
+                 ${PROJECT_SOURCE_DIR}/examples)
+list(APPEND examples_tests examples.comm_hook)
+
 add_test(NAME examples.time_out
          COMMAND ${PROJECT_SOURCE_DIR}/tests/examples/time_out.sh $<TARGET_FILE_DIR:gpt>)
 list(APPEND examples_tests examples.time_out)
@@ -72,6 +77,8 @@ tessera_example_refusal(degrees "degrees: got none; strategy hybrid needs them" 
                         --data=${PROJECT_SOURCE_DIR}/examples)
 tessera_example_refusal(reshard "reshard_after_forward: is set, but strategy ddp" --strategy=ddp
                         --reshard_after_forward=1 --data=${PROJECT_SOURCE_DIR}/examples)
+tessera_example_refusal(comm_hook "got strategy zero3, which splits gradients over 2 ranks"
+                        --strategy=zero3 --comm_hook=noop --data=${PROJECT_SOURCE_DIR}/examples)
 tessera_example_refusal(dtype "got 'int8', expected float, bfloat16 or float16" --param_dtype=int8)
 tessera_example_refusal(flags "--batch: got 0.*--width: got 10|--width: got 10.*--batch: got 0"
                         --batch=0 --width=10)

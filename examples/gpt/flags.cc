@@ -110,6 +110,12 @@ ABSL_FLAG(int64_t, accumulate, 1, "micro-steps (backward passes) per step");
 ABSL_FLAG(bool, no_sync, false,
           "add the gradients of micro-steps on each rank and reduce them once per step; default: "
           "reduce in each micro-step");
+ABSL_FLAG(
+    gpt::CommHookName, comm_hook, gpt::CommHookName::kNone,
+    "what sends gradients: none (the engine), powersgd (as thin matrices), all_reduce, or noop "
+    "(nothing: to measure); ddp and zero1");
+ABSL_FLAG(int64_t, powersgd_rank, 1, "of the matrices that powersgd sends");
+ABSL_FLAG(int64_t, powersgd_start, 10, "backwards before powersgd begins");
 ABSL_FLAG(int64_t, steps, 600, "updates to make");
 ABSL_FLAG(gpt::OptimizerFlag, optimizer, {}, gpt::optimizer_help());
 ABSL_FLAG(absl::optional<double>, lr, {},
@@ -198,6 +204,9 @@ Flags read_flags() {
   flags.batch = absl::GetFlag(FLAGS_batch);
   flags.accumulate = absl::GetFlag(FLAGS_accumulate);
   flags.no_sync = absl::GetFlag(FLAGS_no_sync);
+  flags.comm_hook = absl::GetFlag(FLAGS_comm_hook);
+  flags.powersgd_rank = absl::GetFlag(FLAGS_powersgd_rank);
+  flags.powersgd_start = absl::GetFlag(FLAGS_powersgd_start);
   flags.optimizer = absl::GetFlag(FLAGS_optimizer).optimizer;
   flags.rate = {.peak = absl::GetFlag(FLAGS_lr).value_or(flags.optimizer->lr),
                 .floor = absl::GetFlag(FLAGS_min_lr).value_or(flags.optimizer->min_lr),
@@ -253,6 +262,8 @@ absl::Status validate(const Flags& flags) {
   count("data_bytes", flags.data_bytes, 1);
   count("batch", flags.batch, 1, kMax);
   count("accumulate", flags.accumulate, 1, kMax);
+  count("powersgd_rank", flags.powersgd_rank, 1);
+  count("powersgd_start", flags.powersgd_start, 0);
   count("steps", flags.rate.steps, 1);
   at_least("lr", flags.rate.peak, 0.0);
   at_least("min_lr", flags.rate.floor, 0.0);

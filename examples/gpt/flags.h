@@ -7,6 +7,7 @@
 #include <absl/status/status.h>
 #include <c10/core/Device.h>
 
+#include "tessera/examples/gpt/comm_hook.h"
 #include "tessera/examples/gpt/generate.h"
 #include "tessera/examples/gpt/model.h"
 #include "tessera/examples/gpt/optimizer.h"
@@ -38,6 +39,9 @@ struct Flags {
   int64_t batch = 0;       ///< sequences per rank and micro-step
   int64_t accumulate = 0;  ///< micro-steps per step
   bool no_sync = false;    ///< add micro-steps locally, reduce once
+  CommHookName comm_hook = CommHookName::kNone;
+  int64_t powersgd_rank = 0;
+  int64_t powersgd_start = 0;  ///< backwards before it
   const Optimizer* optimizer = nullptr;
   RateCurve rate;
   double weight_decay = 0.0;

@@ -10,8 +10,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "tessera/examples/gpt/batches.h"
+#include "tessera/examples/gpt/comm_hook.h"
 #include "tessera/examples/gpt/corpus.h"
 #include "tessera/examples/gpt/evaluation.h"
 #include "tessera/examples/gpt/flags.h"
@@ -111,6 +113,9 @@ void train(const Flags& flags) {
   auto engine = tessera::parallelize(
       model, gpt::optimizer_plan(*flags.optimizer, flags.rate.peak, flags.weight_decay),
       flags.options, world);
+  if (auto hook = gpt::make_comm_hook(flags.comm_hook, flags.powersgd_rank, flags.powersgd_start)) {
+    engine->register_comm_hook(std::move(hook));
+  }
   engine->set_schedule([rate = flags.rate](int64_t step) { return rate.at(step); });
 
   const int64_t tokens_per_step =

@@ -48,7 +48,8 @@ class CommHook {
   /// A tensor of the state that a hook keeps from step to step.
   struct State {
     std::string name;       ///< unique in the hook; "comm_hook.<name()>.<name>" in a StateDict
-    at::Tensor tensor;      ///< on the CPU; the memory itself, which loading writes
+    at::Tensor tensor;      ///< on the CPU; the memory itself, which loading writes; zeros where
+                            ///< PartialState lets a state lack it
     std::string parameter;  ///< whose it is, by its name; "" for none's
   };
 

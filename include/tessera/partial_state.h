@@ -14,8 +14,8 @@ struct PartialState {
   /// begins with, the count at 0, master and average as the value. A master without its value is
   /// taken where it rounds to the value that the parameter has. Numbers of a group
   /// ("optimizer.<group>.lr") may be missing, and stay, if it accepts all trained parameters of the
-  /// group; the engine's (steps, scaler), a communication hook's iteration and buffers, if it
-  /// accepts all parameters. What a hook has of a parameter stays.
+  /// group; the engine's (steps, scaler) and buffers, if it accepts all parameters. So may what a
+  /// communication hook has of no parameter, which begins anew where all values are there.
   ParameterPredicate may_lack = {};
 
   /// Entries "optimizer.<name>.<state>" of parameters that are frozen in this run are left out. By

@@ -33,6 +33,7 @@
 #include "tessera/lion_options.h"
 #include "tessera/optimizer_plan.h"
 #include "tessera/options.h"
+#include "tessera/power_sgd.h"
 #include "tessera/precision.h"
 #include "tessera/strategy.h"
 #include "tessera/sync_batch_norm.h"

@@ -212,11 +212,30 @@ void StateSlices::begin_missing(const StateTable& table, const std::vector<Prese
       }
     }
   }
+  begin_hook_state(table, presence);
   const size_t first = table.regions().back().first_slot;
   for (size_t i = 0; i < numbers.size(); ++i) {
     const bool is_missing =
         numbers[i].parameter.has_value() && presence[first + i] == Presence::kMissing;
     if (is_missing && value(*numbers[i].parameter) == Presence::kThere) numbers[i].bits = 0;
+  }
+}
+
+/// What a communication hook has begins at zeros where the values it belongs to are there.
+void StateSlices::begin_hook_state(const StateTable& table,
+                                   const std::vector<Presence>& presence) const {
+  const auto has_value = [&](const Parameter& parameter) {
+    return presence[*table.find(absl::StrCat("model.", parameter.name))] == Presence::kThere;
+  };
+  const bool has_all = std::all_of(table_.begin(), table_.end(), has_value);
+  for (const StateRegion& region : table.regions()) {
+    if (region.source != StateRegion::Source::kReplica) continue;
+    const StateSlot& slot = table.slots()[region.first_slot];
+    if (!StateTable::is_of_comm_hook(slot.name)) continue;
+    const bool is_due = slot.parameter.has_value() ? has_value(table_[*slot.parameter]) : has_all;
+    if (presence[region.first_slot] == Presence::kMissing && is_due) {
+      table.replicas()[region.index].zero_();
+    }
   }
 }
 

@@ -89,6 +89,7 @@ class StateSlices {
   std::vector<Slice> memory_of(const StateRegion& region) const;
   at::Tensor value_of(const StateRegion& region, const StatePart& part) const;
   at::Tensor master_of(const StateRegion& region, const StatePart& part) const;
+  void begin_hook_state(const StateTable& table, const std::vector<Presence>& presence) const;
   std::vector<StatePart> parts_within(const StateRegion& region, Range bounds) const;
 
   const ParameterTable& table_;

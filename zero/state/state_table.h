@@ -105,10 +105,11 @@ class StateTable {
            (leaves_out_comm_hook_ && is_of_comm_hook(name));
   }
   std::string unknown_entry(const std::string& name) const;
+  /// Whether the entry `name` is a communication hook's.
+  static bool is_of_comm_hook(const std::string& name) { return name.starts_with("comm_hook."); }
 
  private:
   bool is_of_frozen(const std::string& name) const;
-  static bool is_of_comm_hook(const std::string& name) { return name.starts_with("comm_hook."); }
   void add_unit(const ParameterTable& table, const PlannedUnit& unit, StateRegion region,
                 std::string_view prefix, std::string_view suffix, at::ScalarType dtype,
                 const KeptState* state = nullptr);

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <absl/strings/string_view.h>
+
+#include "tessera/comm_hook.h"
+
+namespace gpt {
+
+/// What communicates gradients.
+enum class CommHookName : uint8_t { kNone, kAllReduce, kNoop, kPowerSgd };
+
+// For ABSL_FLAG.
+bool AbslParseFlag(absl::string_view text, CommHookName* name, std::string* error);
+std::string AbslUnparseFlag(CommHookName name);
+
+/// The hook; null for none. `rank` and `start` are PowerSGD's.
+std::shared_ptr<tessera::CommHook> make_comm_hook(CommHookName name, int64_t rank, int64_t start);
+
+}  // namespace gpt
