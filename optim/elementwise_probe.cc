@@ -39,10 +39,12 @@ std::string problem_of_state(const std::string& name, const ProbeRun& run,
                           "for each element; name a count of updates as `step`, and compute other "
                           "numbers from the count");
     }
-    return absl::StrCat("state '", name, "': got sizes ", c10::str(tensor.sizes()),
-                        " for a parameter of ", c10::str(sizes),
-                        ", expected the parameter's; ranks can only split states that have a value "
-                        "for each element: train such parameters with another algorithm");
+    return absl::StrCat(
+        "state '", name, "': got sizes ", c10::str(tensor.sizes()), " for a parameter of ",
+        c10::str(sizes),
+        ", expected the parameter's; ranks can only split states that have a value "
+        "for each element: hand the optimizer to whole_tensor(), or train such parameters with "
+        "another algorithm");
   }
   return "";
 }
@@ -102,6 +104,9 @@ std::string probe_elementwise(const ErasedForm& form, const OptimizerOptions& op
                               const StatesInUse& states) {
   constexpr const char* kElsewhere =
       "; train its parameters with another algorithm, by a group of the plan";
+  constexpr const char* kWhole =
+      "; hand it to whole_tensor(), or train its parameters with another algorithm, by a group of "
+      "the plan";
   const at::NoGradGuard no_grad;
   const GeneratorKeeper keeper;
   try {
@@ -137,14 +142,14 @@ std::string probe_elementwise(const ErasedForm& form, const OptimizerOptions& op
                             ": got an update that depends on the shape of a parameter ([16, 12] "
                             "and the same values as [192] become different), expected one that is "
                             "elementwise, which can run on flat slices",
-                            kElsewhere);
+                            kWhole);
       }
       if (!have_equal_values(run_cut(form, options, samples), expected)) {
         return absl::StrCat(form.name,
                             ": got an update of an element that depends on others of its parameter "
                             "(a norm, a block), expected one that is elementwise, which can run on "
                             "slices",
-                            kElsewhere);
+                            kWhole);
       }
       const std::string found = problem_of_form_in_use(
           form, expected, [&] { return run_as_engine(form, options, states, samples); });

@@ -1,7 +1,9 @@
 #include "tessera/zero/step/whole_tensor_plan.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -149,6 +151,30 @@ TEST(WholeTensorPlan, ParametersThatNeedNormsDoNotTravel) {
   EXPECT_EQ(two.plan(2).gathered_bytes(), 0);
   EXPECT_EQ(two.plan(2).bytes(0), 192 * 4);
   EXPECT_EQ(two.plan(2).received_bytes(0), 0);
+}
+
+/// Then pieces lie twice beside each other, and states with the owner.
+TEST(WholeTensorPlan, ValuesMayTravelBesideDirectionsAndOwnersKeepStates) {
+  PlannedMatrices two({{16, 16}, {8, 4}}, 2, true);
+  two.parameters[0].has_values = true;
+  two.parameters[0].states = {{.number = 0, .name = "rows", .sizes = {16}, .dtype = std::nullopt},
+                              {.number = 2, .name = "count", .sizes = {}, .dtype = at::kLong}};
+  const WholeTensorPlan plan = two.plan(2);
+  const Entry& large = plan.entries()[0];
+  EXPECT_EQ(large.owner, 0);
+  EXPECT_EQ(large.pieces[0].direction, 0);
+  EXPECT_EQ(large.pieces[0].values, 192 * 4);
+  EXPECT_EQ(large.pieces[1].values, 64 * 4);
+  EXPECT_EQ(plan.entries()[1].pieces[0].direction, 2 * 64 * 4);
+  EXPECT_EQ(plan.results_begin(), 2 * 192 * 4);
+  EXPECT_EQ(plan.received_bytes(0), 2 * 64 * 4);
+  EXPECT_EQ(plan.received_bytes(1), 64 * 4);
+  EXPECT_EQ(large.states, (std::vector<int64_t>{0, 64}));
+  EXPECT_EQ(plan.state_bytes(0), 128);
+  EXPECT_EQ(plan.state_bytes(1), 0);
+  EXPECT_EQ(plan.bytes(0), 2 * 768 + 1024 + 160 * 4 + 128);
+  const WholeTensorPlan alone = two.plan(1);
+  EXPECT_EQ(alone.bytes(0), 256 * 4 + 80 * 4 + 128) << "scratch for the small one only";
 }
 
 }  // namespace
