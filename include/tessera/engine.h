@@ -332,7 +332,7 @@ class Engine final {
   void add_group(OptimizerGroup group);
 
   /// Collective. The state of the run (see StateDict). Under kOneRank ranks other than `rank` get
-  /// an empty one. Values are copies. Ignored parameters are not in it. Throws c10::Error on every
+  /// an empty one. Values are copies. What is ignored is not in it. Throws c10::Error on every
   /// rank if parameters or buffers were added or removed since parallelize, because they would be
   /// missing in it. kEveryRank and kOneRank receive (N-1)/N of the state on every rank and take
   /// temporary memory for the largest unit; kSharded sends only a check.

@@ -18,7 +18,7 @@ namespace tessera {
 ///
 /// All ranks must have built the same model (names, shapes, strides, dtypes, requires_grad, ties),
 /// optimizer plan and options: differences throw c10::Error on every rank that names the first one.
-/// Parameters and buffers of rank 0 are given to all ranks; buffers stay local afterwards.
+/// Parameters and buffers of rank 0 are given to all ranks; later, buffers follow Options::buffers.
 /// Parameters move into flat buffers (the tensors stay the user's own objects; their views and
 /// aliases follow or are refused, Note [Aliases of parameters]; raw pointers taken before are
 /// stale), converted if Options::precision says so; where parameters are split, each rank keeps its

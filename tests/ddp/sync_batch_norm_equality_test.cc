@@ -31,7 +31,8 @@ struct NormCase {
   at::ScalarType dtype = at::kDouble;
   at::ScalarType parameters = at::kDouble;
   at::MemoryFormat format = at::MemoryFormat::Contiguous;
-  double shift = 0.0;  ///< of all inputs
+  bool turned = false;  ///< inputs and gradients lie channel by channel
+  double shift = 0.0;   ///< of all inputs
   double tolerance = 1e-12;
 };
 
@@ -63,6 +64,7 @@ std::vector<NormCase> norm_cases() {
       {.name = "OtherMomentumAndEps", .rows = {2, 3}, .options = options().momentum(0.7).eps(0.3)},
       {.name = "ChannelsLast", .rows = {2, 3, 1}, .format = at::MemoryFormat::ChannelsLast},
       {.name = "ChannelsLastEmpty", .rows = {2, 0, 3}, .format = at::MemoryFormat::ChannelsLast},
+      {.name = "Turned", .rows = {2, 3, 1}, .turned = true},
       {.name = "FarFromZero", .rows = {3, 2, 4}, .shift = 1e4, .tolerance = 1e-8},
       {.name = "Fp32",
        .rows = {3, 2, 4},
@@ -120,6 +122,11 @@ struct Seen {
   at::Tensor output, input_grad, weight_grad, bias_grad, mean, variance, batches, evaluated;
 };
 
+/// Its values in other strides.
+at::Tensor turned(const at::Tensor& tensor) {
+  return tensor.transpose(0, 1).contiguous().transpose(0, 1);
+}
+
 template <typename Norm>
 void set_parameters(Norm& norm, const NormCase& test) {
   norm->to(test.parameters);
@@ -139,11 +146,12 @@ Seen run(Norm norm, const NormCase& test, int64_t begin, int64_t count) {
   Seen seen;
   for (const uint64_t batch : {1, 2}) {
     const at::Tensor input = draw(test, batch, test.shift).narrow(0, begin, count);
-    const at::Tensor leaf = input.detach().clone().set_requires_grad(true);
-    const at::Tensor gradient = draw(test, 10 + batch, 0.3).narrow(0, begin, count);
+    const at::Tensor leaf = (test.turned ? turned(input) : input.clone()).set_requires_grad(true);
+    const at::Tensor drawn = draw(test, 10 + batch, 0.3).narrow(0, begin, count);
+    const at::Tensor gradient = test.turned ? turned(drawn) : drawn;
     seen.output = norm->forward(leaf);
     EXPECT_EQ(seen.output.scalar_type(), test.dtype);
-    EXPECT_EQ(seen.output.strides(), leaf.strides()) << "the input's memory format";
+    EXPECT_TRUE(test.turned || seen.output.strides() == leaf.strides()) << "its memory format";
     seen.output.backward(gradient);
     seen.input_grad = leaf.grad();
     EXPECT_EQ(seen.input_grad.scalar_type(), test.dtype);
@@ -177,7 +185,8 @@ Seen run_of_dimension(const NormCase& test, int64_t begin, int64_t count, Argume
 
 Seen run_synchronised(const NormCase& test, const std::shared_ptr<ProcessGroup>& group) {
   const int rank = group->rank();
-  return run_of_dimension<nn::SyncBatchNorm1d, nn::SyncBatchNorm2d, nn::SyncBatchNorm3d>(
+  return run_of_dimension<tessera::nn::SyncBatchNorm1d, tessera::nn::SyncBatchNorm2d,
+                          tessera::nn::SyncBatchNorm3d>(
       test, rows_before(test, rank), test.rows[static_cast<size_t>(rank)], group);
 }
 

@@ -36,7 +36,7 @@ TEST(SyncBatchNorm, SendsTwoCallsPerLayerInTrainingAndNoneInEval) {
   run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     const auto recording = std::make_shared<Recording>();
     const auto group = std::make_shared<RecordingGroup>(world, recording);
-    nn::SyncBatchNorm1d norm(kWidth, group);
+    tessera::nn::SyncBatchNorm1d norm(kWidth, group);
     const at::Tensor input = at::randn({4, kWidth}).set_requires_grad(true);
     norm->forward(input).sum().backward();
     constexpr int64_t kWords = 2 * kWidth + 1;
@@ -57,7 +57,7 @@ TEST(SyncBatchNorm, SendsTwoCallsPerLayerInTrainingAndNoneInEval) {
 
 TEST(SyncBatchNorm, UpdatesStatisticsWithoutGradMode) {
   run_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
-    nn::SyncBatchNorm1d norm(1, world);
+    tessera::nn::SyncBatchNorm1d norm(1, world);
     const at::NoGradGuard no_grad;
     const at::Tensor output = norm->forward(at::full({2, 1}, world->rank() == 0 ? 1.0F : 3.0F));
     EXPECT_FALSE(output.requires_grad());
@@ -70,7 +70,7 @@ TEST(SyncBatchNorm, IsRecomputedByActivationCheckpointing) {
   run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     const auto rows = static_cast<int64_t>(world->rank());  // none on rank 0
     const auto gradients = [&](bool checkpoints) {
-      nn::SyncBatchNorm1d norm(kWidth, world);
+      tessera::nn::SyncBatchNorm1d norm(kWidth, world);
       norm->to(at::kDouble);
       auto generator = at::detail::createCPUGenerator(5);
       const at::Tensor input =
@@ -87,7 +87,7 @@ TEST(SyncBatchNorm, IsRecomputedByActivationCheckpointing) {
 
 TEST(SyncBatchNorm, RefusesSecondDerivatives) {
   run_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
-    nn::SyncBatchNorm1d norm(kWidth, world);
+    tessera::nn::SyncBatchNorm1d norm(kWidth, world);
     const at::Tensor input = at::randn({4, kWidth}).set_requires_grad(true);
     const at::Tensor output = norm->forward(input).pow(2).sum();
     const auto gradients = torch::autograd::grad({output}, {input}, {}, std::nullopt,
@@ -100,7 +100,7 @@ TEST(SyncBatchNorm, RefusesSecondDerivatives) {
 
 TEST(SyncBatchNorm, RefusesTooFewValuesOnAllRanks) {
   const auto errors = run_ranks_expecting_errors(3, [](const std::shared_ptr<ProcessGroup>& world) {
-    nn::SyncBatchNorm1d norm(kWidth, world);
+    tessera::nn::SyncBatchNorm1d norm(kWidth, world);
     const at::Tensor one = at::randn({world->rank() == 1 ? 1 : 0, kWidth});
     EXPECT_THAT(message_of([&] { norm->forward(one); }),
                 HasSubstr("[SyncBatchNorm1d] input: got 1 value(s) per channel in the batches of "
@@ -111,10 +111,10 @@ TEST(SyncBatchNorm, RefusesTooFewValuesOnAllRanks) {
 }
 
 TEST(SyncBatchNorm, RefusesOtherInputsAndNoGroup) {
-  EXPECT_THAT(message_of([] { nn::SyncBatchNorm3d(4, nullptr); }),
+  EXPECT_THAT(message_of([] { tessera::nn::SyncBatchNorm3d(4, nullptr); }),
               HasSubstr("[SyncBatchNorm3d] group: got null"));
   run_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
-    nn::SyncBatchNorm2d norm(kWidth, world);
+    tessera::nn::SyncBatchNorm2d norm(kWidth, world);
     EXPECT_THAT(message_of([&] {
                   norm->forward(at::zeros({3, kWidth}));
                 }),
@@ -123,7 +123,7 @@ TEST(SyncBatchNorm, RefusesOtherInputsAndNoGroup) {
                   norm->forward(at::zeros({3, 2, 1, 1}));
                 }),
                 HasSubstr("got 2 channels, expected the 5"));
-    nn::SyncBatchNorm1d rows(kWidth, world);
+    tessera::nn::SyncBatchNorm1d rows(kWidth, world);
     EXPECT_THAT(message_of([&] {
                   rows->forward(at::zeros({3, kWidth, 1, 1}));
                 }),
@@ -134,7 +134,7 @@ TEST(SyncBatchNorm, RefusesOtherInputsAndNoGroup) {
 TEST(SyncBatchNorm, OtherChannelsOnARankAreNamedOnAll) {
   const auto errors = run_ranks_expecting_errors(3, [](const std::shared_ptr<ProcessGroup>& world) {
     const int64_t channels = world->rank() == 2 ? 3 : 4;
-    nn::SyncBatchNorm1d norm(channels, world);
+    tessera::nn::SyncBatchNorm1d norm(channels, world);
     norm->forward(at::randn({4, channels}));
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("float64[9] 'statistics of SyncBatchNorm1d'"),
@@ -146,7 +146,7 @@ TEST(SyncBatchNorm, ARankThatDoesNotComeIsATimeOutAndOneElsewhereIsNamedAtOnce) 
   const auto late = run_ranks_expecting_errors(
       2,
       [&](const std::shared_ptr<ProcessGroup>& world) {
-        nn::SyncBatchNorm1d norm(kWidth, world);
+        tessera::nn::SyncBatchNorm1d norm(kWidth, world);
         if (world->rank() == 1) return is_over.wait();  // alive, busy elsewhere
         EXPECT_THAT(message_of([&] {
                       norm->forward(at::randn({4, kWidth}));
@@ -158,7 +158,7 @@ TEST(SyncBatchNorm, ARankThatDoesNotComeIsATimeOutAndOneElsewhereIsNamedAtOnce) 
   EXPECT_THAT(late, Each(std::string()));
   const auto elsewhere =
       run_ranks_expecting_errors(2, [](const std::shared_ptr<ProcessGroup>& world) {
-        nn::SyncBatchNorm1d norm(kWidth, world);
+        tessera::nn::SyncBatchNorm1d norm(kWidth, world);
         if (world->rank() == 1) return world->barrier("elsewhere");
         norm->forward(at::randn({4, kWidth}));
       });
@@ -168,13 +168,13 @@ TEST(SyncBatchNorm, ARankThatDoesNotComeIsATimeOutAndOneElsewhereIsNamedAtOnce) 
 
 TEST(SyncBatchNorm, PrintsAndClones) {
   run_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
-    nn::SyncBatchNorm2d norm(torch::nn::BatchNormOptions(4).momentum(std::nullopt), world);
+    tessera::nn::SyncBatchNorm2d norm(torch::nn::BatchNormOptions(4).momentum(std::nullopt), world);
     std::ostringstream text;
     text << norm;
     EXPECT_EQ(text.str(),
               "tessera::nn::SyncBatchNorm2d(4, eps=1e-05, momentum=None, affine=true, "
               "track_running_stats=true, ranks=2)");
-    const auto copy = std::dynamic_pointer_cast<nn::SyncBatchNorm2dImpl>(norm->clone());
+    const auto copy = std::dynamic_pointer_cast<tessera::nn::SyncBatchNorm2dImpl>(norm->clone());
     EXPECT_EQ(copy->group(), world);
     EXPECT_FALSE(copy->weight.is_same(norm->weight));
   });

@@ -65,7 +65,7 @@ struct NormNet : torch::nn::Module {
   Norm1d plain{nullptr};
   torch::nn::Linear last{nullptr};
 };
-using SyncedNet = NormNet<nn::SyncBatchNorm2d, nn::SyncBatchNorm1d>;
+using SyncedNet = NormNet<tessera::nn::SyncBatchNorm2d, tessera::nn::SyncBatchNorm1d>;
 using PlainNet = NormNet<torch::nn::BatchNorm2d, torch::nn::BatchNorm1d>;
 
 constexpr int kNormSteps = 3;
@@ -208,9 +208,9 @@ TEST(SyncBatchNormEquivalence, KeepsItsPrecision) {
     struct Small : torch::nn::Module {
       explicit Small(const std::shared_ptr<ProcessGroup>& group)
           : linear(register_module("linear", torch::nn::Linear(3, 4))),
-            norm(register_module("norm", nn::SyncBatchNorm1d(4, group))) {}
+            norm(register_module("norm", tessera::nn::SyncBatchNorm1d(4, group))) {}
       torch::nn::Linear linear;
-      nn::SyncBatchNorm1d norm;
+      tessera::nn::SyncBatchNorm1d norm;
     } net(world);  // no std::shared_ptr holds it
     const auto engine =
         parallelize(net, norm_adamw(), {.precision = {.parameters = at::kBFloat16}}, world);

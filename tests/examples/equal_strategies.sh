@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs quickstart, lora and a tiny gpt under all strategies and compares what they print, character for character.
+# Runs quickstart, lora, digits and a tiny gpt under all strategies and compares what they print, character for character.
 #
 #   equal_strategies.sh <folder of the programs> <ranks> <text>     1 rank runs without the launcher
 set -euo pipefail
@@ -21,6 +21,10 @@ quickstart() { # <strategy>
 
 lora() { # <strategy>
   run "$bin/lora" --strategy="$1" --steps=10 | grep -o 'world .*parameters .*'
+}
+
+digits() { # <strategy>
+  run "$bin/digits" --strategy="$1" --epochs=1 | grep -o 'world .*parameters .*'
 }
 
 gpt() { # <strategy and its flags> <further arguments>
@@ -66,6 +70,7 @@ case $ranks in
 esac
 same quickstart -- zero1 zero2 zero3
 same lora -- zero1 zero2 zero3
+same digits -- zero1 zero2 zero3
 same gpt -- "${rows[@]}"
 same gpt --accumulate=3 -- zero1 zero2 zero3 "${rows[-1]}"
 cp "$scratch/ddp" "$scratch/reduced_each"

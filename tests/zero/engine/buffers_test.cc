@@ -385,7 +385,7 @@ TEST(RequiresSyncBatchNorm, RefusesBatchNormByNameOnAllRanks) {
   run_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
     Options options = ddp_with(BufferSync::kOnce);
     options.requires_sync_batch_norm = true;
-    torch::nn::Sequential model(torch::nn::Linear(3, 4), nn::SyncBatchNorm1d(4, world));
+    torch::nn::Sequential model(torch::nn::Linear(3, 4), tessera::nn::SyncBatchNorm1d(4, world));
     EXPECT_NO_THROW(parallelize(*model, adamw(), options, world)) << "the control";
   });
 }

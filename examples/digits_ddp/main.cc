@@ -1,0 +1,75 @@
+// The program digits_by_hand with an engine: it gives all ranks rank 0's parameters, averages
+// gradients in backward, a bucket at a time, and updates.
+//
+//   tessera-run --standalone --nproc-per-node 2 build/release/bin/digits_ddp
+//
+// Expected last line, that of digits_by_hand (its last digits depend on the number of ranks and on
+// the machine):
+//
+//   world 2: loss 0.0007, accuracy 91.9 % of 297
+#include <cstdio>
+
+#include <absl/flags/flag.h>
+
+#include "tessera/examples/program/digits.h"
+#include "tessera/examples/program/program.h"
+#include "tessera/tessera.h"
+
+ABSL_FLAG(int, epochs, 20, "times to go through the digits");
+
+namespace {
+
+constexpr int64_t kBatch = 60;  // of all ranks together
+
+torch::nn::Sequential make_net() {
+  using torch::nn::Conv2d, torch::nn::Conv2dOptions, torch::nn::Linear, torch::nn::ReLU;
+  torch::manual_seed(1);
+  return torch::nn::Sequential(Conv2d(Conv2dOptions(1, 16, 3).padding(1)), ReLU(),
+                               Conv2d(Conv2dOptions(16, 16, 3).stride(2)), ReLU(),
+                               torch::nn::Flatten(), Linear(144, 10));
+}
+
+void train() {
+  const int epochs = absl::GetFlag(FLAGS_epochs);
+  if (epochs < 1) throw program::UsageError("--epochs: expected 1 or more");
+  auto world = tessera::init_process_group();
+  const program::Digits all = program::read_digits();
+  const program::Digits train = program::training_part(all);
+  const program::Digits test = program::test_part(all);
+
+  torch::nn::Sequential net = make_net();
+  auto engine = tessera::parallelize(net, torch::optim::SGDOptions(0.1).momentum(0.9),
+                                     {.strategy = tessera::Strategy::kDdp}, world);
+
+  auto generator = at::detail::createCPUGenerator(/*seed=*/3);  // the same order on all ranks
+  at::Tensor loss;
+  for (int epoch = 0; epoch < epochs; ++epoch) {
+    const at::Tensor order = at::randperm(train.digit.size(0), generator, at::kLong);
+    for (const at::Tensor& batch : order.split(kBatch)) {
+      const at::Tensor mine = batch.slice(0, world->rank(), std::nullopt, world->size());
+      loss = torch::nn::functional::cross_entropy(net->forward(train.pixels.index_select(0, mine)),
+                                                  train.digit.index_select(0, mine));
+      loss.backward();
+      engine->step();
+    }
+  }
+
+  at::Tensor mean = loss.detach().clone();
+  world->all_reduce(mean, tessera::ReduceOp::kAvg, "loss")->wait();
+  const at::NoGradGuard no_grad;
+  const at::Tensor right = net->forward(test.pixels).argmax(1).eq(test.digit);
+  if (world->rank() == 0) {
+    std::printf("world %d: loss %.4f, accuracy %.1f %% of %lld\n", world->size(),
+                mean.item<double>(), 100.0 * right.to(at::kDouble).mean().item<double>(),
+                static_cast<long long>(right.numel()));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return program::run({.name = "digits_ddp",
+                       .summary = "trains on digits, gradients averaged by an engine.",
+                       .examples = {"tessera-run --standalone --nproc-per-node 2 digits_ddp"}},
+                      argc, argv, train);
+}
