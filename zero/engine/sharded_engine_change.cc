@@ -4,6 +4,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
 
 #include "tessera/zero/engine/sharded_engine.h"
 
@@ -11,7 +12,9 @@ namespace tessera::internal {
 
 void ShardedEngine::begin_change(const char* call) {
   require_between_steps(call);
-  leave_average(call, InAverage::kRefused);
+  enter(call, InAverage::kRefused);
+  TORCH_CHECK(open_join_ == nullptr, "[engine] ", call,
+              ": called inside the loop over join(); call it behind the loop");
   learn_outcome();
   failure_.abort_all_on_exception(call, [&] {
     settle();
