@@ -12,12 +12,16 @@
 
 #include "tessera/backward_options.h"
 #include "tessera/gather_counts.h"
+#include "tessera/join.h"
+#include "tessera/mean.h"
 #include "tessera/memory_meter.h"
+#include "tessera/no_sync.h"
 #include "tessera/parameter_predicate.h"
 #include "tessera/parameter_table.h"
 #include "tessera/partial_state.h"
 #include "tessera/state_dict.h"
 #include "tessera/state_stream.h"
+#include "tessera/step_result.h"
 #include "tessera/strategy.h"
 #include "tessera/unit_plan.h"
 
@@ -43,21 +47,6 @@ class Trace;
 
 /// What becomes of the optimizer's state of parameters that Engine::set_trainable() freezes.
 enum class FrozenState : uint8_t { kDropped, kReturned };
-
-/// What one step did. Equal on all ranks. Under Options::asynchronous_step, step() returns the
-/// result of the previous step(); the first call returns one with `committed` false.
-struct StepResult {
-  bool committed = false;  ///< the update was applied; false: non-finite gradients were skipped,
-                           ///< or weights of 0
-  int64_t step = 0;        ///< number of updates applied so far, this one included
-  double grad_norm = 0.0;  ///< global norm (Options::grad_norm_type) of the averaged gradient after
-                           ///< clipping by value and before clipping by norm, without the loss
-                           ///< scale; not finite if skipped
-  double loss_scale = 1.0;  ///< in force for the backwards of this step
-  double weight = 0.0;  ///< sum of BackwardOptions::weight over ranks and backwards; 0 without any
-  int64_t used_parameters =
-      0;  ///< trainable parameters that had a gradient on any rank and were updated
-};
 
 /// Trains one model on the ranks of a process group. Made by parallelize() (tessera/parallelize.h).
 /// The loop is the user's own: forward, loss.backward(), engine->step(). Gradients are the mean
@@ -142,18 +131,13 @@ class Engine final {
 
   /// Collective as loss.backward() is: scale(loss).backward(), for a loss with a weight
   /// (BackwardOptions::weight): where ranks or micro-steps have different numbers of samples, or
-  /// tokens. Weights travel in what a backward exchanges anyway; where gradients are sent or summed
-  /// in fp16, the first weighted backward of a step, inside no_sync() too, is a collective of its
-  /// own that agrees on a unit of weight. `.grad` shows sum(w * gradient) / N, which is not divided
-  /// by the mean weight yet; clipping and StepResult::grad_norm are of the weighted mean. With
-  /// Options::gradient_divide_factor D the gradient is N / D times the weighted mean. If `loss` has
-  /// weight 0, it may be undefined or have no graph.
+  /// tokens. Where gradients are sent or summed in fp16, the first weighted backward of a step,
+  /// inside no_sync() too, is a collective of its own that agrees on a unit of weight. If `loss`
+  /// has weight 0, it may be undefined or have no graph.
   ///
   /// Throws c10::Error on every rank, and so does step() until zero_grad(), if a weight is out of
   /// range on any (inside no_sync() only there, with nothing added), and if some losses of a step
-  /// have weights and others have none. Weights that sum up to 0 make step() throw on every rank,
-  /// or skip, as Options::on_non_finite says. Throws c10::Error for a weight under
-  /// optimizer_in_backward, asynchronous_step and cuda_graphs.
+  /// have weights and others have none.
   void backward(const at::Tensor& loss, const BackwardOptions& options = {});
 
   /// Collective, blocking; once, before the first backward. From now on `hook`
@@ -194,24 +178,33 @@ class Engine final {
 
   /// Local, but all ranks must call it. Drops the gradients of this step, reduced or not.
   void zero_grad();
+  /// Local. Whether there was a backward since the last step().
+  bool has_gradients() const;
+
+  /// Collective. The batches of `loader`, for ranks that have different numbers of them: `for
+  /// (auto& batch : engine->join(*loader))`. JoinedBatches says what holds in the loop.
+  template <typename Loader>
+  JoinedBatches<Loader> join(Loader& loader, JoinOptions options = {}) {
+    return JoinedBatches<Loader>(loader, begin_join(std::move(options)));
+  }
+
+  /// Collective, blocking. Each rank calls `evaluate_batch(batch, mean)` on the batches of its own
+  /// `loader`, without autograd and in evaluation mode; returns the mean over all ranks. What that
+  /// throws on one rank, all throw. Where ranks gather split parameters together (GPUs), they need
+  /// equally many batches or a full_parameters() scope, else all throw c10::Error.
+  template <typename Loader, typename EvaluateBatch>
+  Mean evaluate(Loader& loader, EvaluateBatch&& evaluate_batch) {
+    std::optional<decltype(loader.begin())> batch;
+    const auto has_batch = [&] {
+      batch.has_value() ? static_cast<void>(++*batch) : static_cast<void>(batch = loader.begin());
+      return *batch != loader.end();
+    };
+    return evaluate_batches(has_batch, [&](Mean& mean) { evaluate_batch(**batch, mean); });
+  }
 
   /// While the returned scope lives, backward adds gradients locally (full-size memory) and sends
   /// nothing; the first backward outside it reduces the local sum. Local. Scopes nest.
-  class NoSync {
-   public:
-    /// `depth` counts the scopes alive; it may outlive the engine in one.
-    explicit NoSync(std::shared_ptr<int> depth) : depth_(std::move(depth)) { ++*depth_; }
-    NoSync(NoSync&& other) noexcept = default;
-    NoSync(const NoSync&) = delete;
-    NoSync& operator=(const NoSync&) = delete;
-    NoSync& operator=(NoSync&&) = delete;
-    ~NoSync() {
-      if (depth_ != nullptr) --*depth_;
-    }
-
-   private:
-    std::shared_ptr<int> depth_;
-  };
+  using NoSync = tessera::NoSync;
   [[nodiscard]] NoSync no_sync();
 
   /// Collective as a backward is. Calls `body`, which runs one forward and one backward. Under
@@ -383,6 +376,9 @@ class Engine final {
   friend class Checkpoints;
 
   MemoryMeter& meter();  // for what checkpoints hold
+  JoinScope begin_join(JoinOptions options);
+  Mean evaluate_batches(const std::function<bool()>& has_batch,
+                        const std::function<void(Mean&)>& run_batch);
 
   const std::unique_ptr<internal::CurrentEngine> implementation_;
 };

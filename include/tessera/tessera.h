@@ -49,13 +49,16 @@
 #include "tessera/engine.h"
 #include "tessera/flat_layout.h"
 #include "tessera/gather_counts.h"
+#include "tessera/join.h"
 #include "tessera/mean.h"
+#include "tessera/no_sync.h"
 #include "tessera/parallelize.h"
 #include "tessera/parameter_predicate.h"
 #include "tessera/parameter_table.h"
 #include "tessera/partial_state.h"
 #include "tessera/state_dict.h"
 #include "tessera/state_stream.h"
+#include "tessera/step_result.h"
 #include "tessera/unit_plan.h"
 
 // Runs that go on after a kill.

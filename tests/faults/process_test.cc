@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
@@ -57,6 +58,14 @@ void train_and_die() {
     const auto whole = trainer.engine->full_parameters();
     if (is_victim) die();
   }
+  if (point == "join") {  // the others have no batches and follow
+    std::vector<int> batches;
+    if (is_victim) batches = {1, 2};
+    for (const int batch : trainer.engine->join(batches)) {
+      if (batch == 2) die();
+      trainer.train(batch);
+    }
+  }
   const at::Tensor loss = trainer.loss(1);
   if (is_victim && point == "forward") die();
   if (is_victim && point == "exit") std::quick_exit(0);
@@ -99,6 +108,8 @@ std::vector<Death> deaths() {
     all.push_back({point, hybrid(2, 2, 2), 4, 3});
   }
   all.push_back({"gather", resharding(1), 3, 2});
+  all.push_back({"join", configuration_of(Strategy::kZero1), 3, 1});
+  all.push_back({"join", configuration_of(Strategy::kZero3), 3, 2});
   return all;
 }
 

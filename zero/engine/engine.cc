@@ -6,6 +6,7 @@
 
 #include "tessera/zero/engine/current_engine.h"
 #include "tessera/zero/engine/open_average.h"
+#include "tessera/zero/engine/open_join.h"
 
 namespace tessera {
 using namespace internal;
@@ -35,6 +36,8 @@ void Engine::accumulate(const std::vector<NamedTensor>& gradients, std::optional
 
 void Engine::zero_grad() { implementation_->get().zero_grad(); }
 
+bool Engine::has_gradients() const { return implementation_->get().has_gradients(); }
+
 Engine::NoSync Engine::no_sync() { return implementation_->get().no_sync(); }
 
 void Engine::micro_step(const std::function<void()>& body) {
@@ -43,6 +46,23 @@ void Engine::micro_step(const std::function<void()>& body) {
 
 void Engine::register_comm_hook(std::shared_ptr<CommHook> hook) {
   implementation_->get().register_comm_hook(std::move(hook));
+}
+
+JoinScope Engine::begin_join(JoinOptions options) {
+  return implementation_->get().begin_join(std::move(options));
+}
+
+JoinScope::~JoinScope() {
+  if (open_ != nullptr && open_->engine != nullptr) open_->is_left = true;
+}
+
+void JoinScope::follow() {
+  if (open_->engine != nullptr) open_->engine->follow();
+}
+
+Mean Engine::evaluate_batches(const std::function<bool()>& has_batch,
+                              const std::function<void(Mean&)>& run_batch) {
+  return implementation_->get().evaluate(has_batch, run_batch);
 }
 
 void Engine::set_schedule(Schedule rate) { implementation_->get().set_schedule(std::move(rate)); }

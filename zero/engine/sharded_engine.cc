@@ -83,6 +83,7 @@ ShardedEngine::ShardedEngine(Parts parts, Lasting& lasting, Values brought)
 ShardedEngine::~ShardedEngine() {
   handles_.hide_all();
   if (open_average_ != nullptr) open_average_->engine = nullptr;
+  end_join();
   lasting_.meter.remove(optimizer_class(), optimizer_bytes());
   lasting_.meter.remove(MemoryClass::kControl, control_bytes());
 }
@@ -181,12 +182,14 @@ StepResult ShardedEngine::step() {
   failure_.require_none();
   require_outside_backward("step");
   const RunningCall running(lasting_.running, "step");
+  if (!is_following_) announce(Announcements::Call::kStep, "step");
   leave_average("step", InAverage::kRefused);
   const at::NoGradGuard no_grad;
   streams_.pass();
   written_.clear();
   learn_outcome();  // before this step's report is written
   if (!is_updated()) apply_schedule();
+  if (!is_updated()) failure_.guard([&] { take_hyper_parameters(); });
   return lasting_.last_result = failure_.guard([&] {
     failure_.abort_all_on_exception("step()", [&] {
       settle();

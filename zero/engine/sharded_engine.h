@@ -28,10 +28,12 @@
 #include "tessera/process_group.h"
 #include "tessera/trace.h"
 #include "tessera/unit_plan.h"
+#include "tessera/zero/engine/announcements.h"
 #include "tessera/zero/engine/captured_micro_steps.h"
 #include "tessera/zero/engine/lasting.h"
 #include "tessera/zero/engine/misuse_check.h"
 #include "tessera/zero/engine/open_average.h"
+#include "tessera/zero/engine/open_join.h"
 #include "tessera/zero/parameters/parameter_access.h"
 #include "tessera/zero/parameters/parameter_store.h"
 #include "tessera/zero/parameters/registration.h"
@@ -76,6 +78,11 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   double loss_scale() const { return commit_->loss_scale().scale; }
   void accumulate(const std::vector<NamedTensor>& gradients, std::optional<double> weight);
   void zero_grad();
+  bool has_gradients() const { return backwards_ > 0; }
+  JoinScope begin_join(JoinOptions options);
+  void follow();  // JoinScope's
+  Mean evaluate(const std::function<bool()>& has_batch,
+                const std::function<void(Mean&)>& run_batch);
   Engine::NoSync no_sync() { return Engine::NoSync(lasting_.no_sync_depth); }
   void micro_step(const std::function<void()>& body);
   void set_schedule(Engine::Schedule rate);
@@ -137,6 +144,14 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   enum class InAverage : uint8_t { kRefused, kAllowed, kEnds };
   void leave_average(const char* call, InAverage in_average);
   std::string find_write_inside() const;
+  /// Begins a collective call that a rank in a join() without batches cannot follow.
+  void enter(const char* call, InAverage in_average);
+  Announcements::Call announce(Announcements::Call mine, const char* name,
+                               bool is_weighted = false);
+  void take_hyper_parameters();
+  void follow_micro_step();
+  double early_factor() const;
+  void end_join();
   void agree_to_update();
   void reduce_in_step();
   void require_weights() const;
@@ -201,12 +216,17 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   std::unique_ptr<CapturedMicroSteps> captured_;  // null without Options::cuda_graphs
   std::vector<std::unique_ptr<GradientHook>> hooks_;
   std::shared_ptr<OpenAverage> open_average_;  // null outside begin_average()
+  std::shared_ptr<OpenJoin> open_join_;        // null outside join(), as the next two
+  std::optional<Announcements> announcements_;
+  std::optional<HostAllGather> hyper_parameters_;
 
   int64_t steps_ = 0;                // updates applied
   int64_t steps_here_ = 0;           // those of this engine, without loaded ones
   int64_t backwards_ = 0;            // of this model, since the last step
   bool saw_other_backward_ = false;  // a backward that gave this model nothing, since the last step
   bool in_micro_step_ = false;
+  bool is_announced_ = false;               // what begins next in a join()
+  bool is_following_ = false;               // other ranks, in a join()
   std::optional<double> next_weight_ = {};  // of the micro-step that begins next
   bool was_scaled_ = false;                 // scale() was called since the last step
   std::string written_;  // what was found in the last backward since step(), see look_for_writes()

@@ -15,14 +15,14 @@ namespace tessera::internal {
 
 void ShardedEngine::modify_parameters(int from_rank, const std::function<void()>& write) {
   require_between_steps("modify_parameters");
-  leave_average("modify_parameters", InAverage::kRefused);
+  enter("modify_parameters", InAverage::kRefused);
   learn_outcome();
   failure_.abort_all_on_exception("modify_parameters", [&] { access_.modify(from_rank, write); });
 }
 
 Engine::Scope ShardedEngine::full_parameters() {
   require_between_steps("full_parameters");
-  leave_average("full_parameters", InAverage::kAllowed);
+  enter("full_parameters", InAverage::kAllowed);
   learn_outcome();
   return failure_.abort_all_on_exception("full_parameters", [&] { return access_.open_scope(); });
 }
@@ -40,7 +40,7 @@ void ShardedEngine::wait() {
 
 uint64_t ShardedEngine::parameter_hash() {
   require_between_steps("parameter_hash");
-  leave_average("parameter_hash", InAverage::kAllowed);
+  enter("parameter_hash", InAverage::kAllowed);
   learn_outcome();
   return failure_.abort_all_on_exception("parameter_hash", [&] { return access_.hash(); });
 }
@@ -50,7 +50,7 @@ uint64_t ShardedEngine::parameter_hash() {
 StateDict ShardedEngine::state_dict(StateScope scope, int rank) {
   require_between_steps("state_dict");
   const RunningCall running(lasting_.running, "state_dict");
-  leave_average("state_dict", InAverage::kRefused);
+  enter("state_dict", InAverage::kRefused);
   learn_outcome();
   const at::NoGradGuard no_grad;
   return failure_.abort_all_on_exception("state_dict", [&] {
@@ -63,7 +63,7 @@ StateDict ShardedEngine::state_dict(StateScope scope, int rank) {
 void ShardedEngine::write_state(StateSink& sink) {
   require_between_steps("write_state");
   const RunningCall running(lasting_.running, "write_state");
-  leave_average("write_state", InAverage::kRefused);
+  enter("write_state", InAverage::kRefused);
   learn_outcome();
   const at::NoGradGuard no_grad;
   const StreamedState::Saving saving = failure_.abort_all_on_exception("write_state", [&] {
@@ -94,7 +94,7 @@ void ShardedEngine::load_state(const char* call, const std::function<void(Engine
   failure_.require_all_ranks();
   require_outside_backward(call);
   const RunningCall running(lasting_.running, call);
-  leave_average(call, InAverage::kRefused);
+  enter(call, InAverage::kRefused);
   learn_outcome();
   const at::NoGradGuard no_grad;
   failure_.abort_all_on_exception(call, [&] {

@@ -27,7 +27,7 @@ namespace tessera::internal {
 
 Engine::AverageScope ShardedEngine::begin_average() {
   require_between_steps("begin_average");
-  leave_average("begin_average", InAverage::kRefused);
+  enter("begin_average", InAverage::kRefused);
   TORCH_CHECK(average_ != nullptr,
               "[engine] begin_average: the engine keeps no average of the weights; set "
               "Options::average");
@@ -47,7 +47,7 @@ Engine::AverageScope ShardedEngine::begin_average() {
 
 void ShardedEngine::end_average() {
   require_between_steps("end");
-  leave_average("end", InAverage::kEnds);
+  enter("end", InAverage::kEnds);
 }
 
 /// Why the average cannot be trusted any more; "" if it can. Local; no rank may write shards now.
@@ -57,6 +57,11 @@ std::string ShardedEngine::find_write_inside() const {
   return absl::StrCat("parameter '", parts_.table[finding.parameter].name,
                       "' was written inside begin_average(), where values only show the average; "
                       "engine->load_state_dict() an earlier state");
+}
+
+void ShardedEngine::enter(const char* call, InAverage in_average) {
+  announce(Announcements::Call::kOther, call);
+  leave_average(call, in_average);
 }
 
 void ShardedEngine::leave_average(const char* call, InAverage in_average) {

@@ -81,7 +81,10 @@ void ShardedEngine::accumulate(const std::vector<NamedTensor>& gradients,
   streams_.pass();
   const bool is_alone = *lasting_.no_sync_depth > 0 && early_update_ == nullptr;
   std::string problem = misplaced();
-  if (!is_alone && problem.empty()) leave_average("accumulate", InAverage::kRefused);
+  if (!is_alone && problem.empty()) {
+    announce(Announcements::Call::kAccumulate, "accumulate", weight.has_value());
+    leave_average("accumulate", InAverage::kRefused);
+  }
   const GivenGradients given = given_gradients(parts_.table, gradients);
   if (problem.empty()) problem = given.problem;
   if (problem.empty()) problem = problem_of_weight(weight);
@@ -97,6 +100,7 @@ void ShardedEngine::accumulate(const std::vector<NamedTensor>& gradients,
     learn_outcome();  // it uses the same channel
     failure_.guard([&] { refuse_on_all_ranks(*parts_.group, problem, "accumulate"); });
   }
+  is_announced_ = !is_alone && open_join_ != nullptr;
   next_weight_ = weight;
   const auto forget = c10::make_scope_exit([this] { next_weight_.reset(); });
   failure_.guard([&] { begin_micro_step(); });
@@ -115,16 +119,25 @@ void ShardedEngine::begin_micro_step() {
               "[engine] backward: called inside begin_average(), where the model is the average of "
               "its weights, which is not trained; end it before the forward, by end() of its scope "
               "or, if that was dropped, by another collective call");
-  if (early_update_ != nullptr) agree_to_update();
+  const bool is_local = *lasting_.no_sync_depth > 0;
+  if (!is_following_ && !std::exchange(is_announced_, false)) {
+    announce(is_local ? Announcements::Call::kLocalMicroStep : Announcements::Call::kMicroStep,
+             "backward", next_weight_.has_value());
+  }
+  if (early_update_ != nullptr) {
+    take_hyper_parameters();
+    agree_to_update();
+  }
   failure_.abort_all_on_exception("backward", [&] {
     if (early_update_ == nullptr) look_for_writes();
     adopt_cleared_gradients();
     handles_.count_edits();
   });
-  weight_.begin(std::exchange(next_weight_, std::nullopt));
-  reducer_.begin_micro_step(
-      *lasting_.no_sync_depth > 0 ? Reducer::Mode::kAddLocally : Reducer::Mode::kReduce,
-      weight_.factor());
+  if (!is_following_ || announcements_->is_weighted()) {
+    weight_.begin(is_following_ ? 0.0 : std::exchange(next_weight_, std::nullopt));
+  }
+  reducer_.begin_micro_step(is_local ? Reducer::Mode::kAddLocally : Reducer::Mode::kReduce,
+                            weight_.factor() * early_factor());
   in_micro_step_ = true;
   lasting_.comm_hook.note_backward();
   compute_.end("forward");
@@ -155,6 +168,14 @@ void ShardedEngine::agree_to_update() {
   });
   commit_->agree_to_update(mine);
   early_update_->begin();
+}
+
+/// What gradients are multiplied with where backward updates, so that the mean over all ranks is
+/// that over the ranks that have batches. Note [Join].
+double ShardedEngine::early_factor() const {
+  const bool applies = early_update_ != nullptr && open_join_ != nullptr &&
+                       open_join_->options.divide == JoinOptions::Divide::kByActive;
+  return applies ? static_cast<double>(parts_.group->size()) / announcements_->active() : 1.0;
 }
 
 void ShardedEngine::gradient(size_t index, at::Tensor gradient) {
@@ -252,6 +273,7 @@ at::Tensor ShardedEngine::scale(const at::Tensor& loss) {
 
 void ShardedEngine::zero_grad() {
   require_between_steps("zero_grad");
+  if (!is_following_) announce(Announcements::Call::kZeroGrad, "zero_grad");
   clear();
 }
 

@@ -5,6 +5,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
 
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
@@ -64,7 +65,9 @@ void ShardedEngine::register_comm_hook(std::shared_ptr<CommHook> hook) {
 
 void ShardedEngine::begin_change(const char* call) {
   require_between_steps(call);
-  leave_average(call, InAverage::kRefused);
+  enter(call, InAverage::kRefused);
+  TORCH_CHECK(open_join_ == nullptr, "[engine] ", call,
+              ": called inside the loop over join(); call it behind the loop");
   learn_outcome();
   failure_.abort_all_on_exception(call, [&] {
     settle();

@@ -68,7 +68,10 @@ void StepWeight::begin(std::optional<double> weight) {
   (weight.has_value() ? has_weighted_ : has_plain_) = true;
   (weight.has_value() ? mine_.has_weighted : mine_.has_plain) = true;
   factor_ = 1.0;
-  if (!weight.has_value()) return;
+  if (!weight.has_value()) {
+    mine_.weight += 1.0;
+    return;
+  }
   if (units_.has_value() && !unit_.has_value()) unit_ = agreed_unit(*weight);
   factor_ = *weight / unit_.value_or(1.0);
   mine_.weight += *weight;
@@ -94,7 +97,13 @@ void StepWeight::collect(const BackwardAgreement& agreement) {
     if (report.has_plain) plain = rank;
     if (report.has_weighted) weighted = rank;
   }
-  for (int rank = 0; rank < group_.size(); ++rank) sum_ += agreement.report_of(rank).weight;
+  double most = 0.0;
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const double weight = agreement.report_of(rank).weight;
+    sum_ += weight;
+    most = std::max(most, weight);
+  }
+  backwards_ += most;
   mine_ = {};
   has_plain_ = has_plain_ || plain >= 0;
   has_weighted_ = has_weighted_ || weighted >= 0;
@@ -113,8 +122,9 @@ std::optional<double> StepWeight::sum() const {
 }
 
 double StepWeight::divisor() const {
-  if (!has_weighted_ || sum_ == 0.0) return 1.0;
-  return sum_ / (static_cast<double>(group_.size()) * unit_.value_or(1.0));
+  if (sum_ == 0.0 || (!has_weighted_ && !divides_step_)) return 1.0;
+  const double each = has_weighted_ ? unit_.value_or(1.0) : backwards_;
+  return sum_ / (static_cast<double>(group_.size()) * each);
 }
 
 void StepWeight::clear() {
@@ -122,6 +132,8 @@ void StepWeight::clear() {
   has_plain_ = false;
   has_weighted_ = false;
   sum_ = 0.0;
+  backwards_ = 0.0;
+  divides_step_ = divides_by_active_;
   factor_ = 1.0;
   unit_.reset();
   problem_.clear();

@@ -19,12 +19,16 @@ class StepWeight {
   StepWeight(ProcessGroup& group, const UnitPlan& plan);
 
   /// A backward of this rank begins with `weight`, or without one. A weight that is no weight
-  /// counts as 0, and problem() says so. Collective under needs_unit() in the first backward of a
-  /// step that has a weight; else local.
+  /// counts as 0, and problem() says so. Where gradients are sent or summed in fp16, it is
+  /// collective in the first backward of a step that has a weight; else local.
   void begin(std::optional<double> weight);
 
-  /// Whether the first backward with a weight of each step agrees on a unit of weight.
-  bool needs_unit() const { return units_.has_value(); }
+  /// Whether steps without weights are divided by how many ranks had a loss, which is the number of
+  /// ranks unless some had none: by its mean over the step's backwards.
+  void divide_by_active(bool divides) {
+    divides_by_active_ = divides;
+    divides_step_ = divides_step_ || divides;
+  }
 
   /// What the gradients of the backward that has begun are multiplied with.
   double factor() const { return factor_; }
@@ -43,7 +47,8 @@ class StepWeight {
   /// Their sum over all ranks; unset if it has none. Equal on all ranks.
   std::optional<double> sum() const;
   /// By what the step's reduced gradients, divided by the number of ranks, must still be divided to
-  /// be the weighted mean; 1 without weights or if they are zero. Equal on all ranks.
+  /// be the weighted mean, or that over the ranks that had a loss; 1 otherwise, and if weights are
+  /// zero. Equal on all ranks.
   double divisor() const;
 
   /// The step is over, or its gradients are dropped.
@@ -59,7 +64,10 @@ class StepWeight {
   BackwardAgreement::Report mine_;      // since the last exchange
   bool has_plain_ = false;              // in this step, on this rank or any
   bool has_weighted_ = false;
-  double sum_ = 0.0;  // of what was exchanged
+  bool divides_by_active_ = false;
+  bool divides_step_ = false;  // also where that has ended before this step
+  double sum_ = 0.0;           // of what was exchanged; without weights of losses
+  double backwards_ = 0.0;     // without weights: of the rank that had most, since each exchange
   double factor_ = 1.0;
   std::optional<double> unit_;  // of weight, in this step
   std::string problem_;

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+namespace tessera {
+
+namespace internal {
+struct OpenJoin;
+}  // namespace internal
+
+/// What happens in a loop over Engine::join() when some ranks have no batches left. Equal on all
+/// ranks, but for `on_step`.
+struct JoinOptions {
+  /// What gradients of losses without weights are divided by then. Losses with weights are always
+  /// divided by the sum of the weights.
+  enum class Divide : uint8_t {
+    kByActive,  ///< how many ranks had a batch: each batch of a step counts the same
+    kByWorld,   ///< how many ranks there are: the last steps are smaller
+  } divide = Divide::kByActive;
+
+  /// All ranks throw c10::Error as soon as one has no batches left and another has.
+  bool throws_when_one_ends = false;
+
+  /// Called on a rank without batches after each step() that it follows, as the loops of the others
+  /// call their learning rate schedulers. May be empty: hyper-parameters are taken from the lowest
+  /// rank that has batches.
+  std::function<void()> on_step = {};
+};
+
+/// This rank's part in a loop over Engine::join(). Engine::join() makes it. Not thread-safe.
+class JoinScope {
+ public:
+  explicit JoinScope(std::shared_ptr<internal::OpenJoin> open) : open_(std::move(open)) {}
+  JoinScope(JoinScope&& other) noexcept = default;
+  JoinScope(const JoinScope&) = delete;
+  JoinScope& operator=(const JoinScope&) = delete;
+  JoinScope& operator=(JoinScope&&) = delete;
+  /// Local. Before follow() has returned, this rank has left the loop early: the engine's next
+  /// collective call throws c10::Error on every rank, unless all ranks have left it.
+  ~JoinScope();
+
+  /// This rank has no batches left. Takes part in the backwards and steps of the ranks that have,
+  /// without gradients of its own, until none has. Throws what these calls throw.
+  void follow();
+
+ private:
+  std::shared_ptr<internal::OpenJoin> open_;
+};
+
+/// The batches of a loader, for ranks that have different numbers of them. For one range-based for
+/// loop that calls backward and step(). A rank that has no batches left follows the others' calls,
+/// with zeros for gradients, until none has any: ranks leave the loop together, with the
+/// hyper-parameters of those that were in it last. The loader is any range.
+///
+/// Inside, each backward (under no_sync() too), accumulate(), step() and zero_grad() begins with an
+/// all-gather of one word, and a step that some ranks follow with one of the hyper-parameters,
+/// which these take from the lowest rank that has batches.
+///
+/// Engine::join() throws c10::Error on every rank under asynchronous steps and cuda_graphs, where
+/// ranks gather split parameters together (GPUs) and where options differ. Inside, all ranks throw
+/// c10::Error that names the ranks if some leave the loop before the others, if ranks that have
+/// batches make different calls, and if they make another collective call of this engine while a
+/// rank has none left; set_trainable() and add_group() throw always.
+template <typename Loader>
+class JoinedBatches {
+ public:
+  /// Engine::join() calls it. `loader` must outlive it.
+  JoinedBatches(Loader& loader, JoinScope scope) : loader_(loader), scope_(std::move(scope)) {}
+
+  struct End {};
+  class Iterator {
+   public:
+    Iterator(Loader& loader, JoinScope& scope)
+        : batch_(loader.begin()), end_(loader.end()), scope_(&scope) {
+      follow_at_end();
+    }
+    decltype(auto) operator*() { return *batch_; }
+    Iterator& operator++() {
+      ++batch_;
+      follow_at_end();
+      return *this;
+    }
+    bool operator!=(End) const { return !is_over_; }
+
+   private:
+    void follow_at_end() {
+      if (batch_ != end_) return;
+      scope_->follow();
+      is_over_ = true;
+    }
+
+    decltype(std::declval<Loader&>().begin()) batch_;
+    decltype(std::declval<Loader&>().end()) end_;
+    JoinScope* scope_;
+    bool is_over_ = false;
+  };
+
+  Iterator begin() { return Iterator(loader_, scope_); }
+  End end() { return {}; }
+
+ private:
+  Loader& loader_;
+  JoinScope scope_;
+};
+
+}  // namespace tessera

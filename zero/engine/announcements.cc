@@ -1,0 +1,83 @@
+#include "tessera/zero/engine/announcements.h"
+
+#include <algorithm>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/agreement/refusal.h"
+
+namespace tessera::internal {
+namespace {
+
+// Beside the values of Call.
+constexpr int64_t kLeft = -1;
+constexpr int64_t kWeighted = 64;  // added to one of these
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));
+}
+
+}  // namespace
+
+bool Announcements::is_active(int rank) const {
+  return std::find(active_.begin(), active_.end(), rank) != active_.end();
+}
+
+Announcements::Call Announcements::exchange(const Announcement& mine, bool throws_when_one_ends) {
+  calls_.mine()[0] =
+      mine.has_left ? kLeft : static_cast<int64_t>(mine.call) + (mine.is_weighted ? kWeighted : 0);
+  calls_.exchange("call in a loop over join()");
+  std::vector<int> left;
+  std::vector<int> over;
+  active_.clear();
+  bool differ = false;
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const int64_t word = calls_.of(rank)[0];
+    if (word == kLeft) {
+      left.push_back(rank);
+    } else if (word == static_cast<int64_t>(Call::kFollow)) {
+      over.push_back(rank);
+    } else {
+      active_.push_back(rank);
+      differ = differ || word != calls_.of(active_.front())[0];
+    }
+  }
+  all_left_ = static_cast<int>(left.size()) == group_.size();
+  if (all_left_) return mine.call;
+  TORCH_CHECK(left.empty(), "[join] ", ranks_text(left),
+              " left the loop over engine->join() while others are in it; leave it on all ranks "
+              "after the same step, or run it to its end on all");
+  if (active_.empty()) return Call::kFollow;
+  lowest_active_ = active_.front();
+  TORCH_CHECK(over.empty() || !throws_when_one_ends, "[join] ", ranks_text(over),
+              over.size() == 1 ? " has" : " have", " no batches left, ", ranks_text(active_),
+              active_.size() == 1 ? " has" : " have",
+              "; JoinOptions::throws_when_one_ends was set, give all ranks equally many");
+  if (differ) {
+    refuse_on_all_ranks(group_,
+                        mine.call == Call::kFollow
+                            ? ""
+                            : absl::StrCat("calls ", mine.name,
+                                           ", others another call; make the same "
+                                           "calls on all ranks that have batches"),
+                        "join");
+  }
+  const int64_t word = calls_.of(active_.front())[0];
+  is_weighted_ = word >= kWeighted;
+  const auto call = static_cast<Call>(word % kWeighted);
+  if (call == Call::kOther && !over.empty()) {
+    refuse_on_all_ranks(group_,
+                        mine.call == Call::kFollow
+                            ? ""
+                            : absl::StrCat(mine.name, ": called while ", ranks_text(over),
+                                           over.size() == 1 ? " has" : " have",
+                                           " no batches left and cannot take part; call it behind "
+                                           "the loop over engine->join()"),
+                        "join");
+  }
+  return call;
+}
+
+}  // namespace tessera::internal

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/core/step/host_all_gather.h"
+#include "tessera/process_group.h"
+
+namespace tessera::internal {
+
+/// What the ranks in a loop over Engine::join() say before each collective call: an all-gather of
+/// one word, after which all of them know which call comes and who has batches left.
+class Announcements {
+ public:
+  enum class Call : int64_t {
+    kFollow,          ///< this rank has no batches left and does what the others do
+    kMicroStep,       ///< a backward that reduces
+    kLocalMicroStep,  ///< one inside no_sync()
+    kAccumulate,      ///< Engine::accumulate() outside no_sync()
+    kStep,
+    kZeroGrad,
+    kOther,  ///< a call that a rank without batches cannot follow
+  };
+
+  /// `group` must outlive it.
+  explicit Announcements(ProcessGroup& group) : group_(group), calls_(group, /*words=*/1) {}
+
+  /// What one rank says. `name` is for messages; `is_weighted`: a backward's loss has a weight.
+  struct Announcement {
+    Call call;
+    const char* name;
+    bool is_weighted = false;
+    bool has_left = false;  ///< the rank has left the loop
+  };
+
+  /// Collective, blocking. Returns the call of the ranks that have batches; kFollow if none has.
+  /// Throws c10::Error on every
+  /// rank that names them if some ranks have left the loop, if calls differ, if a rank would have
+  /// to follow kOther, and, under `throws_when_one_ends`, if some have batches left and others have
+  /// not.
+  Call exchange(const Announcement& mine, bool throws_when_one_ends);
+
+  /// As of the last exchange(): whether all ranks had left the loop, whether the losses of those
+  /// that had batches have weights, and how many these were.
+  bool all_left() const { return all_left_; }
+  bool is_weighted() const { return is_weighted_; }
+  int active() const { return static_cast<int>(active_.size()); }
+  /// The lowest rank that has batches, or had when some had any.
+  int lowest_active() const { return lowest_active_; }
+  bool is_active(int rank) const;
+
+  int64_t bytes() const { return calls_.bytes(); }
+
+ private:
+  ProcessGroup& group_;
+  HostAllGather calls_;
+  std::vector<int> active_;
+  int lowest_active_ = 0;
+  bool all_left_ = false;
+  bool is_weighted_ = false;
+};
+
+}  // namespace tessera::internal
