@@ -114,7 +114,7 @@ ABSL_FLAG(
     gpt::CommHookName, comm_hook, gpt::CommHookName::kNone,
     "what sends gradients: none (the engine), powersgd (as thin matrices), all_reduce, or noop "
     "(nothing: to measure); ddp and zero1");
-ABSL_FLAG(int64_t, powersgd_rank, 1, "of the matrices that powersgd sends");
+ABSL_FLAG(int64_t, powersgd_rank, 16, "of the matrices that powersgd sends");
 ABSL_FLAG(int64_t, powersgd_start, 10, "backwards before powersgd begins");
 ABSL_FLAG(int64_t, steps, 600, "updates to make");
 ABSL_FLAG(gpt::OptimizerFlag, optimizer, {}, gpt::optimizer_help());

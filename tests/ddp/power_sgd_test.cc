@@ -229,6 +229,22 @@ TEST(PowerSgd, TrainsToTheSameBitsUnderEveryConfigurationThatItRunsUnder) {
   }
 }
 
+TEST(PowerSgd, HasTheSameBitsWhereCommunicationRunsInAThread) {
+  std::vector<uint64_t> hashes;
+  using Lane = ProcessGroupOptions::Lane;
+  for (const Lane lane : {Lane::kInline, Lane::kThread}) {
+    run_ranks(3,
+              [&](std::shared_ptr<ProcessGroup> world) {
+                HookedRank rank(world, power_sgd_hook(at_once(2)), "DeepMlp");
+                for (int step = 0; step < 3; ++step) rank.train(step);
+                const uint64_t hash = parameter_hash(*rank.engine);
+                if (world->rank() == 0) hashes.push_back(hash);
+              },
+              {.lane = lane});
+  }
+  EXPECT_EQ(hashes[0], hashes[1]);
+}
+
 /// The matrices of two blocks of a GPT of width 64, with its defaults.
 struct TwoBlocks : torch::nn::Module {
   TwoBlocks() {
