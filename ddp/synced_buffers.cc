@@ -91,15 +91,18 @@ std::string SyncedBuffers::problem() const {
   return "";
 }
 
-void SyncedBuffers::start() {
+void SyncedBuffers::start(const Ranks& counted) {
   const at::NoGradGuard no_grad;
   for (Batch& batch : batches_) {
     if (batch.work != nullptr) batch.work->wait();  // of a step that was refused
+    if (batch.is_mean && !counted.has_mine) batch.flat.zero_();
     for (const Place& place : batch.places) {
-      if (place.is_as_planned()) place.copy.copy_(place.buffer.tensor);
+      if (!place.is_as_planned() || (batch.is_mean && !counted.has_mine)) continue;
+      place.copy.copy_(place.buffer.tensor);
     }
-    batch.work = batch.is_mean ? group_.all_reduce(batch.flat, ReduceOp::kAvg, "mean of buffers")
-                               : group_.broadcast(batch.flat, /*root=*/0, "buffers");
+    batch.work = batch.is_mean ? group_.all_reduce(batch.flat, ReduceOp::kAvg, "mean of buffers",
+                                                   counted.count)
+                               : group_.broadcast(batch.flat, counted.first, "buffers");
   }
 }
 

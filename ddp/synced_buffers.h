@@ -27,8 +27,16 @@ class SyncedBuffers {
   /// none. Local; allocates nothing then.
   std::string problem() const;
 
+  /// Whose buffers count, equal on all ranks but for `has_mine`: in a loop over Engine::join()
+  /// those of ranks that have batches left.
+  struct Ranks {
+    int first;      ///< the lowest of them, whose values are sent where they are not averaged
+    int count;      ///< how many they are
+    bool has_mine;  ///< this rank is one of them
+  };
+
   /// Collective. Sends what the buffers hold; those with a problem() send what they last did.
-  void start();
+  void start(const Ranks& counted);
   /// Blocks until the ranks' values are there and writes them into the buffers, without counting as
   /// a change for graphs that saved them.
   void finish();

@@ -62,4 +62,14 @@ std::vector<std::string> problems_of_batch_norms(const torch::nn::Module& model)
   return problems;
 }
 
+std::string first_sync_batch_norm(const torch::nn::Module& model) {
+  std::string found;
+  visit(model, [&](const std::string& name, const torch::nn::Module& module) {
+    if (found.empty() && module.is_training() && is_synchronised(module)) {
+      found = name.empty() ? "(the model itself)" : name;
+    }
+  });
+  return found;
+}
+
 }  // namespace tessera::internal

@@ -16,4 +16,8 @@ std::set<const c10::TensorImpl*> batch_norm_parameters(const torch::nn::Module& 
 /// Options::requires_sync_batch_norm refuses. Local.
 std::vector<std::string> problems_of_batch_norms(const torch::nn::Module& model);
 
+/// The name of the first SyncBatchNorm in `model` that is in training, so that its forward is
+/// collective; "" if there is none. Local.
+std::string first_sync_batch_norm(const torch::nn::Module& model);
+
 }  // namespace tessera::internal

@@ -89,16 +89,13 @@ ShardedEngine::~ShardedEngine() {
 }
 
 int64_t ShardedEngine::control_bytes() const {
-  return commit_->bytes() + access_.bytes() + weight_.bytes();
+  return commit_->bytes() + access_.bytes() + weight_.bytes() +
+         (buffers_ != nullptr ? buffers_->bytes() : 0);
 }
 
 /// Of the optimizer's states and the average.
 int64_t ShardedEngine::optimizer_bytes() const {
   return commit_->optimizer().state_bytes() + (average_ != nullptr ? average_->bytes() : 0);
-}
-
-int64_t ShardedEngine::control_bytes() const {
-  return commit_->bytes() + access_.bytes() + (buffers_ != nullptr ? buffers_->bytes() : 0);
 }
 
 MemoryClass ShardedEngine::optimizer_class() const {
@@ -200,7 +197,7 @@ StepResult ShardedEngine::step() {
       reducer_.finish();
       StepVote::RankReport report = rank_report(find_misuse());
       // Sent beside the vote; buffers change only after it.
-      if (buffers_ != nullptr) buffers_->start();
+      if (buffers_ != nullptr) buffers_->start(ranks_with_batches());
       return report;
     });
 

@@ -149,6 +149,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   Announcements::Call announce(Announcements::Call mine, const char* name,
                                bool is_weighted = false);
   void take_hyper_parameters();
+  SyncedBuffers::Ranks ranks_with_batches() const;
   void follow_micro_step();
   double early_factor() const;
   void end_join();

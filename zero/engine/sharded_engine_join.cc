@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/zero/engine/batch_norms.h"
 #include "tessera/zero/engine/open_join.h"
 #include "tessera/zero/engine/sharded_engine.h"
 
@@ -36,8 +38,9 @@ JoinScope ShardedEngine::begin_join(JoinOptions options) {
   enter("join", InAverage::kRefused);
   learn_outcome();
   std::string problem;
-  const auto refuse = [&problem](const char* text) {
-    if (problem.empty()) problem = absl::StrCat("join: ", text);
+  const auto refuse = [&problem](std::string_view text) {
+    if (problem.empty())
+      problem = absl::StrCat("join: ", absl::string_view(text.data(), text.size()));
   };
   if (open_join_ != nullptr && !open_join_->is_left) refuse("called inside the loop of another");
   if (commit_->is_late() || captured_ != nullptr) {
@@ -49,6 +52,14 @@ JoinScope ShardedEngine::begin_join(JoinOptions options) {
     refuse(
         "got split parameters that ranks gather together, which a rank without batches cannot "
         "follow; use zero1 or zero2, or give all ranks equally many batches");
+  }
+  if (!options.throws_when_one_ends) {
+    const std::string name = first_sync_batch_norm(*lasting_.model);
+    if (!name.empty()) {
+      refuse(absl::StrCat("got a model with the SyncBatchNorm '", name,
+                          "', whose statistics a rank without batches cannot give; use BatchNorm "
+                          "with Options::buffers, or set throws_when_one_ends"));
+    }
   }
   const bool by_active = options.divide == JoinOptions::Divide::kByActive;
   failure_.guard([&] {
@@ -92,6 +103,13 @@ Announcements::Call ShardedEngine::announce(Announcements::Call mine, const char
   });
   if (announcements_->all_left()) end_join();
   return call;
+}
+
+/// All of them outside a loop.
+SyncedBuffers::Ranks ShardedEngine::ranks_with_batches() const {
+  if (open_join_ == nullptr) return {0, parts_.group->size(), true};
+  return {announcements_->lowest_active(), announcements_->active(),
+          announcements_->is_active(parts_.group->rank())};
 }
 
 /// Collective, where some ranks follow others: those take the hyper-parameters in force on the
