@@ -118,7 +118,7 @@ at::Tensor draw(const NormCase& test, uint64_t seed, double shift) {
 }
 
 /// What two batches leave: by name, in fp64, rows of all ranks.
-struct Seen {
+struct SeenByLayer {
   at::Tensor output, input_grad, weight_grad, bias_grad, mean, variance, batches, evaluated;
 };
 
@@ -141,9 +141,9 @@ void set_parameters(Norm& norm, const NormCase& test) {
 
 /// Two forwards and backwards of `norm` over rows [begin, begin + count) of the batches.
 template <typename Norm>
-Seen run(Norm norm, const NormCase& test, int64_t begin, int64_t count) {
+SeenByLayer run(Norm norm, const NormCase& test, int64_t begin, int64_t count) {
   set_parameters(norm, test);
-  Seen seen;
+  SeenByLayer seen;
   for (const uint64_t batch : {1, 2}) {
     const at::Tensor input = draw(test, batch, test.shift).narrow(0, begin, count);
     const at::Tensor leaf = (test.turned ? turned(input) : input.clone()).set_requires_grad(true);
@@ -172,7 +172,8 @@ Seen run(Norm norm, const NormCase& test, int64_t begin, int64_t count) {
 }
 
 template <typename Norm1, typename Norm2, typename Norm3, typename... Arguments>
-Seen run_of_dimension(const NormCase& test, int64_t begin, int64_t count, Arguments... arguments) {
+SeenByLayer run_of_dimension(const NormCase& test, int64_t begin, int64_t count,
+                             Arguments... arguments) {
   switch (test.features.size()) {
     case 2:
       return run(Norm2(test.options, arguments...), test, begin, count);
@@ -183,7 +184,7 @@ Seen run_of_dimension(const NormCase& test, int64_t begin, int64_t count, Argume
   }
 }
 
-Seen run_synchronised(const NormCase& test, const std::shared_ptr<ProcessGroup>& group) {
+SeenByLayer run_synchronised(const NormCase& test, const std::shared_ptr<ProcessGroup>& group) {
   const int rank = group->rank();
   return run_of_dimension<tessera::nn::SyncBatchNorm1d, tessera::nn::SyncBatchNorm2d,
                           tessera::nn::SyncBatchNorm3d>(
@@ -191,11 +192,11 @@ Seen run_synchronised(const NormCase& test, const std::shared_ptr<ProcessGroup>&
 }
 
 /// BatchNorm in fp64 on all rows at once, of the same rounded inputs.
-Seen run_whole(const NormCase& test) {
+SeenByLayer run_whole(const NormCase& test) {
   using torch::nn::BatchNorm1d, torch::nn::BatchNorm2d, torch::nn::BatchNorm3d;
   NormCase in_double = test;
   in_double.parameters = at::kDouble;
-  Seen seen;
+  SeenByLayer seen;
   const auto forward = [&](auto norm) {
     set_parameters(norm, in_double);
     for (const uint64_t batch : {1, 2}) {
@@ -237,16 +238,16 @@ class SyncBatchNormTest : public ::testing::TestWithParam<NormCase> {};
 
 TEST_P(SyncBatchNormTest, EqualsBatchNormOnAllRowsAtOnce) {
   const NormCase& test = GetParam();
-  const Seen whole = run_whole(test);
+  const SeenByLayer whole = run_whole(test);
   const auto size = static_cast<int>(test.rows.size());
-  std::vector<Seen> seen(test.rows.size());
+  std::vector<SeenByLayer> seen(test.rows.size());
   run_ranks(size, [&](const std::shared_ptr<ProcessGroup>& world) {
     seen[static_cast<size_t>(world->rank())] = run_synchronised(test, world);
   });
   at::Tensor weight_grad, bias_grad;
   for (int rank = 0; rank < size; ++rank) {
     SCOPED_TRACE(::testing::Message() << "rank " << rank);
-    const Seen& mine = seen[static_cast<size_t>(rank)];
+    const SeenByLayer& mine = seen[static_cast<size_t>(rank)];
     const int64_t count = test.rows[static_cast<size_t>(rank)];
     const auto rows = [&](const at::Tensor& all) {
       return all.narrow(0, rows_before(test, rank), count);
@@ -278,8 +279,8 @@ INSTANTIATE_TEST_SUITE_P(, SyncBatchNormTest, ::testing::ValuesIn(norm_cases()),
 // The negative control: BatchNorm of each rank's own rows is far from it.
 TEST(SyncBatchNorm, BatchNormOfOneRanksRowsIsSeenToDiffer) {
   const NormCase test{.name = "", .rows = {3, 4}};
-  const Seen whole = run_whole(test);
-  const Seen alone = run(torch::nn::BatchNorm2d(test.options), test, 0, 3);
+  const SeenByLayer whole = run_whole(test);
+  const SeenByLayer alone = run(torch::nn::BatchNorm2d(test.options), test, 0, 3);
   EXPECT_GT(distance(alone.output, whole.output.narrow(0, 0, 3)), 1e-3);
   EXPECT_GT(distance(alone.input_grad, whole.input_grad.narrow(0, 0, 3)), 1e-3);
   EXPECT_GT(distance(alone.variance, whole.variance), 1e-3);
