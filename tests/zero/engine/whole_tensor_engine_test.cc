@@ -329,6 +329,9 @@ struct NormOfAllRule {
 TEST(WholeTensorEngineRefusals, AreNamedOnAllRanks) {
   const OptimizerPlan plan = factored();
   const OptimizerPlan global = whole_tensor<Own<NormOfAllRule>>(OwnOptions());
+  FactoredOptions narrow;
+  narrow.largest = 4;
+  const OptimizerPlan without_preconditioners = whole_tensor<Factored>(narrow);
   run_ranks(3, [&](std::shared_ptr<ProcessGroup> group) {
     const Configuration zero2 = configuration_of(Strategy::kZero2);
     EXPECT_THAT(message_of([&] { WholeRank(group, global, zero2); }),
@@ -346,9 +349,7 @@ TEST(WholeTensorEngineRefusals, AreNamedOnAllRanks) {
     options.beta = 0.5;
     run.engine->step();
     // Other states than the engine was made with.
-    FactoredOptions narrow;
-    narrow.largest = 4;
-    const WholeRank other(group, whole_tensor<Factored>(narrow), zero2);
+    const WholeRank other(group, without_preconditioners, zero2);
     other.backward(0);
     static_cast<FactoredOptions&>(other.engine->optimizer().param_groups()[0].options()).largest =
         64;
