@@ -35,13 +35,18 @@ struct HyperParameterField {
   bool is_switch = false;  ///< on or off, 1 or 0; else a number
   /// Whether a switch chooses which states there are, as the type of the options does.
   bool chooses_states = false;
+  bool is_whole = false;  ///< an integer in the options
 
   /// A number that access(options) refers to, access([const] Type&) being without captures.
   template <typename Type, typename Access>
   static HyperParameterField number(const char* name, Access /*access*/,
                                     double end = std::numeric_limits<double>::infinity()) {
-    return {
-        .name = name, .read = &read_by<Type, Access>, .write = &write_by<Type, Access>, .end = end};
+    return {.name = name,
+            .read = &read_by<Type, Access>,
+            .write = &write_by<Type, Access>,
+            .end = end,
+            .is_whole = std::is_integral_v<
+                std::remove_cvref_t<std::invoke_result_t<const Access&, const Type&>>>};
   }
   /// A bool that access(options) refers to.
   template <typename Type, typename Access>

@@ -33,7 +33,8 @@ std::vector<HyperParameterField> fields_of(const ErasedForm& form) {
                       .end = number.is_switch ? 2 : kInfinity,
                       .begin = number.is_switch ? 0 : -kInfinity,
                       .is_switch = number.is_switch,
-                      .chooses_states = number.chooses_states});
+                      .chooses_states = number.chooses_states,
+                      .is_whole = number.is_whole && !number.is_switch});
   }
   return fields;
 }
