@@ -27,7 +27,8 @@ std::string digits_of(double value) {
 
 bool HyperParameterField::allows(double value) const {
   if (is_switch) return value == 0.0 || value == 1.0;
-  if (is_whole && value != std::trunc(value)) return false;
+  constexpr double kMostWhole = 9007199254740992.0;  // 2^53: doubles have all integers up to it
+  if (is_whole && (value != std::trunc(value) || std::abs(value) > kMostWhole)) return false;
   return std::isfinite(value) && value >= begin && value < end;
 }
 
@@ -35,10 +36,10 @@ std::string HyperParameterField::problem(double value) const {
   if (allows(value)) return "";  // asked at each update, which allocates nothing
   const std::string got = name + ": got " + digits_of(value) + ", expected ";
   if (is_switch) return got + "0 or 1";
-  if (std::isinf(begin)) return got + "a finite number";
-  if (std::isinf(end)) return got + "a finite number, at least 0";
-  return got + digits_of(begin) + " <= " + name + " < " + digits_of(end) +
-         (is_whole ? ", an integer" : "");
+  const std::string kind = is_whole ? "a whole number" : "a finite number";
+  if (std::isinf(begin)) return got + kind + (is_whole ? " of at most 2^53" : "");
+  if (std::isinf(end)) return got + kind + ", at least 0";
+  return got + digits_of(begin) + " <= " + name + " < " + digits_of(end) + (is_whole ? ", whole" : "");
 }
 
 std::string HyperParameterField::text(double value) const {

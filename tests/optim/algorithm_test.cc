@@ -60,6 +60,15 @@ TEST(HyperParameterField, SaysWhatIsOutOfRange) {
   EXPECT_EQ(open.problem(std::numeric_limits<double>::max()), "");
   EXPECT_EQ(open.problem(infinity), "rate: got inf, expected a finite number, at least 0");
 
+  HyperParameterField whole = rate_field(infinity);
+  whole.is_whole = true;
+  EXPECT_EQ(whole.problem(3.0), "");
+  EXPECT_EQ(whole.problem(1.5), "rate: got 1.5, expected a whole number, at least 0");
+  whole.begin = -infinity;
+  EXPECT_EQ(whole.problem(-3.0), "");
+  EXPECT_EQ(whole.problem(1e300), "rate: got 1e+300, expected a whole number of at most 2^53");
+  EXPECT_THAT(whole.problem(std::nan("")), HasSubstr("got nan"));
+
   EXPECT_EQ(bold_field().problem(1.0), "");
   EXPECT_EQ(bold_field().problem(0.5), "bold: got 0.5, expected 0 or 1");
 }

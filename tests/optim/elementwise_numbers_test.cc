@@ -204,7 +204,7 @@ TEST(ElementwiseNumbers, IntegersAreExactOrRefused) {
   };
   EXPECT_EQ(refusal_of_period(kEnd - 1), "");
   EXPECT_EQ(refusal_of_period(1 - kEnd), "");
-  const std::string range = ", expected -9007199254740991 <= period < 9007199254740992, an integer";
+  const std::string range = ", expected -9007199254740991 <= period < 9007199254740992, whole";
   // Rounded to fp64, the second is the first.
   for (const int64_t period : {kEnd, kEnd + 1}) {
     EXPECT_THAT(refusal_of_period(period),

@@ -10,6 +10,7 @@
 
 #include "tessera/muon_options.h"
 #include "tessera/optim/algorithms.h"
+#include "tessera/optim/muon.h"
 #include "tessera/optim/newton_schulz.h"
 #include "tessera/tests/optim/sharded_model.h"
 #include "tessera/tests/support/plain_muon.h"
@@ -231,6 +232,9 @@ TEST(Muon, SaysWhatIsOutOfRange) {
       AllOf(HasSubstr("[optim] defaults: lr: got -1"),
             HasSubstr("[optim] defaults: momentum: got 1, expected 0 <= momentum < 1"),
             HasSubstr("[optim] defaults: ns_steps: got 100, expected 0 <= ns_steps < 100")));
+  EXPECT_TRUE(muon_algorithm().hyper_parameters[4].is_whole);
+  EXPECT_EQ(muon_algorithm().hyper_parameters[4].problem(1.5),
+            "ns_steps: got 1.5, expected 0 <= ns_steps < 100, whole");
   EXPECT_THAT(muon_refusal(MuonOptions().eps(0)), HasSubstr("eps: got 0, expected a number above"));
   EXPECT_THAT(muon_refusal(MuonOptions().adjust_lr(static_cast<MuonOptions::AdjustLr>(7))),
               HasSubstr("match_rms_adamw: got 7, expected 0 or 1"));
