@@ -20,7 +20,8 @@
 #include "tessera/examples/program/program.h"
 
 ABSL_FLAG(std::string, by, "tessera",
-          "who updates: tessera, tessera8bit (its states in 8 bits), libtorch, or memory, which reads and writes as much and computes "
+          "who updates: tessera, tessera8bit (its states in 8 bits), libtorch, or memory, which "
+          "reads and writes as much and computes "
           "next to nothing");
 
 namespace {

@@ -23,9 +23,9 @@ class Update {
 
 /// Of `numel` values under the algorithm of this name: adamw, adam, sgd, lion, adagrad or rmsprop.
 /// `by`: "tessera", this library's; "libtorch", LibTorch's own optimizer, or for Lion, which it
-/// does not have, the formula in its operators; "tessera8bit", this library's with states in 8 bits,
-/// of adamw and lion; "memory", which reads and writes as many arrays and
-/// does one addition for each value written. Throws program::UsageError for other names.
+/// does not have, the formula in its operators; "tessera8bit", this library's with states in 8
+/// bits, of adamw and lion; "memory", which reads and writes as many arrays and does one addition
+/// for each value written. Throws program::UsageError for other names.
 std::unique_ptr<Update> make_update(const std::string& by, const std::string& algorithm,
                                     int64_t numel);
 
