@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <absl/strings/str_cat.h>
 #include <torch/torch.h>
 
 #include "tessera/memory_formula.h"
@@ -77,7 +78,7 @@ class PowerSgdSteps : public ::testing::TestWithParam<Case> {};
 /// fp64; QR and Gram-Schmidt round differently.
 constexpr double kTolerance = 1e-10;
 
-/// Returns the largest difference to the reference that `spoil` may change, over steps.
+/// The largest difference to the reference, of gradients and errors, over steps.
 double largest_difference(const Case& run, const std::string& model, bool reference_feeds_back) {
   double largest = 0.0;
   run_ranks(run.size, [&](std::shared_ptr<ProcessGroup> world) {
