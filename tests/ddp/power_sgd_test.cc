@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <absl/strings/str_cat.h>
 #include <torch/torch.h>
 
 #include "tessera/memory_formula.h"
@@ -16,20 +17,15 @@
 #include "tessera/tests/ddp/plain_power_sgd.h"
 #include "tessera/tests/support/comparison.h"
 #include "tessera/tests/support/given_gradients.h"
-#include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/recording_group.h"
 #include "tessera/tests/support/same_bits.h"
 
-// PowerSGD against a reference that has all ranks' gradients, its bits, its traffic, its memory,
-// and what it refuses. Its state is in power_sgd_state_test.cc.
+// PowerSGD against a reference that has all ranks' gradients, its bits, its traffic, its memory.
+// Its state is in power_sgd_state_test.cc, what it refuses in power_sgd_refusals_test.cc.
 
 namespace tessera::internal::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::Each;
-using ::testing::HasSubstr;
 
 /// From the first backward on, compressing what is worth it.
 PowerSgdOptions at_once(int64_t rank = 1) {
@@ -82,7 +78,7 @@ class PowerSgdSteps : public ::testing::TestWithParam<Case> {};
 /// fp64; QR and Gram-Schmidt round differently.
 constexpr double kTolerance = 1e-10;
 
-/// Returns the largest difference to the reference that `spoil` may change, over steps.
+/// The largest difference to the reference, of gradients and errors, over steps.
 double largest_difference(const Case& run, const std::string& model, bool reference_feeds_back) {
   double largest = 0.0;
   run_ranks(run.size, [&](std::shared_ptr<ProcessGroup> world) {
@@ -357,50 +353,6 @@ TEST(PowerSgd, KeepsItsStateWhereAGradientIsNotFinite) {
       parameter_hash(*rank.engine);
     });
   }
-}
-
-/// What all ranks of three say to a hook with `options`, rank 1 to `other`.
-std::vector<std::string> powersgd_refusals(const PowerSgdOptions& options,
-                                           const PowerSgdOptions& other,
-                                           const std::function<void(Options&)>& adjust = {}) {
-  std::vector<std::string> messages(3);
-  run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
-    Options engine = HookedRank::small_ddp();
-    if (adjust) adjust(engine);
-    HookedRank rank(world, nullptr, "OddMlp", engine);
-    messages[static_cast<size_t>(world->rank())] = message_of([&] {
-      rank.engine->register_comm_hook(power_sgd_hook(world->rank() == 1 ? other : options));
-    });
-  });
-  return messages;
-}
-
-TEST(PowerSgdRefusals, OptionsOutOfRange) {
-  EXPECT_THAT(powersgd_refusals({}, {.matrix_approximation_rank = 0,
-                                     .start_power_sgd_iter = -1,
-                                     .min_compression_rate = 0,
-                                     .orthogonalization_epsilon = -1}),
-              Each(AllOf(HasSubstr("[comm hook] rank 1: register_comm_hook: 'powersgd'"),
-                         HasSubstr("matrix_approximation_rank: got 0, expected at least 1"),
-                         HasSubstr("start_power_sgd_iter: got -1, expected at least 0"),
-                         HasSubstr("min_compression_rate: got 0, expected a finite number above 0"),
-                         HasSubstr("orthogonalization_epsilon: got -1"))));
-}
-
-TEST(PowerSgdRefusals, OptionsThatDiffer) {
-  EXPECT_THAT(powersgd_refusals({}, {.random_seed = 7}),
-              Each(AllOf(HasSubstr("[register_comm_hook] rank 1 differs from rank 0"),
-                         HasSubstr("seed 7"))));
-}
-
-TEST(PowerSgdRefusals, LossScalesAndNarrowCommunication) {
-  EXPECT_THAT(powersgd_refusals({}, {}, [](Options& options) { options.loss_scale.emplace(); }),
-              Each(AllOf(HasSubstr("all ranks"), HasSubstr("got Options::loss_scale"))));
-  EXPECT_THAT(
-      powersgd_refusals({}, {},
-                        [](Options& options) { options.precision.communication = at::kBFloat16; }),
-      Each(AllOf(HasSubstr("gradients communicated in BFloat16, expected Float or Double"),
-                 HasSubstr("Precision::communication"))));
 }
 
 }  // namespace
