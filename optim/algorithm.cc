@@ -39,7 +39,8 @@ std::string HyperParameterField::problem(double value) const {
   const std::string kind = is_whole ? "a whole number" : "a finite number";
   if (std::isinf(begin)) return got + kind + (is_whole ? " of at most 2^53" : "");
   if (std::isinf(end)) return got + kind + ", at least 0";
-  return got + digits_of(begin) + " <= " + name + " < " + digits_of(end) + (is_whole ? ", whole" : "");
+  return got + digits_of(begin) + " <= " + name + " < " + digits_of(end) +
+         (is_whole ? ", whole" : "");
 }
 
 std::string HyperParameterField::text(double value) const {

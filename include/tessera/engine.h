@@ -60,9 +60,7 @@ enum class FrozenState : uint8_t { kDropped, kReturned };
 /// units in the same order, in evaluation too.
 ///
 /// Collective calls are made by every rank in the same order: backward and accumulate() outside
-/// no_sync() (their reductions), step(), modify_parameters(), full_parameters(), begin_average()
-/// and its end(), parameter_hash(), set_trainable(), add_group(), state_dict(), load_state_dict(),
-/// write_state(), read_state(), register_comm_hook().
+/// no_sync() (their reductions), and what says "Collective" below.
 /// Backward runs on the thread that made the engine. Any thread may make the other calls (on a GPU
 /// with the group's device as its current one): one at a time, and not during a backward. Several
 /// engines may live in one process (a GAN), each used in the same order on all ranks.

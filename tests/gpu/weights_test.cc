@@ -1,6 +1,8 @@
 // Losses with weights on GPUs: what the CPU makes of them, where step() decides on the device and
-// where the host updates (offload); refused where steps are asynchronous.
+// where the host updates (offload); refused where steps are asynchronous. So are loops over join().
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,9 +11,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tessera/parallelize.h"
 #include "tessera/tests/gpu/gpu_comparison.h"
 #include "tessera/tests/gpu/gpu_worlds.h"
 #include "tessera/tests/support/message_of.h"
+#include "tessera/tests/support/rank_threads.h"
 #include "tessera/tests/support/training.h"
 
 namespace tessera::internal::testing {
@@ -60,6 +64,56 @@ TEST(WeightsOnGpu, AreRefusedUnderAsynchronousSteps) {
   train_on_threads(subject("OddMlp"), at::kFloat, configuration_of(Strategy::kZero1),
                    schedule_called("Once"), std::min(2, most_rank_threads()), refused,
                    staged_over_host());
+}
+
+/// Rank r has 3 - r batches. Returns the parameters of rank 0.
+std::map<std::string, at::Tensor> train_uneven(const Configuration& configuration, int size,
+                                               const Decorate& over) {
+  std::map<std::string, at::Tensor> parameters;
+  run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
+    const int rank = world->rank();
+    if (over) world = over(std::move(world));
+    const std::shared_ptr<Net> net = prepare(subject("OddMlp").make(), at::kFloat, kModelSeed);
+    net->to(world->device());
+    const std::unique_ptr<Engine> engine =
+        parallelize(net, make_plan(*net), options_of(configuration), world);
+    std::vector<int> batches;
+    for (int i = rank; i < 3; ++i) batches.push_back(i);
+    for (const int batch : engine->join(batches)) {
+      const Batch drawn =
+          batch_of(subject("OddMlp"), at::kFloat, schedule_called("Once"), {batch, rank}, 0);
+      const at::Tensor output = net->forward(drawn.input.to(world->device()), {batch, rank});
+      at::mse_loss(output, drawn.target.to(world->device())).backward();
+      engine->step();
+    }
+    const auto whole = engine->full_parameters();
+    if (rank == 0) parameters = copy_parameters(*net);
+  });
+  return parameters;
+}
+
+TEST(JoinOnGpu, TrainsAsOnTheCpu) {
+  const int world = std::min(3, most_rank_threads());
+  for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2}) {
+    Configuration configuration = configuration_of(strategy);
+    Outcome expected, got;
+    expected.parameters = train_uneven(configuration, world, {});
+    configuration.asynchronous_step = false;
+    got.parameters = train_uneven(configuration, world, staged_over_host());
+    EXPECT_EQ(gpu_differences(got, expected), "") << configuration;
+  }
+}
+
+TEST(JoinOnGpu, WhatARankWithoutBatchesCannotFollowIsRefused) {
+  const int world = std::min(2, most_rank_threads());
+  const auto refusal = [&](const Configuration& configuration) {
+    return message_of([&] { train_uneven(configuration, world, staged_over_host()); });
+  };
+  EXPECT_THAT(refusal(configuration_of(Strategy::kZero1)),
+              HasSubstr("join: got asynchronous steps"));
+  Configuration split = configuration_of(Strategy::kZero3);
+  split.asynchronous_step = false;
+  EXPECT_THAT(refusal(split), HasSubstr("join: got split parameters that ranks gather together"));
 }
 
 }  // namespace
