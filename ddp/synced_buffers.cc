@@ -93,15 +93,17 @@ std::string SyncedBuffers::problem() const {
 
 void SyncedBuffers::start(const Ranks& counted) {
   const at::NoGradGuard no_grad;
+  // Not by a divisor of the collective: NCCL knows the number of ranks only.
+  divisor_ = counted.count == group_.size() ? 1 : counted.count;
+  const ReduceOp mean = divisor_ == 1 ? ReduceOp::kAvg : ReduceOp::kSum;
   for (Batch& batch : batches_) {
     if (batch.work != nullptr) batch.work->wait();  // of a step that was refused
-    if (batch.is_mean && !counted.has_mine) batch.flat.zero_();
+    const bool counts = counted.has_mine || !batch.is_mean;
+    if (!counts) batch.flat.zero_();
     for (const Place& place : batch.places) {
-      if (!place.is_as_planned() || (batch.is_mean && !counted.has_mine)) continue;
-      place.copy.copy_(place.buffer.tensor);
+      if (counts && place.is_as_planned()) place.copy.copy_(place.buffer.tensor);
     }
-    batch.work = batch.is_mean ? group_.all_reduce(batch.flat, ReduceOp::kAvg, "mean of buffers",
-                                                   counted.count)
+    batch.work = batch.is_mean ? group_.all_reduce(batch.flat, mean, "mean of buffers")
                                : group_.broadcast(batch.flat, counted.first, "buffers");
   }
 }
@@ -110,6 +112,7 @@ void SyncedBuffers::finish() {
   const at::NoGradGuard no_grad;
   for (Batch& batch : batches_) {
     std::exchange(batch.work, nullptr)->wait();
+    if (batch.is_mean && divisor_ != 1) batch.flat.div_(divisor_);
     for (const Place& place : batch.places) {
       if (place.is_as_planned()) overwrite(place.buffer.tensor, place.copy);
     }

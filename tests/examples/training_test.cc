@@ -149,7 +149,7 @@ TEST(Progress, RedrawsOneLineOnATerminal) {
 Flags good_flags() {
   Flags flags;
   flags.data_bytes = 1;
-  flags.batch = flags.accumulate = flags.log_every = 1;
+  flags.batch = flags.accumulate = flags.log_every = flags.powersgd_rank = 1;
   return flags;
 }
 

@@ -173,7 +173,7 @@ std::vector<RecipeDifference> recipe_differences() {
        {"first_bucket_bytes 1024", "first_bucket_bytes 2048"}},
       {"PoisonFreed",
        [](Recipe& recipe) { recipe.options.poison_freed = true; },
-       {"poison_freed 0", "poison_freed 1"}},
+       {"poison_freed false", "poison_freed true"}},
       {"LearningRateInTheLastDigit",
        [](Recipe& recipe) { adamw_of(recipe.plan).lr(0.010000000000000002); },
        {"lr 0.01 ", "lr 0.010000000000000002"}},

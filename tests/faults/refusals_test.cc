@@ -141,8 +141,7 @@ std::vector<Refusal> refusals() {
       {"PredicateOfNoKnownType",
        [](Arguments& a) { a.options.ignores = [](std::string_view) -> bool { throw 42; }; },
        {"[parallelize] ",
-        ": [options] ignores threw for 'layer0.weight': an exception of unknown "
-        "type; correct it"}},
+        ": [options] ignores threw for 'scale': an exception of unknown type; correct it"}},
       {"SparseBuffer",
        [](Arguments& a) { a.net->register_buffer("odd", torch::ones({2}).to_sparse()); },
        {"buffer 'odd': got a sparse tensor", "to_dense()"}},

@@ -107,7 +107,7 @@ Announcements::Call ShardedEngine::announce(Announcements::Call mine, const char
 
 /// All of them outside a loop.
 SyncedBuffers::Ranks ShardedEngine::ranks_with_batches() const {
-  if (open_join_ == nullptr) return {0, parts_.group->size(), true};
+  if (open_join_ == nullptr) return {.first = 0, .count = parts_.group->size(), .has_mine = true};
   return {announcements_->lowest_active(), announcements_->active(),
           announcements_->is_active(parts_.group->rank())};
 }

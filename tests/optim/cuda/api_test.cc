@@ -49,7 +49,7 @@ TEST(CudaApi, ALibraryThatLacksEntryPointsNamesThemAll) {
 TEST(CudaApi, AModuleOfAnotherVersionIsNamedWithBothVersions) {
   EXPECT_THAT(error_of(OTHER_CUDA_MODULE_PATH),
               AllOf(HasSubstr("[cuda] module: got interface -7 at '"), HasSubstr("cuda_other"),
-                    HasSubstr("', expected interface 3; build Tessera where CMake finds nvcc")));
+                    HasSubstr("', expected interface 4; build Tessera where CMake finds nvcc")));
 }
 
 void expect_refusals(const Api& api) {
