@@ -94,8 +94,8 @@ std::string SyncedBuffers::problem() const {
 void SyncedBuffers::start(const Ranks& counted) {
   const at::NoGradGuard no_grad;
   // Not by a divisor of the collective: NCCL knows the number of ranks only.
-  divisor_ = counted.count == group_.size() ? 1 : counted.count;
-  const ReduceOp mean = divisor_ == 1 ? ReduceOp::kAvg : ReduceOp::kSum;
+  divisor_ = counted.count == group_.size() ? 0 : counted.count;
+  const ReduceOp mean = divisor_ == 0 ? ReduceOp::kAvg : ReduceOp::kSum;
   for (Batch& batch : batches_) {
     if (batch.work != nullptr) batch.work->wait();  // of a step that was refused
     const bool counts = counted.has_mine || !batch.is_mean;
@@ -112,7 +112,7 @@ void SyncedBuffers::finish() {
   const at::NoGradGuard no_grad;
   for (Batch& batch : batches_) {
     std::exchange(batch.work, nullptr)->wait();
-    if (batch.is_mean && divisor_ != 1) batch.flat.div_(divisor_);
+    if (batch.is_mean && divisor_ != 0) batch.flat.div_(divisor_);
     for (const Place& place : batch.places) {
       if (place.is_as_planned()) overwrite(place.buffer.tensor, place.copy);
     }

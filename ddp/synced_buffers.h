@@ -64,7 +64,7 @@ class SyncedBuffers {
 
   ProcessGroup& group_;
   std::vector<Batch> batches_;
-  int divisor_ = 1;  ///< of the sums under way, 1: they are means
+  int divisor_ = 0;  ///< of the sums under way; 0: they are means
 };
 
 }  // namespace tessera::internal
