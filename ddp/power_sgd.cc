@@ -95,6 +95,7 @@ class PowerSgd final : public CommHook {
                         ", seed ", options_.random_seed);
   }
   void prepare(const Setting& setting) override;
+  bool carries_gradients() const override { return options_.use_error_feedback; }
   at::Tensor run(const GradBucket& bucket, ProcessGroup& group) override;
   std::vector<State> state() override;
   void before_saving(ProcessGroup& group) override;

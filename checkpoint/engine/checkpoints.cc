@@ -27,6 +27,7 @@
 #include "tessera/core/step/host_all_gather.h"
 #include "tessera/engine.h"
 #include "tessera/errors.h"
+#include "tessera/zero/engine/checkpoint_access.h"
 
 namespace tessera {
 using namespace internal;
@@ -158,7 +159,7 @@ Checkpoints::Run::Run(Engine& engine, const std::string& directory, CheckpointsO
       background_(group_for(engine.group(), "background")),
       flags_(*control_, /*words=*/1),
       calls_per_exchange_(control_->can().has_host_channel ? 16 : 1),
-      staged_(engine.meter()) {}
+      staged_(CheckpointAccess::meter(engine)) {}
 
 Checkpoints::Run::~Run() {
   if (!is_writing_ || !origin_.is_here()) return;
@@ -234,6 +235,7 @@ int64_t Checkpoints::Run::exchange(int64_t flags) {
 
 bool Checkpoints::Run::after_step(bool stop) {
   require_own_process("after_step");
+  CheckpointAccess::begin(engine_, "Checkpoints::after_step");
   wants_stop_ = wants_stop_ || stop;
   int64_t flags = 0;
   if (++calls_ % calls_per_exchange_ == 0) {
@@ -249,6 +251,7 @@ bool Checkpoints::Run::after_step(bool stop) {
 
 void Checkpoints::Run::save() {
   require_own_process("save");
+  CheckpointAccess::begin(engine_, "Checkpoints::save");
   engine_.wait();  // under asynchronous steps, for the number of the step
   if (engine_.steps() == saved_) return;
   require_own_steps();

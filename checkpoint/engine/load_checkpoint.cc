@@ -27,6 +27,7 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/engine.h"
+#include "tessera/zero/engine/checkpoint_access.h"
 
 namespace tessera {
 using namespace internal;
@@ -277,6 +278,7 @@ namespace internal {
 std::optional<LoadedCheckpoint> load_step(Engine& engine, const std::string& directory,
                                           const LoadOptions& options,
                                           const FindProblem& find_problem) {
+  CheckpointAccess::begin(engine, "loading a checkpoint");
   return Load(engine, directory, options, find_problem).run();
 }
 

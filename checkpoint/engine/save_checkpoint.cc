@@ -4,12 +4,14 @@
 #include "tessera/checkpoint/engine/step_save.h"
 #include "tessera/checkpoint/files/posix_file_system.h"
 #include "tessera/engine.h"
+#include "tessera/zero/engine/checkpoint_access.h"
 
 namespace tessera {
 using namespace internal;
 
 std::string save_checkpoint(Engine& engine, const std::string& directory,
                             const SaveOptions& options) {
+  CheckpointAccess::begin(engine, "save_checkpoint");
   engine.wait();  // under asynchronous steps, for the number of the step
   PosixFileSystem files;
   ProcessGroup& group = engine.group();

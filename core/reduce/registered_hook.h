@@ -17,6 +17,7 @@ namespace tessera::internal {
 class RegisteredHook {
  public:
   CommHook* hook() const { return hook_.get(); }
+  bool carries_gradients() const { return hook_ != nullptr && hook_->carries_gradients(); }
 
   /// Throws what the hook does to be refused; then it is not registered. Local.
   static void try_out(CommHook& hook, const ParameterTable& table, const UnitPlan& plan,

@@ -66,6 +66,11 @@ class CommHook {
   /// ranks, and again when what is trained or the buckets have changed.
   virtual void prepare(const Setting& /*setting*/) {}
 
+  /// Whether it carries parts of gradients from one step into the next, so that the gradients of
+  /// all steps must be of one unit. Losses with weights, whose sum differs from step to step, and
+  /// join() that divides by the ranks that have batches are refused then, by name. Constant.
+  virtual bool carries_gradients() const { return false; }
+
   /// Collective. Called in backward (or in what reduces after no_sync()), for one bucket after the
   /// other in the same order on all ranks. Returns the gradients that the engine goes on with, as
   /// in PyTorch already divided: [numel] of the buffer's dtype, in memory like the buffer, which

@@ -36,6 +36,7 @@ class Optimizer;
 namespace tessera {
 
 namespace internal {
+class CheckpointAccess;
 class CurrentEngine;
 struct OpenAverage;
 }  // namespace internal
@@ -371,9 +372,8 @@ class Engine final {
   friend MemoryBytes predicted_peak_memory(const Engine& engine, int micro_steps);
   friend uint64_t parameter_hash(Engine& engine);
   friend const Trace* trace_of(const Engine& engine);
-  friend class Checkpoints;
+  friend class internal::CheckpointAccess;
 
-  MemoryMeter& meter();  // for what checkpoints hold
   JoinScope begin_join(JoinOptions options);
   Mean evaluate_batches(const std::function<bool()>& has_batch,
                         const std::function<void(Mean&)>& run_batch);

@@ -8,6 +8,7 @@
 
 #include <torch/torch.h>
 
+#include "tessera/join.h"
 #include "tessera/power_sgd.h"
 #include "tessera/tests/ddp/hooked_rank.h"
 #include "tessera/tests/support/message_of.h"
@@ -64,6 +65,41 @@ TEST(PowerSgdRefusals, LossScalesAndNarrowCommunication) {
                         [](Options& options) { options.precision.communication = at::kBFloat16; }),
       Each(AllOf(HasSubstr("gradients communicated in BFloat16, expected Float or Double"),
                  HasSubstr("Precision::communication"))));
+}
+
+/// What a rank of three says when a loss has a weight, and when join() divides by active ranks.
+void expect_units_of_gradients_refused(bool use_error_feedback) {
+  run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
+    const auto hook = power_sgd_hook({.use_error_feedback = use_error_feedback});
+    HookedRank rank(std::move(world), hook, "OddMlp", HookedRank::small_ddp());
+    const std::string weight =
+        message_of([&] { rank.engine->backward(rank.loss(0), {.weight = 2}); });
+    rank.engine->zero_grad();
+    std::vector<int> batches = {0};
+    const std::string join = message_of([&] {
+      for (const int batch : rank.engine->join(batches)) (void)batch;
+    });
+    EXPECT_EQ(
+        weight.find("got a weight beside the communication hook 'powersgd'") != std::string::npos,
+        use_error_feedback)
+        << weight;
+    EXPECT_EQ(join.find("got Divide::kByActive beside the communication hook 'powersgd'") !=
+                  std::string::npos,
+              use_error_feedback)
+        << join;
+    const JoinOptions by_world{.divide = JoinOptions::Divide::kByWorld};
+    for (const int batch : rank.engine->join(batches, by_world)) {
+      rank.loss(batch).backward();
+      rank.engine->step();
+    }
+    EXPECT_EQ(rank.engine->steps(), 1);
+  });
+}
+
+// Multiplying all weights of every second step by one number must not change what is trained.
+TEST(PowerSgdRefusals, ErrorsOfStepsOfOtherUnits) {
+  expect_units_of_gradients_refused(/*use_error_feedback=*/true);
+  expect_units_of_gradients_refused(/*use_error_feedback=*/false);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "tessera/zero/engine/checkpoint_access.h"
 #include "tessera/zero/engine/current_engine.h"
 #include "tessera/zero/engine/open_average.h"
 #include "tessera/zero/engine/open_join.h"
@@ -141,7 +142,12 @@ const UnitPlan& Engine::units() const { return implementation_->get().units(); }
 GatherCounts Engine::gather_counts() const { return implementation_->get().gather_counts(); }
 
 const MemoryMeter& Engine::memory() const { return implementation_->lasting().meter; }
-MemoryMeter& Engine::meter() { return implementation_->lasting().meter; }
+MemoryMeter& CheckpointAccess::meter(Engine& engine) {
+  return engine.implementation_->lasting().meter;
+}
+void CheckpointAccess::begin(Engine& engine, const char* call) {
+  engine.implementation_->get().begin_outside_call(call);
+}
 
 MemoryBytes predicted_memory(const Engine& engine, int micro_steps) {
   const ShardedEngine& sharded = engine.implementation_->get();

@@ -81,6 +81,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   bool has_gradients() const { return backwards_ > 0; }
   JoinScope begin_join(JoinOptions options);
   void follow();  // JoinScope's
+  void begin_outside_call(const char* call) { announce(Announcements::Call::kOther, call); }
   Mean evaluate(const std::function<bool()>& has_batch,
                 const std::function<void(Mean&)>& run_batch);
   Engine::NoSync no_sync() { return Engine::NoSync(lasting_.no_sync_depth); }

@@ -48,6 +48,12 @@ void ShardedEngine::require_weights() const {
                                                 : nullptr;
   TORCH_CHECK(option == nullptr, "[engine] backward: got a weight under Options::", option,
               ", which uses gradients before all weights of the step are known; set it to false");
+  TORCH_CHECK(
+      !lasting_.comm_hook.carries_gradients(),
+      "[engine] backward: got a weight beside the communication hook '",
+      lasting_.comm_hook.hook()->name(),
+      "', which carries errors from steps of one sum of weights into steps of another; turn "
+      "its error feedback off, or use losses without weights");
 }
 
 void ShardedEngine::backward(const at::Tensor& loss, const BackwardOptions& options) {

@@ -61,6 +61,12 @@ JoinScope ShardedEngine::begin_join(JoinOptions options) {
                           "with Options::buffers, or set throws_when_one_ends"));
     }
   }
+  if (options.divide == JoinOptions::Divide::kByActive && lasting_.comm_hook.carries_gradients()) {
+    refuse(absl::StrCat("got Divide::kByActive beside the communication hook '",
+                        lasting_.comm_hook.hook()->name(),
+                        "', which carries errors from steps of all ranks into steps of fewer; "
+                        "divide by kByWorld, or turn its error feedback off"));
+  }
   const bool by_active = options.divide == JoinOptions::Divide::kByActive;
   failure_.guard([&] {
     refuse_on_all_ranks(*parts_.group, problem, "engine");

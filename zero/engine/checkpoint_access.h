@@ -1,0 +1,20 @@
+#pragma once
+
+#include "tessera/engine.h"
+#include "tessera/memory_meter.h"
+
+namespace tessera::internal {
+
+/// What checkpoints use of an engine beside its public calls.
+class CheckpointAccess {
+ public:
+  /// Counts what checkpoints hold.
+  static MemoryMeter& meter(Engine& engine);
+
+  /// Before anything collective of `call`, which is not one of the engine's own. Collective in a
+  /// loop over Engine::join(), where it throws c10::Error on every rank, by that name, if a rank
+  /// without batches follows; nothing elsewhere.
+  static void begin(Engine& engine, const char* call);
+};
+
+}  // namespace tessera::internal
