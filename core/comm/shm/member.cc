@@ -174,7 +174,8 @@ void Member::wait_slowly(uint32_t target, const Lane& lane) {
     const auto left = start + options_.timeout - now;
     if (left <= Clock::duration::zero()) time_out(suspicion);
     if (futex_wait(channel_.arrivals, seen, std::min<Clock::duration>(kSlice, left))) {
-      world_->check_peers([this](const std::string& cause) { return error(cause).what(); });
+      world_->check_peers(
+          [this](const std::string& cause) -> std::string { return error(cause).what(); });
     }
     if (now < next_look) continue;
     next_look = now + kBetweenLooks;
