@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <fstream>
 #include <limits>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -142,6 +143,11 @@ void keep_freed_memory(int64_t unused_bytes) {
     block_heap().give_back();
   }
 #if defined(__GLIBC__)
+  // Where another malloc has taken the place of glibc's, the first of these calls initialises the
+  // latter's heap, and two at once (ranks that are threads) let it fail an assertion of its own
+  // when they exit.
+  static std::mutex one_at_a_time;
+  const std::scoped_lock lock(one_at_a_time);
   if (is_worth_a_walk) ::malloc_trim(0);
   ::mallopt(M_MMAP_MAX, 0);  // large blocks too come from the heap, which the next line keeps
   ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
