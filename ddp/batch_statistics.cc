@@ -53,7 +53,8 @@ Moments moments_of(const Tensor& input) {
             .mean = at::zeros({channels}, in_double),
             .sum_of_squares = at::zeros({channels}, in_double)};
   }
-  const double count = static_cast<double>(input.numel() / channels);
+  const int64_t per_channel = input.numel() / channels;
+  const auto count = static_cast<double>(per_channel);
   // Running statistics of the dtype that results shall have; they are not ours.
   const Tensor unused = at::zeros({2, channels}, input.options().dtype(statistics_dtype(input)));
   const auto [mean, variance] = at::batch_norm_update_stats(input, unused[0], unused[1], 0.0);

@@ -1,5 +1,6 @@
 #include "tessera/ddp/bucket_rule.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -16,8 +17,7 @@ struct OpenBucket {
 }  // namespace
 
 std::vector<UnitPlan::Membership> bucket_membership(const ParameterTable& table,
-                                                    int64_t first_bucket_bytes,
-                                                    int64_t bucket_bytes) {
+                                                    std::span<const int64_t> caps) {
   std::vector<UnitPlan::Membership> buckets;
   std::map<std::pair<at::ScalarType, bool>, OpenBucket> open;  // by dtype, and whether it is kept
   for (size_t i = table.size(); i-- > 0;) {
@@ -30,8 +30,7 @@ std::vector<UnitPlan::Membership> bucket_membership(const ParameterTable& table,
     buckets[bucket.index].parameters.push_back(i);
     bucket.bytes +=
         parameter.tensor.numel() * static_cast<int64_t>(c10::elementSize(parameter.dtype));
-    const int64_t limit_bytes = bucket.index == 0 ? first_bucket_bytes : bucket_bytes;
-    if (bucket.bytes >= limit_bytes) open.erase(it);
+    if (bucket.bytes >= caps[std::min(bucket.index, caps.size() - 1)]) open.erase(it);
   }
   return buckets;
 }

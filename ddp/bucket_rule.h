@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "tessera/parameter_table.h"
@@ -10,11 +11,10 @@ namespace tessera::internal {
 
 /// Which parameters share a bucket: runs of the trainable parameters in reversed registration
 /// order, which is roughly the order in which backward finishes their gradients. A bucket is closed
-/// by the parameter that brings it to its size, first_bucket_bytes for the first and bucket_bytes
-/// for the others; dtypes never mix. Depends on nothing but its arguments, so all ranks agree.
-/// Source: PyTorch DDP, arXiv 2006.15704, section 3.2.3.
+/// by the parameter that brings it to its size: bucket i to caps[i] bytes, those behind the end of
+/// `caps`, which is not empty, to its last; dtypes never mix. Depends on nothing but its arguments,
+/// so all ranks agree. Source: PyTorch DDP, arXiv 2006.15704, section 3.2.3.
 std::vector<UnitPlan::Membership> bucket_membership(const ParameterTable& table,
-                                                    int64_t first_bucket_bytes,
-                                                    int64_t bucket_bytes);
+                                                    std::span<const int64_t> caps);
 
 }  // namespace tessera::internal

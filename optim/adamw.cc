@@ -3,6 +3,8 @@
 #include <array>
 #include <cmath>
 
+#include <torch/optim/adamw.h>
+
 #include "tessera/optim/adam_hyper_parameters.h"
 #include "tessera/optim/adamw_kernels.h"
 #include "tessera/optim/device_rule.h"

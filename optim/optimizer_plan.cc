@@ -3,6 +3,7 @@
 #include <typeinfo>
 
 #include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
 
@@ -89,12 +90,12 @@ std::vector<std::string> internal::problems_of_dimensions(const OptimizerPlan& p
     }
     if (first == nullptr) continue;
     const std::string wanted = "dim() == " + std::to_string(algorithm->dimensions);
-    problems.push_back("[optim] " + subject_of(plan, group) + ": got parameter '" + first->name +
-                       "' with dim() == " + std::to_string(first->tensor.dim()) +
-                       (count == 1 ? "" : " and " + std::to_string(count - 1) + " more") +
-                       ", expected " + wanted + ", which " + algorithm->name +
-                       " needs; give such parameters a group with a predicate on " + "parameter." +
-                       wanted + ", and the others another algorithm");
+    problems.push_back(absl::StrCat(
+        "[optim] ", subject_of(plan, group), ": got parameter '", first->name, "' with dim() == ",
+        first->tensor.dim(), count == 1 ? "" : absl::StrCat(" and ", count - 1, " more"),
+        ", expected ", wanted, ", which ", algorithm->name,
+        " needs; give such parameters a group with a predicate on parameter.", wanted,
+        ", and the others another algorithm"));
   }
   return problems;
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/all.h>
 #include <ATen/ops/from_blob.h>

@@ -19,7 +19,6 @@ using AppliesTo = OptionField::AppliesTo;
 
 std::string text_of(bool value) { return value ? "true" : "false"; }
 std::string text_of(int value) { return absl::StrCat(value); }
-std::string text_of(int64_t value) { return absl::StrCat(value); }
 std::string text_of(double value) { return number_text(value); }
 std::string text_of(Strategy value) { return std::string(to_string(value)); }
 std::string text_of(Offload value) { return std::string(to_string(value)); }
@@ -34,6 +33,9 @@ std::string text_of(const std::map<std::string, double>& value) {
   return absl::StrJoin(value, " ", [](std::string* text, const auto& entry) {
     absl::StrAppend(text, "'", entry.first, "' ", number_text(entry.second));
   });
+}
+std::string text_of(const std::vector<int64_t>& value) {
+  return value.empty() ? "unset" : absl::StrJoin(value, " ");
 }
 std::string text_of(const LossScale& value) {
   return absl::StrCat(number_text(value.initial), " ", number_text(value.growth), " ",
@@ -90,7 +92,7 @@ constexpr OptionField kFields[] = {
     field<&Options::share_parameters>("share_parameters", AppliesTo::kSharedParameters),
     field<&Options::optimizer_in_backward>("optimizer_in_backward"),
     field<&Options::bucket_bytes>("bucket_bytes", AppliesTo::kWholeParameters),
-    field<&Options::first_bucket_bytes>("first_bucket_bytes", AppliesTo::kWholeParameters),
+    field<&Options::reorder_reductions>("reorder_reductions"),
     field<&Options::prefetch>("prefetch", AppliesTo::kSplitParameters),
     field<&Options::keep_freed_memory>("keep_freed_memory"),
     field<&Options::offload>("offload"),

@@ -34,8 +34,7 @@ class Refusals {
     check_gradients();
     check_numerics();
     model != nullptr ? check_precision(*model) : check_precision();
-    check_bucket_bytes("bucket_bytes", options_.bucket_bytes);
-    check_bucket_bytes("first_bucket_bytes", options_.first_bucket_bytes);
+    for (const int64_t cap : options_.bucket_bytes) check_bucket_bytes(cap);
     if (options_.average.has_value()) check_average(*options_.average);
     if (options_.optimizer_in_backward) check_optimizer_in_backward();
     if (options_.offload != Offload::kNone) check_offload();
@@ -63,7 +62,7 @@ class Refusals {
   void check_numerics();
   void check_precision();
   void check_precision(const ParameterTable& model);
-  void check_bucket_bytes(const char* name, std::optional<int64_t> bytes);
+  void check_bucket_bytes(int64_t cap);
   void check_average(const WeightAverage& average);
   void check_optimizer_in_backward();
   void check_offload();
@@ -258,11 +257,11 @@ void Refusals::check_precision(const ParameterTable& model) {
   }
 }
 
-void Refusals::check_bucket_bytes(const char* name, std::optional<int64_t> bytes) {
+void Refusals::check_bucket_bytes(int64_t cap) {
   constexpr int64_t kMin = int64_t{1} << 10;
   constexpr int64_t kMax = int64_t{2} << 30;
-  if (!bytes.has_value() || (*bytes >= kMin && *bytes <= kMax)) return;
-  refuse(name, ": got ", *bytes,
+  if (cap >= kMin && cap <= kMax) return;
+  refuse("bucket_bytes: got ", cap,
          "; allowed 1 KiB (1024) to 2 GiB (2147483648); the default suits most models");
 }
 

@@ -40,8 +40,7 @@ absl::StatusOr<ResolvedOptions> resolve(const Options& options, const ParameterT
       degrees.parameters == 1 ? 1 : options.reshard_after_forward.value_or(degrees.parameters);
   resolved.on_non_finite = options.on_non_finite.value_or(
       options.loss_scale.has_value() ? NonFinite::kSkip : NonFinite::kStop);
-  resolved.bucket_bytes = options.bucket_bytes.value_or(resolved.bucket_bytes);
-  resolved.first_bucket_bytes = options.first_bucket_bytes.value_or(resolved.first_bucket_bytes);
+  if (!options.bucket_bytes.empty()) resolved.bucket_bytes = options.bucket_bytes;
   resolved.asynchronous_step = options.asynchronous_step.value_or(
       !world.can.completes_on_host && options.offload == Offload::kNone &&
       !options.ask_non_finite && !keeps_partial_sums(degrees));

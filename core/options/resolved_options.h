@@ -30,8 +30,7 @@ struct ResolvedOptions : Options {
   Residence residence = Residence::kResident;
   int reshard_after_forward = 1;  ///< ranks; the parameters' degree: units are freed
   NonFinite on_non_finite = NonFinite::kStop;
-  int64_t bucket_bytes = int64_t{25} << 20;
-  int64_t first_bucket_bytes = int64_t{1} << 20;
+  std::vector<int64_t> bucket_bytes = {int64_t{1} << 20, int64_t{25} << 20};  ///< not empty
   bool prefetch = false;
   bool asynchronous_step = false;
   double gradient_divisor = 0.0;  ///< 0: gradients are the mean over ranks

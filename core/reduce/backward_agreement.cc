@@ -15,6 +15,9 @@ constexpr size_t kHistory = 0;
 constexpr size_t kFlags = 1;
 constexpr size_t kWeight = 2;
 constexpr size_t kRounds = 3;
+// A unit's word: its rounds, and in which position it was completed.
+constexpr uint64_t kRoundsMask = 0xffffffff;
+constexpr unsigned kPositionShift = 32;
 // Flags.
 constexpr int64_t kObjects = 1;
 constexpr int64_t kPlain = 2;
@@ -30,7 +33,8 @@ BackwardAgreement::BackwardAgreement(ProcessGroup& group, size_t units, size_t p
     : size_(group.size()), all_gather_(group, words_for(units, parameters)) {}
 
 std::string BackwardAgreement::exchange(int64_t history, const std::vector<uint8_t>& local,
-                                        std::vector<size_t>& rounds, std::vector<uint8_t>& used) {
+                                        std::vector<size_t>& rounds, std::vector<uint8_t>& used,
+                                        std::vector<uint32_t>& positions) {
   const std::span<int64_t> mine = all_gather_.mine();
   std::fill(mine.begin(), mine.end(), int64_t{0});
   mine[kHistory] = history;
@@ -39,6 +43,9 @@ std::string BackwardAgreement::exchange(int64_t history, const std::vector<uint8
   mine[kWeight] = std::bit_cast<int64_t>(report_.weight);
   for (size_t unit = 0; unit < rounds.size(); ++unit) {
     mine[kRounds + unit] = static_cast<int64_t>(rounds[unit]);
+  }
+  for (size_t unit = 0; unit < positions.size(); ++unit) {
+    mine[kRounds + unit] |= static_cast<int64_t>(uint64_t{positions[unit]} << kPositionShift);
   }
   const size_t first_bits = kRounds + rounds.size();
   for (size_t i = 0; i < local.size(); ++i) {
@@ -61,7 +68,11 @@ std::string BackwardAgreement::exchange(int64_t history, const std::vector<uint8
           "ranks lets training go on");
     }
     for (size_t unit = 0; unit < rounds.size(); ++unit) {
-      rounds[unit] = std::max(rounds[unit], static_cast<size_t>(rank_report[kRounds + unit]));
+      const auto word = static_cast<uint64_t>(rank_report[kRounds + unit]);
+      rounds[unit] = std::max(rounds[unit], static_cast<size_t>(word & kRoundsMask));
+      if (rank == 0 && !positions.empty()) {
+        positions[unit] = static_cast<uint32_t>(word >> kPositionShift);
+      }
     }
     for (size_t i = 0; i < used.size(); ++i) {
       const auto bits = static_cast<uint64_t>(rank_report[first_bits + i / kBitsPerWord]);

@@ -18,10 +18,12 @@ class BackwardAgreement {
   BackwardAgreement(ProcessGroup& group, size_t units, size_t parameters);
 
   /// Collective, blocking. `history`: a RollingHash of what this rank reduced and dropped. Raises
-  /// `rounds` (per unit) to the most of any rank and sets used[i] where local[i] is set on any.
+  /// `rounds` (per unit) to the most of any rank, sets used[i] where local[i] is set on any, and
+  /// makes `positions` (per unit, or empty on all ranks) those of rank 0.
   /// Returns what is wrong, the same on every rank, or "".
   std::string exchange(int64_t history, const std::vector<uint8_t>& local,
-                       std::vector<size_t>& rounds, std::vector<uint8_t>& used);
+                       std::vector<size_t>& rounds, std::vector<uint8_t>& used,
+                       std::vector<uint32_t>& positions);
 
   /// What a rank says of its backwards since the last exchange, beside their gradients.
   struct Report {

@@ -36,6 +36,9 @@ class GradientCommunicator {
   /// Local. Memory for what start() and advance() take, uninitialised: [numel].
   virtual at::Tensor allocate(int64_t numel, at::ScalarType dtype) = 0;
 
+  /// Local. A backward begins, or another pass over all units that reduces what no_sync left.
+  virtual void begin_micro_step() {}
+
   /// Collective. Combines `full` [numel], gradients of `unit`, of every rank by `op`, kAvg for a
   /// sum that is divided by `divisor` (0: the number of ranks) before the result is rounded. `part`
   /// is `full` itself or the slice of it that is this rank's at this level, or memory of that size.

@@ -54,7 +54,7 @@ std::shared_ptr<Work> HookedCommunicator::start(Level level, const PlannedUnit& 
   TORCH_INTERNAL_ASSERT(level == Level::kMicroStep && op == ReduceOp::kAvg);
   GradBucket bucket;
   bucket.index = static_cast<size_t>(&unit - &plan_[0]);
-  bucket.is_last = bucket.index + 1 == plan_.trainable_size();
+  bucket.is_last = ++started_ == plan_.trainable_size();
   bucket.name = unit.name;
   bucket.buffer = full;
   bucket.divisor = divisor == 0.0 ? group_.size() : divisor;

@@ -26,6 +26,7 @@ class HookedCommunicator final : public GradientCommunicator {
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
     return plain_->allocate(numel, dtype);
   }
+  void begin_micro_step() override { started_ = 0; }
   std::shared_ptr<Work> start(Level level, const PlannedUnit& unit, const at::Tensor& full,
                               const at::Tensor& part, ReduceOp op, double divisor) override;
   std::shared_ptr<Work> advance(Level level, const PlannedUnit& unit, const at::Tensor& part,
@@ -41,6 +42,7 @@ class HookedCommunicator final : public GradientCommunicator {
   const ParameterTable& table_;
   const UnitPlan& plan_;
   const RegisteredHook& registered_;
+  size_t started_ = 0;      // buckets in this micro-step
   int64_t sent_bytes_ = 0;  // of the last bucket
 };
 

@@ -24,9 +24,10 @@ namespace tessera::internal {
 // different branches, so ranks agree on the maximum at the end of the backward.
 //
 // Note [Agreed order]
-// Reductions of units start strictly in the plan's order, whatever order their gradients come in,
-// so that ranks whose backwards run in different orders post the same sequence of collectives.
-// Later rounds follow after the agreement at the end of backward, ordered by round and unit.
+// Reductions of units start strictly in one order, whatever order their gradients come in, so that
+// ranks whose backwards run in different orders post the same sequence of collectives: the plan's
+// in the first backward, then that of rank 0's first one (LaunchOrder). Later rounds follow after
+// the agreement at the end of backward, ordered by round and unit.
 //
 // Note [Announced reductions]
 // Calls are compared within one group only. Where micro-steps reduce over subgroups (partial sums),
@@ -63,6 +64,7 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
                  setting.on_release),
       arriving_(units_),
       scratch_(group.device(), meter, MemoryClass::kGradientBuffers),
+      order_(units_, setting.learns_order && setting.agreement == Setting::Agreement::kInBackward),
       firings_(table.size()),
       rounds_(units_),
       local_(table.size()),
@@ -96,7 +98,8 @@ void Reducer::begin_micro_step(Mode mode, double weight) {
   mode_ = mode;
   weight_ = weight;
   is_announced_ = false;
-  next_launch_ = 0;
+  order_.begin_micro_step();
+  communicator_->begin_micro_step();
   std::fill(firings_.begin(), firings_.end(), 0);
   std::fill(rounds_.begin(), rounds_.end(), 1);
   for (auto& rounds : arriving_) {
@@ -139,7 +142,10 @@ void Reducer::receive(size_t index, const at::Tensor& gradient) {
   const int64_t non_finite = arriving.receive(place.position, gradient, weight_);
   non_finite_[index] = std::max(non_finite_[index], non_finite);
   local_[index] = 1;
-  if (mode_ == Mode::kReduce && round == 0 && arriving.is_complete()) launch_complete_units();
+  if (mode_ == Mode::kReduce && round == 0 && arriving.is_complete()) {
+    order_.completed(place.unit);
+    launch_complete_units();
+  }
 }
 
 /// Note [Rounds].
@@ -156,10 +162,10 @@ void Reducer::require_one_gradient(size_t index) const {
 }
 
 void Reducer::launch_complete_units() {
-  while (next_launch_ < units_) {
-    const auto& rounds = arriving_[next_launch_];
+  while (order_.has_next()) {
+    const auto& rounds = arriving_[order_.next()];
     if (rounds.empty() || !rounds[0]->is_open() || !rounds[0]->is_complete()) break;
-    launch(next_launch_++, 0);
+    launch(order_.take(), 0);
   }
 }
 
@@ -245,11 +251,13 @@ bool Reducer::end_micro_step(const BackwardAgreement::Report& report) {
     return false;
   }
   const at::NoGradGuard no_grad;
-  while (next_launch_ < units_) launch(next_launch_++, 0);
+  while (order_.has_next()) launch(order_.take(), 0);
   std::string disagreement;
   if (setting_.agreement == Setting::Agreement::kInBackward) {
     agreement_.report(report);
-    disagreement = agreement_.exchange(history_.value(), local_, rounds_, used_);
+    std::vector<uint32_t> positions = order_.positions();
+    disagreement = agreement_.exchange(history_.value(), local_, rounds_, used_, positions);
+    order_.settle(positions);
   } else {
     for (size_t i = 0; i < used_.size(); ++i) used_[i] |= local_[i];
   }
@@ -273,7 +281,9 @@ bool Reducer::end_micro_step(const BackwardAgreement::Report& report) {
 }
 
 void Reducer::repeat_micro_step(const Snapshot& after) {
-  for (size_t unit = 0; unit < units_; ++unit) {
+  order_.begin_micro_step();
+  while (order_.has_next()) {
+    const size_t unit = order_.take();
     history_.record(RollingHash::Event::kReduce, static_cast<int64_t>(unit));
     reduced_[unit].restore(after.reduced[unit]);
   }
@@ -311,65 +321,6 @@ void Reducer::finish() {
   for (size_t unit = 0; unit < units_; ++unit) works[unit] = reduced_[unit].gather_sums();
   wait_for_all();
   for (ReducedGradient& reduced : reduced_) reduced.divide();
-}
-
-at::Tensor Reducer::gradient(size_t unit) {
-  const at::Tensor& value = reduced_[unit].value();
-  const at::ScalarType master = plan_[unit].precision.master;
-  if (!value.defined() || value.scalar_type() == master) return value;
-  const at::NoGradGuard no_grad;
-  return scratch_.acquire(value.numel(), master).copy_(value);
-}
-
-/// What norms count of `unit`; undefined if there is nothing.
-at::Tensor Reducer::counted(size_t unit) {
-  const UnitPrecision& precision = plan_[unit].precision;
-  // What is finite may overflow in narrower masters; wider ones take the same values.
-  const bool is_narrowed = c10::elementSize(precision.master) < c10::elementSize(precision.reduce);
-  return is_narrowed ? gradient(unit) : reduced_[unit].value();
-}
-
-void Reducer::add_to(GradientNorms& norms) {
-  for (size_t unit = 0; unit < units_; ++unit) {
-    const at::Tensor value = counted(unit);
-    if (!value.defined()) continue;
-    norms.add(plan_[unit], slices_.atom(plan_[unit].layout), value, kept(unit).begin);
-  }
-}
-
-ExactSum Reducer::squares(size_t unit) {
-  ExactSum sum;
-  const at::Tensor value = counted(unit);
-  if (!value.defined()) return sum;
-  for (Segment segment : plan_[unit].layout.segments(slices_.atom(plan_[unit].layout))) {
-    segment.buffer_offset -= kept(unit).begin;
-    add_squares(value, segment, sum);
-  }
-  return sum;
-}
-
-std::vector<GradientView> Reducer::gradient_views() const {
-  std::vector<GradientView> views(table_.size());
-  for (size_t i = 0; i < views.size(); ++i) {
-    if (!plan_.has_place(i) || plan_.place(i).unit >= units_) continue;
-    const UnitPlan::Place place = plan_.place(i);
-    const PlannedUnit& unit = plan_[place.unit];
-    const at::Tensor& whole = reduced_[place.unit].whole();
-    if (is_consumed_) {
-      views[i].obstacle = "was applied in backward (Options::optimizer_in_backward)";
-    } else if (!whole.defined()) {
-      views[i].obstacle = "is sharded over ranks";
-    } else if (whole.scalar_type() != unit.precision.parameters) {
-      views[i].obstacle = absl::StrCat("is kept in ", c10::toString(unit.precision.reduce),
-                                       " (Precision::reduce), which .grad "
-                                       "of a parameter in ",
-                                       c10::toString(unit.precision.parameters), " cannot be");
-    } else {
-      views[i].whole =
-          view_like(whole, unit.layout.parameter_range(place.position), table_[i].tensor);
-    }
-  }
-  return views;
 }
 
 void Reducer::clear() {

@@ -16,6 +16,7 @@
 #include "tessera/core/reduce/gradient_communicator.h"
 #include "tessera/core/reduce/gradient_observer.h"
 #include "tessera/core/reduce/gradient_view.h"
+#include "tessera/core/reduce/launch_order.h"
 #include "tessera/core/reduce/mean_over_ranks.h"
 #include "tessera/core/reduce/reduced_gradient.h"
 #include "tessera/core/reduce/scratch_buffers.h"
@@ -35,7 +36,7 @@ namespace tessera::internal {
 
 /// Takes gradients from autograd to the reduced gradients that the step uses: collects them in full
 /// unit buffers of the communication dtype, reduces each unit as soon as it is complete (in the
-/// plan's order, the same on all ranks), and adds the results of the backwards of one step in the
+/// same LaunchOrder on all ranks), and adds the results of the backwards of one step in the
 /// reduce dtype. For every value of Degrees; where g is 1 or o the bits are those of the rank-order
 /// sum, whatever they are. Note [Rounds] and Note [Agreed order] in reducer.cc. Used by one thread.
 ///
@@ -64,6 +65,9 @@ class Reducer {
     /// the step: then used() is what this rank used, and a backward must give each parameter at
     /// most one gradient.
     enum class Agreement : uint8_t { kInBackward, kInStep } agreement = Agreement::kInBackward;
+    /// Whether the order of reductions is that of the first backward (LaunchOrder) or the plan's.
+    /// Without Agreement::kInBackward it is the plan's.
+    bool learns_order = true;
   };
 
   /// References, the observer and `trace` (may be null) must outlive the reducer. Collective: makes
@@ -211,7 +215,7 @@ class Reducer {
   bool ranks_differ_ = false;        // as agreed at the end of a micro-step
   bool is_announced_ = false;        // all ranks are known to reduce in this micro-step
   int64_t unfinished_ = 0;           // reduced micro-steps since finish() or clear()
-  size_t next_launch_ = 0;           // units before it have launched round 0 in this micro-step
+  LaunchOrder order_;                // of round 0 of units
   std::vector<size_t> firings_;      // per table entry, in this micro-step
   std::vector<size_t> rounds_;       // per unit, in this micro-step; agreed after agree()
   std::vector<uint8_t> local_;       // per table entry

@@ -177,14 +177,15 @@ std::vector<std::string> notes(const Comparison& comparison) {
   }
   std::vector<std::string> lines = {
       outcome(comparison),
-      "Gradient buffers are pooled (persistent under zero1): predicted for units that are reduced "
-      "one "
-      "after the other.",
+      absl::StrCat(
+          "Gradient buffers are pooled (persistent under zero1): predicted for units that ",
+          "are reduced one after the other."),
       absl::StrFormat("total: held after the last step; peak: most at once. Both without control "
                       "(votes and other small all-gathers), at most %.2f MiB.",
                       mib(control_bytes)),
-      "PSS: the whole process (LibTorch, activations, shared pages by share), largest of forward, "
-      "backward and update.",
+      absl::StrCat(
+          "PSS: the whole process (LibTorch, activations, shared pages by share), largest ",
+          "of forward, backward and update."),
       absl::StrFormat("PyTorch DDP is modelled, not measured: %s bytes per parameter without "
                       "padding: parameter, gradient, its copy in a bucket",
                       pytorch_bytes(comparison)),

@@ -17,9 +17,10 @@ class ProcessGroup;
 /// reduction gave (several under Engine::no_sync()), zeros where they gave nothing, multiplied by
 /// the loss scale under Options::loss_scale. c10d's GradBucket.
 struct GradBucket {
-  size_t index = 0;       ///< of the bucket in Engine::units(): buckets come in this order
-  bool is_last = false;   ///< of the model's buckets: once per backward, unless a parameter gets
-                          ///< several gradients in one (re-entrant checkpointing)
+  size_t index = 0;       ///< of the bucket in Engine::units(). Buckets come in this order in the
+                          ///< first backward; Options::reorder_reductions
+  bool is_last = false;   ///< of the model's buckets in this backward. What comes after it are
+                          ///< second gradients of a parameter (re-entrant checkpointing)
   std::string_view name;  ///< "bucket 0"; a tag for collectives; valid during the call
   at::Tensor buffer;      ///< [numel], the communication dtype; may be written. Gradients begin on
                           ///< multiples of 64 elements; what is between them does not count

@@ -73,9 +73,9 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
 /// two, or three where gradients are gathered over replicas behind the reduction.
 ///
 /// Exact where communication runs inside the calls (fewer than two cores per rank) and gradients
-/// come in the plan's order, one unit after the other. More is held where communication lags behind
-/// backward in a thread of its own, under no_sync(), which keeps every unit's gradients, for a
-/// module used twice in one backward, and where Precision::reduce is not the masters' dtype.
+/// come in the order of reductions, one unit after the other. More is held where communication lags
+/// behind backward in a thread of its own, under no_sync(), which keeps every unit's gradients, for
+/// a module used twice in one backward, and where Precision::reduce is not the masters' dtype.
 MemoryBytes memory_peak_formula(const UnitPlan& plan, const MemorySetting& setting);
 
 }  // namespace tessera

@@ -198,12 +198,19 @@ struct Options {
   /// loss_scale, ask_non_finite, offload or NonFinite::kSkip.
   bool optimizer_in_backward = false;
 
-  /// Bytes of parameters per bucket. Range [1 KiB, 2 GiB]. Unset: 25 MiB, and 1 MiB for the first
-  /// bucket to be ready in backward, which is smaller so that reduction starts early. Larger
-  /// buckets mean fewer collectives and larger gradient buffers. An error where parameters are
-  /// split: there `wrap` determines what is reduced together.
-  std::optional<int64_t> bucket_bytes = {};
-  std::optional<int64_t> first_bucket_bytes = {};
+  /// Bytes of parameters per bucket: one cap for each, in the order in which backward is expected
+  /// to complete them; the last is that of all further ones. Range of each [1 KiB, 2 GiB]. Empty: 1
+  /// MiB for the first, so that reduction starts early, and 25 MiB. Larger buckets mean fewer
+  /// collectives and larger gradient buffers. An error where parameters are split: there `wrap`
+  /// determines what is reduced together.
+  std::vector<int64_t> bucket_bytes = {};
+
+  /// Reduces buckets, or units where parameters are split, in the order in which rank 0 completed
+  /// their gradients in the first backward, from the second on; false: always in the reverse of the
+  /// order in which modules were registered. Results are the same to the bit. What a backward does
+  /// not complete comes last. Learned again after set_trainable(), add_group() and in a new engine;
+  /// with asynchronous_step never learned.
+  bool reorder_reductions = true;
 
   /// Gathers the unit that is expected next, in a thread or over NCCL on a stream of its own, while
   /// the current one computes.

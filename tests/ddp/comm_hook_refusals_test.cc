@@ -28,7 +28,7 @@ std::vector<std::string> refusals_of(
     const Configuration& configuration = configuration_of(Strategy::kDdp), int size = 3,
     const std::function<void(HookedRank&)>& before = {}) {
   std::vector<std::string> messages(static_cast<size_t>(size));
-  run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(size, [&](const std::shared_ptr<ProcessGroup>& world) {
     HookedRank rank(world, nullptr, "OddMlp", small_options_of(configuration));
     if (before) before(rank);
     messages[static_cast<size_t>(world->rank())] =
@@ -108,7 +108,7 @@ TEST(CommHookRefusals, WhatTheHookItselfRefusesOnOneRank) {
 
 TEST(CommHookRefusals, ARankThatRegistersNoneIsNamedByAllAndNothingHangs) {
   const std::vector<std::string> messages =
-      run_ranks_expecting_errors(3, [](std::shared_ptr<ProcessGroup> world) {
+      run_ranks_expecting_errors(3, [](const std::shared_ptr<ProcessGroup>& world) {
         HookedRank rank(world, nullptr);
         if (world->rank() != 1) rank.engine->register_comm_hook(all_reduce_hook());
         rank.train(0);
@@ -118,7 +118,7 @@ TEST(CommHookRefusals, ARankThatRegistersNoneIsNamedByAllAndNothingHangs) {
 
 /// What ranks of three throw when `run` is a hook's on rank 1, and a good one's elsewhere.
 std::vector<std::string> endings_of(const std::function<at::Tensor(const GradBucket&)>& run) {
-  return run_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> world) {
+  return run_ranks_expecting_errors(3, [&](const std::shared_ptr<ProcessGroup>& world) {
     const auto hook = make_comm_hook("fragile", [&](const GradBucket& bucket, ProcessGroup& group) {
       if (group.rank() == 1 && bucket.index == 1) return run(bucket);
       group.all_reduce(bucket.buffer, ReduceOp::kAvg, bucket.name, bucket.divisor)->wait();
@@ -163,7 +163,7 @@ TEST(BrokenCommHooks, ThatReturnSomethingElseEndTheEngineOnAllRanks) {
 /// A hook whose ranks call other collectives.
 TEST(BrokenCommHooks, ThatSendSomethingElseAreNamedByAllRanks) {
   const std::vector<std::string> messages =
-      run_ranks_expecting_errors(3, [](std::shared_ptr<ProcessGroup> world) {
+      run_ranks_expecting_errors(3, [](const std::shared_ptr<ProcessGroup>& world) {
         const auto hook = make_comm_hook("odd", [](const GradBucket& bucket, ProcessGroup& group) {
           if (group.rank() == 2) {
             group.all_reduce(bucket.buffer.narrow(0, 0, 1), ReduceOp::kSum, "odd")->wait();
@@ -179,7 +179,7 @@ TEST(BrokenCommHooks, ThatSendSomethingElseAreNamedByAllRanks) {
 }
 
 TEST(BrokenCommHooks, ThatReturnInfinitiesAreStoppedByTheStepOnAllRanks) {
-  run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     HookedRank rank(world, make_comm_hook("wild", [](const GradBucket& bucket, ProcessGroup&) {
                       return bucket.buffer.fill_(INFINITY);
                     }));

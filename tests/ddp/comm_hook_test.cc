@@ -26,7 +26,7 @@ namespace {
 /// all_reduce_hook(), which returns its result in memory of its own.
 std::shared_ptr<CommHook> copying_hook() {
   return make_comm_hook("copying", [](const GradBucket& bucket, ProcessGroup& group) {
-    const at::Tensor sum = bucket.buffer.clone();
+    at::Tensor sum = bucket.buffer.clone();
     bucket.buffer.fill_(NAN);
     group.all_reduce(sum, ReduceOp::kAvg, bucket.name, bucket.divisor)->wait();
     return sum;
@@ -113,7 +113,7 @@ TEST(CommHookNegativeControl, OtherMeansAreNoticed) {
 /// is that.
 TEST(NoopHook, SendsNothingAndKeepsEachRanksOwnGradients) {
   for (const int size : {1, 2, 3, 4}) {
-    run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
+    run_ranks(size, [&](const std::shared_ptr<ProcessGroup>& world) {
       const auto recording = std::make_shared<Recording>();
       HookedRank rank(std::make_shared<RecordingGroup>(world, recording), noop_hook());
       std::map<std::string, at::Tensor> own;
@@ -141,7 +141,7 @@ TEST(NoopHook, SendsNothingAndKeepsEachRanksOwnGradients) {
 TEST(NoopHook, HasTheBitsOfNoneWhereRanksHaveTheSameSamples) {
   for (const int size : {1, 2, 4}) {  // a sum of three equal numbers may be rounded
     for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1}) {
-      run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
+      run_ranks(size, [&](const std::shared_ptr<ProcessGroup>& world) {
         const Options options = small_options_of(configuration_of(strategy));
         HookedRank plain(world, nullptr, "OddMlp", options);
         HookedRank hooked(world, noop_hook(), "OddMlp", options);
@@ -181,7 +181,7 @@ std::shared_ptr<CommHook> watching_hook(std::vector<Seen>& seen) {
 }
 
 TEST(GradBuckets, ComeInOrderOncePerBackwardThatReducesAndEndWithTheLast) {
-  run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     std::vector<Seen> seen;
     HookedRank rank(world, watching_hook(seen));
     const size_t buckets = rank.engine->units().size();
@@ -232,7 +232,7 @@ class PreparedHook final : public CommHook {
 
 TEST(CommHooksOfAnEngine, AreKeptWhenWhatIsTrainedChanges) {
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1}) {
-    run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
+    run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& world) {
       const Options options = small_options_of(configuration_of(strategy));
       const auto hook = std::make_shared<PreparedHook>();
       HookedRank plain(world, nullptr, "OddMlp", options);
@@ -253,7 +253,7 @@ TEST(CommHooksOfAnEngine, AreKeptWhenWhatIsTrainedChanges) {
 }
 
 TEST(CommHooksOfAnEngine, AreTracedWithTheBytesThatTheySend) {
-  run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     Options options = HookedRank::small_ddp();
     options.trace = true;
     const auto bytes_of = [&](const std::shared_ptr<CommHook>& hook) {

@@ -26,7 +26,7 @@ class PlainPowerSgd {
     const at::Tensor sum = at::stack(matrices).sum(0);
     const at::Tensor p = basis_of(sum.mm(basis_of(q_)));
     q_ = sum.t().mm(p) / static_cast<double>(gradients.size());
-    const at::Tensor result = p.mm(q_.t());
+    at::Tensor result = p.mm(q_.t());
     for (size_t rank = 0; rank < gradients.size(); ++rank) errors_[rank] = matrices[rank] - result;
     return result;
   }

@@ -64,7 +64,7 @@ std::unique_ptr<HookedRank> trained(const std::shared_ptr<ProcessGroup>& world, 
 
 TEST(PowerSgdState, GoesOnToTheBitFromMemoryAndFromDisk) {
   const TemporaryDirectory directory;
-  run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& world) {
     for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1}) {
       const std::string path =
           directory.path() + "/" + std::string(to_string(strategy)) + "-checkpoints";
@@ -91,7 +91,7 @@ TEST(PowerSgdState, GoesOnToTheBitFromMemoryAndFromDisk) {
 
 /// The negative control: errors that are not loaded lead elsewhere.
 TEST(PowerSgdState, ForgottenErrorsAreNoticed) {
-  run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     const auto rank_made = trained(world, Strategy::kDdp, 3);
     HookedRank& rank = *rank_made;
     const StateDict state = rank.engine->state_dict(StateScope::kEveryRank);
@@ -112,7 +112,7 @@ TEST(PowerSgdState, ForgottenErrorsAreNoticed) {
 TEST(PowerSgdState, MovesToOtherWorldsWithTheMeanOfTheErrors) {
   StateDict state;
   Tensors errors;  // their mean before saving
-  run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& world) {
     const auto hook = compressing();
     const auto rank_made = trained(world, Strategy::kDdp, 3, hook);
     HookedRank& rank = *rank_made;
@@ -128,7 +128,7 @@ TEST(PowerSgdState, MovesToOtherWorldsWithTheMeanOfTheErrors) {
   });
   EXPECT_EQ(errors.size(), 3U);
   for (const int size : {1, 2, 4}) {
-    run_ranks(size, [&](std::shared_ptr<ProcessGroup> world) {
+    run_ranks(size, [&](const std::shared_ptr<ProcessGroup>& world) {
       const auto hook = compressing();
       const auto rank_made = trained(world, Strategy::kZero1, 0, hook);
       HookedRank& rank = *rank_made;
@@ -145,7 +145,7 @@ TEST(PowerSgdState, MovesToOtherWorldsWithTheMeanOfTheErrors) {
 }
 
 TEST(PowerSgdState, IsRefusedByNameWhereItDoesNotFitUntilThatIsSaid) {
-  run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     const auto hook = compressing();
     const auto hooked_made = trained(world, Strategy::kDdp, 2, hook);
     HookedRank& hooked = *hooked_made;
@@ -175,7 +175,7 @@ TEST(PowerSgdState, IsRefusedByNameWhereItDoesNotFitUntilThatIsSaid) {
 }
 
 TEST(PowerSgdState, StaysWithParametersThatStayTrained) {
-  run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     const auto hook = compressing();
     const auto rank_made = trained(world, Strategy::kDdp, 3, hook);
     HookedRank& rank = *rank_made;

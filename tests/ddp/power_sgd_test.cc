@@ -81,7 +81,7 @@ constexpr double kTolerance = 1e-10;
 /// The largest difference to the reference, of gradients and errors, over steps.
 double largest_difference(const Case& run, const std::string& model, bool reference_feeds_back) {
   double largest = 0.0;
-  run_ranks(run.size, [&](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(run.size, [&](const std::shared_ptr<ProcessGroup>& world) {
     PowerSgdOptions options = at_once(run.rank);
     options.use_error_feedback = run.feeds_back;
     const auto hook = power_sgd_hook(options);
@@ -103,6 +103,7 @@ double largest_difference(const Case& run, const std::string& model, bool refere
           continue;
         }
         std::vector<at::Tensor> matrices;
+        matrices.reserve(all.size());
         for (const at::Tensor& each : all) matrices.push_back(each.flatten(1));
         expected[gradient.name] = reference->second.mean(matrices).view(gradient.tensor.sizes());
       }
@@ -145,7 +146,7 @@ TEST(PowerSgdNegativeControl, ForgettingErrorsIsNoticed) {
 
 /// What was sent and what is still owed are what there was.
 TEST(PowerSgd, OwesExactlyWhatItHasNotSent) {
-  run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     Options options = HookedRank::small_ddp();
     options.gradient_divide_factor = 2.0;  // with which errors are in the ranks' proportion still
     for (const bool warm_start : {true, false}) {
@@ -179,7 +180,7 @@ TEST(PowerSgd, OwesExactlyWhatItHasNotSent) {
 }
 
 TEST(PowerSgd, HasTheBitsOfTheEngineUntilItStartsAndForWhatItDoesNotCompress) {
-  run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     PowerSgdOptions options = at_once();
     options.start_power_sgd_iter = 2;
     HookedRank plain(world, nullptr);
@@ -230,7 +231,7 @@ TEST(PowerSgd, HasTheSameBitsWhereCommunicationRunsInAThread) {
   using Lane = ProcessGroupOptions::Lane;
   for (const Lane lane : {Lane::kInline, Lane::kThread}) {
     run_ranks(3,
-              [&](std::shared_ptr<ProcessGroup> world) {
+              [&](const std::shared_ptr<ProcessGroup>& world) {
                 HookedRank rank(world, power_sgd_hook(at_once(2)), "DeepMlp");
                 for (int step = 0; step < 3; ++step) rank.train(step);
                 const uint64_t hash = parameter_hash(*rank.engine);
@@ -264,7 +265,8 @@ struct TwoBlocks : torch::nn::Module {
 };
 
 TEST(PowerSgd, SendsLessThanAQuarterAndNoMoreThanItsFormula) {
-  const auto sent = [](const std::shared_ptr<CommHook>& hook, std::shared_ptr<ProcessGroup> world) {
+  const auto sent = [](const std::shared_ptr<CommHook>& hook,
+                       const std::shared_ptr<ProcessGroup>& world) {
     const auto recording = std::make_shared<Recording>();
     auto model = std::make_shared<TwoBlocks>();
     const auto engine =
@@ -275,7 +277,7 @@ TEST(PowerSgd, SendsLessThanAQuarterAndNoMoreThanItsFormula) {
     model->loss(world->rank()).backward();
     return recording->sent_bytes("all_reduce");
   };
-  run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& world) {
     const double plain = sent(nullptr, world);
     const double compressed = sent(power_sgd_hook({.start_power_sgd_iter = 0}), world);
     EXPECT_LE(compressed, plain / 4);
@@ -291,7 +293,7 @@ TEST(PowerSgd, SendsLessThanAQuarterAndNoMoreThanItsFormula) {
 }
 
 TEST(PowerSgd, IsInTheMemoryFormula) {
-  run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     const auto gradients = [](const HookedRank& rank) {
       const int64_t bytes = rank.engine->memory().now()[MemoryClass::kGradients];
       EXPECT_EQ(predicted_memory(*rank.engine, 1)[MemoryClass::kGradients], bytes);
@@ -311,7 +313,7 @@ TEST(PowerSgd, IsInTheMemoryFormula) {
 
 /// A gradient of zeros has no directions; later ones must not meet a Q of zeros.
 TEST(PowerSgd, BeginsAnewWhereAGradientWasZero) {
-  run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
+  run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
     HookedRank rank(world, power_sgd_hook(at_once(2)), "OddMlp", HookedRank::small_ddp(),
                     at::kDouble);
     const auto largest = [&] {
@@ -335,7 +337,7 @@ TEST(PowerSgd, BeginsAnewWhereAGradientWasZero) {
 
 TEST(PowerSgd, KeepsItsStateWhereAGradientIsNotFinite) {
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1}) {
-    run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
+    run_ranks(3, [&](const std::shared_ptr<ProcessGroup>& world) {
       Options options = small_options_of(configuration_of(strategy));
       options.on_non_finite = NonFinite::kSkip;
       const auto hook = power_sgd_hook(at_once());

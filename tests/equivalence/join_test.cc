@@ -47,9 +47,12 @@ int64_t rows_of_batch(const JoinRun& run, int rank, int number) {
 
 std::vector<Batch> batches_of_rank(const Subject& subject, const JoinRun& run, int rank) {
   std::vector<Batch> batches;
+  batches.reserve(static_cast<size_t>(run.counts[static_cast<size_t>(rank)]));
   for (int i = 0; i < run.counts[static_cast<size_t>(rank)]; ++i) {
     batches.push_back(draw_batch(subject, run.dtype, rows_of_batch(run, rank, i),
-                                 static_cast<uint64_t>(900 + 100 * rank + i)));
+                                 uint64_t{900} +
+                                     static_cast<uint64_t>(100) * static_cast<uint64_t>(rank) +
+                                     static_cast<uint64_t>(i)));
   }
   return batches;
 }
@@ -119,6 +122,7 @@ Outcome join_oracle(const Subject& subject, int size, const JoinRun& run, double
   torch::optim::AdamW optimizer = plain_optimizer(*net, make_plan(*net));
   torch::optim::StepLR schedule(optimizer, 1, 0.7);
   std::vector<std::vector<Batch>> batches;
+  batches.reserve(static_cast<size_t>(size));
   for (int rank = 0; rank < size; ++rank) batches.push_back(batches_of_rank(subject, run, rank));
   const int most = *std::max_element(run.counts.begin(), run.counts.begin() + size);
   Outcome outcome;

@@ -166,11 +166,13 @@ std::vector<RecipeDifference> recipe_differences() {
        [](Recipe& recipe) { recipe.options.max_grad_norm = 0.1; },
        {"max_grad_norm inf", "max_grad_norm 0.1"}},
       {"BucketBytes",
-       [](Recipe& recipe) { recipe.options.bucket_bytes = 1025; },
-       {"bucket_bytes 1024", "bucket_bytes 1025"}},
-      {"FirstBucketBytes",
-       [](Recipe& recipe) { recipe.options.first_bucket_bytes = 2048; },
-       {"first_bucket_bytes 1024", "first_bucket_bytes 2048"}},
+       [](Recipe& recipe) {
+         recipe.options.bucket_bytes = {1024, 1025};
+       },
+       {"bucket_bytes 1024 1024", "bucket_bytes 1024 1025"}},
+      {"ReorderReductions",
+       [](Recipe& recipe) { recipe.options.reorder_reductions = false; },
+       {"reorder_reductions true", "reorder_reductions false"}},
       {"PoisonFreed",
        [](Recipe& recipe) { recipe.options.poison_freed = true; },
        {"poison_freed false", "poison_freed true"}},

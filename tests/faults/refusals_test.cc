@@ -165,11 +165,10 @@ std::vector<Refusal> refusals() {
       {"OptionsOutOfRange",
        [](Arguments& a) {
          a.options.max_grad_norm = -1.0;
-         a.options.bucket_bytes = 1;
-         a.options.first_bucket_bytes = int64_t{3} << 30;
+         a.options.bucket_bytes = {1, int64_t{3} << 30};
        },
        {"max_grad_norm: got -1; allowed (0, infinity]", "bucket_bytes: got 1; allowed 1 KiB",
-        "first_bucket_bytes: got 3221225472; allowed 1 KiB"}},
+        "bucket_bytes: got 3221225472; allowed 1 KiB"}},
       {"NanNorm",
        [](Arguments& a) { a.options.max_grad_norm = std::nan(""); },
        {"max_grad_norm: got nan; allowed (0, infinity]"}},
@@ -209,7 +208,7 @@ std::vector<Refusal> refusals() {
       {"EverythingAtOnce",
        [](Arguments& a) {
          a.options.strategy = Strategy::kHybrid;
-         a.options.bucket_bytes = 1;
+         a.options.bucket_bytes = {1};
          adamw_of(a.plan).lr(-1.0);
          a.net->scale.mutable_grad() = torch::ones({});
          a.net->register_buffer("odd", torch::empty({2}, torch::kMeta));
@@ -247,7 +246,7 @@ TEST(Refusals, LeaveTheWorldAndTheModelUsable) {
   const auto outcomes = outcomes_of_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
     Arguments arguments;
     Options refused = arguments.options;
-    if (world->rank() == 1) refused.bucket_bytes = 1;
+    if (world->rank() == 1) refused.bucket_bytes = {1};
     EXPECT_THAT(outcome_of([&] { parallelize(arguments.model, arguments.plan, refused, world); }),
                 is_misuse("bucket_bytes"));
     const auto engine = parallelize(arguments.model, arguments.plan, arguments.options, world);

@@ -44,8 +44,8 @@ std::vector<std::string> errors_of(bool all_take_it, bool reduces_in_step,
       2,
       [&](const std::shared_ptr<ProcessGroup>& world) {
         const auto net = std::make_shared<BranchingNet>(world);
-        const auto engine = parallelize(net, torch::optim::SGDOptions(0.1),
-                                        {.bucket_bytes = 1024, .first_bucket_bytes = 1024}, world);
+        const auto engine =
+            parallelize(net, torch::optim::SGDOptions(0.1), {.bucket_bytes = {1024}}, world);
         for (int step = 0; step < 2; ++step) {
           std::optional<Engine::NoSync> no_sync;
           if (reduces_in_step) no_sync.emplace(engine->no_sync());

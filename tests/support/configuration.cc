@@ -153,8 +153,7 @@ Options options_of(const Configuration& configuration) {
 
 void set_buckets(Options& options, const Configuration& configuration, int64_t bytes) {
   if (configuration.splits_parameters()) return;
-  options.bucket_bytes = bytes;
-  options.first_bucket_bytes = std::min(bytes, int64_t{1} << 20);
+  options.bucket_bytes = {std::min(bytes, int64_t{1} << 20), bytes};
 }
 
 WrapPolicy wrap_layers() {

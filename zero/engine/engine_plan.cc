@@ -53,9 +53,8 @@ std::optional<UnitPlan> plan_units(const torch::nn::Module& model, const Paramet
                                    const OptimizerPlan& optimizer, const ResolvedOptions& options,
                                    const ProcessGroup& world, std::vector<std::string>& problems) {
   auto membership = attempt(problems, [&] {
-    return options.residence == Residence::kSplit
-               ? unit_membership(model, table, options.wrap)
-               : bucket_membership(table, options.first_bucket_bytes, options.bucket_bytes);
+    return options.residence == Residence::kSplit ? unit_membership(model, table, options.wrap)
+                                                  : bucket_membership(table, options.bucket_bytes);
   });
   if (!membership.has_value()) return std::nullopt;
   UnitPlan plan(table, *std::move(membership), world.size(), options.precision);

@@ -114,7 +114,8 @@ Reducer::Setting ShardedEngine::reducer_setting() const {
                     make_mean_over_ranks(group, slices, meter), group, parts_.table, parts_.plan,
                     lasting_.comm_hook);
               },
-          .agreement = commit_->is_late() ? Agreement::kInStep : Agreement::kInBackward};
+          .agreement = commit_->is_late() ? Agreement::kInStep : Agreement::kInBackward,
+          .learns_order = parts_.options.reorder_reductions};
 }
 
 /// Why most calls may not be made here; "" if they may.

@@ -88,7 +88,7 @@ class TorchUpdate final : public Update {
 /// Lion, as one writes it in LibTorch's operators.
 class LionLoop final : public Optimizer {
  public:
-  LionLoop(std::vector<at::Tensor> parameters, LionOptions options)
+  LionLoop(std::vector<at::Tensor> parameters, const LionOptions& options)
       : Optimizer(std::move(parameters), std::make_unique<LionOptions>(options)) {}
 
   at::Tensor step(LossClosure = nullptr) override {
@@ -141,7 +141,7 @@ struct Algorithm {
 
 template <typename Torch, typename Options>
 Algorithm algorithm(const char* name, const Options& options, int arrays,
-                    std::optional<tessera::AlgorithmOptions> in_eight_bits = {}) {
+                    const std::optional<tessera::AlgorithmOptions>& in_eight_bits = {}) {
   return {.name = name,
           .options = options,
           .make = [options](std::vector<at::Tensor> parameters) -> std::unique_ptr<Optimizer> {

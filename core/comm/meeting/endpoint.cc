@@ -33,8 +33,8 @@ std::string describe_place(const EndpointOptions& options) {
   if (options.store != nullptr) return "the store that the program gives";
   if (!options.store_url.empty()) return options.store_url;
   if (!environment.store_url.empty()) return environment.store_url;
-  const std::string address = absl::StrCat("MASTER_ADDR ", environment.master_addr,
-                                           ", MASTER_PORT ", environment.master_port);
+  std::string address = absl::StrCat("MASTER_ADDR ", environment.master_addr, ", MASTER_PORT ",
+                                     environment.master_port);
   if (environment.agent_store) return absl::StrCat("torchrun's store, ", address);
   if (!environment.master_addr.empty()) return address;
   const auto path = path_of_job(environment);

@@ -64,9 +64,9 @@ absl::StatusOr<std::string> job_name(const Environment& environment) {
 
 absl::StatusOr<std::string> path_of_job(const Environment& environment) {
   const auto name = job_name(environment);
-  if (!name.ok()) return name;
+  if (!name.ok()) return name.status();
   const auto directory = own_directory();
-  if (!directory.ok()) return directory;
+  if (!directory.ok()) return directory.status();
   return absl::StrCat(*directory, "/", *name);
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 
-at::Tensor leaf_of(at::Tensor values) { return values.set_requires_grad(true); }
+at::Tensor leaf_of(const at::Tensor& values) { return values.set_requires_grad(true); }
 
 /// Three parameters of 15, 2*3*2*2 (channels_last) and 1 elements in one unit.
 class GradientBufferTest : public ::testing::Test {

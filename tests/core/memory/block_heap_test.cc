@@ -86,6 +86,7 @@ TEST(BlockHeap, ServesThreads) {
   BlockHeap heap(kRoom);
   std::vector<char> survived(4);
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] { survived[i] = survives_random_use(heap, i + 1) ? 1 : 0; });
   }
@@ -100,6 +101,7 @@ TEST(BlockHeap, JoinsHolesInWhateverOrderTheyAppear) {
   do {
     BlockHeap heap(kRoom);
     std::vector<char*> blocks;
+    blocks.reserve(3);
     for (int i = 0; i < 3; ++i) blocks.push_back(heap.allocate(kMiB - kHead));
     heap.allocate(kMiB);  // so that the holes are not at the end
     const int64_t grown_bytes = heap.grown_bytes();

@@ -125,10 +125,10 @@ const std::vector<FieldCase>& cases() {
       {"optimizer_in_backward",
        [](Options& o) { o.optimizer_in_backward = true; },
        {R, R, A, A, R, A, A}},
-      {"bucket_bytes", [](Options& o) { o.bucket_bytes = 1024; }, {A, A, A, R, A, R, R}},
-      {"first_bucket_bytes",
-       [](Options& o) { o.first_bucket_bytes = 1024; },
-       {A, A, A, R, A, R, R}},
+      {"bucket_bytes", [](Options& o) { o.bucket_bytes = {1024}; }, {A, A, A, R, A, R, R}},
+      {"reorder_reductions",
+       [](Options& o) { o.reorder_reductions = false; },
+       {A, A, A, A, A, A, A}},
       {"prefetch", [](Options& o) { o.prefetch = true; }, {R, R, R, K, R, K, A}},
       {"keep_freed_memory", [](Options& o) { o.keep_freed_memory = false; }, {A, A, A, A, A, A, A}},
       {"offload",
@@ -205,7 +205,7 @@ TEST(Options, EveryFieldIsInTheTable) {
                                 max_grad_value, gradient_divide_factor, precision, loss_scale,
                                 on_non_finite, ask_non_finite, average, buffers, ignores_buffers,
                                 requires_sync_batch_norm, share_parameters, optimizer_in_backward,
-                                bucket_bytes, first_bucket_bytes, prefetch, keep_freed_memory,
+                                bucket_bytes, reorder_reductions, prefetch, keep_freed_memory,
                                 offload, asynchronous_step, cuda_graphs, poison_freed, free_eagerly,
                                 fixed_unsharded_buffers, trace] = options;
   constexpr size_t kFields = 31;
@@ -225,7 +225,7 @@ TEST(Options, ListsEveryRefusalInOneOrder) {
                   .max_grad_norm = -1.0,
                   .loss_scale = LossScale{.backoff = 2.0},
                   .optimizer_in_backward = true,
-                  .bucket_bytes = 1,
+                  .bucket_bytes = {1},
                   .offload = Offload::kOptimizer,
                   .asynchronous_step = true};
   const std::vector<std::string> all = absl::StrSplit(refusal(options, on_cpu()), '\n');
@@ -349,8 +349,7 @@ TEST(ResolvedOptions, HaveDefaultsForWhatIsUnset) {
   EXPECT_EQ(ddp.degrees, (Degrees{1, 1, 1}));
   EXPECT_EQ(ddp.residence, Residence::kResident);
   EXPECT_EQ(ddp.reshard_after_forward, 1);
-  EXPECT_EQ(ddp.bucket_bytes, 26214400);
-  EXPECT_EQ(ddp.first_bucket_bytes, 1048576);
+  EXPECT_THAT(ddp.bucket_bytes, ElementsAre(1048576, 26214400));
   EXPECT_EQ(ddp.on_non_finite, NonFinite::kStop);
   EXPECT_FALSE(ddp.asynchronous_step);
   EXPECT_FALSE(ddp.prefetch);
@@ -370,13 +369,11 @@ TEST(ResolvedOptions, HaveDefaultsForWhatIsUnset) {
 TEST(ResolvedOptions, KeepWhatIsSet) {
   const ResolvedOptions set = *resolve({.loss_scale = LossScale{},
                                         .on_non_finite = NonFinite::kStop,
-                                        .bucket_bytes = 2048,
-                                        .first_bucket_bytes = 1024,
+                                        .bucket_bytes = {1024, 2048, 4096},
                                         .asynchronous_step = false},
                                        nullptr, on_gpu());
   EXPECT_EQ(set.on_non_finite, NonFinite::kStop);
-  EXPECT_EQ(set.bucket_bytes, 2048);
-  EXPECT_EQ(set.first_bucket_bytes, 1024);
+  EXPECT_THAT(set.bucket_bytes, ElementsAre(1024, 2048, 4096));
   EXPECT_FALSE(set.asynchronous_step);
 }
 

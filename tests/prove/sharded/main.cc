@@ -49,7 +49,7 @@ tessera::Options options_of_flags() {
   const bool is_split = options.strategy == tessera::Strategy::kZero3 ||
                         (options.degrees.has_value() && options.degrees->parameters > 1);
   // Several buckets, as a model that is worth splitting has.
-  if (!is_split) options.bucket_bytes = options.first_bucket_bytes = int64_t{16} << 10;
+  if (!is_split) options.bucket_bytes = {int64_t{16} << 10};
   return options;
 }
 

@@ -88,9 +88,6 @@ TEST_P(OptionsAct, OrAreRefusedOrAreKept) {
     if (option.option == "wrap") options.wrap = {};
     if (option.option == "share_parameters") options.share_parameters = true;
     if (configuration.splits_parameters() && option.option != "prefetch") options.prefetch = false;
-    if (option.option == "bucket_bytes" && !configuration.splits_parameters()) {
-      options.first_bucket_bytes = 1024;  // else the model is smaller than the first bucket
-    }
     const std::string before = observe(options);
     EXPECT_THAT(before, Not(HasSubstr("failed")));
     option.set(options);
@@ -118,10 +115,8 @@ INSTANTIATE_TEST_SUITE_P(
                    [](Options& options) { options.reshard_after_forward = 1; }, true, false, true},
         OptionCase{"share_parameters", [](Options& options) { options.share_parameters = false; },
                    false, false, false},
-        OptionCase{"bucket_bytes", [](Options& options) { options.bucket_bytes = 1024; }, false,
+        OptionCase{"bucket_bytes", [](Options& options) { options.bucket_bytes = {1024}; }, false,
                    true, false},
-        OptionCase{"first_bucket_bytes",
-                   [](Options& options) { options.first_bucket_bytes = 1024; }, false, true, false},
         OptionCase{"prefetch", [](Options& options) { options.prefetch = true; }, true, false,
                    true},
         OptionCase{"fixed_unsharded_buffers",

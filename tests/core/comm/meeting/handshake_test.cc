@@ -103,6 +103,7 @@ TEST_F(HandshakeTest, RanksMeetAgainAndAgainInOneStore) {
 TEST_F(HandshakeTest, WhoTriesAgainAtOnceMeetsTheOthers) {
   for (int again = 0; again < 20; ++again) {
     std::vector<std::thread> threads;
+    threads.reserve(3);
     for (int rank = 0; rank < 3; ++rank) {
       threads.emplace_back([this, rank] {
         const bool differs = rank == 1;
