@@ -12,7 +12,7 @@
 namespace tessera::internal {
 namespace {
 
-std::shared_ptr<ProcessGroup> make_loopback(const ProcessGroupOptions& options,
+std::shared_ptr<ProcessGroup> make_loopback(ProcessGroupOptions options,
                                             const Environment& environment) {
   if (options.device.is_cpu()) return std::make_shared<LoopbackGroup>();
   return std::make_shared<LoopbackGroup>(
