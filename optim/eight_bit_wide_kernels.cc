@@ -145,7 +145,7 @@ struct WideCodec {
         _mm512_cmp_ps_mask(_mm512_sub_ps(u, power), _mm512_set1_ps(0.2f), _CMP_LT_OQ);
     const __mmask16 early = _mm512_cmp_ps_mask(u, _mm512_set1_ps(top - 0.25f), _CMP_GE_OQ);
     const __m512 shifted = _mm512_mask_sub_ps(u, late, u, _mm512_set1_ps(1.0f));
-    return _mm512_mask_add_ps(shifted, early, shifted, _mm512_set1_ps(1.0f));
+    return _mm512_mask_mov_ps(shifted, early, _mm512_set1_ps(top));
   }
 };
 
