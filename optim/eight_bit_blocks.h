@@ -12,8 +12,10 @@
 //   encode<Tree>(values, inverse, codes)       and back; inverse: of the scale
 // All is inlined into functions that are compiled for their targets, and a Codec is one file's own:
 // code for wide instructions must not be linked into functions for others. Loops are short and over
-// one width, as the compiler vectorises them. Each stage is done for several blocks before the next
-// one: a block waits for the largest of its magnitudes, and the processor has others meanwhile.
+// one width, as the compiler vectorises them. Several blocks are updated before the first one is
+// quantised: a block waits for the largest of its magnitudes, and the processor has others
+// meanwhile. But a block is dequantised just before its update, so that the divisions of one are
+// done beside the integers of the next.
 namespace tessera::internal {
 
 [[gnu::always_inline]] inline const float* in_fp32(const float* values, float* /*memory*/) {
@@ -34,14 +36,6 @@ template <typename T>
     largest = bits > largest ? bits : largest;
   }
   return block_scale(largest);
-}
-
-template <typename Codec, typename Tree, int kBlocks, typename T>
-[[gnu::always_inline]] inline void dequantize_blocks(const CodedMoment& from, T* moment) {
-  for (int block = 0; block < kBlocks; ++block) {
-    Codec::template decode<Tree>(from.codes + block * kCodeBlock, from.scales[block],
-                                 moment + block * kCodeBlock);
-  }
 }
 
 /// Writes codes and scales.
@@ -69,14 +63,18 @@ struct AdamwBlocks {
                                      const CodedMoment& first, const CodedMoment& second) const {
     alignas(64) T moment1[kBlocks * kCodeBlock];
     alignas(64) T moment2[kBlocks * kCodeBlock];
-    dequantize_blocks<Codec, SignedTree, kBlocks>(first, moment1);
-    dequantize_blocks<Codec, UnsignedTree, kBlocks>(second, moment2);
-    for (int i = 0; i < kBlocks * kCodeBlock; ++i) {
-      const AdamwElement<T> after =
-          adamw_element({values[i], moment1[i], moment2[i]}, gradient[i], by);
-      moment1[i] = after.moment1;
-      moment2[i] = after.moment2;
-      values[i] = after.value;
+    for (int block = 0; block < kBlocks; ++block) {
+      const int64_t begin = block * kCodeBlock;
+      Codec::template decode<SignedTree>(first.codes + begin, first.scales[block], moment1 + begin);
+      Codec::template decode<UnsignedTree>(second.codes + begin, second.scales[block],
+                                           moment2 + begin);
+      for (int64_t i = begin; i < begin + kCodeBlock; ++i) {
+        const AdamwElement<T> after =
+            adamw_element({values[i], moment1[i], moment2[i]}, gradient[i], by);
+        moment1[i] = after.moment1;
+        moment2[i] = after.moment2;
+        values[i] = after.value;
+      }
     }
     quantize_blocks<Codec, SignedTree, kBlocks>(moment1, first);
     quantize_blocks<Codec, UnsignedTree, kBlocks>(moment2, second);
@@ -91,9 +89,13 @@ struct LionBlocks {
   [[gnu::always_inline]] void update(T* __restrict values, const T* __restrict gradient,
                                      const CodedMoment& first) const {
     alignas(64) T momentum[kBlocks * kCodeBlock];
-    dequantize_blocks<Codec, SignedTree, kBlocks>(first, momentum);
-    for (int i = 0; i < kBlocks * kCodeBlock; ++i) {
-      lion_element(values[i], gradient[i], momentum[i], by);
+    for (int block = 0; block < kBlocks; ++block) {
+      const int64_t begin = block * kCodeBlock;
+      Codec::template decode<SignedTree>(first.codes + begin, first.scales[block],
+                                         momentum + begin);
+      for (int64_t i = begin; i < begin + kCodeBlock; ++i) {
+        lion_element(values[i], gradient[i], momentum[i], by);
+      }
     }
     quantize_blocks<Codec, SignedTree, kBlocks>(momentum, first);
   }

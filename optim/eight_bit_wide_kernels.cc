@@ -19,7 +19,7 @@
 #include "tessera/optim/formulas/lion_element.h"
 
 #pragma GCC push_options
-#pragma GCC target("avx512f")
+#pragma GCC target("avx512f,avx512bw,avx512dq")
 
 #include "tessera/optim/eight_bit_blocks.h"
 
@@ -29,10 +29,9 @@ namespace {
 
 using dynamic_code::Line;
 
-/// The line of each decade, by the exponent of u. vpermps takes an index modulo 16, and the
-/// exponent of a float is 127 more: 2^j is found at (127 + j) % 16. That of the largest number is
-/// flat, so that it gives 1.
-template <int kFirst>
+/// The line of each decade, by the exponent of u * 2^kUp. vpermps takes an index modulo 16, and the
+/// exponent of a float is 127 more: 2^j is found at (127 + j) % 16.
+template <int kFirst, int kUp>
 struct LinesOverNumbers {
   alignas(64) std::array<float, 16> slopes{};
   alignas(64) std::array<float, 16> offsets{};
@@ -41,11 +40,12 @@ struct LinesOverNumbers {
     constexpr int kLow = kFirst == 1 ? 0 : 1;
     for (int decade = 0; decade < 7; ++decade)
       set(kLow + decade, dynamic_code::line_over_numbers<kFirst>(decade));
-    set(kLow + 7, {.slope = 0, .offset = 1});
+    // The largest number is 1, also as byte 128 of the signed tree, which is -128.
+    set(kLow + 7, {.slope = kFirst == 1 ? -0x1p-7f : 0x1p-8f, .offset = 0});
   }
   constexpr void set(int j, const Line& line) {
-    slopes[static_cast<size_t>(127 + j) % 16] = line.slope;
-    offsets[static_cast<size_t>(127 + j) % 16] = line.offset;
+    slopes[static_cast<size_t>(127 + kUp + j) % 16] = line.slope / static_cast<float>(1 << kUp);
+    offsets[static_cast<size_t>(127 + kUp + j) % 16] = line.offset;
   }
 };
 
@@ -77,75 +77,112 @@ struct LinesOverValues {
 struct WideCodec {
   template <typename Tree>
   [[gnu::always_inline]] static void decode(const uint8_t* codes, float scale, float* moment) {
-    static constexpr LinesOverNumbers<Tree::kFirst> kLines;
+    constexpr bool kIsSigned = Tree::kFirst == 1;
+    // As 2^24 times itself only 0 has an exponent of 0 modulo 16, where there is no line.
+    static constexpr LinesOverNumbers<Tree::kFirst, kIsSigned ? 24 : 0> kLines;
     const __m512 slopes = _mm512_load_ps(kLines.slopes.data());
     const __m512 offsets = _mm512_load_ps(kLines.offsets.data());
     for (int i = 0; i < kCodeBlock; i += 16) {
-      const __m512i bytes =
-          _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i)));
-      constexpr bool kIsSigned = Tree::kFirst == 1;
-      const __m512i number =
-          kIsSigned ? _mm512_min_epi32(bytes, _mm512_sub_epi32(_mm512_set1_epi32(256), bytes))
-                    : _mm512_add_epi32(bytes, _mm512_set1_epi32(1));
-      const __m512 u = _mm512_cvtepi32_ps(number);
+      const __m512 u = kIsSigned ? signed_numbers(codes + i) : unsigned_numbers(codes + i);
       const __m512i exponent = _mm512_srli_epi32(_mm512_castps_si512(u), 23);
-      const __m512 line = _mm512_fmadd_ps(u, _mm512_permutexvar_ps(exponent, slopes),
-                                          _mm512_permutexvar_ps(exponent, offsets));
-      __m512 value = _mm512_max_ps(line, _mm512_setzero_ps());
-      if constexpr (kIsSigned) {
-        const __m512i sign = _mm512_and_si512(_mm512_sub_epi32(_mm512_set1_epi32(128), bytes),
-                                              _mm512_set1_epi32(~kMagnitudeBits));
-        value = _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(value), sign));
-      }
+      const __m512 slope = _mm512_permutexvar_ps(exponent, slopes);
+      __m512 offset = _mm512_permutexvar_ps(exponent, offsets);
+      if constexpr (kIsSigned) offset = flipped_by(u, offset);
+      const __m512 value = _mm512_fmadd_ps(u, slope, offset);
       _mm512_storeu_ps(moment + i, _mm512_mul_ps(value, _mm512_set1_ps(scale)));
     }
   }
 
   template <typename Tree>
   [[gnu::always_inline]] static void encode(const float* values, float inverse, uint8_t* codes) {
-    static constexpr LinesOverValues<Tree::kFirst> kLines;
-    constexpr float kTop = 128.0f * Tree::kFirst;
-    const __m512 slopes0 = _mm512_load_ps(kLines.slopes[0].data());
-    const __m512 slopes1 = _mm512_load_ps(kLines.slopes[1].data());
-    const __m512 offsets0 = _mm512_load_ps(kLines.offsets[0].data());
-    const __m512 offsets1 = _mm512_load_ps(kLines.offsets[1].data());
-    const __m512i one = _mm512_set1_epi32(1);
-    for (int i = 0; i < kCodeBlock; i += 16) {
-      const __m512i bits = _mm512_castps_si512(_mm512_loadu_ps(values + i));
-      const __m512i absolute = _mm512_and_si512(bits, _mm512_set1_epi32(kMagnitudeBits));
-      const __m512 kept =
-          _mm512_castsi512_ps(_mm512_min_epi32(absolute, _mm512_set1_epi32(kLargestScaleBits)));
-      const __m512 value = _mm512_mul_ps(kept, _mm512_set1_ps(inverse));
-      const __m512i half = _mm512_srli_epi32(
-          _mm512_castps_si512(_mm512_max_ps(value, _mm512_set1_ps(0x1p-31f))), 24);
-      const __m512 line0 = _mm512_fmadd_ps(value, _mm512_permutexvar_ps(half, slopes0),
-                                           _mm512_permutexvar_ps(half, offsets0));
-      const __m512 line1 = _mm512_fmadd_ps(value, _mm512_permutexvar_ps(half, slopes1),
-                                           _mm512_permutexvar_ps(half, offsets1));
-      const __m512 u = _mm512_min_ps(line0, line1);
-      __m512i number = _mm512_cvttps_epi32(in_cell(u, kTop));
-      if constexpr (Tree::kFirst == 1) {
-        const __m512i sign = _mm512_srai_epi32(bits, 31);
-        number = _mm512_min_epi32(number, _mm512_add_epi32(_mm512_set1_epi32(128), sign));
-        number = _mm512_sub_epi32(_mm512_xor_si512(number, sign), sign);
-      } else {
-        number = _mm512_sub_epi32(number, one);
-        const __mmask16 is_positive = _mm512_cmpgt_epi32_mask(absolute, _mm512_setzero_si512());
-        number = _mm512_mask_max_epi32(number, is_positive, number, one);
-      }
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + i), _mm512_cvtepi32_epi8(number));
+    __m512i numbers[4];
+    for (int i = 0; i < 4; ++i)
+      numbers[i] = number<Tree>(_mm512_loadu_ps(values + 16 * i), inverse);
+    __m512i low;
+    __m512i high;
+    if constexpr (Tree::kFirst == 1) {
+      low = _mm512_packs_epi32(numbers[0], numbers[1]);
+      high = _mm512_packs_epi32(numbers[2], numbers[3]);
+    } else {
+      // Bytes are one less than numbers, and 0 remains 0.
+      const __m512i one = _mm512_set1_epi16(1);
+      low = _mm512_subs_epu16(_mm512_packus_epi32(numbers[0], numbers[1]), one);
+      high = _mm512_subs_epu16(_mm512_packus_epi32(numbers[2], numbers[3]), one);
     }
+    const __m512i bytes =
+        Tree::kFirst == 1 ? _mm512_packs_epi16(low, high) : _mm512_packus_epi16(low, high);
+    // Packs went over 128 bits at a time.
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_storeu_si512(codes, _mm512_permutexvar_epi32(order, bytes));
   }
 
-  /// dynamic_code::cell_of() before it becomes an integer.
-  [[gnu::always_inline]] static __m512 in_cell(__m512 u, float top) {
+ private:
+  /// A byte of a signed tree as the highest one of an integer: 2^24 times the number with its sign;
+  /// byte 128 becomes -2^31.
+  [[gnu::always_inline]] static __m512 signed_numbers(const uint8_t* codes) {
+    return _mm512_cvtepi32_ps(_mm512_slli_epi32(integers(codes), 24));
+  }
+  /// As the lowest bits of the float 2^23, from which one less is subtracted.
+  [[gnu::always_inline]] static __m512 unsigned_numbers(const uint8_t* codes) {
+    const __m512i bits = _mm512_or_si512(integers(codes), _mm512_set1_epi32(0x4b000000));
+    return _mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p23f - 1));
+  }
+  [[gnu::always_inline]] static __m512i integers(const uint8_t* codes) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+  }
+
+  /// `number`, with its sign flipped where that of `by` is set.
+  [[gnu::always_inline]] static __m512 flipped_by(__m512 by, __m512 number) {
+    const __m512i sign = _mm512_set1_epi32(~kMagnitudeBits);
+    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(
+        _mm512_castps_si512(number), _mm512_castps_si512(by), sign, 0x78));  // a ^ (b & c)
+  }
+
+  /// The point of the lines for the magnitudes of `values` * `inverse`.
+  template <typename Tree>
+  [[gnu::always_inline]] static __m512 point(__m512 values, float inverse) {
+    static constexpr LinesOverValues<Tree::kFirst> kLines;
+    // Of no line is less needed. In the unsigned tree it lies in the cell of number 2, which is
+    // what positive numbers get at least.
+    constexpr float kLeast = Tree::kFirst == 1 ? 0x1p-31f : 0x1.5p-22f;
+    const __m512 largest = _mm512_castsi512_ps(_mm512_set1_epi32(kLargestScaleBits));
+    const __m512 kept = _mm512_range_ps(values, largest, 0b1010);  // the smaller magnitude
+    const __m512 value =
+        _mm512_max_ps(_mm512_mul_ps(kept, _mm512_set1_ps(inverse)), _mm512_set1_ps(kLeast));
+    const __m512i half = _mm512_srli_epi32(_mm512_castps_si512(value), 24);
+    const __m512 line0 =
+        _mm512_fmadd_ps(value, _mm512_permutexvar_ps(half, _mm512_load_ps(kLines.slopes[0].data())),
+                        _mm512_permutexvar_ps(half, _mm512_load_ps(kLines.offsets[0].data())));
+    const __m512 line1 =
+        _mm512_fmadd_ps(value, _mm512_permutexvar_ps(half, _mm512_load_ps(kLines.slopes[1].data())),
+                        _mm512_permutexvar_ps(half, _mm512_load_ps(kLines.offsets[1].data())));
+    return _mm512_min_ps(line0, line1);
+  }
+
+  /// dynamic_code::cell_of() for packs: with the signs of `values`, where these are signed.
+  template <typename Tree>
+  [[gnu::always_inline]] static __m512i number(__m512 values, float inverse) {
+    constexpr float kTop = 128.0f * Tree::kFirst;
+    const __m512 u = point<Tree>(values, inverse);
     const __m512 power =
         _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(u), _mm512_set1_epi32(~0x7fffff)));
     const __mmask16 late =
         _mm512_cmp_ps_mask(_mm512_sub_ps(u, power), _mm512_set1_ps(0.2f), _CMP_LT_OQ);
-    const __mmask16 early = _mm512_cmp_ps_mask(u, _mm512_set1_ps(top - 0.25f), _CMP_GE_OQ);
-    const __m512 shifted = _mm512_mask_sub_ps(u, late, u, _mm512_set1_ps(1.0f));
-    return _mm512_mask_add_ps(shifted, early, shifted, _mm512_set1_ps(1.0f));
+    const __m512 cell = _mm512_mask_sub_ps(u, late, u, _mm512_set1_ps(1.0f));
+    if constexpr (Tree::kFirst == 1) {
+      // The largest number is positive, and byte 128 is -128.
+      const __m512 u_signed = flipped_by(values, u);
+      const __mmask16 early =
+          _mm512_cmp_ps_mask(u_signed, _mm512_set1_ps(kTop - 0.25f), _CMP_GE_OQ);
+      return _mm512_cvttps_epi32(
+          _mm512_mask_mov_ps(flipped_by(values, cell), early, _mm512_set1_ps(-kTop)));
+    } else {
+      const __mmask16 early = _mm512_cmp_ps_mask(u, _mm512_set1_ps(kTop - 0.25f), _CMP_GE_OQ);
+      const __m512i bits = _mm512_castps_si512(values);
+      const __mmask16 is_positive = _mm512_test_epi32_mask(bits, bits);
+      return _mm512_maskz_cvttps_epi32(is_positive,
+                                       _mm512_mask_mov_ps(cell, early, _mm512_set1_ps(kTop)));
+    }
   }
 };
 
@@ -155,19 +192,21 @@ void adamw8bit_update_wide(float* values, const float* gradient, const CodedMome
                            const CodedMoment& moment2, int64_t numel,
                            const AdamwCoefficients& coefficients) {
   const AdamwBlocks<WideCodec, float> blocks{adamw_scalars<float>(coefficients)};
-  update_blocks<WideCodec, 4>(values, gradient, numel, blocks, moment1, moment2);
+  update_blocks<WideCodec, 8>(values, gradient, numel, blocks, moment1, moment2);
 }
 
 void lion8bit_update_wide(float* values, const float* gradient, const CodedMoment& momentum,
                           int64_t numel, const LionCoefficients& coefficients) {
   const LionBlocks<WideCodec, float> blocks{lion_scalars<float>(coefficients)};
-  update_blocks<WideCodec, 4>(values, gradient, numel, blocks, momentum);
+  update_blocks<WideCodec, 8>(values, gradient, numel, blocks, momentum);
 }
 
 #pragma GCC pop_options
 
 bool has_wide_kernels() {
-  static const bool has = __builtin_cpu_supports("avx512f") != 0;
+  static const bool has = __builtin_cpu_supports("avx512f") != 0 &&
+                          __builtin_cpu_supports("avx512bw") != 0 &&
+                          __builtin_cpu_supports("avx512dq") != 0;
   return has;
 }
 

@@ -96,10 +96,11 @@ template <int kFirst>
 template <int kFirst>
 [[gnu::always_inline]] inline int32_t cell_of(float u) {
   const float power = std::bit_cast<float>(std::bit_cast<int32_t>(u) & ~0x7fffff);  // of two
-  // Conversions, as selects would become branches.
+  // Conversions, as selects would become branches. The last one is added to an integer: the float
+  // just below 256 and 1 are rounded to 257.
   const auto late = static_cast<int32_t>(u - power < 0.2f);
   const auto early = static_cast<int32_t>(u >= 128.0f * kFirst - 0.25f);
-  return static_cast<int32_t>(u - static_cast<float>(late) + static_cast<float>(early));
+  return static_cast<int32_t>(u - static_cast<float>(late)) + early;
 }
 
 /// The number of the magnitude nearest to `value`, which is at least 0.

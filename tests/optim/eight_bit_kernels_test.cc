@@ -126,6 +126,15 @@ TEST(EightBitCodes, OfExtremeNumbersAreDefined) {
   EXPECT_EQ(through_codes({1.0f, 1e-30f}, /*is_signed=*/true)[1], 0.0f);
 }
 
+/// 2 and 3 units below the largest number lie next to the end of the last cell.
+TEST(EightBitCodes, OfTheLargestNumbersNeighboursAreTheLargestCode) {
+  for (const bool is_signed : {true, false}) {
+    std::vector<float> values(kCodeBlock);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = 1.0f - 0x1p-24f * static_cast<float>(i);
+    EXPECT_EQ(through_codes(values, is_signed), std::vector<float>(kCodeBlock, 1.0f));
+  }
+}
+
 constexpr AdamwCoefficients kOfAdamw = {.gradient_scale = 0.7,
                                         .decay = 0.999,
                                         .beta1 = 0.9,
@@ -207,6 +216,7 @@ std::vector<float> many_values(bool is_signed) {
       }
     }
   }
+  for (int i = 0; i < 64; ++i) all.push_back(1.0f - 0x1p-24f * static_cast<float>(i));
   for (int i = 0; i < 20000; ++i) {
     const float value = std::pow(10.0f, exponent(random));
     all.push_back(is_signed && i % 2 == 0 ? -value : value);
