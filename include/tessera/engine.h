@@ -19,6 +19,7 @@
 #include "tessera/parameter_predicate.h"
 #include "tessera/parameter_table.h"
 #include "tessera/partial_state.h"
+#include "tessera/report.h"
 #include "tessera/state_dict.h"
 #include "tessera/state_stream.h"
 #include "tessera/step_result.h"
@@ -366,6 +367,10 @@ class Engine final {
 
   /// Memory this engine holds on this rank, by class. Local.
   const MemoryMeter& memory() const;
+
+  /// What it is and has done on this rank: see Report; to_json(), to_text(). Local, not during a
+  /// backward. Steps that nobody asks about cost a few clock reads in each that is sampled.
+  Report report() const;
 
  private:
   friend MemoryBytes predicted_memory(const Engine& engine, int micro_steps);
