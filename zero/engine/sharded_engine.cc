@@ -165,7 +165,8 @@ void ShardedEngine::settle() {
   store_.free_all();
 }
 
-/// A step that is refused late has taken its history along, and what came after it.
+/// A step that is refused late has taken its history along, and what came after it. One that is
+/// refused at once leaves the rates of the one before.
 template <typename Body>
 auto ShardedEngine::guard_late(Body&& body) {
   try {
@@ -176,6 +177,8 @@ auto ShardedEngine::guard_late(Body&& body) {
     if (commit_->is_late()) {
       history_at_step_ = history_agreed_;
       clear();
+    } else if (!is_updated()) {
+      lasting_.schedule.take_back(commit_->optimizer().groups());
     }
     throw;
   }

@@ -174,7 +174,12 @@ void ShardedEngine::agree_to_update() {
     mine.backwards = 1;
     return mine;
   });
-  commit_->agree_to_update(mine);
+  try {
+    commit_->agree_to_update(mine);
+  } catch (const c10::Error&) {
+    lasting_.schedule.take_back(commit_->optimizer().groups());
+    throw;
+  }
   early_update_->begin();
 }
 
