@@ -16,6 +16,7 @@ void RateSchedule::set(Function rate) {
 }
 
 std::string RateSchedule::apply(int64_t update, ParameterGroups& groups) {
+  before_.clear();
   if (!rate_ || !groups.replaced_groups().empty()) return "";  // the step refuses such groups
   for (size_t group = 0; group < last_.size(); ++group) {
     const double now = groups.rate(group);
@@ -26,18 +27,27 @@ std::string RateSchedule::apply(int64_t update, ParameterGroups& groups) {
         ", which the schedule has set; use either Engine::set_schedule() or another "
         "scheduler");
   }
+  for (size_t group = 0; group < groups.size(); ++group) before_.push_back(groups.rate(group));
+  had_last_ = !last_.empty();
   last_.resize(groups.size());
   for (size_t group = 0; group < groups.size(); ++group) {
     try {
       last_[group] = rate_(update, groups.state_name(group));
     } catch (...) {
-      for (size_t i = 0; i < groups.size(); ++i) last_[i] = groups.rate(i);
+      take_back(groups);
       return absl::StrCat("the schedule's function threw for update ", update, ": ",
                           present_error_text());
     }
     groups.set_rate(group, last_[group]);
   }
   return "";
+}
+
+void RateSchedule::take_back(ParameterGroups& groups) {
+  if (before_.empty()) return;
+  for (size_t group = 0; group < groups.size(); ++group) groups.set_rate(group, before_[group]);
+  had_last_ ? last_.swap(before_) : last_.clear();
+  before_.clear();
 }
 
 }  // namespace tessera::internal

@@ -25,12 +25,21 @@ class RateSchedule {
   /// nothing.
   std::string apply(int64_t update, ParameterGroups& groups);
 
+  /// The update that apply() was called for last is not made: the groups have the rates of before
+  /// again. Nothing if it set none, or was not called since.
+  void take_back(ParameterGroups& groups);
+
   /// What the groups hold now was set by somebody else with good reason (a state was loaded).
-  void forget() { last_.clear(); }
+  void forget() {
+    last_.clear();
+    before_.clear();
+  }
 
  private:
   Function rate_;
-  std::vector<double> last_;  // what apply() set, by group; empty if nothing
+  std::vector<double> last_;    // what apply() set, by group; empty if nothing
+  std::vector<double> before_;  // what they had before that; empty if nothing can be taken back
+  bool had_last_ = false;       // before that
 };
 
 }  // namespace tessera::internal

@@ -151,12 +151,19 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
 MemoryBytes memory_peak_formula(const UnitPlan& plan, const MemorySetting& setting) {
   MemoryBytes bytes = memory_formula(plan, setting);
   if (collects_in_place(setting.degrees)) return bytes;
-  BuffersByDtype blocks, roots;  // they have pools of their own
+  BuffersByDtype blocks, roots;                  // they have pools of their own
+  std::map<c10::ScalarType, int64_t> converted;  // for the optimizer, one unit's after another's
   for (const PlannedUnit& unit : plan) {
     if (unit.kind == UnitKind::kFrozen || lands_in_sums(unit, setting)) continue;
     BuffersByDtype& pool = unit.kind == UnitKind::kRoot ? roots : blocks;
     pool[unit.precision.communication].add(bytes_in(unit, unit.precision.communication));
+    if (setting.updates_in_backward && unit.precision.communication != unit.precision.master) {
+      int64_t& largest = converted[unit.precision.master];
+      largest =
+          std::max(largest, bytes_in(unit, unit.precision.master) / setting.degrees.optimizer);
+    }
   }
+  for (const auto& [dtype, largest] : converted) bytes[MemoryClass::kGradientBuffers] += largest;
   bytes[MemoryClass::kGradientBuffers] +=
       bytes_of(blocks, setting.units_in_reduction) + bytes_of(roots, setting.units_in_reduction);
   return bytes;

@@ -19,6 +19,7 @@
 #include "tessera/parameter_predicate.h"
 #include "tessera/parameter_table.h"
 #include "tessera/partial_state.h"
+#include "tessera/report.h"
 #include "tessera/state_dict.h"
 #include "tessera/state_stream.h"
 #include "tessera/step_result.h"
@@ -363,9 +364,10 @@ class Engine final {
 
   /// What was gathered since the engine was made; zeros where parameters are not split. Local.
   GatherCounts gather_counts() const;
-
   /// Memory this engine holds on this rank, by class. Local.
   const MemoryMeter& memory() const;
+  /// What it is and has done on this rank, with to_json() and to_text(). Local.
+  Report report() const;
 
  private:
   friend MemoryBytes predicted_memory(const Engine& engine, int micro_steps);
@@ -381,11 +383,10 @@ class Engine final {
   const std::unique_ptr<internal::CurrentEngine> implementation_;
 };
 
-/// What memory_formula says `engine` holds persistently, for `micro_steps` backwards per step.
-/// Local.
+/// Local. memory_formula() of `engine`, for `micro_steps` backwards per step.
 MemoryBytes predicted_memory(const Engine& engine, int micro_steps);
 
-/// What memory_peak_formula says it holds at most. Local.
+/// Local. memory_peak_formula() of it.
 MemoryBytes predicted_peak_memory(const Engine& engine, int micro_steps);
 
 /// Collective. A hash over the names and values of all parameters in registration order and logical

@@ -69,6 +69,9 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
 /// communication dtype. No pool under zero1, nor under ddp with one micro-step and a communication
 /// dtype as wide as the sums.
 ///
+/// Where backward updates, also one slice of the largest unit whose gradients are sent in another
+/// dtype than the masters', in the masters' dtype.
+///
 /// It is setting.units_in_reduction of the largest buffers of each pool: one on a CPU; on a GPU
 /// two, or three where gradients are gathered over replicas behind the reduction.
 ///

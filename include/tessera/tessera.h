@@ -76,5 +76,6 @@
 #include "tessera/memory_formula.h"
 #include "tessera/memory_meter.h"
 #include "tessera/muon_options.h"
+#include "tessera/report.h"
 #include "tessera/trace.h"
 #include "tessera/trace_file.h"

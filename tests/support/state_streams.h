@@ -69,6 +69,7 @@ class StateReader : public StateSource {
     for (const StateOutline& outline : needed) {
       for (const Range& range : outline.ranges) needed_[outline.name][range.begin] = range.numel;
     }
+    if (throws_a_number) throw 42;
     return problem;
   }
 
@@ -82,6 +83,7 @@ class StateReader : public StateSource {
   }
 
   std::string problem;              ///< what problem_of() says
+  bool throws_a_number = false;     ///< problem_of(): nothing that is a std::exception
   int64_t fails_after = 1LL << 40;  ///< elements
   int64_t elements = 0;             ///< read so far
 

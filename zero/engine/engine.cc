@@ -141,6 +141,8 @@ const UnitPlan& Engine::units() const { return implementation_->get().units(); }
 
 GatherCounts Engine::gather_counts() const { return implementation_->get().gather_counts(); }
 
+Report Engine::report() const { return implementation_->get().report(); }
+
 const MemoryMeter& Engine::memory() const { return implementation_->lasting().meter; }
 MemoryMeter& CheckpointAccess::meter(Engine& engine) {
   return engine.implementation_->lasting().meter;

@@ -1,5 +1,6 @@
 #include "tessera/zero/engine/sharded_engine.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/memory/freed_memory.h"
 #include "tessera/core/reduce/hooked_communicator.h"
+#include "tessera/core/reduce/timed_communicator.h"
 #include "tessera/zero/engine/running_call.h"
 #include "tessera/zero/parameters/shown_average.h"
 
@@ -31,6 +33,7 @@ ShardedEngine::ShardedEngine(Parts parts, Lasting& lasting, Values brought)
       streams_(parts_.group->device()),
       slices_(parts_.options.degrees, parts_.group->size(), parts_.group->rank()),
       compute_(lasting.trace.get()),
+      times_(parts_.group->can().completes_on_host),
       watch_(*this),
       store_(
           *parts_.group, parts_.table, parts_.plan, slices_, parts_.options,
@@ -78,6 +81,7 @@ ShardedEngine::ShardedEngine(Parts parts, Lasting& lasting, Values brought)
     hooks_.push_back(std::make_unique<GradientHook>(parts_.table[i].tensor, i, sink));
   }
   compute_.begin();
+  times_.begin_step();
 }
 
 ShardedEngine::~ShardedEngine() {
@@ -102,7 +106,7 @@ MemoryClass ShardedEngine::optimizer_class() const {
   return parts_.options.offload == Offload::kNone ? MemoryClass::kOptimizer : MemoryClass::kHost;
 }
 
-Reducer::Setting ShardedEngine::reducer_setting() const {
+Reducer::Setting ShardedEngine::reducer_setting() {
   using Agreement = Reducer::Setting::Agreement;
   return {.on_release = parts_.options.poison_freed ? BufferPool::OnRelease::kPoison
                                                     : BufferPool::OnRelease::kKeep,
@@ -110,9 +114,11 @@ Reducer::Setting ShardedEngine::reducer_setting() const {
           .observer = commit_->observer(),
           .make_communicator =
               [this](ProcessGroup& group, const SliceMap& slices, MemoryMeter& meter) {
-                return std::make_unique<HookedCommunicator>(
-                    make_mean_over_ranks(group, slices, meter), group, parts_.table, parts_.plan,
-                    lasting_.comm_hook);
+                return std::make_unique<TimedCommunicator>(
+                    std::make_unique<HookedCommunicator>(make_mean_over_ranks(group, slices, meter),
+                                                         group, parts_.table, parts_.plan,
+                                                         lasting_.comm_hook),
+                    times_);
               },
           .agreement = commit_->is_late() ? Agreement::kInStep : Agreement::kInBackward,
           .learns_order = parts_.options.reorder_reductions};
@@ -160,7 +166,8 @@ void ShardedEngine::settle() {
   store_.free_all();
 }
 
-/// A step that is refused late has taken its history along, and what came after it.
+/// A step that is refused late has taken its history along, and what came after it. One that is
+/// refused at once leaves the rates of the one before.
 template <typename Body>
 auto ShardedEngine::guard_late(Body&& body) {
   try {
@@ -171,6 +178,8 @@ auto ShardedEngine::guard_late(Body&& body) {
     if (commit_->is_late()) {
       history_at_step_ = history_agreed_;
       clear();
+    } else if (!is_updated()) {
+      lasting_.schedule.take_back(commit_->optimizer().groups());
     }
     throw;
   }
@@ -183,6 +192,7 @@ StepResult ShardedEngine::step() {
   if (!is_following_) announce(Announcements::Call::kStep, "step");
   leave_average("step", InAverage::kRefused);
   const at::NoGradGuard no_grad;
+  times_.begin_update();
   streams_.pass();
   written_.clear();
   learn_outcome();  // before this step's report is written
@@ -222,6 +232,9 @@ StepResult ShardedEngine::begin_next_step(const std::optional<StepCommit::Outcom
     history_.record(RollingHash::Event::kStep, steps_);
     history_at_step_ = history_;
   }
+  last_step_.used = reducer_.used();
+  last_step_.reductions = std::max(reductions_, 1);
+  times_.end_step();
   clear();
   // From now on a step allocates what the one before it did.
   if (++steps_here_ == 2 && parts_.options.keep_freed_memory) use_huge_pages_in_heap();
@@ -289,6 +302,7 @@ void ShardedEngine::reduce_in_step() {
   handles_.count_edits();
   if (early_update_ != nullptr) agree_to_update();
   if (is_idle) backwards_ = 1;
+  ++reductions_;
   const bool is_objected = failure_.abort_all_on_exception("step()", [&] {
     reducer_.begin_micro_step(Reducer::Mode::kReduce);
     return finish_reductions(/*objects=*/false);

@@ -15,6 +15,7 @@
 #include "tessera/core/numbers/rolling_hash.h"
 #include "tessera/core/options/resolved_options.h"
 #include "tessera/core/reduce/reducer.h"
+#include "tessera/core/sched/step_times.h"
 #include "tessera/core/sched/stream_join.h"
 #include "tessera/core/sched/trace_span.h"
 #include "tessera/core/step/step_vote.h"
@@ -26,6 +27,7 @@
 #include "tessera/optimizer_plan.h"
 #include "tessera/parameter_table.h"
 #include "tessera/process_group.h"
+#include "tessera/report.h"
 #include "tessera/trace.h"
 #include "tessera/unit_plan.h"
 #include "tessera/zero/engine/announcements.h"
@@ -125,6 +127,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
     return store_.gathered() == nullptr ? GatherCounts{} : store_.gathered()->counts();
   }
   const Trace* trace() const { return lasting_.trace.get(); }
+  Report report() const;
   MemoryMeter& memory() { return lasting_.meter; }
   /// What the memory formulas ask of it.
   MemorySetting memory_setting(int micro_steps) const;
@@ -135,7 +138,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   void backward_ended() override;
   void backward_failed() noexcept override;
 
-  Reducer::Setting reducer_setting() const;
+  Reducer::Setting reducer_setting();
   std::string problem_of_hook(CommHook* hook) const;
   std::string misplaced() const;
   void require_outside_backward(const char* call) const;
@@ -197,6 +200,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   StreamJoin streams_;  // that use the engine's memory
   SliceMap slices_;
   ComputeSpans compute_;
+  StepTimes times_;
   BackwardWatch watch_;
   RollingHash history_;          // since training began, without what zero_grad() dropped
   RollingHash history_at_step_;  // as of the last step
@@ -222,9 +226,16 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   std::optional<Announcements> announcements_;
   std::optional<HostAllGather> hyper_parameters_;
 
+  /// Of the step made last, for report().
+  struct LastStep {
+    std::vector<uint8_t> used;  // per table entry; empty before the first
+    int reductions = 1;         // backwards that reduced
+  } last_step_;
+
   int64_t steps_ = 0;                // updates applied
   int64_t steps_here_ = 0;           // those of this engine, without loaded ones
   int64_t backwards_ = 0;            // of this model, since the last step
+  int reductions_ = 0;               // those of them that reduced
   bool saw_other_backward_ = false;  // a backward that gave this model nothing, since the last step
   bool in_micro_step_ = false;
   bool is_announced_ = false;               // what begins next in a join()

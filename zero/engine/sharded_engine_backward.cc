@@ -144,9 +144,11 @@ void ShardedEngine::begin_micro_step() {
   }
   reducer_.begin_micro_step(is_local ? Reducer::Mode::kAddLocally : Reducer::Mode::kReduce,
                             weight_.factor() * early_factor());
+  if (!is_local) ++reductions_;
   in_micro_step_ = true;
   lasting_.comm_hook.note_backward();
   compute_.end("forward");
+  times_.begin_backward();
 }
 
 /// See Note [Writes behind the engine's back].
@@ -172,7 +174,12 @@ void ShardedEngine::agree_to_update() {
     mine.backwards = 1;
     return mine;
   });
-  commit_->agree_to_update(mine);
+  try {
+    commit_->agree_to_update(mine);
+  } catch (const c10::Error&) {
+    lasting_.schedule.take_back(commit_->optimizer().groups());
+    throw;
+  }
   early_update_->begin();
 }
 
@@ -206,12 +213,14 @@ void ShardedEngine::backward_ended() {
 void ShardedEngine::end_micro_step() {
   in_micro_step_ = false;
   ++backwards_;
+  times_.end_gradients();
   const bool is_objected = failure_.abort_all_on_exception("the end of backward", [&] {
     streams_.pass();
     store_.free_all();
     return finish_reductions(!written_.empty());
   });
   compute_.end("backward");
+  times_.end_backward();
   if (is_objected) refuse_backward(written_);
 }
 
@@ -291,10 +300,12 @@ void ShardedEngine::clear() {
   commit_->drop();
   weight_.clear();
   backwards_ = 0;
+  reductions_ = 0;
   saw_other_backward_ = false;
   was_scaled_ = false;
   history_ = history_at_step_;
   compute_.begin();
+  times_.begin_step();
 }
 
 void ShardedEngine::micro_step(const std::function<void()>& body) {

@@ -11,6 +11,7 @@
 
 #include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/process/error_text.h"
 #include "tessera/zero/parameters/registration.h"
 #include "tessera/zero/state/average_remedy.h"
 #include "tessera/zero/state/eight_bit_remedy.h"
@@ -237,10 +238,8 @@ void StreamedState::load(StateSource& source, EngineCounters& counters,
       }
       problem = absl::StrJoin(slices_.problems_of(numbers), "; ");
     }
-  } catch (const c10::Error& error) {
-    problem = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    problem = error.what();
+  } catch (...) {
+    problem = present_error_text();
   }
   if (!problem.empty()) {
     problem = absl::StrCat(

@@ -100,6 +100,11 @@ TEST(MemoryFormula, UpdatesInBackwardKeepNoGradients) {
   const MemoryBytes with_sums = memory_formula(wrapped(), zero3);
   zero3.updates_in_backward = true;
   EXPECT_EQ(with_sums.total() - memory_formula(wrapped(), zero3).total(), 6144 / 4);
+  EXPECT_EQ(memory_peak_formula(wrapped(), zero3)[MemoryClass::kGradientBuffers], 3072 + 1024);
+  EXPECT_EQ(memory_peak_formula(wrapped({.parameters = at::kBFloat16}),
+                                zero3)[MemoryClass::kGradientBuffers],
+            2048 + 1024 + 4096 / 4)
+      << "and a slice of 1024 elements in fp32";
 }
 
 TEST(MemoryFormula, SplitConfigurationsByHand) {

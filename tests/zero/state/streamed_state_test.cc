@@ -211,6 +211,12 @@ TEST_P(StreamedStateAt, OneRanksUnreadableSourceIsRefusedByAll) {
                     HasSubstr("shard 3: block 7 differs")));
   EXPECT_THAT(refusal_at(world(), configuration, kFloats, whole,
                          [&](int rank, StateReader& source) {
+                           if (rank == last) source.throws_a_number = true;
+                         }),
+              AllOf(HasSubstr("rank " + std::to_string(last) + ": read_state"),
+                    HasSubstr("an exception of unknown type")));
+  EXPECT_THAT(refusal_at(world(), configuration, kFloats, whole,
+                         [&](int rank, StateReader& source) {
                            if (rank == last) source.fails_after = 0;
                          }),
               AllOf(HasSubstr("rank " + std::to_string(last) + ": read_state"),

@@ -168,6 +168,24 @@ TEST(UpdateInBackward, KeepsNoGradients) {
 }
 
 /// Units that lack gradients keep their slice of the sums, and only they.
+TEST(UpdateInBackward, HasThePeakOfTheFormulaInSixteenBitsToo) {
+  for (const int world : {1, 3}) {
+    for (Configuration configuration : configurations_for(world)) {
+      if (configuration.free_eagerly) continue;
+      SCOPED_TRACE(configuration.name);
+      configuration.precision.parameters = at::kBFloat16;
+      Schedule schedule = plain_schedule();
+      schedule.steps = 3;
+      schedule.bucket_bytes = 2048;
+      train_on_threads(subject("DeepMlp"), at::kFloat, early(configuration), schedule, world,
+                       {.after_step = [](Engine& engine, int) {
+                         EXPECT_EQ(engine.memory().peak()[MemoryClass::kGradientBuffers],
+                                   predicted_peak_memory(engine, 1)[MemoryClass::kGradientBuffers]);
+                       }});
+    }
+  }
+}
+
 TEST(UpdateInBackward, KeepsTheSumsOfUnitsThatLackGradients) {
   const auto check = [](Engine& engine, int) {
     int64_t all = 0;

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/gather_counts.h"
+#include "tessera/memory_meter.h"
+#include "tessera/step_result.h"
+#include "tessera/strategy.h"
+#include "tessera/unit_plan.h"
+
+namespace tessera {
+
+/// What an engine is and has done on one rank, as of a call of Engine::report(): what PyTorch's
+/// DDPLoggingData has, and memory. A plain value. Bytes of a tensor are those of its elements in
+/// the dtype that it has now.
+struct Report {
+  struct Model {
+    std::string type;        ///< of the module, its name in C++
+    int64_t parameters = 0;  ///< distinct ones, without ignored ones
+    int64_t elements = 0;    ///< of them
+    int64_t bytes = 0;       ///< of them, wherever they lie
+    int64_t trained = 0;     ///< of `parameters`, those that require gradients
+    int64_t trained_elements = 0;
+    int64_t trained_bytes = 0;
+    std::vector<std::pair<std::string, int64_t>> bytes_by_dtype;  ///< "Float", ...; by name
+    int64_t buffers = 0;                                          ///< that the engine saves
+    int64_t buffer_bytes = 0;
+  };
+
+  /// One of Engine::units().
+  struct Unit {
+    std::string name;
+    UnitKind kind = UnitKind::kPlain;
+    std::vector<std::string> parameters;  ///< first names, in the order of the buffer
+    int64_t elements = 0;                 ///< padding included
+    std::string dtype;                    ///< of the parameters
+    int64_t bytes = 0;                    ///< in that dtype
+    std::string communication_dtype;      ///< in which gradients are reduced
+    int64_t communication_bytes = 0;      ///< in that dtype: what one reduction takes; 0 if frozen
+  };
+
+  /// Means over sampled steps, in seconds, on the thread that trains. The first ten steps since the
+  /// engine was made or built anew (set_trainable(), add_group()) are sampled, and each 100th; none
+  /// on a GPU, where the host's times say little. A step that zero_grad() drops does not count.
+  struct Times {
+    int64_t sampled_steps = 0;
+    double forward = 0.0;   ///< from the step before, or the last backward, to the first
+                            ///< gradient: also what the program does in between
+    double backward = 0.0;  ///< from there until autograd has ended, what is reduced in between
+                            ///< included
+    double communication = 0.0;  ///< while at least one reduction was under way
+    double overlap = 0.0;        ///< of `communication`, what backward did not wait for: 0 where
+                                 ///< reductions run inside the calls (ProcessGroupOptions::lane)
+    double update = 0.0;         ///< inside step()
+    double communicated_bytes = 0.0;  ///< of gradients, given to collectives per step
+  };
+
+  struct Hook {
+    std::string name;      ///< CommHook::name()
+    std::string settings;  ///< CommHook::settings()
+    int64_t bytes = 0;     ///< CommHook::bytes()
+  };
+
+  struct Memory {
+    MemoryBytes now, peak;  ///< Engine::memory(); each class at its own peak
+    int64_t peak_total = 0;
+    int micro_steps = 1;  ///< reducing backwards of the last step, which the next two are for
+    MemoryBytes predicted, predicted_peak;  ///< predicted_memory(), predicted_peak_memory()
+  };
+
+  Strategy strategy = Strategy::kDdp;
+  Degrees degrees = {};
+  /// Every field of Options with its value as text, where unset the one in force.
+  std::vector<std::pair<std::string, std::string>> options;
+  int rank = 0;
+  int world = 1;
+  std::string backend;  ///< "shm", "nccl", ...
+  std::string device;   ///< "cpu", "cuda:0"
+  Model model;
+  std::vector<Unit> units;  ///< in the order in which they are reduced; frozen ones last
+  int64_t steps = 0;        ///< Engine::steps()
+  StepResult last_step;     ///< Engine::last_result()
+  /// Trained parameters that had no gradient in the last step, by their first names: on any rank,
+  /// or, where steps are asynchronous, on this one.
+  std::vector<std::string> unused_parameters;
+  int64_t unused_bytes = 0;
+  Times times;
+  std::optional<Hook> comm_hook;
+  GatherCounts gathers;  ///< Engine::gather_counts()
+  Memory memory;
+};
+
+/// One JSON object (RFC 8259) with the fields under the same names. Numbers that are not finite are
+/// null.
+std::string to_json(const Report& report);
+
+/// The same for people, some 30 lines.
+std::string to_text(const Report& report);
+
+}  // namespace tessera

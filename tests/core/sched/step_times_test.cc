@@ -1,0 +1,204 @@
+// Where a step's time goes, by a clock that the test sets.
+#include "tessera/core/sched/step_times.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tessera/core/layout/unit_memory.h"
+#include "tessera/core/reduce/timed_communicator.h"
+
+namespace tessera::internal {
+namespace {
+
+int64_t fake_ns = 0;
+int64_t clock_reads = 0;
+int64_t fake_clock() {
+  ++clock_reads;
+  return fake_ns;
+}
+
+class StepTimesTest : public ::testing::Test {
+ protected:
+  StepTimesTest() {
+    fake_ns = 1000;
+    clock_reads = 0;
+  }
+  /// A step without communication that takes 30 ns of forward, 20 of backward and 10 of update.
+  void make_step() {
+    times.begin_step();
+    fake_ns += 30;
+    times.begin_backward();
+    fake_ns += 20;
+    times.end_gradients();
+    times.end_backward();
+    fake_ns += 5;  // the program's own
+    times.begin_update();
+    fake_ns += 10;
+    times.end_step();
+  }
+
+  StepTimes times{true, &fake_clock};
+};
+
+TEST_F(StepTimesTest, PhasesOfEveryMicroStepAddUp) {
+  times.begin_step();
+  for (int micro = 0; micro < 3; ++micro) {
+    fake_ns += 100;
+    times.begin_backward();
+    fake_ns += 50;
+    times.end_gradients();
+    fake_ns += 7;  // the rest of the reductions
+    times.end_backward();
+  }
+  fake_ns += 1;
+  times.begin_update();
+  fake_ns += 20;
+  times.end_step();
+  EXPECT_EQ(times.sums().steps, 1);
+  EXPECT_EQ(times.sums().forward, 300);
+  EXPECT_EQ(times.sums().backward, 150);
+  EXPECT_EQ(times.sums().update, 20);
+  EXPECT_EQ(times.sums().communication, 0);
+  EXPECT_EQ(times.sums().overlap, 0);
+}
+
+TEST_F(StepTimesTest, SamplesTheFirstTenStepsAndEachHundredth) {
+  for (int step = 0; step < 10; ++step) make_step();
+  EXPECT_EQ(times.sums().steps, 10);
+  const int64_t reads = clock_reads;
+  for (int step = 10; step < 99; ++step) make_step();
+  EXPECT_EQ(times.sums().steps, 10);
+  EXPECT_EQ(clock_reads, reads) << "other steps cost nothing";
+  for (int step = 99; step < 250; ++step) make_step();
+  EXPECT_EQ(times.sums().steps, 12);
+  EXPECT_EQ(times.sums().forward, 12 * 30);
+  EXPECT_EQ(times.sums().backward, 12 * 20);
+  EXPECT_EQ(times.sums().update, 12 * 10);
+}
+
+TEST_F(StepTimesTest, DropsAStepThatDoesNotEnd) {
+  times.begin_step();
+  fake_ns += 1000;
+  times.begin_backward();
+  const StepTimes::Begun stale = times.begin_communication();
+  make_step();
+  EXPECT_EQ(times.sums().forward, 30);
+  times.begin_step();
+  times.add_wait(stale, stale.ns, /*is_done=*/true);
+  times.end_step();
+  EXPECT_EQ(times.sums().communication, 0);
+}
+
+TEST_F(StepTimesTest, NothingIsSampledWhereTheHostKnowsNothing) {
+  StepTimes none(false, &fake_clock);
+  none.begin_step();
+  EXPECT_FALSE(none.is_sampling());
+  none.end_step();
+  EXPECT_EQ(none.sums().steps, 0);
+  EXPECT_EQ(clock_reads, 0);
+}
+
+// Through the communicator that reports to it.
+
+/// A collective that is done at a time of the clock.
+struct LaterWork final : Work {
+  explicit LaterWork(int64_t done) : done_ns(done) {}
+  bool is_completed() override { return fake_ns >= done_ns; }
+  void wait() override { fake_ns = std::max(fake_ns, done_ns); }
+  const int64_t done_ns;
+};
+
+/// Reductions that take `in_call` ns inside the call and `beside` after it.
+struct SlowCommunicator final : GradientCommunicator {
+  bool keeps_partial_sums() const override { return false; }
+  int stages(Level) const override { return 1; }
+  at::Tensor allocate(int64_t, at::ScalarType) override { return {}; }
+  std::shared_ptr<Work> start(Level, const PlannedUnit&, const at::Tensor&, const at::Tensor&,
+                              ReduceOp, double) override {
+    fake_ns += in_call;
+    if (beside == 0) return completed_work();
+    return std::make_shared<LaterWork>(fake_ns + beside);
+  }
+  std::shared_ptr<Work> advance(Level, const PlannedUnit&, const at::Tensor&,
+                                const at::Tensor&) override {
+    return nullptr;
+  }
+  int64_t sent_bytes(const at::Tensor&) const override { return 24; }
+
+  int64_t in_call = 0;
+  int64_t beside = 0;
+};
+
+class TimedCommunicatorTest : public StepTimesTest {
+ protected:
+  TimedCommunicatorTest() {
+    auto owned = std::make_unique<SlowCommunicator>();
+    slow = owned.get();
+    timed = std::make_unique<TimedCommunicator>(std::move(owned), times);
+  }
+  std::shared_ptr<Work> start() {
+    return timed->start(GradientCommunicator::Level::kMicroStep, unit, {}, {}, ReduceOp::kAvg, 0);
+  }
+
+  const PlannedUnit unit{.name = "bucket 0",
+                         .parameters = {},
+                         .layout = FlatLayout(at::kFloat, {}, 1),
+                         .precision = {at::kFloat, at::kFloat, at::kFloat, at::kFloat}};
+  SlowCommunicator* slow;
+  std::unique_ptr<TimedCommunicator> timed;
+};
+
+TEST_F(TimedCommunicatorTest, WhatRunsInsideTheCallsOverlapsWithNothing) {
+  slow->in_call = 40;
+  times.begin_step();
+  times.begin_backward();
+  fake_ns += 100;
+  EXPECT_EQ(start(), completed_work());
+  fake_ns += 100;
+  start();
+  times.end_gradients();
+  times.end_backward();
+  times.end_step();
+  EXPECT_EQ(times.sums().backward, 280);
+  EXPECT_EQ(times.sums().communication, 80);
+  EXPECT_EQ(times.sums().overlap, 0);
+  EXPECT_EQ(times.sums().bytes, 48);
+}
+
+TEST_F(TimedCommunicatorTest, OverlapIsWhatNobodyWaitsFor) {
+  slow->in_call = 1;
+  slow->beside = 100;
+  times.begin_step();
+  times.begin_backward();
+  const auto first = start();  // until 1101
+  fake_ns += 60;
+  const auto second = start();  // until 1162
+  EXPECT_FALSE(first->is_completed());
+  fake_ns += 60;
+  EXPECT_TRUE(first->is_completed());
+  first->wait();
+  times.end_gradients();
+  second->wait();
+  second->wait();
+  times.end_backward();
+  fake_ns += 1000;
+  times.end_step();
+  // From 1000 to 1162 at least one is under way; the calls take 2, the last wait 40.
+  EXPECT_EQ(times.sums().communication, 162);
+  EXPECT_EQ(times.sums().overlap, 162 - 2 - 40);
+}
+
+TEST_F(TimedCommunicatorTest, StepsThatAreNotSampledGetTheWorkItself) {
+  for (int step = 0; step < 10; ++step) make_step();
+  slow->beside = 100;
+  times.begin_step();
+  const int64_t reads = clock_reads;
+  EXPECT_NE(dynamic_cast<LaterWork*>(start().get()), nullptr);
+  EXPECT_EQ(clock_reads, reads);
+}
+
+}  // namespace
+}  // namespace tessera::internal

@@ -1,0 +1,125 @@
+// What an engine says of itself; see report.h.
+#include <map>
+#include <string>
+
+#include "tessera/core/options/option_field.h"
+#include "tessera/report.h"
+#include "tessera/zero/engine/sharded_engine.h"
+
+namespace tessera::internal {
+namespace {
+
+int64_t bytes_of(const at::Tensor& tensor) {
+  return tensor.numel() * static_cast<int64_t>(tensor.element_size());
+}
+
+Report::Model model_of(const Lasting& lasting, const ParameterTable& table) {
+  Report::Model model;
+  model.type = lasting.model->name();
+  std::map<std::string, int64_t> bytes_by_dtype;
+  for (const Parameter& parameter : table) {
+    const int64_t elements = parameter.tensor.numel();
+    const int64_t bytes = bytes_of(parameter.tensor);
+    model.parameters += 1;
+    model.elements += elements;
+    model.bytes += bytes;
+    bytes_by_dtype[c10::toString(parameter.tensor.scalar_type())] += bytes;
+    if (!parameter.is_trainable) continue;
+    model.trained += 1;
+    model.trained_elements += elements;
+    model.trained_bytes += bytes;
+  }
+  model.bytes_by_dtype.assign(bytes_by_dtype.begin(), bytes_by_dtype.end());
+  model.buffers = static_cast<int64_t>(lasting.buffers.size());
+  for (const NamedTensor& buffer : lasting.buffers) model.buffer_bytes += bytes_of(buffer.tensor);
+  return model;
+}
+
+Report::Unit unit_of(const PlannedUnit& planned, const ParameterTable& table) {
+  Report::Unit unit;
+  unit.name = planned.name;
+  unit.kind = planned.kind;
+  for (const size_t index : planned.parameters) unit.parameters.push_back(table[index].name);
+  unit.elements = planned.layout.numel();
+  unit.dtype = c10::toString(planned.precision.parameters);
+  unit.bytes = planned.layout.bytes();
+  unit.communication_dtype = c10::toString(planned.precision.communication);
+  if (planned.kind != UnitKind::kFrozen) {
+    unit.communication_bytes =
+        unit.elements * static_cast<int64_t>(c10::elementSize(planned.precision.communication));
+  }
+  return unit;
+}
+
+/// With what is in force where the user has set nothing and it means something.
+Options in_force(const ResolvedOptions& resolved, int world) {
+  Options options = resolved;
+  options.degrees = resolved.degrees;
+  options.on_non_finite = resolved.on_non_finite;
+  options.asynchronous_step = resolved.asynchronous_step;
+  options.gradient_divide_factor =
+      resolved.gradient_divisor == 0.0 ? world : resolved.gradient_divisor;
+  if (resolved.residence == Residence::kSplit) {
+    options.reshard_after_forward = resolved.reshard_after_forward;
+    options.prefetch = resolved.prefetch;
+  } else if (resolved.degrees.parameters == 1) {
+    options.bucket_bytes = resolved.bucket_bytes;
+    options.first_bucket_bytes = resolved.first_bucket_bytes;
+  }
+  return options;
+}
+
+Report::Times means_of(const StepTimes::Sums& sums) {
+  Report::Times times;
+  times.sampled_steps = sums.steps;
+  if (sums.steps == 0) return times;
+  const double steps = static_cast<double>(sums.steps);
+  const auto seconds = [steps](int64_t ns) { return static_cast<double>(ns) / 1e9 / steps; };
+  times.forward = seconds(sums.forward);
+  times.backward = seconds(sums.backward);
+  times.communication = seconds(sums.communication);
+  times.overlap = seconds(sums.overlap);
+  times.update = seconds(sums.update);
+  times.communicated_bytes = static_cast<double>(sums.bytes) / steps;
+  return times;
+}
+
+}  // namespace
+
+Report ShardedEngine::report() const {
+  Report report;
+  report.strategy = strategy();
+  report.degrees = degrees();
+  const Options options = in_force(parts_.options, parts_.group->size());
+  for (const OptionField& field : option_fields()) {
+    report.options.emplace_back(field.name, field.text(options));
+  }
+  report.rank = parts_.group->rank();
+  report.world = parts_.group->size();
+  report.backend = parts_.group->backend();
+  report.device = parts_.group->device().str();
+  report.model = model_of(lasting_, parts_.table);
+  for (const PlannedUnit& unit : parts_.plan) report.units.push_back(unit_of(unit, parts_.table));
+  report.steps = steps_;
+  report.last_step = lasting_.last_result;
+  for (size_t i = 0; i < last_step_.used.size(); ++i) {
+    if (!parts_.table[i].is_trainable || last_step_.used[i] != 0) continue;
+    report.unused_parameters.push_back(parts_.table[i].name);
+    report.unused_bytes += bytes_of(parts_.table[i].tensor);
+  }
+  report.times = means_of(times_.sums());
+  if (CommHook* const hook = lasting_.comm_hook.hook(); hook != nullptr) {
+    report.comm_hook = {.name = hook->name(), .settings = hook->settings(), .bytes = hook->bytes()};
+  }
+  report.gathers = gather_counts();
+  report.memory.now = lasting_.meter.now();
+  report.memory.peak = lasting_.meter.peak();
+  report.memory.peak_total = lasting_.meter.peak_total_bytes();
+  report.memory.micro_steps = last_step_.reductions;
+  const MemorySetting setting = memory_setting(report.memory.micro_steps);
+  report.memory.predicted = memory_formula(parts_.plan, setting);
+  report.memory.predicted_peak = memory_peak_formula(parts_.plan, setting);
+  return report;
+}
+
+}  // namespace tessera::internal
