@@ -1,7 +1,6 @@
 #include "tessera/core/reduce/mean_over_ranks.h"
 
 #include <algorithm>
-#include <string>
 
 namespace tessera::internal {
 
@@ -29,20 +28,35 @@ MeanOverRanks::MeanOverRanks(ProcessGroup& group, const SliceMap& slices)
 std::shared_ptr<Work> MeanOverRanks::start(Level level, const PlannedUnit& unit,
                                            const at::Tensor& full, const at::Tensor& part,
                                            ReduceOp op, double divisor) {
-  const std::string& tag = unit.name;
+  Collective call{.op = Op::kReduceScatter,
+                  .output = part,
+                  .input = full,
+                  .reduce = op,
+                  .divisor = divisor,
+                  .slice = atom_,
+                  .posted = true,
+                  .tag = unit.name};
   if (level == Level::kStep) {
-    return across_sums_->reduce_scatter(part, full, op, tag, atom_across_sums_, divisor);
+    call.slice = atom_across_sums_;
+    return across_sums_->check_and_run(call);
   }
-  if (keeps_partial_sums())
-    return within_sums_->reduce_scatter(part, full, op, tag, gradient_slice_, divisor);
-  if (is_whole_) return all_.all_reduce(full, op, tag, divisor);
-  return all_.reduce_scatter(part, full, op, tag, atom_, divisor);
+  if (keeps_partial_sums()) {
+    call.slice = gradient_slice_;
+    return within_sums_->check_and_run(call);
+  }
+  if (is_whole_) {
+    call.op = Op::kAllReduce;
+    call.output = full;
+    call.slice = -1;
+  }
+  return all_.check_and_run(call);
 }
 
 std::shared_ptr<Work> MeanOverRanks::advance(Level level, const PlannedUnit& unit,
                                              const at::Tensor& part, const at::Tensor& whole) {
   if (stages(level) == 1) return nullptr;
-  return replicas_->all_gather(whole, part, unit.name);
+  return replicas_->check_and_run(
+      {.op = Op::kAllGather, .output = whole, .input = part, .posted = true, .tag = unit.name});
 }
 
 std::unique_ptr<GradientCommunicator> make_mean_over_ranks(ProcessGroup& group,

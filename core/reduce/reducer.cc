@@ -4,13 +4,10 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
-#include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/agreement/disagreement.h"
-#include "tessera/core/layout/flat_buffer.h"
 #include "tessera/core/sched/trace_span.h"
-#include "tessera/core/step/grad_norm.h"
 #include "tessera/trace.h"
 
 namespace tessera::internal {
@@ -28,6 +25,15 @@ namespace tessera::internal {
 // ranks whose backwards run in different orders post the same sequence of collectives: the plan's
 // in the first backward, then that of rank 0's first one (LaunchOrder). Later rounds follow after
 // the agreement at the end of backward, ordered by round and unit.
+//
+// Note [Posted reductions]
+// Where collectives run inside the calls, a reduction is posted (Collective::posted) and later
+// hooks look whether it has gone on, so that no rank waits for another in the middle of backward.
+// A hook waits only where a buffer is missing: where gradients come in pooled buffers, for the
+// reduction that holds the last of units_in_reduction(). The end of backward waits for the rest,
+// gathers included, before ranks exchange anything else: a peer may wait for a gather that this
+// rank has not posted yet. Such waits end: the unit that is first in the order needs nothing of
+// the later ones, and each rank goes on with all posted calls while it waits for one.
 //
 // Note [Announced reductions]
 // Calls are compared within one group only. Where micro-steps reduce over subgroups (partial sums),
@@ -56,6 +62,7 @@ Reducer::Reducer(ProcessGroup& group, const ParameterTable& table, const UnitPla
       setting_(setting),
       observer_(setting.observer != nullptr ? *setting.observer : GradientObserver::none()),
       is_consumed_(observer_.consumes()),
+      posts_(group.can().completes_on_host && !group.can().in_background),
       units_(plan.trainable_size()),
       communicator_(setting.make_communicator(group, slices, meter)),
       plain_pool_(allocate_from(*communicator_), meter, MemoryClass::kGradientBuffers,
@@ -117,10 +124,25 @@ GradientBuffer& Reducer::open_buffer(size_t unit, size_t round) {
   at::Tensor buffer = round == 0 ? reduced_[unit].gradient_buffer() : at::Tensor();
   if (!buffer.defined()) {
     const PlannedUnit& planned = plan_[unit];
+    await_buffer(unit);
     buffer = pool(unit).acquire(planned.precision.communication, planned.layout.numel());
   }
   arriving.open(std::move(buffer));
   return arriving;
+}
+
+/// Waits until fewer reductions hold pooled buffers like the one that `unit` needs than may.
+void Reducer::await_buffer(size_t unit) {
+  const auto holds_one = [&](const InFlight& reduction) {
+    return &pool(reduction.unit) == &pool(unit) &&
+           plan_[reduction.unit].precision.communication == plan_[unit].precision.communication &&
+           !reduced_[reduction.unit].owns(arriving_[reduction.unit][reduction.round]->buffer());
+  };
+  while (posts_ &&
+         std::count_if(in_flight_.begin(), in_flight_.end(), holds_one) >= units_in_reduction()) {
+    advance(in_flight_.front(), Wait::kUntilDone);
+    in_flight_.pop_front();
+  }
 }
 
 void Reducer::close_buffer(size_t unit, size_t round) {
@@ -133,6 +155,7 @@ void Reducer::close_buffer(size_t unit, size_t round) {
 void Reducer::receive(size_t index, const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
   const UnitPlan::Place place = plan_.place(index);
+  if (posts_) retire(Wait::kNever);
   // Without reduction all firings add up on this rank, in the order of the backward.
   const size_t round = mode_ == Mode::kReduce ? firings_[index]++ : 0;
   if (round > 0) require_one_gradient(index);
@@ -184,10 +207,8 @@ void Reducer::launch(size_t unit, size_t round) {
                         .is_gathering = false,
                         .begin_ns = begin_ns,
                         .sent_bytes = communicator_->sent_bytes(arriving.buffer())});
+  if (trace_ != nullptr) in_flight_.back().worked_ns = Trace::now_ns() - begin_ns;
   if (!group_.can().completes_on_host) return retire_behind_last();
-  // Where collectives run inside the calls, the gather over replicas must follow its reduction
-  // here, in the agreed order. Later, ranks could call it at different points of their backwards,
-  // and two of them could deadlock in two groups.
   retire(Wait::kNever);
 }
 
@@ -206,8 +227,12 @@ void Reducer::retire_behind_last() {
 bool Reducer::advance(InFlight& reduction, Wait wait) {
   const size_t unit = reduction.unit;
   const at::Tensor buffer = arriving_[unit][reduction.round]->buffer();
+  const int64_t looked_ns = trace_ != nullptr ? Trace::now_ns() : 0;
   for (;;) {
-    if (wait == Wait::kNever && !reduction.work->is_completed()) return false;
+    if (wait == Wait::kNever && !reduction.work->is_completed()) {
+      if (trace_ != nullptr) reduction.worked_ns += Trace::now_ns() - looked_ns;
+      return false;
+    }
     reduction.work->wait();
     if (reduction.is_gathering) break;
     std::shared_ptr<Work> gather = reduced_[unit].gather(buffer);
@@ -220,7 +245,9 @@ bool Reducer::advance(InFlight& reduction, Wait wait) {
   reduced_[unit].add(buffer);
   if (reduced_[unit].value().defined()) observer_.reduced(unit, reduced_[unit].value());
   if (trace_ != nullptr) {
-    trace_->record(TraceTrack::kReduce, plan_[unit].name, reduction.begin_ns, Trace::now_ns(),
+    // Backward goes on beside a posted one: it is shown as long as this thread was at it.
+    const int64_t begin_ns = posts_ ? looked_ns - reduction.worked_ns : reduction.begin_ns;
+    trace_->record(TraceTrack::kReduce, plan_[unit].name, begin_ns, Trace::now_ns(),
                    reduction.sent_bytes);
   }
   if (is_consumed_) {
@@ -252,6 +279,7 @@ bool Reducer::end_micro_step(const BackwardAgreement::Report& report) {
   }
   const at::NoGradGuard no_grad;
   while (order_.has_next()) launch(order_.take(), 0);
+  if (posts_) retire(Wait::kUntilDone);
   std::string disagreement;
   if (setting_.agreement == Setting::Agreement::kInBackward) {
     agreement_.report(report);

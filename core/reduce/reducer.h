@@ -38,7 +38,8 @@ namespace tessera::internal {
 /// unit buffers of the communication dtype, reduces each unit as soon as it is complete (in the
 /// same LaunchOrder on all ranks), and adds the results of the backwards of one step in the
 /// reduce dtype. For every value of Degrees; where g is 1 or o the bits are those of the rank-order
-/// sum, whatever they are. Note [Rounds] and Note [Agreed order] in reducer.cc. Used by one thread.
+/// sum, whatever they are. Note [Rounds], Note [Agreed order] and Note [Posted reductions] in
+/// reducer.cc. Used by one thread.
 ///
 /// Memory: see ReducedGradient and memory_formula.h for what lasts. Gradient buffers are pooled by
 /// dtype, those of units of kind kRoot in a pool of their own, because each pool's buffers have the
@@ -174,11 +175,13 @@ class Reducer {
     bool is_gathering;
     int64_t begin_ns;
     int64_t sent_bytes;
+    int64_t worked_ns = 0;  // until the last look, where it was posted
   };
   enum class Wait : uint8_t { kNever, kOneCollective, kUntilDone };
 
   BufferPool& pool(size_t unit);
   GradientBuffer& open_buffer(size_t unit, size_t round);
+  void await_buffer(size_t unit);
   void close_buffer(size_t unit, size_t round);
   void launch(size_t unit, size_t round);
   at::Tensor counted(size_t unit);
@@ -199,6 +202,7 @@ class Reducer {
   const Setting setting_;
   GradientObserver& observer_;  // of the setting, or one that does nothing
   const bool is_consumed_;      // by the observer
+  const bool posts_;            // reductions; see Note [Posted reductions]
   const size_t units_;          // with gradients
   const std::unique_ptr<GradientCommunicator> communicator_;
   BufferPool plain_pool_;

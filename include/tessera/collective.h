@@ -63,6 +63,10 @@ struct Collective {
   double divisor = 0.0;
   int peer = -1;   ///< the root of a broadcast or a reduce
   int slice = -1;  ///< which slice of a reduce_scatter's input comes to this rank
+  /// The call may return before it has run where collectives run in the calls, too; Work::wait(),
+  /// is_completed() and whatever this rank waits for go on with it. For all_reduce, reduce_scatter
+  /// and all_gather of memory from ProcessGroup::allocate(); others run as ever. Equal on all ranks.
+  bool posted = false;
   /// Names it in errors and traces. Valid during the call that gets it.
   std::string_view tag = {};
 

@@ -147,6 +147,9 @@ class ProcessGroup {
   std::shared_ptr<Work> start_gather_on_host(const at::Tensor& output, const at::Tensor& input,
                                              std::string_view tag = {});
 
+  /// Checks `collective` and takes part in it. The calls above do the same.
+  std::shared_ptr<Work> check_and_run(const Collective& collective);
+
   /// Takes part in one collective. The calls above check their arguments and call it. Call it
   /// directly only from a ProcessGroup that wraps another one and forwards its collectives.
   virtual std::shared_ptr<Work> run(const Collective& collective) = 0;
@@ -191,8 +194,6 @@ class ProcessGroup {
   /// For run(): a backend that lacks an operation. Throws c10::Error that names both.
   [[noreturn]] void refuse(const Collective& collective) const;
 
- private:
-  std::shared_ptr<Work> check_and_run(const Collective& collective);
 };
 
 /// Throws c10::Error unless `ranks` and `name` may make a subgroup of a group of `size` ranks whose

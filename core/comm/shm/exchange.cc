@@ -10,11 +10,13 @@ Exchange::~Exchange() {
 }
 
 CallDescriptor Exchange::call_of(const Collective& collective) {
+  if (posted_ != nullptr) return *posted_;
   return member_.next_call(collective.signature(), collective.tag);
 }
 
 CallDescriptor Exchange::call_of(const Collective& collective, const at::Tensor& tensor) {
   CallDescriptor call = call_of(collective);
+  if (posted_ != nullptr) return call;
   if (tensor.numel() == 0) return call;
   if (const auto range = arena_->find(tensor.const_data_ptr(), tensor.nbytes())) {
     call.source = *range;
@@ -29,6 +31,13 @@ CallDescriptor Exchange::call_of(const Collective& collective, const at::Tensor&
 bool Exchange::anyone_staged() {
   for (int rank = 0; rank < size(); ++rank) {
     if (is_staged(rank)) return true;
+  }
+  return false;
+}
+
+bool Exchange::anyone_meets() {
+  for (int rank = 0; rank < size(); ++rank) {
+    if (member_.call_of(rank).meets) return true;
   }
   return false;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/ScopeExit.h>
 
 #include "tessera/collective.h"
 #include "tessera/core/comm/shm/arena.h"
@@ -45,9 +46,11 @@ class Exchange {
                  Part&& part) {
     // The first chunk is staged before the call is posted, which saves a phase.
     if (call.staged) stage(0, std::min(chunk, numel));
-    member_.post(call, lane_);
+    if (posted_ == nullptr) member_.post(call, lane_);
     if (call.signature.op == Op::kReduceScatter) member_.check_slices();
-    const int64_t step = anyone_staged() ? chunk : std::max<int64_t>(numel, 1);
+    const bool is_staged = anyone_staged();
+    has_phases_ = anyone_meets();
+    const int64_t step = is_staged ? chunk : std::max<int64_t>(numel, 1);
     for (int64_t begin = 0; begin < numel; begin += step) {
       const int64_t count = std::min(step, numel - begin);
       if (begin > 0) {
@@ -56,19 +59,45 @@ class Exchange {
       }
       part(begin, count);
     }
-    member_.finish();
+    end();
   }
 
   /// Posts a call without data and finishes it, when all ranks have posted theirs.
   void meet(const CallDescriptor& call) {
     member_.post(call, lane_);
-    member_.finish();
+    end();
   }
 
-  /// Waits until all ranks have ended this part.
-  void phase() { member_.arrive_and_wait(lane_); }
+  /// Waits until all ranks have ended this part. Of a posted call, none waits: see PostedRing.
+  void phase() {
+    if (has_phases_) member_.arrive_and_wait(lane_);
+  }
 
-  /// Inside in_chunks().
+  /// Behind the last phase.
+  void end() {
+    member_.mark_done();
+    if (posted_ == nullptr) member_.count_finished();
+  }
+
+  /// Whether `tensor` is read and written where it is.
+  bool is_in_place(const at::Tensor& tensor) const {
+    return tensor.numel() == 0 || arena_->find(tensor.const_data_ptr(), tensor.nbytes());
+  }
+
+  /// Runs `body`, an algorithm, for a call that all ranks have posted and this one has taken up.
+  /// Blocks only if anyone_meets().
+  template <typename Body>
+  void run_posted(const CallDescriptor& call, Body&& body) {
+    const auto reset = c10::make_scope_exit([this] {
+      posted_ = nullptr;
+      has_phases_ = true;
+    });
+    posted_ = &call;
+    body();
+  }
+
+  /// After post(): whether the call has phases on all ranks because it has on one.
+  bool anyone_meets();
   bool is_staged(int peer) { return member_.call_of(peer).staged; }
   char* source_of(int peer) { return member_.source_of(peer); }
   /// One address per rank, kept so that a collective allocates nothing.
@@ -84,6 +113,8 @@ class Exchange {
   const std::shared_ptr<Arena> arena_;
   char* staging_ = nullptr;
   std::vector<char*> sources_;
+  const CallDescriptor* posted_ = nullptr;  // inside run_posted()
+  bool has_phases_ = true;
 };
 
 }  // namespace tessera::internal::shm

@@ -21,6 +21,7 @@ Group::Group(std::unique_ptr<Member> member, Lane::Mode mode)
       member_(std::move(member)),
       arena_(member_->world().arena()),
       exchange_(*member_, lane_),
+      posted_(*member_, exchange_, lane_),
       lane_(mode) {
   member_->note_caller();
 }
@@ -54,7 +55,10 @@ std::shared_ptr<Work> Group::on_lane(std::string_view tag, Body&& body) {
   member_->require_own_process(tag);
   member_->note_caller();
   if (lane_.mode() == Lane::Mode::kInline) {
-    guard([&] { body(tag); });
+    guard([&] {
+      posted_.finish();
+      body(tag);
+    });
     return completed_work();
   }
   return lane_.post([this, tag = std::string(tag), body = std::forward<Body>(body)]() mutable {
@@ -65,6 +69,14 @@ std::shared_ptr<Work> Group::on_lane(std::string_view tag, Body&& body) {
 std::shared_ptr<Work> Group::run(const Collective& collective) {
   const Algorithm algorithm = algorithm_of(collective.op);
   if (algorithm == nullptr) refuse(collective);
+  if (collective.posted && lane_.mode() == Lane::Mode::kInline &&
+      exchange_.is_in_place(collective.input)) {
+    member_->require_own_process(collective.tag);
+    member_->note_caller();
+    std::shared_ptr<Work> work;
+    guard([&] { work = posted_.post(collective, algorithm); });
+    return work;
+  }
   auto work =
       on_lane(collective.tag, [this, algorithm, call = collective](std::string_view tag) mutable {
         call.tag = tag;  // the caller's may be gone
@@ -115,7 +127,7 @@ std::unique_ptr<Window> Group::do_make_window(const at::Tensor& own, std::string
   std::unique_ptr<Window> window;
   if (culprits.empty()) window = std::make_unique<Window>(*member_, own);
   exchange_.phase();  // owners may let go of their descriptors once all have opened them
-  member_->finish();
+  exchange_.end();
   if (!culprits.empty()) {
     problem = absl::StrCat("[comm] make_window '", std::string(name), "': got private memory on ",
                            absl::StrJoin(culprits, ", "),
@@ -158,7 +170,7 @@ std::unique_ptr<Member> Group::do_subgroup(const std::vector<int>& ranks, std::s
     memory = Segment::open(member_->call_of(leader).source);
   }
   exchange_.phase();  // the leader may let go of the descriptor once all have opened it
-  member_->finish();
+  exchange_.end();
   if (own == ranks.end()) return nullptr;
   auto* channel = reinterpret_cast<Channel*>(memory->data());
   return std::make_unique<Member>(

@@ -9,6 +9,7 @@
 
 #include "tessera/core/comm/shm/exchange.h"
 #include "tessera/core/comm/shm/member.h"
+#include "tessera/core/comm/shm/posted_ring.h"
 #include "tessera/core/comm/shm/window.h"
 #include "tessera/core/sched/lane.h"
 #include "tessera/process_group.h"
@@ -58,6 +59,7 @@ class Group final : public ProcessGroup {
   std::shared_ptr<Arena> arena_;
   Exchange exchange_;
   std::set<std::string, std::less<>> subgroup_names_;
+  PostedRing posted_;
   Lane lane_;  // last: its thread uses the rest
 };
 

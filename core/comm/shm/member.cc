@@ -36,15 +36,15 @@ uint64_t hash_of(std::string_view text) {  // FNV-1a
 /// Counts as a sleeper while alive, so that arriving peers know whether anyone needs waking.
 class Sleeper {
  public:
-  explicit Sleeper(std::atomic<uint32_t>& sleepers) : sleepers_(sleepers) {
-    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  explicit Sleeper(Bell& bell) : bell_(bell) {
+    bell_.sleepers.fetch_add(1, std::memory_order_seq_cst);
   }
-  ~Sleeper() { sleepers_.fetch_sub(1, std::memory_order_seq_cst); }
+  ~Sleeper() { bell_.sleepers.fetch_sub(1, std::memory_order_seq_cst); }
   Sleeper(const Sleeper&) = delete;
   Sleeper& operator=(const Sleeper&) = delete;
 
  private:
-  std::atomic<uint32_t>& sleepers_;
+  Bell& bell_;
 };
 
 /// Keeps a record of a blocked call published while alive.
@@ -96,8 +96,8 @@ Member::Member(std::shared_ptr<World> world, std::shared_ptr<Segment> memory, Ch
 
 Member::~Member() {
   if (!world_->origin().is_here()) return;
-  channel_.slot(rank_).left.store(1, std::memory_order_release);
-  futex_wake_all(channel_.arrivals);
+  channel_.slot(rank_).left.store(1, std::memory_order_seq_cst);
+  wake();
 }
 
 void Member::require_own_process(std::string_view tag) const {
@@ -113,73 +113,122 @@ CallDescriptor Member::next_call(const CallSignature& signature, std::string_vie
   call_.tag_hash = hash_of(tag);
   call_.tag_length = static_cast<uint32_t>(tag.size());
   tag.copy(call_.tag, CallDescriptor::kTagBytes);
-  throw_if_failed();
+  throw_if_failed(call_);
   note_collective(to_string(signature.op), tag, sequence_, group_name_);
   return call_;
 }
 
 void Member::post(const CallDescriptor& call, const Lane& lane) {
+  publish(call);
+  wait({Awaited::What::kPosted, call.sequence}, call, lane);
+  take_up(call.sequence);
+}
+
+void Member::publish(const CallDescriptor& call) {
   call_ = call;
-  channel_.slot(rank_).calls[sequence_ & 1] = call;
-  arrive_and_wait(lane);
+  ChannelSlot& own = channel_.slot(rank_);
+  own.call(call.sequence) = call;
+  own.posted.store(call.sequence + 1, std::memory_order_seq_cst);
+  if (is_true({Awaited::What::kPosted, call.sequence})) wake();
+}
+
+void Member::take_up(int64_t sequence) {
+  taken_up_ = sequence;
   const CallDescriptor& first = call_of(0);
   for (int rank = 1; rank < size(); ++rank) {
     const CallDescriptor& other = call_of(rank);
     if (same_call(first, other)) continue;
-    fail(absl::StrCat(name_of(rank), " called ", describe(other), " where ", name_of(0), " called ",
-                      describe(first)));
+    fail(call_of(rank_), absl::StrCat(name_of(rank), " called ", describe(other), " where ",
+                                      name_of(0), " called ", describe(first)));
   }
 }
 
+void Member::mark_done() {
+  const int64_t sequence = taken_up_;
+  channel_.slot(rank_).done.store(sequence + 1, std::memory_order_seq_cst);
+  if (is_true({Awaited::What::kDone, sequence})) wake();
+}
+
+/// Tells all ranks of the group that something has come true.
+void Member::wake() {
+  for (int rank = 0; rank < size(); ++rank) world_->bell_of(channel_.slot(rank).world_rank).ring();
+}
+
 void Member::arrive_and_wait(const Lane& lane) {
-  const auto size = static_cast<uint32_t>(channel_.size);
   channel_.slot(rank_).arrivals.store(++phase_, std::memory_order_release);
-  const uint32_t target = phase_ * size;  // wraps together with the counter
-  if (channel_.arrivals.fetch_add(1, std::memory_order_seq_cst) + 1 == target) {
-    // Sequentially consistent with a sleeper's own increment: it sees our arrival, or we see it.
-    if (channel_.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(channel_.arrivals);
-    return;
+  const uint32_t target = phase_ * static_cast<uint32_t>(size());  // wraps with the counter
+  if (channel_.arrivals.fetch_add(1, std::memory_order_seq_cst) + 1 == target) return wake();
+  wait({Awaited::What::kPhase, phase_}, call_of(rank_), lane);
+}
+
+bool Member::holds(const ChannelSlot& slot, const Awaited& awaited) const {
+  switch (awaited.what) {
+    case Awaited::What::kPhase:
+      return static_cast<int32_t>(slot.arrivals.load(std::memory_order_acquire) -
+                                  static_cast<uint32_t>(awaited.number)) >= 0;
+    case Awaited::What::kPosted:
+      return slot.posted.load(std::memory_order_seq_cst) > awaited.number;
+    case Awaited::What::kDone:
+      return slot.done.load(std::memory_order_seq_cst) > awaited.number;
   }
-  const auto is_complete = [&] {
-    return static_cast<int32_t>(channel_.arrivals.load(std::memory_order_acquire) - target) >= 0;
-  };
+  return false;
+}
+
+bool Member::is_true(const Awaited& awaited) {
+  if (awaited.what == Awaited::What::kPhase) {
+    // Wraps together with the counter.
+    const uint32_t target = static_cast<uint32_t>(awaited.number) * static_cast<uint32_t>(size());
+    return static_cast<int32_t>(channel_.arrivals.load(std::memory_order_seq_cst) - target) >= 0;
+  }
+  for (int rank = 0; rank < size(); ++rank) {
+    if (!holds(channel_.slot(rank), awaited)) return false;
+  }
+  return true;
+}
+
+void Member::wait(const Awaited& awaited, const CallDescriptor& call, const Lane& lane) {
   for (int i = 0; i < options_.spin_count; ++i) {
-    if (is_complete()) return;
+    if (is_true(awaited)) return;
+    world_->progress().advance();
     spin_pause();
   }
   // Gives the core to a peer that shares it. A core on which everyone sleeps halts, and waking it
   // costs more than all of these together.
   for (int i = 0; i < kYields; ++i) {
-    if (is_complete()) return;
+    if (is_true(awaited)) return;
+    world_->progress().advance();
     ::sched_yield();
   }
-  wait_slowly(target, lane);
+  wait_slowly(awaited, call, lane);
 }
 
-void Member::wait_slowly(uint32_t target, const Lane& lane) {
-  Sleeper sleeper(channel_.sleepers);
+void Member::wait_slowly(const Awaited& awaited, const CallDescriptor& call, const Lane& lane) {
+  Bell& bell = world_->bell_of(world_->rank());
+  Sleeper sleeper(bell);
   BlockedRecord record(*world_);
   const auto start = Clock::now();
   auto next_look = start + kSuspicious;
   std::string suspicion;
   while (true) {
-    const uint32_t seen = channel_.arrivals.load(std::memory_order_acquire);
-    if (static_cast<int32_t>(seen - target) >= 0) return;
-    throw_if_failed();
-    if (stopping_.load(std::memory_order_acquire)) {
-      throw_error("the group was destroyed while this collective ran");
+    const uint32_t rings = bell.rings.load(std::memory_order_seq_cst);
+    world_->progress().advance();
+    if (is_true(awaited)) return;
+    throw_if_failed(call);
+    if (stopping_.load(std::memory_order_seq_cst)) {
+      throw error(call, "the group was destroyed while this collective ran");
     }
-    check_leavers();
+    check_leavers(awaited, call);
     const auto now = Clock::now();
     const auto left = start + options_.timeout - now;
-    if (left <= Clock::duration::zero()) time_out(suspicion);
-    if (futex_wait(channel_.arrivals, seen, std::min<Clock::duration>(kSlice, left))) {
-      world_->check_peers(
-          [this](const std::string& cause) -> std::string { return error(cause).what(); });
+    if (left <= Clock::duration::zero()) time_out(awaited, call, suspicion);
+    if (futex_wait(bell.rings, rings, std::min<Clock::duration>(kSlice, left))) {
+      world_->check_peers([this, &call](const std::string& cause) -> std::string {
+        return error(call, cause).what();
+      });
     }
     if (now < next_look) continue;
     next_look = now + kBetweenLooks;
-    const int missing = first_missing();
+    const int missing = first_missing(awaited);
     const int64_t thread =
         lane.mode() == Lane::Mode::kInline ? current_thread_id() : lane.awaiting_thread();
     if (missing < 0 ||
@@ -191,7 +240,7 @@ void Member::wait_slowly(uint32_t target, const Lane& lane) {
     ChannelSlot& slot = channel_.slot(missing);
     record.confirm(
         {thread, slot.world_rank, slot.caller.load(std::memory_order_relaxed),
-         absl::StrCat(describe(call_), " #", sequence_, " on group '", group_name_, "'")});
+         absl::StrCat(describe(call), " #", call.sequence, " on group '", group_name_, "'")});
     suspicion = record.look();
     if (!suspicion.empty() && world_->claim_suspicion()) {
       TORCH_WARN("[comm] group '", group_name_, "': this may be a ", suspicion,
@@ -202,15 +251,18 @@ void Member::wait_slowly(uint32_t target, const Lane& lane) {
 }
 
 /// `suspicion`: the cycle that this wait seems to be part of, or "".
-void Member::time_out(const std::string& suspicion) {
+void Member::time_out(const Awaited& awaited, const CallDescriptor& call,
+                      const std::string& suspicion) {
   const std::string waited = absl::StrCat("timed out: waited ", options_.timeout.count(), " ms");
-  const int culprit = find_culprit();
-  if (suspicion.empty()) fail(absl::StrCat(waited, " for ", missing_names()), culprit);
+  const int culprit = find_culprit(awaited);
+  if (suspicion.empty()) {
+    fail(call, absl::StrCat(waited, " for ", missing_names(awaited)), culprit);
+  }
   // Ranks of the cycle that wait in other groups get the same cause, so it has no view of its own.
   const std::string cause = absl::StrCat(waited, "; this may be a ", suspicion);
-  report(culprit, cause);
+  report(call, culprit, cause);
   abort(cause);
-  throw_error(world_->poison().cause());
+  throw error(call, world_->poison().cause());
 }
 
 void Member::check_slices() {
@@ -221,14 +273,13 @@ void Member::check_slices() {
   for (int rank = 1; rank < size(); ++rank) {
     for (int other = 0; other < rank; ++other) {
       if (call_of(rank).slice != call_of(other).slice) continue;
-      fail(absl::StrCat(name_of(rank), " and ", name_of(other), " both asked for slice ",
+      fail(call_of(rank_),
+           absl::StrCat(name_of(rank), " and ", name_of(other), " both asked for slice ",
                         call_of(rank).slice, " of ", describe(call_of(rank)),
                         "; the ranks' slices must be a permutation"));
     }
   }
 }
-
-void Member::finish() { channel_.slot(rank_).collectives.fetch_add(1, std::memory_order_relaxed); }
 
 char* Member::source_of(int rank) {
   const SharedRange& range = call_of(rank).source;
@@ -237,71 +288,71 @@ char* Member::source_of(int rank) {
   return base + range.offset_bytes;
 }
 
-void Member::throw_if_failed() {
-  if (channel_.poison.is_set()) throw_error(channel_.poison.cause());
-  if (world_->poison().is_set()) throw_error(world_->poison().cause());
+void Member::throw_if_failed(const CallDescriptor& call) const {
+  if (has_failed()) throw error(call, cause());
 }
 
-void Member::check_leavers() {
+void Member::check_leavers(const Awaited& awaited, const CallDescriptor& call) {
   for (int rank = 0; rank < size(); ++rank) {
     ChannelSlot& slot = channel_.slot(rank);
-    if (slot.left.load(std::memory_order_acquire) == 0) continue;
-    if (static_cast<int32_t>(slot.arrivals.load(std::memory_order_acquire) - phase_) >= 0) continue;
-    throw_if_failed();  // it poisons before it leaves, and then that is the cause
-    fail(absl::StrCat(name_of(rank), " left the group after ",
+    if (slot.left.load(std::memory_order_seq_cst) == 0 || holds(slot, awaited)) continue;
+    throw_if_failed(call);  // it poisons before it leaves, and then that is the cause
+    fail(call,
+         absl::StrCat(name_of(rank), " left the group after ",
                       slot.collectives.load(std::memory_order_relaxed), " collectives"),
          slot.world_rank);
   }
 }
 
-void Member::fail(const std::string& cause, int culprit) {
-  if (!channel_.poison.is_set()) report(culprit, cause);
+void Member::fail(const CallDescriptor& call, const std::string& cause, int culprit) {
+  if (!channel_.poison.is_set()) report(call, culprit, cause);
   channel_.poison.set(cause);
-  futex_wake_all(channel_.arrivals);
-  throw_error(channel_.poison.cause());
+  wake();
+  throw error(call, channel_.poison.cause());
 }
 
 void Member::abort(std::string_view cause) noexcept {
   if (!world_->origin().is_here()) return;
   if (!world_->poison().is_set()) report_failure(-1, cause);
   world_->poison().set(cause);
-  futex_wake_all(channel_.arrivals);
-  futex_wake_all(world_->channel().arrivals);  // other groups look within a slice
+  for (int rank = 0; rank < world_->size(); ++rank) world_->bell_of(rank).ring();
 }
 
 void Member::stop() {
-  stopping_.store(true, std::memory_order_release);
-  futex_wake_all(channel_.arrivals);
+  stopping_.store(true, std::memory_order_seq_cst);
+  world_->bell_of(world_->rank()).ring();
 }
 
-CommError Member::error(const std::string& cause) const {
-  const size_t shown = std::min<size_t>(call_.tag_length, CallDescriptor::kTagBytes);
-  return {
-      {to_string(call_.signature.op), group_name_, sequence_, rank_, std::string(call_.tag, shown)},
-      cause};
+CommError Member::error(const CallDescriptor& call, const std::string& cause) const {
+  const size_t shown = std::min<size_t>(call.tag_length, CallDescriptor::kTagBytes);
+  return {{to_string(call.signature.op), group_name_, call.sequence, rank_,
+           std::string(call.tag, shown)},
+          cause};
 }
-
-void Member::throw_error(const std::string& cause) { throw error(cause); }
 
 /// Tells the launcher; of another rank, in which call this one missed it.
-void Member::report(int culprit, const std::string& cause) const {
+void Member::report(const CallDescriptor& call, int culprit, const std::string& cause) const {
   if (culprit < 0) return report_failure(-1, cause);
-  report_failure(culprit, error(cause).what(), world_->pid_of(culprit));
+  report_failure(culprit, error(call, cause).what(), world_->pid_of(culprit));
 }
 
-int Member::first_missing() const {
+int Member::first_missing(const Awaited& awaited) const {
+  // Who has not posted a call holds up whoever is not done with it.
+  if (awaited.what == Awaited::What::kDone) {
+    const int missing = first_missing({Awaited::What::kPosted, awaited.number});
+    if (missing >= 0) return missing;
+  }
   for (int rank = 0; rank < channel_.size; ++rank) {
-    const uint32_t arrivals = channel_.slot(rank).arrivals.load(std::memory_order_acquire);
-    if (static_cast<int32_t>(arrivals - phase_) < 0) return rank;
+    if (!holds(channel_.slot(rank), awaited)) return rank;
   }
   return -1;
 }
 
-int Member::find_culprit() const {
+int Member::find_culprit(const Awaited& awaited) const {
   int first = -1;
   for (int rank = 0; rank < channel_.size; ++rank) {
     const ChannelSlot& slot = channel_.slot(rank);
-    if (static_cast<int32_t>(slot.arrivals.load(std::memory_order_acquire) - phase_) >= 0) continue;
+    if (holds(slot, awaited)) continue;
     // Who is stopped holds up the others, some of whom may be missing here for that.
     if (absl::StartsWith(world_->activity_of(slot.world_rank), "is stopped"))
       return slot.world_rank;
@@ -316,11 +367,11 @@ std::string Member::name_of(int rank) const {
   return absl::StrCat("rank ", rank, " (rank ", world_rank, " of the world)");
 }
 
-std::string Member::missing_names() const {
+std::string Member::missing_names(const Awaited& awaited) const {
   std::string names;
   for (int rank = 0; rank < channel_.size; ++rank) {
     const ChannelSlot& slot = channel_.slot(rank);
-    if (static_cast<int32_t>(slot.arrivals.load(std::memory_order_acquire) - phase_) >= 0) continue;
+    if (holds(slot, awaited)) continue;
     absl::StrAppend(&names, names.empty() ? "" : ", ", name_of(rank), ", which has finished ",
                     slot.collectives.load(std::memory_order_relaxed), " collectives");
     const std::string activity = world_->activity_of(slot.world_rank);

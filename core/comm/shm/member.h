@@ -16,6 +16,17 @@
 
 namespace tessera::internal::shm {
 
+/// What a wait waits for, of every rank.
+struct Awaited {
+  enum class What : uint8_t {
+    kPhase,   ///< has entered phase `number`
+    kPosted,  ///< has posted call `number`
+    kDone,    ///< is done with its part of call `number`
+  };
+  What what;
+  int64_t number;
+};
+
 /// This rank's side of one channel: posts calls, waits for the others, and reports every failure as
 /// CommError with one cause. See Note [Collective order] and Note [Poison]. Collectives are called
 /// by one thread at a time.
@@ -63,18 +74,34 @@ class Member {
   /// is blocked meanwhile.
   void post(const CallDescriptor& call, const Lane& lane);
 
+  /// The parts of post(), for callers that do not wait; see Note [Posted calls]. publish(): local;
+  /// all must be done with call number `call.sequence` - ChannelSlot::kCalls. take_up(): once all
+  /// have posted it; compares the calls, and is followed by what takes "after post()".
+  void publish(const CallDescriptor& call);
+  void take_up(int64_t sequence);
+
   /// Ends a phase: waits until all ranks have ended theirs.
   void arrive_and_wait(const Lane& lane);
+
+  /// Local. Whether it is true of every rank.
+  bool is_true(const Awaited& awaited);
+  /// Blocks until it is; goes on with what this rank has posted in any group. `call` is what errors
+  /// name.
+  void wait(const Awaited& awaited, const CallDescriptor& call, const Lane& lane);
 
   /// After post(): fails on every rank unless the slices that the ranks ask for are a permutation.
   void check_slices();
 
-  /// Counts the call as finished.
-  void finish();
+  /// After post(): this rank neither reads nor writes for the call any more.
+  void mark_done();
+  /// Counts a call as finished.
+  void count_finished() {
+    channel_.slot(rank_).collectives.fetch_add(1, std::memory_order_relaxed);
+  }
 
   /// The posted call of a rank, and the address here of the memory it names. After post(), until
-  /// finish().
-  const CallDescriptor& call_of(int rank) { return channel_.slot(rank).calls[sequence_ & 1]; }
+  /// mark_done().
+  const CallDescriptor& call_of(int rank) { return channel_.slot(rank).call(taken_up_); }
   char* source_of(int rank);
 
   /// "rank 1", and its number in the world where that is another one.
@@ -82,7 +109,18 @@ class Member {
 
   /// Poisons the group and throws CommError with its first cause. `culprit`: the rank of the world
   /// that began it, for the launcher; negative: this one, as far as it knows.
-  [[noreturn]] void fail(const std::string& cause, int culprit = -1);
+  [[noreturn]] void fail(const std::string& cause, int culprit = -1) {
+    fail(call_, cause, culprit);
+  }
+  [[noreturn]] void fail(const CallDescriptor& call, const std::string& cause, int culprit = -1);
+
+  /// Whether the group or the world has failed, why ("" if not), and the error that names `call`.
+  bool has_failed() const { return channel_.poison.is_set() || world_->poison().is_set(); }
+  std::string cause() const {
+    return channel_.poison.is_set() ? channel_.poison.cause() : world_->poison().cause();
+  }
+  void throw_if_failed(const CallDescriptor& call) const;
+  CommError error(const CallDescriptor& call, const std::string& cause) const;
 
   /// Poisons the world; not from a child of fork(). Never throws.
   void abort(std::string_view cause) noexcept;
@@ -91,17 +129,17 @@ class Member {
   void stop();
 
  private:
-  void wait_slowly(uint32_t target, const Lane& lane);
-  [[noreturn]] void time_out(const std::string& suspicion);
-  void throw_if_failed();
-  void check_leavers();
-  CommError error(const std::string& cause) const;
-  [[noreturn]] void throw_error(const std::string& cause);
-  void report(int culprit, const std::string& cause) const;
-  int first_missing() const;
+  bool holds(const ChannelSlot& slot, const Awaited& awaited) const;
+  void wait_slowly(const Awaited& awaited, const CallDescriptor& call, const Lane& lane);
+  [[noreturn]] void time_out(const Awaited& awaited, const CallDescriptor& call,
+                             const std::string& suspicion);
+  void check_leavers(const Awaited& awaited, const CallDescriptor& call);
+  void wake();
+  void report(const CallDescriptor& call, int culprit, const std::string& cause) const;
+  int first_missing(const Awaited& awaited) const;
   /// The missing rank to name as the cause, numbered in the world: preferably one that is stopped.
-  int find_culprit() const;
-  std::string missing_names() const;
+  int find_culprit(const Awaited& awaited) const;
+  std::string missing_names(const Awaited& awaited) const;
 
   const std::shared_ptr<World> world_;
   const std::shared_ptr<Segment> memory_;
@@ -111,7 +149,8 @@ class Member {
   const Options options_;
   std::atomic<bool> stopping_{false};
   int64_t sequence_ = -1;
-  CallDescriptor call_;  // the last one, for errors: after a failure the slot belongs to slow peers
+  int64_t taken_up_ = -1;  // the call that is worked on
+  CallDescriptor call_;    // the last one, for errors
   uint32_t phase_ = 0;
   // Of peers' segments, without the world's lock; the world keeps them.
   std::unordered_map<SegmentId, char*, SegmentId::Hash> bases_;

@@ -23,6 +23,20 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 bool futex_wait(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds limit);
 void futex_wake_all(std::atomic<uint32_t>& word);
 
+/// What the threads of one rank sleep on, whatever they wait for. A sleeper counts itself, reads
+/// `rings`, looks once more and sleeps until `rings` has changed; who makes something come true
+/// publishes it and calls ring(). Both sides are sequentially consistent, so one sees the other.
+struct alignas(64) Bell {
+  std::atomic<uint32_t> rings;
+  std::atomic<uint32_t> sleepers;
+
+  void ring() {
+    if (sleepers.load(std::memory_order_seq_cst) == 0) return;
+    rings.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake_all(rings);
+  }
+};
+
 /// Tells the core that this is a loop of waiting.
 inline void spin_pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -64,6 +78,7 @@ struct CallDescriptor {
   int64_t sequence = 0;
   CallSignature signature;
   bool staged = false;  // `source` is a staging area through which the data passes in chunks
+  bool meets = true;    // this rank waits for the others at phases; false: Note [Posted calls]
   int32_t slice = -1;   // which slice this rank receives of a reduce_scatter; may differ
   uint64_t tag_hash = 0;
   uint32_t tag_length = 0;
@@ -79,30 +94,35 @@ std::string describe(const CallDescriptor& call);
 
 /// One rank's side of a channel.
 struct alignas(64) ChannelSlot {
+  /// How many calls a rank may have posted that are not done everywhere.
+  static constexpr int64_t kCalls = 32;
+
   std::atomic<uint32_t> arrivals;     // phases this rank has entered
   std::atomic<uint32_t> left;         // 1 once the rank's group is destroyed
   std::atomic<uint64_t> collectives;  // finished by this rank
   std::atomic<int64_t> caller;        // id of the thread that called last
   int32_t world_rank;
-  // Two, used in turn: a rank may post its next call while a slow peer still reads this one, but
-  // not the one after it, because the next call is complete only when that peer has posted it too.
-  alignas(64) CallDescriptor calls[2];
+  alignas(64) std::atomic<int64_t> posted;  // calls this rank has posted
+  std::atomic<int64_t> done;                // leading calls of which it reads and writes no more
+  // A ring: call number s is at s % kCalls. A rank posts s when all are done with s - kCalls.
+  alignas(64) CallDescriptor calls[kCalls];
+
+  CallDescriptor& call(int64_t sequence) { return calls[sequence % kCalls]; }
 };
 
 /// The shared side of a process group. `size` slots follow it in memory.
 ///
 /// Note [Collective order]
 /// ~~~~~~~~~~~~~~~~~~~~~~~
-/// A collective consists of a few phases. In each, a rank does its part, then adds one to
+/// Each collective begins with a descriptor that every rank posts in its ring of calls. When all
+/// ranks have posted call s, and not before, any of them compares the calls: all compare the same,
+/// and throw the same text if they differ, before any data is touched. Then each does its part.
+/// Most collectives wait for that in phases: in each, a rank does its part, then adds one to
 /// `arrivals` and waits until all ranks have done so. No rank enters phase k+1 before all have
-/// entered phase k, so one counter that reaches size * k after phase k serves all phases; it is
-/// also the futex word that sleeping ranks wait on. The slots' own counters only show which rank is
-/// missing. In the first phase of every collective each rank posts its CallDescriptor: all ranks
-/// then see all calls, compare them in the same way, and throw the same text if they differ, before
-/// any data is touched.
+/// entered phase k, so one counter that reaches size * k after phase k serves all phases. The
+/// slots' own counters show which rank is missing. See also Note [Posted calls].
 struct alignas(64) Channel {
   alignas(64) std::atomic<uint32_t> arrivals;
-  alignas(64) std::atomic<uint32_t> sleepers;
   alignas(64) int32_t size;
   Poison poison;
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tessera/core/comm/shm/arena.h"
+#include "tessera/core/comm/shm/progress.h"
 #include "tessera/core/comm/shm/sync.h"
 #include "tessera/core/process/fork.h"
 
@@ -36,6 +37,7 @@ struct alignas(64) RankState {
   std::atomic<uint32_t> lock;  // guards what follows; never held across a system call
   uint64_t version;
   BlockedCall blocked[kBlockedCalls];
+  Bell bell;
 };
 
 /// The shared page of a world: its ranks, and the cause of a failure. `size` RankStates and the
@@ -103,6 +105,10 @@ class World {
   const std::shared_ptr<Segment>& segment() const { return segment_; }
   Channel& channel() { return page_->channel(); }
   Poison& poison() { return page_->poison; }
+  /// What wakes the threads of a rank.
+  Bell& bell_of(int rank) { return page_->rank(rank).bell; }
+  /// What this rank has posted and goes on with while it waits for whatever else.
+  Progress& progress() { return progress_; }
   SharedRange page() const { return segment_->range(0); }
 
   /// Local. Cores that any of the ranks may run on: more than this rank's own where ranks are bound
@@ -148,6 +154,7 @@ class World {
   const std::shared_ptr<Arena> arena_ = Arena::create();
   std::vector<int>
       pidfds_;  // by rank; -1 for ranks of this process and where the kernel gives none
+  Progress progress_;
   std::mutex mutex_;
   // Of peers. Each keeps its file, so that the system gives its id to no other.
   std::unordered_map<SegmentId, std::shared_ptr<Segment>, SegmentId::Hash> segments_;

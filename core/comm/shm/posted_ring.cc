@@ -1,0 +1,198 @@
+#include "tessera/core/comm/shm/posted_ring.h"
+
+#include <sched.h>
+
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/process/error_text.h"
+#include "tessera/core/process/fork.h"
+#include "tessera/errors.h"
+
+namespace tessera::internal::shm {
+namespace {
+
+/// Held for a call's part at most. Not taken twice by a thread.
+class Lock {
+ public:
+  enum class Wait : uint8_t { kNo, kYes };
+  Lock(std::atomic<bool>& word, Wait wait) : word_(word) {
+    while (true) {
+      owned_ = !word_.exchange(true, std::memory_order_acquire);
+      if (owned_ || wait == Wait::kNo) return;
+      ::sched_yield();
+    }
+  }
+  ~Lock() {
+    if (owned_) word_.store(false, std::memory_order_release);
+  }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+  bool owned() const { return owned_; }
+
+ private:
+  std::atomic<bool>& word_;
+  bool owned_ = false;
+};
+
+}  // namespace
+
+/// Used again for a later call of the group when nobody else holds it.
+class PostedRing::PostedWork final : public Work {
+ public:
+  bool is_completed() override {
+    if (state_.load() != State::kPending || !origin_.is_here()) return true;
+    ring_->advance();
+    return state_.load() != State::kPending || ring_->member_.has_failed();
+  }
+
+  void wait() override {
+    if (state_.load() == State::kPending) {
+      ring_->member_.require_own_process("");
+      ring_->finish(sequence_);
+    }
+    if (state_.load() == State::kLost) throw CommError(*error_);
+  }
+
+  void begin(PostedRing& ring, int64_t sequence) {
+    ring_ = &ring;
+    sequence_ = sequence;
+    state_.store(State::kPending);
+  }
+  void finish() { state_.store(State::kFinished); }
+  void lose(const CommError& error) {
+    error_ = error;
+    state_.store(State::kLost);
+  }
+
+ private:
+  enum class State : uint8_t { kPending, kFinished, kLost };
+
+  const Origin origin_;
+  PostedRing* ring_ = nullptr;  // while the call is pending
+  int64_t sequence_ = -1;
+  std::atomic<State> state_{State::kFinished};
+  std::optional<CommError> error_;
+};
+
+PostedRing::PostedRing(Member& member, Exchange& exchange, const Lane& lane)
+    : member_(member), exchange_(exchange), lane_(lane) {
+  member_.world().progress().add(*this);
+}
+
+PostedRing::~PostedRing() {
+  World& world = member_.world();
+  const bool is_here = world.origin().is_here();
+  if (is_here) {
+    world.progress().remove(*this);
+    retire();
+    world.progress().count(static_cast<int>(next_ - end_));
+  }
+  for (int64_t sequence = first_; sequence < end_; ++sequence) {
+    Entry& lost = entry(sequence);
+    const std::string cause = member_.cause();
+    lost.work->lose(member_.error(
+        lost.call, cause.empty() ? "the group was destroyed while this collective ran" : cause));
+    if (!is_here) continue;
+    world.progress().keep(std::move(lost.collective.input));
+    world.progress().keep(std::move(lost.collective.output));
+  }
+}
+
+std::shared_ptr<Work> PostedRing::post(const Collective& collective, Algorithm algorithm) {
+  CallDescriptor call = exchange_.call_of(collective, collective.input);
+  call.slice = collective.slice;
+  call.meets = false;
+  const int64_t before = call.sequence - ChannelSlot::kCalls;
+  if (before >= first_.load()) {
+    finish(before);
+  } else if (before >= 0) {
+    member_.wait({Awaited::What::kDone, before}, call, lane_);
+  }
+  put(collective, call, algorithm);
+  member_.world().progress().count(1);
+  std::shared_ptr<Work> work = entry(call.sequence).work;
+  member_.publish(call);
+  advance();
+  return work;
+}
+
+void PostedRing::put(const Collective& collective, const CallDescriptor& call,
+                     Algorithm algorithm) {
+  const Lock lock(locked_, Lock::Wait::kYes);
+  if (first_ == end_) first_ = next_ = call.sequence;  // other calls came in between
+  Entry& entry = this->entry(call.sequence);
+  if (entry.work == nullptr || entry.work.use_count() > 1) {
+    entry.work = std::make_shared<PostedWork>();
+  }
+  entry.work->begin(*this, call.sequence);
+  entry.collective = collective;
+  entry.collective.tag = {};  // the caller's may be gone
+  entry.call = call;
+  entry.algorithm = algorithm;
+  end_ = call.sequence + 1;
+}
+
+void PostedRing::advance(Blocking blocking) noexcept {
+  const Lock lock(locked_, Lock::Wait::kNo);
+  if (!lock.owned()) return;
+  while (next_ < end_ && member_.is_true({Awaited::What::kPosted, next_}) &&
+         !member_.has_failed()) {
+    if (!take_part(entry(next_), blocking)) break;
+    ++next_;
+    member_.world().progress().count(-1);
+  }
+  retire();
+}
+
+/// Whether it did. What goes wrong poisons the group.
+bool PostedRing::take_part(Entry& entry, Blocking blocking) {
+  try {
+    member_.take_up(entry.call.sequence);
+    if (blocking == Blocking::kNever && exchange_.anyone_meets()) return false;
+    exchange_.run_posted(entry.call, [&] { entry.algorithm(exchange_, entry.collective); });
+    return true;
+  } catch (const CommError&) {
+    return false;
+  } catch (const std::exception& error) {
+    try {
+      member_.fail(entry.call,
+                   absl::StrCat("rank ", member_.rank(), " failed: ", error_text(error)));
+    } catch (const CommError&) {
+    }
+    return false;
+  }
+}
+
+/// Lets go of calls that all ranks are done with.
+void PostedRing::retire() {
+  while (first_ < next_ && member_.is_true({Awaited::What::kDone, first_})) {
+    Entry& finished = entry(first_);
+    finished.collective = {};
+    member_.count_finished();
+    finished.work->finish();
+    ++first_;
+  }
+}
+
+void PostedRing::finish() {
+  for (int64_t sequence = first_; sequence < end_; ++sequence) finish(sequence);
+}
+
+void PostedRing::finish(int64_t sequence) {
+  const CallDescriptor call = entry(sequence).call;
+  for (int64_t next; (next = next_) <= sequence;) {
+    member_.wait({Awaited::What::kPosted, next}, call, lane_);
+    advance(Blocking::kForPhases);
+    if (next_ <= sequence) member_.throw_if_failed(call);
+  }
+  member_.wait({Awaited::What::kDone, sequence}, call, lane_);
+  const Lock lock(locked_, Lock::Wait::kYes);
+  retire();
+}
+
+}  // namespace tessera::internal::shm
