@@ -7,8 +7,9 @@ namespace tessera::internal {
 
 using Axis = SliceMap::Axis;
 
-MeanOverRanks::MeanOverRanks(ProcessGroup& group, const SliceMap& slices)
+MeanOverRanks::MeanOverRanks(ProcessGroup& group, const SliceMap& slices, SumOrder order)
     : all_(group),
+      order_(order),
       is_whole_(slices.degrees().optimizer == 1),
       gradient_slice_(slices.gradient_slice()),
       atom_(slices.atom()),
@@ -18,7 +19,7 @@ MeanOverRanks::MeanOverRanks(ProcessGroup& group, const SliceMap& slices)
   if (replicas > 1 && replicas < group.size()) {
     replicas_ = split(group, slices.colors({Axis::kReplicas}), "reduce replicas");
   }
-  if (tessera::keeps_partial_sums(slices.degrees())) {
+  if (order == SumOrder::kRanks && tessera::keeps_partial_sums(slices.degrees())) {
     within_sums_ =
         split(group, slices.colors({Axis::kParameters, Axis::kGradients}), "reduce within");
     across_sums_ =
@@ -35,8 +36,8 @@ std::shared_ptr<Work> MeanOverRanks::start(Level level, const PlannedUnit& unit,
   }
   if (keeps_partial_sums())
     return within_sums_->reduce_scatter(part, full, op, tag, gradient_slice_, divisor);
-  if (is_whole_) return all_.all_reduce(full, op, tag, divisor);
-  return all_.reduce_scatter(part, full, op, tag, atom_, divisor);
+  if (is_whole_) return all_.all_reduce(full, op, tag, divisor, order_);
+  return all_.reduce_scatter(part, full, op, tag, atom_, divisor, order_);
 }
 
 std::shared_ptr<Work> MeanOverRanks::advance(Level level, const PlannedUnit& unit,
