@@ -27,7 +27,7 @@ refuses() { # <program> <arguments>: in one line
   [[ $(wc -l <"$scratch/err") == 1 ]] || fail "$*: not one line"
 }
 
-for program in "$bin"/{macro_train,macro_collectives,macro_optimizers,macro_muon,micro_bench} "$bench/run" "$bench/peers/setup.sh"; do
+for program in "$bin"/{macro_train,macro_collectives,macro_optimizers,macro_muon,macro_sum_order,micro_bench} "$bench/run" "$bench/peers/setup.sh"; do
   name=$(basename "$program")
   ends 0 "$program" --help
   grep -q "^usage: .*$name" "$scratch/out" || fail "no usage of $name"

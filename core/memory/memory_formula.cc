@@ -7,6 +7,7 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/layout/state_cover.h"
+#include "tessera/core/reduce/binary_counter.h"
 
 namespace tessera {
 using namespace internal;
@@ -83,6 +84,10 @@ int64_t gradient_bytes(const PlannedUnit& unit, const MemorySetting& setting) {
   if (collects_in_place(degrees) && setting.micro_steps == 1 &&
       precision.communication == precision.reduce) {
     return 0;
+  }
+  if (setting.adds_as_tree) {
+    return bytes_in(unit, precision.reduce) / degrees.optimizer *
+           partial_sums_of(setting.micro_steps);
   }
   return bytes_in(unit, precision.reduce) /
          (keeps_partial_sums(degrees) ? degrees.gradients : degrees.optimizer);

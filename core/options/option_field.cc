@@ -23,6 +23,7 @@ std::string text_of(double value) { return number_text(value); }
 std::string text_of(Strategy value) { return std::string(to_string(value)); }
 std::string text_of(Offload value) { return std::string(to_string(value)); }
 std::string text_of(NonFinite value) { return value == NonFinite::kStop ? "stop" : "skip"; }
+std::string text_of(Reproducible value) { return std::string(to_string(value)); }
 std::string text_of(BufferSync value) { return std::string(to_string(value)); }
 std::string text_of(const Degrees& value) { return to_string(value); }
 std::string text_of(const Precision& value) {
@@ -77,6 +78,7 @@ constexpr OptionField kFields[] = {
     field<&Options::max_grad_norm_by_group>("max_grad_norm_by_group"),
     field<&Options::max_grad_value>("max_grad_value"),
     field<&Options::gradient_divide_factor>("gradient_divide_factor"),
+    field<&Options::reproducible>("reproducible"),
     field<&Options::precision>("precision"),
     field<&Options::loss_scale>("loss_scale"),
     field<&Options::on_non_finite>("on_non_finite"),

@@ -35,6 +35,8 @@ class Refusals {
     check_numerics();
     model != nullptr ? check_precision(*model) : check_precision();
     for (const int64_t cap : options_.bucket_bytes) check_bucket_bytes(cap);
+    for (const std::string& problem : problems_of_reproducible(options_, model, world_))
+      refuse(problem);
     if (options_.average.has_value()) check_average(*options_.average);
     if (options_.optimizer_in_backward) check_optimizer_in_backward();
     if (options_.offload != Offload::kNone) check_offload();
@@ -86,6 +88,7 @@ bool Refusals::has_known_values() {
   };
   check("strategy", options_.strategy, Strategy::kHybrid);
   check("buffers", options_.buffers, BufferSync::kMean);
+  check("reproducible", options_.reproducible, Reproducible::kAnyWorldSize);
   check("offload", options_.offload, Offload::kParameters);
   check("on_non_finite", options_.on_non_finite.value_or(NonFinite::kStop), NonFinite::kSkip);
   return problems_.empty();

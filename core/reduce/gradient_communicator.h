@@ -30,6 +30,9 @@ class GradientCommunicator {
 
   /// Whether a step has Level::kStep, too.
   virtual bool keeps_partial_sums() const = 0;
+  /// In which order start() adds. Sums over the micro-steps of a step follow it: one after the
+  /// other, or going on with the tree.
+  virtual SumOrder order() const { return SumOrder::kRanks; }
   /// How many stages a reduction has: 1, or 2 where advance() has something to do.
   virtual int stages(Level level) const = 0;
 

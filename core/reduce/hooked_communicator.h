@@ -22,6 +22,7 @@ class HookedCommunicator final : public GradientCommunicator {
                      const RegisteredHook& registered);
 
   bool keeps_partial_sums() const override { return plain_->keeps_partial_sums(); }
+  SumOrder order() const override { return plain_->order(); }
   int stages(Level level) const override { return plain_->stages(level); }
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
     return plain_->allocate(numel, dtype);

@@ -6,8 +6,9 @@ namespace tessera::internal {
 
 using Axis = SliceMap::Axis;
 
-MeanOverRanks::MeanOverRanks(ProcessGroup& group, const SliceMap& slices)
+MeanOverRanks::MeanOverRanks(ProcessGroup& group, const SliceMap& slices, SumOrder order)
     : all_(group),
+      order_(order),
       is_whole_(slices.degrees().optimizer == 1),
       gradient_slice_(slices.gradient_slice()),
       atom_(slices.atom()),
@@ -17,7 +18,7 @@ MeanOverRanks::MeanOverRanks(ProcessGroup& group, const SliceMap& slices)
   if (replicas > 1 && replicas < group.size()) {
     replicas_ = split(group, slices.colors({Axis::kReplicas}), "reduce replicas");
   }
-  if (tessera::keeps_partial_sums(slices.degrees())) {
+  if (order == SumOrder::kRanks && tessera::keeps_partial_sums(slices.degrees())) {
     within_sums_ =
         split(group, slices.colors({Axis::kParameters, Axis::kGradients}), "reduce within");
     across_sums_ =
@@ -44,6 +45,7 @@ std::shared_ptr<Work> MeanOverRanks::start(Level level, const PlannedUnit& unit,
     call.slice = gradient_slice_;
     return within_sums_->check_and_run(call);
   }
+  call.order = order_;
   if (is_whole_) {
     call.op = Op::kAllReduce;
     call.output = full;

@@ -10,12 +10,14 @@
 namespace tessera::internal {
 
 /// Gradients as they are, by the group's own reductions: for every value of Degrees. Note [Slice
-/// map] says which ranks combine what.
+/// map] says which ranks combine what. In a tree's order all ranks combine each micro-step,
+/// whatever the degrees are: partial sums over micro-steps would stand in the middle of the tree.
 class MeanOverRanks final : public GradientCommunicator {
  public:
   /// `group` must outlive it. Collective; sends nothing but what making subgroups takes.
-  MeanOverRanks(ProcessGroup& group, const SliceMap& slices);
+  MeanOverRanks(ProcessGroup& group, const SliceMap& slices, SumOrder order = SumOrder::kRanks);
 
+  SumOrder order() const override { return order_; }
   bool keeps_partial_sums() const override { return within_sums_ != nullptr; }
   int stages(Level level) const override {
     const bool is_partial = level == Level::kMicroStep && keeps_partial_sums();
@@ -31,6 +33,7 @@ class MeanOverRanks final : public GradientCommunicator {
 
  private:
   ProcessGroup& all_;
+  const SumOrder order_;
   // Null where they would hold one rank or all, or where the degrees do not need them.
   std::shared_ptr<ProcessGroup> replicas_;     // ranks that share an optimizer slice (d differs)
   std::shared_ptr<ProcessGroup> within_sums_;  // a and b differ: what each micro-step sums over

@@ -30,6 +30,7 @@ ReducedGradient::ReducedGradient(GradientCommunicator& communicator, const Plann
           at::scalar_tensor(divisor == 0.0 ? slices.world_size() : divisor, unit.precision.reduce)),
       is_whole_(slices.degrees().optimizer == 1),
       keeps_sums_(communicator.keeps_partial_sums()),
+      adds_as_tree_(communicator.order() == SumOrder::kBinaryTree),
       atom_range_(slices.atom(unit.layout)),
       kept_(slices.optimizer(unit.layout)),
       own_range_(keeps_sums_ ? slices.gradients(unit.layout) : kept_),
@@ -48,16 +49,25 @@ ReducedGradient::ReducedGradient(GradientCommunicator& communicator, const Plann
 ReducedGradient::ReducedGradient(ReducedGradient&& other) noexcept = default;
 
 ReducedGradient::~ReducedGradient() {
-  if (own_.defined()) meter_->remove(MemoryClass::kGradients, static_cast<int64_t>(own_.nbytes()));
+  const auto forget = [this](const at::Tensor& sum) {
+    meter_->remove(MemoryClass::kGradients, static_cast<int64_t>(sum.nbytes()));
+  };
+  if (own_.defined()) forget(own_);
+  for (const at::Tensor& sum : counter_.partial_sums()) forget(sum);
   if (kept_buffer_.defined()) {
     meter_->remove(MemoryClass::kGradientBuffers, static_cast<int64_t>(kept_buffer_.nbytes()));
   }
 }
 
+at::Tensor ReducedGradient::make_sum() {
+  at::Tensor sum = communicator_->allocate(own_range_.numel, unit_->precision.reduce);
+  meter_->add(MemoryClass::kGradients, static_cast<int64_t>(sum.nbytes()));
+  return sum;
+}
+
 void ReducedGradient::make_own() {
-  own_ = communicator_->allocate(own_range_.numel, unit_->precision.reduce);
+  own_ = make_sum();
   own_.zero_();
-  meter_->add(MemoryClass::kGradients, static_cast<int64_t>(own_.nbytes()));
 }
 
 const at::Tensor& ReducedGradient::whole() const {
@@ -115,7 +125,9 @@ void ReducedGradient::add(const at::Tensor& gradients) {
     return;
   }
   const at::Tensor part = gradients.narrow(0, kept_.begin, kept_.numel);
-  if (value_.defined()) {
+  if (value_.defined() && adds_as_tree_) {
+    counter_.add(value_, part, [this] { return make_sum(); });
+  } else if (value_.defined()) {
     value_.add_(part);
   } else if (own_.defined()) {
     own_.copy_(part);
@@ -165,11 +177,14 @@ void ReducedGradient::drop(Range range) {
     if (begin < end) of(buffer, held, {begin, end - begin}).zero_();
   };
   if (has_sums_) zero(own_, own_range_);
-  if (value_.defined()) zero(value_, kept_);
+  if (!value_.defined()) return;
+  zero(value_, kept_);
+  for (size_t i = 0; i < counter_.used(); ++i) zero(counter_.partial_sums()[i], kept_);
 }
 
 void ReducedGradient::clear() {
   value_.reset();
+  counter_.clear();
   own_is_taken_ = false;
   has_sums_ = false;
 }

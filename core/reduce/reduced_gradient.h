@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/core/layout/slice_map.h"
+#include "tessera/core/reduce/binary_counter.h"
 #include "tessera/core/reduce/gradient_communicator.h"
 #include "tessera/memory_meter.h"
 #include "tessera/unit_plan.h"
@@ -25,6 +26,9 @@ namespace tessera::internal {
 ///   overflows g times as early.
 /// Under Keep::kUntilUsed (g = o = N) it is left inside the gradient buffer and has no other;
 /// keep() makes one that lasts for the case that it cannot be used at once.
+/// In a tree's order (GradientCommunicator::order()) the sum over micro-steps goes on with the tree
+/// and 1 < g < o is as g = o. Partial sums beside the value have buffers of their own; the value is
+/// complete after a power of two of micro-steps.
 ///
 /// A micro-step calls reduce() on the gradient buffer and waits, then gather() and waits, then
 /// add(); all three on every rank in the same order.
@@ -105,6 +109,7 @@ class ReducedGradient {
 
  private:
   void make_own();
+  at::Tensor make_sum();
   void take_up_sums();
   at::Tensor of_own(Range range) const { return of(own_, own_range_, range); }
   static at::Tensor of(const at::Tensor& buffer, Range held, Range range) {
@@ -118,6 +123,7 @@ class ReducedGradient {
   at::Tensor divides_by_;  // the same as a number; 0-d, made once so that steps allocate nothing
   bool is_whole_;
   bool keeps_sums_;
+  bool adds_as_tree_;
   bool has_sums_ = false;      // own_ holds partial sums
   bool own_is_taken_ = false;  // by a reduction whose result add() will find there
   Range atom_range_;
@@ -126,6 +132,7 @@ class ReducedGradient {
   bool reduces_in_own_;     // the first reduction of a step, so that nothing is copied
   at::Tensor kept_buffer_;  // [unit numel], communication dtype, where g = 1 < o
   at::Tensor own_;          // [own_range_ numel], reduce dtype
+  BinaryCounter counter_;   // of micro-steps, where a tree adds them: value_ is its most
   at::Tensor value_;        // own_ or a part of it, or a view of the gradient buffer
 };
 

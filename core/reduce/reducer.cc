@@ -171,19 +171,6 @@ void Reducer::receive(size_t index, const at::Tensor& gradient) {
   }
 }
 
-/// Note [Rounds].
-void Reducer::require_one_gradient(size_t index) const {
-  TORCH_CHECK(!is_consumed_, "[grad] '", table_[index].name,
-              "': got a second gradient within one backward, expected one; its unit may have been "
-              "updated with the first. Leave Options::optimizer_in_backward off, or do not use a "
-              "module twice through re-entrant checkpointing");
-  TORCH_CHECK(
-      setting_.agreement == Setting::Agreement::kInBackward, "[grad] '", table_[index].name,
-      "': got a second gradient within one backward, expected one, because ranks do not "
-      "tell each other how many there are. Set Options::asynchronous_step to false, or do not "
-      "use a module twice through re-entrant checkpointing");
-}
-
 void Reducer::launch_complete_units() {
   while (order_.has_next()) {
     const auto& rounds = arriving_[order_.next()];

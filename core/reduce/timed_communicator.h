@@ -16,9 +16,11 @@ class TimedCommunicator final : public GradientCommunicator {
 
   bool keeps_partial_sums() const override { return inner_->keeps_partial_sums(); }
   int stages(Level level) const override { return inner_->stages(level); }
+  SumOrder order() const override { return inner_->order(); }
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override {
     return inner_->allocate(numel, dtype);
   }
+  void begin_micro_step() override { inner_->begin_micro_step(); }
   std::shared_ptr<Work> start(Level level, const PlannedUnit& unit, const at::Tensor& full,
                               const at::Tensor& part, ReduceOp op, double divisor) override;
   std::shared_ptr<Work> advance(Level level, const PlannedUnit& unit, const at::Tensor& part,

@@ -33,6 +33,13 @@ enum class ReduceOp : uint8_t { kSum, kAvg, kMin, kMax };
 
 std::string_view to_string(ReduceOp op);
 
+/// In which order a sum adds the ranks' contributions.
+enum class SumOrder : uint8_t {
+  kRanks,       ///< that of the ranks: ((0 + 1) + 2) + 3
+  kBinaryTree,  ///< a complete binary tree over them: (0 + 1) + (2 + 3). Sums of fp32 and fp64 on
+                ///< CPUs, of a power of two of ranks
+};
+
 /// "float32", "int64", ...: the dtypes of collectives as messages name them; "unknown" for others.
 const char* dtype_name(at::ScalarType dtype);
 
@@ -41,6 +48,7 @@ const char* dtype_name(at::ScalarType dtype);
 struct CallSignature {
   Op op = Op::kInit;
   ReduceOp reduce = ReduceOp::kSum;
+  SumOrder order = SumOrder::kRanks;
   at::ScalarType dtype = at::kByte;
   int32_t peer = -1;   ///< the root; -1 where there is none
   int64_t numel = -1;  ///< -1 where no tensor takes part
@@ -61,11 +69,13 @@ struct Collective {
   /// What kAvg divides by, in the precision that sums are accumulated in; 0: the number of ranks.
   /// NCCL takes 0 only.
   double divisor = 0.0;
+  SumOrder order = SumOrder::kRanks;
   int peer = -1;   ///< the root of a broadcast or a reduce
   int slice = -1;  ///< which slice of a reduce_scatter's input comes to this rank
   /// The call may return before it has run where collectives run in the calls, too; Work::wait(),
   /// is_completed() and whatever this rank waits for go on with it. For all_reduce, reduce_scatter
-  /// and all_gather of memory from ProcessGroup::allocate(); others run as ever. Equal on all ranks.
+  /// and all_gather of memory from ProcessGroup::allocate(); others run as ever. Equal on all
+  /// ranks.
   bool posted = false;
   /// Names it in errors and traces. Valid during the call that gets it.
   std::string_view tag = {};

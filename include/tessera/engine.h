@@ -62,10 +62,10 @@ enum class FrozenState : uint8_t { kDropped, kReturned };
 /// units in the same order, in evaluation too.
 ///
 /// Collective calls are made by every rank in the same order: backward and accumulate() outside
-/// no_sync() (their reductions), and what says "Collective" below.
-/// Backward runs on the thread that made the engine. Any thread may make the other calls (on a GPU
-/// with the group's device as its current one): one at a time, and not during a backward. Several
-/// engines may live in one process (a GAN), each used in the same order on all ranks.
+/// no_sync() (their reductions), and what says "Collective" below. Backward runs on the thread that
+/// made the engine. Any thread may make the other calls (on a GPU with the group's device as its
+/// current one): one at a time, and not during a backward. Several engines may live in one process
+/// (a GAN), each used in the same order on all ranks.
 ///
 /// A function that the engine runs inside a call (a schedule, a predicate, ask_non_finite, a sink)
 /// must not make a call that concerns training or state: it throws c10::Error.
@@ -149,8 +149,7 @@ class Engine final {
   /// else changes.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
 
-  /// Local. The loss to call backward on: `loss` times loss_scale() under Options::loss_scale,
-  /// otherwise `loss` itself.
+  /// Local. The loss to call backward on: `loss`, times loss_scale() under Options::loss_scale.
   at::Tensor scale(const at::Tensor& loss);
   double loss_scale() const;
 
@@ -234,8 +233,7 @@ class Engine final {
 
   /// Local on CPUs, collective on GPUs. While the returned scope lives, the units of `module`'s
   /// parameters are whole on this rank and may be read by any means. step() inside it is an error.
-  /// `module` is (part of) the model; throws c10::Error for a module without parameters of this
-  /// engine.
+  /// `module` is (part of) the model; throws c10::Error for one without parameters of this engine.
   [[nodiscard]] Scope gather(const torch::nn::Module& module);
 
   /// The model is the average of its weights from begin_average() to end(). Not thread-safe.
@@ -285,6 +283,9 @@ class Engine final {
   /// Local. Updates applied so far, those of a loaded state included; under asynchronous steps,
   /// until wait(), without the last.
   int64_t steps() const;
+  /// Local. The number of this rank's next backward among those of all ranks in the run, dropped
+  /// ones included: what data and seeds follow (Options::reproducible, which puts it in the state).
+  int64_t micro_batch() const;
 
   /// Collective, blocking. From now on exactly the parameters are trained that `trains` accepts, by
   /// their first name, or that and the tensor, whose values may not be read; it sets requires_grad.

@@ -17,6 +17,7 @@ struct MemorySetting {
   bool is_split = false;   ///< units are gathered and freed (degrees.parameters > 1)
   bool is_shared = false;  ///< the ranks of a host have one copy (Options::share_parameters)
   bool updates_in_backward = false;  ///< Options::optimizer_in_backward
+  bool adds_as_tree = false;         ///< Reproducible::kAnyWorldSize
   /// Units whose gradients may be coming in or under way to other ranks at once, at most.
   int units_in_reduction = 1;
   int ranks_after_forward = 0;  ///< Options::reshard_after_forward, resolved: 1 keeps units whole,
@@ -46,6 +47,7 @@ struct MemorySetting {
 ///   parameters: P / p (+ P / n of a second shard, 1 < n < p); P / o where ranks share them, and
 ///   then neither unsharded-parameter buffers nor root.
 ///   gradients:  S / o (S / g where 1 < g < o) where reduced gradients have a buffer of their own.
+///   With adds_as_tree S / o always, and with k > 1 micro-steps that times log2(k), rounded up.
 ///   They have none under zero1 (g = 1, o > 1) with one micro-step and equal dtypes of
 ///   communication and sums, where the reduced slice stays in the gradient buffer; none for frozen
 ///   units; none where backward updates and each unit has all its gradients on this rank.

@@ -13,6 +13,7 @@
 
 #include "tessera/buffer_sync.h"
 #include "tessera/precision.h"
+#include "tessera/reproducible.h"
 #include "tessera/strategy.h"
 #include "tessera/weight_average.h"
 #include "tessera/wrap_policy.h"
@@ -135,6 +136,18 @@ struct Options {
   /// the precision that it sums in (fp32, or fp64 for fp64). Range: the positive normal numbers of
   /// fp32, 1.2e-38 to 3.4e38. On a GPU the number of ranks only.
   std::optional<double> gradient_divide_factor = {};
+
+  /// Whether a step of N ranks with k micro-steps has the bits of one of N' ranks with k'
+  /// micro-steps where N k = N' k', under every strategy, also with 1 < gradients < optimizer
+  /// (docs/gradients.md says what else it takes). Micro-batch number s N + r of the step is that of
+  /// rank r in micro-step s (Engine::micro_batch()); sums over ranks, then over micro-steps, follow
+  /// one complete binary tree over these numbers. In a step of k micro-steps it keeps log2(k) - 1
+  /// more reduced gradients (memory_formula.h). On CPUs, of N and k that are powers of two; ranks
+  /// have one number of intra-op threads. An error with loss_scale, buffers other than kOnce, a
+  /// gradient_divide_factor that is no power of two, parameters of 16 bits whose gradients are not
+  /// sent and summed in one wider dtype (precision), fp16, and in a model with running statistics
+  /// that ignores_buffers does not ignore.
+  Reproducible reproducible = Reproducible::kOneWorldSize;
 
   /// The dtypes of parameters, gradients and masters.
   Precision precision = {};

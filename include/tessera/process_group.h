@@ -32,14 +32,15 @@ struct Capabilities {
 };
 
 /// Ranks that communicate. Every collective is called by every rank of the group in the same order;
-/// each call is compared across ranks (op, reduce op, divisor, root, dtype, numel, sequence, tag),
-/// and a difference raises a CommError that names both calls on every rank: before data is touched,
-/// but over NCCL at the time-out, and only if NCCL hangs on it.
+/// each call is compared across ranks (op, reduce op, order, divisor, root, dtype, numel, sequence,
+/// tag), and a difference raises a CommError that names both calls on every rank: before data is
+/// touched, but over NCCL at the time-out, and only if NCCL hangs on it.
 ///
 /// Tensors are contiguous, lie at device() and are of fp32, fp64, bf16, fp16, int64, int32 or
-/// uint8. Sums run in rank order; bf16 and fp16 are accumulated in fp32 and rounded once. So every
-/// rank receives the same bits, and reduce_scatter gives the same bits as the matching slice of
-/// all_reduce. Over NCCL the order and the rounding are NCCL's, and none of this is promised.
+/// uint8. Sums run in rank order, or as SumOrder says; bf16 and fp16 are accumulated in fp32 and
+/// rounded once. So every rank receives the same bits, and reduce_scatter gives the same bits as
+/// the matching slice of all_reduce. Over NCCL the order and the rounding are NCCL's, and none of
+/// this is promised.
 ///
 /// All collectives return at once or run in the call, as the backend decides; results are valid
 /// after Work::wait(). Misuse (shape, dtype, device) throws c10::Error before anything is sent;
@@ -72,14 +73,15 @@ class ProcessGroup {
 
   /// Combines `tensor` over ranks in place; all ranks receive the result.
   /// `tag` names what is reduced in errors and traces and must be equal on all ranks. All
-  /// collectives take one. `divisor`, equal on all ranks: Collective::divisor.
+  /// collectives take one. `divisor` and `order`, equal on all ranks: as in Collective.
   std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, std::string_view tag = {},
-                                   double divisor = 0.0) {
+                                   double divisor = 0.0, SumOrder order = SumOrder::kRanks) {
     return check_and_run({.op = Op::kAllReduce,
                           .output = tensor,
                           .input = tensor,
                           .reduce = op,
                           .divisor = divisor,
+                          .order = order,
                           .tag = tag});
   }
 
@@ -90,12 +92,13 @@ class ProcessGroup {
   /// itself; the rest of `input` is not changed. Which rank receives a sum does not matter to it.
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                                        ReduceOp op, std::string_view tag = {}, int slice = kOwnRank,
-                                       double divisor = 0.0) {
+                                       double divisor = 0.0, SumOrder order = SumOrder::kRanks) {
     return check_and_run({.op = Op::kReduceScatter,
                           .output = output,
                           .input = input,
                           .reduce = op,
                           .divisor = divisor,
+                          .order = order,
                           .slice = slice == kOwnRank ? rank() : slice,
                           .tag = tag});
   }
@@ -193,7 +196,6 @@ class ProcessGroup {
 
   /// For run(): a backend that lacks an operation. Throws c10::Error that names both.
   [[noreturn]] void refuse(const Collective& collective) const;
-
 };
 
 /// Throws c10::Error unless `ranks` and `name` may make a subgroup of a group of `size` ranks whose

@@ -35,6 +35,7 @@
 #include "tessera/options.h"
 #include "tessera/power_sgd.h"
 #include "tessera/precision.h"
+#include "tessera/reproducible.h"
 #include "tessera/strategy.h"
 #include "tessera/sync_batch_norm.h"
 #include "tessera/torch_elementwise.h"

@@ -62,6 +62,30 @@ std::vector<std::string> problems_of_batch_norms(const torch::nn::Module& model)
   return problems;
 }
 
+std::vector<std::string> problems_of_statistics(
+    const torch::nn::Module& model, const std::function<bool(std::string_view buffer)>& ignores) {
+  std::vector<std::string> problems;
+  const auto refuse = [&](const std::string& module, const char* what) {
+    problems.push_back(absl::StrCat("[options] reproducible: is set, but module '", module, "' ",
+                                    what, ", or leave the option out"));
+  };
+  visit(model, [&](const std::string& name, const torch::nn::Module& module) {
+    if (is_synchronised(module)) {
+      return refuse(name,
+                    "is a SyncBatchNorm, which normalises over the rows of all ranks at once; use "
+                    "GroupNorm or LayerNorm");
+    }
+    const at::Tensor* const mean = module.named_buffers(/*recurse=*/false).find("running_mean");
+    if (mean == nullptr || !mean->defined()) return;
+    const std::string buffer = absl::StrCat(name, name.empty() ? "" : ".", "running_mean");
+    if (ignores && ignores(buffer)) return;
+    refuse(name,
+           "keeps running statistics, which are those of the batches of one rank; set its "
+           "track_running_stats to false, leave its buffers to yourself by ignores_buffers");
+  });
+  return problems;
+}
+
 std::string first_sync_batch_norm(const torch::nn::Module& model) {
   std::string found;
   visit(model, [&](const std::string& name, const torch::nn::Module& module) {

@@ -74,6 +74,8 @@ const StepResult& Engine::last_result() const { return implementation_->get().la
 
 int64_t Engine::steps() const { return implementation_->get().steps(); }
 
+int64_t Engine::micro_batch() const { return implementation_->get().micro_batch(); }
+
 // --- Parameters and state ---
 
 void Engine::modify_parameters(int from_rank, const std::function<void()>& write) {

@@ -3,6 +3,7 @@
 #include <iterator>
 #include <utility>
 
+#include <ATen/Parallel.h>
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/layout/storage_holders.h"
@@ -78,6 +79,9 @@ std::vector<std::string> fingerprint(const ShardedEngine::Parts& parts,
     all.insert(all.end(), std::make_move_iterator(more.begin()),
                std::make_move_iterator(more.end()));
   };
+  if (parts.options.reproducible == Reproducible::kAnyWorldSize) {
+    all.push_back(absl::StrCat("intra-op threads ", at::get_num_threads()));
+  }
   append(parts.table.lines());
   append(parts.optimizer.lines());
   // Predicates cannot be compared, what they select can.

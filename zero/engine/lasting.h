@@ -29,6 +29,7 @@ struct Lasting {
   RateSchedule schedule = {};
   RegisteredHook comm_hook = {};
   StepResult last_result = {};
+  int64_t micro_batches = 0;      ///< backwards of all ranks that have ended
   const char* running = nullptr;  ///< the call that functions of the user's run in: RunningCall
   std::shared_ptr<int> no_sync_depth = std::make_shared<int>(0);
 };

@@ -174,6 +174,13 @@ std::optional<ShardedEngine::Parts> examine(const torch::nn::Module* model, Opti
       problems.push_back(std::move(problem));
     }
   }
+  if (given.reproducible == Reproducible::kAnyWorldSize) {
+    const auto statistics =
+        attempt(problems, [&] { return problems_of_statistics(*model, given.ignores_buffers); });
+    if (statistics.has_value()) {
+      problems.insert(problems.end(), statistics->begin(), statistics->end());
+    }
+  }
   if (!table.has_value()) return std::nullopt;
   auto group_of = attempt(problems, [&] { return optimizer.assign(*table); });
   if (group_of.has_value() && !group_of->ok()) {

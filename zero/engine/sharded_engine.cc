@@ -64,7 +64,9 @@ ShardedEngine::ShardedEngine(Parts parts, Lasting& lasting, Values brought)
       state_(parts_.table, parts_.plan, slices_, lasting.buffers, commit_->optimizer(),
              store_.masters(), store_.flat(), average_.get(), &lasting.comm_hook),
       state_transfer_(*parts_.group, state_),
-      streamed_state_(*parts_.group, state_) {
+      streamed_state_(*parts_.group, state_),
+      micro_batches_(parts_.options.reproducible, parts_.group->rank(), parts_.group->size(),
+                     lasting.micro_batches) {
   lasting.meter.add(optimizer_class(), optimizer_bytes());
   lasting.meter.add(MemoryClass::kControl, control_bytes());
   commit_->optimizer().groups().show_in(*lasting.optimizer);
@@ -113,11 +115,13 @@ Reducer::Setting ShardedEngine::reducer_setting() {
           .divisor = parts_.options.gradient_divisor,
           .observer = commit_->observer(),
           .make_communicator =
-              [this](ProcessGroup& group, const SliceMap& slices, MemoryMeter& meter) {
+              [this](ProcessGroup& group, const SliceMap& slices, MemoryMeter&) {
+                const SumOrder order =
+                    is_any_world_size() ? SumOrder::kBinaryTree : SumOrder::kRanks;
                 return std::make_unique<TimedCommunicator>(
-                    std::make_unique<HookedCommunicator>(make_mean_over_ranks(group, slices, meter),
-                                                         group, parts_.table, parts_.plan,
-                                                         lasting_.comm_hook),
+                    std::make_unique<HookedCommunicator>(
+                        std::make_unique<MeanOverRanks>(group, slices, order), group, parts_.table,
+                        parts_.plan, lasting_.comm_hook),
                     times_);
               },
           .agreement = commit_->is_late() ? Agreement::kInStep : Agreement::kInBackward,
@@ -301,7 +305,10 @@ void ShardedEngine::reduce_in_step() {
   if (!is_idle && !reducer_.has_local()) return;
   handles_.count_edits();
   if (early_update_ != nullptr) agree_to_update();
-  if (is_idle) backwards_ = 1;
+  if (is_idle) {
+    backwards_ = 1;
+    micro_batches_.end();
+  }
   ++reductions_;
   const bool is_objected = failure_.abort_all_on_exception("step()", [&] {
     reducer_.begin_micro_step(Reducer::Mode::kReduce);
@@ -321,7 +328,8 @@ std::string ShardedEngine::find_misuse() const {
            "engine->zero_grad() drops these gradients, NonFinite::kSkip skips such steps";
   }
   if (!schedule_problem_.empty()) return schedule_problem_;
-  std::string misuse = misuse_.before_step();
+  std::string misuse = micro_batches_.problem(backwards_);
+  if (misuse.empty()) misuse = misuse_.before_step();
   if (misuse.empty() && buffers_ != nullptr) misuse = buffers_->problem();
   return misuse.empty() && !is_updated() ? find_untrained() : misuse;
 }

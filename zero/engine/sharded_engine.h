@@ -33,6 +33,7 @@
 #include "tessera/zero/engine/announcements.h"
 #include "tessera/zero/engine/captured_micro_steps.h"
 #include "tessera/zero/engine/lasting.h"
+#include "tessera/zero/engine/micro_batches.h"
 #include "tessera/zero/engine/misuse_check.h"
 #include "tessera/zero/engine/open_average.h"
 #include "tessera/zero/engine/open_join.h"
@@ -86,12 +87,13 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   void begin_outside_call(const char* call) { announce(Announcements::Call::kOther, call); }
   Mean evaluate(const std::function<bool()>& has_batch,
                 const std::function<void(Mean&)>& run_batch);
-  Engine::NoSync no_sync() { return Engine::NoSync(lasting_.no_sync_depth); }
+  Engine::NoSync no_sync();
   void micro_step(const std::function<void()>& body);
   void set_schedule(Engine::Schedule rate);
   void register_comm_hook(std::shared_ptr<CommHook> hook);
   void wait();
   int64_t steps() const { return steps_; }
+  int64_t micro_batch() const { return micro_batches_.next(); }
   const StepResult& last_result() const { return lasting_.last_result; }
 
   void modify_parameters(int from_rank, const std::function<void()>& write);
@@ -189,7 +191,12 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
             .good_steps = commit_->loss_scale().good_steps,
             .has_scaler = commit_->has_loss_scale(),
             .averaged = average_ != nullptr ? average_->updates() : 0,
-            .has_average = average_ != nullptr};
+            .has_average = average_ != nullptr,
+            .micro_batches = micro_batches_.count(),
+            .counts_micro_batches = is_any_world_size()};
+  }
+  bool is_any_world_size() const {
+    return parts_.options.reproducible == Reproducible::kAnyWorldSize;
   }
   /// Backward has updated what no step() has committed yet.
   bool is_updated() const { return early_update_ != nullptr && early_update_->has_begun(); }
@@ -232,6 +239,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
     int reductions = 1;         // backwards that reduced
   } last_step_;
 
+  MicroBatches micro_batches_;
   int64_t steps_ = 0;                // updates applied
   int64_t steps_here_ = 0;           // those of this engine, without loaded ones
   int64_t backwards_ = 0;            // of this model, since the last step

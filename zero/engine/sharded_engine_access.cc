@@ -86,6 +86,7 @@ void ShardedEngine::read_state(StateSource& source, const PartialState& partial)
 
 void ShardedEngine::take_counters(const EngineCounters& loaded) {
   steps_ = loaded.steps;
+  micro_batches_.set_count(loaded.micro_batches);
   commit_->load_loss_scale({loaded.loss_scale, loaded.good_steps});
   if (average_ != nullptr) average_->set_updates(loaded.averaged);
 }
@@ -120,6 +121,7 @@ MemorySetting ShardedEngine::memory_setting(int micro_steps) const {
           .is_split = store_.flat().is_split(),
           .is_shared = store_.is_shared(),
           .updates_in_backward = early_update_ != nullptr,
+          .adds_as_tree = is_any_world_size(),
           .units_in_reduction = reducer_.units_in_reduction(),
           .ranks_after_forward = parts_.options.reshard_after_forward,
           .offload = parts_.options.offload,

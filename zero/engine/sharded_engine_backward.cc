@@ -41,7 +41,21 @@ void ShardedEngine::before_gradient(size_t index) {
 }
 
 /// Ranks have the same options, so all that call it throw, with nothing under way.
+Engine::NoSync ShardedEngine::no_sync() {
+  if (is_any_world_size()) {
+    refuse_reproducible(
+        "no_sync", "micro-batches are added over ranks before they are added over micro-steps");
+  }
+  return Engine::NoSync(lasting_.no_sync_depth);
+}
+
+/// The same.
 void ShardedEngine::require_weights() const {
+  if (is_any_world_size()) {
+    refuse_reproducible("backward with a weight",
+                        "all micro-batches count the same: products with weights, and their sum, "
+                        "are rounded");
+  }
   const char* option = early_update_ != nullptr ? "optimizer_in_backward"
                        : commit_->is_late()     ? "asynchronous_step"
                        : captured_ != nullptr   ? "cuda_graphs"
@@ -146,6 +160,7 @@ void ShardedEngine::begin_micro_step() {
                             weight_.factor() * early_factor());
   if (!is_local) ++reductions_;
   in_micro_step_ = true;
+  micro_batches_.begin();
   lasting_.comm_hook.note_backward();
   compute_.end("forward");
   times_.begin_backward();
@@ -214,6 +229,7 @@ void ShardedEngine::end_micro_step() {
   in_micro_step_ = false;
   ++backwards_;
   times_.end_gradients();
+  micro_batches_.end();
   const bool is_objected = failure_.abort_all_on_exception("the end of backward", [&] {
     streams_.pass();
     store_.free_all();
@@ -259,11 +275,12 @@ void ShardedEngine::backward_failed() noexcept {
 }
 
 void ShardedEngine::show_gradients() {
+  const bool is_partial = reducer_.ranks_differ() || !micro_batches_.is_sum_complete(backwards_);
   for (size_t i = 0; i < parts_.table.size(); ++i) {
     const bool is_local = reducer_.local()[i] != 0;
     if (!is_local && reducer_.used()[i] == 0) continue;
-    handles_.show(i, is_local || reducer_.ranks_differ() ? GradientHandles::Content::kLocal
-                                                         : GradientHandles::Content::kReduced);
+    handles_.show(i, is_local || is_partial ? GradientHandles::Content::kLocal
+                                            : GradientHandles::Content::kReduced);
   }
 }
 
@@ -326,6 +343,7 @@ void ShardedEngine::micro_step(const std::function<void()>& body) {
     return;
   }
   ++backwards_;
+  micro_batches_.end();
   was_scaled_ = true;
   show_gradients();
 }

@@ -31,6 +31,11 @@ std::string ShardedEngine::problem_of_hook(CommHook* hook) const {
                         "' after a backward, expected it before the first; call it behind "
                         "parallelize");
   }
+  if (is_any_world_size()) {
+    return reproducible_problem(
+        "register_comm_hook",
+        "gradients are added in one order over ranks and micro-steps, which a hook does not keep");
+  }
   if (const int split = parts_.options.degrees.gradients; split > 1) {
     const std::string_view strategy = to_string(parts_.options.strategy);
     return absl::StrCat("register_comm_hook: '", hook->name(), "': got strategy ",

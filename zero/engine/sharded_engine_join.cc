@@ -43,6 +43,11 @@ JoinScope ShardedEngine::begin_join(JoinOptions options) {
       problem = absl::StrCat("join: ", absl::string_view(text.data(), text.size()));
   };
   if (open_join_ != nullptr && !open_join_->is_left) refuse("called inside the loop of another");
+  if (is_any_world_size()) {
+    refuse(
+        "got Options::reproducible = kAnyWorldSize, under which all ranks have equally many "
+        "batches; leave one of the two out");
+  }
   if (commit_->is_late() || captured_ != nullptr) {
     refuse(
         "got asynchronous steps or cuda_graphs, which a rank without batches cannot follow; set "

@@ -3,6 +3,7 @@
 #include <bit>
 #include <utility>
 
+#include <ATen/Parallel.h>
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/numbers/fp32_factor.h"
@@ -21,6 +22,8 @@ StateNumber real(std::string name, double value) {
 }
 
 constexpr const char* kScale = "scaler.scale";
+constexpr const char* kMicroBatches = "engine.micro_batches";
+constexpr const char* kIntraOpThreads = "engine.intra_op_threads";
 /// Stands in the name of an entry, so that the state of another algorithm does not fit even where
 /// its other entries have the same names.
 constexpr const char* kAlgorithm = ".algorithm.";
@@ -46,6 +49,12 @@ std::vector<StateNumber> read_numbers(const ParameterTable& table, const FlatOpt
     numbers.push_back(count("scaler.good_steps", counters.good_steps));
   }
   if (counters.has_average) numbers.push_back(count(kAveragedUpdates, counters.averaged));
+  if (counters.counts_micro_batches) {
+    numbers.push_back(count(kMicroBatches, counters.micro_batches));
+    numbers.back().may_lack = true;
+    numbers.push_back(count(kIntraOpThreads, at::get_num_threads()));
+    numbers.back().may_lack = true;
+  }
   const std::vector<int64_t> step_counts = optimizer.step_counts();
   for (size_t i = 0; i < table.size(); ++i) {
     if (!table[i].is_trainable) continue;
@@ -79,6 +88,13 @@ std::vector<std::string> problems_of(const std::vector<StateNumber>& numbers,
       problems.push_back(
           absl::StrCat("'", number.name, "': got ", number.bits, ", expected at least 0"));
     }
+    if (number.name == kIntraOpThreads && number.bits != at::get_num_threads()) {
+      problems.push_back(absl::StrCat(
+          "'", number.name, "': got ", number.bits, ", expected the ", at::get_num_threads(),
+          " of this run, under whose number operators may round otherwise; call "
+          "torch::set_num_threads(",
+          number.bits, ") first"));
+    }
     const double value = std::bit_cast<double>(number.bits);
     if (number.name == kScale && !is_fp32_factor(value)) {
       problems.push_back(absl::StrCat("'", number.name, "': got ", number_text(value),
@@ -97,6 +113,8 @@ std::string unknown_entry(const std::string& name) {
                       names_algorithm(name)
                           ? "; another algorithm saved the state: give its options to "
                             "parallelize, for the same group"
+                      : name == kMicroBatches || name == kIntraOpThreads
+                          ? "; a run under Options::reproducible saved the state: set it here, too"
                           : "");
 }
 
@@ -109,6 +127,10 @@ void write_numbers(const std::vector<StateNumber>& numbers, const ParameterTable
     counters.good_steps = numbers[next++].bits;
   }
   if (counters.has_average) counters.averaged = numbers[next++].bits;
+  if (counters.counts_micro_batches) {
+    counters.micro_batches = numbers[next++].bits;
+    ++next;  // threads, which problems_of() has compared
+  }
   std::vector<int64_t> step_counts = optimizer.step_counts();
   for (size_t i = 0; i < table.size(); ++i) {
     if (table[i].is_trainable) step_counts[i] = numbers[next++].bits;

@@ -15,12 +15,14 @@ namespace tessera::internal {
 
 /// What the engine itself counts. Equal on all ranks.
 struct EngineCounters {
-  int64_t steps = 0;         ///< updates applied
-  double loss_scale = 1.0;   ///< without a scaler neither read nor written, as good_steps
-  int64_t good_steps = 0;    ///< steps without overflow since the scale last changed
-  bool has_scaler = false;   ///< Options::loss_scale is set
-  int64_t averaged = 0;      ///< FlatAverage::updates(); without an average as the scaler's
-  bool has_average = false;  ///< Options::average is set
+  int64_t steps = 0;          ///< updates applied
+  double loss_scale = 1.0;    ///< without a scaler neither read nor written, as good_steps
+  int64_t good_steps = 0;     ///< steps without overflow since the scale last changed
+  bool has_scaler = false;    ///< Options::loss_scale is set
+  int64_t averaged = 0;       ///< FlatAverage::updates(); without an average as the scaler's
+  bool has_average = false;   ///< Options::average is set
+  int64_t micro_batches = 0;  ///< of all ranks, so far
+  bool counts_micro_batches = false;  ///< they are in the state: Reproducible::kAnyWorldSize
 };
 
 /// The name of EngineCounters::averaged in a state. An engine has it if it keeps an average.

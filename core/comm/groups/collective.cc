@@ -1,5 +1,7 @@
 #include "tessera/collective.h"
 
+#include <bit>
+
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
@@ -20,7 +22,25 @@ bool is_supported(at::ScalarType dtype) { return dtype_name(dtype) != kUnsupport
 
 const char* name_of(at::ScalarType dtype) { return c10::toString(dtype); }
 
-void check_reduce_op(const char* op, const Collective& call) {
+/// What adds in a tree: the kernels of the CPU, whose result then composes to sums of more ranks.
+void check_order(const char* op, const Collective& call, int size) {
+  if (call.order == SumOrder::kRanks) return;
+  const at::Tensor& tensor = call.input;
+  TORCH_CHECK(call.reduce == ReduceOp::kSum || call.reduce == ReduceOp::kAvg, "[comm] ", op,
+              ": got a tree's order beside ", std::string(to_string(call.reduce)),
+              ", expected SUM or AVG; leave the order out");
+  TORCH_CHECK((tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble) &&
+                  tensor.device().is_cpu(),
+              "[comm] ", op, ": got a tree's order of ", name_of(tensor.scalar_type()), " on ",
+              tensor.device(),
+              ", expected float32 or float64 on cpu; convert it first, or leave the order out");
+  TORCH_CHECK(std::has_single_bit(static_cast<unsigned>(size)), "[comm] ", op,
+              ": got a tree's order over ", size,
+              " ranks, expected a power of two; leave the order out");
+}
+
+void check_reduce_op(const char* op, const Collective& call, int size) {
+  check_order(op, call, size);
   const at::Tensor& tensor = call.input;
   TORCH_CHECK(call.reduce != ReduceOp::kAvg || at::isFloatingType(tensor.scalar_type()), "[comm] ",
               op, ": got AVG of ", name_of(tensor.scalar_type()),
@@ -80,7 +100,7 @@ void check_reduce_scatter(const Collective& call, int size, at::Device device) {
   check_collective_tensor(op, "output", call.output, device);
   check_collective_tensor(op, "input", call.input, device);
   check_same_dtype(op, call.output, call.input);
-  check_reduce_op(op, call);
+  check_reduce_op(op, call, size);
   const int64_t numel = call.output.numel();
   TORCH_CHECK(call.input.numel() == numel * size, "[comm] reduce_scatter: got input of ",
               call.input.numel(), " and output of ", numel, " elements on ", size,
@@ -163,7 +183,8 @@ void check_collective_tensor(const char* op, const char* argument, const at::Ten
 }
 
 CallSignature Collective::signature() const {
-  CallSignature signature{.op = op, .reduce = reduce, .peer = peer, .divisor = divisor};
+  CallSignature signature{
+      .op = op, .reduce = reduce, .order = order, .peer = peer, .divisor = divisor};
   if (!input.defined()) return signature;
   signature.dtype = input.scalar_type();
   signature.numel = input.numel();
@@ -175,6 +196,7 @@ std::string describe(const CallSignature& call, std::string_view tag) {
   std::string text = traits.name;
   if (traits.reduces) absl::StrAppend(&text, " ", std::string(to_string(call.reduce)));
   if (call.divisor != 0.0) absl::StrAppend(&text, " over ", number_text(call.divisor));
+  if (call.order == SumOrder::kBinaryTree) absl::StrAppend(&text, " in a tree's order");
   if (call.numel >= 0) {
     absl::StrAppend(&text, " ", dtype_name(call.dtype), "[", call.numel, "]");
   }
@@ -197,7 +219,7 @@ void check(const Collective& collective, int rank, int size, at::Device device) 
       return check_all_gather(collective, rank, size, place);
     case OpTraits::Tensors::kInPlace:
       check_collective_tensor(traits.name, "tensor", collective.input, place);
-      if (traits.reduces) check_reduce_op(traits.name, collective);
+      if (traits.reduces) check_reduce_op(traits.name, collective, size);
       if (traits.root != OpTraits::Root::kNone) check_root(traits.name, collective.peer, size);
   }
 }

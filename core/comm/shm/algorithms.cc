@@ -47,6 +47,8 @@ void reduce_in_place(Exchange& exchange, const Collective& collective) {
   const at::Tensor& tensor = collective.output;
   const auto dtype = tensor.scalar_type();
   const auto element = static_cast<int64_t>(tensor.element_size());
+  const double divisor = collective.divisor;
+  const SumOrder order = collective.order;
   const bool has_root = collective.op == Op::kReduce;
   const bool receives = !has_root || exchange.rank() == collective.peer;
   char* const* const targets = has_root ? &sources[collective.peer] : sources.data();
@@ -66,7 +68,7 @@ void reduce_in_place(Exchange& exchange, const Collective& collective) {
                            sources[peer] = exchange.source_of(peer) + offset * element;
                          }
                          reduce(dtype, collective.reduce, sources.data(), size, targets,
-                                target_count, slice.numel, Stores::kCached, collective.divisor);
+                                target_count, slice.numel, Stores::kCached, divisor, order);
                        }
                        exchange.phase();
                        if (call.staged && receives) {
@@ -112,7 +114,7 @@ void reduce_scatter(Exchange& exchange, const Collective& collective) {
     }
     char* const block = target + begin * element;
     reduce(dtype, collective.reduce, sources.data(), size, &block, 1, count, stores,
-           collective.divisor);
+           collective.divisor, collective.order);
     exchange.phase();
   });
 }

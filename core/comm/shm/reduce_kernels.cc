@@ -10,6 +10,8 @@
 #include <c10/util/Exception.h>
 #include <c10/util/Half.h>
 
+#include "tessera/core/comm/shm/line.h"
+#include "tessera/core/comm/shm/tree_sum.h"
 #include "tessera/core/numbers/narrow_float.h"
 #include "tessera/core/numbers/vector_targets.h"
 
@@ -25,8 +27,6 @@ namespace {
 
 // The accumulator of one block stays in the first-level cache while all sources pass through it.
 constexpr int64_t kBlockNumel = 1024;
-
-constexpr int64_t kLineBytes = 64;
 
 template <typename T>
 struct AccumulatorOf {
@@ -160,6 +160,7 @@ struct Job {
   int target_count;
   int64_t numel;
   Stores stores;
+  SumOrder order;
 };
 
 /// Elements [first_element, end).
@@ -202,40 +203,11 @@ template <typename T, typename Operation>
 // beyond, because its passes alternate between reading and writing. Here a few cache lines of every
 // source are summed in registers and written, so reads and writes overlap. Vectors are passed by
 // reference only: the calling convention for vectors by value depends on the target.
-template <typename T>
-struct Line {
-  typedef T Elements __attribute__((vector_size(kLineBytes)));
-  Elements elements;
-
-  [[gnu::always_inline]] void load(const char* from) { std::memcpy(&elements, from, kLineBytes); }
-  [[gnu::always_inline]] void add(const char* from) {
-    Elements other;
-    std::memcpy(&other, from, kLineBytes);
-    elements += other;
-  }
-  [[gnu::always_inline]] void fill(T value) {
-    for (size_t i = 0; i < kLineBytes / sizeof(T); ++i) elements[i] = value;
-  }
-  template <Stores kStores>
-  [[gnu::always_inline]] void store(char* to) const {
-#ifdef __SSE2__
-    if constexpr (kStores == Stores::kStreaming) {
-      constexpr int kPieces = kLineBytes / sizeof(__m128i);
-      __m128i pieces[kPieces];
-      std::memcpy(pieces, &elements, kLineBytes);
-      auto* const place = reinterpret_cast<__m128i*>(to);
-      for (int i = 0; i < kPieces; ++i) _mm_stream_si128(place + i, pieces[i]);
-      return;
-    }
-#endif
-    std::memcpy(to, &elements, kLineBytes);
-  }
-};
-
 constexpr int kLinesAtOnce = 4;
 
 /// `count` elements from `begin` on, whole steps of kLinesAtOnce; streamed ones begin on a line.
-template <typename T, Stores kStores>
+/// kLeaves: of the tree that adds; 0 adds in rank order.
+template <typename T, Stores kStores, int kLeaves>
 [[gnu::always_inline]] inline void sum_lines(const Job& job, int64_t begin, int64_t count) {
   constexpr int64_t kStepBytes = kLinesAtOnce * kLineBytes;
   const bool divides = job.op == ReduceOp::kAvg;
@@ -247,10 +219,16 @@ template <typename T, Stores kStores>
   const int64_t end_bytes = (begin + count) * element;
   for (int64_t at = begin * element; at < end_bytes; at += kStepBytes) {
     Line<T> lines[kLinesAtOnce];
-    for (int i = 0; i < kLinesAtOnce; ++i) lines[i].load(job.sources[0] + at + i * kLineBytes);
-    for (int rank = 1; rank < job.ranks; ++rank) {
-      const char* const source = job.sources[rank] + at;
-      for (int i = 0; i < kLinesAtOnce; ++i) lines[i].add(source + i * kLineBytes);
+    if constexpr (kLeaves > 0) {
+      for (int i = 0; i < kLinesAtOnce; ++i) {
+        add_as_tree<T, kLeaves>(job.sources, job.ranks, at + i * kLineBytes, lines[i]);
+      }
+    } else {
+      for (int i = 0; i < kLinesAtOnce; ++i) lines[i].load(job.sources[0] + at + i * kLineBytes);
+      for (int rank = 1; rank < job.ranks; ++rank) {
+        const char* const source = job.sources[rank] + at;
+        for (int i = 0; i < kLinesAtOnce; ++i) lines[i].add(source + i * kLineBytes);
+      }
     }
     if (divides && multiplies) {
       for (Line<T>& line : lines) line.elements *= divisor.elements;
@@ -270,9 +248,22 @@ template <typename T, Stores kStores>
 #endif
 }
 
+/// What are no whole lines: elements [begin, end).
+template <typename T, int kLeaves>
+[[gnu::always_inline]] inline void sum_elements(const Job& job, int64_t begin, int64_t end) {
+  if constexpr (kLeaves == 0) return reduce_range<T, Sum>(job, begin, end);
+  for (int64_t i = begin; i < end; ++i) {
+    T value = add_as_tree<T>(job.sources, job.ranks, i);
+    if (job.op == ReduceOp::kAvg) value /= static_cast<T>(job.divisor);
+    for (int target = 0; target < job.target_count; ++target) {
+      std::memcpy(job.targets[target] + i * sizeof(T), &value, sizeof(T));
+    }
+  }
+}
+
 /// See Note [Sums in registers].
-template <typename T>
-[[gnu::always_inline]] inline void sum(const Job& job) {
+template <typename T, int kLeaves>
+[[gnu::always_inline]] inline void sum_in_order(const Job& job) {
   constexpr int64_t kStepNumel = kLinesAtOnce * kLineBytes / static_cast<int64_t>(sizeof(T));
   int64_t head = 0;
   if (job.stores == Stores::kStreaming) {
@@ -282,13 +273,21 @@ template <typename T>
     head = std::min(missing_bytes / static_cast<int64_t>(sizeof(T)), job.numel);
   }
   const int64_t whole = (job.numel - head) / kStepNumel * kStepNumel;
-  reduce_range<T, Sum>(job, 0, head);
+  sum_elements<T, kLeaves>(job, 0, head);
   if (job.stores == Stores::kStreaming) {
-    sum_lines<T, Stores::kStreaming>(job, head, whole);
+    sum_lines<T, Stores::kStreaming, kLeaves>(job, head, whole);
   } else {
-    sum_lines<T, Stores::kCached>(job, head, whole);
+    sum_lines<T, Stores::kCached, kLeaves>(job, head, whole);
   }
-  reduce_range<T, Sum>(job, head + whole, job.numel);
+  sum_elements<T, kLeaves>(job, head + whole, job.numel);
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void sum(const Job& job) {
+  // Two numbers have one order.
+  if (job.order == SumOrder::kRanks || job.ranks <= 2) return sum_in_order<T, 0>(job);
+  if (job.ranks == 4) return sum_in_order<T, 4>(job);
+  sum_in_order<T, kLeavesInRegisters>(job);
 }
 
 template <typename T>
@@ -319,7 +318,8 @@ TESSERA_VECTOR_TARGETS void run_uint8(const Job& job) { run<uint8_t>(job); }
 }  // namespace
 
 void reduce(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int ranks,
-            char* const* targets, int target_count, int64_t numel, Stores stores, double divisor) {
+            char* const* targets, int target_count, int64_t numel, Stores stores, double divisor,
+            SumOrder order) {
   const Job job{.op = op,
                 .divisor = divisor == 0.0 ? ranks : divisor,
                 .sources = sources,
@@ -327,7 +327,8 @@ void reduce(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int 
                 .targets = targets,
                 .target_count = target_count,
                 .numel = numel,
-                .stores = stores};
+                .stores = stores,
+                .order = order};
   switch (dtype) {
     case c10::ScalarType::Float:
       return run_float(job);

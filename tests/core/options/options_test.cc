@@ -101,6 +101,9 @@ const std::vector<FieldCase>& cases() {
       {"gradient_divide_factor",
        [](Options& o) { o.gradient_divide_factor = 3.0; },
        {A, A, A, A, A, A, A}},
+      {"reproducible",
+       [](Options& o) { o.reproducible = Reproducible::kAnyWorldSize; },
+       {A, A, A, A, A, A, A}},
       {"precision",
        [](Options& o) { o.precision.parameters = at::kBFloat16; },
        {A, A, A, A, A, A, A}},
@@ -202,13 +205,14 @@ TEST(Options, EveryFieldIsInTheTable) {
   const Options options;
   [[maybe_unused]] const auto& [strategy, degrees, wrap, reshard_after_forward, ignores,
                                 max_grad_norm, grad_norm_type, max_grad_norm_by_group,
-                                max_grad_value, gradient_divide_factor, precision, loss_scale,
-                                on_non_finite, ask_non_finite, average, buffers, ignores_buffers,
-                                requires_sync_batch_norm, share_parameters, optimizer_in_backward,
-                                bucket_bytes, reorder_reductions, prefetch, keep_freed_memory,
-                                offload, asynchronous_step, cuda_graphs, poison_freed, free_eagerly,
-                                fixed_unsharded_buffers, trace] = options;
-  constexpr size_t kFields = 31;
+                                max_grad_value, gradient_divide_factor, reproducible, precision,
+                                loss_scale, on_non_finite, ask_non_finite, average, buffers,
+                                ignores_buffers, requires_sync_batch_norm, share_parameters,
+                                optimizer_in_backward, bucket_bytes, reorder_reductions, prefetch,
+                                keep_freed_memory, offload, asynchronous_step, cuda_graphs,
+                                poison_freed, free_eagerly, fixed_unsharded_buffers, trace] =
+      options;
+  constexpr size_t kFields = 32;
   std::set<std::string> tested = {"strategy", "degrees"};  // the columns
   for (const FieldCase& option : cases()) tested.insert(option.option);
   EXPECT_EQ(tested.size(), kFields);

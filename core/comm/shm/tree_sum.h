@@ -1,0 +1,66 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "tessera/core/comm/shm/line.h"
+
+namespace tessera::internal::shm {
+
+// Sums of many sources, a power of two, as SumOrder::kBinaryTree says: each source is read once, as
+// by a sum in rank order. Inlined into the functions that are compiled for several vector widths.
+
+/// Of more leaves some partial sums lie in memory, in the first-level cache.
+inline constexpr int kLeavesInRegisters = 8;
+
+/// Any int has fewer bits.
+inline constexpr int kMaxTreeDepth = 32;
+
+/// The line at byte `at` of sources[0, kLeaves).
+template <typename T, int kLeaves>
+[[gnu::always_inline]] inline void add_leaves(const char* const* sources, int64_t at,
+                                              Line<T>& sum) {
+  if constexpr (kLeaves == 2) {
+    sum.load(sources[0] + at);
+    sum.add(sources[1] + at);
+  } else {
+    Line<T> right;
+    add_leaves<T, kLeaves / 2>(sources, at, sum);
+    add_leaves<T, kLeaves / 2>(sources + kLeaves / 2, at, right);
+    sum.elements += right.elements;
+  }
+}
+
+/// The line at byte `at` of sources[0, count), `count` a multiple of kLeaves.
+template <typename T, int kLeaves>
+[[gnu::always_inline]] inline void add_as_tree(const char* const* sources, int count, int64_t at,
+                                               Line<T>& sum) {
+  add_leaves<T, kLeaves>(sources, at, sum);
+  if (count == kLeaves) return;
+  Line<T> partial[kMaxTreeDepth];  // [i] of 2^i groups of leaves: a binary counter
+  partial[0] = sum;
+  const int groups = count / kLeaves;
+  for (int group = 1; group < groups; ++group) {
+    add_leaves<T, kLeaves>(sources + group * kLeaves, at, sum);
+    const int carries = std::countr_one(static_cast<unsigned>(group));
+    for (int i = 0; i < carries; ++i) sum.elements = partial[i].elements + sum.elements;
+    partial[carries] = sum;
+  }
+}
+
+/// Element `index` of sources[0, count).
+template <typename T>
+[[gnu::always_inline]] inline T add_as_tree(const char* const* sources, int count, int64_t index) {
+  T partial[kMaxTreeDepth];
+  T sum{};
+  for (int leaf = 0; leaf < count; ++leaf) {
+    std::memcpy(&sum, sources[leaf] + index * static_cast<int64_t>(sizeof(T)), sizeof(T));
+    const int carries = std::countr_one(static_cast<unsigned>(leaf));
+    for (int i = 0; i < carries; ++i) sum = partial[i] + sum;
+    partial[carries] = sum;
+  }
+  return sum;
+}
+
+}  // namespace tessera::internal::shm

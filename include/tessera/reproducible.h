@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace tessera {
+
+/// Between which runs gradients have the same bits.
+enum class Reproducible : uint8_t {
+  kOneWorldSize,  ///< of one number of ranks: sums run in rank order, then over micro-steps
+  kAnyWorldSize,  ///< of any power of two: sums follow one binary tree over all micro-batches
+};
+
+/// "one world size", "any world size".
+std::string_view to_string(Reproducible reproducible);
+
+}  // namespace tessera
