@@ -10,17 +10,23 @@ RedOp red_op_of(const Collective& collective) {
               std::string(collective.tag), "': got divisor ", collective.divisor,
               ", expected 0: NCCL divides by the number of ranks; reduce with SUM and divide "
               "yourself");
+  // NCCL knows no bool; of zeros and ones, bytes give the same: see ReduceOp.
+  const bool is_bool = collective.input.scalar_type() == at::kBool;
   switch (collective.reduce) {
     case ReduceOp::kSum:
-      return RedOp::kSum;
+      return is_bool ? RedOp::kMax : RedOp::kSum;
+    case ReduceOp::kProduct:
+      return is_bool ? RedOp::kMin : RedOp::kProd;
     case ReduceOp::kAvg:
       return RedOp::kAvg;
     case ReduceOp::kMin:
       return RedOp::kMin;
     case ReduceOp::kMax:
       return RedOp::kMax;
+    default:
+      break;  // refused by find_lacking()
   }
-  return RedOp::kSum;
+  TORCH_INTERNAL_ASSERT(false, to_string(collective.reduce));
 }
 
 DataType dtype_of(at::ScalarType dtype) {
