@@ -25,14 +25,6 @@ constexpr auto kSuspicious = std::chrono::milliseconds(700);
 constexpr auto kBetweenLooks = std::chrono::milliseconds(200);
 constexpr int kYields = 100;
 
-uint64_t hash_of(std::string_view text) {  // FNV-1a
-  uint64_t hash = 14695981039346656037u;
-  for (const char character : text) {
-    hash = (hash ^ static_cast<unsigned char>(character)) * 1099511628211u;
-  }
-  return hash;
-}
-
 /// Counts as a sleeper while alive, so that arriving peers know whether anyone needs waking.
 class Sleeper {
  public:
@@ -310,11 +302,7 @@ int Member::find_culprit() const {
   return first;
 }
 
-std::string Member::name_of(int rank) const {
-  const int world_rank = channel_.slot(rank).world_rank;
-  if (world_rank == rank) return absl::StrCat("rank ", rank);
-  return absl::StrCat("rank ", rank, " (rank ", world_rank, " of the world)");
-}
+std::string Member::name_of(int rank) const { return channel_.name_of(rank); }
 
 std::string Member::missing_names() const {
   std::string names;

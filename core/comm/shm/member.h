@@ -43,6 +43,7 @@ class Member {
   const Options& options() const { return options_; }
   /// What holds the channel.
   const std::shared_ptr<Segment>& memory() const { return memory_; }
+  Channel& channel() { return channel_; }
   /// The group's own; the world has another.
   const Poison& poison() const { return channel_.poison; }
   int world_rank(int rank) { return channel_.slot(rank).world_rank; }

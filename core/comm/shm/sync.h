@@ -71,6 +71,9 @@ struct CallDescriptor {
   SharedRange source;
 };
 
+/// Of a tag, for CallDescriptor::tag_hash.
+uint64_t hash_of(std::string_view text);
+
 /// Whether two ranks call the same collective. Where the data lies may differ.
 bool same_call(const CallDescriptor& a, const CallDescriptor& b);
 
@@ -87,6 +90,12 @@ struct alignas(64) ChannelSlot {
   // Two, used in turn: a rank may post its next call while a slow peer still reads this one, but
   // not the one after it, because the next call is complete only when that peer has posted it too.
   alignas(64) CallDescriptor calls[2];
+  // See Note [Messages]. `mail` changes when something has come for this rank: a message, or word
+  // that one of its own was taken.
+  alignas(64) std::atomic<uint32_t> mail;
+  std::atomic<uint32_t> mail_sleepers;
+  std::atomic<uint32_t> has_outbox;  // 1 once `outbox` says where this rank's messages begin
+  SharedRange outbox;
 };
 
 /// The shared side of a process group. `size` slots follow it in memory.
@@ -110,6 +119,8 @@ struct alignas(64) Channel {
   static int64_t bytes(int size) {
     return static_cast<int64_t>(sizeof(Channel) + size * sizeof(ChannelSlot));
   }
+  /// "rank 1", and its number in the world where that is another one.
+  std::string name_of(int rank);
   /// Makes a channel in zeroed memory of bytes(size).
   static Channel* create(void* memory, int size);
 };
