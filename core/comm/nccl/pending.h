@@ -25,6 +25,9 @@ class Pending final : public Work {
           NumberedCall call, std::shared_ptr<Event> end, std::vector<at::Tensor> tensors);
 
   bool is_completed() override;
+  int source() const override {
+    return call_.signature.op == Op::kRecv ? call_.signature.peer : -1;
+  }
 
   /// The current stream waits for the collective; the host does not, so what it does next may be
   /// queued at once. Throws CommError if the world has failed by now; a later failure is thrown by

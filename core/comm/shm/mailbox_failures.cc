@@ -12,8 +12,10 @@ void Mailbox::fail_as_left(const MessageWork& work) {
   throw_if_failed(work.call(), work.tag());  // it poisons before it leaves, and that is the cause
   const std::string who = peer >= 0 ? channel_.name_of(peer) : "every other rank";
   fail(work.call(), work.tag(),
-       absl::StrCat(who, " left the group without ",
-                    work.call().op == Op::kRecv ? "sending" : "receiving", " '", work.tag(), "'"),
+       work.call().op == Op::kRecv
+           ? absl::StrCat(who, " left the group without sending '", work.tag(),
+                          "', or before it was received, and it is lost")
+           : absl::StrCat(who, " left the group without receiving '", work.tag(), "'"),
        peer >= 0 ? channel_.slot(peer).world_rank : -1);
 }
 
