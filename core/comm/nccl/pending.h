@@ -45,7 +45,11 @@ class Pending final : public Work {
   /// The time-out counts from now on.
   void rewind() { begin_.store(Clock::now(), std::memory_order_relaxed); }
   /// What happens on the host alone is over.
-  void mark_finished() { finished_.store(true, std::memory_order_release); }
+  void mark_finished() {
+    if (!finished_.exchange(true, std::memory_order_acq_rel)) end_flight();
+  }
+  /// Its number in the flight recorder, from watch().
+  void note_flight(uint64_t number) { flight_.store(number, std::memory_order_relaxed); }
 
   /// Whether it has ended well, as far as it was looked at.
   bool look();
@@ -89,7 +93,9 @@ class Pending final : public Work {
 
  private:
   using Clock = std::chrono::steady_clock;
+  static constexpr uint64_t kNoFlight = ~uint64_t{0};
 
+  void end_flight();
   void give_up() noexcept;
   void check_launched();
   void release();
@@ -106,6 +112,7 @@ class Pending final : public Work {
   std::atomic<bool> released_{false};
   std::atomic<bool> launched_{false};
   std::atomic<bool> finished_{false};
+  std::atomic<uint64_t> flight_{kNoFlight};
 };
 
 /// Blocks until `work` of an NCCL group has run on the device; of any other group, wait().

@@ -39,6 +39,7 @@ Mailbox::Mailbox(Member& member)
       rank_(member.rank()),
       group_(member.group_name()),
       time_out_(member.options().timeout),
+      report_after_(member.options().report_after),
       outbox_(world_->arena(), channel_, rank_) {}
 
 Mailbox::~Mailbox() { close(); }
@@ -79,6 +80,7 @@ std::shared_ptr<Work> Mailbox::send(const Collective& message) {
   const std::lock_guard<std::mutex> lock(mutex_);
   check_usable(message);
   progress();
+  sent->flight = world_->ring().begin(call.signature, -1, message.tag, group_);
   if (bytes > 0) {
     std::optional<SharedRange> range;
     if (!sent->is_buffered) range = arena->find(tensor.const_data_ptr(), bytes);
@@ -92,6 +94,7 @@ std::shared_ptr<Work> Mailbox::send(const Collective& message) {
     call.source = *range;
   }
   sent->record = &outbox_.post(message.peer, call);
+  if (sent->is_buffered) world_->ring().end(sent->flight);
   sent_.push_back(sent);
   return std::make_shared<MessageWork>(shared_from_this(), message, std::move(sent), nullptr);
 }
@@ -103,6 +106,7 @@ std::shared_ptr<Work> Mailbox::receive(const Collective& message) {
   const std::lock_guard<std::mutex> lock(mutex_);
   check_usable(message);
   progress();
+  awaited->flight = world_->ring().begin(awaited->call.signature, -1, message.tag, group_);
   const auto there = std::find_if(arrived_.begin(), arrived_.end(),
                                   [&](const Arrived& arrived) { return awaited->fits(arrived); });
   auto work = std::make_shared<MessageWork>(shared_from_this(), message, nullptr, awaited);
@@ -139,6 +143,7 @@ void Mailbox::collect() {
     if (sent.copy != nullptr) world_->arena()->free(sent.copy);
     sent.in_place = at::Tensor();
     sent.is_taken = true;
+    if (!sent.is_buffered) world_->ring().end(sent.flight);
     outbox_.release(*std::exchange(sent.record, nullptr));
     place = sent_.erase(place);
   }
@@ -213,6 +218,7 @@ void Mailbox::deliver(Awaited& awaited, const Arrived& arrived) {
   ring(channel_.slot(arrived.sender));
   awaited.tensor = at::Tensor();
   awaited.sender = arrived.sender;
+  world_->ring().end(awaited.flight);
   ring(own_slot());  // another thread of this rank may wait for it
 }
 
@@ -277,6 +283,7 @@ void Mailbox::await(MessageWork& work) {
                 world_->origin().fork_error(absl::StrCat("rank ", world_->rank())));
   }
   const auto start = Clock::now();
+  bool is_reported = report_after_.count() <= 0;
   for (int looks = 0;; ++looks) {
     uint32_t seen = 0;
     {
@@ -288,7 +295,12 @@ void Mailbox::await(MessageWork& work) {
       ::sched_yield();
       continue;
     }
-    const auto left = start + time_out_ - Clock::now();
+    const auto now = Clock::now();
+    const auto left = start + time_out_ - now;
+    if (!is_reported && now - start >= report_after_) {
+      is_reported = true;
+      report_wait(work);
+    }
     if (left <= Clock::duration::zero()) time_out(work);
     sleep(seen, left);
   }

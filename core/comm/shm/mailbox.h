@@ -64,6 +64,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   void sleep(uint32_t seen, Clock::duration left);
   bool has_peer_left(int peer);
   [[noreturn]] void fail_as_left(const MessageWork& work);
+  void report_wait(const MessageWork& work);
   [[noreturn]] void time_out(const MessageWork& work);
   std::string failure();
   void throw_if_failed(const CallSignature& call, const std::string& tag);
@@ -78,6 +79,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   const int rank_;
   const std::string group_;
   const std::chrono::milliseconds time_out_;
+  const std::chrono::milliseconds report_after_;
 
   std::mutex mutex_;
   Outbox outbox_;

@@ -1,4 +1,5 @@
 #include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
 
 #include "tessera/core/comm/shm/mailbox.h"
 #include "tessera/core/comm/shm/message_work.h"
@@ -17,6 +18,20 @@ void Mailbox::fail_as_left(const MessageWork& work) {
                           "', or before it was received, and it is lost")
            : absl::StrCat(who, " left the group without receiving '", work.tag(), "'"),
        peer >= 0 ? channel_.slot(peer).world_rank : -1);
+}
+
+void Mailbox::report_wait(const MessageWork& work) {
+  const int peer = work.call().peer;
+  std::string awaited;
+  for (int rank = 0; rank < channel_.size; ++rank) {
+    if (peer >= 0 ? rank != peer : rank == rank_) continue;
+    absl::StrAppend(
+        &awaited, awaited.empty() ? "" : " or for ",
+        last_seen(world_->flight_of(channel_.slot(rank).world_rank, 1), flight_time_ns()));
+  }
+  TORCH_WARN("[comm] ", describe(work.call(), work.tag()), " on group '", group_,
+             "': ", channel_.name_of(rank_), " has waited ", report_after_.count(), " ms for ",
+             awaited, ". It goes on waiting until the time-out of ", time_out_.count(), " ms");
 }
 
 void Mailbox::time_out(const MessageWork& work) {
@@ -61,9 +76,11 @@ void Mailbox::fail(const CallSignature& call, const std::string& tag, const std:
     if (is_other) report_failure(culprit, error.what(), world_->pid_of(culprit));
     if (!is_other) report_failure(-1, cause);
   }
+  const bool is_first = !channel_.poison.is_set();
   channel_.poison.set(cause);
   futex_wake_all(channel_.arrivals);
   for (int rank = 0; rank < channel_.size; ++rank) ring(channel_.slot(rank));
+  if (is_first) world_->dump_flights(cause);
   throw_error(call, tag, channel_.poison.cause());
 }
 

@@ -107,6 +107,7 @@ CallDescriptor Member::next_call(const CallSignature& signature, std::string_vie
   tag.copy(call_.tag, CallDescriptor::kTagBytes);
   throw_if_failed();
   note_collective(to_string(signature.op), tag, sequence_, group_name_);
+  flight_ = world_->ring().begin(signature, sequence_, tag, group_name_);
   return call_;
 }
 
@@ -153,6 +154,7 @@ void Member::wait_slowly(uint32_t target, const Lane& lane) {
   BlockedRecord record(*world_);
   const auto start = Clock::now();
   auto next_look = start + kSuspicious;
+  bool is_reported = options_.report_after.count() <= 0;
   std::string suspicion;
   while (true) {
     const uint32_t seen = channel_.arrivals.load(std::memory_order_acquire);
@@ -168,6 +170,10 @@ void Member::wait_slowly(uint32_t target, const Lane& lane) {
     if (futex_wait(channel_.arrivals, seen, std::min<Clock::duration>(kSlice, left))) {
       world_->check_peers(
           [this](const std::string& cause) -> std::string { return error(cause).what(); });
+    }
+    if (!is_reported && now - start >= options_.report_after) {
+      is_reported = true;
+      report_wait(now - start);
     }
     if (now < next_look) continue;
     next_look = now + kBetweenLooks;
@@ -191,6 +197,26 @@ void Member::wait_slowly(uint32_t target, const Lane& lane) {
                  " ms, in case another thread still makes one of these calls");
     }
   }
+}
+
+/// Says once, for all ranks that wait, who has not come and where those were last seen.
+void Member::report_wait(Clock::duration waited) {
+  uint32_t reported = channel_.reported.load(std::memory_order_relaxed);
+  if (reported == phase_) return;
+  if (!channel_.reported.compare_exchange_strong(reported, phase_)) return;
+  std::string missing;
+  for (int rank = 0; rank < channel_.size; ++rank) {
+    const ChannelSlot& slot = channel_.slot(rank);
+    if (static_cast<int32_t>(slot.arrivals.load(std::memory_order_acquire) - phase_) >= 0) continue;
+    absl::StrAppend(&missing, missing.empty() ? "" : "; and for ",
+                    last_seen(world_->flight_of(slot.world_rank, 1), flight_time_ns()));
+  }
+  if (missing.empty()) return;  // they have come by now
+  TORCH_WARN("[comm] ", describe(call_), " #", sequence_, " on group '", group_name_,
+             "': ", name_of(rank_), " has waited ",
+             std::chrono::duration_cast<std::chrono::milliseconds>(waited).count(), " ms for ",
+             missing, ". Ranks go on waiting until the time-out of ", options_.timeout.count(),
+             " ms");
 }
 
 /// `suspicion`: the cycle that this wait seems to be part of, or "".
@@ -220,7 +246,10 @@ void Member::check_slices() {
   }
 }
 
-void Member::finish() { channel_.slot(rank_).collectives.fetch_add(1, std::memory_order_relaxed); }
+void Member::finish() {
+  channel_.slot(rank_).collectives.fetch_add(1, std::memory_order_relaxed);
+  world_->ring().end(flight_);
+}
 
 char* Member::source_of(int rank) {
   const SharedRange& range = call_of(rank).source;
@@ -247,9 +276,11 @@ void Member::check_leavers() {
 }
 
 void Member::fail(const std::string& cause, int culprit) {
-  if (!channel_.poison.is_set()) report(culprit, cause);
+  const bool is_first = !channel_.poison.is_set();
+  if (is_first) report(culprit, cause);
   channel_.poison.set(cause);
   futex_wake_all(channel_.arrivals);
+  if (is_first) world_->dump_flights(error(cause).what());
   throw_error(channel_.poison.cause());
 }
 
@@ -259,6 +290,7 @@ void Member::abort(std::string_view cause) noexcept {
   world_->poison().set(cause);
   futex_wake_all(channel_.arrivals);
   futex_wake_all(world_->channel().arrivals);  // other groups look within a slice
+  world_->dump_flights(cause);
 }
 
 void Member::stop() {

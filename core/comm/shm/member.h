@@ -23,6 +23,8 @@ class Member {
  public:
   struct Options {
     std::chrono::milliseconds timeout;
+    /// A wait as long as this is reported once. 0: none is.
+    std::chrono::milliseconds report_after = std::chrono::seconds(30);
     /// How often a wait looks before it sleeps; 0 where ranks outnumber cores.
     int spin_count = 0;
   };
@@ -93,6 +95,7 @@ class Member {
 
  private:
   void wait_slowly(uint32_t target, const Lane& lane);
+  void report_wait(std::chrono::steady_clock::duration waited);
   [[noreturn]] void time_out(const std::string& suspicion);
   void throw_if_failed();
   void check_leavers();
@@ -114,6 +117,7 @@ class Member {
   int64_t sequence_ = -1;
   CallDescriptor call_;  // the last one, for errors: after a failure the slot belongs to slow peers
   uint32_t phase_ = 0;
+  uint64_t flight_ = 0;  // number of the last call in the flight recorder
   // Of peers' segments, without the world's lock; the world keeps them.
   std::unordered_map<SegmentId, char*, SegmentId::Hash> bases_;
 };

@@ -23,13 +23,15 @@ struct Mailbox::Sent {
   at::Tensor in_place;      // the tensor itself
   bool is_buffered = true;  // the sender need not wait
   bool is_taken = false;
+  uint64_t flight = 0;  // its number in the flight recorder
 };
 
 /// A receive of this rank.
 struct Mailbox::Awaited {
   CallDescriptor call;
   at::Tensor tensor;
-  int sender = -1;  // once it is there
+  int sender = -1;      // once it is there
+  uint64_t flight = 0;  // its number in the flight recorder
 
   bool fits(const Arrived& arrived) const {
     const int from = call.signature.peer;

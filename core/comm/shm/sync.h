@@ -113,6 +113,7 @@ struct alignas(64) Channel {
   alignas(64) std::atomic<uint32_t> arrivals;
   alignas(64) std::atomic<uint32_t> sleepers;
   alignas(64) int32_t size;
+  std::atomic<uint32_t> reported;  // the last phase of which a rank has said that it waits long
   Poison poison;
 
   ChannelSlot& slot(int rank) { return reinterpret_cast<ChannelSlot*>(this + 1)[rank]; }
