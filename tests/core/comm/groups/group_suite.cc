@@ -92,14 +92,18 @@ bool can_reduce(const GroupBackend& backend, at::ScalarType dtype, ReduceOp op) 
 
 /// Half of it in memory from the group, so that ranks mix both kinds.
 at::Tensor placed(ProcessGroup& group, const at::Tensor& values) {
-  at::Tensor made = group.rank() % 2 == 0 ? group.allocate(values.numel(), values.scalar_type())
-                                          : at::empty_like(values);
+  if (group.rank() % 2 != 0) return values.to(group.device()).clone();
+  at::Tensor made = group.allocate(values.numel(), values.scalar_type());
   made.copy_(values);
   return made;
 }
 
+at::Tensor on_device(ProcessGroup& group, const at::Tensor& values) {
+  return values.to(group.device());
+}
+
 void expect_equal(const at::Tensor& got, const at::Tensor& expected, const std::string& what) {
-  EXPECT_TRUE(at::equal(got, expected)) << what;
+  EXPECT_TRUE(at::equal(got.cpu(), expected)) << what;
 }
 
 void for_each_world(const GroupBackend& backend, const std::function<void(ProcessGroup&)>& body) {
@@ -214,9 +218,10 @@ void test_uneven_all_to_all(const GroupBackend& backend) {
     std::vector<int64_t> in(size, 2), out(size, 2);
     if (group->rank() == 1) in[0] = 3;
     const int64_t given = std::accumulate(in.begin(), in.end(), int64_t{0});
-    at::Tensor taken = at::zeros({2 * size});
+    at::Tensor taken = on_device(*group, at::zeros({2 * size}));
+    const at::Tensor input = on_device(*group, at::zeros({given}));
     const std::string text =
-        message_of([&] { group->all_to_all(taken, at::zeros({given}), in, out, "odd")->wait(); });
+        message_of([&] { group->all_to_all(taken, input, in, out, "odd")->wait(); });
     if (text.find("rank 1 gives rank 0 3 elements where rank 0 expects 2 from rank 1, in "
                   "all_to_all 'odd'") != std::string::npos) {
       ++named;
@@ -228,8 +233,11 @@ void test_uneven_all_to_all(const GroupBackend& backend) {
 void test_coalesced_and_bytes(const GroupBackend& backend) {
   for_each_world(backend, [&](ProcessGroup& group) {
     const int size = group.size(), rank = group.rank();
-    std::vector<at::Tensor> tensors = {at::full({3}, rank + 1.0f), at::full({2, 2}, 2.0f * rank),
-                                       at::zeros({0})};
+    const auto filled_with = [&](at::IntArrayRef sizes, double value) {
+      return on_device(group, at::full(sizes, value, at::kFloat));
+    };
+    std::vector<at::Tensor> tensors = {filled_with({3}, rank + 1.0),
+                                       filled_with({2, 2}, 2.0 * rank), filled_with({0}, 0)};
     const std::vector<at::Tensor> inputs = {tensors[0].clone(), tensors[1].clone()};
     const auto work = group.all_reduce_coalesced(tensors, ReduceOp::kSum, "sum");
     work->wait();
@@ -237,17 +245,17 @@ void test_coalesced_and_bytes(const GroupBackend& backend) {
     expect_equal(tensors[0], at::full({3}, size * (size + 1) / 2.0f), "sum");
     expect_equal(tensors[1], at::full({2, 2}, 1.0f * size * (size - 1)), "sum");
     const int root = size - 1;
-    std::vector<at::Tensor> sent = {at::full({3}, 1.0f * rank), at::full({1}, 5.0f * rank)};
+    std::vector<at::Tensor> sent = {filled_with({3}, rank), filled_with({1}, 5.0 * rank)};
     group.broadcast_coalesced(sent, root)->wait();
     expect_equal(sent[0], at::full({3}, 1.0f * root), "broadcast");
     expect_equal(sent[1], at::full({1}, 5.0f * root), "broadcast");
-    std::vector<at::Tensor> wholes = {at::zeros({3 * size}), at::zeros({4 * size})};
+    std::vector<at::Tensor> wholes = {filled_with({3 * size}, 0), filled_with({4 * size}, 0)};
     group.all_gather_coalesced(wholes, inputs)->wait();
     for (int other = 0; other < size; ++other) {
       expect_equal(wholes[0].narrow(0, 3 * other, 3), at::full({3}, other + 1.0f), "gather");
       expect_equal(wholes[1].narrow(0, 4 * other, 4), at::full({4}, 2.0f * other), "gather");
     }
-    std::vector<at::Tensor> parts = {at::zeros({3}), at::zeros({4})};
+    std::vector<at::Tensor> parts = {filled_with({3}, 0), filled_with({4}, 0)};
     group.reduce_scatter_coalesced(parts, wholes, ReduceOp::kSum)->wait();
     expect_equal(parts[0], at::full({3}, 1.0f * size * (rank + 1)), "scatter");
     expect_equal(parts[1], at::full({4}, 2.0f * size * rank), "scatter");
@@ -273,7 +281,7 @@ void test_subgroups(const GroupBackend& backend) {
     const int last = world.size() - 1;
     const auto group = world.subgroup({1, last}, "pair");
     if (group == nullptr) return;
-    at::Tensor tensor = at::full({5}, world.rank() + 1.0f);
+    at::Tensor tensor = on_device(world, at::full({5}, world.rank() + 1.0f));
     backend.wait(*group->all_reduce(tensor, ReduceOp::kProduct, "p"));
     expect_equal(tensor, at::full({5}, 2.0f * (last + 1)), "product");
     if (group->rank() == 0) {
@@ -296,7 +304,7 @@ void test_thousand_operations(const GroupBackend& backend) {
     std::vector<at::Tensor> tensors;
     std::vector<std::shared_ptr<Work>> works;
     for (int i = 0; i < kOperations; ++i) {
-      tensors.push_back(at::full({i % 17}, i + rank, at::kLong));
+      tensors.push_back(on_device(group, at::full({i % 17}, i + rank, at::kLong)));
       works.push_back(group.all_reduce(tensors.back(), ReduceOp::kSum, "many"));
     }
     for (int i = kOperations - 1; i >= 0; --i) {
@@ -312,8 +320,8 @@ void test_thousand_operations(const GroupBackend& backend) {
     for (int i = 0; i < kOperations; ++i) tags.push_back(absl::StrCat("ring ", i));
     for (int i = 0; i < kOperations; ++i) {
       const int other = backend.matches_by_tag ? kOperations - 1 - i : i;
-      sent.push_back(at::full({i % 17}, i * 10 + rank, at::kLong));
-      received.push_back(at::zeros({other % 17}, at::kLong));
+      sent.push_back(on_device(group, at::full({i % 17}, i * 10 + rank, at::kLong)));
+      received.push_back(on_device(group, at::zeros({other % 17}, at::kLong)));
       batch.push_back({Op::kSend, sent.back(), (rank + 1) % size, tags[i]});
       batch.push_back({Op::kRecv, received.back(), (rank + size - 1) % size, tags[other]});
     }
@@ -335,8 +343,8 @@ void test_arrival_in_any_order(const GroupBackend& backend) {
       std::atomic<int> arrived{0};
       backend.run(size, [&](std::shared_ptr<ProcessGroup> group) {
         const int rank = group->rank();
-        const at::Tensor input = at::arange(size, at::kLong) + 100 * rank;
-        at::Tensor output = at::zeros({size}, at::kLong);
+        const at::Tensor input = on_device(*group, at::arange(size, at::kLong) + 100 * rank);
+        at::Tensor output = on_device(*group, at::zeros({size}, at::kLong));
         while (arrived.load() != place[rank]) std::this_thread::yield();
         arrived.fetch_add(1);
         const auto work = group->all_to_all(output, input, "order");
@@ -368,7 +376,7 @@ void test_messages(const GroupBackend& backend) {
     const int64_t large = backend.largest;
     if (rank != 0) {
       std::vector<std::shared_ptr<Work>> works;
-      works.push_back(group.isend(at::full({1}, rank, at::kInt), 0, "first"));
+      works.push_back(group.isend(placed(group, at::full({1}, rank, at::kInt)), 0, "first"));
       works.push_back(group.isend(placed(group, at::full({large}, rank, at::kInt)), 0, "second"));
       for (const auto& work : works) work->wait();
       return;
@@ -376,14 +384,14 @@ void test_messages(const GroupBackend& backend) {
     std::vector<at::Tensor> seconds, firsts;
     std::vector<std::shared_ptr<Work>> works;
     for (int i = 1; i < size; ++i) {
-      seconds.push_back(at::zeros({large}, at::kInt));
+      seconds.push_back(on_device(group, at::zeros({large}, at::kInt)));
       works.push_back(group.irecv(seconds.back(), i, "second"));
     }
     std::vector<bool> seen(size, false);
     for (int i = 1; i < size; ++i) {
-      at::Tensor first = at::zeros({1}, at::kInt);
+      at::Tensor first = on_device(group, at::zeros({1}, at::kInt));
       const int from = group.recv(first, backend.has_any_source ? kAnySource : i, "first");
-      EXPECT_EQ(first.item<int>(), from);
+      EXPECT_EQ(first.cpu().item<int>(), from);
       EXPECT_FALSE(seen[from]);
       seen[from] = true;
     }
@@ -401,16 +409,16 @@ void test_messages_beside_collectives(const GroupBackend& backend) {
   for_each_world(backend, [&](ProcessGroup& group) {
     if (group.size() < 2) return;
     const int64_t large = backend.largest;
-    at::Tensor received = at::zeros({large}, at::kInt);
+    at::Tensor received = on_device(group, at::zeros({large}, at::kInt));
     std::shared_ptr<Work> open;
     if (group.rank() == 0) open = group.irecv(received, 1, "late");
     for (int i = 0; i < 3; ++i) {
-      at::Tensor sum = at::ones({3});
+      at::Tensor sum = on_device(group, at::ones({3}));
       backend.wait(*group.all_reduce(sum, ReduceOp::kSum, absl::StrCat(i)));
       expect_equal(sum, at::full({3}, 1.0f * group.size()), "sum");
     }
     // Rank 1 waits until its large message is received, while rank 0 sits in the barrier.
-    if (group.rank() == 1) group.send(at::full({large}, 7, at::kInt), 0, "late");
+    if (group.rank() == 1) group.send(on_device(group, at::full({large}, 7, at::kInt)), 0, "late");
     group.barrier("end");
     if (group.rank() != 0) return;
     open->wait();
@@ -422,7 +430,8 @@ void test_refusals(const GroupBackend& backend) {
   for_each_world(backend, [&](ProcessGroup& group) {
     const std::string lacking = absl::StrCat("': got a group of backend '",
                                              std::string(group.backend()), "', expected one that");
-    const at::Tensor ints = at::ones({3}, at::kInt), shorts = at::ones({3}, at::kShort);
+    const at::Tensor ints = on_device(group, at::ones({3}, at::kInt));
+    const at::Tensor shorts = on_device(group, at::ones({3}, at::kShort));
     if (!backend.has_bitwise) {
       EXPECT_THAT(message_of([&] { group.all_reduce(ints, ReduceOp::kBitOr, "x"); }),
                   HasSubstr(absl::StrCat("all_reduce BOR 'x", lacking)));
@@ -435,7 +444,7 @@ void test_refusals(const GroupBackend& backend) {
       EXPECT_THAT(message_of([&] { group.irecv(ints, kAnySource, "x"); }),
                   HasSubstr(absl::StrCat("recv from any rank 'x", lacking)));
     }
-    at::Tensor sum = at::ones({2});
+    at::Tensor sum = on_device(group, at::ones({2}));
     backend.wait(*group.all_reduce(sum, ReduceOp::kSum, "still usable"));
     expect_equal(sum, at::full({2}, 1.0f * group.size()), "still usable");
   });
