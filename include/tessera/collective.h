@@ -3,19 +3,25 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
 namespace tessera {
 
-/// What ranks call together.
+/// What ranks call together, and the two halves of a message between two ranks.
 enum class Op : uint8_t {
   kAllReduce,
   kReduceScatter,
   kAllGather,
   kBroadcast,
   kReduce,
+  kGather,
+  kScatter,
+  kAllToAll,
   kBarrier,
+  kSend,
+  kRecv,
   kHostGather,  ///< ProcessGroup::all_gather_on_host(), where that is no all-gather of the group's
   kSubgroup,
   kMakeWindow,
@@ -28,8 +34,14 @@ enum class Op : uint8_t {
 const char* to_string(Op op);
 
 /// kAvg is the sum divided once, by the number of ranks unless Collective::divisor says otherwise;
-/// floating dtypes only. kMin and kMax keep NaN, but may lose it over NCCL.
-enum class ReduceOp : uint8_t { kSum, kAvg, kMin, kMax };
+/// floating dtypes only. kMin and kMax keep NaN, but may lose it over NCCL. kProduct multiplies in
+/// rank order as kSum adds. The bit-wise ones take integers and bool; nccl lacks them. Of bool,
+/// kSum and kMax are "or", kProduct and kMin are "and".
+enum class ReduceOp : uint8_t { kSum, kAvg, kMin, kMax, kProduct, kBitAnd, kBitOr, kBitXor };
+
+/// The ranks' numbers end where these begin: Collective::peer and CallSignature::peer.
+inline constexpr int kNoPeer = -1;
+inline constexpr int kAnySource = -2;  ///< of a receive: whichever rank's message comes first
 
 std::string_view to_string(ReduceOp op);
 
@@ -50,9 +62,12 @@ struct CallSignature {
   ReduceOp reduce = ReduceOp::kSum;
   SumOrder order = SumOrder::kRanks;
   at::ScalarType dtype = at::kByte;
-  int32_t peer = -1;   ///< the root; -1 where there is none
-  int64_t numel = -1;  ///< -1 where no tensor takes part
+  /// The root; the other rank of a message, or kAnySource; kNoPeer where there is none.
+  int32_t peer = kNoPeer;
+  int64_t numel = -1;  ///< -1 where no tensor takes part; kVaries where it may differ
   double divisor = 0.0;
+
+  static constexpr int64_t kVaries = -2;  ///< the numel of an all_to_all with counts
 
   friend bool operator==(const CallSignature&, const CallSignature&) = default;
 };
@@ -60,27 +75,46 @@ struct CallSignature {
 /// "all_reduce SUM float32[1024] 'bucket 3'".
 std::string describe(const CallSignature& call, std::string_view tag);
 
-/// One rank's part in a collective, as a value. Made and checked by the calls of ProcessGroup.
+/// One rank's part in a collective or a message, as a value. Made and checked by the calls of
+/// ProcessGroup.
 struct Collective {
   Op op = Op::kBarrier;
-  at::Tensor output = {};  ///< what is written; undefined where no tensor takes part
-  at::Tensor input = {};   ///< what is read: `output` itself for operations in place
+  /// What is written; undefined where no tensor takes part, and where only the root has one
+  /// (gather).
+  at::Tensor output = {};
+  /// What is read: `output` itself for operations in place and messages; undefined as above
+  /// (scatter).
+  at::Tensor input = {};
   ReduceOp reduce = ReduceOp::kSum;
   /// What kAvg divides by, in the precision that sums are accumulated in; 0: the number of ranks.
   /// NCCL takes 0 only.
   double divisor = 0.0;
   SumOrder order = SumOrder::kRanks;
-  int peer = -1;   ///< the root of a broadcast or a reduce
-  int slice = -1;  ///< which slice of a reduce_scatter's input comes to this rank
+  /// The root of a broadcast, reduce, gather or scatter; of a message the rank that it goes to or
+  /// comes from, or kAnySource.
+  int peer = kNoPeer;
+  int slice = -1;  ///< which slice of a (reduce_)scatter's input comes to this rank
   /// The call may return before it has run where collectives run in the calls, too; Work::wait(),
   /// is_completed() and whatever this rank waits for go on with it. For all_reduce, reduce_scatter
   /// and all_gather of memory from ProcessGroup::allocate(); others run as ever. Equal on all
   /// ranks.
   bool posted = false;
+  /// Of an all_to_all: how many elements go to and come from each rank; empty: all the same.
+  std::vector<int64_t> input_counts = {};
+  std::vector<int64_t> output_counts = {};
   /// Names it in errors and traces. Valid during the call that gets it.
   std::string_view tag = {};
 
   CallSignature signature() const;
+};
+
+/// One message of ProcessGroup::batch_isend_irecv(): kSend `tensor` to rank `peer`, or kRecv it
+/// from `peer`.
+struct Message {
+  Op op = Op::kSend;
+  at::Tensor tensor;
+  int peer = kNoPeer;
+  std::string_view tag = {};
 };
 
 /// Throws c10::Error unless rank `rank` of `size` may take part in `collective`, with tensors at

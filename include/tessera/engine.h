@@ -283,8 +283,8 @@ class Engine final {
   /// Local. Updates applied so far, those of a loaded state included; under asynchronous steps,
   /// until wait(), without the last.
   int64_t steps() const;
-  /// Local. The number of this rank's next backward among those of all ranks in the run, dropped
-  /// ones included: what data and seeds follow (Options::reproducible, which puts it in the state).
+  /// Local. The number of this rank's next backward among those of all ranks in the run, also
+  /// dropped ones: what data and seeds follow under Options::reproducible, which saves it.
   int64_t micro_batch() const;
 
   /// Collective, blocking. From now on exactly the parameters are trained that `trains` accepts, by
@@ -367,7 +367,7 @@ class Engine final {
   GatherCounts gather_counts() const;
   /// Memory this engine holds on this rank, by class. Local.
   const MemoryMeter& memory() const;
-  /// What it is and has done on this rank, with to_json() and to_text(). Local.
+  /// Local. What it is and has done on this rank.
   Report report() const;
 
  private:

@@ -38,6 +38,8 @@ namespace tessera {
 ///   attempt this is; ranks of another job or attempt are not admitted (optional)
 ///
 /// TESSERA_JOB_PAGE: where ranks record for tessera-run why they fail (JobPage; optional).
+/// TESSERA_FLIGHT_DUMP: a directory into which a rank that fails first on CPUs, and every rank that
+/// fails over NCCL, writes the last calls of the ranks (docs/flight-recorder.md; optional).
 /// TESSERA_VERBOSE: 1 makes init_process_group say on stderr who this process is and by what.
 /// Integers are read strictly: digits only, the whole string.
 struct Environment {

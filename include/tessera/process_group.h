@@ -36,11 +36,20 @@ struct Capabilities {
 /// tag), and a difference raises a CommError that names both calls on every rank: before data is
 /// touched, but over NCCL at the time-out, and only if NCCL hangs on it.
 ///
-/// Tensors are contiguous, lie at device() and are of fp32, fp64, bf16, fp16, int64, int32 or
-/// uint8. Sums run in rank order, or as SumOrder says; bf16 and fp16 are accumulated in fp32 and
-/// rounded once. So every rank receives the same bits, and reduce_scatter gives the same bits as
-/// the matching slice of all_reduce. Over NCCL the order and the rounding are NCCL's, and none of
-/// this is promised.
+/// Tensors are contiguous, lie at device() and are of fp32, fp64, bf16, fp16, int64, int32, int16,
+/// int8, uint8 or bool. Sums and products run in rank order, or as SumOrder says; bf16 and fp16 are
+/// accumulated in fp32 and rounded once. So every rank receives the same bits, and reduce_scatter
+/// gives the same bits as the matching slice of all_reduce. Over NCCL the order and the rounding
+/// are NCCL's, and none of this is promised. An operation, a ReduceOp or a dtype that a backend
+/// lacks is a c10::Error that names both, on every rank alike and before anything is sent.
+///
+/// Messages (send, recv, isend, irecv) concern two ranks only and take no number in the sequence of
+/// collectives. A message meets a receive from its sender with an equal tag; of several that fit,
+/// the first with the first. dtype and numel must be equal: a difference raises a CommError on both
+/// ranks that names both calls, and poisons the group. Up to kBufferedBytes a send is over when the
+/// call returns, whatever the receiver does; a larger one when the receiver has it, as all messages
+/// over NCCL. A message that nobody has received is lost when its sender destroys the group. What
+/// NCCL does otherwise: batch_isend_irecv().
 ///
 /// All collectives return at once or run in the call, as the backend decides; results are valid
 /// after Work::wait(). Misuse (shape, dtype, device) throws c10::Error before anything is sent;
@@ -55,6 +64,8 @@ class ProcessGroup {
  public:
   /// For reduce_scatter: the slice with this rank's number.
   static constexpr int kOwnRank = -1;
+  /// Up to this size a send does not wait for its receiver.
+  static constexpr int64_t kBufferedBytes = int64_t{64} << 10;
 
   virtual ~ProcessGroup() = default;
   ProcessGroup(const ProcessGroup&) = delete;
@@ -65,7 +76,7 @@ class ProcessGroup {
   virtual int size() const = 0;
   /// Unique among the groups of one world; "world" for the outermost.
   virtual std::string_view name() const = 0;
-  /// "loopback", "shm" or "nccl".
+  /// "loopback", "shm", "nccl" or "mpi".
   virtual std::string_view backend() const = 0;
   virtual Capabilities can() const = 0;
   /// Where the tensors of its collectives lie: the CPU, or this rank's device.
@@ -117,7 +128,7 @@ class ProcessGroup {
   }
 
   /// Combines `tensor` over ranks into that of rank `root`, in place, with the bits of
-  /// all_reduce(); the others' stay as they were. A backend may lack it (nccl): c10::Error.
+  /// all_reduce(); the others' stay as they were.
   std::shared_ptr<Work> reduce(const at::Tensor& tensor, ReduceOp op, int root,
                                std::string_view tag = {}) {
     return check_and_run({.op = Op::kReduce,
@@ -127,6 +138,112 @@ class ProcessGroup {
                           .peer = root,
                           .tag = tag});
   }
+
+  /// Concatenates every rank's `input` [n] in rank order into `output` [size() * n] of rank `root`,
+  /// which may hold its own `input` in place. Elsewhere `output` may be undefined and is not used.
+  std::shared_ptr<Work> gather(const at::Tensor& output, const at::Tensor& input, int root,
+                               std::string_view tag = {}) {
+    return check_and_run({.op = Op::kGather,
+                          .output = rank() == root ? output : at::Tensor(),
+                          .input = input,
+                          .peer = root,
+                          .tag = tag});
+  }
+
+  /// Stores slice r of rank `root`'s `input` [size() * n] in rank r's `output` [n]; the root's own
+  /// may be that slice itself. Elsewhere `input` may be undefined and is not used.
+  std::shared_ptr<Work> scatter(const at::Tensor& output, const at::Tensor& input, int root,
+                                std::string_view tag = {}) {
+    return check_and_run({.op = Op::kScatter,
+                          .output = output,
+                          .input = rank() == root ? input : at::Tensor(),
+                          .peer = root,
+                          .slice = rank(),
+                          .tag = tag});
+  }
+
+  /// Slice r of `input` goes to rank r; slice r of `output` comes from rank r. Both have size()
+  /// equal slices and lie apart.
+  std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input,
+                                   std::string_view tag = {}) {
+    return all_to_all(output, input, {}, {}, tag);
+  }
+
+  /// The same with parts of `input_counts[r]` elements to rank r and of `output_counts[r]` from it,
+  /// one after the other; given by all ranks or by none. What a rank gives and what the other
+  /// expects must be equal: else CommError that names both ranks, but over NCCL undefined.
+  std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input,
+                                   const std::vector<int64_t>& input_counts,
+                                   const std::vector<int64_t>& output_counts,
+                                   std::string_view tag = {}) {
+    return check_and_run({.op = Op::kAllToAll,
+                          .output = output,
+                          .input = input,
+                          .input_counts = input_counts,
+                          .output_counts = output_counts,
+                          .tag = tag});
+  }
+
+  /// Several tensors of one dtype in one collective: as one call with all their elements, through
+  /// one buffer that is allocated for it, so for tensors too small to be worth a collective each.
+  /// The tensors' number and sizes are compared, too. Results are in the tensors after
+  /// Work::wait(). `tensors` empty: nothing happens.
+  std::shared_ptr<Work> all_reduce_coalesced(const std::vector<at::Tensor>& tensors, ReduceOp op,
+                                             std::string_view tag = {}, double divisor = 0.0);
+  std::shared_ptr<Work> broadcast_coalesced(const std::vector<at::Tensor>& tensors, int root,
+                                            std::string_view tag = {});
+  std::shared_ptr<Work> all_gather_coalesced(const std::vector<at::Tensor>& outputs,
+                                             const std::vector<at::Tensor>& inputs,
+                                             std::string_view tag = {});
+  std::shared_ptr<Work> reduce_scatter_coalesced(const std::vector<at::Tensor>& outputs,
+                                                 const std::vector<at::Tensor>& inputs, ReduceOp op,
+                                                 std::string_view tag = {}, double divisor = 0.0);
+
+  /// Objects as bytes, of any size, which may differ between ranks. Collective, blocking; for
+  /// set-up, not for the loop: two collectives each and fresh memory. broadcast_bytes() gives rank
+  /// `root`'s to all; all_gather_bytes() gives every rank's to all, by rank; gather_bytes() to the
+  /// root, and nothing to the others; scatter_bytes() gives rank r the root's `bytes`[r], which the
+  /// others leave empty.
+  void broadcast_bytes(std::string& bytes, int root, std::string_view tag = {});
+  std::vector<std::string> all_gather_bytes(std::string_view bytes, std::string_view tag = {});
+  std::vector<std::string> gather_bytes(std::string_view bytes, int root,
+                                        std::string_view tag = {});
+  std::string scatter_bytes(const std::vector<std::string>& bytes, int root,
+                            std::string_view tag = {});
+
+  /// Sends `tensor` to rank `to` and blocks until it may be changed again. To itself a rank sends
+  /// copies, of any size at once.
+  void send(const at::Tensor& tensor, int to, std::string_view tag = {}) {
+    isend(tensor, to, tag)->wait();
+  }
+
+  /// Blocks until a message from rank `from`, or with kAnySource from whichever rank's comes first,
+  /// is in `tensor`. Returns the rank that it came from.
+  int recv(const at::Tensor& tensor, int from, std::string_view tag = {}) {
+    const std::shared_ptr<Work> work = irecv(tensor, from, tag);
+    work->wait();
+    return work->source();
+  }
+
+  /// Local: returns at once. `tensor` must stay as it is until Work::wait() has returned.
+  std::shared_ptr<Work> isend(const at::Tensor& tensor, int to, std::string_view tag = {}) {
+    return check_and_run(
+        {.op = Op::kSend, .output = tensor, .input = tensor, .peer = to, .tag = tag});
+  }
+
+  /// Local: returns at once. Receives are completed in any order, and while this rank does
+  /// something else. Work::source() says who sent it. nccl lacks kAnySource.
+  std::shared_ptr<Work> irecv(const at::Tensor& tensor, int from, std::string_view tag = {}) {
+    return check_and_run(
+        {.op = Op::kRecv, .output = tensor, .input = tensor, .peer = from, .tag = tag});
+  }
+
+  /// Local. Begins all `messages` together: as isend() and irecv() of each, in this order. Whatever
+  /// the order on either side, they cannot wait for each other. Over NCCL messages without a batch
+  /// run one after the other, in the order of the group's gathers and broadcasts, so exchanges need
+  /// a batch there; messages between two ranks meet in the order of the calls, and tags, dtypes
+  /// and sizes that differ are named at the time-out at best.
+  std::vector<std::shared_ptr<Work>> batch_isend_irecv(const std::vector<Message>& messages);
 
   /// Blocks until every rank has called it.
   void barrier(std::string_view tag = {}) {
@@ -156,6 +273,9 @@ class ProcessGroup {
   /// Takes part in one collective. The calls above check their arguments and call it. Call it
   /// directly only from a ProcessGroup that wraps another one and forwards its collectives.
   virtual std::shared_ptr<Work> run(const Collective& collective) = 0;
+
+  /// The same for the messages of a batch: by default one after the other.
+  virtual std::vector<std::shared_ptr<Work>> run_batch(const std::vector<Collective>& messages);
 
   /// Local, except where NcclOptions say otherwise. Returns an uninitialised 1-d tensor at device()
   /// in memory that the backend communicates without staging (shared memory for shm; ordinary
@@ -194,8 +314,9 @@ class ProcessGroup {
  protected:
   ProcessGroup() = default;
 
-  /// For run(): a backend that lacks an operation. Throws c10::Error that names both.
-  [[noreturn]] void refuse(const Collective& collective) const;
+  /// For run(): a backend that lacks an operation. Throws c10::Error that names both. `detail`
+  /// says what of it is lacking, where that is not all: a ReduceOp, a dtype.
+  [[noreturn]] void refuse(const Collective& collective, std::string_view detail = {}) const;
 };
 
 /// Throws c10::Error unless `ranks` and `name` may make a subgroup of a group of `size` ranks whose

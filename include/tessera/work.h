@@ -4,8 +4,9 @@
 
 namespace tessera {
 
-/// A collective in flight, returned by a ProcessGroup. Until wait() has returned, the tensors given
-/// to the collective must stay alive, inputs must not be changed and outputs not be read.
+/// A collective or a message in flight, returned by a ProcessGroup. Until wait() has returned, the
+/// tensors given to the collective must stay alive, inputs must not be changed and outputs not be
+/// read.
 class Work {
  public:
   virtual ~Work() = default;
@@ -17,6 +18,10 @@ class Work {
   /// makes the current stream wait instead (Capabilities::completes_on_host is false). May be
   /// called more than once. Throws CommError if the collective failed.
   virtual void wait() = 0;
+
+  /// Local. The rank of the group that a received message came from, after wait(); -1 of anything
+  /// else.
+  virtual int source() const { return -1; }
 };
 
 /// A Work that has finished: what a collective returns that ran inside the call.

@@ -89,6 +89,7 @@ std::vector<std::string> run_ranks_expecting_errors(int size, const RankBody& bo
     group_options.world_size = options.world_size_of ? options.world_size_of(rank) : size;
     group_options.store = store;
     group_options.timeout = options.timeout;
+    group_options.report_after = options.report_after;
     group_options.backend = options.backend;
     group_options.lane = options.lane;
     threads.emplace_back([&run, rank, &body, group_options = std::move(group_options)] {

@@ -20,6 +20,7 @@ struct RankThreadOptions {
   std::string backend = "auto";
   /// Time-out of the groups' collectives.
   std::chrono::milliseconds timeout = std::chrono::seconds(20);
+  std::chrono::milliseconds report_after = ProcessGroupOptions().report_after;
   ProcessGroupOptions::Lane lane = ProcessGroupOptions::Lane::kInline;
   /// What thread i believes to be its rank and the world's size; by default i and the number of
   /// threads.

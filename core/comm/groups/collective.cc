@@ -3,6 +3,7 @@
 #include <bit>
 
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/groups/op_traits.h"
@@ -14,11 +15,16 @@ using namespace internal;
 
 namespace {
 
-constexpr const char* kDtypes = "float32, float64, bfloat16, float16, int64, int32 or uint8";
+constexpr const char* kDtypes =
+    "float32, float64, bfloat16, float16, int64, int32, int16, int8, uint8 or bool";
 
 constexpr std::string_view kUnsupported = "unknown";
 
 bool is_supported(at::ScalarType dtype) { return dtype_name(dtype) != kUnsupported; }
+
+bool is_bitwise(ReduceOp op) {
+  return op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
+}
 
 const char* name_of(at::ScalarType dtype) { return c10::toString(dtype); }
 
@@ -41,10 +47,13 @@ void check_order(const char* op, const Collective& call, int size) {
 
 void check_reduce_op(const char* op, const Collective& call, int size) {
   check_order(op, call, size);
-  const at::Tensor& tensor = call.input;
-  TORCH_CHECK(call.reduce != ReduceOp::kAvg || at::isFloatingType(tensor.scalar_type()), "[comm] ",
-              op, ": got AVG of ", name_of(tensor.scalar_type()),
+  const at::ScalarType dtype = call.input.scalar_type();
+  TORCH_CHECK(call.reduce != ReduceOp::kAvg || at::isFloatingType(dtype), "[comm] ", op,
+              ": got AVG of ", name_of(dtype),
               ", expected a floating dtype; reduce with SUM and divide yourself");
+  TORCH_CHECK(!is_bitwise(call.reduce) || !at::isFloatingType(dtype), "[comm] ", op, ": got ",
+              std::string(to_string(call.reduce)), " of ", name_of(dtype),
+              ", expected integers or bool; view the tensor as integers");
   if (call.divisor == 0.0) return;
   TORCH_CHECK(is_fp32_factor(call.divisor), "[comm] ", op, ": got divisor ",
               number_text(call.divisor),
@@ -95,35 +104,82 @@ void check_root(const char* op, int root, int size) {
               size - 1, "; roots are numbered within the group");
 }
 
-void check_reduce_scatter(const Collective& call, int size, at::Device device) {
-  const char* const op = "reduce_scatter";
-  check_collective_tensor(op, "output", call.output, device);
+void check_gather(const char* op, const Collective& call, int rank, int size, at::Device device,
+                  bool has_output) {
   check_collective_tensor(op, "input", call.input, device);
-  check_same_dtype(op, call.output, call.input);
-  check_reduce_op(op, call, size);
-  const int64_t numel = call.output.numel();
-  TORCH_CHECK(call.input.numel() == numel * size, "[comm] reduce_scatter: got input of ",
-              call.input.numel(), " and output of ", numel, " elements on ", size,
-              " ranks, expected input of ", numel * size,
-              "; pad the input to a multiple of the ranks");
-  TORCH_CHECK(call.slice >= 0 && call.slice < size, "[comm] reduce_scatter: got slice ", call.slice,
-              ", expected 0 to ", size - 1, ", or kOwnRank; the input has one slice for each rank");
-  check_slice_or_apart(op, "output", call.output, "input", call.input, size);
-  check_own_slice(op, call.output, call.input, call.slice);
-}
-
-void check_all_gather(const Collective& call, int rank, int size, at::Device device) {
-  const char* const op = "all_gather";
+  if (!has_output) return;
   check_collective_tensor(op, "output", call.output, device);
-  check_collective_tensor(op, "input", call.input, device);
   check_same_dtype(op, call.output, call.input);
   const int64_t numel = call.input.numel();
-  TORCH_CHECK(call.output.numel() == numel * size, "[comm] all_gather: got output of ",
+  TORCH_CHECK(call.output.numel() == numel * size, "[comm] ", op, ": got output of ",
               call.output.numel(), " and input of ", numel, " elements on ", size,
               " ranks, expected output of ", numel * size,
               "; every rank gives the same number of elements");
   check_slice_or_apart(op, "input", call.input, "output", call.output, size);
   check_own_slice(op, call.input, call.output, rank);
+}
+
+void check_scatter(const char* op, const Collective& call, int size, at::Device device,
+                   bool has_input) {
+  check_collective_tensor(op, "output", call.output, device);
+  if (!has_input) return;
+  check_collective_tensor(op, "input", call.input, device);
+  check_same_dtype(op, call.output, call.input);
+  const int64_t numel = call.output.numel();
+  TORCH_CHECK(call.input.numel() == numel * size, "[comm] ", op, ": got input of ",
+              call.input.numel(), " and output of ", numel, " elements on ", size,
+              " ranks, expected input of ", numel * size,
+              "; pad the input to a multiple of the ranks");
+  TORCH_CHECK(call.slice >= 0 && call.slice < size, "[comm] ", op, ": got slice ", call.slice,
+              ", expected 0 to ", size - 1, ", or kOwnRank; the input has one slice for each rank");
+  check_slice_or_apart(op, "output", call.output, "input", call.input, size);
+  check_own_slice(op, call.output, call.input, call.slice);
+}
+
+void check_counts(const char* op, const char* argument, const std::vector<int64_t>& counts,
+                  const at::Tensor& tensor, int size) {
+  int64_t sum = 0;
+  bool are_valid = static_cast<int>(counts.size()) == size;
+  for (const int64_t count : counts) {
+    are_valid = are_valid && count >= 0 && count <= tensor.numel() - sum;
+    sum += count;
+  }
+  TORCH_CHECK(are_valid && sum == tensor.numel(), "[comm] ", op, ": got ", argument, " [",
+              absl::StrJoin(counts, ", "), "] of a tensor of ", tensor.numel(), " elements on ",
+              size,
+              " ranks, expected one count of 0 or more for each rank and all elements in them"
+              "; correct them");
+}
+
+void check_all_to_all(const Collective& call, int size, at::Device device) {
+  const char* const op = "all_to_all";
+  check_collective_tensor(op, "output", call.output, device);
+  check_collective_tensor(op, "input", call.input, device);
+  check_same_dtype(op, call.output, call.input);
+  if (call.input_counts.empty() && call.output_counts.empty()) {
+    const int64_t numel = call.input.numel();
+    TORCH_CHECK(call.output.numel() == numel && numel % size == 0, "[comm] ", op,
+                ": got output of ", call.output.numel(), " and input of ", numel, " elements on ",
+                size, " ranks, expected equal sizes that the ranks divide; give counts");
+  } else {
+    check_counts(op, "input_counts", call.input_counts, call.input, size);
+    check_counts(op, "output_counts", call.output_counts, call.output, size);
+  }
+  if (call.output.numel() == 0 || call.input.numel() == 0) return;
+  const auto* input = static_cast<const char*>(call.input.const_data_ptr());
+  const auto* output = static_cast<const char*>(call.output.const_data_ptr());
+  TORCH_CHECK(output + call.output.nbytes() <= input || input + call.input.nbytes() <= output,
+              "[comm] ", op,
+              ": got output that overlaps input, expected memory apart; allocate it");
+}
+
+void check_message(const char* op, const Collective& call, int size, at::Device device) {
+  check_collective_tensor(op, "tensor", call.output, device);
+  const bool is_any = call.op == Op::kRecv && call.peer == kAnySource;
+  TORCH_CHECK(is_any || (call.peer >= 0 && call.peer < size), "[comm] ", op, ": got rank ",
+              call.peer, ", expected 0 to ", size - 1,
+              call.op == Op::kRecv ? ", or kAnySource" : "",
+              "; ranks are numbered within the group");
 }
 
 }  // namespace
@@ -146,6 +202,12 @@ const char* dtype_name(c10::ScalarType dtype) {
       return "int32";
     case c10::ScalarType::Byte:
       return "uint8";
+    case c10::ScalarType::Short:
+      return "int16";
+    case c10::ScalarType::Char:
+      return "int8";
+    case c10::ScalarType::Bool:
+      return "bool";
     default:
       return kUnsupported.data();
   }
@@ -161,6 +223,14 @@ std::string_view to_string(ReduceOp op) {
       return "MIN";
     case ReduceOp::kMax:
       return "MAX";
+    case ReduceOp::kProduct:
+      return "PRODUCT";
+    case ReduceOp::kBitAnd:
+      return "BAND";
+    case ReduceOp::kBitOr:
+      return "BOR";
+    case ReduceOp::kBitXor:
+      return "BXOR";
   }
   return "unknown";
 }
@@ -185,9 +255,10 @@ void check_collective_tensor(const char* op, const char* argument, const at::Ten
 CallSignature Collective::signature() const {
   CallSignature signature{
       .op = op, .reduce = reduce, .order = order, .peer = peer, .divisor = divisor};
-  if (!input.defined()) return signature;
-  signature.dtype = input.scalar_type();
-  signature.numel = input.numel();
+  const at::Tensor& tensor = op == Op::kScatter ? output : input;  // what every rank has
+  if (!tensor.defined()) return signature;
+  signature.dtype = tensor.scalar_type();
+  signature.numel = input_counts.empty() ? tensor.numel() : CallSignature::kVaries;
   return signature;
 }
 
@@ -199,10 +270,14 @@ std::string describe(const CallSignature& call, std::string_view tag) {
   if (call.order == SumOrder::kBinaryTree) absl::StrAppend(&text, " in a tree's order");
   if (call.numel >= 0) {
     absl::StrAppend(&text, " ", dtype_name(call.dtype), "[", call.numel, "]");
+  } else if (call.numel == CallSignature::kVaries) {
+    absl::StrAppend(&text, " ", dtype_name(call.dtype), " by counts");
   }
   if (call.peer >= 0) {
     const bool root_takes = traits.root == OpTraits::Root::kTakes;
     absl::StrAppend(&text, root_takes ? " to rank " : " from rank ", call.peer);
+  } else if (call.peer == kAnySource) {
+    absl::StrAppend(&text, " from any rank");
   }
   return absl::StrCat(text, " '", std::string(tag), "'");
 }
@@ -210,18 +285,28 @@ std::string describe(const CallSignature& call, std::string_view tag) {
 void check(const Collective& collective, int rank, int size, at::Device device) {
   const OpTraits traits = traits_of(collective.op);
   const at::Device place = traits.is_on_host ? at::Device(at::kCPU) : device;
+  const bool has_root = traits.root != OpTraits::Root::kNone;
+  if (has_root && traits.tensors != OpTraits::Tensors::kMessage) {
+    check_root(traits.name, collective.peer, size);
+  }
+  const bool is_whole_here = !has_root || rank == collective.peer;
   switch (traits.tensors) {
     case OpTraits::Tensors::kNone:
       return;
     case OpTraits::Tensors::kScatter:
-      return check_reduce_scatter(collective, size, place);
+      check_scatter(traits.name, collective, size, place, is_whole_here);
+      break;
     case OpTraits::Tensors::kGather:
-      return check_all_gather(collective, rank, size, place);
+      return check_gather(traits.name, collective, rank, size, place, is_whole_here);
+    case OpTraits::Tensors::kExchange:
+      return check_all_to_all(collective, size, place);
+    case OpTraits::Tensors::kMessage:
+      return check_message(traits.name, collective, size, place);
     case OpTraits::Tensors::kInPlace:
       check_collective_tensor(traits.name, "tensor", collective.input, place);
-      if (traits.reduces) check_reduce_op(traits.name, collective, size);
-      if (traits.root != OpTraits::Root::kNone) check_root(traits.name, collective.peer, size);
+      break;
   }
+  if (traits.reduces) check_reduce_op(traits.name, collective, size);
 }
 
 }  // namespace tessera

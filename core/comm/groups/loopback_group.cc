@@ -11,6 +11,8 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/groups/call_mismatch.h"
+#include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/groups/stream_work.h"
 #include "tessera/core/process/fork.h"
 #include "tessera/errors.h"
@@ -23,6 +25,19 @@ constexpr int64_t kPageBytes = 4096;
 void copy(const at::Tensor& to, const at::Tensor& from) {
   if (from.numel() == 0 || to.data_ptr() == from.data_ptr()) return;
   std::memcpy(to.data_ptr(), from.const_data_ptr(), from.nbytes());
+}
+
+/// On the host, or queued on the device's current stream.
+void move(Device* device, const at::Tensor& to, const at::Tensor& from) {
+  if (device == nullptr) return copy(to, from);
+  if (from.numel() == 0 || to.data_ptr() == from.data_ptr()) return;
+  // Shapes may differ.
+  device->current_stream()->copy(to.detach().view({to.numel()}),
+                                 from.detach().view({from.numel()}));
+}
+
+std::shared_ptr<Work> work_on(const std::shared_ptr<Device>& device) {
+  return device == nullptr ? completed_work() : queued_work(device);
 }
 
 }  // namespace
@@ -88,21 +103,33 @@ LoopbackGroup::LoopbackGroup(std::shared_ptr<Device> device, std::string name)
 
 LoopbackGroup::LoopbackGroup(std::string name, std::shared_ptr<World> world,
                              std::shared_ptr<Device> device)
-    : name_(std::move(name)), world_(std::move(world)), device_(std::move(device)) {}
+    : name_(std::move(name)),
+      world_(std::move(world)),
+      device_(std::move(device)),
+      messages_(
+          0,
+          [device = device_](const at::Tensor& to, const at::Tensor& from) {
+            move(device.get(), to, from);
+          },
+          [device = device_] { return work_on(device); },
+          [world = world_, group = name_](Op op, const std::string& tag, const std::string& cause) {
+            world->poison(cause);
+            world->throw_if_poisoned(to_string(op), group, -1, tag);
+          }) {}
 
 void LoopbackGroup::begin(const char* op, std::string_view tag) {
   world_->throw_if_poisoned(op, name_, sequence_++, tag);
 }
 
-void LoopbackGroup::move(const at::Tensor& to, const at::Tensor& from) {
-  if (device_ == nullptr) return copy(to, from);
-  if (from.numel() == 0 || to.data_ptr() == from.data_ptr()) return;
-  // Shapes may differ.
-  device_->current_stream()->copy(to.detach().view({to.numel()}),
-                                  from.detach().view({from.numel()}));
+std::shared_ptr<Work> LoopbackGroup::run_message(const Collective& message) {
+  world_->throw_if_poisoned(to_string(message.op), name_, -1, message.tag);
+  return message.op == Op::kSend ? messages_.send(message) : messages_.receive(message);
 }
 
 std::shared_ptr<Work> LoopbackGroup::run(const Collective& collective) {
+  if (traits_of(collective.op).tensors == OpTraits::Tensors::kMessage) {
+    return run_message(collective);
+  }
   begin(to_string(collective.op), collective.tag);
   switch (collective.op) {
     case Op::kBarrier:
@@ -111,9 +138,14 @@ std::shared_ptr<Work> LoopbackGroup::run(const Collective& collective) {
     case Op::kBroadcast:
     case Op::kReduce:
       break;
+    case Op::kAllToAll:
+      if (!collective.input_counts.empty()) check_counts(collective);
+      [[fallthrough]];
     case Op::kReduceScatter:
     case Op::kAllGather:
-      move(collective.output, collective.input);
+    case Op::kGather:
+    case Op::kScatter:
+      move(device_.get(), collective.output, collective.input);
       break;
     case Op::kHostGather:
       copy(collective.output, collective.input);
@@ -125,7 +157,15 @@ std::shared_ptr<Work> LoopbackGroup::run(const Collective& collective) {
     const at::NoGradGuard no_grad;
     collective.output.detach().div_(collective.divisor);
   }
-  return device_ == nullptr ? completed_work() : queued_work(device_);
+  return work_on(device_);
+}
+
+void LoopbackGroup::check_counts(const Collective& collective) {
+  const int64_t given = collective.input_counts[0];
+  const int64_t expected = collective.output_counts[0];
+  if (given == expected) return;
+  world_->poison(count_mismatch("rank 0", given, "rank 0", expected, collective.tag));
+  world_->throw_if_poisoned("all_to_all", name_, sequence_ - 1, collective.tag);
 }
 
 at::Tensor LoopbackGroup::allocate(int64_t numel, at::ScalarType dtype) {

@@ -7,14 +7,15 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/core/comm/groups/self_messages.h"
 #include "tessera/core/device/device.h"
 #include "tessera/process_group.h"
 
 namespace tessera::internal {
 
-/// The world of one: every collective is a local copy or nothing, after the same checks as on any
-/// other backend. Needs no launcher, no store and no environment. Memory from allocate() is
-/// ordinary memory, of the host aligned to a page.
+/// The world of one: every collective, and every message to itself, is a local copy or nothing,
+/// after the same checks as on any other backend. Needs no launcher, no store and no environment.
+/// Memory from allocate() is ordinary memory, of the host aligned to a page.
 ///
 /// On a device copies are queued on the current stream, and nothing waits for the device. There are
 /// no windows then, as on every backend of devices, so that a program does not work for one rank
@@ -54,13 +55,15 @@ class LoopbackGroup final : public ProcessGroup {
 
   LoopbackGroup(std::string name, std::shared_ptr<World> world, std::shared_ptr<Device> device);
   void begin(const char* op, std::string_view tag);
-  void move(const at::Tensor& to, const at::Tensor& from);
+  std::shared_ptr<Work> run_message(const Collective& message);
+  void check_counts(const Collective& collective);
 
   std::string name_;
   std::shared_ptr<World> world_;
   std::shared_ptr<Device> device_;  // null: the host
   std::set<std::string, std::less<>> subgroup_names_;
   int64_t sequence_ = 0;
+  SelfMessages messages_;
 };
 
 }  // namespace tessera::internal

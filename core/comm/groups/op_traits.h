@@ -13,9 +13,11 @@ struct OpTraits {
   /// How its tensors relate on one rank.
   enum class Tensors : uint8_t {
     kNone,
-    kInPlace,  ///< one, that is both input and output
-    kScatter,  ///< the output is a slice of the whole input
-    kGather,   ///< the input is a slice of the whole output
+    kInPlace,   ///< one, that is both input and output
+    kScatter,   ///< the output is a slice of the whole input
+    kGather,    ///< the input is a slice of the whole output
+    kExchange,  ///< input and output have a part for each rank
+    kMessage,   ///< one, that goes to another rank or comes from it
   };
   /// Which part the root has, where there is one.
   enum class Root : uint8_t {
@@ -34,12 +36,15 @@ struct OpTraits {
 
   /// Whether what rank `rank` has in the input counts.
   constexpr bool gives(int rank, int root_rank) const {
+    if (tensors == Tensors::kMessage) return op == Op::kSend;
     return tensors != Tensors::kNone && (root != Root::kGives || rank == root_rank);
   }
   /// Whether the output of rank `rank` is written.
   constexpr bool takes(int rank, int root_rank) const {
     if (tensors == Tensors::kNone) return false;
-    return root == Root::kNone || (rank == root_rank) == (root == Root::kTakes);
+    if (tensors == Tensors::kMessage) return op == Op::kRecv;
+    if (root == Root::kGives) return tensors == Tensors::kScatter || rank != root_rank;
+    return root == Root::kNone || rank == root_rank;
   }
 };
 
@@ -53,7 +58,12 @@ inline constexpr std::array kOps = [] {
       {Op::kAllGather, "all_gather", true, Tensors::kGather},
       {Op::kBroadcast, "broadcast", true, Tensors::kInPlace, Root::kGives},
       {Op::kReduce, "reduce", true, Tensors::kInPlace, Root::kTakes, true},
+      {Op::kGather, "gather", true, Tensors::kGather, Root::kTakes},
+      {Op::kScatter, "scatter", true, Tensors::kScatter, Root::kGives},
+      {Op::kAllToAll, "all_to_all", true, Tensors::kExchange},
       {Op::kBarrier, "barrier", true},
+      {Op::kSend, "send", true, Tensors::kMessage, Root::kTakes},
+      {Op::kRecv, "recv", true, Tensors::kMessage, Root::kGives},
       {Op::kHostGather, "all_gather", true, Tensors::kGather, Root::kNone, false,
        /*is_on_host=*/true},
       {Op::kSubgroup, "subgroup"},

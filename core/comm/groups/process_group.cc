@@ -38,9 +38,35 @@ std::unique_ptr<SharedBuffer> ProcessGroup::make_shared_buffer(int64_t /*bytes*/
   return nullptr;
 }
 
-void ProcessGroup::refuse(const Collective& collective) const {
-  TORCH_CHECK(false, "[comm] ", to_string(collective.op), " '", collective.tag,
-              "': got a group of backend '", backend(),
+std::vector<std::shared_ptr<Work>> ProcessGroup::batch_isend_irecv(
+    const std::vector<Message>& messages) {
+  std::vector<Collective> calls;
+  calls.reserve(messages.size());
+  for (const Message& message : messages) {
+    TORCH_CHECK(message.op == Op::kSend || message.op == Op::kRecv,
+                "[comm] batch_isend_irecv: got ", to_string(message.op),
+                ", expected kSend or kRecv; call collectives one by one");
+    calls.push_back({.op = message.op,
+                     .output = message.tensor,
+                     .input = message.tensor,
+                     .peer = message.peer,
+                     .tag = message.tag});
+    check(calls.back(), rank(), size(), device());
+  }
+  return run_batch(calls);
+}
+
+std::vector<std::shared_ptr<Work>> ProcessGroup::run_batch(
+    const std::vector<Collective>& messages) {
+  std::vector<std::shared_ptr<Work>> works;
+  works.reserve(messages.size());
+  for (const Collective& message : messages) works.push_back(run(message));
+  return works;
+}
+
+void ProcessGroup::refuse(const Collective& collective, std::string_view detail) const {
+  TORCH_CHECK(false, "[comm] ", to_string(collective.op), detail.empty() ? "" : " ", detail, " '",
+              collective.tag, "': got a group of backend '", backend(),
               "', expected one that has this operation; use another backend");
 }
 

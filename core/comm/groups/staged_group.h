@@ -40,8 +40,12 @@ class StagedGroup final : public ProcessGroup {
   void abort(std::string_view cause) noexcept override { inner_->abort(cause); }
 
  private:
+  class Receive;
+
   std::shared_ptr<Work> take_part(const Collective& collective);
   void run_staged(Collective collective);
+  void exchange_staged(Collective collective);
+  std::shared_ptr<Work> run_message(Collective message);
   at::Tensor stage(int64_t numel, at::ScalarType dtype);
   void bring(const at::Tensor& to, const at::Tensor& from);
   void await_stream();

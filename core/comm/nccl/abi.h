@@ -28,6 +28,7 @@ enum class Result : int {
 };
 
 enum class DataType : int {
+  kInt8 = 0,
   kUint8 = 1,
   kInt32 = 2,
   kInt64 = 4,

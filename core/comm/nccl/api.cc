@@ -102,6 +102,9 @@ absl::StatusOr<std::shared_ptr<const Api>> load_api(const EnvironmentLookup& loo
   entries.require(api->reduce_scatter, "ncclReduceScatter");
   entries.require(api->all_gather, "ncclAllGather");
   entries.require(api->broadcast, "ncclBroadcast");
+  entries.require(api->reduce, "ncclReduce");
+  entries.require(api->send, "ncclSend");
+  entries.require(api->recv, "ncclRecv");
   entries.find(api->comm_revoke, "ncclCommRevoke");
   entries.find(api->mem_alloc, "ncclMemAlloc");
   entries.find(api->mem_free, "ncclMemFree");

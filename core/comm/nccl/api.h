@@ -44,6 +44,12 @@ struct Api {
                        OpaqueComm* comm, void* stream);
   Result (*broadcast)(const void* send, void* receive, size_t numel, DataType dtype, int root,
                       OpaqueComm* comm, void* stream);
+  Result (*reduce)(const void* send, void* receive, size_t numel, DataType dtype, RedOp op,
+                   int root, OpaqueComm* comm, void* stream);
+  Result (*send)(const void* send, size_t numel, DataType dtype, int peer, OpaqueComm* comm,
+                 void* stream);
+  Result (*recv)(void* receive, size_t numel, DataType dtype, int peer, OpaqueComm* comm,
+                 void* stream);
 
   // Newer than the floor, null where the library has none.
 

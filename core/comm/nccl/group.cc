@@ -9,6 +9,7 @@
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/groups/stream_work.h"
 #include "tessera/core/comm/nccl/host_gather.h"
 #include "tessera/core/comm/nccl/launch.h"
 #include "tessera/core/comm/nccl/meeting.h"
@@ -27,7 +28,20 @@ Group::Group(std::shared_ptr<World> world, std::shared_ptr<Progress> progress, i
       host_channel_(std::make_shared<ControlChannel>(world_, rank, "host")),
       memory_(world_, {gather_.communicator(), reduce_.communicator()}),
       makes_windows_(world_->options().nccl.memory == NcclOptions::Memory::kWindows),
-      compare_channel_(world_, rank, "call") {}
+      compare_channel_(world_, rank, "call"),
+      own_messages_(
+          rank,
+          [device = world_->options().device](const at::Tensor& to, const at::Tensor& from) {
+            if (from.numel() == 0) return;
+            device->current_stream()->copy(to.detach().view({to.numel()}),
+                                           from.detach().view({from.numel()}));
+          },
+          [device = world_->options().device] { return queued_work(device); },
+          [world = world_, group = progress_->group(), rank](Op op, const std::string& tag,
+                                                             const std::string& cause) {
+            world->propose(cause);
+            throw CommError({to_string(op), group, -1, rank, tag}, cause);
+          }) {}
 
 Group::~Group() {
   try {
@@ -64,16 +78,23 @@ std::shared_ptr<Pending> Group::issue(StreamLane& lane, NumberedCall call,
               "': is being captured into a CUDA graph, expected it outside, as NCCL's collectives"
               " are watched by the host here; end the capture before it");
   auto pending = begin(std::move(call), lane.take_event(), {collective.output, collective.input});
+  if (world_->options().compare == WorldOptions::Compare::kAlways) {
+    pending->carry_out([&] { compare_channel_.exchange(*pending, {}); });
+  }
+  issue(lane, pending, collective);
+  return pending;
+}
+
+void Group::issue(StreamLane& lane, const std::shared_ptr<Pending>& pending,
+                  const Collective& collective) {
   pending->carry_out([&] {
-    if (world_->options().compare == WorldOptions::Compare::kAlways) {
-      compare_channel_.exchange(*pending, {});
-    }
     const std::shared_ptr<Communicator> communicator =
         collective.op == Op::kReduceScatter ? communicator_for(*pending, collective.slice)
                                             : lane.communicator();
     lane.follow_current();
     const auto result = communicator->call([&](OpaqueComm* comm) {
-      return nccl::launch(communicator->api(), collective, comm, lane.stream()->handle());
+      return nccl::launch(communicator->api(), collective, rank(), size(), comm,
+                          lane.stream()->handle());
     });
     check_result(*world_, *pending, *communicator, result);
     const Issued issued{&lane, communicator, pending};
@@ -83,7 +104,36 @@ std::shared_ptr<Pending> Group::issue(StreamLane& lane, NumberedCall call,
       launch({issued});
     }
   });
+}
+
+/// Without a number: the others do not take part.
+std::shared_ptr<Work> Group::run_message(const Collective& message) {
+  TORCH_CHECK(!is_capturing(), "[comm] ", to_string(message.op), " '", std::string(message.tag),
+              "': is being captured into a CUDA graph, expected it outside, as NCCL's messages are"
+              " watched by the host here; end the capture before it");
+  auto pending =
+      std::make_shared<Pending>(world_, progress_, rank_, NumberedCall::of(message),
+                                gather_.take_event(), std::vector<at::Tensor>{message.output});
+  pending->throw_if_failed();
+  if (message.peer == rank()) {
+    return message.op == Op::kSend ? own_messages_.send(message) : own_messages_.receive(message);
+  }
+  pending->carry_out([&] { world_->watch(pending); });
+  issue(gather_, pending, message);
   return pending;
+}
+
+std::vector<std::shared_ptr<Work>> Group::run_batch(const std::vector<Collective>& messages) {
+  for (const Collective& message : messages) {
+    if (const std::string lacking = find_lacking(message); !lacking.empty()) {
+      refuse(message, lacking);
+    }
+  }
+  std::vector<std::shared_ptr<Work>> works;
+  batch([&] {
+    for (const Collective& message : messages) works.push_back(run(message));
+  });
+  return works;
 }
 
 /// Ends what issuing has begun. NCCL's calls return before their work is on the stream; an event
@@ -97,10 +147,22 @@ void Group::launch(const std::vector<Issued>& batch) {
 }
 
 std::shared_ptr<Work> Group::run(const Collective& collective) {
+  if (const std::string lacking = find_lacking(collective); !lacking.empty()) {
+    refuse(collective, lacking);
+  }
   switch (collective.op) {
     case Op::kAllReduce:
     case Op::kReduceScatter:
       return issue(reduce_, call_in_place(collective), collective);
+    case Op::kReduce:
+      return issue(reduce_, NumberedCall::of(collective), collective);
+    case Op::kGather:
+    case Op::kScatter:
+    case Op::kAllToAll:
+      return issue(gather_, NumberedCall::of(collective), collective);
+    case Op::kSend:
+    case Op::kRecv:
+      return run_message(collective);
     case Op::kAllGather:
       return issue(gather_, call_in_place(collective), collective);
     case Op::kBroadcast:

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/core/comm/groups/self_messages.h"
 #include "tessera/core/comm/nccl/control_channel.h"
 #include "tessera/core/comm/nccl/memory.h"
 #include "tessera/core/comm/nccl/pending.h"
@@ -19,8 +20,8 @@ namespace tessera::internal::nccl {
 
 /// Ranks that communicate by NCCL, each on a device of its own. Differences from the contract of
 /// ProcessGroup:
-/// - Collectives run on the streams of two lanes (all_gather and broadcast on the gather lane,
-///   the rest on the reduce lane), behind what the current stream held at the call.
+/// - Collectives run on the streams of two lanes (reductions and barriers on the reduce lane, the
+///   rest and messages on the gather lane), behind what the current stream held at the call.
 ///   Work::wait() makes the current stream wait, not the host; use wait_on_host() for that.
 /// - Calls are not compared in advance, unless asked for (Note [Calls that do not fit]);
 ///   all_gather_on_host() and subgroup() always are.
@@ -28,6 +29,8 @@ namespace tessera::internal::nccl {
 /// - A rank's slice of reduce_scatter stays what the first reduce_scatter on the group asked for.
 /// - Every failure poisons the world: all its groups, on all ranks.
 /// - There are no windows and no shared buffers.
+/// - Messages to other ranks have no number and are never compared; a time-out names the peer and
+///   the tag. Messages of a rank to itself are copies.
 class Group final : public ProcessGroup {
  public:
   /// The world knows `progress` and the communicators already. `rank` within the group.
@@ -60,6 +63,8 @@ class Group final : public ProcessGroup {
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
   void abort(std::string_view cause) noexcept override;
+  /// One group of NCCL's calls.
+  std::vector<std::shared_ptr<Work>> run_batch(const std::vector<Collective>& messages) override;
 
   /// Collective. Starts all collectives that `issue` calls on this group at once (ncclGroupStart,
   /// ncclGroupEnd): fewer launches. Their wait() comes after batch() has returned. barrier(),
@@ -80,6 +85,9 @@ class Group final : public ProcessGroup {
   std::shared_ptr<Pending> begin(NumberedCall call, std::shared_ptr<Event> end,
                                  std::vector<at::Tensor> tensors);
   std::shared_ptr<Pending> issue(StreamLane& lane, NumberedCall call, const Collective& collective);
+  void issue(StreamLane& lane, const std::shared_ptr<Pending>& pending,
+             const Collective& collective);
+  std::shared_ptr<Work> run_message(const Collective& message);
   std::shared_ptr<Work> meet(const Collective& barrier);
   std::shared_ptr<Work> gather_on_host(const Collective& collective);
   std::shared_ptr<Group> split_off(Pending& pending, const std::vector<int>& ranks,
@@ -106,6 +114,7 @@ class Group final : public ProcessGroup {
   bool makes_windows_;              // until the first reduction or gather
   ControlChannel compare_channel_;  // in which ranks compare their calls
   at::Tensor token_;                // what barriers reduce
+  SelfMessages own_messages_;
   std::vector<Issued>* open_batch_ = nullptr;
 };
 

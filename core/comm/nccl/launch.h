@@ -1,12 +1,19 @@
 #pragma once
 
+#include <string>
+
 #include "tessera/collective.h"
 #include "tessera/core/comm/nccl/api.h"
 
 namespace tessera::internal::nccl {
 
-/// Queues an all_reduce, reduce_scatter, all_gather or broadcast on `stream`. Returns NCCL's
-/// result.
-Result launch(const Api& api, const Collective& collective, OpaqueComm* comm, void* stream);
+/// Queues a collective or a message of rank `rank` of `size` on `stream`. Returns NCCL's result.
+/// gather, scatter and all_to_all are sends and receives in one group of calls.
+Result launch(const Api& api, const Collective& collective, int rank, int size, OpaqueComm* comm,
+              void* stream);
+
+/// What of the collective NCCL lacks, as ProcessGroup::refuse() names it; "" for nothing: bit-wise
+/// operations, sums of int16, messages from any rank.
+std::string find_lacking(const Collective& collective);
 
 }  // namespace tessera::internal::nccl

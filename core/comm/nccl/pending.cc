@@ -71,6 +71,11 @@ bool Pending::is_late(std::chrono::steady_clock::time_point now) const {
   return begin <= now && now - begin >= world_->options().timeout;
 }
 
+void Pending::end_flight() {
+  const uint64_t number = flight_.load(std::memory_order_relaxed);
+  if (number != kNoFlight) world_->flights().end(number);
+}
+
 void Pending::throw_if_failed() {
   if (const auto cause = world_->failure()) throw_error(*cause);
 }

@@ -25,6 +25,9 @@ class Pending final : public Work {
           NumberedCall call, std::shared_ptr<Event> end, std::vector<at::Tensor> tensors);
 
   bool is_completed() override;
+  int source() const override {
+    return call_.signature.op == Op::kRecv ? call_.signature.peer : -1;
+  }
 
   /// The current stream waits for the collective; the host does not, so what it does next may be
   /// queued at once. Throws CommError if the world has failed by now; a later failure is thrown by
@@ -42,7 +45,11 @@ class Pending final : public Work {
   /// The time-out counts from now on.
   void rewind() { begin_.store(Clock::now(), std::memory_order_relaxed); }
   /// What happens on the host alone is over.
-  void mark_finished() { finished_.store(true, std::memory_order_release); }
+  void mark_finished() {
+    if (!finished_.exchange(true, std::memory_order_acq_rel)) end_flight();
+  }
+  /// Its number in the flight recorder, from watch().
+  void note_flight(uint64_t number) { flight_.store(number, std::memory_order_relaxed); }
 
   /// Whether it has ended well, as far as it was looked at.
   bool look();
@@ -86,7 +93,9 @@ class Pending final : public Work {
 
  private:
   using Clock = std::chrono::steady_clock;
+  static constexpr uint64_t kNoFlight = ~uint64_t{0};
 
+  void end_flight();
   void give_up() noexcept;
   void check_launched();
   void release();
@@ -103,6 +112,7 @@ class Pending final : public Work {
   std::atomic<bool> released_{false};
   std::atomic<bool> launched_{false};
   std::atomic<bool> finished_{false};
+  std::atomic<uint64_t> flight_{kNoFlight};
 };
 
 /// Blocks until `work` of an NCCL group has run on the device; of any other group, wait().

@@ -72,6 +72,13 @@ Report Report::parse(const std::string& text) {
   return report;
 }
 
+std::string explain_late_message(const Progress& progress, const NumberedCall& call,
+                                 int64_t waited_ms, const std::vector<Report>& reports) {
+  const int peer = call.signature.peer;
+  return absl::StrCat("timed out: waited ", waited_ms, " ms for ", progress.name_of(peer),
+                      absence(reports[peer]), ", in ", call.text());
+}
+
 std::string explain_time_out(const Progress& progress, int64_t sequence, int64_t waited_ms,
                              const std::vector<Report>& reports) {
   std::string missing;

@@ -71,4 +71,8 @@ struct Report {
 std::string explain_time_out(const Progress& progress, int64_t sequence, int64_t waited_ms,
                              const std::vector<Report>& reports);
 
+/// The same for a message, which is not numbered: its other rank, and what is known of that.
+std::string explain_late_message(const Progress& progress, const NumberedCall& call,
+                                 int64_t waited_ms, const std::vector<Report>& reports);
+
 }  // namespace tessera::internal::nccl

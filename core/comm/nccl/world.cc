@@ -1,5 +1,7 @@
 #include "tessera/core/comm/nccl/world.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <exception>
 #include <thread>
@@ -8,6 +10,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/core/DeviceGuard.h>
 
+#include "tessera/core/comm/flight_recorder/flight_dump.h"
 #include "tessera/core/comm/nccl/detached_thread.h"
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/comm/nccl/world_cause.h"
@@ -87,6 +90,7 @@ void World::watch(std::shared_ptr<Pending> pending) {
   if (call.sequence >= 0) {
     note_collective(to_string(call.signature.op), call.tag, call.sequence, pending->group());
   }
+  pending->note_flight(flights_->begin(call.signature, call.sequence, call.tag, pending->group()));
   const std::lock_guard<std::mutex> lock(mutex_);
   if (pending_.empty()) changed_.notify_all();
   pending_.push_back(std::move(pending));
@@ -199,9 +203,26 @@ std::string World::publish(const Cause& cause) {
   }
 }
 
+/// This rank's own last calls: peers' are on other devices or hosts.
+void World::dump_flights(const std::string& cause) noexcept {
+  try {
+    const std::string directory = flight_dump_directory();
+    if (directory.empty()) return;
+    write_flight_dump(directory, options_.rank,
+                      {{.rank = options_.rank,
+                        .pid = static_cast<int>(::getpid()),
+                        .state = "failed",
+                        .begun = flights_->begun(),
+                        .records = flights_->last()}},
+                      cause);
+  } catch (const std::exception&) {  // no memory; the error itself goes on
+  }
+}
+
 /// Makes the first published cause this rank's, then aborts.
 void World::settle(const Cause& cause) {
   std::string first = publish(cause);
+  dump_flights(first);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     cause_ = std::move(first);

@@ -16,6 +16,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "tessera/core/comm/flight_recorder/flight_ring.h"
 #include "tessera/core/comm/nccl/agreement.h"
 #include "tessera/core/comm/nccl/api.h"
 #include "tessera/core/comm/nccl/communicator.h"
@@ -97,6 +98,9 @@ class World : public std::enable_shared_from_this<World> {
   std::optional<std::string> failure();
   bool is_failed() const { return failed_.load(std::memory_order_acquire); }
 
+  /// This rank's last calls, in memory of its own.
+  FlightRing& flights() { return *flights_; }
+
   /// Watched until it is over.
   void watch(std::shared_ptr<Pending> pending);
 
@@ -131,6 +135,7 @@ class World : public std::enable_shared_from_this<World> {
   void answer(const Agreement::Inquiry& inquiry);
   std::string publish(const Cause& cause);
   void settle(const Cause& cause);
+  void dump_flights(const std::string& cause) noexcept;
   void drop();
   void take_down();
   bool has_pending(const std::string& group);
@@ -138,6 +143,7 @@ class World : public std::enable_shared_from_this<World> {
   const WorldOptions options_;
   Agreement agreement_;
   std::atomic<bool> failed_{false};
+  const std::unique_ptr<FlightRing> flights_ = std::make_unique<FlightRing>();
 
   std::mutex mutex_;
   std::condition_variable changed_;  // something for the thread

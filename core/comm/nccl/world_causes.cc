@@ -1,3 +1,4 @@
+#include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/nccl/world.h"
 
 #include <algorithm>
@@ -136,6 +137,10 @@ World::Cause World::explain(const Pending& pending) {
     const Answers answers = ask(progress, sequence);
     if (answers.failure) return {*answers.failure, -1, /*is_published=*/true};
     const bool is_own = answers.asker == options_.rank;
+    if (traits_of(pending.call().signature.op).tensors == OpTraits::Tensors::kMessage) {
+      const int peer = progress.world_ranks()[pending.call().signature.peer];
+      return {explain_late_message(progress, pending.call(), waited_ms, answers.reports), peer};
+    }
     return {explain_time_out(progress, sequence, waited_ms, answers.reports),
             is_own ? find_missing(progress, sequence, answers.reports) : answers.asker};
   } catch (const std::exception& error) {

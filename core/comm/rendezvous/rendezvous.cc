@@ -73,6 +73,9 @@ void check_options(const ProcessGroupOptions& options) {
   }
   TORCH_CHECK(options.timeout.count() > 0, "[rendezvous] options: got a timeout of ",
               options.timeout.count(), " ms, expected more than 0; leave it out for 10 minutes");
+  TORCH_CHECK(options.report_after.count() >= 0, "[rendezvous] options: got report_after of ",
+              options.report_after.count(),
+              " ms, expected 0 for never, or more; leave it out for 30 seconds");
   const std::string& backend = options.backend;
   TORCH_CHECK(backend == kAuto || find_backend(backend) != nullptr,
               "[rendezvous] options: got backend '", backend, "', expected ", backend_names(),

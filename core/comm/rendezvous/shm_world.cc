@@ -35,6 +35,7 @@ std::shared_ptr<ProcessGroup> group_of(const ProcessGroupOptions& options,
   }
   shm::Member::Options member_options;
   member_options.timeout = options.timeout;
+  member_options.report_after = options.report_after;
   // Spinning ranks take the cores away from those they wait for.
   const int threads = mode == Lane::Mode::kThread ? 2 * ranks : ranks;
   member_options.spin_count = threads <= cores ? kSpinCount : 0;

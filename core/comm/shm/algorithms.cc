@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "tessera/core/comm/shm/move_algorithms.h"
 #include "tessera/core/comm/shm/reduce_kernels.h"
 #include "tessera/core/memory/copy_kernels.h"
 
@@ -187,6 +188,12 @@ Algorithm algorithm_of(Op op) {
       return all_gather;
     case Op::kBroadcast:
       return broadcast;
+    case Op::kGather:
+      return gather;
+    case Op::kScatter:
+      return scatter;
+    case Op::kAllToAll:
+      return all_to_all;
     case Op::kBarrier:
       return barrier;
     default:

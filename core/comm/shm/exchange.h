@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -102,6 +103,13 @@ class Exchange {
   char* source_of(int peer) { return member_.source_of(peer); }
   /// One address per rank, kept so that a collective allocates nothing.
   std::vector<char*>& sources() { return sources_; }
+  /// Memory that peers can map, for the time of a collective.
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype) {
+    return arena_->allocate_tensor(numel, dtype);
+  }
+  std::string name_of(int rank) const { return member_.name_of(rank); }
+  /// Throws CommError with this cause, on every rank that calls it or another collective.
+  [[noreturn]] void fail(const std::string& cause) { member_.fail(cause); }
   /// This rank's staging area, if it has staged.
   char* staging() { return staging_; }
 

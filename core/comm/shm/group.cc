@@ -9,6 +9,7 @@
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/shm/algorithms.h"
 #include "tessera/core/comm/shm/shared_buffer.h"
 #include "tessera/core/process/error_text.h"
@@ -33,6 +34,7 @@ Group::~Group() {
                   member_->world().rank());
     member_->abort(text);
   }
+  if (mailbox_ != nullptr) mailbox_->close();
   member_->stop();  // the lane's thread comes back at once, so that joining it does not block
   lane_.close();
 }
@@ -66,7 +68,16 @@ std::shared_ptr<Work> Group::on_lane(std::string_view tag, Body&& body) {
   });
 }
 
+std::shared_ptr<Work> Group::run_message(const Collective& message) {
+  member_->require_own_process(message.tag);
+  if (mailbox_ == nullptr) mailbox_ = std::make_shared<Mailbox>(*member_);
+  return message.op == Op::kSend ? mailbox_->send(message) : mailbox_->receive(message);
+}
+
 std::shared_ptr<Work> Group::run(const Collective& collective) {
+  if (traits_of(collective.op).tensors == OpTraits::Tensors::kMessage) {
+    return run_message(collective);
+  }
   const Algorithm algorithm = algorithm_of(collective.op);
   if (algorithm == nullptr) refuse(collective);
   if (collective.posted && lane_.mode() == Lane::Mode::kInline &&

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/core/comm/shm/exchange.h"
+#include "tessera/core/comm/shm/mailbox.h"
 #include "tessera/core/comm/shm/member.h"
 #include "tessera/core/comm/shm/posted_ring.h"
 #include "tessera/core/comm/shm/window.h"
@@ -46,6 +47,7 @@ class Group final : public ProcessGroup {
   void abort(std::string_view cause) noexcept override;
 
  private:
+  std::shared_ptr<Work> run_message(const Collective& message);
   template <typename Body>
   std::shared_ptr<Work> on_lane(std::string_view tag, Body&& body);
   template <typename Body>
@@ -60,7 +62,8 @@ class Group final : public ProcessGroup {
   Exchange exchange_;
   std::set<std::string, std::less<>> subgroup_names_;
   PostedRing posted_;
-  Lane lane_;  // last: its thread uses the rest
+  std::shared_ptr<Mailbox> mailbox_;  // from the first message on
+  Lane lane_;                         // last: its thread uses the rest
 };
 
 }  // namespace tessera::internal::shm

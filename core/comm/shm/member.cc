@@ -25,14 +25,6 @@ constexpr auto kSuspicious = std::chrono::milliseconds(700);
 constexpr auto kBetweenLooks = std::chrono::milliseconds(200);
 constexpr int kYields = 100;
 
-uint64_t hash_of(std::string_view text) {  // FNV-1a
-  uint64_t hash = 14695981039346656037u;
-  for (const char character : text) {
-    hash = (hash ^ static_cast<unsigned char>(character)) * 1099511628211u;
-  }
-  return hash;
-}
-
 /// Counts as a sleeper while alive, so that arriving peers know whether anyone needs waking.
 class Sleeper {
  public:
@@ -115,6 +107,7 @@ CallDescriptor Member::next_call(const CallSignature& signature, std::string_vie
   tag.copy(call_.tag, CallDescriptor::kTagBytes);
   throw_if_failed(call_);
   note_collective(to_string(signature.op), tag, sequence_, group_name_);
+  flight_of(sequence_) = world_->ring().begin(signature, sequence_, tag, group_name_);
   return call_;
 }
 
@@ -208,6 +201,7 @@ void Member::wait_slowly(const Awaited& awaited, const CallDescriptor& call, con
   BlockedRecord record(*world_);
   const auto start = Clock::now();
   auto next_look = start + kSuspicious;
+  bool is_reported = options_.report_after.count() <= 0;
   std::string suspicion;
   while (true) {
     const uint32_t rings = bell.rings.load(std::memory_order_seq_cst);
@@ -225,6 +219,10 @@ void Member::wait_slowly(const Awaited& awaited, const CallDescriptor& call, con
       world_->check_peers([this, &call](const std::string& cause) -> std::string {
         return error(call, cause).what();
       });
+    }
+    if (!is_reported && now - start >= options_.report_after) {
+      is_reported = true;
+      report_wait(awaited, call, now - start);
     }
     if (now < next_look) continue;
     next_look = now + kBetweenLooks;
@@ -248,6 +246,30 @@ void Member::wait_slowly(const Awaited& awaited, const CallDescriptor& call, con
                  " ms, in case another thread still makes one of these calls");
     }
   }
+}
+
+/// Says once, for all ranks that wait, who has not come and where those were last seen.
+void Member::report_wait(const Awaited& awaited, const CallDescriptor& call,
+                         Clock::duration waited) {
+  // Another number for each thing that is waited for; they come in the same order on all ranks.
+  const auto subject =
+      static_cast<uint32_t>(3 * awaited.number) + static_cast<uint32_t>(awaited.what) + 1;
+  uint32_t reported = channel_.reported.load(std::memory_order_relaxed);
+  if (reported == subject) return;
+  if (!channel_.reported.compare_exchange_strong(reported, subject)) return;
+  std::string missing;
+  for (int rank = 0; rank < channel_.size; ++rank) {
+    const ChannelSlot& slot = channel_.slot(rank);
+    if (holds(slot, awaited)) continue;
+    absl::StrAppend(&missing, missing.empty() ? "" : "; and for ",
+                    last_seen(world_->flight_of(slot.world_rank, 1), flight_time_ns()));
+  }
+  if (missing.empty()) return;  // they have come by now
+  TORCH_WARN("[comm] ", describe(call), " #", call.sequence, " on group '", group_name_,
+             "': ", name_of(rank_), " has waited ",
+             std::chrono::duration_cast<std::chrono::milliseconds>(waited).count(), " ms for ",
+             missing, ". Ranks go on waiting until the time-out of ", options_.timeout.count(),
+             " ms");
 }
 
 /// `suspicion`: the cycle that this wait seems to be part of, or "".
@@ -288,10 +310,6 @@ char* Member::source_of(int rank) {
   return base + range.offset_bytes;
 }
 
-void Member::throw_if_failed(const CallDescriptor& call) const {
-  if (has_failed()) throw error(call, cause());
-}
-
 void Member::check_leavers(const Awaited& awaited, const CallDescriptor& call) {
   for (int rank = 0; rank < size(); ++rank) {
     ChannelSlot& slot = channel_.slot(rank);
@@ -305,9 +323,11 @@ void Member::check_leavers(const Awaited& awaited, const CallDescriptor& call) {
 }
 
 void Member::fail(const CallDescriptor& call, const std::string& cause, int culprit) {
-  if (!channel_.poison.is_set()) report(call, culprit, cause);
+  const bool is_first = !channel_.poison.is_set();
+  if (is_first) report(call, culprit, cause);
   channel_.poison.set(cause);
   wake();
+  if (is_first) world_->dump_flights(error(call, cause).what());
   throw error(call, channel_.poison.cause());
 }
 
@@ -316,6 +336,7 @@ void Member::abort(std::string_view cause) noexcept {
   if (!world_->poison().is_set()) report_failure(-1, cause);
   world_->poison().set(cause);
   for (int rank = 0; rank < world_->size(); ++rank) world_->bell_of(rank).ring();
+  world_->dump_flights(cause);
 }
 
 void Member::stop() {
@@ -359,12 +380,6 @@ int Member::find_culprit(const Awaited& awaited) const {
     if (first < 0) first = slot.world_rank;
   }
   return first;
-}
-
-std::string Member::name_of(int rank) const {
-  const int world_rank = channel_.slot(rank).world_rank;
-  if (world_rank == rank) return absl::StrCat("rank ", rank);
-  return absl::StrCat("rank ", rank, " (rank ", world_rank, " of the world)");
 }
 
 std::string Member::missing_names(const Awaited& awaited) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -34,6 +35,8 @@ class Member {
  public:
   struct Options {
     std::chrono::milliseconds timeout;
+    /// A wait as long as this is reported once. 0: none is.
+    std::chrono::milliseconds report_after = std::chrono::seconds(30);
     /// How often a wait looks before it sleeps; 0 where ranks outnumber cores.
     int spin_count = 0;
   };
@@ -54,6 +57,7 @@ class Member {
   const Options& options() const { return options_; }
   /// What holds the channel.
   const std::shared_ptr<Segment>& memory() const { return memory_; }
+  Channel& channel() { return channel_; }
   /// The group's own; the world has another.
   const Poison& poison() const { return channel_.poison; }
   int world_rank(int rank) { return channel_.slot(rank).world_rank; }
@@ -94,10 +98,13 @@ class Member {
 
   /// After post(): this rank neither reads nor writes for the call any more.
   void mark_done();
-  /// Counts a call as finished.
-  void count_finished() {
+  /// Counts call number `sequence` as finished.
+  void count_finished(int64_t sequence) {
     channel_.slot(rank_).collectives.fetch_add(1, std::memory_order_relaxed);
+    world_->ring().end(flight_of(sequence));
   }
+  /// The same of the call that was posted last.
+  void count_finished() { count_finished(taken_up_); }
 
   /// The posted call of a rank, and the address here of the memory it names. After post(), until
   /// mark_done().
@@ -105,7 +112,7 @@ class Member {
   char* source_of(int rank);
 
   /// "rank 1", and its number in the world where that is another one.
-  std::string name_of(int rank) const;
+  std::string name_of(int rank) const { return channel_.name_of(rank); }
 
   /// Poisons the group and throws CommError with its first cause. `culprit`: the rank of the world
   /// that began it, for the launcher; negative: this one, as far as it knows.
@@ -119,7 +126,9 @@ class Member {
   std::string cause() const {
     return channel_.poison.is_set() ? channel_.poison.cause() : world_->poison().cause();
   }
-  void throw_if_failed(const CallDescriptor& call) const;
+  void throw_if_failed(const CallDescriptor& call) const {
+    if (has_failed()) throw error(call, cause());
+  }
   CommError error(const CallDescriptor& call, const std::string& cause) const;
 
   /// Poisons the world; not from a child of fork(). Never throws.
@@ -131,12 +140,15 @@ class Member {
  private:
   bool holds(const ChannelSlot& slot, const Awaited& awaited) const;
   void wait_slowly(const Awaited& awaited, const CallDescriptor& call, const Lane& lane);
+  void report_wait(const Awaited& awaited, const CallDescriptor& call,
+                   std::chrono::steady_clock::duration waited);
   [[noreturn]] void time_out(const Awaited& awaited, const CallDescriptor& call,
                              const std::string& suspicion);
   void check_leavers(const Awaited& awaited, const CallDescriptor& call);
   void wake();
   void report(const CallDescriptor& call, int culprit, const std::string& cause) const;
   int first_missing(const Awaited& awaited) const;
+  uint64_t& flight_of(int64_t sequence) { return flights_[sequence % kFlights]; }
   /// The missing rank to name as the cause, numbered in the world: preferably one that is stopped.
   int find_culprit(const Awaited& awaited) const;
   std::string missing_names(const Awaited& awaited) const;
@@ -152,6 +164,9 @@ class Member {
   int64_t taken_up_ = -1;  // the call that is worked on
   CallDescriptor call_;    // the last one, for errors
   uint32_t phase_ = 0;
+  // Numbers of calls in the flight recorder: of those under way, and of the next one.
+  static constexpr int64_t kFlights = 2 * ChannelSlot::kCalls;
+  std::array<uint64_t, kFlights> flights_{};
   // Of peers' segments, without the world's lock; the world keeps them.
   std::unordered_map<SegmentId, char*, SegmentId::Hash> bases_;
 };

@@ -173,7 +173,7 @@ void PostedRing::retire() {
   while (first_ < next_ && member_.is_true({Awaited::What::kDone, first_})) {
     Entry& finished = entry(first_);
     finished.collective = {};
-    member_.count_finished();
+    member_.count_finished(first_);
     finished.work->finish();
     ++first_;
   }

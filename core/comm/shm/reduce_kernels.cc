@@ -11,6 +11,7 @@
 #include <c10/util/Half.h>
 
 #include "tessera/core/comm/shm/line.h"
+#include "tessera/core/comm/shm/plain_reduction.h"
 #include "tessera/core/comm/shm/tree_sum.h"
 #include "tessera/core/numbers/narrow_float.h"
 #include "tessera/core/numbers/vector_targets.h"
@@ -304,6 +305,8 @@ template <typename T>
       return reduce_range<T, Min>(job, 0, job.numel);
     case ReduceOp::kMax:
       return reduce_range<T, Max>(job, 0, job.numel);
+    default:  // not on training's path: reduce_plainly()
+      return;
   }
 }
 
@@ -320,6 +323,9 @@ TESSERA_VECTOR_TARGETS void run_uint8(const Job& job) { run<uint8_t>(job); }
 void reduce(c10::ScalarType dtype, ReduceOp op, const char* const* sources, int ranks,
             char* const* targets, int target_count, int64_t numel, Stores stores, double divisor,
             SumOrder order) {
+  if (is_plain_reduction(dtype, op)) {
+    return reduce_plainly(dtype, op, sources, ranks, targets, target_count, numel);
+  }
   const Job job{.op = op,
                 .divisor = divisor == 0.0 ? ranks : divisor,
                 .sources = sources,

@@ -56,6 +56,14 @@ std::string Poison::cause() const {
   return std::string(text_, length_);
 }
 
+uint64_t hash_of(std::string_view text) {  // FNV-1a
+  uint64_t hash = 14695981039346656037u;
+  for (const char character : text) {
+    hash = (hash ^ static_cast<unsigned char>(character)) * 1099511628211u;
+  }
+  return hash;
+}
+
 bool same_call(const CallDescriptor& a, const CallDescriptor& b) {
   return a.sequence == b.sequence && a.signature == b.signature && a.tag_hash == b.tag_hash &&
          a.tag_length == b.tag_length &&
@@ -66,6 +74,12 @@ std::string describe(const CallDescriptor& call) {
   const size_t shown = std::min<size_t>(call.tag_length, CallDescriptor::kTagBytes);
   return describe(call.signature, absl::StrCat(absl::string_view(call.tag, shown),
                                                shown < call.tag_length ? "..." : ""));
+}
+
+std::string Channel::name_of(int rank) {
+  const int world_rank = slot(rank).world_rank;
+  if (world_rank == rank) return absl::StrCat("rank ", rank);
+  return absl::StrCat("rank ", rank, " (rank ", world_rank, " of the world)");
 }
 
 Channel* Channel::create(void* memory, int size) {

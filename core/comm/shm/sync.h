@@ -86,6 +86,9 @@ struct CallDescriptor {
   SharedRange source;
 };
 
+/// Of a tag, for CallDescriptor::tag_hash.
+uint64_t hash_of(std::string_view text);
+
 /// Whether two ranks call the same collective. Where the data lies may differ.
 bool same_call(const CallDescriptor& a, const CallDescriptor& b);
 
@@ -108,6 +111,12 @@ struct alignas(64) ChannelSlot {
   alignas(64) CallDescriptor calls[kCalls];
 
   CallDescriptor& call(int64_t sequence) { return calls[sequence % kCalls]; }
+  // See Note [Messages]. `mail` changes when something has come for this rank: a message, or word
+  // that one of its own was taken.
+  alignas(64) std::atomic<uint32_t> mail;
+  std::atomic<uint32_t> mail_sleepers;
+  std::atomic<uint32_t> has_outbox;  // 1 once `outbox` says where this rank's messages begin
+  SharedRange outbox;
 };
 
 /// The shared side of a process group. `size` slots follow it in memory.
@@ -124,12 +133,15 @@ struct alignas(64) ChannelSlot {
 struct alignas(64) Channel {
   alignas(64) std::atomic<uint32_t> arrivals;
   alignas(64) int32_t size;
+  std::atomic<uint32_t> reported;  // the last phase of which a rank has said that it waits long
   Poison poison;
 
   ChannelSlot& slot(int rank) { return reinterpret_cast<ChannelSlot*>(this + 1)[rank]; }
   static int64_t bytes(int size) {
     return static_cast<int64_t>(sizeof(Channel) + size * sizeof(ChannelSlot));
   }
+  /// "rank 1", and its number in the world where that is another one.
+  std::string name_of(int rank);
   /// Makes a channel in zeroed memory of bytes(size).
   static Channel* create(void* memory, int size);
 };

@@ -92,6 +92,7 @@ std::shared_ptr<World> World::create(const std::vector<int>& pids, int own_rank)
     page->rank(rank).pid = pids[rank];
   }
   Channel::create(&page->channel(), size);
+  for (int rank = 0; rank < size; ++rank) new (&page->ring(rank)) FlightRing();
   for (int rank = 0; rank < size; ++rank) page->channel().slot(rank).world_rank = rank;
   page->ready.store(1, std::memory_order_release);
   return std::shared_ptr<World>(new World(own_rank, size, std::move(segment)));
@@ -168,8 +169,30 @@ void World::check_peers(const std::function<std::string(const std::string&)>& de
       const std::string cause = absl::StrCat("rank ", rank, " (pid ", state.pid, ") died");
       if (!poison().is_set()) report_failure(rank, describe(cause), state.pid);
       poison().set(cause);
+      dump_flights(cause);
       return;
     }
+  }
+}
+
+RankFlight World::flight_of(int rank, uint64_t count) const {
+  const FlightRing& ring = page_->ring(rank);
+  return {.rank = rank,
+          .pid = pid_of(rank),
+          .state = process_state(pid_of(rank)),
+          .begun = ring.begun(),
+          .records = ring.last(count)};
+}
+
+void World::dump_flights(std::string_view cause) noexcept {
+  try {
+    const std::string directory = flight_dump_directory();
+    if (directory.empty() || !origin_.is_here()) return;
+    if (page_->dump_claimed.exchange(1, std::memory_order_relaxed) != 0) return;
+    std::vector<RankFlight> ranks;
+    for (int rank = 0; rank < size_; ++rank) ranks.push_back(flight_of(rank));
+    write_flight_dump(directory, rank_, ranks, cause);
+  } catch (const std::exception&) {  // no memory; the error itself goes on
   }
 }
 

@@ -10,6 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tessera/core/comm/flight_recorder/flight_dump.h"
+#include "tessera/core/comm/flight_recorder/flight_ring.h"
 #include "tessera/core/comm/shm/arena.h"
 #include "tessera/core/comm/shm/progress.h"
 #include "tessera/core/comm/shm/sync.h"
@@ -40,18 +42,24 @@ struct alignas(64) RankState {
   Bell bell;
 };
 
-/// The shared page of a world: its ranks, and the cause of a failure. `size` RankStates and the
-/// world's own Channel follow.
+/// The shared page of a world: its ranks, and the cause of a failure. `size` RankStates, the
+/// world's own Channel and `size` FlightRings follow.
 struct alignas(64) ControlPage {
   std::atomic<uint32_t> ready;              // 1 once rank 0 has filled in the rest
   std::atomic<uint32_t> suspicion_claimed;  // 1 once a rank says that it suspects a deadlock
+  std::atomic<uint32_t> dump_claimed;       // 1 once a rank writes down what all have called
   int32_t size;
   Poison poison;
 
   RankState& rank(int rank) { return reinterpret_cast<RankState*>(this + 1)[rank]; }
   Channel& channel() { return *reinterpret_cast<Channel*>(&rank(size)); }
+  FlightRing& ring(int rank) {
+    auto* const first = reinterpret_cast<char*>(&channel()) + Channel::bytes(size);
+    return reinterpret_cast<FlightRing*>(first)[rank];
+  }
   static int64_t bytes(int size) {
-    return static_cast<int64_t>(sizeof(ControlPage) + size * sizeof(RankState)) +
+    return static_cast<int64_t>(sizeof(ControlPage) +
+                                size * (sizeof(RankState) + sizeof(FlightRing))) +
            Channel::bytes(size);
   }
 };
@@ -118,6 +126,13 @@ class World {
   /// Local. The address here of a peer's memory; mapped at the first use, and as long as the world
   /// is there. The peer must be alive.
   char* resolve(const SharedRange& range);
+
+  /// This rank's last calls.
+  FlightRing& ring() { return page_->ring(rank_); }
+  /// Local. The last `count` calls of a rank, whatever has become of its process.
+  RankFlight flight_of(int rank, uint64_t count = FlightRing::kRecords) const;
+  /// Local. Writes down all ranks' last calls where TESSERA_FLIGHT_DUMP says, once in the job.
+  void dump_flights(std::string_view cause) noexcept;
 
   /// Local. The process of a rank.
   int pid_of(int rank) const { return page_->rank(rank).pid; }

@@ -2,11 +2,13 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/core/comm/nccl/abi.h"
@@ -59,7 +61,23 @@ struct Clique {
     bool fits = true;
   };
 
+  /// One side of a message.
+  struct Transfer {
+    int from = 0;
+    int to = 0;
+    const void* send = nullptr;
+    void* receive = nullptr;
+    size_t numel = 0;
+    nccl::DataType dtype = nccl::DataType::kUint8;
+    bool over = false;
+  };
+  /// Messages from one rank to another that have not met.
+  struct Line {
+    std::deque<std::shared_ptr<Transfer>> sends, receives;
+  };
+
   const int size;
+  std::map<std::pair<int, int>, Line> lines;
   std::vector<WindowOfAll> windows;  // by number
   std::vector<int> world_ranks;      // of its ranks
   int joined = 0;
@@ -72,6 +90,10 @@ struct Clique {
 /// Whether the parts fit together; where they do not, the real library's behaviour is undefined and
 /// the fake's is to hang.
 bool fit(const Clique::Collective& collective);
+
+/// Carries out what has met and fits, in order; where sizes differ the real library's behaviour is
+/// undefined and the fake's is to hang.
+void transfer(Clique::Line& line);
 
 /// Does what the collective is for, for all its ranks. The real library promises no order of sums;
 /// here they run in the order of the ranks of the world, whatever the communicator, bf16 and fp16

@@ -148,6 +148,79 @@ Result collective(const char* function, Part part, OpaqueComm* comm, void* strea
   return Result::kInProgress;
 }
 
+/// What one group of calls sends and receives on one communicator and stream: one kernel.
+struct Messages {
+  std::shared_ptr<OpaqueComm> comm;
+  void* stream = nullptr;
+  std::vector<std::shared_ptr<Clique::Transfer>> transfers;
+};
+thread_local std::vector<Messages> queued_messages;  // by the open group
+
+void run_messages(const Messages& messages) {
+  State& all = state();
+  std::unique_lock<std::mutex> lock(all.mutex);
+  const std::shared_ptr<Clique> clique = messages.comm->clique;
+  for (const auto& one : messages.transfers) {
+    auto& line = clique->lines[{one->from, one->to}];
+    (one->send != nullptr ? line.sends : line.receives).push_back(one);
+  }
+  all.changed.notify_all();
+  all.changed.wait(lock, [&] {
+    if (messages.comm->aborted) return true;
+    if (clique->broken || all.held) return false;
+    for (auto& [ends, line] : clique->lines) transfer(line);
+    all.changed.notify_all();
+    return std::all_of(messages.transfers.begin(), messages.transfers.end(),
+                       [](const auto& one) { return one->over; });
+  });
+}
+
+void launch_messages(Messages messages) {
+  const auto held = messages.comm;
+  begin(*held, [messages = std::move(messages)] {
+    const auto* handle = static_cast<const HostStreamHandle*>(messages.stream);
+    handle->enqueue(
+        handle->stream,
+        [](void* argument) {
+          const std::unique_ptr<Messages> kernel(static_cast<Messages*>(argument));
+          run_messages(*kernel);
+        },
+        new Messages(messages));
+    return true;
+  });
+}
+
+Result message(const char* function, Part part, bool sends, OpaqueComm* comm, void* stream) {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  part.function = function;
+  record_call(function, comm, &part, stream);
+  Result failure = Result::kSuccess;
+  if (takes_failure(function, failure)) return failure;
+  auto one = std::make_shared<Clique::Transfer>();
+  one->from = sends ? comm->rank : part.root;
+  one->to = sends ? part.root : comm->rank;
+  static const char nothing = 0;
+  one->send = sends && part.send == nullptr ? &nothing : part.send;
+  one->receive = part.receive;
+  one->numel = part.numel;
+  one->dtype = part.dtype;
+  const auto open =
+      std::find_if(queued_messages.begin(), queued_messages.end(), [&](const Messages& messages) {
+        return messages.comm.get() == comm && messages.stream == stream;
+      });
+  if (open != queued_messages.end()) {
+    open->transfers.push_back(std::move(one));
+    return Result::kInProgress;
+  }
+  Messages messages{hold_of(comm), stream, {std::move(one)}};
+  if (depth > 0) {
+    queued_messages.push_back(std::move(messages));
+  } else {
+    launch_messages(std::move(messages));
+  }
+  return Result::kInProgress;
+}
+
 Result end(const char* function, OpaqueComm* comm) {
   State& all = state();
   const std::lock_guard<std::mutex> lock(all.mutex);
@@ -319,8 +392,10 @@ Result ncclGroupEnd() {
   record("ncclGroupEnd", nullptr);
   if (--depth > 0) return Result::kSuccess;
   for (const auto& launch : queued) launch();
-  const bool is_empty = queued.empty();
+  for (Messages& messages : queued_messages) launch_messages(std::move(messages));
+  const bool is_empty = queued.empty() && queued_messages.empty();
   queued.clear();
+  queued_messages.clear();
   return is_empty ? Result::kSuccess : Result::kInProgress;
 }
 
@@ -349,6 +424,28 @@ Result ncclBroadcast(const void* send, void* receive, size_t numel, DataType dty
   Part part = part_of(send, receive, numel, dtype);
   part.root = root;
   return collective("ncclBroadcast", std::move(part), comm, stream);
+}
+
+Result ncclReduce(const void* send, void* receive, size_t numel, DataType dtype, RedOp op, int root,
+                  OpaqueComm* comm, void* stream) {
+  Part part = part_of(send, receive, numel, dtype);
+  part.op = op;
+  part.root = root;
+  return collective("ncclReduce", std::move(part), comm, stream);
+}
+
+Result ncclSend(const void* send, size_t numel, DataType dtype, int peer, OpaqueComm* comm,
+                void* stream) {
+  Part part = part_of(send, nullptr, numel, dtype);
+  part.root = peer;
+  return message("ncclSend", std::move(part), true, comm, stream);
+}
+
+Result ncclRecv(void* receive, size_t numel, DataType dtype, int peer, OpaqueComm* comm,
+                void* stream) {
+  Part part = part_of(nullptr, receive, numel, dtype);
+  part.root = peer;
+  return message("ncclRecv", std::move(part), false, comm, stream);
 }
 
 }  // extern "C"

@@ -20,11 +20,13 @@ template <typename W>
 W combine(W a, W b, RedOp op) {
   if (op == RedOp::kMin) return b < a ? b : a;
   if (op == RedOp::kMax) return b > a ? b : a;
+  const bool multiplies = op == RedOp::kProd;
   if constexpr (std::is_integral_v<W>) {
     using U = std::make_unsigned_t<W>;
-    return static_cast<W>(static_cast<U>(a) + static_cast<U>(b));
+    const auto u = static_cast<U>(a), v = static_cast<U>(b);
+    return static_cast<W>(multiplies ? u * v : u + v);
   } else {
-    return a + b;
+    return multiplies ? a * b : a + b;
   }
 }
 
@@ -75,6 +77,8 @@ void perform_as(Clique::Collective& collective) {
       all.insert(all.end(), own, own + numel);
     }
     for (Part& part : parts) put(part.receive, all);
+  } else if (function == "ncclReduce") {
+    put(parts[parts[0].root].receive, reduced<T>(collective, 0, numel));
   } else {  // ncclBroadcast
     const T* own = static_cast<const T*>(parts[parts[0].root].send);
     const std::vector<T> value(own, own + numel);
@@ -82,7 +86,35 @@ void perform_as(Clique::Collective& collective) {
   }
 }
 
+size_t bytes_of(DataType dtype) {
+  switch (dtype) {
+    case DataType::kInt64:
+    case DataType::kFloat64:
+      return 8;
+    case DataType::kInt32:
+    case DataType::kFloat32:
+      return 4;
+    case DataType::kFloat16:
+    case DataType::kBfloat16:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
 }  // namespace
+
+void transfer(Clique::Line& line) {
+  while (!line.sends.empty() && !line.receives.empty()) {
+    Clique::Transfer& from = *line.sends.front();
+    Clique::Transfer& to = *line.receives.front();
+    if (from.numel != to.numel || from.dtype != to.dtype) return;
+    if (from.numel > 0) std::memcpy(to.receive, from.send, from.numel * bytes_of(from.dtype));
+    from.over = to.over = true;
+    line.sends.pop_front();
+    line.receives.pop_front();
+  }
+}
 
 bool fit(const Clique::Collective& collective) {
   const Part& first = collective.parts[0];
@@ -110,6 +142,8 @@ void perform(Clique::Collective& collective) {
       return perform_as<int64_t>(collective);
     case DataType::kInt32:
       return perform_as<int32_t>(collective);
+    case DataType::kInt8:
+      return perform_as<int8_t>(collective);
     case DataType::kUint8:
       return perform_as<uint8_t>(collective);
   }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include <c10/core/StreamGuard.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "tessera/core/comm/groups/loopback_group.h"
 #include "tessera/core/comm/groups/staged_group.h"
@@ -22,6 +24,7 @@
 #include "tessera/core/device/graph.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/rendezvous.h"
+#include "tessera/tests/core/comm/groups/group_suite.h"
 #include "tessera/tests/support/fake_cuda/fake_cuda.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_threads.h"
@@ -150,6 +153,51 @@ TEST_F(GroupsOnCuda, RanksShareGpusThroughSharedMemoryToTheBit) {
         },
         {.backend = "shm"});
   }
+}
+
+/// The whole surface: ranks that share GPUs through shared memory, and NCCL's.
+TEST_F(GroupsOnCuda, HaveTheWholeSurface) {
+  testing::GroupBackend staged{.name = "staged", .world_sizes = {2, 3}, .run = nullptr};
+  staged.largest = 20001;  // more than a send buffers
+  staged.run = [](int size, const testing::RankBody& body) {
+    testing::run_ranks(size, [&](std::shared_ptr<ProcessGroup> shm) {
+      const auto device = device_of(shm->rank());
+      body(std::make_shared<StagedGroup>(shm, device));
+    });
+  };
+  test_moves(staged);
+  test_uneven_all_to_all(staged);
+  test_coalesced_and_bytes(staged);
+  test_subgroups(staged);
+  test_messages(staged);
+  test_messages_beside_collectives(staged);
+
+  testing::GroupBackend nccl{.name = "nccl", .world_sizes = {1, 2, 3}, .run = nullptr};
+  nccl.has_bitwise = nccl.reduces_int16 = nccl.has_any_source = false;
+  nccl.compares_counts = nccl.matches_by_tag = false;
+  nccl.largest = 1001;
+  nccl.run = [](int size, const testing::RankBody& body) {
+    const auto store = c10::make_intrusive<c10d::HashStore>();
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < size; ++rank) {
+      ranks.emplace_back([&, rank] {
+        try {
+          body(init_process_group({.device = at::Device(at::kCUDA, static_cast<int8_t>(rank)),
+                                   .rank = rank,
+                                   .world_size = size,
+                                   .store = store,
+                                   .timeout = std::chrono::seconds(20),
+                                   .backend = "nccl"}));
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << error.what();
+        }
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+  };
+  test_moves(nccl);
+  test_coalesced_and_bytes(nccl);
+  test_messages(nccl);
 }
 
 TEST_F(GroupsOnCuda, WhatIsCapturedIntoAGraphIsRefusedByName) {

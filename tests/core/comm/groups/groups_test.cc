@@ -243,8 +243,9 @@ TEST(Groups, MisuseThrowsBeforeAnythingIsSent) {
   const std::vector<Misuse> cases = {
       {"undefined", [](ProcessGroup& g) { g.all_reduce(at::Tensor(), ReduceOp::kSum); },
        "[comm] all_reduce: got an undefined tensor, expected a contiguous tensor on cpu"},
-      {"dtype", [](ProcessGroup& g) { g.all_reduce(at::zeros({2}, at::kBool), ReduceOp::kSum); },
-       "got tensor of Bool, expected float32"},
+      {"dtype",
+       [](ProcessGroup& g) { g.all_reduce(at::zeros({2}, at::kComplexFloat), ReduceOp::kSum); },
+       "got tensor of ComplexFloat, expected float32"},
       {"strides",
        [](ProcessGroup& g) {
          g.broadcast(at::zeros({2, 3}).t(), 0);

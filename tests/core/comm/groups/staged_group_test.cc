@@ -258,40 +258,41 @@ TEST(Staged, CallsThatDifferAndRanksThatLeaveAreNamedAsOnSharedMemory) {
 }
 
 TEST(Staged, SubgroupsAndHostGathersGoThrough) {
-  run_ranks(
-      3,
-      [](std::shared_ptr<ProcessGroup> shm) {
-        const auto device = late_device(shm->rank());
-        StagedGroup group(shm, device);
-        const auto ends = group.subgroup({0, 2}, "ends");
-        ASSERT_EQ(ends == nullptr, shm->rank() == 1);
-        if (ends != nullptr) {
-          EXPECT_EQ(ends->name(), "world/ends");
-          EXPECT_FALSE(ends->can().one_sided_reads);
-          const at::Tensor sum = at::ones({4});
-          ends->all_reduce(sum, ReduceOp::kSum, "two")->wait();
-          device->synchronize();
-          EXPECT_EQ(sum.sum().item<float>(), 8.0f);
-        }
-        const at::Tensor all = at::zeros({3}, at::kLong);
-        const at::Tensor own = at::full({1}, shm->rank() + 1, at::kLong);
-        group.all_gather_on_host(all, own, "vote");
-        EXPECT_EQ(all.sum().item<int64_t>(), 6);
-        group.start_gather_on_host(all.zero_(), own, "vote")->wait();
-        EXPECT_EQ(all.sum().item<int64_t>(), 6);
-        group.barrier("end");
-        EXPECT_FALSE(group.can().in_background);
-        EXPECT_EQ(group.make_shared_buffer(64, "parameters"), nullptr);
-        EXPECT_THAT(message_of([&] { group.make_window(at::zeros({3}), "shards"); }),
-                    HasSubstr("[comm] make_window 'shards': got a group of backend 'shm' on cpu"));
-        EXPECT_THAT(
-            message_of([&] { group.all_reduce(at::zeros({3}).to(at::kShort), ReduceOp::kSum); }),
-            HasSubstr("[comm] all_reduce: got tensor of Short"));
-        const at::Tensor elsewhere = at::zeros({3}, at::TensorOptions().device(at::kMeta));
-        EXPECT_THAT(message_of([&] { group.broadcast(elsewhere, 0); }),
-                    HasSubstr("[comm] broadcast: got tensor on meta, expected it on cpu"));
-      },
-      {.backend = "shm"});
+  run_ranks(3,
+            [](std::shared_ptr<ProcessGroup> shm) {
+              const auto device = late_device(shm->rank());
+              StagedGroup group(shm, device);
+              const auto ends = group.subgroup({0, 2}, "ends");
+              ASSERT_EQ(ends == nullptr, shm->rank() == 1);
+              if (ends != nullptr) {
+                EXPECT_EQ(ends->name(), "world/ends");
+                EXPECT_FALSE(ends->can().one_sided_reads);
+                const at::Tensor sum = at::ones({4});
+                ends->all_reduce(sum, ReduceOp::kSum, "two")->wait();
+                device->synchronize();
+                EXPECT_EQ(sum.sum().item<float>(), 8.0f);
+              }
+              const at::Tensor all = at::zeros({3}, at::kLong);
+              const at::Tensor own = at::full({1}, shm->rank() + 1, at::kLong);
+              group.all_gather_on_host(all, own, "vote");
+              EXPECT_EQ(all.sum().item<int64_t>(), 6);
+              group.start_gather_on_host(all.zero_(), own, "vote")->wait();
+              EXPECT_EQ(all.sum().item<int64_t>(), 6);
+              group.barrier("end");
+              EXPECT_FALSE(group.can().in_background);
+              EXPECT_EQ(group.make_shared_buffer(64, "parameters"), nullptr);
+              EXPECT_THAT(
+                  message_of([&] { group.make_window(at::zeros({3}), "shards"); }),
+                  HasSubstr("[comm] make_window 'shards': got a group of backend 'shm' on cpu"));
+              EXPECT_THAT(message_of([&] {
+                            group.all_reduce(at::zeros({3}).to(at::kComplexFloat), ReduceOp::kSum);
+                          }),
+                          HasSubstr("[comm] all_reduce: got tensor of ComplexFloat"));
+              const at::Tensor elsewhere = at::zeros({3}, at::TensorOptions().device(at::kMeta));
+              EXPECT_THAT(message_of([&] { group.broadcast(elsewhere, 0); }),
+                          HasSubstr("[comm] broadcast: got tensor on meta, expected it on cpu"));
+            },
+            {.backend = "shm"});
 }
 
 }  // namespace

@@ -57,6 +57,9 @@ static_assert(kSameFunction<decltype(Api::all_reduce), decltype(&ncclAllReduce)>
 static_assert(kSameFunction<decltype(Api::reduce_scatter), decltype(&ncclReduceScatter)>);
 static_assert(kSameFunction<decltype(Api::all_gather), decltype(&ncclAllGather)>);
 static_assert(kSameFunction<decltype(Api::broadcast), decltype(&ncclBroadcast)>);
+static_assert(kSameFunction<decltype(Api::reduce), decltype(&ncclReduce)>);
+static_assert(kSameFunction<decltype(Api::send), decltype(&ncclSend)>);
+static_assert(kSameFunction<decltype(Api::recv), decltype(&ncclRecv)>);
 static_assert(kSameFunction<decltype(Api::mem_alloc), decltype(&ncclMemAlloc)>);
 static_assert(kSameFunction<decltype(Api::mem_free), decltype(&ncclMemFree)>);
 static_assert(kSameFunction<decltype(Api::comm_register), decltype(&ncclCommRegister)>);
@@ -80,6 +83,7 @@ static_assert(same(Result::kInvalidArgument, ncclInvalidArgument));
 static_assert(same(Result::kInvalidUsage, ncclInvalidUsage));
 static_assert(same(Result::kRemoteError, ncclRemoteError));
 static_assert(same(Result::kInProgress, ncclInProgress));
+static_assert(same(DataType::kInt8, ncclInt8));
 static_assert(same(DataType::kUint8, ncclUint8));
 static_assert(same(DataType::kInt32, ncclInt32));
 static_assert(same(DataType::kInt64, ncclInt64));

@@ -1,0 +1,231 @@
+#include "tessera/core/comm/flight_recorder/flight_dump.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <map>
+#include <optional>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
+
+#include "tessera/core/comm/groups/op_traits.h"
+#include "tessera/core/process/process_status.h"
+#include "tessera/environment.h"
+
+namespace tessera::internal {
+namespace {
+
+// Of each rank in the text; all are in the JSON.
+constexpr size_t kShownCalls = 8;
+
+std::string ago(int64_t then_ns, int64_t now_ns) {
+  return absl::StrFormat("%.3f s ago", static_cast<double>(now_ns - then_ns) / 1e9);
+}
+
+std::string times_of(const FlightRecord& call, int64_t now_ns) {
+  const std::string began = absl::StrCat("began ", ago(call.begin_ns, now_ns));
+  if (call.end_ns == 0) return absl::StrCat(began, ", not over");
+  return absl::StrFormat("%s, took %.3f ms", began,
+                         static_cast<double>(call.end_ns - call.begin_ns) / 1e6);
+}
+
+bool is_same_call(const FlightRecord& a, const FlightRecord& b) {
+  return a.signature == b.signature && a.tag_hash == b.tag_hash;
+}
+
+/// The calls of one group by sequence, then by rank.
+using CallsOfGroup = std::map<int64_t, std::map<int, const FlightRecord*>>;
+
+std::map<std::string, CallsOfGroup> by_group(const std::vector<RankFlight>& ranks) {
+  std::map<std::string, CallsOfGroup> groups;
+  for (const RankFlight& rank : ranks) {
+    for (const FlightRecord& call : rank.records) {
+      if (call.sequence >= 0) groups[call.group()][call.sequence][rank.rank] = &call;
+    }
+  }
+  return groups;
+}
+
+/// Two ranks' calls with one number that differ; null if there are none.
+struct Difference {
+  int rank = 0;
+  int other = 0;
+  const FlightRecord* call = nullptr;
+  const FlightRecord* other_call = nullptr;
+};
+
+Difference find_differing(const std::map<std::string, CallsOfGroup>& groups) {
+  Difference first;
+  for (const auto& [name, calls] : groups) {
+    for (const auto& [sequence, of_rank] : calls) {
+      const auto& [base_rank, base] = *of_rank.begin();
+      for (const auto& [rank, call] : of_rank) {
+        if (is_same_call(*base, *call)) continue;
+        if (first.call != nullptr && first.call->begin_ns <= base->begin_ns) continue;
+        first = {base_rank, rank, base, call};
+      }
+    }
+  }
+  return first;
+}
+
+/// What some ranks have begun last and others have not, group by group.
+std::string describe_missing(const std::map<std::string, CallsOfGroup>& groups) {
+  std::vector<std::string> texts;
+  for (const auto& [name, calls] : groups) {
+    std::map<int, const FlightRecord*> last_of;  // of the ranks that have used the group
+    for (const auto& [sequence, of_rank] : calls) {
+      for (const auto& [rank, call] : of_rank) last_of[rank] = call;
+    }
+    const auto& [last, there] = *calls.rbegin();
+    std::vector<std::string> begun, missing;
+    for (const auto& [rank, call] : last_of) {
+      if (there.count(rank) != 0) {
+        begun.push_back(absl::StrCat(rank));
+      } else {
+        missing.push_back(absl::StrCat("rank ", rank, ", whose last there is ", call->text()));
+      }
+    }
+    if (missing.empty()) continue;
+    texts.push_back(absl::StrCat("rank ", absl::StrJoin(begun, ", "), " has begun ",
+                                 there.begin()->second->text(), ", but not ",
+                                 absl::StrJoin(missing, ", nor ")));
+  }
+  return absl::StrJoin(texts, "; ");
+}
+
+void append_json(std::string& out, std::string_view text) {
+  out += '"';
+  for (const char character : text) {
+    const auto code = static_cast<unsigned char>(character);
+    if (character == '"' || character == '\\') {
+      out += '\\';
+      out += character;
+    } else if (code < 0x20 || code >= 0x7f) {  // a tag may be any bytes, and may be cut
+      absl::StrAppendFormat(&out, "\\u%04x", code);
+    } else {
+      out += character;
+    }
+  }
+  out += '"';
+}
+
+void append_call(std::string& out, const FlightRecord& call) {
+  const OpTraits traits = internal::traits_of(call.signature.op);
+  out += "{\"group\":";
+  append_json(out, call.group());
+  absl::StrAppend(&out, ",\"sequence\":", call.sequence, ",\"op\":\"", traits.name, "\"");
+  if (traits.reduces) {
+    absl::StrAppend(&out, ",\"reduce\":\"", std::string(to_string(call.signature.reduce)), "\"");
+  }
+  if (call.signature.numel >= 0) {
+    absl::StrAppend(&out, ",\"dtype\":\"", dtype_name(call.signature.dtype),
+                    "\",\"numel\":", call.signature.numel);
+  }
+  if (call.signature.peer != kNoPeer) absl::StrAppend(&out, ",\"peer\":", call.signature.peer);
+  out += ",\"tag\":";
+  append_json(out, call.tag());
+  absl::StrAppend(&out, ",\"begin_ns\":", call.begin_ns, ",\"end_ns\":", call.end_ns,
+                  ",\"is_over\":", call.end_ns != 0 ? "true" : "false", "}");
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::trunc);
+  file << text;
+  file.close();
+  if (!file) std::fprintf(stderr, "[comm] flight recorder: cannot write '%s'\n", path.c_str());
+}
+
+}  // namespace
+
+std::string process_state(int pid) {
+  if (pid == ::getpid()) return "is a thread of this process";
+  const std::optional<ProcessStatus> status = process_status(pid);
+  if (!status || status->has_ended()) return "is gone";
+  const std::string text = status->describe();
+  if (text == "computes" || text == "sleeps") return absl::StrCat("runs (", text, ")");
+  return text.empty() ? "runs" : text;
+}
+
+std::string first_difference(const std::vector<RankFlight>& ranks) {
+  const auto groups = by_group(ranks);
+  if (const Difference found = find_differing(groups); found.call != nullptr) {
+    return absl::StrCat("rank ", found.rank, " called ", found.call->text(), " where rank ",
+                        found.other, " called ", found.other_call->text());
+  }
+  const std::string missing = describe_missing(groups);
+  return missing.empty() ? "none: the ranks' last calls agree" : missing;
+}
+
+std::string merged_text(const std::vector<RankFlight>& ranks, std::string_view cause,
+                        int64_t now_ns) {
+  std::string text = absl::StrCat("flight recorder\ncause: ", std::string(cause),
+                                  "\nfirst difference: ", first_difference(ranks), "\n");
+  for (const RankFlight& rank : ranks) {
+    absl::StrAppend(&text, "rank ", rank.rank, " (pid ", rank.pid, ") ", rank.state, "; ",
+                    rank.begun, " calls, the last:\n");
+    const size_t skipped =
+        rank.records.size() > kShownCalls ? rank.records.size() - kShownCalls : 0;
+    for (size_t i = skipped; i < rank.records.size(); ++i) {
+      absl::StrAppend(&text, "  ", rank.records[i].text(), ", ", times_of(rank.records[i], now_ns),
+                      "\n");
+    }
+  }
+  return text;
+}
+
+std::string to_json(const std::vector<RankFlight>& ranks, std::string_view cause, int64_t now_ns) {
+  std::string out = "{\"cause\":";
+  append_json(out, cause);
+  out += ",\"first_difference\":";
+  append_json(out, first_difference(ranks));
+  absl::StrAppend(&out, ",\"time_ns\":", now_ns, ",\"ranks\":[");
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const RankFlight& rank = ranks[i];
+    absl::StrAppend(&out, i == 0 ? "\n" : ",\n", "{\"rank\":", rank.rank, ",\"pid\":", rank.pid,
+                    ",\"state\":");
+    append_json(out, rank.state);
+    absl::StrAppend(&out, ",\"begun\":", rank.begun, ",\"calls\":[");
+    for (size_t call = 0; call < rank.records.size(); ++call) {
+      out += call == 0 ? "\n" : ",\n";
+      append_call(out, rank.records[call]);
+    }
+    out += "]}";
+  }
+  return out + "]}\n";
+}
+
+std::string flight_dump_directory() {
+  return process_environment("TESSERA_FLIGHT_DUMP").value_or("");
+}
+
+void write_flight_dump(const std::string& directory, int rank, const std::vector<RankFlight>& ranks,
+                       std::string_view cause) noexcept {
+  try {
+    const int64_t now_ns = flight_time_ns();
+    const std::string path = absl::StrCat(directory, "/flight-rank-", rank, "-", ::getpid());
+    write_file(path + ".json", to_json(ranks, cause, now_ns));
+    write_file(path + ".txt", merged_text(ranks, cause, now_ns));
+    std::fprintf(stderr, "[comm] flight recorder: wrote %s.json and .txt; first difference: %s\n",
+                 path.c_str(), first_difference(ranks).c_str());
+  } catch (const std::exception&) {  // no memory; the error itself goes on
+  }
+}
+
+std::string last_seen(const RankFlight& rank, int64_t now_ns) {
+  const std::string state =
+      absl::StrCat("rank ", rank.rank, " (pid ", rank.pid, "), which ", rank.state, ", last seen ");
+  if (rank.records.empty()) return absl::StrCat(state, "nowhere");
+  const FlightRecord& last = rank.records.back();
+  if (last.end_ns == 0) {
+    return absl::StrCat(state, "in ", last.text(), ", begun ", ago(last.begin_ns, now_ns));
+  }
+  return absl::StrCat(state, "in ", last.text(), ", over ", ago(last.end_ns, now_ns));
+}
+
+}  // namespace tessera::internal

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/core/comm/flight_recorder/flight_ring.h"
+
+namespace tessera::internal {
+
+/// What is known of one rank: its last calls, and what its process does.
+struct RankFlight {
+  int rank = 0;
+  int pid = 0;
+  std::string state;  ///< "runs (sleeps)", "is stopped (SIGSTOP or a debugger)", "is gone"
+  uint64_t begun = 0;
+  std::vector<FlightRecord> records;  ///< the oldest first
+};
+
+/// "runs (computes)", "runs (sleeps)", "is stopped (SIGSTOP or a debugger)" or "is gone"; of this
+/// process "is a thread of this process".
+std::string process_state(int pid);
+
+/// Where the ranks' calls differ first: the earliest collective of a group that two ranks called
+/// with different arguments, else the collectives that some ranks of a group have begun and others
+/// have not; else says that there is no difference.
+std::string first_difference(const std::vector<RankFlight>& ranks);
+
+/// All ranks in one text: the cause, the first difference, then the last calls of each. `now_ns`:
+/// when it is written.
+std::string merged_text(const std::vector<RankFlight>& ranks, std::string_view cause,
+                        int64_t now_ns);
+
+/// The same as JSON: {"cause", "first_difference", "time_ns", "ranks": [{"rank", "pid", "state",
+/// "begun", "calls": [{"group", "sequence", "op", "reduce", "dtype", "numel", "peer", "tag",
+/// "begin_ns", "end_ns", "is_over"}]}]}.
+std::string to_json(const std::vector<RankFlight>& ranks, std::string_view cause, int64_t now_ns);
+
+/// The directory that TESSERA_FLIGHT_DUMP names; "": nothing is written.
+std::string flight_dump_directory();
+
+/// Local. Writes both into the directory, as flight-rank-<rank>-<pid>.json and .txt, and says so on
+/// stderr with the first difference. Never throws: what cannot be written is said there, too.
+void write_flight_dump(const std::string& directory, int rank, const std::vector<RankFlight>& ranks,
+                       std::string_view cause) noexcept;
+
+/// Of a rank that others wait for: its state, and the last of its calls.
+std::string last_seen(const RankFlight& rank, int64_t now_ns);
+
+}  // namespace tessera::internal

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "tessera/collective.h"
+
+namespace tessera::internal {
+
+/// One call of a rank, as its recorder has it. Plain bytes. Times are of CLOCK_REALTIME.
+struct FlightRecord {
+  static constexpr size_t kGroupBytes = 48;
+  static constexpr size_t kTagBytes = 64;
+
+  int64_t sequence = -1;  ///< -1: a message, or what has no number
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;  ///< 0: not over
+  CallSignature signature;
+  uint64_t tag_hash = 0;  ///< of the whole tag
+  uint32_t group_length = 0;
+  uint32_t tag_length = 0;
+  char group_text[kGroupBytes] = {};
+  char tag_text[kTagBytes] = {};
+
+  void set_group(std::string_view group);
+  void set_tag(std::string_view tag);
+  std::string group() const;
+  /// Its beginning.
+  std::string tag() const;
+  /// "#8 all_reduce SUM float32[10] 'bucket 7' on group 'world'".
+  std::string text() const;
+};
+static_assert(std::is_trivially_copyable_v<FlightRecord>);
+static_assert(sizeof(FlightRecord) % sizeof(uint64_t) == 0);
+
+/// The last calls of one rank. Lies in memory that its peers may map, so that they can read it when
+/// the rank is stopped or gone; holds no pointers. Any thread of the rank may write; anyone may
+/// read at any time. A call allocates nothing and takes no lock.
+class FlightRing {
+ public:
+  static constexpr uint64_t kRecords = 128;
+
+  /// Records that a call begins, now. Returns its number, for end().
+  uint64_t begin(const CallSignature& signature, int64_t sequence, std::string_view tag,
+                 std::string_view group);
+  /// The call is over, now. No effect on what is no longer recorded.
+  void end(uint64_t number);
+
+  /// How many calls have begun.
+  uint64_t begun() const { return begun_.load(std::memory_order_acquire); }
+  /// The last `count` calls, the oldest first, but those that are being written.
+  std::vector<FlightRecord> last(uint64_t count = kRecords) const;
+
+ private:
+  static constexpr size_t kWords = sizeof(FlightRecord) / sizeof(uint64_t);
+  using Words = std::array<uint64_t, kWords>;
+  struct Slot {
+    std::atomic<uint64_t> version;  // the call's number plus one; 0 while it is written
+    std::atomic<uint64_t> words[kWords];
+  };
+
+  bool read(uint64_t number, FlightRecord& record) const;
+
+  alignas(64) std::atomic<uint64_t> begun_;
+  Slot slots_[kRecords];
+};
+
+/// Nanoseconds of CLOCK_REALTIME.
+int64_t flight_time_ns();
+
+}  // namespace tessera::internal

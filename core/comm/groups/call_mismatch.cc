@@ -1,0 +1,24 @@
+#include "tessera/core/comm/groups/call_mismatch.h"
+
+#include <absl/strings/str_cat.h>
+
+namespace tessera::internal {
+
+bool fits(const CallSignature& sent, const CallSignature& received) {
+  return sent.dtype == received.dtype && sent.numel == received.numel;
+}
+
+std::string message_mismatch(const std::string& receiver, const CallSignature& received,
+                             const std::string& sender, const CallSignature& sent,
+                             std::string_view tag) {
+  return absl::StrCat(receiver, " called ", describe(received, tag), " where ", sender, " called ",
+                      describe(sent, tag));
+}
+
+std::string count_mismatch(const std::string& giver, int64_t given, const std::string& taker,
+                           int64_t expected, std::string_view tag) {
+  return absl::StrCat(giver, " gives ", taker, " ", given, " elements where ", taker, " expects ",
+                      expected, " from ", giver, ", in all_to_all '", std::string(tag), "'");
+}
+
+}  // namespace tessera::internal

@@ -1,0 +1,180 @@
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/process_group.h"
+
+namespace tessera {
+namespace {
+
+/// A part of the buffer, and the tensor that it stands for.
+struct Piece {
+  at::Tensor part;
+  at::Tensor tensor;
+};
+
+at::Tensor flat(const at::Tensor& tensor) { return tensor.detach().view({tensor.numel()}); }
+
+void copy(const at::Tensor& to, const at::Tensor& from) {
+  const at::NoGradGuard no_grad;
+  if (from.numel() > 0) to.copy_(from);
+}
+
+/// Takes the results out of the buffer when they are there.
+class CoalescedWork final : public Work {
+ public:
+  CoalescedWork(std::shared_ptr<Work> inner, std::vector<Piece> results)
+      : inner_(std::move(inner)), results_(std::move(results)) {}
+
+  bool is_completed() override { return inner_->is_completed(); }
+
+  void wait() override {
+    inner_->wait();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const Piece& piece : std::exchange(results_, {})) copy(piece.tensor, piece.part);
+  }
+
+ private:
+  const std::shared_ptr<Work> inner_;
+  std::mutex mutex_;
+  std::vector<Piece> results_;
+};
+
+/// Memory that is communicated without staging, where getting it is local.
+at::Tensor buffer_of(ProcessGroup& group, int64_t numel, at::ScalarType dtype) {
+  if (group.device().is_cpu()) return group.allocate(numel, dtype);
+  return at::empty({numel}, at::TensorOptions().dtype(dtype).device(group.device()));
+}
+
+/// Checks what goes into one buffer; returns the number of its elements.
+int64_t check_coalesced(const char* op, const std::vector<at::Tensor>& tensors, at::Device device) {
+  int64_t numel = 0;
+  for (const at::Tensor& tensor : tensors) {
+    check_collective_tensor(op, "tensor", tensor, device);
+    TORCH_CHECK(tensor.scalar_type() == tensors[0].scalar_type(), "[comm] ", op, "_coalesced: got ",
+                c10::toString(tensors[0].scalar_type()), " and ",
+                c10::toString(tensor.scalar_type()),
+                ", expected one dtype; make one call for each dtype");
+    numel += tensor.numel();
+  }
+  return numel;
+}
+
+void check_pairs(const char* op, const std::vector<at::Tensor>& wholes, const char* whole_name,
+                 const std::vector<at::Tensor>& slices, const char* slice_name, int size) {
+  TORCH_CHECK(wholes.size() == slices.size(), "[comm] ", op, "_coalesced: got ", wholes.size(), " ",
+              whole_name, "s and ", slices.size(), " ", slice_name,
+              "s, expected as many of either; pair them");
+  for (size_t i = 0; i < wholes.size(); ++i) {
+    TORCH_CHECK(wholes[i].numel() == slices[i].numel() * size, "[comm] ", op, "_coalesced: got ",
+                whole_name, " ", i, " of ", wholes[i].numel(), " and ", slice_name, " of ",
+                slices[i].numel(), " elements on ", size, " ranks, expected ", whole_name, " of ",
+                slices[i].numel() * size, "; every rank gives the same number of elements");
+    TORCH_CHECK(wholes[i].scalar_type() == slices[i].scalar_type(), "[comm] ", op,
+                "_coalesced: got ", whole_name, " ", i, " of ",
+                c10::toString(wholes[i].scalar_type()), " and ", slice_name, " of ",
+                c10::toString(slices[i].scalar_type()), ", expected one dtype; convert one first");
+  }
+}
+
+/// Says how many tensors there are and how large they are, so that comparing tags compares that.
+std::string tag_of(std::string_view tag, const std::vector<at::Tensor>& tensors) {
+  std::string text =
+      absl::StrCat(std::string(tag), tag.empty() ? "" : " ", "of ", tensors.size(), " tensors:");
+  for (const at::Tensor& tensor : tensors) absl::StrAppend(&text, " ", tensor.numel());
+  return text;
+}
+
+/// Parts of `buffer`, one after the other from element `begin` on.
+std::vector<Piece> cut(const at::Tensor& buffer, int64_t begin,
+                       const std::vector<at::Tensor>& tensors) {
+  std::vector<Piece> pieces;
+  for (const at::Tensor& tensor : tensors) {
+    pieces.push_back({buffer.narrow(0, begin, tensor.numel()), flat(tensor)});
+    begin += tensor.numel();
+  }
+  return pieces;
+}
+
+/// The same for the ranks' slices of `wholes` in a buffer that holds rank after rank.
+std::vector<Piece> cut_slices(const at::Tensor& buffer, const std::vector<at::Tensor>& wholes,
+                              int size) {
+  std::vector<Piece> pieces;
+  int64_t begin = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    for (const at::Tensor& whole : wholes) {
+      const int64_t numel = whole.numel() / size;
+      pieces.push_back(
+          {buffer.narrow(0, begin, numel), flat(whole).narrow(0, rank * numel, numel)});
+      begin += numel;
+    }
+  }
+  return pieces;
+}
+
+void fill(const std::vector<Piece>& pieces) {
+  for (const Piece& piece : pieces) copy(piece.part, piece.tensor);
+}
+
+}  // namespace
+
+std::shared_ptr<Work> ProcessGroup::all_reduce_coalesced(const std::vector<at::Tensor>& tensors,
+                                                         ReduceOp op, std::string_view tag,
+                                                         double divisor) {
+  if (tensors.empty()) return completed_work();
+  const int64_t numel = check_coalesced("all_reduce", tensors, device());
+  const at::Tensor buffer = buffer_of(*this, numel, tensors[0].scalar_type());
+  std::vector<Piece> pieces = cut(buffer, 0, tensors);
+  fill(pieces);
+  return std::make_shared<CoalescedWork>(all_reduce(buffer, op, tag_of(tag, tensors), divisor),
+                                         std::move(pieces));
+}
+
+std::shared_ptr<Work> ProcessGroup::broadcast_coalesced(const std::vector<at::Tensor>& tensors,
+                                                        int root, std::string_view tag) {
+  if (tensors.empty()) return completed_work();
+  const int64_t numel = check_coalesced("broadcast", tensors, device());
+  const at::Tensor buffer = buffer_of(*this, numel, tensors[0].scalar_type());
+  std::vector<Piece> pieces = cut(buffer, 0, tensors);
+  if (rank() == root) fill(pieces);
+  auto work = broadcast(buffer, root, tag_of(tag, tensors));
+  if (rank() == root) pieces.clear();
+  return std::make_shared<CoalescedWork>(std::move(work), std::move(pieces));
+}
+
+std::shared_ptr<Work> ProcessGroup::all_gather_coalesced(const std::vector<at::Tensor>& outputs,
+                                                         const std::vector<at::Tensor>& inputs,
+                                                         std::string_view tag) {
+  check_pairs("all_gather", outputs, "output", inputs, "input", size());
+  if (inputs.empty()) return completed_work();
+  check_coalesced("all_gather", outputs, device());
+  const int64_t numel = check_coalesced("all_gather", inputs, device());
+  const at::Tensor buffer = buffer_of(*this, numel * size(), inputs[0].scalar_type());
+  const at::Tensor own = buffer.narrow(0, rank() * numel, numel);
+  fill(cut(own, 0, inputs));
+  return std::make_shared<CoalescedWork>(all_gather(buffer, own, tag_of(tag, inputs)),
+                                         cut_slices(buffer, outputs, size()));
+}
+
+std::shared_ptr<Work> ProcessGroup::reduce_scatter_coalesced(const std::vector<at::Tensor>& outputs,
+                                                             const std::vector<at::Tensor>& inputs,
+                                                             ReduceOp op, std::string_view tag,
+                                                             double divisor) {
+  check_pairs("reduce_scatter", inputs, "input", outputs, "output", size());
+  if (inputs.empty()) return completed_work();
+  check_coalesced("reduce_scatter", outputs, device());
+  const int64_t numel = check_coalesced("reduce_scatter", inputs, device()) / size();
+  const at::Tensor buffer = buffer_of(*this, numel * size(), inputs[0].scalar_type());
+  fill(cut_slices(buffer, inputs, size()));
+  const at::Tensor own = buffer.narrow(0, rank() * numel, numel);
+  return std::make_shared<CoalescedWork>(
+      reduce_scatter(own, buffer, op, tag_of(tag, outputs), kOwnRank, divisor),
+      cut(own, 0, outputs));
+}
+
+}  // namespace tessera

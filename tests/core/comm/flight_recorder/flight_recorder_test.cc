@@ -1,0 +1,268 @@
+// What is recorded of the ranks' calls, what is written when they fail, and what a long wait says.
+#include <signal.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <ATen/Functions.h>
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/core/comm/flight_recorder/flight_dump.h"
+#include "tessera/core/comm/flight_recorder/flight_ring.h"
+#include "tessera/process_group.h"
+#include "tessera/rendezvous.h"
+#include "tessera/tests/support/rank_processes.h"
+#include "tessera/tests/support/rank_threads.h"
+#include "tessera/tests/support/temporary_directory.h"
+
+namespace tessera::internal {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::TemporaryDirectory;
+
+CallSignature sum_of(int64_t numel) {
+  return {.op = Op::kAllReduce, .dtype = at::kFloat, .numel = numel};
+}
+
+TEST(FlightRing, KeepsTheLastCallsAndWhenTheyWereOver) {
+  const auto ring = std::make_unique<FlightRing>();
+  EXPECT_TRUE(ring->last().empty());
+  const uint64_t first = ring->begin(sum_of(3), 0, "grads", "world");
+  EXPECT_EQ(ring->last()[0].end_ns, 0);
+  ring->end(first);
+  const FlightRecord record = ring->last()[0];
+  EXPECT_EQ(record.text(), "#0 all_reduce SUM float32[3] 'grads' on group 'world'");
+  EXPECT_GE(record.end_ns, record.begin_ns);
+  for (uint64_t i = 1; i <= FlightRing::kRecords; ++i) {
+    ring->begin(sum_of(3), static_cast<int64_t>(i), std::string(100, 't'), std::string(100, 'g'));
+  }
+  ring->end(first);  // no longer recorded: no other call is over by it
+  const auto records = ring->last();
+  ASSERT_EQ(records.size(), FlightRing::kRecords);
+  EXPECT_EQ(records.front().sequence, 1);
+  EXPECT_EQ(records.back().sequence, static_cast<int64_t>(FlightRing::kRecords));
+  for (const FlightRecord& one : records) EXPECT_EQ(one.end_ns, 0);
+  EXPECT_EQ(records.back().tag(), std::string(FlightRecord::kTagBytes, 't'));
+  EXPECT_EQ(ring->last(2).size(), 2U);
+  EXPECT_EQ(ring->begun(), FlightRing::kRecords + 1);
+}
+
+TEST(FlightRing, ReadersSeeWholeRecordsWhileThreadsWrite) {
+  const auto ring = std::make_unique<FlightRing>();
+  std::vector<std::thread> writers;
+  for (int writer = 0; writer < 2; ++writer) {
+    writers.emplace_back([&, writer] {
+      const std::string name(static_cast<size_t>(writer) + 1, 'w');
+      for (int i = 0; i < 2000; ++i) ring->end(ring->begin(sum_of(writer), writer, name, name));
+    });
+  }
+  int seen = 0;
+  while (ring->begun() < 4000) {
+    for (const FlightRecord& record : ring->last()) {
+      const std::string name(static_cast<size_t>(record.sequence) + 1, 'w');
+      ASSERT_EQ(record.tag(), name);
+      ASSERT_EQ(record.group(), name);
+      ASSERT_EQ(record.signature.numel, record.sequence);
+      ++seen;
+    }
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(ring->last().size(), FlightRing::kRecords);
+}
+
+/// A rank that has called these on group "world", from number 0.
+RankFlight rank_with(int rank, const std::vector<std::pair<int64_t, std::string>>& calls) {
+  const auto ring = std::make_unique<FlightRing>();
+  int64_t sequence = 0;
+  for (const auto& [numel, tag] : calls) ring->begin(sum_of(numel), sequence++, tag, "world");
+  return {.rank = rank, .pid = 1, .state = "runs", .begun = ring->begun(), .records = ring->last()};
+}
+
+TEST(FlightDump, NamesTheFirstDifference) {
+  EXPECT_EQ(
+      first_difference({rank_with(0, {{1, "a"}, {2, "b"}}), rank_with(1, {{1, "a"}, {2, "b"}})}),
+      "none: the ranks' last calls agree");
+  EXPECT_EQ(first_difference({rank_with(0, {{1, "a"}, {2, "b"}, {3, "c"}}),
+                              rank_with(1, {{1, "a"}, {2, "other"}, {4, "c"}}),
+                              rank_with(2, {{1, "a"}})}),
+            "rank 0 called #1 all_reduce SUM float32[2] 'b' on group 'world' where rank 1 called "
+            "#1 all_reduce SUM float32[2] 'other' on group 'world'");
+  EXPECT_EQ(
+      first_difference({rank_with(0, {{1, "a"}, {2, "b"}}), rank_with(1, {{1, "a"}}),
+                        rank_with(2, {{1, "a"}, {2, "b"}})}),
+      "rank 0, 2 has begun #1 all_reduce SUM float32[2] 'b' on group 'world', but not rank 1, "
+      "whose last there is #0 all_reduce SUM float32[1] 'a' on group 'world'");
+}
+
+TEST(FlightDump, IsTextAndJson) {
+  std::vector<RankFlight> ranks = {rank_with(0, {{1, "a \"b\"\n"}})};
+  const int64_t began = ranks[0].records[0].begin_ns;
+  ranks[0].records[0].end_ns = began + 1500000;
+  EXPECT_EQ(merged_text(ranks, "rank 1 died", began + 2000000000),
+            "flight recorder\ncause: rank 1 died\n"
+            "first difference: none: the ranks' last calls agree\n"
+            "rank 0 (pid 1) runs; 1 calls, the last:\n"
+            "  #0 all_reduce SUM float32[1] 'a \"b\"\n' on group 'world', began 2.000 s ago, took "
+            "1.500 ms\n");
+  EXPECT_EQ(to_json(ranks, "c", 7),
+            absl::StrCat("{\"cause\":\"c\",\"first_difference\":\"none: the ranks' last calls "
+                         "agree\",\"time_ns\":7,\"ranks\":[\n{\"rank\":0,\"pid\":1,\"state\":"
+                         "\"runs\",\"begun\":1,\"calls\":[\n{\"group\":\"world\",\"sequence\":0,"
+                         "\"op\":\"all_reduce\",\"reduce\":\"SUM\",\"dtype\":\"float32\","
+                         "\"numel\":1,\"tag\":\"a \\\"b\\\"\\u000a\",\"begin_ns\":",
+                         began, ",\"end_ns\":", began + 1500000, ",\"is_over\":true}]}]}\n"));
+}
+
+std::string content_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TEST(FlightDump, IsWrittenOnceWhenRanksDiffer) {
+  const TemporaryDirectory directory;
+  ::setenv("TESSERA_FLIGHT_DUMP", directory.path().c_str(), /*overwrite=*/1);
+  testing::run_ranks_expecting_errors(3, [](std::shared_ptr<ProcessGroup> group) {
+    at::Tensor tensor = at::ones({4});
+    group->all_reduce(tensor, ReduceOp::kSum, "same")->wait();
+    if (group->rank() == 0) group->isend(tensor, 1, "halo");
+    group->all_reduce(tensor, ReduceOp::kSum, group->rank() == 2 ? "odd" : "even")->wait();
+  });
+  ::unsetenv("TESSERA_FLIGHT_DUMP");
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(directory.path())) {
+    files.push_back(entry.path());
+  }
+  ASSERT_EQ(files.size(), 2U);
+  for (const auto& file : files) {
+    const std::string text = content_of(file);
+    EXPECT_THAT(text, HasSubstr("all_reduce SUM float32[4] 'even' on group 'world' where rank 2 "
+                                "called #"));
+    EXPECT_THAT(text, HasSubstr("all_reduce SUM float32[4] 'odd' on group 'world'"));
+    EXPECT_THAT(text, HasSubstr("halo"));
+    EXPECT_THAT(text, HasSubstr("same"));
+  }
+}
+
+/// What all ranks of a test have warned of.
+class WarningsOfRanks final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    texts_.push_back(warning.msg());
+  }
+  std::vector<std::string> texts() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return texts_;
+  }
+  void await() {
+    while (texts().empty()) std::this_thread::yield();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> texts_;
+};
+
+testing::RankThreadOptions reporting_soon() {
+  testing::RankThreadOptions options;
+  options.report_after = std::chrono::milliseconds(50);
+  return options;
+}
+
+TEST(FlightReport, OneRankSaysWhoHasNotComeAndWhereItWasLastSeen) {
+  WarningsOfRanks warnings;
+  testing::run_ranks(
+      3,
+      [&](std::shared_ptr<ProcessGroup> group) {
+        const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+        group->barrier("all here");
+        if (group->rank() == 1) warnings.await();
+        group->barrier("late");
+        group->barrier("end");
+      },
+      reporting_soon());
+  ASSERT_EQ(warnings.texts().size(), 1U);
+  EXPECT_THAT(warnings.texts()[0],
+              AllOf(HasSubstr("[comm] barrier 'late' #3 on group 'world': rank "),
+                    HasSubstr(" ms for rank 1 (pid "),
+                    HasSubstr("which is a thread of this process, last seen in #2 barrier 'all "
+                              "here' on group 'world', over "),
+                    HasSubstr("until the time-out of 20000 ms"), Not(HasSubstr("and for"))));
+}
+
+TEST(FlightReport, SoDoesAMessage) {
+  WarningsOfRanks warnings;
+  testing::run_ranks(
+      2,
+      [&](std::shared_ptr<ProcessGroup> group) {
+        const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+        at::Tensor tensor = at::zeros({3});
+        if (group->rank() == 0) warnings.await();
+        if (group->rank() == 0) group->send(tensor, 1, "halo");
+        if (group->rank() == 1) group->recv(tensor, 0, "halo");
+      },
+      reporting_soon());
+  ASSERT_EQ(warnings.texts().size(), 1U);
+  EXPECT_THAT(warnings.texts()[0],
+              HasSubstr("[comm] recv float32[3] from rank 0 'halo' on group 'world': rank 1 has "
+                        "waited 50 ms for rank 0 (pid "));
+}
+
+const testing::RankProcessBody kWaitLong("wait long", [] {
+  const auto world = init_process_group({.report_after = std::chrono::milliseconds(100)});
+  world->barrier("all here");
+  if (world->rank() == 1) ::raise(SIGSTOP);  // until the test says so
+  world->barrier("late");
+});
+
+TEST(FlightReport, ALongWaitSaysThatAProcessIsStopped) {
+  testing::RankProcesses ranks(2, "wait long");
+  ASSERT_TRUE(ranks.wait_for_output(0, "until the time-out of"));
+  ranks.kill(1, SIGCONT);
+  const auto results = ranks.wait();
+  for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(results[0].output,
+              AllOf(HasSubstr("barrier 'late' #3 on group 'world': rank 0 has waited "),
+                    HasSubstr("which is stopped (SIGSTOP or a debugger), last seen in #2 barrier "
+                              "'all here'")));
+}
+
+const testing::RankProcessBody kDie("die", [] {
+  const auto world = testing::join();
+  world->barrier("all here");
+  if (world->rank() == 1) ::raise(SIGKILL);
+  world->barrier("never");
+});
+
+TEST(FlightDump, HasTheLastCallsOfARankThatWasKilled) {
+  const TemporaryDirectory directory;
+  testing::RankProcessOptions options;
+  options.environment = {{"TESSERA_FLIGHT_DUMP", directory.path()}};
+  const auto results = testing::run_rank_processes(2, "die", options);
+  EXPECT_THAT(results[0].output, HasSubstr("[comm] flight recorder: wrote "));
+  for (const auto& entry : std::filesystem::directory_iterator(directory.path())) {
+    EXPECT_THAT(content_of(entry.path()), AllOf(HasSubstr("is gone"), HasSubstr("all here"),
+                                                HasSubstr("never"), HasSubstr("died")));
+  }
+  EXPECT_FALSE(directory.is_empty());
+}
+
+}  // namespace
+}  // namespace tessera::internal

@@ -1,0 +1,453 @@
+#include "tessera/tests/core/comm/groups/group_suite.h"
+
+#include <algorithm>
+#include <atomic>
+#include <numeric>
+#include <thread>
+
+#include <ATen/Functions.h>
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/tests/support/message_of.h"
+
+namespace tessera::internal::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr at::ScalarType kAllDtypes[] = {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf,
+                                         at::kLong,  at::kInt,    at::kShort,    at::kChar,
+                                         at::kByte,  at::kBool};
+constexpr ReduceOp kAllOps[] = {ReduceOp::kSum,   ReduceOp::kAvg,     ReduceOp::kMin,
+                                ReduceOp::kMax,   ReduceOp::kProduct, ReduceOp::kBitAnd,
+                                ReduceOp::kBitOr, ReduceOp::kBitXor};
+
+std::vector<int64_t> sizes_of(const GroupBackend& backend) { return {0, 1, 7, backend.largest}; }
+
+bool is_bitwise(ReduceOp op) { return op >= ReduceOp::kBitAnd; }
+
+/// 1 to 3, so that products of four are exact in every dtype; of bool true or false.
+int64_t value_at(int rank, int64_t i, at::ScalarType dtype) {
+  if (dtype == at::kBool) return (i + rank) % 3 == 0 ? 1 : 0;
+  return (i * 2 + rank * rank) % 3 + 1;
+}
+
+at::Tensor filled(int64_t numel, at::ScalarType dtype, const std::function<double(int64_t)>& of) {
+  const at::Tensor made = at::empty({numel}, at::kDouble);
+  // Values repeat with every 6 elements: the rest is copies of the first.
+  for (int64_t i = 0; i < numel; ++i) {
+    made.mutable_data_ptr<double>()[i] = i < 6 ? of(i) : made.const_data_ptr<double>()[i - 6];
+  }
+  return made.to(dtype);
+}
+
+at::Tensor input_of(int rank, int64_t numel, at::ScalarType dtype) {
+  return filled(numel, dtype,
+                [&](int64_t i) { return static_cast<double>(value_at(rank, i, dtype)); });
+}
+
+/// What `op` makes of all ranks' values of element i.
+double reduced_at(int size, int64_t i, at::ScalarType dtype, ReduceOp op) {
+  int64_t sum = 0, product = 1, least = 99, most = 0, all = ~int64_t{0}, any = 0, odd = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    const int64_t value = value_at(rank, i, dtype);
+    sum += value;
+    product *= value;
+    least = std::min(least, value);
+    most = std::max(most, value);
+    all &= value;
+    any |= value;
+    odd ^= value;
+  }
+  switch (op) {
+    case ReduceOp::kSum:
+      return dtype == at::kBool ? static_cast<double>(any) : static_cast<double>(sum);
+    case ReduceOp::kAvg:  // rounded as float or double division rounds
+      return dtype == at::kDouble
+                 ? static_cast<double>(sum) / size
+                 : static_cast<double>(static_cast<float>(sum) / static_cast<float>(size));
+    case ReduceOp::kMin:
+      return static_cast<double>(least);
+    case ReduceOp::kMax:
+      return static_cast<double>(most);
+    case ReduceOp::kProduct:
+      return static_cast<double>(product);
+    case ReduceOp::kBitAnd:
+      return static_cast<double>(all);
+    case ReduceOp::kBitOr:
+      return static_cast<double>(any);
+    case ReduceOp::kBitXor:
+      return static_cast<double>(odd);
+  }
+  return 0;
+}
+
+bool can_reduce(const GroupBackend& backend, at::ScalarType dtype, ReduceOp op) {
+  if (op == ReduceOp::kAvg) return at::isFloatingType(dtype);
+  if (is_bitwise(op)) return backend.has_bitwise && !at::isFloatingType(dtype);
+  return dtype != at::kShort || backend.reduces_int16;
+}
+
+/// Half of it in memory from the group, so that ranks mix both kinds.
+at::Tensor placed(ProcessGroup& group, const at::Tensor& values) {
+  if (group.rank() % 2 != 0) return values.to(group.device()).clone();
+  at::Tensor made = group.allocate(values.numel(), values.scalar_type());
+  made.copy_(values);
+  return made;
+}
+
+at::Tensor on_device(ProcessGroup& group, const at::Tensor& values) {
+  return values.to(group.device());
+}
+
+void expect_equal(const at::Tensor& got, const at::Tensor& expected, const std::string& what) {
+  EXPECT_TRUE(at::equal(got.cpu(), expected)) << what;
+}
+
+void for_each_world(const GroupBackend& backend, const std::function<void(ProcessGroup&)>& body) {
+  for (const int size : backend.world_sizes) {
+    SCOPED_TRACE(absl::StrCat(backend.name, " of ", size));
+    backend.run(size, [&](std::shared_ptr<ProcessGroup> group) { body(*group); });
+  }
+}
+
+}  // namespace
+
+void test_reductions(const GroupBackend& backend) {
+  for_each_world(backend, [&](ProcessGroup& group) {
+    const int size = group.size(), rank = group.rank();
+    for (const auto dtype : kAllDtypes) {
+      for (const ReduceOp op : kAllOps) {
+        if (!can_reduce(backend, dtype, op)) continue;
+        for (const int64_t numel : sizes_of(backend)) {
+          const std::string what =
+              absl::StrCat(dtype_name(dtype), " ", std::string(to_string(op)), " ", numel);
+          const at::Tensor expected =
+              filled(numel, dtype, [&](int64_t i) { return reduced_at(size, i, dtype, op); });
+          at::Tensor all = placed(group, input_of(rank, numel, dtype));
+          backend.wait(*group.all_reduce(all, op, "all"));
+          expect_equal(all, expected, what);
+          const int root = static_cast<int>(numel) % size;
+          at::Tensor one = placed(group, input_of(rank, numel, dtype));
+          backend.wait(*group.reduce(one, op, root, "one"));
+          expect_equal(one, rank == root ? expected : input_of(rank, numel, dtype), what);
+          const int64_t part = numel / 6 * 6;  // so that slices begin as the whole does
+          const at::Tensor input = placed(group, input_of(rank, part * size, dtype));
+          at::Tensor slice = placed(group, at::zeros({part}, dtype));
+          backend.wait(*group.reduce_scatter(slice, input, op, "slice"));
+          expect_equal(slice, expected.narrow(0, 0, part), what);
+        }
+      }
+    }
+  });
+}
+
+void test_moves(const GroupBackend& backend) {
+  for_each_world(backend, [&](ProcessGroup& group) {
+    const int size = group.size(), rank = group.rank();
+    const auto of_pair = [](int from, int to, int64_t numel, at::ScalarType dtype) {
+      return filled(numel, dtype, [&](int64_t i) { return (i + from * 4 + to) % 2; });
+    };
+    for (const auto dtype : kAllDtypes) {
+      for (const int64_t numel : sizes_of(backend)) {
+        const std::string what = absl::StrCat(dtype_name(dtype), " ", numel);
+        for (int root = 0; root < size; ++root) {
+          std::vector<at::Tensor> from, to;
+          for (int other = 0; other < size; ++other) {
+            from.push_back(of_pair(other, root, numel, dtype));
+            to.push_back(of_pair(root, other, numel, dtype));
+          }
+          at::Tensor whole;
+          if (rank == root) whole = placed(group, at::zeros({numel * size}, dtype));
+          backend.wait(*group.gather(whole, placed(group, from[rank]), root, "g"));
+          if (rank == root) expect_equal(whole, at::cat(from), what);
+          if (rank == root) whole = placed(group, at::cat(to));
+          at::Tensor part = placed(group, at::zeros({numel}, dtype));
+          backend.wait(*group.scatter(part, whole, root, "s"));
+          expect_equal(part, to[rank], what);
+          if (rank == root) {  // in place
+            backend.wait(*group.scatter(whole.narrow(0, rank * numel, numel), whole, root, "p"));
+            backend.wait(*group.gather(whole, whole.narrow(0, rank * numel, numel), root, "q"));
+            expect_equal(whole, at::cat(to), what);
+          } else {
+            backend.wait(*group.scatter(part, whole, root, "p"));
+            backend.wait(*group.gather(whole, part, root, "q"));
+          }
+          at::Tensor sent = placed(group, rank == root ? to[0] : at::zeros({numel}, dtype));
+          backend.wait(*group.broadcast(sent, root, "b"));
+          expect_equal(sent, to[0], what);
+        }
+        std::vector<at::Tensor> given, expected;
+        for (int other = 0; other < size; ++other) {
+          given.push_back(of_pair(rank, other, numel, dtype));
+          expected.push_back(of_pair(other, rank, numel, dtype));
+        }
+        at::Tensor taken = placed(group, at::zeros({numel * size}, dtype));
+        backend.wait(*group.all_to_all(taken, placed(group, at::cat(given)), "a"));
+        expect_equal(taken, at::cat(expected), what);
+      }
+    }
+  });
+}
+
+void test_uneven_all_to_all(const GroupBackend& backend) {
+  for_each_world(backend, [&](ProcessGroup& group) {
+    const int size = group.size(), rank = group.rank();
+    for (const int64_t unit : {int64_t{1}, backend.largest / 3}) {
+      // Nothing to oneself but where there is nobody else.
+      const auto count = [&](int from, int to) { return from == to ? 0 : (from + 2 * to) * unit; };
+      std::vector<int64_t> in, out;
+      std::vector<at::Tensor> given, expected;
+      for (int other = 0; other < size; ++other) {
+        in.push_back(count(rank, other));
+        out.push_back(count(other, rank));
+        given.push_back(at::full({in.back()}, rank * 10 + other, at::kShort));
+        expected.push_back(at::full({out.back()}, other * 10 + rank, at::kShort));
+      }
+      at::Tensor taken = placed(group, at::zeros({at::cat(expected).numel()}, at::kShort));
+      backend.wait(*group.all_to_all(taken, placed(group, at::cat(given)), in, out, "u"));
+      expect_equal(taken, at::cat(expected), absl::StrCat(unit));
+    }
+  });
+  if (!backend.compares_counts || backend.world_sizes.back() < 2) return;
+  const int size = backend.world_sizes.back();
+  std::atomic<int> named{0};
+  backend.run(size, [&](std::shared_ptr<ProcessGroup> group) {
+    std::vector<int64_t> in(size, 2), out(size, 2);
+    if (group->rank() == 1) in[0] = 3;
+    const int64_t given = std::accumulate(in.begin(), in.end(), int64_t{0});
+    at::Tensor taken = on_device(*group, at::zeros({2 * size}));
+    const at::Tensor input = on_device(*group, at::zeros({given}));
+    const std::string text =
+        message_of([&] { group->all_to_all(taken, input, in, out, "odd")->wait(); });
+    if (text.find("rank 1 gives rank 0 3 elements where rank 0 expects 2 from rank 1, in "
+                  "all_to_all 'odd'") != std::string::npos) {
+      ++named;
+    }
+  });
+  EXPECT_EQ(named.load(), size);
+}
+
+void test_coalesced_and_bytes(const GroupBackend& backend) {
+  for_each_world(backend, [&](ProcessGroup& group) {
+    const int size = group.size(), rank = group.rank();
+    const auto filled_with = [&](at::IntArrayRef sizes, double value) {
+      return on_device(group, at::full(sizes, value, at::kFloat));
+    };
+    std::vector<at::Tensor> tensors = {filled_with({3}, rank + 1.0),
+                                       filled_with({2, 2}, 2.0 * rank), filled_with({0}, 0)};
+    const std::vector<at::Tensor> inputs = {tensors[0].clone(), tensors[1].clone()};
+    const auto work = group.all_reduce_coalesced(tensors, ReduceOp::kSum, "sum");
+    work->wait();
+    work->wait();  // takes the results out once
+    expect_equal(tensors[0], at::full({3}, size * (size + 1) / 2.0f), "sum");
+    expect_equal(tensors[1], at::full({2, 2}, 1.0f * size * (size - 1)), "sum");
+    const int root = size - 1;
+    std::vector<at::Tensor> sent = {filled_with({3}, rank), filled_with({1}, 5.0 * rank)};
+    group.broadcast_coalesced(sent, root)->wait();
+    expect_equal(sent[0], at::full({3}, 1.0f * root), "broadcast");
+    expect_equal(sent[1], at::full({1}, 5.0f * root), "broadcast");
+    std::vector<at::Tensor> wholes = {filled_with({3 * size}, 0), filled_with({4 * size}, 0)};
+    group.all_gather_coalesced(wholes, inputs)->wait();
+    for (int other = 0; other < size; ++other) {
+      expect_equal(wholes[0].narrow(0, 3 * other, 3), at::full({3}, other + 1.0f), "gather");
+      expect_equal(wholes[1].narrow(0, 4 * other, 4), at::full({4}, 2.0f * other), "gather");
+    }
+    std::vector<at::Tensor> parts = {filled_with({3}, 0), filled_with({4}, 0)};
+    group.reduce_scatter_coalesced(parts, wholes, ReduceOp::kSum)->wait();
+    expect_equal(parts[0], at::full({3}, 1.0f * size * (rank + 1)), "scatter");
+    expect_equal(parts[1], at::full({4}, 2.0f * size * rank), "scatter");
+
+    const auto text_of = [](int of) {
+      return std::string(static_cast<size_t>(of) * 1000, 'a' + of);
+    };
+    std::vector<std::string> all;
+    for (int other = 0; other < size; ++other) all.push_back(text_of(other));
+    std::string text = text_of(rank);
+    group.broadcast_bytes(text, root, "bytes");
+    EXPECT_EQ(text, text_of(root));
+    EXPECT_EQ(group.all_gather_bytes(text_of(rank)), all);
+    EXPECT_EQ(group.gather_bytes(text_of(rank), root),
+              rank == root ? all : std::vector<std::string>());
+    EXPECT_EQ(group.scatter_bytes(rank == 0 ? all : std::vector<std::string>(), 0), text_of(rank));
+  });
+}
+
+void test_subgroups(const GroupBackend& backend) {
+  for_each_world(backend, [&](ProcessGroup& world) {
+    if (world.size() < 3) return;
+    const int last = world.size() - 1;
+    const auto group = world.subgroup({1, last}, "pair");
+    if (group == nullptr) return;
+    at::Tensor tensor = on_device(world, at::full({5}, world.rank() + 1.0f));
+    backend.wait(*group->all_reduce(tensor, ReduceOp::kProduct, "p"));
+    expect_equal(tensor, at::full({5}, 2.0f * (last + 1)), "product");
+    if (group->rank() == 0) {
+      group->send(tensor, 1, "m");
+    } else {
+      tensor.zero_();
+      const auto work = group->irecv(tensor, 0, "m");
+      backend.wait(*work);
+      EXPECT_EQ(work->source(), 0);
+      expect_equal(tensor, at::full({5}, 2.0f * (last + 1)), "message");
+    }
+    backend.wait(*group->broadcast(tensor, 1, "after"));
+  });
+}
+
+void test_thousand_operations(const GroupBackend& backend) {
+  constexpr int kOperations = 1000;
+  for_each_world(backend, [&](ProcessGroup& group) {
+    const int size = group.size(), rank = group.rank();
+    std::vector<at::Tensor> tensors;
+    std::vector<std::shared_ptr<Work>> works;
+    for (int i = 0; i < kOperations; ++i) {
+      tensors.push_back(on_device(group, at::full({i % 17}, i + rank, at::kLong)));
+      works.push_back(group.all_reduce(tensors.back(), ReduceOp::kSum, "many"));
+    }
+    for (int i = kOperations - 1; i >= 0; --i) {
+      backend.wait(*works[i]);
+      expect_equal(tensors[i], at::full({i % 17}, i * size + size * (size - 1) / 2, at::kLong),
+                   absl::StrCat(i));
+    }
+    // A ring of messages, received in the opposite order of that in which they are sent.
+    works.clear();
+    std::vector<Message> batch;
+    std::vector<at::Tensor> sent, received;
+    std::vector<std::string> tags;
+    for (int i = 0; i < kOperations; ++i) tags.push_back(absl::StrCat("ring ", i));
+    for (int i = 0; i < kOperations; ++i) {
+      const int other = backend.matches_by_tag ? kOperations - 1 - i : i;
+      sent.push_back(on_device(group, at::full({i % 17}, i * 10 + rank, at::kLong)));
+      received.push_back(on_device(group, at::zeros({other % 17}, at::kLong)));
+      batch.push_back({Op::kSend, sent.back(), (rank + 1) % size, tags[i]});
+      batch.push_back({Op::kRecv, received.back(), (rank + size - 1) % size, tags[other]});
+    }
+    for (const auto& work : group.batch_isend_irecv(batch)) backend.wait(*work);
+    for (int i = 0; i < kOperations; ++i) {
+      const int other = backend.matches_by_tag ? kOperations - 1 - i : i;
+      expect_equal(received[i],
+                   at::full({other % 17}, other * 10 + (rank + size - 1) % size, at::kLong),
+                   tags[i]);
+    }
+  });
+}
+
+void test_arrival_in_any_order(const GroupBackend& backend) {
+  for (const int size : backend.world_sizes) {
+    std::vector<int> place(size);  // of each rank, in the order of arrival
+    std::iota(place.begin(), place.end(), 0);
+    do {
+      std::atomic<int> arrived{0};
+      backend.run(size, [&](std::shared_ptr<ProcessGroup> group) {
+        const int rank = group->rank();
+        const at::Tensor input = on_device(*group, at::arange(size, at::kLong) + 100 * rank);
+        at::Tensor output = on_device(*group, at::zeros({size}, at::kLong));
+        while (arrived.load() != place[rank]) std::this_thread::yield();
+        arrived.fetch_add(1);
+        const auto work = group->all_to_all(output, input, "order");
+        backend.wait(*work);
+        expect_equal(output, at::arange(size, at::kLong) * 100 + rank, "order");
+      });
+    } while (std::next_permutation(place.begin(), place.end()));
+  }
+}
+
+void test_messages(const GroupBackend& backend) {
+  for_each_world(backend, [&](ProcessGroup& group) {
+    const int size = group.size(), rank = group.rank();
+    const int next = (rank + 1) % size, before = (rank + size - 1) % size;
+    for (const auto dtype : kAllDtypes) {
+      for (const int64_t numel : sizes_of(backend)) {
+        const at::Tensor sent = placed(group, input_of(rank, numel, dtype));
+        at::Tensor received = placed(group, at::zeros({numel}, dtype));
+        const auto works = group.batch_isend_irecv(
+            {{Op::kSend, sent, next, "ring"}, {Op::kRecv, received, before, "ring"}});
+        for (const auto& work : works) backend.wait(*work);
+        EXPECT_EQ(works[1]->source(), before);
+        expect_equal(received, input_of(before, numel, dtype), dtype_name(dtype));
+      }
+    }
+    if (!backend.matches_by_tag || size == 1) return;
+    // Everyone sends to rank 0, twice, small and large; it asks for the last tag first, and for
+    // whoever comes.
+    const int64_t large = backend.largest;
+    if (rank != 0) {
+      std::vector<std::shared_ptr<Work>> works;
+      works.push_back(group.isend(placed(group, at::full({1}, rank, at::kInt)), 0, "first"));
+      works.push_back(group.isend(placed(group, at::full({large}, rank, at::kInt)), 0, "second"));
+      for (const auto& work : works) work->wait();
+      return;
+    }
+    std::vector<at::Tensor> seconds, firsts;
+    std::vector<std::shared_ptr<Work>> works;
+    for (int i = 1; i < size; ++i) {
+      seconds.push_back(on_device(group, at::zeros({large}, at::kInt)));
+      works.push_back(group.irecv(seconds.back(), i, "second"));
+    }
+    std::vector<bool> seen(size, false);
+    for (int i = 1; i < size; ++i) {
+      at::Tensor first = on_device(group, at::zeros({1}, at::kInt));
+      const int from = group.recv(first, backend.has_any_source ? kAnySource : i, "first");
+      EXPECT_EQ(first.cpu().item<int>(), from);
+      EXPECT_FALSE(seen[from]);
+      seen[from] = true;
+    }
+    for (int i = 1; i < size; ++i) {
+      works[i - 1]->wait();
+      expect_equal(seconds[i - 1], at::full({large}, i, at::kInt), "second");
+    }
+  });
+}
+
+/// Messages between two ranks take no place in the others' collectives, and a receive that is
+/// still open does not hold them up.
+void test_messages_beside_collectives(const GroupBackend& backend) {
+  if (!backend.matches_by_tag) return;
+  for_each_world(backend, [&](ProcessGroup& group) {
+    if (group.size() < 2) return;
+    const int64_t large = backend.largest;
+    at::Tensor received = on_device(group, at::zeros({large}, at::kInt));
+    std::shared_ptr<Work> open;
+    if (group.rank() == 0) open = group.irecv(received, 1, "late");
+    for (int i = 0; i < 3; ++i) {
+      at::Tensor sum = on_device(group, at::ones({3}));
+      backend.wait(*group.all_reduce(sum, ReduceOp::kSum, absl::StrCat(i)));
+      expect_equal(sum, at::full({3}, 1.0f * group.size()), "sum");
+    }
+    // Rank 1 waits until its large message is received, while rank 0 sits in the barrier.
+    if (group.rank() == 1) group.send(on_device(group, at::full({large}, 7, at::kInt)), 0, "late");
+    group.barrier("end");
+    if (group.rank() != 0) return;
+    open->wait();
+    expect_equal(received, at::full({large}, 7, at::kInt), "late");
+  });
+}
+
+void test_refusals(const GroupBackend& backend) {
+  for_each_world(backend, [&](ProcessGroup& group) {
+    const std::string lacking = absl::StrCat("': got a group of backend '",
+                                             std::string(group.backend()), "', expected one that");
+    const at::Tensor ints = on_device(group, at::ones({3}, at::kInt));
+    const at::Tensor shorts = on_device(group, at::ones({3}, at::kShort));
+    if (!backend.has_bitwise) {
+      EXPECT_THAT(message_of([&] { group.all_reduce(ints, ReduceOp::kBitOr, "x"); }),
+                  HasSubstr(absl::StrCat("all_reduce BOR 'x", lacking)));
+    }
+    if (!backend.reduces_int16) {
+      EXPECT_THAT(message_of([&] { group.all_reduce(shorts, ReduceOp::kSum, "x"); }),
+                  HasSubstr(absl::StrCat("all_reduce SUM of int16 'x", lacking)));
+    }
+    if (!backend.has_any_source) {
+      EXPECT_THAT(message_of([&] { group.irecv(ints, kAnySource, "x"); }),
+                  HasSubstr(absl::StrCat("recv from any rank 'x", lacking)));
+    }
+    at::Tensor sum = on_device(group, at::ones({2}));
+    backend.wait(*group.all_reduce(sum, ReduceOp::kSum, "still usable"));
+    expect_equal(sum, at::full({2}, 1.0f * group.size()), "still usable");
+  });
+}
+
+}  // namespace tessera::internal::testing

@@ -1,0 +1,177 @@
+// What goes wrong with messages between two ranks: named on both, and never a hang.
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/Functions.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/process_group.h"
+#include "tessera/tests/support/message_of.h"
+#include "tessera/tests/support/rank_processes.h"
+#include "tessera/tests/support/rank_threads.h"
+
+namespace tessera::internal {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::run_ranks;
+using testing::run_ranks_expecting_errors;
+
+constexpr int64_t kLarge = 50000;  // floats: more than a send buffers
+
+TEST(MessageFailures, SizesThatDifferAreNamedOnBothRanks) {
+  for (const int64_t numel : {int64_t{4}, kLarge}) {
+    const auto errors = run_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> group) {
+      if (group->rank() == 1) group->send(at::zeros({numel}, at::kInt), 2, "halo");
+      at::Tensor tensor = at::zeros({3});
+      if (group->rank() == 2) group->recv(tensor, 1, "halo");
+      group->barrier("after");
+    });
+    EXPECT_THAT(errors, Each(HasSubstr("rank 2 called recv float32[3] from rank 1 'halo' where "
+                                       "rank 1 called send int32[" +
+                                       std::to_string(numel) + "] to rank 2 'halo'")));
+  }
+}
+
+TEST(MessageFailures, TheTimeOutNamesPeerAndTagAndWhatHasComeInstead) {
+  testing::RankThreadOptions options;
+  options.timeout = std::chrono::milliseconds(200);
+  std::atomic<bool> is_over{false};
+  const auto until_over = [&] {
+    while (!is_over.load()) std::this_thread::yield();
+  };
+  const auto note_over = [&](auto&& call) {
+    try {
+      call();
+    } catch (...) {
+      is_over.store(true);
+      throw;
+    }
+  };
+  const auto of_receiver = run_ranks_expecting_errors(
+      2,
+      [&](std::shared_ptr<ProcessGroup> group) {
+        if (group->rank() == 0) {
+          group->send(at::zeros({2}), 1, "other");
+          return until_over();
+        }
+        at::Tensor tensor = at::zeros({3});
+        note_over([&] { group->recv(tensor, 0, "wanted"); });
+      },
+      options);
+  EXPECT_THAT(of_receiver[1],
+              HasSubstr("recv 'wanted' on group 'world', rank 1: timed out: waited 200 ms for rank "
+                        "0 to send 'wanted', in recv float32[3] from rank 0 'wanted' of rank 1"));
+  EXPECT_THAT(of_receiver[1], HasSubstr("what has come: send float32[2] to rank 1 'other' of rank"
+                                        " 0"));
+  is_over.store(false);
+  const auto of_sender = run_ranks_expecting_errors(
+      2,
+      [&](std::shared_ptr<ProcessGroup> group) {
+        if (group->rank() == 1) return until_over();
+        note_over([&] { group->send(at::zeros({kLarge}), 1, "big"); });
+      },
+      options);
+  EXPECT_THAT(of_sender[0], HasSubstr("timed out: waited 200 ms for rank 1 to receive 'big'"));
+}
+
+TEST(MessageFailures, ARankThatLeavesIsNamed) {
+  std::atomic<bool> is_received{false};
+  const auto errors = run_ranks_expecting_errors(2, [&](std::shared_ptr<ProcessGroup> group) {
+    if (group->rank() == 0) {
+      group->send(at::full({2}, 5.0f), 1, "small");
+      while (!is_received.load()) std::this_thread::yield();
+      return;
+    }
+    at::Tensor tensor = at::zeros({2});
+    group->recv(tensor, 0, "small");
+    EXPECT_TRUE(at::equal(tensor, at::full({2}, 5.0f)));
+    is_received.store(true);
+    group->recv(tensor, 0, "more");
+  });
+  EXPECT_EQ(errors[0], "");
+  EXPECT_THAT(errors[1], HasSubstr("rank 0 left the group without sending 'more'"));
+  const auto of_any = run_ranks_expecting_errors(3, [](std::shared_ptr<ProcessGroup> group) {
+    at::Tensor tensor = at::zeros({2});
+    if (group->rank() == 1) group->recv(tensor, kAnySource, "more");
+  });
+  EXPECT_THAT(of_any[1], HasSubstr("every other rank left the group without sending 'more'"));
+}
+
+TEST(MessageFailures, AFailureElsewhereEndsAWait) {
+  const auto errors = run_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> group) {
+    if (group->rank() == 0) throw std::runtime_error("of its own");
+    at::Tensor tensor = at::zeros({kLarge});
+    group->recv(tensor, 0, "never");
+  });
+  EXPECT_THAT(errors[1], HasSubstr("rank 0 left"));
+}
+
+TEST(MessageFailures, WorksOutliveTheirGroup) {
+  run_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
+    auto group = duplicate(*world, "short");
+    std::shared_ptr<Work> sent, received;
+    at::Tensor tensor = group->allocate(kLarge, at::kFloat);
+    if (group->rank() == 0) sent = group->isend(tensor, 1, "lost");
+    if (group->rank() == 0) received = group->irecv(tensor, 1, "none");
+    group->barrier();
+    group.reset();
+    if (world->rank() != 0) return;
+    EXPECT_THAT(message_of([&] { sent->wait(); }), HasSubstr("the group was destroyed before"));
+    EXPECT_THAT(message_of([&] { received->wait(); }), HasSubstr("the group was destroyed before"));
+  });
+}
+
+const testing::RankProcessBody kAwaitMessage("await message", [] {
+  auto world = testing::join();
+  at::Tensor tensor = at::zeros({kLarge});
+  world->barrier("all here");
+  testing::say("here");
+  world->recv(tensor, 1 - world->rank(), "from the dead");
+});
+
+TEST(MessageFailures, AKilledSenderIsNamed) {
+  testing::RankProcesses ranks(2, "await message");
+  ASSERT_TRUE(ranks.wait_for_output(0, "here"));
+  ASSERT_TRUE(ranks.wait_for_output(1, "here"));
+  ranks.kill(1);
+  const auto results = ranks.wait();
+  EXPECT_EQ(results[0].exit_code, 1);
+  EXPECT_THAT(results[0].output, HasSubstr("recv 'from the dead' on group 'world', rank 0: rank 1 "
+                                           "(pid"));
+  EXPECT_THAT(results[0].output, HasSubstr("died"));
+}
+
+const testing::RankProcessBody kRing("ring of messages", [] {
+  auto world = testing::join();
+  const int size = world->size(), rank = world->rank();
+  for (const int64_t numel : {int64_t{0}, int64_t{3}, kLarge}) {
+    at::Tensor sent = world->allocate(numel, at::kFloat).fill_(rank);
+    at::Tensor received = at::zeros({numel});
+    const auto works = world->batch_isend_irecv(
+        {{Op::kSend, sent, (rank + 1) % size, "r"}, {Op::kRecv, received, kAnySource, "r"}});
+    for (const auto& work : works) work->wait();
+    const int from = (rank + size - 1) % size;
+    if (works[1]->source() != from || !at::equal(received, at::full({numel}, 1.0f * from))) {
+      throw std::runtime_error("wrong message");
+    }
+  }
+  world->barrier("end");
+});
+
+TEST(MessageFailures, ProcessesExchangeMessages) {
+  for (const auto& result : testing::run_rank_processes(3, "ring of messages")) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::internal
