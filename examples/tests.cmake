@@ -59,6 +59,11 @@ foreach(name digits_by_hand digits_ddp)
   list(APPEND examples_tests examples.${name})
 endforeach()
 
+# The same on files like MNIST's.
+add_test(NAME examples.digits_files
+         COMMAND ${PROJECT_SOURCE_DIR}/tests/examples/digits_files.sh $<TARGET_FILE_DIR:gpt>)
+list(APPEND examples_tests examples.digits_files)
+
 add_test(NAME examples.resume
          COMMAND ${PROJECT_SOURCE_DIR}/tests/examples/resume.sh $<TARGET_FILE_DIR:gpt>
                  ${PROJECT_SOURCE_DIR}/examples)

@@ -7,7 +7,10 @@
 // the machine):
 //
 //   world 2: loss 0.0007, accuracy 91.9 % of 297
+//
+// --data FOLDER trains on MNIST's four files instead, which it does not fetch.
 #include <cstdio>
+#include <string>
 
 #include <absl/flags/flag.h>
 
@@ -16,28 +19,29 @@
 #include "tessera/tessera.h"
 
 ABSL_FLAG(int, epochs, 20, "times to go through the digits");
+ABSL_FLAG(std::string, data, "", program::kDigitsHelp);
 
 namespace {
 
 constexpr int64_t kBatch = 60;  // of all ranks together
 
-torch::nn::Sequential make_net() {
+/// For images of `side` x `side` pixels.
+torch::nn::Sequential make_net(int64_t side) {
   using torch::nn::Conv2d, torch::nn::Conv2dOptions, torch::nn::Linear, torch::nn::ReLU;
   torch::manual_seed(1);
+  const int64_t pixels = ((side - 3) / 2 + 1) * ((side - 3) / 2 + 1);  // behind the stride
   return torch::nn::Sequential(Conv2d(Conv2dOptions(1, 16, 3).padding(1)), ReLU(),
                                Conv2d(Conv2dOptions(16, 16, 3).stride(2)), ReLU(),
-                               torch::nn::Flatten(), Linear(144, 10));
+                               torch::nn::Flatten(), Linear(16 * pixels, 10));
 }
 
 void train() {
   const int epochs = absl::GetFlag(FLAGS_epochs);
   if (epochs < 1) throw program::UsageError("--epochs: expected 1 or more");
   auto world = tessera::init_process_group();
-  const program::Digits all = program::read_digits();
-  const program::Digits train = program::training_part(all);
-  const program::Digits test = program::test_part(all);
+  const auto [train, test] = program::read_digits(absl::GetFlag(FLAGS_data));
 
-  torch::nn::Sequential net = make_net();
+  torch::nn::Sequential net = make_net(train.side());
   auto engine = tessera::parallelize(net, torch::optim::SGDOptions(0.1).momentum(0.9),
                                      {.strategy = tessera::Strategy::kDdp}, world);
 
@@ -57,7 +61,7 @@ void train() {
   at::Tensor mean = loss.detach().clone();
   world->all_reduce(mean, tessera::ReduceOp::kAvg, "loss")->wait();
   const at::NoGradGuard no_grad;
-  const at::Tensor right = net->forward(test.pixels).argmax(1).eq(test.digit);
+  const at::Tensor right = program::right_answers(net, test);
   if (world->rank() == 0) {
     std::printf("world %d: loss %.4f, accuracy %.1f %% of %lld\n", world->size(),
                 mean.item<double>(), 100.0 * right.to(at::kDouble).mean().item<double>(),

@@ -140,6 +140,9 @@ ABSL_FLAG(int64_t, log_every, 20,
           "steps between lines of progress where the output is no terminal, and on a GPU between "
           "looks at the loss, which wait for it");
 ABSL_FLAG(bool, memory, false, "print the memory of every rank by class at the end");
+ABSL_FLAG(std::string, report, "",
+          "write what the engine of rank 0 says of itself (units, sampled times, memory) to this "
+          "file, as JSON");
 ABSL_FLAG(std::string, losses_out, "",
           "write step, loss and gradient norm of every step to this file, with all digits");
 ABSL_FLAG(std::string, trace, "",
@@ -218,6 +221,7 @@ Flags read_flags() {
   flags.eval_batches = absl::GetFlag(FLAGS_eval_batches);
   flags.log_every = absl::GetFlag(FLAGS_log_every);
   flags.memory = absl::GetFlag(FLAGS_memory);
+  flags.report = absl::GetFlag(FLAGS_report);
   flags.losses_out = absl::GetFlag(FLAGS_losses_out);
   flags.trace = absl::GetFlag(FLAGS_trace);
   flags.checkpoint = absl::GetFlag(FLAGS_checkpoint);

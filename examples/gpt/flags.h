@@ -51,6 +51,7 @@ struct Flags {
   int64_t eval_batches = 0;  ///< batches over all ranks; 0 all held-out text
   int64_t log_every = 0;
   bool memory = false;
+  std::string report;  ///< file for Engine::report(); empty: none
   std::string losses_out;
   std::string trace;  ///< file for the trace; empty: none
 

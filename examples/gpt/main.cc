@@ -7,6 +7,7 @@
 // context could reach, a hash of the parameters (the same for every strategy) and a sample. `gpt
 // --help` lists the flags.
 #include <cstdio>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -87,6 +88,13 @@ std::optional<double> averaged_loss(const Flags& flags, gpt::Gpt& model, tessera
   const double loss = gpt::held_out_loss(model, held_out, evaluation, world);
   average.end();
   return loss;
+}
+
+void write_report(const tessera::Engine& engine, const std::string& path) {
+  std::ofstream file(path);
+  file << tessera::to_json(engine.report()) << '\n' << std::flush;
+  TORCH_CHECK(file.good(), "[gpt] --report: '", path,
+              "' does not take the report; make room or give another path");
 }
 
 void train(const Flags& flags) {
@@ -197,6 +205,7 @@ void train(const Flags& flags) {
                   gpt::printable(gpt::generate(*model, flags.prompt, flags.sampling)).c_str());
     }
   }
+  if (is_first && !flags.report.empty()) write_report(*engine, flags.report);
   if (!flags.trace.empty()) tessera::write_trace(*engine, flags.trace);
 }
 
@@ -208,6 +217,7 @@ int main(int argc, char** argv) {
     if (const absl::Status status = gpt::validate(flags); !status.ok()) {
       throw program::UsageError(std::string(status.message()));
     }
+    if (!flags.report.empty()) program::require_writable("report", flags.report);
     if (!flags.losses_out.empty()) program::require_writable("losses_out", flags.losses_out);
     if (!flags.trace.empty()) program::require_writable("trace", flags.trace);
     train(flags);

@@ -148,12 +148,14 @@ err_has "[$said_it] [parallelize] all ranks: [options] degrees: got 2,2,2 on a w
 said_it=none
 said_by_ranks 12 --data="$scratch/unreadable"
 err_has "[$said_it]   and 30 more"
-for flag in trace losses_out; do  # refused before the first step
+for flag in trace losses_out report; do  # refused before the first step
   ends 64 $program "${tiny[@]}" --$flag=/no/such/folder/file
   err_has "--$flag: got '/no/such/folder/file', which cannot be written (No such file or directory)"
   [[ ! -s $scratch/out ]] || fail "$program trained before it looked at --$flag"
 done
-ends 0 $program "${tiny[@]}" --trace="$scratch/trace.json" --losses_out="$scratch/losses"
+ends 0 $program "${tiny[@]}" --trace="$scratch/trace.json" --losses_out="$scratch/losses" --report="$scratch/report"
+python3 -c 'import json, sys; report = json.load(open(sys.argv[1])); assert report["steps"] == 2 and report["units"]' \
+  "$scratch/report" || fail 'no report'
 [[ $(wc -l <"$scratch/losses") == 2 && -s $scratch/trace.json ]] || fail 'no trace or no losses'
 [[ $(find "$scratch" -name '*.??????' ! -name 'losses' ! -name '*.json' | wc -l) == 0 ]] ||
   fail 'something is left beside the trace'
@@ -170,6 +172,8 @@ if [[ -c /dev/full ]]; then
   err_has 'tessera-run: cannot write to stdout: No space left on device'
   ends 1 $program "${tiny[@]}" --losses_out=/dev/full
   err_has '--losses_out: /dev/full does not take the losses of step 1 (No space left on device)'
+  ends 1 $program "${tiny[@]}" --report=/dev/full
+  err_has "--report: '/dev/full' does not take the report"
   for program in gpt quickstart; do
     arguments=(--epochs=1)
     [[ $program == quickstart ]] || arguments=("${tiny[@]}")
