@@ -19,7 +19,7 @@ std::string text_of(const std::vector<int64_t>& values) {
   return absl::StrCat("[", absl::StrJoin(values, ", "), "]");
 }
 
-std::string problem_of(const StatePiece& piece, const StateEntry& entry) {
+std::string problem_of_piece(const StatePiece& piece, const StateEntry& entry) {
   const at::Tensor& values = piece.values;
   if (!values.defined() || values.layout() != at::kStrided || !values.device().is_cpu() ||
       values.dim() != 1 || !values.is_contiguous()) {
@@ -50,7 +50,7 @@ int64_t StateEntry::numel() const {
 std::string StateEntry::problem() const {
   if (std::string problem = strides_problem(sizes, strides); !problem.empty()) return problem;
   for (const StatePiece& piece : pieces) {
-    std::string problem = problem_of(piece, *this);
+    std::string problem = problem_of_piece(piece, *this);
     if (!problem.empty()) return problem;
   }
   return "";
