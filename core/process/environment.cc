@@ -73,8 +73,7 @@ void read_no_store(VariableReader& reader, Environment& environment) {
         kPlaces, ": not set, although ", environment.launcher, " has started ",
         environment.local_world_size, " of ", environment.world_size,
         " ranks on this host; expected one address where all of them meet: MASTER_ADDR, the host "
-        "of rank 0, and MASTER_PORT. Ranks on CPUs must all be on one host: communication between "
-        "the CPUs of several hosts is not there yet"));
+        "of rank 0, and MASTER_PORT. Ranks on CPUs need none: backend 'mpi' connects them"));
     return;
   }
   reader.problem(absl::StrCat(kPlaces, ": not set, expected one place where ",

@@ -1,17 +1,16 @@
 #include "tessera/core/comm/groups/loopback_group.h"
 
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/groups/call_mismatch.h"
+#include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/groups/stream_work.h"
 #include "tessera/core/process/fork.h"
@@ -19,8 +18,6 @@
 
 namespace tessera::internal {
 namespace {
-
-constexpr int64_t kPageBytes = 4096;
 
 void copy(const at::Tensor& to, const at::Tensor& from) {
   if (from.numel() == 0 || to.data_ptr() == from.data_ptr()) return;
@@ -169,14 +166,9 @@ void LoopbackGroup::check_counts(const Collective& collective) {
 }
 
 at::Tensor LoopbackGroup::allocate(int64_t numel, at::ScalarType dtype) {
-  const int64_t bytes = check_allocate(numel, dtype);
-  if (device_ != nullptr) return device_->allocate(numel, dtype);
-  const int64_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  void* data = std::aligned_alloc(kPageBytes, rounded > 0 ? rounded : kPageBytes);
-  TORCH_CHECK(data != nullptr, "[comm] allocate: got no memory for ", bytes, " bytes, expected ",
-              numel, " elements of ", c10::toString(dtype), "; use smaller buffers or free memory");
-  return at::from_blob(
-      data, {numel}, [](void* memory) { std::free(memory); }, at::TensorOptions().dtype(dtype));
+  if (device_ == nullptr) return allocate_on_host(numel, dtype);
+  check_allocate(numel, dtype);
+  return device_->allocate(numel, dtype);
 }
 
 std::unique_ptr<Window> LoopbackGroup::make_window(const at::Tensor& own, std::string_view name) {

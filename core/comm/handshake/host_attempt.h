@@ -152,8 +152,8 @@ class HostAttempt final : public Attempt {
       if (transport_.is_local() && hello.host != first.host) {
         return absl::StrCat(
             differ("the host or container", hello.host_name, first.host_name),
-            " and shares no memory with it: communication between the CPUs of several "
-            "hosts is not there yet; start all ranks on one host");
+            " and shares no memory with it: CPUs of several hosts communicate by MPI; start the "
+            "ranks with mpirun or srun (backend 'mpi'), or all of them on one host");
       }
       if (hello.has_token(options_.job_token)) continue;
       return absl::StrCat("rank ", rank, " (pid ", hello.pid,

@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/groups/loopback_group.h"
+#include "tessera/core/comm/rendezvous/mpi_world.h"
 #include "tessera/core/comm/rendezvous/nccl_world.h"
 #include "tessera/core/comm/rendezvous/shm_world.h"
 
@@ -22,6 +23,8 @@ std::shared_ptr<ProcessGroup> make_loopback(ProcessGroupOptions options,
 constexpr Backend kBackends[] = {
     {"loopback", "one rank", /*is_for_host=*/true, /*is_for_devices=*/true, /*is_for_one=*/true,
      make_loopback},
+    {"mpi", "CPUs of any hosts, under mpirun or srun", /*is_for_host=*/true,
+     /*is_for_devices=*/false, /*is_for_one=*/false, make_mpi_world},
     {"shm", "ranks of one host", /*is_for_host=*/true, /*is_for_devices=*/true,
      /*is_for_one=*/false, make_shm_world},
     {"nccl", "GPUs", /*is_for_host=*/false, /*is_for_devices=*/true, /*is_for_one=*/false,

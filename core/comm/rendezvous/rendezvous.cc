@@ -24,6 +24,15 @@ namespace {
 
 constexpr const char* kAuto = "auto";
 
+/// For programs that leave the choice open.
+std::string backend_by_environment() {
+  const std::string named = process_environment("TESSERA_BACKEND").value_or(kAuto);
+  TORCH_CHECK(named == kAuto || find_backend(named) != nullptr,
+              "[rendezvous] TESSERA_BACKEND: got '", named, "', expected ", backend_names(),
+              "; unset it");
+  return named;
+}
+
 void check_device(const ProcessGroupOptions& options) {
   const at::Device device = options.device;
   TORCH_CHECK(device.is_cpu() || device.is_cuda(), "[rendezvous] options: got device '",
@@ -84,11 +93,21 @@ void check_options(const ProcessGroupOptions& options) {
   check_nccl(options);
 }
 
+/// What ranks on the CPUs of several hosts take where the program leaves it open.
+bool is_over_mpi(const ProcessGroupOptions& options, const Environment& environment) {
+  if (options.backend == "mpi") return true;
+  const bool has_hosts = environment.is_of_scheduler() && !environment.is_one_host();
+  return options.backend == kAuto && options.device.is_cpu() && has_hosts;
+}
+
 Environment environment_for(const ProcessGroupOptions& options) {
   EnvironmentNeeds needs;
   needs.identity = !options.rank.has_value();
   needs.store = options.store == nullptr && options.store_url.empty();
-  auto environment = read_environment(process_environment, needs);
+  auto environment = read_environment(process_environment, {needs.identity, /*store=*/false});
+  // MPI's launcher has connected the ranks already.
+  const bool needs_place = !environment.ok() || !is_over_mpi(options, *environment);
+  if (needs_place) environment = read_environment(process_environment, needs);
   TORCH_CHECK(environment.ok(), std::string(environment.status().message()));
   if (options.rank) {
     environment->rank = *options.rank;
@@ -102,16 +121,22 @@ Environment environment_for(const ProcessGroupOptions& options) {
 void say_identity(const ProcessGroupOptions& options, const Environment& environment) {
   std::string line = absl::StrCat("[rendezvous] ", describe_identity(environment), "; pid ",
                                   ::getpid(), " on ", machine_name());
-  if (environment.world_size > 1) {
+  if (is_over_mpi(options, environment)) {
+    absl::StrAppend(&line, "; ranks meet by MPI");
+  } else if (environment.world_size > 1) {
     absl::StrAppend(&line, "; ranks meet at ",
                     describe_place(endpoint_options(options, environment)));
   }
   std::fprintf(stderr, "%s\n", line.c_str());
 }
 
-const Backend& choose_backend(const ProcessGroupOptions& options, int ranks) {
+const Backend& choose_backend(const ProcessGroupOptions& options, const Environment& environment) {
+  const int ranks = environment.world_size;
   const Backend* const chosen = find_backend(options.backend);
-  if (chosen == nullptr) return default_backend(options.device, ranks);
+  if (chosen == nullptr) {
+    if (is_over_mpi(options, environment)) return *find_backend("mpi");
+    return default_backend(options.device, ranks);
+  }
   TORCH_CHECK(!chosen->is_for_one || ranks == 1, "[rendezvous] options: got backend '",
               chosen->name, "' for ", ranks, " ranks, expected one rank; use 'auto'");
   return *chosen;
@@ -120,6 +145,7 @@ const Backend& choose_backend(const ProcessGroupOptions& options, int ranks) {
 }  // namespace
 
 std::shared_ptr<ProcessGroup> init_process_group(ProcessGroupOptions options) {
+  if (options.backend == kAuto) options.backend = backend_by_environment();
   check_options(options);
   open_standard_streams();
   options.timeout = bounded(options.timeout);
@@ -127,7 +153,7 @@ std::shared_ptr<ProcessGroup> init_process_group(ProcessGroupOptions options) {
   if (environment.is_verbose) say_identity(options, environment);
   report_failures(environment.rank, environment.world_size);
   try {
-    const Backend& backend = choose_backend(options, environment.world_size);
+    const Backend& backend = choose_backend(options, environment);
     return backend.make(std::move(options), environment);
   } catch (...) {
     report_failure(-1, present_error_text());

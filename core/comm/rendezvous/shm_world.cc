@@ -52,8 +52,8 @@ void check_one_host(const Environment& environment) {
   TORCH_CHECK(!environment.is_of_scheduler() || environment.is_one_host(), "[rendezvous] ",
               environment.launcher, ": got ranks on several hosts (", environment.local_world_size,
               " of ", environment.world_size,
-              " on this one), expected all ranks on one host: communication between the CPUs of "
-              "several hosts is not there yet; start all ranks on one host, or use GPUs and NCCL");
+              " on this one), expected all ranks on one host, as backend 'shm' reaches no other; "
+              "start all ranks on one host, or leave the backend to 'auto', which is 'mpi' then");
 }
 
 /// What tessera-run does by OMP_NUM_THREADS: mpirun and srun let every rank use all cores that it

@@ -266,7 +266,7 @@ TEST(Case34, WithoutAPlaceOneHostNeedsNoneAndSeveralNeedAnAddress) {
   }
   EXPECT_THAT(problems(recorded("batch_mpich_two_nodes")),
               AllOf(HasSubstr("has started 3 of 4 ranks on this host"),
-                    HasSubstr("communication between the CPUs of several hosts is not there yet")));
+                    HasSubstr("Ranks on CPUs need none: backend 'mpi' connects them")));
   const auto several = read_environment(lookup_in(recorded("srun_three_nodes")));
   ASSERT_TRUE(several.ok()) << several.status();
   EXPECT_EQ(several->master_addr, "node08");

@@ -261,8 +261,8 @@ TEST(CudaWorld, OptionsAreChecked) {
     return "";
   };
   EXPECT_THAT(refused({.backend = "nccl"}), HasSubstr("got backend 'nccl' with device 'cpu'"));
-  EXPECT_THAT(refused({.device = at::kCUDA, .backend = "mpi"}),
-              HasSubstr("got backend 'mpi', expected 'auto', 'loopback' (one rank)"));
+  EXPECT_THAT(refused({.device = at::kCUDA, .backend = "gloo"}),
+              HasSubstr("got backend 'gloo', expected 'auto', 'loopback' (one rank)"));
   EXPECT_THAT(refused({.backend = "shm", .nccl = {.memory = NcclOptions::Memory::kRegistered}}),
               HasSubstr("got memory or copy engines of nccl with backend 'shm' on cpu"));
   EXPECT_THAT(refused({.device = at::kCUDA, .backend = "shm", .nccl = {.copy_engine = true}}),

@@ -329,11 +329,12 @@ TEST(Groups, OptionsAreChecked) {
   EXPECT_THAT(refused({.rank = 2, .world_size = 2}), HasSubstr("got rank 2 of world_size 2"));
   EXPECT_THAT(refused({.timeout = std::chrono::milliseconds(0)}), HasSubstr("a timeout of 0 ms"));
   EXPECT_THAT(refused({.backend = "nccl"}), HasSubstr("got backend 'nccl' with device 'cpu'"));
-  for (const std::string backend : {"mpi", "gloo", "tcp"}) {
+  for (const std::string backend : {"ucc", "gloo", "tcp"}) {
     EXPECT_THAT(refused({.backend = backend}),
                 HasSubstr("got backend '" + backend +
-                          "', expected 'auto', 'loopback' (one rank), 'shm' (ranks of one host) or "
-                          "'nccl' (GPUs); use 'auto'"));
+                          "', expected 'auto', 'loopback' (one rank), 'mpi' (CPUs of any hosts, "
+                          "under mpirun or srun), 'shm' (ranks of one host) or 'nccl' (GPUs); use "
+                          "'auto'"));
   }
   EXPECT_THAT(refused({.rank = 0, .world_size = 2, .store_url = "file://x/y"}),
               HasSubstr("[rendezvous] store_url: got 'file://x/y'"));

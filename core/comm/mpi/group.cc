@@ -1,0 +1,139 @@
+#include "tessera/core/comm/mpi/group.h"
+
+#include <algorithm>
+#include <exception>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/groups/host_memory.h"
+#include "tessera/core/comm/groups/op_traits.h"
+#include "tessera/core/comm/mpi/progress.h"
+#include "tessera/core/process/failure_report.h"
+#include "tessera/errors.h"
+
+namespace tessera::internal::mpi {
+namespace {
+
+bool is_message(Op op) { return traits_of(op).tensors == OpTraits::Tensors::kMessage; }
+
+}  // namespace
+
+Group::Group(std::shared_ptr<Member> member)
+    : uncaught_at_start_(std::uncaught_exceptions()), member_(std::move(member)) {
+  Progress::instance().post(
+      [member = member_] { member->world().guard([&] { member->world().add(member); }); });
+}
+
+Group::~Group() {
+  if (!member_->world().origin().is_here()) return;
+  if (std::uncaught_exceptions() > uncaught_at_start_) {
+    abort(absl::StrCat("rank ", member_->world().rank(), " left while an exception unwound"));
+  }
+  Progress::instance().post([member = member_] {
+    member->world().guard([&] {
+      member->leave();
+      member->world().remove(*member);
+    });
+  });
+}
+
+void Group::require_usable(const Collective& collective, int64_t sequence) const {
+  const Origin& origin = member_->world().origin();
+  const std::string cause = origin.is_here()
+                                ? member_->failure()
+                                : origin.fork_error(absl::StrCat("rank ", member_->world().rank()));
+  if (cause.empty()) return;
+  throw CommError(
+      {to_string(collective.op), member_->name(), sequence, rank(), std::string(collective.tag)},
+      cause);
+}
+
+std::shared_ptr<Work> Group::run(const Collective& collective) {
+  const bool message = is_message(collective.op);
+  if (collective.op == Op::kHostGather || collective.op > Op::kSubgroup) refuse(collective);
+  const int64_t sequence = message ? -1 : ++sequence_;
+  require_usable(collective, sequence);
+  if (!message) {
+    note_collective(to_string(collective.op), collective.tag, sequence, member_->name());
+  }
+  auto call = std::make_shared<Call>(collective, member_->name(), rank(), sequence,
+                                     member_->world().timeout());
+  Progress::instance().post([member = member_, call, message] {
+    World& world = member->world();
+    world.guard([&] { message ? member->start_message(call) : member->start(call); });
+    const std::string cause = world.failure();
+    if (!cause.empty()) call->fail(cause);
+  });
+  if (collective.op == Op::kBarrier) call->wait();
+  return call;
+}
+
+at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
+  return allocate_on_host(numel, dtype);
+}
+
+std::unique_ptr<SharedBuffer> Group::make_shared_buffer(int64_t /*bytes*/, std::string_view name) {
+  require_usable({.op = Op::kSharedBuffer, .tag = name}, -1);
+  return nullptr;
+}
+
+std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
+                                              std::string_view name) {
+  check_subgroup(ranks, name, size(), subgroup_names_);
+  subgroup_names_.insert(std::string(name));
+  const std::string tag = absl::StrCat(std::string(name), " [", absl::StrJoin(ranks, ", "), "]");
+  run({.op = Op::kSubgroup, .tag = tag})->wait();
+  const auto own = std::find(ranks.begin(), ranks.end(), rank());
+  if (own == ranks.end()) return nullptr;
+  std::vector<int> world_ranks;
+  world_ranks.reserve(ranks.size());
+  for (const int rank : ranks) world_ranks.push_back(member_->world_rank(rank));
+  return std::make_shared<Group>(std::make_shared<Member>(
+      member_->world_ptr(), absl::StrCat(member_->name(), "/", std::string(name)),
+      std::move(world_ranks), static_cast<int>(own - ranks.begin())));
+}
+
+void Group::abort(std::string_view cause) noexcept {
+  try {
+    const std::shared_ptr<World>& world = member_->world_ptr();
+    if (!world->origin().is_here() || !world->set_failure(std::string(cause))) return;
+    report_failure(-1, cause);
+    Progress::instance().post([world] { world->guard([&] { world->tell_failure(); }); });
+  } catch (...) {  // out of memory: the others' time-out
+  }
+}
+
+std::shared_ptr<Group> make_world(const Calls& calls, Handle comm,
+                                  std::chrono::milliseconds timeout) {
+  const auto world = std::make_shared<World>(calls, comm, timeout);
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const auto fail = [&](const std::string& cause) {
+    throw CommError({"init_process_group", "world", -1, -1, "mpi"}, cause);
+  };
+  Progress& progress = Progress::instance();
+  progress.post([&progress, world] {
+    world->begin();
+    progress.attach(world);
+  });
+  while (!world->is_ready()) {
+    const std::string cause = world->failure();
+    if (!cause.empty()) fail(cause);
+    if (std::chrono::steady_clock::now() > deadline) {
+      world->set_failure("the ranks have not met");
+      fail(absl::StrCat("timed out: waited ", timeout.count(),
+                        " ms, and not all ranks of the communicator have come"));
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  std::vector<int> ranks(static_cast<size_t>(world->size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return std::make_shared<Group>(
+      std::make_shared<Member>(world, "world", std::move(ranks), world->rank()));
+}
+
+}  // namespace tessera::internal::mpi

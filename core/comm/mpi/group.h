@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/core/comm/mpi/member.h"
+#include "tessera/process_group.h"
+
+namespace tessera::internal::mpi {
+
+/// Ranks that communicate by MPI between CPUs, on any number of hosts. Collectives run on the
+/// process's progress thread (Progress), one after the other in each group; sums are those of
+/// shared memory, to the bit (Note [Traffic]). There are no windows and no shared buffers. A group
+/// that reduces holds 8 MiB, or 32 KiB for each rank if that is more. In a child of fork() every
+/// call throws CommError at once.
+class Group final : public ProcessGroup {
+ public:
+  /// Makes the member known to its world.
+  explicit Group(std::shared_ptr<Member> member);
+  ~Group() override;
+
+  int rank() const override { return member_->rank(); }
+  int size() const override { return member_->size(); }
+  std::string_view name() const override { return member_->name(); }
+  std::string_view backend() const override { return "mpi"; }
+  Capabilities can() const override { return {.in_background = true}; }
+
+  std::shared_ptr<Work> run(const Collective& collective) override;
+  at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
+  std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override;
+  std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
+                                         std::string_view name) override;
+  void abort(std::string_view cause) noexcept override;
+
+  World& world() { return member_->world(); }
+
+ private:
+  void require_usable(const Collective& collective, int64_t sequence) const;
+
+  const int uncaught_at_start_;
+  const std::shared_ptr<Member> member_;
+  std::set<std::string, std::less<>> subgroup_names_;
+  int64_t sequence_ = -1;
+};
+
+/// Collective over the ranks of `comm`, which is duplicated. MPI is initialised at
+/// MPI_THREAD_SERIALIZED or above. Throws CommError where ranks do not come.
+std::shared_ptr<Group> make_world(const Calls& calls, Handle comm,
+                                  std::chrono::milliseconds timeout);
+
+}  // namespace tessera::internal::mpi

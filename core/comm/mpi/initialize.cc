@@ -1,0 +1,74 @@
+#include "tessera/core/comm/mpi/initialize.h"
+
+#include <memory>
+
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/mpi/progress.h"
+#include "tessera/errors.h"
+
+namespace tessera::internal::mpi {
+namespace {
+
+const char* name_of_level(Calls::Level level) {
+  switch (level) {
+    case Calls::kSingle:
+      return "MPI_THREAD_SINGLE";
+    case Calls::kFunneled:
+      return "MPI_THREAD_FUNNELED";
+    case Calls::kSerialized:
+      return "MPI_THREAD_SERIALIZED";
+    case Calls::kMultiple:
+      return "MPI_THREAD_MULTIPLE";
+    default:
+      return "none";
+  }
+}
+
+/// On the progress thread.
+void begin(const Calls& calls, bool may_initialize) {
+  Progress& progress = Progress::instance();
+  Calls::Level level = calls.level();
+  TORCH_CHECK(level != Calls::kFinalized,
+              "[mpi] state: got an MPI that the application has finalised, expected one that can "
+              "be used; make groups before MPI_Finalize");
+  if (level == Calls::kNone) {
+    TORCH_CHECK(may_initialize,
+                "[mpi] state: got an MPI that is not initialised, expected the application to have "
+                "done so; call MPI_Init_thread with MPI_THREAD_SERIALIZED first");
+    TORCH_CHECK(calls.initialize(&level) == 0, "[mpi] MPI_Init_thread: failed; see what it said");
+    TORCH_CHECK(level >= Calls::kSerialized, "[mpi] thread level: got ", name_of_level(level),
+                " from ", calls.library(),
+                ", expected MPI_THREAD_SERIALIZED or above; use an MPI that was built for threads");
+    return progress.own(calls);
+  }
+  TORCH_CHECK(level >= Calls::kSerialized, "[mpi] thread level: got ", name_of_level(level),
+              " from the application's MPI_Init, expected MPI_THREAD_SERIALIZED or above, as a "
+              "thread of the group's calls MPI; call MPI_Init_thread with MPI_THREAD_SERIALIZED");
+  progress.leave_to_application(calls);
+}
+
+void run(const Calls& calls, std::chrono::milliseconds timeout, bool may_initialize) {
+  const Calls* const kept = &calls;
+  if (Progress::instance().run([kept, may_initialize] { begin(*kept, may_initialize); }, timeout)) {
+    return;
+  }
+  throw CommError(
+      {"init_process_group", "world", -1, -1, "mpi"},
+      absl::StrCat("timed out: waited ", timeout.count(),
+                   " ms for MPI_Init_thread, which waits for ranks that have not called "
+                   "it; mpirun says which have not started"));
+}
+
+}  // namespace
+
+void initialize(const Calls& calls, std::chrono::milliseconds timeout) {
+  run(calls, timeout, /*may_initialize=*/true);
+}
+
+void require_initialized(const Calls& calls, std::chrono::milliseconds timeout) {
+  run(calls, timeout, /*may_initialize=*/false);
+}
+
+}  // namespace tessera::internal::mpi

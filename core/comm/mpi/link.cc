@@ -1,0 +1,92 @@
+#include "tessera/core/comm/mpi/link.h"
+
+#include <algorithm>
+
+#include <c10/util/Exception.h>
+
+namespace tessera::internal::mpi {
+
+Link::Link(const Calls& calls, Handle comm) : calls_(calls), comm_(comm) {
+  check(calls_.largest_tag(comm_, &largest_tag_), "MPI_Comm_get_attr");
+  check(calls_.rank(comm_, &rank_), "MPI_Comm_rank");
+  check(calls_.size(comm_, &size_), "MPI_Comm_size");
+}
+
+int Link::draw_tag() {
+  last_tag_ = last_tag_ < largest_tag_ ? last_tag_ + 1 : 1;
+  return last_tag_;
+}
+
+void Link::release() { calls_.release(&comm_); }
+
+void Link::check(int code, const char* function) const {
+  if (code == 0) return;
+  char text[256] = "";
+  calls_.error_text(code, text, sizeof(text));
+  TORCH_CHECK(false, function, ": ", text);
+}
+
+Exchange::Exchange(Link& link, const std::vector<int>& world_ranks, int own_tag)
+    : link_(link),
+      world_ranks_(world_ranks),
+      own_tag_(own_tag),
+      tags_(world_ranks.size(), kNoTag) {}
+
+void Exchange::note_send(int to, int64_t bytes, int code, Handle request) {
+  link_.check(code, "MPI_Isend");
+  sent_bytes_ += bytes;
+  open_.push_back({request, to, /*receives=*/false});
+}
+
+void Exchange::send(int to, const char* data, int64_t bytes) {
+  if (bytes == 0) return;
+  Handle request = 0;
+  const int code =
+      link_.calls().send(data, static_cast<size_t>(bytes), world_ranks_[static_cast<size_t>(to)],
+                         own_tag_, link_.comm(), &request);
+  note_send(to, bytes, code, request);
+}
+
+void Exchange::send_synchronously(int to, const char* data, int64_t bytes) {
+  Handle request = 0;
+  const int code = link_.calls().send_synchronously(data, static_cast<size_t>(bytes),
+                                                    world_ranks_[static_cast<size_t>(to)], own_tag_,
+                                                    link_.comm(), &request);
+  note_send(to, bytes, code, request);
+}
+
+void Exchange::receive(int from, char* data, int64_t bytes) {
+  if (bytes == 0) return;
+  const auto index = static_cast<size_t>(from);
+  Handle request = 0;
+  link_.check(link_.calls().receive(data, static_cast<size_t>(bytes), world_ranks_[index],
+                                    tags_[index], link_.comm(), &request),
+              "MPI_Irecv");
+  open_.push_back({request, from, /*receives=*/true});
+}
+
+bool Exchange::is_over() {
+  std::erase_if(open_, [this](Transfer& transfer) {
+    int is_over = 0;
+    int source = 0;
+    link_.check(link_.calls().test(&transfer.request, &is_over, &source), "MPI_Test");
+    return is_over != 0;
+  });
+  return open_.empty();
+}
+
+void Exchange::cancel() {
+  for (Transfer& transfer : open_) {
+    if (transfer.receives) link_.calls().cancel(&transfer.request);
+  }
+}
+
+std::vector<int> Exchange::open_ranks() const {
+  std::vector<int> ranks;
+  for (const Transfer& transfer : open_) ranks.push_back(transfer.rank);
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+}  // namespace tessera::internal::mpi

@@ -1,0 +1,237 @@
+#include "tessera/core/comm/mpi/member.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/process/failure_report.h"
+#include "tessera/errors.h"
+
+namespace tessera::internal::mpi {
+
+struct Member::Active {
+  std::shared_ptr<Member> member;  // whose memory the transfers use
+  std::shared_ptr<Call> call;
+  Collective collective;  // keeps the tensors after the call has failed
+  std::unique_ptr<Round> round;
+  std::unique_ptr<Exchange> exchange;
+  std::unique_ptr<Transfer> transfer;
+};
+
+Member::Member(std::shared_ptr<World> world, std::string name, std::vector<int> world_ranks,
+               int rank)
+    : world_(std::move(world)),
+      name_(std::move(name)),
+      key_(group_key(name_)),
+      world_ranks_(std::move(world_ranks)),
+      rank_(rank),
+      mailbox_(*this) {}
+
+std::string Member::failure() const {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!failure_.empty()) return failure_;
+  }
+  return world_->failure();
+}
+
+Envelope Member::envelope(Envelope::Kind kind) const {
+  Envelope made;
+  made.kind = kind;
+  made.group = key_;
+  return made;
+}
+
+Round& Member::round_of(int64_t sequence) {
+  return rounds_.try_emplace(sequence, size()).first->second;
+}
+
+/// Whether its data goes into the envelope.
+bool Member::is_small(const Call& call) const { return payload_bytes(call.collective()) > 0; }
+
+void Member::send_call(const Call& call) {
+  Envelope made = envelope(Envelope::Kind::kCall);
+  made.sequence = call.sequence();
+  made.signature = call.signature();
+  made.slice = call.collective().slice;
+  made.data_tag = world_->link().draw_tag();
+  made.set_tag(call.tag());
+  if (is_small(call)) {
+    std::memcpy(made.payload(), data_of(call.collective().input),
+                static_cast<size_t>(payload_bytes(call.collective())));
+  }
+  round_of(call.sequence()).set(rank_, made);
+  for (int peer = 1; peer < size(); ++peer) {
+    world_->send(made, world_rank((rank_ + peer) % size()));
+  }
+}
+
+void Member::start(std::shared_ptr<Call> call) {
+  const std::string cause = failure();
+  if (!cause.empty()) return call->fail(cause);
+  // The others learn of it at once, except that small data may still be an earlier call's result.
+  const bool tells_now = !is_small(*call);
+  calls_.push_back(std::move(call));
+  if (tells_now) send_call(*calls_.back());
+}
+
+int Member::rank_of(int world_rank) const {
+  const auto found = std::lower_bound(world_ranks_.begin(), world_ranks_.end(), world_rank);
+  return static_cast<int>(found - world_ranks_.begin());
+}
+
+void Member::take(int world_rank, const Envelope& envelope) {
+  const int rank = rank_of(world_rank);
+  switch (envelope.kind) {
+    case Envelope::Kind::kCall:
+      called_[rank] = envelope.sequence + 1;
+      if (failure().empty()) round_of(envelope.sequence).set(rank, envelope);
+      return;
+    case Envelope::Kind::kMessage:
+      if (failure().empty()) return mailbox_.take(rank, envelope);
+      return world_->drain(world_rank, envelope);
+    case Envelope::Kind::kLeft:
+      left_[rank] = envelope.sequence;
+      return;
+    case Envelope::Kind::kFailed: {
+      const std::string cause(envelope.cause());
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (!failure_.empty()) return;
+        failure_ = cause;
+      }
+      return end_all(cause);
+    }
+    default:
+      return;
+  }
+}
+
+bool Member::advance(Call::Clock::time_point now) {
+  bool moved = mailbox_.advance(now);
+  while (!calls_.empty()) {
+    if (active_ == nullptr) {
+      calls_.front()->restart_clock();
+      active_ = std::make_shared<Active>();
+      active_->member = shared_from_this();
+      active_->call = calls_.front();
+      active_->collective = calls_.front()->collective();
+      if (is_small(*calls_.front())) send_call(*calls_.front());
+      moved = true;
+    }
+    const bool goes_on = active_->round == nullptr ? compare(*active_, now) : move(*active_, now);
+    if (!goes_on) return moved;
+    moved = true;
+  }
+  return moved;
+}
+
+/// Whether all calls are there, and equal.
+bool Member::compare(Active& active, Call::Clock::time_point now) {
+  const Call& call = *active.call;
+  Round& round = round_of(call.sequence());
+  if (!round.is_complete()) {
+    std::vector<int> missing;
+    for (int rank = 0; rank < size(); ++rank) {
+      if (round.has(rank)) continue;
+      missing.push_back(rank);
+      if (!has_left(rank)) continue;
+      fail(absl::StrCat(name_of(rank), " left the group after ", left_[rank], " collectives"),
+           rank);
+      return false;
+    }
+    if (call.is_late(now)) time_out(call, missing, difference(round));
+    return false;
+  }
+  std::string problem = difference(round);
+  if (problem.empty() && call.signature().op == Op::kReduceScatter) problem = slice_problem(round);
+  if (!problem.empty()) {
+    fail(problem, -1);
+    return false;
+  }
+  active.round = std::make_unique<Round>(std::move(round));
+  rounds_.erase(call.sequence());
+  active.exchange =
+      std::make_unique<Exchange>(world_->link(), world_ranks_, active.round->of(rank_).data_tag);
+  for (int rank = 0; rank < size(); ++rank) {
+    active.exchange->set_tag_of(rank, active.round->of(rank).data_tag);
+  }
+  active.transfer = make_transfer({.call = active.collective,
+                                   .round = *active.round,
+                                   .rank = rank_,
+                                   .size = size(),
+                                   .world_ranks = world_ranks_,
+                                   .scratch = scratch_});
+  return true;
+}
+
+bool Member::move(Active& active, Call::Clock::time_point now) {
+  if (!active.exchange->is_over()) {
+    if (active.call->is_late(now)) time_out(*active.call, active.exchange->open_ranks(), "");
+    return false;
+  }
+  if (active.transfer != nullptr && active.transfer->advance(*active.exchange)) return true;
+  const std::string problem = active.transfer == nullptr ? "" : active.transfer->problem();
+  if (!problem.empty()) {
+    fail(problem, -1);
+    return false;
+  }
+  return finish();
+}
+
+bool Member::finish() {
+  ++finished_;
+  world_->count_sent(active_->exchange->sent_bytes());
+  const std::shared_ptr<Call> call = std::move(calls_.front());
+  calls_.pop_front();
+  active_.reset();
+  call->finish();
+  return true;
+}
+
+void Member::leave() {
+  Envelope made = envelope(Envelope::Kind::kLeft);
+  made.sequence = finished_;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank != rank_) world_->send(made, world_rank(rank));
+  }
+  end_all("the group was destroyed while this collective ran");
+}
+
+void Member::fail(const std::string& cause, int culprit) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!failure_.empty()) return;
+    failure_ = cause;
+  }
+  if (culprit == rank_) culprit = -1;
+  std::string text = cause;
+  if (culprit >= 0 && !calls_.empty()) {
+    const Call& call = *calls_.front();
+    text = CommError({to_string(call.signature().op), name_, call.sequence(), rank_, call.tag()},
+                     cause)
+               .what();
+  }
+  report_failure(culprit < 0 ? -1 : world_rank(culprit), text);
+  Envelope made = envelope(Envelope::Kind::kFailed);
+  made.set_cause(cause);
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank != rank_) world_->send(made, world_rank(rank));
+  }
+  end_all(cause);
+}
+
+void Member::end_all(const std::string& cause) {
+  if (active_ != nullptr && active_->exchange != nullptr) {
+    active_->exchange->cancel();
+    world_->keep(*active_->exchange, active_);
+  }
+  active_.reset();
+  for (const auto& call : std::exchange(calls_, {})) call->fail(cause);
+  rounds_.clear();
+  mailbox_.end_all(cause);
+}
+
+}  // namespace tessera::internal::mpi

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/core/comm/mpi/call.h"
+#include "tessera/core/comm/mpi/mailbox.h"
+#include "tessera/core/comm/mpi/round.h"
+#include "tessera/core/comm/mpi/transfer.h"
+#include "tessera/core/comm/mpi/world.h"
+
+namespace tessera::internal::mpi {
+
+/// This rank's side of one group: its calls, one after the other, and what the others have told of
+/// theirs. Beside the first part used by the progress thread alone.
+class Member : public std::enable_shared_from_this<Member> {
+ public:
+  /// `world_ranks` of the group's ranks.
+  Member(std::shared_ptr<World> world, std::string name, std::vector<int> world_ranks, int rank);
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(world_ranks_.size()); }
+  const std::string& name() const { return name_; }
+  const std::vector<int>& world_ranks() const { return world_ranks_; }
+  World& world() const { return *world_; }
+  const std::shared_ptr<World>& world_ptr() const { return world_; }
+  std::string name_of(int rank) const { return mpi::name_of(rank, world_ranks_); }
+  uint64_t key() const { return key_; }
+  /// Why calls fail; "" if they do not.
+  std::string failure() const;
+
+  // The progress thread's part.
+
+  void start(std::shared_ptr<Call> call);
+  void start_message(const std::shared_ptr<Call>& call) { mailbox_.start(call); }
+  void take(int world_rank, const Envelope& envelope);
+  /// Goes on with what is under way; whether anything moved.
+  bool advance(Call::Clock::time_point now);
+  bool is_busy() const { return !calls_.empty() || mailbox_.is_busy(); }
+
+  /// Tells the others that this rank is gone; calls under way fail.
+  void leave();
+  /// Makes `cause` the cause of the group's failure on all ranks, unless there is one. `culprit`:
+  /// the rank that began it; negative: this one.
+  void fail(const std::string& cause, int culprit);
+  /// Fails what is under way.
+  void end_all(const std::string& cause);
+  /// Where a rank that others wait for is, for messages: ", pid 7 on nodeB"; "" if unknown.
+  std::string place_of(int rank) const { return world_->place_of(world_rank(rank)); }
+  bool has_left(int rank) const { return left_.count(rank) != 0; }
+  int world_rank(int rank) const { return world_ranks_[static_cast<size_t>(rank)]; }
+  Envelope envelope(Envelope::Kind kind) const;
+
+ private:
+  /// The first of the calls, once it is under way.
+  struct Active;
+
+  Round& round_of(int64_t sequence);
+  void send_call(const Call& call);
+  bool is_small(const Call& call) const;
+  bool compare(Active& active, Call::Clock::time_point now);
+  bool move(Active& active, Call::Clock::time_point now);
+  bool finish();
+  void time_out(const Call& call, const std::vector<int>& missing, const std::string& found);
+  std::string difference(const Round& round) const;
+  std::string slice_problem(const Round& round) const;
+  int rank_of(int world_rank) const;
+
+  const std::shared_ptr<World> world_;
+  const std::string name_;
+  const uint64_t key_;
+  const std::vector<int> world_ranks_;
+  const int rank_;
+
+  mutable std::mutex mutex_;
+  std::string failure_;
+
+  std::deque<std::shared_ptr<Call>> calls_;
+  std::shared_ptr<Active> active_;
+  std::map<int64_t, Round> rounds_;  // by sequence
+  std::map<int, int64_t> left_;      // how many calls they had finished
+  std::map<int, int64_t> called_;    // how many the ranks have begun
+  int64_t finished_ = 0;
+  Scratch scratch_;
+  Mailbox mailbox_;
+};
+
+}  // namespace tessera::internal::mpi

@@ -1,0 +1,51 @@
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/comm/mpi/member.h"
+
+namespace tessera::internal::mpi {
+
+/// The first two calls that differ, of those that are there. "" if none do. Equal on all ranks when
+/// all are.
+std::string Member::difference(const Round& round) const {
+  int first = -1;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (!round.has(rank)) continue;
+    if (first < 0) first = rank;
+    const Envelope& one = round.of(first);
+    const Envelope& other = round.of(rank);
+    if (one.is_same_call(other)) continue;
+    return absl::StrCat(name_of(rank), " called ", describe(other.signature, other.tag()),
+                        " where ", name_of(first), " called ", describe(one.signature, one.tag()));
+  }
+  return "";
+}
+
+std::string Member::slice_problem(const Round& round) const {
+  for (int rank = 1; rank < size(); ++rank) {
+    for (int other = 0; other < rank; ++other) {
+      const Envelope& call = round.of(rank);
+      if (call.slice != round.of(other).slice) continue;
+      return absl::StrCat(name_of(rank), " and ", name_of(other), " both asked for slice ",
+                          call.slice, " of ", describe(call.signature, call.tag()),
+                          "; the ranks' slices must be a permutation");
+    }
+  }
+  return "";
+}
+
+/// `found`: what differs between the calls that are there, or "".
+void Member::time_out(const Call& call, const std::vector<int>& missing, const std::string& found) {
+  std::string names;
+  for (const int rank : missing) {
+    const auto called = called_.find(rank);
+    absl::StrAppend(&names, names.empty() ? "" : ", ", name_of(rank), place_of(rank),
+                    ", which has called ", called == called_.end() ? 0 : called->second,
+                    " collectives");
+  }
+  if (names.empty()) names = "nobody";
+  std::string cause = absl::StrCat("timed out: waited ", call.timeout().count(), " ms for ", names);
+  if (!found.empty()) cause = absl::StrCat(found, "; ", cause);
+  fail(cause, missing.empty() ? -1 : missing.front());
+}
+
+}  // namespace tessera::internal::mpi

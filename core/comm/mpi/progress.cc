@@ -1,0 +1,149 @@
+#include "tessera/core/comm/mpi/progress.h"
+
+#include <sched.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <set>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include "tessera/time_out.h"
+
+namespace tessera::internal::mpi {
+namespace {
+
+// How often the thread gives its core away before it sleeps between looks, and for how long. Ranks
+// often outnumber cores, and whoever is waited for needs them.
+constexpr int kYields = 100;
+constexpr auto kShortSleep = std::chrono::microseconds(50);
+constexpr int kLongAfter = 2000;
+constexpr auto kLongSleep = std::chrono::milliseconds(1);
+constexpr std::chrono::milliseconds kMaxWait = kMaxTimeOut;  // as MPI_Finalize waits
+// After a failure, for the others to leave, too.
+constexpr auto kLinger = std::chrono::seconds(5);
+
+}  // namespace
+
+Progress& Progress::instance() {
+  static auto* const progress = new Progress();
+  return *progress;
+}
+
+void Progress::post(std::function<void()> job) {
+  if (!origin_.is_here()) return;  // there is no such thread in a child of fork()
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!is_started_) {
+      is_started_ = true;
+      std::thread([this] { loop(); }).detach();
+    }
+    jobs_.push_back(std::move(job));
+  }
+  changed_.notify_one();
+}
+
+bool Progress::run(std::function<void()> job, std::chrono::milliseconds timeout) {
+  TORCH_CHECK(origin_.is_here(), "[mpi] process: got ", origin_.fork_error("a process of MPI"),
+              ", expected the process that has begun to use MPI; make groups there");
+  const auto task = std::make_shared<std::packaged_task<void()>>(std::move(job));
+  auto result = task->get_future();
+  post([task] { (*task)(); });
+  if (result.wait_for(timeout) != std::future_status::ready) return false;
+  result.get();
+  return true;
+}
+
+std::deque<std::function<void()>> Progress::take_jobs() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(jobs_, {});
+}
+
+void Progress::pause(bool is_busy, int idle_rounds) {
+  if (is_busy && idle_rounds < kYields) {
+    ::sched_yield();
+    return;
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto has_jobs = [this] { return !jobs_.empty(); };
+  if (!is_busy) return changed_.wait(lock, has_jobs);
+  if (idle_rounds < kLongAfter) {
+    changed_.wait_for(lock, kShortSleep, has_jobs);
+  } else {
+    changed_.wait_for(lock, kLongSleep, has_jobs);
+  }
+}
+
+bool Progress::look_at_worlds() {
+  const auto now = Clock::now();
+  bool moved = false;
+  for (const auto& world : worlds_) moved = world->advance(now) || moved;
+  std::erase_if(worlds_, [](const auto& world) { return world->is_retired(); });
+  return moved;
+}
+
+void Progress::loop() {
+  for (int idle_rounds = 0;; ++idle_rounds) {
+    for (const auto& job : take_jobs()) {
+      job();
+      idle_rounds = 0;
+    }
+    if (look_at_worlds()) idle_rounds = 0;
+    bool is_busy = false;
+    for (const auto& world : worlds_) is_busy = is_busy || world->is_busy();
+    if (idle_rounds > 0 || !is_busy) pause(is_busy, idle_rounds);
+  }
+}
+
+void Progress::own(const Calls& calls) {
+  owned_ = &calls;
+  std::atexit([] { instance().end(); });
+}
+
+void Progress::leave_to_application(const Calls& calls) {
+  static std::set<const Calls*> known;
+  if (known.insert(&calls).second) {
+    calls.before_finalize([] {
+      Progress& progress = instance();
+      if (progress.origin_.is_here()) progress.run([&] { progress.let_go(); }, kMaxWait);
+    });
+  }
+}
+
+/// Whether the worlds may be left as they are: all have retired, or one that has failed is not
+/// waited for any longer.
+bool Progress::is_over(Clock::time_point since) const {
+  for (const auto& world : worlds_) {
+    const std::string cause = world->failure();
+    if (cause.empty() || Clock::now() - since < kLinger) continue;
+    std::fprintf(stderr,
+                 "[mpi] this rank ends, and other ranks have not left the group within %d s after "
+                 "it had failed: %s. MPI_Abort ends them.\n",
+                 static_cast<int>(kLinger.count()), cause.c_str());
+    world->abort_all();
+  }
+  return worlds_.empty();
+}
+
+/// Leaves all worlds and waits until the others have left them.
+void Progress::let_go() {
+  const auto since = Clock::now();
+  for (const auto& world : worlds_) world->end();
+  while (!is_over(since)) {
+    if (!look_at_worlds()) std::this_thread::sleep_for(kLongSleep);
+  }
+}
+
+void Progress::end() {
+  if (!origin_.is_here()) return;
+  run(
+      [this] {
+        let_go();
+        owned_->finalize();
+      },
+      kMaxWait);
+}
+
+}  // namespace tessera::internal::mpi

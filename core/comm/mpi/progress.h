@@ -1,0 +1,66 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "tessera/core/comm/mpi/world.h"
+#include "tessera/core/process/fork.h"
+
+namespace tessera::internal::mpi {
+
+/// The one thread of the process that calls MPI, so MPI_THREAD_SERIALIZED is enough. It sleeps
+/// while nothing is under way, and is started by the first call.
+///
+/// Note [End of MPI]
+/// ~~~~~~~~~~~~~~~~~
+/// MPI can be initialised once in a process, so what is initialised here stays until the process
+/// ends. Then (atexit) this rank leaves its worlds and waits until the others have, as MPI_Finalize
+/// would; a rank that crashes instead is what mpirun ends all others for. After a failure some rank
+/// may never come: the wait is short, and MPI_Abort ends all ranks. An application's own MPI is
+/// left to it; at its MPI_Finalize this thread lets go.
+class Progress {
+ public:
+  /// Never destroyed.
+  static Progress& instance();
+
+  /// Any thread. Runs `job` on the thread, after earlier ones. It must not throw.
+  void post(std::function<void()> job);
+  /// Runs it and waits, at most that long; false if it has not ended by then (it may yet). Throws
+  /// what it throws.
+  bool run(std::function<void()> job, std::chrono::milliseconds timeout);
+  /// The thread's: from now on `world` is looked at.
+  void attach(std::shared_ptr<World> world) { worlds_.push_back(std::move(world)); }
+  /// The thread's: it has initialised this MPI and finalises it when the process ends.
+  void own(const Calls& calls);
+  /// The thread's: an application finalises it.
+  void leave_to_application(const Calls& calls);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Progress() = default;
+  void loop();
+  std::deque<std::function<void()>> take_jobs();
+  void pause(bool is_busy, int idle_rounds);
+  bool look_at_worlds();
+  void end();
+  void let_go();
+  bool is_over(Clock::time_point since) const;
+
+  const Origin origin_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> jobs_;
+  bool is_started_ = false;
+  std::vector<std::shared_ptr<World>> worlds_;
+  const Calls* owned_ = nullptr;
+};
+
+}  // namespace tessera::internal::mpi

@@ -1,0 +1,187 @@
+#include <algorithm>
+
+#include "tessera/core/comm/mpi/transfer.h"
+#include "tessera/core/comm/shm/reduce_kernels.h"
+
+namespace tessera::internal::mpi {
+namespace {
+
+// What the pieces of one step take on a rank, and the least of one: two steps are under way at a
+// time, so a group that reduces holds twice this, or for many ranks twice their least pieces.
+constexpr int64_t kStepBytes = int64_t{4} << 20;
+constexpr int64_t kLeastPiece = int64_t{16} << 10;
+constexpr int64_t kAlignment = 64;  // elements
+
+/// What both reductions share: pieces that come from all ranks, into one of two halves in turn.
+class Pieces {
+ public:
+  Pieces(const TransferContext& context, int64_t most_numel)
+      : context_(context), element_(context.call.input.element_size()) {
+    const int64_t bytes = std::max(kStepBytes / context.size, kLeastPiece);
+    numel_ = std::max(bytes / element_ / kAlignment, int64_t{1}) * kAlignment;
+    const int64_t needed = (most_numel + kAlignment - 1) / kAlignment * kAlignment;
+    numel_ = std::min(numel_, std::max(needed, kAlignment));
+    memory_ = context.scratch.get(2 * context.size * numel_ * element_);
+  }
+
+  int64_t numel() const { return numel_; }
+  int64_t element() const { return element_; }
+
+  /// Where the piece of a rank comes in a step.
+  char* place(int64_t step, int rank) const {
+    return memory_ + ((step & 1) * context_.size + rank) * numel_ * element_;
+  }
+
+  void receive(Exchange& exchange, int64_t step, int64_t numel) const {
+    for (int peer = 1; peer < context_.size; ++peer) {
+      const int from = (context_.rank + peer) % context_.size;
+      exchange.receive(from, place(step, from), numel * element_);
+    }
+  }
+
+  /// Of what has come in that step and this rank's `own`, in rank order.
+  void reduce(int64_t step, const char* own, char* target, int64_t numel) {
+    sources_.clear();
+    for (int rank = 0; rank < context_.size; ++rank) {
+      sources_.push_back(rank == context_.rank ? own : place(step, rank));
+    }
+    shm::reduce(context_.call.input.scalar_type(), context_.call.reduce, sources_.data(),
+                context_.size, &target, 1, numel, shm::Stores::kCached, context_.call.divisor);
+  }
+
+ private:
+  const TransferContext context_;
+  const int64_t element_;
+  int64_t numel_ = 0;
+  char* memory_ = nullptr;
+  std::vector<const char*> sources_;
+};
+
+/// all_reduce and reduce: a chunk of the tensor has a piece for every rank.
+class ReduceTransfer final : public Transfer {
+ public:
+  explicit ReduceTransfer(const TransferContext& context)
+      : context_(context),
+        data_(data_of(context.call.input)),
+        numel_(context.call.input.numel()),
+        pieces_(context, (numel_ + context.size - 1) / context.size),
+        root_(context.call.op == Op::kReduce ? context.call.peer : -1) {}
+
+  bool advance(Exchange& exchange) override {
+    const int64_t chunk = pieces_.numel() * context_.size;
+    const int64_t count = (numel_ + chunk - 1) / chunk;
+    const int64_t step = step_++;
+    if (step > count) return false;
+    if (step < count) give(exchange, step);
+    if (step > 0) take(exchange, step - 1);
+    return true;
+  }
+
+ private:
+  struct Range {
+    int64_t begin = 0;
+    int64_t numel = 0;
+  };
+
+  /// The piece of `rank` in a chunk.
+  Range range(int64_t step, int rank) const {
+    const int64_t chunk = pieces_.numel() * context_.size;
+    const int64_t begin = step * chunk;
+    const int64_t length = std::min(chunk, numel_ - begin);
+    const int64_t share = (length + context_.size - 1) / context_.size;
+    const int64_t from = std::min(rank * share, length);
+    return {begin + from, std::min((rank + 1) * share, length) - from};
+  }
+
+  void give(Exchange& exchange, int64_t step) {
+    pieces_.receive(exchange, step, range(step, context_.rank).numel);
+    for (int peer = 1; peer < context_.size; ++peer) {
+      const int to = (context_.rank + peer) % context_.size;
+      const Range part = range(step, to);
+      exchange.send(to, at(part), part.numel * pieces_.element());
+    }
+  }
+
+  void take(Exchange& exchange, int64_t step) {
+    const Range own = range(step, context_.rank);
+    const int64_t bytes = own.numel * pieces_.element();
+    const bool keeps = root_ < 0 || root_ == context_.rank;
+    char* const target = keeps ? at(own) : pieces_.place(step, context_.rank);
+    pieces_.reduce(step, at(own), target, own.numel);
+    if (!keeps) return exchange.send(root_, target, bytes);
+    for (int peer = 1; peer < context_.size; ++peer) {
+      const int other = (context_.rank + peer) % context_.size;
+      const Range part = range(step, other);
+      exchange.receive(other, at(part), part.numel * pieces_.element());
+      if (root_ < 0) exchange.send(other, target, bytes);
+    }
+  }
+
+  char* at(const Range& part) const { return data_ + part.begin * pieces_.element(); }
+
+  const TransferContext context_;
+  char* const data_;
+  const int64_t numel_;
+  Pieces pieces_;
+  const int root_;
+  int64_t step_ = 0;
+};
+
+class ScatterReduceTransfer final : public Transfer {
+ public:
+  explicit ScatterReduceTransfer(const TransferContext& context)
+      : context_(context),
+        numel_(context.call.output.numel()),
+        input_(data_of(context.call.input)),
+        output_(data_of(context.call.output)),
+        pieces_(context, numel_) {}
+
+  bool advance(Exchange& exchange) override {
+    const int64_t count = (numel_ + pieces_.numel() - 1) / pieces_.numel();
+    const int64_t step = step_++;
+    if (step > count) return false;
+    if (step < count) give(exchange, step);
+    if (step == 0) return true;
+    const int64_t begin = (step - 1) * pieces_.numel();
+    const char* const own = slice_of(context_.rank) + begin * pieces_.element();
+    pieces_.reduce(step - 1, own, output_ + begin * pieces_.element(), numel_at(step - 1));
+    return true;
+  }
+
+ private:
+  int64_t numel_at(int64_t step) const {
+    return std::min(pieces_.numel(), numel_ - step * pieces_.numel());
+  }
+  const char* slice_of(int rank) const {
+    return input_ + context_.round.of(rank).slice * numel_ * pieces_.element();
+  }
+
+  void give(Exchange& exchange, int64_t step) {
+    const int64_t numel = numel_at(step);
+    pieces_.receive(exchange, step, numel);
+    for (int peer = 1; peer < context_.size; ++peer) {
+      const int to = (context_.rank + peer) % context_.size;
+      exchange.send(to, slice_of(to) + step * pieces_.numel() * pieces_.element(),
+                    numel * pieces_.element());
+    }
+  }
+
+  const TransferContext context_;
+  const int64_t numel_;
+  char* const input_;
+  char* const output_;
+  Pieces pieces_;
+  int64_t step_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Transfer> make_reduce_transfer(const TransferContext& context) {
+  return std::make_unique<ReduceTransfer>(context);
+}
+
+std::unique_ptr<Transfer> make_scatter_reduce_transfer(const TransferContext& context) {
+  return std::make_unique<ScatterReduceTransfer>(context);
+}
+
+}  // namespace tessera::internal::mpi

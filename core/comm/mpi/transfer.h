@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/collective.h"
+#include "tessera/core/comm/mpi/link.h"
+#include "tessera/core/comm/mpi/round.h"
+
+namespace tessera::internal::mpi {
+
+/// Memory that reductions of a group receive into, kept between them.
+class Scratch {
+ public:
+  /// At least this many bytes, aligned to a cache line; what it held is lost.
+  char* get(int64_t bytes);
+  int64_t bytes() const { return tensor_.defined() ? tensor_.numel() : 0; }
+
+ private:
+  at::Tensor tensor_;
+};
+
+/// Moves the data of one collective, after the ranks' calls were found equal, in steps: each starts
+/// transfers, and the next begins when they are over.
+///
+/// Note [Traffic]
+/// ~~~~~~~~~~~~~~
+/// What a rank sends, of N ranks and n bytes: all_reduce 2 n (N-1)/N, as every rank reduces the
+/// N-th part and gives the result to all; reduce_scatter and all_gather (N-1) slices; broadcast
+/// at most 2 n (N-1)/N, as ranks pass the root's parts on. Every element is summed by one rank, in
+/// rank order, with the kernels of shared memory: the same bits. Up to
+/// Envelope::kPayloadBytes the data is in the envelopes, so an operation costs one exchange.
+class Transfer {
+ public:
+  virtual ~Transfer() = default;
+  /// Starts the next step; false if there is none.
+  virtual bool advance(Exchange& exchange) = 0;
+  /// Why the ranks' calls do not fit, found on the way, equal on all ranks; "" if they do.
+  virtual std::string problem() const { return ""; }
+};
+
+/// What a transfer works with. References must outlive it.
+struct TransferContext {
+  const Collective& call;
+  const Round& round;
+  int rank;
+  int size;
+  const std::vector<int>& world_ranks;
+  Scratch& scratch;
+};
+
+/// Bytes of data that go into the envelope of this call; -1 if it is transferred instead. Equal on
+/// ranks whose calls match.
+int64_t payload_bytes(const Collective& call);
+
+/// Null where nothing is to be moved.
+std::unique_ptr<Transfer> make_transfer(const TransferContext& context);
+
+std::unique_ptr<Transfer> make_payload_transfer(const TransferContext& context);
+std::unique_ptr<Transfer> make_reduce_transfer(const TransferContext& context);
+std::unique_ptr<Transfer> make_scatter_reduce_transfer(const TransferContext& context);
+std::unique_ptr<Transfer> make_broadcast_transfer(const TransferContext& context);
+std::unique_ptr<Transfer> make_move_transfer(const TransferContext& context);
+std::unique_ptr<Transfer> make_all_to_all_transfer(const TransferContext& context);
+
+/// "rank 1", and its number in the world where that is another one.
+std::string name_of(int rank, const std::vector<int>& world_ranks);
+
+/// A tensor's memory; null where there is none.
+char* data_of(const at::Tensor& tensor);
+
+}  // namespace tessera::internal::mpi

@@ -1,0 +1,237 @@
+#include "tessera/core/comm/mpi/world.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/comm/mpi/member.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/core/process/failure_report.h"
+
+namespace tessera::internal::mpi {
+namespace {
+
+constexpr int kEnvelopeTag = 0;
+
+/// A message's data that nobody wants.
+struct Drained {
+  explicit Drained(Link& link, int from, int tag, int64_t bytes)
+      : ranks{from}, data(at::empty({bytes}, at::kByte)), exchange(link, ranks, Exchange::kNoTag) {
+    exchange.set_tag_of(0, tag);
+    exchange.receive(0, data_of(data), bytes);
+  }
+  const std::vector<int> ranks;
+  const at::Tensor data;
+  Exchange exchange;
+};
+
+}  // namespace
+
+std::string World::failure() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return failure_;
+}
+
+bool World::set_failure(const std::string& cause) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!failure_.empty()) return false;
+  failure_ = cause.empty() ? "no cause given" : cause;
+  return true;
+}
+
+void World::set_places(std::vector<std::string> places) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  places_ = std::move(places);
+}
+
+std::string World::place_of(int rank) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return places_.empty() ? "" : places_[static_cast<size_t>(rank)];
+}
+
+void World::begin() {
+  is_making_ = true;
+  if (calls_.duplicate(comm_, &made_, &making_) != 0) set_failure("MPI_Comm_idup failed");
+}
+
+void World::get_ready() {
+  link_.emplace(calls_, made_);
+  for (Incoming& incoming : incoming_) await_envelope(incoming);
+  is_making_ = false;
+  ready_.store(true, std::memory_order_release);
+}
+
+void World::await_envelope(Incoming& incoming) {
+  link_->check(calls_.receive(&incoming.envelope, sizeof(Envelope), Calls::kAnySource, kEnvelopeTag,
+                              link_->comm(), &incoming.request),
+               "MPI_Irecv");
+}
+
+void World::send(const Envelope& envelope, int to) {
+  if (ended_ranks_.count(to) != 0) return;
+  Outgoing& outgoing = outgoing_.emplace_back();
+  outgoing.envelope = envelope;
+  link_->check(calls_.send(&outgoing.envelope, sizeof(Envelope), to, kEnvelopeTag, link_->comm(),
+                           &outgoing.request),
+               "MPI_Isend");
+}
+
+void World::add(const std::shared_ptr<Member>& member) {
+  members_[member->key()] = member;
+  const auto early = early_.find(member->key());
+  if (early == early_.end()) return;
+  for (const Early& one : early->second) member->take(one.from, one.envelope);
+  early_.erase(early);
+}
+
+void World::remove(const Member& member) {
+  gone_.insert(member.key());
+  members_.erase(member.key());
+  if (members_.empty()) end();
+}
+
+void World::keep(Exchange& exchange, std::shared_ptr<void> owner) {
+  kept_.push_back({&exchange, std::move(owner)});
+}
+
+void World::drain(int from, const Envelope& message) {
+  const CallSignature& call = message.signature;
+  const int64_t bytes = call.numel * static_cast<int64_t>(c10::elementSize(call.dtype));
+  if (bytes <= static_cast<int64_t>(Envelope::kPayloadBytes)) return;
+  auto drained = std::make_shared<Drained>(*link_, from, message.data_tag, bytes);
+  keep(drained->exchange, drained);
+}
+
+void World::tell_failure() {
+  const std::string cause = failure();
+  Envelope envelope;
+  envelope.kind = Envelope::Kind::kFailed;
+  envelope.set_cause(cause);
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank != this->rank()) send(envelope, rank);
+  }
+  for (const auto& [key, member] : members_) member->end_all(cause);
+}
+
+void World::end() {
+  if (ended_ || !is_ready()) return;
+  ended_ = true;
+  Envelope envelope;
+  envelope.kind = Envelope::Kind::kEnded;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank != this->rank()) send(envelope, rank);
+  }
+}
+
+void World::dispatch(int from, const Envelope& envelope) {
+  if (envelope.kind == Envelope::Kind::kEnded) {
+    ended_ranks_.insert(from);
+    return;
+  }
+  if (envelope.group == 0) {
+    const std::string cause(envelope.cause());
+    if (!set_failure(cause)) return;
+    for (const auto& [key, member] : members_) member->end_all(cause);
+    return;
+  }
+  const auto member = members_.find(envelope.group);
+  if (member != members_.end()) {
+    const std::shared_ptr<Member> kept = member->second;
+    return kept->take(from, envelope);
+  }
+  if (gone_.count(envelope.group) == 0) {
+    early_[envelope.group].push_back({from, envelope});
+  } else if (envelope.kind == Envelope::Kind::kMessage) {
+    drain(from, envelope);
+  }
+}
+
+bool World::look() {
+  if (is_making_) {
+    int is_over = 0;
+    int source = 0;
+    if (calls_.test(&making_, &is_over, &source) != 0 || is_over == 0) return false;
+    get_ready();
+    return true;
+  }
+  if (!is_ready() || retired_) return false;
+  bool moved = false;
+  while (true) {
+    Incoming& incoming = incoming_[next_];
+    int is_over = 0;
+    int source = 0;
+    link_->check(calls_.test(&incoming.request, &is_over, &source), "MPI_Test");
+    if (is_over == 0) break;
+    const Envelope envelope = incoming.envelope;
+    await_envelope(incoming);
+    next_ = (next_ + 1) % kReceives;
+    dispatch(source, envelope);
+    moved = true;
+  }
+  return look_at_outgoing() || moved;
+}
+
+bool World::look_at_outgoing() {
+  const size_t before = outgoing_.size() + kept_.size();
+  outgoing_.remove_if([this](Outgoing& outgoing) {
+    int is_over = 0;
+    int source = 0;
+    link_->check(calls_.test(&outgoing.request, &is_over, &source), "MPI_Test");
+    return is_over != 0;
+  });
+  kept_.remove_if([](Kept& kept) { return kept.exchange->is_over(); });
+  return outgoing_.size() + kept_.size() != before;
+}
+
+/// An error of MPI itself, or of this rank's part in a call, which the others wait for.
+void World::fail_by(const std::exception& error) {
+  const std::string cause = absl::StrCat(
+      is_ready() ? absl::StrCat("rank ", rank(), " failed: ") : std::string(), error_text(error));
+  if (!set_failure(cause)) return;
+  report_failure(-1, cause);
+  try {
+    if (is_ready()) tell_failure();
+  } catch (const std::exception&) {  // what failed once may fail again; peers then time out
+    for (const auto& [key, member] : members_) member->end_all(cause);
+  }
+}
+
+bool World::advance(Clock::time_point now) {
+  try {
+    bool moved = look();
+    const auto members = members_;  // a member may go
+    for (const auto& [key, member] : members) moved = member->advance(now) || moved;
+    if (ended_ && !retired_) retire();
+    return moved;
+  } catch (const std::exception& error) {
+    fail_by(error);
+    return false;
+  }
+}
+
+bool World::is_busy() const {
+  if (is_making_ || !outgoing_.empty() || !kept_.empty()) return true;
+  return std::any_of(members_.begin(), members_.end(),
+                     [](const auto& entry) { return entry.second->is_busy(); });
+}
+
+void World::retire() {
+  if (!outgoing_.empty() || !kept_.empty()) return;
+  if (static_cast<int>(ended_ranks_.size()) < size() - 1) return;
+  // No rank sends any more, so these have not begun.
+  for (Incoming& incoming : incoming_) {
+    calls_.cancel(&incoming.request);
+    int is_over = 0;
+    int source = 0;
+    while (calls_.test(&incoming.request, &is_over, &source) == 0 && is_over == 0) {
+    }
+  }
+  link_->release();
+  retired_ = true;
+}
+
+void World::abort_all() { calls_.abort(is_ready() ? link_->comm() : comm_, 1); }
+
+}  // namespace tessera::internal::mpi

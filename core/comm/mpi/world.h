@@ -1,0 +1,146 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/core/comm/mpi/envelope.h"
+#include "tessera/core/comm/mpi/link.h"
+#include "tessera/core/process/fork.h"
+
+namespace tessera::internal::mpi {
+
+class Member;
+
+/// What all groups of one rank share: the communicator, and the envelopes that come and go on it.
+/// What is not marked otherwise is the progress thread's.
+class World : public std::enable_shared_from_this<World> {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// Any thread. Of the ranks of `comm`, which is duplicated: begin().
+  World(const Calls& calls, Handle comm, std::chrono::milliseconds timeout)
+      : calls_(calls), comm_(comm), timeout_(timeout) {}
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  // Any thread.
+
+  /// The process of the rank.
+  const Origin& origin() const { return origin_; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+  /// Whether begin() is over: all ranks have called it. Then rank() and size() are known.
+  bool is_ready() const { return ready_.load(std::memory_order_acquire); }
+  int rank() const { return link_->rank(); }
+  int size() const { return link_->size(); }
+  /// Why calls fail; "" if they do not.
+  std::string failure() const;
+  /// Sets that; false if there was a cause before.
+  bool set_failure(const std::string& cause);
+  /// Bytes of data that this rank has sent, without envelopes.
+  int64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
+  /// Says where ranks are, for messages: " (pid 7 on nodeB)", by rank.
+  void set_places(std::vector<std::string> places);
+  std::string place_of(int rank) const;
+
+  // The progress thread's part.
+
+  /// Collective, does not block: duplicates the communicator.
+  void begin();
+  Link& link() { return *link_; }
+  void send(const Envelope& envelope, int to);
+  void add(const std::shared_ptr<Member>& member);
+  void remove(const Member& member);
+  /// Looks at `exchange`, which `owner` keeps, until it is over.
+  void keep(Exchange& exchange, std::shared_ptr<void> owner);
+  /// Takes data that comes with a message which nobody receives, or its sender would keep it.
+  void drain(int from, const Envelope& message);
+  void count_sent(int64_t bytes) { sent_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
+  /// Tells the others the cause of failure, and fails what is under way.
+  void tell_failure();
+  /// Tells the others that this rank has left.
+  void end();
+
+  /// Runs it; what it throws fails the world, because the others wait for this rank.
+  template <typename Body>
+  void guard(Body&& body) {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      fail_by(error);
+    }
+  }
+  /// Goes on with what is under way; whether anything moved.
+  bool advance(Clock::time_point now);
+  /// Whether it has to be looked at.
+  bool is_busy() const;
+  /// Whether MPI has no more to do with it: all ranks have ended.
+  bool is_retired() const { return retired_; }
+  /// Ends the other ranks, too.
+  void abort_all();
+
+ private:
+  static constexpr size_t kReceives = 8;
+  struct Incoming {
+    Handle request = 0;
+    Envelope envelope;
+  };
+  struct Outgoing {
+    Handle request = 0;
+    Envelope envelope;
+  };
+  struct Kept {
+    Exchange* exchange;
+    std::shared_ptr<void> owner;
+  };
+  struct Early {
+    int from;
+    Envelope envelope;
+  };
+
+  void fail_by(const std::exception& error);
+  bool look();
+  void get_ready();
+  void await_envelope(Incoming& incoming);
+  void dispatch(int from, const Envelope& envelope);
+  bool look_at_outgoing();
+  void retire();
+
+  const Origin origin_;
+  const Calls& calls_;
+  const Handle comm_;
+  const std::chrono::milliseconds timeout_;
+  std::atomic<bool> ready_{false};
+  std::atomic<int64_t> sent_bytes_{0};
+  mutable std::mutex mutex_;
+  std::string failure_;
+  std::vector<std::string> places_;
+
+  Handle made_ = 0;
+  Handle making_ = 0;
+  bool is_making_ = false;
+  std::optional<Link> link_;
+  std::array<Incoming, kReceives> incoming_;
+  size_t next_ = 0;  // of them, as MPI fills them in this order
+  std::list<Outgoing> outgoing_;
+  std::list<Kept> kept_;
+  std::map<uint64_t, std::shared_ptr<Member>> members_;  // by key
+  std::map<uint64_t, std::vector<Early>> early_;         // for groups that this rank has not made
+  std::set<uint64_t> gone_;
+  std::set<int> ended_ranks_;
+  bool ended_ = false;
+  bool retired_ = false;
+};
+
+}  // namespace tessera::internal::mpi

@@ -1,0 +1,61 @@
+#include "tessera/core/comm/rendezvous/mpi_world.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+
+#include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/comm/agreement/text_exchange.h"
+#include "tessera/core/comm/mpi/group.h"
+#include "tessera/core/comm/mpi/initialize.h"
+#include "tessera/core/comm/mpi/library.h"
+#include "tessera/core/process/machine.h"
+
+namespace tessera::internal {
+namespace {
+
+/// mpirun and srun let every rank use all cores that it may run on.
+void share_cores_of_host(const Environment& environment) {
+  if (process_environment("OMP_NUM_THREADS") || process_environment("MKL_NUM_THREADS")) return;
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  at::set_num_threads(std::min(at::get_num_threads(),
+                               std::max(1, cores / std::max(1, environment.local_world_size))));
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> make_mpi_world(ProcessGroupOptions options,
+                                             const Environment& environment) {
+  const auto library = mpi::load_library();
+  TORCH_CHECK(library.ok(), std::string(library.status().message()));
+  const mpi::Calls& calls = *library->calls;
+  mpi::initialize(calls, options.timeout);
+  const auto group = mpi::make_world(calls, calls.world(), options.timeout);
+  // Alike on all ranks, each of which is alone.
+  TORCH_CHECK(group->size() == environment.world_size, "[mpi] world: got ", group->size(),
+              " ranks from ", calls.library(), ", expected the ", environment.world_size,
+              " that the environment names; start the program with the mpirun of this MPI, or with "
+              "srun and a PMI that it knows (without one every process is an MPI world of one)");
+  refuse_on_all_ranks(*group,
+                      group->rank() == environment.rank
+                          ? std::string()
+                          : absl::StrCat("[mpi] rank: got ", group->rank(), " from MPI, expected ",
+                                         environment.rank,
+                                         ", as the environment says; unset RANK "
+                                         "and WORLD_SIZE, or set them as MPI does"),
+                      "init_process_group");
+  group->world().set_places(exchange_texts(
+      *group, absl::StrCat(" (pid ", ::getpid(), " on ", machine_name(), ")"), "places"));
+  if (environment.is_of_scheduler()) share_cores_of_host(environment);
+  return group;
+}
+
+}  // namespace tessera::internal

@@ -1,0 +1,29 @@
+#pragma once
+
+// For programs that use MPI themselves: compiled with their mpi.h, linked with their MPI. Programs
+// that do not need none of this: init_process_group() opens MPI at run time.
+#include <mpi.h>
+
+#include <chrono>
+#include <memory>
+
+#include "tessera/mpi_functions.h"
+#include "tessera/mpi_group.h"
+#include "tessera/process_group.h"
+
+namespace tessera::mpi {
+
+/// Collective over the ranks of `comm`, an intracommunicator; blocks until all have called it, at
+/// most `timeout`. A group of those ranks, numbered as in `comm`, which is duplicated and may be
+/// freed. MPI is neither initialised nor finalised by it. The application must have initialised it
+/// with MPI_Init_thread at MPI_THREAD_SERIALIZED or above, because a thread of the group's makes
+/// its MPI calls: at SERIALIZED the application makes none while a call on the group, its making
+/// included, is in flight on this rank; at MULTIPLE it may at any time. Groups are destroyed before
+/// MPI_Finalize, which otherwise ends them. Throws c10::Error where MPI is not initialised, has
+/// been finalised, or is at a lower level; CommError where ranks do not come.
+inline std::shared_ptr<ProcessGroup> process_group(
+    MPI_Comm comm, std::chrono::milliseconds timeout = std::chrono::minutes(10)) {
+  return process_group(calls(), functions::handle(comm), timeout);
+}
+
+}  // namespace tessera::mpi

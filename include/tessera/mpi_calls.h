@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tessera::mpi {
+
+/// An MPI_Comm or MPI_Request of whichever MPI, as bits.
+using Handle = uint64_t;
+
+/// What is called of an MPI library, independent of its ABI: a table that is filled where an mpi.h
+/// is at hand (mpi_functions.h). All but the first four functions return 0 or MPI's error code.
+/// Only non-blocking communication; sizes are bytes and may exceed 2^31.
+struct Calls {
+  /// Raised with every change of this struct.
+  static constexpr int kVersion = 1;
+  static constexpr int kAnySource = -1;
+  /// Thread levels, and two states beside them.
+  enum Level : int { kFinalized = -2, kNone = -1, kSingle, kFunneled, kSerialized, kMultiple };
+
+  int version;
+  const char* (*library)();  ///< what it says of itself: "Open MPI v4.1.4, ..."
+  Level (*level)();
+  Handle (*world)();
+  void (*abort)(Handle comm, int code);  ///< ends every process of `comm`
+
+  int (*initialize)(Level* got);  ///< asks for kSerialized
+  int (*finalize)();
+  /// `callback` runs at the beginning of MPI_Finalize.
+  int (*before_finalize)(void (*callback)());
+  /// Collective, does not block. `made` must stay where it is until the request is over.
+  int (*duplicate)(Handle comm, Handle* made, Handle* request);
+  int (*release)(Handle* comm);
+  int (*rank)(Handle comm, int* rank);
+  int (*size)(Handle comm, int* size);
+  int (*largest_tag)(Handle comm, int* tag);
+
+  int (*send)(const void* data, size_t bytes, int to, int tag, Handle comm, Handle* request);
+  /// Over only when the receiver has begun to receive it.
+  int (*send_synchronously)(const void* data, size_t bytes, int to, int tag, Handle comm,
+                            Handle* request);
+  int (*receive)(void* data, size_t bytes, int from, int tag, Handle comm, Handle* request);
+  /// Whether it is over; then `source` says where a receive came from.
+  int (*test)(Handle* request, int* is_over, int* source);
+  /// Ends a receive that has not begun; test() goes on until it is over.
+  int (*cancel)(Handle* request);
+  int (*error_text)(int code, char* text, size_t bytes);
+};
+
+}  // namespace tessera::mpi

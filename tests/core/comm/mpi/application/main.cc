@@ -1,0 +1,52 @@
+// An application that uses MPI itself, linked with it, and makes a group of its communicator.
+#include <tessera/mpi.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+
+#include <ATen/Functions.h>
+
+namespace {
+
+int level_called(const std::string& name) {
+  if (name == "single") return MPI_THREAD_SINGLE;
+  if (name == "funneled") return MPI_THREAD_FUNNELED;
+  return name == "serialized" ? MPI_THREAD_SERIALIZED : MPI_THREAD_MULTIPLE;
+}
+
+/// A sum over every second rank of the application's, and one of its own beside it.
+void train() {
+  int rank = 0;
+  int size = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Comm half;
+  MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &half);
+  const auto group = tessera::mpi::process_group(half, std::chrono::seconds(20));
+  MPI_Comm_free(&half);
+  at::Tensor sum = at::full({1000}, rank);
+  group->all_reduce(sum, tessera::ReduceOp::kSum, "half")->wait();
+  int own = 1;
+  int all = 0;
+  MPI_Allreduce(&own, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  std::printf("rank %d of %d: sum %g over %d, application %d\n", rank, size,
+              sum[999].item<double>(), group->size(), all);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int got = 0;
+  MPI_Init_thread(&argc, &argv, level_called(argc > 1 ? argv[1] : "multiple"), &got);
+  int status = 0;
+  try {
+    train();
+  } catch (const std::exception& error) {
+    std::printf("refused: %s\n", error.what());
+    status = 3;
+  }
+  MPI_Finalize();
+  return status;
+}

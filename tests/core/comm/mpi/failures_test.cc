@@ -1,0 +1,221 @@
+// What goes wrong over MPI (the fake): named on every rank, and never a hang.
+#include <atomic>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/Functions.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/errors.h"
+#include "tessera/mpi_group.h"
+#include "tessera/tests/core/comm/mpi/mpi_ranks.h"
+#include "tessera/tests/support/fake_mpi/fake_mpi.h"
+#include "tessera/tests/support/forked_child.h"
+#include "tessera/tests/support/message_of.h"
+
+namespace tessera::internal {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::run_mpi_ranks;
+using testing::run_mpi_ranks_expecting_errors;
+
+constexpr auto kShort = std::chrono::milliseconds(300);
+
+void reduce(ProcessGroup& group, int64_t numel, const std::string& tag) {
+  at::Tensor tensor = at::ones({numel});
+  group.all_reduce(tensor, ReduceOp::kSum, tag)->wait();
+}
+
+TEST(MpiFailures, CallsThatDifferAreNamedOnEveryRank) {
+  for (const int64_t numel : {int64_t{3}, int64_t{3000}}) {
+    const auto errors = run_mpi_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> group) {
+      reduce(*group, 5, "first");
+      if (group->rank() == 2) group->barrier("other");
+      reduce(*group, numel, "sum");
+    });
+    const std::string cause =
+        "rank 2 called barrier 'other' where rank 0 called all_reduce SUM "
+        "float32[" +
+        std::to_string(numel) + "] 'sum'";
+    EXPECT_THAT(errors, Each(HasSubstr(cause)));
+    EXPECT_THAT(errors[0],
+                HasSubstr("[comm] all_reduce #1 'sum' on group 'world', rank 0: rank 2"));
+  }
+  const auto tags = run_mpi_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> group) {
+    reduce(*group, 3, group->rank() == 0 ? "a" : "b");
+  });
+  EXPECT_THAT(tags,
+              Each(HasSubstr("rank 1 called all_reduce SUM float32[3] 'b' where rank 0 called "
+                             "all_reduce SUM float32[3] 'a'")));
+}
+
+TEST(MpiFailures, AGroupThatHasFailedSaysTheSameAgainAndItsSiblingsGoOn) {
+  run_mpi_ranks(2, [](std::shared_ptr<ProcessGroup> world) {
+    const auto group = duplicate(*world, "one");
+    const auto fail = [&] { reduce(*group, 3 + group->rank(), "sum"); };
+    const std::string first = message_of(fail);
+    EXPECT_THAT(first, HasSubstr("rank 1 called all_reduce SUM float32[4] 'sum' where rank 0"));
+    EXPECT_THAT(message_of([&] { group->barrier("later"); }),
+                HasSubstr("rank 1 called all_reduce SUM float32[4] 'sum' where rank 0"));
+    reduce(*world, 3, "the world's");
+  });
+}
+
+TEST(MpiFailures, TheTimeOutNamesWhoIsMissing) {
+  std::atomic<bool> is_over{false};
+  const auto errors = run_mpi_ranks_expecting_errors(
+      3,
+      [&](std::shared_ptr<ProcessGroup> group) {
+        reduce(*group, 3000, "first");
+        if (group->rank() == 1) {
+          while (!is_over.load()) std::this_thread::yield();
+          return reduce(*group, 3, "too late");
+        }
+        const std::string error = message_of([&] { reduce(*group, 3, "second"); });
+        is_over.store(true);
+        throw std::runtime_error(error);
+      },
+      kShort);
+  for (const int rank : {0, 2}) {
+    EXPECT_THAT(errors[rank], AllOf(HasSubstr("all_reduce #1 'second' on group 'world', rank " +
+                                              std::to_string(rank)),
+                                    HasSubstr("timed out: waited 300 ms for rank 1, which has "
+                                              "called 1 collectives")));
+  }
+  EXPECT_THAT(errors[1], HasSubstr("all_reduce #1 'too late' on group 'world', rank 1: timed out: "
+                                   "waited 300 ms for rank 1"));
+}
+
+TEST(MpiFailures, ARankThatLeavesIsNamed) {
+  const auto errors = run_mpi_ranks_expecting_errors(3, [](std::shared_ptr<ProcessGroup> group) {
+    reduce(*group, 3, "first");
+    if (group->rank() == 1) return;
+    reduce(*group, 3, "second");
+  });
+  EXPECT_EQ(errors[1], "");
+  EXPECT_THAT(errors[0], HasSubstr("rank 1 left the group after 1 collectives"));
+  EXPECT_THAT(errors[2], HasSubstr("rank 1 left the group after 1 collectives"));
+}
+
+TEST(MpiFailures, AnExceptionThatUnwindsEndsTheOthers) {
+  const auto errors = run_mpi_ranks_expecting_errors(3, [](std::shared_ptr<ProcessGroup> group) {
+    if (group->rank() == 2) throw std::runtime_error("of its own");
+    reduce(*group, 3000, "sum");
+  });
+  EXPECT_EQ(errors[2], "of its own");
+  EXPECT_THAT(errors[0], HasSubstr("rank 2 left while an exception unwound"));
+  EXPECT_THAT(errors[1], HasSubstr("rank 2 left while an exception unwound"));
+}
+
+TEST(MpiFailures, AnAbortEndsAllGroups) {
+  const auto errors = run_mpi_ranks_expecting_errors(3, [](std::shared_ptr<ProcessGroup> world) {
+    const auto group = duplicate(*world, "one");
+    if (world->rank() == 0) world->abort("the user's reason");
+    reduce(*group, 3000, "sum");
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("the user's reason")));
+}
+
+TEST(MpiFailures, AnErrorOfMpiNamesRankAndFunction) {
+  const auto errors = run_mpi_ranks_expecting_errors(
+      2,
+      [](std::shared_ptr<ProcessGroup> group) {
+        reduce(*group, 3000, "first");
+        if (group->rank() == 1) testing::break_next_send(1);
+        reduce(*group, 3000, "second");
+      },
+      kShort);
+  EXPECT_THAT(errors, Each(HasSubstr("rank 1 failed: MPI_Isend: broken wire")));
+  EXPECT_THAT(errors[0], HasSubstr("all_reduce #1 'second' on group 'world', rank 0"));
+}
+
+TEST(MpiFailures, SlicesThatAreNoPermutationAreRefused) {
+  const auto errors = run_mpi_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> group) {
+    at::Tensor slice = at::zeros({2});
+    group->reduce_scatter(slice, at::ones({4}), ReduceOp::kSum, "x", 1)->wait();
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("rank 1 and rank 0 both asked for slice 1")));
+}
+
+TEST(MpiFailures, MessagesThatDoNotFitAreNamedOnBothRanks) {
+  for (const int64_t numel : {int64_t{4}, int64_t{4000}, int64_t{50000}}) {
+    const auto errors = run_mpi_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> group) {
+      if (group->rank() == 1) group->send(at::zeros({numel}, at::kInt), 2, "halo");
+      at::Tensor tensor = at::zeros({3});
+      if (group->rank() == 2) group->recv(tensor, 1, "halo");
+      group->barrier("after");
+    });
+    EXPECT_THAT(errors, Each(HasSubstr("rank 2 called recv float32[3] from rank 1 'halo' where "
+                                       "rank 1 called send int32[" +
+                                       std::to_string(numel) + "] to rank 2 'halo'")));
+  }
+}
+
+TEST(MpiFailures, AMessageThatNobodySendsIsNamed) {
+  const auto errors = run_mpi_ranks_expecting_errors(
+      2,
+      [](std::shared_ptr<ProcessGroup> group) {
+        if (group->rank() == 0) {
+          group->send(at::zeros({2}), 1, "other");
+          return group->barrier("end");
+        }
+        at::Tensor tensor = at::zeros({3});
+        group->recv(tensor, 0, "wanted");
+      },
+      kShort);
+  EXPECT_THAT(errors[1], HasSubstr("recv 'wanted' on group 'world', rank 1: timed out: waited 300 "
+                                   "ms for rank 0 to send 'wanted'"));
+  EXPECT_THAT(errors[1], HasSubstr("what has come: send float32[2] to rank 1 'other' of rank 0"));
+  const auto left = run_mpi_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> group) {
+    at::Tensor tensor = at::zeros({3});
+    if (group->rank() == 1) group->recv(tensor, 0, "wanted");
+  });
+  EXPECT_THAT(left[1], HasSubstr("rank 0 left the group without sending 'wanted'"));
+}
+
+TEST(MpiFailures, ARankThatDoesNotComeToTheWorldIsATimeOut) {
+  EXPECT_THAT(run_mpi_ranks_expecting_errors(1, [](auto group) { reduce(*group, 3, "alone"); }),
+              Each(""));
+  const auto error = message_of([] {
+    const auto alone = testing::fake_communicator(-7, 2, 0);
+    tessera::mpi::process_group(testing::fake_mpi(), alone, kShort);
+  });
+  EXPECT_THAT(error, HasSubstr("timed out: waited 300 ms, and not all ranks of the communicator"));
+}
+
+TEST(MpiLevels, AnMpiThatCannotBeUsedIsRefusedByName) {
+  using tessera::mpi::Calls;
+  const auto error_at = [](Calls::Level level) {
+    testing::set_fake_level(level);
+    const std::string error =
+        message_of([] { tessera::mpi::process_group(testing::fake_mpi(), 0, kShort); });
+    testing::set_fake_level(Calls::kMultiple);
+    return error;
+  };
+  EXPECT_THAT(error_at(Calls::kSingle),
+              HasSubstr("thread level: got MPI_THREAD_SINGLE from the application's MPI_Init"));
+  EXPECT_THAT(error_at(Calls::kFunneled), HasSubstr("got MPI_THREAD_FUNNELED"));
+  EXPECT_THAT(error_at(Calls::kNone), HasSubstr("got an MPI that is not initialised"));
+  EXPECT_THAT(error_at(Calls::kFinalized), HasSubstr("the application has finalised"));
+}
+
+TEST(MpiFork, AChildIsNoRank) {
+  run_mpi_ranks(1, [](std::shared_ptr<ProcessGroup> group) {
+    reduce(*group, 3, "before");
+    const auto child = testing::run_in_fork(
+        [&] { return message_of([&] { reduce(*group, 3, "in the child"); }); });
+    EXPECT_THAT(child.text, HasSubstr("this process is a fork of rank 0"));
+    reduce(*group, 3, "after");
+  });
+}
+
+}  // namespace
+}  // namespace tessera::internal

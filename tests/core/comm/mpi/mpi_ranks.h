@@ -1,0 +1,23 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/process_group.h"
+
+namespace tessera::internal::testing {
+
+using MpiBody = std::function<void(std::shared_ptr<ProcessGroup>)>;
+
+/// Threads that are ranks of a world over the fake MPI. Throws what the ranks threw.
+void run_mpi_ranks(int size, const MpiBody& body,
+                   std::chrono::milliseconds timeout = std::chrono::seconds(20));
+
+/// The same; returns each rank's error, "" for a rank that returned.
+std::vector<std::string> run_mpi_ranks_expecting_errors(
+    int size, const MpiBody& body, std::chrono::milliseconds timeout = std::chrono::seconds(20));
+
+}  // namespace tessera::internal::testing

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Runs ranks under the mpirun of one MPI: the whole surface of a group in worlds of 1 to 4, what
+# happens to a job whose ranks fail, and an application that uses MPI itself.
+#
+#   under_mpirun.sh <folder of the programs> <openmpi | mpich>
+#
+# Exits with 77, "not run", where this MPI is not installed or its module was not built.
+set -euo pipefail
+bin=$1 abi=$2
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+not_run() { echo "under_mpirun.sh: not run: $*"; exit 77; }
+die() { echo "under_mpirun.sh: $*" >&2; cat "$scratch/out" >&2; exit 1; }
+
+case $abi in
+  openmpi)
+    program=$(command -v mpirun.openmpi || true)
+    [[ -n $program ]] || not_run "Open MPI is not installed"
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    export OMPI_MCA_btl_base_warn_component_unused=0
+    launch=("$program" --oversubscribe --bind-to none) ;;
+  mpich)
+    program=$(command -v mpiexec.hydra || true)
+    [[ -n $program ]] || not_run "MPICH is not installed"
+    launch=("$program") ;;
+  *) die "got the MPI '$abi'" ;;
+esac
+[[ -f $bin/../lib/libtessera_mpi_$abi.so ]] || not_run "there is no module for $abi"
+
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TESSERA_STORE
+export TESSERA_TEST_MPI_JOB=1 GTEST_BRIEF=1 OMP_NUM_THREADS=1
+
+# job <ranks> <limit in seconds> <program> <arguments>...
+job() {
+  local ranks=$1 limit=$2
+  shift 2
+  timeout --kill-after=5 "$limit" "${launch[@]}" -n "$ranks" "$@" >"$scratch/out" 2>&1
+}
+says() { grep -q -- "$1" "$scratch/out" || die "expected '$1' in:"; }
+
+for ranks in 1 2 3 4; do
+  job $ranks 240 "$bin/mpi_test" --gtest_filter='MpiJob.*' || die "$ranks ranks failed:"
+  says "PASSED"
+done
+
+# A killed rank ends the job; a stopped one is named, on every other rank, and the job ends.
+! job 3 60 "$bin/mpi_test" --gtest_filter='MpiScenario.KilledRank' || die "a killed rank went by:"
+begin=$SECONDS
+! job 3 60 "$bin/mpi_test" --gtest_filter='MpiScenario.StoppedRank' || die "a stopped rank went by:"
+says "all_reduce #[0-9]* 'stopped' on group 'world', rank 0: timed out: waited 2000 ms for rank 1 (pid"
+says "rank 2: timed out: waited 2000 ms for rank 1 (pid"
+((SECONDS - begin < 30)) || die "the job with a stopped rank ended after $((SECONDS - begin)) s:"
+job 3 60 "$bin/mpi_test" --gtest_filter='MpiScenario.AbortedWorld' || die "an aborted world:"
+
+# Another MPI than the launcher's: every process would be alone.
+other=mpich
+[[ $abi == openmpi ]] || other=openmpi
+if [[ -f $bin/../lib/libtessera_mpi_$other.so ]]; then
+  ! job 2 60 env TESSERA_MPI=$other "$bin/mpi_test" --gtest_filter='MpiJob.Moves' ||
+    die "ranks that are alone went by:"
+  says "got 1 ranks from .*, expected the 2 that the environment names"
+fi
+
+# One program, one hash of the parameters, whatever carries the gradients.
+if [[ -x $bin/quickstart ]]; then
+  for backend in shm mpi; do
+    job 3 120 env TESSERA_BACKEND=$backend "$bin/quickstart" --strategy=zero2 --epochs=2 ||
+      die "quickstart over $backend:"
+    grep '^world 3: .*parameters [0-9a-f]' "$scratch/out" >"$scratch/$backend"
+  done
+  diff "$scratch/shm" "$scratch/mpi" || die "quickstart differs between shm and mpi"
+fi
+
+application=$bin/mpi_application_$abi
+if [[ -x $application ]]; then
+  for level in serialized multiple; do
+    job 4 60 "$application" $level || die "an application at $level failed:"
+    says "rank 3 of 4: sum 4 over 2, application 4"
+  done
+  for level in single funneled; do
+    ! job 2 60 "$application" $level || die "an application at $level went by:"
+    says "refused: .*thread level: got MPI_THREAD_${level^^} from the application's MPI_Init"
+  done
+fi
+echo "ranks under ${launch[*]} agree"

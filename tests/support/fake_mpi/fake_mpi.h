@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/mpi_calls.h"
+
+namespace tessera::internal::testing {
+
+/// MPI inside one process, whose ranks are threads: point-to-point messages with MPI's order, of
+/// which larger ones are read only when they are received, and which are seen to be over after a
+/// random number of looks. Called by one thread at a time, as MPI at MPI_THREAD_SERIALIZED; it
+/// aborts the process otherwise.
+const tessera::mpi::Calls& fake_mpi();
+
+/// A communicator of `size` new ranks, as rank `rank` of it sees it: equal `world` numbers are one.
+tessera::mpi::Handle fake_communicator(int world, int size, int rank);
+
+/// Bytes that were sent with another tag than 0 so far.
+int64_t fake_data_bytes();
+
+/// What level() answers.
+void set_fake_level(tessera::mpi::Calls::Level level);
+
+/// The next send of this rank number fails with an error that says "broken wire".
+void break_next_send(int rank);
+
+}  // namespace tessera::internal::testing
