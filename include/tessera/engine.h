@@ -283,8 +283,7 @@ class Engine final {
   /// Local. Updates applied so far, those of a loaded state included; under asynchronous steps,
   /// until wait(), without the last.
   int64_t steps() const;
-  /// Local. The number of this rank's next backward among those of all ranks in the run, also
-  /// dropped ones: what data and seeds follow under Options::reproducible, which saves it.
+  /// Local. The number of this rank's next backward among all of the run; Options::reproducible.
   int64_t micro_batch() const;
 
   /// Collective, blocking. From now on exactly the parameters are trained that `trains` accepts, by
