@@ -46,7 +46,8 @@ class Pieces {
       sources_.push_back(rank == context_.rank ? own : place(step, rank));
     }
     shm::reduce(context_.call.input.scalar_type(), context_.call.reduce, sources_.data(),
-                context_.size, &target, 1, numel, shm::Stores::kCached, context_.call.divisor);
+                context_.size, &target, 1, numel, shm::Stores::kCached, context_.call.divisor,
+                context_.call.order);
   }
 
  private:

@@ -54,7 +54,7 @@ class PayloadTransfer final : public Transfer {
       sources.push_back(copy);
     }
     shm::reduce(call.output.scalar_type(), call.reduce, sources.data(), context_.size, &output, 1,
-                numel, shm::Stores::kCached, call.divisor);
+                numel, shm::Stores::kCached, call.divisor, call.order);
   }
 
   const TransferContext context_;
