@@ -64,7 +64,6 @@ Options in_force(const ResolvedOptions& resolved, int world) {
     options.prefetch = resolved.prefetch;
   } else if (resolved.degrees.parameters == 1) {
     options.bucket_bytes = resolved.bucket_bytes;
-    options.first_bucket_bytes = resolved.first_bucket_bytes;
   }
   return options;
 }

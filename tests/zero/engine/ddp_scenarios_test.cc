@@ -215,7 +215,7 @@ Ordered train_in_order(int64_t bucket_bytes, int steps) {
   std::vector<std::vector<std::vector<std::string>>> of_ranks;
   run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
     Options options;
-    options.bucket_bytes = options.first_bucket_bytes = bucket_bytes;
+    options.bucket_bytes = {bucket_bytes};
     const Subject& mixed = subject("RankOrder");  // each rank's backward has an order of its own
     const std::shared_ptr<Net> net = prepare(mixed.make(), at::kFloat, 3);
     const auto engine = parallelize(net, adamw(), options, world);
