@@ -44,8 +44,8 @@ struct StateEntry {
 /// "optimizer.<group>.algorithm.<its algorithm>", always 1 (the group of parameters that no
 /// OptimizerGroup selects is "defaults"), "engine.steps", "engine.averaged_updates"
 /// (Options::average), "engine.micro_batches" and "engine.intra_op_threads"
-/// (Options::reproducible), "scaler.scale" and "scaler.good_steps" (Options::loss_scale). Counts
-/// are int64, other numbers double, both without dimensions. Names and values do not depend on the
+/// (Options::reproducible), "scaler.scale", "scaler.good_steps" (Options::loss_scale). Counts are
+/// int64, other numbers double, both without dimensions. Names and values do not depend on the
 /// strategy or the number of ranks. Shared parameters and buffers appear under their first name.
 /// Buffers are rank 0's.
 struct StateDict {

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/eight_bit_options.h"
 #include "tessera/lamb_options.h"
 #include "tessera/tests/support/given_gradients.h"
+#include "tessera/tests/support/muon_plan.h"
 
 // Reproducible::kAnyWorldSize: 8 micro-batches on 1, 2, 4 or 8 ranks give the same bits, whatever
 // the strategy.
@@ -74,7 +76,11 @@ TEST(AnyWorldSize, UnderOtherOptimizers) {
       [](const torch::nn::Module&) {
         return OptimizerPlan(torch::optim::SGDOptions(0.05).momentum(0.9));
       },
-      [](const torch::nn::Module&) { return OptimizerPlan(LambOptions(0.02)); }};
+      [](const torch::nn::Module&) { return OptimizerPlan(LambOptions(0.02)); },
+      [](const torch::nn::Module&) { return OptimizerPlan(AdamW8bitOptions(0.02)); },
+      [](const torch::nn::Module&) {
+        return muon_and(torch::optim::AdamWOptions(0.02), MuonOptions(0.02));
+      }};
   for (const auto& plan : plans) {
     expect_one_outcome({.subject = subject("OddMlp"), .plan = plan}, {4});
   }
@@ -86,6 +92,21 @@ TEST(AnyWorldSize, WithGivenGradients) {
        .backward = [](Engine& engine, const torch::nn::Module&,
                       const at::Tensor& loss) { engine.accumulate(gradients_of(engine, loss)); }},
       {4});
+}
+
+/// A parameter's gradient is dropped in the middle of a step, where partial sums wait.
+TEST(AnyWorldSize, WithGradientsThatTheUserClears) {
+  const auto backward = [](Engine& engine, const torch::nn::Module&, const at::Tensor& loss) {
+    loss.backward();
+    const int64_t ended = (engine.micro_batch() - engine.group().rank()) % kMicroBatches;
+    if (ended == 6) engine.parameters()[0].tensor.mutable_grad().reset();
+  };
+  const AnySizeRun run{.subject = subject("OddMlp"), .backward = backward};
+  expect_one_outcome(run, {1, 2});
+  const Configuration ddp = configuration_of(Strategy::kDdp);
+  EXPECT_NE(bit_differences(outcome_of(run, ddp, 2), outcome_of({.subject = run.subject}, ddp, 2)),
+            "")
+      << "the control";
 }
 
 TEST(AnyWorldSize, WithDivisorsThatArePowersOfTwo) {

@@ -34,8 +34,8 @@ std::string MicroBatches::problem(int64_t backwards) const {
   if (other_threads_ != threads_) {
     return absl::StrCat("got ", other_threads_, " intra-op threads in a backward, expected the ",
                         threads_,
-                        " of parallelize under Options::reproducible; set their number before "
-                        "parallelize (torch::set_num_threads), and leave it");
+                        " of parallelize under Options::reproducible; set that number again "
+                        "(torch::set_num_threads), and zero_grad()");
   }
   return "";
 }

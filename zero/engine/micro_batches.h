@@ -21,6 +21,9 @@ class MicroBatches {
   /// A backward of every rank has ended.
   void end() { count_ += size_; }
 
+  /// A step is over, or its gradients are dropped.
+  void clear() { other_threads_ = threads_; }
+
   /// That of this rank's next backward: ended ones of all ranks, and the rank.
   int64_t next() const { return count_ + rank_; }
 
@@ -38,7 +41,7 @@ class MicroBatches {
   const int rank_;
   const int size_;
   const int threads_;  // for operators
-  int other_threads_;  // in a backward; threads_ if in all
+  int other_threads_;  // in a backward of this step; threads_ if in all
   int64_t& count_;
 };
 

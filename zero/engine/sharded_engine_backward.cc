@@ -316,6 +316,7 @@ void ShardedEngine::clear() {
   if (early_update_ != nullptr) early_update_->end();
   commit_->drop();
   weight_.clear();
+  micro_batches_.clear();
   backwards_ = 0;
   reductions_ = 0;
   saw_other_backward_ = false;

@@ -27,7 +27,7 @@ constexpr int64_t kTermNumel = 16 * 177;
 
 at::Tensor leaf_of(int rank, at::ScalarType dtype) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(rank + 70));
-  return at::randn({kTermNumel}, generator, at::kFloat).to(dtype);
+  return at::randn({kTermNumel}, generator, dtype);
 }
 
 at::Tensor tree_of(int first, int count, at::ScalarType dtype) {
