@@ -57,13 +57,54 @@ def _ddp_default(model: Gpt | Mlp) -> Wrapped:
     return _with_adamw(DistributedDataParallel(model))
 
 
-def _bucket_view_ddp(model: nn.Module) -> DistributedDataParallel:
-    return DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)
+def _bucket_view_ddp(model: nn.Module, bucket_cap_mb: float | None = None) -> DistributedDataParallel:
+    return DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True,
+                                   bucket_cap_mb=bucket_cap_mb)
 
 
 def _ddp(model: Gpt | Mlp) -> Wrapped:
     """Gradients lie in the buckets, the graph is known to be the same each step."""
     return _with_adamw(_bucket_view_ddp(model))
+
+
+_ONE_BUCKET_MB = 1 << 20
+
+
+def _hooked_ddp(
+    register: Callable[[DistributedDataParallel], None], bucket_cap_mb: float | None = None
+) -> Callable[[Gpt | Mlp], Wrapped]:
+    """As ddp, with a communication hook."""
+
+    def wrap(model: Gpt | Mlp) -> Wrapped:
+        wrapped = _bucket_view_ddp(model, bucket_cap_mb)
+        register(wrapped)
+        return _with_adamw(wrapped)
+
+    return wrap
+
+
+def _noop(model: DistributedDataParallel) -> None:
+    """Sends nothing."""
+    from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+
+    model.register_comm_hook(None, noop_hook)
+
+
+def _bf16(model: DistributedDataParallel) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+    model.register_comm_hook(None, bf16_compress_hook)
+
+
+def _powersgd(model: DistributedDataParallel) -> None:
+    """From the third step on, the earliest that PyTorch allows. With an epsilon, because without one
+    gradients of zeros give NaN. In one bucket: its callbacks wait for further collectives in Gloo's
+    two threads, so two buckets wait for ever."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    state = powerSGD_hook.PowerSGDState(process_group=None, start_powerSGD_iter=2,
+                                           orthogonalization_epsilon=1e-8)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 
 def _zero(model: Gpt | Mlp) -> Wrapped:
@@ -169,6 +210,9 @@ _STRATEGIES: dict[str, Callable[[Gpt | Mlp], Wrapped]] = {
     "local": _local,
     "ddp": _ddp,
     "ddp-default": _ddp_default,
+    "ddp-noop": _hooked_ddp(_noop),
+    "ddp-bf16": _hooked_ddp(_bf16),
+    "ddp-powersgd": _hooked_ddp(_powersgd, _ONE_BUCKET_MB),
     "zero": _zero,
     "fsdp1": _fsdp1,
     "fsdp2": _fsdp2,

@@ -74,6 +74,8 @@ def _run_suites(asked: options.Options, bench: Bench) -> None:
     """In the order in which they disturb each other least."""
     if "train" in asked.suites:
         train_suite.run(bench, asked.models)
+    if "hooks" in asked.suites:
+        train_suite.run_hooks(bench, asked.models)
     if "breakdown" in asked.suites:
         breakdown_suite.run(bench, asked.breakdown_models)
     if "memory" in asked.suites:

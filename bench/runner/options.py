@@ -11,8 +11,9 @@ from pathlib import Path
 from .command_line import Parser
 from .model import MODELS
 
-SUITES = ("train", "breakdown", "collectives", "startup", "memory", "checkpoint", "scaling", "optimizers", "gpu")
-_USUAL = SUITES[:-1]  # those that need no GPU
+SUITES = ("train", "breakdown", "collectives", "startup", "memory", "checkpoint", "scaling", "optimizers", "hooks",
+          "gpu")
+_USUAL = SUITES[:-2]  # those that need no GPU and no run of their own
 _BREAKDOWN_MODELS = ["A", "C"]
 
 
@@ -55,6 +56,8 @@ def parse(arguments: Sequence[str], root: Path) -> Options:
     default_models = "A,MLP" if read.quick else ",".join(MODELS)
     suites = _listed(parser, "--suite", read.suite, SUITES)
     models = _listed(parser, "--models", read.models or default_models, tuple(MODELS))
+    if {"train", "hooks"} <= set(suites):
+        parser.error("--suite: got train and hooks, which have entries in common; make a run of each")
     if read.blocks < 1:
         parser.error(f"--blocks: got {read.blocks}, expected at least 1")
     try:

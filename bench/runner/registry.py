@@ -20,6 +20,10 @@ ITERATIONS = "iterations"
 PRODUCTS = "products"
 PRODUCTS_OF_TWO = "products, two processes"
 
+# Of the hooks suite: what is done with gradients under ddp, and the family of PyTorch's that does the same.
+HOOKS = {"weights": "", "noop": "DDP noop", "bf16": "DDP bf16", "powersgd": "DDP PowerSGD"}
+_OTHER_CURVES = ("ddp-noop", "ddp-powersgd")  # ranks that drift apart; matrices drawn at random
+
 # What raises the peers to their best without a change of code.
 _NO_MMAP = ("MALLOC_MMAP_MAX_", "0")
 _LARGE_MMAP = ("MALLOC_MMAP_THRESHOLD_", "1048576")
@@ -115,10 +119,31 @@ def _everyone(programs: Programs, model: str, text: Path) -> list[Entry]:
     ]
 
 
+def hooks(programs: Programs, model: str, text: Path, quick: bool) -> list[Entry]:
+    """Gradients in other forms, under ddp: weighted, not sent at all, in bf16, by PowerSGD; PyTorch's
+    DDP with the hook that does the same, as it comes and with its malloc tuned. Over the floors."""
+    common = ("--model", model, "--text", str(text), "--strategy")
+    everyone = [c for c in _everyone(programs, model, text)
+                if c.name in (*FLOORS, "pytorch ddp", "pytorch ddp, mmap_max 0", "tessera ddp")]
+    for variant, family in HOOKS.items():
+        strategy = f"ddp-{variant}"
+        if family:
+            command = (programs.python, str(programs.peers / "train.py"), *common, strategy)
+            everyone.append(Entry(f"pytorch {strategy}", Role.PEER, command, (), family))
+            everyone.append(Entry(f"pytorch {strategy}, mmap_max 0", Role.PEER, command, (_NO_MMAP,), family))
+        everyone.append(Entry(f"tessera {strategy}", Role.OURS, (programs.cpp_trainer, *common, strategy)))
+    return [c for c in everyone if not quick or "mmap_max" not in c.name]
+
+
 def families() -> dict[str, str]:
     """Of each peer in training, by name."""
     everyone = _everyone(Programs(Path(), Path(), ""), "A", Path())
     return {c.name: c.family for c in everyone if c.family}
+
+
+def has_usual_curve(name: str) -> bool:
+    """Whether an entry of the hooks suite trains what all others train, to the tolerance of losses."""
+    return not any(strategy in name for strategy in _OTHER_CURVES)
 
 
 def memory(programs: Programs, model: str, text: Path, quick: bool) -> list[Entry]:

@@ -22,8 +22,8 @@ _MEMORY_SHARE = 0.85  # of what is free, for entries that stay
 class _Player:
     """An entry of one model, running or not."""
 
-    def __init__(self, bench: Bench, model: Model, entry: Entry) -> None:
-        self.bench, self.model, self.entry = bench, model, entry
+    def __init__(self, bench: Bench, suite: str, model: Model, entry: Entry) -> None:
+        self.bench, self.suite, self.model, self.entry = bench, suite, model, entry
         self.found = Training()
         self.fewest_switches_per_s = float("inf")
         self._workers: Workers | None = None
@@ -33,7 +33,7 @@ class _Player:
         """Starts and warms up, unless it runs already."""
         if self._workers is not None:
             return
-        self._workers = self.bench.start(self.entry, f"train-{self.model.name}")
+        self._workers = self.bench.start(self.entry, f"{self.suite}-{self.model.name}")
         self._losses = []
         self._workers.wait("idle", self.bench.start_timeout_s)
         ready = self._workers.wait("ready", self.bench.start_timeout_s)
@@ -70,7 +70,7 @@ class _Player:
             cpu_ms = sum(a["cpu_ms"] for a in answers) / rank_steps
             faults = sum(a["minor_faults"] for a in answers) / rank_steps
             self.bench.journal.write(
-                {"suite": "train", "model": self.model.name, "entry": self.entry.name,
+                {"suite": self.suite, "model": self.model.name, "entry": self.entry.name,
                  "round": round_, "attempt": attempt, "kept": not again, "disturbed": reason,
                  "median_ms": timing.median, "min_ms": timing.minimum, "ms": step_ms,
                  "cpu_ms_per_step": cpu_ms, "minor_faults_per_step": faults,
@@ -104,29 +104,36 @@ class _Player:
 def run(bench: Bench, models: list[str]) -> None:
     """Trains each model with all its entries, `bench.blocks` rounds."""
     for name in models:
-        _run_model(bench, MODELS[name])
+        entries = registry.training(bench.programs, name, bench.text, bench.quick)
+        _run_model(bench, "train", MODELS[name], bench.chosen(entries))
 
 
-def _run_model(bench: Bench, model: Model) -> None:
-    entries = bench.chosen(registry.training(bench.programs, model.name, bench.text, bench.quick))
-    players = [_Player(bench, model, entry) for entry in entries]
+def run_hooks(bench: Bench, models: list[str]) -> None:
+    """The same with gradients in other forms."""
+    for name in models:
+        entries = registry.hooks(bench.programs, name, bench.text, bench.quick)
+        _run_model(bench, "hooks", MODELS[name], bench.chosen(entries))
+
+
+def _run_model(bench: Bench, suite: str, model: Model, entries: list[Entry]) -> None:
+    players = [_Player(bench, suite, model, entry) for entry in entries]
     found = bench.findings.training.setdefault(model.name, {})
     stay = len(players) * bench.ranks * model.rank_mib < _MEMORY_SHARE * available_mib()
     bench.say(
-        f"train {model.name}: {len(players)} entries, {bench.blocks} rounds, "
+        f"{suite} {model.name}: {len(players)} entries, {bench.blocks} rounds, "
         + ("all stay between their blocks" if stay else "started anew for each block")
     )
     try:
         if stay:
             for player in players:
                 player.enter()
-                bench.say(f"train {model.name}: {player.entry.name} is warm")
+                bench.say(f"{suite} {model.name}: {player.entry.name} is warm")
         for round_, player in turns(players, bench.blocks):
             player.enter()
             player.block(round_)
             timing = player.found.rounds[round_]
             bench.say(
-                f"train {model.name}, round {round_}: {player.entry.name} {timing.median:.2f} ms"
+                f"{suite} {model.name}, round {round_}: {player.entry.name} {timing.median:.2f} ms"
             )
             if not stay:
                 player.leave()
@@ -143,7 +150,8 @@ def check_curves(bench: Bench, model: str) -> None:
     """Compares loss curves: ranks alone with each other, ranks that work together likewise."""
     found = bench.findings.training[model]
     for kind, alone in (("ranks alone", True), ("ranks together", False)):
-        curves = {n: t.losses for n, t in found.items() if (n in registry.FLOORS) == alone}
+        curves = {n: t.losses for n, t in found.items()
+                  if (n in registry.FLOORS) == alone and registry.has_usual_curve(n)}
         if len(curves) > 1:
             agreement = loss_curve.check(curves, f"{model}, {kind}")
             bench.say(agreement)

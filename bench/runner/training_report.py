@@ -13,6 +13,10 @@ from .spread import Spread, medians
 # Which families answer the same question as our strategies.
 RIVALS = {
     "ddp": ("DDP",),
+    "ddp-weights": ("DDP",),
+    "ddp-noop": ("DDP noop",),
+    "ddp-bf16": ("DDP bf16",),
+    "ddp-powersgd": ("DDP PowerSGD",),
     "zero1": ("ZeRO",),
     "zero2": ("ZeRO",),
     "zero3": ("FSDP2", "FSDP1"),

@@ -24,7 +24,8 @@
 ABSL_FLAG(std::string, model, "A", "A, B, C, S, MLP, gpt2-1k, gpt2-16k or deep-<layers>");
 ABSL_FLAG(
     std::string, strategy, "ddp",
-    "local (LibTorch alone), ddp, zero1, zero2, zero3, zero3-keep, zero1-apart, zero2-apart or "
+    "local (LibTorch alone), ddp, ddp-weights, ddp-noop, ddp-bf16, ddp-powersgd, zero1, zero2, "
+    "zero3, zero3-keep, zero1-apart, zero2-apart or "
     "zero3-apart (a copy of the parameters per rank), zero2-in-backward or zero3-in-backward; on a "
     "GPU also ddp-offload, zero1-offload, zero2-offload, zero3-offload");
 ABSL_FLAG(

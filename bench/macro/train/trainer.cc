@@ -62,13 +62,17 @@ class Local final : public Trainer {
 class Sharded final : public Trainer {
  public:
   Sharded(Task task, const tessera::Options& options,
-          const std::shared_ptr<tessera::ProcessGroup>& world)
+          const std::shared_ptr<tessera::ProcessGroup>& world,
+          std::shared_ptr<tessera::CommHook> hook, bool is_weighted)
       : task_(std::move(task)),
         device_(world->device()),
         engine_(tessera::parallelize(
             task_.model, torch::optim::AdamWOptions(kRate).weight_decay(kDecay), options, world)),
         is_graph_(options.cuda_graphs),
-        is_offloaded_(options.offload != tessera::Offload::kNone) {}
+        is_offloaded_(options.offload != tessera::Offload::kNone),
+        is_weighted_(is_weighted) {
+    if (hook != nullptr) engine_->register_comm_hook(std::move(hook));
+  }
 
   at::Tensor step(const Batch& batch) override {
     const at::Tensor loss = is_graph_ ? captured(batch) : plain(batch);
@@ -98,7 +102,11 @@ class Sharded final : public Trainer {
  private:
   at::Tensor plain(const Batch& batch) {
     const at::Tensor loss = task_.loss(batch);
-    loss.backward();
+    if (is_weighted_) {
+      engine_->backward(loss, {.weight = static_cast<double>(batch.target.size(0))});
+    } else {
+      loss.backward();
+    }
     return loss.detach();
   }
 
@@ -117,24 +125,34 @@ class Sharded final : public Trainer {
   Task task_;
   const at::Device device_;
   std::unique_ptr<tessera::Engine> engine_;
-  const bool is_graph_, is_offloaded_;
+  const bool is_graph_, is_offloaded_, is_weighted_;
   Batch still_;
   at::Tensor loss_;
 };
+
+/// What follows the strategy's name: "-apart", "".
+std::string variant_of(const std::string& strategy) {
+  const size_t dash = strategy.find('-');
+  return dash == std::string::npos ? "" : strategy.substr(dash);
+}
 
 /// The options of `trainer_options` but for the wrap policy; another name throws.
 tessera::Options options_of(const TrainerOptions& trainer_options) {
   tessera::Options options{.trace = trainer_options.trace};
   const std::string name = trainer_options.strategy.substr(0, trainer_options.strategy.find('-'));
-  const std::string_view variant = std::string_view(trainer_options.strategy).substr(name.size());
+  const std::string variant = variant_of(trainer_options.strategy);
   std::string problem;
   const bool is_known = AbslParseFlag(name, &options.strategy, &problem);
   const bool splits = is_known && options.strategy == tessera::Strategy::kZero3;
   const bool can_share = is_known && options.strategy != tessera::Strategy::kDdp;
+  const bool is_form =
+      variant == "-weights" || variant == "-noop" || variant == "-bf16" || variant == "-powersgd";
   TORCH_CHECK(is_known && (variant.empty() || variant == "-in-backward" || variant == "-offload" ||
-                           (variant == "-keep" && splits) || (variant == "-apart" && can_share)),
+                           (variant == "-keep" && splits) || (variant == "-apart" && can_share) ||
+                           (is_form && options.strategy == tessera::Strategy::kDdp)),
               "[bench] --strategy: got '", trainer_options.strategy,
-              "', expected local, ddp, zero1, zero2, zero3, zero3-keep, zero1-apart, zero2-apart, "
+              "', expected local, ddp, ddp-weights, ddp-noop, ddp-bf16, ddp-powersgd, zero1, "
+              "zero2, zero3, zero3-keep, zero1-apart, zero2-apart, "
               "zero3-apart, zero2-in-backward, zero3-in-backward or, on a GPU, ddp-offload, "
               "zero1-offload, zero2-offload or zero3-offload");
   if (variant == "-keep") options.reshard_after_forward = 1;
@@ -144,6 +162,7 @@ tessera::Options options_of(const TrainerOptions& trainer_options) {
     options.offload = splits ? tessera::Offload::kParameters : tessera::Offload::kOptimizer;
   }
   if (trainer_options.dtype != at::kFloat) options.precision.parameters = trainer_options.dtype;
+  if (variant == "-bf16") options.precision.communication = at::kBFloat16;
   options.cuda_graphs = trainer_options.graph;
   return options;
 }
@@ -160,7 +179,12 @@ std::unique_ptr<Trainer> make_trainer(const TrainerOptions& trainer_options, Tas
   }
   tessera::Options options = options_of(trainer_options);
   if (options.strategy == tessera::Strategy::kZero3) options.wrap = task.wrap;  // else an error
-  return std::make_unique<Sharded>(std::move(task), options, world);
+  const std::string variant = variant_of(trainer_options.strategy);
+  std::shared_ptr<tessera::CommHook> hook;
+  if (variant == "-noop") hook = tessera::noop_hook();
+  if (variant == "-powersgd") hook = tessera::power_sgd_hook({.start_power_sgd_iter = 2});
+  return std::make_unique<Sharded>(std::move(task), options, world, std::move(hook),
+                                   /*is_weighted=*/variant == "-weights");
 }
 
 }  // namespace bench

@@ -38,8 +38,10 @@ struct TrainerOptions {
   /// "local" (each rank alone, a plain module with LibTorch's fused AdamW, at::_fused_adamw_, on
   /// all parameters: the floor that everything is measured by), or ddp, zero1, zero2, zero3,
   /// zero3-keep, zero1-apart, zero2-apart, zero3-apart (a copy of the parameters per rank),
-  /// zero2-in-backward, zero3-in-backward under Tessera, and on GPUs ddp-offload, zero1-offload,
-  /// zero2-offload (the optimizer's state in the host's memory) and zero3-offload (parameters too).
+  /// zero2-in-backward, zero3-in-backward, and gradients in other forms: ddp-weights, ddp-noop (a
+  /// hook that sends nothing), ddp-bf16, ddp-powersgd (from the third backward on) under Tessera,
+  /// and on GPUs ddp-offload, zero1-offload, zero2-offload (the optimizer's state in the host's
+  /// memory) and zero3-offload (parameters too).
   std::string strategy;
   /// What the model computes with. bf16 is trained over fp32 masters, local as well: its gradients
   /// are widened, AdamW updates the masters, and they are rounded to parameters.

@@ -40,6 +40,18 @@ class RegistryTest(unittest.TestCase):
         self.assertEqual([n for n in names if "apart" in n], _APART)
         self.assertNotIn(registry.THREADS, names)  # not one rank's
 
+    def test_each_form_of_gradients_runs_beside_the_same_of_ddp(self) -> None:
+        found = registry.hooks(_PROGRAMS, "A", _TEXT, quick=False)
+        names = _names(found)
+        self.assertEqual(len(names), len(set(names)))
+        self.assertLessEqual(set(registry.FLOORS), set(names))
+        for variant, family in registry.HOOKS.items():
+            self.assertIn(f"tessera ddp-{variant}", names)
+            peers = [c.name for c in found if c.family == family and family]
+            self.assertEqual(peers, [f"pytorch ddp-{variant}", f"pytorch ddp-{variant}, mmap_max 0"] if family else [])
+        self.assertFalse(registry.has_usual_curve("tessera ddp-noop"))
+        self.assertTrue(registry.has_usual_curve("pytorch ddp-bf16"))
+
     def test_families_are_those_of_the_entries(self) -> None:
         found = registry.training(_PROGRAMS, "A", _TEXT, quick=False)
         self.assertEqual(registry.families(), {c.name: c.family for c in found if c.family})
