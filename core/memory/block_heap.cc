@@ -29,7 +29,6 @@ BlockHeap::BlockHeap(int64_t reserved_bytes) {
   limit_ = static_cast<char*>(reserved) + reserved_bytes;
   begin_ = std::min(round_up(static_cast<char*>(reserved), kHugePageBytes), limit_);
   end_ = writable_ = begin_;
-  use_huge_pages(begin_, limit_ - begin_);
   holes_.reserve(256);
 }
 
@@ -108,6 +107,12 @@ void BlockHeap::give_back() {
       ::madvise(begin, bytes / kHugePageBytes * kHugePageBytes, MADV_DONTNEED);
     }
   }
+}
+
+void BlockHeap::grow_in_huge_pages() {
+  const std::lock_guard lock(mutex_);
+  char* const rest = std::min(round_up(end_, kHugePageBytes), limit_);
+  use_huge_pages(rest, limit_ - rest);
 }
 
 int64_t BlockHeap::grown_bytes() const {

@@ -9,7 +9,7 @@
 namespace tessera::internal {
 
 /// A heap of blocks of any size in one contiguous address range, which grows and never shrinks:
-/// freed memory is reused without a page fault, in huge pages where the system provides them.
+/// freed memory is reused without a page fault.
 /// First fit at the lowest address; adjacent free blocks are merged. So a training step, whose
 /// blocks are freed in about the reverse order, holds only a few percent more than it uses at its
 /// peak. (malloc holds much more: glibc 2.36 searches for a chunk of size plus alignment and splits
@@ -38,6 +38,9 @@ class BlockHeap {
 
   /// Returns empty huge pages to the system.
   void give_back();
+
+  /// From now on what it grows by is touched in huge pages where the system provides them.
+  void grow_in_huge_pages();
 
   /// Where the blocks lie, free or not: from begin(), so many bytes, the most there ever were.
   char* begin() const { return begin_; }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
+#include <chrono>
 #include <cstdint>
 #include <fstream>
 #include <limits>
@@ -108,14 +109,7 @@ bool is_mostly_resident(char* memory) {
   return resident * 16 >= pages * 15;
 }
 
-void move_into_huge_pages_where_resident(const AddressRange& whole) {
-  constexpr uint64_t kStep = kHugePageBytes;
-  const uint64_t begin = (whole.begin + kStep - 1) / kStep * kStep;
-  for (uint64_t at = begin; at + kStep <= whole.end; at += kStep) {
-    auto* const memory = reinterpret_cast<char*>(at);  // NOLINT(performance-no-int-to-ptr)
-    if (is_mostly_resident(memory)) move_into_huge_pages(memory, kHugePageBytes);
-  }
-}
+using Clock = std::chrono::steady_clock;
 
 /// How far each heap was moved since memory was last given back: what lies before is in huge pages,
 /// and ranks that are threads, or a second engine, need not move it again.
@@ -125,11 +119,20 @@ struct MovedEnds {
 };
 MovedEnds moved_ends;
 
-void move_what_grew(const AddressRange& whole, std::atomic<uint64_t>& moved_end) {
+/// Returns whether it came to the end. A stretch that the heap fills in part is left for later.
+bool move_what_grew(const AddressRange& whole, std::atomic<uint64_t>& moved_end,
+                    Clock::time_point deadline) {
   constexpr uint64_t kStep = kHugePageBytes;
-  // A stretch that the heap fills in part is left for later.
-  const uint64_t begin = std::max(whole.begin, moved_end.exchange(whole.end / kStep * kStep));
-  move_into_huge_pages_where_resident({.begin = begin, .end = whole.end});
+  const uint64_t first = (whole.begin + kStep - 1) / kStep * kStep;
+  for (uint64_t moved = moved_end;;) {
+    const uint64_t at = std::max(first, moved);
+    if (at + kStep > whole.end) return true;
+    if (!moved_end.compare_exchange_weak(moved, at + kStep)) continue;
+    auto* const memory = reinterpret_cast<char*>(at);  // NOLINT(performance-no-int-to-ptr)
+    if (is_mostly_resident(memory)) move_into_huge_pages(memory, kHugePageBytes);
+    if (Clock::now() >= deadline) return false;
+    moved = moved_end;
+  }
 }
 
 }  // namespace
@@ -154,11 +157,22 @@ void keep_freed_memory(int64_t unused_bytes) {
 #endif
 }
 
-void use_huge_pages_in_heap() {
-  move_what_grew(heap(), moved_ends.heap);
+bool use_huge_pages_in_heap(std::chrono::nanoseconds at_most) {
+  const Clock::time_point deadline = Clock::now() + at_most;
+  if (!move_what_grew(heap(), moved_ends.heap, deadline)) return false;
   const auto begin = reinterpret_cast<uint64_t>(block_heap().begin());
   const uint64_t end = begin + static_cast<uint64_t>(block_heap().grown_bytes());
-  move_what_grew({.begin = begin, .end = end}, moved_ends.blocks);
+  if (!move_what_grew({.begin = begin, .end = end}, moved_ends.blocks, deadline)) return false;
+  block_heap().grow_in_huge_pages();
+  return true;
+}
+
+void HugePagePace::after_step() {
+  if (is_done_) return;
+  const auto now = Clock::now();
+  // From the second step on a step allocates what the one before it did.
+  if (++steps_ >= 2) is_done_ = use_huge_pages_in_heap((now - last_) / kShare);
+  last_ = Clock::now();
 }
 
 }  // namespace tessera::internal

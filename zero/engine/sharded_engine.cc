@@ -9,7 +9,6 @@
 #include <c10/core/StreamGuard.h>
 
 #include "tessera/core/comm/agreement/refusal.h"
-#include "tessera/core/memory/freed_memory.h"
 #include "tessera/core/reduce/hooked_communicator.h"
 #include "tessera/core/reduce/timed_communicator.h"
 #include "tessera/zero/engine/running_call.h"
@@ -240,8 +239,8 @@ StepResult ShardedEngine::begin_next_step(const std::optional<StepCommit::Outcom
   last_step_.reductions = std::max(reductions_, 1);
   times_.end_step();
   clear();
-  // From now on a step allocates what the one before it did.
-  if (++steps_here_ == 2 && parts_.options.keep_freed_memory) use_huge_pages_in_heap();
+  ++steps_here_;
+  if (parts_.options.keep_freed_memory) huge_page_pace_.after_step();
   if (!outcome.has_value()) return lasting_.last_result;
   StepResult result = result_of(*outcome);
   result.weight = weight;

@@ -12,6 +12,7 @@
 #include "tessera/core/grad/backward_end.h"
 #include "tessera/core/grad/gradient_hook.h"
 #include "tessera/core/layout/slice_map.h"
+#include "tessera/core/memory/freed_memory.h"
 #include "tessera/core/numbers/rolling_hash.h"
 #include "tessera/core/options/resolved_options.h"
 #include "tessera/core/reduce/reducer.h"
@@ -240,7 +241,8 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   } last_step_;
 
   MicroBatches micro_batches_;
-  int64_t steps_ = 0;                // updates applied
+  int64_t steps_ = 0;  // updates applied
+  HugePagePace huge_page_pace_;
   int64_t steps_here_ = 0;           // those of this engine, without loaded ones
   int64_t backwards_ = 0;            // of this model, since the last step
   int reductions_ = 0;               // those of them that reduced

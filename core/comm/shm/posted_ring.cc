@@ -108,7 +108,7 @@ std::shared_ptr<Work> PostedRing::post(const Collective& collective, Algorithm a
   call.slice = collective.slice;
   call.meets = false;
   const int64_t before = call.sequence - ChannelSlot::kCalls;
-  if (before >= first_.load()) {
+  if (first_ <= before && before < end_) {
     finish(before);
   } else if (before >= 0) {
     member_.wait({Awaited::What::kDone, before}, call, lane_);
@@ -124,11 +124,12 @@ std::shared_ptr<Work> PostedRing::post(const Collective& collective, Algorithm a
 void PostedRing::put(const Collective& collective, const CallDescriptor& call,
                      Algorithm algorithm) {
   const Lock lock(locked_, Lock::Wait::kYes);
+  if (entries_.front().work == nullptr) {  // all at once: a later step allocates nothing
+    for (Entry& entry : entries_) entry.work = std::make_shared<PostedWork>();
+  }
   if (first_ == end_) first_ = next_ = call.sequence;  // other calls came in between
   Entry& entry = this->entry(call.sequence);
-  if (entry.work == nullptr || entry.work.use_count() > 1) {
-    entry.work = std::make_shared<PostedWork>();
-  }
+  if (entry.work.use_count() > 1) entry.work = std::make_shared<PostedWork>();
   entry.work->begin(*this, call.sequence);
   entry.collective = collective;
   entry.collective.tag = {};  // the caller's may be gone

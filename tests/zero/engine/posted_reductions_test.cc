@@ -1,0 +1,76 @@
+// Backward does not wait for peers where reductions are posted. A rank stalls in its first hook
+// until its peers have run all of theirs: if one of those waited for it, neither would go on, and
+// the time-out of the groups would end the test.
+#include <latch>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/engine.h"
+#include "tessera/tests/support/rank_threads.h"
+
+namespace tessera::internal {
+namespace {
+
+using testing::run_ranks;
+
+struct StalledCase {
+  const char* name;
+  Strategy strategy;
+  int world;
+  /// A peer lets the stalled rank go on at the first or the second gradient of this layer; 0 is the
+  /// last one in backward.
+  int layer = 0;
+  int gradient = 2;
+};
+
+class StalledBackward : public ::testing::TestWithParam<StalledCase> {};
+INSTANTIATE_TEST_SUITE_P(All, StalledBackward,
+                         ::testing::Values(StalledCase{"ddp_2", Strategy::kDdp, 2},
+                                           StalledCase{"ddp_3", Strategy::kDdp, 3},
+                                           StalledCase{"zero1_2", Strategy::kZero1, 2},
+                                           StalledCase{"zero1_4", Strategy::kZero1, 4},
+                                           // One pooled buffer: a peer gets as far as the first
+                                           // gradient of the second unit.
+                                           StalledCase{"zero2_3", Strategy::kZero2, 3, 4, 1}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(StalledBackward, LetsPeersRunAllTheirHooks) {
+  const StalledCase& given = GetParam();
+  constexpr int kSteps = 3;
+  std::vector<std::unique_ptr<std::latch>> peers_are_through;
+  for (int step = 0; step < kSteps; ++step) {
+    peers_are_through.push_back(std::make_unique<std::latch>(given.world - 1));
+  }
+  run_ranks(given.world, [&](const std::shared_ptr<ProcessGroup>& world) {
+    torch::manual_seed(1);
+    torch::nn::Sequential model;
+    for (int i = 0; i < 6; ++i) model->push_back(torch::nn::Linear(16, 16));
+    const Options options{
+        .strategy = given.strategy, .bucket_bytes = 1024, .first_bucket_bytes = 1024};
+    int step = 0;
+    const std::vector<at::Tensor> parameters = model->parameters();
+    const auto engine = parallelize(model, torch::optim::SGDOptions(0.1), options, world);
+    const auto stalls = [&] { return world->rank() == step % given.world; };
+    parameters.back().register_hook([&](const at::Tensor&) {
+      if (stalls()) peers_are_through[step]->wait();
+    });
+    int gradients = 0;
+    for (const size_t i : {2 * given.layer, 2 * given.layer + 1}) {
+      parameters[i].register_hook([&](const at::Tensor&) {
+        if (++gradients == given.gradient && !stalls()) peers_are_through[step]->count_down();
+      });
+    }
+    for (; step < kSteps; ++step) {
+      gradients = 0;
+      model->forward(at::full({4, 16}, world->rank() + 1.0)).pow(2).mean().backward();
+      engine->step();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tessera::internal
