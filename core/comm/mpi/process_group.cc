@@ -1,6 +1,7 @@
+#include "tessera/mpi_group.h"
+
 #include "tessera/core/comm/mpi/group.h"
 #include "tessera/core/comm/mpi/initialize.h"
-#include "tessera/mpi_group.h"
 #include "tessera/time_out.h"
 
 namespace tessera {
