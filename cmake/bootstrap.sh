@@ -10,6 +10,8 @@
 #   cmake/bootstrap.sh lint     also clang-format and clang-tidy
 #   cmake/bootstrap.sh --cuda   also LibTorch's CUDA half and NVIDIA's libraries,
 #                               for running on GPUs; no build needs them
+#   cmake/bootstrap.sh --mpi    also the headers of Open MPI and MPICH (Debian's packages,
+#                               unpacked into the cache, not installed), for their modules
 #
 #   TORCH=2.15.0                another pinned version (cmake/wheels-*.txt)
 #   TESSERA_TORCH=<folder>      use this LibTorch (include/ and lib/), fetch none
@@ -214,11 +216,28 @@ fetch_cuda() {
   rm -rf "$partial" "$wheels"
 }
 
-cuda=
+# Headers alone, and beside each other: Debian's packages for development would also choose the
+# system's mpicc and mpirun.
+fetch_mpi() {
+  local headers=$cache/mpi-headers partial=$cache/mpi-headers.partial package
+  command -v apt-get >/dev/null || die "--mpi needs apt-get; install the headers of the MPIs"
+  say "fetching the headers of Open MPI and MPICH into $headers"
+  rm -rf "$partial"
+  mkdir -p "$partial"
+  (cd "$partial" && apt-get -qq download libopenmpi-dev libmpich-dev 2>/dev/null) ||
+    die "apt-get download libopenmpi-dev libmpich-dev failed; run apt-get update as root first"
+  for package in "$partial"/*.deb; do dpkg --fsys-tarfile "$package" |
+    tar -x -C "$partial" --wildcards --exclude '*/fortran/*' '*.h'; done
+  rm -f "$partial"/*.deb
+  mv "$partial" "$headers"
+}
+
+cuda= mpi=
 case ${1:-} in
   '' | path | requirements | format | lint) ;;
   --cuda) cuda=yes ;;
-  *) die "got '$1', expected path, requirements, format, lint, --cuda or nothing" ;;
+  --mpi) mpi=yes ;;
+  *) die "got '$1', expected path, requirements, format, lint, --cuda, --mpi or nothing" ;;
 esac
 if [[ ${1:-} == path ]]; then echo "$torch"; exit; fi
 if [[ ${1:-} == requirements ]]; then
@@ -246,4 +265,5 @@ old=$(too_old "$@")
 [[ -z $old ]] || { differences >&2; die "$old"; }
 [[ -d $torch ]] || fetch_torch
 [[ -z $cuda || -e $torch/lib/libtorch_cuda.so ]] || fetch_cuda
+[[ -z $mpi || -d $cache/mpi-headers ]] || fetch_mpi
 say "LibTorch: $torch"

@@ -11,7 +11,7 @@ add_test(NAME examples.memory_compare
 list(APPEND examples_tests examples.memory_compare)
 
 # Under other launchers than tessera-run, where they are installed.
-set(launchers openmpi mpich torchrun srun)
+set(launchers openmpi openmpi+mpi mpich mpich+mpi torchrun srun)
 if(TESSERA_SANITIZE)
   set(launchers)  # what is under test is what they start, which runs under tessera-run, too
 endif()

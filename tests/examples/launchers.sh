@@ -2,11 +2,14 @@
 # Runs quickstart, gpt and memory_compare on four ranks under another launcher than tessera-run and
 # compares what they print: the parameters' hash and the losses to the last digit, and the memory.
 #
-#   launchers.sh <folder of the programs> <openmpi | mpich | torchrun | srun> <text>
+#   launchers.sh <folder of the programs> <openmpi[+mpi] | mpich[+mpi] | torchrun | srun> <text>
 #
+# With +mpi ranks communicate by that MPI (TESSERA_BACKEND=mpi), else over shared memory.
 # Exits with 77, "not run", where the launcher is not installed (or SLURM grants nothing).
 set -euo pipefail
-bin=$1 launcher=$2 text=$3
+bin=$1 launcher=${2%+mpi} text=$3
+carrier=()
+[[ $2 != *+mpi ]] || carrier=(env TESSERA_BACKEND=mpi)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
@@ -49,6 +52,11 @@ case $launcher in
     launch=(srun --nodes 1 --ntasks 4 --overcommit --kill-on-bad-exit=1) ;;
   *) echo "launchers.sh: got the launcher '$launcher'" >&2; exit 64 ;;
 esac
+
+if [[ ${#carrier[@]} -gt 0 && ! -f $bin/../lib/libtessera_mpi_$launcher.so ]]; then
+  not_run "Tessera's module for $launcher was not built"
+fi
+launch+=("${carrier[@]}")
 
 # Nothing else tells the ranks who or where they are, nor how many threads to use.
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TESSERA_STORE \

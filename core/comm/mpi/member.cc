@@ -102,6 +102,7 @@ void Member::take(int world_rank, const Envelope& envelope) {
         if (!failure_.empty()) return;
         failure_ = cause;
       }
+      world_->note_failed_group(cause);
       return end_all(cause);
     }
     default:
@@ -206,6 +207,7 @@ void Member::fail(const std::string& cause, int culprit) {
     if (!failure_.empty()) return;
     failure_ = cause;
   }
+  world_->note_failed_group(cause);
   if (culprit == rank_) culprit = -1;
   std::string text = cause;
   if (culprit >= 0 && !calls_.empty()) {

@@ -1,15 +1,16 @@
+#include "tessera/mpi_group.h"
+
 #include "tessera/core/comm/mpi/group.h"
 #include "tessera/core/comm/mpi/initialize.h"
-#include "tessera/mpi_group.h"
 #include "tessera/time_out.h"
 
-namespace tessera::mpi {
+namespace tessera {
 
-std::shared_ptr<ProcessGroup> process_group(const Calls& calls, Handle comm,
-                                            std::chrono::milliseconds timeout) {
+std::shared_ptr<ProcessGroup> mpi::process_group(const Calls& calls, Handle comm,
+                                                 std::chrono::milliseconds timeout) {
   timeout = bounded(timeout);
   internal::mpi::require_initialized(calls, timeout);
   return internal::mpi::make_world(calls, comm, timeout);
 }
 
-}  // namespace tessera::mpi
+}  // namespace tessera

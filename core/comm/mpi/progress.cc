@@ -116,7 +116,7 @@ void Progress::leave_to_application(const Calls& calls) {
 /// waited for any longer.
 bool Progress::is_over(Clock::time_point since) const {
   for (const auto& world : worlds_) {
-    const std::string cause = world->failure();
+    const std::string cause = world->any_failure();
     if (cause.empty() || Clock::now() - since < kLinger) continue;
     std::fprintf(stderr,
                  "[mpi] this rank ends, and other ranks have not left the group within %d s after "
@@ -130,10 +130,12 @@ bool Progress::is_over(Clock::time_point since) const {
 /// Leaves all worlds and waits until the others have left them.
 void Progress::let_go() {
   const auto since = Clock::now();
-  for (const auto& world : worlds_) world->end();
+  const auto all = worlds_;
+  for (const auto& world : all) world->guard([&] { world->end(); });
   while (!is_over(since)) {
     if (!look_at_worlds()) std::this_thread::sleep_for(kLongSleep);
   }
+  for (const auto& world : all) world->set_failure("MPI has been finalised");
 }
 
 void Progress::end() {

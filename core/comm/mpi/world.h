@@ -69,6 +69,13 @@ class World : public std::enable_shared_from_this<World> {
   void count_sent(int64_t bytes) { sent_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
   /// Tells the others the cause of failure, and fails what is under way.
   void tell_failure();
+  /// One of its groups has failed, and the others of that may never leave.
+  void note_failed_group(const std::string& cause) { failed_group_ = cause; }
+  /// The failure of the world or of one of its groups; "" if there was none.
+  std::string any_failure() const {
+    const std::string cause = failure();
+    return cause.empty() ? failed_group_ : cause;
+  }
   /// Tells the others that this rank has left.
   void end();
 
@@ -139,6 +146,7 @@ class World : public std::enable_shared_from_this<World> {
   std::map<uint64_t, std::vector<Early>> early_;         // for groups that this rank has not made
   std::set<uint64_t> gone_;
   std::set<int> ended_ranks_;
+  std::string failed_group_;
   bool ended_ = false;
   bool retired_ = false;
 };

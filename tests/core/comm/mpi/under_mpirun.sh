@@ -62,14 +62,18 @@ if [[ -f $bin/../lib/libtessera_mpi_$other.so ]]; then
   says "got 1 ranks from .*, expected the 2 that the environment names"
 fi
 
-# One program, one hash of the parameters, whatever carries the gradients.
+# One program, one hash of the parameters, whatever carries the gradients: every row of the table.
 if [[ -x $bin/quickstart ]]; then
-  for backend in shm mpi; do
-    job 3 120 env TESSERA_BACKEND=$backend "$bin/quickstart" --strategy=zero2 --epochs=2 ||
-      die "quickstart over $backend:"
-    grep '^world 3: .*parameters [0-9a-f]' "$scratch/out" >"$scratch/$backend"
+  for ranks in 2 3 4; do
+    for strategy in ddp zero1 zero2 zero3; do
+      for backend in shm mpi; do
+        job $ranks 120 env TESSERA_BACKEND=$backend "$bin/quickstart" --strategy=$strategy \
+          --epochs=1 || die "quickstart --strategy=$strategy over $backend:"
+        grep "^world $ranks: .*parameters [0-9a-f]" "$scratch/out" >"$scratch/$backend"
+      done
+      diff "$scratch/shm" "$scratch/mpi" || die "$strategy differs between shm and mpi on $ranks:"
+    done
   done
-  diff "$scratch/shm" "$scratch/mpi" || die "quickstart differs between shm and mpi"
 fi
 
 application=$bin/mpi_application_$abi
