@@ -49,8 +49,7 @@ TEST_P(StalledBackward, LetsPeersRunAllTheirHooks) {
     torch::manual_seed(1);
     torch::nn::Sequential model;
     for (int i = 0; i < 6; ++i) model->push_back(torch::nn::Linear(16, 16));
-    const Options options{
-        .strategy = given.strategy, .bucket_bytes = 1024, .first_bucket_bytes = 1024};
+    const Options options{.strategy = given.strategy, .bucket_bytes = {1024}};
     int step = 0;
     const std::vector<at::Tensor> parameters = model->parameters();
     const auto engine = parallelize(model, torch::optim::SGDOptions(0.1), options, world);

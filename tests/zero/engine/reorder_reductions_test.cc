@@ -43,13 +43,13 @@ std::string layer_of(std::string_view unit) {
   return layer != layers.end() ? layer->second : std::string(unit);
 }
 
-struct Trained {
+struct Reordered {
   std::vector<std::vector<std::string>> reduced;  ///< layers, per backward
   uint64_t hash = 0;
 };
 
-Trained train(std::shared_ptr<ProcessGroup> world, const Configuration& configuration,
-              bool reorders) {
+Reordered train_in_order(std::shared_ptr<ProcessGroup> world, const Configuration& configuration,
+                         bool reorders) {
   Options options = options_of(configuration);
   options.reorder_reductions = reorders;
   options.trace = true;
@@ -57,7 +57,7 @@ Trained train(std::shared_ptr<ProcessGroup> world, const Configuration& configur
   const int rank = world->rank();
   const auto net = std::make_shared<ShuffledNet>();
   const auto engine = parallelize(net, torch::optim::SGDOptions(0.1), options, std::move(world));
-  Trained trained;
+  Reordered trained;
   size_t seen = 0;
   for (int step = 0; step < 3; ++step) {
     torch::manual_seed(100 + 10 * step + rank);
@@ -80,8 +80,8 @@ class ReorderReductions : public ::testing::TestWithParam<Configuration> {};
 TEST_P(ReorderReductions, FollowTheFirstBackwardWithTheSameBits) {
   const Configuration& configuration = GetParam();
   run_ranks(4, [&](const std::shared_ptr<ProcessGroup>& world) {
-    const Trained learned = train(duplicate(*world, "learned"), configuration, true);
-    const Trained fixed = train(duplicate(*world, "fixed"), configuration, false);
+    const Reordered learned = train_in_order(duplicate(*world, "learned"), configuration, true);
+    const Reordered fixed = train_in_order(duplicate(*world, "fixed"), configuration, false);
     EXPECT_EQ(learned.hash, fixed.hash);
     EXPECT_EQ(learned.reduced[0], fixed.reduced[0]);
     for (size_t step = 1; step < 3; ++step) {
