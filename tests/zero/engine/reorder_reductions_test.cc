@@ -93,7 +93,7 @@ TEST_P(ReorderReductions, FollowTheFirstBackwardWithTheSameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, ReorderReductions, ::testing::ValuesIn(named_and_apart_configurations()),
-                         [](const auto& info) { return name_of(info.param); });
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace tessera::internal::testing
