@@ -75,7 +75,7 @@ struct Report {
 
   Strategy strategy = Strategy::kDdp;
   Degrees degrees = {};
-  /// Every field of Options with its value as text, where unset the one in force.
+  /// Every field of Options with its value as text, the one in force where that is another.
   std::vector<std::pair<std::string, std::string>> options;
   int rank = 0;
   int world = 1;

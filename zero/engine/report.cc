@@ -210,9 +210,9 @@ void append_lines(std::string& out, const Report::Memory& memory) {
   for (size_t i = 0; i < kMemoryClasses; ++i) {
     const auto memory_class = static_cast<MemoryClass>(i);
     line(to_string(memory_class), memory.now[memory_class], memory.peak[memory_class],
-         memory.predicted[memory_class]);
+         memory.predicted_peak[memory_class]);
   }
-  line("total", memory.now.total(), memory.peak_total, memory.predicted.total());
+  line("total", memory.now.total(), memory.peak_total, memory.predicted_peak.total());
 }
 
 }  // namespace

@@ -52,9 +52,10 @@ Report::Unit unit_of(const PlannedUnit& planned, const ParameterTable& table) {
 }
 
 /// With what is in force where the user has set nothing and it means something.
-Options in_force(const ResolvedOptions& resolved, int world) {
+Options in_force(const ResolvedOptions& resolved, int world, bool shares_parameters) {
   Options options = resolved;
   options.degrees = resolved.degrees;
+  options.share_parameters = shares_parameters;
   options.on_non_finite = resolved.on_non_finite;
   options.asynchronous_step = resolved.asynchronous_step;
   options.gradient_divide_factor =
@@ -89,7 +90,7 @@ Report ShardedEngine::report() const {
   Report report;
   report.strategy = strategy();
   report.degrees = degrees();
-  const Options options = in_force(parts_.options, parts_.group->size());
+  const Options options = in_force(parts_.options, parts_.group->size(), store_.is_shared());
   for (const OptionField& field : option_fields()) {
     report.options.emplace_back(field.name, field.text(options));
   }
