@@ -70,7 +70,8 @@ void World::await_envelope(Incoming& incoming) {
 }
 
 void World::send(const Envelope& envelope, int to) {
-  if (ended_ranks_.count(to) != 0) return;
+  // A rank that has ended still waits for the others' last envelopes.
+  if (ended_ranks_.count(to) != 0 && envelope.kind != Envelope::Kind::kEnded) return;
   Outgoing& outgoing = outgoing_.emplace_back();
   outgoing.envelope = envelope;
   link_->check(calls_.send(&outgoing.envelope, sizeof(Envelope), to, kEnvelopeTag, link_->comm(),
