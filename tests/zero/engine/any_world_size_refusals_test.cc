@@ -94,7 +94,7 @@ TEST(AnyWorldSizeRefusals, OfNormsThatKeepStatistics) {
                   2,
                   [](const auto& world) {
                     const auto model = std::make_shared<torch::nn::SequentialImpl>(
-                        torch::nn::Linear(3, 3), nn::SyncBatchNorm1d(3, world));
+                        torch::nn::Linear(3, 3), tessera::nn::SyncBatchNorm1d(3, world));
                     parallelize(model, torch::optim::AdamWOptions(0.1), kAnySize, world);
                   }),
               Each(HasSubstr("module '1' is a SyncBatchNorm, which normalises over")));
