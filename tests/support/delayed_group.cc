@@ -60,6 +60,8 @@ std::shared_ptr<Work> DelayedGroup::late(std::function<void()> collective) {
 std::shared_ptr<Work> DelayedGroup::run(const Collective& collective) {
   const OpTraits traits = traits_of(collective.op);
   if (traits.is_on_host) return inner_->run(collective);
+  // Messages complete in any order, which a lane would undo.
+  if (traits.tensors == OpTraits::Tensors::kMessage) return inner_->run(collective);
   if (traits.tensors == OpTraits::Tensors::kNone) return late_barrier(collective);
   const at::Tensor& output = collective.output;
   const bool takes = traits.takes(rank(), collective.peer);

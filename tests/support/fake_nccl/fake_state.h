@@ -70,6 +70,8 @@ bool takes_failure(const char* function, Result& result);
 /// Under the lock: what is to be done when somebody asks whether the communicator is ready; true
 /// when it is over.
 Result begin(OpaqueComm& comm, std::function<bool()> step);
+/// Under the lock. What keeps a communicator, for work on streams.
+std::shared_ptr<OpaqueComm> hold_of(OpaqueComm* comm);
 /// Under the lock.
 void record(const char* function, const OpaqueComm* comm);
 /// Under the lock.

@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/tests/core/comm/groups/suite_tensors.h"
 #include "tessera/tests/support/message_of.h"
 
 namespace tessera::internal::testing {
@@ -17,36 +18,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr at::ScalarType kAllDtypes[] = {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf,
-                                         at::kLong,  at::kInt,    at::kShort,    at::kChar,
-                                         at::kByte,  at::kBool};
 constexpr ReduceOp kAllOps[] = {ReduceOp::kSum,   ReduceOp::kAvg,     ReduceOp::kMin,
                                 ReduceOp::kMax,   ReduceOp::kProduct, ReduceOp::kBitAnd,
                                 ReduceOp::kBitOr, ReduceOp::kBitXor};
 
-std::vector<int64_t> sizes_of(const GroupBackend& backend) { return {0, 1, 7, backend.largest}; }
-
 bool is_bitwise(ReduceOp op) { return op >= ReduceOp::kBitAnd; }
-
-/// 1 to 3, so that products of four are exact in every dtype; of bool true or false.
-int64_t value_at(int rank, int64_t i, at::ScalarType dtype) {
-  if (dtype == at::kBool) return (i + rank) % 3 == 0 ? 1 : 0;
-  return (i * 2 + rank * rank) % 3 + 1;
-}
-
-at::Tensor filled(int64_t numel, at::ScalarType dtype, const std::function<double(int64_t)>& of) {
-  const at::Tensor made = at::empty({numel}, at::kDouble);
-  // Values repeat with every 6 elements: the rest is copies of the first.
-  for (int64_t i = 0; i < numel; ++i) {
-    made.mutable_data_ptr<double>()[i] = i < 6 ? of(i) : made.const_data_ptr<double>()[i - 6];
-  }
-  return made.to(dtype);
-}
-
-at::Tensor input_of(int rank, int64_t numel, at::ScalarType dtype) {
-  return filled(numel, dtype,
-                [&](int64_t i) { return static_cast<double>(value_at(rank, i, dtype)); });
-}
 
 /// What `op` makes of all ranks' values of element i.
 double reduced_at(int size, int64_t i, at::ScalarType dtype, ReduceOp op) {
@@ -88,29 +64,6 @@ bool can_reduce(const GroupBackend& backend, at::ScalarType dtype, ReduceOp op) 
   if (op == ReduceOp::kAvg) return at::isFloatingType(dtype);
   if (is_bitwise(op)) return backend.has_bitwise && !at::isFloatingType(dtype);
   return dtype != at::kShort || backend.reduces_int16;
-}
-
-/// Half of it in memory from the group, so that ranks mix both kinds.
-at::Tensor placed(ProcessGroup& group, const at::Tensor& values) {
-  if (group.rank() % 2 != 0) return values.to(group.device()).clone();
-  at::Tensor made = group.allocate(values.numel(), values.scalar_type());
-  made.copy_(values);
-  return made;
-}
-
-at::Tensor on_device(ProcessGroup& group, const at::Tensor& values) {
-  return values.to(group.device());
-}
-
-void expect_equal(const at::Tensor& got, const at::Tensor& expected, const std::string& what) {
-  EXPECT_TRUE(at::equal(got.cpu(), expected)) << what;
-}
-
-void for_each_world(const GroupBackend& backend, const std::function<void(ProcessGroup&)>& body) {
-  for (const int size : backend.world_sizes) {
-    SCOPED_TRACE(absl::StrCat(backend.name, " of ", size));
-    backend.run(size, [&](std::shared_ptr<ProcessGroup> group) { body(*group); });
-  }
 }
 
 }  // namespace
@@ -353,77 +306,6 @@ void test_arrival_in_any_order(const GroupBackend& backend) {
       });
     } while (std::next_permutation(place.begin(), place.end()));
   }
-}
-
-void test_messages(const GroupBackend& backend) {
-  for_each_world(backend, [&](ProcessGroup& group) {
-    const int size = group.size(), rank = group.rank();
-    const int next = (rank + 1) % size, before = (rank + size - 1) % size;
-    for (const auto dtype : kAllDtypes) {
-      for (const int64_t numel : sizes_of(backend)) {
-        const at::Tensor sent = placed(group, input_of(rank, numel, dtype));
-        at::Tensor received = placed(group, at::zeros({numel}, dtype));
-        const auto works = group.batch_isend_irecv(
-            {{Op::kSend, sent, next, "ring"}, {Op::kRecv, received, before, "ring"}});
-        for (const auto& work : works) backend.wait(*work);
-        EXPECT_EQ(works[1]->source(), before);
-        expect_equal(received, input_of(before, numel, dtype), dtype_name(dtype));
-      }
-    }
-    if (!backend.matches_by_tag || size == 1) return;
-    // Everyone sends to rank 0, twice, small and large; it asks for the last tag first, and for
-    // whoever comes.
-    const int64_t large = backend.largest;
-    if (rank != 0) {
-      std::vector<std::shared_ptr<Work>> works;
-      works.push_back(group.isend(placed(group, at::full({1}, rank, at::kInt)), 0, "first"));
-      works.push_back(group.isend(placed(group, at::full({large}, rank, at::kInt)), 0, "second"));
-      for (const auto& work : works) work->wait();
-      return;
-    }
-    std::vector<at::Tensor> seconds, firsts;
-    std::vector<std::shared_ptr<Work>> works;
-    for (int i = 1; i < size; ++i) {
-      seconds.push_back(on_device(group, at::zeros({large}, at::kInt)));
-      works.push_back(group.irecv(seconds.back(), i, "second"));
-    }
-    std::vector<bool> seen(size, false);
-    for (int i = 1; i < size; ++i) {
-      at::Tensor first = on_device(group, at::zeros({1}, at::kInt));
-      const int from = group.recv(first, backend.has_any_source ? kAnySource : i, "first");
-      EXPECT_EQ(first.cpu().item<int>(), from);
-      EXPECT_FALSE(seen[from]);
-      seen[from] = true;
-    }
-    for (int i = 1; i < size; ++i) {
-      works[i - 1]->wait();
-      expect_equal(seconds[i - 1], at::full({large}, i, at::kInt), "second");
-    }
-  });
-}
-
-/// Messages between two ranks take no place in the others' collectives, and a receive that is
-/// still open does not hold them up.
-void test_messages_beside_collectives(const GroupBackend& backend) {
-  if (!backend.matches_by_tag) return;
-  for_each_world(backend, [&](ProcessGroup& group) {
-    if (group.size() < 2) return;
-    const int64_t large = backend.largest;
-    at::Tensor received = on_device(group, at::zeros({large}, at::kInt));
-    std::shared_ptr<Work> open;
-    if (group.rank() == 0) open = group.irecv(received, 1, "late");
-    for (int i = 0; i < 3; ++i) {
-      at::Tensor sum = on_device(group, at::ones({3}));
-      backend.wait(*group.all_reduce(sum, ReduceOp::kSum, absl::StrCat(i)));
-      expect_equal(sum, at::full({3}, 1.0f * group.size()), "sum");
-    }
-    // Rank 1 waits until its large message is received, while rank 0 sits in the barrier.
-    if (group.rank() == 1) group.send(on_device(group, at::full({large}, 7, at::kInt)), 0, "late");
-    group.barrier("end");
-    if (group.rank() != 0) return;
-    open->wait();
-    expect_equal(received, at::full({large}, 7, at::kInt), "late");
-  });
 }
 
 void test_refusals(const GroupBackend& backend) {

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/Functions.h>
+#include <absl/strings/str_cat.h>
+#include <gtest/gtest.h>
+
+#include "tessera/tests/core/comm/groups/group_suite.h"
+
+namespace tessera::internal::testing {
+
+inline constexpr at::ScalarType kAllDtypes[] = {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf,
+                                                at::kLong,  at::kInt,    at::kShort,    at::kChar,
+                                                at::kByte,  at::kBool};
+
+inline std::vector<int64_t> sizes_of(const GroupBackend& backend) {
+  return {0, 1, 7, backend.largest};
+}
+
+/// 1 to 3, so that products of four are exact in every dtype; of bool true or false.
+inline int64_t value_at(int rank, int64_t i, at::ScalarType dtype) {
+  if (dtype == at::kBool) return (i + rank) % 3 == 0 ? 1 : 0;
+  return (i * 2 + rank * rank) % 3 + 1;
+}
+
+inline at::Tensor filled(int64_t numel, at::ScalarType dtype,
+                         const std::function<double(int64_t)>& of) {
+  const at::Tensor made = at::empty({numel}, at::kDouble);
+  // Values repeat with every 6 elements: the rest is copies of the first.
+  for (int64_t i = 0; i < numel; ++i) {
+    made.mutable_data_ptr<double>()[i] = i < 6 ? of(i) : made.const_data_ptr<double>()[i - 6];
+  }
+  return made.to(dtype);
+}
+
+inline at::Tensor input_of(int rank, int64_t numel, at::ScalarType dtype) {
+  return filled(numel, dtype,
+                [&](int64_t i) { return static_cast<double>(value_at(rank, i, dtype)); });
+}
+
+/// Half of it in memory from the group, so that ranks mix both kinds.
+inline at::Tensor placed(ProcessGroup& group, const at::Tensor& values) {
+  if (group.rank() % 2 != 0) return values.to(group.device()).clone();
+  at::Tensor made = group.allocate(values.numel(), values.scalar_type());
+  made.copy_(values);
+  return made;
+}
+
+inline at::Tensor on_device(ProcessGroup& group, const at::Tensor& values) {
+  return values.to(group.device());
+}
+
+inline void expect_equal(const at::Tensor& got, const at::Tensor& expected,
+                         const std::string& what) {
+  EXPECT_TRUE(at::equal(got.cpu(), expected)) << what;
+}
+
+inline void for_each_world(const GroupBackend& backend,
+                           const std::function<void(ProcessGroup&)>& body) {
+  for (const int size : backend.world_sizes) {
+    SCOPED_TRACE(absl::StrCat(backend.name, " of ", size));
+    backend.run(size, [&](std::shared_ptr<ProcessGroup> group) { body(*group); });
+  }
+}
+
+}  // namespace tessera::internal::testing
