@@ -37,8 +37,9 @@ struct ProcessGroupOptions {
   /// dead peer is noticed at once, whatever the time-out; the time-out is for a peer that is alive
   /// but does not make the call (stuck, stopped, in an endless loop).
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// "auto", "loopback", "shm" or "nccl". auto: loopback for one rank, whatever its device; else
-  /// nccl for GPUs and shm for CPUs. "shm" with GPUs stages through host memory, on one host: for
+  /// "auto", "loopback", "mpi", "shm" or "nccl". auto: TESSERA_BACKEND, if that is set; else
+  /// loopback for one rank, whatever its device, nccl for GPUs, mpi for CPUs where mpirun or srun
+  /// has started ranks on several hosts, and shm for other CPUs. "shm" with GPUs stages through host memory, on one host: for
   /// tests, and for GPUs without NCCL.
   std::string backend = "auto";
   /// Whether collectives run in a thread of their own (kThread), inside the call (kInline), or as
