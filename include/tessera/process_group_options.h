@@ -39,8 +39,8 @@ struct ProcessGroupOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// "auto", "loopback", "mpi", "shm" or "nccl". auto: TESSERA_BACKEND, if that is set; else
   /// loopback for one rank, whatever its device, nccl for GPUs, mpi for CPUs where mpirun or srun
-  /// has started ranks on several hosts, and shm for other CPUs. "shm" with GPUs stages through host memory, on one host: for
-  /// tests, and for GPUs without NCCL.
+  /// has started ranks on several hosts, and shm for other CPUs. "shm" with GPUs stages through
+  /// host memory, on one host: for tests, and for GPUs without NCCL.
   std::string backend = "auto";
   /// Whether collectives run in a thread of their own (kThread), inside the call (kInline), or as
   /// cores allow (kAuto: a thread if there are at least twice as many cores as ranks on this host).
