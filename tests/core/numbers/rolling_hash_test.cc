@@ -9,8 +9,8 @@
 namespace tessera::internal {
 namespace {
 
-using Event = RollingHash::Event;
-using History = std::vector<std::pair<Event, int64_t>>;
+using Happening = RollingHash::Event;
+using History = std::vector<std::pair<Happening, int64_t>>;
 
 int64_t hash(const History& history) {
   RollingHash hash;
@@ -19,23 +19,23 @@ int64_t hash(const History& history) {
 }
 
 TEST(RollingHash, SameHistoriesHaveTheSameValue) {
-  const History history = {{Event::kReduce, 0}, {Event::kReduce, 1}, {Event::kStep, 1}};
+  const History history = {{Happening::kReduce, 0}, {Happening::kReduce, 1}, {Happening::kStep, 1}};
   EXPECT_EQ(hash(history), hash(history));
 }
 
 TEST(RollingHash, EveryDifferenceShows) {
   const std::vector<History> histories = {
       {},
-      {{Event::kReduce, 0}},
-      {{Event::kReduce, 1}},
-      {{Event::kReduce, 0}, {Event::kReduce, 1}},
-      {{Event::kReduce, 1}, {Event::kReduce, 0}},
-      {{Event::kReduce, 0}, {Event::kReduce, 0}},
-      {{Event::kMicroStep, 0}},
-      {{Event::kNoSyncMicroStep, 0}},
-      {{Event::kDrop, 0}},
-      {{Event::kStep, 0}},
-      {{Event::kReduce, int64_t{1} << 40}},
+      {{Happening::kReduce, 0}},
+      {{Happening::kReduce, 1}},
+      {{Happening::kReduce, 0}, {Happening::kReduce, 1}},
+      {{Happening::kReduce, 1}, {Happening::kReduce, 0}},
+      {{Happening::kReduce, 0}, {Happening::kReduce, 0}},
+      {{Happening::kMicroStep, 0}},
+      {{Happening::kNoSyncMicroStep, 0}},
+      {{Happening::kDrop, 0}},
+      {{Happening::kStep, 0}},
+      {{Happening::kReduce, int64_t{1} << 40}},
   };
   std::set<int64_t> values;
   for (const History& history : histories) values.insert(hash(history));
