@@ -75,6 +75,9 @@ TEST(AnyWorldSizeRefusals, OfRanksThatDiffer) {
   const auto restore = c10::make_scope_exit([before] { at::set_num_threads(before); });
   EXPECT_THAT(refusals_of_parallelize(2,
                                       [](const auto& world) {
+                                        // A thread's first question takes what any has set.
+                                        static_cast<void>(at::get_num_threads());
+                                        world->barrier("threads");
                                         if (world->rank() == 1) at::set_num_threads(2);
                                         AnySizeRank rank(world);
                                       }),
