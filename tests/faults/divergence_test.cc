@@ -26,7 +26,7 @@ TEST_P(Divergence, ExtraBackward) {
     });
     EXPECT_THAT(outcomes,
                 every_rank_loses_contact({first_of(who, size()) + " called ", "where rank",
-                                          first_unit(), "'vote of the step'"}));
+                                          first_complete_unit(), "'vote of the step'"}));
   }
 }
 
@@ -40,7 +40,7 @@ TEST_P(Divergence, SkippedBackward) {
     });
     EXPECT_THAT(outcomes,
                 every_rank_loses_contact({first_of(who, size()) + " called ", "where rank",
-                                          first_unit(), "'vote of the step'"}));
+                                          first_complete_unit(), "'vote of the step'"}));
   }
 }
 
@@ -53,7 +53,7 @@ TEST_P(Divergence, ExtraStep) {
       trainer.train(1);
     });
     EXPECT_THAT(outcomes, every_rank_loses_contact({first_of(who, size()) + " called ",
-                                                    first_unit(), "'vote of the step'"}));
+                                                    first_complete_unit(), "'vote of the step'"}));
   }
 }
 
@@ -217,7 +217,7 @@ TEST_P(Divergence, OwnCollectiveSkippedOnOneRank) {
     const auto outcomes = train_ranks(GetParam(), skip, kShortTimeout);
     EXPECT_THAT(outcomes,
                 every_rank_loses_contact({"timed out", "deadlock between groups", "'of the user'",
-                                          first_unit(), first_of(who, size())}));
+                                          first_complete_unit(), first_of(who, size())}));
   }
 }
 

@@ -195,6 +195,8 @@ class ConfigurationAndWorld : public ::testing::TestWithParam<Setting> {
   bool splits_parameters() const { return GetParam().splits_parameters(); }
   /// What is reduced first of Trainer's model, in quotes, as messages name it.
   std::string first_unit() const { return splits_parameters() ? "'second'" : "'bucket 0'"; }
+  /// The same after the first backward, which completes it first (Options::reorder_reductions).
+  std::string first_complete_unit() const { return splits_parameters() ? "'root'" : "'bucket 2'"; }
 };
 
 }  // namespace tessera::internal::testing

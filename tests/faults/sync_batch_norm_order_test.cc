@@ -1,4 +1,3 @@
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,8 +17,6 @@ namespace tessera::internal::testing {
 namespace {
 
 using ::testing::Each;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 /// Behind the normalisation, a layer that is left out on some ranks: where it is used its gradient
 /// is complete, and reduced, before the normalisation's backward.
@@ -58,16 +55,12 @@ std::vector<std::string> errors_of(bool all_take_it, bool reduces_in_step,
       threads);
 }
 
-TEST(SyncBatchNormOrder, ABranchThatARankLeavesOutWorksWhereReductionsDoNotBlockBackward) {
+TEST(SyncBatchNormOrder, ABranchThatARankLeavesOutWorksAsReductionsDoNotBlockBackward) {
   EXPECT_THAT(errors_of(true, false, {}), Each(std::string())) << "the control";
   EXPECT_THAT(errors_of(false, true, {}), Each(std::string()));
+  EXPECT_THAT(errors_of(false, false, {}), Each(std::string()));
   EXPECT_THAT(errors_of(false, false, {.lane = ProcessGroupOptions::Lane::kThread}),
               Each(std::string()));
-}
-
-TEST(SyncBatchNormOrder, OtherwiseItIsATimeOutThatNamesEachRanksCall) {
-  EXPECT_THAT(errors_of(false, false, {.timeout = std::chrono::milliseconds(500)}),
-              ElementsAre(HasSubstr("'bucket 0'"), HasSubstr("gradient sums of SyncBatchNorm1d")));
 }
 
 }  // namespace

@@ -276,7 +276,7 @@ TEST(Failures, NoSpaceIsAnErrorThatNamesTheSize) {
 
 // Staging memory is taken inside a collective: the others must learn why it cannot go on.
 TEST(Failures, NoSpaceForStagingIsEveryRanksError) {
-  FileSizeLimit limit(64 << 10);
+  FileSizeLimit limit(128 << 10);
   const auto errors = run_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> world) {
     if (world->rank() == 1) {
       world->all_reduce(at::zeros({10}), ReduceOp::kSum)->wait();

@@ -210,7 +210,7 @@ TEST(JobPaths, ADirectoryThatOthersCanEnterIsNotUsed) {
   EXPECT_THAT(path(), HasSubstr(absl::StrCat("path /tmp/tessera-", ::geteuid(), "/slurm-17.0")));
 }
 
-TEST(JobPaths, CpusOfSeveralHostsAreRefusedByEachRank) {
+TEST(JobPaths, CpusOfSeveralHostsTakeMpiOrAreRefusedByEachRank) {
   const TemporaryDirectory runtime;
   RankProcessOptions options = launched_by(Family::kSlurm, 3, runtime);
   for (auto& [rank, variables] : options.environment_of_rank) {
@@ -218,14 +218,12 @@ TEST(JobPaths, CpusOfSeveralHostsAreRefusedByEachRank) {
     variables["SLURM_STEP_TASKS_PER_NODE"] = "2,1";
     variables["SLURM_STEP_NODELIST"] = "node[1-2]";
     variables["SLURM_NODEID"] = is_last ? "1" : "0";
+    variables["TESSERA_MPI"] = "/nowhere/libmpi.so";
     if (is_last) variables["SLURM_LOCALID"] = "0";
   }
   for (const RankResult& result : run_rank_processes(3, "meet_twice", options)) {
     EXPECT_EQ(result.exit_code, 1);
-    EXPECT_THAT(result.output,
-                AllOf(HasSubstr("SLURM's srun: got ranks on several hosts"),
-                      HasSubstr("communication between the CPUs of several hosts is not there "
-                                "yet")));
+    EXPECT_THAT(result.output, AllOf(HasSubstr("[mpi]"), HasSubstr("/nowhere/libmpi.so")));
   }
 }
 
