@@ -134,8 +134,8 @@ TEST(GatheredUnits, Scenario48_AUnitSplitOverFewerRanksAfterForwardIsReadFromThe
     const double last = blocks / 7;
     EXPECT_DOUBLE_EQ(forward, (blocks + root) * 3 / 4);
     // A neighbour that has not freed a unit yet has no second shard of it; then the first ones are
-    // read.
-    EXPECT_GE(backward, (blocks - last) / 2);
+    // read, of which this rank's own may be one.
+    EXPECT_GE(backward, (blocks - last) / 4);
     EXPECT_LE(backward, (blocks - last) * 3 / 4);
     rank.engine->step();
     const MemoryBytes now = rank.engine->memory().now();
