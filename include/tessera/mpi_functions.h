@@ -61,10 +61,13 @@ class Amount {
   bool is_made_ = false;
 };
 
+/// The first line of what MPI says.
 inline const char* library() {
   static char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
-  if (text[0] == '\0') MPI_Get_library_version(text, &length);
+  if (text[0] != '\0') return text;
+  MPI_Get_library_version(text, &length);
+  if (char* const end = std::strchr(text, '\n')) *end = '\0';
   return text;
 }
 

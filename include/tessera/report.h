@@ -54,8 +54,8 @@ struct Report {
     double backward = 0.0;  ///< from there until autograd has ended, what is reduced in between
                             ///< included
     double communication = 0.0;  ///< while at least one reduction was under way
-    double overlap = 0.0;        ///< of `communication`, what backward did not wait for: 0 where
-                                 ///< reductions run inside the calls (ProcessGroupOptions::lane)
+    double overlap = 0.0;        ///< of `communication`, what backward did not wait for: next to
+                                 ///< nothing where ranks' threads do it (ProcessGroupOptions::lane)
     double update = 0.0;         ///< inside step()
     double communicated_bytes = 0.0;  ///< of gradients, given to collectives per step
   };
@@ -82,7 +82,7 @@ struct Report {
   std::string backend;  ///< "shm", "nccl", ...
   std::string device;   ///< "cpu", "cuda:0"
   Model model;
-  std::vector<Unit> units;  ///< in the order in which they are reduced; frozen ones last
+  std::vector<Unit> units;  ///< in the order in which the first backward reduces; frozen ones last
   int64_t steps = 0;        ///< Engine::steps()
   StepResult last_step;     ///< Engine::last_result()
   /// Trained parameters that had no gradient in the last step, by their first names: on any rank,

@@ -84,7 +84,8 @@ both() {
 }
 
 both quickstart '^world 4: .*parameters [0-9a-f]{16}' "$bin/quickstart" --strategy=zero3 --epochs=3
-both memory_compare '^(ddp|zero3) |as predicted, to the byte' "$bin/memory_compare" --layers=3 \
+# Over MPI it is left out: see docs/clusters.md.
+[[ ${#carrier[@]} -gt 0 ]] || both memory_compare '^(ddp|zero3) |as predicted, to the byte' "$bin/memory_compare" --layers=3 \
   --heads=2 --width=36 --vocabulary=50 --sequence=16 --configurations='ddp zero3'
 both gpt '^parameters  *[0-9a-f]{16}' "$bin/gpt" --strategy=zero2 --data="$text" --layers=3 \
   --heads=2 --width=36 --context=32 --batch=2 --steps=4 --warmup=2 --eval_every=2 \

@@ -136,7 +136,7 @@ TEST_P(ReportTest, SaysWhatStepsDid) {
     EXPECT_GT(times.backward, 0);
     EXPECT_GT(times.update, 0);
     EXPECT_GT(times.communication, 0);
-    EXPECT_EQ(times.overlap, 0) << "reductions run inside the calls";
+    EXPECT_LE(times.overlap, times.communication);
     EXPECT_LE(10 * (times.forward + times.backward + times.update), wall + 1e-6);
     int64_t reduced = 0;
     for (const Report::Unit& unit : report.units) reduced += unit.communication_bytes;

@@ -108,9 +108,9 @@ std::vector<Traffic> traffic(const Subject& subject, const Configuration& config
     const auto group = std::make_shared<RecordingGroup>(world, recording);
     const std::shared_ptr<Net> net = prepare(subject.make(), at::kFloat, 1);
     const OptimizerPlan plan = make_plan(*net);
-    const auto engine = parallelize(
-        net, plan, options_of(configuration, {.name = "", .bucket_bytes = kSmallBucketBytes}),
-        group);
+    Options options = options_of(configuration, {.name = "", .bucket_bytes = kSmallBucketBytes});
+    options.reorder_reductions = false;  // Formula has the plan's order
+    const auto engine = parallelize(net, plan, options, group);
     const Formula formula(*engine, configuration, static_cast<int>(plan.groups.size()) + 1, size);
     mine.plan_bytes = formula.bytes();
     recording->clear();
