@@ -68,7 +68,7 @@ struct State {
 };
 
 State& state() {
-  static State state;
+  static State& state = *new State;  // progress threads may outlive main()
   return state;
 }
 

@@ -1,6 +1,7 @@
 // What is recorded of the ranks' calls, what is written when they fail, and what a long wait says.
 #include <signal.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -208,15 +209,21 @@ TEST(FlightReport, OneRankSaysWhoHasNotComeAndWhereItWasLastSeen) {
 }
 
 TEST(FlightReport, SoDoesAMessage) {
+  std::atomic<bool> is_received{false};
   WarningsOfRanks warnings;
   testing::run_ranks(
       2,
       [&](std::shared_ptr<ProcessGroup> group) {
         const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
         at::Tensor tensor = at::zeros({3});
-        if (group->rank() == 0) warnings.await();
-        if (group->rank() == 0) group->send(tensor, 1, "halo");
-        if (group->rank() == 1) group->recv(tensor, 0, "halo");
+        if (group->rank() == 1) {
+          group->recv(tensor, 0, "halo");
+          is_received = true;
+          return;
+        }
+        warnings.await();
+        group->send(tensor, 1, "halo");
+        while (!is_received) std::this_thread::yield();  // who leaves takes its messages along
       },
       reporting_soon());
   ASSERT_EQ(warnings.texts().size(), 1U);
