@@ -166,15 +166,19 @@ TEST(MpiFailures, MessagesThatDoNotFitAreNamedOnBothRanks) {
 }
 
 TEST(MpiFailures, AMessageThatNobodySendsIsNamed) {
+  std::atomic<bool> is_over{false};
   const auto errors = run_mpi_ranks_expecting_errors(
       2,
-      [](std::shared_ptr<ProcessGroup> group) {
+      [&](std::shared_ptr<ProcessGroup> group) {
         if (group->rank() == 0) {
           group->send(at::zeros({2}), 1, "other");
-          return group->barrier("end");
+          while (!is_over.load()) std::this_thread::yield();
+          return;
         }
         at::Tensor tensor = at::zeros({3});
-        group->recv(tensor, 0, "wanted");
+        const std::string error = message_of([&] { group->recv(tensor, 0, "wanted"); });
+        is_over.store(true);
+        throw std::runtime_error(error);
       },
       kShort);
   EXPECT_THAT(errors[1], HasSubstr("recv 'wanted' on group 'world', rank 1: timed out: waited 300 "
