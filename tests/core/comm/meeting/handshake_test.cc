@@ -200,7 +200,7 @@ TEST_F(HandshakeTest, OfTwoRankZerosOneAtMostMeetsTheOthers) {
                                    {.rank = 0, .timeout = patience},
                                    {.rank = 1, .timeout = patience}});
     const int hosts = (errors[0].empty() ? 1 : 0) + (errors[1].empty() ? 1 : 0);
-    EXPECT_EQ(hosts, errors[2].empty() ? 1 : 0);
+    EXPECT_EQ(hosts, errors[2].empty() ? 1 : 0) << ::testing::PrintToString(errors);
     for (const int host : {0, 1}) {
       if (errors[host].empty()) continue;
       // One that came after the others had met, in their process, knows of nobody.
