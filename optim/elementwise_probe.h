@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,9 @@ class GeneratorKeeper {
   GeneratorKeeper& operator=(const GeneratorKeeper&) = delete;
 
   bool has_drawn() const;
+  /// Whether `run`, which has run since this was made, draws from the generator. Where somebody has
+  /// drawn, runs it again, a few times at most, until nobody has: other threads may.
+  bool is_drawn_from_by(const std::function<void()>& run) const;
 
  private:
   at::Generator generator_;

@@ -163,7 +163,7 @@ std::string probe_whole_tensor(const ErasedForm& form, const OptimizerOptions& o
       if (dtype == at::kDouble && !states.takes_double) break;
       const std::vector<ProbeSample> samples = whole_samples(form, dtype);
       const ProbeRun expected = run_whole(form, options, samples);
-      if (keeper.has_drawn()) {
+      if (keeper.is_drawn_from_by([&] { run_whole(form, options, samples); })) {
         return absl::StrCat(form.name,
                             ": got a step that draws random numbers, expected none: only the owner "
                             "of a parameter would draw them; compute them from the count");

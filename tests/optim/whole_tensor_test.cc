@@ -1,9 +1,11 @@
 #include "tessera/whole_tensor.h"
 
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -81,6 +83,22 @@ struct Draws {
     parameter.add_(gradient * torch::rand({}), -options.lr);
   }
 };
+
+/// Beside whose first updates another thread draws.
+struct Beside {
+  static constexpr const char* kName = "Beside";
+  static inline std::atomic<int> updates = 0;
+  static void update(const at::Tensor& parameter, const at::Tensor& gradient, OwnState&,
+                     const OwnOptions& options) {
+    if (updates++ < 100) std::thread([] { torch::rand({}); }).join();
+    parameter.add_(gradient, -options.lr);
+  }
+};
+
+TEST(WholeTensorProbe, DoesNotTakeWhatOtherThreadsDrawForTheOptimizers) {
+  EXPECT_EQ(whole_refusal_of<Beside>(), "");
+  EXPECT_GT(Beside::updates, 100);
+}
 
 TEST(WholeTensorProbe, AcceptsWhatDependsOnOneParameter) {
   EXPECT_EQ(whole_refusal(whole_tensor<Factored>(FactoredOptions())), "");
