@@ -21,11 +21,12 @@ void LaunchOrder::completed(size_t unit) {
 }
 
 void LaunchOrder::settle(const std::vector<uint32_t>& positions) {
-  if (positions_.empty()) return;
-  // Counted from behind, so that 0 is larger than what any unit has.
-  const auto rank = [&](size_t unit) { return positions[unit] - 1; };
-  std::stable_sort(order_.begin(), order_.end(),
-                   [&](size_t a, size_t b) { return rank(a) < rank(b); });
+  const auto is_completed = [&](size_t unit) { return positions[unit] != 0; };
+  if (positions_.empty() || std::none_of(order_.begin(), order_.end(), is_completed)) return;
+  std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) {
+    if (!is_completed(a) || !is_completed(b)) return is_completed(a);
+    return positions[a] < positions[b];
+  });
   positions_.clear();
 }
 

@@ -241,8 +241,8 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   } last_step_;
 
   MicroBatches micro_batches_;
-  int64_t steps_ = 0;  // updates applied
   HugePagePace huge_page_pace_;
+  int64_t steps_ = 0;                // updates applied
   int64_t steps_here_ = 0;           // those of this engine, without loaded ones
   int64_t backwards_ = 0;            // of this model, since the last step
   int reductions_ = 0;               // those of them that reduced

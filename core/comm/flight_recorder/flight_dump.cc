@@ -14,6 +14,7 @@
 #include <absl/strings/str_join.h>
 
 #include "tessera/core/comm/groups/op_traits.h"
+#include "tessera/core/numbers/json_text.h"
 #include "tessera/core/process/process_status.h"
 #include "tessera/environment.h"
 
@@ -99,26 +100,10 @@ std::string describe_missing(const std::map<std::string, CallsOfGroup>& groups) 
   return absl::StrJoin(texts, "; ");
 }
 
-void append_json(std::string& out, std::string_view text) {
-  out += '"';
-  for (const char character : text) {
-    const auto code = static_cast<unsigned char>(character);
-    if (character == '"' || character == '\\') {
-      out += '\\';
-      out += character;
-    } else if (code < 0x20 || code >= 0x7f) {  // a tag may be any bytes, and may be cut
-      absl::StrAppendFormat(&out, "\\u%04x", code);
-    } else {
-      out += character;
-    }
-  }
-  out += '"';
-}
-
 void append_call(std::string& out, const FlightRecord& call) {
   const OpTraits traits = internal::traits_of(call.signature.op);
   out += "{\"group\":";
-  append_json(out, call.group());
+  append_json_string(out, call.group());
   absl::StrAppend(&out, ",\"sequence\":", call.sequence, ",\"op\":\"", traits.name, "\"");
   if (traits.reduces) {
     absl::StrAppend(&out, ",\"reduce\":\"", std::string(to_string(call.signature.reduce)), "\"");
@@ -129,7 +114,7 @@ void append_call(std::string& out, const FlightRecord& call) {
   }
   if (call.signature.peer != kNoPeer) absl::StrAppend(&out, ",\"peer\":", call.signature.peer);
   out += ",\"tag\":";
-  append_json(out, call.tag());
+  append_json_string(out, call.tag());
   absl::StrAppend(&out, ",\"begin_ns\":", call.begin_ns, ",\"end_ns\":", call.end_ns,
                   ",\"is_over\":", call.end_ns != 0 ? "true" : "false", "}");
 }
@@ -181,15 +166,15 @@ std::string merged_text(const std::vector<RankFlight>& ranks, std::string_view c
 
 std::string to_json(const std::vector<RankFlight>& ranks, std::string_view cause, int64_t now_ns) {
   std::string out = "{\"cause\":";
-  append_json(out, cause);
+  append_json_string(out, cause);
   out += ",\"first_difference\":";
-  append_json(out, first_difference(ranks));
+  append_json_string(out, first_difference(ranks));
   absl::StrAppend(&out, ",\"time_ns\":", now_ns, ",\"ranks\":[");
   for (size_t i = 0; i < ranks.size(); ++i) {
     const RankFlight& rank = ranks[i];
     absl::StrAppend(&out, i == 0 ? "\n" : ",\n", "{\"rank\":", rank.rank, ",\"pid\":", rank.pid,
                     ",\"state\":");
-    append_json(out, rank.state);
+    append_json_string(out, rank.state);
     absl::StrAppend(&out, ",\"begun\":", rank.begun, ",\"calls\":[");
     for (size_t call = 0; call < rank.records.size(); ++call) {
       out += call == 0 ? "\n" : ",\n";

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include <absl/strings/str_cat.h>
+#include <xxhash.h>
 
 namespace tessera::internal {
 namespace {
@@ -15,14 +16,6 @@ constexpr size_t kEndWord = offsetof(FlightRecord, end_ns) / sizeof(uint64_t);
 
 uint32_t put(char* to, size_t room, std::string_view text) {
   return static_cast<uint32_t>(text.copy(to, room));
-}
-
-uint64_t flight_hash(std::string_view text) {  // FNV-1a
-  uint64_t hash = 14695981039346656037u;
-  for (const char character : text) {
-    hash = (hash ^ static_cast<unsigned char>(character)) * 1099511628211u;
-  }
-  return hash;
 }
 
 }  // namespace
@@ -38,7 +31,7 @@ void FlightRecord::set_group(std::string_view group) {
 }
 
 void FlightRecord::set_tag(std::string_view tag) {
-  tag_hash = flight_hash(tag);
+  tag_hash = XXH3_64bits(tag.data(), tag.size());
   tag_length = put(tag_text, kTagBytes, tag);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include <ATen/core/Tensor.h>
 
@@ -8,5 +9,15 @@ namespace tessera::internal {
 
 /// Local. ProcessGroup::allocate() in ordinary memory of the host, aligned to a page.
 at::Tensor allocate_on_host(int64_t numel, at::ScalarType dtype);
+
+/// Where a tensor's elements begin; null of an undefined one.
+inline char* data_of(const at::Tensor& tensor) {
+  return tensor.defined() ? static_cast<char*>(tensor.data_ptr()) : nullptr;
+}
+
+/// Local. Does nothing in place and for no bytes, whose addresses may be null.
+inline void copy_bytes(char* to, const char* from, int64_t bytes) {
+  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
 
 }  // namespace tessera::internal

@@ -44,6 +44,13 @@ Envelope Member::envelope(Envelope::Kind kind) const {
   return made;
 }
 
+/// This rank's neighbour first, so that ranks do not all send to rank 0 at once.
+void Member::send_to_others(const Envelope& envelope) {
+  for (int peer = 1; peer < size(); ++peer) {
+    world_->send(envelope, world_rank((rank_ + peer) % size()));
+  }
+}
+
 Round& Member::round_of(int64_t sequence) {
   return rounds_.try_emplace(sequence, size()).first->second;
 }
@@ -63,9 +70,7 @@ void Member::send_call(const Call& call) {
                 static_cast<size_t>(payload_bytes(call.collective())));
   }
   round_of(call.sequence()).set(rank_, made);
-  for (int peer = 1; peer < size(); ++peer) {
-    world_->send(made, world_rank((rank_ + peer) % size()));
-  }
+  send_to_others(made);
 }
 
 void Member::start(std::shared_ptr<Call> call) {
@@ -195,9 +200,7 @@ bool Member::finish() {
 void Member::leave() {
   Envelope made = envelope(Envelope::Kind::kLeft);
   made.sequence = finished_;
-  for (int rank = 0; rank < size(); ++rank) {
-    if (rank != rank_) world_->send(made, world_rank(rank));
-  }
+  send_to_others(made);
   end_all("the group was destroyed while this collective ran");
 }
 
@@ -219,9 +222,7 @@ void Member::fail(const std::string& cause, int culprit) {
   report_failure(culprit < 0 ? -1 : world_rank(culprit), text);
   Envelope made = envelope(Envelope::Kind::kFailed);
   made.set_cause(cause);
-  for (int rank = 0; rank < size(); ++rank) {
-    if (rank != rank_) world_->send(made, world_rank(rank));
-  }
+  send_to_others(made);
   end_all(cause);
 }
 

@@ -62,6 +62,7 @@ class Member : public std::enable_shared_from_this<Member> {
   struct Active;
 
   Round& round_of(int64_t sequence);
+  void send_to_others(const Envelope& envelope);
   void send_call(const Call& call);
   bool is_small(const Call& call) const;
   bool compare(Active& active, Call::Clock::time_point now);

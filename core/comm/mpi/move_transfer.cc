@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "tessera/core/comm/groups/call_mismatch.h"
@@ -9,10 +8,6 @@ namespace tessera::internal::mpi {
 namespace {
 
 constexpr int64_t kDirectBytes = int64_t{64} << 10;  // a root sends so much to everyone itself
-
-void copy(char* to, const char* from, int64_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
-}
 
 /// all_gather, gather and scatter: one step of whole slices.
 class MoveTransfer final : public Transfer {
@@ -37,7 +32,7 @@ class MoveTransfer final : public Transfer {
     char* const input = data_of(context_.call.input);
     char* const output = data_of(context_.call.output);
     const bool takes = root < 0 || root == context_.rank;
-    if (takes) copy(output + context_.rank * bytes, input, bytes);
+    if (takes) copy_bytes(output + context_.rank * bytes, input, bytes);
     for (int peer = 1; peer < context_.size; ++peer) {
       const int from = (context_.rank + peer) % context_.size;
       if (takes) exchange.receive(from, output + from * bytes, bytes);
@@ -57,7 +52,7 @@ class MoveTransfer final : public Transfer {
     for (int rank = 0; rank < context_.size; ++rank) {
       const char* const slice = input + context_.round.of(rank).slice * bytes;
       if (rank != root) exchange.send(rank, slice, bytes);
-      if (rank == root) copy(output, slice, bytes);
+      if (rank == root) copy_bytes(output, slice, bytes);
     }
   }
 
@@ -211,7 +206,7 @@ class AllToAllTransfer final : public Transfer {
       from += given_[index] * element;
       to += taken_[index] * element;
     }
-    copy(own_place, own, given_[static_cast<size_t>(context_.rank)] * element);
+    copy_bytes(own_place, own, given_[static_cast<size_t>(context_.rank)] * element);
   }
 
   const TransferContext context_;

@@ -73,11 +73,6 @@ std::string name_of(int rank, const std::vector<int>& world_ranks) {
   return absl::StrCat("rank ", rank, " (rank ", world_rank, " of the world)");
 }
 
-char* data_of(const at::Tensor& tensor) {
-  return tensor.defined() ? static_cast<char*>(const_cast<void*>(tensor.const_data_ptr()))
-                          : nullptr;
-}
-
 int64_t payload_bytes(const Collective& call) {
   switch (call.op) {
     case Op::kAllReduce:

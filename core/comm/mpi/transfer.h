@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/collective.h"
+#include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/mpi/link.h"
 #include "tessera/core/comm/mpi/round.h"
 
@@ -67,8 +68,5 @@ std::unique_ptr<Transfer> make_all_to_all_transfer(const TransferContext& contex
 
 /// "rank 1", and its number in the world where that is another one.
 std::string name_of(int rank, const std::vector<int>& world_ranks);
-
-/// A tensor's memory; null where there is none.
-char* data_of(const at::Tensor& tensor);
 
 }  // namespace tessera::internal::mpi

@@ -79,6 +79,12 @@ void World::send(const Envelope& envelope, int to) {
                "MPI_Isend");
 }
 
+void World::send_to_others(const Envelope& envelope) {
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank != this->rank()) send(envelope, rank);
+  }
+}
+
 void World::add(const std::shared_ptr<Member>& member) {
   members_[member->key()] = member;
   const auto early = early_.find(member->key());
@@ -110,9 +116,7 @@ void World::tell_failure() {
   Envelope envelope;
   envelope.kind = Envelope::Kind::kFailed;
   envelope.set_cause(cause);
-  for (int rank = 0; rank < size(); ++rank) {
-    if (rank != this->rank()) send(envelope, rank);
-  }
+  send_to_others(envelope);
   for (const auto& [key, member] : members_) member->end_all(cause);
 }
 
@@ -121,9 +125,7 @@ void World::end() {
   ended_ = true;
   Envelope envelope;
   envelope.kind = Envelope::Kind::kEnded;
-  for (int rank = 0; rank < size(); ++rank) {
-    if (rank != this->rank()) send(envelope, rank);
-  }
+  send_to_others(envelope);
 }
 
 void World::dispatch(int from, const Envelope& envelope) {

@@ -60,6 +60,7 @@ class World : public std::enable_shared_from_this<World> {
   void begin();
   Link& link() { return *link_; }
   void send(const Envelope& envelope, int to);
+  void send_to_others(const Envelope& envelope);
   void add(const std::shared_ptr<Member>& member);
   void remove(const Member& member);
   /// Looks at `exchange`, which `owner` keeps, until it is over.

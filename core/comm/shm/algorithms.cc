@@ -1,9 +1,9 @@
 #include "tessera/core/comm/shm/algorithms.h"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
+#include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/shm/move_algorithms.h"
 #include "tessera/core/comm/shm/reduce_kernels.h"
 #include "tessera/core/memory/copy_kernels.h"
@@ -31,12 +31,6 @@ Slice slice_of(int64_t numel, int size, int rank) {
   return {begin, std::min(stride, numel - begin)};
 }
 
-char* data_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.data_ptr()); }
-
-void copy(char* to, const char* from, int64_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
-}
-
 void stream(char* to, const char* from, int64_t bytes) {
   if (bytes > 0 && to != from) copy_streaming(to, from, bytes);
 }
@@ -57,7 +51,7 @@ void reduce_in_place(Exchange& exchange, const Collective& collective) {
   char* const own = data_of(tensor);
   const CallDescriptor call = exchange.call_of(collective, tensor);
   const auto stage = [&](int64_t begin, int64_t count) {
-    copy(exchange.staging(), own + begin * element, count * element);
+    copy_bytes(exchange.staging(), own + begin * element, count * element);
   };
   exchange.in_chunks(call, tensor.numel(), Exchange::kStagingBytes / element, stage,
                      [&](int64_t begin, int64_t count) {
@@ -73,7 +67,7 @@ void reduce_in_place(Exchange& exchange, const Collective& collective) {
                        }
                        exchange.phase();
                        if (call.staged && receives) {
-                         copy(own + begin * element, exchange.staging(), count * element);
+                         copy_bytes(own + begin * element, exchange.staging(), count * element);
                        }
                      });
 }
@@ -99,8 +93,8 @@ void reduce_scatter(Exchange& exchange, const Collective& collective) {
   const auto stage = [&](int64_t begin, int64_t count) {
     for (int i = 0; i < size; ++i) {
       if (i == slice) continue;
-      copy(exchange.staging() + i * chunk * element, own + (i * numel + begin) * element,
-           count * element);
+      copy_bytes(exchange.staging() + i * chunk * element, own + (i * numel + begin) * element,
+                 count * element);
     }
   };
   exchange.in_chunks(call, numel, chunk, stage, [&](int64_t begin, int64_t count) {
@@ -130,10 +124,10 @@ void all_gather(Exchange& exchange, const Collective& collective) {
   char* const target = data_of(output);
   const bool is_in_place = own == target + exchange.rank() * numel * element;
   const int64_t copied_bytes = (size - (is_in_place ? 1 : 0)) * numel * element;
-  const auto place = streaming_pays(copied_bytes, size) ? &stream : &copy;
+  const auto place = streaming_pays(copied_bytes, size) ? &stream : &copy_bytes;
   const CallDescriptor call = exchange.call_of(collective, input);
   const auto stage = [&](int64_t begin, int64_t count) {
-    copy(exchange.staging(), own + begin * element, count * element);
+    copy_bytes(exchange.staging(), own + begin * element, count * element);
   };
   exchange.in_chunks(call, numel, Exchange::kStagingBytes / element, stage,
                      [&](int64_t begin, int64_t count) {
@@ -158,14 +152,14 @@ void broadcast(Exchange& exchange, const Collective& collective) {
   const CallDescriptor call =
       exchange.rank() == root ? exchange.call_of(collective, tensor) : exchange.call_of(collective);
   const auto stage = [&](int64_t begin, int64_t count) {
-    copy(exchange.staging(), own + begin * element, count * element);
+    copy_bytes(exchange.staging(), own + begin * element, count * element);
   };
   exchange.in_chunks(call, tensor.numel(), Exchange::kStagingBytes / element, stage,
                      [&](int64_t begin, int64_t count) {
                        if (exchange.rank() != root) {
                          const int64_t offset = exchange.is_staged(root) ? 0 : begin;
-                         copy(own + begin * element, exchange.source_of(root) + offset * element,
-                              count * element);
+                         copy_bytes(own + begin * element,
+                                    exchange.source_of(root) + offset * element, count * element);
                        }
                        exchange.phase();
                      });

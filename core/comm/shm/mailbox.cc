@@ -24,9 +24,7 @@ CallDescriptor descriptor_of(const Collective& message) {
   CallDescriptor call;
   call.sequence = -1;
   call.signature = message.signature();
-  call.tag_hash = hash_of(message.tag);
-  call.tag_length = static_cast<uint32_t>(message.tag.size());
-  message.tag.copy(call.tag, CallDescriptor::kTagBytes);
+  call.set_tag(message.tag);
   return call;
 }
 
@@ -194,8 +192,7 @@ void Mailbox::arrive(const Arrived& arrived) {
 void Mailbox::deliver(Awaited& awaited, const Arrived& arrived) {
   const CallDescriptor& sent = arrived.record->call;
   const CallSignature& call = awaited.call.signature;
-  const std::string tag(awaited.call.tag,
-                        std::min<size_t>(awaited.call.tag_length, CallDescriptor::kTagBytes));
+  const std::string tag(awaited.call.shown_tag());
   if (!fits(sent.signature, call)) {
     fail(call, tag,
          message_mismatch(channel_.name_of(rank_), call, channel_.name_of(arrived.sender),

@@ -70,15 +70,15 @@ void Mailbox::throw_if_failed(const CallSignature& call, const std::string& tag)
 
 void Mailbox::fail(const CallSignature& call, const std::string& tag, const std::string& cause,
                    int culprit) {
-  if (!channel_.poison.is_set()) {
+  const bool is_first = !channel_.poison.is_set();
+  if (is_first) {
     const CommError error({to_string(call.op), group_, -1, rank_, tag}, cause);
     const bool is_other = culprit >= 0 && culprit != world_->rank();
     if (is_other) report_failure(culprit, error.what(), world_->pid_of(culprit));
     if (!is_other) report_failure(-1, cause);
   }
-  const bool is_first = !channel_.poison.is_set();
   channel_.poison.set(cause);
-  futex_wake_all(channel_.arrivals);
+  world_->ring_bells(channel_);
   for (int rank = 0; rank < channel_.size; ++rank) ring(channel_.slot(rank));
   if (is_first) world_->dump_flights(cause);
   throw_error(call, tag, channel_.poison.cause());

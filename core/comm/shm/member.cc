@@ -102,9 +102,7 @@ CallDescriptor Member::next_call(const CallSignature& signature, std::string_vie
   call_ = CallDescriptor();
   call_.sequence = ++sequence_;
   call_.signature = signature;
-  call_.tag_hash = hash_of(tag);
-  call_.tag_length = static_cast<uint32_t>(tag.size());
-  tag.copy(call_.tag, CallDescriptor::kTagBytes);
+  call_.set_tag(tag);
   throw_if_failed(call_);
   note_collective(to_string(signature.op), tag, sequence_, group_name_);
   flight_of(sequence_) = world_->ring().begin(signature, sequence_, tag, group_name_);
@@ -143,9 +141,7 @@ void Member::mark_done() {
 }
 
 /// Tells all ranks of the group that something has come true.
-void Member::wake() {
-  for (int rank = 0; rank < size(); ++rank) world_->bell_of(channel_.slot(rank).world_rank).ring();
-}
+void Member::wake() { world_->ring_bells(channel_); }
 
 void Member::arrive_and_wait(const Lane& lane) {
   channel_.slot(rank_).arrivals.store(++phase_, std::memory_order_release);
@@ -335,7 +331,7 @@ void Member::abort(std::string_view cause) noexcept {
   if (!world_->origin().is_here()) return;
   if (!world_->poison().is_set()) report_failure(-1, cause);
   world_->poison().set(cause);
-  for (int rank = 0; rank < world_->size(); ++rank) world_->bell_of(rank).ring();
+  world_->ring_bells(world_->channel());
   world_->dump_flights(cause);
 }
 
@@ -345,9 +341,8 @@ void Member::stop() {
 }
 
 CommError Member::error(const CallDescriptor& call, const std::string& cause) const {
-  const size_t shown = std::min<size_t>(call.tag_length, CallDescriptor::kTagBytes);
   return {{to_string(call.signature.op), group_name_, call.sequence, rank_,
-           std::string(call.tag, shown)},
+           std::string(call.shown_tag())},
           cause};
 }
 

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <algorithm>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,11 +8,6 @@
 #include "tessera/errors.h"
 
 namespace tessera::internal::shm {
-
-inline bool has_same_tag(const CallDescriptor& a, const CallDescriptor& b) {
-  return a.tag_hash == b.tag_hash && a.tag_length == b.tag_length &&
-         std::memcmp(a.tag, b.tag, std::min<size_t>(a.tag_length, CallDescriptor::kTagBytes)) == 0;
-}
 
 /// A message of this rank.
 struct Mailbox::Sent {
@@ -35,8 +28,7 @@ struct Mailbox::Awaited {
 
   bool fits(const Arrived& arrived) const {
     const int from = call.signature.peer;
-    return (from == kAnySource || from == arrived.sender) &&
-           has_same_tag(call, arrived.record->call);
+    return (from == kAnySource || from == arrived.sender) && same_tag(call, arrived.record->call);
   }
 };
 

@@ -1,20 +1,14 @@
 #include "tessera/core/comm/shm/move_algorithms.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <vector>
 
 #include "tessera/core/comm/groups/call_mismatch.h"
+#include "tessera/core/comm/groups/host_memory.h"
 
 namespace tessera::internal::shm {
 namespace {
-
-void copy_bytes(char* to, const char* from, int64_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
-}
-
-char* address_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.data_ptr()); }
 
 /// How many elements each rank gives each rank.
 class Counts {
@@ -85,8 +79,8 @@ void gather(Exchange& exchange, const Collective& collective) {
   const bool is_root = exchange.rank() == collective.peer;
   const auto element = static_cast<int64_t>(input.element_size());
   const int64_t numel = input.numel();
-  char* const own = address_of(input);
-  char* const target = is_root ? address_of(collective.output) : nullptr;
+  char* const own = data_of(input);
+  char* const target = is_root ? data_of(collective.output) : nullptr;
   const CallDescriptor call = exchange.call_of(collective, input);
   const auto stage = [&](int64_t begin, int64_t count) {
     copy_bytes(exchange.staging(), own + begin * element, count * element);
@@ -111,8 +105,8 @@ void scatter(Exchange& exchange, const Collective& collective) {
   const auto element = static_cast<int64_t>(output.element_size());
   const int64_t numel = output.numel();
   const int64_t chunk = std::max<int64_t>(Exchange::kStagingBytes / element / exchange.size(), 1);
-  char* const target = address_of(output);
-  char* const own = rank == root ? address_of(collective.input) : nullptr;
+  char* const target = data_of(output);
+  char* const own = rank == root ? data_of(collective.input) : nullptr;
   const CallDescriptor call =
       rank == root ? exchange.call_of(collective, collective.input) : exchange.call_of(collective);
   // Staged as [slice][chunk].
@@ -142,8 +136,8 @@ void all_to_all(Exchange& exchange, const Collective& collective) {
                                                         : exchange_counts(exchange, collective);
   const auto element = static_cast<int64_t>(input.element_size());
   const int64_t chunk = std::max<int64_t>(Exchange::kStagingBytes / element / size, 1);
-  char* const own = address_of(input);
-  char* const target = address_of(collective.output);
+  char* const own = data_of(input);
+  char* const target = data_of(collective.output);
   const CallDescriptor call = exchange.call_of(collective, input);
   // Staged as [slice][chunk].
   const auto stage = [&](int64_t begin, int64_t count) {

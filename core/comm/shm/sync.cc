@@ -13,6 +13,7 @@
 
 #include <absl/strings/str_cat.h>
 #include <c10/core/ScalarType.h>
+#include <xxhash.h>
 
 #include "tessera/process_group.h"
 
@@ -56,24 +57,24 @@ std::string Poison::cause() const {
   return std::string(text_, length_);
 }
 
-uint64_t hash_of(std::string_view text) {  // FNV-1a
-  uint64_t hash = 14695981039346656037u;
-  for (const char character : text) {
-    hash = (hash ^ static_cast<unsigned char>(character)) * 1099511628211u;
-  }
-  return hash;
+void CallDescriptor::set_tag(std::string_view text) {
+  tag_hash = XXH3_64bits(text.data(), text.size());
+  tag_length = static_cast<uint32_t>(text.size());
+  text.copy(tag, kTagBytes);
+}
+
+bool same_tag(const CallDescriptor& a, const CallDescriptor& b) {
+  return a.tag_hash == b.tag_hash && a.tag_length == b.tag_length && a.shown_tag() == b.shown_tag();
 }
 
 bool same_call(const CallDescriptor& a, const CallDescriptor& b) {
-  return a.sequence == b.sequence && a.signature == b.signature && a.tag_hash == b.tag_hash &&
-         a.tag_length == b.tag_length &&
-         std::memcmp(a.tag, b.tag, std::min<size_t>(a.tag_length, CallDescriptor::kTagBytes)) == 0;
+  return a.sequence == b.sequence && a.signature == b.signature && same_tag(a, b);
 }
 
 std::string describe(const CallDescriptor& call) {
-  const size_t shown = std::min<size_t>(call.tag_length, CallDescriptor::kTagBytes);
-  return describe(call.signature, absl::StrCat(absl::string_view(call.tag, shown),
-                                               shown < call.tag_length ? "..." : ""));
+  std::string tag(call.shown_tag());
+  if (tag.size() < call.tag_length) tag += "...";
+  return describe(call.signature, tag);
 }
 
 std::string Channel::name_of(int rank) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -84,10 +85,15 @@ struct CallDescriptor {
   uint32_t tag_length = 0;
   char tag[kTagBytes] = {};  // the beginning of the tag, for messages
   SharedRange source;
+
+  void set_tag(std::string_view text);
+  /// The beginning of the tag.
+  std::string_view shown_tag() const {
+    return {tag, std::min<size_t>(tag_length, CallDescriptor::kTagBytes)};
+  }
 };
 
-/// Of a tag, for CallDescriptor::tag_hash.
-uint64_t hash_of(std::string_view text);
+bool same_tag(const CallDescriptor& a, const CallDescriptor& b);
 
 /// Whether two ranks call the same collective. Where the data lies may differ.
 bool same_call(const CallDescriptor& a, const CallDescriptor& b);

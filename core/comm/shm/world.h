@@ -115,6 +115,10 @@ class World {
   Poison& poison() { return page_->poison; }
   /// What wakes the threads of a rank.
   Bell& bell_of(int rank) { return page_->rank(rank).bell; }
+  /// Wakes the threads of a group's ranks that wait in a collective.
+  void ring_bells(Channel& channel) {
+    for (int rank = 0; rank < channel.size; ++rank) bell_of(channel.slot(rank).world_rank).ring();
+  }
   /// What this rank has posted and goes on with while it waits for whatever else.
   Progress& progress() { return progress_; }
   SharedRange page() const { return segment_->range(0); }

@@ -7,9 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/core/reduce/reducer.h"
+#include "tessera/tests/core/reduce/reduction_rig.h"
 #include "tessera/tests/support/rank_threads.h"
-#include "tessera/tests/support/recording_group.h"
 
 namespace tessera::internal {
 namespace {
@@ -46,6 +45,14 @@ TEST(LaunchOrder, IsSettledOnce) {
   EXPECT_THAT(taken(order), ElementsAre(2, 1, 0));
 }
 
+TEST(LaunchOrder, IsNotSettledByABackwardThatCompletesNothing) {
+  LaunchOrder order(3, /*is_learned=*/true);
+  order.settle({0, 0, 0});
+  EXPECT_EQ(order.positions().size(), 3U);
+  order.settle({0, 0, 1});
+  EXPECT_THAT(taken(order), ElementsAre(2, 0, 1));
+}
+
 TEST(LaunchOrder, KeepsThePlansOrderOfWhatNobodyCompleted) {
   LaunchOrder order(4, /*is_learned=*/true);
   order.settle({0, 0, 1, 0});
@@ -64,61 +71,55 @@ TEST(LaunchOrder, IsNotLearnedWhereItShallNotBe) {
 
 // --- In a reducer ---
 
-/// One unit per parameter; tags of reductions in the order of their launches.
+/// A rank whose units "ab", "root" and "c" are completed in any order.
 struct OrderedRank {
   OrderedRank(std::shared_ptr<ProcessGroup> world, const Degrees& degrees,
               const Reducer::Setting& setting = {})
-      : group(std::make_shared<testing::RecordingGroup>(std::move(world),
-                                                        std::make_shared<testing::Recording>())),
-        table({{"a", parameter()}, {"b", parameter()}, {"c", parameter()}}),
-        plan(table, {{"a", {0}}, {"b", {1}}, {"c", {2}}}, group->size()),
-        slices(degrees, group->size(), group->rank()),
-        reducer(*group, table, plan, slices, setting, meter, history, /*trace=*/nullptr) {}
+      : rig(std::move(world), degrees, {}, at::kFloat, setting) {}
 
-  static at::Tensor parameter() { return at::zeros({130}).set_requires_grad(true); }
-
-  /// What is reduced when gradients come for these parameters, in this order, and by the end.
-  std::vector<std::string> micro_step(const std::vector<size_t>& arrivals) {
-    group->recording()->clear();
-    reducer.begin_micro_step(Reducer::Mode::kReduce);
-    for (const size_t index : arrivals) {
-      reducer.receive(index, at::full({130}, 1.5 * static_cast<double>(index + 1)));
+  /// What is reduced when gradients come for these units, in this order, and by the end.
+  std::vector<std::string> micro_step(const std::vector<std::string>& arrivals) {
+    rig.group->recording()->clear();
+    const std::vector<at::Tensor> gradients = testing::random_gradients(rig, 0, 0);
+    rig.reducer.begin_micro_step(Reducer::Mode::kReduce);
+    for (const std::string& name : arrivals) {
+      for (size_t i = 0; i < gradients.size(); ++i) {
+        if (rig.plan[rig.plan.place(i).unit].name == name) rig.reducer.receive(i, gradients[i]);
+      }
     }
     before_end = launched();
-    reducer.end_micro_step();
+    rig.reducer.end_micro_step();
     return launched();
   }
   std::vector<std::string> launched() const {
-    std::vector<std::string> tags;
-    for (const auto& call : group->recording()->calls()) {
-      if (call.tag == "a" || call.tag == "b" || call.tag == "c") tags.push_back(call.tag);
+    std::vector<std::string> units;
+    for (const auto& call : rig.group->recording()->calls()) {
+      const bool is_gather = call.op == "all_gather";
+      for (size_t unit = 0; unit < rig.plan.trainable_size() && !is_gather; ++unit) {
+        if (call.tag == rig.plan[unit].name) units.push_back(call.tag);
+      }
     }
-    return tags;
+    return units;
   }
 
-  std::shared_ptr<testing::RecordingGroup> group;
-  MemoryMeter meter;
-  RollingHash history;
-  ParameterTable table;
-  UnitPlan plan;
-  SliceMap slices;
-  Reducer reducer;
+  testing::ReductionRig rig;
   std::vector<std::string> before_end;  ///< launched before the last micro-step ended
 };
+
+using Order = std::vector<std::string>;
 
 TEST(LaunchOrderInReducer, IsThatOfRankZerosFirstBackward) {
   for (const int world : {1, 2, 3}) {
     for (const Degrees& degrees : {Degrees{1, 1, 1}, Degrees{1, world, world}}) {
       testing::run_ranks(world, [&](std::shared_ptr<ProcessGroup> group) {
         OrderedRank rank(std::move(group), degrees);
-        const bool is_first = rank.group->rank() == 0;
+        const bool is_first = rank.rig.group->rank() == 0;
         // Another order on the other ranks, which is not asked for.
-        EXPECT_THAT(
-            rank.micro_step(is_first ? std::vector<size_t>{2, 0, 1} : std::vector<size_t>{1, 2, 0}),
-            ElementsAre("a", "b", "c"));
-        EXPECT_THAT(rank.micro_step({2, 0, 1}), ElementsAre("c", "a", "b"));
-        EXPECT_THAT(rank.before_end, ElementsAre("c", "a", "b"));
-        EXPECT_THAT(rank.micro_step({1, 2, 0}), ElementsAre("c", "a", "b")) << "once";
+        EXPECT_THAT(rank.micro_step(is_first ? Order{"c", "ab", "root"} : Order{"root", "c", "ab"}),
+                    ElementsAre("ab", "root", "c"));
+        EXPECT_THAT(rank.micro_step({"c", "ab", "root"}), ElementsAre("c", "ab", "root"));
+        EXPECT_THAT(rank.before_end, ElementsAre("c", "ab", "root"));
+        EXPECT_THAT(rank.micro_step({"root", "c", "ab"}), ElementsAre("c", "ab", "root")) << "once";
       });
     }
   }
@@ -127,9 +128,18 @@ TEST(LaunchOrderInReducer, IsThatOfRankZerosFirstBackward) {
 TEST(LaunchOrderInReducer, PutsWhatRankZeroDidNotCompleteLast) {
   testing::run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
     OrderedRank rank(std::move(world), {1, 3, 3});
-    const bool is_first = rank.group->rank() == 0;
-    rank.micro_step(is_first ? std::vector<size_t>{1} : std::vector<size_t>{2, 1, 0});
-    EXPECT_THAT(rank.micro_step({2, 1, 0}), ElementsAre("b", "a", "c"));
+    const bool is_first = rank.rig.group->rank() == 0;
+    rank.micro_step(is_first ? Order{"root"} : Order{"c", "root", "ab"});
+    EXPECT_THAT(rank.micro_step({"c", "root", "ab"}), ElementsAre("root", "ab", "c"));
+  });
+}
+
+TEST(LaunchOrderInReducer, IsNotLearnedFromWhatNoSyncLeft) {
+  testing::run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
+    OrderedRank rank(std::move(world), {1, 3, 3});
+    EXPECT_THAT(rank.micro_step({}), ElementsAre("ab", "root", "c"));
+    rank.micro_step({"c", "root", "ab"});
+    EXPECT_THAT(rank.micro_step({"c", "root", "ab"}), ElementsAre("c", "root", "ab"));
   });
 }
 
@@ -140,7 +150,7 @@ TEST(LaunchOrderInReducer, IsThePlansWithoutTheOptionAndWhereRanksAgreeInTheStep
          {Reducer::Setting{.learns_order = false}, {.agreement = Agreement::kInStep}}) {
       OrderedRank rank(world, {1, 1, 1}, setting);
       for (int i = 0; i < 2; ++i) {
-        EXPECT_THAT(rank.micro_step({2, 1, 0}), ElementsAre("a", "b", "c"));
+        EXPECT_THAT(rank.micro_step({"c", "root", "ab"}), ElementsAre("ab", "root", "c"));
       }
     }
   });
@@ -151,12 +161,13 @@ TEST(LaunchOrderInReducer, DoesNotChangeBits) {
     OrderedRank learned(world, {1, 3, 3});
     OrderedRank fixed(world, {1, 3, 3}, {.learns_order = false});
     for (OrderedRank* rank : {&learned, &fixed}) {
-      for (int i = 0; i < 3; ++i) rank->micro_step({2, 1, 0});
+      for (int i = 0; i < 3; ++i) rank->micro_step({"c", "root", "ab"});
     }
     for (size_t unit = 0; unit < 3; ++unit) {
-      EXPECT_TRUE(at::equal(learned.reducer.gradient(unit), fixed.reducer.gradient(unit)));
+      EXPECT_TRUE(at::equal(learned.rig.reducer.gradient(unit), fixed.rig.reducer.gradient(unit)));
     }
-    EXPECT_NE(learned.history.value(), fixed.history.value()) << "the control: orders differ";
+    EXPECT_NE(learned.rig.history.value(), fixed.rig.history.value())
+        << "the control: orders differ";
   });
 }
 

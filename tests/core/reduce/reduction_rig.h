@@ -40,7 +40,8 @@ struct ReductionRig {
   static constexpr size_t kParameters = 4;  // with gradients; the fifth is frozen
 
   ReductionRig(std::shared_ptr<ProcessGroup> world, Degrees degrees, Precision precision = {},
-               at::ScalarType dtype = at::kFloat)
+               at::ScalarType dtype = at::kFloat,
+               const Reducer::Setting& setting = {.on_release = BufferPool::OnRelease::kPoison})
       : group(std::make_shared<RecordingGroup>(std::move(world), std::make_shared<Recording>())),
         table({{"a", leaf({7, 11}, dtype)},
                {"b", leaf({}, dtype)},
@@ -54,9 +55,7 @@ struct ReductionRig {
               {"frozen", {4}, UnitKind::kFrozen}},
              group->size(), precision),
         slices(degrees, group->size(), group->rank()),
-        reducer(*group, table, plan, slices, {.on_release = BufferPool::OnRelease::kPoison}, meter,
-                history,
-                /*trace=*/nullptr) {
+        reducer(*group, table, plan, slices, setting, meter, history, /*trace=*/nullptr) {
     group->recording()->clear();
   }
 

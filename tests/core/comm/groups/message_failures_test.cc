@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/process_group.h"
+#include "tessera/tests/core/comm/groups/message_misfits.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/rank_processes.h"
 #include "tessera/tests/support/rank_threads.h"
@@ -29,15 +30,8 @@ constexpr int64_t kLarge = 50000;  // floats: more than a send buffers
 
 TEST(MessageFailures, SizesThatDifferAreNamedOnBothRanks) {
   for (const int64_t numel : {int64_t{4}, kLarge}) {
-    const auto errors = run_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> group) {
-      if (group->rank() == 1) group->send(at::zeros({numel}, at::kInt), 2, "halo");
-      at::Tensor tensor = at::zeros({3});
-      if (group->rank() == 2) group->recv(tensor, 1, "halo");
-      group->barrier("after");
-    });
-    EXPECT_THAT(errors, Each(HasSubstr("rank 2 called recv float32[3] from rank 1 'halo' where "
-                                       "rank 1 called send int32[" +
-                                       std::to_string(numel) + "] to rank 2 'halo'")));
+    testing::expect_misfit_is_named(
+        [](int size, const auto& body) { return run_ranks_expecting_errors(size, body); }, numel);
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include "tessera/errors.h"
 #include "tessera/mpi_group.h"
+#include "tessera/tests/core/comm/groups/message_misfits.h"
 #include "tessera/tests/core/comm/mpi/mpi_ranks.h"
 #include "tessera/tests/support/fake_mpi/fake_mpi.h"
 #include "tessera/tests/support/forked_child.h"
@@ -153,15 +154,9 @@ TEST(MpiFailures, SlicesThatAreNoPermutationAreRefused) {
 
 TEST(MpiFailures, MessagesThatDoNotFitAreNamedOnBothRanks) {
   for (const int64_t numel : {int64_t{4}, int64_t{4000}, int64_t{50000}}) {
-    const auto errors = run_mpi_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> group) {
-      if (group->rank() == 1) group->send(at::zeros({numel}, at::kInt), 2, "halo");
-      at::Tensor tensor = at::zeros({3});
-      if (group->rank() == 2) group->recv(tensor, 1, "halo");
-      group->barrier("after");
-    });
-    EXPECT_THAT(errors, Each(HasSubstr("rank 2 called recv float32[3] from rank 1 'halo' where "
-                                       "rank 1 called send int32[" +
-                                       std::to_string(numel) + "] to rank 2 'halo'")));
+    testing::expect_misfit_is_named(
+        [](int size, const auto& body) { return run_mpi_ranks_expecting_errors(size, body); },
+        numel);
   }
 }
 
