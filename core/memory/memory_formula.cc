@@ -66,11 +66,6 @@ void check(const MemorySetting& setting) {
               degrees.parameters);
 }
 
-/// Whether the reduced slice stays inside a gradient buffer that holds the whole gradient.
-bool collects_in_place(const Degrees& degrees) {
-  return degrees.gradients == 1 && degrees.optimizer > 1;
-}
-
 /// Whether gradients are collected nowhere but in the buffer that holds the sums.
 bool lands_in_sums(const PlannedUnit& unit, const MemorySetting& setting) {
   return !setting.updates_in_backward && setting.degrees.optimizer == 1 &&
@@ -81,7 +76,7 @@ int64_t gradient_bytes(const PlannedUnit& unit, const MemorySetting& setting) {
   const Degrees& degrees = setting.degrees;
   const UnitPrecision& precision = unit.precision;
   if (setting.updates_in_backward) return 0;
-  if (collects_in_place(degrees) && setting.micro_steps == 1 &&
+  if (keeps_gradient_buffers(degrees) && setting.micro_steps == 1 &&
       precision.communication == precision.reduce) {
     return 0;
   }
@@ -144,7 +139,7 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
       rounded_bytes = std::max(rounded_bytes, whole_bytes / degrees.optimizer);
     }
     bytes[MemoryClass::kGradients] += gradient_bytes(unit, setting);
-    if (collects_in_place(degrees)) {
+    if (keeps_gradient_buffers(degrees)) {
       bytes[MemoryClass::kGradientBuffers] += bytes_in(unit, unit.precision.communication);
     }
   }
@@ -155,7 +150,7 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting) {
 
 MemoryBytes memory_peak_formula(const UnitPlan& plan, const MemorySetting& setting) {
   MemoryBytes bytes = memory_formula(plan, setting);
-  if (collects_in_place(setting.degrees)) return bytes;
+  if (keeps_gradient_buffers(setting.degrees)) return bytes;
   BuffersByDtype blocks, roots;                  // they have pools of their own
   std::map<c10::ScalarType, int64_t> converted;  // for the optimizer, one unit's after another's
   for (const PlannedUnit& unit : plan) {

@@ -8,6 +8,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <absl/strings/strip.h>
+#include <c10/util/Exception.h>
 
 #include "tessera/core/numbers/number_text.h"
 #include "tessera/core/options/resolved_options.h"
@@ -95,6 +96,7 @@ constexpr OptionField kFields[] = {
     field<&Options::optimizer_in_backward>("optimizer_in_backward"),
     field<&Options::bucket_bytes>("bucket_bytes", AppliesTo::kWholeParameters),
     field<&Options::reorder_reductions>("reorder_reductions"),
+    field<&Options::units_in_reduction>("units_in_reduction", AppliesTo::kPooledGradients),
     field<&Options::prefetch>("prefetch", AppliesTo::kSplitParameters),
     field<&Options::keep_freed_memory>("keep_freed_memory"),
     field<&Options::offload>("offload"),
@@ -108,6 +110,34 @@ constexpr OptionField kFields[] = {
 };
 
 }  // namespace
+
+std::string ignored(const OptionField& field, const Options& options, const Degrees& degrees,
+                    const std::string& strategy) {
+  const bool is_split = degrees.parameters > 1;
+  switch (field.applies_to) {
+    case AppliesTo::kAll:
+      return "";
+    case AppliesTo::kSplitParameters:
+      if (is_split) return "";
+      return absl::StrCat("is set, but strategy ", strategy,
+                          " does not split parameters and would ignore it; leave it out, or use a "
+                          "strategy that does (zero3)");
+    case AppliesTo::kWholeParameters:
+      if (!is_split) return "";
+      return absl::StrCat("is set, but strategy ", strategy,
+                          " splits parameters, forms units by wrap and would ignore it; leave it "
+                          "out, or use a strategy that keeps parameters whole (ddp, zero1, zero2)");
+    case AppliesTo::kSharedParameters:
+      if (can_share_parameters(degrees)) return "";
+      return absl::StrCat("got ", field.text(options), ", but strategy ", strategy,
+                          " has nothing that ranks could share and would ignore it; leave it out");
+    case AppliesTo::kPooledGradients:
+      if (!keeps_gradient_buffers(degrees)) return "";
+      return absl::StrCat("is set, but strategy ", strategy,
+                          " has a gradient buffer for each unit and would ignore it; leave it out");
+  }
+  TORCH_INTERNAL_ASSERT(false, "applies to ", static_cast<int>(field.applies_to));
+}
 
 std::span<const OptionField> option_fields() { return kFields; }
 

@@ -16,6 +16,7 @@ struct OptionField {
     kSplitParameters,   ///< p > 1
     kWholeParameters,   ///< p = 1
     kSharedParameters,  ///< where ranks that update different slices can have one copy together
+    kPooledGradients,   ///< but for g = 1 < o, where each unit has a gradient buffer of its own
   };
 
   const char* name;
@@ -23,6 +24,11 @@ struct OptionField {
   std::string (*text)(const Options& options);
   bool is_compared = true;  ///< across ranks
 };
+
+/// Why a strategy of these degrees, called `strategy`, would ignore `field`, which is set in
+/// `options`; "" if it would not.
+std::string ignored(const OptionField& field, const Options& options, const Degrees& degrees,
+                    const std::string& strategy);
 
 /// All fields, in the order of Options.
 std::span<const OptionField> option_fields();

@@ -35,6 +35,7 @@ class Refusals {
     check_numerics();
     model != nullptr ? check_precision(*model) : check_precision();
     for (const int64_t cap : options_.bucket_bytes) check_bucket_bytes(cap);
+    if (options_.units_in_reduction.has_value()) check_units_in_reduction();
     for (const std::string& problem : problems_of_reproducible(options_, model, world_))
       refuse(problem);
     if (options_.average.has_value()) check_average(*options_.average);
@@ -65,6 +66,7 @@ class Refusals {
   void check_precision();
   void check_precision(const ParameterTable& model);
   void check_bucket_bytes(int64_t cap);
+  void check_units_in_reduction();
   void check_average(const WeightAverage& average);
   void check_optimizer_in_backward();
   void check_offload();
@@ -130,23 +132,11 @@ void Refusals::check_reshard() {
 /// The one rule for all: what the strategy would ignore is an error.
 void Refusals::check_strategy() {
   if (!shape_.has_value()) return;
-  const bool is_split = shape_->parameters > 1;
   const Options defaults;
   for (const OptionField& field : option_fields()) {
     if (field.text(options_) == field.text(defaults)) continue;
-    if (field.applies_to == OptionField::AppliesTo::kSplitParameters && !is_split) {
-      refuse(field.name, ": is set, but strategy ", strategy_,
-             " does not split parameters and would ignore it; leave it out, or use a strategy that "
-             "does (zero3)");
-    } else if (field.applies_to == OptionField::AppliesTo::kWholeParameters && is_split) {
-      refuse(field.name, ": is set, but strategy ", strategy_,
-             " splits parameters, forms units by wrap and would ignore it; leave it out, or use a "
-             "strategy that keeps parameters whole (ddp, zero1, zero2)");
-    } else if (field.applies_to == OptionField::AppliesTo::kSharedParameters &&
-               !can_share_parameters(*shape_)) {
-      refuse(field.name, ": got ", field.text(options_), ", but strategy ", strategy_,
-             " has nothing that ranks could share and would ignore it; leave it out");
-    }
+    const std::string problem = ignored(field, options_, *shape_, strategy_);
+    if (!problem.empty()) refuse(field.name, ": ", problem);
   }
 }
 
@@ -266,6 +256,19 @@ void Refusals::check_bucket_bytes(int64_t cap) {
   if (cap >= kMin && cap <= kMax) return;
   refuse("bucket_bytes: got ", cap,
          "; allowed 1 KiB (1024) to 2 GiB (2147483648); the default suits most models");
+}
+
+void Refusals::check_units_in_reduction() {
+  constexpr int kMax = 1024;
+  const int units = *options_.units_in_reduction;
+  if (units < 1 || units > kMax) {
+    refuse("units_in_reduction: got ", units, "; allowed 1 to ", kMax,
+           "; the default suits most models");
+  }
+  if (world_ != nullptr && !is_on_cpu()) {
+    refuse(
+        "units_in_reduction: is set, but on a GPU the order of its streams decides; leave it out");
+  }
 }
 
 void Refusals::check_average(const WeightAverage& average) {

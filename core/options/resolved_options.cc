@@ -41,6 +41,8 @@ absl::StatusOr<ResolvedOptions> resolve(const Options& options, const ParameterT
   resolved.on_non_finite = options.on_non_finite.value_or(
       options.loss_scale.has_value() ? NonFinite::kSkip : NonFinite::kStop);
   if (!options.bucket_bytes.empty()) resolved.bucket_bytes = options.bucket_bytes;
+  resolved.units_in_reduction =
+      options.units_in_reduction.value_or(world.can.in_background ? 2 : 1);
   resolved.asynchronous_step = options.asynchronous_step.value_or(
       !world.can.completes_on_host && options.offload == Offload::kNone &&
       !options.ask_non_finite && !keeps_partial_sums(degrees));

@@ -31,6 +31,7 @@ struct ResolvedOptions : Options {
   int reshard_after_forward = 1;  ///< ranks; the parameters' degree: units are freed
   NonFinite on_non_finite = NonFinite::kStop;
   std::vector<int64_t> bucket_bytes = {int64_t{1} << 20, int64_t{25} << 20};  ///< not empty
+  int units_in_reduction = 1;
   bool prefetch = false;
   bool asynchronous_step = false;
   double gradient_divisor = 0.0;  ///< 0: gradients are the mean over ranks

@@ -54,6 +54,10 @@ bool keeps_partial_sums(const Degrees& degrees) {
   return degrees.gradients > 1 && degrees.gradients < degrees.optimizer;
 }
 
+bool keeps_gradient_buffers(const Degrees& degrees) {
+  return degrees.gradients == 1 && degrees.optimizer > 1;
+}
+
 bool can_share_parameters(const Degrees& degrees) {
   return degrees.optimizer > 1 &&
          (degrees.parameters == 1 || degrees.parameters == degrees.optimizer);

@@ -10,15 +10,6 @@ namespace tessera::internal {
 
 using Level = GradientCommunicator::Level;
 
-namespace {
-
-/// Whether the whole gradient buffer is kept from micro-step to micro-step (zero1).
-bool keeps_buffer(const Degrees& degrees) {
-  return degrees.gradients == 1 && degrees.optimizer > 1;
-}
-
-}  // namespace
-
 ReducedGradient::ReducedGradient(GradientCommunicator& communicator, const PlannedUnit& unit,
                                  const SliceMap& slices, double divisor, Keep keep,
                                  MemoryMeter& meter)
@@ -34,10 +25,11 @@ ReducedGradient::ReducedGradient(GradientCommunicator& communicator, const Plann
       atom_range_(slices.atom(unit.layout)),
       kept_(slices.optimizer(unit.layout)),
       own_range_(keeps_sums_ ? slices.gradients(unit.layout) : kept_),
-      reduces_in_own_(keep == Keep::kUntilStep && !keeps_sums_ && !keeps_buffer(slices.degrees()) &&
+      reduces_in_own_(keep == Keep::kUntilStep && !keeps_sums_ &&
+                      !keeps_gradient_buffers(slices.degrees()) &&
                       communicator.stages(Level::kMicroStep) == 1 &&
                       unit.precision.communication == unit.precision.reduce) {
-  if (keeps_buffer(slices.degrees())) {
+  if (keeps_gradient_buffers(slices.degrees())) {
     kept_buffer_ = communicator.allocate(unit.layout.numel(), unit.precision.communication);
     meter.add(MemoryClass::kGradientBuffers, static_cast<int64_t>(kept_buffer_.nbytes()));
   }

@@ -138,7 +138,7 @@ void Reducer::await_buffer(size_t unit) {
            plan_[reduction.unit].precision.communication == plan_[unit].precision.communication &&
            !reduced_[reduction.unit].owns(arriving_[reduction.unit][reduction.round]->buffer());
   };
-  while (posts_ &&
+  while (group_.can().completes_on_host &&
          std::count_if(in_flight_.begin(), in_flight_.end(), holds_one) >= units_in_reduction()) {
     advance(in_flight_.front(), Wait::kUntilDone);
     in_flight_.pop_front();
@@ -250,7 +250,7 @@ bool Reducer::advance(InFlight& reduction, Wait wait) {
 }
 
 int Reducer::units_in_reduction() const {
-  if (group_.can().completes_on_host) return 1;
+  if (group_.can().completes_on_host) return setting_.units_in_reduction;
   return 1 + communicator_->stages(GradientCommunicator::Level::kMicroStep);
 }
 

@@ -69,6 +69,8 @@ class Reducer {
     /// Whether the order of reductions is that of the first backward (LaunchOrder) or the plan's.
     /// Without Agreement::kInBackward it is the plan's.
     bool learns_order = true;
+    /// Options::units_in_reduction. A device has its own.
+    int units_in_reduction = 1;
   };
 
   /// References, the observer and `trace` (may be null) must outlive the reducer. Collective: makes

@@ -74,13 +74,14 @@ MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
 /// Where backward updates, also one slice of the largest unit whose gradients are sent in another
 /// dtype than the masters', in the masters' dtype.
 ///
-/// It is setting.units_in_reduction of the largest buffers of each pool: one on a CPU; on a GPU
-/// two, or three where gradients are gathered over replicas behind the reduction.
+/// It is setting.units_in_reduction of the largest buffers of each pool: on a CPU
+/// Options::units_in_reduction; on a GPU two, or three where gradients are gathered over replicas
+/// behind the reduction.
 ///
-/// Exact where communication runs inside the calls (fewer than two cores per rank) and gradients
-/// come in the order of reductions, one unit after the other. More is held where communication lags
-/// behind backward in a thread of its own, under no_sync(), which keeps every unit's gradients, for
-/// a module used twice in one backward, and where Precision::reduce is not the masters' dtype.
+/// Exact with one of them where gradients come in the order of reductions, one unit after the
+/// other; with more a bound, reached where reductions lag so far behind backward. More is held
+/// under no_sync(), which keeps every unit's gradients, for a module used twice in one backward,
+/// and where Precision::reduce is not the masters' dtype.
 MemoryBytes memory_peak_formula(const UnitPlan& plan, const MemorySetting& setting);
 
 }  // namespace tessera

@@ -225,6 +225,15 @@ struct Options {
   /// with asynchronous_step never learned.
   bool reorder_reductions = true;
 
+  /// Of how many units gradients may lie in memory at once between autograd and the end of their
+  /// reduction, where a rank does not keep whole gradients (zero2, zero3; ddp that sends another
+  /// dtype than it adds): a gradient of one unit more waits. Each is a gradient buffer as large as
+  /// the largest unit; two let a rank compute while the other ranks or the network lag by one.
+  /// Range [1, 1024]. Unset: one where communication runs in the calls, two where it runs beside
+  /// computation. An error with zero1, whose units have a buffer each, and on a GPU, where the
+  /// order of the streams decides.
+  std::optional<int> units_in_reduction = {};
+
   /// Gathers the unit that is expected next, in a thread or over NCCL on a stream of its own, while
   /// the current one computes.
   /// Unset: true where communication runs beside computation (over NCCL; on CPUs if there are at

@@ -34,6 +34,10 @@ struct Degrees {
 /// its gradient slice summed over g ranks only, and the other N / g sums are added once per step.
 bool keeps_partial_sums(const Degrees& degrees);
 
+/// Whether a rank keeps whole gradient buffers, one per unit, from micro-step to micro-step,
+/// because it updates only a slice of gradients that are not split: g = 1 < o (zero1).
+bool keeps_gradient_buffers(const Degrees& degrees);
+
 /// Whether ranks of one host that update different slices can share one copy of the parameters: p =
 /// 1 or p = o, and o > 1.
 bool can_share_parameters(const Degrees& degrees);

@@ -124,7 +124,8 @@ Reducer::Setting ShardedEngine::reducer_setting() {
                     times_);
               },
           .agreement = commit_->is_late() ? Agreement::kInStep : Agreement::kInBackward,
-          .learns_order = parts_.options.reorder_reductions};
+          .learns_order = parts_.options.reorder_reductions,
+          .units_in_reduction = parts_.options.units_in_reduction};
 }
 
 /// Why most calls may not be made here; "" if they may.

@@ -132,6 +132,7 @@ const std::vector<FieldCase>& cases() {
       {"reorder_reductions",
        [](Options& o) { o.reorder_reductions = false; },
        {A, A, A, A, A, A, A}},
+      {"units_in_reduction", [](Options& o) { o.units_in_reduction = 3; }, {A, R, A, A, A, A, A}},
       {"prefetch", [](Options& o) { o.prefetch = true; }, {R, R, R, K, R, K, A}},
       {"keep_freed_memory", [](Options& o) { o.keep_freed_memory = false; }, {A, A, A, A, A, A, A}},
       {"offload",
@@ -208,11 +209,11 @@ TEST(Options, EveryFieldIsInTheTable) {
                                 max_grad_value, gradient_divide_factor, reproducible, precision,
                                 loss_scale, on_non_finite, ask_non_finite, average, buffers,
                                 ignores_buffers, requires_sync_batch_norm, share_parameters,
-                                optimizer_in_backward, bucket_bytes, reorder_reductions, prefetch,
-                                keep_freed_memory, offload, asynchronous_step, cuda_graphs,
-                                poison_freed, free_eagerly, fixed_unsharded_buffers, trace] =
-      options;
-  constexpr size_t kFields = 32;
+                                optimizer_in_backward, bucket_bytes, reorder_reductions,
+                                units_in_reduction, prefetch, keep_freed_memory, offload,
+                                asynchronous_step, cuda_graphs, poison_freed, free_eagerly,
+                                fixed_unsharded_buffers, trace] = options;
+  constexpr size_t kFields = 33;
   std::set<std::string> tested = {"strategy", "degrees"};  // the columns
   for (const FieldCase& option : cases()) tested.insert(option.option);
   EXPECT_EQ(tested.size(), kFields);
@@ -230,6 +231,7 @@ TEST(Options, ListsEveryRefusalInOneOrder) {
                   .loss_scale = LossScale{.backoff = 2.0},
                   .optimizer_in_backward = true,
                   .bucket_bytes = {1},
+                  .units_in_reduction = 0,
                   .offload = Offload::kOptimizer,
                   .asynchronous_step = true};
   const std::vector<std::string> all = absl::StrSplit(refusal(options, on_cpu()), '\n');
@@ -240,6 +242,7 @@ TEST(Options, ListsEveryRefusalInOneOrder) {
                HasSubstr("[options] max_grad_norm: got -1"),
                HasSubstr("[options] loss_scale.backoff: got 2"),
                HasSubstr("[options] bucket_bytes: got 1; allowed"),
+               HasSubstr("[options] units_in_reduction: got 0; allowed 1 to 1024"),
                HasSubstr("[options] optimizer_in_backward: is set beside offload"),
                HasSubstr("[options] optimizer_in_backward: is set beside max_grad_norm"),
                HasSubstr("[options] optimizer_in_backward: is set beside loss_scale"),
@@ -249,7 +252,7 @@ TEST(Options, ListsEveryRefusalInOneOrder) {
   const std::vector<std::string> early =
       absl::StrSplit(std::string(validate(options).message()), '\n');
   EXPECT_THAT(early, IsSubsetOf(all)) << "what is known without a world is the same list";
-  EXPECT_EQ(early.size(), 8u);
+  EXPECT_EQ(early.size(), 9u);
 }
 
 TEST(Options, WhatNoModelCouldHaveIsRefusedWithoutOne) {
@@ -340,6 +343,7 @@ TEST(Options, AreRefusedForTheModelAndTheWorld) {
   options = {.strategy = Strategy::kZero3, .reshard_after_forward = 2};
   WorldTraits world = on_gpu();
   EXPECT_EQ(refusal(options, world), "");
+  EXPECT_THAT(refusal({.units_in_reduction = 2}, world), HasSubstr("but on a GPU the order of"));
   world.can.one_sided_reads = false;
   world.backend = "nccl";
   EXPECT_THAT(refusal(options, world),
@@ -355,8 +359,8 @@ TEST(ResolvedOptions, HaveDefaultsForWhatIsUnset) {
   EXPECT_EQ(ddp.reshard_after_forward, 1);
   EXPECT_THAT(ddp.bucket_bytes, ElementsAre(1048576, 26214400));
   EXPECT_EQ(ddp.on_non_finite, NonFinite::kStop);
-  EXPECT_FALSE(ddp.asynchronous_step);
-  EXPECT_FALSE(ddp.prefetch);
+  EXPECT_FALSE(ddp.asynchronous_step || ddp.prefetch);
+  EXPECT_EQ(ddp.units_in_reduction, 1);
 
   WorldTraits world = on_gpu();
   world.can.in_background = true;
@@ -366,8 +370,8 @@ TEST(ResolvedOptions, HaveDefaultsForWhatIsUnset) {
   EXPECT_EQ(zero3.residence, Residence::kSplit);
   EXPECT_EQ(zero3.reshard_after_forward, 4);
   EXPECT_EQ(zero3.on_non_finite, NonFinite::kSkip);
-  EXPECT_TRUE(zero3.asynchronous_step);
-  EXPECT_TRUE(zero3.prefetch);
+  EXPECT_EQ(zero3.units_in_reduction, 2);
+  EXPECT_TRUE(zero3.asynchronous_step && zero3.prefetch);
 }
 
 TEST(ResolvedOptions, KeepWhatIsSet) {

@@ -3,6 +3,7 @@
 // the time-out of the groups would end the test.
 #include <latch>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 
 #include "tessera/engine.h"
 #include "tessera/tests/support/rank_threads.h"
+#include "tessera/wrap_rules.h"
 
 namespace tessera::internal {
 namespace {
@@ -25,18 +27,24 @@ struct StalledCase {
   /// last one in backward.
   int layer = 0;
   int gradient = 2;
+  std::optional<int> units_in_reduction = {};
 };
 
 class StalledBackward : public ::testing::TestWithParam<StalledCase> {};
-INSTANTIATE_TEST_SUITE_P(All, StalledBackward,
-                         ::testing::Values(StalledCase{"ddp_2", Strategy::kDdp, 2},
-                                           StalledCase{"ddp_3", Strategy::kDdp, 3},
-                                           StalledCase{"zero1_2", Strategy::kZero1, 2},
-                                           StalledCase{"zero1_4", Strategy::kZero1, 4},
-                                           // One pooled buffer: a peer gets as far as the first
-                                           // gradient of the second unit.
-                                           StalledCase{"zero2_3", Strategy::kZero2, 3, 4, 1}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    All, StalledBackward,
+    ::testing::Values(StalledCase{"ddp_2", Strategy::kDdp, 2},
+                      StalledCase{"ddp_3", Strategy::kDdp, 3},
+                      StalledCase{"zero1_2", Strategy::kZero1, 2},
+                      StalledCase{"zero1_4", Strategy::kZero1, 4},
+                      // Pooled buffers: a peer gets as far as the first
+                      // gradient of the unit that finds none.
+                      StalledCase{"zero2_3", Strategy::kZero2, 3, 4, 1},
+                      StalledCase{"zero2_3_four", Strategy::kZero2, 3, 1, 1, 4},
+                      StalledCase{"zero2_3_all", Strategy::kZero2, 3, 0, 2, 6},
+                      StalledCase{"zero3_2_two", Strategy::kZero3, 2, 3, 1, 2},
+                      StalledCase{"zero3_3_all", Strategy::kZero3, 3, 0, 2, 6}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(StalledBackward, LetsPeersRunAllTheirHooks) {
   const StalledCase& given = GetParam();
@@ -49,7 +57,12 @@ TEST_P(StalledBackward, LetsPeersRunAllTheirHooks) {
     torch::manual_seed(1);
     torch::nn::Sequential model;
     for (int i = 0; i < 6; ++i) model->push_back(torch::nn::Linear(16, 16));
-    const Options options{.strategy = given.strategy, .bucket_bytes = {1024}};
+    Options options{.strategy = given.strategy, .units_in_reduction = given.units_in_reduction};
+    if (given.strategy == Strategy::kZero3) {
+      options.wrap = wrap_by_type<torch::nn::Linear>();
+    } else {
+      options.bucket_bytes = {1024};
+    }
     int step = 0;
     const std::vector<at::Tensor> parameters = model->parameters();
     const auto engine = parallelize(model, torch::optim::SGDOptions(0.1), options, world);
@@ -68,6 +81,8 @@ TEST_P(StalledBackward, LetsPeersRunAllTheirHooks) {
       model->forward(at::full({4, 16}, world->rank() + 1.0)).pow(2).mean().backward();
       engine->step();
     }
+    EXPECT_EQ(engine->memory().peak()[MemoryClass::kGradientBuffers],
+              predicted_peak_memory(*engine, 1)[MemoryClass::kGradientBuffers]);
   });
 }
 
