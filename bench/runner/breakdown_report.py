@@ -36,7 +36,7 @@ def text(findings: Findings, ranks: int) -> str:
         "Milliseconds per rank and step from the traces: mean over ranks and over the middle half "
         "of the steps, of the round with the median step (of an even number, the faster of the "
         "two), so that the columns from forward to rest add up to it. *wait*: for the other ranks "
-        "in reduce, updates and vote. The floor keeps no trace.\n\n" + "\n".join(parts)
+        "in updates and vote; at the end of backward it counts as reduce. The floor keeps no trace.\n\n" + "\n".join(parts)
     )
 
 

@@ -18,10 +18,11 @@ from typing import Any
 
 from .failure import BenchFailure
 
-# `wait`: for other ranks in reduce, updates and vote.
+# `wait`: for other ranks in updates and vote. Nobody waits inside backward: reductions are posted, and
+# their spans are as long as their rank was at them; at its end, waiting counts as reduce.
 ROWS = ("forward", "backward", "gather", "reduce", "update", "updates", "vote", "wait", "rest")
 
-_MEETINGS = ("reduce", "updates", "vote")  # no rank leaves before all have come
+_MEETINGS = ("updates", "vote")  # no rank leaves before all have come
 
 Rows = dict[str, float]  # ms by row
 

@@ -46,9 +46,15 @@ class TraceRowsTest(unittest.TestCase):
     def test_who_comes_early_waits(self) -> None:
         early, late = self.read(
             (0, "compute", "forward", 0, 1), (1, "compute", "forward", 0, 1),
+            (0, "vote", "a", 1, 4), (1, "vote", "a", 3, 2))
+        self.assert_rows(early[0], forward=1, vote=2, wait=2)
+        self.assert_rows(late[0], forward=1, vote=2, rest=2)
+
+    def test_posted_reductions_never_count_as_waiting(self) -> None:
+        slow, _ = self.read(
+            (0, "compute", "forward", 0, 1), (1, "compute", "forward", 0, 1),
             (0, "reduce", "a", 1, 4), (1, "reduce", "a", 3, 2))
-        self.assert_rows(early[0], forward=1, reduce=2, wait=2)
-        self.assert_rows(late[0], forward=1, reduce=2, rest=2)
+        self.assert_rows(slow[0], forward=1, reduce=4)
 
     def test_gathers_never_count_as_waiting(self) -> None:
         slow, _ = self.read(
