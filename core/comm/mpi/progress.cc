@@ -23,7 +23,7 @@ constexpr int kLongAfter = 2000;
 constexpr auto kLongSleep = std::chrono::milliseconds(1);
 constexpr std::chrono::milliseconds kMaxWait = kMaxTimeOut;  // as MPI_Finalize waits
 // After a failure, for the others to leave, too.
-constexpr auto kLinger = std::chrono::seconds(5);
+constexpr auto kLinger = std::chrono::seconds(3);
 
 }  // namespace
 
