@@ -96,8 +96,9 @@ case $scenario in
   killed_rank)  # the launcher ends the others, and says why
     grep -q "rank 2 with PID .* on node $name-b exited on signal 9" "$scratch/out" ||
       die "the launcher does not name rank 2" ;;
-  killed_host)
-    grep -q "$name-b" "$scratch/out" || die "the launcher does not name the host" ;;
+  killed_host)  # by MPI's choice it names the host, or its own remote start
+    grep -q "$name-b\|daemon has unexpectedly failed" "$scratch/out" ||
+      die "the launcher does not say why it ended" ;;
   stopped_rank)
     for rank in 0 1 3; do names "$scratch/error.$rank" 2; done ;;
   cut_link)
