@@ -39,7 +39,11 @@ void occupy_standard_descriptors() {
 
 /// Who starts a program wrongly has not used it: the exit code is that of bad usage.
 void require_environment() {
-  const auto environment = tessera::read_environment();
+  tessera::EnvironmentNeeds needs;
+  const auto identity = tessera::read_environment(tessera::process_environment, {.store = false});
+  // Ranks that mpirun or srun has started on several hosts meet by MPI; GPUs' ranks are told later.
+  needs.store = !identity.ok() || !identity->is_of_scheduler() || identity->is_one_host();
+  const auto environment = tessera::read_environment(tessera::process_environment, needs);
   if (!environment.ok()) throw UsageError(std::string(environment.status().message()));
 }
 
