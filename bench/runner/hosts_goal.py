@@ -10,13 +10,18 @@ from .spread import Spread, ratio
 from .two_hosts import GIGABIT, HOSTS, LINKS, SLOWEST
 
 _FP32_BYTES = 4
+_BLOCKS, _BLOCK_PARAMETERS = 8, 12 * 256**2 + 13 * 256  # of model A
 DDP, FSDP2 = "pytorch ddp, mmap_max 0", "pytorch fsdp2, mmap_max 0"
 
 
 def sent_formula(findings: Findings, strategy: str) -> float | None:
     """Bytes that each host sends per step, if a formula says it."""
-    factor = traffic.between_hosts(strategy, HOSTS)
-    return None if factor is None else factor * findings.hosts.parameters * _FP32_BYTES
+    parameters = findings.hosts.parameters
+    if not parameters:
+        return None
+    again = (_BLOCKS - 1) * _BLOCK_PARAMETERS  # the last block stays from forward to backward, and so does the root
+    factor = traffic.between_hosts(strategy, HOSTS, kept=max(0.0, 1 - again / parameters))
+    return None if factor is None else factor * parameters * _FP32_BYTES
 
 
 def over_bound(at: Place) -> Measure:

@@ -148,6 +148,8 @@ def hosts(programs: Programs, per_host: int, text: Path, quick: bool) -> list[En
         chosen += [c for c in hooks(programs, "A", text, quick=False)
                    if c.name.removesuffix(", mmap_max 0") in wanted
                    and (c.role is Role.OURS or c.name.endswith("mmap_max 0"))]
+    else:  # minutes; it sends what zero2 sends
+        chosen = [c for c in chosen if c.name != "tessera zero1"]
     if quick:
         chosen = [c for c in chosen if c.name not in ("tessera zero1", "tessera zero2")]
     return [dataclasses.replace(c, mpi=c.name.startswith("tessera ")) for c in chosen]
