@@ -40,6 +40,11 @@ namespace tessera {
 /// TESSERA_JOB_PAGE: where ranks record for tessera-run why they fail (JobPage; optional).
 /// TESSERA_FLIGHT_DUMP: a directory into which a rank that fails first on CPUs, and every rank that
 /// fails over NCCL, writes the last calls of the ranks (docs/flight-recorder.md; optional).
+/// TESSERA_BACKEND: what ProcessGroupOptions::backend takes, for programs that leave it open
+/// (optional). Of the mpi backend, all optional: TESSERA_MPI: which MPI, "openmpi", "mpich" (also
+/// Intel MPI, MVAPICH) or the path of a libmpi, in place of the one that the program has loaded or
+/// its launcher belongs to; TESSERA_MPI_MODULE: the path of Tessera's module for it
+/// (docs/hosts.md).
 /// TESSERA_VERBOSE: 1 makes init_process_group say on stderr who this process is and by what.
 /// Integers are read strictly: digits only, the whole string.
 struct Environment {
