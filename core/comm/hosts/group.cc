@@ -1,0 +1,168 @@
+#include "tessera/core/comm/hosts/group.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+
+#include "tessera/core/comm/groups/op_traits.h"
+#include "tessera/core/comm/hosts/host_group.h"
+#include "tessera/core/comm/hosts/transfers.h"
+#include "tessera/errors.h"
+
+namespace tessera::internal::hosts {
+namespace {
+
+/// A message, whose failure becomes the world's.
+class MessageWork final : public Work {
+ public:
+  MessageWork(std::shared_ptr<Work> inner, std::weak_ptr<World> world)
+      : inner_(std::move(inner)), world_(std::move(world)) {}
+
+  bool is_completed() override { return inner_->is_completed(); }
+  void wait() override {
+    try {
+      inner_->wait();
+    } catch (const CommError& error) {
+      const auto world = world_.lock();
+      if (world != nullptr && world->origin().is_here()) world->fail(error.cause());
+      throw;
+    }
+  }
+  int source() const override { return inner_->source(); }
+
+ private:
+  const std::shared_ptr<Work> inner_;
+  const std::weak_ptr<World> world_;
+};
+
+}  // namespace
+
+Group::Group(std::shared_ptr<World> world, Levels levels)
+    : uncaught_at_start_(std::uncaught_exceptions()),
+      world_(std::move(world)),
+      member_(std::make_unique<Member>(*world_, std::move(levels))) {}
+
+Group::~Group() {
+  if (std::uncaught_exceptions() > uncaught_at_start_) world_->fail_by_unwinding();
+  world_->retire(std::move(member_));
+}
+
+Capabilities Group::can() const {
+  return {.in_background = true, .tree_sums = member_->levels().layout.sums_are_one_tree()};
+}
+
+std::shared_ptr<Work> Group::run(const Collective& collective) {
+  if (traits_of(collective.op).tensors == OpTraits::Tensors::kMessage) {
+    require_usable(collective);
+    return coupled(member_->levels().flat->run(collective));
+  }
+  const Transfer transfer = transfer_of(collective.op);
+  if (transfer == nullptr) refuse(collective);
+  if (collective.order == SumOrder::kBinaryTree && !can().tree_sums) {
+    refuse(collective, "in a tree's order");
+  }
+  auto work =
+      member_->start(collective, [&levels = member_->levels(), transfer](const Collective& call,
+                                                                         const auto& slices) {
+        return transfer(levels, call, slices);
+      });
+  if (collective.op == Op::kBarrier) work->wait();
+  return work;
+}
+
+std::vector<std::shared_ptr<Work>> Group::run_batch(const std::vector<Collective>& messages) {
+  if (!messages.empty()) require_usable(messages.front());
+  auto works = member_->levels().flat->run_batch(messages);
+  for (auto& work : works) work = coupled(std::move(work));
+  return works;
+}
+
+void Group::require_usable(const Collective& message) const {
+  const std::string cause = world_->failure();
+  if (cause.empty() || !world_->origin().is_here()) return;
+  throw CommError({to_string(message.op), member_->name(), -1, rank(), std::string(message.tag)},
+                  cause);
+}
+
+std::shared_ptr<Work> Group::coupled(std::shared_ptr<Work> work) const {
+  return std::make_shared<MessageWork>(std::move(work), world_);
+}
+
+at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
+  return member_->levels().inside->allocate(numel, dtype);
+}
+
+/// Runs `body` between the collectives of the group, when all ranks have called. Blocks.
+template <typename Body>
+void Group::run_in_lane(Op op, int64_t numel, std::string_view tag, Body&& body) {
+  Collective call{.op = op, .tag = tag};
+  member_
+      ->start(call,
+              [&body](const Collective&, const std::vector<int>&) {
+                body();
+                return Member::Last();
+              },
+              numel)
+      ->wait();
+}
+
+std::unique_ptr<SharedBuffer> Group::make_shared_buffer(int64_t bytes, std::string_view name) {
+  run_in_lane(Op::kSharedBuffer, bytes, name, [] {});
+  return nullptr;
+}
+
+std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
+                                              std::string_view name) {
+  check_subgroup(ranks, name, size(), subgroup_names_);
+  subgroup_names_.insert(std::string(name));
+  std::shared_ptr<ProcessGroup> made;
+  run_in_lane(Op::kSubgroup, -1,
+              absl::StrCat(std::string(name), " [", absl::StrJoin(ranks, ", "), "]"),
+              [&] { made = make_subgroup(ranks, std::string(name)); });
+  return made;
+}
+
+std::shared_ptr<ProcessGroup> Group::make_subgroup(const std::vector<int>& ranks,
+                                                   const std::string& name) {
+  const Levels& levels = member_->levels();
+  HostLayout layout = levels.layout.of(ranks);
+  std::vector<int> locals;  // of this host
+  for (const int rank : ranks) {
+    if (levels.layout.host_of(rank) == levels.host()) {
+      locals.push_back(levels.layout.local_of(rank));
+    }
+  }
+  const auto make_inside = [&] {
+    return locals.empty() ? nullptr : levels.inside->subgroup(locals, name);
+  };
+  if (layout.hosts() == 1) {
+    auto inside = make_inside();
+    if (inside == nullptr) return nullptr;
+    return std::make_shared<HostGroup>(world_, std::move(inside),
+                                       absl::StrCat(member_->name(), "/", name));
+  }
+  auto flat = levels.flat->subgroup(ranks, name);
+  if (!layout.is_two_level()) return flat;
+  auto inside = make_inside();
+  if (flat == nullptr) return nullptr;
+  return std::make_shared<Group>(
+      world_, make_levels(std::move(flat), std::move(inside), std::move(layout)));
+}
+
+void Group::abort(std::string_view cause) noexcept {
+  if (world_->origin().is_here()) world_->fail(cause);
+}
+
+std::shared_ptr<ProcessGroup> make_group(std::shared_ptr<ProcessGroup> flat,
+                                         std::shared_ptr<ProcessGroup> inside, HostLayout layout) {
+  if (!layout.is_two_level()) return flat;
+  const int host = layout.host_of(flat->rank());
+  auto world = std::make_shared<World>(*flat, *inside, layout.host_name(host));
+  return std::make_shared<Group>(
+      std::move(world), make_levels(std::move(flat), std::move(inside), std::move(layout)));
+}
+
+}  // namespace tessera::internal::hosts
