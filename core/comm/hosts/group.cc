@@ -7,9 +7,13 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
+#include "tessera/core/comm/agreement/disagreement.h"
+#include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/hosts/host_group.h"
 #include "tessera/core/comm/hosts/transfers.h"
+#include "tessera/core/comm/hosts/window.h"
+#include "tessera/core/process/error_text.h"
 #include "tessera/errors.h"
 
 namespace tessera::internal::hosts {
@@ -51,7 +55,10 @@ Group::~Group() {
 }
 
 Capabilities Group::can() const {
-  return {.in_background = true, .tree_sums = member_->levels().layout.sums_are_one_tree()};
+  const Levels& levels = member_->levels();
+  return {.in_background = true,
+          .one_sided_reads = levels.flat->can().one_sided_reads,
+          .tree_sums = levels.layout.sums_are_one_tree()};
 }
 
 std::shared_ptr<Work> Group::run(const Collective& collective) {
@@ -64,11 +71,10 @@ std::shared_ptr<Work> Group::run(const Collective& collective) {
   if (collective.order == SumOrder::kBinaryTree && !can().tree_sums) {
     refuse(collective, "in a tree's order");
   }
-  auto work =
-      member_->start(collective, [&levels = member_->levels(), transfer](const Collective& call,
-                                                                         const auto& slices) {
-        return transfer(levels, call, slices);
-      });
+  auto work = member_->start(collective, [&levels = member_->levels(), transfer](
+                                             const Collective& call, const auto& slices) {
+    return transfer(levels, call, slices);
+  });
   if (collective.op == Op::kBarrier) work->wait();
   return work;
 }
@@ -97,20 +103,60 @@ at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
 
 /// Runs `body` between the collectives of the group, when all ranks have called. Blocks.
 template <typename Body>
-void Group::run_in_lane(Op op, int64_t numel, std::string_view tag, Body&& body) {
-  Collective call{.op = op, .tag = tag};
+void Group::run_in_lane(const Collective& call, Body&& body, int64_t numel) {
   member_
-      ->start(call,
-              [&body](const Collective&, const std::vector<int>&) {
-                body();
-                return Member::Last();
-              },
-              numel)
+      ->start(
+          call,
+          [&body](const Collective&, const std::vector<int>&) {
+            body();
+            return Member::Last();
+          },
+          numel)
       ->wait();
 }
 
+std::unique_ptr<tessera::Window> Group::make_window(const at::Tensor& own, std::string_view name) {
+  if (!can().one_sided_reads) return ProcessGroup::make_window(own, name);
+  check_window(own, name);
+  std::unique_ptr<tessera::Window> window;
+  std::string problem;
+  run_in_lane({.op = Op::kMakeWindow, .input = own, .tag = name}, [&] {
+    try {
+      window = make_windows(own, std::string(name));
+    } catch (const Disagreement& error) {
+      problem = error_text(error);
+    }
+  });
+  if (!problem.empty()) throw Disagreement(problem);
+  return window;
+}
+
+/// What one host's ranks refuse is refused by all, before the others wait for them.
+std::unique_ptr<tessera::Window> Group::make_windows(const at::Tensor& own,
+                                                     const std::string& name) {
+  const Levels& levels = member_->levels();
+  std::shared_ptr<tessera::Window> inside, flat;
+  std::string problem;
+  try {
+    inside = levels.inside->make_window(own, name);
+  } catch (const c10::Error& error) {
+    problem = error_text(error);
+  }
+  refuse_on_all_ranks(*levels.moves, problem, "make_window");
+  flat = levels.flat->make_window(own, name);
+  if (windows_++ == 0) cache_ = ReadCache::make(*levels.inside);
+  // For some units: of each, a part as large as this from every rank of another host.
+  constexpr int64_t kUnits = 3;
+  const int64_t others = levels.layout.ranks() - levels.locals();
+  if (cache_ != nullptr) cache_->reserve(kUnits * others * static_cast<int64_t>(own.nbytes()));
+  Window::Parts parts{
+      .inside = std::move(inside), .flat = std::move(flat), .cache = cache_, .number = windows_};
+  return std::make_unique<Window>(levels.layout, levels.rank, own, std::move(parts));
+}
+
 std::unique_ptr<SharedBuffer> Group::make_shared_buffer(int64_t bytes, std::string_view name) {
-  run_in_lane(Op::kSharedBuffer, bytes, name, [] {});
+  run_in_lane(
+      {.op = Op::kSharedBuffer, .tag = name}, [] {}, bytes);
   return nullptr;
 }
 
@@ -119,8 +165,8 @@ std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
   check_subgroup(ranks, name, size(), subgroup_names_);
   subgroup_names_.insert(std::string(name));
   std::shared_ptr<ProcessGroup> made;
-  run_in_lane(Op::kSubgroup, -1,
-              absl::StrCat(std::string(name), " [", absl::StrJoin(ranks, ", "), "]"),
+  const std::string tag = absl::StrCat(std::string(name), " [", absl::StrJoin(ranks, ", "), "]");
+  run_in_lane({.op = Op::kSubgroup, .tag = tag},
               [&] { made = make_subgroup(ranks, std::string(name)); });
   return made;
 }

@@ -43,7 +43,9 @@ bool HostLayout::is_contiguous() const {
 }
 
 bool HostLayout::sums_are_one_tree() const {
-  const auto is_power = [](int number) { return std::has_single_bit(static_cast<unsigned>(number)); };
+  const auto is_power = [](int number) {
+    return std::has_single_bit(static_cast<unsigned>(number));
+  };
   return is_even() && is_contiguous() && is_power(hosts()) && is_power(ranks_per_host());
 }
 

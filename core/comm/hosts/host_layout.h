@@ -33,8 +33,8 @@ class HostLayout {
   bool is_two_level() const { return hosts() > 1 && is_even() && ranks_per_host() > 1; }
   /// Whether the ranks of every host are neighbours.
   bool is_contiguous() const;
-  /// Whether sums inside each host and then over hosts, each as a binary tree, are the one tree over
-  /// all ranks.
+  /// Whether sums inside each host and then over hosts, each as a binary tree, are the one tree
+  /// over all ranks.
   bool sums_are_one_tree() const;
 
   /// The layout of these ranks, strictly ascending, alone; rank i of it is ranks[i].

@@ -38,8 +38,8 @@ struct Levels {
 Levels make_levels(std::shared_ptr<ProcessGroup> flat, std::shared_ptr<ProcessGroup> inside,
                    HostLayout layout);
 
-/// Elements [begin, begin + numel) of `tensor`, which they keep. No operator, so that no observer of
-/// operators takes it for the model's.
+/// Elements [begin, begin + numel) of `tensor`, which they keep. No operator, so that no observer
+/// of operators takes it for the model's.
 at::Tensor part_of(const at::Tensor& tensor, int64_t begin, int64_t numel);
 
 }  // namespace tessera::internal::hosts

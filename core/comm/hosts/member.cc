@@ -25,9 +25,8 @@ Member::~Member() {
 std::shared_ptr<Work> Member::start(const Collective& call, First first, int64_t numel) {
   const int64_t sequence = ++sequence_;
   const Origin& origin = world_.origin();
-  const std::string cause = origin.is_here()
-                                ? world_.failure()
-                                : origin.fork_error(absl::StrCat("rank ", world_.rank()));
+  const std::string cause =
+      origin.is_here() ? world_.failure() : origin.fork_error(absl::StrCat("rank ", world_.rank()));
   if (!cause.empty()) {
     throw CommError({to_string(call.op), name(), sequence, levels_.rank, std::string(call.tag)},
                     cause);
@@ -71,8 +70,7 @@ void Member::guard(Operation& operation, Body&& body) {
     if (cause.empty()) return body();
   } catch (const CommError& error) {
     const std::string& group = error.context().group;
-    const bool is_inside =
-        group == levels_.inside->name() || group == levels_.inside_last->name();
+    const bool is_inside = group == levels_.inside->name() || group == levels_.inside_last->name();
     cause = is_inside ? world_.on_host(error.cause()) : error.cause();
   } catch (const std::exception& error) {
     cause = world_.on_host(absl::StrCat("rank ", levels_.rank, " failed: ", error_text(error)));

@@ -74,8 +74,10 @@ class TwoLevels {
 /// that all of them take.
 struct Shares {
   Shares(const Levels& levels, const at::Tensor& tensor)
-      : part(tensor.numel() / levels.locals()), bulk(part * levels.locals()),
-        rest(tensor.numel() - bulk), own_begin(part * levels.local()) {}
+      : part(tensor.numel() / levels.locals()),
+        bulk(part * levels.locals()),
+        rest(tensor.numel() - bulk),
+        own_begin(part * levels.local()) {}
 
   int64_t part;
   int64_t bulk;
@@ -83,8 +85,8 @@ struct Shares {
   int64_t own_begin;
 };
 
-/// If each run of as many slices as a host has ranks has one for each column: the own column's slice
-/// in each run; else empty.
+/// If each run of as many slices as a host has ranks has one for each column: the own column's
+/// slice in each run; else empty.
 std::vector<int> slice_in_each_run(const Levels& levels, const std::vector<int>& slices) {
   const auto locals = static_cast<size_t>(levels.locals());
   std::vector<int> column_of_slice(slices.size());

@@ -23,8 +23,8 @@ World::World(ProcessGroup& flat, ProcessGroup& inside, std::string host)
       host_(std::move(host)) {}
 
 World::~World() {
-  const bool is_busy =
-      std::any_of(retired_.begin(), retired_.end(), [](auto& member) { return !member->is_idle(); });
+  const bool is_busy = std::any_of(retired_.begin(), retired_.end(),
+                                   [](auto& member) { return !member->is_idle(); });
   if (is_busy && origin_.is_here()) {
     fail(absl::StrCat("rank ", rank(), " left while a collective of its ran"));
   }
@@ -67,6 +67,7 @@ std::string World::on_host(const std::string& cause) const {
 }
 
 void World::retire(std::unique_ptr<Member> member) {
+  if (!origin_.is_here()) return;  // it has no threads here, and the lock may be held by nobody
   std::vector<std::unique_ptr<Member>> over;  // destroyed without the lock
   const std::lock_guard<std::mutex> lock(mutex_);
   retired_.push_back(std::move(member));

@@ -14,8 +14,8 @@ namespace tessera::internal::hosts {
 class Member;
 
 /// What all groups of one rank share whose ranks are on several hosts: how they fail together. The
-/// groups that they are made of fail apart; here whatever fails one of them fails all, on all ranks,
-/// because the others may wait in another one. Thread-safe.
+/// groups that they are made of fail apart; here whatever fails one of them fails all, on all
+/// ranks, because the others may wait in another one. Thread-safe.
 class World {
  public:
   /// Collective over both groups: of all ranks, and of this host's. `host`: what it is called, for

@@ -26,7 +26,7 @@ constexpr Backend kBackends[] = {
      make_loopback},
     {"mpi", "CPUs of any hosts, under mpirun or srun", /*is_for_host=*/true,
      /*is_for_devices=*/false, /*is_for_one=*/false, make_mpi_world},
-    {"hosts", "the same with shared memory inside each host", /*is_for_host=*/true,
+    {"hosts", "mpi, and shared memory inside each host", /*is_for_host=*/true,
      /*is_for_devices=*/false, /*is_for_one=*/false, make_hosts_world},
     {"shm", "ranks of one host", /*is_for_host=*/true, /*is_for_devices=*/true,
      /*is_for_one=*/false, make_shm_world},

@@ -42,7 +42,8 @@ HostLayout find_layout(ProcessGroup& flat, const Environment& environment) {
   std::map<std::string, int> numbers;
   std::vector<int> host_of_rank;
   for (const std::string& one : ids) {
-    host_of_rank.push_back(numbers.try_emplace(one, static_cast<int>(numbers.size())).first->second);
+    host_of_rank.push_back(
+        numbers.try_emplace(one, static_cast<int>(numbers.size())).first->second);
   }
   return HostLayout(host_of_rank, exchange_texts(flat, host_name(environment), "names of hosts"));
 }
@@ -56,8 +57,9 @@ class MeetingPlace {
     if (!is_first) return;
     char name[] = "/tmp/tessera-hosts-XXXXXX";
     if (::mkdtemp(name) == nullptr) {
-      problem_ = absl::StrCat("[rendezvous] hosts: got no directory in /tmp (", std::strerror(errno),
-                              "), expected one where the ranks of a host meet; make it writable");
+      problem_ =
+          absl::StrCat("[rendezvous] hosts: got no directory in /tmp (", std::strerror(errno),
+                       "), expected one where the ranks of a host meet; make it writable");
       return;
     }
     directory_ = name;
@@ -98,8 +100,10 @@ std::shared_ptr<ProcessGroup> meet_on_hosts(ProcessGroup& flat, const HostLayout
   const std::string text = refusal_text(exchange_texts(flat, problem, "hosts"), "hosts");
   if (text.empty()) return inside;
   if (flat.rank() == 0) {
-    TORCH_WARN("[rendezvous] ranks of one host share no memory, so all communicate by MPI, each "
-               "for itself: ", text);
+    TORCH_WARN(
+        "[rendezvous] ranks of one host share no memory, so all communicate by MPI, each "
+        "for itself: ",
+        text);
   }
   return nullptr;
 }

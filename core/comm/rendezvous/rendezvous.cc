@@ -96,8 +96,8 @@ void check_options(const ProcessGroupOptions& options) {
 /// Whether they take what the program leaves open on the CPUs of several hosts.
 bool is_over_hosts(const ProcessGroupOptions& options, const Environment& environment) {
   if (options.backend == "hosts") return true;
-  const bool has_hosts = environment.is_of_scheduler() &&
-                         (!environment.is_one_host() || !environment.host.empty());
+  const bool has_hosts =
+      environment.is_of_scheduler() && (!environment.is_one_host() || !environment.host.empty());
   return options.backend == kAuto && options.device.is_cpu() && has_hosts;
 }
 

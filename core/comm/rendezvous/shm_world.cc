@@ -29,9 +29,8 @@ constexpr int kSpinCount = 2000;
 constexpr auto kMeetingOfPart = std::chrono::seconds(30);
 
 Lane::Mode mode_of(ProcessGroupOptions::Lane lane, int cores, int ranks) {
-  const bool is_thread =
-      lane == ProcessGroupOptions::Lane::kThread ||
-      (lane == ProcessGroupOptions::Lane::kAuto && cores >= 2 * ranks);
+  const bool is_thread = lane == ProcessGroupOptions::Lane::kThread ||
+                         (lane == ProcessGroupOptions::Lane::kAuto && cores >= 2 * ranks);
   return is_thread ? Lane::Mode::kThread : Lane::Mode::kInline;
 }
 
@@ -61,7 +60,7 @@ void check_one_host(const Environment& environment) {
               environment.launcher, ": got ranks on several hosts (", environment.local_world_size,
               " of ", environment.world_size,
               " on this one), expected all ranks on one host, as backend 'shm' reaches no other; "
-              "start all ranks on one host, or leave the backend to 'auto', which is 'mpi' then");
+              "start all ranks on one host, or leave the backend to 'auto', which is 'hosts' then");
 }
 
 /// What tessera-run does by OMP_NUM_THREADS: mpirun and srun let every rank use all cores that it

@@ -98,8 +98,8 @@ struct WaitCycle {
 class World {
  public:
   /// Local. One rank makes the control page for ranks of these processes; the others open it by the
-  /// range that it made known, and by its descriptor if that was passed on. `numbers`: what messages
-  /// call the ranks, if that is not what they are here.
+  /// range that it made known, and by its descriptor if that was passed on. `numbers`: what
+  /// messages call the ranks, if that is not what they are here.
   static std::shared_ptr<World> create(const std::vector<int>& pids, int own_rank = 0,
                                        const std::vector<int>& numbers = {});
   static std::shared_ptr<World> open(int rank, int size, const SharedRange& page,
