@@ -61,10 +61,27 @@ Capabilities Group::can() const {
           .tree_sums = levels.layout.sums_are_one_tree()};
 }
 
+/// Messages fail where the world has, and with them the world.
+template <typename Body>
+auto Group::with_messages(const Collective& message, Body&& body) {
+  const bool is_here = world_->origin().is_here();
+  const std::string cause = is_here ? world_->failure() : "";
+  if (!cause.empty()) {
+    throw CommError({to_string(message.op), member_->name(), -1, rank(), std::string(message.tag)},
+                    cause);
+  }
+  try {
+    return body();
+  } catch (const CommError& error) {
+    if (is_here) world_->fail(error.cause());
+    throw;
+  }
+}
+
 std::shared_ptr<Work> Group::run(const Collective& collective) {
   if (traits_of(collective.op).tensors == OpTraits::Tensors::kMessage) {
-    require_usable(collective);
-    return coupled(member_->levels().flat->run(collective));
+    return with_messages(collective,
+                         [&] { return coupled(member_->levels().flat->run(collective)); });
   }
   const Transfer transfer = transfer_of(collective.op);
   if (transfer == nullptr) refuse(collective);
@@ -80,17 +97,12 @@ std::shared_ptr<Work> Group::run(const Collective& collective) {
 }
 
 std::vector<std::shared_ptr<Work>> Group::run_batch(const std::vector<Collective>& messages) {
-  if (!messages.empty()) require_usable(messages.front());
-  auto works = member_->levels().flat->run_batch(messages);
-  for (auto& work : works) work = coupled(std::move(work));
-  return works;
-}
-
-void Group::require_usable(const Collective& message) const {
-  const std::string cause = world_->failure();
-  if (cause.empty() || !world_->origin().is_here()) return;
-  throw CommError({to_string(message.op), member_->name(), -1, rank(), std::string(message.tag)},
-                  cause);
+  if (messages.empty()) return {};
+  return with_messages(messages.front(), [&] {
+    auto works = member_->levels().flat->run_batch(messages);
+    for (auto& work : works) work = coupled(std::move(work));
+    return works;
+  });
 }
 
 std::shared_ptr<Work> Group::coupled(std::shared_ptr<Work> work) const {

@@ -61,7 +61,8 @@ class Group final : public ProcessGroup {
                                               const std::string& name);
   std::unique_ptr<tessera::Window> make_windows(const at::Tensor& own, const std::string& name);
   std::shared_ptr<Work> coupled(std::shared_ptr<Work> work) const;
-  void require_usable(const Collective& message) const;
+  template <typename Body>
+  auto with_messages(const Collective& message, Body&& body);
 
   const int uncaught_at_start_;
   const std::shared_ptr<World> world_;

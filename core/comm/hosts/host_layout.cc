@@ -36,6 +36,14 @@ bool HostLayout::is_even() const {
                      [this](const auto& ranks) { return ranks.size() == ranks_[0].size(); });
 }
 
+bool HostLayout::has_ordered_columns() const {
+  for (int local = 0; local < ranks_per_host(); ++local) {
+    const std::vector<int> ranks = column(local);
+    if (!std::is_sorted(ranks.begin(), ranks.end())) return false;
+  }
+  return true;
+}
+
 bool HostLayout::is_contiguous() const {
   return std::all_of(ranks_.begin(), ranks_.end(), [](const auto& ranks) {
     return ranks.back() - ranks.front() + 1 == static_cast<int>(ranks.size());

@@ -1,6 +1,8 @@
 #include "tessera/core/comm/hosts/member.h"
 
 #include <exception>
+#include <regex>
+#include <string>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -10,6 +12,16 @@
 #include "tessera/errors.h"
 
 namespace tessera::internal::hosts {
+
+namespace {
+
+/// The groups that this one is made of number their ranks in ways that nobody else knows.
+std::string in_numbers_of_world(const std::string& cause) {
+  static const std::regex both("rank [0-9]+ \\((rank [0-9]+ of the world)\\)");
+  return std::regex_replace(cause, both, "$1");
+}
+
+}  // namespace
 
 Member::Member(World& world, Levels levels) : world_(world), levels_(std::move(levels)) {}
 
@@ -71,17 +83,20 @@ void Member::guard(Operation& operation, Body&& body) {
   } catch (const CommError& error) {
     const std::string& group = error.context().group;
     const bool is_inside = group == levels_.inside->name() || group == levels_.inside_last->name();
-    cause = is_inside ? world_.on_host(error.cause()) : error.cause();
+    cause = in_numbers_of_world(error.cause());
+    if (is_inside) cause = world_.on_host(cause);
   } catch (const std::exception& error) {
     cause = world_.on_host(absl::StrCat("rank ", levels_.rank, " failed: ", error_text(error)));
   }
-  operation.fail(world_.fail(cause));
+  const std::string first = world_.fail(cause);
   open_.fetch_sub(1, std::memory_order_release);
+  operation.fail(first);
 }
 
+/// It counts as over before anyone sees that it is, who may destroy the group then.
 void Member::end(Operation& operation) {
-  operation.finish();
   open_.fetch_sub(1, std::memory_order_release);
+  operation.finish();
 }
 
 }  // namespace tessera::internal::hosts

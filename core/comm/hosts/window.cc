@@ -24,13 +24,13 @@ bool Window::is_here(int rank) const {
 
 std::shared_ptr<Work> Window::start_read(int rank, int64_t begin, const at::Tensor& to,
                                          std::string_view tag, int64_t version) {
+  check_read(rank, begin, to, layout_.ranks(), numel_, dtype_);
   if (is_here(rank)) {
     return parts_.inside->start_read(layout_.local_of(rank), begin, to, tag, version);
   }
   if (version == kUnversioned || parts_.cache == nullptr) {
     return parts_.flat->start_read(rank, begin, to, tag, version);
   }
-  check_read(rank, begin, to, layout_.ranks(), numel_, dtype_);
   const int own = layout_.local_of(rank_);
   check_failure(*parts_.inside, own, dtype_);
   const ReadKey key{.window = parts_.number,

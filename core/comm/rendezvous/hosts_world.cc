@@ -113,7 +113,7 @@ void say_no_levels(const HostLayout& layout) {
   for (int host = 0; host < layout.hosts(); ++host) counts.push_back(layout.ranks_of(host).size());
   std::fprintf(stderr,
                "[rendezvous] %d hosts with %s ranks: all communicate by MPI, each for itself; "
-               "shared memory inside hosts needs equally many on each, and several\n",
+               "shared memory inside hosts needs equally many on each, several, and in order\n",
                layout.hosts(), absl::StrJoin(counts, ", ").c_str());
 }
 

@@ -106,14 +106,14 @@ TEST(HostFailures, DataIsAsItWasAndTheWorldSaysTheSameAgain) {
   const auto errors = run_host_ranks_expecting_errors(
       hosts_in_order(2, 2), [](std::shared_ptr<ProcessGroup> world) {
         const auto group = duplicate(*world, "one");
-        at::Tensor tensor = at::full({100}, group->rank());
+        at::Tensor tensor = at::full({100}, 1.0f * group->rank());
         const int64_t numel = group->rank() == 3 ? 98 : 100;
         const auto fail = [&] {
           group->all_reduce(tensor.narrow(0, 0, numel), ReduceOp::kSum, "sum")->wait();
         };
         const std::string first = message_of(fail);
         EXPECT_THAT(first, HasSubstr("on group 'world/one'"));
-        EXPECT_TRUE(at::equal(tensor, at::full({100}, group->rank())));
+        EXPECT_TRUE(at::equal(tensor, at::full({100}, 1.0f * group->rank())));
         EXPECT_THAT(message_of([&] { world->barrier("later"); }), HasSubstr("float32[98]"));
         EXPECT_THAT(message_of([&] { group->barrier("later"); }), HasSubstr("float32[98]"));
         throw std::runtime_error(first);
@@ -201,7 +201,8 @@ TEST(HostFailures, ARankThatLeavesIsNamed) {
                                                       });
   EXPECT_EQ(errors[1], "");
   for (const int rank : {0, 2, 3}) {
-    EXPECT_THAT(errors[static_cast<size_t>(rank)], HasSubstr("rank 1 left the group after"));
+    EXPECT_THAT(errors[static_cast<size_t>(rank)],
+                HasSubstr("rank 0: rank 1 of the world left the group after 1 collectives"));
   }
 }
 

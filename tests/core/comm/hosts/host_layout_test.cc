@@ -37,6 +37,9 @@ TEST(HostLayout, HasTwoLevelsOnSeveralEvenHostsOfSeveralRanks) {
   EXPECT_FALSE(HostLayout({0, 0, 0}).is_two_level());
   EXPECT_FALSE(HostLayout({0, 1, 2}).is_two_level());
   EXPECT_FALSE(HostLayout({0, 0, 1}).is_two_level());
+  EXPECT_TRUE(HostLayout({0, 1, 1, 2, 0, 2}).is_even());
+  EXPECT_FALSE(HostLayout({0, 1, 1, 2, 0, 2}).is_two_level());  // its columns are 0 1 3 and 4 2 5
+  EXPECT_TRUE(HostLayout({0, 1, 0, 2, 1, 2}).is_two_level());
 }
 
 TEST(HostLayout, SumsAreOneTreeOfPowersOfTwoInOrder) {

@@ -49,7 +49,7 @@ TEST_F(HostsJob, IsOfTwoHosts) {
   EXPECT_EQ(world_->name(), "world");
   const auto host = world_->subgroup({0, 1}, "first host");
   ASSERT_EQ(host != nullptr, world_->rank() < 2);
-  if (host != nullptr) EXPECT_EQ(host->backend(), "shm");
+  EXPECT_EQ(host == nullptr ? "shm" : host->backend(), "shm");
 }
 TEST_F(HostsJob, Reductions) { test_reductions(backend()); }
 TEST_F(HostsJob, Moves) { test_moves(backend()); }

@@ -57,7 +57,7 @@ const std::vector<std::vector<int>>& layouts() {
                                                                    hosts_in_turn(2, 2),
                                                                    hosts_in_order(3, 2),
                                                                    hosts_in_turn(2, 3),
-                                                                   {0, 1, 1, 0}};
+                                                                   {0, 1, 0, 2, 1, 2}};
   return *all;
 }
 
