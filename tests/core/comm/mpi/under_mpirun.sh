@@ -52,6 +52,13 @@ says "all_reduce #[0-9]* 'stopped' on group 'world', rank 0: timed out: waited 2
 says "rank 2: timed out: waited 2000 ms for rank 1 (pid"
 ((SECONDS - begin < 30)) || die "the job with a stopped rank ended after $((SECONDS - begin)) s:"
 
+# The same of a rank whose memory the others read.
+! job 3 60 "$bin/mpi_test" --gtest_filter='MpiScenario.KilledOwner' || die "a killed owner went by:"
+begin=$SECONDS
+! job 3 60 "$bin/mpi_test" --gtest_filter='MpiScenario.StoppedOwner' || die "a stopped owner went by:"
+says "read 'unit' on group 'world', rank [02]: timed out: waited 2000 ms for rank 1 (pid"
+((SECONDS - begin < 30)) || die "the job with a stopped owner ended after $((SECONDS - begin)) s:"
+
 # Another MPI than the launcher's: every process would be alone.
 other=mpich
 [[ $abi == openmpi ]] || other=openmpi
@@ -97,6 +104,14 @@ if [[ -x $bin/quickstart ]]; then
       die "quickstart --strategy=$strategy on two hosts:"
     grep "^world 4: .*parameters [0-9a-f]" "$scratch/out" | grep -o "parameters.*" >"$scratch/$strategy"
     diff "$scratch/ddp" "$scratch/$strategy" || die "$strategy differs from ddp on two hosts:"
+  done
+fi
+
+# Ranks that take branches of their own, and one that evaluates alone.
+if [[ -x $bin/branches_program ]]; then
+  for ranks in 2 3 4; do
+    job $ranks 240 "$bin/branches_program" || die "branches on $ranks ranks:"
+    says "rank $((ranks - 1)) of $ranks: [0-9]* configurations agree"
   done
 fi
 
