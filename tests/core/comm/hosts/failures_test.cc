@@ -21,6 +21,7 @@
 namespace tessera::internal {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using testing::hosts_in_order;
@@ -202,7 +203,7 @@ TEST(HostFailures, ARankThatLeavesIsNamed) {
   EXPECT_EQ(errors[1], "");
   for (const int rank : {0, 2, 3}) {
     EXPECT_THAT(errors[static_cast<size_t>(rank)],
-                HasSubstr("rank 0: rank 1 of the world left the group after 1 collectives"));
+                ContainsRegex("rank 1( of the world)? left the group after [0-9]+ collectives"));
   }
 }
 
