@@ -105,6 +105,15 @@ if [[ -x $bin/quickstart ]]; then
     grep "^world 4: .*parameters [0-9a-f]" "$scratch/out" | grep -o "parameters.*" >"$scratch/$strategy"
     diff "$scratch/ddp" "$scratch/$strategy" || die "$strategy differs from ddp on two hosts:"
   done
+  # Hosts of one and of three ranks: by MPI alone, with its bits.
+  hash_of() { grep "^world 4: .*parameters [0-9a-f]" "$scratch/out"; }
+  job 4 120 env TESSERA_BACKEND=mpi "$bin/quickstart" --strategy=zero2 --epochs=1 || die "by MPI:"
+  hash_of >"$scratch/flat"
+  timeout --kill-after=5 120 "${launch[@]}" -n 1 env TESSERA_HOST=left TESSERA_VERBOSE=1 \
+    "$bin/quickstart" --strategy=zero2 --epochs=1 : -n 3 env TESSERA_HOST=right \
+    "$bin/quickstart" --strategy=zero2 --epochs=1 >"$scratch/out" 2>&1 || die "uneven hosts:"
+  says "2 hosts with 1, 3 ranks: all communicate by MPI, each for itself"
+  hash_of | diff "$scratch/flat" - || die "uneven hosts differ from MPI alone:"
 fi
 
 # Ranks that take branches of their own, and one that evaluates alone.
