@@ -28,7 +28,16 @@ WindowSource::~WindowSource() {
 }
 
 int64_t WindowSource::fetch(const at::Tensor& to, From from) {
-  if (from == From::kFirst || second_ == nullptr) return fetch_first({0, layout_.numel()}, to);
+  ReadBatch reads;
+  const int64_t bytes = start(to, from, reads);
+  reads.wait();
+  return bytes;
+}
+
+int64_t WindowSource::start(const at::Tensor& to, From from, ReadBatch& reads) const {
+  if (from == From::kFirst || second_ == nullptr) {
+    return start_first({0, layout_.numel()}, to, reads);
+  }
   const int block = slices_.parameter_slice() / seconds_.ranks * seconds_.ranks;
   int64_t bytes = 0;
   for (int part = 0; part < seconds_.ranks; ++part) {
@@ -36,17 +45,17 @@ int64_t WindowSource::fetch(const at::Tensor& to, From from) {
     const int owner = owners_[block + part];
     const at::Tensor target = to.narrow(0, range.begin, range.numel);
     if (seconds_.stamps->load(owner, seconds_.place) != update_) {
-      bytes += fetch_first(range, target);
+      bytes += start_first(range, target, reads);
       continue;
     }
-    second_->read(owner, 0, target, name_);
+    reads.add(second_->start_read(owner, 0, target, name_));
     if (owner != slices_.rank()) bytes += static_cast<int64_t>(target.nbytes());
   }
   return bytes;
 }
 
 /// `to`: elements `range` of the unit.
-int64_t WindowSource::fetch_first(Range range, const at::Tensor& to) const {
+int64_t WindowSource::start_first(Range range, const at::Tensor& to, ReadBatch& reads) const {
   int64_t bytes = 0;
   for (size_t slice = 0; slice < owners_.size(); ++slice) {
     const Range owned = layout_.part(static_cast<int>(slice), slices_.degrees().parameters);
@@ -54,7 +63,7 @@ int64_t WindowSource::fetch_first(Range range, const at::Tensor& to) const {
     const int64_t end = std::min(owned.end(), range.end());
     if (begin >= end) continue;
     const at::Tensor target = to.narrow(0, begin - range.begin, end - begin);
-    first_->read(owners_[slice], begin - owned.begin, target, name_);
+    reads.add(first_->start_read(owners_[slice], begin - owned.begin, target, name_, update_));
     if (owners_[slice] != slices_.rank()) bytes += static_cast<int64_t>(target.nbytes());
   }
   return bytes;

@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/core/comm/groups/read_batch.h"
 #include "tessera/core/layout/slice_map.h"
 #include "tessera/flat_layout.h"
 #include "tessera/memory_meter.h"
@@ -45,18 +46,21 @@ class WindowSource {
   /// Which shards to prefer, where there are second ones.
   enum class From : uint8_t { kFirst, kSecond };
 
-  /// Brings the whole unit into `to` [unit numel]. Returns how many bytes came from other ranks.
-  /// Local, blocks while it copies. Thread-safe. Throws CommError if the group has failed.
+  /// Brings the whole unit into `to` [unit numel], by reads that are under way together. Returns
+  /// how many bytes came from other ranks. Local, blocks until `to` is whole. Thread-safe. Throws
+  /// CommError if the group has failed or an owner does not answer.
   int64_t fetch(const at::Tensor& to, From from);
 
   /// Keeps this rank's second shard of `full`, if there is one.
   void keep_second(const at::Tensor& full);
 
-  /// The values have changed: second shards are out of date. Local; between fences.
+  /// The values have changed: second shards are out of date, and first shards are read as a new
+  /// version. Local; between fences, on all ranks.
   void invalidate() { ++update_; }
 
  private:
-  int64_t fetch_first(Range range, const at::Tensor& to) const;
+  int64_t start(const at::Tensor& to, From from, ReadBatch& reads) const;
+  int64_t start_first(Range range, const at::Tensor& to, ReadBatch& reads) const;
 
   const SliceMap& slices_;
   const FlatLayout& layout_;
@@ -67,7 +71,7 @@ class WindowSource {
   const SecondShards seconds_;
   at::Tensor second_shard_;  // [unit numel / n]
   std::unique_ptr<Window> second_;
-  int64_t update_ = 1;
+  int64_t update_ = 1;  // equal on all ranks
 };
 
 }  // namespace tessera::internal

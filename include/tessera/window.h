@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
 
 #include <ATen/core/Tensor.h>
+
+#include "tessera/work.h"
 
 namespace tessera {
 
@@ -12,26 +15,47 @@ namespace tessera {
 ///
 /// Reads see what the owner wrote before any collective that both ranks have taken part in since.
 /// The caller must ensure that nobody reads while the owner writes (epochs, fences). A window keeps
-/// the buffers readable: after its group is gone, or after an owner has left, reads still work and
-/// return what the owner's memory held last. Reads do not check for dead peers; the collectives
-/// around them do. Thread-safe: several threads of a rank may read at once.
+/// the buffers readable: after its group is gone, or after an owner has destroyed its own, reads
+/// still work and return what the owner's memory held last, until every rank has destroyed its
+/// window. Where ranks share memory that holds even if the owner's process has ended, and reads do
+/// not check for dead peers; the collectives around them do. Over mpi the owner's process answers
+/// (beside what it computes); at its end it waits for the others' windows, and one that leaves all
+/// the same is named by the read. Thread-safe: several threads of a rank may read at once.
 class Window {
  public:
+  /// Of values that may change between two reads.
+  static constexpr int64_t kUnversioned = -1;
+
   virtual ~Window() = default;
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
 
-  /// Local; blocks only while it copies. Copies elements [begin, begin + to.numel()) of rank
-  /// `rank`'s buffer into `to` (1-d, contiguous, on the CPU, of the window's dtype; its memory may
-  /// lie anywhere). `tag` names the unit in errors and traces. Throws CommError (op "read", no
-  /// sequence) if the group or its world has failed, also when the group is gone; c10::Error for a
-  /// rank, range or tensor that the window does not have.
-  virtual void read(int rank, int64_t begin, const at::Tensor& to, std::string_view tag = {}) = 0;
+  /// start_read(), and waits.
+  void read(int rank, int64_t begin, const at::Tensor& to, std::string_view tag = {},
+            int64_t version = kUnversioned) {
+    start_read(rank, begin, to, tag, version)->wait();
+  }
 
-  /// Local, do not block; windows of int64 only. Load word `index` of rank `rank`'s buffer with
-  /// acquire order, and store to word `index` of this rank's own with release order: a rank that
-  /// loads a stored value also sees what the storing rank wrote to shared memory before. They do
-  /// not check for failures of the group.
+  /// Local. Copies elements [begin, begin + to.numel()) of rank `rank`'s buffer into `to` (1-d,
+  /// contiguous, on the CPU, of the window's dtype; its memory may lie anywhere): in the call where
+  /// ranks share memory, else until Work::wait() returns, so that several reads started before the
+  /// first wait cost one round trip. Until then nobody else uses `to`'s memory; the Work keeps it
+  /// alive, and so does a transfer that goes on after a failure. `tag` names the unit in errors and
+  /// traces. `version`, if given: reads of one range at one version find equal values on whichever
+  /// rank and whenever they run, so ranks of a host may share what one of them has read. Throws,
+  /// from the call or from wait(), CommError (op "read", no sequence) if the group or its world has
+  /// failed, also when the group is gone, or if the owner has left or does not answer within the
+  /// group's time-out; from the call c10::Error for a rank, range or tensor that the window does
+  /// not have.
+  virtual std::shared_ptr<Work> start_read(int rank, int64_t begin, const at::Tensor& to,
+                                           std::string_view tag = {},
+                                           int64_t version = kUnversioned) = 0;
+
+  /// Local; windows of int64 only. Load word `index` of rank `rank`'s buffer with acquire order,
+  /// and store to word `index` of this rank's own with release order: a rank that loads a stored
+  /// value also sees, in its reads, what the storing rank wrote before. Where ranks share memory
+  /// they do not block and do not check for failures of the group; elsewhere a load from another
+  /// rank is one round trip, and throws as a read does (op "load").
   virtual int64_t load(int rank, int64_t index) const = 0;
   virtual void store(int64_t index, int64_t value) = 0;
 

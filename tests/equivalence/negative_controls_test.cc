@@ -44,11 +44,13 @@ class BrokenWindow final : public Window {
  public:
   BrokenWindow(std::unique_ptr<Window> inner, Break what, int own_rank)
       : inner_(std::move(inner)), break_(what), own_rank_(own_rank) {}
-  void read(int rank, int64_t begin, const at::Tensor& to, std::string_view tag) override {
-    inner_->read(rank, begin, to, tag);
-    if (rank == own_rank_ || !is_broken(tag)) return;
+  std::shared_ptr<Work> start_read(int rank, int64_t begin, const at::Tensor& to,
+                                   std::string_view tag, int64_t version) override {
+    inner_->read(rank, begin, to, tag, version);
+    if (rank == own_rank_ || !is_broken(tag)) return completed_work();
     if (break_ == Break::kDropGather) to.zero_();
     if (break_ == Break::kShiftGather) to.copy_(to.roll(1));
+    return completed_work();
   }
   int64_t load(int rank, int64_t index) const override { return inner_->load(rank, index); }
   void store(int64_t index, int64_t value) override { inner_->store(index, value); }

@@ -18,9 +18,10 @@ class WatchedWindow final : public Window {
   WatchedWindow(std::unique_ptr<Window> inner, Before before)
       : inner_(std::move(inner)), before_(std::move(before)) {}
 
-  void read(int rank, int64_t begin, const at::Tensor& to, std::string_view tag = {}) override {
+  std::shared_ptr<Work> start_read(int rank, int64_t begin, const at::Tensor& to,
+                                   std::string_view tag, int64_t version) override {
     before_(rank, to, tag);
-    inner_->read(rank, begin, to, tag);
+    return inner_->start_read(rank, begin, to, tag, version);
   }
   int64_t load(int rank, int64_t index) const override { return inner_->load(rank, index); }
   void store(int64_t index, int64_t value) override { inner_->store(index, value); }

@@ -202,9 +202,11 @@ void DirectionExchange::run(const std::vector<uint8_t>& used) {
     if (entry.owner == rank_ && travels(entry)) transform(entry);
   }
   publish({plan_.results_begin(), plan_.results_bytes()}, "results of directions");
+  ReadBatch reads;
   for (const WholeTensorPlan::Entry& entry : entries) {
-    if (travels(entry)) take_results(entry);
+    if (travels(entry)) take_results(entry, reads);
   }
+  reads.wait();
 }
 
 /// Exact sums of all ranks' pieces, so that each rank has the same norms to the bit.
@@ -239,13 +241,15 @@ void DirectionExchange::transform(const WholeTensorPlan::Entry& entry) {
   const TraceSpan span(trace_, TraceTrack::kOptimizer, name);
   const at::Tensor result = result_of(entry);
   const at::Tensor direction = entry.has_values ? whole_.scratch(entry.numel, entry.dtype) : result;
+  ReadBatch reads;
   for (const WholeTensorPlan::Piece& piece : entry.pieces) {
     const auto part_of = [&piece](const at::Tensor& whole) {
       return whole.narrow(0, piece.range.begin, piece.range.numel);
     };
-    fetch(piece.rank, piece.direction, part_of(direction), name);
-    if (entry.has_values) fetch(piece.rank, piece.values, part_of(result), name);
+    fetch(piece.rank, piece.direction, part_of(direction), name, reads);
+    if (entry.has_values) fetch(piece.rank, piece.values, part_of(result), name, reads);
   }
+  reads.wait();
   if (entry.has_values) {
     whole_.update(entry.parameter, result, direction);
   } else {
@@ -253,11 +257,11 @@ void DirectionExchange::transform(const WholeTensorPlan::Entry& entry) {
   }
 }
 
-void DirectionExchange::take_results(const WholeTensorPlan::Entry& entry) {
+void DirectionExchange::take_results(const WholeTensorPlan::Entry& entry, ReadBatch& reads) {
   for (const WholeTensorPlan::Piece& piece : entry.pieces) {
     if (piece.rank != rank_) continue;
     fetch(entry.owner, plan_.results_begin() + entry.result + entry.bytes(piece.range.begin),
-          direction_of(entry, piece), table_[entry.parameter].name);
+          direction_of(entry, piece), table_[entry.parameter].name, reads);
   }
 }
 
@@ -271,14 +275,14 @@ void DirectionExchange::publish(Range bytes, std::string_view tag) {
   group_->all_gather(all, own, tag)->wait();
 }
 
-/// Copies from `begin_bytes` on of the memory of rank `from`.
+/// Copies from `begin_bytes` on of the memory of rank `from`: at once or as one of `reads`.
 void DirectionExchange::fetch(int from, int64_t begin_bytes, const at::Tensor& to,
-                              std::string_view tag) {
+                              std::string_view tag, ReadBatch& reads) {
   const at::Tensor target = to.view(at::kByte);
   if (from == rank_) {
     target.copy_(memory_.narrow(0, begin_bytes, target.numel()));
   } else if (window_ != nullptr) {
-    window_->read(from, begin_bytes, target, tag);
+    reads.add(window_->start_read(from, begin_bytes, target, tag));
   } else {
     const int64_t begin = published_.numel * from + begin_bytes - published_.begin;
     target.copy_(gathered_.narrow(0, begin, target.numel()));

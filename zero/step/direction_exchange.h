@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/core/comm/groups/read_batch.h"
 #include "tessera/core/layout/slice_map.h"
 #include "tessera/core/options/resolved_options.h"
 #include "tessera/core/step/host_all_gather.h"
@@ -69,7 +70,8 @@ class DirectionExchange {
   void place_directions();
   void exchange_squares(const std::vector<uint8_t>& used);
   void publish(Range bytes, std::string_view tag);
-  void fetch(int from, int64_t begin_bytes, const at::Tensor& to, std::string_view tag);
+  void fetch(int from, int64_t begin_bytes, const at::Tensor& to, std::string_view tag,
+             ReadBatch& reads);
   at::Tensor part_of_memory(int64_t begin_bytes, int64_t numel, at::ScalarType dtype) const;
   at::Tensor result_of(const WholeTensorPlan::Entry& entry) const;
   at::Tensor direction_of(const WholeTensorPlan::Entry& entry,
@@ -77,7 +79,7 @@ class DirectionExchange {
   at::Tensor values_of(const WholeTensorPlan::Entry& entry,
                        const WholeTensorPlan::Piece& piece) const;
   void transform(const WholeTensorPlan::Entry& entry);
-  void take_results(const WholeTensorPlan::Entry& entry);
+  void take_results(const WholeTensorPlan::Entry& entry, ReadBatch& reads);
 
   const WholeTensorPlan plan_;
   const int rank_;

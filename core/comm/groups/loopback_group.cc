@@ -68,12 +68,14 @@ class LoopbackGroup::OwnWindow final : public Window {
   OwnWindow(std::shared_ptr<World> world, std::string group, at::Tensor own)
       : world_(std::move(world)), group_(std::move(group)), own_(std::move(own)) {}
 
-  void read(int rank, int64_t begin, const at::Tensor& to, std::string_view tag) override {
+  std::shared_ptr<Work> start_read(int rank, int64_t begin, const at::Tensor& to,
+                                   std::string_view tag, int64_t /*version*/) override {
     check_read(rank, begin, to, 1, own_.numel(), own_.scalar_type());
     world_->throw_if_poisoned("read", group_, -1, tag);
-    if (to.numel() == 0) return;
+    if (to.numel() == 0) return completed_work();
     const auto* from = static_cast<const char*>(own_.const_data_ptr());
     std::memmove(to.data_ptr(), from + begin * to.element_size(), to.nbytes());
+    return completed_work();
   }
 
   int64_t load(int rank, int64_t index) const override {

@@ -15,10 +15,11 @@ constexpr auto kGrace = std::chrono::seconds(5);
 }  // namespace
 
 Call::Call(Collective collective, std::string group, int rank, int64_t sequence,
-           std::chrono::milliseconds timeout)
+           std::chrono::milliseconds timeout, const char* name)
     : collective_(std::move(collective)),
       signature_(collective_.signature()),
       tag_(collective_.tag),
+      name_(name != nullptr ? name : to_string(signature_.op)),
       group_(std::move(group)),
       rank_(rank),
       sequence_(sequence),
@@ -34,7 +35,7 @@ bool Call::is_completed() {
 }
 
 void Call::wait() {
-  const CommErrorContext context{to_string(signature_.op), group_, sequence_, rank_, tag_};
+  const CommErrorContext context{name_, group_, sequence_, rank_, tag_};
   if (!origin_.is_here()) {
     throw CommError(context, origin_.fork_error(absl::StrCat("rank ", rank_)));
   }

@@ -14,15 +14,15 @@
 
 namespace tessera::internal::mpi {
 
-/// A collective or a message of this rank. The progress thread carries it out and ends it; any
-/// thread may wait. Keeps the tensors until it has ended.
+/// A collective, a message or a read of this rank. The progress thread carries it out and ends it;
+/// any thread may wait. Keeps the tensors until it has ended.
 class Call final : public Work {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `sequence` is -1 of a message.
+  /// `sequence` is -1 of a message. `name` is what errors call it, if not by its Op.
   Call(Collective collective, std::string group, int rank, int64_t sequence,
-       std::chrono::milliseconds timeout);
+       std::chrono::milliseconds timeout, const char* name = nullptr);
 
   bool is_completed() override;
   void wait() override;
@@ -31,6 +31,7 @@ class Call final : public Work {
   const Collective& collective() const { return collective_; }
   const CallSignature& signature() const { return signature_; }
   const std::string& tag() const { return tag_; }
+  const char* name() const { return name_; }
   int64_t sequence() const { return sequence_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
   /// Of a collective since it was started or restart_clock(); of a message since wait().
@@ -51,6 +52,7 @@ class Call final : public Work {
   Collective collective_;
   const CallSignature signature_;
   const std::string tag_;
+  const char* const name_;
   const std::string group_;
   const int rank_;
   const int64_t sequence_;

@@ -30,6 +30,10 @@ struct Envelope {
     kLeft,      ///< the sender has left the group; `sequence` is how many calls it has finished
     kFailed,    ///< the group has failed, or the world if `group` is 0; `text` is the cause
     kEnded,     ///< the sender has left the world: the last envelope of it
+    kRead,      ///< asks for a part of a window; `sequence` numbers the sender's requests
+    kAnswer,    ///< to that request: `signature.numel` bytes, inside or by `data_tag`
+    kRefused,   ///< to that request: there is no such memory
+    kClosed,    ///< the sender has destroyed its window number `sequence`
   };
   static constexpr size_t kTagBytes = 160;
   static constexpr size_t kPayloadBytes = 512;

@@ -13,6 +13,7 @@
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/mpi/progress.h"
+#include "tessera/core/comm/mpi/window.h"
 #include "tessera/core/process/failure_report.h"
 #include "tessera/errors.h"
 
@@ -34,30 +35,15 @@ Group::~Group() {
   if (std::uncaught_exceptions() > uncaught_at_start_) {
     abort(absl::StrCat("rank ", member_->world().rank(), " left while an exception unwound"));
   }
-  Progress::instance().post([member = member_] {
-    member->world().guard([&] {
-      member->leave();
-      member->world().remove(*member);
-    });
-  });
-}
-
-void Group::require_usable(const Collective& collective, int64_t sequence) const {
-  const Origin& origin = member_->world().origin();
-  const std::string cause = origin.is_here()
-                                ? member_->failure()
-                                : origin.fork_error(absl::StrCat("rank ", member_->world().rank()));
-  if (cause.empty()) return;
-  throw CommError(
-      {to_string(collective.op), member_->name(), sequence, rank(), std::string(collective.tag)},
-      cause);
+  Progress::instance().post(
+      [member = member_] { member->world().guard([&] { member->leave(); }); });
 }
 
 std::shared_ptr<Work> Group::run(const Collective& collective) {
   const bool message = is_message(collective.op);
-  if (collective.op == Op::kHostGather || collective.op > Op::kSubgroup) refuse(collective);
+  if (collective.op == Op::kHostGather || collective.op > Op::kMakeWindow) refuse(collective);
   const int64_t sequence = message ? -1 : ++sequence_;
-  require_usable(collective, sequence);
+  member_->require_usable(to_string(collective.op), sequence, collective.tag);
   if (!message) {
     note_collective(to_string(collective.op), collective.tag, sequence, member_->name());
   }
@@ -77,8 +63,17 @@ at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
   return allocate_on_host(numel, dtype);
 }
 
+std::unique_ptr<tessera::Window> Group::make_window(const at::Tensor& own, std::string_view name) {
+  check_window(own, name);
+  member_->require_usable(to_string(Op::kMakeWindow), sequence_ + 1, name);
+  // First, for others may read as soon as they know of this rank's call. One that fails ends it.
+  auto window = std::make_unique<Window>(member_, sequence_ + 1, own);
+  run({.op = Op::kMakeWindow, .output = own, .input = own, .tag = name})->wait();
+  return window;
+}
+
 std::unique_ptr<SharedBuffer> Group::make_shared_buffer(int64_t /*bytes*/, std::string_view name) {
-  require_usable({.op = Op::kSharedBuffer, .tag = name}, -1);
+  member_->require_usable(to_string(Op::kSharedBuffer), -1, name);
   return nullptr;
 }
 

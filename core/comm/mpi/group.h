@@ -14,7 +14,8 @@ namespace tessera::internal::mpi {
 
 /// Ranks that communicate by MPI between CPUs, on any number of hosts. Collectives run on the
 /// process's progress thread (Progress), one after the other in each group; sums are those of
-/// shared memory, to the bit (Note [Traffic]). There are no windows and no shared buffers. A group
+/// shared memory, to the bit (Note [Traffic]). Windows are served by the owners' progress threads
+/// (Note [Windows over MPI]); there are no shared buffers. A group
 /// that reduces holds 8 MiB, or 32 KiB for each rank if that is more. In a child of fork() every
 /// call throws CommError at once.
 class Group final : public ProcessGroup {
@@ -27,10 +28,12 @@ class Group final : public ProcessGroup {
   int size() const override { return member_->size(); }
   std::string_view name() const override { return member_->name(); }
   std::string_view backend() const override { return "mpi"; }
-  Capabilities can() const override { return {.in_background = true}; }
+  Capabilities can() const override { return {.in_background = true, .one_sided_reads = true}; }
 
   std::shared_ptr<Work> run(const Collective& collective) override;
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;
+  std::unique_ptr<tessera::Window> make_window(const at::Tensor& own,
+                                               std::string_view name) override;
   std::unique_ptr<SharedBuffer> make_shared_buffer(int64_t bytes, std::string_view name) override;
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
@@ -39,8 +42,6 @@ class Group final : public ProcessGroup {
   World& world() { return member_->world(); }
 
  private:
-  void require_usable(const Collective& collective, int64_t sequence) const;
-
   const int uncaught_at_start_;
   const std::shared_ptr<Member> member_;
   std::set<std::string, std::less<>> subgroup_names_;

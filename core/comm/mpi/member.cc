@@ -27,7 +27,9 @@ Member::Member(std::shared_ptr<World> world, std::string name, std::vector<int> 
       key_(group_key(name_)),
       world_ranks_(std::move(world_ranks)),
       rank_(rank),
-      mailbox_(*this) {}
+      mailbox_(*this),
+      windows_(*this),
+      reads_(*this) {}
 
 std::string Member::failure() const {
   {
@@ -35,6 +37,19 @@ std::string Member::failure() const {
     if (!failure_.empty()) return failure_;
   }
   return world_->failure();
+}
+
+void Member::require_own_process(const char* op, std::string_view tag) const {
+  const Origin& origin = world_->origin();
+  if (origin.is_here()) return;
+  throw CommError({op, name_, -1, rank_, std::string(tag)},
+                  origin.fork_error(absl::StrCat("rank ", world_->rank())));
+}
+
+void Member::require_usable(const char* op, int64_t sequence, std::string_view tag) const {
+  require_own_process(op, tag);
+  const std::string cause = failure();
+  if (!cause.empty()) throw CommError({op, name_, sequence, rank_, std::string(tag)}, cause);
 }
 
 Envelope Member::envelope(Envelope::Kind kind) const {
@@ -73,6 +88,10 @@ void Member::send_call(const Call& call) {
   send_to_others(made);
 }
 
+void Member::open_window(int64_t number, at::Tensor own) {
+  if (failure().empty()) windows_.open(number, std::move(own));  // else nobody would end it
+}
+
 void Member::start(std::shared_ptr<Call> call) {
   const std::string cause = failure();
   if (!cause.empty()) return call->fail(cause);
@@ -82,41 +101,61 @@ void Member::start(std::shared_ptr<Call> call) {
   if (tells_now) send_call(*calls_.back());
 }
 
+/// -1 of a rank that is not in the group.
 int Member::rank_of(int world_rank) const {
   const auto found = std::lower_bound(world_ranks_.begin(), world_ranks_.end(), world_rank);
+  if (found == world_ranks_.end() || *found != world_rank) return -1;
   return static_cast<int>(found - world_ranks_.begin());
 }
 
 void Member::take(int world_rank, const Envelope& envelope) {
   const int rank = rank_of(world_rank);
+  if (rank < 0) return;
   switch (envelope.kind) {
     case Envelope::Kind::kCall:
       called_[rank] = envelope.sequence + 1;
-      if (failure().empty()) round_of(envelope.sequence).set(rank, envelope);
+      if (!is_gone_ && failure().empty()) round_of(envelope.sequence).set(rank, envelope);
       return;
     case Envelope::Kind::kMessage:
-      if (failure().empty()) return mailbox_.take(rank, envelope);
+      if (!is_gone_ && failure().empty()) return mailbox_.take(rank, envelope);
       return world_->drain(world_rank, envelope);
     case Envelope::Kind::kLeft:
       left_[rank] = envelope.sequence;
       return;
-    case Envelope::Kind::kFailed: {
-      const std::string cause(envelope.cause());
-      {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        if (!failure_.empty()) return;
-        failure_ = cause;
-      }
-      world_->note_failed_group(cause);
-      return end_all(cause);
-    }
+    case Envelope::Kind::kFailed:
+      return take_failure(std::string(envelope.cause()));
+    case Envelope::Kind::kRead:
+      return windows_.answer(rank, envelope);
+    case Envelope::Kind::kAnswer:
+    case Envelope::Kind::kRefused:
+      return reads_.take(rank, envelope);
+    case Envelope::Kind::kClosed:
+      return windows_.note_closed(rank, envelope.sequence);
     default:
       return;
   }
 }
 
+void Member::take_failure(const std::string& cause) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!failure_.empty()) return;
+    failure_ = cause;
+  }
+  world_->note_failed_group(cause);
+  end_all(cause);
+}
+
+void Member::note_ended(int world_rank) {
+  const int rank = rank_of(world_rank);
+  if (rank < 0) return;
+  windows_.note_ended(rank);
+  reads_.note_ended(rank);
+}
+
 bool Member::advance(Call::Clock::time_point now) {
   bool moved = mailbox_.advance(now);
+  moved = reads_.advance(now) || moved;
   while (!calls_.empty()) {
     if (active_ == nullptr) {
       calls_.front()->restart_clock();
@@ -206,7 +245,8 @@ void Member::leave() {
   Envelope made = envelope(Envelope::Kind::kLeft);
   made.sequence = finished_;
   send_to_others(made);
-  end_all("the group was destroyed while this collective ran");
+  is_gone_ = true;
+  end_calls("the group was destroyed while this collective ran");
 }
 
 void Member::fail(const std::string& cause, int culprit) {
@@ -232,6 +272,12 @@ void Member::fail(const std::string& cause, int culprit) {
 }
 
 void Member::end_all(const std::string& cause) {
+  end_calls(cause);
+  windows_.end_all();
+  reads_.end_all(cause);
+}
+
+void Member::end_calls(const std::string& cause) {
   if (active_ != nullptr && active_->exchange != nullptr) {
     active_->exchange->cancel();
     world_->keep(*active_->exchange, active_);

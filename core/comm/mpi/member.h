@@ -11,14 +11,17 @@
 
 #include "tessera/core/comm/mpi/call.h"
 #include "tessera/core/comm/mpi/mailbox.h"
+#include "tessera/core/comm/mpi/remote_reads.h"
 #include "tessera/core/comm/mpi/round.h"
 #include "tessera/core/comm/mpi/transfer.h"
+#include "tessera/core/comm/mpi/window_server.h"
 #include "tessera/core/comm/mpi/world.h"
 
 namespace tessera::internal::mpi {
 
-/// This rank's side of one group: its calls, one after the other, and what the others have told of
-/// theirs. Beside the first part used by the progress thread alone.
+/// This rank's side of one group: its calls, one after the other, what the others have told of
+/// theirs, and its windows, which may outlast it. Beside the first part used by the progress thread
+/// alone.
 class Member : public std::enable_shared_from_this<Member> {
  public:
   /// `world_ranks` of the group's ranks.
@@ -34,17 +37,34 @@ class Member : public std::enable_shared_from_this<Member> {
   uint64_t key() const { return key_; }
   /// Why calls fail; "" if they do not.
   std::string failure() const;
+  /// Throws CommError if there is a cause, or in a child of fork(); the second only there.
+  void require_usable(const char* op, int64_t sequence, std::string_view tag) const;
+  void require_own_process(const char* op, std::string_view tag) const;
 
   // The progress thread's part.
 
   void start(std::shared_ptr<Call> call);
   void start_message(const std::shared_ptr<Call>& call) { mailbox_.start(call); }
+  void open_window(int64_t number, at::Tensor own);
+  void close_window(int64_t number) { windows_.close(number); }
+  void close_windows() { windows_.close_all(); }
+  void start_read(const std::shared_ptr<Call>& call, int owner, const ReadRequest& request) {
+    reads_.start(call, owner, request);
+  }
   void take(int world_rank, const Envelope& envelope);
+  /// That rank of the world has ended.
+  void note_ended(int world_rank);
   /// Goes on with what is under way; whether anything moved.
   bool advance(Call::Clock::time_point now);
-  bool is_busy() const { return !calls_.empty() || mailbox_.is_busy(); }
+  bool is_busy() const { return !calls_.empty() || mailbox_.is_busy() || reads_.is_busy(); }
+  /// Whether other ranks may read of this one, or this one of them.
+  bool has_windows() const { return !windows_.is_empty() || reads_.is_busy(); }
+  /// Whether other ranks may come with requests at any time.
+  bool is_asked() const { return windows_.is_asked(); }
+  /// Whether this rank has left, and nothing is read any more.
+  bool is_over() const { return is_gone_ && !has_windows(); }
 
-  /// Tells the others that this rank is gone; calls under way fail.
+  /// Tells the others that this rank is gone; calls under way fail, and windows stay.
   void leave();
   /// Makes `cause` the cause of the group's failure on all ranks, unless there is one. `culprit`:
   /// the rank that began it; negative: this one.
@@ -56,13 +76,15 @@ class Member : public std::enable_shared_from_this<Member> {
   bool has_left(int rank) const { return left_.count(rank) != 0; }
   int world_rank(int rank) const { return world_ranks_[static_cast<size_t>(rank)]; }
   Envelope envelope(Envelope::Kind kind) const;
+  void send_to_others(const Envelope& envelope);
 
  private:
   /// The first of the calls, once it is under way.
   struct Active;
 
   Round& round_of(int64_t sequence);
-  void send_to_others(const Envelope& envelope);
+  void take_failure(const std::string& cause);
+  void end_calls(const std::string& cause);
   void send_call(const Call& call);
   bool is_small(const Call& call) const;
   bool compare(Active& active, Call::Clock::time_point now);
@@ -89,7 +111,10 @@ class Member : public std::enable_shared_from_this<Member> {
   std::map<int, int64_t> called_;    // how many the ranks have begun
   int64_t finished_ = 0;
   Scratch scratch_;
+  bool is_gone_ = false;  // this rank has left
   Mailbox mailbox_;
+  WindowServer windows_;
+  RemoteReads reads_;
 };
 
 }  // namespace tessera::internal::mpi

@@ -21,6 +21,8 @@ constexpr int kYields = 100;
 constexpr auto kShortSleep = std::chrono::microseconds(50);
 constexpr int kLongAfter = 2000;
 constexpr auto kLongSleep = std::chrono::milliseconds(1);
+// While others may ask for parts of windows and have not for long. It costs 2 % of a core.
+constexpr auto kRequestSleep = std::chrono::microseconds(200);
 constexpr std::chrono::milliseconds kMaxWait = kMaxTimeOut;  // as MPI_Finalize waits
 // After a failure, for the others to leave, too.
 constexpr auto kLinger = std::chrono::seconds(5);
@@ -61,18 +63,30 @@ std::deque<std::function<void()>> Progress::take_jobs() {
   return std::exchange(jobs_, {});
 }
 
-void Progress::pause(bool is_busy, int idle_rounds) {
-  if (is_busy && idle_rounds < kYields) {
+Progress::Expects Progress::expects() const {
+  Expects found = Expects::kNothing;
+  for (const auto& world : worlds_) {
+    if (world->is_asked()) return Expects::kRequests;  // nor may they wait for what is under way
+    if (world->is_busy()) found = Expects::kProgress;
+  }
+  return found;
+}
+
+void Progress::pause(Expects expects, int idle_rounds) {
+  const bool is_idle = expects == Expects::kNothing;
+  if (!is_idle && idle_rounds < kYields) {
     ::sched_yield();
     return;
   }
   std::unique_lock<std::mutex> lock(mutex_);
   const auto has_jobs = [this] { return !jobs_.empty(); };
-  if (!is_busy) return changed_.wait(lock, has_jobs);
+  if (is_idle) return changed_.wait(lock, has_jobs);
   if (idle_rounds < kLongAfter) {
     changed_.wait_for(lock, kShortSleep, has_jobs);
-  } else {
+  } else if (expects == Expects::kProgress) {
     changed_.wait_for(lock, kLongSleep, has_jobs);
+  } else {
+    changed_.wait_for(lock, kRequestSleep, has_jobs);
   }
 }
 
@@ -91,9 +105,8 @@ void Progress::loop() {
       idle_rounds = 0;
     }
     if (look_at_worlds()) idle_rounds = 0;
-    bool is_busy = false;
-    for (const auto& world : worlds_) is_busy = is_busy || world->is_busy();
-    if (idle_rounds > 0 || !is_busy) pause(is_busy, idle_rounds);
+    const Expects expected = expects();
+    if (idle_rounds > 0 || expected == Expects::kNothing) pause(expected, idle_rounds);
   }
 }
 
@@ -103,6 +116,7 @@ void Progress::own(const Calls& calls) {
 }
 
 void Progress::leave_to_application(const Calls& calls) {
+  if (owned_ == &calls) return;  // this is another world over it
   static std::set<const Calls*> known;
   if (known.insert(&calls).second) {
     calls.before_finalize([] {
@@ -133,7 +147,7 @@ void Progress::let_go() {
   const auto all = worlds_;
   for (const auto& world : all) world->guard([&] { world->end(); });
   while (!is_over(since)) {
-    if (!look_at_worlds()) std::this_thread::sleep_for(kLongSleep);
+    if (!look_at_worlds()) std::this_thread::sleep_for(kRequestSleep);  // others may read still
   }
   for (const auto& world : all) world->set_failure("MPI has been finalised");
 }

@@ -16,7 +16,8 @@
 namespace tessera::internal::mpi {
 
 /// The one thread of the process that calls MPI, so MPI_THREAD_SERIALIZED is enough. It sleeps
-/// while nothing is under way, and is started by the first call.
+/// while nothing is under way, but where others may read windows it looks for their requests
+/// several thousand times a second. It is started by the first call.
 ///
 /// Note [End of MPI]
 /// ~~~~~~~~~~~~~~~~~
@@ -48,7 +49,10 @@ class Progress {
   Progress() = default;
   void loop();
   std::deque<std::function<void()>> take_jobs();
-  void pause(bool is_busy, int idle_rounds);
+  /// What may happen in the worlds: nothing, an end of what is under way, requests at any time.
+  enum class Expects : uint8_t { kNothing, kProgress, kRequests };
+  Expects expects() const;
+  void pause(Expects expects, int idle_rounds);
   bool look_at_worlds();
   void end();
   void let_go();

@@ -121,7 +121,15 @@ void World::tell_failure() {
 }
 
 void World::end() {
-  if (ended_ || !is_ready()) return;
+  if (is_leaving_ || !is_ready()) return;
+  is_leaving_ = true;
+  for (const auto& [key, member] : members_) member->close_windows();
+}
+
+void World::end_unless_read() {
+  for (const auto& [key, member] : members_) {
+    if (member->has_windows()) return;
+  }
   ended_ = true;
   Envelope envelope;
   envelope.kind = Envelope::Kind::kEnded;
@@ -131,6 +139,7 @@ void World::end() {
 void World::dispatch(int from, const Envelope& envelope) {
   if (envelope.kind == Envelope::Kind::kEnded) {
     ended_ranks_.insert(from);
+    for (const auto& [key, member] : members_) member->note_ended(from);
     return;
   }
   if (envelope.group == 0) {
@@ -144,11 +153,21 @@ void World::dispatch(int from, const Envelope& envelope) {
     const std::shared_ptr<Member> kept = member->second;
     return kept->take(from, envelope);
   }
-  if (gone_.count(envelope.group) == 0) {
-    early_[envelope.group].push_back({from, envelope});
-  } else if (envelope.kind == Envelope::Kind::kMessage) {
-    drain(from, envelope);
+  if (gone_.count(envelope.group) != 0) return dispatch_to_gone(from, envelope);
+  early_[envelope.group].push_back({from, envelope});
+}
+
+void World::dispatch_to_gone(int from, const Envelope& envelope) {
+  if (envelope.kind == Envelope::Kind::kRead) {
+    Envelope refusal;
+    refusal.kind = Envelope::Kind::kRefused;
+    refusal.group = envelope.group;
+    refusal.sequence = envelope.sequence;
+    return send(refusal, from);
   }
+  const bool has_data =
+      envelope.kind == Envelope::Kind::kMessage || envelope.kind == Envelope::Kind::kAnswer;
+  if (has_data) drain(from, envelope);
 }
 
 bool World::look() {
@@ -205,7 +224,11 @@ bool World::advance(Clock::time_point now) {
   try {
     bool moved = look();
     const auto members = members_;  // a member may go
-    for (const auto& [key, member] : members) moved = member->advance(now) || moved;
+    for (const auto& [key, member] : members) {
+      moved = member->advance(now) || moved;
+      if (member->is_over()) remove(*member);
+    }
+    if (is_leaving_ && !ended_) end_unless_read();
     if (ended_ && !retired_) retire();
     return moved;
   } catch (const std::exception& error) {
@@ -218,6 +241,11 @@ bool World::is_busy() const {
   if (is_making_ || !outgoing_.empty() || !kept_.empty()) return true;
   return std::any_of(members_.begin(), members_.end(),
                      [](const auto& entry) { return entry.second->is_busy(); });
+}
+
+bool World::is_asked() const {
+  return std::any_of(members_.begin(), members_.end(),
+                     [](const auto& entry) { return entry.second->is_asked(); });
 }
 
 void World::retire() {

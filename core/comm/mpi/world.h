@@ -62,7 +62,8 @@ class World : public std::enable_shared_from_this<World> {
   void send(const Envelope& envelope, int to);
   void send_to_others(const Envelope& envelope);
   void add(const std::shared_ptr<Member>& member);
-  void remove(const Member& member);
+  /// Whether rank `rank` has left.
+  bool has_ended(int rank) const { return ended_ranks_.count(rank) != 0; }
   /// Looks at `exchange`, which `owner` keeps, until it is over.
   void keep(Exchange& exchange, std::shared_ptr<void> owner);
   /// Takes data that comes with a message which nobody receives, or its sender would keep it.
@@ -77,7 +78,7 @@ class World : public std::enable_shared_from_this<World> {
     const std::string cause = failure();
     return cause.empty() ? failed_group_ : cause;
   }
-  /// Tells the others that this rank has left.
+  /// This rank leaves: tells the others when none of them may read of it any more.
   void end();
 
   /// Runs it; what it throws fails the world, because the others wait for this rank.
@@ -93,6 +94,8 @@ class World : public std::enable_shared_from_this<World> {
   bool advance(Clock::time_point now);
   /// Whether it has to be looked at.
   bool is_busy() const;
+  /// Whether others may want something of it at any time.
+  bool is_asked() const;
   /// Whether MPI has no more to do with it: all ranks have ended.
   bool is_retired() const { return retired_; }
   /// Ends the other ranks, too.
@@ -122,6 +125,9 @@ class World : public std::enable_shared_from_this<World> {
   void get_ready();
   void await_envelope(Incoming& incoming);
   void dispatch(int from, const Envelope& envelope);
+  void dispatch_to_gone(int from, const Envelope& envelope);
+  void remove(const Member& member);
+  void end_unless_read();
   bool look_at_outgoing();
   void retire();
 
@@ -148,6 +154,7 @@ class World : public std::enable_shared_from_this<World> {
   std::set<uint64_t> gone_;
   std::set<int> ended_ranks_;
   std::string failed_group_;
+  bool is_leaving_ = false;
   bool ended_ = false;
   bool retired_ = false;
 };

@@ -47,14 +47,15 @@ void Window::require_own_process(const char* op, std::string_view tag) const {
                   origin_.fork_error(absl::StrCat("rank ", world_rank_)));
 }
 
-void Window::read(int rank, int64_t begin, const at::Tensor& to, std::string_view tag) {
+std::shared_ptr<Work> Window::start_read(int rank, int64_t begin, const at::Tensor& to,
+                                         std::string_view tag, int64_t /*version*/) {
   check_read(rank, begin, to, static_cast<int>(sources_.size()), own_.numel(), own_.scalar_type());
   require_own_process("read", tag);
   for (const Poison* poison : {&group_poison_, &world_poison_}) {
     if (!poison->is_set()) continue;
     throw CommError({"read", group_name_, -1, rank_, std::string(tag)}, poison->cause());
   }
-  if (to.numel() == 0) return;
+  if (to.numel() == 0) return completed_work();
   auto* const target = static_cast<char*>(to.data_ptr());
   const char* const source = sources_[rank] + begin * static_cast<int64_t>(to.element_size());
   const auto bytes = static_cast<int64_t>(to.nbytes());
@@ -64,6 +65,7 @@ void Window::read(int rank, int64_t begin, const at::Tensor& to, std::string_vie
   } else {
     std::memmove(target, source, to.nbytes());
   }
+  return completed_work();
 }
 
 int64_t Window::load(int rank, int64_t index) const {

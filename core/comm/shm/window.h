@@ -22,7 +22,8 @@ class Window final : public tessera::Window {
   /// which the ranks agree that all have found it. Maps segments that are not mapped yet.
   Window(Member& member, at::Tensor own);
 
-  void read(int rank, int64_t begin, const at::Tensor& to, std::string_view tag = {}) override;
+  std::shared_ptr<Work> start_read(int rank, int64_t begin, const at::Tensor& to,
+                                   std::string_view tag, int64_t version) override;
   int64_t load(int rank, int64_t index) const override;
   void store(int64_t index, int64_t value) override;
 

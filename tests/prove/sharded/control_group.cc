@@ -25,13 +25,15 @@ class StaleWindow final : public Window {
   StaleWindow(std::unique_ptr<Window> inner, std::shared_ptr<ControlSwitch> what)
       : inner_(std::move(inner)), what_(std::move(what)) {}
 
-  void read(int rank, int64_t begin, const at::Tensor& to, std::string_view tag) override {
-    inner_->read(rank, begin, to, tag);
-    if (!what_->is_on || !is_chosen(tag)) return;
+  std::shared_ptr<Work> start_read(int rank, int64_t begin, const at::Tensor& to,
+                                   std::string_view tag, int64_t version) override {
+    inner_->read(rank, begin, to, tag, version);
+    if (!what_->is_on || !is_chosen(tag)) return tessera::completed_work();
     at::Tensor& last = last_[{rank, begin}];
     const at::Tensor fresh = to.clone();
     if (last.defined()) to.copy_(last);
     last = fresh;
+    return tessera::completed_work();
   }
   int64_t load(int rank, int64_t index) const override { return inner_->load(rank, index); }
   void store(int64_t index, int64_t value) override { inner_->store(index, value); }

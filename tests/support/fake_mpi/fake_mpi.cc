@@ -76,6 +76,7 @@ std::atomic<int> callers{0};
 std::atomic<int64_t> data_bytes{0};
 std::atomic<int> fake_level{Calls::kMultiple};
 std::atomic<int> broken_rank{-1};
+std::atomic<int> mute_rank{-1};
 
 /// Of a call; the check of who calls.
 class Alone {
@@ -124,6 +125,10 @@ int post(const void* data, size_t bytes, int to, int tag, Handle comm, Handle* r
   if (broken_rank.compare_exchange_strong(broken, -1)) return kBroken;
   if (tag != 0) data_bytes.fetch_add(static_cast<int64_t>(bytes));
   *request = new_request();
+  if (mute_rank.load() == own.rank) {
+    all.requests[*request].is_over = true;
+    return 0;
+  }
   Message message{own.id, own.rank, to, tag, nullptr, {}, bytes, 0};
   const auto* const from = static_cast<const char*>(data);
   if (is_eager && bytes <= kEager) {
@@ -269,5 +274,7 @@ int64_t fake_data_bytes() { return fake_mpi_parts::data_bytes.load(); }
 void set_fake_level(tessera::mpi::Calls::Level level) { fake_mpi_parts::fake_level.store(level); }
 
 void break_next_send(int rank) { fake_mpi_parts::broken_rank.store(rank); }
+
+void lose_sends_of(int rank) { fake_mpi_parts::mute_rank.store(rank); }
 
 }  // namespace tessera::internal::testing

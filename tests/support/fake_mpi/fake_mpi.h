@@ -24,4 +24,7 @@ void set_fake_level(tessera::mpi::Calls::Level level);
 /// The next send of this rank number fails with an error that says "broken wire".
 void break_next_send(int rank);
 
+/// What this rank number sends is lost from now on, as if the rank were stopped; -1: nobody's.
+void lose_sends_of(int rank);
+
 }  // namespace tessera::internal::testing

@@ -1,80 +1,59 @@
 // What is refused of one-sided reads, and what ends them or does not.
-#include <functional>
-#include <future>
 #include <stdexcept>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include <ATen/Functions.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/errors.h"
-#include "tessera/process_group.h"
+#include "tessera/tests/core/comm/groups/window_suite.h"
 #include "tessera/tests/support/rank_threads.h"
 
 namespace tessera::internal {
 namespace {
 
-using ::testing::Each;
-using ::testing::HasSubstr;
-using testing::run_ranks;
-using testing::run_ranks_expecting_errors;
+using testing::read_new;
+using testing::WindowBackend;
 
-at::Tensor read_new(Window& window, int rank, int64_t begin, int64_t numel) {
-  at::Tensor to = at::empty({numel});
-  window.read(rank, begin, to, "unit");
-  return to;
+WindowBackend over_threads() {
+  return {.world_sizes = {1, 2, 3},
+          .run = [](int size, const auto& body) { testing::run_ranks(size, body); },
+          .run_expecting_errors =
+              [](int size, const auto& body) {
+                return testing::run_ranks_expecting_errors(size, body);
+              }};
 }
 
-// ---- misuse -----------------------------------------------------------------------------------
-
-struct WindowDifference {
-  std::function<void(ProcessGroup&)> usual;
-  std::function<void(ProcessGroup&)> other;  // what rank 1 does instead
-  const char* text;
-};
-
-TEST(WindowFailures, DifferencesAreNamedOnEveryRank) {
-  const auto make = [](int64_t numel, at::ScalarType dtype, const char* name) {
-    return [=](ProcessGroup& group) { group.make_window(group.allocate(numel, dtype), name); };
-  };
-  const std::vector<WindowDifference> differences = {
-      {make(4, at::kFloat, "w"), make(5, at::kFloat, "w"),
-       "rank 1 called make_window float32[5] 'w' where rank 0 called make_window float32[4] 'w'"},
-      {make(4, at::kFloat, "w"), make(4, at::kInt, "w"), "rank 1 called make_window int32[4] 'w'"},
-      {make(4, at::kFloat, "w"), make(4, at::kFloat, "v"), "make_window float32[4] 'v' where"},
-      {make(4, at::kFloat, "w"), make(0, at::kFloat, "w"), "make_window float32[0] 'w' where"},
-      {make(4, at::kFloat, "w"), [](ProcessGroup& group) { group.barrier("w"); },
-       "rank 1 called barrier 'w' where rank 0 called make_window float32[4] 'w'"},
-  };
-  for (const WindowDifference& difference : differences) {
-    const auto errors = run_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> group) {
-      (group->rank() == 1 ? difference.other : difference.usual)(*group);
-    });
-    EXPECT_THAT(errors, Each(HasSubstr(difference.text)));
-  }
+TEST(WindowFailures, DifferencesAreNamedOnEveryRank) { test_window_differences(over_threads()); }
+TEST(WindowFailures, MisuseThrowsAndHarmsNothing) { test_window_misuse(over_threads()); }
+TEST(WindowFailures, AFailureEndsTheReadsOfItsGroupOrWorld) {
+  test_failures_end_reads(over_threads());
+}
+TEST(WindowFailures, OutliveTheirGroupAndOwnersThatLeft) {
+  test_windows_outlive_groups(over_threads());
+}
+TEST(WindowFailures, DoNotKeepTheirRankInTheGroup) {
+  test_windows_do_not_keep_ranks(over_threads());
 }
 
 TEST(WindowFailures, PrivateMemoryIsRefusedOnEveryRank) {
-  const auto errors = run_ranks_expecting_errors(4, [](std::shared_ptr<ProcessGroup> world) {
-    auto group = world->subgroup({1, 2, 3}, "three");
-    if (group == nullptr) return;
-    const at::Tensor shared = group->allocate(10, at::kFloat);
-    std::string text;
-    try {
-      group->make_window(group->rank() == 1 ? at::zeros({10}) : shared, "w");
-    } catch (const c10::Error& error) {
-      text = error.what_without_backtrace();
-    }
-    shared.fill_(group->rank());
-    const auto window = group->make_window(shared, "the group is as good as before");
-    group->barrier();
-    EXPECT_EQ(read_new(*window, 1, 9, 1).item<float>(), 1);
-    group->barrier();
-    throw std::runtime_error(text);
-  });
+  const auto errors =
+      testing::run_ranks_expecting_errors(4, [](std::shared_ptr<ProcessGroup> world) {
+        auto group = world->subgroup({1, 2, 3}, "three");
+        if (group == nullptr) return;
+        const at::Tensor shared = group->allocate(10, at::kFloat);
+        std::string text;
+        try {
+          group->make_window(group->rank() == 1 ? at::zeros({10}) : shared, "w");
+        } catch (const c10::Error& error) {
+          text = error.what_without_backtrace();
+        }
+        shared.fill_(group->rank());
+        const auto window = group->make_window(shared, "the group is as good as before");
+        group->barrier();
+        EXPECT_EQ(read_new(*window, 1, 9, 1).item<float>(), 1);
+        group->barrier();
+        throw std::runtime_error(text);
+      });
   EXPECT_EQ(errors[0], "");
   for (int rank = 1; rank < 4; ++rank) {
     EXPECT_EQ(
@@ -82,155 +61,6 @@ TEST(WindowFailures, PrivateMemoryIsRefusedOnEveryRank) {
         "[comm] make_window 'w': got private memory on rank 1 (rank 2 of the world), expected "
         "memory that peers can map; it must come from allocate()");
   }
-}
-
-struct WindowMisuse {
-  std::function<void(ProcessGroup&, Window&)> call;
-  const char* text;
-};
-
-TEST(WindowFailures, MisuseThrowsAndHarmsNothing) {
-  const std::vector<WindowMisuse> cases = {
-      {[](ProcessGroup& g, Window&) { g.make_window(g.allocate(4, at::kFloat), ""); },
-       "[comm] make_window: got an empty name"},
-      {[](ProcessGroup& g, Window&) { g.make_window(at::Tensor(), "w"); },
-       "[comm] make_window: got an undefined 'own'"},
-      {[](ProcessGroup& g, Window&) {
-         g.make_window(g.allocate(4, at::kFloat).view({2, 2}), "w");
-       },
-       "[comm] make_window: got 'own' of sizes [2, 2] for 'w', expected one dimension"},
-      {[](ProcessGroup& g, Window& w) { w.read(g.size(), 0, at::zeros({1})); }, ", expected 0 to "},
-      {[](ProcessGroup&, Window& w) { w.read(-1, 0, at::zeros({1})); }, "[comm] read: got rank -1"},
-      {[](ProcessGroup&, Window& w) { w.read(0, -1, at::zeros({1})); },
-       "[comm] read: got elements -1 to 0 of rank 0, expected a range within 0 to 10"},
-      {[](ProcessGroup&, Window& w) { w.read(0, 8, at::zeros({3})); },
-       "[comm] read: got elements 8 to 11 of rank 0"},
-      {[](ProcessGroup&, Window& w) { w.read(0, 11, at::zeros({0})); },
-       "[comm] read: got elements 11 to 11 of rank 0"},
-      {[](ProcessGroup&, Window& w) { w.load(0, 0); },
-       "[comm] load: got word 0 of a window of 10 Float, expected a word of a window of int64"},
-      {[](ProcessGroup&, Window& w) { w.store(0, 1); },
-       "got word 0 of a window of 10 Float, expected a word of a window of int64"},
-      {[](ProcessGroup& g, Window&) {
-         g.make_window(g.allocate(3, at::kLong), "words")->load(g.size() - 1, 3);
-       },
-       "[comm] load: got word 3 of a window of 3 Long"},
-      {[](ProcessGroup& g, Window&) {
-         g.make_window(g.allocate(3, at::kLong), "words")->load(g.size(), 0);
-       },
-       "[comm] load: got rank "},
-      {[](ProcessGroup&, Window& w) { w.read(0, 0, at::zeros({1}, at::kInt)); },
-       "[comm] read: got 'to' of Int, expected Float"},
-      {[](ProcessGroup&, Window& w) {
-         w.read(0, 0, at::zeros({2, 2}));
-       },
-       "[comm] read: got 'to' of sizes [2, 2]"},
-      {[](ProcessGroup&, Window& w) { w.read(0, 0, at::zeros({8}).slice(0, 0, 8, 2)); },
-       "[comm] read: got a non-contiguous 'to'"},
-  };
-  for (const int size : {1, 2}) {
-    for (const WindowMisuse& misuse : cases) {
-      const auto errors = run_ranks_expecting_errors(size, [&](std::shared_ptr<ProcessGroup> g) {
-        const at::Tensor own = g->allocate(10, at::kFloat);
-        own.fill_(5);
-        const auto window = g->make_window(own, "w");
-        std::string text;
-        try {
-          misuse.call(*g, *window);
-        } catch (const c10::Error& error) {
-          text = error.what_without_backtrace();
-        }
-        g->barrier();
-        EXPECT_EQ(read_new(*window, g->size() - 1, 9, 1).item<float>(), 5);
-        g->barrier();
-        throw std::runtime_error(text);
-      });
-      EXPECT_THAT(errors, Each(HasSubstr(misuse.text)));
-    }
-  }
-}
-
-// ---- ends -------------------------------------------------------------------------------------
-
-/// The cause that a read ends with; "" if it succeeds.
-std::string cause_of_read(Window& window, int rank) {
-  try {
-    read_new(window, rank, 0, 10);
-  } catch (const CommError& error) {
-    EXPECT_EQ(error.context().op, "read");
-    EXPECT_EQ(error.context().tag, "unit");
-    EXPECT_THAT(error.what(), HasSubstr("[comm] read 'unit' on group 'world"));
-    return error.cause();
-  }
-  return "";
-}
-
-TEST(WindowFailures, AFailureEndsTheReadsOfItsGroupOrWorld) {
-  for (const int size : {1, 3}) {
-    run_ranks(size, [size](std::shared_ptr<ProcessGroup> world) {
-      auto other = duplicate(*world, "other");
-      const at::Tensor own = world->allocate(10, at::kFloat);
-      const auto window = world->make_window(own, "w");
-      const auto window_of_other = other->make_window(own, "w");
-      const int last = size - 1;
-      EXPECT_EQ(cause_of_read(*window, last), "");
-      other->barrier("all have read");
-      if (size > 1) {
-        EXPECT_THROW(world->barrier(std::to_string(world->rank())), CommError);
-        EXPECT_THAT(cause_of_read(*window, last), HasSubstr("called barrier '1' where rank 0"));
-        EXPECT_EQ(cause_of_read(*window_of_other, last), "");
-        other->barrier("all have read again");
-      }
-      if (world->rank() == last) other->abort("enough");
-      while (cause_of_read(*window_of_other, last).empty()) std::this_thread::yield();
-      EXPECT_EQ(cause_of_read(*window_of_other, last), "enough");
-      world.reset();
-      other.reset();
-      EXPECT_EQ(cause_of_read(*window_of_other, 0), "enough") << "also when the groups are gone";
-    });
-  }
-}
-
-TEST(WindowFailures, OutliveTheirGroupAndOwnersThatLeft) {
-  std::promise<void> left;
-  std::promise<void> has_read;
-  auto gone = left.get_future().share();
-  auto gate = has_read.get_future().share();
-  run_ranks(3, [&](std::shared_ptr<ProcessGroup> world) {
-    const int rank = world->rank();
-    at::Tensor own = world->allocate(10, at::kFloat);
-    own.fill_(rank);
-    auto window = world->make_window(own, "w");
-    world->barrier("written");
-    if (rank == 1) {  // everything of it goes
-      window.reset();
-      world.reset();
-      own.reset();
-      left.set_value();
-    } else if (rank == 2) {  // its window keeps the buffer
-      world.reset();
-      own.reset();
-      gate.wait();
-      EXPECT_EQ(read_new(*window, 2, 0, 10).sum().item<float>(), 20);
-    } else {
-      gone.wait();
-      EXPECT_EQ(read_new(*window, 1, 0, 10).sum().item<float>(), 10);
-      world.reset();
-      EXPECT_EQ(read_new(*window, 2, 0, 10).sum().item<float>(), 20);
-      EXPECT_EQ(read_new(*window, 0, 0, 10).sum().item<float>(), 0);
-      has_read.set_value();
-    }
-  });
-}
-
-TEST(WindowFailures, DoNotKeepTheirRankInTheGroup) {
-  const auto errors = run_ranks_expecting_errors(2, [](std::shared_ptr<ProcessGroup> world) {
-    const auto window = world->make_window(world->allocate(10, at::kFloat), "w");
-    const bool leaves = world->rank() == 1;
-    if (leaves) return world.reset();
-    world->barrier("alone");
-  });
-  EXPECT_THAT(errors[0], HasSubstr("rank 1 left the group after 3 collectives"));
 }
 
 }  // namespace

@@ -1,12 +1,17 @@
 // Ranks that mpirun has started, over the MPI that it belongs to: under_mpirun.sh starts this
 // program so (TESSERA_TEST_MPI_JOB). Without that these tests are skipped.
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include <ATen/Functions.h>
 #include <absl/strings/str_cat.h>
@@ -16,6 +21,7 @@
 #include "tessera/core/comm/mpi/group.h"
 #include "tessera/rendezvous.h"
 #include "tessera/tests/core/comm/groups/group_suite.h"
+#include "tessera/tests/core/comm/groups/window_suite.h"
 #include "tessera/tests/support/forked_child.h"
 #include "tessera/tests/support/message_of.h"
 #include "tessera/tests/support/same_bits.h"
@@ -26,6 +32,8 @@ namespace {
 using testing::GroupBackend;
 using ::testing::HasSubstr;
 using testing::message_of;
+using testing::read_new;
+using testing::WindowBackend;
 
 bool is_job() { return std::getenv("TESSERA_TEST_MPI_JOB") != nullptr; }
 
@@ -55,6 +63,10 @@ class MpiJob : public ::testing::Test {
     return backend;
   }
 
+  static WindowBackend windows() {
+    return {.world_sizes = {world_->size()}, .run = [](int, const auto& body) { body(fresh()); }};
+  }
+
   static inline std::shared_ptr<ProcessGroup> world_;
 };
 
@@ -66,6 +78,50 @@ TEST_F(MpiJob, Subgroups) { test_subgroups(backend()); }
 TEST_F(MpiJob, ThousandOperations) { test_thousand_operations(backend()); }
 TEST_F(MpiJob, Messages) { test_messages(backend()); }
 TEST_F(MpiJob, MessagesBesideCollectives) { test_messages_beside_collectives(backend()); }
+
+TEST_F(MpiJob, Windows) { test_window_reads(windows()); }
+TEST_F(MpiJob, ReadsThatAreStartedTogether) { test_reads_started_together(windows()); }
+
+TEST_F(MpiJob, OwnersThatComputeAreRead) {
+  const auto group = fresh();
+  constexpr int64_t kNumel = 100003;
+  const at::Tensor own = group->allocate(kNumel, at::kFloat);
+  own.copy_(testing::window_content(group->rank(), 0, kNumel, at::kFloat));
+  const auto window = group->make_window(own, "w");
+  group->barrier();
+  for (int reader = 0; reader < group->size(); ++reader) {
+    if (group->rank() != reader) {
+      const auto over = group->irecv(at::zeros({1}), reader, "over");
+      while (!over->is_completed()) {
+      }
+      continue;
+    }
+    for (int i = 0; i < 30; ++i) {
+      const int rank = i % group->size();
+      const int64_t begin = 1000 * i;
+      const at::Tensor wanted = testing::window_content(rank, 0, kNumel, at::kFloat);
+      EXPECT_TRUE(at::equal(read_new(*window, rank, begin, kNumel - begin),
+                            wanted.narrow(0, begin, kNumel - begin)));
+    }
+    for (int rank = 0; rank < group->size(); ++rank) {
+      if (rank != reader) group->send(at::zeros({1}), rank, "over");
+    }
+  }
+  group->barrier();
+}
+
+// One rank keeps its window to the end of its process, when others have left long ago.
+TEST_F(MpiJob, AnOwnerThatHasLeftIsRead) {
+  static std::unique_ptr<Window> window;
+  auto group = fresh();
+  window = group->make_window(at::full({1000}, group->rank() + 1.0f), "w");
+  group->barrier();
+  const int rank = group->rank();
+  const int last = group->size() - 1;
+  group.reset();
+  if (rank != 0) return window.reset();
+  EXPECT_EQ(read_new(*window, last, 0, 1000).sum().item<float>(), 1000.0f * (last + 1.0f));
+}
 
 TEST_F(MpiJob, SumsHaveTheBitsOfSharedMemory) {
   const auto shm = init_process_group({.backend = world_->size() > 1 ? "shm" : "loopback"});
@@ -136,6 +192,67 @@ TEST_F(MpiScenario, StoppedRank) {
   std::fprintf(stderr, "%s\n", message_of([&] {
                                  group->all_reduce(tensor, ReduceOp::kSum, "stopped")->wait();
                                }).c_str());
+}
+
+TEST_F(MpiScenario, StoppedOwner) {
+  ProcessGroupOptions options;
+  options.backend = "mpi";
+  options.timeout = std::chrono::seconds(2);
+  const auto group = init_process_group(options);
+  const auto window = group->make_window(at::ones({1000}), "w");
+  group->barrier("made");
+  if (group->rank() == 1) ::raise(SIGSTOP);
+  std::fprintf(stderr, "%s\n", message_of([&] { read_new(*window, 1, 0, 1000); }).c_str());
+}
+
+TEST_F(MpiScenario, KilledOwner) {
+  const auto window = world_->make_window(at::ones({1000}), "w");
+  world_->barrier("made");
+  if (world_->rank() == 1) ::raise(SIGKILL);
+  std::fprintf(stderr, "%s\n", message_of([&] {
+                                 while (true) read_new(*window, 1, 0, 1000);
+                               }).c_str());
+}
+
+// Not run by under_mpirun.sh: for people who want to know.
+TEST_F(MpiScenario, CostOfWindows) {
+  using Clock = std::chrono::steady_clock;
+  const auto processor_seconds = [] {
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    const auto seconds = [](const timeval& time) {
+      return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+    };
+    return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+  };
+  const auto window = world_->make_window(at::ones({1 << 22}), "w");
+  world_->barrier("made");
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  const double before = processor_seconds();
+  std::this_thread::sleep_for(std::chrono::seconds(5));
+  std::fprintf(stderr, "rank %d: an idle owner uses %.2f %% of a core\n", world_->rank(),
+               20 * (processor_seconds() - before));
+  const auto median_us = [&](int64_t numel, std::chrono::milliseconds pause) {
+    std::vector<double> times;
+    for (int i = 0; i < 50; ++i) {
+      std::this_thread::sleep_for(pause);
+      const auto begin = Clock::now();
+      read_new(*window, world_->size() - 1, 0, numel);
+      times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
+    }
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
+  };
+  for (const int pause : {0, 20, 300}) {
+    world_->barrier("again");
+    if (world_->rank() != 0) continue;
+    for (const int64_t numel : {int64_t{100}, int64_t{1} << 18, int64_t{1} << 22}) {
+      std::fprintf(stderr, "a read of %8.1f KiB, %3d ms after the last: %.0f us\n",
+                   static_cast<double>(numel) / 256, pause,
+                   median_us(numel, std::chrono::milliseconds(pause)));
+    }
+  }
+  world_->barrier("over");
 }
 
 TEST_F(MpiScenario, AbortedWorld) {

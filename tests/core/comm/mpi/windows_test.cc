@@ -1,0 +1,246 @@
+// One-sided reads over MPI (the fake): what every backend's windows do, what they send, how long
+// memory stays, and what ends reads.
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/Functions.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/core/comm/mpi/group.h"
+#include "tessera/core/comm/mpi/progress.h"
+#include "tessera/tests/core/comm/groups/window_suite.h"
+#include "tessera/tests/core/comm/mpi/mpi_ranks.h"
+#include "tessera/tests/support/fake_mpi/fake_mpi.h"
+#include "tessera/tests/support/forked_child.h"
+#include "tessera/tests/support/message_of.h"
+
+namespace tessera::internal {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::read_new;
+using testing::run_mpi_ranks;
+using testing::run_mpi_ranks_expecting_errors;
+using testing::WindowBackend;
+
+constexpr auto kBrief = std::chrono::milliseconds(300);
+
+WindowBackend over_mpi() {
+  return {
+      .world_sizes = {1, 2, 3, 4},
+      .run = [](int size, const auto& body) { run_mpi_ranks(size, body); },
+      .run_expecting_errors =
+          [](int size, const auto& body) { return run_mpi_ranks_expecting_errors(size, body); }};
+}
+
+TEST(MpiWindows, ReadWhatEveryRankWrote) { test_window_reads(over_mpi()); }
+TEST(MpiWindows, ReadsThatAreStartedTogether) { test_reads_started_together(over_mpi()); }
+TEST(MpiWindows, OwnReadsThatOverlap) { test_own_reads_that_overlap(over_mpi()); }
+TEST(MpiWindows, AnOwnerThatTakesNoPart) { test_owner_that_takes_no_part(over_mpi()); }
+TEST(MpiWindows, ReadersBesideCollectives) { test_readers_beside_collectives(over_mpi()); }
+TEST(MpiWindows, WordsTellWhenTheRestMayBeRead) { test_words(over_mpi()); }
+TEST(MpiWindows, RanksAreThoseOfTheGroup) { test_ranks_of_the_group(over_mpi()); }
+
+TEST(MpiWindowFailures, DifferencesAreNamed) { test_window_differences(over_mpi()); }
+TEST(MpiWindowFailures, MisuseHarmsNothing) { test_window_misuse(over_mpi()); }
+TEST(MpiWindowFailures, AFailureEndsReads) { test_failures_end_reads(over_mpi()); }
+TEST(MpiWindowFailures, OutliveGroups) { test_windows_outlive_groups(over_mpi()); }
+TEST(MpiWindowFailures, DoNotKeepRanks) { test_windows_do_not_keep_ranks(over_mpi()); }
+
+int64_t sent_by(const ProcessGroup& group) {
+  return const_cast<mpi::Group&>(dynamic_cast<const mpi::Group&>(group)).world().sent_bytes();
+}
+
+TEST(MpiWindows, MemoryMayLieAnywhere) {
+  run_mpi_ranks(2, [](std::shared_ptr<ProcessGroup> group) {
+    const auto window = group->make_window(at::full({1000}, group->rank() + 1.0f), "private");
+    EXPECT_EQ(read_new(*window, 0, 0, 1000).sum().item<float>(), 1000);
+    EXPECT_EQ(read_new(*window, 1, 0, 1000).sum().item<float>(), 2000);
+    group->barrier();
+  });
+}
+
+TEST(MpiWindows, OwnersSendWhatIsReadAndNothingElse) {
+  for (const int size : {2, 3, 4}) {
+    const int64_t before = testing::fake_data_bytes();
+    run_mpi_ranks(size, [](std::shared_ptr<ProcessGroup> group) {
+      const at::Tensor own = group->allocate(1001, at::kFloat).fill_(1);
+      const auto window = group->make_window(own, "w");
+      for (int rank = 0; rank < group->size(); ++rank) {
+        read_new(*window, rank, 1, 1000);
+        read_new(*window, rank, 3, 128);  // inside the answers
+      }
+      group->barrier();
+      EXPECT_EQ(sent_by(*group), 4000 * (group->size() - 1));
+    });
+    EXPECT_EQ(testing::fake_data_bytes() - before, int64_t{4000} * size * (size - 1));
+  }
+}
+
+TEST(MpiWindows, KeepTheMemoryUntilAllRanksHaveDestroyedTheirs) {
+  std::atomic<bool> is_closed{false};
+  std::atomic<bool> has_read{false};
+  run_mpi_ranks(2, [&](std::shared_ptr<ProcessGroup> group) {
+    at::Tensor own = group->allocate(1000, at::kFloat).fill_(group->rank());
+    auto window = group->make_window(own, "w");
+    if (group->rank() == 1) {
+      window.reset();
+      is_closed = true;
+      while (!has_read) std::this_thread::yield();
+      while (own.use_count() > 1) std::this_thread::yield();  // when rank 0 has destroyed its own
+    } else {
+      while (!is_closed) std::this_thread::yield();
+      EXPECT_EQ(read_new(*window, 1, 0, 1000).sum().item<float>(), 1000);
+      has_read = true;
+      window.reset();
+    }
+    group->barrier();
+  });
+}
+
+TEST(MpiWindows, ManyOfOneRankAndOfSubgroups) {
+  run_mpi_ranks(4, [](std::shared_ptr<ProcessGroup> world) {
+    const auto half = split(*world, {0, 1, 0, 1}, "half");
+    std::vector<std::unique_ptr<Window>> windows;
+    for (int i = 0; i < 20; ++i) {
+      ProcessGroup& group = i % 2 == 0 ? *world : *half;
+      const at::Tensor own = group.allocate(200, at::kFloat).fill_(100 * i + world->rank());
+      windows.push_back(group.make_window(own, "w"));
+    }
+    for (int i = 0; i < 20; ++i) {
+      const int rank = (world->rank() + 1) % (i % 2 == 0 ? 4 : 2);
+      const int in_world = i % 2 == 0 ? rank : 2 * rank + world->rank() % 2;
+      EXPECT_EQ(read_new(*windows[static_cast<size_t>(i)], rank, 199, 1).item<float>(),
+                static_cast<float>(100 * i + in_world));
+    }
+    world->barrier();
+  });
+}
+
+// ---- what ends reads --------------------------------------------------------------------------
+
+TEST(MpiWindowFailures, AnOwnerThatDoesNotAnswerIsNamed) {
+  for (const bool loads : {false, true}) {
+    std::atomic<int> ended{0};
+    const auto errors = run_mpi_ranks_expecting_errors(
+        3,
+        [&](std::shared_ptr<ProcessGroup> group) {
+          const at::Tensor own = group->allocate(1000, at::kLong).fill_(1);
+          const auto window = group->make_window(own, "w");
+          group->barrier();
+          if (group->rank() == 1) {
+            while (ended < 1) std::this_thread::yield();
+            testing::lose_sends_of(-1);
+            while (ended < 2) std::this_thread::yield();
+            return;
+          }
+          if (group->rank() == 0) {
+            testing::lose_sends_of(1);
+            const std::string error = message_of([&] {
+              loads ? static_cast<void>(window->load(1, 7))
+                    : static_cast<void>(read_new(*window, 1, 0, 1000, at::kLong));
+            });
+            ++ended;
+            throw std::runtime_error(error);
+          }
+          while (ended < 1) std::this_thread::yield();
+          // Others learn of it.
+          const std::string error = message_of([&] {
+            while (true) read_new(*window, 0, 0, 1, at::kLong);
+          });
+          ++ended;
+          throw std::runtime_error(error);
+        },
+        kBrief);
+    const std::string cause = std::string("timed out: waited 300 ms for rank 1 to answer a ") +
+                              (loads ? "load" : "read of 'unit'");
+    EXPECT_THAT(errors[0], HasSubstr(cause));
+    EXPECT_THAT(errors[0], HasSubstr(loads ? "[comm] load on group 'world', rank 0"
+                                           : "[comm] read 'unit' on group 'world', rank 0"));
+    EXPECT_THAT(errors[2], HasSubstr(cause));
+  }
+}
+
+TEST(MpiWindowFailures, AnAbortEndsAReadThatWaits) {
+  std::atomic<bool> is_over{false};
+  const auto errors = run_mpi_ranks_expecting_errors(3, [&](std::shared_ptr<ProcessGroup> group) {
+    const at::Tensor own = group->allocate(1000, at::kFloat).fill_(1);
+    const auto window = group->make_window(own, "w");
+    group->barrier();
+    if (group->rank() == 1) {
+      while (!is_over) std::this_thread::yield();
+      testing::lose_sends_of(-1);
+      return;
+    }
+    if (group->rank() == 2) {
+      group->recv(at::zeros({1}), 0, "reads");
+      return group->abort("the user's reason");
+    }
+    testing::lose_sends_of(1);
+    const auto read = window->start_read(1, 0, at::empty({1000}), "unit");
+    group->send(at::zeros({1}), 2, "reads");
+    const std::string error = message_of([&] { read->wait(); });
+    is_over = true;
+    throw std::runtime_error(error);
+  });
+  EXPECT_THAT(errors[0],
+              HasSubstr("[comm] read 'unit' on group 'world', rank 0: the user's reason"));
+}
+
+// Its world has failed unheard and is gone: there is nothing to be read any more.
+TEST(MpiWindowFailures, AnOwnerThatHasLeftIsNamed) {
+  std::promise<void> left;
+  auto gone = left.get_future().share();
+  const auto errors = run_mpi_ranks_expecting_errors(2, [&](std::shared_ptr<ProcessGroup> group) {
+    const at::Tensor own = group->allocate(1000, at::kFloat).fill_(1);
+    auto window = group->make_window(own, "w");
+    group->barrier();
+    if (group->rank() == 1) {
+      testing::lose_sends_of(1);
+      group->abort("of its own");
+      const auto nothing = [] {};
+      mpi::Progress::instance().run(nothing, std::chrono::seconds(20));
+      testing::lose_sends_of(-1);
+      window.reset();
+      group.reset();
+      return left.set_value();
+    }
+    gone.wait();
+    read_new(*window, 1, 0, 1000);
+  });
+  EXPECT_EQ(errors[1], "");
+  EXPECT_THAT(errors[0], HasSubstr("[comm] read 'unit' on group 'world', rank 0: rank 1 has left, "
+                                   "and with it the memory that is read"));
+}
+
+TEST(MpiWindowFailures, AForkIsNoReader) {
+  run_mpi_ranks(2, [](std::shared_ptr<ProcessGroup> group) {
+    const at::Tensor own = group->allocate(10, at::kLong).fill_(1);
+    const auto window = group->make_window(own, "w");
+    group->barrier();
+    if (group->rank() == 0) {
+      const auto child = testing::run_in_fork([&] {
+        return message_of([&] { read_new(*window, 1, 0, 10, at::kLong); }) +
+               message_of([&] { window->load(0, 0); }) + message_of([&] { window->store(0, 1); });
+      });
+      EXPECT_THAT(child.text, HasSubstr("[comm] read 'unit' on group 'world', rank 0: this process "
+                                        "is a fork of rank 0"));
+      EXPECT_THAT(child.text, HasSubstr("[comm] load on group 'world', rank 0: this process"));
+      EXPECT_THAT(child.text, HasSubstr("[comm] store on group 'world', rank 0: this process"));
+    }
+    group->barrier();
+    EXPECT_EQ(window->load(1 - group->rank(), 3), 1);
+    group->barrier();
+  });
+}
+
+}  // namespace
+}  // namespace tessera::internal
