@@ -114,7 +114,9 @@ void Member::take(int world_rank, const Envelope& envelope) {
   switch (envelope.kind) {
     case Envelope::Kind::kCall:
       called_[rank] = envelope.sequence + 1;
-      if (!is_gone_ && failure().empty()) round_of(envelope.sequence).set(rank, envelope);
+      if (!is_gone_ && (doom_.has_value() || failure().empty())) {
+        round_of(envelope.sequence).set(rank, envelope);
+      }
       return;
     case Envelope::Kind::kMessage:
       if (!is_gone_ && failure().empty()) return mailbox_.take(rank, envelope);
@@ -154,6 +156,7 @@ void Member::note_ended(int world_rank) {
 }
 
 bool Member::advance(Call::Clock::time_point now) {
+  end_if_doomed(now);
   bool moved = mailbox_.advance(now);
   moved = reads_.advance(now) || moved;
   while (!calls_.empty()) {
@@ -268,6 +271,31 @@ void Member::fail(const std::string& cause, int culprit) {
   Envelope made = envelope(Envelope::Kind::kFailed);
   made.set_cause(cause);
   send_to_others(made);
+  end_all(cause);
+}
+
+// Note [Failures overtake data]
+// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+// A rank that throws ends its world, and the envelope that says so comes before data that it, or a
+// third rank, has sent earlier. So a rank could lose a collective that the thrower has finished: of
+// an error that all ranks find by that collective and throw alike, it would name only that another
+// rank has left. What the thrower had called may therefore still end well, but not for long: if it
+// had not finished, its part never comes.
+constexpr auto kDoomed = std::chrono::seconds(1);
+
+void Member::end_all_after(int world_rank, const std::string& cause) {
+  const auto called = called_.find(rank_of(world_rank));
+  const int64_t sequence = called == called_.end() ? 0 : called->second;
+  doom_ = Doom{cause, sequence, Call::Clock::now() + kDoomed};
+  mailbox_.end_all(cause);
+  reads_.end_all(cause);
+}
+
+void Member::end_if_doomed(Call::Clock::time_point now) {
+  if (!doom_.has_value()) return;
+  const bool goes_on = !calls_.empty() && calls_.front()->sequence() < doom_->sequence;
+  if (goes_on && now < doom_->deadline) return;
+  const std::string cause = std::exchange(doom_, {})->cause;
   end_all(cause);
 }
 

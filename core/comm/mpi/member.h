@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -71,6 +72,8 @@ class Member : public std::enable_shared_from_this<Member> {
   void fail(const std::string& cause, int culprit);
   /// Fails what is under way.
   void end_all(const std::string& cause);
+  /// The same because rank `world_rank` of the world has ended it: Note [Failures overtake data].
+  void end_all_after(int world_rank, const std::string& cause);
   /// Where a rank that others wait for is, for messages: ", pid 7 on nodeB"; "" if unknown.
   std::string place_of(int rank) const { return world_->place_of(world_rank(rank)); }
   bool has_left(int rank) const { return left_.count(rank) != 0; }
@@ -87,6 +90,7 @@ class Member : public std::enable_shared_from_this<Member> {
   void end_calls(const std::string& cause);
   void send_call(const Call& call);
   bool is_small(const Call& call) const;
+  void end_if_doomed(Call::Clock::time_point now);
   bool compare(Active& active, Call::Clock::time_point now);
   bool move(Active& active, Call::Clock::time_point now);
   bool finish();
@@ -104,6 +108,13 @@ class Member : public std::enable_shared_from_this<Member> {
   mutable std::mutex mutex_;
   std::string failure_;
 
+  /// The failure of the world that waits for calls with smaller sequence numbers.
+  struct Doom {
+    std::string cause;
+    int64_t sequence;
+    Call::Clock::time_point deadline;
+  };
+  std::optional<Doom> doom_;
   std::deque<std::shared_ptr<Call>> calls_;
   std::shared_ptr<Active> active_;
   std::map<int64_t, Round> rounds_;  // by sequence

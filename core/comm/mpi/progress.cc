@@ -21,11 +21,13 @@ constexpr int kYields = 100;
 constexpr auto kShortSleep = std::chrono::microseconds(50);
 constexpr int kLongAfter = 2000;
 constexpr auto kLongSleep = std::chrono::milliseconds(1);
-// While others may ask for parts of windows and have not for long. It costs 2 % of a core.
-constexpr auto kRequestSleep = std::chrono::microseconds(200);
+// Where only others may want something: their requests come in clumps. A look costs about 12 us of
+// a core that may have more to do, and one that is late delays a reader.
+constexpr int kClump = 40;
+constexpr auto kRequestSleep = std::chrono::microseconds(500);
 constexpr std::chrono::milliseconds kMaxWait = kMaxTimeOut;  // as MPI_Finalize waits
 // After a failure, for the others to leave, too.
-constexpr auto kLinger = std::chrono::seconds(5);
+constexpr auto kLinger = std::chrono::seconds(3);
 
 }  // namespace
 
@@ -64,29 +66,28 @@ std::deque<std::function<void()>> Progress::take_jobs() {
 }
 
 Progress::Expects Progress::expects() const {
-  Expects found = Expects::kNothing;
+  Expects found;
   for (const auto& world : worlds_) {
-    if (world->is_asked()) return Expects::kRequests;  // nor may they wait for what is under way
-    if (world->is_busy()) found = Expects::kProgress;
+    found.progress = found.progress || world->is_busy();
+    found.requests = found.requests || world->is_asked();
   }
   return found;
 }
 
 void Progress::pause(Expects expects, int idle_rounds) {
-  const bool is_idle = expects == Expects::kNothing;
-  if (!is_idle && idle_rounds < kYields) {
+  if (expects.progress && idle_rounds < kYields) {
     ::sched_yield();
     return;
   }
   std::unique_lock<std::mutex> lock(mutex_);
   const auto has_jobs = [this] { return !jobs_.empty(); };
-  if (is_idle) return changed_.wait(lock, has_jobs);
-  if (idle_rounds < kLongAfter) {
+  if (!expects.progress && !expects.requests) return changed_.wait(lock, has_jobs);
+  if (idle_rounds < (expects.progress ? kLongAfter : kClump)) {
     changed_.wait_for(lock, kShortSleep, has_jobs);
-  } else if (expects == Expects::kProgress) {
-    changed_.wait_for(lock, kLongSleep, has_jobs);
-  } else {
+  } else if (expects.requests && idle_rounds < kLongAfter) {
     changed_.wait_for(lock, kRequestSleep, has_jobs);
+  } else {
+    changed_.wait_for(lock, kLongSleep, has_jobs);
   }
 }
 
@@ -106,7 +107,7 @@ void Progress::loop() {
     }
     if (look_at_worlds()) idle_rounds = 0;
     const Expects expected = expects();
-    if (idle_rounds > 0 || expected == Expects::kNothing) pause(expected, idle_rounds);
+    if (idle_rounds > 0 || !(expected.progress || expected.requests)) pause(expected, idle_rounds);
   }
 }
 

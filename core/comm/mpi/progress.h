@@ -16,8 +16,8 @@
 namespace tessera::internal::mpi {
 
 /// The one thread of the process that calls MPI, so MPI_THREAD_SERIALIZED is enough. It sleeps
-/// while nothing is under way, but where others may read windows it looks for their requests
-/// several thousand times a second. It is started by the first call.
+/// while nothing is under way, but where others may read windows it looks for their requests a
+/// thousand times a second or more. It is started by the first call.
 ///
 /// Note [End of MPI]
 /// ~~~~~~~~~~~~~~~~~
@@ -49,8 +49,11 @@ class Progress {
   Progress() = default;
   void loop();
   std::deque<std::function<void()>> take_jobs();
-  /// What may happen in the worlds: nothing, an end of what is under way, requests at any time.
-  enum class Expects : uint8_t { kNothing, kProgress, kRequests };
+  /// What may happen in the worlds: something under way ends, others ask for parts of windows.
+  struct Expects {
+    bool progress = false;
+    bool requests = false;
+  };
   Expects expects() const;
   void pause(Expects expects, int idle_rounds);
   bool look_at_worlds();

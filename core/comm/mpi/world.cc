@@ -145,7 +145,7 @@ void World::dispatch(int from, const Envelope& envelope) {
   if (envelope.group == 0) {
     const std::string cause(envelope.cause());
     if (!set_failure(cause)) return;
-    for (const auto& [key, member] : members_) member->end_all(cause);
+    for (const auto& [key, member] : members_) member->end_all_after(from, cause);
     return;
   }
   const auto member = members_.find(envelope.group);

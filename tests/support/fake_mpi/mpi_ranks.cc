@@ -13,9 +13,10 @@
 #include "tessera/tests/support/fake_mpi/fake_mpi.h"
 
 namespace tessera::internal::testing {
+namespace mpi_ranks_parts {  // unity builds put other names beside an anonymous one
 
-std::vector<std::string> run_mpi_ranks_expecting_errors(int size, const MpiBody& body,
-                                                        std::chrono::milliseconds timeout) {
+/// Of a new world, by rank.
+std::vector<tessera::mpi::Handle> new_communicators(int size) {
   static std::atomic<int> worlds{0};
   const int world = ++worlds;
   std::vector<tessera::mpi::Handle> communicators(static_cast<size_t>(size));
@@ -26,6 +27,16 @@ std::vector<std::string> run_mpi_ranks_expecting_errors(int size, const MpiBody&
         }
       },
       std::chrono::seconds(20));
+  return communicators;
+}
+
+}  // namespace mpi_ranks_parts
+
+using mpi_ranks_parts::new_communicators;
+
+std::vector<std::string> run_mpi_ranks_expecting_errors(int size, const MpiBody& body,
+                                                        std::chrono::milliseconds timeout) {
+  const std::vector<tessera::mpi::Handle> communicators = new_communicators(size);
   std::vector<std::string> errors(static_cast<size_t>(size));
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < size; ++rank) {
@@ -50,6 +61,15 @@ void run_mpi_ranks(int size, const MpiBody& body, std::chrono::milliseconds time
     if (!errors[rank].empty()) absl::StrAppend(&text, "rank ", rank, ": ", errors[rank], "\n");
   }
   if (!text.empty()) throw std::runtime_error(text);
+}
+
+std::function<std::shared_ptr<ProcessGroup>(std::shared_ptr<ProcessGroup>)> over_mpi(
+    int size, std::chrono::milliseconds timeout) {
+  return [timeout, communicators = new_communicators(size)](std::shared_ptr<ProcessGroup> group) {
+    const auto rank = static_cast<size_t>(group->rank());
+    return std::shared_ptr<ProcessGroup>(
+        tessera::mpi::process_group(fake_mpi(), communicators[rank], timeout));
+  };
 }
 
 }  // namespace tessera::internal::testing

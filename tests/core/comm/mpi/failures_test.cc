@@ -120,6 +120,18 @@ TEST(MpiFailures, AnExceptionThatUnwindsEndsTheOthers) {
   EXPECT_THAT(errors[1], HasSubstr("rank 2 left while an exception unwound"));
 }
 
+/// What all throw alike by a collective, which some have before others: not that somebody left.
+TEST(MpiFailures, WhatTheRankThatThrowsHasFinishedAllFinish) {
+  for (int i = 0; i < 60; ++i) {
+    const auto errors = run_mpi_ranks_expecting_errors(3, [i](std::shared_ptr<ProcessGroup> group) {
+      const auto other = duplicate(*group, "one");
+      reduce(i % 2 == 0 ? *group : *other, i % 3 == 0 ? 3 : 3000, "sum");
+      throw std::runtime_error("all the same");
+    });
+    EXPECT_THAT(errors, Each("all the same"));
+  }
+}
+
 TEST(MpiFailures, AnAbortEndsAllGroups) {
   const auto errors = run_mpi_ranks_expecting_errors(3, [](std::shared_ptr<ProcessGroup> world) {
     const auto group = duplicate(*world, "one");

@@ -234,7 +234,7 @@ TEST_F(MpiScenario, CostOfWindows) {
                20 * (processor_seconds() - before));
   const auto median_us = [&](int64_t numel, std::chrono::milliseconds pause) {
     std::vector<double> times;
-    for (int i = 0; i < 50; ++i) {
+    for (int i = 0; i < 15; ++i) {
       std::this_thread::sleep_for(pause);
       const auto begin = Clock::now();
       read_new(*window, world_->size() - 1, 0, numel);
@@ -243,14 +243,24 @@ TEST_F(MpiScenario, CostOfWindows) {
     std::sort(times.begin(), times.end());
     return times[times.size() / 2];
   };
-  for (const int pause : {0, 20, 300}) {
-    world_->barrier("again");
-    if (world_->rank() != 0) continue;
-    for (const int64_t numel : {int64_t{100}, int64_t{1} << 18, int64_t{1} << 22}) {
-      std::fprintf(stderr, "a read of %8.1f KiB, %3d ms after the last: %.0f us\n",
-                   static_cast<double>(numel) / 256, pause,
-                   median_us(numel, std::chrono::milliseconds(pause)));
+  for (const bool computes : {false, true}) {
+    if (world_->rank() != 0) {
+      const auto over = world_->irecv(at::zeros({1}), 0, "over");
+      if (!computes) std::this_thread::sleep_for(std::chrono::seconds(19));
+      while (!over->is_completed()) {
+      }
+      continue;
     }
+    for (const int pause : {0, 5, 50, 1200}) {
+      if (pause == 1200 && computes) continue;
+      for (const int64_t numel : {int64_t{100}, int64_t{1} << 18, int64_t{1} << 22}) {
+        if (pause == 1200 && numel != 100) continue;
+        std::fprintf(stderr, "%s owner, %8.1f KiB, %4d ms after the last: %.0f us\n",
+                     computes ? "a computing" : "an idle", static_cast<double>(numel) / 256, pause,
+                     median_us(numel, std::chrono::milliseconds(pause)));
+      }
+    }
+    for (int rank = 1; rank < world_->size(); ++rank) world_->send(at::zeros({1}), rank, "over");
   }
   world_->barrier("over");
 }

@@ -20,4 +20,9 @@ void run_mpi_ranks(int size, const MpiBody& body,
 std::vector<std::string> run_mpi_ranks_expecting_errors(
     int size, const MpiBody& body, std::chrono::milliseconds timeout = std::chrono::seconds(20));
 
+/// For ranks that are threads with a group of `size` ranks: what it is called with, by each rank
+/// once, it replaces by that rank's group of one new world over the fake MPI.
+std::function<std::shared_ptr<ProcessGroup>(std::shared_ptr<ProcessGroup>)> over_mpi(
+    int size, std::chrono::milliseconds timeout = std::chrono::seconds(20));
+
 }  // namespace tessera::internal::testing

@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# Fails a job of four ranks on two hosts that are namespaces of this machine (tools/two-hosts):
+#
+#   failures.sh <folder of the programs> <killed_rank | killed_host | cut_link | stopped_rank>
+#
+# Every rank that the launcher leaves alive must end within the time-out plus 5 s and name whom it
+# missed, with rank and host; nobody is left on either host; no rank goes on when a cut link heals
+# (case 20). Exits with 77, "not run", where hosts cannot be made.
+set -euo pipefail
+bin=$1 scenario=$2
+two_hosts=$(dirname "${BASH_SOURCE[0]}")/../../tools/two-hosts
+timeout_ms=4000
+scratch=$(mktemp -d)
+name=fail-$$
+job=''
+
+clean_up() {
+  [[ -z $job ]] || kill -TERM "$job" 2>/dev/null || true
+  wait
+  rm -rf "$scratch"
+}
+trap clean_up EXIT
+not_run() { echo "failures.sh: not run: $*"; exit 77; }
+die() {
+  echo "failures.sh: $scenario: $*" >&2
+  tail -n 100 "$scratch"/out "$scratch"/error.* >&2 || true
+  exit 1
+}
+[[ -f $bin/../lib/libtessera_mpi_openmpi.so ]] || not_run "Tessera's module for openmpi was not built"
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TESSERA_STORE
+export OMP_NUM_THREADS=1 HOSTS_FOLDER=$scratch TEST_TIMEOUT_MS=$timeout_ms
+[[ $scenario != stopped_rank ]] || export HOSTS_CONFIGURATION=ddp
+
+now_ms() { echo $(($(date +%s%N) / 1000000)); }
+# Whether a process runs: a zombie does not.
+runs() { [[ -e /proc/$1/stat && $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) != Z* ]]; }
+# left <pids>...: those that run.
+left() { for pid; do if runs "$pid"; then echo "$pid"; fi; done; }
+
+"$two_hosts" --name "$name" -- "$bin/hosts_test" --rank_body=hosts_until_failure \
+  >"$scratch/out" 2>&1 &
+job=$!
+deadline=$(($(now_ms) + 120000))
+until [[ $(ls "$scratch" | grep -c '^ready.[0-3]$') -eq 4 ]]; do
+  if ! runs "$job"; then
+    code=0
+    wait "$job" || code=$?
+    job=''
+    ((code != 77)) || not_run "$(tail -n 1 "$scratch/out")"
+    die "the job ended before it began, with $code"
+  fi
+  (($(now_ms) < deadline)) || die "the job did not begin"
+  sleep 0.05
+done
+pids=()
+for rank in 0 1 2 3; do pids+=("$(cat "$scratch/ready.$rank")"); done
+[[ $(ip netns identify "${pids[1]}") == "$name-a" && $(ip netns identify "${pids[2]}") == "$name-b" ]]
+
+begin=$(now_ms)
+case $scenario in
+  killed_rank) kill -KILL "${pids[2]}" ;;
+  killed_host) ip netns pids "$name-b" | xargs kill -KILL ;;
+  cut_link) ip -n "$name-a" link set link0 down ;;
+  stopped_rank) kill -STOP "${pids[2]}" ;;
+  *) die "got an unknown scenario" ;;
+esac
+
+healed=''
+while [[ -n $(left "${pids[@]}") ]]; do
+  if [[ $scenario == cut_link && -z $healed &&
+        $(ls "$scratch" | grep -c '^error.[0-3]$') -eq 4 ]]; then
+    for rank in 0 1 2 3; do cp "$scratch/step.$rank" "$scratch/at_error.$rank"; done
+    ip -n "$name-a" link set link0 up
+    healed=yes
+  fi
+  if (($(now_ms) - begin > timeout_ms + 5000)); then
+    die "$(($(now_ms) - begin)) ms later there are the processes $(left "${pids[@]}" | xargs)"
+  fi
+  sleep 0.02
+done
+echo "$scenario: all ranks had ended $(($(now_ms) - begin)) ms later"
+
+code=0
+wait "$job" || code=$?
+job=''
+((code != 0)) || die "the launcher returned 0"
+if grep -q 'two-hosts: left on .*hosts_test' "$scratch/out"; then die "ranks were left"; fi
+
+# names <file> <rank>: it says that it waited for that rank, with its pid and host.
+names() {
+  local host=$name-a
+  (($2 < 2)) || host=$name-b
+  grep -q "rank $2 (pid ${pids[$2]} on $host)" "$1" || die "$1 does not name rank $2 on $host"
+}
+case $scenario in
+  killed_rank)  # the launcher ends the others, and says why
+    grep -q "rank 2 with PID .* on node $name-b exited on signal 9" "$scratch/out" ||
+      die "the launcher does not name rank 2" ;;
+  killed_host)  # by MPI's choice it names the host, or its own remote start
+    grep -q "$name-b\|daemon has unexpectedly failed" "$scratch/out" ||
+      die "the launcher does not say why it ended" ;;
+  stopped_rank)
+    for rank in 0 1 3; do names "$scratch/error.$rank" 2; done ;;
+  cut_link)
+    [[ -n $healed ]] || die "not all ranks have said why they ended"
+    # Each side names one of the other side's, or has heard of it from its neighbour.
+    cat "$scratch"/error.[01] >"$scratch/side_a"
+    cat "$scratch"/error.[23] >"$scratch/side_b"
+    grep -q "rank [23] (pid [0-9]* on $name-b)" "$scratch/side_a" || die "side a names nobody"
+    grep -q "rank [01] (pid [0-9]* on $name-a)" "$scratch/side_b" || die "side b names nobody"
+    steps=()
+    for rank in 0 1 2 3; do
+      diff "$scratch/at_error.$rank" "$scratch/step.$rank" || die "rank $rank went on"
+      steps+=("$(cat "$scratch/step.$rank")")
+    done
+    sorted=($(printf '%s\n' "${steps[@]}" | sort -n))
+    ((sorted[3] - sorted[0] <= 1)) || die "ranks ended in steps ${steps[*]}" ;;
+esac

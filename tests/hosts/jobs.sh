@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Runs ranks on two hosts that are namespaces of this machine (tools/two-hosts).
+#
+#   jobs.sh <folder of the programs> <equal | alone> <openmpi | mpich>
+#
+# equal: every row of the table trains to the bits of ddp, ranks' branches differ. alone: one rank
+# evaluates without the others. Exits with 77, "not run", where hosts cannot be made.
+set -euo pipefail
+bin=$1 body=$2 abi=$3
+two_hosts=$(dirname "${BASH_SOURCE[0]}")/../../tools/two-hosts
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+not_run() { echo "jobs.sh: not run: $*"; exit 77; }
+[[ -f $bin/../lib/libtessera_mpi_$abi.so ]] || not_run "Tessera's module for $abi was not built"
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TESSERA_STORE
+export OMP_NUM_THREADS=1
+
+code=0
+"$two_hosts" --launcher "$abi" -- "$bin/hosts_test" --rank_body="hosts_$body" \
+  >"$scratch/out" 2>&1 || code=$?
+cat "$scratch/out"
+((code == 0)) || exit "$code"
+case $body in
+  equal)
+    runs=$(sed -n 's/^over [a-z+]*: \([0-9]*\) runs equal .*/\1/p' "$scratch/out")
+    ((runs >= 40)) || { echo "jobs.sh: expected at least 40 runs, got '$runs'" >&2; exit 1; } ;;
+  alone)
+    if grep -q '^left out: ' "$scratch/out"; then not_run "there are no one-sided reads"; fi
+    grep -q '^one rank has evaluated alone' "$scratch/out" ;;
+esac
