@@ -45,6 +45,8 @@ namespace tessera {
 /// Intel MPI, MVAPICH) or the path of a libmpi, in place of the one that the program has loaded or
 /// its launcher belongs to; TESSERA_MPI_MODULE: the path of Tessera's module for it
 /// (docs/hosts.md).
+/// TESSERA_HOST: a name of up to 64 letters, digits, '.', '_' and '-' that tells backend hosts which
+/// ranks are on one host, in place of what the kernel says: for trying two hosts on one machine.
 /// TESSERA_VERBOSE: 1 makes init_process_group say on stderr who this process is and by what.
 /// Integers are read strictly: digits only, the whole string.
 struct Environment {
@@ -66,6 +68,7 @@ struct Environment {
   std::string job_token;
   std::string run_id;   ///< "" unless TORCHELASTIC_RUN_ID is set
   std::string attempt;  ///< "" unless TORCHELASTIC_RESTART_COUNT is set
+  std::string host;     ///< "" unless TESSERA_HOST is set
   bool is_verbose = false;
 
   /// Whether a scheduler or mpirun started this process as one of several.
