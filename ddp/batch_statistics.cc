@@ -12,6 +12,7 @@
 #include <torch/types.h>
 
 #include "tessera/core/grad/autograd_node.h"
+#include "tessera/core/grad/loss_weight.h"
 
 namespace tessera::internal {
 namespace {
@@ -121,6 +122,23 @@ Tensor gradient_sums(const Tensor& gradient, const Tensor& input, const Tensor& 
   return at::stack({of_bias, of_weight}).to(at::kDouble);
 }
 
+/// Means of what `sums` are of this rank over the `count` values of all ranks, in units of this
+/// rank's loss: the engine multiplies all gradients here by its weight, also what the losses of the
+/// other ranks add, which count by theirs. Collective.
+Tensor gradient_means(const Tensor& sums, const Tensor& input, double count,
+                      const BatchNormCall& call) {
+  const double weight = LossWeight::of_backward();
+  TORCH_CHECK(
+      weight > 0.0 || input.numel() == 0, "[", call.layer,
+      "] backward: got a loss of weight 0 for a batch of ", input.size(0),
+      " samples, expected none: the outputs of other ranks depend on them, and gradients of "
+      "these would be multiplied by 0; give the layer an empty batch, or the loss a weight");
+  const Tensor means = weight > 0.0 ? sums * weight : at::zeros_like(sums);
+  call.group->all_reduce(means, ReduceOp::kSum, absl::StrCat("gradient sums of ", call.layer))
+      ->wait();
+  return means.div_(weight > 0.0 ? count * weight : count);
+}
+
 /// The gradient of the input, in which each value has moved all others by mean and variance:
 /// weight / s (g - mean(g) - x mean(g x)), x = (input - mean) / s, with means over all ranks.
 Tensor input_gradient(const Tensor& gradient, const Tensor& input, const Tensor& weight,
@@ -178,10 +196,8 @@ class NormalizeOverRanks : public torch::autograd::Function<NormalizeOverRanks> 
     if (weight.defined() && context->needs_input_grad(2))
       results[2] = sums[0].to(weight.scalar_type());
     if (context->needs_input_grad(0)) {
-      const Tensor means = sums.clone();
-      call.group->all_reduce(means, ReduceOp::kSum, absl::StrCat("gradient sums of ", call.layer))
-          ->wait();
-      means.div_(context->saved_data["count"].toDouble());
+      const Tensor means =
+          gradient_means(sums, input, context->saved_data["count"].toDouble(), call);
       results[0] = input_gradient(gradients[0], input, weight, mean, variance, means, call.eps);
     }
     return creates_graph ? once_differentiable(std::move(results), call.layer) : results;

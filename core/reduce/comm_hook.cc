@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <c10/util/Exception.h>
+
 #include "tessera/process_group.h"
 
 namespace tessera {
@@ -15,6 +17,11 @@ class FunctionHook final : public CommHook {
   FunctionHook(std::string name, Run run) : name_(std::move(name)), run_(std::move(run)) {}
 
   std::string name() const override { return name_; }
+  void prepare(const Setting& /*setting*/) override {
+    TORCH_CHECK(run_ != nullptr,
+                "got an empty function, expected one that communicates a bucket; pass it to "
+                "make_comm_hook()");
+  }
   at::Tensor run(const GradBucket& bucket, ProcessGroup& group) override {
     return run_(bucket, group);
   }

@@ -74,19 +74,18 @@ std::shared_ptr<Work> HookedCommunicator::start(Level level, const PlannedUnit& 
 
 /// An exception of the hook concerns this rank only, until the engine tells the others.
 at::Tensor HookedCommunicator::run(const GradBucket& bucket) {
-  CommHook& hook = *registered_.hook();
   std::string problem;
   at::Tensor result;
   try {
-    result = hook.run(bucket, group_);
+    result = registered_.run(bucket, group_);
     problem = problem_of(result, bucket.buffer);
   } catch (const CommError&) {
     throw;
   } catch (...) {
     problem = absl::StrCat("threw: ", present_error_text());
   }
-  TORCH_CHECK(problem.empty(), "[comm hook] '", hook.name(), "' for ", to_absl(bucket.name), ": ",
-              problem);
+  TORCH_CHECK(problem.empty(), "[comm hook] '", registered_.hook()->name(), "' for ",
+              to_absl(bucket.name), ": ", problem);
   return result;
 }
 

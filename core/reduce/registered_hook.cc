@@ -3,6 +3,7 @@
 #include <utility>
 
 #include <absl/strings/str_cat.h>
+#include <c10/util/ScopeExit.h>
 
 namespace tessera::internal {
 
@@ -18,6 +19,12 @@ void RegisteredHook::try_out(CommHook& hook, const ParameterTable& table, const 
     }
   }
   hook.prepare(setting);
+}
+
+at::Tensor RegisteredHook::run(const GradBucket& bucket, ProcessGroup& group) const {
+  is_running_ = true;
+  const auto end = c10::make_scope_exit([this] { is_running_ = false; });
+  return hook_->run(bucket, group);
 }
 
 void RegisteredHook::accept(std::shared_ptr<CommHook> hook, MemoryMeter& meter) {

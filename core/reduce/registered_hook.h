@@ -17,6 +17,10 @@ namespace tessera::internal {
 class RegisteredHook {
  public:
   CommHook* hook() const { return hook_.get(); }
+  /// CommHook::run().
+  at::Tensor run(const GradBucket& bucket, ProcessGroup& group) const;
+  /// Whether that is under way: what the hook calls of the engine would find it half way.
+  bool is_running() const { return is_running_; }
   bool carries_gradients() const { return hook_ != nullptr && hook_->carries_gradients(); }
 
   /// Throws what the hook does to be refused; then it is not registered. Local.
@@ -47,6 +51,7 @@ class RegisteredHook {
   std::shared_ptr<CommHook> hook_;
   int64_t counted_bytes_ = 0;
   bool had_backward_ = false;
+  mutable bool is_running_ = false;
 };
 
 }  // namespace tessera::internal

@@ -50,6 +50,11 @@ TEST(CommHookRefusals, NullOnOneRank) {
              AllOf(HasSubstr("[comm hook] rank 1"), HasSubstr("got null")));
 }
 
+TEST(CommHookRefusals, AnEmptyFunction) {
+  expect_all(refusals_of([](int) { return make_comm_hook("mine", {}); }),
+             HasSubstr("'mine': got an empty function, expected one that communicates a bucket"));
+}
+
 TEST(CommHookRefusals, OtherHooksOnOtherRanks) {
   expect_all(refusals_of([](int rank) { return rank == 2 ? all_reduce_hook() : noop_hook(); }),
              AllOf(HasSubstr("[register_comm_hook] rank 2 differs from rank 0"),
@@ -158,6 +163,26 @@ TEST(BrokenCommHooks, ThatReturnSomethingElseEndTheEngineOnAllRanks) {
          "3 elements of Float");
   expect([](const GradBucket& bucket) { return bucket.buffer.to(at::kDouble); }, "");
   expect([](const GradBucket&) { return at::Tensor(); }, "an undefined tensor");
+}
+
+TEST(BrokenCommHooks, ThatCallTheEngineOrABackwardOfItsEndTheEngineOnAllRanks) {
+  for (const bool is_backward : {false, true}) {
+    const std::vector<std::string> messages =
+        run_ranks_expecting_errors(3, [&](const std::shared_ptr<ProcessGroup>& world) {
+          HookedRank* self = nullptr;
+          const auto hook = make_comm_hook("mine", [&](const GradBucket& bucket, ProcessGroup&) {
+            const at::AutoGradMode with_grad(true);
+            is_backward ? self->loss(1).backward() : self->engine->zero_grad();
+            return bucket.buffer;
+          });
+          HookedRank rank(world, hook);
+          self = &rank;
+          throw std::runtime_error(message_of([&] { rank.backward(0); }));
+        });
+    expect_all(messages,
+               HasSubstr(is_backward ? "backward runs inside the communication hook"
+                                     : "zero_grad: called inside the communication hook"));
+  }
 }
 
 /// A hook whose ranks call other collectives.

@@ -113,7 +113,8 @@ Tensors train_plain(const std::vector<int64_t>& rows) {
 
 /// Trains on ranks; throws if they end with different bits.
 Tensors train_synced(const std::vector<int64_t>& rows, const Options& options,
-                     bool recomputes = false, const RankThreadOptions& threads = {}) {
+                     bool recomputes = false, const RankThreadOptions& threads = {},
+                     bool weighs = false) {
   const auto world_size = static_cast<int>(rows.size());
   const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
   std::vector<Tensors> by_rank(rows.size());
@@ -129,7 +130,13 @@ Tensors train_synced(const std::vector<int64_t>& rows, const Options& options,
           const at::Tensor mine = rows_of_step(step, total).narrow(0, begin, rows[rank]);
           // The engine's mean over ranks makes it the mean over all rows.
           const double weight = static_cast<double>(world_size) / static_cast<double>(total);
-          (net->losses(mine, recomputes).sum() * weight).backward();
+          const at::Tensor losses = net->losses(mine, recomputes);
+          if (weighs) {
+            const at::Tensor loss = rows[rank] == 0 ? losses.sum() : losses.mean();
+            engine->backward(loss, {.weight = static_cast<double>(rows[rank])});
+          } else {
+            (losses.sum() * weight).backward();
+          }
           engine->step();
         }
         const auto whole = engine->full_parameters();
@@ -156,6 +163,34 @@ TEST(SyncBatchNormEquivalence, EveryStrategyTrainsAsBatchNormOnAllRows) {
       }
     }
   }
+}
+
+/// What a rank's loss adds to the gradients of other ranks counts by its own weight, not by theirs.
+TEST(SyncBatchNormEquivalence, WeightsCountLossesOfAllRanks) {
+  for (const int world : {2, 3}) {
+    for (const auto& rows : {rows_by_rank(world), rows_with_none(world)}) {
+      const Tensors plain = train_plain(rows);
+      for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero3}) {
+        const Tensors synced = train_synced(rows, small_options_of(configuration_of(strategy)),
+                                            /*recomputes=*/false, {}, /*weighs=*/true);
+        EXPECT_EQ(differences(synced, plain, kNormTolerance), "") << to_string(strategy);
+      }
+    }
+  }
+}
+
+TEST(SyncBatchNormEquivalence, SamplesOfALossOfWeight0AreRefused) {
+  const auto errors = run_ranks_expecting_errors(2, [](const std::shared_ptr<ProcessGroup>& world) {
+    const auto net = std::make_shared<SyncedNet>(duplicate(*world, "batch norm"));
+    const auto engine =
+        parallelize(net, norm_sgd(), small_options_of(configuration_of(Strategy::kDdp)), world);
+    engine->backward(net->losses(rows_of_step(0, 3), false).mean(),
+                     {.weight = world->rank() == 0 ? 0.0 : 3.0});
+  });
+  EXPECT_NE(errors[0].find("backward: got a loss of weight 0 for a batch of 3 samples"),
+            std::string::npos)
+      << errors[0];
+  EXPECT_NE(errors[1].find("rank 0 left backward by an exception"), std::string::npos) << errors[1];
 }
 
 TEST(SyncBatchNormEquivalence, RecomputationAndLanesChangeNoBit) {

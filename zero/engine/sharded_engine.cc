@@ -130,6 +130,9 @@ Reducer::Setting ShardedEngine::reducer_setting() {
 
 /// Why most calls may not be made here; "" if they may.
 std::string ShardedEngine::misplaced() const {
+  if (lasting_.comm_hook.is_running()) {
+    return "called inside the communication hook; call it after backward has returned";
+  }
   if (watch_.is_backward_running() || in_micro_step_) {
     return "called inside backward; call it after backward has returned";
   }

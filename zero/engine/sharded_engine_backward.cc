@@ -9,6 +9,8 @@
 
 #include "tessera/core/comm/agreement/disagreement.h"
 #include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/grad/loss_weight.h"
+#include "tessera/zero/engine/batch_norms.h"
 #include "tessera/zero/engine/given_gradients.h"
 #include "tessera/zero/engine/sharded_engine.h"
 
@@ -30,6 +32,9 @@ void ShardedEngine::before_gradient(size_t index) {
   TORCH_CHECK(watch_.is_inside_backward(), "[grad] '", parts_.table[index].name,
               "': backward runs on a thread that does not know this engine, so its end would go "
               "unnoticed; call backward on the thread that called parallelize");
+  TORCH_CHECK(!lasting_.comm_hook.is_running(), "[grad] '", parts_.table[index].name,
+              "': backward runs inside the communication hook, which works on the gradients that "
+              "it would add to; compute there without the model's parameters");
   streams_.pass();
   if (!in_micro_step_) failure_.guard([&] { begin_micro_step(); });
   try {
@@ -62,6 +67,13 @@ void ShardedEngine::require_weights() const {
                                                 : nullptr;
   TORCH_CHECK(option == nullptr, "[engine] backward: got a weight under Options::", option,
               ", which uses gradients before all weights of the step are known; set it to false");
+  if (!parts_.group->device().is_cpu()) {  // there backward has threads of its own
+    const std::string name = first_sync_batch_norm(*lasting_.model);
+    TORCH_CHECK(name.empty(), "[engine] backward: got a weight on ", parts_.group->device().str(),
+                " in a model with the SyncBatchNorm '", name,
+                "', which cannot know there how the ranks' losses count; multiply the losses by N "
+                "weight / (sum of all ranks' weights) and leave the weight out");
+  }
   TORCH_CHECK(
       !lasting_.comm_hook.carries_gradients(),
       "[engine] backward: got a weight beside the communication hook '",
@@ -73,6 +85,9 @@ void ShardedEngine::require_weights() const {
 void ShardedEngine::backward(const at::Tensor& loss, const BackwardOptions& options) {
   failure_.require_none();
   require_outside_backward("backward");
+  TORCH_CHECK(loss.defined() || options.weight == 0.0,
+              "[engine] backward: got an undefined loss, expected a tensor of one element; compute "
+              "it, or say that it has no samples (weight 0)");
   if (!options.weight.has_value()) return scale(loss).backward({}, options.retain_graph);
   require_weights();
   const std::string wrong = problem_of_weight(options.weight);
@@ -81,7 +96,10 @@ void ShardedEngine::backward(const at::Tensor& loss, const BackwardOptions& opti
   next_weight_ = options.weight;
   const auto forget = c10::make_scope_exit([this] { next_weight_.reset(); });
   const bool is_constant = !loss.defined() || !loss.requires_grad();
-  if (!is_constant || *options.weight != 0.0) scale(loss).backward({}, options.retain_graph);
+  if (!is_constant || *options.weight != 0.0) {
+    const LossWeight counts_by(wrong.empty() ? *options.weight : 1.0);
+    scale(loss).backward({}, options.retain_graph);
+  }
   if (!next_weight_.has_value()) return;
   // Backward gave this model nothing. Peers may have gradients, and the weight counts.
   was_scaled_ = true;
@@ -135,6 +153,8 @@ void ShardedEngine::accumulate(const std::vector<NamedTensor>& gradients,
 
 void ShardedEngine::begin_micro_step() {
   hook_error_.clear();
+  TORCH_CHECK(lasting_.running == nullptr, "[engine] backward: called inside ", lasting_.running,
+              ", by a function that was given to the engine; call it afterwards");
   TORCH_CHECK(open_average_ == nullptr,
               "[engine] backward: called inside begin_average(), where the model is the average of "
               "its weights, which is not trained; end it before the forward, by end() of its scope "

@@ -11,6 +11,7 @@
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/step/host_all_gather.h"
 #include "tessera/errors.h"
+#include "tessera/zero/engine/running_call.h"
 #include "tessera/zero/engine/sharded_engine.h"
 
 namespace tessera::internal {
@@ -54,6 +55,7 @@ void require_alike(ProcessGroup& group, HostAllGather& more, bool has_more) {
 Mean ShardedEngine::evaluate(const std::function<bool()>& has_batch,
                              const std::function<void(Mean&)>& run_batch) {
   require_between_steps("evaluate");
+  const RunningCall running(lasting_.running, "evaluate");
   enter("evaluate", InAverage::kAllowed);
   learn_outcome();
   const bool gathers_together = store_.gathered() != nullptr &&
@@ -74,9 +76,9 @@ Mean ShardedEngine::evaluate(const std::function<bool()>& has_batch,
       }
     } catch (const CommError&) {
       throw;
-    } catch (const std::exception& error) {
+    } catch (...) {
       thrown = std::current_exception();
-      problem = error_text(error);
+      problem = present_error_text();
     }
   }
   return failure_.guard([&] {

@@ -63,6 +63,21 @@ void check_reduce_op(const char* op, const Collective& call, int size) {
               ", expected AVG, which divides; leave one of the two out");
 }
 
+/// Operators see other values in a lazily negated tensor than its memory holds, and zeros in one
+/// that has none. Freed storages keep their tensors' sizes.
+void check_memory(const char* op, const char* argument, const at::Tensor& tensor) {
+  TORCH_CHECK(!tensor.is_neg() && !tensor._is_zerotensor(), "[comm] ", op, ": got ", argument,
+              tensor.is_neg() ? " that is negated lazily" : " that is zero without memory",
+              ", expected its values in memory; call ",
+              tensor.is_neg() ? "resolve_neg()" : "clone()", " first");
+  const auto needed = static_cast<size_t>(tensor.storage_offset()) * tensor.element_size() +
+                      static_cast<size_t>(tensor.nbytes());
+  const size_t there = tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes();
+  TORCH_CHECK(tensor.numel() == 0 || (needed <= there && tensor.const_data_ptr() != nullptr),
+              "[comm] ", op, ": got ", argument, " of ", needed, " bytes whose storage has ", there,
+              ", expected its memory; it has been freed, fill or gather it first");
+}
+
 void check_same_dtype(const char* op, const at::Tensor& output, const at::Tensor& input) {
   TORCH_CHECK(output.scalar_type() == input.scalar_type(), "[comm] ", op, ": got output of ",
               name_of(output.scalar_type()), " and input of ", name_of(input.scalar_type()),
@@ -250,6 +265,7 @@ void check_collective_tensor(const char* op, const char* argument, const at::Ten
   TORCH_CHECK(tensor.is_contiguous(), "[comm] ", op, ": got a non-contiguous ", argument,
               " of sizes ", tensor.sizes(), " and strides ", tensor.strides(),
               ", expected a contiguous one; call contiguous() first");
+  check_memory(op, argument, tensor);
 }
 
 CallSignature Collective::signature() const {

@@ -35,7 +35,10 @@ namespace tessera::internal {
 /// opens the transport and writes its address for each nonce; the ranks connect and confirm; when
 /// all have, the host writes "go". Any error before that fails on all ranks: a conflict (the host
 /// waits a moment so that the others can come and read it), a death, a rank that gives up, a
-/// transport that cannot be made or entered.
+/// transport that cannot be made or entered. Two hosts with one number may both admit a rank. It
+/// enters one's transport and from then on reads only what that one writes for it, under a key of
+/// both their nonces: else a late address or failure of the other host could replace the "go", and
+/// the first would have met a rank that has not met it.
 
 /// How ranks communicate after the handshake: the host opens it, the others enter it.
 class Transport {
@@ -107,8 +110,13 @@ class Attempt {
       "tessera/failure_of_all";  // where nobody else's attempt is
 
   static std::string hello_key(int rank) { return absl::StrCat("tessera/hello/", rank); }
+  /// For a rank that has entered no transport.
   static std::string answer_key(const std::string& nonce) {
     return absl::StrCat("tessera/answer/", nonce);
+  }
+  /// For a rank that has entered that host's.
+  static std::string answer_key(const std::string& nonce, const std::string& host_nonce) {
+    return absl::StrCat("tessera/answer/", nonce, "/", host_nonce);
   }
   static std::string mark_key(const std::string& nonce) {
     return absl::StrCat("tessera/mark/", nonce);
@@ -203,12 +211,16 @@ class Attempt {
                         absl::StrJoin(missing, ", rank "), " did not come", strangers);
   }
 
-  /// Throws the failure that another rank has written for this one, if any.
+  /// The failure that another rank has written for this one, if any.
+  std::optional<std::string> failure_of_others() {
+    const auto answer = store_.get(own_answer_key_);
+    if (!answer || !absl::StartsWith(*answer, kFailure)) return std::nullopt;
+    return answer->substr(std::string_view(kFailure).size());
+  }
+
+  /// Throws it.
   void check_failure() {
-    const auto answer = store_.get(answer_key(own_.nonce));
-    if (answer && absl::StartsWith(*answer, kFailure)) {
-      give_up(answer->substr(std::string_view(kFailure).size()));
-    }
+    if (const auto failure = failure_of_others()) give_up(*failure);
   }
 
   static std::string duplicates_text(int rank, int pid, int other) {
@@ -224,6 +236,7 @@ class Attempt {
   Heartbeat heartbeat_;
   const Hello own_;
   const Clock::time_point start_;
+  std::string own_answer_key_ = answer_key(own_.nonce);  // where others write for this rank
 
  private:
   /// In a store that may have been used before: throws if another process has this rank in an

@@ -34,7 +34,9 @@ class HostAttempt final : public Attempt {
       reject(absl::StrCat("rank ", options_.rank, " failed: ", error_text(error)));
     }
     if (endpoint_.own != nullptr) endpoint_.own->stop_listening();
-    for (const auto& [rank, hello] : members_) store_.set(answer_key(hello.nonce), kGo);
+    for (const auto& [rank, hello] : members_) {
+      store_.set(answer_key(hello.nonce, own_.nonce), kGo);
+    }
   }
 
   /// Until every rank is there.
@@ -201,7 +203,8 @@ class HostAttempt final : public Attempt {
     while (true) {
       bound_store();
       beat();
-      check_failure();
+      // Those that have entered hear it from this rank alone.
+      if (const auto failure = failure_of_others()) reject(*failure);
       std::erase_if(outside, [&](int rank) {
         const Hello& member = members_.at(rank);
         if (member.nonce == own_.nonce || has_entered(member)) return true;
@@ -227,7 +230,9 @@ class HostAttempt final : public Attempt {
   /// In a user's store ranks may try again before all have read the failure: their messages of this
   /// attempt must not be taken for messages of the next one.
   void reject(const Hello& member, const std::string& cause) {
-    store_.set(answer_key(member.nonce), absl::StrCat(kFailure, cause));
+    const std::string failure = absl::StrCat(kFailure, cause);
+    store_.set(answer_key(member.nonce), failure);
+    store_.set(answer_key(member.nonce, own_.nonce), failure);
     if (endpoint_.own == nullptr) mark_failed(member.nonce, cause);
   }
 

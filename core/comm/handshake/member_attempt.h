@@ -22,8 +22,7 @@ class MemberAttempt final : public Attempt {
       bound_store();
       beat();
       check_failure();
-      if (const auto answer = store_.get(answer_key(own_.nonce)); answer && handle_answer(*answer))
-        return;
+      if (const auto answer = store_.get(own_answer_key_); answer && handle_answer(*answer)) return;
       if (endpoint_.own != nullptr) {
         if (const auto failure = store_.get(kFailureOfAll)) give_up(*failure);
       }
@@ -49,6 +48,7 @@ class MemberAttempt final : public Attempt {
       give_up(cause);
     }
     has_entered_ = true;
+    own_answer_key_ = answer_key(own_.nonce, host_nonce_);
     store_.set(mark_key(own_.nonce), absl::StrCat(kEntered, lines[1]));
     pause_shortly_again();
     return false;
@@ -81,7 +81,7 @@ class MemberAttempt final : public Attempt {
       give_up(cause);
     }
     // A rank 0 that has met others already belongs to this attempt only if it answers this rank.
-    if (life == Life::kTakesPart && !mark) host_nonce_ = hello->nonce;
+    if (life == Life::kTakesPart && !mark && !has_entered_) host_nonce_ = hello->nonce;
   }
 
   /// Writes this rank's Hello again if another process has written one under the same rank.

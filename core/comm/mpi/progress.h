@@ -40,7 +40,7 @@ class Progress {
   void attach(std::shared_ptr<World> world) { worlds_.push_back(std::move(world)); }
   /// The thread's: it has initialised this MPI and finalises it when the process ends.
   void own(const Calls& calls);
-  /// The thread's: an application finalises it.
+  /// The thread's: an application finalises it, unless it is owned.
   void leave_to_application(const Calls& calls);
 
  private:

@@ -263,6 +263,11 @@ void World::retire() {
   retired_ = true;
 }
 
-void World::abort_all() { calls_.abort(is_ready() ? link_->comm() : comm_, 1); }
+void World::abort_all() {
+  // Of a duplicate, MPICH tells its ranks one by one, and those that do not call MPI do not hear
+  // it; of MPI_COMM_WORLD it tells the launcher, which ends them.
+  const bool is_of_all = comm_ == calls_.world();
+  calls_.abort(is_ready() && !is_of_all ? link_->comm() : comm_, 1);
+}
 
 }  // namespace tessera::internal::mpi

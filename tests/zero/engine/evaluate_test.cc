@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -73,6 +74,48 @@ TEST_P(Evaluate, AnErrorOnOneRankIsNamedOnAll) {
     EXPECT_THAT(message, is_last ? HasSubstr("no such file")
                                  : HasSubstr("[evaluate] rank " + std::to_string(size() - 1) +
                                              ": no such file"));
+    rank.train(0);
+  });
+}
+
+TEST_P(Evaluate, ItsFunctionTrainsNothing) {
+  on_ranks([this](Rank& rank) {
+    std::vector<int> batches = {0};
+    const auto inside = [&](const std::function<void()>& call) {
+      return message_of([&] { (void)rank.engine->evaluate(batches, [&](int, Mean&) { call(); }); });
+    };
+    EXPECT_THAT(inside([&] { rank.engine->step(); }), HasSubstr("step: called inside evaluate"));
+    EXPECT_THAT(inside([&] { (void)rank.engine->evaluate(batches, [](int, Mean&) {}); }),
+                HasSubstr("evaluate: called inside evaluate"));
+    EXPECT_THAT(inside([&] {
+                  const at::AutoGradMode with_grad(true);
+                  loss_on(*rank.net, 0, 0).backward();
+                }),
+                HasSubstr("backward: called inside evaluate"));
+    rank.train(0);
+  });
+}
+
+TEST_P(Evaluate, SoIsWhatIsNoException) {
+  on_ranks([this](Rank& rank) {
+    const bool is_last = rank.world->rank() == size() - 1;
+    std::vector<int> batches = {0};
+    int thrown = 0;
+    std::string message;
+    try {
+      (void)rank.engine->evaluate(batches, [&](int, Mean&) {
+        if (is_last) throw 42;
+      });
+    } catch (const int& number) {
+      thrown = number;
+    } catch (const std::exception& error) {
+      message = error.what();
+    }
+    EXPECT_EQ(thrown, is_last ? 42 : 0);
+    if (!is_last) {
+      EXPECT_THAT(message, HasSubstr("[evaluate] rank " + std::to_string(size() - 1) +
+                                     ": an exception of unknown type"));
+    }
     rank.train(0);
   });
 }

@@ -251,6 +251,26 @@ TEST(Groups, MisuseThrowsBeforeAnythingIsSent) {
          g.broadcast(at::zeros({2, 3}).t(), 0);
        },
        "[comm] broadcast: got a non-contiguous tensor of sizes [3, 2] and strides [1, 3]"},
+      {"negated lazily",
+       [](ProcessGroup& g) {
+         const at::Tensor complex = at::view_as_complex(at::ones({1, 2}));
+         g.all_reduce(at::imag(complex.conj()), ReduceOp::kMax);
+       },
+       "got tensor that is negated lazily, expected its values in memory; call resolve_neg()"},
+      {"no memory",
+       [](ProcessGroup& g) {
+         g.all_gather(at::zeros({2 * g.size()}), at::_efficientzerotensor({2}));
+       },
+       "got input that is zero without memory, expected its values in memory; call clone()"},
+      {"freed",
+       [](ProcessGroup& g) {
+         const at::Tensor freed = at::zeros({6}).narrow(0, 2, 4);
+         freed.storage().unsafeGetStorageImpl()->set_nbytes(0);
+         g.all_reduce(freed, ReduceOp::kSum);
+       },
+       "got tensor of 24 bytes whose storage has 0, expected its memory"},
+      {"scatter_bytes", [](ProcessGroup& g) { g.scatter_bytes({"one"}, 1); },
+       "[comm] scatter_bytes: got 1 texts on the root, rank 1, expected 2, one for each rank"},
       {"meta",
        [](ProcessGroup& g) {
          g.all_reduce(at::zeros({2}, at::TensorOptions().device(at::kMeta)), ReduceOp::kSum);

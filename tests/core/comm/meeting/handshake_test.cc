@@ -210,6 +210,27 @@ TEST_F(HandshakeTest, OfTwoRankZerosOneAtMostMeetsTheOthers) {
   }
 }
 
+// Another rank 0 has admitted rank 1, too, and says so when that has met the first one.
+TEST_F(HandshakeTest, WhoHasEnteredListensToThatHostAlone) {
+  for (const std::string late : {"enter\nanother rank 0\nits transport", "failure\nanother's"}) {
+    std::atomic<bool> is_over{false};
+    std::thread other([&] {
+      while (!is_over.load()) {
+        const std::string text =
+            store().check({"tessera/hello/1"}) ? store().get_to_str("tessera/hello/1") : "";
+        const auto hello = Hello::from_text(text);
+        if (hello && store().check({"tessera/mark/" + hello->nonce})) {
+          store().set("tessera/answer/" + hello->nonce, late);
+        }
+      }
+    });
+    EXPECT_THAT(errors_of({{.rank = 0}, {.rank = 1, .timeout = milliseconds(5000)}}),
+                Each(IsEmpty()));
+    is_over.store(true);
+    other.join();
+  }
+}
+
 // The search for the place and the meeting there have one time-out together.
 TEST_F(HandshakeTest, TheTimeOutBeganWithTheSearch) {
   EndpointOptions options;

@@ -265,11 +265,22 @@ TEST_F(MpiScenario, CostOfWindows) {
   world_->barrier("over");
 }
 
-TEST_F(MpiScenario, AbortedWorld) {
+/// Rank 0 never looks whether its world has failed.
+TEST_F(MpiScenario, AbortedWhileARankSleeps) {
   const auto group = init_process_group({.backend = "mpi"});
+  group->barrier("all are there");
   if (group->rank() == 1) group->abort("the user's reason");
-  at::Tensor tensor = at::ones({100});
-  EXPECT_THAT(message_of([&] { group->all_reduce(tensor, ReduceOp::kSum, "aborted")->wait(); }),
+  while (group->rank() == 0) ::pause();
+}
+
+/// The others may hear of it in their last step of making the group.
+TEST_F(MpiScenario, AbortedWorld) {
+  EXPECT_THAT(message_of([] {
+                const auto group = init_process_group({.backend = "mpi"});
+                if (group->rank() == 1) group->abort("the user's reason");
+                at::Tensor tensor = at::ones({100});
+                group->all_reduce(tensor, ReduceOp::kSum, "aborted")->wait();
+              }),
               HasSubstr("the user's reason"));
 }
 

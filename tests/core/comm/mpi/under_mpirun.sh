@@ -59,6 +59,15 @@ begin=$SECONDS
 says "read 'unit' on group 'world', rank [02]: timed out: waited 2000 ms for rank 1 (pid"
 ((SECONDS - begin < 30)) || die "the job with a stopped owner ended after $((SECONDS - begin)) s:"
 
+# Ranks of an aborted world end in order, where all of them look; where one does not, the others end
+# it. Each process has two worlds, and so has initialised MPI before the second.
+for ranks in 2 3; do
+  job $ranks 60 "$bin/mpi_test" --gtest_filter='MpiScenario.AbortedWorld' || die "an aborted world:"
+done
+! job 3 60 "$bin/mpi_test" --gtest_filter='MpiScenario.AbortedWhileARankSleeps' ||
+  die "an aborted world with a rank that sleeps went by:"
+says "MPI_Abort ends them"
+
 # Another MPI than the launcher's: every process would be alone.
 other=mpich
 [[ $abi == openmpi ]] || other=openmpi
