@@ -160,16 +160,16 @@ class TwoHosts:
         for host, address in enumerate(_ADDRESSES):
             self._run(host, "ip", "addr", "add", f"{address}/24", "dev", _INTERFACE)
             self._run(host, "ip", "link", "set", _INTERFACE, "up")
-        agent = self._folder / "agent"
+        starter = self._folder / "start"
         cases = "".join(f"  {name}) set -- {' '.join(self.enter(host))} sh -c \"$*\" ;;\n"
                         for host, name in enumerate(_NAMES))
-        agent.write_text(f'#!/bin/sh\nhost=$1\nshift\ncase $host in\n{cases}  *) exit 1 ;;\nesac\nexec "$@"\n')
-        agent.chmod(0o700)
+        starter.write_text(f'#!/bin/sh\nhost=$1\nshift\ncase $host in\n{cases}  *) exit 1 ;;\nesac\nexec "$@"\n')
+        starter.chmod(0o700)
 
     def _command_of_mpirun(self, world: int) -> tuple[str, ...]:
         per_host = world // HOSTS
         settings = {
-            "plm_rsh_agent": str(self._folder / "agent"), "btl_tcp_if_include": _NETWORK,
+            "plm_rsh_agent": str(self._folder / "start"), "btl_tcp_if_include": _NETWORK,
             "oob_tcp_if_include": _NETWORK, "pml": "ob1", "btl": "self,vader,tcp"}
         return (*self.enter(0), self._mpirun, "-n", str(world),
                 "--host", ",".join(f"{name}:{per_host}" for name in _NAMES), "--bind-to", "none",
