@@ -20,8 +20,9 @@ namespace tessera::internal {
 // units where they stay whole after forward, have buffers of their own, which are filled once and
 // freed when backward has ended. Where ranks share parameters, nothing is copied.
 //
-// Where ranks read each other's memory, nothing here waits for another rank: shards are read in
-// place and change only in a step (Note [The step is a fence]). Elsewhere a gather is a collective
+// Where ranks read each other's memory, nothing here waits for what another rank does: shards are
+// read in place, or sent by their owners beside what they compute (Note [Windows over MPI]), and
+// change only in a step (Note [The step is a fence]). Elsewhere a gather is a collective
 // on a separate group, so that gathers and reductions need no common order. There all ranks must
 // use units in the same order, and what is prefetched or dropped depends on that order only.
 

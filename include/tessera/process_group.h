@@ -291,9 +291,9 @@ class ProcessGroup {
   /// Collective; blocks until all ranks have called it. Returns a window over every rank's `own`,
   /// which must be contiguous, 1-d, of equal dtype and numel on all ranks (0 is allowed) and lie in
   /// memory from allocate(), as a whole or as a view (over mpi anywhere). The window keeps `own`
-  /// alive, and peers' memory mapped. `name` is compared across ranks. If `own` is not from allocate() on some ranks,
-  /// every rank throws c10::Error that names them, and the group stays usable. A group without
-  /// Capabilities::one_sided_reads throws c10::Error.
+  /// alive, and peers' memory mapped. `name` is compared across ranks. If `own` is not from
+  /// allocate() on some ranks, every rank throws c10::Error that names them, and the group stays
+  /// usable. A group without Capabilities::one_sided_reads throws c10::Error.
   virtual std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name);
 
   /// Collective; blocks until all ranks have called it. Returns a buffer of `bytes` zero bytes that

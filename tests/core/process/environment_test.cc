@@ -82,7 +82,7 @@ TEST(Environment, ReadsWhatTorchrunAndTesseraRunExport) {
 
 struct Bad {
   const char* name;
-  const char* value;
+  std::string value;
 };
 
 class EachVariable : public ::testing::TestWithParam<Bad> {};

@@ -2,7 +2,9 @@
 // memory stays, and what ends reads.
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <future>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -219,6 +221,48 @@ TEST(MpiWindowFailures, AnOwnerThatHasLeftIsNamed) {
   EXPECT_EQ(errors[1], "");
   EXPECT_THAT(errors[0], HasSubstr("[comm] read 'unit' on group 'world', rank 0: rank 1 has left, "
                                    "and with it the memory that is read"));
+}
+
+// Whatever a request says, nothing beside the window is sent, and the owner goes on.
+TEST(MpiWindowFailures, RequestsForWhatIsNotThereAreRefused) {
+  using mpi::Envelope;
+  run_mpi_ranks(2, [](std::shared_ptr<ProcessGroup> group) {
+    const at::Tensor own = group->allocate(1000, at::kFloat).fill_(group->rank());
+    const auto window = group->make_window(own, "w");
+    group->barrier();
+    if (group->rank() == 0) {
+      constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+      for (const mpi::ReadRequest& request : std::vector<mpi::ReadRequest>{{7, 0, 600, 0},
+                                                                           {0, -1, 600, 0},
+                                                                           {0, -kMost, 600, 0},
+                                                                           {0, 3401, 600, 0},
+                                                                           {0, 4001, 600, 0},
+                                                                           {0, kMost, 600, 0},
+                                                                           {0, 8, kMost, 0},
+                                                                           {0, 0, -600, 0},
+                                                                           {0, 0, 0, 0},
+                                                                           {0, 0, 600, 1},
+                                                                           {0, 4, 8, 1}}) {
+        mpi::World& world = dynamic_cast<mpi::Group&>(*group).world();
+        mpi::Progress::instance().run(
+            [&] {
+              Envelope envelope;
+              envelope.kind = Envelope::Kind::kRead;
+              envelope.group = mpi::group_key("world");
+              envelope.sequence = 1000;
+              std::memcpy(envelope.payload(), &request, sizeof(request));
+              world.send(envelope, 1);
+            },
+            std::chrono::seconds(20));
+      }
+    }
+    group->barrier();
+    EXPECT_EQ(sent_by(*group), 0);
+    group->barrier("nothing was sent");
+    EXPECT_EQ(read_new(*window, 1, 850, 150).sum().item<float>(), 150);  // it is number 0
+    group->barrier();
+    EXPECT_EQ(sent_by(*group), group->rank() == 1 ? 600 : 0);
+  });
 }
 
 TEST(MpiWindowFailures, AForkIsNoReader) {
