@@ -12,16 +12,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import (
-    breakdown_suite, checkpoint_suite, collectives_suite, gallery, gpu_suite, machine, memory_suite, optimizers_suite,
-    options, process, report, scaling_suite, startup_suite, train_suite,
+    breakdown_suite, checkpoint_suite, collectives_suite, gallery, gpu_suite, hosts_suite, machine, memory_suite,
+    optimizers_suite, options, process, report, scaling_suite, startup_suite, train_suite, two_hosts,
 )
 from .bench import Bench
-from .failure import BenchFailure, Stopped
+from .failure import BenchFailure, NotRun, Stopped
 from .journal import Journal
 from .registry import Programs
 
 _ROOT = Path(__file__).resolve().parents[2]
 _TEXT_BYTES = 8 << 20
+_NOT_RUN = 77  # what ctest takes for a skipped test
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,6 +34,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if "gpu" in asked.suites:
             gpu_suite.present()  # before anything is installed or measured
+        if "hosts" in asked.suites:
+            two_hosts.TwoHosts().close()
         peers = _ROOT / "bench" / "peers"
         needs_peers = not set(asked.suites) <= {"breakdown", "scaling", "optimizers"}
         python = asked.python or (_peers_python(peers) if needs_peers else "")
@@ -42,6 +45,9 @@ def main(arguments: Sequence[str]) -> int:
             raise BenchFailure("not built or not there: " + ", ".join(missing))
         _run(asked, programs, shlex.join(["bench/run", *arguments]))
         return 0
+    except NotRun as why:
+        print(f"bench/run: --suite hosts: not run: {why}", file=sys.stderr)
+        return _NOT_RUN
     except BenchFailure as failure:
         print(f"bench/run: {failure}", file=sys.stderr)
         return 1
@@ -90,6 +96,8 @@ def _run_suites(asked: options.Options, bench: Bench) -> None:
         scaling_suite.run(bench)
     if "optimizers" in asked.suites:
         optimizers_suite.run(bench)
+    if "hosts" in asked.suites:
+        hosts_suite.run(bench)
     if "gpu" in asked.suites:
         gpu_suite.run(bench)
 

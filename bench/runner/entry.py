@@ -26,6 +26,7 @@ class Entry:
     family: str = ""  # peers that answer the same question; the best of a family is quoted
     alone: bool = False  # one process, on the cores of all ranks, for the work of all of them
     ranks: int | None = None  # None: as many as the suite has
+    mpi: bool = False  # on two hosts its ranks are mpirun's
 
     @property
     def file_name(self) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import statistics
 from collections.abc import Collection
 
+from .hosts_findings import Hosts
 from .spread import Rounds, Spread, Timing, medians, ratio
 
 
@@ -125,6 +126,7 @@ class Findings:
     world_paces: dict[int, dict[int, Pace]] = dataclasses.field(default_factory=dict)
     gpu: dict[str, dict[str, Gpu]] = dataclasses.field(default_factory=dict)
     gpu_name: str = ""
+    hosts: Hosts = dataclasses.field(default_factory=Hosts)
     families: dict[str, str] = dataclasses.field(default_factory=dict)  # peer: its family
     dropped: list[str] = dataclasses.field(default_factory=list)  # blocks run again, and why
     noisy: list[str] = dataclasses.field(default_factory=list)  # blocks kept although disturbed

@@ -12,8 +12,8 @@ from .command_line import Parser
 from .model import MODELS
 
 SUITES = ("train", "breakdown", "collectives", "startup", "memory", "checkpoint", "scaling", "optimizers", "hooks",
-          "gpu")
-_USUAL = SUITES[:-2]  # those that need no GPU and no run of their own
+          "hosts", "gpu")
+_USUAL = SUITES[:-3]  # those that need no GPU, no root and no run of their own
 _BREAKDOWN_MODELS = ["A", "C"]
 
 

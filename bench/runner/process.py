@@ -18,6 +18,14 @@ _REMOVED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR
 _REMOVED_PREFIXES = ("MALLOC_", "TORCHELASTIC_", "TESSERA_", "GLOO_", "LD_PRELOAD")
 
 
+class Child(subprocess.Popen[bytes]):
+    """A process in a session of its own, of the runner's start()."""
+
+    def end(self) -> None:
+        """Ends it at once, and what it started in its session. May be called again."""
+        kill(self)
+
+
 def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
     """The runner's environment without job and allocator settings, one thread, plus `extra`."""
     kept = {
@@ -34,7 +42,7 @@ def start(
     log: Path,
     cores: frozenset[int] | None,
     stdin: int = subprocess.PIPE,
-) -> subprocess.Popen[bytes]:
+) -> Child:
     """Starts `command` in a session of its own, on `cores` only, stderr into `log`.
 
     The kernel kills it when the runner dies, whatever the runner dies of.
@@ -46,7 +54,7 @@ def start(
             os.sched_setaffinity(0, cores)
 
     with log.open("ab") as errors:
-        return subprocess.Popen(
+        return Child(
             list(command),
             env=dict(environment),
             stdin=stdin,

@@ -24,6 +24,11 @@ PRODUCTS_OF_TWO = "products, two processes"
 HOOKS = {"weights": "", "noop": "DDP noop", "bf16": "DDP bf16", "powersgd": "DDP PowerSGD"}
 _OTHER_CURVES = ("ddp-noop", "ddp-powersgd")  # ranks that drift apart; matrices drawn at random
 
+# Of the hosts suite: what sends less than ddp runs where that matters most.
+_HOSTS = ("pytorch local, mmap_max 0", "tessera local", "pytorch ddp, mmap_max 0", "pytorch fsdp2, mmap_max 0",
+          "tessera ddp", "tessera zero1", "tessera zero2", "tessera zero3")
+_SENDS_LESS = ("bf16", "powersgd")
+
 # What raises the peers to their best without a change of code.
 _NO_MMAP = ("MALLOC_MMAP_MAX_", "0")
 _LARGE_MMAP = ("MALLOC_MMAP_THRESHOLD_", "1048576")
@@ -133,6 +138,26 @@ def hooks(programs: Programs, model: str, text: Path, quick: bool) -> list[Entry
             everyone.append(Entry(f"pytorch {strategy}, mmap_max 0", Role.PEER, command, (_NO_MMAP,), family))
         everyone.append(Entry(f"tessera {strategy}", Role.OURS, (programs.cpp_trainer, *common, strategy)))
     return [c for c in everyone if not quick or "mmap_max" not in c.name]
+
+
+def hosts(programs: Programs, per_host: int, text: Path, quick: bool) -> list[Entry]:
+    """Floors, PyTorch's at their best, ours under mpirun; with one rank per host also what sends less."""
+    chosen = [c for c in training(programs, "A", text, quick=False) if c.name in _HOSTS]
+    if per_host == 1:
+        wanted = [f"{who} ddp-{variant}" for who in ("pytorch", "tessera") for variant in _SENDS_LESS]
+        chosen += [c for c in hooks(programs, "A", text, quick=False)
+                   if c.name.removesuffix(", mmap_max 0") in wanted
+                   and (c.role is Role.OURS or c.name.endswith("mmap_max 0"))]
+    else:  # minutes; it sends what zero2 sends
+        chosen = [c for c in chosen if c.name != "tessera zero1"]
+    if quick:
+        chosen = [c for c in chosen if c.name not in ("tessera zero1", "tessera zero2")]
+    return [dataclasses.replace(c, mpi=c.name.startswith("tessera ")) for c in chosen]
+
+
+def is_over(name: str, slowest: bool) -> bool:
+    """Whether an entry of the hosts suite runs over a link."""
+    return slowest or not any(variant in name for variant in _SENDS_LESS)
 
 
 def families() -> dict[str, str]:

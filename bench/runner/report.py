@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from . import breakdown_report, goal, gpu_report, optimizers_report, scaling_model, training_report
+from . import (
+    breakdown_report, goal, gpu_report, hosts_goal, hosts_report, optimizers_report, scaling_model, training_report,
+)
 from .findings import Findings
 from .gallery import size_text
 from .machine import Machine
@@ -29,6 +31,7 @@ def write(
         ("Checkpoints", _checkpoints(findings)),
         ("Scaling", _scaling(findings)),
         ("Optimizers", optimizers_report.text(findings)),
+        ("Two hosts", hosts_report.text(findings)),
         ("GPU", gpu_report.text(findings)),
         ("Quality of this run", _quality(findings)),
     ):
@@ -57,7 +60,7 @@ def _header(machine: Machine, command: str, minutes: float, quick: bool, pinned:
 
 def _goals(findings: Findings) -> str:
     rows, count = [], {"met": 0, "**missed**": 0, "not measured": 0}
-    for one in goal.goals():
+    for one in [*goal.goals(), *hosts_goal.goals()]:
         seen = one.measure(findings)
         result = one.result(seen)
         count[result] += 1

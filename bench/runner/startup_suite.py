@@ -14,7 +14,7 @@ from pathlib import Path
 from . import process, registry
 from .bench import Bench
 from .entry import Entry
-from .workers import free_port
+from .launch import free_port
 from .failure import BenchFailure
 from .spread import Timing
 from .turns import turns

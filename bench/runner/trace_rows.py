@@ -38,6 +38,12 @@ class _Span:
 
 def read(path: Path) -> list[list[Rows]]:
     """The rows of each step, by rank. Throws BenchFailure if the file is no trace of whole steps."""
+    steps = _steps_by_rank(path)
+    together = [_step_of_all(by_rank) for by_rank in zip(*steps, strict=True)]
+    return [list(of_rank) for of_rank in zip(*together, strict=True)]
+
+
+def _steps_by_rank(path: Path) -> list[list[_Step]]:
     try:
         events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
         ranks: dict[int, list[_Span]] = {}
@@ -51,8 +57,19 @@ def read(path: Path) -> list[list[Rows]]:
     steps = [_steps(ranks[rank]) for rank in sorted(ranks)]
     if len({len(of_rank) for of_rank in steps}) != 1 or not steps[0]:
         raise BenchFailure(f"{path}: ranks have {[len(s) for s in steps]} steps, expected as many each")
-    together = [_step_of_all(by_rank) for by_rank in zip(*steps, strict=True)]
-    return [list(of_rank) for of_rank in zip(*together, strict=True)]
+    return steps
+
+
+def first_reductions(path: Path) -> list[float]:
+    """Of each step, ms from the begin of its forward until the last rank has begun to reduce its first
+    bucket. Steps that reduce nothing are left out."""
+    found: list[float] = []
+    for by_rank in zip(*_steps_by_rank(path), strict=True):
+        firsts = [min((s.begin for s in step.spans if s.row == "reduce"), default=None) for step in by_rank]
+        waits = [first - step.begin for first, step in zip(firsts, by_rank, strict=True) if first is not None]
+        if waits:
+            found.append(max(waits))
+    return found
 
 
 def typical(steps: Sequence[Rows]) -> Rows:

@@ -74,3 +74,14 @@ def parts(name: str, world: int) -> dict[str, Traffic]:
         "reduce": collective("reduce_scatter", world),
         "update": _ADAMW * (1.0 / world),
     }
+
+
+def between_hosts(name: str, hosts: int, kept: float) -> float | None:
+    """Bytes that each host sends to the others in one step, over the parameters' bytes in fp32: a host
+    sends once what its ranks have summed, and a unit comes to a host once. `kept`: the share of the
+    parameters that are still whole when backward begins. None where no formula says it.
+    """
+    share = (hosts - 1) / hosts
+    # zero3: gathers for forward and for backward, and the reduction.
+    factors = {"local": 0.0, "ddp": 2.0, "ddp-bf16": 1.0, "zero1": 2.0, "zero2": 2.0, "zero3": 3.0 - kept}
+    return factors[name] * share if name in factors else None

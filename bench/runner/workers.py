@@ -6,7 +6,6 @@ import json
 import os
 import selectors
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,18 +16,13 @@ from typing import Any
 from . import process
 from .entry import Entry
 from .failure import BenchFailure
+from .launch import Job, Launch, Rank, start_here
 
 Answer = dict[str, Any]
 
 _LONGEST_LINE_BYTES = 64 << 20
 _TAIL_LINES = 6
-
-
-def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+_LOOK_S = 1.0  # how often whoever is waited for is looked after
 
 
 class Workers:
@@ -40,42 +34,27 @@ class Workers:
     """
 
     def __init__(
-        self, entry: Entry, world: int, logs: Path, pinned: bool = True
+        self, entry: Entry, world: int, logs: Path, pinned: bool = True, launch: Launch = start_here
     ) -> None:
         """Starts the ranks. `pinned`: rank r runs on core r alone, and who does the work of all ranks on
-        all their cores, if there are enough cores."""
+        all their cores, if there are enough cores; `launch` may place them otherwise."""
         self.entry = entry
         cores = sorted(os.sched_getaffinity(0))
-        pins = [frozenset({core}) for core in cores[:world]]
+        pins: list[frozenset[int] | None] = [frozenset({core}) for core in cores[:world]]
         if entry.alone:
             pins, world = [frozenset(cores[:world])], 1
+        if not pinned or world > len(pins):
+            pins = [None] * world
         self.world = world
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Rank] = []
         self._pending = [b""] * world
         self._store = Path(tempfile.mkdtemp(prefix="tessera-bench-"))  # mode 0700
         logs.mkdir(parents=True, exist_ok=True)
         self._logs = [logs / f"{entry.file_name}.rank{rank}.log" for rank in range(world)]
-        job = {
-            "WORLD_SIZE": str(world),
-            "LOCAL_WORLD_SIZE": str(world),
-            "TESSERA_STORE": f"file://{self._store}/store",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-            "GLOO_SOCKET_IFNAME": "lo",
-        } | dict(entry.environment)
+        for log in self._logs:
+            log.unlink(missing_ok=True)
         try:
-            for rank, log in enumerate(self._logs):
-                log.unlink(missing_ok=True)
-                self._processes.append(
-                    process.start(
-                        entry.command,
-                        process.clean_environment(
-                            job | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-                        ),
-                        log,
-                        pins[rank] if pinned and world <= len(pins) else None,
-                    )
-                )
+            launch(Job(entry, world, self._store, self._logs, pins, pinned), self._processes)
         except OSError as error:
             self.kill()
             raise BenchFailure(f"{entry.name}: cannot be started: {error}") from error
@@ -97,7 +76,7 @@ class Workers:
     def kill(self) -> None:
         """Ends all ranks at once, and what they started. May be called again."""
         for rank in self._processes:
-            process.kill(rank)
+            rank.end()
         self._processes = []
         shutil.rmtree(self._store, ignore_errors=True)
 
@@ -159,9 +138,11 @@ class Workers:
                     raise self._failure(
                         silent, f"no '{event}' within {timeout_s:g} s of {during}"
                     )
-                ready = selector.select(min(left_s, period_s) if tick else left_s)
+                ready = selector.select(min(left_s, period_s if tick else _LOOK_S))
                 if tick:
                     tick()
+                if not ready:
+                    self._check_alive(during)
                 for key, _ in ready:
                     self._read(key.data, selector, during)
 
@@ -182,6 +163,12 @@ class Workers:
         self._pending[rank] += piece
         if len(self._pending[rank]) > _LONGEST_LINE_BYTES:
             raise self._failure(rank, f"printed a line without an end during {during}")
+
+    def _check_alive(self, during: str) -> None:
+        """A rank whose launcher died before it began never closes an output."""
+        for rank, child in enumerate(self._processes):
+            if child.poll() is not None:
+                raise self._died(rank, during)
 
     def _take_line(self, rank: int) -> bytes | None:
         line, newline, rest = self._pending[rank].partition(b"\n")

@@ -82,6 +82,12 @@ std::vector<std::string> problems_of_reproducible(const Options& options,
                                     " ranks, expected a power of two; start another number of "
                                     "ranks, or leave it out"));
   }
+  if (world != nullptr && !world->can.tree_sums && world->device.is_cpu()) {
+    problems.push_back(absl::StrCat(
+        "reproducible: is set on backend '", world->backend,
+        "', whose hosts' sums do not make one tree, expected ranks numbered host by host, a power "
+        "of two on each of a power of two of hosts; number them so, or leave it out"));
+  }
   if (world != nullptr && (!world->can.completes_on_host || !world->device.is_cpu())) {
     problems.push_back(
         "reproducible: is set, but parameters lie on a GPU, where neither sums nor kernels keep an "

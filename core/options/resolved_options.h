@@ -19,7 +19,7 @@ namespace tessera::internal {
 struct WorldTraits {
   int size = 1;
   at::Device device = at::kCPU;  ///< where parameters lie
-  std::string backend = "shm";   ///< for messages
+  std::string backend = "shm";
   Capabilities can = {.one_sided_reads = true};
 };
 

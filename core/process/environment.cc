@@ -3,9 +3,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 
+#include <absl/strings/ascii.h>
 #include <absl/strings/match.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
@@ -106,6 +108,21 @@ bool read_verbose(VariableReader& reader) {
   return value == "1";
 }
 
+void read_host(VariableReader& reader, Environment& environment) {
+  constexpr size_t kLongest = 64;
+  if (!reader.is_set("TESSERA_HOST")) return;
+  environment.host = reader.text("TESSERA_HOST");
+  const bool is_name = !environment.host.empty() && environment.host.size() <= kLongest &&
+                       std::all_of(environment.host.begin(), environment.host.end(), [](char c) {
+                         return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' ||
+                                c == '_' || c == '-';
+                       });
+  if (!is_name) {
+    reader.problem(absl::StrCat("TESSERA_HOST: got '", environment.host, "', expected up to ",
+                                kLongest, " letters, digits, '.', '_' and '-'; unset it"));
+  }
+}
+
 /// For a directory that others use: its mode and owner are not to be touched.
 std::string own_directory_advice(const std::string& directory) {
   const bool is_open = ::access(directory.c_str(), W_OK | X_OK) == 0;
@@ -133,6 +150,7 @@ absl::StatusOr<Environment> read_environment(const EnvironmentLookup& lookup,
       reader.problem("TESSERA_JOB_TOKEN: got '', expected a secret text, or no such variable");
     }
   }
+  read_host(reader, environment);
   environment.is_verbose = read_verbose(reader);
   environment.run_id = reader.text("TORCHELASTIC_RUN_ID");
   environment.attempt = reader.text("TORCHELASTIC_RESTART_COUNT");

@@ -29,6 +29,11 @@ std::string machine_id() {
                       link_target("/proc/self/ns/pid"));
 }
 
+std::string host_id() {
+  return absl::StrCat(machine_id(), " ", link_target("/proc/self/ns/net"), " ",
+                      link_target("/proc/self/ns/uts"));
+}
+
 std::string machine_name() {
   char name[256] = {};
   ::gethostname(name, sizeof(name) - 1);

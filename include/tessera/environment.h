@@ -40,6 +40,13 @@ namespace tessera {
 /// TESSERA_JOB_PAGE: where ranks record for tessera-run why they fail (JobPage; optional).
 /// TESSERA_FLIGHT_DUMP: a directory into which a rank that fails first on CPUs, and every rank that
 /// fails over NCCL, writes the last calls of the ranks (docs/flight-recorder.md; optional).
+/// TESSERA_BACKEND: what ProcessGroupOptions::backend takes, for programs that leave it open
+/// (optional). Of the mpi backend, all optional: TESSERA_MPI: which MPI, "openmpi", "mpich" (also
+/// Intel MPI, MVAPICH) or the path of a libmpi, in place of the one that the program has loaded or
+/// its launcher belongs to; TESSERA_MPI_MODULE: the path of Tessera's module for it
+/// (docs/hosts.md).
+/// TESSERA_HOST: a name of up to 64 letters, digits, '.', '_' and '-' that tells backend hosts which
+/// ranks are on one host, in place of what the kernel says: for trying two hosts on one machine.
 /// TESSERA_VERBOSE: 1 makes init_process_group say on stderr who this process is and by what.
 /// Integers are read strictly: digits only, the whole string.
 struct Environment {
@@ -61,6 +68,7 @@ struct Environment {
   std::string job_token;
   std::string run_id;   ///< "" unless TORCHELASTIC_RUN_ID is set
   std::string attempt;  ///< "" unless TORCHELASTIC_RESTART_COUNT is set
+  std::string host;     ///< "" unless TESSERA_HOST is set
   bool is_verbose = false;
 
   /// Whether a scheduler or mpirun started this process as one of several.

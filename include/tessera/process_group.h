@@ -29,6 +29,8 @@ struct Capabilities {
   bool has_host_channel = false;
   /// Ranks read each other's memory without the owner taking part: make_window() works.
   bool one_sided_reads = false;
+  /// SumOrder::kBinaryTree is possible, of what dtypes and numbers of ranks it takes.
+  bool tree_sums = true;
 };
 
 /// Ranks that communicate. Every collective is called by every rank of the group in the same order;
@@ -39,8 +41,9 @@ struct Capabilities {
 /// Tensors are contiguous, lie at device() and are of fp32, fp64, bf16, fp16, int64, int32, int16,
 /// int8, uint8 or bool. Sums and products run in rank order, or as SumOrder says; bf16 and fp16 are
 /// accumulated in fp32 and rounded once. So every rank receives the same bits, and reduce_scatter
-/// gives the same bits as the matching slice of all_reduce. Over NCCL the order and the rounding
-/// are NCCL's, and none of this is promised. An operation, a ReduceOp or a dtype that a backend
+/// gives the same bits as the matching slice of all_reduce. On backend hosts each host sums its
+/// ranks in their order and then the hosts are summed in theirs; bf16 and fp16 are rounded once in
+/// either. Over NCCL the order and the rounding are NCCL's, and none of this is promised. An operation, a ReduceOp or a dtype that a backend
 /// lacks is a c10::Error that names both, on every rank alike and before anything is sent.
 ///
 /// Messages (send, recv, isend, irecv) concern two ranks only and take no number in the sequence of
@@ -53,8 +56,9 @@ struct Capabilities {
 ///
 /// All collectives return at once or run in the call, as the backend decides; results are valid
 /// after Work::wait(). Misuse (shape, dtype, device) throws c10::Error before anything is sent;
-/// failure throws CommError, from the call or from wait(), and poisons the group (over NCCL all
-/// groups of its world): every later call on it, on every rank, throws the same cause.
+/// failure throws CommError, from the call or from wait(), and poisons the group (over NCCL, and on
+/// backend hosts if it is on several, all groups of its world): every later call on it, on every
+/// rank, throws the same cause.
 ///
 /// A group is used by one thread at a time. Destroying it is local and never blocks: it marks this
 /// rank as having left (errors of the others' later collectives name it); destroying it during
@@ -76,7 +80,7 @@ class ProcessGroup {
   virtual int size() const = 0;
   /// Unique among the groups of one world; "world" for the outermost.
   virtual std::string_view name() const = 0;
-  /// "loopback", "shm", "nccl" or "mpi".
+  /// "loopback", "shm", "nccl", "mpi" or "hosts".
   virtual std::string_view backend() const = 0;
   virtual Capabilities can() const = 0;
   /// Where the tensors of its collectives lie: the CPU, or this rank's device.

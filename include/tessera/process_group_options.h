@@ -37,9 +37,11 @@ struct ProcessGroupOptions {
   /// dead peer is noticed at once, whatever the time-out; the time-out is for a peer that is alive
   /// but does not make the call (stuck, stopped, in an endless loop).
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// "auto", "loopback", "mpi", "shm" or "nccl". auto: TESSERA_BACKEND, if that is set; else
-  /// loopback for one rank, whatever its device, nccl for GPUs, mpi for CPUs where mpirun or srun
-  /// has started ranks on several hosts, and shm for other CPUs. "shm" with GPUs stages through
+  /// "auto", "loopback", "mpi", "hosts", "shm" or "nccl". auto: TESSERA_BACKEND, if that is set;
+  /// else loopback for one rank, whatever its device, nccl for GPUs, hosts for CPUs where mpirun or
+  /// srun has started ranks on several hosts, and shm for other CPUs. hosts: shared memory inside
+  /// each host and MPI between them, where all hosts have equally many ranks, and several; else MPI
+  /// alone, as mpi always. "shm" with GPUs stages through
   /// host memory, on one host: for tests, and for GPUs without NCCL.
   std::string backend = "auto";
   /// Whether collectives run in a thread of their own (kThread), inside the call (kInline), or as

@@ -18,13 +18,16 @@ constexpr const char* kPage = "tessera/page";
 /// The page that the processes of one host share.
 class SharedPage final : public Transport {
  public:
-  SharedPage(JobStore* store, int rank, int world_size)
-      : store_(store), rank_(rank), world_size_(world_size) {}
+  SharedPage(JobStore* store, const HandshakeOptions& options)
+      : store_(store),
+        rank_(options.rank),
+        world_size_(options.world_size),
+        numbers_(options.numbers) {}
 
   bool is_local() const override { return true; }
 
   std::string open(const std::vector<int>& pids) override {
-    world_ = shm::World::create(pids, rank_);
+    world_ = shm::World::create(pids, rank_, numbers_);
     if (store_ != nullptr) store_->lend(kPage, world_->segment()->fd());
     return world_->page().to_text();
   }
@@ -44,6 +47,7 @@ class SharedPage final : public Transport {
   JobStore* const store_;
   const int rank_;
   const int world_size_;
+  const std::vector<int>& numbers_;
   std::shared_ptr<shm::World> world_;
 };
 
@@ -76,7 +80,7 @@ void hold(const Endpoint& endpoint, const HandshakeOptions& options, Transport& 
 }  // namespace
 
 std::shared_ptr<shm::World> meet(const Endpoint& endpoint, const HandshakeOptions& options) {
-  SharedPage page(endpoint.own, options.rank, options.world_size);
+  SharedPage page(endpoint.own, options);
   hold(endpoint, options, page);
   return page.take_world();
 }

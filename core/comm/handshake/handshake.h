@@ -3,6 +3,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tessera/core/comm/meeting/endpoint.h"
 #include "tessera/core/comm/shm/world.h"
@@ -16,6 +17,9 @@ struct HandshakeOptions {
   std::string job_token;
   std::chrono::milliseconds timeout;
   std::string device = "cpu";  ///< the kind that this rank uses: "cpu" or "cuda"
+  /// What messages of the shared memory world call its ranks, if they are a part of a job's; empty:
+  /// what they are there.
+  std::vector<int> numbers = {};
 };
 
 /// Collective over the ranks of a job. Returns the shared memory world in which all ranks met. See

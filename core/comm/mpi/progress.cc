@@ -117,6 +117,7 @@ void Progress::own(const Calls& calls) {
 }
 
 void Progress::leave_to_application(const Calls& calls) {
+  if (owned_ == &calls) return;  // this is another world over it
   static std::set<const Calls*> known;
   if (known.insert(&calls).second) {
     calls.before_finalize([] {

@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/groups/loopback_group.h"
+#include "tessera/core/comm/rendezvous/hosts_world.h"
 #include "tessera/core/comm/rendezvous/mpi_world.h"
 #include "tessera/core/comm/rendezvous/nccl_world.h"
 #include "tessera/core/comm/rendezvous/shm_world.h"
@@ -25,6 +26,8 @@ constexpr Backend kBackends[] = {
      make_loopback},
     {"mpi", "CPUs of any hosts, under mpirun or srun", /*is_for_host=*/true,
      /*is_for_devices=*/false, /*is_for_one=*/false, make_mpi_world},
+    {"hosts", "mpi, and shared memory inside each host", /*is_for_host=*/true,
+     /*is_for_devices=*/false, /*is_for_one=*/false, make_hosts_world},
     {"shm", "ranks of one host", /*is_for_host=*/true, /*is_for_devices=*/true,
      /*is_for_one=*/false, make_shm_world},
     {"nccl", "GPUs", /*is_for_host=*/false, /*is_for_devices=*/true, /*is_for_one=*/false,

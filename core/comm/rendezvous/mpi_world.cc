@@ -32,6 +32,10 @@ void share_cores_of_host(const Environment& environment) {
 
 }  // namespace
 
+std::string host_name(const Environment& environment) {
+  return environment.host.empty() ? machine_name() : environment.host;
+}
+
 std::shared_ptr<ProcessGroup> make_mpi_world(ProcessGroupOptions options,
                                              const Environment& environment) {
   const auto library = mpi::load_library();
@@ -53,7 +57,7 @@ std::shared_ptr<ProcessGroup> make_mpi_world(ProcessGroupOptions options,
                                          "and WORLD_SIZE, or set them as MPI does"),
                       "init_process_group");
   group->world().set_places(exchange_texts(
-      *group, absl::StrCat(" (pid ", ::getpid(), " on ", machine_name(), ")"), "places"));
+      *group, absl::StrCat(" (pid ", ::getpid(), " on ", host_name(environment), ")"), "places"));
   if (environment.is_of_scheduler()) share_cores_of_host(environment);
   return group;
 }

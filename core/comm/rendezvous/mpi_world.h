@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "tessera/environment.h"
 #include "tessera/process_group.h"
@@ -13,5 +14,8 @@ namespace tessera::internal {
 /// MPI, or where MPI's ranks are not those that the environment names.
 std::shared_ptr<ProcessGroup> make_mpi_world(ProcessGroupOptions options,
                                              const Environment& environment);
+
+/// Local. What messages call this rank's host.
+std::string host_name(const Environment& environment);
 
 }  // namespace tessera::internal

@@ -93,11 +93,16 @@ void check_options(const ProcessGroupOptions& options) {
   check_nccl(options);
 }
 
-/// What ranks on the CPUs of several hosts take where the program leaves it open.
-bool is_over_mpi(const ProcessGroupOptions& options, const Environment& environment) {
-  if (options.backend == "mpi") return true;
-  const bool has_hosts = environment.is_of_scheduler() && !environment.is_one_host();
+/// Whether they take what the program leaves open on the CPUs of several hosts.
+bool is_over_hosts(const ProcessGroupOptions& options, const Environment& environment) {
+  if (options.backend == "hosts") return true;
+  const bool has_hosts =
+      environment.is_of_scheduler() && (!environment.is_one_host() || !environment.host.empty());
   return options.backend == kAuto && options.device.is_cpu() && has_hosts;
+}
+
+bool is_over_mpi(const ProcessGroupOptions& options, const Environment& environment) {
+  return options.backend == "mpi" || is_over_hosts(options, environment);
 }
 
 Environment environment_for(const ProcessGroupOptions& options) {
@@ -134,7 +139,7 @@ const Backend& choose_backend(const ProcessGroupOptions& options, const Environm
   const int ranks = environment.world_size;
   const Backend* const chosen = find_backend(options.backend);
   if (chosen == nullptr) {
-    if (is_over_mpi(options, environment)) return *find_backend("mpi");
+    if (is_over_hosts(options, environment)) return *find_backend("hosts");
     return default_backend(options.device, ranks);
   }
   TORCH_CHECK(!chosen->is_for_one || ranks == 1, "[rendezvous] options: got backend '",

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <ATen/Parallel.h>
+#include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
 #include "tessera/core/comm/agreement/refusal.h"
@@ -24,20 +25,26 @@ namespace {
 constexpr int kMaxWorld = 4096;
 constexpr int kSpinCount = 2000;
 
+/// How long the ranks of one host wait for each other where they can do without shared memory.
+constexpr auto kMeetingOfPart = std::chrono::seconds(30);
+
+Lane::Mode mode_of(ProcessGroupOptions::Lane lane, int cores, int ranks) {
+  const bool is_thread = lane == ProcessGroupOptions::Lane::kThread ||
+                         (lane == ProcessGroupOptions::Lane::kAuto && cores >= 2 * ranks);
+  return is_thread ? Lane::Mode::kThread : Lane::Mode::kInline;
+}
+
+/// `callers`: how many threads of a rank call it at a time.
 std::shared_ptr<ProcessGroup> group_of(const ProcessGroupOptions& options,
-                                       std::shared_ptr<shm::World> world) {
+                                       std::shared_ptr<shm::World> world, int callers = 1) {
   const int cores = world->cores();
   const int ranks = world->size();
-  Lane::Mode mode = Lane::Mode::kInline;
-  if (options.lane == ProcessGroupOptions::Lane::kThread) mode = Lane::Mode::kThread;
-  if (options.lane == ProcessGroupOptions::Lane::kAuto && cores >= 2 * ranks) {
-    mode = Lane::Mode::kThread;
-  }
+  const Lane::Mode mode = mode_of(options.lane, cores, ranks);
   shm::Member::Options member_options;
   member_options.timeout = options.timeout;
   member_options.report_after = options.report_after;
   // Spinning ranks take the cores away from those they wait for.
-  const int threads = mode == Lane::Mode::kThread ? 2 * ranks : ranks;
+  const int threads = (mode == Lane::Mode::kThread ? 2 : callers) * ranks;
   member_options.spin_count = threads <= cores ? kSpinCount : 0;
   shm::Channel& channel = world->channel();
   auto memory = world->segment();
@@ -53,7 +60,7 @@ void check_one_host(const Environment& environment) {
               environment.launcher, ": got ranks on several hosts (", environment.local_world_size,
               " of ", environment.world_size,
               " on this one), expected all ranks on one host, as backend 'shm' reaches no other; "
-              "start all ranks on one host, or leave the backend to 'auto', which is 'mpi' then");
+              "start all ranks on one host, or leave the backend to 'auto', which is 'hosts' then");
 }
 
 /// What tessera-run does by OMP_NUM_THREADS: mpirun and srun let every rank use all cores that it
@@ -63,6 +70,21 @@ void share_cores(int cores, int ranks) {
   at::set_num_threads(std::min(at::get_num_threads(), std::max(1, cores / ranks)));
 }
 
+void require_proc() {
+  TORCH_CHECK(process_status(::getpid()).has_value(), "[rendezvous] /proc: got no /proc/",
+              ::getpid(),
+              "/stat, expected what the kernel says of this process: ranks on one host "
+              "find each other and their memory there; mount /proc (mount -t proc proc /proc)");
+}
+
+/// The ranks have met.
+void leave(Endpoint endpoint, ProcessGroup& group) {
+  group.barrier("init_process_group");  // the host's descriptors are needed until here
+  endpoint = {};
+  // A store's destructor may still write, so its file must not be removed before all are destroyed.
+  group.barrier("init_process_group: stores are closed");
+}
+
 std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
                                            const Environment& environment) {
   TORCH_CHECK(environment.world_size <= kMaxWorld, "[rendezvous] WORLD_SIZE: got ",
@@ -70,10 +92,7 @@ std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
               "; start fewer ranks");
   if (environment.world_size == 1) return group_of(options, shm::World::create({::getpid()}));
   check_one_host(environment);
-  TORCH_CHECK(process_status(::getpid()).has_value(), "[rendezvous] /proc: got no /proc/",
-              ::getpid(),
-              "/stat, expected what the kernel says of this process: ranks on one host "
-              "find each other and their memory there; mount /proc (mount -t proc proc /proc)");
+  require_proc();
   Endpoint endpoint = meeting_endpoint(options, environment);
   HandshakeOptions handshake;
   handshake.rank = environment.rank;
@@ -84,15 +103,36 @@ std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
   auto world = meet(endpoint, handshake);
   if (environment.is_of_scheduler()) share_cores(world->cores(), environment.world_size);
   auto group = group_of(options, std::move(world));
-  group->barrier("init_process_group");  // the host's descriptors are needed until here
-  endpoint = {};
   options.store.reset();
-  // A store's destructor may still write, so its file must not be removed before all are destroyed.
-  group->barrier("init_process_group: stores are closed");
+  leave(std::move(endpoint), *group);
   return group;
 }
 
 }  // namespace
+
+std::shared_ptr<ProcessGroup> make_shm_part(const ProcessGroupOptions& options,
+                                            const Environment& environment, const HostPart& part) {
+  require_proc();
+  ProcessGroupOptions meeting;
+  meeting.store_url = absl::StrCat("file://", part.path);
+  meeting.timeout = std::min<std::chrono::milliseconds>(options.timeout, kMeetingOfPart);
+  HandshakeOptions handshake;
+  handshake.rank = part.own;
+  handshake.world_size = static_cast<int>(part.ranks.size());
+  handshake.job_token = environment.job_token;
+  handshake.timeout = meeting.timeout;
+  handshake.numbers = part.ranks;
+  Environment own = environment;
+  own.rank = part.own;
+  own.world_size = handshake.world_size;
+  Endpoint endpoint = meeting_endpoint(meeting, own);
+  ProcessGroupOptions of_group = options;
+  of_group.lane = ProcessGroupOptions::Lane::kInline;  // its callers are lanes
+  constexpr int kCallers = 3;
+  auto group = group_of(of_group, meet(endpoint, handshake), kCallers);
+  leave(std::move(endpoint), *group);
+  return group;
+}
 
 std::shared_ptr<ProcessGroup> make_shm_world(ProcessGroupOptions options,
                                              const Environment& environment) {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "tessera/environment.h"
 #include "tessera/process_group.h"
@@ -13,5 +15,17 @@ namespace tessera::internal {
 /// the same c10::Error, which names the ranks.
 std::shared_ptr<ProcessGroup> make_shm_world(ProcessGroupOptions options,
                                              const Environment& environment);
+
+/// Those ranks of a job that are on this host, where the job has more.
+struct HostPart {
+  std::vector<int> ranks;  ///< of the job, ascending
+  int own = 0;             ///< which of them this one is
+  std::string path;        ///< of a socket that nobody else uses, in a directory of this user's
+};
+
+/// Collective over these ranks: their world, in shared memory, for the threads of a group of
+/// several hosts. Where it cannot be made they learn of it in seconds.
+std::shared_ptr<ProcessGroup> make_shm_part(const ProcessGroupOptions& options,
+                                            const Environment& environment, const HostPart& part);
 
 }  // namespace tessera::internal

@@ -31,7 +31,7 @@ Group::~Group() {
   if (std::uncaught_exceptions() > uncaught_at_start_) {
     char text[80];
     std::snprintf(text, sizeof(text), "rank %d left while an exception unwound",
-                  member_->world().rank());
+                  member_->world().number_of(member_->world().rank()));
     member_->abort(text);
   }
   if (mailbox_ != nullptr) mailbox_->close();
@@ -172,6 +172,7 @@ std::unique_ptr<Member> Group::do_subgroup(const std::vector<int>& ranks, std::s
     Channel* channel = Channel::create(memory->data(), count);
     for (int i = 0; i < count; ++i) {
       channel->slot(i).world_rank = member_->world_rank(ranks[i]);
+      channel->slot(i).number = member_->channel().slot(ranks[i]).number;
       channel->slot(i).caller.store(0, std::memory_order_relaxed);
     }
     call.source = memory->range(0);

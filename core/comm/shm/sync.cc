@@ -78,9 +78,9 @@ std::string describe(const CallDescriptor& call) {
 }
 
 std::string Channel::name_of(int rank) {
-  const int world_rank = slot(rank).world_rank;
-  if (world_rank == rank) return absl::StrCat("rank ", rank);
-  return absl::StrCat("rank ", rank, " (rank ", world_rank, " of the world)");
+  const int number = slot(rank).number;
+  if (number == rank) return absl::StrCat("rank ", rank);
+  return absl::StrCat("rank ", rank, " (rank ", number, " of the world)");
 }
 
 Channel* Channel::create(void* memory, int size) {

@@ -111,6 +111,7 @@ struct alignas(64) ChannelSlot {
   std::atomic<uint64_t> collectives;  // finished by this rank
   std::atomic<int64_t> caller;        // id of the thread that called last
   int32_t world_rank;
+  int32_t number;                           // what messages call it, in the world
   alignas(64) std::atomic<int64_t> posted;  // calls this rank has posted
   std::atomic<int64_t> done;                // leading calls of which it reads and writes no more
   // A ring: call number s is at s % kCalls. A rank posts s when all are done with s - kCalls.

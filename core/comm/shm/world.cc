@@ -82,7 +82,8 @@ bool is_page(const char* data, int64_t bytes, int size) {
   return true;
 }
 
-std::shared_ptr<World> World::create(const std::vector<int>& pids, int own_rank) {
+std::shared_ptr<World> World::create(const std::vector<int>& pids, int own_rank,
+                                     const std::vector<int>& numbers) {
   const auto size = static_cast<int>(pids.size());
   auto segment = Segment::create(ControlPage::bytes(size));
   auto* page = new (segment->data()) ControlPage();
@@ -90,10 +91,14 @@ std::shared_ptr<World> World::create(const std::vector<int>& pids, int own_rank)
   for (int rank = 0; rank < size; ++rank) {
     new (&page->rank(rank)) RankState();
     page->rank(rank).pid = pids[rank];
+    page->rank(rank).number = numbers.empty() ? rank : numbers[static_cast<size_t>(rank)];
   }
   Channel::create(&page->channel(), size);
   for (int rank = 0; rank < size; ++rank) new (&page->ring(rank)) FlightRing();
-  for (int rank = 0; rank < size; ++rank) page->channel().slot(rank).world_rank = rank;
+  for (int rank = 0; rank < size; ++rank) {
+    page->channel().slot(rank).world_rank = rank;
+    page->channel().slot(rank).number = page->rank(rank).number;
+  }
   page->ready.store(1, std::memory_order_release);
   return std::shared_ptr<World>(new World(own_rank, size, std::move(segment)));
 }
@@ -166,8 +171,8 @@ void World::check_peers(const std::function<std::string(const std::string&)>& de
     }
     // Asked again: it may have left in an orderly way just before its process ended.
     if (ended && state.left.load(std::memory_order_acquire) == 0) {
-      const std::string cause = absl::StrCat("rank ", rank, " (pid ", state.pid, ") died");
-      if (!poison().is_set()) report_failure(rank, describe(cause), state.pid);
+      const std::string cause = absl::StrCat("rank ", state.number, " (pid ", state.pid, ") died");
+      if (!poison().is_set()) report_failure(state.number, describe(cause), state.pid);
       poison().set(cause);
       dump_flights(cause);
       return;
@@ -177,7 +182,7 @@ void World::check_peers(const std::function<std::string(const std::string&)>& de
 
 RankFlight World::flight_of(int rank, uint64_t count) const {
   const FlightRing& ring = page_->ring(rank);
-  return {.rank = rank,
+  return {.rank = number_of(rank),
           .pid = pid_of(rank),
           .state = process_state(pid_of(rank)),
           .begun = ring.begun(),
@@ -191,7 +196,7 @@ void World::dump_flights(std::string_view cause) noexcept {
     if (page_->dump_claimed.exchange(1, std::memory_order_relaxed) != 0) return;
     std::vector<RankFlight> ranks;
     for (int rank = 0; rank < size_; ++rank) ranks.push_back(flight_of(rank));
-    write_flight_dump(directory, rank_, ranks, cause);
+    write_flight_dump(directory, number_of(rank_), ranks, cause);
   } catch (const std::exception&) {  // no memory; the error itself goes on
   }
 }
@@ -279,9 +284,9 @@ WaitCycle World::find_cycle(int place) {
   for (size_t i = 0; i < steps.size(); ++i) {
     const BlockedCall& call = steps[i].call;
     cycle.members.push_back({steps[i].rank, call.version, call.confirmed});
-    absl::StrAppend(&cycle.text, i == 0 ? " " : "; ", "rank ", steps[i].rank, " is in ",
+    absl::StrAppend(&cycle.text, i == 0 ? " " : "; ", "rank ", number_of(steps[i].rank), " is in ",
                     std::string(call.text, call.length), " and waits for rank ",
-                    call.waits_for_rank);
+                    number_of(call.waits_for_rank));
   }
   return cycle;
 }

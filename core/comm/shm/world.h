@@ -35,6 +35,7 @@ struct alignas(64) RankState {
   static constexpr int kBlockedCalls = 8;
 
   int32_t pid;
+  int32_t number;              // what the job calls the rank, of whose world this may be a part
   std::atomic<uint32_t> left;  // 1 once the rank's last group is gone
   std::atomic<uint32_t> lock;  // guards what follows; never held across a system call
   uint64_t version;
@@ -97,8 +98,10 @@ struct WaitCycle {
 class World {
  public:
   /// Local. One rank makes the control page for ranks of these processes; the others open it by the
-  /// range that it made known, and by its descriptor if that was passed on.
-  static std::shared_ptr<World> create(const std::vector<int>& pids, int own_rank = 0);
+  /// range that it made known, and by its descriptor if that was passed on. `numbers`: what
+  /// messages call the ranks, if that is not what they are here.
+  static std::shared_ptr<World> create(const std::vector<int>& pids, int own_rank = 0,
+                                       const std::vector<int>& numbers = {});
   static std::shared_ptr<World> open(int rank, int size, const SharedRange& page,
                                      FileDescriptor passed = FileDescriptor());
   ~World();
@@ -107,6 +110,8 @@ class World {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  /// What messages call a rank.
+  int number_of(int rank) const { return page_->rank(rank).number; }
   /// The process of the rank.
   const Origin& origin() const { return origin_; }
   const std::shared_ptr<Arena>& arena() const { return arena_; }

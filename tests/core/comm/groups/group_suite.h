@@ -24,6 +24,7 @@ struct GroupBackend {
   bool reduces_int16 = true;
   bool has_any_source = true;
   bool compares_counts = true;  ///< of all_to_all
+  bool rounds_once = true;      ///< means of 16 bits, whatever the number of ranks
   bool matches_by_tag = true;   ///< messages; else in the order of the calls
   int64_t largest = 70001;      ///< elements; more than one chunk where ranks stage
 };

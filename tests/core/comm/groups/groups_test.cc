@@ -333,7 +333,8 @@ TEST(Groups, OptionsAreChecked) {
     EXPECT_THAT(refused({.backend = backend}),
                 HasSubstr("got backend '" + backend +
                           "', expected 'auto', 'loopback' (one rank), 'mpi' (CPUs of any hosts, "
-                          "under mpirun or srun), 'shm' (ranks of one host) or 'nccl' (GPUs); use "
+                          "under mpirun or srun), 'hosts' (mpi, and shared memory inside each "
+                          "host), 'shm' (ranks of one host) or 'nccl' (GPUs); use "
                           "'auto'"));
   }
   EXPECT_THAT(refused({.rank = 0, .world_size = 2, .store_url = "file://x/y"}),

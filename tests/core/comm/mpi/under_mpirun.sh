@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs ranks under the mpirun of one MPI: the whole surface of a group in worlds of 1 to 4, what
-# happens to a job whose ranks fail, and an application that uses MPI itself.
+# Runs ranks under the mpirun of one MPI: the whole surface of a group in worlds of 1 to 4 and on two
+# hosts of two, what happens to a job whose ranks fail, and an application that uses MPI itself.
 #
 #   under_mpirun.sh <folder of the programs> <openmpi | mpich>
 #
@@ -80,6 +80,40 @@ if [[ -x $bin/quickstart ]]; then
       diff "$scratch/shm" "$scratch/mpi" || die "$strategy differs between shm and mpi on $ranks:"
     done
   done
+fi
+
+# Two hosts of two ranks on this machine: the surface of their group, what a failure says, and one
+# hash of the parameters whatever is split.
+on_hosts() {  # <limit in seconds> <program> <arguments>...
+  local limit=$1
+  shift
+  timeout --kill-after=5 "$limit" "${launch[@]}" -n 2 env TESSERA_HOST=left "$@" \
+    : -n 2 env TESSERA_HOST=right "$@" >"$scratch/out" 2>&1
+}
+export TESSERA_TEST_HOSTS_JOB=1
+on_hosts 240 "$bin/mpi_test" --gtest_filter='HostsJob.*' || die "two hosts of two ranks failed:"
+says "PASSED"
+on_hosts 60 "$bin/mpi_test" --gtest_filter='HostsScenario.Calls*' || die "calls that differ:"
+on_hosts 60 "$bin/mpi_test" --gtest_filter='HostsScenario.Rank*' || true
+for rank in 0 2 3; do
+  says "all_reduce #0 'missed' on group 'world', rank $rank: on host left: timed out: waited 2000 ms for rank 1,"
+done
+if [[ -x $bin/quickstart ]]; then
+  for strategy in ddp zero1 zero2 zero3; do
+    on_hosts 120 "$bin/quickstart" --strategy=$strategy --epochs=1 ||
+      die "quickstart --strategy=$strategy on two hosts:"
+    grep "^world 4: .*parameters [0-9a-f]" "$scratch/out" | grep -o "parameters.*" >"$scratch/$strategy"
+    diff "$scratch/ddp" "$scratch/$strategy" || die "$strategy differs from ddp on two hosts:"
+  done
+  # Hosts of one and of three ranks: by MPI alone, with its bits.
+  hash_of() { grep "^world 4: .*parameters [0-9a-f]" "$scratch/out"; }
+  job 4 120 env TESSERA_BACKEND=mpi "$bin/quickstart" --strategy=zero2 --epochs=1 || die "by MPI:"
+  hash_of >"$scratch/flat"
+  timeout --kill-after=5 120 "${launch[@]}" -n 1 env TESSERA_HOST=left TESSERA_VERBOSE=1 \
+    "$bin/quickstart" --strategy=zero2 --epochs=1 : -n 3 env TESSERA_HOST=right \
+    "$bin/quickstart" --strategy=zero2 --epochs=1 >"$scratch/out" 2>&1 || die "uneven hosts:"
+  says "2 hosts with 1, 3 ranks: all communicate by MPI, each for itself"
+  hash_of | diff "$scratch/flat" - || die "uneven hosts differ from MPI alone:"
 fi
 
 # Ranks that take branches of their own, and one that evaluates alone.

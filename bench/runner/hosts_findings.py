@@ -1,0 +1,79 @@
+"""What the hosts suite found."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+
+from .spread import Rounds, Spread, Timing, medians, ratio
+from .two_hosts import HOSTS, LINKS, Link
+
+FLOORS = ("pytorch local, mmap_max 0", "tessera local")
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Place:
+    """Two hosts with so many ranks each, and what joins them."""
+
+    per_host: int
+    link: str  # its name
+
+    @property
+    def name(self) -> str:
+        return f"{HOSTS} x {self.per_host}, {self.link}"
+
+    def wire_ms(self, sent_bytes: float) -> float:
+        """How long so many bytes are under way in one direction."""
+        link, = (known for known in LINKS if known.name == self.link)
+        return link.wire_ms(sent_bytes)
+
+
+def place(per_host: int, link: Link) -> Place:
+    """By the link itself."""
+    return Place(per_host, link.name)
+
+
+@dataclasses.dataclass
+class Hosted:
+    """One entry that trains on two hosts."""
+
+    rounds: dict[int, Timing] = dataclasses.field(default_factory=dict)  # ms per step
+    sent_bytes: list[float] = dataclasses.field(default_factory=list)  # of the host that sent most, per step
+
+    @property
+    def mean_sent_bytes(self) -> float:
+        return statistics.fmean(self.sent_bytes)
+
+
+@dataclasses.dataclass
+class Hosts:
+    """Of model A."""
+
+    parameters: int = 0
+    found: dict[Place, dict[str, Hosted]] = dataclasses.field(default_factory=dict)
+    # By ranks per host: from the begin of a step until all ranks have the first bucket under ddp.
+    first_bucket_ms: dict[int, Spread] = dataclasses.field(default_factory=dict)
+
+    def rounds(self, at: Place, name: str) -> Rounds:
+        """An entry's step times, or nothing."""
+        found = self.found.get(at, {}).get(name)
+        return found.rounds if found else {}
+
+    def floor(self, at: Place) -> str | None:
+        """The lower floor by median."""
+        known = [name for name in FLOORS if self.rounds(at, name)]
+        return min(known, key=lambda name: medians(self.rounds(at, name)).median, default=None)
+
+    def ratio(self, at: Place, above: str | None, below: str) -> Spread | None:
+        """Step time over step time, round by round."""
+        return ratio(self.rounds(at, above or ""), self.rounds(at, below))
+
+    def bound(self, at: Place, sent_bytes: float) -> Rounds:
+        """What no ddp can beat, by round: the floor, or the first bucket and then the wire, full of
+        `sent_bytes`, whichever lasts longer."""
+        floor, first = self.floor(at), self.first_bucket_ms.get(at.per_host)
+        if floor is None or first is None:
+            return {}
+        wired_ms = first.median + at.wire_ms(sent_bytes)
+        return {round_: Timing(max(timing.median, wired_ms), max(timing.minimum, wired_ms))
+                for round_, timing in self.rounds(at, floor).items()}

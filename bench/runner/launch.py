@@ -1,0 +1,75 @@
+"""How the ranks of an entry are started: on this host, one process each."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Protocol
+
+from . import process
+from .entry import Entry
+
+
+class Rank(Protocol):
+    """One rank's process and its ends of the protocol."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def stdin(self) -> IO[bytes] | None: ...
+
+    @property
+    def stdout(self) -> IO[bytes] | None: ...
+
+    def poll(self) -> int | None:
+        """How it ended, or None."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """How it ended; throws subprocess.TimeoutExpired."""
+        ...
+
+    def end(self) -> None:
+        """Ends it at once, and what it started. May be called again."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is to be started."""
+
+    entry: Entry
+    world: int
+    folder: Path  # of this job alone, mode 0700; exists, removed after the end
+    logs: list[Path]  # by rank, for standard error
+    pins: list[frozenset[int] | None]  # cores by rank, on one host
+    pinned: bool  # whether ranks are to have cores of their own, where `pins` do not fit
+
+
+# Appends the ranks in order, each as soon as it has been started: what is there is ended after an error.
+Launch = Callable[[Job, list[Rank]], None]
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start_here(job: Job, into: list[Rank]) -> None:
+    """Ranks of one host: ours meet at a socket in the job's folder, PyTorch's over the loopback interface."""
+    common = {
+        "WORLD_SIZE": str(job.world),
+        "LOCAL_WORLD_SIZE": str(job.world),
+        "TESSERA_STORE": f"file://{job.folder}/store",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "GLOO_SOCKET_IFNAME": "lo",
+    } | dict(job.entry.environment)
+    for rank, log in enumerate(job.logs):
+        environment = process.clean_environment(common | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+        into.append(process.start(job.entry.command, environment, log, job.pins[rank]))

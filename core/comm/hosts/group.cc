@@ -1,0 +1,226 @@
+#include "tessera/core/comm/hosts/group.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+
+#include "tessera/core/comm/agreement/disagreement.h"
+#include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/comm/groups/op_traits.h"
+#include "tessera/core/comm/hosts/host_group.h"
+#include "tessera/core/comm/hosts/transfers.h"
+#include "tessera/core/comm/hosts/window.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/errors.h"
+
+namespace tessera::internal::hosts {
+namespace {
+
+/// A message, whose failure becomes the world's.
+class MessageWork final : public Work {
+ public:
+  MessageWork(std::shared_ptr<Work> inner, std::weak_ptr<World> world)
+      : inner_(std::move(inner)), world_(std::move(world)) {}
+
+  bool is_completed() override { return inner_->is_completed(); }
+  void wait() override {
+    try {
+      inner_->wait();
+    } catch (const CommError& error) {
+      const auto world = world_.lock();
+      if (world != nullptr && world->origin().is_here()) world->fail(error.cause());
+      throw;
+    }
+  }
+  int source() const override { return inner_->source(); }
+
+ private:
+  const std::shared_ptr<Work> inner_;
+  const std::weak_ptr<World> world_;
+};
+
+}  // namespace
+
+Group::Group(std::shared_ptr<World> world, Levels levels)
+    : uncaught_at_start_(std::uncaught_exceptions()),
+      world_(std::move(world)),
+      member_(std::make_unique<Member>(*world_, std::move(levels))) {}
+
+Group::~Group() {
+  if (std::uncaught_exceptions() > uncaught_at_start_) world_->fail_by_unwinding();
+  world_->retire(std::move(member_));
+}
+
+Capabilities Group::can() const {
+  const Levels& levels = member_->levels();
+  return {.in_background = true,
+          .one_sided_reads = levels.flat->can().one_sided_reads,
+          .tree_sums = levels.layout.sums_are_one_tree()};
+}
+
+/// Messages fail where the world has, and with them the world.
+template <typename Body>
+auto Group::with_messages(const Collective& message, Body&& body) {
+  const bool is_here = world_->origin().is_here();
+  const std::string cause = is_here ? world_->failure() : "";
+  if (!cause.empty()) {
+    throw CommError({to_string(message.op), member_->name(), -1, rank(), std::string(message.tag)},
+                    cause);
+  }
+  try {
+    return body();
+  } catch (const CommError& error) {
+    if (is_here) world_->fail(error.cause());
+    throw;
+  }
+}
+
+std::shared_ptr<Work> Group::run(const Collective& collective) {
+  if (traits_of(collective.op).tensors == OpTraits::Tensors::kMessage) {
+    return with_messages(collective,
+                         [&] { return coupled(member_->levels().flat->run(collective)); });
+  }
+  const Transfer transfer = transfer_of(collective.op);
+  if (transfer == nullptr) refuse(collective);
+  if (collective.order == SumOrder::kBinaryTree && !can().tree_sums) {
+    refuse(collective, "in a tree's order");
+  }
+  auto work = member_->start(collective, [&levels = member_->levels(), transfer](
+                                             const Collective& call, const auto& slices) {
+    return transfer(levels, call, slices);
+  });
+  if (collective.op == Op::kBarrier) work->wait();
+  return work;
+}
+
+std::vector<std::shared_ptr<Work>> Group::run_batch(const std::vector<Collective>& messages) {
+  if (messages.empty()) return {};
+  return with_messages(messages.front(), [&] {
+    auto works = member_->levels().flat->run_batch(messages);
+    for (auto& work : works) work = coupled(std::move(work));
+    return works;
+  });
+}
+
+std::shared_ptr<Work> Group::coupled(std::shared_ptr<Work> work) const {
+  return std::make_shared<MessageWork>(std::move(work), world_);
+}
+
+at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
+  return member_->levels().inside->allocate(numel, dtype);
+}
+
+/// Runs `body` between the collectives of the group, when all ranks have called. Blocks.
+template <typename Body>
+void Group::run_in_lane(const Collective& call, Body&& body, int64_t numel) {
+  member_
+      ->start(
+          call,
+          [&body](const Collective&, const std::vector<int>&) {
+            body();
+            return Member::Last();
+          },
+          numel)
+      ->wait();
+}
+
+std::unique_ptr<tessera::Window> Group::make_window(const at::Tensor& own, std::string_view name) {
+  if (!can().one_sided_reads) return ProcessGroup::make_window(own, name);
+  check_window(own, name);
+  std::unique_ptr<tessera::Window> window;
+  std::string problem;
+  run_in_lane({.op = Op::kMakeWindow, .input = own, .tag = name}, [&] {
+    try {
+      window = make_windows(own, std::string(name));
+    } catch (const Disagreement& error) {
+      problem = error_text(error);
+    }
+  });
+  if (!problem.empty()) throw Disagreement(problem);
+  return window;
+}
+
+/// What one host's ranks refuse is refused by all, before the others wait for them.
+std::unique_ptr<tessera::Window> Group::make_windows(const at::Tensor& own,
+                                                     const std::string& name) {
+  const Levels& levels = member_->levels();
+  std::shared_ptr<tessera::Window> inside, flat;
+  std::string problem;
+  try {
+    inside = levels.inside->make_window(own, name);
+  } catch (const c10::Error& error) {
+    problem = error_text(error);
+  }
+  refuse_on_all_ranks(*levels.moves, problem, "make_window");
+  flat = levels.flat->make_window(own, name);
+  if (windows_++ == 0) cache_ = ReadCache::make(*levels.inside);
+  // For some units: of each, a part as large as this from every rank of another host.
+  constexpr int64_t kUnits = 3;
+  const int64_t others = levels.layout.ranks() - levels.locals();
+  if (cache_ != nullptr) cache_->reserve(kUnits * others * static_cast<int64_t>(own.nbytes()));
+  Window::Parts parts{
+      .inside = std::move(inside), .flat = std::move(flat), .cache = cache_, .number = windows_};
+  return std::make_unique<Window>(levels.layout, levels.rank, own, std::move(parts));
+}
+
+std::unique_ptr<SharedBuffer> Group::make_shared_buffer(int64_t bytes, std::string_view name) {
+  run_in_lane(
+      {.op = Op::kSharedBuffer, .tag = name}, [] {}, bytes);
+  return nullptr;
+}
+
+std::shared_ptr<ProcessGroup> Group::subgroup(const std::vector<int>& ranks,
+                                              std::string_view name) {
+  check_subgroup(ranks, name, size(), subgroup_names_);
+  subgroup_names_.insert(std::string(name));
+  std::shared_ptr<ProcessGroup> made;
+  const std::string tag = absl::StrCat(std::string(name), " [", absl::StrJoin(ranks, ", "), "]");
+  run_in_lane({.op = Op::kSubgroup, .tag = tag},
+              [&] { made = make_subgroup(ranks, std::string(name)); });
+  return made;
+}
+
+std::shared_ptr<ProcessGroup> Group::make_subgroup(const std::vector<int>& ranks,
+                                                   const std::string& name) {
+  const Levels& levels = member_->levels();
+  HostLayout layout = levels.layout.of(ranks);
+  std::vector<int> locals;  // of this host
+  for (const int rank : ranks) {
+    if (levels.layout.host_of(rank) == levels.host()) {
+      locals.push_back(levels.layout.local_of(rank));
+    }
+  }
+  const auto make_inside = [&] {
+    return locals.empty() ? nullptr : levels.inside->subgroup(locals, name);
+  };
+  if (layout.hosts() == 1) {
+    auto inside = make_inside();
+    if (inside == nullptr) return nullptr;
+    return std::make_shared<HostGroup>(world_, std::move(inside),
+                                       absl::StrCat(member_->name(), "/", name));
+  }
+  auto flat = levels.flat->subgroup(ranks, name);
+  if (!layout.is_two_level()) return flat;
+  auto inside = make_inside();
+  if (flat == nullptr) return nullptr;
+  return std::make_shared<Group>(
+      world_, make_levels(std::move(flat), std::move(inside), std::move(layout)));
+}
+
+void Group::abort(std::string_view cause) noexcept {
+  if (world_->origin().is_here()) world_->fail(cause);
+}
+
+std::shared_ptr<ProcessGroup> make_group(std::shared_ptr<ProcessGroup> flat,
+                                         std::shared_ptr<ProcessGroup> inside, HostLayout layout) {
+  if (!layout.is_two_level()) return flat;
+  const int host = layout.host_of(flat->rank());
+  auto world = std::make_shared<World>(*flat, *inside, layout.host_name(host));
+  return std::make_shared<Group>(
+      std::move(world), make_levels(std::move(flat), std::move(inside), std::move(layout)));
+}
+
+}  // namespace tessera::internal::hosts

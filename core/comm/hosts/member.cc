@@ -1,0 +1,102 @@
+#include "tessera/core/comm/hosts/member.h"
+
+#include <exception>
+#include <regex>
+#include <string>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "tessera/core/comm/hosts/world.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/errors.h"
+
+namespace tessera::internal::hosts {
+
+namespace {
+
+/// The groups that this one is made of number their ranks in ways that nobody else knows.
+std::string in_numbers_of_world(const std::string& cause) {
+  static const std::regex both("rank [0-9]+ \\((rank [0-9]+ of the world)\\)");
+  return std::regex_replace(cause, both, "$1");
+}
+
+}  // namespace
+
+Member::Member(World& world, Levels levels) : world_(world), levels_(std::move(levels)) {}
+
+Member::~Member() {
+  // In this order, and both before the groups go that they use.
+  for (Lane* const lane : {first_.get(), last_.get()}) {
+    if (lane != nullptr) lane->drain();
+  }
+  first_.reset();
+  last_.reset();
+}
+
+std::shared_ptr<Work> Member::start(const Collective& call, First first, int64_t numel) {
+  const int64_t sequence = ++sequence_;
+  const Origin& origin = world_.origin();
+  const std::string cause =
+      origin.is_here() ? world_.failure() : origin.fork_error(absl::StrCat("rank ", world_.rank()));
+  if (!cause.empty()) {
+    throw CommError({to_string(call.op), name(), sequence, levels_.rank, std::string(call.tag)},
+                    cause);
+  }
+  if (first_ == nullptr) {
+    last_ = std::make_unique<Lane>(Lane::Mode::kThread);
+    first_ = std::make_unique<Lane>(Lane::Mode::kThread);
+  }
+  const auto operation = std::make_shared<Operation>(call, name(), sequence, levels_.rank);
+  open_.fetch_add(1, std::memory_order_relaxed);
+  CallSignature signature = call.signature();
+  if (numel >= 0) signature.numel = numel;
+  first_->post([this, operation, first = std::move(first),
+                record = CallRecord(signature, call.slice, call.tag)] {
+    run_first(operation, first, record);
+  });
+  return operation;
+}
+
+void Member::run_first(const std::shared_ptr<Operation>& operation, const First& first,
+                       const CallRecord& record) {
+  guard(*operation, [&] {
+    Last last = first(operation->collective(), compare_calls(levels_, record));
+    if (last == nullptr) return end(*operation);
+    last_->post([this, operation, last = std::move(last)]() mutable {
+      guard(*operation, [&] {
+        last();
+        last = nullptr;  // gives its memory back before anyone sees that it is over
+        end(*operation);
+      });
+    });
+  });
+}
+
+/// Other ranks wait for this one, so whatever goes wrong is everyone's.
+template <typename Body>
+void Member::guard(Operation& operation, Body&& body) {
+  std::string cause;
+  try {
+    cause = world_.failure();
+    if (cause.empty()) return body();
+  } catch (const CommError& error) {
+    const std::string& group = error.context().group;
+    const bool is_inside = group == levels_.inside->name() || group == levels_.inside_last->name();
+    cause = in_numbers_of_world(error.cause());
+    if (is_inside) cause = world_.on_host(cause);
+  } catch (const std::exception& error) {
+    cause = world_.on_host(absl::StrCat("rank ", levels_.rank, " failed: ", error_text(error)));
+  }
+  const std::string first = world_.fail(cause);
+  open_.fetch_sub(1, std::memory_order_release);
+  operation.fail(first);
+}
+
+/// It counts as over before anyone sees that it is, who may destroy the group then.
+void Member::end(Operation& operation) {
+  open_.fetch_sub(1, std::memory_order_release);
+  operation.finish();
+}
+
+}  // namespace tessera::internal::hosts

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "tessera/collective.h"
+#include "tessera/core/process/fork.h"
+#include "tessera/errors.h"
+#include "tessera/work.h"
+
+namespace tessera::internal::hosts {
+
+/// A collective of a group of several hosts: its lanes carry it out and end it, any thread may
+/// wait. Keeps the tensors until it has ended.
+class Operation final : public Work {
+ public:
+  Operation(Collective collective, std::string group, int64_t sequence, int rank);
+
+  bool is_completed() override;
+  void wait() override;
+
+  /// While it has not ended.
+  const Collective& collective() const { return collective_; }
+
+  /// Ends it, once: well, or so that wait() throws this cause.
+  void finish() { end(std::nullopt); }
+  void fail(std::string cause) { end(std::move(cause)); }
+
+ private:
+  void end(std::optional<std::string> cause);
+
+  const std::string tag_;
+  Collective collective_;
+  const CommErrorContext context_;
+  const Origin origin_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool is_over_ = false;
+  std::optional<std::string> cause_;
+};
+
+}  // namespace tessera::internal::hosts

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/core/comm/hosts/shared_file.h"
+#include "tessera/core/process/fork.h"
+#include "tessera/process_group.h"
+#include "tessera/work.h"
+
+namespace tessera::internal::hosts {
+
+/// What a read brings: equal keys are equal bytes.
+struct ReadKey {
+  int64_t window = 0;
+  int64_t rank = 0;
+  int64_t begin = 0;
+  int64_t bytes = 0;
+  int64_t version = 0;
+
+  friend bool operator==(const ReadKey&, const ReadKey&) = default;
+};
+
+/// What one rank of a host has read from another host, for the other ranks of its host: a ring of
+/// bounded size in memory that they share. Thread-safe.
+///
+/// Note [One copy for a host]
+/// ~~~~~~~~~~~~~~~~~~~~~~~~~~
+/// The first rank that needs a part fetches it into the ring; who needs it meanwhile waits for
+/// that, and who comes later copies it. The oldest parts make room for new ones, whoever has not
+/// had them yet: ranks that wait for the network follow each other closely, because those behind
+/// are served from memory. Where there is no room, as all of it is being read or written, a rank
+/// reads for itself. So it does if the rank that fetches fails, or has not ended within kPatience,
+/// and if the lock is held by a process that has ended. Nobody waits for a rank that waits for
+/// another part: a batch of reads is waited for in the order in which it was started, so of two
+/// ranks that would wait for each other each would have found the other's part before it was
+/// claimed.
+class ReadCache {
+ public:
+  /// Most of the memory of a host that it takes.
+  static constexpr int64_t kMostBytes = int64_t{256} << 20;
+
+  /// Collective over `inside`. Null on all ranks where they can share none.
+  static std::shared_ptr<ReadCache> make(ProcessGroup& inside);
+
+  /// Local, for all ranks alike: lets it grow to `bytes`, or kMostBytes if that is less.
+  void reserve(int64_t bytes);
+
+  /// Begins a read into the memory that it is given.
+  using Fetch = std::function<std::shared_ptr<Work>(const at::Tensor& to)>;
+  /// Throws CommError if the group has failed.
+  using Check = std::function<void()>;
+
+  /// Local. Brings what `key` says into `to`, by `fetch` if no rank of the host has it. Results and
+  /// errors are those of `fetch`, after Work::wait().
+  static std::shared_ptr<Work> start_read(const std::shared_ptr<ReadCache>& cache,
+                                          const ReadKey& key, const at::Tensor& to, Fetch fetch,
+                                          Check check);
+
+ private:
+  struct Entry;
+  struct Header;
+  class Lock;
+  class Fetching;
+  class Waiting;
+
+  explicit ReadCache(std::shared_ptr<SharedFile> file);
+  Header& header() const;
+  Entry* find(const ReadKey& key);
+  Entry* claim(const ReadKey& key);
+  int64_t place_for(int64_t bytes);
+  char* data_of_entry(const Entry& entry) const;
+
+  const Origin origin_;
+  const std::shared_ptr<SharedFile> file_;
+};
+
+}  // namespace tessera::internal::hosts

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <vector>
+
+#include "tessera/collective.h"
+#include "tessera/core/comm/hosts/levels.h"
+#include "tessera/core/comm/hosts/member.h"
+
+namespace tessera::internal::hosts {
+
+/// The first stage of a collective whose calls were found equal on all ranks; returns the last one.
+/// `slices`: the slice that each rank asks for.
+///
+/// Note [Traffic between hosts]
+/// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+/// Of H hosts of L ranks and a tensor of n bytes. all_reduce: the ranks of a host sum it inside,
+/// each 1/L of it; each reduces its part with its column and shares the result inside: a host sends
+/// 2 n (H-1)/H, once and not once per rank. reduce_scatter of n: a host sends n (H-1)/H. all_gather
+/// into n: every part goes to every other host once, so a host sends n (H-1)/H. broadcast: n
+/// (H-1) from the root's host, or less where MPI passes parts on. What has at most kSmallBytes is
+/// reduced by every column as a whole, which saves a stage and travels in MPI's envelopes. gather,
+/// scatter and all_to_all move every byte once as they are.
+///
+/// Note [Sums of two levels]
+/// ~~~~~~~~~~~~~~~~~~~~~~~~~
+/// Each element is summed inside each host, in the order of its ranks, and then over hosts, in
+/// theirs, wherever it is cut, so reduce_scatter has the bits of all_reduce. kAvg divides once, at
+/// the end. Of bf16 and fp16 each level rounds once, and kAvg divides inside, so that no partial
+/// sum overflows that the result would not. In SumOrder::kBinaryTree both levels are trees.
+using Transfer = Member::Last (*)(const Levels& levels, const Collective& call,
+                                  const std::vector<int>& slices);
+
+inline constexpr int64_t kSmallBytes = 512;
+
+Member::Last all_reduce(const Levels& levels, const Collective& call, const std::vector<int>&);
+Member::Last reduce(const Levels& levels, const Collective& call, const std::vector<int>&);
+Member::Last reduce_scatter(const Levels& levels, const Collective& call,
+                            const std::vector<int>& slices);
+Member::Last all_gather(const Levels& levels, const Collective& call, const std::vector<int>&);
+Member::Last broadcast(const Levels& levels, const Collective& call, const std::vector<int>&);
+Member::Last barrier(const Levels& levels, const Collective& call, const std::vector<int>&);
+/// What gains nothing by levels.
+Member::Last move_flat(const Levels& levels, const Collective& call, const std::vector<int>&);
+
+/// Null of what is no collective.
+Transfer transfer_of(Op op);
+
+}  // namespace tessera::internal::hosts

@@ -1,0 +1,139 @@
+#include "tessera/core/comm/rendezvous/hosts_world.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+#include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
+
+#include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/comm/agreement/text_exchange.h"
+#include "tessera/core/comm/hosts/group.h"
+#include "tessera/core/comm/rendezvous/mpi_world.h"
+#include "tessera/core/comm/rendezvous/shm_world.h"
+#include "tessera/core/process/error_text.h"
+#include "tessera/core/process/machine.h"
+#include "tessera/time_out.h"
+
+namespace tessera::internal {
+namespace {
+
+using hosts::HostLayout;
+
+// Beyond the time-out between hosts, so that a rank that does not come is named by its own host,
+// which knows it, and not by others that miss who waits for it there.
+constexpr auto kGrace = std::chrono::milliseconds(500);
+
+HostLayout find_layout(ProcessGroup& flat, const Environment& environment) {
+  const std::string id =
+      environment.host.empty() ? host_id() : absl::StrCat("TESSERA_HOST ", environment.host);
+  const std::vector<std::string> ids = exchange_texts(flat, id, "hosts");
+  std::map<std::string, int> numbers;
+  std::vector<int> host_of_rank;
+  for (const std::string& one : ids) {
+    host_of_rank.push_back(
+        numbers.try_emplace(one, static_cast<int>(numbers.size())).first->second);
+  }
+  return HostLayout(host_of_rank, exchange_texts(flat, host_name(environment), "names of hosts"));
+}
+
+/// A new directory that only this user can enter, with the path of a socket in it; removed at the
+/// end.
+class MeetingPlace {
+ public:
+  /// Makes none unless `is_first`.
+  explicit MeetingPlace(bool is_first) {
+    if (!is_first) return;
+    char name[] = "/tmp/tessera-hosts-XXXXXX";
+    if (::mkdtemp(name) == nullptr) {
+      problem_ =
+          absl::StrCat("[rendezvous] hosts: got no directory in /tmp (", std::strerror(errno),
+                       "), expected one where the ranks of a host meet; make it writable");
+      return;
+    }
+    directory_ = name;
+  }
+  ~MeetingPlace() {
+    if (directory_.empty()) return;
+    ::unlink(path().c_str());
+    ::rmdir(directory_.c_str());
+  }
+  MeetingPlace(const MeetingPlace&) = delete;
+  MeetingPlace& operator=(const MeetingPlace&) = delete;
+
+  std::string path() const { return directory_.empty() ? "" : directory_ + "/ranks"; }
+  const std::string& problem() const { return problem_; }
+
+ private:
+  std::string directory_;
+  std::string problem_;
+};
+
+/// The world of this host's ranks; null on all ranks if some host cannot make it.
+std::shared_ptr<ProcessGroup> meet_on_hosts(ProcessGroup& flat, const HostLayout& layout,
+                                            const ProcessGroupOptions& options,
+                                            const Environment& environment) {
+  const std::vector<int>& ranks = layout.ranks_of(layout.host_of(flat.rank()));
+  const MeetingPlace place(flat.rank() == ranks.front());
+  const auto paths = exchange_texts(flat, place.path(), "where ranks of a host meet");
+  std::string problem = place.problem();
+  std::shared_ptr<ProcessGroup> inside;
+  const std::string& path = paths[static_cast<size_t>(ranks.front())];
+  if (!path.empty()) {
+    try {
+      inside = make_shm_part(options, environment, {ranks, layout.local_of(flat.rank()), path});
+    } catch (const std::exception& error) {
+      problem = error_text(error);
+    }
+  }
+  const std::string text = refusal_text(exchange_texts(flat, problem, "hosts"), "hosts");
+  if (text.empty()) return inside;
+  if (flat.rank() == 0) {
+    TORCH_WARN(
+        "[rendezvous] ranks of one host share no memory, so all communicate by MPI, each "
+        "for itself: ",
+        text);
+  }
+  return nullptr;
+}
+
+void say_no_levels(const HostLayout& layout) {
+  std::vector<size_t> counts;
+  for (int host = 0; host < layout.hosts(); ++host) counts.push_back(layout.ranks_of(host).size());
+  std::fprintf(stderr,
+               "[rendezvous] %d hosts with %s ranks: all communicate by MPI, each for itself; "
+               "shared memory inside hosts needs equally many on each, several, and in order\n",
+               layout.hosts(), absl::StrJoin(counts, ", ").c_str());
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> make_hosts_world(ProcessGroupOptions options,
+                                               const Environment& environment) {
+  ProcessGroupOptions of_flat = options;
+  of_flat.timeout = bounded(options.timeout + kGrace);
+  auto flat = make_mpi_world(of_flat, environment);
+  if (flat->size() == 1) return flat;
+  HostLayout layout = find_layout(*flat, environment);
+  if (layout.hosts() > 1 && !layout.is_two_level()) {
+    if (environment.is_verbose && flat->rank() == 0) say_no_levels(layout);
+    return flat;
+  }
+  auto inside = meet_on_hosts(*flat, layout, options, environment);
+  if (inside == nullptr) return flat;
+  if (layout.hosts() == 1) return inside;
+  return hosts::make_group(std::move(flat), std::move(inside), std::move(layout));
+}
+
+}  // namespace tessera::internal

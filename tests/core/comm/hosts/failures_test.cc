@@ -1,0 +1,241 @@
+// What goes wrong between ranks of several hosts: one cause on every rank, and never a hang.
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/Functions.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/errors.h"
+#include "tessera/tests/core/comm/hosts/mpi_hosts.h"
+#include "tessera/tests/support/forked_child.h"
+#include "tessera/tests/support/message_of.h"
+#include "tessera/tests/support/rank_hosts.h"
+
+namespace tessera::internal {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using testing::hosts_in_order;
+using testing::hosts_in_turn;
+using testing::message_of;
+using testing::run_host_ranks;
+using testing::run_host_ranks_expecting_errors;
+using testing::run_mpi_hosts_expecting_errors;
+
+using Call = std::function<void(ProcessGroup&)>;
+
+Call reduces(int64_t numel, const char* tag = "sum") {
+  return [=](ProcessGroup& group) {
+    group.all_reduce(at::ones({numel}), ReduceOp::kSum, tag)->wait();
+  };
+}
+
+struct Odd {
+  const char* name;
+  Call usual;
+  Call other;
+  const char* usual_text;
+  const char* other_text;
+};
+
+std::vector<Odd> odds() {
+  return {
+      {"op", reduces(1024), [](ProcessGroup& group) { group.barrier("b"); },
+       "all_reduce SUM float32[1024] 'sum'", "barrier 'b'"},
+      // Both levels would agree on 512 elements for a rank.
+      {"numel", reduces(1025), reduces(1024), "all_reduce SUM float32[1025] 'sum'",
+       "all_reduce SUM float32[1024] 'sum'"},
+      {"tag", reduces(3, "a"), reduces(3, "b"), "float32[3] 'a'", "float32[3] 'b'"},
+      {"flat op", reduces(8),
+       [](ProcessGroup& group) { group.all_to_all(at::ones({8}), at::ones({8}), "x")->wait(); },
+       "all_reduce SUM float32[8] 'sum'", "all_to_all float32[8] 'x'"},
+      {"subgroup",
+       [](ProcessGroup& group) {
+         group.subgroup({0, 1}, "part");
+       },
+       [](ProcessGroup& group) {
+         group.subgroup({0, 2}, "part");
+       },
+       "subgroup 'part [0, 1]'", "subgroup 'part [0, 2]'"},
+      {"shared buffer", [](ProcessGroup& group) { group.make_shared_buffer(64, "s"); },
+       [](ProcessGroup& group) { group.make_shared_buffer(128, "s"); }, "make_shared_buffer",
+       "make_shared_buffer"},
+  };
+}
+
+TEST(HostFailures, CallsThatDifferAreNamedOnEveryRank) {
+  for (const Odd& odd : odds()) {
+    // One rank of either host, and a whole host.
+    for (const auto& others : {std::vector<int>{1}, std::vector<int>{2}, std::vector<int>{2, 3}}) {
+      const auto errors = run_host_ranks_expecting_errors(
+          hosts_in_order(2, 2), [&](std::shared_ptr<ProcessGroup> group) {
+            reduces(7, "first")(*group);
+            const bool is_other = std::count(others.begin(), others.end(), group->rank()) > 0;
+            (is_other ? odd.other : odd.usual)(*group);
+          });
+      EXPECT_THAT(errors, Each(HasSubstr(odd.usual_text))) << odd.name;
+      EXPECT_THAT(errors, Each(HasSubstr(odd.other_text))) << odd.name;
+      EXPECT_THAT(errors, Each(HasSubstr(" where rank "))) << odd.name;
+      EXPECT_THAT(errors[0], HasSubstr(" #1 '")) << odd.name;
+      EXPECT_THAT(errors[0], HasSubstr(" on group 'world', rank 0: rank ")) << odd.name;
+    }
+  }
+}
+
+TEST(HostFailures, EqualSlicesAreNamedOnEveryRank) {
+  for (const int odd_rank : {1, 2}) {
+    const auto errors = run_host_ranks_expecting_errors(
+        hosts_in_order(2, 2), [&](std::shared_ptr<ProcessGroup> group) {
+          const int slice = group->rank() == odd_rank ? 0 : group->rank();
+          group->reduce_scatter(at::ones({3}), at::ones({12}), ReduceOp::kSum, "s", slice)->wait();
+        });
+    EXPECT_THAT(errors, Each(HasSubstr("rank " + std::to_string(odd_rank) +
+                                       " and rank 0 both asked for slice 0 of reduce_scatter")));
+  }
+}
+
+TEST(HostFailures, DataIsAsItWasAndTheWorldSaysTheSameAgain) {
+  const auto errors = run_host_ranks_expecting_errors(
+      hosts_in_order(2, 2), [](std::shared_ptr<ProcessGroup> world) {
+        const auto group = duplicate(*world, "one");
+        at::Tensor tensor = at::full({100}, 1.0f * group->rank());
+        const int64_t numel = group->rank() == 3 ? 98 : 100;
+        const auto fail = [&] {
+          group->all_reduce(tensor.narrow(0, 0, numel), ReduceOp::kSum, "sum")->wait();
+        };
+        const std::string first = message_of(fail);
+        EXPECT_THAT(first, HasSubstr("on group 'world/one'"));
+        EXPECT_TRUE(at::equal(tensor, at::full({100}, 1.0f * group->rank())));
+        EXPECT_THAT(message_of([&] { world->barrier("later"); }), HasSubstr("float32[98]"));
+        EXPECT_THAT(message_of([&] { group->barrier("later"); }), HasSubstr("float32[98]"));
+        throw std::runtime_error(first);
+      });
+  EXPECT_THAT(errors, Each(HasSubstr("rank 3 called all_reduce SUM float32[98] 'sum' where rank 2 "
+                                     "called all_reduce SUM float32[100] 'sum'")));
+}
+
+TEST(HostFailures, AnExceptionThatUnwindsOneRankEndsAll) {
+  for (const int odd_rank : {0, 3}) {
+    const auto errors = run_host_ranks_expecting_errors(hosts_in_order(2, 2),
+                                                        [&](std::shared_ptr<ProcessGroup> group) {
+                                                          reduces(1000)(*group);
+                                                          if (group->rank() == odd_rank)
+                                                            throw std::runtime_error("bad batch");
+                                                          reduces(1000)(*group);
+                                                        });
+    for (int rank = 0; rank < 4; ++rank) {
+      const std::string text = "rank " + std::to_string(odd_rank) + " left while an exception";
+      EXPECT_THAT(errors[static_cast<size_t>(rank)],
+                  HasSubstr(rank == odd_rank ? "bad batch" : text));
+    }
+  }
+}
+
+TEST(HostFailures, AbortReachesAllHostsAndTheGroupsOfOneHost) {
+  const auto errors =
+      run_mpi_hosts_expecting_errors(hosts_in_order(2, 2), [](std::shared_ptr<ProcessGroup> world) {
+        const auto host = split(*world, {0, 0, 1, 1}, "host");
+        EXPECT_EQ(host->backend(), "shm");
+        EXPECT_EQ(host->name(), world->rank() < 2 ? "world/host 0" : "world/host 1");
+        if (world->rank() == 0) host->abort("the user's reason");
+        try {
+          reduces(1000)(*world);
+        } catch (const CommError& error) {
+          EXPECT_EQ(error.cause(), "the user's reason");
+          EXPECT_THAT(message_of([&] { host->barrier("later"); }), HasSubstr("the user's reason"));
+          throw;
+        }
+      });
+  EXPECT_THAT(errors, Each(HasSubstr("the user's reason")));
+}
+
+TEST(HostFailures, TheTimeOutNamesTheRankThatIsMissingAndNotThoseWhoWaitForIt) {
+  std::atomic<int> over{0};
+  const auto errors = run_mpi_hosts_expecting_errors(
+      hosts_in_order(2, 2),
+      [&](std::shared_ptr<ProcessGroup> group) {
+        reduces(1000)(*group);
+        if (group->rank() == 2) {
+          while (over.load() < 3) std::this_thread::yield();
+          return;
+        }
+        const std::string text = message_of([&] { reduces(1000, "second")(*group); });
+        ++over;
+        throw std::runtime_error(text);
+      },
+      std::chrono::milliseconds(1000));
+  for (const int rank : {0, 1, 3}) {
+    EXPECT_THAT(errors[static_cast<size_t>(rank)],
+                HasSubstr("timed out: waited 1000 ms for rank 0"));
+    EXPECT_THAT(errors[static_cast<size_t>(rank)],
+                HasSubstr("all_reduce #1 'second' on group 'world', rank "));
+  }
+}
+
+TEST(HostFailures, MessagesThatDoNotFitFailCollectivesToo) {
+  const auto errors = run_host_ranks_expecting_errors(
+      hosts_in_order(2, 2), [](std::shared_ptr<ProcessGroup> group) {
+        at::Tensor tensor = at::ones({3}, group->rank() == 1 ? at::kInt : at::kFloat);
+        if (group->rank() == 1) group->send(tensor, 2, "m");
+        if (group->rank() == 2) group->recv(tensor, 1, "m");
+        reduces(1000)(*group);
+      });
+  EXPECT_THAT(errors, Each(HasSubstr("recv float32[3] from rank 1 'm' where rank 1 called send")));
+}
+
+TEST(HostFailures, ARankThatLeavesIsNamed) {
+  const auto errors = run_host_ranks_expecting_errors(hosts_in_order(2, 2),
+                                                      [](std::shared_ptr<ProcessGroup> world) {
+                                                        auto group = duplicate(*world, "one");
+                                                        reduces(1000)(*group);
+                                                        if (group->rank() == 1) group.reset();
+                                                        if (group != nullptr) reduces(1000)(*group);
+                                                      });
+  EXPECT_EQ(errors[1], "");
+  for (const int rank : {0, 2, 3}) {
+    EXPECT_THAT(errors[static_cast<size_t>(rank)],
+                ContainsRegex("rank 1( of the world)? left the group after [0-9]+ collectives"));
+  }
+}
+
+// What nobody has waited for is over on all ranks when all have called it.
+TEST(HostFailures, WorkThatIsUnderWayOutlivesItsGroup) {
+  run_host_ranks(hosts_in_turn(2, 2), [](std::shared_ptr<ProcessGroup> world) {
+    std::vector<at::Tensor> tensors;
+    std::vector<std::shared_ptr<Work>> works;
+    for (int i = 0; i < 20; ++i) {
+      const auto group = duplicate(*world, std::to_string(i));
+      tensors.push_back(at::full({1000}, 1.0f + static_cast<float>(world->rank())));
+      works.push_back(group->all_reduce(tensors.back(), ReduceOp::kSum, "late"));
+    }
+    for (size_t i = 0; i < works.size(); ++i) {
+      works[i]->wait();
+      EXPECT_TRUE(at::equal(tensors[i], at::full({1000}, 10.0f)));
+    }
+    world->barrier("end");
+  });
+}
+
+TEST(HostFailures, AForkIsNoRank) {
+  run_host_ranks(hosts_in_order(2, 2), [](std::shared_ptr<ProcessGroup> group) {
+    reduces(1000)(*group);
+    if (group->rank() == 3) {
+      const auto child =
+          testing::run_in_fork([&] { return message_of([&] { group->barrier("in a child"); }); });
+      EXPECT_THAT(child.text, HasSubstr("this process is a fork of rank 3"));
+    }
+    group->barrier("after");
+  });
+}
+
+}  // namespace
+}  // namespace tessera::internal

@@ -1,0 +1,88 @@
+// Ranks that mpirun has started, two on each of two hosts by TESSERA_HOST: under_mpirun.sh starts
+// this program so (TESSERA_TEST_HOSTS_JOB). Without that these tests are skipped.
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include <ATen/Functions.h>
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/rendezvous.h"
+#include "tessera/tests/core/comm/groups/group_suite.h"
+#include "tessera/tests/support/message_of.h"
+
+namespace tessera::internal {
+namespace {
+
+using testing::GroupBackend;
+using ::testing::HasSubstr;
+using testing::message_of;
+
+class HostsJob : public ::testing::Test {
+ protected:
+  static bool is_job() { return std::getenv("TESSERA_TEST_HOSTS_JOB") != nullptr; }
+  static void SetUpTestSuite() {
+    if (is_job()) world_ = init_process_group({.timeout = std::chrono::seconds(30)});
+  }
+  static void TearDownTestSuite() { world_.reset(); }
+  void SetUp() override {
+    if (!is_job()) GTEST_SKIP() << "not started by under_mpirun.sh";
+  }
+
+  static GroupBackend backend() {
+    GroupBackend backend{.name = "hosts", .world_sizes = {world_->size()}, .run = nullptr};
+    backend.run = [](int, const auto& body) {
+      static int made = 0;
+      body(duplicate(*world_, absl::StrCat("group ", ++made)));
+    };
+    backend.compares_counts = false;
+    return backend;
+  }
+
+  static inline std::shared_ptr<ProcessGroup> world_;
+};
+
+TEST_F(HostsJob, IsOfTwoHosts) {
+  EXPECT_EQ(world_->backend(), "hosts");
+  EXPECT_EQ(world_->name(), "world");
+  const auto host = world_->subgroup({0, 1}, "first host");
+  ASSERT_EQ(host != nullptr, world_->rank() < 2);
+  EXPECT_EQ(host == nullptr ? "shm" : host->backend(), "shm");
+}
+TEST_F(HostsJob, Reductions) { test_reductions(backend()); }
+TEST_F(HostsJob, Moves) { test_moves(backend()); }
+TEST_F(HostsJob, UnevenAllToAll) { test_uneven_all_to_all(backend()); }
+TEST_F(HostsJob, CoalescedAndBytes) { test_coalesced_and_bytes(backend()); }
+TEST_F(HostsJob, Subgroups) { test_subgroups(backend()); }
+TEST_F(HostsJob, ThousandOperations) { test_thousand_operations(backend()); }
+TEST_F(HostsJob, Messages) { test_messages(backend()); }
+TEST_F(HostsJob, MessagesBesideCollectives) { test_messages_beside_collectives(backend()); }
+
+/// What a rank that fails leaves behind: each is a job of its own, that ends by it.
+class HostsScenario : public HostsJob {};
+
+TEST_F(HostsScenario, CallsThatDifferAreNamedAndTheJobEndsInOrder) {
+  at::Tensor tensor = at::ones({world_->rank() == 3 ? 1000 : 1001});
+  EXPECT_THAT(message_of([&] { world_->all_reduce(tensor, ReduceOp::kSum, "sum")->wait(); }),
+              HasSubstr("rank 3 called all_reduce SUM float32[1000] 'sum' where rank 2 called "
+                        "all_reduce SUM float32[1001] 'sum'"));
+  EXPECT_THAT(message_of([&] { world_->barrier("later"); }), HasSubstr("float32[1000]"));
+}
+
+TEST_F(HostsScenario, RankThatDoesNotCome) {
+  const auto world = init_process_group({.timeout = std::chrono::seconds(2)});
+  if (world->rank() == 1) {
+    static auto* const kept = new std::shared_ptr<ProcessGroup>(world);  // it does not leave either
+    EXPECT_NE(*kept, nullptr);
+    return;
+  }
+  at::Tensor tensor = at::ones({1000});
+  std::fprintf(stderr, "%s\n", message_of([&] {
+                                 world->all_reduce(tensor, ReduceOp::kSum, "missed")->wait();
+                               }).c_str());
+}
+
+}  // namespace
+}  // namespace tessera::internal

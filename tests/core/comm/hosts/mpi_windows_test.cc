@@ -1,0 +1,69 @@
+// Windows of ranks on several hosts, whose memory MPI (the fake) reads between hosts, and what that
+// sends: Note [One copy for a host].
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include "tessera/tests/core/comm/groups/window_suite.h"
+#include "tessera/tests/core/comm/hosts/mpi_hosts.h"
+#include "tessera/tests/support/fake_mpi/fake_mpi.h"
+#include "tessera/tests/support/rank_hosts.h"
+
+namespace tessera::internal {
+namespace {
+
+using testing::hosts_in_order;
+using testing::hosts_in_turn;
+
+testing::WindowBackend over_hosts(bool is_in_turn) {
+  return {.world_sizes = {4, 6}, .run = [=](int size, const auto& body) {
+            testing::run_mpi_hosts(
+                is_in_turn ? hosts_in_turn(2, size / 2) : hosts_in_order(2, size / 2), body);
+          }};
+}
+
+TEST(MpiWindowsOfHosts, ReadWhatEveryRankWrote) {
+  test_window_reads(over_hosts(false));
+  test_window_reads(over_hosts(true));
+}
+
+TEST(MpiWindowsOfHosts, ReadsThatAreStartedTogether) {
+  test_reads_started_together(over_hosts(false));
+}
+
+/// What all hosts send together while every rank reads all of `numel` elements of every rank, once
+/// in each of some versions.
+int64_t sent_by_reads(const std::vector<int>& host_of_rank, int64_t numel, bool has_version) {
+  constexpr int kVersions = 3;
+  const int64_t before = testing::fake_data_bytes();
+  testing::run_mpi_hosts(host_of_rank, [&](std::shared_ptr<ProcessGroup> group) {
+    const at::Tensor own = group->allocate(numel, at::kFloat);
+    const auto window = group->make_window(own, "w");
+    for (int version = 0; version < kVersions; ++version) {
+      own.fill_(group->rank() * 10 + version);
+      group->barrier("written");
+      for (int rank = 0; rank < group->size(); ++rank) {
+        at::Tensor to = at::zeros({numel});
+        window->read(rank, 0, to, "unit", has_version ? version : Window::kUnversioned);
+        EXPECT_TRUE(
+            at::equal(to, at::full({numel}, 1.0f * static_cast<float>(rank * 10 + version))));
+      }
+      group->barrier("read");
+    }
+  });
+  return (testing::fake_data_bytes() - before) / kVersions;
+}
+
+TEST(MpiWindowsOfHosts, BringAPartToAHostOnce) {
+  constexpr int64_t kNumel = 5000;
+  for (const auto& [hosts, locals] : {std::pair{2, 2}, std::pair{3, 2}, std::pair{2, 3}}) {
+    const int64_t parts_of_others = (hosts - 1) * locals;
+    const int64_t once = hosts * parts_of_others * kNumel * 4;
+    EXPECT_EQ(sent_by_reads(hosts_in_order(hosts, locals), kNumel, true), once);
+    EXPECT_EQ(sent_by_reads(hosts_in_turn(hosts, locals), kNumel, true), once);
+    // The control: values that may change come to each rank.
+    EXPECT_EQ(sent_by_reads(hosts_in_order(hosts, locals), kNumel, false), once * locals);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::internal

@@ -1,0 +1,53 @@
+#include "tessera/tests/support/rank_hosts.h"
+
+#include <utility>
+
+#include "tessera/core/comm/hosts/group.h"
+#include "tessera/tests/support/group_without_windows.h"
+
+namespace tessera::internal::testing {
+namespace {
+
+RankBody on_hosts(const std::vector<int>& host_of_rank, const RankBody& body,
+                  const HostRankOptions& options) {
+  return [&](std::shared_ptr<ProcessGroup> world) {
+    body(as_on_hosts(std::move(world), host_of_rank, options.has_windows));
+  };
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> as_on_hosts(const std::shared_ptr<ProcessGroup>& world,
+                                          const std::vector<int>& host_of_rank, bool has_windows) {
+  auto inside = split(*world, host_of_rank, "host");
+  std::shared_ptr<ProcessGroup> flat = world;
+  if (!has_windows) flat = std::make_shared<GroupWithoutWindows>(world);
+  return hosts::make_group(std::move(flat), std::move(inside), hosts::HostLayout(host_of_rank));
+}
+
+void run_host_ranks(const std::vector<int>& host_of_rank, const RankBody& body,
+                    const HostRankOptions& options) {
+  run_ranks(static_cast<int>(host_of_rank.size()), on_hosts(host_of_rank, body, options),
+            options.threads);
+}
+
+std::vector<std::string> run_host_ranks_expecting_errors(const std::vector<int>& host_of_rank,
+                                                         const RankBody& body,
+                                                         const HostRankOptions& options) {
+  return run_ranks_expecting_errors(static_cast<int>(host_of_rank.size()),
+                                    on_hosts(host_of_rank, body, options), options.threads);
+}
+
+std::vector<int> hosts_in_order(int hosts, int locals) {
+  std::vector<int> host_of_rank;
+  for (int rank = 0; rank < hosts * locals; ++rank) host_of_rank.push_back(rank / locals);
+  return host_of_rank;
+}
+
+std::vector<int> hosts_in_turn(int hosts, int locals) {
+  std::vector<int> host_of_rank;
+  for (int rank = 0; rank < hosts * locals; ++rank) host_of_rank.push_back(rank % hosts);
+  return host_of_rank;
+}
+
+}  // namespace tessera::internal::testing
