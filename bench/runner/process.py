@@ -91,9 +91,9 @@ def describe_end(code: int) -> str:
         return f"died of signal {-code}"
 
 
-def adopt_orphans() -> None:
-    """Makes processes that lose their parent children of the runner, so that it can end them."""
-    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def adopt_orphans(adopts: bool = True) -> None:
+    """Makes processes that lose their parent children of the runner, so that it can end them, or stops that."""
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, int(adopts), 0, 0, 0)
 
 
 def children() -> list[int]:

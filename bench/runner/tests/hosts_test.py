@@ -190,6 +190,7 @@ class LaunchedTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.logs = Path(folder.name)
         process.adopt_orphans()
+        self.addCleanup(process.adopt_orphans, False)
         self.addCleanup(process.kill_orphans)
 
     def start(self, world: int = 3, launcher: tuple[str, ...] = (), **environment: str) -> Workers:
@@ -256,6 +257,7 @@ class TwoHostsTest(unittest.TestCase):
         except NotRun as why:
             self.skipTest(f"not run: {why}")
         process.adopt_orphans()
+        self.addCleanup(process.adopt_orphans, False)
         self.addCleanup(process.kill_orphans)
         with hosts:
             def out(host: int, *command: str) -> str:
