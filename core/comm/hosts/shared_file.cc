@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,7 +19,15 @@ namespace {
 
 constexpr const char* kTag = "shared file";
 
+/// Over the limit of file sizes the kernel would send SIGXFSZ, which ends the process.
+bool is_allowed(int64_t bytes) {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+         static_cast<rlim_t>(bytes) <= limit.rlim_cur;
+}
+
 FileDescriptor create(int64_t bytes) {
+  if (!is_allowed(bytes)) return FileDescriptor();
   FileDescriptor file(above_standard_streams(::memfd_create("tessera-hosts", MFD_CLOEXEC)));
   if (file.is_open() && ::ftruncate(file.get(), bytes) != 0) return FileDescriptor();
   return file;
