@@ -7,6 +7,8 @@
 #include <chrono>
 #include <memory>
 
+#include <c10/util/Exception.h>
+
 #include "tessera/mpi_functions.h"
 #include "tessera/mpi_group.h"
 #include "tessera/process_group.h"
@@ -19,10 +21,14 @@ namespace tessera::mpi {
 /// with MPI_Init_thread at MPI_THREAD_SERIALIZED or above, because a thread of the group's makes
 /// its MPI calls: at SERIALIZED the application makes none while a call on the group, its making
 /// included, is in flight on this rank; at MULTIPLE it may at any time. Groups are destroyed before
-/// MPI_Finalize, which otherwise ends them. Throws c10::Error where MPI is not initialised, has
-/// been finalised, or is at a lower level; CommError where ranks do not come.
+/// MPI_Finalize, which otherwise ends them: their calls throw CommError. Throws c10::Error for
+/// MPI_COMM_NULL and where MPI is not initialised, has been finalised, or is at a lower level;
+/// CommError where ranks do not come.
 inline std::shared_ptr<ProcessGroup> process_group(
     MPI_Comm comm, std::chrono::milliseconds timeout = std::chrono::minutes(10)) {
+  TORCH_CHECK(comm != MPI_COMM_NULL,
+              "[mpi] communicator: got MPI_COMM_NULL, expected one that this rank belongs to; make "
+              "the group on its ranks only");
   return process_group(calls(), functions::handle(comm), timeout);
 }
 

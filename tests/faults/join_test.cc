@@ -1,5 +1,6 @@
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -82,6 +83,32 @@ TEST_P(JoinFaults, DifferentCallsAreRefused) {
                             }
                           }),
               every_rank_refuses({"calls step, others another call", "calls backward"}));
+}
+
+TEST_P(JoinFaults, ASecondLoopOverOneJoinIsRefused) {
+  EXPECT_THAT(train_ranks(GetParam(),
+                          [](Trainer& trainer) {
+                            std::vector<int> batches = {0, 1};
+                            auto joined = trainer.engine->join(batches);
+                            for (const int batch : joined) trainer.train(batch);
+                            for (const int batch : joined) trainer.train(batch);
+                          }),
+              every_rank_refuses({"[join] loop: ran a second time, expected once"}));
+}
+
+TEST_P(JoinFaults, WeightsOnSomeRanksAreRefused) {
+  EXPECT_THAT(train_ranks(GetParam(),
+                          [](Trainer& trainer) {
+                            std::vector<int> batches = {0};
+                            for (const int batch : trainer.engine->join(batches)) {
+                              (void)batch;
+                              const bool weighs = trainer.is_among(Who::kLastRank);
+                              trainer.engine->accumulate(
+                                  {}, weighs ? std::optional<double>(2.0) : std::nullopt);
+                            }
+                          }),
+              every_rank_refuses({"accumulate: with a weight, on others it is the other way",
+                                  "accumulate: without a weight"}));
 }
 
 TEST_P(JoinFaults, AllRanksThrowWhenOneEndsIfToldTo) {

@@ -33,6 +33,7 @@ Announcements::Call Announcements::exchange(const Announcement& mine, bool throw
   std::vector<int> over;
   active_.clear();
   bool differ = false;
+  bool differ_by_weight = true;  // alone
   for (int rank = 0; rank < group_.size(); ++rank) {
     const int64_t word = calls_.of(rank)[0];
     if (word == kLeft) {
@@ -41,7 +42,9 @@ Announcements::Call Announcements::exchange(const Announcement& mine, bool throw
       over.push_back(rank);
     } else {
       active_.push_back(rank);
-      differ = differ || word != calls_.of(active_.front())[0];
+      const int64_t first = calls_.of(active_.front())[0];
+      differ = differ || word != first;
+      differ_by_weight = differ_by_weight && word % kWeighted == first % kWeighted;
     }
   }
   all_left_ = static_cast<int>(left.size()) == group_.size();
@@ -55,6 +58,15 @@ Announcements::Call Announcements::exchange(const Announcement& mine, bool throw
               over.size() == 1 ? " has" : " have", " no batches left, ", ranks_text(active_),
               active_.size() == 1 ? " has" : " have",
               "; JoinOptions::throws_when_one_ends was set, give all ranks equally many");
+  if (differ && differ_by_weight) {
+    refuse_on_all_ranks(group_,
+                        mine.call == Call::kFollow
+                            ? ""
+                            : absl::StrCat(mine.name, mine.is_weighted ? ": with" : ": without",
+                                           " a weight, on others it is the other way; give the "
+                                           "losses of all ranks weights, or of none"),
+                        "join");
+  }
   if (differ) {
     refuse_on_all_ranks(group_,
                         mine.call == Call::kFollow

@@ -58,6 +58,9 @@ JoinScope::~JoinScope() {
 }
 
 void JoinScope::follow() {
+  TORCH_CHECK(!open_->is_followed,
+              "[join] loop: ran a second time, expected once; call engine->join() for each loop");
+  open_->is_followed = true;
   if (open_->engine != nullptr) open_->engine->follow();
 }
 

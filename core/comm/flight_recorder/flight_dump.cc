@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <set>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
@@ -100,6 +101,32 @@ std::string describe_missing(const std::map<std::string, CallsOfGroup>& groups) 
   return absl::StrJoin(texts, "; ");
 }
 
+/// What some ranks are in, in a group of which others have no record: they may have used it longer
+/// ago, or are not in it.
+std::string describe_open(const std::map<std::string, CallsOfGroup>& groups,
+                          const std::vector<RankFlight>& ranks) {
+  std::vector<std::string> texts;
+  for (const auto& [name, calls] : groups) {
+    std::set<int> known;
+    for (const auto& [sequence, of_rank] : calls) {
+      for (const auto& [rank, call] : of_rank) known.insert(rank);
+    }
+    const auto& last = calls.rbegin()->second;
+    std::vector<std::string> open, unknown;
+    for (const auto& [rank, call] : last) {
+      if (call->end_ns == 0) open.push_back(absl::StrCat(rank));
+    }
+    for (const RankFlight& rank : ranks) {
+      if (known.count(rank.rank) == 0) unknown.push_back(absl::StrCat(rank.rank));
+    }
+    if (open.empty() || unknown.empty()) continue;
+    texts.push_back(absl::StrCat(
+        "rank ", absl::StrJoin(open, ", "), " is in ", last.begin()->second->text(),
+        ", a group that the last calls of rank ", absl::StrJoin(unknown, ", "), " do not have"));
+  }
+  return absl::StrJoin(texts, "; ");
+}
+
 void append_call(std::string& out, const FlightRecord& call) {
   const OpTraits traits = internal::traits_of(call.signature.op);
   out += "{\"group\":";
@@ -119,11 +146,12 @@ void append_call(std::string& out, const FlightRecord& call) {
                   ",\"is_over\":", call.end_ns != 0 ? "true" : "false", "}");
 }
 
-void write_file(const std::string& path, const std::string& text) {
+bool write_file(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::trunc);
   file << text;
   file.close();
   if (!file) std::fprintf(stderr, "[comm] flight recorder: cannot write '%s'\n", path.c_str());
+  return static_cast<bool>(file);
 }
 
 }  // namespace
@@ -144,7 +172,10 @@ std::string first_difference(const std::vector<RankFlight>& ranks) {
                         found.other, " called ", found.other_call->text());
   }
   const std::string missing = describe_missing(groups);
-  return missing.empty() ? "none: the ranks' last calls agree" : missing;
+  if (!missing.empty()) return missing;
+  const std::string open = describe_open(groups, ranks);
+  return open.empty() ? "none: the ranks' last calls agree"
+                      : absl::StrCat("none in one group; ", open);
 }
 
 std::string merged_text(const std::vector<RankFlight>& ranks, std::string_view cause,
@@ -194,8 +225,9 @@ void write_flight_dump(const std::string& directory, int rank, const std::vector
   try {
     const int64_t now_ns = flight_time_ns();
     const std::string path = absl::StrCat(directory, "/flight-rank-", rank, "-", ::getpid());
-    write_file(path + ".json", to_json(ranks, cause, now_ns));
-    write_file(path + ".txt", merged_text(ranks, cause, now_ns));
+    const bool has_json = write_file(path + ".json", to_json(ranks, cause, now_ns));
+    const bool has_text = write_file(path + ".txt", merged_text(ranks, cause, now_ns));
+    if (!has_json || !has_text) return;
     std::fprintf(stderr, "[comm] flight recorder: wrote %s.json and .txt; first difference: %s\n",
                  path.c_str(), first_difference(ranks).c_str());
   } catch (const std::exception&) {  // no memory; the error itself goes on

@@ -14,6 +14,7 @@ namespace tessera::internal::mpi {
 namespace {
 
 constexpr int kEnvelopeTag = 0;
+constexpr const char* kFinalised = "MPI has been finalised";
 
 /// A message's data that nobody wants.
 struct Drained {
@@ -249,8 +250,12 @@ bool World::is_asked() const {
 }
 
 void World::retire() {
-  if (!outgoing_.empty() || !kept_.empty()) return;
   if (static_cast<int>(ended_ranks_.size()) < size() - 1) return;
+  if (!members_.empty()) {  // groups that outlive MPI: what is under way there has no end
+    set_failure(kFinalised);
+    for (const auto& [key, member] : std::exchange(members_, {})) member->end_all(failure());
+  }
+  if (!outgoing_.empty() || !kept_.empty()) return;
   // No rank sends any more, so these have not begun.
   for (Incoming& incoming : incoming_) {
     calls_.cancel(&incoming.request);

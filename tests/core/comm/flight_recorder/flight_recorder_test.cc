@@ -108,6 +108,11 @@ TEST(FlightDump, NamesTheFirstDifference) {
                         rank_with(2, {{1, "a"}, {2, "b"}})}),
       "rank 0, 2 has begun #1 all_reduce SUM float32[2] 'b' on group 'world', but not rank 1, "
       "whose last there is #0 all_reduce SUM float32[1] 'a' on group 'world'");
+  // Rank 1 has no record of the group any more.
+  EXPECT_EQ(
+      first_difference({rank_with(0, {{1, "a"}}), rank_with(1, {}), rank_with(2, {{1, "a"}})}),
+      "none in one group; rank 0, 2 is in #0 all_reduce SUM float32[1] 'a' on group 'world', a "
+      "group that the last calls of rank 1 do not have");
 }
 
 TEST(FlightDump, IsTextAndJson) {
@@ -127,6 +132,14 @@ TEST(FlightDump, IsTextAndJson) {
                          "\"op\":\"all_reduce\",\"reduce\":\"SUM\",\"dtype\":\"float32\","
                          "\"numel\":1,\"tag\":\"a \\\"b\\\"\\u000a\",\"begin_ns\":",
                          began, ",\"end_ns\":", began + 1500000, ",\"is_over\":true}]}]}\n"));
+}
+
+TEST(FlightDump, SaysWhatItCannotWrite) {
+  ::testing::internal::CaptureStderr();
+  write_flight_dump("/no such directory", 0, {rank_with(0, {{1, "a"}})}, "rank 1 died");
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      AllOf(HasSubstr("cannot write '/no such directory/flight-rank-0-"), Not(HasSubstr("wrote"))));
 }
 
 std::string content_of(const std::filesystem::path& path) {

@@ -139,6 +139,10 @@ if [[ -x $application ]]; then
     job 4 60 "$application" $level || die "an application at $level failed:"
     says "rank 3 of 4: sum 4 over 2, application 4"
   done
+  job 3 60 "$application" multiple outlives || die "a group that outlives MPI failed:"
+  says "rank 0: .*MPI has been finalised; .*MPI has been finalised"
+  says "rank 2: .*MPI has been finalised; .*MPI has been finalised"
+  says "null: .*got MPI_COMM_NULL, expected one that this rank belongs to"
   for level in single funneled; do
     ! job 2 60 "$application" $level || die "an application at $level went by:"
     says "refused: .*thread level: got MPI_THREAD_${level^^} from the application's MPI_Init"

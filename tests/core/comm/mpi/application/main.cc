@@ -35,6 +35,27 @@ void train() {
               sum[999].item<double>(), group->size(), all);
 }
 
+/// What a call that is under way at MPI_Finalize throws, and a group of no communicator.
+void outlive_mpi() {
+  const auto message_of = [](const auto& call) -> std::string {
+    try {
+      call();
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  std::printf("null: %s\n", message_of([] { tessera::mpi::process_group(MPI_COMM_NULL); }).c_str());
+  const auto group = tessera::mpi::process_group(MPI_COMM_WORLD, std::chrono::seconds(20));
+  at::Tensor tensor = at::zeros({1000});
+  const auto never = group->irecv(tensor, (group->rank() + 1) % group->size(), "never");
+  const auto alone =
+      group->rank() == 0 ? group->all_reduce(tensor, tessera::ReduceOp::kSum) : never;
+  MPI_Finalize();
+  std::printf("rank %d: %s; %s\n", group->rank(), message_of([&] { never->wait(); }).c_str(),
+              message_of([&] { alone->wait(); }).c_str());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -46,6 +67,10 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     std::printf("refused: %s\n", error.what());
     status = 3;
+  }
+  if (argc > 2) {
+    outlive_mpi();
+    return status;
   }
   MPI_Finalize();
   return status;
