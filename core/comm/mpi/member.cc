@@ -216,16 +216,11 @@ bool Member::compare(Active& active, Call::Clock::time_point now) {
 }
 
 bool Member::move(Active& active, Call::Clock::time_point now) {
-  Exchange& exchange = *active.exchange;
-  const int64_t lag = active.transfer == nullptr ? 0 : active.transfer->lag();
-  if (exchange.is_over_but_for(lag)) {
-    exchange.begin_step();
-    if (active.transfer != nullptr && active.transfer->advance(exchange)) return true;
-  }
-  if (!exchange.is_over()) {
-    if (active.call->is_late(now)) time_out(*active.call, exchange.open_ranks(), "");
+  if (!active.exchange->is_over()) {
+    if (active.call->is_late(now)) time_out(*active.call, active.exchange->open_ranks(), "");
     return false;
   }
+  if (active.transfer != nullptr && active.transfer->advance(*active.exchange)) return true;
   const std::string problem = active.transfer == nullptr ? "" : active.transfer->problem();
   if (!problem.empty()) {
     fail(problem, -1);
