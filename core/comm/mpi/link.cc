@@ -35,7 +35,7 @@ Exchange::Exchange(Link& link, const std::vector<int>& world_ranks, int own_tag)
 void Exchange::note_send(int to, int64_t bytes, int code, Handle request) {
   link_.check(code, "MPI_Isend");
   sent_bytes_ += bytes;
-  open_.push_back({request, to, /*receives=*/false});
+  open_.push_back({request, to, /*receives=*/false, step_});
 }
 
 void Exchange::send(int to, const char* data, int64_t bytes) {
@@ -62,17 +62,18 @@ void Exchange::receive(int from, char* data, int64_t bytes) {
   link_.check(link_.calls().receive(data, static_cast<size_t>(bytes), world_ranks_[index],
                                     tags_[index], link_.comm(), &request),
               "MPI_Irecv");
-  open_.push_back({request, from, /*receives=*/true});
+  open_.push_back({request, from, /*receives=*/true, step_});
 }
 
-bool Exchange::is_over() {
+bool Exchange::is_over_but_for(int64_t steps) {
   std::erase_if(open_, [this](Transfer& transfer) {
     int is_over = 0;
     int source = 0;
     link_.check(link_.calls().test(&transfer.request, &is_over, &source), "MPI_Test");
     return is_over != 0;
   });
-  return open_.empty();
+  // They stand in the order in which they began.
+  return open_.empty() || open_.front().step > step_ - steps;
 }
 
 void Exchange::cancel() {

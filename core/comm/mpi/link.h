@@ -64,7 +64,11 @@ class Exchange {
   void receive(int from, char* data, int64_t bytes);
 
   /// Whether all of them are over. Looks.
-  bool is_over();
+  bool is_over() { return is_over_but_for(0); }
+  /// Whether all are over that began before the last `steps` steps. Looks.
+  bool is_over_but_for(int64_t steps);
+  /// What begins from now on belongs to the next step.
+  void begin_step() { ++step_; }
   /// Gives up receives that have not begun.
   void cancel();
   /// Ranks whose transfers are not over.
@@ -76,6 +80,7 @@ class Exchange {
     Handle request;
     int rank;
     bool receives;
+    int64_t step;
   };
   void note_send(int to, int64_t bytes, int code, Handle request);
 
@@ -84,6 +89,7 @@ class Exchange {
   const int own_tag_;
   std::vector<int> tags_;
   std::vector<Transfer> open_;
+  int64_t step_ = 0;
   int64_t sent_bytes_ = 0;
 };
 

@@ -6,13 +6,21 @@
 namespace tessera::internal::mpi {
 namespace {
 
-// What the pieces of one step take on a rank, and the least of one: two steps are under way at a
-// time, so a group that reduces holds twice this, or for many ranks twice their least pieces.
-constexpr int64_t kStepBytes = int64_t{4} << 20;
-constexpr int64_t kLeastPiece = int64_t{16} << 10;
+// Note [Steps under way]
+// ~~~~~~~~~~~~~~~~~~~~~~
+// MPI asks the receiver before it sends a large message, and over TCP the answer stands behind what
+// the receiver sends itself: at 100 Mbit/s for a third of a second. So several steps are under way
+// at a time: a step gives pieces to those who reduce them, and reduces what came kLag steps before.
+// A piece is reduced, and its place is written again, only when all transfers of its step are over.
+constexpr int64_t kPlaces = 4;
+constexpr int64_t kLag = kPlaces - 1;
+// What the pieces of one step take on a rank, and the least of one. A group that reduces holds
+// kPlaces times this, or for many ranks as many times their least pieces.
+constexpr int64_t kStepBytes = int64_t{2} << 20;
+constexpr int64_t kLeastPiece = int64_t{8} << 10;
 constexpr int64_t kAlignment = 64;  // elements
 
-/// What both reductions share: pieces that come from all ranks, into one of two halves in turn.
+/// What both reductions share: pieces that come from all ranks, into one of kPlaces in turn.
 class Pieces {
  public:
   Pieces(const TransferContext& context, int64_t most_numel)
@@ -21,7 +29,7 @@ class Pieces {
     numel_ = std::max(bytes / element_ / kAlignment, int64_t{1}) * kAlignment;
     const int64_t needed = (most_numel + kAlignment - 1) / kAlignment * kAlignment;
     numel_ = std::min(numel_, std::max(needed, kAlignment));
-    memory_ = context.scratch.get(2 * context.size * numel_ * element_);
+    memory_ = context.scratch.get(kPlaces * context.size * numel_ * element_);
   }
 
   int64_t numel() const { return numel_; }
@@ -29,7 +37,7 @@ class Pieces {
 
   /// Where the piece of a rank comes in a step.
   char* place(int64_t step, int rank) const {
-    return memory_ + ((step & 1) * context_.size + rank) * numel_ * element_;
+    return memory_ + (step % kPlaces * context_.size + rank) * numel_ * element_;
   }
 
   void receive(Exchange& exchange, int64_t step, int64_t numel) const {
@@ -72,11 +80,12 @@ class ReduceTransfer final : public Transfer {
     const int64_t chunk = pieces_.numel() * context_.size;
     const int64_t count = (numel_ + chunk - 1) / chunk;
     const int64_t step = step_++;
-    if (step > count) return false;
+    if (step >= count + kLag) return false;
     if (step < count) give(exchange, step);
-    if (step > 0) take(exchange, step - 1);
+    if (step >= kLag) take(exchange, step - kLag);
     return true;
   }
+  int64_t lag() const override { return kLag - 1; }
 
  private:
   struct Range {
@@ -140,14 +149,16 @@ class ScatterReduceTransfer final : public Transfer {
   bool advance(Exchange& exchange) override {
     const int64_t count = (numel_ + pieces_.numel() - 1) / pieces_.numel();
     const int64_t step = step_++;
-    if (step > count) return false;
+    if (step >= count + kLag) return false;
     if (step < count) give(exchange, step);
-    if (step == 0) return true;
-    const int64_t begin = (step - 1) * pieces_.numel();
+    const int64_t come = step - kLag;
+    if (come < 0) return true;
+    const int64_t begin = come * pieces_.numel();
     const char* const own = slice_of(context_.rank) + begin * pieces_.element();
-    pieces_.reduce(step - 1, own, output_ + begin * pieces_.element(), numel_at(step - 1));
+    pieces_.reduce(come, own, output_ + begin * pieces_.element(), numel_at(come));
     return true;
   }
+  int64_t lag() const override { return kLag - 1; }
 
  private:
   int64_t numel_at(int64_t step) const {

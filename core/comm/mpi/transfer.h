@@ -24,7 +24,7 @@ class Scratch {
 };
 
 /// Moves the data of one collective, after the ranks' calls were found equal, in steps: each starts
-/// transfers, and the next begins when they are over.
+/// transfers, and the next begins when those are over that lag() says.
 ///
 /// Note [Traffic]
 /// ~~~~~~~~~~~~~~
@@ -36,8 +36,10 @@ class Scratch {
 class Transfer {
  public:
   virtual ~Transfer() = default;
-  /// Starts the next step; false if there is none.
+  /// Starts the next step; false if there is none, also when asked again.
   virtual bool advance(Exchange& exchange) = 0;
+  /// How many of the last steps may still be under way when the next one starts.
+  virtual int64_t lag() const { return 0; }
   /// Why the ranks' calls do not fit, found on the way, equal on all ranks; "" if they do.
   virtual std::string problem() const { return ""; }
 };
