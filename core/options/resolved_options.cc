@@ -24,16 +24,6 @@ Degrees placement(const Options& options, int world_size) {
   TORCH_INTERNAL_ASSERT(false, "strategy ", static_cast<int>(options.strategy));
 }
 
-namespace {
-
-/// A network is slower than backward: what is sent early is sent beside it. Shared memory is not.
-std::vector<int64_t> usual_bucket_bytes(const WorldTraits& world) {
-  const bool has_network = world.backend == "mpi" || world.backend == "hosts";
-  return {int64_t{1} << 20, int64_t{has_network ? 4 : 25} << 20};
-}
-
-}  // namespace
-
 absl::StatusOr<ResolvedOptions> resolve(const Options& options, const ParameterTable* model,
                                         const WorldTraits& world) {
   const absl::Status status = validate(options, model, &world);
@@ -50,8 +40,7 @@ absl::StatusOr<ResolvedOptions> resolve(const Options& options, const ParameterT
       degrees.parameters == 1 ? 1 : options.reshard_after_forward.value_or(degrees.parameters);
   resolved.on_non_finite = options.on_non_finite.value_or(
       options.loss_scale.has_value() ? NonFinite::kSkip : NonFinite::kStop);
-  resolved.bucket_bytes =
-      options.bucket_bytes.empty() ? usual_bucket_bytes(world) : options.bucket_bytes;
+  if (!options.bucket_bytes.empty()) resolved.bucket_bytes = options.bucket_bytes;
   resolved.units_in_reduction =
       options.units_in_reduction.value_or(world.can.in_background ? 2 : 1);
   resolved.asynchronous_step = options.asynchronous_step.value_or(

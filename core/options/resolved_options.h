@@ -19,7 +19,7 @@ namespace tessera::internal {
 struct WorldTraits {
   int size = 1;
   at::Device device = at::kCPU;  ///< where parameters lie
-  std::string backend = "shm";
+  std::string backend = "shm";   ///< for messages
   Capabilities can = {.one_sided_reads = true};
 };
 

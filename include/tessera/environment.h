@@ -45,10 +45,10 @@ namespace tessera {
 /// Intel MPI, MVAPICH) or the path of a libmpi, in place of the one that the program has loaded or
 /// its launcher belongs to; TESSERA_MPI_MODULE: the path of Tessera's module for it
 /// (docs/hosts.md).
-/// TESSERA_HOST: a name of up to 64 letters, digits, '.', '_' and '-' that tells backend hosts which
-/// ranks are on one host, in place of what the kernel says: for trying two hosts on one machine.
-/// TESSERA_VERBOSE: 1 makes init_process_group say on stderr who this process is and by what.
-/// Integers are read strictly: digits only, the whole string.
+/// TESSERA_HOST: a name of up to 64 letters, digits, '.', '_' and '-' that tells backend hosts
+/// which ranks are on one host, in place of what the kernel says: for trying two hosts on one
+/// machine. TESSERA_VERBOSE: 1 makes init_process_group say on stderr who this process is and by
+/// what. Integers are read strictly: digits only, the whole string.
 struct Environment {
   int rank = 0;
   int world_size = 1;

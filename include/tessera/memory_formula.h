@@ -63,6 +63,8 @@ struct MemorySetting {
 ///   dtype), M / o of the largest unit whose S and M have two, and under kOptimizer twice P / o of
 ///   the largest whose P and M have. Under kParameters P / p as well, instead of parameters.
 /// gradients have comm_hook_bytes besides, once.
+/// Process groups hold memory beside all this: over MPI 8 MiB for each group that reduces (32 KiB
+/// for each of its ranks, if that is more). docs/memory.md, "What groups hold".
 /// control is 0 here: it is small and depends on the number of parameters, not on P.
 MemoryBytes memory_formula(const UnitPlan& plan, const MemorySetting& setting);
 

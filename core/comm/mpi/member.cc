@@ -218,11 +218,13 @@ bool Member::compare(Active& active, Call::Clock::time_point now) {
 bool Member::move(Active& active, Call::Clock::time_point now) {
   Exchange& exchange = *active.exchange;
   const int64_t lag = active.transfer == nullptr ? 0 : active.transfer->lag();
-  if (exchange.is_over_but_for(lag)) {
+  bool can_go_on = exchange.is_over_but_for(lag);
+  if (can_go_on) {
     exchange.begin_step();
     if (active.transfer != nullptr && active.transfer->advance(exchange)) return true;
+    can_go_on = exchange.is_over();  // what is left of the last steps
   }
-  if (!exchange.is_over()) {
+  if (!can_go_on) {
     if (active.call->is_late(now)) time_out(*active.call, exchange.open_ranks(), "");
     return false;
   }
