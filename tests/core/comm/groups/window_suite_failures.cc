@@ -1,3 +1,4 @@
+#include <atomic>
 #include <functional>
 #include <future>
 #include <string>
@@ -126,7 +127,8 @@ void test_window_misuse(const WindowBackend& backend) {
 
 void test_failures_end_reads(const WindowBackend& backend) {
   for (const int size : {1, 3}) {
-    backend.run(size, [size](std::shared_ptr<ProcessGroup> world) {
+    std::atomic<int> ready{0};  // an abort may overtake the end of a barrier
+    backend.run(size, [size, &ready](std::shared_ptr<ProcessGroup> world) {
       auto other = duplicate(*world, "other");
       const at::Tensor own = world->allocate(10, at::kFloat);
       const auto window = world->make_window(own, "w");
@@ -140,7 +142,11 @@ void test_failures_end_reads(const WindowBackend& backend) {
         EXPECT_EQ(cause_of_read(*window_of_other, last), "");
         other->barrier("all have read again");
       }
-      if (world->rank() == last) other->abort("enough");
+      ++ready;
+      if (world->rank() == last) {
+        while (ready < size) std::this_thread::yield();
+        other->abort("enough");
+      }
       while (cause_of_read(*window_of_other, last).empty()) std::this_thread::yield();
       EXPECT_EQ(cause_of_read(*window_of_other, last), "enough");
       world.reset();
