@@ -40,10 +40,10 @@ namespace tessera {
 /// TESSERA_JOB_PAGE: where ranks record for tessera-run why they fail (JobPage; optional).
 /// TESSERA_FLIGHT_DUMP: a directory into which a rank that fails first on CPUs, and every rank that
 /// fails over NCCL, writes the last calls of the ranks (docs/flight-recorder.md; optional).
-/// TESSERA_HOST: a name of up to 64 letters, digits, '.', '_' and '-' that tells backend hosts which
-/// ranks are on one host, in place of what the kernel says: for trying two hosts on one machine.
-/// TESSERA_VERBOSE: 1 makes init_process_group say on stderr who this process is and by what.
-/// Integers are read strictly: digits only, the whole string.
+/// TESSERA_HOST: a name of up to 64 letters, digits, '.', '_' and '-' that tells backend hosts
+/// which ranks are on one host, in place of what the kernel says: for trying two hosts on one
+/// machine. TESSERA_VERBOSE: 1 makes init_process_group say on stderr who this process is and by
+/// what. Integers are read strictly: digits only, the whole string.
 struct Environment {
   int rank = 0;
   int world_size = 1;

@@ -43,8 +43,9 @@ struct Capabilities {
 /// accumulated in fp32 and rounded once. So every rank receives the same bits, and reduce_scatter
 /// gives the same bits as the matching slice of all_reduce. On backend hosts each host sums its
 /// ranks in their order and then the hosts are summed in theirs; bf16 and fp16 are rounded once in
-/// either. Over NCCL the order and the rounding are NCCL's, and none of this is promised. An operation, a ReduceOp or a dtype that a backend
-/// lacks is a c10::Error that names both, on every rank alike and before anything is sent.
+/// either. Over NCCL the order and the rounding are NCCL's, and none of this is promised. An
+/// operation, a ReduceOp or a dtype that a backend lacks is a c10::Error that names both, on every
+/// rank alike and before anything is sent.
 ///
 /// Messages (send, recv, isend, irecv) concern two ranks only and take no number in the sequence of
 /// collectives. A message meets a receive from its sender with an equal tag; of several that fit,
@@ -291,9 +292,9 @@ class ProcessGroup {
   /// Collective; blocks until all ranks have called it. Returns a window over every rank's `own`,
   /// which must be contiguous, 1-d, of equal dtype and numel on all ranks (0 is allowed) and lie in
   /// memory from allocate(), as a whole or as a view (over mpi anywhere). The window keeps `own`
-  /// alive, and peers' memory mapped. `name` is compared across ranks. If `own` is not from allocate() on some ranks,
-  /// every rank throws c10::Error that names them, and the group stays usable. A group without
-  /// Capabilities::one_sided_reads throws c10::Error.
+  /// alive, and peers' memory mapped. `name` is compared across ranks. If `own` is not from
+  /// allocate() on some ranks, every rank throws c10::Error that names them, and the group stays
+  /// usable. A group without Capabilities::one_sided_reads throws c10::Error.
   virtual std::unique_ptr<Window> make_window(const at::Tensor& own, std::string_view name);
 
   /// Collective; blocks until all ranks have called it. Returns a buffer of `bytes` zero bytes that
