@@ -43,8 +43,9 @@ struct Capabilities {
 /// accumulated in fp32 and rounded once. So every rank receives the same bits, and reduce_scatter
 /// gives the same bits as the matching slice of all_reduce. On backend hosts each host sums its
 /// ranks in their order and then the hosts are summed in theirs; bf16 and fp16 are rounded once in
-/// either. Over NCCL the order and the rounding are NCCL's, and none of this is promised. An operation, a ReduceOp or a dtype that a backend
-/// lacks is a c10::Error that names both, on every rank alike and before anything is sent.
+/// either. Over NCCL the order and the rounding are NCCL's, and none of this is promised. An
+/// operation, a ReduceOp or a dtype that a backend lacks is a c10::Error that names both, on every
+/// rank alike and before anything is sent.
 ///
 /// Messages (send, recv, isend, irecv) concern two ranks only and take no number in the sequence of
 /// collectives. A message meets a receive from its sender with an equal tag; of several that fit,
