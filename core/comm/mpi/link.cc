@@ -65,14 +65,16 @@ void Exchange::receive(int from, char* data, int64_t bytes) {
   open_.push_back({request, from, /*receives=*/true, step_});
 }
 
+bool Exchange::look(Transfer& transfer) {
+  int is_over = 0;
+  int source = 0;
+  link_.check(link_.calls().test(&transfer.request, &is_over, &source), "MPI_Test");
+  return is_over != 0;
+}
+
+/// They stand in the order in which they began, and any test lets MPI go on with all of them.
 bool Exchange::is_over_but_for(int64_t steps) {
-  std::erase_if(open_, [this](Transfer& transfer) {
-    int is_over = 0;
-    int source = 0;
-    link_.check(link_.calls().test(&transfer.request, &is_over, &source), "MPI_Test");
-    return is_over != 0;
-  });
-  // They stand in the order in which they began.
+  while (!open_.empty() && look(open_.front())) open_.pop_front();
   return open_.empty() || open_.front().step > step_ - steps;
 }
 
@@ -82,7 +84,8 @@ void Exchange::cancel() {
   }
 }
 
-std::vector<int> Exchange::open_ranks() const {
+std::vector<int> Exchange::open_ranks() {
+  std::erase_if(open_, [this](Transfer& transfer) { return look(transfer); });
   std::vector<int> ranks;
   for (const Transfer& transfer : open_) ranks.push_back(transfer.rank);
   std::sort(ranks.begin(), ranks.end());

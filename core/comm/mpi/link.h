@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <list>
 #include <memory>
 #include <vector>
@@ -71,8 +72,8 @@ class Exchange {
   void begin_step() { ++step_; }
   /// Gives up receives that have not begun.
   void cancel();
-  /// Ranks whose transfers are not over.
-  std::vector<int> open_ranks() const;
+  /// Ranks whose transfers are not over. Looks.
+  std::vector<int> open_ranks();
   int64_t sent_bytes() const { return sent_bytes_; }
 
  private:
@@ -82,13 +83,14 @@ class Exchange {
     bool receives;
     int64_t step;
   };
+  bool look(Transfer& transfer);
   void note_send(int to, int64_t bytes, int code, Handle request);
 
   Link& link_;
   const std::vector<int>& world_ranks_;
   const int own_tag_;
   std::vector<int> tags_;
-  std::vector<Transfer> open_;
+  std::deque<Transfer> open_;
   int64_t step_ = 0;
   int64_t sent_bytes_ = 0;
 };

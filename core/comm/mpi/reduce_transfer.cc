@@ -8,36 +8,43 @@ namespace {
 
 // Note [Steps under way]
 // ~~~~~~~~~~~~~~~~~~~~~~
-// MPI asks the receiver before it sends a large message, and over TCP the answer stands behind what
-// the receiver sends itself: at 100 Mbit/s for a third of a second. So several steps are under way
-// at a time: a step gives pieces to those who reduce them, and reduces what came kLag steps before.
-// A piece is reduced, and its place is written again, only when all transfers of its step are over.
-constexpr int64_t kPlaces = 4;
-constexpr int64_t kLag = kPlaces - 1;
-// What the pieces of one step take on a rank, and the least of one. A group that reduces holds
-// kPlaces times this, or for many ranks as many times their least pieces.
-constexpr int64_t kStepBytes = int64_t{2} << 20;
+// MPI asks the receiver before it sends a large message, and over TCP both the question and the
+// answer stand behind what is being sent: at 100 Mbit/s for a third of a second. So data goes in
+// pieces that MPI sends unasked (Open MPI over TCP: below 64 KiB), and many steps are under way at
+// a time, each in a place of its own: a step gives pieces to those who reduce them, and reduces
+// what came lag() steps before. A piece is reduced, and its place is written again, only when all
+// transfers of its step are over.
+constexpr int64_t kMostPlaces = 32;
+constexpr int64_t kLeastPlaces = 4;
+constexpr int64_t kMostPiece = int64_t{60} << 10;
 constexpr int64_t kLeastPiece = int64_t{8} << 10;
+// What a group that reduces holds, unless the least pieces of its ranks take more.
+constexpr int64_t kHeldBytes = int64_t{8} << 20;
 constexpr int64_t kAlignment = 64;  // elements
 
-/// What both reductions share: pieces that come from all ranks, into one of kPlaces in turn.
+/// What both reductions share: pieces that come from all ranks, into one place after the other.
 class Pieces {
  public:
   Pieces(const TransferContext& context, int64_t most_numel)
-      : context_(context), element_(context.call.input.element_size()) {
-    const int64_t bytes = std::max(kStepBytes / context.size, kLeastPiece);
+      : context_(context),
+        element_(context.call.input.element_size()),
+        places_(std::clamp(kHeldBytes / (kMostPiece * context.size), kLeastPlaces, kMostPlaces)) {
+    const int64_t bytes =
+        std::clamp(kHeldBytes / (places_ * context.size), kLeastPiece, kMostPiece);
     numel_ = std::max(bytes / element_ / kAlignment, int64_t{1}) * kAlignment;
     const int64_t needed = (most_numel + kAlignment - 1) / kAlignment * kAlignment;
     numel_ = std::min(numel_, std::max(needed, kAlignment));
-    memory_ = context.scratch.get(kPlaces * context.size * numel_ * element_);
+    memory_ = context.scratch.get(places_ * context.size * numel_ * element_);
   }
 
   int64_t numel() const { return numel_; }
   int64_t element() const { return element_; }
+  /// After how many steps what has come is reduced.
+  int64_t lag() const { return places_ - 1; }
 
   /// Where the piece of a rank comes in a step.
   char* place(int64_t step, int rank) const {
-    return memory_ + (step % kPlaces * context_.size + rank) * numel_ * element_;
+    return memory_ + (step % places_ * context_.size + rank) * numel_ * element_;
   }
 
   void receive(Exchange& exchange, int64_t step, int64_t numel) const {
@@ -61,6 +68,7 @@ class Pieces {
  private:
   const TransferContext context_;
   const int64_t element_;
+  const int64_t places_;
   int64_t numel_ = 0;
   char* memory_ = nullptr;
   std::vector<const char*> sources_;
@@ -80,12 +88,13 @@ class ReduceTransfer final : public Transfer {
     const int64_t chunk = pieces_.numel() * context_.size;
     const int64_t count = (numel_ + chunk - 1) / chunk;
     const int64_t step = step_++;
-    if (step >= count + kLag) return false;
+    const int64_t come = step - pieces_.lag();
+    if (come >= count) return false;
     if (step < count) give(exchange, step);
-    if (step >= kLag) take(exchange, step - kLag);
+    if (come >= 0) take(exchange, come);
     return true;
   }
-  int64_t lag() const override { return kLag - 1; }
+  int64_t lag() const override { return pieces_.lag() - 1; }
 
  private:
   struct Range {
@@ -149,16 +158,16 @@ class ScatterReduceTransfer final : public Transfer {
   bool advance(Exchange& exchange) override {
     const int64_t count = (numel_ + pieces_.numel() - 1) / pieces_.numel();
     const int64_t step = step_++;
-    if (step >= count + kLag) return false;
+    const int64_t come = step - pieces_.lag();
+    if (come >= count) return false;
     if (step < count) give(exchange, step);
-    const int64_t come = step - kLag;
     if (come < 0) return true;
     const int64_t begin = come * pieces_.numel();
     const char* const own = slice_of(context_.rank) + begin * pieces_.element();
     pieces_.reduce(come, own, output_ + begin * pieces_.element(), numel_at(come));
     return true;
   }
-  int64_t lag() const override { return kLag - 1; }
+  int64_t lag() const override { return pieces_.lag() - 1; }
 
  private:
   int64_t numel_at(int64_t step) const {
