@@ -155,7 +155,7 @@ void Reducer::close_buffer(size_t unit, size_t round) {
 void Reducer::receive(size_t index, const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
   const UnitPlan::Place place = plan_.place(index);
-  if (posts_) retire(Wait::kNever);
+  if (group_.can().completes_on_host) retire(Wait::kNever);
   // Without reduction all firings add up on this rank, in the order of the backward.
   const size_t round = mode_ == Mode::kReduce ? firings_[index]++ : 0;
   if (round > 0) require_one_gradient(index);
@@ -266,7 +266,7 @@ bool Reducer::end_micro_step(const BackwardAgreement::Report& report) {
   }
   const at::NoGradGuard no_grad;
   while (order_.has_next()) launch(order_.take(), 0);
-  if (posts_) retire(Wait::kUntilDone);
+  if (group_.can().completes_on_host) retire(Wait::kUntilDone);
   std::string disagreement;
   if (setting_.agreement == Setting::Agreement::kInBackward) {
     agreement_.report(report);

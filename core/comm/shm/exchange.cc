@@ -15,8 +15,12 @@ CallDescriptor Exchange::call_of(const Collective& collective) {
 }
 
 CallDescriptor Exchange::call_of(const Collective& collective, const at::Tensor& tensor) {
-  CallDescriptor call = call_of(collective);
-  if (posted_ != nullptr) return call;
+  if (posted_ != nullptr) return *posted_;
+  return next_call_of(collective, tensor);
+}
+
+CallDescriptor Exchange::next_call_of(const Collective& collective, const at::Tensor& tensor) {
+  CallDescriptor call = member_.next_call(collective.signature(), collective.tag);
   if (tensor.numel() == 0) return call;
   if (const auto range = arena_->find(tensor.const_data_ptr(), tensor.nbytes())) {
     call.source = *range;

@@ -33,8 +33,11 @@ class Exchange {
   int rank() const { return member_.rank(); }
   int size() const { return member_.size(); }
 
-  /// This rank's next call, whose data is `tensor`: where it is, or staged.
+  /// The call that is run: inside run_posted() that one, else this rank's next, whose data is
+  /// `tensor`: where it is, or staged.
   CallDescriptor call_of(const Collective& collective, const at::Tensor& tensor);
+  /// This rank's next call, also while another thread is inside run_posted() with an earlier one.
+  CallDescriptor next_call_of(const Collective& collective, const at::Tensor& tensor);
   /// A call that gives nothing to the others.
   CallDescriptor call_of(const Collective& collective);
 

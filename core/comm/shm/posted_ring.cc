@@ -104,7 +104,7 @@ PostedRing::~PostedRing() {
 }
 
 std::shared_ptr<Work> PostedRing::post(const Collective& collective, Algorithm algorithm) {
-  CallDescriptor call = exchange_.call_of(collective, collective.input);
+  CallDescriptor call = exchange_.next_call_of(collective, collective.input);
   call.slice = collective.slice;
   call.meets = false;
   const int64_t before = call.sequence - ChannelSlot::kCalls;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include <ATen/Functions.h>
@@ -46,6 +47,30 @@ std::shared_ptr<Work> post_all_reduce(const Group& group, const at::Tensor& valu
 
 class PostedCalls : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, PostedCalls, ::testing::Values(2, 3, 4));
+
+/// A thread that waits in another group takes part in this one's calls while these are made.
+TEST_P(PostedCalls, AreMadeWhileAnotherThreadTakesPartInEarlierOnes) {
+  constexpr int kRounds = 2000;
+  run_ranks(GetParam(), [](const Group& world) {
+    const Group others = duplicate(*world, "others");
+    std::thread waiter([&] {
+      for (int i = 0; i < kRounds; ++i) others->barrier("round");
+    });
+    const at::Tensor first = values_of(world, 64);
+    const at::Tensor second = values_of(world, 65);
+    for (int i = 0; i < kRounds; ++i) {
+      first.fill_(i);
+      second.fill_(2 * i);
+      const auto one = post_all_reduce(world, first, "first");
+      const auto two = post_all_reduce(world, second, "second");
+      one->wait();
+      two->wait();
+      EXPECT_EQ(first[63].item<float>(), static_cast<float>(world->size() * i));
+      EXPECT_EQ(second[64].item<float>(), static_cast<float>(world->size() * 2 * i));
+    }
+    waiter.join();
+  });
+}
 
 TEST_P(PostedCalls, ReturnBeforeAPeerHasMadeThem) {
   const int size = GetParam();
