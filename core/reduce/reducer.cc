@@ -29,6 +29,7 @@ namespace tessera::internal {
 // Note [Posted reductions]
 // Where collectives run inside the calls, a reduction is posted (Collective::posted) and later
 // hooks look whether it has gone on, so that no rank waits for another in the middle of backward.
+// Where they run beside backward hooks look, too, because only they start the second of two stages.
 // A hook waits only where a buffer is missing: where gradients come in pooled buffers, for the
 // reduction that holds the last of units_in_reduction(). The end of backward waits for the rest,
 // gathers included, before ranks exchange anything else: a peer may wait for a gather that this
