@@ -65,6 +65,18 @@ void Exchange::receive(int from, char* data, int64_t bytes) {
   open_.push_back({request, from, /*receives=*/true, step_});
 }
 
+void Exchange::send_in_pieces(int to, const char* data, int64_t bytes) {
+  for (int64_t begin = 0; begin < bytes; begin += kUnaskedBytes) {
+    send(to, data + begin, std::min(kUnaskedBytes, bytes - begin));
+  }
+}
+
+void Exchange::receive_in_pieces(int from, char* data, int64_t bytes) {
+  for (int64_t begin = 0; begin < bytes; begin += kUnaskedBytes) {
+    receive(from, data + begin, std::min(kUnaskedBytes, bytes - begin));
+  }
+}
+
 bool Exchange::look(Transfer& transfer) {
   int is_over = 0;
   int source = 0;

@@ -64,6 +64,13 @@ class Exchange {
   void send_synchronously(int to, const char* data, int64_t bytes);
   void receive(int from, char* data, int64_t bytes);
 
+  /// As above, in several messages that MPI sends unasked; both ranks cut alike. Note [Steps under
+  /// way].
+  void send_in_pieces(int to, const char* data, int64_t bytes);
+  void receive_in_pieces(int from, char* data, int64_t bytes);
+  /// The largest such message: Open MPI over TCP asks from 64 KiB on.
+  static constexpr int64_t kUnaskedBytes = int64_t{60} << 10;
+
   /// Whether all of them are over. Looks.
   bool is_over() { return is_over_but_for(0); }
   /// Whether all are over that began before the last `steps` steps. Looks.

@@ -10,13 +10,13 @@ namespace {
 // ~~~~~~~~~~~~~~~~~~~~~~
 // MPI asks the receiver before it sends a large message, and over TCP both the question and the
 // answer stand behind what is being sent: at 100 Mbit/s for a third of a second. So data goes in
-// pieces that MPI sends unasked (Open MPI over TCP: below 64 KiB), and many steps are under way at
-// a time, each in a place of its own: a step gives pieces to those who reduce them, and reduces
-// what came lag() steps before. A piece is reduced, and its place is written again, only when all
-// transfers of its step are over.
+// pieces that MPI sends unasked (Exchange::kUnaskedBytes), and many steps are under way at a time,
+// each in a place of its own: a step gives pieces to those who reduce them, and reduces what came
+// lag() steps before. A piece is reduced, and its place is written again, only when all transfers
+// of its step are over.
 constexpr int64_t kMostPlaces = 32;
 constexpr int64_t kLeastPlaces = 4;
-constexpr int64_t kMostPiece = int64_t{60} << 10;
+constexpr int64_t kMostPiece = Exchange::kUnaskedBytes;
 constexpr int64_t kLeastPiece = int64_t{8} << 10;
 // What a group that reduces holds, unless the least pieces of its ranks take more.
 constexpr int64_t kHeldBytes = int64_t{8} << 20;

@@ -1,7 +1,9 @@
 #include "tessera/core/comm/mpi/remote_reads.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include <absl/strings/str_cat.h>
 
@@ -9,69 +11,124 @@
 #include "tessera/core/comm/mpi/member.h"
 
 namespace tessera::internal::mpi {
+namespace {
+
+// Together what a link of 10 Gbit/s carries in half a millisecond.
+constexpr int64_t kPartBytes = 4 * Exchange::kUnaskedBytes;
+constexpr int kPartsUnderWay = 3;
+
+}  // namespace
+
+char* RemoteReads::Part::target() const { return data_of(read->to) + begin_bytes; }
 
 void RemoteReads::start(const std::shared_ptr<Call>& call, int owner, const ReadRequest& request) {
   const std::string cause = member_.failure();
   if (!cause.empty()) return call->fail(cause);
-  World& world = member_.world();
-  if (world.has_ended(member_.world_rank(owner))) return call->fail(left(owner));
+  if (member_.world().has_ended(member_.world_rank(owner))) return call->fail(left(owner));
+  owners_[owner].waiting.push_back(std::make_shared<Read>(
+      Read{member_.shared_from_this(), call, call->collective().output, owner, request}));
+  // Words, on which others wait, do not stand behind what is large.
+  if (request.bytes <= static_cast<int64_t>(Envelope::kPayloadBytes)) {
+    return ask_for_part(owners_[owner].waiting.back());
+  }
+  ask(owner);
+}
+
+/// For as much as may be under way.
+void RemoteReads::ask(int owner) {
+  Owner& asked = owners_[owner];
+  while (asked.open < kPartsUnderWay && !asked.waiting.empty()) {
+    ask_for_part(asked.waiting.front());
+  }
+}
+
+void RemoteReads::ask_for_part(std::shared_ptr<Read> read) {
+  const int64_t begin = read->asked_bytes;
+  const int64_t bytes = std::min(kPartBytes, read->request.bytes - begin);
+  read->asked_bytes += bytes;
+  ReadRequest request = read->request;
+  request.begin_bytes += begin;
+  request.bytes = bytes;
   const int64_t number = ++last_;
   Envelope envelope = member_.envelope(Envelope::Kind::kRead);
   envelope.sequence = number;
   std::memcpy(envelope.payload(), &request, sizeof(request));
-  world.send(envelope, member_.world_rank(owner));
-  reads_[number] = std::make_shared<Read>(
-      Read{member_.shared_from_this(), call, call->collective().output, owner, nullptr});
+  member_.world().send(envelope, member_.world_rank(read->owner));
+  Owner& asked = owners_[read->owner];
+  ++asked.open;
+  if (read->asked_bytes == read->request.bytes) std::erase(asked.waiting, read);
+  parts_[number] = std::make_shared<Part>(Part{std::move(read), begin, bytes, nullptr});
 }
 
 void RemoteReads::take(int owner, const Envelope& answer) {
   World& world = member_.world();
-  const auto found = reads_.find(answer.sequence);
-  if (found == reads_.end() || found->second->owner != owner) {
+  const auto found = parts_.find(answer.sequence);
+  if (found == parts_.end() || found->second->read->owner != owner) {
     if (answer.kind == Envelope::Kind::kAnswer) world.drain(member_.world_rank(owner), answer);
     return;
   }
-  const std::shared_ptr<Read> read = found->second;
-  if (answer.kind == Envelope::Kind::kRefused) {
-    reads_.erase(found);
-    return read->call->fail(left(owner));
-  }
-  const auto bytes = static_cast<int64_t>(read->to.nbytes());
-  if (answer.signature.numel != bytes) {
+  const std::shared_ptr<Part> part = found->second;
+  if (answer.kind == Envelope::Kind::kRefused) return fail(part->read, left(owner));
+  if (answer.signature.numel != part->bytes) {
     world.drain(member_.world_rank(owner), answer);
-    return member_.fail(absl::StrCat(member_.name_of(owner), " answered a read of ", bytes,
+    return member_.fail(absl::StrCat(member_.name_of(owner), " answered a read of ", part->bytes,
                                      " bytes with ", answer.signature.numel),
                         owner);
   }
-  if (bytes <= static_cast<int64_t>(Envelope::kPayloadBytes)) {
-    std::memcpy(data_of(read->to), answer.payload(), static_cast<size_t>(bytes));
-    reads_.erase(found);
-    return read->call->finish();
+  if (part->bytes <= static_cast<int64_t>(Envelope::kPayloadBytes)) {
+    std::memcpy(part->target(), answer.payload(), static_cast<size_t>(part->bytes));
+    parts_.erase(found);
+    return finish(*part);
   }
-  read->exchange =
+  part->exchange =
       std::make_unique<Exchange>(world.link(), member_.world_ranks(), Exchange::kNoTag);
-  read->exchange->set_tag_of(owner, answer.data_tag);
-  read->exchange->receive(owner, data_of(read->to), bytes);
+  part->exchange->set_tag_of(owner, answer.data_tag);
+  part->exchange->receive_in_pieces(owner, part->target(), part->bytes);
+}
+
+/// Its data is there.
+void RemoteReads::finish(const Part& part) {
+  Read& read = *part.read;
+  read.come_bytes += part.bytes;
+  if (read.come_bytes == read.request.bytes) read.call->finish();
+  --owners_[read.owner].open;
+  ask(read.owner);
+}
+
+/// One read alone. What has been answered is on its way all the same.
+void RemoteReads::fail(const std::shared_ptr<Read>& read, const std::string& cause) {
+  read->call->fail(cause);
+  Owner& owner = owners_[read->owner];
+  std::erase(owner.waiting, read);
+  owner.open -= static_cast<int>(std::erase_if(parts_, [&](const auto& entry) {
+    return entry.second->read == read && entry.second->exchange == nullptr;
+  }));
+  ask(read->owner);
 }
 
 bool RemoteReads::advance(Call::Clock::time_point now) {
-  bool moved = false;
-  for (auto place = reads_.begin(); place != reads_.end();) {
-    Read& read = *place->second;
-    if (read.exchange != nullptr && read.exchange->is_over()) {
-      read.call->finish();
-      place = reads_.erase(place);
-      moved = true;
-      continue;
-    }
-    if (read.call->is_late(now)) {
-      const std::shared_ptr<Read> late = place->second;
-      time_out(*late);  // nothing is left in the list
-      return true;
-    }
-    ++place;
+  std::vector<std::shared_ptr<Part>> over;
+  std::erase_if(parts_, [&over](const auto& entry) {
+    const auto& exchange = entry.second->exchange;
+    if (exchange == nullptr || !exchange->is_over()) return false;
+    over.push_back(entry.second);
+    return true;
+  });
+  for (const auto& part : over) finish(*part);
+  end_if_late(now);
+  return !over.empty();
+}
+
+void RemoteReads::end_if_late(Call::Clock::time_point now) {
+  for (const auto& [number, part] : parts_) {
+    // Nothing is left in the list then.
+    if (part->read->call->is_late(now)) return time_out(*part->read, part->exchange != nullptr);
   }
-  return moved;
+  for (const auto& [owner, wanted] : owners_) {
+    for (const auto& read : wanted.waiting) {
+      if (read->call->is_late(now)) return time_out(*read, /*is_answered=*/false);
+    }
+  }
 }
 
 std::string RemoteReads::left(int owner) const {
@@ -80,30 +137,32 @@ std::string RemoteReads::left(int owner) const {
 }
 
 void RemoteReads::note_ended(int owner) {
-  // What has been answered is on its way all the same.
-  std::erase_if(reads_, [&](const auto& entry) {
-    const Read& read = *entry.second;
-    if (read.owner != owner || read.exchange != nullptr) return false;
-    read.call->fail(left(owner));
-    return true;
-  });
+  std::vector<std::shared_ptr<Read>> lost;
+  for (const auto& read : owners_[owner].waiting) lost.push_back(read);
+  for (const auto& [number, part] : parts_) {
+    if (part->read->owner == owner && part->exchange == nullptr) lost.push_back(part->read);
+  }
+  owners_[owner].waiting.clear();
+  for (const auto& read : lost) fail(read, left(owner));
 }
 
-void RemoteReads::time_out(const Read& read) {
+void RemoteReads::time_out(const Read& read, bool is_answered) {
   const std::string& tag = read.call->tag();
-  member_.fail(
-      absl::StrCat("timed out: waited ", read.call->timeout().count(), " ms for ",
-                   member_.name_of(read.owner), member_.place_of(read.owner), " to ",
-                   read.exchange == nullptr ? "answer a " : "send the data of a ",
-                   read.call->name(), tag.empty() ? "" : " of '", tag, tag.empty() ? "" : "'"),
-      read.owner);
+  member_.fail(absl::StrCat("timed out: waited ", read.call->timeout().count(), " ms for ",
+                            member_.name_of(read.owner), member_.place_of(read.owner), " to ",
+                            is_answered ? "send the data of a " : "answer a ", read.call->name(),
+                            tag.empty() ? "" : " of '", tag, tag.empty() ? "" : "'"),
+               read.owner);
 }
 
 void RemoteReads::end_all(const std::string& cause) {
-  for (const auto& [number, read] : std::exchange(reads_, {})) {
-    read->call->fail(cause);
+  for (const auto& [owner, wanted] : std::exchange(owners_, {})) {
+    for (const auto& read : wanted.waiting) read->call->fail(cause);
+  }
+  for (const auto& [number, part] : std::exchange(parts_, {})) {
+    part->read->call->fail(cause);
     // Its data is under way: not taking it would keep the owner's send from ending.
-    if (read->exchange != nullptr) member_.world().keep(*read->exchange, read);
+    if (part->exchange != nullptr) member_.world().keep(*part->exchange, part);
   }
 }
 

@@ -16,7 +16,7 @@ namespace {
 struct Sent {
   Sent(Link& link, int to, int tag, at::Tensor memory, const char* begin, int64_t bytes)
       : ranks{to}, memory(std::move(memory)), exchange(link, ranks, tag) {
-    exchange.send(0, begin, bytes);
+    exchange.send_in_pieces(0, begin, bytes);
   }
   const std::vector<int> ranks;
   const at::Tensor memory;

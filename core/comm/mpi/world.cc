@@ -18,10 +18,14 @@ constexpr const char* kFinalised = "MPI has been finalised";
 
 /// A message's data that nobody wants.
 struct Drained {
-  explicit Drained(Link& link, int from, int tag, int64_t bytes)
+  explicit Drained(Link& link, int from, int tag, int64_t bytes, bool is_in_pieces)
       : ranks{from}, data(at::empty({bytes}, at::kByte)), exchange(link, ranks, Exchange::kNoTag) {
     exchange.set_tag_of(0, tag);
-    exchange.receive(0, data_of(data), bytes);
+    if (is_in_pieces) {
+      exchange.receive_in_pieces(0, data_of(data), bytes);
+    } else {
+      exchange.receive(0, data_of(data), bytes);
+    }
   }
   const std::vector<int> ranks;
   const at::Tensor data;
@@ -108,7 +112,8 @@ void World::drain(int from, const Envelope& message) {
   const CallSignature& call = message.signature;
   const int64_t bytes = call.numel * static_cast<int64_t>(c10::elementSize(call.dtype));
   if (bytes <= static_cast<int64_t>(Envelope::kPayloadBytes)) return;
-  auto drained = std::make_shared<Drained>(*link_, from, message.data_tag, bytes);
+  auto drained = std::make_shared<Drained>(*link_, from, message.data_tag, bytes,
+                                           message.kind == Envelope::Kind::kAnswer);
   keep(drained->exchange, drained);
 }
 

@@ -74,6 +74,8 @@ State& state() {
 
 std::atomic<int> callers{0};
 std::atomic<int64_t> data_bytes{0};
+std::atomic<int64_t> under_way{0};
+std::atomic<int64_t> most_under_way{0};
 std::atomic<int> fake_level{Calls::kMultiple};
 std::atomic<int> broken_rank{-1};
 std::atomic<int> mute_rank{-1};
@@ -141,6 +143,10 @@ int post(const void* data, size_t bytes, int to, int tag, Handle comm, Handle* r
   const auto found = std::find_if(all.receives.begin(), all.receives.end(),
                                   [&](const Receive& one) { return matches(one, message); });
   if (found == all.receives.end()) {
+    if (tag != 0) {
+      const int64_t now = under_way.fetch_add(static_cast<int64_t>(bytes)) + message.bytes;
+      most_under_way = std::max(most_under_way.load(), now);
+    }
     all.messages.push_back(std::move(message));
     return 0;
   }
@@ -172,6 +178,7 @@ int receive(void* data, size_t bytes, int from, int tag, Handle comm, Handle* re
     all.receives.push_back(made);
     return 0;
   }
+  if (tag != 0) under_way.fetch_sub(static_cast<int64_t>(found->bytes));
   deliver(made, *found);
   all.messages.erase(found);
   return 0;
@@ -268,6 +275,8 @@ tessera::mpi::Handle fake_communicator(int world, int size, int rank) {
   all.communicators[made] = {world, size, rank};
   return made;
 }
+
+int64_t take_fake_most_bytes_under_way() { return most_under_way.exchange(under_way.load()); }
 
 int64_t fake_data_bytes() { return fake_mpi_parts::data_bytes.load(); }
 

@@ -18,6 +18,9 @@ tessera::mpi::Handle fake_communicator(int world, int size, int rank);
 /// Bytes that were sent with another tag than 0 so far.
 int64_t fake_data_bytes();
 
+/// The most of those bytes that were sent and not received at any moment since the last call.
+int64_t take_fake_most_bytes_under_way();
+
 /// What level() answers.
 void set_fake_level(tessera::mpi::Calls::Level level);
 

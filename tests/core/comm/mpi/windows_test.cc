@@ -87,6 +87,37 @@ TEST(MpiWindows, OwnersSendWhatIsReadAndNothingElse) {
   }
 }
 
+/// Note [Reads in parts]: parts and messages of all lengths, and what is under way at a time.
+TEST(MpiWindows, LargeReadsComeInPartsOfWhichFewAreUnderWay) {
+  constexpr int64_t kMessage = int64_t{60} << 10, kPart = 4 * kMessage;
+  constexpr int64_t kNumel = 20 * kPart + 7;
+  testing::take_fake_most_bytes_under_way();
+  run_mpi_ranks(3, [](std::shared_ptr<ProcessGroup> group) {
+    const at::Tensor own = group->allocate(kNumel, at::kByte);
+    own.copy_(testing::window_content(group->rank(), 0, kNumel, at::kByte));
+    const auto window = group->make_window(own, "w");
+    std::vector<std::shared_ptr<Work>> reads;
+    std::vector<at::Tensor> read, wanted;
+    for (const int64_t numel : {int64_t{1}, int64_t{513}, kMessage - 1, kMessage, kMessage + 1,
+                                kPart - 1, kPart, kPart + 1, 3 * kPart + kMessage + 3, kNumel}) {
+      for (int rank = 0; rank < group->size(); ++rank) {
+        const int64_t begin = (kNumel - numel) / 3;
+        read.push_back(at::zeros({numel}, at::kByte));
+        reads.push_back(window->start_read(rank, begin, read.back(), "w", Window::kUnversioned));
+        wanted.push_back(
+            testing::window_content(rank, 0, kNumel, at::kByte).narrow(0, begin, numel));
+      }
+    }
+    for (size_t i = 0; i < reads.size(); ++i) {
+      reads[i]->wait();
+      EXPECT_TRUE(at::equal(read[i], wanted[i])) << i;
+    }
+    group->barrier();
+  });
+  // Three parts to each of two readers from each of three owners.
+  EXPECT_LE(testing::take_fake_most_bytes_under_way(), 3 * 2 * 3 * kPart);
+}
+
 TEST(MpiWindows, KeepTheMemoryUntilAllRanksHaveDestroyedTheirs) {
   std::atomic<bool> is_closed{false};
   std::atomic<bool> has_read{false};
