@@ -12,8 +12,8 @@ namespace tessera::internal {
 
 /// Which collectives reduce gradients, and in which form they are sent. A reduction has up to two
 /// stages: start() combines every rank's contribution and leaves each rank a part of the result,
-/// advance() completes the part. The caller waits for the Work of the first before the second. Both
-/// are collective: every rank calls them in the same order. A wrapper around another communicator
+/// advance() completes the part, begun when the first has finished. Both are collective: every rank
+/// calls them in the same order. A wrapper around another communicator
 /// may send the data in another form (another dtype, say), but takes it from `full` and leaves the
 /// result in `part` and `whole`.
 class GradientCommunicator {
@@ -49,9 +49,11 @@ class GradientCommunicator {
                                       const at::Tensor& part, ReduceOp op, double divisor) = 0;
 
   /// Collective over the ranks that complete a part. Puts their parts together in `whole`, of which
-  /// `part` is a slice; null where `part` is all that this rank keeps.
+  /// `part` is a slice; null where `part` is all that this rank keeps. `after`: what start()
+  /// returned, which goes on with this by itself; null if the caller has waited for it.
   virtual std::shared_ptr<Work> advance(Level level, const PlannedUnit& unit,
-                                        const at::Tensor& part, const at::Tensor& whole) = 0;
+                                        const at::Tensor& part, const at::Tensor& whole,
+                                        std::shared_ptr<Work> after) = 0;
 
   /// The bytes that the last start(), of `full`, has given to collectives.
   virtual int64_t sent_bytes(const at::Tensor& full) const {

@@ -90,9 +90,10 @@ at::Tensor HookedCommunicator::run(const GradBucket& bucket) {
 }
 
 std::shared_ptr<Work> HookedCommunicator::advance(Level level, const PlannedUnit& unit,
-                                                  const at::Tensor& part, const at::Tensor& whole) {
+                                                  const at::Tensor& part, const at::Tensor& whole,
+                                                  std::shared_ptr<Work> after) {
   if (registered_.hook() != nullptr) return nullptr;
-  return plain_->advance(level, unit, part, whole);
+  return plain_->advance(level, unit, part, whole, std::move(after));
 }
 
 int64_t HookedCommunicator::sent_bytes(const at::Tensor& full) const {

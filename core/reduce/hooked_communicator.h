@@ -31,7 +31,7 @@ class HookedCommunicator final : public GradientCommunicator {
   std::shared_ptr<Work> start(Level level, const PlannedUnit& unit, const at::Tensor& full,
                               const at::Tensor& part, ReduceOp op, double divisor) override;
   std::shared_ptr<Work> advance(Level level, const PlannedUnit& unit, const at::Tensor& part,
-                                const at::Tensor& whole) override;
+                                const at::Tensor& whole, std::shared_ptr<Work> after) override;
   int64_t sent_bytes(const at::Tensor& full) const override;
   int64_t bytes() const override { return plain_->bytes(); }
 

@@ -1,6 +1,7 @@
 #include "tessera/core/reduce/mean_over_ranks.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tessera::internal {
 
@@ -55,10 +56,15 @@ std::shared_ptr<Work> MeanOverRanks::start(Level level, const PlannedUnit& unit,
 }
 
 std::shared_ptr<Work> MeanOverRanks::advance(Level level, const PlannedUnit& unit,
-                                             const at::Tensor& part, const at::Tensor& whole) {
+                                             const at::Tensor& part, const at::Tensor& whole,
+                                             std::shared_ptr<Work> after) {
   if (stages(level) == 1) return nullptr;
-  return replicas_->check_and_run(
-      {.op = Op::kAllGather, .output = whole, .input = part, .posted = true, .tag = unit.name});
+  return replicas_->check_and_run({.op = Op::kAllGather,
+                                   .output = whole,
+                                   .input = part,
+                                   .posted = true,
+                                   .after = std::move(after),
+                                   .tag = unit.name});
 }
 
 std::unique_ptr<GradientCommunicator> make_mean_over_ranks(ProcessGroup& group,

@@ -29,7 +29,7 @@ class MeanOverRanks final : public GradientCommunicator {
   std::shared_ptr<Work> start(Level level, const PlannedUnit& unit, const at::Tensor& full,
                               const at::Tensor& part, ReduceOp op, double divisor) override;
   std::shared_ptr<Work> advance(Level level, const PlannedUnit& unit, const at::Tensor& part,
-                                const at::Tensor& whole) override;
+                                const at::Tensor& whole, std::shared_ptr<Work> after) override;
 
  private:
   ProcessGroup& all_;

@@ -93,11 +93,12 @@ std::shared_ptr<Work> ReducedGradient::reduce(const at::Tensor& gradients) {
                ReduceOp::kAvg);
 }
 
-std::shared_ptr<Work> ReducedGradient::gather(const at::Tensor& gradients) {
+std::shared_ptr<Work> ReducedGradient::gather(const at::Tensor& gradients,
+                                              std::shared_ptr<Work> after) {
   if (communicator_->stages(Level::kMicroStep) == 1) return nullptr;  // narrow() allocates
   return communicator_->advance(Level::kMicroStep, *unit_,
                                 gradients.narrow(0, atom_range_.begin, atom_range_.numel),
-                                gradients.narrow(0, kept_.begin, kept_.numel));
+                                gradients.narrow(0, kept_.begin, kept_.numel), std::move(after));
 }
 
 void ReducedGradient::add(const at::Tensor& gradients) {
@@ -144,7 +145,8 @@ std::shared_ptr<Work> ReducedGradient::reduce_sums() {
 
 std::shared_ptr<Work> ReducedGradient::gather_sums() {
   if (communicator_->stages(Level::kStep) == 1) return nullptr;
-  return communicator_->advance(Level::kStep, *unit_, of_own(atom_range_), of_own(kept_));
+  return communicator_->advance(Level::kStep, *unit_, of_own(atom_range_), of_own(kept_),
+                                /*after=*/nullptr);
 }
 
 void ReducedGradient::divide() {

@@ -30,7 +30,7 @@ namespace tessera::internal {
 /// and 1 < g < o is as g = o. Partial sums beside the value have buffers of their own; the value is
 /// complete after a power of two of micro-steps.
 ///
-/// A micro-step calls reduce() on the gradient buffer and waits, then gather() and waits, then
+/// A micro-step calls reduce() on the gradient buffer and gather(), waits for both, then calls
 /// add(); all three on every rank in the same order.
 class ReducedGradient {
  public:
@@ -64,9 +64,9 @@ class ReducedGradient {
   /// of it, this rank's atom or, where partial sums are kept, the gradient slice. Collective.
   std::shared_ptr<Work> reduce(const at::Tensor& gradients);
 
-  /// Starts completing the optimizer slice after reduce(); null if it is complete. Collective over
-  /// the replicas.
-  std::shared_ptr<Work> gather(const at::Tensor& gradients);
+  /// Starts completing the optimizer slice after reduce(), whose Work `after` is unless it has been
+  /// waited for (null); null if the slice is complete then. Collective over the replicas.
+  std::shared_ptr<Work> gather(const at::Tensor& gradients, std::shared_ptr<Work> after);
 
   /// Adds what reduce() and gather() left in the gradient buffer.
   void add(const at::Tensor& gradients);

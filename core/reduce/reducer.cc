@@ -29,12 +29,14 @@ namespace tessera::internal {
 // Note [Posted reductions]
 // Where collectives run inside the calls, a reduction is posted (Collective::posted) and later
 // hooks look whether it has gone on, so that no rank waits for another in the middle of backward.
-// Where they run beside backward hooks look, too, because only they start the second of two stages.
+// The second of two stages is called at once and begins when the first is over (Collective::after),
+// whatever this rank does then: it may be blocked in a collective of the model for a peer that
+// waits for this stage. On a device the host calls it in a later hook.
 // A hook waits only where a buffer is missing: where gradients come in pooled buffers, for the
 // reduction that holds the last of units_in_reduction(). The end of backward waits for the rest,
-// gathers included, before ranks exchange anything else: a peer may wait for a gather that this
-// rank has not posted yet. Such waits end: the unit that is first in the order needs nothing of
-// the later ones, and each rank goes on with all posted calls while it waits for one.
+// second stages included, before ranks exchange anything else. Such waits end: the unit that is
+// first in the order needs nothing of the later ones, and each rank goes on with all posted calls
+// while it waits for one.
 //
 // Note [Announced reductions]
 // Calls are compared within one group only. Where micro-steps reduce over subgroups (partial sums),
@@ -189,12 +191,16 @@ void Reducer::launch(size_t unit, size_t round) {
   if (is_consumed_ && arriving.is_complete()) observer_.before_consuming(unit);
   history_.record(RollingHash::Event::kReduce, static_cast<int64_t>(unit));
   const int64_t begin_ns = trace_ != nullptr ? Trace::now_ns() : 0;
-  in_flight_.push_back({.unit = unit,
-                        .round = round,
-                        .work = reduced_[unit].reduce(arriving.buffer()),
-                        .is_gathering = false,
-                        .begin_ns = begin_ns,
-                        .sent_bytes = communicator_->sent_bytes(arriving.buffer())});
+  InFlight reduction{.unit = unit,
+                     .round = round,
+                     .work = reduced_[unit].reduce(arriving.buffer()),
+                     .gather = nullptr,
+                     .begin_ns = begin_ns,
+                     .sent_bytes = communicator_->sent_bytes(arriving.buffer())};
+  if (group_.can().completes_on_host) {
+    reduction.gather = reduced_[unit].gather(arriving.buffer(), reduction.work);
+  }
+  in_flight_.push_back(std::move(reduction));
   if (trace_ != nullptr) in_flight_.back().worked_ns = Trace::now_ns() - begin_ns;
   if (!group_.can().completes_on_host) return retire_behind_last();
   retire(Wait::kNever);
@@ -223,9 +229,9 @@ bool Reducer::advance(InFlight& reduction, Wait wait) {
     }
     reduction.work->wait();
     if (reduction.is_gathering) break;
-    std::shared_ptr<Work> gather = reduced_[unit].gather(buffer);
-    if (gather == nullptr) break;
-    reduction.work = std::move(gather);
+    if (reduction.gather == nullptr) reduction.gather = reduced_[unit].gather(buffer, nullptr);
+    if (reduction.gather == nullptr) break;
+    reduction.work = std::move(reduction.gather);
     reduction.is_gathering = true;
     if (wait == Wait::kOneCollective) return false;
   }

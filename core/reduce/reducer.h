@@ -173,8 +173,9 @@ class Reducer {
   struct InFlight {
     size_t unit;
     size_t round;
-    std::shared_ptr<Work> work;
-    bool is_gathering;
+    std::shared_ptr<Work> work;    // of the stage that it is in
+    std::shared_ptr<Work> gather;  // the second stage, where it goes on with the first by itself
+    bool is_gathering = false;
     int64_t begin_ns;
     int64_t sent_bytes;
     int64_t worked_ns = 0;  // until the last look, where it was posted

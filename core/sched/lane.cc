@@ -56,6 +56,12 @@ class Lane::Task final : public Work {
     if (error_ != nullptr) std::rethrow_exception(error_);
   }
 
+  bool wait_for(std::chrono::milliseconds longest) override {
+    if (!origin_.is_here()) return true;
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, longest, [this] { return done_; });
+  }
+
   void run() {
     std::exception_ptr error;
     try {

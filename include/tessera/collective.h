@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,6 +9,8 @@
 #include <ATen/core/Tensor.h>
 
 namespace tessera {
+
+class Work;
 
 /// What ranks call together, and the two halves of a message between two ranks.
 enum class Op : uint8_t {
@@ -99,6 +102,10 @@ struct Collective {
   /// and all_gather of memory from ProcessGroup::allocate(); others run as ever. Equal on all
   /// ranks.
   bool posted = false;
+  /// Of collectives: a call of another group of this world whose result this one takes up. This one
+  /// begins on this rank when that has finished, without the caller's doing, and fails if it fails.
+  /// Null on all ranks or on none.
+  std::shared_ptr<Work> after = {};
   /// Of an all_to_all: how many elements go to and come from each rank; empty: all the same.
   std::vector<int64_t> input_counts = {};
   std::vector<int64_t> output_counts = {};

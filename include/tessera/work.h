@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 
 namespace tessera {
@@ -18,6 +19,9 @@ class Work {
   /// makes the current stream wait instead (Capabilities::completes_on_host is false). May be
   /// called more than once. Throws CommError if the collective failed.
   virtual void wait() = 0;
+
+  /// Blocks until the collective has finished or failed, so long at most; returns whether it has.
+  virtual bool wait_for(std::chrono::milliseconds longest);
 
   /// Local. The rank of the group that a received message came from, after wait(); -1 of anything
   /// else.

@@ -69,8 +69,11 @@ std::shared_ptr<Work> DelayedGroup::run(const Collective& collective) {
   const bool is_scatter = traits.tensors == OpTraits::Tensors::kScatter;
   const at::Tensor& given = is_scatter ? output : collective.input;
   const bool is_replaced = takes && traits.gives(rank(), collective.peer);
-  auto own = is_replaced && overlap(output, collective.input) ? bytes_of(given) : Bytes();
-  if (takes) poison(output);
+  // Until what a call goes on with is over, its memory is that one's.
+  const bool is_own_memory = collective.after == nullptr;
+  const bool is_kept = is_own_memory && is_replaced && overlap(output, collective.input);
+  auto own = is_kept ? bytes_of(given) : Bytes();
+  if (takes && is_own_memory) poison(output);
   return late([this, call = collective, tag = std::string(collective.tag), given,
                own = std::move(own)]() mutable {
     restore(given, own);

@@ -130,6 +130,7 @@ std::shared_ptr<Work> LoopbackGroup::run(const Collective& collective) {
     return run_message(collective);
   }
   begin(to_string(collective.op), collective.tag);
+  if (collective.after != nullptr) collective.after->wait();
   switch (collective.op) {
     case Op::kBarrier:
       return completed_work();

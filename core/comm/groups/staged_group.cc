@@ -36,6 +36,7 @@ std::shared_ptr<Work> StagedGroup::run(const Collective& collective) {
   TORCH_CHECK(!is_capturing(), "[comm] ", traits.name, " '", tag,
               "': is being captured into a CUDA graph, expected it outside, as the host takes part"
               " in it; end the capture before it");
+  if (collective.after != nullptr) collective.after->wait();
   try {
     return take_part(collective);
   } catch (const CommError&) {

@@ -1,5 +1,7 @@
 #include "tessera/work.h"
 
+#include <thread>
+
 namespace tessera {
 namespace {
 
@@ -9,7 +11,18 @@ class CompletedWork final : public Work {
   void wait() override {}
 };
 
+constexpr auto kBetweenLooks = std::chrono::microseconds(50);
+
 }  // namespace
+
+bool Work::wait_for(std::chrono::milliseconds longest) {
+  const auto end = std::chrono::steady_clock::now() + longest;
+  while (!is_completed()) {
+    if (std::chrono::steady_clock::now() >= end) return false;
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+  return true;
+}
 
 std::shared_ptr<Work> completed_work() {
   // Stateless, so one object serves everyone and the inline path allocates nothing.

@@ -47,20 +47,25 @@ std::shared_ptr<Work> Member::start(const Collective& call, First first, int64_t
     last_ = std::make_unique<Lane>(Lane::Mode::kThread);
     first_ = std::make_unique<Lane>(Lane::Mode::kThread);
   }
-  const auto operation = std::make_shared<Operation>(call, name(), sequence, levels_.rank);
+  Collective own = call;
+  std::shared_ptr<Work> after = std::exchange(own.after, nullptr);  // not of what it is made of
+  const auto operation =
+      std::make_shared<Operation>(std::move(own), name(), sequence, levels_.rank);
   open_.fetch_add(1, std::memory_order_relaxed);
   CallSignature signature = call.signature();
   if (numel >= 0) signature.numel = numel;
-  first_->post([this, operation, first = std::move(first),
-                record = CallRecord(signature, call.slice, call.tag)] {
-    run_first(operation, first, record);
+  first_->post([this, operation, after = std::move(after), first = std::move(first),
+                record = CallRecord(signature, call.slice, call.tag)]() mutable {
+    run_first(operation, std::exchange(after, nullptr), first, record);
   });
   return operation;
 }
 
-void Member::run_first(const std::shared_ptr<Operation>& operation, const First& first,
+void Member::run_first(const std::shared_ptr<Operation>& operation,
+                       const std::shared_ptr<Work>& after, const First& first,
                        const CallRecord& record) {
   guard(*operation, [&] {
+    if (after != nullptr) after->wait();
     Last last = first(operation->collective(), compare_calls(levels_, record));
     if (last == nullptr) return end(*operation);
     last_->post([this, operation, last = std::move(last)]() mutable {

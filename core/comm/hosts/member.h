@@ -52,8 +52,8 @@ class Member {
  private:
   template <typename Body>
   void guard(Operation& operation, Body&& body);
-  void run_first(const std::shared_ptr<Operation>& operation, const First& first,
-                 const CallRecord& record);
+  void run_first(const std::shared_ptr<Operation>& operation, const std::shared_ptr<Work>& after,
+                 const First& first, const CallRecord& record);
   void end(Operation& operation);
 
   World& world_;

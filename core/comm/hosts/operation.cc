@@ -28,6 +28,12 @@ void Operation::wait() {
   if (cause_.has_value()) throw CommError(context_, *cause_);
 }
 
+bool Operation::wait_for(std::chrono::milliseconds longest) {
+  if (!origin_.is_here()) return true;
+  std::unique_lock<std::mutex> lock(mutex_);
+  return ended_.wait_for(lock, longest, [this] { return is_over_; });
+}
+
 void Operation::end(std::optional<std::string> cause) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);

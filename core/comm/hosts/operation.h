@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -21,6 +22,7 @@ class Operation final : public Work {
 
   bool is_completed() override;
   void wait() override;
+  bool wait_for(std::chrono::milliseconds longest) override;
 
   /// While it has not ended.
   const Collective& collective() const { return collective_; }

@@ -51,6 +51,20 @@ void Call::wait() {
   if (is_failed_) throw CommError(context, cause_);
 }
 
+bool Call::wait_for(std::chrono::milliseconds longest) {
+  if (!origin_.is_here()) return true;
+  std::unique_lock<std::mutex> lock(mutex_);
+  return ended_.wait_for(lock, longest, [this] { return is_over_; });
+}
+
+bool Call::may_begin() {
+  if (collective_.after == nullptr) return true;
+  restart_clock();
+  if (!collective_.after->is_completed()) return false;
+  std::exchange(collective_.after, nullptr)->wait();
+  return true;
+}
+
 void Call::end(int source, const std::string* cause) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -61,6 +75,7 @@ void Call::end(int source, const std::string* cause) {
     if (cause != nullptr) cause_ = *cause;
     collective_.output = at::Tensor();
     collective_.input = at::Tensor();
+    collective_.after = nullptr;
   }
   ended_.notify_all();
 }

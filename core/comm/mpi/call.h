@@ -26,9 +26,13 @@ class Call final : public Work {
 
   bool is_completed() override;
   void wait() override;
+  bool wait_for(std::chrono::milliseconds longest) override;
   int source() const override { return source_; }
 
   const Collective& collective() const { return collective_; }
+  /// Whether what it goes on with (Collective::after) has finished; until then its clock stands
+  /// still. Throws what that one failed with.
+  bool may_begin();
   const CallSignature& signature() const { return signature_; }
   const std::string& tag() const { return tag_; }
   const char* name() const { return name_; }

@@ -161,6 +161,7 @@ bool Member::advance(Call::Clock::time_point now) {
   moved = reads_.advance(now) || moved;
   while (!calls_.empty()) {
     if (active_ == nullptr) {
+      if (!may_begin(*calls_.front())) return moved;
       calls_.front()->restart_clock();
       active_ = std::make_shared<Active>();
       active_->member = shared_from_this();
@@ -174,6 +175,16 @@ bool Member::advance(Call::Clock::time_point now) {
     moved = true;
   }
   return moved;
+}
+
+/// Whether what it goes on with has finished; what that one failed with is this group's failure.
+bool Member::may_begin(Call& call) {
+  try {
+    return call.may_begin();
+  } catch (const CommError& error) {
+    fail(error.cause(), -1);
+    return false;
+  }
 }
 
 /// Whether all calls are there, and equal.

@@ -91,6 +91,7 @@ class Member : public std::enable_shared_from_this<Member> {
   void send_call(const Call& call);
   bool is_small(const Call& call) const;
   void end_if_doomed(Call::Clock::time_point now);
+  bool may_begin(Call& call);
   bool compare(Active& active, Call::Clock::time_point now);
   bool move(Active& active, Call::Clock::time_point now);
   bool finish();

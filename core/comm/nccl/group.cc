@@ -150,6 +150,7 @@ std::shared_ptr<Work> Group::run(const Collective& collective) {
   if (const std::string lacking = find_lacking(collective); !lacking.empty()) {
     refuse(collective, lacking);
   }
+  if (collective.after != nullptr) collective.after->wait();  // the current stream does
   switch (collective.op) {
     case Op::kAllReduce:
     case Op::kReduceScatter:

@@ -1,6 +1,7 @@
 #include "tessera/core/comm/shm/group.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <utility>
@@ -16,6 +17,12 @@
 #include "tessera/errors.h"
 
 namespace tessera::internal::shm {
+namespace {
+
+// How often a lane that waits for another group's call looks whether its own group goes.
+constexpr auto kLook = std::chrono::milliseconds(20);
+
+}  // namespace
 
 Group::Group(std::unique_ptr<Member> member, Lane::Mode mode)
     : uncaught_at_start_(std::uncaught_exceptions()),
@@ -49,6 +56,22 @@ void Group::guard(Body&& body) {
     throw;
   } catch (const std::exception& error) {
     member_->fail(absl::StrCat("rank ", rank(), " failed: ", error_text(error)));
+  }
+}
+
+/// Blocks until what the call goes on with has finished, or this rank leaves.
+void Group::await_other(Collective& call) {
+  if (call.after == nullptr) return;
+  const auto fail = [&](const std::string& cause) {
+    member_->fail(member_->next_call(call.signature(), call.tag), cause);
+  };
+  while (lane_.mode() == Lane::Mode::kThread && !call.after->wait_for(kLook)) {
+    if (lane_.is_closing()) fail("the group was destroyed while this collective ran");
+  }
+  try {
+    std::exchange(call.after, nullptr)->wait();
+  } catch (const CommError& error) {
+    fail(error.cause());
   }
 }
 
@@ -91,6 +114,7 @@ std::shared_ptr<Work> Group::run(const Collective& collective) {
   auto work =
       on_lane(collective.tag, [this, algorithm, call = collective](std::string_view tag) mutable {
         call.tag = tag;  // the caller's may be gone
+        await_other(call);
         algorithm(exchange_, call);
       });
   if (collective.op == Op::kBarrier) work->wait();

@@ -48,6 +48,7 @@ class Group final : public ProcessGroup {
 
  private:
   std::shared_ptr<Work> run_message(const Collective& message);
+  void await_other(Collective& call);
   template <typename Body>
   std::shared_ptr<Work> on_lane(std::string_view tag, Body&& body);
   template <typename Body>

@@ -110,13 +110,13 @@ CallDescriptor Member::next_call(const CallSignature& signature, std::string_vie
 }
 
 void Member::post(const CallDescriptor& call, const Lane& lane) {
+  call_ = call;
   publish(call);
   wait({Awaited::What::kPosted, call.sequence}, call, lane);
   take_up(call.sequence);
 }
 
 void Member::publish(const CallDescriptor& call) {
-  call_ = call;
   ChannelSlot& own = channel_.slot(rank_);
   own.call(call.sequence) = call;
   own.posted.store(call.sequence + 1, std::memory_order_seq_cst);

@@ -116,7 +116,6 @@ std::shared_ptr<Work> PostedRing::post(const Collective& collective, Algorithm a
   put(collective, call, algorithm);
   member_.world().progress().count(1);
   std::shared_ptr<Work> work = entry(call.sequence).work;
-  member_.publish(call);
   advance();
   return work;
 }
@@ -127,7 +126,7 @@ void PostedRing::put(const Collective& collective, const CallDescriptor& call,
   if (entries_.front().work == nullptr) {  // all at once: a later step allocates nothing
     for (Entry& entry : entries_) entry.work = std::make_shared<PostedWork>();
   }
-  if (first_ == end_) first_ = next_ = call.sequence;  // other calls came in between
+  if (first_ == end_) first_ = next_ = published_ = call.sequence;  // other calls came in between
   Entry& entry = this->entry(call.sequence);
   if (entry.work.use_count() > 1) entry.work = std::make_shared<PostedWork>();
   entry.work->begin(*this, call.sequence);
@@ -136,11 +135,26 @@ void PostedRing::put(const Collective& collective, const CallDescriptor& call,
   entry.call = call;
   entry.algorithm = algorithm;
   end_ = call.sequence + 1;
+  publish();
+}
+
+/// Publishes calls as far as what they go on with has finished. With the lock.
+void PostedRing::publish() {
+  for (; published_ < end_ && !member_.has_failed(); ++published_) {
+    Entry& next = entry(published_);
+    if (next.collective.after != nullptr) {
+      if (!next.collective.after->is_completed()) return;
+      if (!run_or_fail(next, [&] { next.collective.after->wait(); })) return;
+      next.collective.after = nullptr;
+    }
+    member_.publish(next.call);
+  }
 }
 
 void PostedRing::advance(Blocking blocking) noexcept {
   const Lock lock(locked_, Lock::Wait::kNo);
   if (!lock.owned()) return;
+  publish();
   while (next_ < end_ && member_.is_true({Awaited::What::kPosted, next_}) &&
          !member_.has_failed()) {
     if (!take_part(entry(next_), blocking)) break;
@@ -152,21 +166,33 @@ void PostedRing::advance(Blocking blocking) noexcept {
 
 /// Whether it did. What goes wrong poisons the group.
 bool PostedRing::take_part(Entry& entry, Blocking blocking) {
-  try {
+  bool is_done = false;
+  run_or_fail(entry, [&] {
     member_.take_up(entry.call.sequence);
-    if (blocking == Blocking::kNever && exchange_.anyone_meets()) return false;
+    if (blocking == Blocking::kNever && exchange_.anyone_meets()) return;
     exchange_.run_posted(entry.call, [&] { entry.algorithm(exchange_, entry.collective); });
+    is_done = true;
+  });
+  return is_done;
+}
+
+/// Whether `body` has not thrown. If it has, the group has failed.
+template <typename Body>
+bool PostedRing::run_or_fail(const Entry& entry, Body&& body) {
+  std::string cause;
+  try {
+    body();
     return true;
-  } catch (const CommError&) {
-    return false;
+  } catch (const CommError& error) {
+    cause = error.cause();
   } catch (const std::exception& error) {
-    try {
-      member_.fail(entry.call,
-                   absl::StrCat("rank ", member_.rank(), " failed: ", error_text(error)));
-    } catch (const CommError&) {
-    }
-    return false;
+    cause = absl::StrCat("rank ", member_.rank(), " failed: ", error_text(error));
   }
+  try {
+    member_.fail(entry.call, cause);
+  } catch (const CommError&) {
+  }
+  return false;
 }
 
 /// Lets go of calls that all ranks are done with.
@@ -187,6 +213,7 @@ void PostedRing::finish() {
 void PostedRing::finish(int64_t sequence) {
   const CallDescriptor call = entry(sequence).call;
   for (int64_t next; (next = next_) <= sequence;) {
+    publish_up_to(next, call);
     member_.wait({Awaited::What::kPosted, next}, call, lane_);
     advance(Blocking::kForPhases);
     if (next_ <= sequence) member_.throw_if_failed(call);
@@ -194,6 +221,24 @@ void PostedRing::finish(int64_t sequence) {
   member_.wait({Awaited::What::kDone, sequence}, call, lane_);
   const Lock lock(locked_, Lock::Wait::kYes);
   retire();
+}
+
+/// Blocks until call `sequence` is published.
+void PostedRing::publish_up_to(int64_t sequence, const CallDescriptor& for_call) {
+  while (published_ <= sequence) {
+    std::shared_ptr<Work> after;
+    {
+      const Lock lock(locked_, Lock::Wait::kYes);
+      publish();
+      if (published_ < end_) after = entry(published_).collective.after;
+    }
+    member_.throw_if_failed(for_call);
+    if (after == nullptr) continue;
+    try {
+      after->wait();
+    } catch (const CommError&) {  // publish() finds it, too
+    }
+  }
 }
 
 }  // namespace tessera::internal::shm

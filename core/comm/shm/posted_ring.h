@@ -27,6 +27,9 @@ namespace tessera::internal::shm {
 /// for anything in any group of its world (Progress), so whoever waits goes on with what others
 /// wait for. A rank that computes for long makes its parts late, and that is all it does.
 ///
+/// A call that goes on with another group's (Collective::after) is put into the ring as well, but
+/// its descriptor is published, in the order of calls, when that one has finished.
+///
 /// The order of a group's calls is one: other calls are made only when all posted ones have
 /// finished, and are compared at the same places. Where a rank has made the call without posting it
 /// (its memory is private, say), the call has phases, for which all ranks meet: inside wait() or
@@ -66,8 +69,12 @@ class PostedRing final : public Progress::Source {
 
   Entry& entry(int64_t sequence) { return entries_[sequence % ChannelSlot::kCalls]; }
   void put(const Collective& collective, const CallDescriptor& call, Algorithm algorithm);
+  void publish();
+  void publish_up_to(int64_t sequence, const CallDescriptor& for_call);
   void advance(Blocking blocking) noexcept;
   bool take_part(Entry& entry, Blocking blocking);
+  template <typename Body>
+  bool run_or_fail(const Entry& entry, Body&& body);
   void retire();
   void finish(int64_t sequence);
 
@@ -75,9 +82,11 @@ class PostedRing final : public Progress::Source {
   Exchange& exchange_;
   const Lane& lane_;
   std::atomic<bool> locked_{false};  // no mutex: a child of fork() may find it held
-  // Sequence numbers: calls in [first_, next_) are not finished, those in [next_, end_) not begun.
+  // Sequence numbers: calls in [first_, next_) are not finished, those in [next_, end_) not begun,
+  // those in [published_, end_) not published.
   std::atomic<int64_t> first_{0};
   std::atomic<int64_t> next_{0};
+  std::atomic<int64_t> published_{0};
   std::atomic<int64_t> end_{0};
   std::array<Entry, ChannelSlot::kCalls> entries_;
 };

@@ -122,14 +122,16 @@ struct SlowCommunicator final : GradientCommunicator {
     if (beside == 0) return completed_work();
     return std::make_shared<LaterWork>(fake_ns + beside);
   }
-  std::shared_ptr<Work> advance(Level, const PlannedUnit&, const at::Tensor&,
-                                const at::Tensor&) override {
-    return nullptr;
+  std::shared_ptr<Work> advance(Level, const PlannedUnit&, const at::Tensor&, const at::Tensor&,
+                                std::shared_ptr<Work> after) override {
+    went_on_with = std::move(after);
+    return completed_work();
   }
   int64_t sent_bytes(const at::Tensor&) const override { return 24; }
 
   int64_t in_call = 0;
   int64_t beside = 0;
+  std::shared_ptr<Work> went_on_with;
 };
 
 class TimedCommunicatorTest : public StepTimesTest {
@@ -150,6 +152,16 @@ class TimedCommunicatorTest : public StepTimesTest {
   SlowCommunicator* slow;
   std::unique_ptr<TimedCommunicator> timed;
 };
+
+/// It may be asked from any thread.
+TEST_F(TimedCommunicatorTest, WhatASecondStageGoesOnWithIsNotMeasured) {
+  slow->beside = 40;
+  times.begin_step();
+  const auto first = start();
+  timed->advance(GradientCommunicator::Level::kMicroStep, unit, {}, {}, first);
+  EXPECT_NE(dynamic_cast<LaterWork*>(slow->went_on_with.get()), nullptr);
+  EXPECT_EQ(dynamic_cast<LaterWork*>(first.get()), nullptr) << "the control";
+}
 
 TEST_F(TimedCommunicatorTest, WhatRunsInsideTheCallsOverlapsWithNothing) {
   slow->in_call = 40;

@@ -86,5 +86,51 @@ TEST_P(StalledBackward, LetsPeersRunAllTheirHooks) {
   });
 }
 
+/// In hybrids a reduction has a second stage, over the replicas. A rank that is blocked in a
+/// collective of the model has not come to a later hook, and its peers come to that collective when
+/// they have had the second stage: they need its buffer.
+class BlockedBackward : public ::testing::TestWithParam<ProcessGroupOptions::Lane> {};
+INSTANTIATE_TEST_SUITE_P(All, BlockedBackward,
+                         ::testing::Values(ProcessGroupOptions::Lane::kInline,
+                                           ProcessGroupOptions::Lane::kThread),
+                         [](const auto& info) {
+                           return info.param == ProcessGroupOptions::Lane::kInline ? "in_the_call"
+                                                                                   : "in_a_thread";
+                         });
+
+TEST_P(BlockedBackward, GoesOnWithBothStagesOfAHybrid) {
+  testing::RankThreadOptions threads;
+  threads.lane = GetParam();
+  const auto train = [](const std::shared_ptr<ProcessGroup>& world) {
+    torch::manual_seed(1);
+    torch::nn::Sequential model;
+    for (int i = 0; i < 6; ++i) model->push_back(torch::nn::Linear(16, 16));
+    const Options options{.strategy = Strategy::kHybrid,
+                          .degrees = Degrees{2, 2, 2},
+                          .wrap = wrap_by_type<torch::nn::Linear>(),
+                          .units_in_reduction = 1};
+    const auto of_model = duplicate(*world, "of the model");
+    const auto engine = parallelize(model, torch::optim::SGDOptions(0.1), options, world);
+    int step = 0;
+    const auto meet_before = [&](int layer, bool is_blocked) {
+      auto met = std::make_shared<int>(-1);  // at the first gradient of each step
+      for (const at::Tensor& parameter : model[layer]->parameters()) {
+        parameter.register_hook([&, met, is_blocked](const at::Tensor&) {
+          if ((world->rank() == step % world->size()) != is_blocked || *met == step) return;
+          *met = step;
+          of_model->barrier("of the model");
+        });
+      }
+    };
+    meet_before(4, true);   // the last layer's reduction has been called
+    meet_before(3, false);  // layer 4 has the last one's buffer
+    for (; step < 8; ++step) {
+      model->forward(at::full({4, 16}, world->rank() + 1.0)).pow(2).mean().backward();
+      engine->step();
+    }
+  };
+  run_ranks(4, train, threads);
+}
+
 }  // namespace
 }  // namespace tessera::internal

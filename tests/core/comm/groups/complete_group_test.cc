@@ -36,6 +36,8 @@ TEST_P(CompleteGroup, UnevenAllToAll) { test_uneven_all_to_all(GetParam()); }
 TEST_P(CompleteGroup, CoalescedAndBytes) { test_coalesced_and_bytes(GetParam()); }
 TEST_P(CompleteGroup, Subgroups) { test_subgroups(GetParam()); }
 TEST_P(CompleteGroup, ThousandOperations) { test_thousand_operations(GetParam()); }
+TEST_P(CompleteGroup, ChainedCalls) { test_chained_calls(GetParam()); }
+TEST_P(CompleteGroup, ChainsBesideOtherCalls) { test_chains_beside_other_calls(GetParam()); }
 TEST_P(CompleteGroup, ArrivalInAnyOrder) { test_arrival_in_any_order(GetParam()); }
 TEST_P(CompleteGroup, Messages) { test_messages(GetParam()); }
 TEST_P(CompleteGroup, MessagesBesideCollectives) { test_messages_beside_collectives(GetParam()); }

@@ -40,6 +40,10 @@ void test_coalesced_and_bytes(const GroupBackend& backend);
 void test_subgroups(const GroupBackend& backend);
 void test_thousand_operations(const GroupBackend& backend);
 void test_arrival_in_any_order(const GroupBackend& backend);
+/// Calls that go on with another group's (Collective::after).
+void test_chained_calls(const GroupBackend& backend);
+/// The same while a rank is blocked in a third group for others that wait for the second call.
+void test_chains_beside_other_calls(const GroupBackend& backend);
 void test_messages(const GroupBackend& backend);
 void test_messages_beside_collectives(const GroupBackend& backend);
 void test_refusals(const GroupBackend& backend);

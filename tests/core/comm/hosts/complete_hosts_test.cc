@@ -43,6 +43,8 @@ TEST_P(CompleteHosts, UnevenAllToAll) { test_uneven_all_to_all(GetParam()); }
 TEST_P(CompleteHosts, CoalescedAndBytes) { test_coalesced_and_bytes(GetParam()); }
 TEST_P(CompleteHosts, Subgroups) { test_subgroups(GetParam()); }
 TEST_P(CompleteHosts, ThousandOperations) { test_thousand_operations(GetParam()); }
+TEST_P(CompleteHosts, ChainedCalls) { test_chained_calls(GetParam()); }
+TEST_P(CompleteHosts, ChainsBesideOtherCalls) { test_chains_beside_other_calls(GetParam()); }
 TEST_P(CompleteHosts, Messages) { test_messages(GetParam()); }
 TEST_P(CompleteHosts, MessagesBesideCollectives) { test_messages_beside_collectives(GetParam()); }
 TEST_P(CompleteHosts, Refusals) { test_refusals(GetParam()); }

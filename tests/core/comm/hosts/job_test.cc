@@ -57,6 +57,8 @@ TEST_F(HostsJob, UnevenAllToAll) { test_uneven_all_to_all(backend()); }
 TEST_F(HostsJob, CoalescedAndBytes) { test_coalesced_and_bytes(backend()); }
 TEST_F(HostsJob, Subgroups) { test_subgroups(backend()); }
 TEST_F(HostsJob, ThousandOperations) { test_thousand_operations(backend()); }
+TEST_F(HostsJob, ChainedCalls) { test_chained_calls(backend()); }
+TEST_F(HostsJob, ChainsBesideOtherCalls) { test_chains_beside_other_calls(backend()); }
 TEST_F(HostsJob, Messages) { test_messages(backend()); }
 TEST_F(HostsJob, MessagesBesideCollectives) { test_messages_beside_collectives(backend()); }
 

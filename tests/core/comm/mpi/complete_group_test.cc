@@ -30,6 +30,8 @@ TEST(CompleteMpiGroup, UnevenAllToAll) { test_uneven_all_to_all(over_fake_mpi())
 TEST(CompleteMpiGroup, CoalescedAndBytes) { test_coalesced_and_bytes(over_fake_mpi()); }
 TEST(CompleteMpiGroup, Subgroups) { test_subgroups(over_fake_mpi()); }
 TEST(CompleteMpiGroup, ThousandOperations) { test_thousand_operations(over_fake_mpi()); }
+TEST(CompleteMpiGroup, ChainedCalls) { test_chained_calls(over_fake_mpi()); }
+TEST(CompleteMpiGroup, ChainsBesideOtherCalls) { test_chains_beside_other_calls(over_fake_mpi()); }
 TEST(CompleteMpiGroup, ArrivalInAnyOrder) { test_arrival_in_any_order(over_fake_mpi()); }
 TEST(CompleteMpiGroup, Messages) { test_messages(over_fake_mpi()); }
 TEST(CompleteMpiGroup, MessagesBesideCollectives) {

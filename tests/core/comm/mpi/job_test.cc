@@ -76,6 +76,8 @@ TEST_F(MpiJob, UnevenAllToAll) { test_uneven_all_to_all(backend()); }
 TEST_F(MpiJob, CoalescedAndBytes) { test_coalesced_and_bytes(backend()); }
 TEST_F(MpiJob, Subgroups) { test_subgroups(backend()); }
 TEST_F(MpiJob, ThousandOperations) { test_thousand_operations(backend()); }
+TEST_F(MpiJob, ChainedCalls) { test_chained_calls(backend()); }
+TEST_F(MpiJob, ChainsBesideOtherCalls) { test_chains_beside_other_calls(backend()); }
 TEST_F(MpiJob, Messages) { test_messages(backend()); }
 TEST_F(MpiJob, MessagesBesideCollectives) { test_messages_beside_collectives(backend()); }
 

@@ -48,6 +48,8 @@ TEST_F(CompleteNcclGroup, UnevenAllToAll) { test_uneven_all_to_all(over_nccl());
 TEST_F(CompleteNcclGroup, Subgroups) { test_subgroups(over_nccl()); }
 TEST_F(CompleteNcclGroup, ArrivalInAnyOrder) { test_arrival_in_any_order(over_nccl()); }
 TEST_F(CompleteNcclGroup, ThousandOperations) { test_thousand_operations(over_nccl()); }
+TEST_F(CompleteNcclGroup, ChainedCalls) { test_chained_calls(over_nccl()); }
+TEST_F(CompleteNcclGroup, ChainsBesideOtherCalls) { test_chains_beside_other_calls(over_nccl()); }
 TEST_F(CompleteNcclGroup, Messages) { test_messages(over_nccl()); }
 TEST_F(CompleteNcclGroup, Refusals) { test_refusals(over_nccl()); }
 
