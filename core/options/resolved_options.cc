@@ -5,6 +5,11 @@
 #include "tessera/core/layout/slice_map.h"
 
 namespace tessera::internal {
+namespace {
+
+constexpr int64_t kNetworkBucketBytes = int64_t{4} << 20;
+
+}  // namespace
 
 Degrees placement(const Options& options, int world_size) {
   switch (options.strategy) {
@@ -40,7 +45,11 @@ absl::StatusOr<ResolvedOptions> resolve(const Options& options, const ParameterT
       degrees.parameters == 1 ? 1 : options.reshard_after_forward.value_or(degrees.parameters);
   resolved.on_non_finite = options.on_non_finite.value_or(
       options.loss_scale.has_value() ? NonFinite::kSkip : NonFinite::kStop);
-  if (!options.bucket_bytes.empty()) resolved.bucket_bytes = options.bucket_bytes;
+  if (!options.bucket_bytes.empty()) {
+    resolved.bucket_bytes = options.bucket_bytes;
+  } else if (world.can.crosses_network) {
+    resolved.bucket_bytes.back() = kNetworkBucketBytes;
+  }
   resolved.units_in_reduction =
       options.units_in_reduction.value_or(world.can.in_background ? 2 : 1);
   resolved.asynchronous_step = options.asynchronous_step.value_or(

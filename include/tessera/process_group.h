@@ -29,6 +29,9 @@ struct Capabilities {
   bool has_host_channel = false;
   /// Ranks read each other's memory without the owner taking part: make_window() works.
   bool one_sided_reads = false;
+  /// What ranks send may cross a network, which is slower than memory and carries data while they
+  /// compute.
+  bool crosses_network = false;
   /// SumOrder::kBinaryTree is possible, of what dtypes and numbers of ranks it takes.
   bool tree_sums = true;
 };

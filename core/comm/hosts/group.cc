@@ -58,6 +58,7 @@ Capabilities Group::can() const {
   const Levels& levels = member_->levels();
   return {.in_background = true,
           .one_sided_reads = levels.flat->can().one_sided_reads,
+          .crosses_network = true,
           .tree_sums = levels.layout.sums_are_one_tree()};
 }
 

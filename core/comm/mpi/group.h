@@ -28,7 +28,9 @@ class Group final : public ProcessGroup {
   int size() const override { return member_->size(); }
   std::string_view name() const override { return member_->name(); }
   std::string_view backend() const override { return "mpi"; }
-  Capabilities can() const override { return {.in_background = true, .one_sided_reads = true}; }
+  Capabilities can() const override {
+    return {.in_background = true, .one_sided_reads = true, .crosses_network = true};
+  }
 
   std::shared_ptr<Work> run(const Collective& collective) override;
   at::Tensor allocate(int64_t numel, at::ScalarType dtype) override;

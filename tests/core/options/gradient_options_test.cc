@@ -104,5 +104,17 @@ TEST(GradientOptions, ALossScaleIsANormalNumberOfFp32) {
   }
 }
 
+TEST(GradientOptions, BucketsAreSmallerWhereTheyCrossANetwork) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  const auto buckets = [](const Options& options, const WorldTraits& world) {
+    return resolve(options, nullptr, world)->bucket_bytes;
+  };
+  WorldTraits over_network = on_cpus();
+  over_network.can.crosses_network = true;
+  EXPECT_THAT(buckets({}, on_cpus()), ElementsAre(kMiB, 25 * kMiB));
+  EXPECT_THAT(buckets({}, over_network), ElementsAre(kMiB, 4 * kMiB));
+  EXPECT_THAT(buckets({.bucket_bytes = {5 * kMiB}}, over_network), ElementsAre(5 * kMiB));
+}
+
 }  // namespace
 }  // namespace tessera::internal

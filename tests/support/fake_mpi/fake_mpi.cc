@@ -276,7 +276,9 @@ tessera::mpi::Handle fake_communicator(int world, int size, int rank) {
   return made;
 }
 
-int64_t take_fake_most_bytes_under_way() { return most_under_way.exchange(under_way.load()); }
+int64_t take_fake_most_bytes_under_way() {
+  return fake_mpi_parts::most_under_way.exchange(fake_mpi_parts::under_way.load());
+}
 
 int64_t fake_data_bytes() { return fake_mpi_parts::data_bytes.load(); }
 
