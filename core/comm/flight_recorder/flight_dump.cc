@@ -37,7 +37,7 @@ std::string times_of(const FlightRecord& call, int64_t now_ns) {
 }
 
 bool is_same_call(const FlightRecord& a, const FlightRecord& b) {
-  return a.signature == b.signature && a.tag_hash == b.tag_hash;
+  return a.signature == b.signature && a.tag == b.tag;
 }
 
 /// The calls of one group by sequence, then by rank.
@@ -141,7 +141,7 @@ void append_call(std::string& out, const FlightRecord& call) {
   }
   if (call.signature.peer != kNoPeer) absl::StrAppend(&out, ",\"peer\":", call.signature.peer);
   out += ",\"tag\":";
-  append_json_string(out, call.tag());
+  append_json_string(out, call.tag.beginning());
   absl::StrAppend(&out, ",\"begin_ns\":", call.begin_ns, ",\"end_ns\":", call.end_ns,
                   ",\"is_over\":", call.end_ns != 0 ? "true" : "false", "}");
 }

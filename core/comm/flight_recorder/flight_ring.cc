@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include <absl/strings/str_cat.h>
-#include <xxhash.h>
 
 namespace tessera::internal {
 namespace {
@@ -30,23 +29,14 @@ void FlightRecord::set_group(std::string_view group) {
   group_length = put(group_text, kGroupBytes, group);
 }
 
-void FlightRecord::set_tag(std::string_view tag) {
-  tag_hash = XXH3_64bits(tag.data(), tag.size());
-  tag_length = put(tag_text, kTagBytes, tag);
-}
-
 // Another process may have written anything.
 std::string FlightRecord::group() const {
   return {group_text, std::min<size_t>(group_length, kGroupBytes)};
 }
 
-std::string FlightRecord::tag() const {
-  return {tag_text, std::min<size_t>(tag_length, kTagBytes)};
-}
-
 std::string FlightRecord::text() const {
   return absl::StrCat(sequence >= 0 ? absl::StrCat("#", sequence, " ") : std::string(),
-                      describe(signature, tag()), " on group '", group(), "'");
+                      describe(signature, tag.beginning()), " on group '", group(), "'");
 }
 
 uint64_t FlightRing::begin(const CallSignature& signature, int64_t sequence, std::string_view tag,
@@ -55,7 +45,7 @@ uint64_t FlightRing::begin(const CallSignature& signature, int64_t sequence, std
   record.sequence = sequence;
   record.begin_ns = flight_time_ns();
   record.signature = signature;
-  record.set_tag(tag);
+  record.tag.set(tag);
   record.set_group(group);
   Words words;
   std::memcpy(words.data(), &record, sizeof(record));

@@ -10,29 +10,24 @@
 #include <vector>
 
 #include "tessera/collective.h"
+#include "tessera/core/comm/groups/call_tag.h"
 
 namespace tessera::internal {
 
 /// One call of a rank, as its recorder has it. Plain bytes. Times are of CLOCK_REALTIME.
 struct FlightRecord {
   static constexpr size_t kGroupBytes = 48;
-  static constexpr size_t kTagBytes = 64;
 
   int64_t sequence = -1;  ///< -1: a message, or what has no number
   int64_t begin_ns = 0;
   int64_t end_ns = 0;  ///< 0: not over
   CallSignature signature;
-  uint64_t tag_hash = 0;  ///< of the whole tag
+  CallTag<64> tag;
   uint32_t group_length = 0;
-  uint32_t tag_length = 0;
   char group_text[kGroupBytes] = {};
-  char tag_text[kTagBytes] = {};
 
   void set_group(std::string_view group);
-  void set_tag(std::string_view tag);
   std::string group() const;
-  /// Its beginning.
-  std::string tag() const;
   /// "#8 all_reduce SUM float32[10] 'bucket 7' on group 'world'".
   std::string text() const;
 };

@@ -21,4 +21,10 @@ std::string count_mismatch(const std::string& giver, int64_t given, const std::s
                       expected, " from ", giver, ", in all_to_all '", std::string(tag), "'");
 }
 
+std::string slice_mismatch(const std::string& rank, const std::string& other, int slice,
+                           const std::string& call) {
+  return absl::StrCat(rank, " and ", other, " both asked for slice ", slice, " of ", call,
+                      "; the ranks' slices must be a permutation");
+}
+
 }  // namespace tessera::internal

@@ -20,4 +20,9 @@ std::string message_mismatch(const std::string& receiver, const CallSignature& r
 std::string count_mismatch(const std::string& giver, int64_t given, const std::string& taker,
                            int64_t expected, std::string_view tag);
 
+/// "rank 1 and rank 0 both asked for slice 0 of reduce_scatter SUM float32[8] 'x'; the ranks'
+/// slices must be a permutation".
+std::string slice_mismatch(const std::string& rank, const std::string& other, int slice,
+                           const std::string& call);
+
 }  // namespace tessera::internal

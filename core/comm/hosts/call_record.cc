@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include <absl/strings/str_cat.h>
-#include <xxhash.h>
 
+#include "tessera/core/comm/groups/call_mismatch.h"
 #include "tessera/core/comm/groups/host_memory.h"
 #include "tessera/errors.h"
 
@@ -33,32 +33,22 @@ void check_slices(const std::vector<int>& slices, const CallRecord& call) {
     const auto end = slices.begin() + static_cast<std::ptrdiff_t>(rank);
     const auto other = std::find(slices.begin(), end, slices[rank]);
     if (other == end) continue;
-    throw CommError({}, absl::StrCat("rank ", rank, " and rank ", other - slices.begin(),
-                                     " both asked for slice ", slices[rank], " of ", call.text(),
-                                     "; the ranks' slices must be a permutation"));
+    throw CommError({}, slice_mismatch(absl::StrCat("rank ", rank),
+                                       absl::StrCat("rank ", other - slices.begin()), slices[rank],
+                                       call.text()));
   }
 }
 
 }  // namespace
 
 CallRecord::CallRecord(const CallSignature& call, int own_slice, std::string_view text)
-    : signature(call),
-      slice(own_slice),
-      tag_length(static_cast<uint32_t>(text.size())),
-      tag_hash(XXH3_64bits(text.data(), text.size())) {
-  text.copy(tag, kTagBytes);
-}
+    : signature(call), slice(own_slice), tag(text) {}
 
 bool CallRecord::is_same_call(const CallRecord& other) const {
-  return signature == other.signature && tag_length == other.tag_length &&
-         tag_hash == other.tag_hash;
+  return signature == other.signature && tag == other.tag;
 }
 
-std::string CallRecord::text() const {
-  std::string shown(tag, std::min<size_t>(tag_length, kTagBytes));
-  if (shown.size() < tag_length) shown += "...";
-  return describe(signature, shown);
-}
+std::string CallRecord::text() const { return describe(signature, tag.shown()); }
 
 std::vector<int> compare_calls(const Levels& levels, const CallRecord& own) {
   const HostLayout& layout = levels.layout;

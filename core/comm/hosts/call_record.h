@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/collective.h"
+#include "tessera/core/comm/groups/call_tag.h"
 #include "tessera/core/comm/hosts/levels.h"
 
 namespace tessera::internal::hosts {
@@ -24,13 +25,9 @@ namespace tessera::internal::hosts {
 /// others, which wait for them, throw the same cause. A rank whose exchange is over knows that all
 /// ranks have called, so a barrier is nothing else.
 struct CallRecord {
-  static constexpr size_t kTagBytes = 128;
-
   CallSignature signature;
   int32_t slice = -1;
-  uint32_t tag_length = 0;
-  uint64_t tag_hash = 0;
-  char tag[kTagBytes] = {};  // its beginning, for messages
+  CallTag<128> tag;
 
   CallRecord(const CallSignature& signature, int slice, std::string_view tag);
   /// Uninitialised bytes that others fill.

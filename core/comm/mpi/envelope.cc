@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
-#include <xxhash.h>
+#include "tessera/core/comm/groups/call_tag.h"
 
 namespace tessera::internal::mpi {
 
 void Envelope::set_tag(std::string_view tag) {
   text_length = static_cast<uint32_t>(tag.size());
-  text_hash = tag_hash(tag);
+  text_hash = hash_of_tag(tag);
   tag.copy(text, kTagBytes);
 }
 
@@ -17,10 +17,6 @@ void Envelope::set_cause(std::string_view cause) {
   cause.copy(text, sizeof(text));
 }
 
-uint64_t tag_hash(std::string_view tag) { return XXH3_64bits(tag.data(), tag.size()); }
-
-uint64_t group_key(std::string_view name) {
-  return std::max<uint64_t>(XXH3_64bits(name.data(), name.size()), 1);
-}
+uint64_t group_key(std::string_view name) { return std::max<uint64_t>(hash_of_tag(name), 1); }
 
 }  // namespace tessera::internal::mpi

@@ -69,8 +69,6 @@ struct Envelope {
 };
 static_assert(std::is_trivially_copyable_v<Envelope>);
 
-uint64_t tag_hash(std::string_view tag);
-
 /// A group's number in envelopes; never 0.
 uint64_t group_key(std::string_view name);
 

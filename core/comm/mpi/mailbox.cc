@@ -8,6 +8,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/groups/call_mismatch.h"
+#include "tessera/core/comm/groups/call_tag.h"
 #include "tessera/core/comm/mpi/member.h"
 #include "tessera/process_group.h"
 
@@ -76,7 +77,7 @@ bool Mailbox::fits(const Call& receive, const Arrived& arrived) const {
   const int from = receive.signature().peer;
   return (from == kAnySource || from == arrived.from) &&
          receive.tag().size() == arrived.envelope.text_length &&
-         arrived.envelope.text_hash == tag_hash(receive.tag());
+         arrived.envelope.text_hash == hash_of_tag(receive.tag());
 }
 
 void Mailbox::take(int rank, const Envelope& envelope) { take_own({rank, envelope, {}}); }

@@ -1,5 +1,6 @@
 #include <absl/strings/str_cat.h>
 
+#include "tessera/core/comm/groups/call_mismatch.h"
 #include "tessera/core/comm/mpi/member.h"
 
 namespace tessera::internal::mpi {
@@ -25,9 +26,8 @@ std::string Member::slice_problem(const Round& round) const {
     for (int other = 0; other < rank; ++other) {
       const Envelope& call = round.of(rank);
       if (call.slice != round.of(other).slice) continue;
-      return absl::StrCat(name_of(rank), " and ", name_of(other), " both asked for slice ",
-                          call.slice, " of ", describe(call.signature, call.tag()),
-                          "; the ranks' slices must be a permutation");
+      return slice_mismatch(name_of(rank), name_of(other), call.slice,
+                            describe(call.signature, call.tag()));
     }
   }
   return "";

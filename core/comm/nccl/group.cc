@@ -9,6 +9,7 @@
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/groups/call_mismatch.h"
 #include "tessera/core/comm/groups/stream_work.h"
 #include "tessera/core/comm/nccl/host_gather.h"
 #include "tessera/core/comm/nccl/launch.h"
@@ -351,9 +352,8 @@ void Group::agree_on_slices(Pending& pending, int slice) {
     is_usual = is_usual && texts[rank] == absl::StrCat(rank);
     for (int other = 0; other < rank; ++other) {
       if (texts[rank] != texts[other]) continue;
-      pending.fail(absl::StrCat(
-          progress_->name_of(rank), " and ", progress_->name_of(other), " both asked for slice ",
-          texts[rank], " of ", pending.call().text(), "; the ranks' slices must be a permutation"));
+      pending.fail(slice_mismatch(progress_->name_of(rank), progress_->name_of(other),
+                                  std::stoi(texts[rank]), pending.call().text()));
     }
   }
   if (!is_usual) {

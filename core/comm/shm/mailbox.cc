@@ -24,7 +24,7 @@ CallDescriptor descriptor_of(const Collective& message) {
   CallDescriptor call;
   call.sequence = -1;
   call.signature = message.signature();
-  call.set_tag(message.tag);
+  call.tag.set(message.tag);
   return call;
 }
 
@@ -192,7 +192,7 @@ void Mailbox::arrive(const Arrived& arrived) {
 void Mailbox::deliver(Awaited& awaited, const Arrived& arrived) {
   const CallDescriptor& sent = arrived.record->call;
   const CallSignature& call = awaited.call.signature;
-  const std::string tag(awaited.call.shown_tag());
+  const std::string tag(awaited.call.tag.beginning());
   if (!fits(sent.signature, call)) {
     fail(call, tag,
          message_mismatch(channel_.name_of(rank_), call, channel_.name_of(arrived.sender),

@@ -9,6 +9,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/groups/call_mismatch.h"
 #include "tessera/core/process/failure_report.h"
 #include "tessera/errors.h"
 
@@ -102,7 +103,7 @@ CallDescriptor Member::next_call(const CallSignature& signature, std::string_vie
   call_ = CallDescriptor();
   call_.sequence = ++sequence_;
   call_.signature = signature;
-  call_.set_tag(tag);
+  call_.tag.set(tag);
   throw_if_failed(call_);
   note_collective(to_string(signature.op), tag, sequence_, group_name_);
   flight_of(sequence_) = world_->ring().begin(signature, sequence_, tag, group_name_);
@@ -291,10 +292,8 @@ void Member::check_slices() {
   for (int rank = 1; rank < size(); ++rank) {
     for (int other = 0; other < rank; ++other) {
       if (call_of(rank).slice != call_of(other).slice) continue;
-      fail(call_of(rank_),
-           absl::StrCat(name_of(rank), " and ", name_of(other), " both asked for slice ",
-                        call_of(rank).slice, " of ", describe(call_of(rank)),
-                        "; the ranks' slices must be a permutation"));
+      fail(call_of(rank_), slice_mismatch(name_of(rank), name_of(other), call_of(rank).slice,
+                                          describe(call_of(rank))));
     }
   }
 }
@@ -342,7 +341,7 @@ void Member::stop() {
 
 CommError Member::error(const CallDescriptor& call, const std::string& cause) const {
   return {{to_string(call.signature.op), group_name_, call.sequence, rank_,
-           std::string(call.shown_tag())},
+           std::string(call.tag.beginning())},
           cause};
 }
 

@@ -28,7 +28,7 @@ struct Mailbox::Awaited {
 
   bool fits(const Arrived& arrived) const {
     const int from = call.signature.peer;
-    return (from == kAnySource || from == arrived.sender) && same_tag(call, arrived.record->call);
+    return (from == kAnySource || from == arrived.sender) && call.tag == arrived.record->call.tag;
   }
 };
 

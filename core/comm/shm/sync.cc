@@ -13,7 +13,6 @@
 
 #include <absl/strings/str_cat.h>
 #include <c10/core/ScalarType.h>
-#include <xxhash.h>
 
 #include "tessera/process_group.h"
 
@@ -57,24 +56,12 @@ std::string Poison::cause() const {
   return std::string(text_, length_);
 }
 
-void CallDescriptor::set_tag(std::string_view text) {
-  tag_hash = XXH3_64bits(text.data(), text.size());
-  tag_length = static_cast<uint32_t>(text.size());
-  text.copy(tag, kTagBytes);
-}
-
-bool same_tag(const CallDescriptor& a, const CallDescriptor& b) {
-  return a.tag_hash == b.tag_hash && a.tag_length == b.tag_length && a.shown_tag() == b.shown_tag();
-}
-
 bool same_call(const CallDescriptor& a, const CallDescriptor& b) {
-  return a.sequence == b.sequence && a.signature == b.signature && same_tag(a, b);
+  return a.sequence == b.sequence && a.signature == b.signature && a.tag == b.tag;
 }
 
 std::string describe(const CallDescriptor& call) {
-  std::string tag(call.shown_tag());
-  if (tag.size() < call.tag_length) tag += "...";
-  return describe(call.signature, tag);
+  return describe(call.signature, call.tag.shown());
 }
 
 std::string Channel::name_of(int rank) {

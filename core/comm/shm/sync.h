@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "tessera/collective.h"
+#include "tessera/core/comm/groups/call_tag.h"
 #include "tessera/core/comm/shm/segment.h"
 
 namespace tessera::internal::shm {
@@ -74,26 +75,14 @@ class Poison {
 
 /// What a rank calls: the fingerprint that is compared across ranks, and where its data lies.
 struct CallDescriptor {
-  static constexpr size_t kTagBytes = 100;
-
   int64_t sequence = 0;
   CallSignature signature;
   bool staged = false;  // `source` is a staging area through which the data passes in chunks
   bool meets = true;    // this rank waits for the others at phases; false: Note [Posted calls]
   int32_t slice = -1;   // which slice this rank receives of a reduce_scatter; may differ
-  uint64_t tag_hash = 0;
-  uint32_t tag_length = 0;
-  char tag[kTagBytes] = {};  // the beginning of the tag, for messages
+  CallTag<100> tag;
   SharedRange source;
-
-  void set_tag(std::string_view text);
-  /// The beginning of the tag.
-  std::string_view shown_tag() const {
-    return {tag, std::min<size_t>(tag_length, CallDescriptor::kTagBytes)};
-  }
 };
-
-bool same_tag(const CallDescriptor& a, const CallDescriptor& b);
 
 /// Whether two ranks call the same collective. Where the data lies may differ.
 bool same_call(const CallDescriptor& a, const CallDescriptor& b);

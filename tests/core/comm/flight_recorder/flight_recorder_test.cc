@@ -58,7 +58,7 @@ TEST(FlightRing, KeepsTheLastCallsAndWhenTheyWereOver) {
   EXPECT_EQ(records.front().sequence, 1);
   EXPECT_EQ(records.back().sequence, static_cast<int64_t>(FlightRing::kRecords));
   for (const FlightRecord& one : records) EXPECT_EQ(one.end_ns, 0);
-  EXPECT_EQ(records.back().tag(), std::string(FlightRecord::kTagBytes, 't'));
+  EXPECT_EQ(records.back().tag.beginning(), std::string(sizeof(FlightRecord::tag.text), 't'));
   EXPECT_EQ(ring->last(2).size(), 2U);
   EXPECT_EQ(ring->begun(), FlightRing::kRecords + 1);
 }
@@ -76,7 +76,7 @@ TEST(FlightRing, ReadersSeeWholeRecordsWhileThreadsWrite) {
   while (ring->begun() < 4000) {
     for (const FlightRecord& record : ring->last()) {
       const std::string name(static_cast<size_t>(record.sequence) + 1, 'w');
-      ASSERT_EQ(record.tag(), name);
+      ASSERT_EQ(record.tag.beginning(), name);
       ASSERT_EQ(record.group(), name);
       ASSERT_EQ(record.signature.numel, record.sequence);
       ++seen;
