@@ -92,8 +92,9 @@ void RemoteReads::note_ended(int owner) {
 void RemoteReads::time_out(const Read& read) {
   const std::string& tag = read.call->tag();
   member_.fail(
-      absl::StrCat("timed out: waited ", read.call->timeout().count(), " ms for ",
-                   member_.name_of(read.owner), member_.place_of(read.owner), " to ",
+      absl::StrCat("timed out: ", member_.name_of(member_.rank()), " waited ",
+                   read.call->timeout().count(), " ms for ", member_.name_of(read.owner),
+                   member_.place_of(read.owner), " to ",
                    read.exchange == nullptr ? "answer a " : "send the data of a ",
                    read.call->name(), tag.empty() ? "" : " of '", tag, tag.empty() ? "" : "'"),
       read.owner);
