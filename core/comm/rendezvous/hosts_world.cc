@@ -33,7 +33,7 @@ using hosts::HostLayout;
 
 // Beyond the time-out between hosts, so that a rank that does not come is named by its own host,
 // which knows it, and not by others that miss who waits for it there.
-constexpr auto kGrace = std::chrono::milliseconds(500);
+constexpr auto kGrace = std::chrono::seconds(1);
 
 HostLayout find_layout(ProcessGroup& flat, const Environment& environment) {
   const std::string id =

@@ -42,9 +42,9 @@ namespace {
 // So a cycle is only a suspicion and ends nothing: one rank of the job warns of it, and the
 // time-out's error, if it comes to that, contains it.
 
-// How long after the time-out an absent rank has said what keeps it: between hosts ranks wait half
-// a second longer than here.
-constexpr auto kReturn = std::chrono::milliseconds(1500);
+// How long after the time-out an absent rank has said what keeps it: between hosts ranks wait a
+// second longer than here.
+constexpr auto kReturn = std::chrono::seconds(2);
 
 int64_t steady_ns() {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();

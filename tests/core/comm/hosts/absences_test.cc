@@ -66,7 +66,7 @@ TEST(HostAbsences, WhoWaitsForARankThatWaitsForAnotherHostNamesThatHost) {
     if (group.rank() == 3) group.barrier("third");
   });
   const std::string cause =
-      absl::StrCat(": timed out: rank 2 of the world waited 1500 ms for rank 0", place_of_host(0));
+      absl::StrCat(": timed out: rank 2 of the world waited 2000 ms for rank 0", place_of_host(0));
   EXPECT_EQ(errors[0], "");
   EXPECT_EQ(errors[1], "");
   EXPECT_THAT(errors[2], HasSubstr("barrier #2 'second' on group 'world', rank 2" + cause));
@@ -79,7 +79,7 @@ TEST(HostAbsences, WhoWaitsForARankThatReadsOfAnotherHostNamesThatHost) {
     if (group.rank() == 2) window.read(0, 0, to, "unit", /*version=*/1);
     if (group.rank() == 3) group.barrier("second");
   });
-  const std::string cause = absl::StrCat(": timed out: rank 2 waited 1500 ms for rank 0",
+  const std::string cause = absl::StrCat(": timed out: rank 2 waited 2000 ms for rank 0",
                                          place_of_host(0), " to answer a read of 'unit'");
   EXPECT_THAT(errors[2], HasSubstr("read 'unit' on group 'world', rank 2" + cause));
   EXPECT_THAT(errors[3], HasSubstr("barrier #2 'second' on group 'world', rank 3" + cause));

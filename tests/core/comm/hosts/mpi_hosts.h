@@ -35,7 +35,7 @@ inline std::vector<std::string> run_mpi_hosts_expecting_errors(
   const hosts::HostLayout layout(host_of_rank, names);
   const TemporaryDirectory meeting;
   // As of a job: between hosts ranks wait longer, so that its own host names who is missing.
-  const auto of_flat = timeout + std::chrono::milliseconds(500);
+  const auto of_flat = timeout + std::chrono::seconds(1);
   return run_mpi_ranks_expecting_errors(
       layout.ranks(),
       [&](std::shared_ptr<ProcessGroup> flat) {
