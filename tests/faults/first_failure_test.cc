@@ -136,10 +136,10 @@ TEST(FirstFailureOfOneThatDoesNotEnd, IsNamedWithWhatItDoes) {
     LaunchedJob job = launch(how, configuration_of(Strategy::kZero1), 3, 2, /*timeout_ms=*/3000);
     EXPECT_EQ(job.wait(), 1) << job.err();
     EXPECT_THAT(first_failure_in(job.err()),
-                AllOf(HasSubstr("rank 2 (pid "), HasSubstr("timed out: waited 3000 ms for rank 2"),
+                AllOf(HasSubstr("rank 2 (pid "), HasSubstr(" waited 3000 ms for rank 2 (pid "),
                       HasSubstr(std::string("collectives and ") + activity),
                       MatchesRegex(".*: \\[comm\\] [a-z_]+ #[0-9]+ ('[^']+' )?on group '[^']+', "
-                                   "rank [01]: timed out.*")));
+                                   "rank ([01]): timed out: rank [01] waited.*")));
   }
 }
 

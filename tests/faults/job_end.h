@@ -68,7 +68,7 @@ struct ToldFailure {
 /// The last one in what a rank said.
 inline std::optional<ToldFailure> failure_in(const std::string& said) {
   static const std::regex kText("\\[comm\\] (.*) on group '[^']*', rank [0-9]+: (.*)");
-  static const std::regex kRank("rank [0-9]+ \\(rank ([0-9]+) of the world\\)|rank ([0-9]+)");
+  static const std::regex kRank("rank ([0-9]+)");
   std::optional<ToldFailure> told;
   const std::vector<std::string> lines = absl::StrSplit(said, '\n');
 
@@ -78,7 +78,7 @@ inline std::optional<ToldFailure> failure_in(const std::string& said) {
     told = ToldFailure{match[1], match[2], {}};
     const std::string& cause = told->cause;
     for (std::sregex_iterator rank(cause.begin(), cause.end(), kRank), end; rank != end; ++rank) {
-      told->ranks.push_back(std::stoi((*rank)[1].matched ? (*rank)[1] : (*rank)[2]));
+      told->ranks.push_back(std::stoi((*rank)[1]));
     }
   }
   return told;

@@ -181,9 +181,7 @@ TEST(RandomKillsControl, ForgedEndsAreSeen) {
       {"rank 0 names rank 2 instead of rank 1",
        [&](JobEnd& end) { replace(end.ranks[0].said, "rank 1 (pid", "rank 2 (pid"); }},
       {"rank 2 names rank 0 instead of rank 1",
-       [&](JobEnd& end) {
-         replace(end.ranks[2].said, ": rank 1", ": rank 1 (rank 0 of the world)");
-       }},
+       [&](JobEnd& end) { replace(end.ranks[2].said, ": rank 1", ": rank 0 of the world"); }},
       {"rank 0 names nobody",
        [&](JobEnd& end) { replace(end.ranks[0].said, "rank 1 (pid 12) died", "out of luck"); }},
       {"rank 0 says no failure", [&](JobEnd& end) { replace(end.ranks[0].said, "[comm] ", ""); }},

@@ -92,13 +92,11 @@ job=''
 ((code != 0)) || die "the launcher returned 0"
 if grep -q 'two-hosts: left on .*hosts_test' "$scratch/out"; then die "ranks were left"; fi
 
-# names <file> <rank>: it says that it waited for that rank, with its host, as ranks of the same host
-# say it, or its pid and host, as those of another.
+# names <file> <rank>: it says that it waited for that rank, with its pid and host.
 names() {
   local host=$name-a
   (($2 < 2)) || host=$name-b
   grep -q "rank $2\( of the world\)\? (pid ${pids[$2]} on $host)" "$1" ||
-    grep -q "on host $host: .* for rank $2 of the world" "$1" ||
     die "$1 does not name rank $2 on $host"
 }
 case $scenario in
@@ -112,11 +110,12 @@ case $scenario in
     for rank in 0 1 3; do names "$scratch/error.$rank" 2; done ;;
   cut_link | healed_link)
     [[ $scenario == cut_link || -n $healed ]] || die "not all ranks have said why they ended"
-    # Each side names one of the other side's, or has heard of it from its neighbour.
-    cat "$scratch"/error.[01] >"$scratch/side_a"
-    cat "$scratch"/error.[23] >"$scratch/side_b"
-    grep -q "rank [23]\( of the world\)\? (pid [0-9]* on $name-b)" "$scratch/side_a" || die "side a names nobody"
-    grep -q "rank [01]\( of the world\)\? (pid [0-9]* on $name-a)" "$scratch/side_b" || die "side b names nobody"
+    # Each rank names one of the other side's, which it or its neighbour has waited for.
+    for rank in 0 1 2 3; do
+      if ((rank < 2)); then others="[23]" host=$name-b; else others="[01]" host=$name-a; fi
+      grep -q " ms for rank $others\( of the world\)\? (pid [0-9]* on $host)" "$scratch/error.$rank" ||
+        die "rank $rank does not name one on $host"
+    done
     steps=()
     for rank in 0 1 2 3; do
       if [[ -n $healed ]]; then

@@ -19,15 +19,12 @@ constexpr const char* kPage = "tessera/page";
 class SharedPage final : public Transport {
  public:
   SharedPage(JobStore* store, const HandshakeOptions& options)
-      : store_(store),
-        rank_(options.rank),
-        world_size_(options.world_size),
-        numbers_(options.numbers) {}
+      : store_(store), rank_(options.rank), world_size_(options.world_size), part_(options.part) {}
 
   bool is_local() const override { return true; }
 
   std::string open(const std::vector<int>& pids) override {
-    world_ = shm::World::create(pids, rank_, numbers_);
+    world_ = shm::World::create(pids, rank_, part_);
     if (store_ != nullptr) store_->lend(kPage, world_->segment()->fd());
     return world_->page().to_text();
   }
@@ -47,7 +44,7 @@ class SharedPage final : public Transport {
   JobStore* const store_;
   const int rank_;
   const int world_size_;
-  const std::vector<int>& numbers_;
+  const shm::PartOfJob& part_;
   std::shared_ptr<shm::World> world_;
 };
 

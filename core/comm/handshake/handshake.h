@@ -17,9 +17,7 @@ struct HandshakeOptions {
   std::string job_token;
   std::chrono::milliseconds timeout;
   std::string device = "cpu";  ///< the kind that this rank uses: "cpu" or "cuda"
-  /// What messages of the shared memory world call its ranks, if they are a part of a job's; empty:
-  /// what they are there.
-  std::vector<int> numbers = {};
+  shm::PartOfJob part = {};    ///< if the ranks are not all of the job's
 };
 
 /// Collective over the ranks of a job. Returns the shared memory world in which all ranks met. See

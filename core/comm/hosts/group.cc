@@ -8,41 +8,17 @@
 #include <absl/strings/str_join.h>
 
 #include "tessera/core/comm/agreement/disagreement.h"
-#include "tessera/core/comm/agreement/refusal.h"
+#include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/comm/groups/op_traits.h"
+#include "tessera/core/comm/hosts/coupled_work.h"
 #include "tessera/core/comm/hosts/host_group.h"
+#include "tessera/core/comm/hosts/outer_group.h"
 #include "tessera/core/comm/hosts/transfers.h"
 #include "tessera/core/comm/hosts/window.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/errors.h"
 
 namespace tessera::internal::hosts {
-namespace {
-
-/// A message, whose failure becomes the world's.
-class MessageWork final : public Work {
- public:
-  MessageWork(std::shared_ptr<Work> inner, std::weak_ptr<World> world)
-      : inner_(std::move(inner)), world_(std::move(world)) {}
-
-  bool is_completed() override { return inner_->is_completed(); }
-  void wait() override {
-    try {
-      inner_->wait();
-    } catch (const CommError& error) {
-      const auto world = world_.lock();
-      if (world != nullptr && world->origin().is_here()) world->fail(error.cause());
-      throw;
-    }
-  }
-  int source() const override { return inner_->source(); }
-
- private:
-  const std::shared_ptr<Work> inner_;
-  const std::weak_ptr<World> world_;
-};
-
-}  // namespace
 
 Group::Group(std::shared_ptr<World> world, Levels levels)
     : uncaught_at_start_(std::uncaught_exceptions()),
@@ -71,18 +47,13 @@ auto Group::with_messages(const Collective& message, Body&& body) {
     throw CommError({to_string(message.op), member_->name(), -1, rank(), std::string(message.tag)},
                     cause);
   }
-  try {
-    return body();
-  } catch (const CommError& error) {
-    if (is_here) world_->fail(error.cause());
-    throw;
-  }
+  return coupled(world_, std::forward<Body>(body));
 }
 
 std::shared_ptr<Work> Group::run(const Collective& collective) {
   if (traits_of(collective.op).tensors == OpTraits::Tensors::kMessage) {
     return with_messages(collective,
-                         [&] { return coupled(member_->levels().flat->run(collective)); });
+                         [&] { return couple(member_->levels().flat->run(collective)); });
   }
   const Transfer transfer = transfer_of(collective.op);
   if (transfer == nullptr) refuse(collective);
@@ -101,13 +72,13 @@ std::vector<std::shared_ptr<Work>> Group::run_batch(const std::vector<Collective
   if (messages.empty()) return {};
   return with_messages(messages.front(), [&] {
     auto works = member_->levels().flat->run_batch(messages);
-    for (auto& work : works) work = coupled(std::move(work));
+    for (auto& work : works) work = couple(std::move(work));
     return works;
   });
 }
 
-std::shared_ptr<Work> Group::coupled(std::shared_ptr<Work> work) const {
-  return std::make_shared<MessageWork>(std::move(work), world_);
+std::shared_ptr<Work> Group::couple(std::shared_ptr<Work> work) const {
+  return std::make_shared<CoupledWork>(std::move(work), world_);
 }
 
 at::Tensor Group::allocate(int64_t numel, at::ScalarType dtype) {
@@ -144,7 +115,8 @@ std::unique_ptr<tessera::Window> Group::make_window(const at::Tensor& own, std::
   return window;
 }
 
-/// What one host's ranks refuse is refused by all, before the others wait for them.
+/// What one host's ranks refuse, by a text that says which of them it is about, is refused by all,
+/// before the others wait for them.
 std::unique_ptr<tessera::Window> Group::make_windows(const at::Tensor& own,
                                                      const std::string& name) {
   const Levels& levels = member_->levels();
@@ -155,15 +127,24 @@ std::unique_ptr<tessera::Window> Group::make_windows(const at::Tensor& own,
   } catch (const c10::Error& error) {
     problem = error_text(error);
   }
-  refuse_on_all_ranks(*levels.moves, problem, "make_window");
+  std::vector<std::string> problems;  // of the hosts
+  for (std::string& text : exchange_texts(*levels.moves, problem, "make_window")) {
+    const bool is_known = std::count(problems.begin(), problems.end(), text) > 0;
+    if (!text.empty() && !is_known) problems.push_back(std::move(text));
+  }
+  if (!problems.empty()) throw Disagreement(absl::StrJoin(problems, "\n"));
   flat = levels.flat->make_window(own, name);
   if (windows_++ == 0) cache_ = ReadCache::make(*levels.inside);
   // For some units: of each, a part as large as this from every rank of another host.
   constexpr int64_t kUnits = 3;
   const int64_t others = levels.layout.ranks() - levels.locals();
   if (cache_ != nullptr) cache_->reserve(kUnits * others * static_cast<int64_t>(own.nbytes()));
-  Window::Parts parts{
-      .inside = std::move(inside), .flat = std::move(flat), .cache = cache_, .number = windows_};
+  Window::Parts parts{.inside = std::move(inside),
+                      .flat = std::move(flat),
+                      .cache = cache_,
+                      .number = windows_,
+                      .absences = absences_of(*levels.inside),
+                      .world = world_};
   return std::make_unique<Window>(levels.layout, levels.rank, own, std::move(parts));
 }
 
@@ -218,8 +199,8 @@ void Group::abort(std::string_view cause) noexcept {
 std::shared_ptr<ProcessGroup> make_group(std::shared_ptr<ProcessGroup> flat,
                                          std::shared_ptr<ProcessGroup> inside, HostLayout layout) {
   if (!layout.is_two_level()) return flat;
-  const int host = layout.host_of(flat->rank());
-  auto world = std::make_shared<World>(*flat, *inside, layout.host_name(host));
+  flat = std::make_shared<OuterGroup>(std::move(flat), absences_of(*inside));
+  auto world = std::make_shared<World>(*flat, *inside);
   return std::make_shared<Group>(
       std::move(world), make_levels(std::move(flat), std::move(inside), std::move(layout)));
 }

@@ -60,7 +60,7 @@ class Group final : public ProcessGroup {
   std::shared_ptr<ProcessGroup> make_subgroup(const std::vector<int>& ranks,
                                               const std::string& name);
   std::unique_ptr<tessera::Window> make_windows(const at::Tensor& own, const std::string& name);
-  std::shared_ptr<Work> coupled(std::shared_ptr<Work> work) const;
+  std::shared_ptr<Work> couple(std::shared_ptr<Work> work) const;
   template <typename Body>
   auto with_messages(const Collective& message, Body&& body);
 

@@ -1,7 +1,6 @@
 #include "tessera/core/comm/hosts/member.h"
 
 #include <exception>
-#include <regex>
 #include <string>
 #include <utility>
 
@@ -12,16 +11,6 @@
 #include "tessera/errors.h"
 
 namespace tessera::internal::hosts {
-
-namespace {
-
-/// The groups that this one is made of number their ranks in ways that nobody else knows.
-std::string in_numbers_of_world(const std::string& cause) {
-  static const std::regex both("rank [0-9]+ \\((rank [0-9]+ of the world)\\)");
-  return std::regex_replace(cause, both, "$1");
-}
-
-}  // namespace
 
 Member::Member(World& world, Levels levels) : world_(world), levels_(std::move(levels)) {}
 
@@ -86,12 +75,11 @@ void Member::guard(Operation& operation, Body&& body) {
     cause = world_.failure();
     if (cause.empty()) return body();
   } catch (const CommError& error) {
-    const std::string& group = error.context().group;
-    const bool is_inside = group == levels_.inside->name() || group == levels_.inside_last->name();
-    cause = in_numbers_of_world(error.cause());
-    if (is_inside) cause = world_.on_host(cause);
+    cause = error.cause();
   } catch (const std::exception& error) {
-    cause = world_.on_host(absl::StrCat("rank ", levels_.rank, " failed: ", error_text(error)));
+    const std::string& host = levels_.layout.host_name(levels_.host());
+    cause = absl::StrCat("rank ", world_.rank(), host.empty() ? "" : " on ", host,
+                         " failed: ", error_text(error));
   }
   const std::string first = world_.fail(cause);
   open_.fetch_sub(1, std::memory_order_release);

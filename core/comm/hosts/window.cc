@@ -4,6 +4,8 @@
 
 #include <ATen/ops/from_blob.h>
 
+#include "tessera/core/comm/hosts/coupled_work.h"
+
 namespace tessera::internal::hosts {
 namespace {
 
@@ -28,6 +30,12 @@ std::shared_ptr<Work> Window::start_read(int rank, int64_t begin, const at::Tens
   if (is_here(rank)) {
     return parts_.inside->start_read(layout_.local_of(rank), begin, to, tag, version);
   }
+  return std::make_shared<CoupledWork>(start_remote_read(rank, begin, to, tag, version),
+                                       parts_.world);
+}
+
+std::shared_ptr<Work> Window::start_remote_read(int rank, int64_t begin, const at::Tensor& to,
+                                                std::string_view tag, int64_t version) {
   if (version == kUnversioned || parts_.cache == nullptr) {
     return parts_.flat->start_read(rank, begin, to, tag, version);
   }
@@ -38,17 +46,18 @@ std::shared_ptr<Work> Window::start_read(int rank, int64_t begin, const at::Tens
                     .begin = begin,
                     .bytes = static_cast<int64_t>(to.nbytes()),
                     .version = version};
-  return ReadCache::start_read(
+  auto work = ReadCache::start_read(
       parts_.cache, key, to,
       [flat = parts_.flat, rank, begin, tag = std::string(tag), version](const at::Tensor& memory) {
         return flat->start_read(rank, begin, memory, tag, version);
       },
       [inside = parts_.inside, own, dtype = dtype_] { check_failure(*inside, own, dtype); });
+  return std::make_shared<OuterWork>(std::move(work), parts_.absences);  // also of another's fetch
 }
 
 int64_t Window::load(int rank, int64_t index) const {
-  return is_here(rank) ? parts_.inside->load(layout_.local_of(rank), index)
-                       : parts_.flat->load(rank, index);
+  if (is_here(rank)) return parts_.inside->load(layout_.local_of(rank), index);
+  return coupled(parts_.world, [&] { return parts_.flat->load(rank, index); });
 }
 
 void Window::store(int64_t index, int64_t value) { parts_.inside->store(index, value); }

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "tessera/core/comm/hosts/host_layout.h"
+#include "tessera/core/comm/hosts/outer_group.h"
 #include "tessera/core/comm/hosts/read_cache.h"
+#include "tessera/core/comm/hosts/world.h"
 #include "tessera/window.h"
 
 namespace tessera::internal::hosts {
@@ -21,6 +23,8 @@ class Window final : public tessera::Window {
     std::shared_ptr<tessera::Window> flat;    ///< of all
     std::shared_ptr<ReadCache> cache;         ///< null: each rank reads for itself
     int64_t number = 0;                       ///< among the windows that share the cache
+    HostAbsences absences;
+    std::weak_ptr<World> world;  ///< that fails with a read
   };
 
   /// Of the ranks of `layout`, of which `rank` is this one. `own`: its part.
@@ -38,6 +42,8 @@ class Window final : public tessera::Window {
 
  private:
   bool is_here(int rank) const;
+  std::shared_ptr<Work> start_remote_read(int rank, int64_t begin, const at::Tensor& to,
+                                          std::string_view tag, int64_t version);
 
   const HostLayout layout_;
   const int rank_;

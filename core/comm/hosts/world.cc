@@ -5,22 +5,14 @@
 #include <iterator>
 #include <utility>
 
-#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/hosts/member.h"
 
 namespace tessera::internal::hosts {
-namespace {
 
-constexpr const char* kOnHost = "on host ";
-
-}  // namespace
-
-World::World(ProcessGroup& flat, ProcessGroup& inside, std::string host)
-    : of_all_(duplicate(flat, "hosts: failures")),
-      of_host_(duplicate(inside, "hosts: failures")),
-      host_(std::move(host)) {}
+World::World(ProcessGroup& flat, ProcessGroup& inside)
+    : of_all_(duplicate(flat, "hosts: failures")), of_host_(duplicate(inside, "hosts: failures")) {}
 
 World::~World() {
   const bool is_busy = std::any_of(retired_.begin(), retired_.end(),
@@ -58,12 +50,6 @@ void World::fail_by_unwinding() noexcept {
   char text[80];
   std::snprintf(text, sizeof(text), "rank %d left while an exception unwound", rank());
   fail(text);
-}
-
-/// Causes that came from other hosts have a name already.
-std::string World::on_host(const std::string& cause) const {
-  if (host_.empty() || absl::StartsWith(cause, kOnHost)) return cause;
-  return absl::StrCat(kOnHost, host_, ": ", cause);
 }
 
 void World::retire(std::unique_ptr<Member> member) {

@@ -18,9 +18,8 @@ class Member;
 /// ranks, because the others may wait in another one. Thread-safe.
 class World {
  public:
-  /// Collective over both groups: of all ranks, and of this host's. `host`: what it is called, for
-  /// messages, or "".
-  World(ProcessGroup& flat, ProcessGroup& inside, std::string host);
+  /// Collective over both groups: of all ranks, and of this host's.
+  World(ProcessGroup& flat, ProcessGroup& inside);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -35,8 +34,6 @@ class World {
   std::string fail(std::string_view cause) noexcept;
   /// The same because an exception unwinds a group.
   void fail_by_unwinding() noexcept;
-  /// `cause`, which groups of this host's ranks have found, with the name of the host.
-  std::string on_host(const std::string& cause) const;
 
   /// Takes a member whose group is gone: its collectives, which the others may be waiting in, go on
   /// until they are over, and only then has this rank left the groups that it was made of.
@@ -46,7 +43,6 @@ class World {
   const Origin origin_;
   const std::shared_ptr<ProcessGroup> of_all_;
   const std::shared_ptr<ProcessGroup> of_host_;
-  const std::string host_;
   mutable std::mutex mutex_;
   std::string failure_;
   std::vector<std::unique_ptr<Member>> retired_;

@@ -307,7 +307,7 @@ void Member::end_all_after(int world_rank, const std::string& cause) {
 void Member::end_if_doomed(Call::Clock::time_point now) {
   if (!doom_.has_value()) return;
   const bool goes_on = !calls_.empty() && calls_.front()->sequence() < doom_->sequence;
-  if (goes_on && now < doom_->deadline) return;
+  if (goes_on && now < doom_->deadline && !calls_.front()->is_late(now)) return;
   const std::string cause = std::exchange(doom_, {})->cause;
   end_all(cause);
 }

@@ -43,7 +43,8 @@ void Member::time_out(const Call& call, const std::vector<int>& missing, const s
                     " collectives");
   }
   if (names.empty()) names = "nobody";
-  std::string cause = absl::StrCat("timed out: waited ", call.timeout().count(), " ms for ", names);
+  std::string cause = absl::StrCat("timed out: ", name_of(rank_), " waited ",
+                                   call.timeout().count(), " ms for ", names);
   if (!found.empty()) cause = absl::StrCat(found, "; ", cause);
   fail(cause, missing.empty() ? -1 : missing.front());
 }

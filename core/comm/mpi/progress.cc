@@ -26,8 +26,10 @@ constexpr auto kLongSleep = std::chrono::milliseconds(1);
 constexpr int kClump = 40;
 constexpr auto kRequestSleep = std::chrono::microseconds(500);
 constexpr std::chrono::milliseconds kMaxWait = kMaxTimeOut;  // as MPI_Finalize waits
-// After a failure, for the others to leave, too.
-constexpr auto kLinger = std::chrono::seconds(3);
+// After a failure, for the others to leave, too: of the world, which ends what all of them do at
+// once, or of one of its groups, after which they may go on for some time.
+constexpr auto kLinger = std::chrono::seconds(1);
+constexpr auto kLingerOfGroup = std::chrono::seconds(3);
 
 }  // namespace
 
@@ -132,11 +134,12 @@ void Progress::leave_to_application(const Calls& calls) {
 bool Progress::is_over(Clock::time_point since) const {
   for (const auto& world : worlds_) {
     const std::string cause = world->any_failure();
-    if (cause.empty() || Clock::now() - since < kLinger) continue;
+    const auto linger = world->failure().empty() ? kLingerOfGroup : kLinger;
+    if (cause.empty() || Clock::now() - since < linger) continue;
     std::fprintf(stderr,
                  "[mpi] this rank ends, and other ranks have not left the group within %d s after "
                  "it had failed: %s. MPI_Abort ends them.\n",
-                 static_cast<int>(kLinger.count()), cause.c_str());
+                 static_cast<int>(linger.count()), cause.c_str());
     world->abort_all();
   }
   return worlds_.empty();

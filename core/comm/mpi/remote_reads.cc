@@ -148,8 +148,9 @@ void RemoteReads::note_ended(int owner) {
 
 void RemoteReads::time_out(const Read& read, bool is_answered) {
   const std::string& tag = read.call->tag();
-  member_.fail(absl::StrCat("timed out: waited ", read.call->timeout().count(), " ms for ",
-                            member_.name_of(read.owner), member_.place_of(read.owner), " to ",
+  member_.fail(absl::StrCat("timed out: ", member_.name_of(member_.rank()), " waited ",
+                            read.call->timeout().count(), " ms for ", member_.name_of(read.owner),
+                            member_.place_of(read.owner), " to ",
                             is_answered ? "send the data of a " : "answer a ", read.call->name(),
                             tag.empty() ? "" : " of '", tag, tag.empty() ? "" : "'"),
                read.owner);

@@ -69,8 +69,7 @@ char* Scratch::get(int64_t bytes) {
 
 std::string name_of(int rank, const std::vector<int>& world_ranks) {
   const int world_rank = world_ranks[static_cast<size_t>(rank)];
-  if (world_rank == rank) return absl::StrCat("rank ", rank);
-  return absl::StrCat("rank ", rank, " (rank ", world_rank, " of the world)");
+  return absl::StrCat("rank ", world_rank, world_rank == rank ? "" : " of the world");
 }
 
 int64_t payload_bytes(const Collective& call) {

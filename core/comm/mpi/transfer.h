@@ -68,7 +68,7 @@ std::unique_ptr<Transfer> make_broadcast_transfer(const TransferContext& context
 std::unique_ptr<Transfer> make_move_transfer(const TransferContext& context);
 std::unique_ptr<Transfer> make_all_to_all_transfer(const TransferContext& context);
 
-/// "rank 1", and its number in the world where that is another one.
+/// "rank 1", or "rank 3 of the world" where its number there is another one.
 std::string name_of(int rank, const std::vector<int>& world_ranks);
 
 }  // namespace tessera::internal::mpi

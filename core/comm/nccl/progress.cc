@@ -38,8 +38,7 @@ Progress::Progress(std::string group, std::vector<int> world_ranks)
 
 std::string Progress::name_of(int rank) const {
   const int world_rank = world_ranks_[rank];
-  if (world_rank == rank) return absl::StrCat("rank ", rank);
-  return absl::StrCat("rank ", rank, " (rank ", world_rank, " of the world)");
+  return absl::StrCat("rank ", world_rank, world_rank == rank ? "" : " of the world");
 }
 
 void Progress::begin(NumberedCall& call) {

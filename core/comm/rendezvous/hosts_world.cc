@@ -33,7 +33,7 @@ using hosts::HostLayout;
 
 // Beyond the time-out between hosts, so that a rank that does not come is named by its own host,
 // which knows it, and not by others that miss who waits for it there.
-constexpr auto kGrace = std::chrono::milliseconds(500);
+constexpr auto kGrace = std::chrono::seconds(1);
 
 HostLayout find_layout(ProcessGroup& flat, const Environment& environment) {
   const std::string id =
@@ -84,7 +84,8 @@ class MeetingPlace {
 std::shared_ptr<ProcessGroup> meet_on_hosts(ProcessGroup& flat, const HostLayout& layout,
                                             const ProcessGroupOptions& options,
                                             const Environment& environment) {
-  const std::vector<int>& ranks = layout.ranks_of(layout.host_of(flat.rank()));
+  const int host = layout.host_of(flat.rank());
+  const std::vector<int>& ranks = layout.ranks_of(host);
   const MeetingPlace place(flat.rank() == ranks.front());
   const auto paths = exchange_texts(flat, place.path(), "where ranks of a host meet");
   std::string problem = place.problem();
@@ -92,7 +93,11 @@ std::shared_ptr<ProcessGroup> meet_on_hosts(ProcessGroup& flat, const HostLayout
   const std::string& path = paths[static_cast<size_t>(ranks.front())];
   if (!path.empty()) {
     try {
-      inside = make_shm_part(options, environment, {ranks, layout.local_of(flat.rank()), path});
+      inside = make_shm_part(options, environment,
+                             {.ranks = ranks,
+                              .own = layout.local_of(flat.rank()),
+                              .path = path,
+                              .host = layout.host_name(host)});
     } catch (const std::exception& error) {
       problem = error_text(error);
     }

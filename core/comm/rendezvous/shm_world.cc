@@ -121,7 +121,7 @@ std::shared_ptr<ProcessGroup> make_shm_part(const ProcessGroupOptions& options,
   handshake.world_size = static_cast<int>(part.ranks.size());
   handshake.job_token = environment.job_token;
   handshake.timeout = meeting.timeout;
-  handshake.numbers = part.ranks;
+  handshake.part = {.numbers = part.ranks, .host = part.host};
   Environment own = environment;
   own.rank = part.own;
   own.world_size = handshake.world_size;

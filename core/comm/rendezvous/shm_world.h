@@ -21,6 +21,7 @@ struct HostPart {
   std::vector<int> ranks;  ///< of the job, ascending
   int own = 0;             ///< which of them this one is
   std::string path;        ///< of a socket that nobody else uses, in a directory of this user's
+  std::string host;        ///< what messages call it
 };
 
 /// Collective over these ranks: their world, in shared memory, for the threads of a group of

@@ -55,7 +55,7 @@ void Group::guard(Body&& body) {
   } catch (const CommError&) {
     throw;
   } catch (const std::exception& error) {
-    member_->fail(absl::StrCat("rank ", rank(), " failed: ", error_text(error)));
+    member_->fail(absl::StrCat(member_->name_of(rank()), " failed: ", error_text(error)));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/core/comm/groups/absences.h"
 #include "tessera/core/comm/shm/exchange.h"
 #include "tessera/core/comm/shm/mailbox.h"
 #include "tessera/core/comm/shm/member.h"
@@ -22,7 +23,7 @@ namespace tessera::internal::shm {
 /// threads of one process, and may mix both kinds of buffer in one collective. In a child of fork()
 /// every call throws CommError at once, and the destructor releases only what belongs to the child:
 /// see Note [Fork].
-class Group final : public ProcessGroup {
+class Group final : public ProcessGroup, public SharesAbsences {
  public:
   Group(std::unique_ptr<Member> member, Lane::Mode mode);
   ~Group() override;
@@ -45,6 +46,7 @@ class Group final : public ProcessGroup {
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
   void abort(std::string_view cause) noexcept override;
+  std::shared_ptr<Absences> absences() override { return member_->world_ptr(); }
 
  private:
   std::shared_ptr<Work> run_message(const Collective& message);

@@ -237,15 +237,14 @@ void Mailbox::serve() {
         return;
       }
     }
-    sleep(seen, kMailSlice);
+    sleep(seen);
   }
 }
 
-void Mailbox::sleep(uint32_t seen, Clock::duration left) {
+void Mailbox::sleep(uint32_t seen) {
   ChannelSlot& slot = own_slot();
   slot.mail_sleepers.fetch_add(1, std::memory_order_seq_cst);
-  const bool is_slice_over =
-      futex_wait(slot.mail, seen, std::min<Clock::duration>(kMailSlice, left));
+  const bool is_slice_over = futex_wait(slot.mail, seen, kMailSlice);
   slot.mail_sleepers.fetch_sub(1, std::memory_order_seq_cst);
   if (is_slice_over) world_->check_peers([](const std::string& cause) { return cause; });
 }
@@ -294,13 +293,12 @@ void Mailbox::await(MessageWork& work) {
       continue;
     }
     const auto now = Clock::now();
-    const auto left = start + time_out_ - now;
     if (!is_reported && now - start >= report_after_) {
       is_reported = true;
       report_wait(work);
     }
-    if (left <= Clock::duration::zero()) time_out(work);
-    sleep(seen, left);
+    if (now - start >= time_out_ && !is_excused(work.call().peer)) time_out(work);
+    sleep(seen);
   }
 }
 

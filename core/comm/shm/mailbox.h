@@ -61,7 +61,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   void serve();
   bool is_over(MessageWork& work);
   void await(MessageWork& work);
-  void sleep(uint32_t seen, Clock::duration left);
+  void sleep(uint32_t seen);
+  bool is_excused(int peer) const;
   bool has_peer_left(int peer);
   [[noreturn]] void fail_as_left(const MessageWork& work);
   void report_wait(const MessageWork& work);

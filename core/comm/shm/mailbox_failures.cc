@@ -34,16 +34,26 @@ void Mailbox::report_wait(const MessageWork& work) {
              awaited, ". It goes on waiting until the time-out of ", time_out_.count(), " ms");
 }
 
+/// Of kAnySource: whether all others are. Note [Absent ranks].
+bool Mailbox::is_excused(int peer) const {
+  for (int rank = 0; rank < channel_.size; ++rank) {
+    if (peer >= 0 ? rank != peer : rank == rank_) continue;
+    if (!world_->is_excused(channel_.slot(rank).world_rank, time_out_)) return false;
+  }
+  return peer >= 0 || channel_.size > 1;
+}
+
 void Mailbox::time_out(const MessageWork& work) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const CallSignature& call = work.call();
   const bool receives = call.op == Op::kRecv;
+  const int culprit = call.peer < 0 ? -1 : channel_.slot(call.peer).world_rank;
   std::string cause =
       absl::StrCat("timed out: waited ", time_out_.count(), " ms for ",
-                   call.peer < 0 ? std::string("any rank") : channel_.name_of(call.peer), " to ",
-                   receives ? "send" : "receive", " '", work.tag(), "', in ",
+                   culprit < 0 ? std::string("any rank")
+                               : channel_.name_of(call.peer) + world_->place_of(culprit),
+                   " to ", receives ? "send" : "receive", " '", work.tag(), "', in ",
                    describe(call, work.tag()), " of ", channel_.name_of(rank_));
-  const int culprit = call.peer < 0 ? -1 : channel_.slot(call.peer).world_rank;
   if (culprit >= 0) {
     const std::string activity = world_->activity_of(culprit);
     if (!activity.empty()) absl::StrAppend(&cause, "; it ", activity);
@@ -74,7 +84,7 @@ void Mailbox::fail(const CallSignature& call, const std::string& tag, const std:
   if (is_first) {
     const CommError error({to_string(call.op), group_, -1, rank_, tag}, cause);
     const bool is_other = culprit >= 0 && culprit != world_->rank();
-    if (is_other) report_failure(culprit, error.what(), world_->pid_of(culprit));
+    if (is_other) report_failure(world_->number_of(culprit), error.what(), world_->pid_of(culprit));
     if (!is_other) report_failure(-1, cause);
   }
   channel_.poison.set(cause);

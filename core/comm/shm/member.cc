@@ -210,9 +210,11 @@ void Member::wait_slowly(const Awaited& awaited, const CallDescriptor& call, con
     }
     check_leavers(awaited, call);
     const auto now = Clock::now();
-    const auto left = start + options_.timeout - now;
-    if (left <= Clock::duration::zero()) time_out(awaited, call, suspicion);
-    if (futex_wait(bell.rings, rings, std::min<Clock::duration>(kSlice, left))) {
+    if (now - start >= options_.timeout) {
+      const std::vector<int> missing = overdue(awaited);
+      if (!missing.empty()) time_out(missing, call, suspicion);
+    }
+    if (futex_wait(bell.rings, rings, kSlice)) {
       world_->check_peers([this, &call](const std::string& cause) -> std::string {
         return error(call, cause).what();
       });
@@ -245,45 +247,6 @@ void Member::wait_slowly(const Awaited& awaited, const CallDescriptor& call, con
   }
 }
 
-/// Says once, for all ranks that wait, who has not come and where those were last seen.
-void Member::report_wait(const Awaited& awaited, const CallDescriptor& call,
-                         Clock::duration waited) {
-  // Another number for each thing that is waited for; they come in the same order on all ranks.
-  const auto subject =
-      static_cast<uint32_t>(3 * awaited.number) + static_cast<uint32_t>(awaited.what) + 1;
-  uint32_t reported = channel_.reported.load(std::memory_order_relaxed);
-  if (reported == subject) return;
-  if (!channel_.reported.compare_exchange_strong(reported, subject)) return;
-  std::string missing;
-  for (int rank = 0; rank < channel_.size; ++rank) {
-    const ChannelSlot& slot = channel_.slot(rank);
-    if (holds(slot, awaited)) continue;
-    absl::StrAppend(&missing, missing.empty() ? "" : "; and for ",
-                    last_seen(world_->flight_of(slot.world_rank, 1), flight_time_ns()));
-  }
-  if (missing.empty()) return;  // they have come by now
-  TORCH_WARN("[comm] ", describe(call), " #", call.sequence, " on group '", group_name_,
-             "': ", name_of(rank_), " has waited ",
-             std::chrono::duration_cast<std::chrono::milliseconds>(waited).count(), " ms for ",
-             missing, ". Ranks go on waiting until the time-out of ", options_.timeout.count(),
-             " ms");
-}
-
-/// `suspicion`: the cycle that this wait seems to be part of, or "".
-void Member::time_out(const Awaited& awaited, const CallDescriptor& call,
-                      const std::string& suspicion) {
-  const std::string waited = absl::StrCat("timed out: waited ", options_.timeout.count(), " ms");
-  const int culprit = find_culprit(awaited);
-  if (suspicion.empty()) {
-    fail(call, absl::StrCat(waited, " for ", missing_names(awaited)), culprit);
-  }
-  // Ranks of the cycle that wait in other groups get the same cause, so it has no view of its own.
-  const std::string cause = absl::StrCat(waited, "; this may be a ", suspicion);
-  report(call, culprit, cause);
-  abort(cause);
-  throw error(call, world_->poison().cause());
-}
-
 void Member::check_slices() {
   bool usual = true;
   for (int rank = 0; rank < size(); ++rank) usual = usual && call_of(rank).slice == rank;
@@ -305,50 +268,9 @@ char* Member::source_of(int rank) {
   return base + range.offset_bytes;
 }
 
-void Member::check_leavers(const Awaited& awaited, const CallDescriptor& call) {
-  for (int rank = 0; rank < size(); ++rank) {
-    ChannelSlot& slot = channel_.slot(rank);
-    if (slot.left.load(std::memory_order_seq_cst) == 0 || holds(slot, awaited)) continue;
-    throw_if_failed(call);  // it poisons before it leaves, and then that is the cause
-    fail(call,
-         absl::StrCat(name_of(rank), " left the group after ",
-                      slot.collectives.load(std::memory_order_relaxed), " collectives"),
-         slot.world_rank);
-  }
-}
-
-void Member::fail(const CallDescriptor& call, const std::string& cause, int culprit) {
-  const bool is_first = !channel_.poison.is_set();
-  if (is_first) report(call, culprit, cause);
-  channel_.poison.set(cause);
-  wake();
-  if (is_first) world_->dump_flights(error(call, cause).what());
-  throw error(call, channel_.poison.cause());
-}
-
-void Member::abort(std::string_view cause) noexcept {
-  if (!world_->origin().is_here()) return;
-  if (!world_->poison().is_set()) report_failure(-1, cause);
-  world_->poison().set(cause);
-  world_->ring_bells(world_->channel());
-  world_->dump_flights(cause);
-}
-
 void Member::stop() {
   stopping_.store(true, std::memory_order_seq_cst);
   world_->bell_of(world_->rank()).ring();
-}
-
-CommError Member::error(const CallDescriptor& call, const std::string& cause) const {
-  return {{to_string(call.signature.op), group_name_, call.sequence, rank_,
-           std::string(call.tag.beginning())},
-          cause};
-}
-
-/// Tells the launcher; of another rank, in which call this one missed it.
-void Member::report(const CallDescriptor& call, int culprit, const std::string& cause) const {
-  if (culprit < 0) return report_failure(-1, cause);
-  report_failure(culprit, error(call, cause).what(), world_->pid_of(culprit));
 }
 
 int Member::first_missing(const Awaited& awaited) const {
@@ -361,32 +283,6 @@ int Member::first_missing(const Awaited& awaited) const {
     if (!holds(channel_.slot(rank), awaited)) return rank;
   }
   return -1;
-}
-
-int Member::find_culprit(const Awaited& awaited) const {
-  int first = -1;
-  for (int rank = 0; rank < channel_.size; ++rank) {
-    const ChannelSlot& slot = channel_.slot(rank);
-    if (holds(slot, awaited)) continue;
-    // Who is stopped holds up the others, some of whom may be missing here for that.
-    if (absl::StartsWith(world_->activity_of(slot.world_rank), "is stopped"))
-      return slot.world_rank;
-    if (first < 0) first = slot.world_rank;
-  }
-  return first;
-}
-
-std::string Member::missing_names(const Awaited& awaited) const {
-  std::string names;
-  for (int rank = 0; rank < channel_.size; ++rank) {
-    const ChannelSlot& slot = channel_.slot(rank);
-    if (holds(slot, awaited)) continue;
-    absl::StrAppend(&names, names.empty() ? "" : ", ", name_of(rank), ", which has finished ",
-                    slot.collectives.load(std::memory_order_relaxed), " collectives");
-    const std::string activity = world_->activity_of(slot.world_rank);
-    if (!activity.empty()) absl::StrAppend(&names, " and ", activity);
-  }
-  return names.empty() ? "nobody" : names;
 }
 
 }  // namespace tessera::internal::shm

@@ -111,7 +111,7 @@ class Member {
   const CallDescriptor& call_of(int rank) { return channel_.slot(rank).call(taken_up_); }
   char* source_of(int rank);
 
-  /// "rank 1", and its number in the world where that is another one.
+  /// As Channel::name_of().
   std::string name_of(int rank) const { return channel_.name_of(rank); }
 
   /// Poisons the group and throws CommError with its first cause. `culprit`: the rank of the world
@@ -142,7 +142,8 @@ class Member {
   void wait_slowly(const Awaited& awaited, const CallDescriptor& call, const Lane& lane);
   void report_wait(const Awaited& awaited, const CallDescriptor& call,
                    std::chrono::steady_clock::duration waited);
-  [[noreturn]] void time_out(const Awaited& awaited, const CallDescriptor& call,
+  std::vector<int> overdue(const Awaited& awaited) const;
+  [[noreturn]] void time_out(const std::vector<int>& missing, const CallDescriptor& call,
                              const std::string& suspicion);
   void check_leavers(const Awaited& awaited, const CallDescriptor& call);
   void wake();
@@ -150,8 +151,8 @@ class Member {
   int first_missing(const Awaited& awaited) const;
   uint64_t& flight_of(int64_t sequence) { return flights_[sequence % kFlights]; }
   /// The missing rank to name as the cause, numbered in the world: preferably one that is stopped.
-  int find_culprit(const Awaited& awaited) const;
-  std::string missing_names(const Awaited& awaited) const;
+  int find_culprit(const std::vector<int>& missing) const;
+  std::string names_of(const std::vector<int>& missing) const;
 
   const std::shared_ptr<World> world_;
   const std::shared_ptr<Segment> memory_;

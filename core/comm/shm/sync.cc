@@ -66,8 +66,7 @@ std::string describe(const CallDescriptor& call) {
 
 std::string Channel::name_of(int rank) {
   const int number = slot(rank).number;
-  if (number == rank) return absl::StrCat("rank ", rank);
-  return absl::StrCat("rank ", rank, " (rank ", number, " of the world)");
+  return absl::StrCat("rank ", number, number == rank ? "" : " of the world");
 }
 
 Channel* Channel::create(void* memory, int size) {

@@ -136,7 +136,7 @@ struct alignas(64) Channel {
   static int64_t bytes(int size) {
     return static_cast<int64_t>(sizeof(Channel) + size * sizeof(ChannelSlot));
   }
-  /// "rank 1", and its number in the world where that is another one.
+  /// "rank 1", or "rank 3 of the world" where its number there is another one.
   std::string name_of(int rank);
   /// Makes a channel in zeroed memory of bytes(size).
   static Channel* create(void* memory, int size);

@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
@@ -40,6 +41,14 @@ namespace {
 // that will make the missing call: the thread that used a group last need not make the next call.
 // So a cycle is only a suspicion and ends nothing: one rank of the job warns of it, and the
 // time-out's error, if it comes to that, contains it.
+
+// How long after the time-out an absent rank has said what keeps it: between hosts ranks wait a
+// second longer than here.
+constexpr auto kReturn = std::chrono::seconds(2);
+
+int64_t steady_ns() {
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 /// Holds a RankState's lock, or gives up if its holder died.
 class RankLock {
@@ -83,15 +92,16 @@ bool is_page(const char* data, int64_t bytes, int size) {
 }
 
 std::shared_ptr<World> World::create(const std::vector<int>& pids, int own_rank,
-                                     const std::vector<int>& numbers) {
+                                     const PartOfJob& part) {
   const auto size = static_cast<int>(pids.size());
   auto segment = Segment::create(ControlPage::bytes(size));
   auto* page = new (segment->data()) ControlPage();
   page->size = size;
+  part.host.copy(page->host, sizeof(page->host) - 1);
   for (int rank = 0; rank < size; ++rank) {
     new (&page->rank(rank)) RankState();
     page->rank(rank).pid = pids[rank];
-    page->rank(rank).number = numbers.empty() ? rank : numbers[static_cast<size_t>(rank)];
+    page->rank(rank).number = part.numbers.empty() ? rank : part.numbers[static_cast<size_t>(rank)];
   }
   Channel::create(&page->channel(), size);
   for (int rank = 0; rank < size; ++rank) new (&page->ring(rank)) FlightRing();
@@ -150,11 +160,37 @@ char* World::resolve(const SharedRange& range) {
   return segment->data() + range.offset_bytes;
 }
 
+std::string World::place_of(int rank) const {
+  const std::string host(page_->host, ::strnlen(page_->host, sizeof(page_->host)));
+  return absl::StrCat(" (pid ", pid_of(rank), host.empty() ? "" : " on ", host, ")");
+}
+
 std::string World::activity_of(int rank) const {
   const int pid = pid_of(rank);
   if (pid == ::getpid()) return "";
   const std::optional<ProcessStatus> status = process_status(pid);
   return status.has_value() ? status->describe() : "";
+}
+
+bool World::is_stopped(int rank) const { return absl::StartsWith(activity_of(rank), "is stopped"); }
+
+void World::begin_absence() {
+  if (!origin_.is_here()) return;
+  RankState& own = page_->rank(rank_);
+  own.absent_since_ns.store(steady_ns(), std::memory_order_relaxed);
+  own.absences.fetch_add(1, std::memory_order_release);
+}
+
+void World::end_absence() {
+  if (origin_.is_here()) page_->rank(rank_).absences.fetch_sub(1, std::memory_order_release);
+}
+
+bool World::is_excused(int rank, std::chrono::milliseconds timeout) const {
+  const RankState& state = page_->rank(rank);
+  if (state.absences.load(std::memory_order_acquire) == 0) return false;
+  const std::chrono::nanoseconds away(steady_ns() -
+                                      state.absent_since_ns.load(std::memory_order_relaxed));
+  return away < timeout + kReturn && !is_stopped(rank);
 }
 
 void World::check_peers(const std::function<std::string(const std::string&)>& describe) {
@@ -171,7 +207,7 @@ void World::check_peers(const std::function<std::string(const std::string&)>& de
     }
     // Asked again: it may have left in an orderly way just before its process ended.
     if (ended && state.left.load(std::memory_order_acquire) == 0) {
-      const std::string cause = absl::StrCat("rank ", state.number, " (pid ", state.pid, ") died");
+      const std::string cause = absl::StrCat("rank ", state.number, place_of(rank), " died");
       if (!poison().is_set()) report_failure(state.number, describe(cause), state.pid);
       poison().set(cause);
       dump_flights(cause);

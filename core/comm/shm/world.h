@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,6 +13,7 @@
 
 #include "tessera/core/comm/flight_recorder/flight_dump.h"
 #include "tessera/core/comm/flight_recorder/flight_ring.h"
+#include "tessera/core/comm/groups/absences.h"
 #include "tessera/core/comm/shm/arena.h"
 #include "tessera/core/comm/shm/progress.h"
 #include "tessera/core/comm/shm/sync.h"
@@ -41,6 +43,8 @@ struct alignas(64) RankState {
   uint64_t version;
   BlockedCall blocked[kBlockedCalls];
   Bell bell;
+  std::atomic<uint32_t> absences;        // Note [Absent ranks]: how many threads are away
+  std::atomic<int64_t> absent_since_ns;  // when the last one of them left, by the steady clock
 };
 
 /// The shared page of a world: its ranks, and the cause of a failure. `size` RankStates, the
@@ -51,6 +55,7 @@ struct alignas(64) ControlPage {
   std::atomic<uint32_t> dump_claimed;       // 1 once a rank writes down what all have called
   int32_t size;
   Poison poison;
+  char host[64];  // PartOfJob::host, as far as there is room; ends with 0
 
   RankState& rank(int rank) { return reinterpret_cast<RankState*>(this + 1)[rank]; }
   Channel& channel() { return *reinterpret_cast<Channel*>(&rank(size)); }
@@ -92,19 +97,24 @@ struct WaitCycle {
   bool confirms(const WaitCycle& earlier) const;
 };
 
+/// What messages say of the ranks of a world that is a part of a job's.
+struct PartOfJob {
+  std::vector<int> numbers = {};  ///< what they are called, by rank; empty: what they are here
+  std::string host = {};          ///< where they are; "": where all are
+};
+
 /// What all groups of one rank share: the control page, the arena, the peers. The rank leaves the
 /// world when the last group, and so this object, is gone; a child of fork() leaves nothing.
 /// Thread-safe.
-class World {
+class World final : public Absences {
  public:
   /// Local. One rank makes the control page for ranks of these processes; the others open it by the
-  /// range that it made known, and by its descriptor if that was passed on. `numbers`: what
-  /// messages call the ranks, if that is not what they are here.
+  /// range that it made known, and by its descriptor if that was passed on.
   static std::shared_ptr<World> create(const std::vector<int>& pids, int own_rank = 0,
-                                       const std::vector<int>& numbers = {});
+                                       const PartOfJob& part = {});
   static std::shared_ptr<World> open(int rank, int size, const SharedRange& page,
                                      FileDescriptor passed = FileDescriptor());
-  ~World();
+  ~World() override;
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
@@ -145,10 +155,19 @@ class World {
 
   /// Local. The process of a rank.
   int pid_of(int rank) const { return page_->rank(rank).pid; }
+  /// " (pid 7)", or " (pid 7 on nodeB)" where the job has several hosts.
+  std::string place_of(int rank) const;
 
   /// Local. The state of another rank's process, such as "is stopped"; "" if it is this process, or
   /// unknown.
   std::string activity_of(int rank) const;
+  bool is_stopped(int rank) const;
+
+  /// Local. Note [Absent ranks].
+  void begin_absence() override;
+  void end_absence() override;
+  /// Whether a rank is absent, so that who has waited `timeout` for it waits on.
+  bool is_excused(int rank, std::chrono::milliseconds timeout) const;
 
   /// Local, does not block. If the process of a rank has ended without leaving, sets the world's
   /// poison and tells the launcher what `describe` makes of it.

@@ -1,4 +1,6 @@
 // What goes wrong with messages between two ranks: named on both, and never a hang.
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include <ATen/Functions.h>
+#include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -61,9 +64,13 @@ TEST(MessageFailures, TheTimeOutNamesPeerAndTagAndWhatHasComeInstead) {
         note_over([&] { group->recv(tensor, 0, "wanted"); });
       },
       options);
-  EXPECT_THAT(of_receiver[1],
-              HasSubstr("recv 'wanted' on group 'world', rank 1: timed out: waited 200 ms for rank "
-                        "0 to send 'wanted', in recv float32[3] from rank 0 'wanted' of rank 1"));
+  const std::string place = absl::StrCat(" (pid ", ::getpid(), ")");
+  EXPECT_THAT(of_receiver[1], HasSubstr(absl::StrCat(
+                                  "recv 'wanted' on group 'world', rank 1: timed out: waited 200 "
+                                  "ms for rank 0",
+                                  place,
+                                  " to send 'wanted', in recv float32[3] from rank 0 'wanted' "
+                                  "of rank 1")));
   EXPECT_THAT(of_receiver[1], HasSubstr("what has come: send float32[2] to rank 1 'other' of rank"
                                         " 0"));
   is_over.store(false);
@@ -74,7 +81,8 @@ TEST(MessageFailures, TheTimeOutNamesPeerAndTagAndWhatHasComeInstead) {
         note_over([&] { group->send(at::zeros({kLarge}), 1, "big"); });
       },
       options);
-  EXPECT_THAT(of_sender[0], HasSubstr("timed out: waited 200 ms for rank 1 to receive 'big'"));
+  EXPECT_THAT(of_sender[0], HasSubstr(absl::StrCat("timed out: waited 200 ms for rank 1", place,
+                                                   " to receive 'big'")));
 }
 
 TEST(MessageFailures, ARankThatLeavesIsNamed) {

@@ -58,8 +58,8 @@ TEST(WindowFailures, PrivateMemoryIsRefusedOnEveryRank) {
   for (int rank = 1; rank < 4; ++rank) {
     EXPECT_EQ(
         errors[rank],
-        "[comm] make_window 'w': got private memory on rank 1 (rank 2 of the world), expected "
-        "memory that peers can map; it must come from allocate()");
+        "[comm] make_window 'w': got private memory on rank 2 of the world, expected memory that "
+        "peers can map; it must come from allocate()");
   }
 }
 

@@ -27,6 +27,7 @@ using ::testing::HasSubstr;
 using testing::hosts_in_order;
 using testing::hosts_in_turn;
 using testing::message_of;
+using testing::place_of_host;
 using testing::run_host_ranks;
 using testing::run_host_ranks_expecting_errors;
 using testing::run_mpi_hosts_expecting_errors;
@@ -175,7 +176,8 @@ TEST(HostFailures, TheTimeOutNamesTheRankThatIsMissingAndNotThoseWhoWaitForIt) {
       std::chrono::milliseconds(1000));
   for (const int rank : {0, 1, 3}) {
     EXPECT_THAT(errors[static_cast<size_t>(rank)],
-                HasSubstr("timed out: waited 1000 ms for rank 0"));
+                HasSubstr("timed out: rank 3 of the world waited 1000 ms for rank 2 of the world" +
+                          place_of_host(1) + ", which has finished "));
     EXPECT_THAT(errors[static_cast<size_t>(rank)],
                 HasSubstr("all_reduce #1 'second' on group 'world', rank "));
   }

@@ -1,43 +1,54 @@
 #pragma once
 
+#include <unistd.h>
+
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include <c10/util/intrusive_ptr.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <absl/strings/str_cat.h>
 
+#include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/comm/hosts/group.h"
-#include "tessera/rendezvous.h"
+#include "tessera/core/comm/mpi/group.h"
+#include "tessera/core/comm/rendezvous/shm_world.h"
+#include "tessera/environment.h"
 #include "tessera/tests/core/comm/mpi/mpi_ranks.h"
+#include "tessera/tests/support/temporary_directory.h"
 
 namespace tessera::internal::testing {
 
-/// Threads that are ranks on these hosts: shared memory inside each, the fake MPI between them.
-/// Returns each rank's error.
+/// What a rank of run_mpi_hosts() is called by others' errors.
+inline std::string place_of_host(int host) {
+  return absl::StrCat(" (pid ", ::getpid(), " on node", host, ")");
+}
+
+/// Threads that are ranks on these hosts, node0 and so on: shared memory inside each, the fake MPI
+/// between them. Returns each rank's error.
 inline std::vector<std::string> run_mpi_hosts_expecting_errors(
     const std::vector<int>& host_of_rank, const MpiBody& body,
     std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
-  const hosts::HostLayout layout(host_of_rank);
-  std::vector<c10::intrusive_ptr<c10d::HashStore>> stores;
-  for (int host = 0; host < layout.hosts(); ++host) {
-    stores.push_back(c10::make_intrusive<c10d::HashStore>());
-  }
+  std::vector<std::string> names;
+  for (const int host : host_of_rank) names.push_back(absl::StrCat("node", host));
+  const hosts::HostLayout layout(host_of_rank, names);
+  const TemporaryDirectory meeting;
   // As of a job: between hosts ranks wait longer, so that its own host names who is missing.
-  const auto of_flat = timeout + std::chrono::milliseconds(500);
+  const auto of_flat = timeout + std::chrono::seconds(1);
   return run_mpi_ranks_expecting_errors(
       layout.ranks(),
       [&](std::shared_ptr<ProcessGroup> flat) {
         const int host = layout.host_of(flat->rank());
+        dynamic_cast<mpi::Group&>(*flat).world().set_places(
+            exchange_texts(*flat, place_of_host(host), "places"));
         ProcessGroupOptions options;
-        options.rank = layout.local_of(flat->rank());
-        options.world_size = layout.ranks_per_host();
-        options.store = stores[static_cast<size_t>(host)];
         options.timeout = timeout;
-        options.backend = "shm";
-        options.lane = ProcessGroupOptions::Lane::kInline;
-        auto inside = init_process_group(options);
+        auto inside = make_shm_part(options, Environment(),
+                                    {.ranks = layout.ranks_of(host),
+                                     .own = layout.local_of(flat->rank()),
+                                     .path = absl::StrCat(meeting.path(), "/", host),
+                                     .host = layout.host_name(host)});
         body(hosts::make_group(std::move(flat), std::move(inside), layout));
       },
       of_flat);

@@ -48,15 +48,15 @@ done
 ! job 3 60 "$bin/mpi_test" --gtest_filter='MpiScenario.KilledRank' || die "a killed rank went by:"
 begin=$SECONDS
 ! job 3 60 "$bin/mpi_test" --gtest_filter='MpiScenario.StoppedRank' || die "a stopped rank went by:"
-says "all_reduce #[0-9]* 'stopped' on group 'world', rank 0: timed out: waited 2000 ms for rank 1 (pid"
-says "rank 2: timed out: waited 2000 ms for rank 1 (pid"
+says "all_reduce #[0-9]* 'stopped' on group 'world', rank 0: timed out: rank [02] waited 2000 ms for rank 1 (pid"
+says "rank 2: timed out: rank [02] waited 2000 ms for rank 1 (pid"
 ((SECONDS - begin < 30)) || die "the job with a stopped rank ended after $((SECONDS - begin)) s:"
 
 # The same of a rank whose memory the others read.
 ! job 3 60 "$bin/mpi_test" --gtest_filter='MpiScenario.KilledOwner' || die "a killed owner went by:"
 begin=$SECONDS
 ! job 3 60 "$bin/mpi_test" --gtest_filter='MpiScenario.StoppedOwner' || die "a stopped owner went by:"
-says "read 'unit' on group 'world', rank [02]: timed out: waited 2000 ms for rank 1 (pid"
+says "read 'unit' on group 'world', rank [02]: timed out: rank [02] waited 2000 ms for rank 1 (pid"
 ((SECONDS - begin < 30)) || die "the job with a stopped owner ended after $((SECONDS - begin)) s:"
 
 # Ranks of an aborted world end in order, where all of them look; where one does not, the others end
@@ -105,7 +105,7 @@ says "PASSED"
 on_hosts 60 "$bin/mpi_test" --gtest_filter='HostsScenario.Calls*' || die "calls that differ:"
 on_hosts 60 "$bin/mpi_test" --gtest_filter='HostsScenario.Rank*' || true
 for rank in 0 2 3; do
-  says "all_reduce #0 'missed' on group 'world', rank $rank: on host left: timed out: waited 2000 ms for rank 1,"
+  says "all_reduce #0 'missed' on group 'world', rank $rank: timed out: rank 0 waited 2000 ms for rank 1 (pid [0-9]* on left), which"
 done
 if [[ -x $bin/quickstart ]]; then
   for strategy in ddp zero1 zero2 zero3; do

@@ -193,8 +193,8 @@ TEST(MpiWindowFailures, AnOwnerThatDoesNotAnswerIsNamed) {
           throw std::runtime_error(error);
         },
         kBrief);
-    const std::string cause = std::string("timed out: waited 300 ms for rank 1 to answer a ") +
-                              (loads ? "load" : "read of 'unit'");
+    const std::string cause =
+        std::string(" waited 300 ms for rank 1 to answer a ") + (loads ? "load" : "read of 'unit'");
     EXPECT_THAT(errors[0], HasSubstr(cause));
     EXPECT_THAT(errors[0], HasSubstr(loads ? "[comm] load on group 'world', rank 0"
                                            : "[comm] read 'unit' on group 'world', rank 0"));

@@ -234,7 +234,7 @@ TEST(Processes, AStoppedRankIsATimeOutWithItsName) {
   RankProcesses ranks(2, "loops", options);
   for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(ranks.wait_for_output(rank, "looping"));
   ranks.kill(1, SIGSTOP);
-  ASSERT_TRUE(ranks.wait_for_output(0, "timed out: waited 3000 ms for rank 1"));
+  ASSERT_TRUE(ranks.wait_for_output(0, "timed out: rank 0 waited 3000 ms for rank 1 (pid "));
   ranks.kill(1);
   EXPECT_EQ(ranks.wait()[0].exit_code, 1);
 }

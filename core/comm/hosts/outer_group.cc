@@ -1,0 +1,101 @@
+#include "tessera/core/comm/hosts/outer_group.h"
+
+#include <utility>
+
+#include "tessera/errors.h"
+
+namespace tessera::internal::hosts {
+namespace {
+
+/// Runs `body`, which may wait for other hosts. If it fails the rank stays absent: those who wait
+/// for it shall find the cause, not that it has come back without anything.
+template <typename Body>
+auto while_absent(const HostAbsences& absences, Body&& body) {
+  class Absence {
+   public:
+    explicit Absence(std::shared_ptr<Absences> of) : of_(std::move(of)) {
+      if (of_ != nullptr) of_->begin_absence();
+    }
+    ~Absence() {
+      if (of_ != nullptr) of_->end_absence();
+    }
+    Absence(const Absence&) = delete;
+    Absence& operator=(const Absence&) = delete;
+    void keep() { of_ = nullptr; }
+
+   private:
+    std::shared_ptr<Absences> of_;
+  };
+  Absence absence(absences.lock());
+  try {
+    return body();
+  } catch (const CommError&) {
+    absence.keep();
+    throw;
+  }
+}
+
+class OuterWindow final : public tessera::Window {
+ public:
+  OuterWindow(std::unique_ptr<tessera::Window> inner, HostAbsences absences)
+      : inner_(std::move(inner)), absences_(std::move(absences)) {}
+
+  std::shared_ptr<Work> start_read(int rank, int64_t begin, const at::Tensor& to,
+                                   std::string_view tag, int64_t version) override {
+    return std::make_shared<OuterWork>(inner_->start_read(rank, begin, to, tag, version),
+                                       absences_);
+  }
+  int64_t load(int rank, int64_t index) const override {
+    return while_absent(absences_, [&] { return inner_->load(rank, index); });
+  }
+  void store(int64_t index, int64_t value) override { inner_->store(index, value); }
+
+ private:
+  const std::unique_ptr<tessera::Window> inner_;
+  const HostAbsences absences_;
+};
+
+}  // namespace
+
+HostAbsences absences_of(ProcessGroup& inside) {
+  auto* const shares = dynamic_cast<SharesAbsences*>(&inside);
+  return shares == nullptr ? nullptr : shares->absences();
+}
+
+OuterWork::OuterWork(std::shared_ptr<Work> inner, HostAbsences absences)
+    : inner_(std::move(inner)), absences_(std::move(absences)) {}
+
+void OuterWork::wait() {
+  while_absent(absences_, [this] { inner_->wait(); });
+}
+
+OuterGroup::OuterGroup(std::shared_ptr<ProcessGroup> inner, HostAbsences absences)
+    : inner_(std::move(inner)), absences_(std::move(absences)) {}
+
+std::shared_ptr<Work> OuterGroup::wrap(std::shared_ptr<Work> work) const {
+  return std::make_shared<OuterWork>(std::move(work), absences_);
+}
+
+std::shared_ptr<Work> OuterGroup::run(const Collective& collective) {
+  return wrap(while_absent(absences_, [&] { return inner_->run(collective); }));
+}
+
+std::vector<std::shared_ptr<Work>> OuterGroup::run_batch(const std::vector<Collective>& messages) {
+  auto works = inner_->run_batch(messages);
+  for (auto& work : works) work = wrap(std::move(work));
+  return works;
+}
+
+std::unique_ptr<Window> OuterGroup::make_window(const at::Tensor& own, std::string_view name) {
+  auto window = while_absent(absences_, [&] { return inner_->make_window(own, name); });
+  return std::make_unique<OuterWindow>(std::move(window), absences_);
+}
+
+std::shared_ptr<ProcessGroup> OuterGroup::subgroup(const std::vector<int>& ranks,
+                                                   std::string_view name) {
+  auto made = while_absent(absences_, [&] { return inner_->subgroup(ranks, name); });
+  if (made == nullptr) return nullptr;
+  return std::make_shared<OuterGroup>(std::move(made), absences_);
+}
+
+}  // namespace tessera::internal::hosts

@@ -1,0 +1,89 @@
+// Ranks that wait for a rank of their own host which waits for another host: Note [Absent ranks].
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/Functions.h>
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/tests/core/comm/hosts/mpi_hosts.h"
+#include "tessera/tests/support/fake_mpi/fake_mpi.h"
+#include "tessera/tests/support/message_of.h"
+#include "tessera/tests/support/rank_hosts.h"
+
+namespace tessera::internal {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::hosts_in_order;
+using testing::kNothingThrown;
+using testing::message_of;
+using testing::place_of_host;
+using testing::run_mpi_hosts_expecting_errors;
+
+void await(const std::atomic<int>& count, int value) {
+  while (count.load() < value) std::this_thread::yield();
+}
+
+/// Runs `call` on four ranks of two hosts when what rank 0 sends is lost; each rank's error.
+std::vector<std::string> errors_without_rank_0(
+    const std::function<void(ProcessGroup& group, Window& window)>& call) {
+  std::atomic<int> ready{0}, over{0};
+  const auto errors = run_mpi_hosts_expecting_errors(
+      hosts_in_order(2, 2),
+      [&](std::shared_ptr<ProcessGroup> group) {
+        const auto window = group->make_window(group->allocate(100, at::kFloat), "w");
+        group->barrier("first");
+        ++ready;
+        if (group->rank() == 0) {
+          await(ready, 4);
+          testing::lose_sends_of(0);
+          ++ready;
+        }
+        await(ready, 5);
+        const std::string error = message_of([&] { call(*group, *window); });
+        ++over;
+        await(over, 4);
+        if (error != kNothingThrown) throw std::runtime_error(error);
+      },
+      std::chrono::milliseconds(1000));
+  testing::lose_sends_of(-1);
+  return errors;
+}
+
+// Rank 2 waits for rank 0, and rank 3, which has heard of rank 1, for rank 2: its time-out is over
+// first.
+TEST(HostAbsences, WhoWaitsForARankThatWaitsForAnotherHostNamesThatHost) {
+  const auto errors = errors_without_rank_0([](ProcessGroup& group, Window&) {
+    group.barrier("second");
+    if (group.rank() == 3) group.barrier("third");
+  });
+  const std::string cause =
+      absl::StrCat(": timed out: rank 2 of the world waited 2000 ms for rank 0", place_of_host(0));
+  EXPECT_EQ(errors[0], "");
+  EXPECT_EQ(errors[1], "");
+  EXPECT_THAT(errors[2], HasSubstr("barrier #2 'second' on group 'world', rank 2" + cause));
+  EXPECT_THAT(errors[3], HasSubstr("barrier #3 'third' on group 'world', rank 3" + cause));
+}
+
+TEST(HostAbsences, WhoWaitsForARankThatReadsOfAnotherHostNamesThatHost) {
+  const auto errors = errors_without_rank_0([](ProcessGroup& group, Window& window) {
+    at::Tensor to = at::zeros({100});
+    if (group.rank() == 2) window.read(0, 0, to, "unit", /*version=*/1);
+    if (group.rank() == 3) group.barrier("second");
+  });
+  const std::string cause = absl::StrCat(": timed out: rank 2 waited 2000 ms for rank 0",
+                                         place_of_host(0), " to answer a read of 'unit'");
+  EXPECT_THAT(errors[2], HasSubstr("read 'unit' on group 'world', rank 2" + cause));
+  EXPECT_THAT(errors[3], HasSubstr("barrier #2 'second' on group 'world', rank 3" + cause));
+}
+
+}  // namespace
+}  // namespace tessera::internal

@@ -1,0 +1,54 @@
+// What absent ranks may do to those who wait for them: Note [Absent ranks].
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include <ATen/Functions.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/core/comm/groups/absences.h"
+#include "tessera/process_group.h"
+#include "tessera/tests/support/message_of.h"
+#include "tessera/tests/support/rank_threads.h"
+
+namespace tessera::internal {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::run_ranks_expecting_errors;
+
+std::string error_for_absent(const std::function<void(ProcessGroup&)>& call) {
+  std::atomic<bool> is_absent{false}, is_over{false};
+  const auto errors = run_ranks_expecting_errors(
+      2,
+      [&](std::shared_ptr<ProcessGroup> group) {
+        if (group->rank() == 1) {
+          dynamic_cast<SharesAbsences&>(*group).absences()->begin_absence();
+          is_absent.store(true);
+          while (!is_over.load()) std::this_thread::yield();
+          return;
+        }
+        while (!is_absent.load()) std::this_thread::yield();
+        const std::string error = message_of([&] { call(*group); });
+        is_over.store(true);
+        throw std::runtime_error(error);
+      },
+      {.timeout = std::chrono::milliseconds(100)});
+  return errors[0];
+}
+
+TEST(Absences, DoNotKeepOthersWaitingForEver) {
+  EXPECT_THAT(error_for_absent([](ProcessGroup& group) { group.barrier("b"); }),
+              HasSubstr("timed out: rank 0 waited 100 ms for rank 1 (pid "));
+  EXPECT_THAT(error_for_absent([](ProcessGroup& group) { group.recv(at::zeros({1}), 1, "m"); }),
+              HasSubstr("timed out: waited 100 ms for rank 1 (pid "));
+}
+
+}  // namespace
+}  // namespace tessera::internal
