@@ -104,7 +104,7 @@ case $scenario in
     grep -q "rank 2 with PID .* on node $name-b exited on signal 9" "$scratch/out" ||
       die "the launcher does not name rank 2" ;;
   killed_host)  # by MPI's choice it names the host, or its own remote start
-    grep -q "$name-b\|daemon has unexpectedly failed" "$scratch/out" ||
+    grep -q "$name-b\|daemon has unexpectedly failed\|unable to reliably start" "$scratch/out" ||
       die "the launcher does not say why it ended" ;;
   stopped_rank)
     for rank in 0 1 3; do names "$scratch/error.$rank" 2; done ;;

@@ -25,6 +25,8 @@ constexpr int kYields = 100;
 constexpr auto kSleep = std::chrono::microseconds(50);
 constexpr auto kBetweenChecks = std::chrono::milliseconds(20);
 constexpr auto kPatience = std::chrono::seconds(30);
+// With a rank that does not wait for what it fetches, and may wait for this one instead.
+constexpr auto kPatienceUnawaited = std::chrono::milliseconds(500);
 
 int64_t rounded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -42,6 +44,7 @@ struct ReadCache::Entry {
   int64_t offset = 0;
   std::atomic<uint32_t> state;
   std::atomic<uint32_t> pins;
+  std::atomic<uint32_t> is_awaited;  // 1 once the rank that fetches it waits for it
 
   bool is_over() const {
     return state.load(std::memory_order_acquire) == kReady &&
@@ -117,6 +120,7 @@ class ReadCache::Fetching final : public Work {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (is_over_) return inner_->wait();
     is_over_ = true;
+    entry_.is_awaited.store(1, std::memory_order_relaxed);
     try {
       inner_->wait();
     } catch (...) {
@@ -190,7 +194,8 @@ class ReadCache::Waiting final : public Work {
       if (now < next_check) continue;
       next_check = now + kBetweenChecks;
       check_();
-      if (now - begin > kPatience) return false;
+      const bool is_awaited = entry_.is_awaited.load(std::memory_order_relaxed) != 0;
+      if (now - begin > (is_awaited ? kPatience : kPatienceUnawaited)) return false;
     }
   }
 
@@ -281,6 +286,7 @@ ReadCache::Entry* ReadCache::claim(const ReadKey& key) {
   entry.key = key;
   entry.offset = offset;
   entry.pins.store(1, std::memory_order_relaxed);
+  entry.is_awaited.store(0, std::memory_order_relaxed);
   entry.state.store(kFetching, std::memory_order_release);
   return &entry;
 }

@@ -37,7 +37,8 @@ struct ReadKey {
 /// and if the lock is held by a process that has ended. Nobody waits for a rank that waits for
 /// another part: a batch of reads is waited for in the order in which it was started, so of two
 /// ranks that would wait for each other each would have found the other's part before it was
-/// claimed.
+/// claimed. But a rank that has begun to fetch ahead may be in a collective, which waits for one
+/// that needs the part now: that one waits only shortly until the other waits for its part, too.
 class ReadCache {
  public:
   /// Most of the memory of a host that it takes.

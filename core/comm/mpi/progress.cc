@@ -131,10 +131,12 @@ void Progress::leave_to_application(const Calls& calls) {
 
 /// Whether the worlds may be left as they are: all have retired, or one that has failed is not
 /// waited for any longer.
-bool Progress::is_over(Clock::time_point since) const {
+bool Progress::is_over(Clock::time_point since) {
   for (const auto& world : worlds_) {
     const std::string cause = world->any_failure();
-    const auto linger = world->failure().empty() ? kLingerOfGroup : kLinger;
+    const bool is_of_group = world->failure().empty();
+    has_failed_ = has_failed_ || !is_of_group;
+    const auto linger = is_of_group ? kLingerOfGroup : kLinger;
     if (cause.empty() || Clock::now() - since < linger) continue;
     std::fprintf(stderr,
                  "[mpi] this rank ends, and other ranks have not left the group within %d s after "
@@ -158,12 +160,13 @@ void Progress::let_go() {
 
 void Progress::end() {
   if (!origin_.is_here()) return;
-  run(
-      [this] {
-        let_go();
-        owned_->finalize();
-      },
-      kMaxWait);
+  run([this] { let_go(); }, kMaxWait);
+  // It waits for the others, and for the launcher's daemons, whose network may be gone.
+  const bool is_finalized = run([this] { owned_->finalize(); }, has_failed_ ? kLinger : kMaxWait);
+  if (is_finalized) return;
+  std::fprintf(stderr, "[mpi] this rank ends after a failure, without MPI_Finalize, which waits\n");
+  std::fflush(nullptr);
+  std::_Exit(1);
 }
 
 }  // namespace tessera::internal::mpi

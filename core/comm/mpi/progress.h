@@ -24,8 +24,8 @@ namespace tessera::internal::mpi {
 /// MPI can be initialised once in a process, so what is initialised here stays until the process
 /// ends. Then (atexit) this rank leaves its worlds and waits until the others have, as MPI_Finalize
 /// would; a rank that crashes instead is what mpirun ends all others for. After a failure some rank
-/// may never come: the wait is short, and MPI_Abort ends all ranks. An application's own MPI is
-/// left to it; at its MPI_Finalize this thread lets go.
+/// may never come: the wait is short, and MPI_Abort ends all ranks; so is that for MPI_Finalize. An
+/// application's own MPI is left to it; at its MPI_Finalize this thread lets go.
 class Progress {
  public:
   /// Never destroyed.
@@ -59,7 +59,7 @@ class Progress {
   bool look_at_worlds();
   void end();
   void let_go();
-  bool is_over(Clock::time_point since) const;
+  bool is_over(Clock::time_point since);
 
   const Origin origin_;
   std::mutex mutex_;
@@ -68,6 +68,7 @@ class Progress {
   bool is_started_ = false;
   std::vector<std::shared_ptr<World>> worlds_;
   const Calls* owned_ = nullptr;
+  bool has_failed_ = false;  // a world had when this process ended
 };
 
 }  // namespace tessera::internal::mpi

@@ -256,6 +256,7 @@ bool World::is_asked() const {
 
 void World::retire() {
   if (static_cast<int>(ended_ranks_.size()) < size() - 1) return;
+  if (!outgoing_.empty() || !kept_.empty()) return;
   if (!members_.empty()) {  // groups that outlive MPI: what is under way there has no end
     set_failure(kFinalised);
     for (const auto& [key, member] : std::exchange(members_, {})) member->end_all(failure());

@@ -264,6 +264,33 @@ TEST(ReadCache, WhoseFetchFailsHoldsUpNobody) {
   EXPECT_EQ(count.load(), 2);
 }
 
+// A rank that has begun to fetch ahead, and is in a collective with one that needs the part now.
+TEST(ReadCache, WhatIsFetchedAheadHoldsUpNobody) {
+  std::atomic<int> told{0}, claimed{0}, count{0};
+  run_with_cache(2, int64_t{1} << 20, [&](ProcessGroup& group, auto cache) {
+    const hosts::ReadKey key{.window = 1, .rank = 5, .bytes = 400, .version = 1};
+    at::Tensor to = at::zeros({100});
+    if (group.rank() == 0) {
+      const auto work = hosts::ReadCache::start_read(
+          cache, key, to, [&](const at::Tensor&) { return std::make_shared<HeldWork>(told); },
+          [] {});
+      claimed = 1;
+      group.barrier("before it is needed here");
+      told = 1;
+      return work->wait();
+    }
+    while (claimed.load() == 0) std::this_thread::yield();
+    int checks = 0;  // every 20 ms or less often
+    const auto give_up = [&checks] {
+      if (++checks > 300) throw std::runtime_error("waits for a rank that waits for this one");
+    };
+    hosts::ReadCache::start_read(cache, key, to, counting(count, 5, 1), give_up)->wait();
+    EXPECT_TRUE(at::equal(to, values_of(5, 100, 1)));
+    group.barrier("before it is needed here");
+  });
+  EXPECT_EQ(count.load(), 1);
+}
+
 TEST(ReadCache, WhoWaitsLearnsThatTheGroupHasFailed) {
   std::atomic<int> told{0}, claimed{0}, count{0};
   run_with_cache(2, int64_t{1} << 20, [&](ProcessGroup& group, auto cache) {
