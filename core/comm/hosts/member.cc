@@ -17,8 +17,9 @@ namespace {
 
 /// The groups that this one is made of number their ranks in ways that nobody else knows.
 std::string in_numbers_of_world(const std::string& cause) {
-  static const std::regex both("rank [0-9]+ \\((rank [0-9]+ of the world)\\)");
-  return std::regex_replace(cause, both, "$1");
+  static const auto* const both =  // never destroyed: Note [End of the process]
+      new std::regex("rank [0-9]+ \\((rank [0-9]+ of the world)\\)");
+  return std::regex_replace(cause, *both, "$1");
 }
 
 }  // namespace
@@ -44,8 +45,11 @@ std::shared_ptr<Work> Member::start(const Collective& call, First first, int64_t
                     cause);
   }
   if (first_ == nullptr) {
-    last_ = std::make_unique<Lane>(Lane::Mode::kThread);
-    first_ = std::make_unique<Lane>(Lane::Mode::kThread);
+    const auto interrupt = [this] {
+      if (!is_idle()) world_.fail_by_leaving();
+    };
+    last_ = std::make_unique<Lane>(Lane::Mode::kThread, interrupt);
+    first_ = std::make_unique<Lane>(Lane::Mode::kThread, interrupt);
   }
   const auto operation = std::make_shared<Operation>(call, name(), sequence, levels_.rank);
   open_.fetch_add(1, std::memory_order_relaxed);

@@ -35,6 +35,8 @@ class World {
   std::string fail(std::string_view cause) noexcept;
   /// The same because an exception unwinds a group.
   void fail_by_unwinding() noexcept;
+  /// The same because this rank leaves in the middle of a collective.
+  void fail_by_leaving() noexcept;
   /// `cause`, which groups of this host's ranks have found, with the name of the host.
   std::string on_host(const std::string& cause) const;
 
