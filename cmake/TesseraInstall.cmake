@@ -2,6 +2,11 @@
 include(CMakePackageConfigHelpers)
 
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Tessera)
+# Modules are opened at run time: programs of this package look for them there, too, wherever the
+# prefix is by then.
+target_link_options(
+  tessera_core INTERFACE
+  "$<INSTALL_INTERFACE:-Wl,-rpath,$<INSTALL_PREFIX>/${CMAKE_INSTALL_LIBDIR}>")
 install(TARGETS tessera tessera_core tessera_optim tessera_ddp tessera_fsdp tessera_zero
                 tessera_data tessera_checkpoint EXPORT TesseraTargets)
 install(EXPORT TesseraTargets NAMESPACE Tessera:: DESTINATION ${config_dir})

@@ -2,7 +2,8 @@
 # anything is copied. Half a prefix would be found by find_package, and refused without a reason.
 set(installed_files)
 set(installed_targets tessera_core tessera_optim tessera_ddp tessera_fsdp tessera_zero
-                      tessera_data tessera_checkpoint tessera-run tessera-checkpoint tessera_cuda tessera_cuda_graph)
+                      tessera_data tessera_checkpoint tessera-run tessera-checkpoint tessera_cuda tessera_cuda_graph
+                      tessera_mpi_openmpi tessera_mpi_mpich)
 foreach(target IN LISTS installed_targets)
   list(APPEND installed_files "$<$<TARGET_EXISTS:${target}>:$<TARGET_FILE:${target}>>")
 endforeach()

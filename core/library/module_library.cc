@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -14,19 +15,26 @@
 namespace tessera::internal {
 namespace {
 
+/// The folder of the library, or of the program, that this code is in; "" if that is unknown.
+std::filesystem::path own_folder() {
+  Dl_info info;
+  if (::dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0) return {};
+  return std::filesystem::path(info.dli_fname).parent_path();
+}
+
 /// Paths to try.
 std::vector<std::string> candidates(const char* file, const std::optional<std::string>& named) {
   if (named && !named->empty()) return {*named};
   std::vector<std::string> paths;
   std::error_code error;
+  const auto try_in = [&](const std::filesystem::path& folder) {
+    const std::filesystem::path path = (folder / file).lexically_normal();
+    const bool is_new = std::find(paths.begin(), paths.end(), path) == paths.end();
+    if (is_new && path.is_absolute() && std::filesystem::exists(path, error)) paths.push_back(path);
+  };
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (!error) {
-    const std::filesystem::path folder = program.parent_path();
-    for (const char* beside : {".", "../lib", "../lib64"}) {
-      const std::filesystem::path path = (folder / beside / file).lexically_normal();
-      if (std::filesystem::exists(path, error)) paths.push_back(path);
-    }
-  }
+  for (const char* beside : {".", "../lib", "../lib64"}) try_in(program.parent_path() / beside);
+  try_in(own_folder());
   paths.emplace_back(file);
   return paths;
 }

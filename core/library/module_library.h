@@ -21,8 +21,10 @@ struct ModuleLibrary {
 
 /// Local. Opens it; never closes it. Looked for in this order: the path in the variable, if it is
 /// set, and nowhere else; beside the program and in ../lib and ../lib64 from there (build trees and
-/// installed prefixes); where the loader looks. All its symbols are resolved at once. The error
-/// says what was looked for, where, why that failed, and what to do.
+/// installed prefixes); beside the library that this code was linked into, if that is not the
+/// program; where the loader looks, which for programs of CMake's find_package(Tessera) are also
+/// the libraries of the prefix that it found (a run path). All its symbols are resolved at once.
+/// The error says what was looked for, where, why that failed, and what to do.
 absl::StatusOr<void*> open_module(const ModuleLibrary& module, const EnvironmentLookup& lookup);
 
 /// The error of a module at `path` whose interface has another version than the caller's.

@@ -9,8 +9,8 @@
 #include <exception>
 #include <mutex>
 #include <optional>
-#include <thread>
 
+#include "tessera/core/process/ending_thread.h"
 #include "tessera/errors.h"
 
 namespace tessera::internal {
@@ -103,11 +103,14 @@ struct Lane::Queue {
   std::deque<std::shared_ptr<Task>> tasks;
   bool busy = false;
   bool stopping = false;
-  std::thread thread;
+  bool process_ends = false;
+  bool has_ended = false;
+  EndingThread thread;
   Queue* next_abandoned = nullptr;
 
   bool is_empty() const { return tasks.empty() && !busy; }
   void run();
+  void end_with_process();
 
   /// For a child. Kept in sight of leak checkers.
   static void abandon(std::unique_ptr<Queue> queue) {
@@ -117,9 +120,14 @@ struct Lane::Queue {
   }
 };
 
-Lane::Lane(Mode mode) : mode_(mode), queue_(std::make_unique<Queue>()) {
-  if (mode_ == Mode::kThread)
-    queue_->thread = std::thread([queue = queue_.get()] { queue->run(); });
+Lane::Lane(Mode mode, std::function<void()> interrupt)
+    : mode_(mode), queue_(std::make_unique<Queue>()) {
+  if (mode_ == Mode::kInline) return;
+  queue_->thread = EndingThread([queue = queue_.get()] { queue->run(); },
+                                [queue = queue_.get(), interrupt = std::move(interrupt)] {
+                                  queue->end_with_process();
+                                  if (interrupt) interrupt();
+                                });
 }
 
 Lane::~Lane() {
@@ -134,7 +142,7 @@ void Lane::close() {
     queue_->stopping = true;
     queue_->changed.notify_all();
   }
-  if (queue_->thread.joinable()) queue_->thread.join();
+  queue_->thread.join();
   for (auto& task : queue_->tasks) task->discard();
   queue_->tasks.clear();
 }
@@ -143,6 +151,9 @@ std::shared_ptr<Work> Lane::enqueue(std::function<void()> closure) {
   if (!origin_.is_here()) throw_in_fork(origin_);
   auto task = std::make_shared<Task>(std::move(closure), awaiting_thread_);
   std::lock_guard<std::mutex> lock(queue_->mutex);
+  if (queue_->has_ended) {
+    throw CommError({}, "this process ends, and with it the thread that would communicate");
+  }
   queue_->tasks.push_back(task);
   queue_->changed.notify_all();
   return task;
@@ -169,11 +180,18 @@ bool Lane::is_closing() {
   return queue_->stopping;
 }
 
+void Lane::Queue::end_with_process() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  process_ends = true;
+  changed.notify_all();
+}
+
 void Lane::Queue::run() {
   std::unique_lock<std::mutex> lock(mutex);
   while (true) {
-    changed.wait(lock, [this] { return stopping || !tasks.empty(); });
-    if (stopping) return;
+    changed.wait(lock, [this] { return stopping || process_ends || !tasks.empty(); });
+    has_ended = stopping || tasks.empty();
+    if (has_ended) return;
     auto task = std::move(tasks.front());
     tasks.pop_front();
     busy = true;

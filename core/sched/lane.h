@@ -14,7 +14,9 @@ namespace tessera::internal {
 /// An ordered queue of communication. Closures run one after the other in the order they were
 /// posted, inside post() or in one thread of the lane. Used by one posting thread at a time; the
 /// Work it returns may be waited on from any thread. A child of fork() has no thread of the lane:
-/// there post() and Work::wait() throw CommError in thread mode, and nothing blocks.
+/// there post() and Work::wait() throw CommError in thread mode, and nothing blocks. When the
+/// process ends, the thread runs what is queued, and then post() throws CommError (Note [End of the
+/// process]).
 class Lane {
  public:
   enum class Mode : uint8_t {
@@ -22,7 +24,9 @@ class Lane {
     kThread,  ///< a thread runs the closures; an exception leaves Work::wait()
   };
 
-  explicit Lane(Mode mode);
+  /// `interrupt` (may be null), in thread mode: makes closures that wait return or throw; called
+  /// when the process ends, by any thread. It must not block.
+  explicit Lane(Mode mode, std::function<void()> interrupt = nullptr);
 
   ~Lane();
   Lane(const Lane&) = delete;

@@ -16,6 +16,16 @@ env -u TESSERA_TORCH "$cmake" -S "$here" -B "$scratch/build" -G Ninja \
 "$cmake" --build "$scratch/build"
 "$scratch/build/consumer"
 
+# A program outside the prefix finds the modules in it.
+module=$(find "$scratch/moved" -name libtessera_mpi_openmpi.so)
+mpirun=$(command -v mpirun.openmpi || true)
+if [[ -n $module && -n $mpirun ]]; then
+  env -u LD_LIBRARY_PATH OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+    TESSERA_BACKEND=mpi timeout 120 "$mpirun" --oversubscribe -n 2 "$scratch/build/consumer"
+elif [[ -n $module ]]; then
+  echo "that programs find $module was NOT checked: Open MPI is not installed"
+fi
+
 torch=$(sed -n 's/^TESSERA_TORCH:PATH=//p' "$build/CMakeCache.txt")
 
 # What is not built is named, and nothing is copied.

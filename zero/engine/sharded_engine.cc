@@ -152,9 +152,19 @@ void ShardedEngine::require_outside_backward(const char* call) const {
   TORCH_CHECK(problem.empty(), "[engine] ", call, ": ", problem);
 }
 
-/// For calls that read or write parameters, or drop gradients.
-void ShardedEngine::require_no_update(const char* call) const {
+/// See Note [Failed gathers].
+void ShardedEngine::take_failed_gather() {
+  if (const std::optional<CommError> failed = store_.failed_gather()) failure_.set(*failed);
+}
+
+void ShardedEngine::require_usable() {
+  take_failed_gather();
   failure_.require_none();
+}
+
+/// For calls that read or write parameters, or drop gradients.
+void ShardedEngine::require_no_update(const char* call) {
+  require_usable();
   if (early_update_ != nullptr) early_update_->require_committed(call);
 }
 
@@ -193,7 +203,7 @@ auto ShardedEngine::guard_late(Body&& body) {
 }
 
 StepResult ShardedEngine::step() {
-  failure_.require_none();
+  require_usable();
   require_outside_backward("step");
   const RunningCall running(lasting_.running, "step");
   if (!is_following_) announce(Announcements::Call::kStep, "step");

@@ -144,8 +144,10 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   Reducer::Setting reducer_setting();
   std::string problem_of_hook(CommHook* hook) const;
   std::string misplaced() const;
+  void take_failed_gather();
+  void require_usable();
   void require_outside_backward(const char* call) const;
-  void require_no_update(const char* call) const;
+  void require_no_update(const char* call);
   void require_between_steps(const char* call);
   /// What a collective call does inside the scope of begin_average(). See Note [Inside an average].
   enum class InAverage : uint8_t { kRefused, kAllowed, kEnds };
@@ -163,6 +165,7 @@ class ShardedEngine final : private GradientSink, private BackwardListener {
   void agree_to_update();
   void reduce_in_step();
   void require_weights() const;
+  void differentiate(const at::Tensor& loss, bool retain_graph);
   bool finish_reductions(bool objects);
   void refuse_backward(const std::string& problem);
   void look_for_writes();

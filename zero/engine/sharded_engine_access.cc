@@ -33,7 +33,7 @@ Engine::Scope ShardedEngine::gather(const torch::nn::Module& module) {
 }
 
 void ShardedEngine::wait() {
-  failure_.require_none();
+  require_usable();
   learn_outcome();
   failure_.guard([&] { store_.finish(); });
 }
@@ -92,6 +92,7 @@ void ShardedEngine::take_counters(const EngineCounters& loaded) {
 }
 
 void ShardedEngine::load_state(const char* call, const std::function<void(EngineCounters&)>& load) {
+  take_failed_gather();
   failure_.require_all_ranks();
   require_outside_backward(call);
   const RunningCall running(lasting_.running, call);

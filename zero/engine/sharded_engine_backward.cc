@@ -27,6 +27,12 @@ namespace tessera::internal {
 // asynchronous steps backward has no such all-gather: if a second backward finds a write, and no
 // step() was called in between to report it, the engine fails on all ranks.
 
+// Note [Failed gathers]
+// An operator whose unit cannot be gathered meets a storage that denies access, and LibTorch throws
+// c10::Error of that, with the text of the CommError (Note [Access observer]). So whoever runs
+// forward, or loss.backward(), catches c10::Error; engine->backward() throws the CommError in its
+// place, and the next call of the engine throws it, too.
+
 void ShardedEngine::before_gradient(size_t index) {
   failure_.require_none();
   TORCH_CHECK(watch_.is_inside_backward(), "[grad] '", parts_.table[index].name,
@@ -82,13 +88,23 @@ void ShardedEngine::require_weights() const {
       "its error feedback off, or use losses without weights");
 }
 
+/// See Note [Failed gathers].
+void ShardedEngine::differentiate(const at::Tensor& loss, bool retain_graph) {
+  try {
+    scale(loss).backward({}, retain_graph);
+  } catch (const c10::Error&) {
+    if (const std::optional<CommError> failed = store_.failed_gather()) throw CommError(*failed);
+    throw;
+  }
+}
+
 void ShardedEngine::backward(const at::Tensor& loss, const BackwardOptions& options) {
-  failure_.require_none();
+  require_usable();
   require_outside_backward("backward");
   TORCH_CHECK(loss.defined() || options.weight == 0.0,
               "[engine] backward: got an undefined loss, expected a tensor of one element; compute "
               "it, or say that it has no samples (weight 0)");
-  if (!options.weight.has_value()) return scale(loss).backward({}, options.retain_graph);
+  if (!options.weight.has_value()) return differentiate(loss, options.retain_graph);
   require_weights();
   const std::string wrong = problem_of_weight(options.weight);
   TORCH_CHECK(wrong.empty() || *lasting_.no_sync_depth == 0, "[engine] rank ", parts_.group->rank(),
@@ -98,7 +114,7 @@ void ShardedEngine::backward(const at::Tensor& loss, const BackwardOptions& opti
   const bool is_constant = !loss.defined() || !loss.requires_grad();
   if (!is_constant || *options.weight != 0.0) {
     const LossWeight counts_by(wrong.empty() ? *options.weight : 1.0);
-    scale(loss).backward({}, options.retain_graph);
+    differentiate(loss, options.retain_graph);
   }
   if (!next_weight_.has_value()) return;
   // Backward gave this model nothing. Peers may have gradients, and the weight counts.
@@ -113,7 +129,7 @@ void ShardedEngine::backward(const at::Tensor& loss, const BackwardOptions& opti
 /// begins, so that all ranks refuse it together.
 void ShardedEngine::accumulate(const std::vector<NamedTensor>& gradients,
                                std::optional<double> weight) {
-  failure_.require_none();
+  require_usable();
   if (weight.has_value()) require_weights();
   const at::NoGradGuard no_grad;
   streams_.pass();
@@ -285,6 +301,7 @@ bool ShardedEngine::finish_reductions(bool objects) {
 }
 
 void ShardedEngine::backward_failed() noexcept {
+  take_failed_gather();
   if (!in_micro_step_) return;
   in_micro_step_ = false;
   failure_.set(

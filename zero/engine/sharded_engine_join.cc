@@ -141,7 +141,7 @@ void ShardedEngine::take_hyper_parameters() {
 
 void ShardedEngine::follow() {
   using Call = Announcements::Call;
-  failure_.require_none();
+  require_usable();
   require_outside_backward("join");
   const at::NoGradGuard no_grad;
   while (open_join_ != nullptr) {

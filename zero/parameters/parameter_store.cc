@@ -84,8 +84,11 @@ FlatParameters::Finding ParameterStore::inspect() const {
 
 void ParameterStore::finish() {
   if (all_gather_ != nullptr) all_gather_->finish();
-  if (gathered_ == nullptr) return;
-  if (const std::optional<CommError> failure = gathered_->failure()) throw CommError(*failure);
+  if (const std::optional<CommError> failure = failed_gather()) throw CommError(*failure);
+}
+
+std::optional<CommError> ParameterStore::failed_gather() const {
+  return gathered_ == nullptr ? std::nullopt : gathered_->failure();
 }
 
 void ParameterStore::free_all() {

@@ -51,6 +51,9 @@ class ParameterStore {
   /// Waits for all-gathers of updates. Blocking. Throws CommError of an all-gather that failed.
   void finish();
 
+  /// Why a unit could not be gathered first; nothing if all could. Local.
+  std::optional<CommError> failed_gather() const;
+
   /// Frees all whole units that are not in use. Local.
   void free_all();
 

@@ -25,9 +25,10 @@ bool Work::wait_for(std::chrono::milliseconds longest) {
 }
 
 std::shared_ptr<Work> completed_work() {
-  // Stateless, so one object serves everyone and the inline path allocates nothing.
-  static const std::shared_ptr<Work> work = std::make_shared<CompletedWork>();
-  return work;
+  // Stateless, so one object serves everyone and the inline path allocates nothing. Never
+  // destroyed: Note [End of the process].
+  static const auto* const work = new std::shared_ptr<Work>(std::make_shared<CompletedWork>());
+  return *work;
 }
 
 }  // namespace tessera

@@ -33,8 +33,11 @@ std::shared_ptr<Work> Member::start(const Collective& call, First first, int64_t
                     cause);
   }
   if (first_ == nullptr) {
-    last_ = std::make_unique<Lane>(Lane::Mode::kThread);
-    first_ = std::make_unique<Lane>(Lane::Mode::kThread);
+    const auto interrupt = [this] {
+      if (!is_idle()) world_.fail_by_leaving();
+    };
+    last_ = std::make_unique<Lane>(Lane::Mode::kThread, interrupt);
+    first_ = std::make_unique<Lane>(Lane::Mode::kThread, interrupt);
   }
   Collective own = call;
   std::shared_ptr<Work> after = std::exchange(own.after, nullptr);  // not of what it is made of

@@ -17,9 +17,7 @@ World::World(ProcessGroup& flat, ProcessGroup& inside)
 World::~World() {
   const bool is_busy = std::any_of(retired_.begin(), retired_.end(),
                                    [](auto& member) { return !member->is_idle(); });
-  if (is_busy && origin_.is_here()) {
-    fail(absl::StrCat("rank ", rank(), " left while a collective of its ran"));
-  }
+  if (is_busy) fail_by_leaving();
 }
 
 std::string World::failure() const {
@@ -49,6 +47,13 @@ void World::fail_by_unwinding() noexcept {
   if (!origin_.is_here()) return;
   char text[80];
   std::snprintf(text, sizeof(text), "rank %d left while an exception unwound", rank());
+  fail(text);
+}
+
+void World::fail_by_leaving() noexcept {
+  if (!origin_.is_here()) return;
+  char text[80];
+  std::snprintf(text, sizeof(text), "rank %d left while a collective of its ran", rank());
   fail(text);
 }
 

@@ -34,6 +34,8 @@ class World {
   std::string fail(std::string_view cause) noexcept;
   /// The same because an exception unwinds a group.
   void fail_by_unwinding() noexcept;
+  /// The same because this rank leaves in the middle of a collective.
+  void fail_by_leaving() noexcept;
 
   /// Takes a member whose group is gone: its collectives, which the others may be waiting in, go on
   /// until they are over, and only then has this rank left the groups that it was made of.

@@ -49,12 +49,13 @@ std::shared_ptr<Work> Group::run(const Collective& collective) {
   }
   auto call = std::make_shared<Call>(collective, member_->name(), rank(), sequence,
                                      member_->world().timeout());
-  Progress::instance().post([member = member_, call, message] {
+  const bool is_posted = Progress::instance().post([member = member_, call, message] {
     World& world = member->world();
     world.guard([&] { message ? member->start_message(call) : member->start(call); });
     const std::string cause = world.failure();
     if (!cause.empty()) call->fail(cause);
   });
+  if (!is_posted) call->fail(kProcessEnds);
   if (collective.op == Op::kBarrier) call->wait();
   return call;
 }

@@ -10,6 +10,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "tessera/core/process/ending_thread.h"
 #include "tessera/time_out.h"
 
 namespace tessera::internal::mpi {
@@ -38,17 +39,18 @@ Progress& Progress::instance() {
   return *progress;
 }
 
-void Progress::post(std::function<void()> job) {
-  if (!origin_.is_here()) return;  // there is no such thread in a child of fork()
+bool Progress::post(std::function<void()> job) {
+  if (!origin_.is_here()) return false;
+  bool is_first = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!is_started_) {
-      is_started_ = true;
-      std::thread([this] { loop(); }).detach();
-    }
+    if (has_ended_) return false;
+    is_first = !std::exchange(is_started_, true);
     jobs_.push_back(std::move(job));
   }
   changed_.notify_one();
+  if (is_first) EndingThread([this] { loop(); }, [this] { ask_to_end(); }).detach();
+  return true;
 }
 
 bool Progress::run(std::function<void()> job, std::chrono::milliseconds timeout) {
@@ -56,7 +58,7 @@ bool Progress::run(std::function<void()> job, std::chrono::milliseconds timeout)
               ", expected the process that has begun to use MPI; make groups there");
   const auto task = std::make_shared<std::packaged_task<void()>>(std::move(job));
   auto result = task->get_future();
-  post([task] { (*task)(); });
+  if (!post([task] { (*task)(); })) (*task)();
   if (result.wait_for(timeout) != std::future_status::ready) return false;
   result.get();
   return true;
@@ -82,7 +84,7 @@ void Progress::pause(Expects expects, int idle_rounds) {
     return;
   }
   std::unique_lock<std::mutex> lock(mutex_);
-  const auto has_jobs = [this] { return !jobs_.empty(); };
+  const auto has_jobs = [this] { return !jobs_.empty() || process_ends_; };
   if (!expects.progress && !expects.requests) return changed_.wait(lock, has_jobs);
   if (idle_rounds < (expects.progress ? kLongAfter : kClump)) {
     changed_.wait_for(lock, kShortSleep, has_jobs);
@@ -108,9 +110,30 @@ void Progress::loop() {
       idle_rounds = 0;
     }
     if (look_at_worlds()) idle_rounds = 0;
+    if (has_to_end()) return;
     const Expects expected = expects();
     if (idle_rounds > 0 || !(expected.progress || expected.requests)) pause(expected, idle_rounds);
   }
+}
+
+void Progress::ask_to_end() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    process_ends_ = true;
+  }
+  changed_.notify_one();
+}
+
+/// Behind it nothing is under way that a thread of this process could wait for.
+bool Progress::has_to_end() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!process_ends_) return false;
+  }
+  for (const auto& world : worlds_) world->end_calls(kProcessEnds);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  has_ended_ = jobs_.empty();
+  return has_ended_;
 }
 
 void Progress::own(const Calls& calls) {
@@ -130,14 +153,19 @@ void Progress::leave_to_application(const Calls& calls) {
 }
 
 /// Whether the worlds may be left as they are: all have retired, or one that has failed is not
-/// waited for any longer.
-bool Progress::is_over(Clock::time_point since) {
+/// waited for any longer. `failed`: when one was first seen to have failed.
+bool Progress::is_over(std::optional<Clock::time_point>& failed) {
   for (const auto& world : worlds_) {
     const std::string cause = world->any_failure();
+    if (cause.empty()) continue;
     const bool is_of_group = world->failure().empty();
     has_failed_ = has_failed_ || !is_of_group;
     const auto linger = is_of_group ? kLingerOfGroup : kLinger;
-    if (cause.empty() || Clock::now() - since < linger) continue;
+    const auto now = Clock::now();
+    if (now - failed.value_or(now) < linger) {
+      if (!failed.has_value()) failed = now;
+      continue;
+    }
     std::fprintf(stderr,
                  "[mpi] this rank ends, and other ranks have not left the group within %d s after "
                  "it had failed: %s. MPI_Abort ends them.\n",
@@ -149,10 +177,10 @@ bool Progress::is_over(Clock::time_point since) {
 
 /// Leaves all worlds and waits until the others have left them.
 void Progress::let_go() {
-  const auto since = Clock::now();
+  std::optional<Clock::time_point> failed;
   const auto all = worlds_;
   for (const auto& world : all) world->guard([&] { world->end(); });
-  while (!is_over(since)) {
+  while (!is_over(failed)) {
     if (!look_at_worlds()) std::this_thread::sleep_for(kRequestSleep);  // others may read still
   }
   for (const auto& world : all) world->set_failure("MPI has been finalised");

@@ -15,6 +15,9 @@
 
 namespace tessera::internal::mpi {
 
+/// The cause of what is under way, or comes, when that thread has ended.
+inline constexpr const char* kProcessEnds = "this process ends";
+
 /// The one thread of the process that calls MPI, so MPI_THREAD_SERIALIZED is enough. It sleeps
 /// while nothing is under way, but where others may read windows it looks for their requests a
 /// thousand times a second or more. It is started by the first call.
@@ -25,16 +28,19 @@ namespace tessera::internal::mpi {
 /// ends. Then (atexit) this rank leaves its worlds and waits until the others have, as MPI_Finalize
 /// would; a rank that crashes instead is what mpirun ends all others for. After a failure some rank
 /// may never come: the wait is short, and MPI_Abort ends all ranks; so is that for MPI_Finalize. An
-/// application's own MPI is left to it; at its MPI_Finalize this thread lets go.
+/// application's own MPI is left to it; at its MPI_Finalize this thread lets go. Behind all that the
+/// thread ends (Note [End of the process]); an application that finalises its MPI later still does
+/// what is left itself.
 class Progress {
  public:
   /// Never destroyed.
   static Progress& instance();
 
-  /// Any thread. Runs `job` on the thread, after earlier ones. It must not throw.
-  void post(std::function<void()> job);
+  /// Any thread. Runs `job` on the thread, after earlier ones. It must not throw. Returns false,
+  /// and nothing runs, once the thread has ended, or in a child of fork().
+  bool post(std::function<void()> job);
   /// Runs it and waits, at most that long; false if it has not ended by then (it may yet). Throws
-  /// what it throws.
+  /// what it throws. Once the thread has ended, the caller's does it.
   bool run(std::function<void()> job, std::chrono::milliseconds timeout);
   /// The thread's: from now on `world` is looked at.
   void attach(std::shared_ptr<World> world) { worlds_.push_back(std::move(world)); }
@@ -58,14 +64,18 @@ class Progress {
   void pause(Expects expects, int idle_rounds);
   bool look_at_worlds();
   void end();
+  void ask_to_end();
+  bool has_to_end();
   void let_go();
-  bool is_over(Clock::time_point since);
+  bool is_over(std::optional<Clock::time_point>& failed);
 
   const Origin origin_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> jobs_;
   bool is_started_ = false;
+  bool process_ends_ = false;
+  bool has_ended_ = false;
   std::vector<std::shared_ptr<World>> worlds_;
   const Calls* owned_ = nullptr;
   bool has_failed_ = false;  // a world had when this process ended

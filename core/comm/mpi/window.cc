@@ -41,12 +41,13 @@ std::shared_ptr<Call> Window::ask(const char* op, int owner, const ReadRequest& 
   const Collective form{.op = Op::kRecv, .output = to, .input = to, .peer = owner, .tag = tag};
   auto call = std::make_shared<Call>(form, member_->name(), member_->rank(), /*sequence=*/-1,
                                      member_->world().timeout(), op);
-  Progress::instance().post([member = member_, call, owner, request] {
+  const bool is_posted = Progress::instance().post([member = member_, call, owner, request] {
     World& world = member->world();
     world.guard([&] { member->start_read(call, owner, request); });
     const std::string cause = world.failure();
     if (!cause.empty()) call->fail(cause);
   });
+  if (!is_posted) call->fail(kProcessEnds);
   return call;
 }
 

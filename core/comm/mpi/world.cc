@@ -123,6 +123,10 @@ void World::tell_failure() {
   envelope.kind = Envelope::Kind::kFailed;
   envelope.set_cause(cause);
   send_to_others(envelope);
+  end_calls(cause);
+}
+
+void World::end_calls(const std::string& cause) {
   for (const auto& [key, member] : members_) member->end_all(cause);
 }
 
@@ -222,7 +226,7 @@ void World::fail_by(const std::exception& error) {
   try {
     if (is_ready()) tell_failure();
   } catch (const std::exception&) {  // what failed once may fail again; peers then time out
-    for (const auto& [key, member] : members_) member->end_all(cause);
+    end_calls(cause);
   }
 }
 

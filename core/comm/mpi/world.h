@@ -78,6 +78,8 @@ class World : public std::enable_shared_from_this<World> {
     const std::string cause = failure();
     return cause.empty() ? failed_group_ : cause;
   }
+  /// Fails what is under way here; the others are not told.
+  void end_calls(const std::string& cause);
   /// This rank leaves: tells the others when none of them may read of it any more.
   void end();
 

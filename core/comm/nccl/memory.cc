@@ -8,8 +8,8 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/core/comm/nccl/detached_thread.h"
 #include "tessera/core/comm/nccl/meeting.h"
+#include "tessera/core/process/ending_thread.h"
 
 namespace tessera::internal::nccl {
 namespace {
@@ -80,7 +80,7 @@ struct Memory::Block {
         ends.push_back(device.make_event());
         last->record(*ends.back());
       }
-      run_detached([data = data, world = std::move(world), ends = std::move(ends),
+      EndingThread([data = data, world = std::move(world), ends = std::move(ends),
                     communicators = std::move(communicators)] {
         try {
           // NCCL makes the device current and goes back; from none, that is GPU 0.
@@ -90,7 +90,7 @@ struct Memory::Block {
           world->options().api->mem_free(data);
         } catch (...) {  // a device that fails has no use for it
         }
-      });
+      }).detach();
     } catch (...) {  // no memory, or a device that is gone: it stays until the process ends
     }
   }

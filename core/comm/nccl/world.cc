@@ -11,9 +11,9 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "tessera/core/comm/flight_recorder/flight_dump.h"
-#include "tessera/core/comm/nccl/detached_thread.h"
 #include "tessera/core/comm/nccl/pending.h"
 #include "tessera/core/comm/nccl/world_cause.h"
+#include "tessera/core/process/ending_thread.h"
 #include "tessera/core/process/error_text.h"
 #include "tessera/core/process/failure_report.h"
 
@@ -41,7 +41,7 @@ struct World::Leaving {
 
 std::shared_ptr<World> World::start(WorldOptions options) {
   const std::shared_ptr<World> world(new World(std::move(options)));
-  run_detached([world] { world->run(); }, [world] { world->end(); });
+  EndingThread([world] { world->run(); }, [world] { world->end(); }).detach();
   return world;
 }
 

@@ -66,8 +66,8 @@ struct WorldOptions {
 /// the launcher again. A cause that is proposed while the process ends is still published. Only
 /// this thread destroys and aborts communicators, so a call into NCCL that hangs in doing so hangs
 /// no other thread. No thread joins it; it ends when the last group and the last communicator are
-/// destroyed, or when the process ends (run_detached()), which leaves remaining communicators
-/// alone.
+/// destroyed, or when the process ends (Note [End of the process]), which leaves remaining
+/// communicators alone.
 ///
 /// Note [Calls that do not fit]
 /// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~

@@ -30,7 +30,7 @@ Group::Group(std::unique_ptr<Member> member, Lane::Mode mode)
       arena_(member_->world().arena()),
       exchange_(*member_, lane_),
       posted_(*member_, exchange_, lane_),
-      lane_(mode) {
+      lane_(mode, [this] { member_->stop(); }) {
   member_->note_caller();
 }
 

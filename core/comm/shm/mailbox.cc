@@ -117,7 +117,12 @@ std::shared_ptr<Work> Mailbox::receive(const Collective& message) {
   awaited_.push_back(std::move(awaited));
   if (static_cast<int64_t>(message.output.nbytes()) > ProcessGroup::kBufferedBytes &&
       !is_serving_) {
-    if (thread_ == nullptr) thread_ = std::make_unique<Lane>(Lane::Mode::kThread);
+    if (thread_ == nullptr) {
+      thread_ = std::make_unique<Lane>(Lane::Mode::kThread, [this] {
+        process_ends_ = true;
+        ring(own_slot());
+      });
+    }
     is_serving_ = true;
     thread_->post([this] { serve(); });
   }
@@ -226,7 +231,7 @@ void Mailbox::serve() {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       seen = own_slot().mail.load(std::memory_order_acquire);
-      bool goes_on = !is_closed_ && failure().empty();
+      bool goes_on = !is_closed_ && !process_ends_ && failure().empty();
       try {
         if (goes_on) progress();
       } catch (const std::exception&) {  // the group has failed: wait() says why

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <list>
@@ -90,6 +91,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   std::map<int, Cursor> cursors_;                // by sender
   bool is_closed_ = false;
   bool is_serving_ = false;
+  std::atomic<bool> process_ends_{false};
   std::unique_ptr<Lane> thread_;  // last: it uses the rest
 };
 

@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "tessera/core/comm/nccl/detached_thread.h"
 #include "tessera/core/device/host_device.h"
+#include "tessera/core/process/ending_thread.h"
 #include "tessera/tests/core/comm/nccl/nccl_ranks.h"
 
 namespace tessera::internal {
@@ -93,14 +93,15 @@ void exit_by_cause() {
   std::atexit(exit_by_cause);
   auto store = c10::make_intrusive<MortalStore>();
   auto* const world = new std::shared_ptr<nccl::Group>(make_world(store));
-  // Detached threads are asked to end in the order in which they began: the world's watcher comes
+  // Threads are asked to end in the order in which they began: the world's watcher comes
   // out of the store only after it was asked.
   auto* const ends = new std::atomic<bool>(false);
-  nccl::run_detached(
+  EndingThread(
       [ends] {
         while (!*ends) std::this_thread::yield();
       },
-      [ends] { *ends = true; });
+      [ends] { *ends = true; })
+      .detach();
   store->hold(ends);
   if (proposes) (*world)->abort("the data ran out");
   store.release();
