@@ -72,6 +72,14 @@ absl::Status RunDirectory::probe() {
   return status.ok() ? status : with_remedy(status, "; checkpoints cannot be saved there");
 }
 
+absl::StatusOr<std::string> RunDirectory::leave_mark() {
+  const std::string name = absl::StrCat(std::string(kProbe), draw_nonce());
+  const auto file = files_.create(join_path(path_, name));
+  if (!file.ok()) return file.status();
+  if (absl::Status status = (*file)->close(); !status.ok()) return status;
+  return name;
+}
+
 absl::Status RunDirectory::remove_leftovers() {
   const auto names = files_.list(path_);
   if (!names.ok()) return names.status();

@@ -39,6 +39,10 @@ class RunDirectory {
   /// All steps after `last`, the newest first.
   absl::Status set_aside_after(int64_t last, std::string_view why);
 
+  /// Makes a file of a new name, by which other ranks know this directory from another of the same
+  /// path, and gives the name. remove_leftovers() removes it.
+  absl::StatusOr<std::string> leave_mark();
+
   /// Removes what saves and deletions have left that did not end. Not while a step is written.
   absl::Status remove_leftovers();
 

@@ -31,14 +31,35 @@ std::map<std::string, at::Tensor> tensors_of(const CheckpointExtras& extras, int
   return tensors;
 }
 
+/// Why this rank does not see what rank 0 has left in the directory; "" if it does.
+std::string problem_of_mark(FileSystem& files, const std::string& directory,
+                            const std::string& mark) {
+  const auto is_there = exists(files, join_path(directory, mark));
+  if (!is_there.ok()) return std::string(is_there.status().message());
+  if (*is_there) return "";
+  return absl::StrCat("[checkpoint] '", directory,
+                      "': got a directory without what rank 0 has just made there, expected one "
+                      "that all ranks share; name one on a file system that all hosts have");
+}
+
 }  // namespace
 
 std::unique_ptr<RunDirectory> open_run_directory(FileSystem& files, ProcessGroup& group,
                                                  const std::string& directory) {
-  absl::StatusOr<std::unique_ptr<RunDirectory>> run = nullptr;
-  if (group.rank() == 0) run = RunDirectory::open(files, directory, holder_of_this_process());
-  refuse_on_all_ranks(group, std::string(run.status().message()), kWhat);
-  return *std::move(run);
+  std::unique_ptr<RunDirectory> run;
+  absl::StatusOr<std::string> mark = std::string();
+  if (group.rank() == 0) {
+    auto opened = RunDirectory::open(files, directory, holder_of_this_process());
+    if (opened.ok()) run = *std::move(opened);
+    mark = run != nullptr ? run->leave_mark() : absl::StatusOr<std::string>(opened.status());
+  }
+  refuse_on_all_ranks(group, std::string(mark.status().message()), kWhat);
+  const std::string name = exchange_texts(group, *mark, "checkpoint: mark").front();
+  const std::string text = refusal_text(
+      exchange_texts(group, problem_of_mark(files, directory, name), "checkpoint: seen"), kWhat);
+  if (run != nullptr) (void)run->remove_leftovers();  // by now all have looked
+  if (!text.empty()) throw Disagreement(text);
+  return run;
 }
 
 StepSave::StepSave(FileSystem& files, ProcessGroup& group, RunDirectory* run, std::string directory,

@@ -19,7 +19,8 @@
 namespace tessera::internal {
 
 /// Rank 0 opens the directory of a run for saving; the others get null. Collective, blocking.
-/// Throws c10::Error on every rank with what RunDirectory::open() says. `files` must outlive it.
+/// Throws c10::Error on every rank with what RunDirectory::open() says, or if a rank sees another
+/// directory there, as on a host that does not share it. `files` must outlive it.
 std::unique_ptr<RunDirectory> open_run_directory(FileSystem& files, ProcessGroup& group,
                                                  const std::string& directory);
 

@@ -1,5 +1,5 @@
 // Compares what the strategies need: trains a small GPT for a few steps under each, every one in a
-// process of its own, and prints bytes by class, predicted and measured.
+// process of its own (but over MPI), and prints bytes by class, predicted and measured.
 //
 //   tessera-run --standalone --nproc-per-node 4 build/release/bin/memory_compare --svg memory.svg
 //
@@ -27,9 +27,10 @@
 ABSL_FLAG(program::DeviceFlag, device, {},
           "cpu, cuda (each rank the GPU of its number on its host) or cuda:<index>; on a GPU its "
           "allocator is read, too");
-ABSL_FLAG(std::string, backend, "auto",
-          "what carries data between ranks: auto, loopback, shm or nccl; shm lets ranks share a "
-          "GPU");
+ABSL_FLAG(
+    std::string, backend, "auto",
+    "what carries data between ranks: auto, loopback, mpi, hosts, shm or nccl; shm lets ranks "
+    "share a GPU");
 ABSL_FLAG(program::TimeOutFlag, timeout, {}, program::kTimeOutHelp);
 ABSL_FLAG(std::string, configurations, "",
           "what to compare, separated by spaces: ddp, zero1, zero2, zero3, zero3:R "
@@ -53,6 +54,7 @@ namespace {
 
 using memory_compare::Comparison;
 using memory_compare::Configuration;
+using memory_compare::Measurement;
 using memory_compare::Workload;
 
 Workload read_workload() {
@@ -97,12 +99,6 @@ Workload read_workload() {
   return workload;
 }
 
-tessera::Environment read_job() {
-  const absl::StatusOr<tessera::Environment> job = tessera::read_environment();
-  TORCH_CHECK(job.ok(), std::string(job.status().message()));
-  return *job;
-}
-
 std::vector<Configuration> read_configurations(int ranks) {
   const std::string text = absl::GetFlag(FLAGS_configurations);
   if (text.empty()) {
@@ -129,25 +125,67 @@ void write_file(const std::string& flag, const std::string& path, const std::str
               "', which cannot be written; give another path");
 }
 
+/// Whether ranks meet by MPI, as init_process_group() will decide.
+bool is_over_mpi(const tessera::Environment& job) {
+  std::string backend = absl::GetFlag(FLAGS_backend);
+  if (backend == "auto") {
+    backend = tessera::process_environment("TESSERA_BACKEND").value_or(backend);
+  }
+  if (backend != "auto") return backend == "mpi" || backend == "hosts";
+  const bool has_hosts = job.is_of_scheduler() && (!job.is_one_host() || !job.host.empty());
+  return has_hosts && absl::GetFlag(FLAGS_device).device.is_cpu();
+}
+
+std::shared_ptr<tessera::ProcessGroup> meet(const std::string& store_url) {
+  tessera::ProcessGroupOptions options{.device = absl::GetFlag(FLAGS_device).device,
+                                       .backend = absl::GetFlag(FLAGS_backend)};
+  options.timeout = absl::GetFlag(FLAGS_timeout).timeout;
+  options.store_url = store_url;
+  return tessera::init_process_group(options);
+}
+
+/// Each in a process of its own, whose ranks meet anew.
+std::vector<Measurement> measure_apart(const std::vector<Configuration>& configurations,
+                                       const Workload& workload, const tessera::Environment& job) {
+  const bool has_path = !job.store_url.empty() && !tessera::is_tcp_url(job.store_url);
+  std::vector<Measurement> measurements;
+  for (size_t i = 0; i < configurations.size(); ++i) {
+    const std::vector<int64_t> words = memory_compare::run_in_fresh_process([&] {
+      const auto world =
+          meet(has_path ? absl::StrCat(job.store_url, ".configuration", i) : std::string());
+      return to_words(memory_compare::measure(configurations[i], workload, world));
+    });
+    measurements.push_back(memory_compare::from_words(words));
+  }
+  return measurements;
+}
+
+/// One after the other in this process: MPI knows no other, and begins in it once. So what earlier
+/// ones leave behind is in the whole process's memory.
+std::vector<Measurement> measure_in_turn(const std::vector<Configuration>& configurations,
+                                         const Workload& workload) {
+  const auto world = meet("");
+  std::vector<Measurement> measurements;
+  for (const Configuration& configuration : configurations) {
+    measurements.push_back(memory_compare::measure(configuration, workload, world));
+    for (memory_compare::RankMemory& rank : measurements.back().ranks) rank.pss_bytes = -1;
+  }
+  return measurements;
+}
+
 void compare() {
-  const tessera::Environment job = read_job();
+  const tessera::Environment job = program::read_job();
   Comparison comparison{.workload = read_workload(), .ranks = job.world_size, .configurations = {}};
   const std::vector<Configuration> configurations = read_configurations(job.world_size);
   const std::string markdown = absl::GetFlag(FLAGS_markdown);
   const std::string svg = absl::GetFlag(FLAGS_svg);
   if (!markdown.empty()) program::require_writable("markdown", markdown);
   if (!svg.empty()) program::require_writable("svg", svg);
+  const std::vector<Measurement> measurements =
+      is_over_mpi(job) ? measure_in_turn(configurations, comparison.workload)
+                       : measure_apart(configurations, comparison.workload, job);
   for (size_t i = 0; i < configurations.size(); ++i) {
-    const std::vector<int64_t> words = memory_compare::run_in_fresh_process([&] {
-      tessera::ProcessGroupOptions meeting{.device = absl::GetFlag(FLAGS_device).device,
-                                           .backend = absl::GetFlag(FLAGS_backend)};
-      meeting.timeout = absl::GetFlag(FLAGS_timeout).timeout;
-      if (!job.store_url.empty() && !tessera::is_tcp_url(job.store_url))
-        meeting.store_url = absl::StrCat(job.store_url, ".configuration", i);
-      const auto world = tessera::init_process_group(meeting);
-      return to_words(memory_compare::measure(configurations[i], comparison.workload, world));
-    });
-    comparison.configurations.push_back({configurations[i], memory_compare::from_words(words)});
+    comparison.configurations.push_back({configurations[i], measurements[i]});
   }
   if (job.rank != 0) return;
   std::printf("%s", to_table(comparison, memory_compare::TableFormat::kAligned).c_str());

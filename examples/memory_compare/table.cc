@@ -185,7 +185,7 @@ std::vector<std::string> notes(const Comparison& comparison) {
                       mib(control_bytes)),
       absl::StrCat(
           "PSS: the whole process (LibTorch, activations, shared pages by share), largest ",
-          "of forward, backward and update."),
+          "of forward, backward and update; ? over MPI, where one process has them all."),
       absl::StrFormat("PyTorch DDP is modelled, not measured: %s bytes per parameter without "
                       "padding: parameter, gradient, its copy in a bucket",
                       pytorch_bytes(comparison)),

@@ -14,8 +14,6 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
-#include "tessera/environment.h"
-
 namespace program {
 namespace {
 
@@ -35,16 +33,6 @@ void occupy_standard_descriptors() {
     file = ::open("/dev/null", O_RDONLY);
   } while (file >= 0 && file <= STDERR_FILENO);
   if (file >= 0) ::close(file);
-}
-
-/// Who starts a program wrongly has not used it: the exit code is that of bad usage.
-void require_environment() {
-  tessera::EnvironmentNeeds needs;
-  const auto identity = tessera::read_environment(tessera::process_environment, {.store = false});
-  // Ranks that mpirun or srun has started on several hosts meet by MPI; GPUs' ranks are told later.
-  needs.store = !identity.ok() || !identity->is_of_scheduler() || identity->is_one_host();
-  const auto environment = tessera::read_environment(tessera::process_environment, needs);
-  if (!environment.ok()) throw UsageError(std::string(environment.status().message()));
 }
 
 }  // namespace
@@ -69,10 +57,19 @@ int run(const About& about, int argc, char** argv, const std::function<void()>& 
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const std::optional<int> end = read_command_line(about, argc, argv);
   const int code = end ? *end : exit_code_of([&body] {
-    require_environment();
+    read_job();  // who starts a program wrongly has not used it: the exit code is that of bad usage
     body();
   });
   return is_printed(about) || code != 0 ? code : 1;
+}
+
+tessera::Environment read_job() {
+  tessera::EnvironmentNeeds needs;
+  const auto identity = tessera::read_environment(tessera::process_environment, {.store = false});
+  needs.store = !identity.ok() || !identity->is_of_scheduler() || identity->is_one_host();
+  const auto job = tessera::read_environment(tessera::process_environment, needs);
+  if (!job.ok()) throw UsageError(std::string(job.status().message()));
+  return *job;
 }
 
 void require_writable(const std::string& flag, const std::string& path) {

@@ -56,6 +56,7 @@ esac
 if [[ ${#carrier[@]} -gt 0 && ! -f $bin/../lib/libtessera_mpi_$launcher.so ]]; then
   not_run "Tessera's module for $launcher was not built"
 fi
+without_number=("${launch[@]::${#launch[@]}-1}")
 launch+=("${carrier[@]}")
 
 # Nothing else tells the ranks who or where they are, nor how many threads to use.
@@ -84,9 +85,25 @@ both() {
 }
 
 both quickstart '^world 4: .*parameters [0-9a-f]{16}' "$bin/quickstart" --strategy=zero3 --epochs=3
-# Over MPI it is left out: see docs/clusters.md.
-[[ ${#carrier[@]} -gt 0 ]] || both memory_compare '^(ddp|zero3) |as predicted, to the byte' "$bin/memory_compare" --layers=3 \
-  --heads=2 --width=36 --vocabulary=50 --sequence=16 --configurations='ddp zero3'
+# Over MPI, where ranks share no memory, bytes are others; on two hosts it runs unchanged, too.
+sizes=(--layers=3 --heads=2 --width=36 --vocabulary=50 --sequence=16)
+compares() {  # <hosts> <configurations> <command>...
+  "${@:3}" >"$scratch/out" 2>"$scratch/errors" &&
+    grep -q '^Persistent bytes are as predicted, to the byte, in every configuration' "$scratch/out" &&
+    [[ $(grep -c '^[a-z0-9:,]* *predicted' "$scratch/out") -eq $2 ]] && return
+  cat "$scratch/out" "$scratch/errors" >&2
+  echo "launchers.sh: memory_compare failed on $1 under $launcher" >&2
+  exit 1
+}
+if [[ ${#carrier[@]} -eq 0 ]]; then
+  both memory_compare '^(ddp|zero3) |as predicted, to the byte' "$bin/memory_compare" "${sizes[@]}" \
+    --configurations='ddp zero3'
+else
+  memory=("$bin/memory_compare" "${sizes[@]}")
+  compares 'one host' 2 "${launch[@]}" "${memory[@]}" --configurations='ddp zero3'
+  compares 'two hosts' 11 "${without_number[@]}" 2 env TESSERA_HOST=a "${memory[@]}" \
+    : -n 2 env TESSERA_HOST=b "${memory[@]}"
+fi
 both gpt '^parameters  *[0-9a-f]{16}' "$bin/gpt" --strategy=zero2 --data="$text" --layers=3 \
   --heads=2 --width=36 --context=32 --batch=2 --steps=4 --warmup=2 --eval_every=2 \
   --eval_batches=4 --sample_bytes=16 --prompt=int --losses_out="$scratch/losses"

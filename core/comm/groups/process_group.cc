@@ -74,6 +74,9 @@ void check_subgroup(const std::vector<int>& ranks, std::string_view name, int si
                     const std::set<std::string, std::less<>>& names) {
   TORCH_CHECK(!name.empty(),
               "[comm] subgroup: got an empty name, expected a new one; give it a name");
+  TORCH_CHECK(name.find('/') == std::string_view::npos, "[comm] subgroup: got the name '", name,
+              "', expected one without '/', which stands between the names of a group and of those "
+              "made of it; use another name");
   TORCH_CHECK(names.find(name) == names.end(), "[comm] subgroup: got the name '", name,
               "', expected one that this group has not given yet; use another name");
   bool ascending = !ranks.empty();

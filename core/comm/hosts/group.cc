@@ -11,8 +11,8 @@
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/comm/groups/op_traits.h"
 #include "tessera/core/comm/hosts/coupled_work.h"
-#include "tessera/core/comm/hosts/host_group.h"
 #include "tessera/core/comm/hosts/outer_group.h"
+#include "tessera/core/comm/hosts/part_group.h"
 #include "tessera/core/comm/hosts/transfers.h"
 #include "tessera/core/comm/hosts/window.h"
 #include "tessera/core/process/error_text.h"
@@ -178,23 +178,21 @@ std::shared_ptr<ProcessGroup> Group::make_subgroup(const std::vector<int>& ranks
   const auto make_inside = [&] {
     return locals.empty() ? nullptr : levels.inside->subgroup(locals, name);
   };
-  if (layout.hosts() == 1) {
-    auto inside = make_inside();
-    if (inside == nullptr) return nullptr;
-    return std::make_shared<HostGroup>(world_, std::move(inside),
+  const auto as_part = [&](std::shared_ptr<ProcessGroup> made) -> std::shared_ptr<ProcessGroup> {
+    if (made == nullptr) return nullptr;
+    return std::make_shared<PartGroup>(world_, std::move(made),
                                        absl::StrCat(member_->name(), "/", name));
-  }
+  };
+  if (layout.hosts() == 1) return as_part(make_inside());
   auto flat = levels.flat->subgroup(ranks, name);
-  if (!layout.is_two_level()) return flat;
+  if (!layout.is_two_level()) return as_part(std::move(flat));
   auto inside = make_inside();
   if (flat == nullptr) return nullptr;
   return std::make_shared<Group>(
       world_, make_levels(std::move(flat), std::move(inside), std::move(layout)));
 }
 
-void Group::abort(std::string_view cause) noexcept {
-  if (world_->origin().is_here()) world_->fail(cause);
-}
+void Group::abort(std::string_view cause) noexcept { world_->fail(cause); }
 
 std::shared_ptr<ProcessGroup> make_group(std::shared_ptr<ProcessGroup> flat,
                                          std::shared_ptr<ProcessGroup> inside, HostLayout layout) {

@@ -26,6 +26,7 @@ std::string World::failure() const {
 }
 
 std::string World::fail(std::string_view cause) noexcept {
+  if (!origin_.is_here()) return "";  // the lock may be held by nobody
   try {
     std::string first;
     {
@@ -33,10 +34,8 @@ std::string World::fail(std::string_view cause) noexcept {
       if (failure_.empty()) failure_ = cause.empty() ? "no cause given" : std::string(cause);
       first = failure_;
     }
-    if (origin_.is_here()) {
-      of_all_->abort(first);
-      of_host_->abort(first);
-    }
+    of_all_->abort(first);
+    of_host_->abort(first);
     return first;
   } catch (...) {  // out of memory: the others' time-out
     return "";
@@ -44,7 +43,6 @@ std::string World::fail(std::string_view cause) noexcept {
 }
 
 void World::fail_by_unwinding() noexcept {
-  if (!origin_.is_here()) return;
   char text[80];
   std::snprintf(text, sizeof(text), "rank %d left while an exception unwound", rank());
   fail(text);

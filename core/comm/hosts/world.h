@@ -29,8 +29,8 @@ class World {
   int rank() const { return of_all_->rank(); }
   /// Why calls fail; "" if they do not, as far as this rank knows.
   std::string failure() const;
-  /// Makes `cause` that reason, on all ranks, unless there is one; returns it. Not from a child of
-  /// fork().
+  /// Makes `cause` that reason, on all ranks, unless there is one; returns it. No effect in a child
+  /// of fork().
   std::string fail(std::string_view cause) noexcept;
   /// The same because an exception unwinds a group.
   void fail_by_unwinding() noexcept;

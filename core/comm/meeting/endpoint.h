@@ -13,10 +13,12 @@ namespace tessera::internal {
 
 /// Note [Endpoints]
 /// ~~~~~~~~~~~~~~~~
-/// Ranks meet in one of five places, and each is a c10d::Store to those who meet there:
+/// Ranks meet in one of six places, and each is a c10d::Store to those who meet there:
 /// - a path (file://, tessera-run): a Unix socket; the first rank that comes is the host
 ///   (SocketPath).
 /// - a path of the job's own, under srun and mpirun on one host (path_of_job()); else the same.
+/// - a name, where MPI connects the ranks of several hosts: on each host the first of its ranks
+///   listens at an abstract socket and tells the others by MPI (find_at_name()).
 /// - an address (tcp://, or MASTER_ADDR and MASTER_PORT): a TCP port at which rank 0 listens as the
 ///   host (TcpAddress). Every frame has a MAC (Note [Message authentication]).
 /// - torchrun's store, which anybody may write: there rank 0 only publishes, with a MAC, where it

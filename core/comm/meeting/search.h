@@ -74,6 +74,10 @@ class Search {
 Endpoint find_at_path(const EndpointOptions& options, const std::string& path);
 /// At the environment's MASTER_ADDR and MASTER_PORT, which are store_url's if there is one.
 Endpoint find_at_address(const EndpointOptions& options);
+/// Where one rank of this host listens at an abstract socket of that name, which it has told the
+/// others; `listener`: that rank's, null elsewhere.
+Endpoint find_at_name(const EndpointOptions& options, const std::string& name,
+                      std::unique_ptr<Listener> listener);
 /// By torchrun's store at MASTER_ADDR and MASTER_PORT.
 Endpoint find_at_agent(const EndpointOptions& options);
 

@@ -57,8 +57,9 @@ void run(const Calls& calls, std::chrono::milliseconds timeout, bool may_initial
   throw CommError(
       {"init_process_group", "world", -1, -1, "mpi"},
       absl::StrCat("timed out: waited ", timeout.count(),
-                   " ms for MPI_Init_thread, which waits for ranks that have not called "
-                   "it; mpirun says which have not started"));
+                   " ms for MPI_Init_thread, which waits for ranks that have not called it: mpirun "
+                   "says which have not started, and ranks that have another TESSERA_BACKEND or "
+                   "TESSERA_HOST may meet elsewhere"));
 }
 
 }  // namespace

@@ -1,12 +1,7 @@
 #include "tessera/core/comm/rendezvous/hosts_world.h"
 
-#include <stdlib.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <string>
 #include <utility>
@@ -15,11 +10,12 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
-#include <c10/util/ScopeExit.h>
 
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/comm/hosts/group.h"
+#include "tessera/core/comm/meeting/abstract_socket.h"
+#include "tessera/core/comm/meeting/mac_key.h"
 #include "tessera/core/comm/rendezvous/mpi_world.h"
 #include "tessera/core/comm/rendezvous/shm_world.h"
 #include "tessera/core/process/error_text.h"
@@ -48,56 +44,34 @@ HostLayout find_layout(ProcessGroup& flat, const Environment& environment) {
   return HostLayout(host_of_rank, exchange_texts(flat, host_name(environment), "names of hosts"));
 }
 
-/// A new directory that only this user can enter, with the path of a socket in it; removed at the
-/// end.
-class MeetingPlace {
- public:
-  /// Makes none unless `is_first`.
-  explicit MeetingPlace(bool is_first) {
-    if (!is_first) return;
-    char name[] = "/tmp/tessera-hosts-XXXXXX";
-    if (::mkdtemp(name) == nullptr) {
-      problem_ =
-          absl::StrCat("[rendezvous] hosts: got no directory in /tmp (", std::strerror(errno),
-                       "), expected one where the ranks of a host meet; make it writable");
-      return;
-    }
-    directory_ = name;
-  }
-  ~MeetingPlace() {
-    if (directory_.empty()) return;
-    ::unlink(path().c_str());
-    ::rmdir(directory_.c_str());
-  }
-  MeetingPlace(const MeetingPlace&) = delete;
-  MeetingPlace& operator=(const MeetingPlace&) = delete;
-
-  std::string path() const { return directory_.empty() ? "" : directory_ + "/ranks"; }
-  const std::string& problem() const { return problem_; }
-
- private:
-  std::string directory_;
-  std::string problem_;
-};
-
 /// The world of this host's ranks; null on all ranks if some host cannot make it.
 std::shared_ptr<ProcessGroup> meet_on_hosts(ProcessGroup& flat, const HostLayout& layout,
                                             const ProcessGroupOptions& options,
                                             const Environment& environment) {
   const int host = layout.host_of(flat.rank());
-  const std::vector<int>& ranks = layout.ranks_of(host);
-  const MeetingPlace place(flat.rank() == ranks.front());
-  const auto paths = exchange_texts(flat, place.path(), "where ranks of a host meet");
-  std::string problem = place.problem();
+  HostPart part{.ranks = layout.ranks_of(host),
+                .own = layout.local_of(flat.rank()),
+                .host = layout.host_name(host),
+                .name = {},
+                .listener = nullptr};
+  std::string problem;
+  if (part.own == 0) {
+    part.name = absl::StrCat("tessera/", MacKey::new_nonce());
+    auto listener = listen_at_name(part.name);
+    if (listener.ok()) {
+      part.listener = *std::move(listener);
+    } else {
+      part.name.clear();
+      problem = absl::StrCat("[rendezvous] hosts: got no socket for the ranks of this host: ",
+                             std::string(listener.status().message()));
+    }
+  }
+  part.name = exchange_texts(flat, part.name,
+                             "where ranks of a host meet")[static_cast<size_t>(part.ranks.front())];
   std::shared_ptr<ProcessGroup> inside;
-  const std::string& path = paths[static_cast<size_t>(ranks.front())];
-  if (!path.empty()) {
+  if (!part.name.empty()) {
     try {
-      inside = make_shm_part(options, environment,
-                             {.ranks = ranks,
-                              .own = layout.local_of(flat.rank()),
-                              .path = path,
-                              .host = layout.host_name(host)});
+      inside = make_shm_part(options, environment, std::move(part));
     } catch (const std::exception& error) {
       problem = error_text(error);
     }
@@ -127,6 +101,7 @@ void say_no_levels(const HostLayout& layout) {
 std::shared_ptr<ProcessGroup> make_hosts_world(ProcessGroupOptions options,
                                                const Environment& environment) {
   ProcessGroupOptions of_flat = options;
+  of_flat.backend = "hosts";
   of_flat.timeout = bounded(options.timeout + kGrace);
   auto flat = make_mpi_world(of_flat, environment);
   if (flat->size() == 1) return flat;

@@ -12,6 +12,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include "tessera/core/comm/agreement/fingerprint.h"
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/comm/mpi/group.h"
@@ -56,6 +57,11 @@ std::shared_ptr<ProcessGroup> make_mpi_world(ProcessGroupOptions options,
                                          ", as the environment says; unset RANK "
                                          "and WORLD_SIZE, or set them as MPI does"),
                       "init_process_group");
+  // Here, and not by the first calls that differ, which say nothing to who has set the variable.
+  require_equal(*group,
+                {absl::StrCat("backend ", options.backend == "hosts" ? "hosts" : "mpi",
+                              " (TESSERA_BACKEND, ProcessGroupOptions::backend, TESSERA_HOST)")},
+                "init_process_group");
   group->world().set_places(exchange_texts(
       *group, absl::StrCat(" (pid ", ::getpid(), " on ", host_name(environment), ")"), "places"));
   if (environment.is_of_scheduler()) share_cores_of_host(environment);

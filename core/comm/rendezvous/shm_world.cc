@@ -14,6 +14,7 @@
 #include "tessera/core/comm/agreement/refusal.h"
 #include "tessera/core/comm/groups/staged_group.h"
 #include "tessera/core/comm/handshake/handshake.h"
+#include "tessera/core/comm/meeting/search.h"
 #include "tessera/core/comm/rendezvous/backend.h"
 #include "tessera/core/comm/shm/group.h"
 #include "tessera/core/process/error_text.h"
@@ -111,21 +112,20 @@ std::shared_ptr<ProcessGroup> meet_on_host(ProcessGroupOptions options,
 }  // namespace
 
 std::shared_ptr<ProcessGroup> make_shm_part(const ProcessGroupOptions& options,
-                                            const Environment& environment, const HostPart& part) {
+                                            const Environment& environment, HostPart part) {
   require_proc();
-  ProcessGroupOptions meeting;
-  meeting.store_url = absl::StrCat("file://", part.path);
-  meeting.timeout = std::min<std::chrono::milliseconds>(options.timeout, kMeetingOfPart);
   HandshakeOptions handshake;
   handshake.rank = part.own;
   handshake.world_size = static_cast<int>(part.ranks.size());
   handshake.job_token = environment.job_token;
-  handshake.timeout = meeting.timeout;
+  handshake.timeout = std::min<std::chrono::milliseconds>(options.timeout, kMeetingOfPart);
   handshake.part = {.numbers = part.ranks, .host = part.host};
-  Environment own = environment;
-  own.rank = part.own;
-  own.world_size = handshake.world_size;
-  Endpoint endpoint = meeting_endpoint(meeting, own);
+  EndpointOptions meeting;
+  meeting.environment = environment;
+  meeting.environment.rank = part.own;
+  meeting.environment.world_size = handshake.world_size;
+  meeting.timeout = handshake.timeout;
+  Endpoint endpoint = find_at_name(meeting, part.name, std::move(part.listener));
   ProcessGroupOptions of_group = options;
   of_group.lane = ProcessGroupOptions::Lane::kInline;  // its callers are lanes
   constexpr int kCallers = 3;

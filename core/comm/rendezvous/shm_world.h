@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/core/comm/meeting/listener.h"
 #include "tessera/environment.h"
 #include "tessera/process_group.h"
 #include "tessera/process_group_options.h"
@@ -18,15 +19,16 @@ std::shared_ptr<ProcessGroup> make_shm_world(ProcessGroupOptions options,
 
 /// Those ranks of a job that are on this host, where the job has more.
 struct HostPart {
-  std::vector<int> ranks;  ///< of the job, ascending
-  int own = 0;             ///< which of them this one is
-  std::string path;        ///< of a socket that nobody else uses, in a directory of this user's
-  std::string host;        ///< what messages call it
+  std::vector<int> ranks;              ///< of the job, ascending
+  int own = 0;                         ///< which of them this one is
+  std::string host;                    ///< what messages call it
+  std::string name;                    ///< of the abstract socket at which the first one listens
+  std::unique_ptr<Listener> listener;  ///< the first one's; null elsewhere
 };
 
 /// Collective over these ranks: their world, in shared memory, for the threads of a group of
 /// several hosts. Where it cannot be made they learn of it in seconds.
 std::shared_ptr<ProcessGroup> make_shm_part(const ProcessGroupOptions& options,
-                                            const Environment& environment, const HostPart& part);
+                                            const Environment& environment, HostPart part);
 
 }  // namespace tessera::internal

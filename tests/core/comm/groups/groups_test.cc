@@ -312,6 +312,9 @@ TEST(Groups, MisuseThrowsBeforeAnythingIsSent) {
        "got ranks [0, 2]"},
       {"subgroup empty", [](ProcessGroup& g) { g.subgroup({}, "x"); }, "got ranks []"},
       {"subgroup unnamed", [](ProcessGroup& g) { g.subgroup({0}, ""); }, "got an empty name"},
+      // "world/a/b" is the b of a.
+      {"subgroup with a path", [](ProcessGroup& g) { g.subgroup({0}, "a/b"); },
+       "got the name 'a/b', expected one without '/'"},
       {"subgroup twice",
        [](ProcessGroup& g) {
          duplicate(g, "same");

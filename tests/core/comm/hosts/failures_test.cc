@@ -159,6 +159,23 @@ TEST(HostFailures, AbortReachesAllHostsAndTheGroupsOfOneHost) {
   EXPECT_THAT(errors, Each(HasSubstr("the user's reason")));
 }
 
+TEST(HostFailures, AbortOfRanksThatOnlyMpiConnectsReachesTheGroupsOfOneHost) {
+  const auto errors =
+      run_mpi_hosts_expecting_errors(hosts_in_order(2, 2), [](std::shared_ptr<ProcessGroup> world) {
+        const auto host = split(*world, {0, 0, 1, 1}, "host");
+        const auto column = split(*world, {0, 1, 0, 1}, "column");
+        EXPECT_EQ(column->backend(), "mpi");
+        EXPECT_EQ(column->name(), world->rank() % 2 == 0 ? "world/column 0" : "world/column 1");
+        if (world->rank() == 0) column->abort("the user's reason");
+        if (world->rank() < 2) host->barrier("now");
+        reduces(1000)(*world);
+      });
+  EXPECT_THAT(errors, Each(HasSubstr("the user's reason")));
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(errors[static_cast<size_t>(rank)], HasSubstr("barrier #0 'now'"));
+  }
+}
+
 TEST(HostFailures, TheTimeOutNamesTheRankThatIsMissingAndNotThoseWhoWaitForIt) {
   std::atomic<int> over{0};
   const auto errors = run_mpi_hosts_expecting_errors(

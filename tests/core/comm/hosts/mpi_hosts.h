@@ -6,17 +6,19 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <absl/strings/str_cat.h>
 
 #include "tessera/core/comm/agreement/text_exchange.h"
 #include "tessera/core/comm/hosts/group.h"
+#include "tessera/core/comm/meeting/abstract_socket.h"
+#include "tessera/core/comm/meeting/mac_key.h"
 #include "tessera/core/comm/mpi/group.h"
 #include "tessera/core/comm/rendezvous/shm_world.h"
 #include "tessera/environment.h"
 #include "tessera/tests/core/comm/mpi/mpi_ranks.h"
-#include "tessera/tests/support/temporary_directory.h"
 
 namespace tessera::internal::testing {
 
@@ -33,7 +35,12 @@ inline std::vector<std::string> run_mpi_hosts_expecting_errors(
   std::vector<std::string> names;
   for (const int host : host_of_rank) names.push_back(absl::StrCat("node", host));
   const hosts::HostLayout layout(host_of_rank, names);
-  const TemporaryDirectory meeting;
+  std::vector<std::string> meetings;
+  std::vector<std::unique_ptr<Listener>> listeners;
+  for (int host = 0; host < layout.hosts(); ++host) {
+    meetings.push_back(absl::StrCat("tessera/test/", MacKey::new_nonce()));
+    listeners.push_back(listen_at_name(meetings.back()).value());
+  }
   // As of a job: between hosts ranks wait longer, so that its own host names who is missing.
   const auto of_flat = timeout + std::chrono::seconds(1);
   return run_mpi_ranks_expecting_errors(
@@ -44,11 +51,16 @@ inline std::vector<std::string> run_mpi_hosts_expecting_errors(
             exchange_texts(*flat, place_of_host(host), "places"));
         ProcessGroupOptions options;
         options.timeout = timeout;
+        std::unique_ptr<Listener> listener;
+        if (layout.local_of(flat->rank()) == 0) {
+          listener = std::move(listeners[static_cast<size_t>(host)]);
+        }
         auto inside = make_shm_part(options, Environment(),
                                     {.ranks = layout.ranks_of(host),
                                      .own = layout.local_of(flat->rank()),
-                                     .path = absl::StrCat(meeting.path(), "/", host),
-                                     .host = layout.host_name(host)});
+                                     .host = layout.host_name(host),
+                                     .name = meetings[static_cast<size_t>(host)],
+                                     .listener = std::move(listener)});
         body(hosts::make_group(std::move(flat), std::move(inside), layout));
       },
       of_flat);

@@ -107,6 +107,12 @@ on_hosts 60 "$bin/mpi_test" --gtest_filter='HostsScenario.Rank*' || true
 for rank in 0 2 3; do
   says "all_reduce #0 'missed' on group 'world', rank $rank: timed out: rank 0 waited 2000 ms for rank 1 (pid [0-9]* on left), which"
 done
+# One rank that was told another backend is named by it, at once.
+# shellcheck disable=SC2016
+! on_hosts 60 bash -c '[[ ${OMPI_COMM_WORLD_RANK-}${PMI_RANK-} != 1 ]] || export TESSERA_BACKEND=mpi
+  exec "$0" "$@"' "$bin/mpi_test" --gtest_filter='HostsScenario.RanksOfDifferentBackends' ||
+  die "ranks of different backends went by:"
+says "rank 1 differs from rank 0 at entry 0: 'backend mpi .*' vs 'backend hosts .*TESSERA_BACKEND"
 if [[ -x $bin/quickstart ]]; then
   for strategy in ddp zero1 zero2 zero3; do
     on_hosts 120 "$bin/quickstart" --strategy=$strategy --epochs=1 ||

@@ -10,12 +10,12 @@
 
 namespace tessera::internal::hosts {
 
-/// Ranks of one host, as a part of a world of several: a group of the host's shared memory, whose
-/// abort() reaches all hosts.
-class HostGroup final : public ProcessGroup {
+/// Ranks that have one level, as a part of a world that has two: a group of one host's shared
+/// memory, or of what connects hosts. It fails by itself, and its abort() reaches all groups.
+class PartGroup final : public ProcessGroup {
  public:
-  HostGroup(std::shared_ptr<World> world, std::shared_ptr<ProcessGroup> inner, std::string name);
-  ~HostGroup() override;
+  PartGroup(std::shared_ptr<World> world, std::shared_ptr<ProcessGroup> inner, std::string name);
+  ~PartGroup() override;
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }

@@ -1,4 +1,4 @@
-#include "tessera/core/comm/hosts/host_group.h"
+#include "tessera/core/comm/hosts/part_group.h"
 
 #include <exception>
 #include <utility>
@@ -7,22 +7,22 @@
 
 namespace tessera::internal::hosts {
 
-HostGroup::HostGroup(std::shared_ptr<World> world, std::shared_ptr<ProcessGroup> inner,
+PartGroup::PartGroup(std::shared_ptr<World> world, std::shared_ptr<ProcessGroup> inner,
                      std::string name)
     : uncaught_at_start_(std::uncaught_exceptions()),
       world_(std::move(world)),
       inner_(std::move(inner)),
       name_(std::move(name)) {}
 
-HostGroup::~HostGroup() {
+PartGroup::~PartGroup() {
   if (std::uncaught_exceptions() > uncaught_at_start_) world_->fail_by_unwinding();
 }
 
-std::shared_ptr<ProcessGroup> HostGroup::subgroup(const std::vector<int>& ranks,
+std::shared_ptr<ProcessGroup> PartGroup::subgroup(const std::vector<int>& ranks,
                                                   std::string_view name) {
   auto made = inner_->subgroup(ranks, name);
   if (made == nullptr) return nullptr;
-  return std::make_shared<HostGroup>(world_, std::move(made),
+  return std::make_shared<PartGroup>(world_, std::move(made),
                                      absl::StrCat(name_, "/", std::string(name)));
 }
 
