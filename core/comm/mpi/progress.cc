@@ -185,6 +185,7 @@ void Progress::end() {
   if (!origin_.is_here()) return;
   run(
       [this] {
+        for (const auto& world : worlds_) world->guard([&] { world->make_no_calls(); });
         let_go();
         owned_->finalize();
       },

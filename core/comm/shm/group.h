@@ -45,6 +45,8 @@ class Group final : public ProcessGroup {
   std::shared_ptr<ProcessGroup> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
   void abort(std::string_view cause) noexcept override;
+  /// This rank makes no more calls, as its process ends: who waits for one hears it.
+  void leave() { member_->leave(); }
 
  private:
   std::shared_ptr<Work> run_message(const Collective& message);
