@@ -50,6 +50,9 @@ class Member {
   bool is_idle() const { return open_.load(std::memory_order_acquire) == 0; }
 
  private:
+  class Living;
+
+  void end_with_process();
   template <typename Body>
   void guard(Operation& operation, Body&& body);
   void run_first(const std::shared_ptr<Operation>& operation, const std::shared_ptr<Work>& after,

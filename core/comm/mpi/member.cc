@@ -157,6 +157,10 @@ void Member::note_ended(int world_rank) {
 
 bool Member::advance(Call::Clock::time_point now) {
   end_if_doomed(now);
+  if (makes_no_calls_ && calls_.empty()) {
+    makes_no_calls_ = false;
+    say_left();
+  }
   bool moved = mailbox_.advance(now);
   moved = reads_.advance(now) || moved;
   while (!calls_.empty()) {
@@ -257,10 +261,14 @@ bool Member::finish() {
   return true;
 }
 
-void Member::leave() {
+void Member::say_left() {
   Envelope made = envelope(Envelope::Kind::kLeft);
   made.sequence = finished_;
   send_to_others(made);
+}
+
+void Member::leave() {
+  say_left();
   is_gone_ = true;
   end_calls("the group was destroyed while this collective ran");
 }

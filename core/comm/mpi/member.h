@@ -65,6 +65,8 @@ class Member : public std::enable_shared_from_this<Member> {
   /// Whether this rank has left, and nothing is read any more.
   bool is_over() const { return is_gone_ && !has_windows(); }
 
+  /// Tells the others, once calls under way are over, that no more come.
+  void make_no_calls() { makes_no_calls_ = !is_gone_; }
   /// Tells the others that this rank is gone; calls under way fail, and windows stay.
   void leave();
   /// Makes `cause` the cause of the group's failure on all ranks, unless there is one. `culprit`:
@@ -99,6 +101,7 @@ class Member : public std::enable_shared_from_this<Member> {
   std::string difference(const Round& round) const;
   std::string slice_problem(const Round& round) const;
   int rank_of(int world_rank) const;
+  void say_left();
 
   const std::shared_ptr<World> world_;
   const std::string name_;
@@ -123,7 +126,8 @@ class Member : public std::enable_shared_from_this<Member> {
   std::map<int, int64_t> called_;    // how many the ranks have begun
   int64_t finished_ = 0;
   Scratch scratch_;
-  bool is_gone_ = false;  // this rank has left
+  bool is_gone_ = false;         // this rank has left
+  bool makes_no_calls_ = false;  // and says so when those under way are over
   Mailbox mailbox_;
   WindowServer windows_;
   RemoteReads reads_;

@@ -188,7 +188,12 @@ void Progress::let_go() {
 
 void Progress::end() {
   if (!origin_.is_here()) return;
-  run([this] { let_go(); }, kMaxWait);
+  run(
+      [this] {
+        for (const auto& world : worlds_) world->guard([&] { world->make_no_calls(); });
+        let_go();
+      },
+      kMaxWait);
   // It waits for the others, and for the launcher's daemons, whose network may be gone.
   const bool is_finalized = run([this] { owned_->finalize(); }, has_failed_ ? kLinger : kMaxWait);
   if (is_finalized) return;

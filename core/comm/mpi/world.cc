@@ -136,6 +136,10 @@ void World::end() {
   for (const auto& [key, member] : members_) member->close_windows();
 }
 
+void World::make_no_calls() {
+  for (const auto& [key, member] : members_) member->make_no_calls();
+}
+
 void World::end_unless_read() {
   for (const auto& [key, member] : members_) {
     if (member->has_windows()) return;

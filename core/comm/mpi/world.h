@@ -82,6 +82,8 @@ class World : public std::enable_shared_from_this<World> {
   void end_calls(const std::string& cause);
   /// This rank leaves: tells the others when none of them may read of it any more.
   void end();
+  /// This rank makes no more calls: the others, who may wait for one, hear it of every group.
+  void make_no_calls();
 
   /// Runs it; what it throws fails the world, because the others wait for this rank.
   template <typename Body>

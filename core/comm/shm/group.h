@@ -47,6 +47,8 @@ class Group final : public ProcessGroup, public SharesAbsences {
                                          std::string_view name) override;
   void abort(std::string_view cause) noexcept override;
   std::shared_ptr<Absences> absences() override { return member_->world_ptr(); }
+  /// This rank makes no more calls, as its process ends: who waits for one hears it.
+  void leave() { member_->leave(); }
 
  private:
   std::shared_ptr<Work> run_message(const Collective& message);

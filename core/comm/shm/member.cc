@@ -88,7 +88,10 @@ Member::Member(std::shared_ptr<World> world, std::shared_ptr<Segment> memory, Ch
       options_(options) {}
 
 Member::~Member() {
-  if (!world_->origin().is_here()) return;
+  if (world_->origin().is_here()) leave();
+}
+
+void Member::leave() {
   channel_.slot(rank_).left.store(1, std::memory_order_seq_cst);
   wake();
 }

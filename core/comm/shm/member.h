@@ -44,7 +44,7 @@ class Member {
   /// `memory` holds the channel and is kept alive.
   Member(std::shared_ptr<World> world, std::shared_ptr<Segment> memory, Channel& channel, int rank,
          std::string group_name, Options options);
-  /// Marks this rank as having left and wakes whoever waits for it; not in a child of fork().
+  /// It leaves; not in a child of fork().
   ~Member();
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
@@ -136,6 +136,8 @@ class Member {
 
   /// A blocked call throws CommError soon: this rank is leaving.
   void stop();
+  /// Marks this rank as having left, and wakes whoever waits for it.
+  void leave();
 
  private:
   bool holds(const ChannelSlot& slot, const Awaited& awaited) const;

@@ -203,9 +203,11 @@ TEST_F(HandshakeTest, OfTwoRankZerosOneAtMostMeetsTheOthers) {
     EXPECT_EQ(hosts, errors[2].empty() ? 1 : 0) << ::testing::PrintToString(errors);
     for (const int host : {0, 1}) {
       if (errors[host].empty()) continue;
-      // One that came after the others had met, in their process, knows of nobody.
+      // One that came after the others had met, in their process, knows of nobody; at its time-out
+      // it has half a second for a call of the store, which a busy machine may take longer for.
       EXPECT_THAT(errors[host],
-                  AnyOf(HasSubstr("RANK 0 was given twice"), HasSubstr("rank 1 did not come")));
+                  AnyOf(HasSubstr("RANK 0 was given twice"), HasSubstr("rank 1 did not come"),
+                        HasSubstr("that was given has not answered")));
     }
   }
 }
