@@ -40,9 +40,9 @@ struct SaveOptions {
 /// it ends, nothing is at the final name. Returns the path.
 ///
 /// Collective, blocking. Throws c10::Error with the same text on every rank if any rank cannot
-/// write (disk full, no permission, ...), if the step exists and is whole (a damaged one is set
-/// aside), or if another job saves in the directory; nothing is left of the step then and training
-/// can go on. Throws CommError if a rank dies. Between steps only, as Engine::state_dict().
+/// write (disk full, no permission) or sees another directory, if the step exists and is whole (a
+/// damaged one is set aside), or if another job saves there; nothing is left of the step then, and
+/// training can go on. Throws CommError if a rank dies. Between steps only, as state_dict().
 std::string save_checkpoint(Engine& engine, const std::string& directory,
                             const SaveOptions& options = {});
 

@@ -63,8 +63,8 @@ struct CheckpointsOptions {
 class Checkpoints final {
  public:
   /// Collective, blocking. Makes `directory` as save_checkpoint() does, locks it and proves that it
-  /// can be written; throws c10::Error on every rank where it cannot, or another job holds it.
-  /// `engine` must outlive this.
+  /// can be written and that all ranks see it; throws c10::Error on every rank where that is not so
+  /// or another job holds it. `engine` must outlive this.
   Checkpoints(Engine& engine, const std::string& directory, CheckpointsOptions options = {});
   /// Waits for a save that is under way, as exit() does; what it says is lost but for a line on
   /// stderr. Local. During stack unwinding it poisons the world, as a ProcessGroup's does.

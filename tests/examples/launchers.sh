@@ -17,10 +17,12 @@ not_run() { echo "launchers.sh: not run: $*"; exit 77; }
 
 # first <text of its --version> <programs>...: the first of the programs that says the text.
 first() {
-  local said=$1 program
+  local said=$1 program version
   shift
   for program in "$@"; do
-    if command -v "$program" >/dev/null && "$program" --version 2>&1 | grep -q -i "$said"; then
+    # Not in a pipe, which would fail where grep has seen enough before the program has said all.
+    version=$("$program" --version 2>&1 || true)
+    if [[ ${version,,} =~ $said ]]; then
       echo "$program"
       return
     fi
@@ -29,7 +31,7 @@ first() {
 
 case $launcher in
   openmpi)
-    program=$(first 'open mpi\|openrte' mpirun.openmpi mpirun)
+    program=$(first 'open mpi|openrte' mpirun.openmpi mpirun)
     [[ -n $program ]] || not_run "Open MPI is not installed"
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     launch=("$program" --oversubscribe -n 4) ;;
