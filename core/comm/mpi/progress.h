@@ -28,9 +28,9 @@ inline constexpr const char* kProcessEnds = "this process ends";
 /// ends. Then (atexit) this rank leaves its worlds and waits until the others have, as MPI_Finalize
 /// would; a rank that crashes instead is what mpirun ends all others for. After a failure some rank
 /// may never come: the wait is short, and MPI_Abort ends all ranks; so is that for MPI_Finalize. An
-/// application's own MPI is left to it; at its MPI_Finalize this thread lets go. Behind all that the
-/// thread ends (Note [End of the process]); an application that finalises its MPI later still does
-/// what is left itself.
+/// application's own MPI is left to it; at its MPI_Finalize this thread lets go. Behind all that
+/// the thread ends (Note [End of the process]); an application that finalises its MPI later still
+/// does what is left itself.
 class Progress {
  public:
   /// Never destroyed.
