@@ -239,21 +239,29 @@ class HeldWork final : public Work {
   std::atomic<int>& told_;
 };
 
+constexpr hosts::ReadKey kHeldKey{.window = 1, .rank = 5, .bytes = 400, .version = 1};
+
+/// Fetches it into `to` [100] when it is told to.
+std::shared_ptr<Work> start_held(const std::shared_ptr<hosts::ReadCache>& cache, at::Tensor& to,
+                                 std::atomic<int>& told) {
+  return hosts::ReadCache::start_read(
+      cache, kHeldKey, to, [&told](const at::Tensor&) { return std::make_shared<HeldWork>(told); },
+      [] {});
+}
+
 TEST(ReadCache, WhoseFetchFailsHoldsUpNobody) {
   std::atomic<int> told{0}, claimed{0}, count{0};
   run_with_cache(3, int64_t{1} << 20, [&](ProcessGroup& group, auto cache) {
-    const hosts::ReadKey key{.window = 1, .rank = 5, .bytes = 400, .version = 1};
     at::Tensor to = at::zeros({100});
     if (group.rank() == 0) {
-      const auto work = hosts::ReadCache::start_read(
-          cache, key, to, [&](const at::Tensor&) { return std::make_shared<HeldWork>(told); },
-          [] {});
+      const auto work = start_held(cache, to, told);
       claimed = 1;
       EXPECT_THAT(message_of([&] { work->wait(); }), HasSubstr("the fetch failed"));
       return;
     }
     while (claimed.load() == 0) std::this_thread::yield();
-    const auto work = hosts::ReadCache::start_read(cache, key, to, counting(count, 5, 1), [] {});
+    const auto work =
+        hosts::ReadCache::start_read(cache, kHeldKey, to, counting(count, 5, 1), [] {});
     if (group.rank() == 2) {
       EXPECT_FALSE(work->is_completed());
       told = -1;
@@ -268,12 +276,9 @@ TEST(ReadCache, WhoseFetchFailsHoldsUpNobody) {
 TEST(ReadCache, WhatIsFetchedAheadHoldsUpNobody) {
   std::atomic<int> told{0}, claimed{0}, count{0};
   run_with_cache(2, int64_t{1} << 20, [&](ProcessGroup& group, auto cache) {
-    const hosts::ReadKey key{.window = 1, .rank = 5, .bytes = 400, .version = 1};
     at::Tensor to = at::zeros({100});
     if (group.rank() == 0) {
-      const auto work = hosts::ReadCache::start_read(
-          cache, key, to, [&](const at::Tensor&) { return std::make_shared<HeldWork>(told); },
-          [] {});
+      const auto work = start_held(cache, to, told);
       claimed = 1;
       group.barrier("before it is needed here");
       told = 1;
@@ -284,7 +289,7 @@ TEST(ReadCache, WhatIsFetchedAheadHoldsUpNobody) {
     const auto give_up = [&checks] {
       if (++checks > 300) throw std::runtime_error("waits for a rank that waits for this one");
     };
-    hosts::ReadCache::start_read(cache, key, to, counting(count, 5, 1), give_up)->wait();
+    hosts::ReadCache::start_read(cache, kHeldKey, to, counting(count, 5, 1), give_up)->wait();
     EXPECT_TRUE(at::equal(to, values_of(5, 100, 1)));
     group.barrier("before it is needed here");
   });
@@ -294,18 +299,15 @@ TEST(ReadCache, WhatIsFetchedAheadHoldsUpNobody) {
 TEST(ReadCache, WhoWaitsLearnsThatTheGroupHasFailed) {
   std::atomic<int> told{0}, claimed{0}, count{0};
   run_with_cache(2, int64_t{1} << 20, [&](ProcessGroup& group, auto cache) {
-    const hosts::ReadKey key{.window = 1, .rank = 5, .bytes = 400, .version = 1};
     at::Tensor to = at::zeros({100});
     if (group.rank() == 0) {
-      const auto work = hosts::ReadCache::start_read(
-          cache, key, to, [&](const at::Tensor&) { return std::make_shared<HeldWork>(told); },
-          [] {});
+      const auto work = start_held(cache, to, told);
       claimed = 1;
       work->wait();
       return;
     }
     while (claimed.load() == 0) std::this_thread::yield();
-    const auto work = hosts::ReadCache::start_read(cache, key, to, counting(count, 5, 1),
+    const auto work = hosts::ReadCache::start_read(cache, kHeldKey, to, counting(count, 5, 1),
                                                    [] { throw std::runtime_error("rank 7 died"); });
     EXPECT_THAT(message_of([&] { work->wait(); }), HasSubstr("rank 7 died"));
     told = 1;
