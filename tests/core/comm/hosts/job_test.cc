@@ -56,7 +56,9 @@ class HostsJob : public ::testing::Test {
  protected:
   static bool is_job() { return std::getenv("TESSERA_TEST_HOSTS_JOB") != nullptr; }
   static void SetUpTestSuite() {
-    if (is_job()) world_ = init_process_group({.timeout = std::chrono::seconds(30)});
+    if (!is_job()) return;
+    world_ = init_process_group({.timeout = std::chrono::seconds(30)});
+    world_->barrier("all have met");  // or one that fails would end the others' meeting
   }
   static void TearDownTestSuite() { world_.reset(); }
   void SetUp() override {
